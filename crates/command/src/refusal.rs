@@ -1,0 +1,75 @@
+//! Every refusal a client may see, in Redis's words.
+
+use std::borrow::Cow;
+
+/// Why a request was refused, as the client reads it: a code, then words. Clients match these texts, so they are
+/// Redis 7.0's to the letter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal(Cow<'static, str>);
+
+macro_rules! refusals {
+    ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {
+        impl Refusal {
+            $($(#[$doc])* pub const $name: Self = Self(Cow::Borrowed($text));)*
+        }
+    };
+}
+
+refusals! {
+    /// The value has another type than the command works on.
+    WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value";
+    /// Options clash, or a word is not one.
+    SYNTAX = "ERR syntax error";
+    /// Not a 64-bit signed integer.
+    NOT_AN_INTEGER = "ERR value is not an integer or out of range";
+    /// Not a finite number.
+    NOT_A_FLOAT = "ERR value is not a valid float";
+    /// The result does not fit 64 bits.
+    OVERFLOW = "ERR increment or decrement would overflow";
+    /// The result is infinite or no number.
+    NAN_OR_INFINITY = "ERR increment would produce NaN or Infinity";
+    /// A key that must exist does not.
+    NO_SUCH_KEY = "ERR no such key";
+    /// An index beyond the end.
+    INDEX_OUT_OF_RANGE = "ERR index out of range";
+    /// A string would outgrow the protocol's limit.
+    STRING_TOO_LONG = "ERR string exceeds maximum allowed size (proto-max-bulk-len)";
+    /// A bit offset beyond 2³² - 1.
+    BIT_OFFSET = "ERR bit offset is not an integer or out of range";
+    /// A bit is neither 0 nor 1.
+    BIT_VALUE = "ERR bit is not an integer or out of range";
+    /// RESTORE onto an existing key.
+    BUSY_KEY = "BUSYKEY Target key name already exists.";
+    /// A negative index of a database, or one beyond the last.
+    DATABASE_RANGE = "ERR DB index is out of range";
+    /// Writes are refused because memory is full.
+    OUT_OF_MEMORY = "OOM command not allowed when used memory > 'maxmemory'.";
+    /// A transaction was refused because one of its commands was.
+    EXEC_ABORT = "EXECABORT Transaction discarded because of previous errors.";
+    /// AUTH is needed first.
+    NO_AUTH = "NOAUTH Authentication required.";
+    /// The password is wrong.
+    WRONG_PASS = "WRONGPASS invalid username-password pair or user is disabled.";
+}
+
+impl Refusal {
+    /// A refusal whose words depend on the request. `text` begins with a code such as `ERR`.
+    pub fn new(text: impl Into<Cow<'static, str>>) -> Self {
+        Self(text.into())
+    }
+
+    /// The right number of words was not given. `name` is lower case; a subcommand's is `config|get`.
+    pub fn wrong_arity(name: &str) -> Self {
+        Self::new(format!("ERR wrong number of arguments for '{name}' command"))
+    }
+
+    /// The expiry is not one that can be set.
+    pub fn invalid_expire(name: &str) -> Self {
+        Self::new(format!("ERR invalid expire time in '{name}' command"))
+    }
+
+    /// The code and the words, without the leading dash.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+}
