@@ -1,0 +1,331 @@
+//! What replicas of a group say to each other, and its bytes.
+//!
+//! ```text
+//!   kind u8 · flags u8 · from · to · incarnation · term · log_term · index · commit · commit_term · hint · everywhere
+//!   · context u8 + bytes · entries count, then for each: kind u8 · term (minus the last one's) · length · data
+//! ```
+//!
+//! Numbers are LEB128, at most ten bytes. Entries of a message are consecutive and start at `index + 1`, so their
+//! indexes do not travel. The library's own protobuf parser is never shown these bytes: it can be made to overflow the
+//! stack (RUSTSEC-2024-0437).
+
+use std::fmt;
+
+use raft::eraftpb::{Entry, EntryType, Message as Inner, MessageType};
+
+use crate::limits::{ENTRY_BYTES_MAX, MESSAGE_ENTRIES_MAX, NUMBER_MAX};
+
+/// What a message is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum MessageKind {
+    /// A leader's entries, or only its commit index.
+    Append = 1,
+    /// What became of an append.
+    AppendReply = 2,
+    /// Would you vote for me? Changes no state.
+    PreVote = 3,
+    /// The answer to that.
+    PreVoteReply = 4,
+    /// Vote for me.
+    Vote = 5,
+    /// The answer to that.
+    VoteReply = 6,
+    /// A leader is alive; may carry a read confirmation's context.
+    Heartbeat = 7,
+    /// The answer to that.
+    HeartbeatReply = 8,
+    /// I have lost the unsynced end of my log: forget what I acknowledged beyond `index`.
+    Rejoin = 9,
+    /// The leader has forgotten; once you hold all up to `commit` you are whole again.
+    Welcome = 10,
+}
+
+impl MessageKind {
+    const ALL: [Self; 10] = [
+        Self::Append,
+        Self::AppendReply,
+        Self::PreVote,
+        Self::PreVoteReply,
+        Self::Vote,
+        Self::VoteReply,
+        Self::Heartbeat,
+        Self::HeartbeatReply,
+        Self::Rejoin,
+        Self::Welcome,
+    ];
+
+    /// The library's name for it, if it is the library's message.
+    fn inner(self) -> Option<MessageType> {
+        match self {
+            Self::Append => Some(MessageType::MsgAppend),
+            Self::AppendReply => Some(MessageType::MsgAppendResponse),
+            Self::PreVote => Some(MessageType::MsgRequestPreVote),
+            Self::PreVoteReply => Some(MessageType::MsgRequestPreVoteResponse),
+            Self::Vote => Some(MessageType::MsgRequestVote),
+            Self::VoteReply => Some(MessageType::MsgRequestVoteResponse),
+            Self::Heartbeat => Some(MessageType::MsgHeartbeat),
+            Self::HeartbeatReply => Some(MessageType::MsgHeartbeatResponse),
+            Self::Rejoin | Self::Welcome => None,
+        }
+    }
+}
+
+/// One message between two replicas of a group. Made by a replica or by [`Message::decode`], never by hand.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Message {
+    pub(crate) kind: MessageKind,
+    /// Which life of the sender this comes from.
+    pub(crate) incarnation: u64,
+    /// An index that every member of the group is known to hold; 0 when not known.
+    pub(crate) everywhere: u64,
+    pub(crate) inner: Inner,
+}
+
+/// Bytes that are not a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// The bytes end inside a field, or go on after the last one.
+    Length,
+    /// A kind or flag nobody sends.
+    Kind,
+    /// A number beyond its bound.
+    Number,
+    /// Entries whose terms run backwards or beyond the message's, or on a message that carries none.
+    Entries,
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Length => "a peer's message has the wrong length",
+            Self::Kind => "a peer's message is of no known kind",
+            Self::Number => "a peer's message holds a number out of bounds",
+            Self::Entries => "a peer's message holds entries that cannot follow each other",
+        })
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+const FLAG_REJECT: u8 = 1;
+const CONTEXT_BYTES_MAX: usize = 16;
+
+impl Message {
+    /// Wraps a message of the library. `None` for what has no business on the network (forwarded proposals and the
+    /// like).
+    pub(crate) fn wrap(inner: Inner, incarnation: u64, everywhere: u64) -> Option<Self> {
+        let kind = MessageKind::ALL.into_iter().find(|kind| kind.inner() == Some(inner.get_msg_type()))?;
+        Some(Self { kind, incarnation, everywhere, inner })
+    }
+
+    /// One of our own kinds.
+    pub(crate) fn own(kind: MessageKind, from: u64, to: u64, incarnation: u64, term: u64) -> Self {
+        let mut inner = Inner::default();
+        (inner.from, inner.to, inner.term) = (from, to, term);
+        Self { kind, incarnation, everywhere: 0, inner }
+    }
+
+    /// What it is for.
+    pub fn kind(&self) -> MessageKind {
+        self.kind
+    }
+
+    /// The node that sent it.
+    pub fn from(&self) -> u64 {
+        self.inner.from
+    }
+
+    /// The node it is for.
+    pub fn to(&self) -> u64 {
+        self.inner.to
+    }
+
+    /// The sender's term, or for pre-votes the term it would campaign in.
+    pub fn term(&self) -> u64 {
+        self.inner.term
+    }
+
+    /// Bytes of entries carried.
+    pub fn payload_bytes(&self) -> usize {
+        self.inner.entries.iter().map(|entry| entry.data.len()).sum()
+    }
+
+    /// Appends the message's bytes.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let inner = &self.inner;
+        out.push(self.kind as u8);
+        out.push(if inner.reject { FLAG_REJECT } else { 0 });
+        for number in [
+            inner.from,
+            inner.to,
+            self.incarnation,
+            inner.term,
+            inner.log_term,
+            inner.index,
+            inner.commit,
+            inner.commit_term,
+            inner.reject_hint,
+            self.everywhere,
+        ] {
+            put_number(out, number);
+        }
+        out.push(inner.context.len() as u8);
+        out.extend_from_slice(&inner.context);
+        put_number(out, inner.entries.len() as u64);
+        let mut term = 0;
+        for entry in inner.entries.iter() {
+            out.push(match entry.get_entry_type() {
+                EntryType::EntryNormal => 0,
+                EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => 1,
+            });
+            put_number(out, entry.term - term);
+            term = entry.term;
+            put_number(out, entry.data.len() as u64);
+            out.extend_from_slice(&entry.data);
+        }
+    }
+
+    /// Reads one message that fills `bytes`.
+    ///
+    /// # Errors
+    /// Anything that [`Message::encode`] would not have written. Memory is bounded by the length of `bytes`.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader { bytes };
+        let kind_byte = reader.byte()?;
+        let kind = MessageKind::ALL.into_iter().find(|kind| *kind as u8 == kind_byte).ok_or(Malformed::Kind)?;
+        let flags = reader.byte()?;
+        if flags & !FLAG_REJECT != 0 {
+            return Err(Malformed::Kind);
+        }
+        let mut inner = Inner::default();
+        if let Some(message_type) = kind.inner() {
+            inner.set_msg_type(message_type);
+        }
+        inner.reject = flags & FLAG_REJECT != 0;
+        inner.from = reader.number()?;
+        inner.to = reader.number()?;
+        let incarnation = reader.number()?;
+        inner.term = reader.number()?;
+        inner.log_term = reader.number()?;
+        inner.index = reader.number()?;
+        inner.commit = reader.number()?;
+        inner.commit_term = reader.number()?;
+        inner.reject_hint = reader.number()?;
+        let everywhere = reader.number()?;
+        // Term 0 marks a message to oneself in the library: it would skip every check of terms.
+        if inner.from == 0 || inner.to == 0 || inner.term == 0 {
+            return Err(Malformed::Number);
+        }
+        let context_length = usize::from(reader.byte()?);
+        let may_carry_context = matches!(kind, MessageKind::Heartbeat | MessageKind::HeartbeatReply);
+        if context_length > CONTEXT_BYTES_MAX || (context_length > 0 && !may_carry_context) {
+            return Err(Malformed::Number);
+        }
+        inner.context = reader.take(context_length)?.to_vec().into();
+        let count = reader.number()? as usize;
+        if count > MESSAGE_ENTRIES_MAX {
+            return Err(Malformed::Number);
+        }
+        if count > 0 && kind != MessageKind::Append {
+            return Err(Malformed::Entries);
+        }
+        let mut entries = Vec::with_capacity(count.min(reader.bytes.len() / 3));
+        let (mut term, mut index) = (0, inner.index);
+        for _ in 0..count {
+            let mut entry = Entry::default();
+            match reader.byte()? {
+                0 => {}
+                1 => entry.set_entry_type(EntryType::EntryConfChangeV2),
+                _ => return Err(Malformed::Kind),
+            }
+            term += reader.number()?;
+            index += 1;
+            if term == 0 || term < inner.log_term || term > inner.term || index > NUMBER_MAX {
+                return Err(Malformed::Entries);
+            }
+            let length = reader.number()? as usize;
+            if length > ENTRY_BYTES_MAX {
+                return Err(Malformed::Number);
+            }
+            (entry.term, entry.index) = (term, index);
+            // A copy: a slice would pin the whole receive buffer for as long as the entry lives.
+            entry.data = reader.take(length)?.to_vec().into();
+            entries.push(entry);
+        }
+        inner.set_entries(entries.into());
+        if !reader.bytes.is_empty() {
+            return Err(Malformed::Length);
+        }
+        Ok(Self { kind, incarnation, everywhere, inner })
+    }
+}
+
+impl fmt::Display for Message {
+    /// One line, for transcripts and traces.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = &self.inner;
+        write!(formatter, "{}→{} {:?} term {}", inner.from, inner.to, self.kind, inner.term)?;
+        match self.kind {
+            MessageKind::Append => {
+                write!(formatter, " after {}@{} commit {}", inner.index, inner.log_term, inner.commit)?;
+                if let (Some(first), Some(last)) = (inner.entries.first(), inner.entries.last()) {
+                    write!(formatter, " entries {}..{}", first.index, last.index)?;
+                }
+            }
+            MessageKind::AppendReply if inner.reject => {
+                write!(formatter, " rejects {} hint {}@{}", inner.index, inner.reject_hint, inner.log_term)?;
+            }
+            MessageKind::AppendReply => write!(formatter, " holds {}", inner.index)?,
+            MessageKind::PreVote | MessageKind::Vote => {
+                write!(formatter, " log {}@{}", inner.index, inner.log_term)?;
+            }
+            MessageKind::PreVoteReply | MessageKind::VoteReply => {
+                formatter.write_str(if inner.reject { " no" } else { " yes" })?;
+            }
+            MessageKind::Heartbeat | MessageKind::Welcome => write!(formatter, " commit {}", inner.commit)?,
+            MessageKind::HeartbeatReply => {}
+            MessageKind::Rejoin => write!(formatter, " holds {}", inner.index)?,
+        }
+        if !inner.context.is_empty() {
+            formatter.write_str(" read")?;
+        }
+        Ok(())
+    }
+}
+
+fn put_number(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], Malformed> {
+        let (taken, rest) = self.bytes.split_at_checked(length).ok_or(Malformed::Length)?;
+        self.bytes = rest;
+        Ok(taken)
+    }
+
+    fn byte(&mut self) -> Result<u8, Malformed> {
+        Ok(self.take(1)?[0])
+    }
+
+    fn number(&mut self) -> Result<u64, Malformed> {
+        let mut number = 0;
+        for shift in (0..63).step_by(7) {
+            let byte = self.byte()?;
+            number |= u64::from(byte & 0x7F) << shift;
+            if byte < 0x80 {
+                return if number <= NUMBER_MAX { Ok(number) } else { Err(Malformed::Number) };
+            }
+        }
+        Err(Malformed::Number)
+    }
+}

@@ -1,0 +1,708 @@
+//! One node's replica of one group.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+
+use bytes::Bytes;
+use raft::eraftpb::{Entry as InnerEntry, EntryType, HardState as InnerHardState};
+use raft::{Config, RawNode, ReadOnlyOption, StateRole, Storage};
+use stdx::Prng;
+use stdx::log::{Entry, EntryKind, HardState, Membership};
+
+use crate::limits;
+use crate::log::Log;
+use crate::message::{Message, MessageKind};
+
+/// How a replica is to behave.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// This node; not 0, and never re-used for a node that lost its log.
+    pub node: u64,
+    /// The group; only mixed into the jitter, so that the groups of a node do not campaign in step.
+    pub group: u32,
+    /// Ticks without a leader before campaigning; the drawn time-out lies in `[election_ticks, 2 × election_ticks)`.
+    pub election_ticks: u32,
+    /// Ticks between heartbeats.
+    pub heartbeat_ticks: u32,
+    /// Bytes proposed and not yet committed beyond which proposals are refused.
+    pub uncommitted_bytes_max: u64,
+    /// Decides every draw of an election time-out.
+    pub seed: u64,
+    /// Which life of this node this is: grows with every start. Peers ignore what an earlier life still had under way.
+    pub incarnation: u64,
+    /// The node may have lost entries that it had acknowledged (an unclean stop while acknowledgements did not wait for
+    /// the disk). It then neither votes nor campaigns until it holds all that its leader had committed when it joined.
+    /// Ignored in a group of one voter, which has nobody to learn from.
+    pub recovering: bool,
+}
+
+impl Options {
+    /// The usual options for replica `node` of `group`.
+    pub fn new(node: u64, group: u32, seed: u64) -> Self {
+        Self {
+            node,
+            group,
+            election_ticks: limits::ELECTION_TICKS,
+            heartbeat_ticks: limits::HEARTBEAT_TICKS,
+            uncommitted_bytes_max: limits::UNCOMMITTED_BYTES_MAX,
+            seed,
+            incarnation: 1,
+            recovering: false,
+        }
+    }
+}
+
+/// What survived, as recovery found it.
+#[derive(Clone, Debug, Default)]
+pub struct Seed {
+    /// Term, vote and commit. The commit index may lag behind the checkpoint.
+    pub hard_state: HardState,
+    /// Who takes part.
+    pub membership: Membership,
+    /// Last index covered by the checkpoint that the state machine was restored from; 0 without one.
+    pub checkpoint_index: u64,
+    /// Term of the entry at that index.
+    pub checkpoint_term: u64,
+    /// The log. Entries at or below `checkpoint_index` are allowed and ignored.
+    pub entries: Vec<Entry>,
+}
+
+/// What a replica is to its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Takes entries from a leader.
+    Follower,
+    /// Asks whether it would be elected.
+    PreCandidate,
+    /// Asks for votes.
+    Candidate,
+    /// Takes proposals.
+    Leader,
+}
+
+/// Why a proposal or a read was not taken. Nothing of it has happened or will happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dropped {
+    /// This replica does not lead.
+    NotLeader,
+    /// The window of uncommitted proposals, or of waiting reads, is full.
+    WindowFull,
+    /// The leader has not yet committed an entry of its own term, so it does not know what is committed.
+    TooEarly,
+    /// Larger than [`limits::ENTRY_BYTES_MAX`].
+    TooLarge,
+}
+
+impl fmt::Display for Dropped {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::NotLeader => "this replica does not lead",
+            Self::WindowFull => "too much is waiting to be committed",
+            Self::TooEarly => "the leader has not committed an entry of its term yet",
+            Self::TooLarge => "the entry is too large",
+        })
+    }
+}
+
+impl std::error::Error for Dropped {}
+
+/// Why a message was not taken. The replica is unharmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Not addressed to this node.
+    Misdelivered,
+    /// From a node that is not a member.
+    Stranger,
+    /// It speaks of entries beyond the log: the peer is broken, or this node has lost synced entries.
+    BeyondLog,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Misdelivered => "a message for another node",
+            Self::Stranger => "a message from a node that is not a member",
+            Self::BeyondLog => "a message about entries that this node does not hold",
+        })
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// What recovery found cannot have been written by this program on a sound disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The node is neither a voter nor a learner of the group.
+    NotMember {
+        /// This node.
+        node: u64,
+    },
+    /// Entries are missing between `after` and `next`.
+    Hole {
+        /// Last index before the hole.
+        after: u64,
+        /// First index behind it.
+        next: u64,
+    },
+    /// The log and the checkpoint disagree about the entry at this index.
+    Diverged {
+        /// Last index of the checkpoint.
+        index: u64,
+    },
+    /// The hard state says that entries were committed which the log does not hold.
+    LostCommitted {
+        /// Commit index of the hard state.
+        commit: u64,
+        /// Last index of the log.
+        last: u64,
+    },
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotMember { node } => write!(formatter, "node {node} is not a member of the group"),
+            Self::Hole { after, next } => write!(formatter, "log entries between {after} and {next} are missing"),
+            Self::Diverged { index } => write!(formatter, "log and checkpoint disagree about entry {index}"),
+            Self::LostCommitted { commit, last } => {
+                write!(formatter, "entries up to {commit} were committed, and the log ends at {last}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Fault {}
+
+/// What must become durable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Append {
+    /// To be handed to [`Replica::persisted`], in order.
+    pub ticket: u64,
+    /// Entries to add. They replace whatever the log holds at their indexes and behind.
+    pub entries: Vec<Entry>,
+    /// The hard state, if it changed.
+    pub hard_state: Option<HardState>,
+    /// Term or vote changed: under every policy `persisted` waits for the disk, or a vote could be cast twice. Without it
+    /// `persisted` may be called at once where acknowledgements do not wait for the disk.
+    pub election: bool,
+}
+
+/// A read confirmed: whoever has applied up to `index` may answer it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// As given to [`Replica::read_index`].
+    pub context: u64,
+    /// To be applied before answering.
+    pub index: u64,
+}
+
+/// What is to be done next. Whoever takes it must do all of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ready {
+    /// To be carried to their nodes, at once. What needs durability first is held back until `persisted`.
+    pub messages: Vec<Message>,
+    /// To be made durable.
+    pub append: Option<Append>,
+    /// To be applied, in order. An entry without data marks a new leader.
+    pub committed: Vec<Entry>,
+    /// Confirmed reads.
+    pub reads: Vec<Read>,
+    /// A change of role.
+    pub became: Option<Role>,
+}
+
+/// One node's replica of one group.
+pub struct Replica {
+    raft: RawNode<Log>,
+    options: Options,
+    jitter: Prng,
+    /// (term, role, leader) for which the current election time-out was drawn.
+    drawn_for: (u64, StateRole, u64),
+    election_timeout_ticks: usize,
+    /// Ticks for which a restarted voter still keeps silent.
+    silence_ticks: u32,
+    recovery: Option<Recovery>,
+    ticks: u64,
+    /// Role last reported.
+    role: Role,
+    /// Last hard state handed out to be made durable.
+    stored: HardState,
+    /// Ticket of the latest append handed out, and of the latest reported durable.
+    last_append_ticket: u64,
+    persisted_ticket: u64,
+    /// Messages that wait for a ticket.
+    held: VecDeque<(u64, Vec<Message>)>,
+    /// Ours, not the library's, and free to leave.
+    outbox: Vec<Message>,
+    /// Latest life heard of, by peer.
+    incarnations: BTreeMap<u64, u64>,
+    /// Life in which a peer was last readmitted.
+    readmitted: BTreeMap<u64, u64>,
+    /// What the leader last said that every member holds.
+    everywhere: u64,
+    alone: bool,
+}
+
+/// The way back of a node that lost its unsynced tail.
+#[derive(Clone, Copy, Debug)]
+struct Recovery {
+    /// Commit index of a leader that has been told; `None` until one answered.
+    target: Option<u64>,
+}
+
+impl Replica {
+    /// A replica as it was left, or a new one if `seed` holds only a membership. A single voter leads at once.
+    ///
+    /// # Errors
+    /// When what is handed in contradicts itself.
+    ///
+    /// # Panics
+    /// If the options are unusable: node 0, or time-outs that do not leave room for two heartbeats.
+    pub fn new(options: Options, seed: Seed) -> Result<Self, Fault> {
+        assert!(options.node != 0, "node 0 means nobody");
+        assert!(2 * options.heartbeat_ticks < options.election_ticks, "no room for a lost heartbeat");
+        let Seed { hard_state, membership, checkpoint_index, checkpoint_term, entries } = seed;
+        if !membership.voters.contains(&options.node) && !membership.learners.contains(&options.node) {
+            return Err(Fault::NotMember { node: options.node });
+        }
+        let alone = membership.voters == [options.node] && membership.voters_outgoing.is_empty();
+        let recovering = options.recovering && !alone;
+
+        let mut kept: VecDeque<InnerEntry> = VecDeque::with_capacity(entries.len());
+        let mut previous = None;
+        for entry in &entries {
+            let after = previous.unwrap_or(checkpoint_index.min(entry.index - 1));
+            if entry.index != after + 1 {
+                return Err(Fault::Hole { after, next: entry.index });
+            }
+            previous = Some(entry.index);
+            if entry.index == checkpoint_index && entry.term != checkpoint_term {
+                return Err(Fault::Diverged { index: checkpoint_index });
+            }
+            if entry.index > checkpoint_index {
+                kept.push_back(inner_entry(entry));
+            }
+        }
+        let last = checkpoint_index + kept.len() as u64;
+        if hard_state.commit > last && !options.recovering {
+            return Err(Fault::LostCommitted { commit: hard_state.commit, last });
+        }
+        let mut inner_hard_state = InnerHardState::default();
+        inner_hard_state.term = hard_state.term.max(kept.back().map_or(checkpoint_term, |entry| entry.term));
+        inner_hard_state.vote = if inner_hard_state.term == hard_state.term { hard_state.vote } else { 0 };
+        inner_hard_state.commit = hard_state.commit.clamp(checkpoint_index, last);
+
+        let config = Config {
+            id: options.node,
+            election_tick: options.election_ticks as usize,
+            heartbeat_tick: options.heartbeat_ticks as usize,
+            applied: checkpoint_index,
+            max_size_per_msg: limits::MESSAGE_BYTES_MAX,
+            max_inflight_msgs: limits::MESSAGES_IN_FLIGHT_MAX,
+            check_quorum: true,
+            pre_vote: true,
+            read_only_option: ReadOnlyOption::Safe, // its lease trusts no clock and reads stale values
+            batch_append: true,
+            max_uncommitted_size: options.uncommitted_bytes_max,
+            max_committed_size_per_ready: limits::COMMITTED_BYTES_MAX,
+            ..Config::default()
+        };
+        let log = Log::new(checkpoint_index, checkpoint_term, kept, inner_hard_state, &membership);
+        let logger = slog::Logger::root(slog::Discard, slog::o!());
+        let raft = RawNode::new(&config, log, &logger).expect("the configuration is sound");
+        let mut replica = Self {
+            jitter: Prng::new(options.seed ^ (u64::from(options.group) << 32) ^ options.node),
+            drawn_for: (0, StateRole::Follower, 0),
+            election_timeout_ticks: options.election_ticks as usize,
+            silence_ticks: if alone { 0 } else { options.election_ticks },
+            recovery: recovering.then_some(Recovery { target: None }),
+            ticks: 0,
+            role: Role::Follower,
+            stored: hard_state,
+            last_append_ticket: 0,
+            persisted_ticket: 0,
+            held: VecDeque::new(),
+            outbox: Vec::new(),
+            incarnations: BTreeMap::new(),
+            readmitted: BTreeMap::new(),
+            everywhere: 0,
+            alone,
+            raft,
+            options,
+        };
+        replica.draw_election_timeout();
+        if alone {
+            replica.campaign();
+        }
+        Ok(replica)
+    }
+
+    /// One step of logical time.
+    pub fn tick(&mut self) {
+        self.ticks += 1;
+        self.silence_ticks = self.silence_ticks.saturating_sub(1);
+        if self.recovery.is_some() {
+            self.raft.raft.election_elapsed = 0; // it must not campaign
+            if self.ticks.is_multiple_of(u64::from(self.options.heartbeat_ticks)) {
+                self.ask_to_rejoin();
+            }
+        }
+        self.raft.tick();
+        self.draw_election_timeout();
+    }
+
+    /// Starts an election now, if this replica may.
+    pub fn campaign(&mut self) {
+        if self.recovery.is_none() {
+            let _ = self.raft.campaign(); // a leader or a learner ignores it
+            self.draw_election_timeout();
+        }
+    }
+
+    /// Takes a peer's message. Messages of an earlier life of the sender, and requests for a vote that may not be
+    /// answered yet, are dropped without a word.
+    ///
+    /// # Errors
+    /// When an honest peer of this group would not have sent it here.
+    pub fn step(&mut self, mut message: Message) -> Result<(), Refused> {
+        let node = self.options.node;
+        if message.inner.to != node {
+            return Err(Refused::Misdelivered);
+        }
+        let from = message.inner.from;
+        if from == node || self.raft.raft.prs().get(from).is_none() {
+            return Err(Refused::Stranger);
+        }
+        let life = self.incarnations.entry(from).or_insert(0);
+        if message.incarnation < *life {
+            return Ok(());
+        }
+        *life = message.incarnation;
+        self.everywhere = self.everywhere.max(message.everywhere.min(self.raft.store().last()));
+
+        let last = self.raft.raft.raft_log.last_index();
+        let of_the_past = message.inner.term < self.raft.raft.term;
+        match message.kind {
+            MessageKind::Vote | MessageKind::PreVote if self.silence_ticks > 0 || self.recovery.is_some() => {
+                // Its memory of a leader it had promised to follow, or of entries it had acknowledged, is gone.
+                return Ok(());
+            }
+            MessageKind::Heartbeat if message.inner.commit > last && !of_the_past => {
+                if self.recovery.is_none() {
+                    return Err(Refused::BeyondLog);
+                }
+                message.inner.commit = 0; // the leader has not yet heard of the loss
+            }
+            MessageKind::AppendReply if !message.inner.reject && message.inner.index > last && !of_the_past => {
+                return Err(Refused::BeyondLog);
+            }
+            MessageKind::Rejoin => {
+                self.readmit(from, message.incarnation, message.inner.index);
+                return Ok(());
+            }
+            MessageKind::Welcome => {
+                if let Some(recovery) = self.recovery.as_mut().filter(|_| !of_the_past) {
+                    recovery.target = Some(recovery.target.unwrap_or(0).max(message.inner.commit));
+                }
+                return Ok(());
+            }
+            _ => {}
+        }
+        let _ = self.raft.step(message.inner); // its errors speak of messages that cannot come here
+        self.draw_election_timeout();
+        Ok(())
+    }
+
+    /// Adds an entry to the log, if this replica leads. It is committed when it comes back in [`Ready::committed`];
+    /// until then nothing may be concluded from `Ok`.
+    ///
+    /// # Errors
+    /// When nothing has been added.
+    pub fn propose(&mut self, data: Bytes) -> Result<(), Dropped> {
+        let raft = &mut self.raft.raft;
+        if raft.state != StateRole::Leader || raft.lead_transferee.is_some() {
+            return Err(Dropped::NotLeader);
+        }
+        if data.len() > limits::ENTRY_BYTES_MAX {
+            return Err(Dropped::TooLarge);
+        }
+        // An entry without data marks a new leader; a proposal is never one.
+        assert!(!data.is_empty(), "a proposal has data");
+        let entry = InnerEntry { data, ..InnerEntry::default() };
+        if !raft.append_entry(&mut [entry]) {
+            return Err(Dropped::WindowFull);
+        }
+        raft.bcast_append();
+        Ok(())
+    }
+
+    /// Asks a quorum whether this replica still leads; the answer comes in [`Ready::reads`]. A context is used once.
+    /// The question dies without a word when leadership does: the caller sets its own time limit.
+    ///
+    /// # Errors
+    /// When the question was not asked.
+    pub fn read_index(&mut self, context: u64) -> Result<(), Dropped> {
+        if self.raft.raft.state != StateRole::Leader {
+            return Err(Dropped::NotLeader);
+        }
+        if !self.raft.raft.commit_to_current_term() {
+            return Err(Dropped::TooEarly);
+        }
+        if self.raft.raft.pending_read_count() >= limits::READS_WAITING_MAX {
+            return Err(Dropped::WindowFull);
+        }
+        self.raft.read_index(context.to_le_bytes().to_vec());
+        Ok(())
+    }
+
+    /// What is to be done next; `None` when nothing is. Call until `None`, after any other call.
+    pub fn take_ready(&mut self) -> Option<Ready> {
+        let outbox = std::mem::take(&mut self.outbox);
+        if !self.raft.has_ready() {
+            return (!outbox.is_empty()).then(|| Ready { messages: outbox, ..Ready::default() });
+        }
+        let mut inner = self.raft.ready();
+        let ticket = inner.number();
+        let became = inner.ss().map(|state| role(state.raft_state)).filter(|role| *role != self.role);
+        self.role = became.unwrap_or(self.role);
+
+        let new_entries = inner.take_entries();
+        let now = HardState {
+            term: self.raft.raft.term,
+            vote: self.raft.raft.vote,
+            commit: self.raft.raft.raft_log.committed,
+        };
+        let election = now.term != self.stored.term || now.vote != self.stored.vote;
+        // The commit index alone is not worth a write: it is found again by any leader, and rides on the next entries.
+        let append = (election || !new_entries.is_empty()).then(|| {
+            self.raft.mut_store().append(&new_entries);
+            let hard_state = (now != self.stored).then_some(now);
+            self.stored = now;
+            self.last_append_ticket = ticket;
+            Append { ticket, entries: new_entries.iter().map(outer_entry).collect(), hard_state, election }
+        });
+
+        let mut messages = outbox;
+        self.wrap_messages(inner.take_messages(), &mut messages);
+        let mut persisted = Vec::new();
+        self.wrap_messages(inner.take_persisted_messages(), &mut persisted);
+        if !persisted.is_empty() {
+            if self.persisted_ticket >= self.last_append_ticket {
+                messages.append(&mut persisted);
+            } else {
+                self.held.push_back((self.last_append_ticket, persisted));
+            }
+        }
+
+        let committed = inner.take_committed_entries().iter().map(outer_entry).collect();
+        let reads = inner.take_read_states().iter().filter_map(read).collect();
+        self.raft.advance_append_async(inner);
+        self.raft.advance_apply();
+        if self.persisted_ticket >= self.last_append_ticket {
+            self.raft.on_persist_ready(ticket); // nothing of it had to become durable
+        }
+        self.finish_recovery();
+        Some(Ready { messages, append, committed, reads, became })
+    }
+
+    /// All appends up to this ticket are durable, or as safe as the policy in force asks.
+    pub fn persisted(&mut self, ticket: u64) {
+        assert!(ticket <= self.last_append_ticket, "ticket {ticket} was never handed out");
+        if ticket <= self.persisted_ticket {
+            return;
+        }
+        self.persisted_ticket = ticket;
+        self.raft.on_persist_ready(ticket);
+        while let Some((needs, _)) = self.held.front() {
+            if *needs > ticket {
+                break;
+            }
+            let (_, mut messages) = self.held.pop_front().expect("it was just seen");
+            self.outbox.append(&mut messages);
+        }
+        self.draw_election_timeout();
+        self.finish_recovery();
+    }
+
+    /// Forgets entries up to `index`, which must have been applied and covered by a checkpoint. A follower that still
+    /// needs them waits until a checkpoint has been brought to it: see [`Replica::match_index_min`].
+    pub fn compact(&mut self, index: u64) {
+        assert!(index <= self.raft.raft.raft_log.applied(), "compacting to {index} what is not applied");
+        self.raft.mut_store().compact(index);
+    }
+
+    /// Does it lead?
+    pub fn is_leader(&self) -> bool {
+        self.raft.raft.state == StateRole::Leader
+    }
+
+    /// Is it the only voter, so that its reads need no confirmation?
+    pub fn is_alone(&self) -> bool {
+        self.alone
+    }
+
+    /// Must it still catch up before it votes?
+    pub fn is_recovering(&self) -> bool {
+        self.recovery.is_some()
+    }
+
+    /// What it is to its group.
+    pub fn role(&self) -> Role {
+        role(self.raft.raft.state)
+    }
+
+    /// The leader it knows of.
+    pub fn leader(&self) -> Option<u64> {
+        Some(self.raft.raft.leader_id).filter(|leader| *leader != 0)
+    }
+
+    /// Its term.
+    pub fn term(&self) -> u64 {
+        self.raft.raft.term
+    }
+
+    /// Index of the last entry of its log.
+    pub fn last_index(&self) -> u64 {
+        self.raft.raft.raft_log.last_index()
+    }
+
+    /// Index of the last entry it has forgotten; 0 when it has them all.
+    pub fn floor_index(&self) -> u64 {
+        self.raft.store().floor_index()
+    }
+
+    /// Term of the entry at `index`, if it is still known.
+    pub fn term_at(&self, index: u64) -> Option<u64> {
+        self.raft.store().term(index).ok()
+    }
+
+    /// Highest index known to be committed.
+    pub fn committed_index(&self) -> u64 {
+        self.raft.raft.raft_log.committed
+    }
+
+    /// An index that every member holds: as counted by a leader, as last heard by a follower. Compacting beyond it leaves
+    /// someone behind.
+    pub fn match_index_min(&self) -> u64 {
+        if !self.is_leader() {
+            return self.everywhere;
+        }
+        self.raft.raft.prs().iter().map(|(_, progress)| progress.matched).min().unwrap_or(0)
+    }
+
+    /// Bytes of entries held in memory.
+    pub fn log_bytes(&self) -> usize {
+        self.raft.store().bytes()
+    }
+
+    /// The library draws election time-outs from the thread's generator whenever it resets one. Ours replaces it, so that
+    /// the same seed gives the same elections.
+    fn draw_election_timeout(&mut self) {
+        let raft = &mut self.raft.raft;
+        let key = (raft.term, raft.state, raft.leader_id);
+        if key != self.drawn_for {
+            self.drawn_for = key;
+            let ticks = self.options.election_ticks;
+            self.election_timeout_ticks = (u64::from(ticks) + self.jitter.below(u64::from(ticks))) as usize;
+        }
+        raft.set_randomized_election_timeout(self.election_timeout_ticks);
+    }
+
+    fn wrap_messages(&self, inner: Vec<raft::eraftpb::Message>, messages: &mut Vec<Message>) {
+        if inner.is_empty() {
+            return;
+        }
+        let everywhere = if self.is_leader() { self.match_index_min() } else { 0 };
+        let incarnation = self.options.incarnation;
+        messages.extend(inner.into_iter().filter_map(|message| Message::wrap(message, incarnation, everywhere)));
+    }
+
+    /// A follower has lost the end of its log. What it had acknowledged no longer counts, and it must be sent again.
+    fn readmit(&mut self, from: u64, incarnation: u64, last: u64) {
+        // Before an entry of its term is committed a leader does not know how far the past was committed.
+        if !self.is_leader() || !self.raft.raft.commit_to_current_term() {
+            return;
+        }
+        let (term, commit) = (self.raft.raft.term, self.raft.raft.raft_log.committed);
+        // Once a life: a duplicate on its way for long would set the follower back.
+        let first = self.readmitted.insert(from, incarnation) != Some(incarnation);
+        let next = last.min(self.raft.raft.raft_log.last_index()) + 1;
+        let progress = self.raft.raft.mut_prs().get_mut(from).expect("a member");
+        if first && progress.matched > last {
+            progress.matched = 0;
+            progress.become_probe();
+            progress.next_idx = next;
+        }
+        let mut welcome = Message::own(MessageKind::Welcome, self.options.node, from, self.options.incarnation, term);
+        welcome.inner.commit = commit;
+        self.outbox.push(welcome);
+    }
+
+    fn ask_to_rejoin(&mut self) {
+        let waiting = self.recovery.is_some_and(|recovery| recovery.target.is_none());
+        let Some(leader) = self.leader().filter(|_| waiting) else { return };
+        let mut rejoin = Message::own(
+            MessageKind::Rejoin,
+            self.options.node,
+            leader,
+            self.options.incarnation,
+            self.raft.raft.term.max(1),
+        );
+        rejoin.inner.index = self.last_index();
+        self.outbox.push(rejoin);
+    }
+
+    fn finish_recovery(&mut self) {
+        let raft_log = &self.raft.raft.raft_log;
+        let held = raft_log.persisted.min(raft_log.committed);
+        if let Some(Recovery { target: Some(target) }) = self.recovery
+            && held >= target
+        {
+            self.recovery = None;
+        }
+    }
+}
+
+impl fmt::Debug for Replica {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Replica")
+            .field("node", &self.options.node)
+            .field("role", &self.role())
+            .field("term", &self.term())
+            .field("last", &self.last_index())
+            .field("committed", &self.committed_index())
+            .finish_non_exhaustive()
+    }
+}
+
+fn role(state: StateRole) -> Role {
+    match state {
+        StateRole::Follower => Role::Follower,
+        StateRole::PreCandidate => Role::PreCandidate,
+        StateRole::Candidate => Role::Candidate,
+        StateRole::Leader => Role::Leader,
+    }
+}
+
+fn read(state: &raft::ReadState) -> Option<Read> {
+    let context = u64::from_le_bytes(state.request_ctx.as_slice().try_into().ok()?);
+    Some(Read { context, index: state.index })
+}
+
+fn outer_entry(entry: &InnerEntry) -> Entry {
+    let kind = match entry.get_entry_type() {
+        EntryType::EntryNormal => EntryKind::Normal,
+        EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => EntryKind::Membership,
+    };
+    Entry { term: entry.term, index: entry.index, kind, data: entry.data.clone() }
+}
+
+fn inner_entry(entry: &Entry) -> InnerEntry {
+    let mut inner = InnerEntry::default();
+    (inner.term, inner.index, inner.data) = (entry.term, entry.index, entry.data.clone());
+    if entry.kind == EntryKind::Membership {
+        inner.set_entry_type(EntryType::EntryConfChangeV2);
+    }
+    inner
+}
