@@ -121,6 +121,9 @@ pub enum Begin {
     Index(usize),
     /// Behind this keyword, searched from a word on (negative: from the end).
     Keyword(&'static str, i32),
+    /// At the word whose index this function finds, such as the last `STORE` of SORT. Like [`Begin::Unknown`] to clients,
+    /// since COMMAND INFO has no words for it.
+    Computed(fn(Args<'_>) -> Option<usize>),
     /// Cannot be told without running the command.
     Unknown,
 }
@@ -249,6 +252,7 @@ impl Begin {
                 };
                 found.map(|index| index + 1).filter(|&index| index < args.len())
             }
+            Self::Computed(find) => find(args).filter(|&index| index < args.len()),
             Self::Unknown => None,
         }
     }
