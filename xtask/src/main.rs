@@ -1,2 +1,114 @@
-//! Entry point.
-fn main() {}
+//! The verbs of the project. `cargo xtask test` is the one command that runs every test.
+
+mod crash;
+mod needs;
+mod process;
+mod tcl;
+mod tidy;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+
+use crate::process::{cargo, run};
+
+const USAGE: &str = "\
+usage: cargo xtask VERB [OPTIONS]
+
+  test                   run every test: unit and integration tests, then Redis's own Tcl suite;
+                         installs what they need from the system's package manager when it is missing
+  lint                   formatting, clippy without warnings, tidy; writes nothing
+  ci                     lint, then test
+  tidy                   the house rules alone
+  tcl [--files A,B] [--redis] [--audit]
+                         Redis's Tcl suite against a Holdfast started for it (--redis: against a stock redis-server);
+                         --audit runs only what tests/tcl/left-out.toml leaves out and names what passes by now
+  crash [--cycles N] [--policy always|everysec|no] [--seed N]
+                         kill -9 under load, restart, audit; prints the seed it runs with
+  crash --disk [--cycles N]
+                         the same with power cuts, a full disk and failing flushes (root and loop devices)
+";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let (verb, options) = match words.split_first() {
+        Some((verb, options)) => (verb.as_str(), options),
+        None => ("help", [].as_slice()),
+    };
+    let started = Instant::now();
+    let outcome = match verb {
+        "test" => test(options),
+        "lint" => lint(),
+        "ci" => lint().and_then(|()| test(options)),
+        "tidy" => tidy::run(),
+        "tcl" => tcl::run(options),
+        "crash" => crash::run(options),
+        "help" | "-h" | "--help" => {
+            print!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprint!("unknown verb '{verb}'\n\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("\ncargo xtask {verb} failed after {} s: {error:#}", started.elapsed().as_secs());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Where the workspace is.
+fn root() -> PathBuf {
+    let manifest = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().expect("xtask lies in the workspace").to_path_buf()
+}
+
+/// Where downloaded and unpacked things are kept between runs; git ignores it.
+fn cache() -> PathBuf {
+    root().join(".cache")
+}
+
+fn lint() -> Result<()> {
+    step("formatting");
+    run(cargo().args(["fmt", "--all", "--check"]))?;
+    step("clippy");
+    run(cargo().args(["clippy", "--workspace", "--all-targets", "--quiet", "--", "--deny", "warnings"]))?;
+    step("tidy");
+    tidy::run()
+}
+
+/// Everything that can be tested, cheapest first. Tests that start servers use the release build, which is made once.
+fn test(options: &[String]) -> Result<()> {
+    if let Some(unknown) = options.first() {
+        bail!("test takes no option '{unknown}'");
+    }
+    step("tools that the tests need");
+    let python = needs::provide_all()?;
+    step("release build");
+    let binary = build_release()?;
+    step("unit and integration tests");
+    let tests = run(cargo()
+        .args(["test", "--workspace", "--no-fail-fast"])
+        .env("HOLDFAST_BINARY", &binary)
+        .env("HOLDFAST_PYTHON", &python));
+    step("Redis's Tcl suite");
+    let suite = tcl::run(&[]);
+    tests.and(suite)
+}
+
+/// Builds the server as users run it and answers where it is.
+fn build_release() -> Result<PathBuf> {
+    run(cargo().args(["build", "--release", "--package", "server"]))?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    Ok(target.join("release/holdfast"))
+}
+
+fn step(name: &str) {
+    eprintln!("\n== {name}");
+}

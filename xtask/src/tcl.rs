@@ -1,0 +1,721 @@
+//! Redis 7.0.15's own Tcl suite, run against a Holdfast that is started for it.
+//!
+//! The suite is other people's opinion of what a Redis does, so it is used as it is: fetched once from Debian's source
+//! package into the cache, never committed, never patched. What it may skip stands in `tests/tcl/left-out.toml`, each
+//! entry with its reason. Which tests there are to run is learnt from a stock `redis-server`, once, with the same tags:
+//! a test that the reference runs and Holdfast neither runs nor leaves out counts as failed, so that an abort half-way
+//! through a file cannot look like success.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::process::{Family, output, run as run_program};
+use crate::{needs, root};
+
+/// Version of Redis whose suite this is.
+const VERSION: &str = "7.0.15";
+
+/// The files that concern what is built so far.
+const FILES: &[&str] = &[
+    "unit/type/string",
+    "unit/type/incr",
+    "unit/bitops",
+    "unit/bitfield",
+    "unit/expire",
+    "unit/keyspace",
+    "unit/multi",
+    "unit/protocol",
+    "unit/auth",
+    "unit/dump",
+    "unit/quit",
+    "unit/scan",
+];
+
+/// Files print something at least this often, or they hang.
+const SILENCE_LIMIT: Duration = Duration::from_secs(60);
+
+/// No file takes longer.
+const FILE_LIMIT: Duration = Duration::from_secs(300);
+
+/// A server that has not answered PING after this long will not.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// The suite's main program flushes its output at its end only; hanging files would take their story with them.
+const LINE_BY_LINE: &str = "fconfigure stdout -buffering line\nsource tests/test_helper.tcl\n";
+
+/// Runs the suite; an error if any test failed or did not run.
+pub fn run(options: &[String]) -> Result<()> {
+    let options = Options::parse(options)?;
+    needs::provide_programs()?;
+    let suite = Suite::provide()?;
+    let list = LeftOutList::read(&root().join("tests/tcl/left-out.toml"))?;
+    let reference = Reference::provide(&suite, &options.files, &list)?;
+    list.check(&reference, &options.files)?;
+    if options.audit {
+        return audit(&suite, &options, &list);
+    }
+    let subject = if options.stock { Subject::Redis } else { Subject::Holdfast(options.binary()?) };
+    let mut server = Server::start(&subject)?;
+    let mut results = Vec::new();
+    for file in &options.files {
+        server.prepare()?;
+        let skips = if options.stock { Vec::new() } else { list.names(file) };
+        eprint!("{file:<18} ");
+        let ran = suite.run_file(file, &list.tags(), Filter::Skip(&skips), &server)?;
+        let mut result = Outcome::judge(file, ran, reference.tests(file), &skips);
+        if let Some(death) = server.death() {
+            result.notes.push(death);
+        }
+        eprintln!("{} passed, {} failed", result.passed, result.failures.len());
+        results.push(result);
+    }
+    server.stop()?;
+    report(&results)
+}
+
+struct Options {
+    files: Vec<&'static str>,
+    stock: bool,
+    audit: bool,
+}
+
+impl Options {
+    fn parse(words: &[String]) -> Result<Self> {
+        let mut options = Self { files: FILES.to_vec(), stock: false, audit: false };
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                "--files" => {
+                    let wanted = words.next().context("--files wants names, separated by commas")?;
+                    options.files.clear();
+                    for name in wanted.split(',') {
+                        let known = FILES.iter().find(|file| **file == name || file.rsplit('/').next() == Some(name));
+                        options.files.push(known.with_context(|| format!("no file '{name}'; there are {FILES:?}"))?);
+                    }
+                }
+                "--redis" => options.stock = true,
+                "--audit" => options.audit = true,
+                _ => bail!("tcl takes no option '{word}'"),
+            }
+        }
+        Ok(options)
+    }
+
+    fn binary(&self) -> Result<PathBuf> {
+        match std::env::var_os("HOLDFAST_BINARY") {
+            Some(binary) => Ok(binary.into()),
+            None => crate::build_release(),
+        }
+    }
+}
+
+/// The unpacked source package.
+struct Suite {
+    tree: PathBuf,
+}
+
+impl Suite {
+    /// Fetches and unpacks the source package unless that has been done.
+    fn provide() -> Result<Self> {
+        let cache = crate::cache().join("tcl");
+        let tree = cache.join(format!("redis-{VERSION}"));
+        if !tree.join("tests/test_helper.tcl").is_file() {
+            fs::create_dir_all(&cache)?;
+            let archive = fetch(&cache)?;
+            // Unpacked beside its place and moved there in one step, so that a half-unpacked tree is never used.
+            let unpacked = cache.join(format!("unpacking-{}", std::process::id()));
+            fs::create_dir_all(&unpacked)?;
+            run_program(Command::new("tar").arg("xzf").arg(&archive).arg("-C").arg(&unpacked))?;
+            let inner = unpacked.join(format!("redis-{VERSION}"));
+            for program in ["redis-cli", "redis-benchmark"] {
+                symlink(find(program)?, inner.join("src").join(program))?;
+            }
+            if let Err(error) = fs::rename(&inner, &tree) {
+                // Another run was faster.
+                ensure!(tree.is_dir(), "cannot move {} into place: {error}", tree.display());
+            }
+            fs::remove_dir_all(&unpacked)?;
+        }
+        Ok(Self { tree })
+    }
+
+    /// Runs one file in a process of its own, in a working copy of its own: two runs in one tree disturb each other.
+    fn run_file(&self, file: &str, tags: &str, filter: Filter<'_>, server: &Server) -> Result<Ran> {
+        let copy = Scratch::new("suite")?;
+        run_program(Command::new("cp").arg("-r").arg(self.tree.join("tests")).arg(&copy.path))?;
+        for folder in ["src", "utils"] {
+            symlink(self.tree.join(folder), copy.path.join(folder))?;
+        }
+        fs::create_dir_all(copy.path.join("tests/tmp"))?;
+        let script = copy.path.join("line-by-line.tcl");
+        fs::write(&script, LINE_BY_LINE)?;
+        let port = server.port.to_string();
+        let mut command = Command::new("tclsh");
+        command.arg(&script).args(["--host", "127.0.0.1", "--port", &port, "--single", file, "--durable"]);
+        if !tags.is_empty() {
+            command.args(["--tags", tags]);
+        }
+        let (option, names) = match filter {
+            Filter::Skip(names) => ("--skiptest", names),
+            Filter::Only(names) => ("--only", names),
+        };
+        for name in names {
+            command.args([option, name]);
+        }
+        command.current_dir(&copy.path).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let started = Instant::now();
+        let mut family = Family::spawn(&mut command)?;
+        let lines = follow(family.child().stdout.take().context("the suite's output is a pipe")?);
+        let mut text = String::new();
+        let abort = loop {
+            let patience = SILENCE_LIMIT.min(FILE_LIMIT.saturating_sub(started.elapsed()));
+            match lines.recv_timeout(patience) {
+                Ok(line) => writeln!(text, "{line}")?,
+                Err(RecvTimeoutError::Disconnected) => break None,
+                Err(RecvTimeoutError::Timeout) if started.elapsed() >= FILE_LIMIT => {
+                    break Some(format!("ended after {} s", FILE_LIMIT.as_secs()));
+                }
+                Err(RecvTimeoutError::Timeout) => break Some(format!("silent for {} s", SILENCE_LIMIT.as_secs())),
+            }
+        };
+        drop(family);
+        let stories = crate::cache().join("tcl/output");
+        fs::create_dir_all(&stories)?;
+        fs::write(stories.join(format!("{}-{}.txt", server.kind, file.replace('/', "-"))), &text)?;
+        Ok(Ran { abort, seconds: started.elapsed().as_secs(), ..Ran::parse(&text) })
+    }
+}
+
+enum Filter<'a> {
+    Skip(&'a [String]),
+    Only(&'a [String]),
+}
+
+/// Downloads the source package with the machine's own package sources, written once more for sources instead of
+/// binaries into a list of our own. The machine's lists stay as they are, so this needs no root.
+fn fetch(cache: &Path) -> Result<PathBuf> {
+    eprintln!("fetching the source package redis {VERSION} from the machine's package sources");
+    let scratch = Scratch::new("apt")?;
+    for folder in ["parts", "lists/partial", "cache/archives/partial"] {
+        fs::create_dir_all(scratch.path.join(folder))?;
+    }
+    let mut found = 0;
+    let parts = Path::new("/etc/apt/sources.list.d");
+    for entry in fs::read_dir(parts).with_context(|| format!("cannot read {}", parts.display()))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "sources") {
+            let text = fs::read_to_string(&path)?;
+            if !text.lines().any(|line| line.trim() == "Types: deb" || line.starts_with("Types: deb ")) {
+                continue;
+            }
+            let stanza: String = text
+                .lines()
+                .map(|line| if line.starts_with("Types:") { "Types: deb-src\n".into() } else { format!("{line}\n") })
+                .collect();
+            let name = path.file_name().context("a source list has a name")?;
+            fs::write(scratch.path.join("parts").join(name), stanza)?;
+            found += 1;
+        }
+    }
+    let one_line = fs::read_to_string("/etc/apt/sources.list").unwrap_or_default();
+    let stanza: String =
+        one_line.lines().filter_map(|line| line.strip_prefix("deb ")).map(|rest| format!("deb-src {rest}\n")).collect();
+    if !stanza.is_empty() {
+        fs::write(scratch.path.join("parts/one-line.list"), stanza)?;
+        found += 1;
+    }
+    ensure!(found > 0, "no package sources found under /etc/apt: the Tcl suite comes from Debian's source package");
+    let apt = || {
+        let mut command = Command::new("apt-get");
+        command.current_dir(cache).stdin(Stdio::null()).arg("-qq");
+        let place = |name: &str| scratch.path.join(name).display().to_string();
+        for (option, value) in [
+            ("Dir::Etc::SourceList", "/dev/null".into()),
+            ("Dir::Etc::SourceParts", place("parts")),
+            ("Dir::State::Lists", place("lists")),
+            ("Dir::Cache", place("cache")),
+            ("APT::Sandbox::User", "root".into()),
+        ] {
+            command.arg("-o").arg(format!("{option}={value}"));
+        }
+        command
+    };
+    run_program(apt().arg("update"))?;
+    run_program(apt().args(["source", "--download-only", "redis"]))?;
+    let archive = cache.join(format!("redis_{VERSION}.orig.tar.gz"));
+    ensure!(
+        archive.is_file(),
+        "the package sources hold another version of redis than {VERSION}; put redis_{VERSION}.orig.tar.gz into {}",
+        cache.display()
+    );
+    Ok(archive)
+}
+
+fn find(program: &str) -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").context("PATH is not set")?;
+    let found = std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file());
+    found.with_context(|| format!("{program} is not on the path"))
+}
+
+/// Lines of a stream as they come, without colours.
+fn follow(stream: impl Read + Send + 'static) -> mpsc::Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let mut reader = BufReader::new(stream);
+        let mut line = Vec::new();
+        while reader.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
+            if sender.send(without_colours(String::from_utf8_lossy(&line).trim_end_matches('\n'))).is_err() {
+                return;
+            }
+            line.clear();
+        }
+    });
+    receiver
+}
+
+fn without_colours(line: &str) -> String {
+    let mut plain = String::with_capacity(line.len());
+    let mut rest = line;
+    while let Some((before, after)) = rest.split_once("\u{1b}[") {
+        plain.push_str(before);
+        match after.split_once('m') {
+            Some((code, text)) if code.bytes().all(|byte| byte.is_ascii_digit() || byte == b';') => rest = text,
+            _ => rest = after,
+        }
+    }
+    plain.push_str(rest);
+    plain
+}
+
+/// What a run of one file printed, sorted.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Ran {
+    passed: Vec<String>,
+    /// Name and message.
+    failed: Vec<(String, String)>,
+    skipped: Vec<String>,
+    abort: Option<String>,
+    seconds: u64,
+}
+
+/// Name given to what goes wrong between tests, for example in a file's preparation.
+const OUTSIDE: &str = "(outside any test)";
+
+impl Ran {
+    fn parse(text: &str) -> Self {
+        let mut ran = Self::default();
+        let mut lines = text.lines().peekable();
+        while let Some(line) = lines.next() {
+            if let Some(rest) = line.strip_prefix("[ok]: ") {
+                let name = rest.rsplit_once(" (").map_or(rest, |(name, _)| name);
+                ran.passed.push(name.to_owned());
+            } else if let Some(name) = line.strip_prefix("[skip]: ") {
+                ran.skipped.push(name.to_owned());
+            } else if let Some(rest) = line.strip_prefix("[err]: ") {
+                let mut message = String::new();
+                let name = match rest.rsplit_once(" in tests/") {
+                    Some((name, file)) if file.ends_with(".tcl") => name,
+                    _ => {
+                        message.push_str(rest);
+                        OUTSIDE
+                    }
+                };
+                while let Some(more) = lines.next_if(|line| !starts_status(line)) {
+                    message.push_str(if message.is_empty() { "" } else { "\n" });
+                    message.push_str(more);
+                }
+                ran.failed.push((name.to_owned(), message));
+            } else if let Some(rest) = line.strip_prefix("[exception]: ") {
+                ran.failed.push((OUTSIDE.to_owned(), rest.to_owned()));
+            }
+        }
+        ran
+    }
+}
+
+fn starts_status(line: &str) -> bool {
+    ["[ok]", "[err]", "[skip]", "[ignore]", "[exception]", "[TIMEOUT]"].iter().any(|word| line.starts_with(word))
+        || line.starts_with("[1/1 ")
+        || line.is_empty()
+}
+
+/// A file's outcome, held against what the reference ran.
+struct Outcome {
+    file: &'static str,
+    passed: usize,
+    /// Name and message; a test that never ran is one of them.
+    failures: Vec<(String, String)>,
+    skipped: usize,
+    seconds: u64,
+    notes: Vec<String>,
+}
+
+impl Outcome {
+    fn judge(file: &'static str, ran: Ran, expected: &[String], skips: &[String]) -> Self {
+        // Some names occur twice in a file, hence counts.
+        let mut open: BTreeMap<&str, usize> = BTreeMap::new();
+        for name in expected.iter().filter(|name| !skips.contains(name)) {
+            *open.entry(name).or_default() += 1;
+        }
+        for name in ran.passed.iter().chain(ran.failed.iter().map(|(name, _)| name)) {
+            if let Some(count) = open.get_mut(name.as_str()) {
+                *count = count.saturating_sub(1);
+            }
+        }
+        let mut failures = ran.failed;
+        for (name, count) in open {
+            for _ in 0..count {
+                failures.push((name.to_owned(), "did not run".to_owned()));
+            }
+        }
+        let notes = ran.abort.into_iter().collect();
+        let skipped = ran.skipped.len();
+        Self { file, passed: ran.passed.len(), failures, skipped, seconds: ran.seconds, notes }
+    }
+}
+
+fn report(results: &[Outcome]) -> Result<()> {
+    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
+    for result in results.iter().filter(|result| !result.failures.is_empty()) {
+        println!("\n{}", result.file);
+        for (name, message) in &result.failures {
+            let shown: Vec<&str> = message.lines().take(6).collect();
+            println!("  FAILED {name}\n         {}", shown.join("\n         "));
+        }
+    }
+    println!("\n{:<18} {:>7} {:>7} {:>8} {:>8}", "file", "passed", "failed", "left out", "seconds");
+    for result in results {
+        let (file, failures) = (result.file, result.failures.len());
+        let notes = result.notes.join("; ");
+        println!("{file:<18} {:>7} {failures:>7} {:>8} {:>8}  {notes}", result.passed, result.skipped, result.seconds);
+        passed += result.passed;
+        failed += failures + usize::from(failures == 0 && !result.notes.is_empty());
+        skipped += result.skipped;
+    }
+    println!("\n{passed} passed, {failed} failed, {skipped} skipped");
+    std::io::stdout().flush()?;
+    ensure!(failed == 0, "{failed} tests of the Tcl suite failed or did not run");
+    ensure!(passed > 0, "no test of the Tcl suite ran");
+    Ok(())
+}
+
+/// Runs what is left out, and names what passes by now.
+fn audit(suite: &Suite, options: &Options, list: &LeftOutList) -> Result<()> {
+    let subject = Subject::Holdfast(options.binary()?);
+    let mut passing = Vec::new();
+    for file in &options.files {
+        let names = list.names(file);
+        if names.is_empty() {
+            continue;
+        }
+        let server = Server::start(&subject)?;
+        let ran = suite.run_file(file, &list.tags(), Filter::Only(&names), &server)?;
+        println!("{file}: {} left out, {} of them pass", names.len(), ran.passed.len());
+        passing.extend(ran.passed.into_iter().map(|name| format!("{file}: {name}")));
+    }
+    ensure!(passing.is_empty(), "left out although they pass by now:\n  {}", passing.join("\n  "));
+    Ok(())
+}
+
+/// `tests/tcl/left-out.toml`.
+struct LeftOutList {
+    tests: Vec<LeftOut>,
+    /// Tags of the suite whose tests are not run at all.
+    tags: Vec<String>,
+}
+
+struct LeftOut {
+    file: String,
+    name: String,
+}
+
+impl LeftOutList {
+    fn read(path: &Path) -> Result<Self> {
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        Self::parse(&text).with_context(|| format!("{}", path.display()))
+    }
+
+    fn parse(text: &str) -> Result<Self> {
+        let table: toml::Table = text.parse()?;
+        let entries = |kind: &str| -> Result<Vec<toml::Table>> {
+            let array = table.get(kind).and_then(toml::Value::as_array).cloned().unwrap_or_default();
+            array.into_iter().map(|value| value.try_into().context("an entry is a table")).collect()
+        };
+        let field = |entry: &toml::Table, name: &str| -> Result<String> {
+            let text = entry.get(name).and_then(toml::Value::as_str).unwrap_or_default().trim();
+            ensure!(!text.is_empty(), "an entry lacks '{name}': {entry:?}");
+            Ok(text.to_owned())
+        };
+        let mut list = Self { tests: Vec::new(), tags: Vec::new() };
+        for entry in entries("tag")? {
+            field(&entry, "reason")?;
+            list.tags.push(field(&entry, "name")?);
+        }
+        for entry in entries("test")? {
+            let left_out = LeftOut { file: field(&entry, "file")?, name: field(&entry, "name")? };
+            let reason = field(&entry, "reason")?;
+            ensure!(reason.split_whitespace().count() >= 3, "'{reason}' is no reason to leave out '{}'", left_out.name);
+            // The suite would read it as a pattern.
+            ensure!(!left_out.name.starts_with('/'), "'{}' begins with a slash", left_out.name);
+            list.tests.push(left_out);
+        }
+        Ok(list)
+    }
+
+    fn names(&self, file: &str) -> Vec<String> {
+        self.tests.iter().filter(|test| test.file == file).map(|test| test.name.clone()).collect()
+    }
+
+    fn tags(&self) -> String {
+        self.tags.iter().map(|tag| format!("-{tag}")).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Every entry names a test that there is.
+    fn check(&self, reference: &Reference, files: &[&str]) -> Result<()> {
+        for test in &self.tests {
+            ensure!(FILES.contains(&test.file.as_str()), "left-out list: no file '{}'", test.file);
+            if files.contains(&test.file.as_str()) {
+                let exists = reference.tests(&test.file).contains(&test.name);
+                ensure!(exists, "left-out list: {} has no test '{}' (any more)", test.file, test.name);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Which tests a stock server runs, and passes, under the same tags.
+struct Reference {
+    tests: BTreeMap<String, Vec<String>>,
+}
+
+impl Reference {
+    fn provide(suite: &Suite, files: &[&str], list: &LeftOutList) -> Result<Self> {
+        let folder = crate::cache().join("tcl/reference").join(list.tags().replace([' ', ':'], "_"));
+        fs::create_dir_all(&folder)?;
+        let mut server = None;
+        let mut tests = BTreeMap::new();
+        for file in files {
+            let path = folder.join(format!("{}.txt", file.replace('/', "-")));
+            if !path.is_file() {
+                if server.is_none() {
+                    eprintln!("learning from a stock redis-server which tests there are");
+                    server = Some(Server::start(&Subject::Redis)?);
+                }
+                let server = server.as_mut().context("just started")?;
+                server.prepare()?;
+                let ran = suite.run_file(file, &list.tags(), Filter::Skip(&[]), server)?;
+                ensure!(
+                    ran.abort.is_none() && ran.failed.is_empty(),
+                    "the stock redis-server does not pass {file}, so the suite cannot judge: {ran:?}"
+                );
+                fs::write(&path, ran.passed.join("\n"))?;
+            }
+            tests.insert((*file).to_owned(), fs::read_to_string(&path)?.lines().map(str::to_owned).collect());
+        }
+        Ok(Self { tests })
+    }
+
+    fn tests(&self, file: &str) -> &[String] {
+        self.tests.get(file).map_or(&[], Vec::as_slice)
+    }
+}
+
+enum Subject {
+    Holdfast(PathBuf),
+    Redis,
+}
+
+/// A server under test, ended when dropped.
+struct Server {
+    subject: Subject,
+    kind: &'static str,
+    family: Family,
+    port: u16,
+    configuration: BTreeMap<String, String>,
+    scratch: Scratch,
+}
+
+impl Server {
+    fn start(subject: &Subject) -> Result<Self> {
+        let scratch = Scratch::new("server")?;
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let (mut command, kind, subject) = match subject {
+            Subject::Holdfast(binary) => {
+                let mut command = Command::new(binary);
+                command.arg("serve").arg("--data-dir").arg(scratch.path.join("data"));
+                (command, "holdfast", Subject::Holdfast(binary.clone()))
+            }
+            Subject::Redis => {
+                let mut command = Command::new("redis-server");
+                command.args(["--save", "", "--dir"]).arg(&scratch.path);
+                (command, "redis", Subject::Redis)
+            }
+        };
+        command.args(["--port", &port.to_string(), "--enable-debug-command", "yes"]);
+        let log = File::create(scratch.path.join("server.log"))?;
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let family = Family::spawn(&mut command)?;
+        let mut server = Self { subject, kind, family, port, configuration: BTreeMap::new(), scratch };
+        let started = Instant::now();
+        while !server.answers() {
+            if let Some(death) = server.death() {
+                bail!("{death}");
+            }
+            ensure!(
+                started.elapsed() < START_LIMIT,
+                "no PONG after {} s{}",
+                START_LIMIT.as_secs(),
+                server.last_words()
+            );
+            thread::sleep(Duration::from_millis(20));
+        }
+        server.configuration = server.read_configuration()?;
+        Ok(server)
+    }
+
+    fn answers(&self) -> bool {
+        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) else { return false };
+        let mut reply = [0; 5];
+        stream.set_read_timeout(Some(Duration::from_secs(1))).is_ok()
+            && stream.write_all(b"PING\r\n").is_ok()
+            && stream.read_exact(&mut reply).is_ok()
+            && &reply == b"+PONG"
+    }
+
+    /// Puts every parameter back to what it was at the start, since one left astray sinks hundreds of later tests. A
+    /// server that is gone or locked up is replaced.
+    fn prepare(&mut self) -> Result<()> {
+        if self.death().is_some() || self.restore_configuration().is_err() {
+            let subject = std::mem::replace(&mut self.subject, Subject::Redis);
+            *self = Self::start(&subject)?;
+        }
+        Ok(())
+    }
+
+    fn restore_configuration(&self) -> Result<()> {
+        for (name, value) in self.read_configuration()? {
+            if let Some(original) = self.configuration.get(&name).filter(|original| **original != value) {
+                let reply = self.cli(&["config", "set", &name, original])?;
+                ensure!(reply.trim() == "OK", "cannot restore {name}: {reply}");
+            }
+        }
+        Ok(())
+    }
+
+    fn read_configuration(&self) -> Result<BTreeMap<String, String>> {
+        let text = self.cli(&["config", "get", "*"])?;
+        let mut lines = text.lines();
+        let mut parameters = BTreeMap::new();
+        while let (Some(name), Some(value)) = (lines.next(), lines.next()) {
+            parameters.insert(name.to_owned(), value.to_owned());
+        }
+        ensure!(parameters.contains_key("maxmemory"), "CONFIG GET * does not answer as expected: {text}");
+        Ok(parameters)
+    }
+
+    fn cli(&self, words: &[&str]) -> Result<String> {
+        output(Command::new("redis-cli").args(["-p", &self.port.to_string(), "--raw"]).args(words).stdin(Stdio::null()))
+    }
+
+    fn death(&mut self) -> Option<String> {
+        let status = self.family.child().try_wait().ok()??;
+        Some(format!("the server died ({status}){}", self.last_words()))
+    }
+
+    /// Ends the server as an operator would; one that does not end, or not with 0, is a failure of its own.
+    fn stop(mut self) -> Result<()> {
+        run_program(Command::new("kill").args(["-TERM", &self.family.child().id().to_string()]))?;
+        let asked = Instant::now();
+        while asked.elapsed() < START_LIMIT {
+            if let Some(status) = self.family.child().try_wait()? {
+                ensure!(status.success(), "the server ended with {status} on SIGTERM{}", self.last_words());
+                return Ok(());
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        bail!("the server was still there {} s after SIGTERM{}", START_LIMIT.as_secs(), self.last_words())
+    }
+
+    fn last_words(&self) -> String {
+        let log = fs::read_to_string(self.scratch.path.join("server.log")).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        let tail = lines[lines.len().saturating_sub(15)..].join("\n  ");
+        if tail.is_empty() { String::new() } else { format!("; its last words:\n  {tail}") }
+    }
+}
+
+/// A temporary folder, removed when dropped.
+struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    fn new(purpose: &str) -> Result<Self> {
+        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let name = format!("holdfast-xtask-{purpose}-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path)?;
+        Ok(Self { path })
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn a_story_of_the_suite_is_sorted_into_passed_failed_and_skipped() {
+        let story = "\u{1b}[1;37;49mTesting unit/x\u{1b}[0m\n\
+            [\u{1b}[0;32;49mok\u{1b}[0m]: SET and GET (an item) (12 ms)\n\
+            [\u{1b}[0;36;49mignore\u{1b}[0m]: Tag: slow denied\n\
+            [\u{1b}[0;31;49merr\u{1b}[0m]: GETEX in tests/unit/x.tcl\nExpected '1' to be '2'\nin more words\n\
+            [\u{1b}[0;33;49mskip\u{1b}[0m]: LCS\n\
+            [\u{1b}[0;31;49merr\u{1b}[0m]: cannot connect\n\
+            [1/1 \u{1b}[0;33;49mdone\u{1b}[0m]: unit/x (1 seconds)\n";
+        let plain: Vec<String> = story.lines().map(without_colours).collect();
+        let ran = Ran::parse(&plain.join("\n"));
+        assert_eq!(ran.passed, names(&["SET and GET (an item)"]));
+        assert_eq!(ran.skipped, names(&["LCS"]));
+        let failed = [("GETEX", "Expected '1' to be '2'\nin more words"), (OUTSIDE, "cannot connect")];
+        assert_eq!(ran.failed, failed.map(|(name, message)| (name.to_owned(), message.to_owned())));
+    }
+
+    #[test]
+    fn a_test_that_neither_ran_nor_is_left_out_has_failed() {
+        let ran = Ran { passed: names(&["a", "a"]), skipped: names(&["b"]), ..Ran::default() };
+        let expected = names(&["a", "a", "b", "c", "a"]);
+        let result = Outcome::judge("unit/quit", ran, &expected, &names(&["b"]));
+        let failures: Vec<&str> = result.failures.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!((result.passed, result.skipped, failures), (2, 1, vec!["a", "c"]));
+    }
+
+    #[test]
+    fn the_list_of_left_out_tests_can_be_read_and_gives_reasons() {
+        let list = LeftOutList::read(&root().join("tests/tcl/left-out.toml")).expect("the list in the repository");
+        assert!(list.tests.iter().all(|test| FILES.contains(&test.file.as_str())));
+        let lazy = "[[test]]\nfile = \"unit/quit\"\nname = \"QUIT returns OK\"\nreason = \"fails\"\n";
+        assert!(LeftOutList::parse(lazy).is_err());
+    }
+}
