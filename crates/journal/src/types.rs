@@ -1,0 +1,91 @@
+//! What goes into a journal and what comes back.
+
+use std::collections::BTreeMap;
+
+use stdx::log::{Entry, HardState, Membership};
+
+use crate::Identity;
+use crate::layout::SEGMENT_BYTES_DEFAULT;
+
+/// What one group wants written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Append {
+    /// Whose log.
+    pub group: u32,
+    /// The caller's number for it; the journal does not look at it.
+    pub ticket: u64,
+    /// Its new hard state, if that changed.
+    pub hard_state: Option<HardState>,
+    /// Its new membership, if that changed.
+    pub membership: Option<Membership>,
+    /// New entries with consecutive indexes. If the first index is already in the log, that entry and everything behind
+    /// it is replaced.
+    pub entries: Vec<Entry>,
+}
+
+impl Append {
+    /// Roughly what it takes up in memory and on disk.
+    pub fn weight_bytes(&self) -> usize {
+        64 + self.entries.iter().map(|entry| 64 + entry.data.len()).sum::<usize>()
+    }
+}
+
+/// A group's state at one log index, durable in a file of its own: see [`crate::checkpoint_file`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckpointMark {
+    /// Log index of the last entry it contains.
+    pub index: u64,
+    /// Term of that entry.
+    pub term: u64,
+    /// Who took part in the group as of that entry.
+    pub membership: Membership,
+}
+
+/// How to open a journal.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What a new directory is stamped with; one that has an identity keeps its own.
+    pub new_identity: Identity,
+    /// Size of a log segment. A multiple of [`crate::BLOCK_BYTES`], at least 64 KiB. A segment becomes larger if one
+    /// record needs that.
+    pub segment_bytes: u64,
+}
+
+impl Options {
+    /// The defaults, and the identity that a new directory gets.
+    pub fn new(new_identity: Identity) -> Self {
+        Self { new_identity, segment_bytes: SEGMENT_BYTES_DEFAULT }
+    }
+}
+
+/// What was found on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recovered {
+    /// Who the directory belongs to.
+    pub identity: Identity,
+    /// True if the directory was empty and has just been made.
+    pub is_new: bool,
+    /// True if the last process ended in good order, so that nothing unsynced can have been lost. True for a new
+    /// directory.
+    pub was_stopped_cleanly: bool,
+    /// Every group the log speaks of.
+    pub groups: BTreeMap<u32, RecoveredGroup>,
+    /// Bytes of log read.
+    pub log_bytes: u64,
+    /// One line for the operator about each thing that was put in order: an unsynced end that was cut off, left-over
+    /// files that were removed.
+    pub notes: Vec<String>,
+}
+
+/// One group, as found on disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecoveredGroup {
+    /// What it promised last.
+    pub hard_state: HardState,
+    /// Its membership as last written, if it ever was.
+    pub membership: Option<Membership>,
+    /// The newest checkpoint that counts.
+    pub checkpoint: Option<CheckpointMark>,
+    /// Every entry behind the checkpoint, without a gap. Their data share the memory the log was read into.
+    pub entries: Vec<Entry>,
+}
