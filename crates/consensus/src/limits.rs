@@ -1,6 +1,6 @@
 //! The bounds of one replica. Each says what breaks without it.
 
-/// Ticks without a leader before a follower campaigns; the drawn time-out lies in `[ELECTION_TICKS, 2 × ELECTION_TICKS)`.
+/// Ticks without a leader before a follower campaigns; the drawn time-out lies in `(ELECTION_TICKS, 2 × ELECTION_TICKS)`.
 pub const ELECTION_TICKS: u32 = 10;
 
 /// Ticks between a leader's heartbeats.

@@ -230,6 +230,10 @@ impl Message {
         if count > 0 && kind != MessageKind::Append {
             return Err(Malformed::Entries);
         }
+        // The library answers 0 for the term of an entry it does not have: (index 9, term 0) would match any short log.
+        if kind == MessageKind::Append && (inner.index == 0) != (inner.log_term == 0) {
+            return Err(Malformed::Entries);
+        }
         let mut entries = Vec::with_capacity(count.min(reader.bytes.len() / 3));
         let (mut term, mut index) = (0, inner.index);
         for _ in 0..count {

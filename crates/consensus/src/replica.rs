@@ -20,7 +20,7 @@ pub struct Options {
     pub node: u64,
     /// The group; only mixed into the jitter, so that the groups of a node do not campaign in step.
     pub group: u32,
-    /// Ticks without a leader before campaigning; the drawn time-out lies in `[election_ticks, 2 × election_ticks)`.
+    /// Ticks without a leader before campaigning; the drawn time-out lies in `(election_ticks, 2 × election_ticks)`.
     pub election_ticks: u32,
     /// Ticks between heartbeats.
     pub heartbeat_ticks: u32,
@@ -217,7 +217,7 @@ pub struct Replica {
     options: Options,
     jitter: Prng,
     /// (term, role, leader) for which the current election time-out was drawn.
-    drawn_for: (u64, StateRole, u64),
+    drawn_for: Option<(u64, StateRole, u64)>,
     election_timeout_ticks: usize,
     /// Ticks for which a restarted voter still keeps silent.
     silence_ticks: u32,
@@ -297,7 +297,7 @@ impl Replica {
             election_tick: options.election_ticks as usize,
             heartbeat_tick: options.heartbeat_ticks as usize,
             applied: checkpoint_index,
-            max_size_per_msg: limits::MESSAGE_BYTES_MAX,
+            max_size_per_msg: limits::MESSAGE_BYTES_MAX.min(options.uncommitted_bytes_max),
             max_inflight_msgs: limits::MESSAGES_IN_FLIGHT_MAX,
             check_quorum: true,
             pre_vote: true,
@@ -312,7 +312,7 @@ impl Replica {
         let raft = RawNode::new(&config, log, &logger).expect("the configuration is sound");
         let mut replica = Self {
             jitter: Prng::new(options.seed ^ (u64::from(options.group) << 32) ^ options.node),
-            drawn_for: (0, StateRole::Follower, 0),
+            drawn_for: None,
             election_timeout_ticks: options.election_ticks as usize,
             silence_ticks: if alone { 0 } else { options.election_ticks },
             recovery: recovering.then_some(Recovery { target: None }),
@@ -599,11 +599,12 @@ impl Replica {
     /// the same seed gives the same elections.
     fn draw_election_timeout(&mut self) {
         let raft = &mut self.raft.raft;
-        let key = (raft.term, raft.state, raft.leader_id);
+        let key = Some((raft.term, raft.state, raft.leader_id));
         if key != self.drawn_for {
             self.drawn_for = key;
-            let ticks = self.options.election_ticks;
-            self.election_timeout_ticks = (u64::from(ticks) + self.jitter.below(u64::from(ticks))) as usize;
+            // One tick above the least: when the first of several nodes started together asks, the others may answer.
+            let ticks = u64::from(self.options.election_ticks);
+            self.election_timeout_ticks = (ticks + 1 + self.jitter.below(ticks - 1)) as usize;
         }
         raft.set_randomized_election_timeout(self.election_timeout_ticks);
     }
@@ -632,6 +633,7 @@ impl Replica {
             progress.matched = 0;
             progress.become_probe();
             progress.next_idx = next;
+            self.raft.raft.send_append(from);
         }
         let mut welcome = Message::own(MessageKind::Welcome, self.options.node, from, self.options.incarnation, term);
         welcome.inner.commit = commit;

@@ -1,0 +1,268 @@
+//! A few replicas, a net that delivers when told to, and disks that lose what was not synced.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use bytes::Bytes;
+use consensus::{Append, Message, Options, Ready, Replica, Seed};
+use stdx::log::{Entry, HardState, Membership};
+
+/// One node: its replica while it runs, and what its disk holds.
+pub struct Node {
+    pub replica: Option<Replica>,
+    hard_state: HardState,
+    entries: Vec<Entry>,
+    unsynced: Vec<Append>,
+    /// Does `persisted` follow at once?
+    syncs: bool,
+    incarnation: u64,
+    pub applied: Vec<String>,
+}
+
+/// The stage of a play.
+pub struct Cluster {
+    pub nodes: BTreeMap<u64, Node>,
+    membership: Membership,
+    pub in_flight: Vec<Message>,
+    cut: BTreeSet<(u64, u64)>,
+    seed: u64,
+    pub transcript: String,
+}
+
+impl Cluster {
+    pub fn new(voters: u64, learners: u64, seed: u64) -> Self {
+        let membership = Membership {
+            voters: (1..=voters).collect(),
+            learners: (voters + 1..=voters + learners).collect(),
+            ..Membership::default()
+        };
+        let mut cluster = Self {
+            nodes: BTreeMap::new(),
+            membership,
+            in_flight: Vec::new(),
+            cut: BTreeSet::new(),
+            seed,
+            transcript: String::new(),
+        };
+        for id in 1..=voters + learners {
+            let node = Node {
+                replica: None,
+                hard_state: HardState::default(),
+                entries: Vec::new(),
+                unsynced: Vec::new(),
+                syncs: true,
+                incarnation: 0,
+                applied: Vec::new(),
+            };
+            cluster.nodes.insert(id, node);
+            cluster.start(id, false);
+        }
+        cluster
+    }
+
+    fn say(&mut self, line: std::fmt::Arguments<'_>) {
+        writeln!(self.transcript, "{line}").expect("a string grows");
+    }
+
+    pub fn node(&mut self, id: u64) -> &mut Node {
+        self.nodes.get_mut(&id).unwrap_or_else(|| panic!("no node {id}"))
+    }
+
+    pub fn replica(&mut self, id: u64) -> &mut Replica {
+        self.node(id).replica.as_mut().unwrap_or_else(|| panic!("node {id} is down"))
+    }
+
+    /// Starts a node from its disk.
+    pub fn start(&mut self, id: u64, recovering: bool) {
+        let (membership, seed) = (self.membership.clone(), self.seed);
+        let node = self.node(id);
+        node.incarnation += 1;
+        node.applied.clear();
+        let options = Options { incarnation: node.incarnation, recovering, ..Options::new(id, 0, seed) };
+        let hard_state = node.hard_state;
+        let entries = node.entries.clone();
+        match Replica::new(options, Seed { hard_state, membership, entries, ..Seed::default() }) {
+            Ok(replica) => node.replica = Some(replica),
+            Err(fault) => self.say(format_args!("{id} does not start: {fault}")),
+        }
+        self.settle(id);
+    }
+
+    /// Stops a node at once. With `power`, unsynced writes are gone.
+    pub fn crash(&mut self, id: u64, power: bool) {
+        let node = self.node(id);
+        node.replica = None;
+        let unsynced = std::mem::take(&mut node.unsynced);
+        if power {
+            let lost: usize = unsynced.iter().map(|append| append.entries.len()).sum();
+            if lost > 0 {
+                self.say(format_args!("{id} loses {lost} entries"));
+            }
+        } else {
+            unsynced.into_iter().for_each(|append| self.node(id).write(append));
+        }
+    }
+
+    /// Carries out everything a replica wants done.
+    pub fn settle(&mut self, id: u64) {
+        while let Some(ready) = self.node(id).replica.as_mut().and_then(Replica::take_ready) {
+            let Ready { messages, append, committed, reads, became } = ready;
+            if let Some(role) = became {
+                let term = self.replica(id).term();
+                self.say(format_args!("{id} becomes {role:?} in term {term}"));
+            }
+            self.in_flight.extend(messages);
+            if let Some(append) = append {
+                let (ticket, syncs) = (append.ticket, self.node(id).syncs);
+                self.node(id).unsynced.push(append);
+                if syncs {
+                    self.sync(id, ticket);
+                }
+            }
+            for entry in committed {
+                let text = String::from_utf8_lossy(&entry.data).into_owned();
+                if !text.is_empty() {
+                    self.say(format_args!("{id} applies {}: {text}", entry.index));
+                    self.node(id).applied.push(text);
+                }
+            }
+            for read in reads {
+                self.say(format_args!("{id} may answer read {} at {}", read.context, read.index));
+            }
+        }
+    }
+
+    fn sync(&mut self, id: u64, ticket: u64) {
+        let node = self.node(id);
+        for append in std::mem::take(&mut node.unsynced) {
+            node.write(append);
+        }
+        self.replica(id).persisted(ticket);
+    }
+
+    /// The disk has caught up with all that was written.
+    pub fn persist(&mut self, id: u64) {
+        if let Some(ticket) = self.node(id).unsynced.last().map(|append| append.ticket) {
+            self.sync(id, ticket);
+            self.settle(id);
+        }
+    }
+
+    /// Whether syncs take effect at once, or wait for [`Cluster::persist`].
+    pub fn set_syncs(&mut self, id: u64, syncs: bool) {
+        self.node(id).syncs = syncs;
+    }
+
+    /// Acknowledges everything although nothing has been synced.
+    pub fn pretend(&mut self, id: u64) {
+        if let Some(ticket) = self.node(id).unsynced.last().map(|append| append.ticket) {
+            self.replica(id).persisted(ticket);
+            self.settle(id);
+        }
+    }
+
+    pub fn propose(&mut self, id: u64, text: &str) {
+        if let Err(dropped) = self.replica(id).propose(Bytes::copy_from_slice(text.as_bytes())) {
+            self.say(format_args!("{id} refuses: {dropped}"));
+        }
+        self.settle(id);
+    }
+
+    pub fn read(&mut self, id: u64, context: u64) {
+        if let Err(dropped) = self.replica(id).read_index(context) {
+            self.say(format_args!("{id} refuses: {dropped}"));
+        }
+        self.settle(id);
+    }
+
+    pub fn tick(&mut self, id: u64, count: u64) {
+        for _ in 0..count {
+            if let Some(replica) = self.node(id).replica.as_mut() {
+                replica.tick();
+            }
+            self.settle(id);
+        }
+    }
+
+    pub fn campaign(&mut self, id: u64) {
+        self.replica(id).campaign();
+        self.settle(id);
+    }
+
+    pub fn cut(&mut self, from: u64, to: u64) {
+        self.cut.insert((from, to));
+    }
+
+    pub fn heal(&mut self) {
+        self.cut.clear();
+    }
+
+    /// Delivers what `wanted` picks of the messages now in flight, in order, as bytes. Returns how many were picked.
+    pub fn deliver(&mut self, show: bool, wanted: impl Fn(&Message) -> bool) -> usize {
+        let (picked, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.in_flight).into_iter().partition(wanted);
+        self.in_flight = rest;
+        let count = picked.len();
+        for message in picked {
+            let (from, to) = (message.from(), message.to());
+            if self.cut.contains(&(from, to)) || self.node(to).replica.is_none() {
+                if show {
+                    self.say(format_args!("lost: {message}"));
+                }
+                continue;
+            }
+            if show {
+                self.say(format_args!("{message}"));
+            }
+            let mut bytes = Vec::new();
+            message.encode(&mut bytes);
+            let arrived = Message::decode(&bytes).expect("what was encoded can be decoded");
+            assert_eq!(arrived, message);
+            if let Err(refused) = self.replica(to).step(arrived) {
+                self.say(format_args!("{to} refuses: {refused}"));
+            }
+            self.settle(to);
+        }
+        count
+    }
+
+    /// Delivers until nothing is in flight.
+    pub fn stabilize(&mut self, show: bool) {
+        for _ in 0..1_000 {
+            if self.deliver(show, |_| true) == 0 {
+                return;
+            }
+        }
+        panic!("the replicas never stop talking");
+    }
+
+    pub fn status(&mut self) {
+        for (id, node) in &self.nodes {
+            let line = match &node.replica {
+                None => format!("{id} down"),
+                Some(replica) => format!(
+                    "{id} {:?} term {} log {}..{} committed {} leader {}{}",
+                    replica.role(),
+                    replica.term(),
+                    replica.floor_index() + 1,
+                    replica.last_index(),
+                    replica.committed_index(),
+                    replica.leader().map_or("-".to_owned(), |leader| leader.to_string()),
+                    if replica.is_recovering() { " recovering" } else { "" }
+                ),
+            };
+            writeln!(self.transcript, "{line}").expect("a string grows");
+        }
+    }
+}
+
+impl Node {
+    fn write(&mut self, append: Append) {
+        if let Some(first) = append.entries.first() {
+            self.entries.retain(|entry| entry.index < first.index);
+            self.entries.extend(append.entries);
+        }
+        if let Some(hard_state) = append.hard_state {
+            self.hard_state = hard_state;
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Bytes and messages that no honest peer would send.
+
+use bytes::Bytes;
+use consensus::{Dropped, Fault, Malformed, Message, Options, Refused, Replica, Seed};
+use stdx::Prng;
+use stdx::log::{Entry, EntryKind, HardState, Membership};
+
+use crate::cluster::Cluster;
+
+/// Bytes of every message a small group exchanges while it elects, replicates, confirms reads and readmits a node.
+fn corpus() -> Vec<Vec<u8>> {
+    let mut cluster = Cluster::new(3, 0, 1);
+    (1..=3).for_each(|id| cluster.tick(id, 10));
+    cluster.campaign(1);
+    let mut corpus = Vec::new();
+    for step in 0..12 {
+        match step {
+            4 => cluster.propose(1, "first"),
+            5 => {
+                cluster.propose(1, "second");
+                cluster.propose(1, "third");
+            }
+            7 => cluster.read(1, 9),
+            8 => {
+                cluster.crash(2, true);
+                cluster.start(2, true);
+                cluster.tick(1, 2);
+            }
+            9 => cluster.tick(2, 2),
+            _ => {}
+        }
+        corpus.extend(cluster.in_flight.iter().map(|message| {
+            let mut bytes = Vec::new();
+            message.encode(&mut bytes);
+            bytes
+        }));
+        cluster.deliver(false, |_| true);
+    }
+    corpus
+}
+
+#[test]
+fn the_corpus_shows_every_kind() {
+    let kinds: std::collections::BTreeSet<u8> = corpus().iter().map(|bytes| bytes[0]).collect();
+    assert_eq!(kinds.into_iter().collect::<Vec<_>>(), (1..=10).collect::<Vec<_>>());
+}
+
+#[test]
+fn cut_bytes_are_refused() {
+    for bytes in corpus() {
+        for length in 0..bytes.len() {
+            assert!(Message::decode(&bytes[..length]).is_err());
+        }
+        let longer = [&bytes[..], &[0]].concat();
+        assert_eq!(Message::decode(&longer), Err(Malformed::Length));
+    }
+}
+
+#[test]
+fn a_count_beyond_the_bytes_costs_no_memory() {
+    // An append from 2 to 1 in term 1 that promises 65,536 entries, or more, and holds none.
+    let header = [1, 0, 2, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0];
+    assert_eq!(Message::decode(&[&header[..], &[0x80, 0x80, 0x04]].concat()), Err(Malformed::Length));
+    assert_eq!(Message::decode(&[&header[..], &[0x81, 0x80, 0x04]].concat()), Err(Malformed::Number));
+}
+
+#[test]
+fn whatever_decodes_can_be_stepped() {
+    let corpus = corpus();
+    let mut prng = Prng::new(11);
+    let (mut taken, mut refused) = (0_u32, 0_u32);
+    for round in 0..60_u64 {
+        let mut cluster = Cluster::new(3, 0, round);
+        (1..=3).for_each(|id| cluster.tick(id, 10));
+        cluster.campaign(1 + round % 3);
+        cluster.stabilize(false);
+        for _ in 0..500 {
+            let mut bytes = corpus[prng.below(corpus.len() as u64) as usize].clone();
+            for _ in 0..prng.below(4) {
+                let at = prng.below(bytes.len() as u64) as usize;
+                bytes[at] = prng.draw() as u8;
+            }
+            let Ok(message) = Message::decode(&bytes) else {
+                refused += 1;
+                continue;
+            };
+            let mut again = Vec::new();
+            message.encode(&mut again);
+            assert_eq!(Message::decode(&again).as_ref(), Ok(&message), "one meaning, one reading");
+            let to = 1 + prng.below(3);
+            match cluster.replica(to).step(message) {
+                Ok(()) => taken += 1,
+                Err(_) => refused += 1,
+            }
+            cluster.settle(to);
+            cluster.in_flight.clear();
+        }
+    }
+    assert!(taken > 1_000 && refused > 1_000, "both ways must be walked: {taken} taken, {refused} refused");
+}
+
+#[test]
+fn a_stranger_and_a_misdelivery_are_refused() {
+    let mut three = Cluster::new(3, 0, 1);
+    (1..=3).for_each(|id| three.tick(id, 10));
+    three.in_flight.clear();
+    three.campaign(3);
+    let message = three.in_flight.pop().expect("a request for a pre-vote");
+    let mut two = Cluster::new(2, 0, 1);
+    let (to, other) = (message.to(), 3 - message.to());
+    assert_eq!(two.replica(to).step(message.clone()), Err(Refused::Stranger));
+    assert_eq!(two.replica(other).step(message), Err(Refused::Misdelivered));
+}
+
+fn seed(commit: u64, checkpoint: (u64, u64), entries: &[(u64, u64)]) -> Seed {
+    let entry = |&(index, term)| Entry { term, index, kind: EntryKind::Normal, data: Bytes::from_static(b"x") };
+    Seed {
+        hard_state: HardState { term: 9, vote: 1, commit },
+        membership: Membership { voters: vec![1], ..Membership::default() },
+        checkpoint_index: checkpoint.0,
+        checkpoint_term: checkpoint.1,
+        entries: entries.iter().map(entry).collect(),
+    }
+}
+
+/// The whole of what recovery may hand in, sound and unsound.
+#[test]
+fn a_seed_that_contradicts_itself_does_not_start() {
+    let table: &[(&str, Seed, Result<u64, Fault>)] = &[
+        ("nothing", seed(0, (0, 0), &[]), Ok(0)),
+        ("a log", seed(1, (0, 0), &[(1, 1), (2, 1)]), Ok(2)),
+        ("a checkpoint", seed(0, (7, 3), &[]), Ok(7)),
+        ("a log behind a checkpoint", seed(8, (7, 3), &[(8, 3), (9, 4)]), Ok(9)),
+        ("a log around a checkpoint", seed(8, (7, 3), &[(6, 3), (7, 3), (8, 3)]), Ok(8)),
+        ("a log that ends before the checkpoint", seed(5, (7, 3), &[(4, 3), (5, 3)]), Ok(7)),
+        ("no first entry", seed(0, (0, 0), &[(2, 1)]), Err(Fault::Hole { after: 0, next: 2 })),
+        ("a hole behind the checkpoint", seed(0, (7, 3), &[(9, 3)]), Err(Fault::Hole { after: 7, next: 9 })),
+        ("a hole inside", seed(0, (0, 0), &[(1, 1), (3, 1)]), Err(Fault::Hole { after: 1, next: 3 })),
+        ("another entry under the checkpoint", seed(0, (7, 3), &[(7, 2)]), Err(Fault::Diverged { index: 7 })),
+        (
+            "lost entries that were committed",
+            seed(3, (0, 0), &[(1, 1), (2, 1)]),
+            Err(Fault::LostCommitted { commit: 3, last: 2 }),
+        ),
+    ];
+    for (name, seed, expected) in table {
+        // A new leader adds one entry of its own.
+        let got = Replica::new(Options::new(1, 0, 1), seed.clone()).map(|replica| replica.last_index() - 1);
+        assert_eq!(got, *expected, "{name}");
+    }
+    let stranger = Replica::new(Options::new(2, 0, 1), seed(0, (0, 0), &[])).map(drop);
+    assert_eq!(stranger, Err(Fault::NotMember { node: 2 }));
+}
+
+#[test]
+fn a_full_window_refuses_until_something_is_committed() {
+    let options = Options { uncommitted_bytes_max: 100, ..Options::new(1, 0, 1) };
+    let mut replica = Replica::new(options, seed(0, (0, 0), &[])).expect("a new voter");
+    let cycle = |replica: &mut Replica| {
+        while let Some(ready) = replica.take_ready() {
+            if let Some(append) = ready.append {
+                replica.persisted(append.ticket);
+            }
+        }
+    };
+    cycle(&mut replica);
+    let large = Bytes::from(vec![1; 300]);
+    assert_eq!(replica.propose(large.clone()), Ok(()), "one entry beyond the bound is taken alone");
+    assert_eq!(replica.propose(large.clone()), Err(Dropped::WindowFull));
+    cycle(&mut replica);
+    assert_eq!(replica.propose(large), Ok(()));
+}
