@@ -1,5 +1,6 @@
 //! Prints what one propose → persist → commit cycle of a single voter costs:
 //! `cargo run --release -p consensus --example commit_cost`.
+#![expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "a measurement needs a clock")]
 
 use std::time::Instant;
 
