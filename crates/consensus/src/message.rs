@@ -11,7 +11,7 @@
 
 use std::fmt;
 
-use raft::eraftpb::{Entry, EntryType, Message as Inner, MessageType};
+use raft::eraftpb::{Entry, Message as Inner, MessageType};
 
 use crate::limits::{ENTRY_BYTES_MAX, MESSAGE_ENTRIES_MAX, NUMBER_MAX};
 
@@ -109,6 +109,8 @@ impl fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 const FLAG_REJECT: u8 = 1;
+/// The only kind of entry there is: membership cannot be changed yet.
+const ENTRY_NORMAL: u8 = 0;
 const CONTEXT_BYTES_MAX: usize = 16;
 
 impl Message {
@@ -175,10 +177,7 @@ impl Message {
         put_number(out, inner.entries.len() as u64);
         let mut term = 0;
         for entry in inner.entries.iter() {
-            out.push(match entry.get_entry_type() {
-                EntryType::EntryNormal => 0,
-                EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => 1,
-            });
+            out.push(ENTRY_NORMAL);
             put_number(out, entry.term - term);
             term = entry.term;
             put_number(out, entry.data.len() as u64);
@@ -238,10 +237,8 @@ impl Message {
         let (mut term, mut index) = (0, inner.index);
         for _ in 0..count {
             let mut entry = Entry::default();
-            match reader.byte()? {
-                0 => {}
-                1 => entry.set_entry_type(EntryType::EntryConfChangeV2),
-                _ => return Err(Malformed::Kind),
+            if reader.byte()? != ENTRY_NORMAL {
+                return Err(Malformed::Kind);
             }
             term += reader.number()?;
             index += 1;

@@ -149,6 +149,11 @@ pub enum Fault {
         /// Last index of the checkpoint.
         index: u64,
     },
+    /// The log holds a change of membership, which this version does not know how to make.
+    Membership {
+        /// Index of the entry.
+        index: u64,
+    },
     /// The hard state says that entries were committed which the log does not hold.
     LostCommitted {
         /// Commit index of the hard state.
@@ -163,6 +168,7 @@ impl fmt::Display for Fault {
         match self {
             Self::NotMember { node } => write!(formatter, "node {node} is not a member of the group"),
             Self::Hole { after, next } => write!(formatter, "log entries between {after} and {next} are missing"),
+            Self::Membership { index } => write!(formatter, "log entry {index} changes the membership"),
             Self::Diverged { index } => write!(formatter, "log and checkpoint disagree about entry {index}"),
             Self::LostCommitted { commit, last } => {
                 write!(formatter, "entries up to {commit} were committed, and the log ends at {last}")
@@ -203,7 +209,8 @@ pub struct Ready {
     pub messages: Vec<Message>,
     /// To be made durable.
     pub append: Option<Append>,
-    /// To be applied, in order. An entry without data marks a new leader.
+    /// To be applied, in order. An entry without data marks a new leader. All are of kind `Normal`: membership cannot be
+    /// changed yet.
     pub committed: Vec<Entry>,
     /// Confirmed reads.
     pub reads: Vec<Read>,
@@ -278,6 +285,9 @@ impl Replica {
             previous = Some(entry.index);
             if entry.index == checkpoint_index && entry.term != checkpoint_term {
                 return Err(Fault::Diverged { index: checkpoint_index });
+            }
+            if entry.kind == EntryKind::Membership {
+                return Err(Fault::Membership { index: entry.index });
             }
             if entry.index > checkpoint_index {
                 kept.push_back(inner_entry(entry));
@@ -693,18 +703,10 @@ fn read(state: &raft::ReadState) -> Option<Read> {
 }
 
 fn outer_entry(entry: &InnerEntry) -> Entry {
-    let kind = match entry.get_entry_type() {
-        EntryType::EntryNormal => EntryKind::Normal,
-        EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => EntryKind::Membership,
-    };
-    Entry { term: entry.term, index: entry.index, kind, data: entry.data.clone() }
+    assert_eq!(entry.get_entry_type(), EntryType::EntryNormal, "nobody can have proposed a change of membership");
+    Entry { term: entry.term, index: entry.index, kind: EntryKind::Normal, data: entry.data.clone() }
 }
 
 fn inner_entry(entry: &Entry) -> InnerEntry {
-    let mut inner = InnerEntry::default();
-    (inner.term, inner.index, inner.data) = (entry.term, entry.index, entry.data.clone());
-    if entry.kind == EntryKind::Membership {
-        inner.set_entry_type(EntryType::EntryConfChangeV2);
-    }
-    inner
+    InnerEntry { term: entry.term, index: entry.index, data: entry.data.clone(), ..InnerEntry::default() }
 }
