@@ -1,1 +1,36 @@
-//! See the crate description.
+//! The data of a group of slots and every command on it. Knows no log, no socket, no clock and no chance: a command
+//! sees the keyspace, its arguments and a [`Moment`], so every replica that applies the same commands holds the same
+//! data and gives the same replies.
+//!
+//! Suggested order of reading: [`moment`], [`value`], `record` (one key in memory), `segment` and `table` (many keys),
+//! [`context`] (what a command may do), `checkpoint` (the cut without a fork), `eviction`, [`commands`].
+
+mod access;
+mod checkpoint;
+pub mod commands;
+pub mod context;
+mod crc64;
+pub mod debug;
+mod eviction;
+pub mod glob;
+mod keeper;
+mod keyspace;
+mod lzf;
+pub mod moment;
+pub mod rdb;
+mod record;
+mod scan;
+mod segment;
+mod sha1;
+mod table;
+#[cfg(test)]
+pub(crate) mod testing;
+pub mod value;
+
+pub use checkpoint::Corrupt;
+pub use commands::{Body, COMMANDS, DataCommand, find, resolve};
+pub use context::{Access, Edit, Entry, Expiry, View};
+pub use eviction::Policy;
+pub use keyspace::{Keyspace, Layout, Options, Tuning};
+pub use moment::Moment;
+pub use value::{ItoaBuffer, Str, StringValue, Value, ValueRef};

@@ -1,0 +1,139 @@
+//! Every data command, declared beside its handler and listed here.
+
+pub(crate) mod arguments;
+mod bitmap;
+mod extended;
+mod keys;
+mod string;
+
+use command::{Command, Group, Refusal, Span};
+use resp::{Args, Writer};
+
+use crate::{Edit, View};
+
+pub use keys::parse_cursor;
+
+/// What runs a data command.
+///
+/// A handler returns a refusal with nothing written and nothing changed, or writes exactly one reply. The number of words has been
+/// checked before; word 0 is the command's name.
+#[derive(Debug)]
+pub enum Body {
+    /// Reads. May run without a log entry.
+    Query(fn(&View<'_>, Args<'_>, &mut Writer) -> Result<(), Refusal>),
+    /// May change data. Runs when its log entry is applied, on every replica.
+    Mutate(fn(&mut Edit<'_>, Args<'_>, &mut Writer) -> Result<(), Refusal>),
+    /// Has subcommands, and does nothing by itself.
+    Container,
+}
+
+/// A command on data.
+pub type DataCommand = Command<Body>;
+
+/// Every data command; the order means nothing.
+pub static COMMANDS: &[&DataCommand] = &ALL;
+
+const LISTS: [&[&DataCommand]; 3] = [string::COMMANDS, bitmap::COMMANDS, keys::COMMANDS];
+
+const COUNT: usize = {
+    let mut count = 0;
+    let mut list = 0;
+    while list < LISTS.len() {
+        count += LISTS[list].len();
+        list += 1;
+    }
+    count
+};
+
+const ALL: [&DataCommand; COUNT] = {
+    const FILLER: DataCommand = DataCommand {
+        name: "",
+        since: "",
+        group: Group::Generic,
+        summary: "",
+        complexity: "",
+        syntax: "",
+        arity: 0,
+        flags: &[],
+        categories: &[],
+        keys: &[],
+        tips: &[],
+        span: Span::Nothing,
+        subcommands: &[],
+        body: Body::Container,
+    };
+    let mut all = [&FILLER; COUNT];
+    let mut filled = 0;
+    let mut list = 0;
+    while list < LISTS.len() {
+        let mut at = 0;
+        while at < LISTS[list].len() {
+            all[filled] = LISTS[list][at];
+            filled += 1;
+            at += 1;
+        }
+        list += 1;
+    }
+    all
+};
+
+/// Places in the index of names: enough for short probes.
+const INDEX_SIZE: usize = 1024;
+const _: () = assert!(COUNT * 2 <= INDEX_SIZE, "the index of names is more than half full");
+
+/// Position in [`COMMANDS`] plus one, by hash of the name with linear probing; built by the compiler, so that a name
+/// given twice does not build.
+static INDEX: [u16; INDEX_SIZE] = {
+    let mut index = [0; INDEX_SIZE];
+    let mut nth = 0;
+    while nth < COUNT {
+        let name = ALL[nth].name.as_bytes();
+        let mut place = name_hash(name);
+        while index[place] != 0 {
+            assert!(!same(ALL[index[place] as usize - 1].name.as_bytes(), name), "a command is listed twice");
+            place = (place + 1) % INDEX_SIZE;
+        }
+        index[place] = nth as u16 + 1;
+        nth += 1;
+    }
+    index
+};
+
+/// FNV-1a (Fowler, Noll, Vo) of the name in lower case.
+const fn name_hash(name: &[u8]) -> usize {
+    let mut hash = 0x811C_9DC5u32;
+    let mut at = 0;
+    while at < name.len() {
+        hash = (hash ^ name[at].to_ascii_lowercase() as u32).wrapping_mul(0x0100_0193);
+        at += 1;
+    }
+    (hash ^ (hash >> 15)) as usize % INDEX_SIZE
+}
+
+const fn same(left: &[u8], right: &[u8]) -> bool {
+    left.eq_ignore_ascii_case(right)
+}
+
+/// The data command of this name, in whatever case.
+#[inline]
+pub fn find(name: &[u8]) -> Option<&'static DataCommand> {
+    let mut place = name_hash(name);
+    loop {
+        let command = COMMANDS[usize::from(INDEX[place]).checked_sub(1)?];
+        if same(command.name.as_bytes(), name) {
+            return Some(command);
+        }
+        place = (place + 1) % INDEX_SIZE;
+    }
+}
+
+/// The command that a request names: of a container, the subcommand. `None` if there is no such command or subcommand.
+#[inline]
+pub fn resolve(args: Args<'_>) -> Option<&'static DataCommand> {
+    let command = find(args.get(0)?)?;
+    if command.subcommands.is_empty() {
+        return Some(command);
+    }
+    let word = args.get(1)?;
+    command.subcommands.iter().find(|subcommand| subcommand.name.as_bytes().eq_ignore_ascii_case(word))
+}

@@ -1,0 +1,461 @@
+//! What a command sees of the keyspace, and what it may do to it.
+//!
+//! Keys that have reached their deadline at the command's moment do not exist here, whether they have been physically
+//! removed or not.
+
+use command::Refusal;
+use stdx::UnixMillis;
+
+use crate::keyspace::Keyspace;
+use crate::record::{INLINE_BYTES_MAX, Payload, Record};
+use crate::table::{Deadline, Place, Stamp};
+use crate::value::{ItoaBuffer, Str, StringValue, Text, Value, ValueRef};
+use crate::{Moment, keeper::Keeper};
+
+/// What a store does to a key's deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    /// Leaves it as it is.
+    Keep,
+    /// Removes it.
+    Clear,
+    /// Sets it. One that is not in the future removes the key.
+    At(UnixMillis),
+}
+
+/// How a key that comes from elsewhere was used there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Seconds since its last use.
+    IdleSeconds(u64),
+    /// Its logarithmic counter of uses.
+    Frequency(u8),
+}
+
+/// What a query sees: one database at one moment.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    keyspace: &'a Keyspace,
+    database: u16,
+    moment: Moment,
+}
+
+/// A key that exists, and its value.
+#[derive(Clone, Copy)]
+pub struct Entry<'a> {
+    record: &'a Record,
+    keyspace: &'a Keyspace,
+}
+
+impl<'a> Entry<'a> {
+    pub(crate) fn new(record: &'a Record, keyspace: &'a Keyspace) -> Self {
+        Self { record, keyspace }
+    }
+
+    /// The key.
+    #[inline]
+    pub fn key(&self) -> &'a [u8] {
+        self.record.key()
+    }
+
+    /// The value.
+    #[inline]
+    pub fn value(&self) -> ValueRef<'a> {
+        ValueRef::String(self.record.text())
+    }
+
+    /// The type's name as TYPE prints it.
+    pub fn type_name(&self) -> &'static str {
+        self.value().type_name()
+    }
+
+    /// The representation's name as OBJECT ENCODING prints it.
+    pub fn encoding(&self) -> &'static str {
+        self.record.encoding()
+    }
+
+    /// When the key ceases to exist.
+    pub fn expires_at(&self) -> Option<UnixMillis> {
+        self.record.deadline().map(UnixMillis)
+    }
+
+    /// The sequence number of the key's last change.
+    pub fn version(&self) -> u64 {
+        self.record.version()
+    }
+
+    /// Seconds since the key's last use on this replica; 0 under an LFU policy.
+    pub fn idle_seconds(&self, moment: Moment) -> u64 {
+        self.keyspace.clock().idle_seconds(self.record.clock(), moment)
+    }
+
+    /// The logarithmic counter of uses on this replica; meaningful only under an LFU policy.
+    pub fn frequency(&self, moment: Moment) -> u8 {
+        self.keyspace.clock().frequency(self.record.clock(), moment)
+    }
+
+    /// Bytes that the key and its value take, their share of the table included.
+    pub fn memory_bytes(&self) -> usize {
+        // A pointer and a tag, at the tables' mean load.
+        const TABLE_SHARE_BYTES: usize = 13;
+        self.record.footprint() + TABLE_SHARE_BYTES
+    }
+}
+
+impl<'a> View<'a> {
+    pub(crate) fn new(keyspace: &'a Keyspace, database: u16, moment: Moment) -> Self {
+        Self { keyspace, database, moment }
+    }
+
+    /// When the command runs.
+    #[inline]
+    pub fn moment(&self) -> Moment {
+        self.moment
+    }
+
+    /// The database it runs on.
+    pub fn database(&self) -> u16 {
+        self.database
+    }
+
+    /// How many databases there are.
+    pub fn database_count(&self) -> u16 {
+        self.keyspace.database_count()
+    }
+
+    /// The whole keyspace.
+    pub fn keyspace(&self) -> &'a Keyspace {
+        self.keyspace
+    }
+
+    /// Another database at the same moment. It must be below [`View::database_count`].
+    pub fn at(&self, database: u16) -> Self {
+        Self { database, ..*self }
+    }
+
+    /// The key, if it exists. Counts as a use.
+    #[inline]
+    pub fn entry(&self, key: &[u8]) -> Option<Entry<'a>> {
+        let entry = self.peek(key)?;
+        let clock = self.keyspace.clock();
+        let (old, record) = (entry.record.clock(), entry.record);
+        let new = clock.touched(old, self.moment);
+        // Most reads find the second unchanged and need not make the cache line dirty.
+        if new != old {
+            record.set_clock(new);
+        }
+        Some(entry)
+    }
+
+    /// The key, if it exists. Does not count as a use.
+    #[inline]
+    pub fn peek(&self, key: &[u8]) -> Option<Entry<'a>> {
+        let record = self.keyspace.find(self.database, key)?;
+        record.is_alive(self.moment.unix.0).then_some(Entry { record, keyspace: self.keyspace })
+    }
+
+    /// The string under a key, if the key exists. Counts as a use.
+    ///
+    /// # Errors
+    /// `WRONGTYPE` if the value is no string.
+    #[inline]
+    pub fn string(&self, key: &[u8]) -> Result<Option<Str<'a>>, Refusal> {
+        Ok(self.entry(key).map(|entry| match entry.value() {
+            ValueRef::String(string) => string,
+        }))
+    }
+
+    /// True if the key exists. Does not count as a use.
+    pub fn contains(&self, key: &[u8]) -> bool {
+        self.peek(key).is_some()
+    }
+
+    /// See [`Keyspace::scan`].
+    pub fn scan(&self, cursor: u64, count: usize, visit: impl FnMut(Entry<'a>)) -> u64 {
+        self.keyspace.scan(self.database, cursor, count, self.moment, visit)
+    }
+
+    /// See [`Keyspace::for_each`].
+    pub fn for_each(&self, visit: impl FnMut(Entry<'a>)) {
+        self.keyspace.for_each(self.database, self.moment, visit);
+    }
+
+    /// A key that exists, chosen by the moment's seed; `None` if there is none.
+    pub fn random_key(&self) -> Option<&'a [u8]> {
+        self.keyspace.random_key(self.database, self.moment.seed, self.moment)
+    }
+
+    /// See [`Keyspace::key_count`].
+    pub fn key_count(&self) -> usize {
+        self.keyspace.key_count(self.database)
+    }
+}
+
+/// What a mutation sees: everything a query sees, and the means to change it. Every key it changes gets the version
+/// of the command.
+pub struct Edit<'a> {
+    keyspace: &'a mut Keyspace,
+    database: u16,
+    moment: Moment,
+}
+
+impl<'a> Edit<'a> {
+    pub(crate) fn new(keyspace: &'a mut Keyspace, database: u16, moment: Moment) -> Self {
+        Self { keyspace, database, moment }
+    }
+
+    /// The same, for reading.
+    #[inline]
+    pub fn view(&self) -> View<'_> {
+        View { keyspace: self.keyspace, database: self.database, moment: self.moment }
+    }
+
+    /// When the command runs.
+    #[inline]
+    pub fn moment(&self) -> Moment {
+        self.moment
+    }
+
+    /// The database it runs on.
+    pub fn database(&self) -> u16 {
+        self.database
+    }
+
+    /// How many databases there are.
+    pub fn database_count(&self) -> u16 {
+        self.keyspace.database_count()
+    }
+
+    /// The whole keyspace.
+    pub fn keyspace(&self) -> &Keyspace {
+        self.keyspace
+    }
+
+    /// Another database at the same moment. It must be below [`Edit::database_count`].
+    pub fn at(&mut self, database: u16) -> Edit<'_> {
+        Edit { keyspace: self.keyspace, database, moment: self.moment }
+    }
+
+    /// See [`View::entry`].
+    #[inline]
+    pub fn entry(&self, key: &[u8]) -> Option<Entry<'_>> {
+        self.view().entry(key)
+    }
+
+    /// See [`View::peek`].
+    pub fn peek(&self, key: &[u8]) -> Option<Entry<'_>> {
+        self.view().peek(key)
+    }
+
+    /// See [`View::string`].
+    ///
+    /// # Errors
+    /// `WRONGTYPE` if the value is no string.
+    #[inline]
+    pub fn string(&self, key: &[u8]) -> Result<Option<Str<'_>>, Refusal> {
+        self.view().string(key)
+    }
+
+    /// See [`View::contains`].
+    pub fn contains(&self, key: &[u8]) -> bool {
+        self.view().contains(key)
+    }
+
+    /// Stores a string under a key, whatever was there: as a number if it is one's canonical text.
+    #[inline]
+    pub fn set_string(&mut self, key: &[u8], value: &[u8], expiry: Expiry) {
+        self.store(key, Payload::encode(value), expiry);
+    }
+
+    /// Stores a number's decimal text under a key, whatever was there.
+    #[inline]
+    pub fn set_integer(&mut self, key: &[u8], value: i64, expiry: Expiry) {
+        self.store(key, Payload::Integer(value), expiry);
+    }
+
+    /// Stores a string under a key, whatever was there, never as a number.
+    pub fn set_text(&mut self, key: &[u8], value: &[u8], expiry: Expiry) {
+        self.store(key, Payload::plain(value, false), expiry);
+    }
+
+    /// Changes the string under a key, starting from an empty one if the key does not exist. The deadline stays. Costs
+    /// as much as the change, not as the string, if the string is large and no checkpoint holds on to it.
+    ///
+    /// The value must be a string or absent: ask [`Edit::string`] first.
+    pub fn modify_string<R>(&mut self, key: &[u8], change: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+        let place = self.keyspace.place(key);
+        let (now, database, moment) = (self.moment.unix.0, usize::from(self.database), self.moment);
+        let version = self.keyspace.sequence;
+        let Keyspace { databases, keeper, clock, scratch, .. } = &mut *self.keyspace;
+        let is_large =
+            databases[database].find(place, key).is_some_and(|record| record.is_alive(now) && record.large().is_some());
+        if is_large {
+            let changed = databases[database].change(place, key, keeper, |record, keeper| {
+                record.set_version(version);
+                record.set_clock(clock.touched(record.clock(), moment));
+                change_large(record.large_mut().expect("it was large"), keeper, change)
+            });
+            return changed.expect("it was there");
+        }
+        scratch.clear();
+        if let Some(record) = databases[database].find(place, key).filter(|record| record.is_alive(now)) {
+            scratch.extend_from_slice(record.text().to_bytes(&mut ItoaBuffer::new()));
+        }
+        let mut bytes = std::mem::take(scratch);
+        let result = change(&mut bytes);
+        if bytes.len() <= INLINE_BYTES_MAX {
+            self.store_at(place, key, Payload::plain(&bytes, true), Expiry::Keep);
+            self.keyspace.scratch = bytes;
+        } else {
+            self.store_at(place, key, Payload::Large(std::sync::Arc::new(bytes)), Expiry::Keep);
+        }
+        result
+    }
+
+    /// Removes a key. True if it existed.
+    pub fn remove(&mut self, key: &[u8]) -> bool {
+        let now = self.moment.unix.0;
+        match self.extract(self.database, key) {
+            Some(record) => {
+                let was_alive = record.is_alive(now);
+                self.keyspace.keeper.bury(record);
+                was_alive
+            }
+            None => false,
+        }
+    }
+
+    /// Sets or removes a key's deadline; one that is not in the future removes the key. False if the key does not
+    /// exist.
+    pub fn set_expiry(&mut self, key: &[u8], at: Option<UnixMillis>) -> bool {
+        if !self.contains(key) {
+            return false;
+        }
+        if at.is_some_and(|at| at.0 <= self.moment.unix.0) {
+            return self.remove(key);
+        }
+        let place = self.keyspace.place(key);
+        let version = self.keyspace.sequence;
+        let Keyspace { databases, keeper, .. } = &mut *self.keyspace;
+        let changed = databases[usize::from(self.database)].change(place, key, keeper, |record, _| {
+            record.set_deadline(at.map(|at| at.0));
+            record.set_version(version);
+        });
+        changed.is_some()
+    }
+
+    /// Notes how a key was used elsewhere. False if the key does not exist.
+    pub fn set_access(&mut self, key: &[u8], access: Access) -> bool {
+        let clock = self.access_clock(Some(access));
+        match self.view().peek(key) {
+            Some(entry) => {
+                entry.record.set_clock(clock);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Stores a value under a key of any database, whatever was there. A deadline that is not in the future removes the
+    /// key.
+    pub fn put(
+        &mut self,
+        database: u16,
+        key: &[u8],
+        value: Value,
+        expires_at: Option<UnixMillis>,
+        access: Option<Access>,
+    ) {
+        let Value::String(string) = value;
+        let expiry = expires_at.map_or(Expiry::Clear, Expiry::At);
+        let mut edit = self.at(database);
+        match &string.0 {
+            // Too long to stay inline, and already in a vector of its own: hand the vector over.
+            Text::Bytes { bytes, .. } if bytes.len() > INLINE_BYTES_MAX => {
+                let StringValue(Text::Bytes { bytes, .. }) = string else { unreachable!("matched above") };
+                edit.store(key, Payload::Large(std::sync::Arc::new(bytes)), expiry);
+            }
+            _ => edit.store(key, Payload::of(&string), expiry),
+        }
+        if access.is_some() {
+            edit.set_access(key, access.expect("just seen"));
+        }
+    }
+
+    /// Takes a key out of any database: its value and its deadline. `None` if it does not exist.
+    pub fn take(&mut self, database: u16, key: &[u8]) -> Option<(Value, Option<UnixMillis>)> {
+        let record = self.extract(database, key)?;
+        let taken = record
+            .is_alive(self.moment.unix.0)
+            .then(|| (Value::String(record.to_value()), record.deadline().map(UnixMillis)));
+        self.keyspace.keeper.bury(record);
+        taken
+    }
+
+    /// A copy of a key's value and its deadline; a large value is shared. `None` if the key does not exist.
+    pub fn clone_value(&self, key: &[u8]) -> Option<(Value, Option<UnixMillis>)> {
+        let entry = self.view().entry(key)?;
+        Some((Value::String(entry.record.to_value()), entry.expires_at()))
+    }
+
+    /// Removes all keys of a database. Their memory is given back later, by [`Keyspace::collect`].
+    pub fn flush(&mut self, database: u16) {
+        self.keyspace.flush(database);
+    }
+
+    /// Exchanges two databases.
+    pub fn swap(&mut self, left: u16, right: u16) {
+        self.keyspace.databases.swap(usize::from(left), usize::from(right));
+    }
+
+    #[inline]
+    fn store(&mut self, key: &[u8], payload: Payload<'_>, expiry: Expiry) {
+        self.store_at(self.keyspace.place(key), key, payload, expiry);
+    }
+
+    #[inline]
+    fn store_at(&mut self, place: Place, key: &[u8], payload: Payload<'_>, expiry: Expiry) {
+        let moment = self.moment;
+        let deadline = match expiry {
+            Expiry::Keep => Deadline::Keep,
+            Expiry::Clear => Deadline::Is(None),
+            Expiry::At(at) if at <= moment.unix => {
+                self.remove(key);
+                return;
+            }
+            Expiry::At(at) => Deadline::Is(Some(at.0)),
+        };
+        let Keyspace { databases, keeper, clock, hasher, sequence, .. } = &mut *self.keyspace;
+        let stamp = Stamp { version: *sequence, now: moment.unix.0 };
+        let clock_of = |previous: Option<u32>| match previous {
+            Some(previous) => clock.replaced(previous, moment),
+            None => clock.fresh(moment),
+        };
+        databases[usize::from(self.database)].store(place, key, payload, deadline, stamp, clock_of, hasher, keeper);
+    }
+
+    fn extract(&mut self, database: u16, key: &[u8]) -> Option<Record> {
+        let place = self.keyspace.place(key);
+        let Keyspace { databases, keeper, hasher, .. } = &mut *self.keyspace;
+        databases[usize::from(database)].remove(place, key, hasher, keeper)
+    }
+
+    fn access_clock(&self, access: Option<Access>) -> u32 {
+        let clock = self.keyspace.clock();
+        match access {
+            None => clock.fresh(self.moment),
+            Some(Access::IdleSeconds(seconds)) => clock.with_idle_seconds(seconds, self.moment),
+            Some(Access::Frequency(counter)) => clock.with_frequency(counter, self.moment),
+        }
+    }
+}
+
+/// Changes a large value in place if it is held by the keyspace alone; copies it first if a checkpoint or a copy of the
+/// key holds it too.
+fn change_large<R>(
+    bytes: &mut std::sync::Arc<Vec<u8>>,
+    _keeper: &mut Keeper,
+    change: impl FnOnce(&mut Vec<u8>) -> R,
+) -> R {
+    change(std::sync::Arc::make_mut(bytes))
+}

@@ -1,0 +1,314 @@
+//! The keyspace as a whole: databases, the sequence of changes, and the work that is done in slices.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+
+use resp::{Args, Writer};
+use stdx::{UnixMillis, slot};
+
+use crate::access::AccessClock;
+use crate::commands::Body;
+use crate::context::{Edit, Entry, View};
+use crate::eviction::Pool;
+use crate::keeper::Keeper;
+use crate::record::{Record, VERSION_END};
+use crate::segment::KeyHasher;
+use crate::table::{Place, Table};
+use crate::{DataCommand, Moment, Policy};
+
+/// What a keyspace is made with.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Number of databases; at least one.
+    pub databases: u16,
+    /// Decides the order in which SCAN walks. Fixed for the life of a data directory, and best unknown to clients.
+    pub hash_seed: u64,
+    /// How keys are laid out.
+    pub layout: Layout,
+    /// What may change while it runs.
+    pub tuning: Tuning,
+}
+
+/// How keys are laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// By hash slot: the keyspace of a group.
+    Slots,
+    /// All together: cheap to make, for the operands of one transaction.
+    Scratch,
+}
+
+/// What may change while a keyspace runs; none of it may change what is replicated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    /// What goes first when memory is full, and so how uses are noted.
+    pub policy: Policy,
+    /// The higher, the more uses it takes to raise an LFU counter (`lfu-log-factor`).
+    pub lfu_log_factor: u32,
+    /// Minutes for an LFU counter to lose one (`lfu-decay-time`); 0: never.
+    pub lfu_decay_minutes: u32,
+    /// Keys looked at to find one to evict (`maxmemory-samples`).
+    pub samples: u32,
+}
+
+impl Default for Tuning {
+    /// Redis's defaults.
+    fn default() -> Self {
+        Self { policy: Policy::NoEviction, lfu_log_factor: 10, lfu_decay_minutes: 1, samples: 5 }
+    }
+}
+
+/// The data of one group of slots.
+pub struct Keyspace {
+    pub(crate) databases: Vec<Table>,
+    /// Databases that have been flushed and are freed in slices.
+    pub(crate) graveyard: VecDeque<Table>,
+    pub(crate) keeper: Keeper,
+    pub(crate) clock: AccessClock,
+    pub(crate) hasher: KeyHasher,
+    /// Number of changes so far.
+    pub(crate) sequence: u64,
+    /// The latest moment of a change, in milliseconds since the epoch. Moments of changes never go back: a key that
+    /// has expired stays so.
+    pub(crate) latest: i64,
+    /// Room for a string being changed.
+    pub(crate) scratch: Vec<u8>,
+    pub(crate) pool: RefCell<Pool>,
+    pub(crate) restoring: Option<crate::checkpoint::Restoring>,
+    pub(crate) tuning: Tuning,
+    pub(crate) layout: Layout,
+}
+
+impl Keyspace {
+    /// An empty keyspace.
+    ///
+    /// # Panics
+    /// If there is no database.
+    pub fn new(options: Options) -> Self {
+        let Options { databases, hash_seed, layout, tuning } = options;
+        assert!(databases > 0, "a keyspace without a database");
+        Self {
+            databases: std::iter::repeat_with(|| Table::new(slot_count(layout))).take(databases.into()).collect(),
+            graveyard: VecDeque::new(),
+            keeper: Keeper::default(),
+            clock: AccessClock::new(&tuning, hash_seed),
+            hasher: KeyHasher::new(hash_seed),
+            sequence: 0,
+            latest: i64::MIN,
+            scratch: Vec::new(),
+            pool: RefCell::default(),
+            restoring: None,
+            tuning,
+            layout,
+        }
+    }
+
+    /// Runs a command that may change data, when its log entry is applied. Writes exactly one reply.
+    ///
+    /// The sequence number goes up by one, whether anything changes or not, and becomes the version of every key that
+    /// does.
+    #[inline]
+    pub fn mutate(
+        &mut self,
+        database: u16,
+        command: &DataCommand,
+        args: Args<'_>,
+        moment: Moment,
+        writer: &mut Writer,
+    ) {
+        let moment = self.advance(moment);
+        let result = match command.body {
+            Body::Mutate(run) => run(&mut Edit::new(self, database, moment), args, writer),
+            Body::Query(run) => run(&View::new(self, database, moment), args, writer),
+            Body::Container => unreachable!("a container is resolved to its subcommand before it is logged"),
+        };
+        if let Err(refusal) = result {
+            writer.error(refusal.text());
+        }
+    }
+
+    /// Runs a command that only reads. Writes exactly one reply.
+    ///
+    /// # Panics
+    /// If the command may change data.
+    #[inline]
+    pub fn query(&self, database: u16, command: &DataCommand, args: Args<'_>, moment: Moment, writer: &mut Writer) {
+        let Body::Query(run) = command.body else { panic!("{} is not a query", command.name) };
+        if let Err(refusal) = run(&self.view(database, moment), args, writer) {
+            writer.error(refusal.text());
+        }
+    }
+
+    /// One database at a moment, for reading. A moment before that of the latest change counts as the latter.
+    #[inline]
+    pub fn view(&self, database: u16, moment: Moment) -> View<'_> {
+        View::new(self, database, self.clamp(moment))
+    }
+
+    /// One database at a moment, for changes outside a command; counts as one change.
+    pub fn edit(&mut self, database: u16, moment: Moment) -> Edit<'_> {
+        let moment = self.advance(moment);
+        Edit::new(self, database, moment)
+    }
+
+    #[inline]
+    fn advance(&mut self, moment: Moment) -> Moment {
+        let moment = self.clamp(moment);
+        self.latest = moment.unix.0;
+        self.sequence += 1;
+        assert!(self.sequence < VERSION_END, "the sequence of changes is used up");
+        moment
+    }
+
+    #[inline]
+    fn clamp(&self, moment: Moment) -> Moment {
+        Moment { unix: UnixMillis(moment.unix.0.max(self.latest)), seed: moment.seed }
+    }
+
+    /// The sequence number of a key's last change: what WATCH remembers. 0 if the key does not exist at `moment`.
+    pub fn version(&self, database: u16, key: &[u8], moment: Moment) -> u64 {
+        self.view(database, moment).peek(key).map_or(0, |entry| entry.version())
+    }
+
+    /// Number of changes so far.
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Number of databases.
+    pub fn database_count(&self) -> u16 {
+        self.databases.len() as u16
+    }
+
+    /// Number of keys, those that have expired and not been removed yet included, as in Redis.
+    pub fn key_count(&self, database: u16) -> usize {
+        self.databases[usize::from(database)].count
+    }
+
+    /// Number of keys with a deadline.
+    pub fn expiring_count(&self, database: u16) -> usize {
+        self.databases[usize::from(database)].expiring
+    }
+
+    /// Mean time to live of the keys with a deadline, in milliseconds; 0 if there are none.
+    pub fn average_ttl(&self, database: u16, moment: Moment) -> i64 {
+        let mean = self.databases[usize::from(database)].mean_deadline();
+        mean.map_or(0, |deadline| deadline.saturating_sub(moment.unix.0).max(0))
+    }
+
+    /// Bytes allocated for keys, values, tables and what a running checkpoint holds on to.
+    pub fn memory_bytes(&self) -> usize {
+        let tables = self.databases.iter().chain(&self.graveyard);
+        tables.map(|table| table.bytes).sum::<usize>() + self.keeper.bytes()
+    }
+
+    /// Changes how uses are noted and victims chosen.
+    pub fn set_tuning(&mut self, tuning: Tuning) {
+        if tuning != self.tuning {
+            self.tuning = tuning;
+            self.clock = AccessClock::new(&tuning, self.sequence);
+            self.pool.take();
+        }
+    }
+
+    /// What is in force.
+    pub fn tuning(&self) -> Tuning {
+        self.tuning
+    }
+
+    /// Does up to `budget` units of physical work: removes keys whose deadline is not after `moment`, frees what has
+    /// been flushed, and large values that are gone. A unit is about one key. True if there is more to do at once.
+    ///
+    /// `moment` must be that of the latest applied entry: then nobody can ask for a key that this removes.
+    pub fn collect(&mut self, moment: Moment, budget: usize) -> bool {
+        let now = moment.unix.0.min(self.latest);
+        let mut rest = budget.max(1);
+        let mut more = false;
+        for table in &mut self.databases {
+            more |= table.sweep(now, &mut rest, &self.hasher, &mut self.keeper);
+        }
+        more |= self.collect_graveyard(&mut rest);
+        while rest > 0 {
+            // A piece of a large value costs about as much as some hundred keys.
+            rest = rest.saturating_sub(256);
+            if !self.keeper.free_step() {
+                return more;
+            }
+        }
+        true
+    }
+
+    fn collect_graveyard(&mut self, rest: &mut usize) -> bool {
+        let walk = self.keeper.walk.take();
+        while *rest > 0
+            && let Some(table) = self.graveyard.front_mut()
+        {
+            // What a running checkpoint has not written yet must stay.
+            if walk.as_ref().is_some_and(|walk| walk.needs_table(table.rank)) {
+                self.graveyard.rotate_left(1);
+                if walk.as_ref().is_some_and(|walk| self.graveyard.iter().all(|table| walk.needs_table(table.rank))) {
+                    break;
+                }
+                continue;
+            }
+            match table.demolish(&mut self.keeper) {
+                Some(freed) => *rest = rest.saturating_sub(freed.max(1)),
+                None => {
+                    self.graveyard.pop_front();
+                }
+            }
+        }
+        let more = self.graveyard.iter().any(|table| walk.as_ref().is_none_or(|walk| !walk.needs_table(table.rank)));
+        self.keeper.walk = walk;
+        more
+    }
+
+    /// When [`Keyspace::collect`] may next find an expired key: not later than the moment at which it is due for
+    /// removal, which may be a while after its deadline. `None` if no key has a deadline.
+    pub fn next_deadline(&self) -> Option<UnixMillis> {
+        let wake = self.databases.iter().map(|table| table.wake).min().expect("there is a database");
+        (wake != i64::MAX).then_some(UnixMillis(wake))
+    }
+
+    /// Calls `visit` with every key of a database that exists at `moment`; the order means nothing.
+    pub fn for_each<'a>(&'a self, database: u16, moment: Moment, mut visit: impl FnMut(Entry<'a>)) {
+        let now = self.clamp(moment).unix.0;
+        for record in self.databases[usize::from(database)].iter().filter(|record| record.is_alive(now)) {
+            visit(Entry::new(record, self));
+        }
+    }
+
+    pub(crate) fn flush(&mut self, database: u16) {
+        let fresh = Table::new(slot_count(self.layout));
+        let flushed = std::mem::replace(&mut self.databases[usize::from(database)], fresh);
+        if flushed.bytes > 0 {
+            self.graveyard.push_back(flushed);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn clock(&self) -> &AccessClock {
+        &self.clock
+    }
+
+    #[inline]
+    pub(crate) fn place(&self, key: &[u8]) -> Place {
+        let slot = match self.layout {
+            Layout::Slots => usize::from(slot::slot_of(key).0),
+            Layout::Scratch => 0,
+        };
+        Place { slot, hash: self.hasher.hash(key) }
+    }
+
+    #[inline]
+    pub(crate) fn find(&self, database: u16, key: &[u8]) -> Option<&Record> {
+        self.databases[usize::from(database)].find(self.place(key), key)
+    }
+}
+
+fn slot_count(layout: Layout) -> usize {
+    match layout {
+        Layout::Slots => slot::SLOT_COUNT,
+        Layout::Scratch => 1,
+    }
+}

@@ -1,0 +1,530 @@
+//! One key in memory: one heap block holding everything about it, behind one pointer.
+//!
+//! Redis keeps a key in a dictionary entry, a string header, an object header and, with an expiry, a second dictionary
+//! entry. Here it is
+//!
+//! ```text
+//!  0            6       7          10           12          16
+//! ┌────────────┬───────┬──────────┬────────────┬───────────┬──────────┬─────────────────┬──────────────┬─────┬───────┐
+//! │ version 48 │ flags │ clock 24 │ key length │ value len │ deadline │ integer | large │ key length 32│ key │ value │
+//! └────────────┴───────┴──────────┴────────────┴───────────┴──────────┴─────────────────┴──────────────┴─────┴───────┘
+//!   always                                                   if set     if of that kind   if key ≥ 64 KiB       if inline
+//! ```
+//!
+//! so a 16-byte key with a 32-byte value takes 64 bytes, one of the allocator's own sizes, and a lookup touches one or two cache
+//! lines of it. Values longer than [`INLINE_BYTES_MAX`] lie outside, shared by reference count, so that a checkpoint
+//! can hold on to an old value without copying it.
+#![expect(
+    unsafe_code,
+    reason = "a block of variable size and layout, reached through a thin pointer, cannot be spelled in safe Rust"
+)]
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::mem::size_of;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use crate::value::{Str, StringValue, Text, canonical_integer};
+
+/// Longest string kept inside its record, in bytes.
+pub(crate) const INLINE_BYTES_MAX: usize = 4096;
+
+/// Longest string that Redis calls `embstr`, in bytes.
+const EMBEDDED_BYTES_MAX: usize = 44;
+
+/// Versions are below this.
+pub(crate) const VERSION_END: u64 = 1 << 48;
+
+#[repr(C, align(8))]
+struct Header {
+    version_low: u32,
+    version_high: u16,
+    flags: u8,
+    clock_high: u8,
+    clock_low: u16,
+    key_len: u16,
+    value_len: u32,
+}
+
+const _: () = assert!(size_of::<Header>() == 16);
+
+/// What lies behind the header; the low three bits of the flags.
+const KIND_MASK: u8 = 0b111;
+const KIND_INLINE: u8 = 0;
+const KIND_INTEGER: u8 = 1;
+const KIND_LARGE: u8 = 2;
+/// The string was changed in place, so Redis would call its encoding `raw`.
+const RAW: u8 = 1 << 3;
+/// There is a deadline.
+const DEADLINE: u8 = 1 << 4;
+/// The key's length did not fit the header.
+const LONG_KEY: u8 = 1 << 5;
+
+/// A string about to be stored.
+pub(crate) enum Payload<'a> {
+    Integer(i64),
+    Inline { bytes: &'a [u8], raw: bool },
+    Large(Arc<Vec<u8>>),
+}
+
+impl<'a> Payload<'a> {
+    /// `bytes`, as a number if they are one.
+    #[inline]
+    pub(crate) fn encode(bytes: &'a [u8]) -> Self {
+        match canonical_integer(bytes) {
+            Some(number) => Self::Integer(number),
+            None => Self::plain(bytes, false),
+        }
+    }
+
+    /// `bytes`, whatever they mean.
+    #[inline]
+    pub(crate) fn plain(bytes: &'a [u8], raw: bool) -> Self {
+        if bytes.len() <= INLINE_BYTES_MAX {
+            Self::Inline { bytes, raw }
+        } else {
+            Self::Large(Arc::new(bytes.to_vec()))
+        }
+    }
+
+    pub(crate) fn of(value: &'a StringValue) -> Self {
+        match &value.0 {
+            Text::Integer(number) => Self::Integer(*number),
+            Text::Bytes { bytes, raw } => Self::plain(bytes, *raw),
+            Text::Shared(bytes) => Self::Large(Arc::clone(bytes)),
+        }
+    }
+
+    fn flags(&self) -> u8 {
+        match self {
+            Self::Integer(_) => KIND_INTEGER,
+            Self::Inline { raw: false, .. } => KIND_INLINE,
+            Self::Inline { raw: true, .. } => KIND_INLINE | RAW,
+            Self::Large(_) => KIND_LARGE,
+        }
+    }
+
+    fn inline_len(&self) -> usize {
+        match self {
+            Self::Inline { bytes, .. } => bytes.len(),
+            _ => 0,
+        }
+    }
+}
+
+/// The owner of one block.
+///
+/// Invariants: the pointer comes from `allocate` and is valid for `block_len` bytes; the flags, `key_len` and
+/// `value_len` describe what was written there and change only together with it.
+pub(crate) struct Record(NonNull<Header>);
+
+// SAFETY: a record owns its block alone, and what it may share (a large value) is behind an `Arc` of a `Send + Sync`
+// type. It is not `Sync`: `set_clock` writes through a shared reference.
+unsafe impl Send for Record {}
+
+impl Record {
+    pub(crate) fn new(key: &[u8], payload: Payload<'_>, deadline: Option<i64>, version: u64, clock: u32) -> Self {
+        assert!(u32::try_from(key.len()).is_ok(), "a key of 4 GiB or more");
+        let long_key = key.len() > usize::from(u16::MAX);
+        let flags =
+            payload.flags() | if deadline.is_some() { DEADLINE } else { 0 } | if long_key { LONG_KEY } else { 0 };
+        let key_at = key_offset(flags);
+        let value_len = payload.inline_len();
+        let block_len = key_at + key.len() + value_len;
+        let layout = layout_of(block_len);
+        // SAFETY: the layout is never empty: a header is part of it.
+        let block = unsafe { alloc(layout) };
+        let Some(header) = NonNull::new(block.cast::<Header>()) else { handle_alloc_error(layout) };
+        // SAFETY: every write below lies inside the `block_len` bytes just allocated: `key_at` counts the header and
+        // the optional words before it, which are eight bytes each and so aligned.
+        unsafe {
+            header.write(Header {
+                version_low: 0,
+                version_high: 0,
+                flags,
+                clock_high: 0,
+                clock_low: 0,
+                key_len: if long_key { 0 } else { key.len() as u16 },
+                value_len: value_len as u32,
+            });
+            if let Some(deadline) = deadline {
+                block.add(size_of::<Header>()).cast::<i64>().write(deadline);
+            }
+            if long_key {
+                block.add(key_at - 4).cast::<u32>().write(key.len() as u32);
+            }
+            ptr::copy_nonoverlapping(key.as_ptr(), block.add(key_at), key.len());
+            let word = block.add(word_offset(flags));
+            match payload {
+                Payload::Integer(number) => word.cast::<i64>().write(number),
+                Payload::Large(bytes) => word.cast::<Arc<Vec<u8>>>().write(bytes),
+                Payload::Inline { bytes, .. } => {
+                    ptr::copy_nonoverlapping(bytes.as_ptr(), block.add(key_at + key.len()), bytes.len());
+                }
+            }
+        }
+        let mut record = Self(header);
+        record.set_version(version);
+        record.set_clock(clock);
+        record
+    }
+
+    /// Stores a value, a deadline, a version and a clock over those that are there, if they have the same size and the
+    /// same kind. Gives the payload back if not.
+    #[inline]
+    pub(crate) fn overwrite<'a>(
+        &mut self,
+        payload: Payload<'a>,
+        deadline: Option<i64>,
+        version: u64,
+        clock: u32,
+    ) -> Result<(), Payload<'a>> {
+        let flags = self.flags();
+        if (flags & DEADLINE != 0) != deadline.is_some() || (flags ^ payload.flags()) & KIND_MASK != 0 {
+            return Err(payload);
+        }
+        // SAFETY: kind and deadline agree with the flags, so the words exist; an inline value has the length checked
+        // here; `self` is borrowed mutably, so nobody looks at them.
+        unsafe {
+            match payload {
+                Payload::Integer(number) => self.word().cast::<i64>().write(number),
+                Payload::Large(bytes) => *self.word().cast::<Arc<Vec<u8>>>() = bytes,
+                Payload::Inline { bytes, raw } => {
+                    if bytes.len() != self.value_len() {
+                        return Err(Payload::Inline { bytes, raw });
+                    }
+                    let at = self.block().add(key_offset(flags) + self.key_len());
+                    ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len());
+                    (*self.0.as_ptr()).flags = flags & !RAW | if raw { RAW } else { 0 };
+                }
+            }
+        }
+        if let Some(deadline) = deadline {
+            self.overwrite_deadline(deadline);
+        }
+        self.set_version(version);
+        self.set_clock(clock);
+        Ok(())
+    }
+
+    /// The same record with another deadline; in place if there was one and there still is.
+    pub(crate) fn set_deadline(&mut self, deadline: Option<i64>) {
+        match (self.deadline(), deadline) {
+            (None, None) => {}
+            (Some(_), Some(deadline)) => self.overwrite_deadline(deadline),
+            _ => {
+                let payload = match self.flags() & KIND_MASK {
+                    KIND_LARGE => Payload::Large(Arc::clone(self.large().expect("the kind says so"))),
+                    _ => match self.text() {
+                        Str::Integer(number) => Payload::Integer(number),
+                        Str::Bytes(bytes) => Payload::Inline { bytes, raw: self.is_raw() },
+                    },
+                };
+                *self = Self::new(self.key(), payload, deadline, self.version(), self.clock());
+            }
+        }
+    }
+
+    fn overwrite_deadline(&mut self, deadline: i64) {
+        assert!(self.flags() & DEADLINE != 0, "no room for a deadline");
+        // SAFETY: the flag says that the word behind the header is a deadline.
+        unsafe { self.block().add(size_of::<Header>()).cast::<i64>().write(deadline) }
+    }
+
+    #[inline]
+    pub(crate) fn key(&self) -> &[u8] {
+        // SAFETY: the key was written at this place with this length and never changes.
+        unsafe { std::slice::from_raw_parts(self.block().add(key_offset(self.flags())), self.key_len()) }
+    }
+
+    /// The value.
+    #[inline]
+    pub(crate) fn text(&self) -> Str<'_> {
+        // SAFETY: the kind says what the word is, or that the value follows the key. Values change only through
+        // `&mut self`, which the returned borrow forbids.
+        unsafe {
+            match self.flags() & KIND_MASK {
+                KIND_INTEGER => Str::Integer(self.word().cast::<i64>().read()),
+                KIND_LARGE => Str::Bytes(&*self.word().cast::<Arc<Vec<u8>>>()),
+                _ => {
+                    let at = self.block().add(key_offset(self.flags()) + self.key_len());
+                    Str::Bytes(std::slice::from_raw_parts(at, self.value_len()))
+                }
+            }
+        }
+    }
+
+    /// The value, if it lies outside.
+    #[inline]
+    pub(crate) fn large(&self) -> Option<&Arc<Vec<u8>>> {
+        // SAFETY: the kind says that the word is an `Arc`.
+        (self.flags() & KIND_MASK == KIND_LARGE).then(|| unsafe { &*self.word().cast::<Arc<Vec<u8>>>() })
+    }
+
+    /// The value, if it lies outside, for change.
+    pub(crate) fn large_mut(&mut self) -> Option<&mut Arc<Vec<u8>>> {
+        // SAFETY: the kind says that the word is an `Arc`, and `self` is borrowed mutably.
+        (self.flags() & KIND_MASK == KIND_LARGE).then(|| unsafe { &mut *self.word().cast::<Arc<Vec<u8>>>() })
+    }
+
+    /// The value, owned; a large one is shared.
+    pub(crate) fn to_value(&self) -> StringValue {
+        StringValue(match (self.large(), self.text()) {
+            (Some(bytes), _) => Text::Shared(Arc::clone(bytes)),
+            (None, Str::Integer(number)) => Text::Integer(number),
+            (None, Str::Bytes(bytes)) => Text::Bytes { bytes: bytes.to_vec(), raw: self.is_raw() },
+        })
+    }
+
+    /// Milliseconds since the epoch at which the key ceases to exist.
+    #[inline]
+    pub(crate) fn deadline(&self) -> Option<i64> {
+        // SAFETY: the flag says that the word behind the header is a deadline.
+        (self.flags() & DEADLINE != 0).then(|| unsafe { self.block().add(size_of::<Header>()).cast::<i64>().read() })
+    }
+
+    /// True if the key has not reached its deadline at `now`.
+    #[inline]
+    pub(crate) fn is_alive(&self, now: i64) -> bool {
+        self.deadline().is_none_or(|deadline| deadline > now)
+    }
+
+    #[inline]
+    pub(crate) fn version(&self) -> u64 {
+        // SAFETY: the header is initialized.
+        unsafe {
+            let header = self.0.as_ptr();
+            u64::from((*header).version_low) | u64::from((*header).version_high) << 32
+        }
+    }
+
+    #[inline]
+    pub(crate) fn set_version(&mut self, version: u64) {
+        debug_assert!(version < VERSION_END);
+        // SAFETY: the header is ours to change.
+        unsafe {
+            let header = self.0.as_ptr();
+            (*header).version_low = version as u32;
+            (*header).version_high = (version >> 32) as u16;
+        }
+    }
+
+    /// When, or how often, the key was used; see [`crate::access`].
+    #[inline]
+    pub(crate) fn clock(&self) -> u32 {
+        // SAFETY: the header is initialized.
+        unsafe {
+            let header = self.0.as_ptr();
+            u32::from((*header).clock_low) | u32::from((*header).clock_high) << 16
+        }
+    }
+
+    /// Notes a use. Takes a shared reference because reading is a use; no reference to the header ever exists, and
+    /// `Record` is not `Sync`, so this is a cell's `set`.
+    #[inline]
+    pub(crate) fn set_clock(&self, clock: u32) {
+        // SAFETY: the block was allocated for writing, and nobody else holds a reference to these three bytes.
+        unsafe {
+            let header = self.0.as_ptr();
+            (*header).clock_low = clock as u16;
+            (*header).clock_high = (clock >> 16) as u8;
+        }
+    }
+
+    /// How Redis would call the value's representation.
+    pub(crate) fn encoding(&self) -> &'static str {
+        match self.text() {
+            Str::Integer(_) => "int",
+            Str::Bytes(bytes) if bytes.len() <= EMBEDDED_BYTES_MAX && !self.is_raw() => "embstr",
+            Str::Bytes(_) => "raw",
+        }
+    }
+
+    /// Bytes the allocator spends on this key, the large value included.
+    #[inline]
+    pub(crate) fn footprint(&self) -> usize {
+        let block = allocated_bytes(self.block_len());
+        match self.large() {
+            None => block,
+            Some(bytes) => block + large_footprint(bytes),
+        }
+    }
+
+    pub(crate) fn is_raw(&self) -> bool {
+        self.flags() & RAW != 0
+    }
+
+    #[inline]
+    fn flags(&self) -> u8 {
+        // SAFETY: the header is initialized.
+        unsafe { (*self.0.as_ptr()).flags }
+    }
+
+    #[inline]
+    fn key_len(&self) -> usize {
+        // SAFETY: the header is initialized; with the flag, the key's length stands before the key.
+        unsafe {
+            if self.flags() & LONG_KEY == 0 {
+                usize::from((*self.0.as_ptr()).key_len)
+            } else {
+                self.block().add(key_offset(self.flags()) - 4).cast::<u32>().read() as usize
+            }
+        }
+    }
+
+    /// Length of an inline value; 0 for other kinds.
+    #[inline]
+    fn value_len(&self) -> usize {
+        // SAFETY: the header is initialized.
+        unsafe { (*self.0.as_ptr()).value_len as usize }
+    }
+
+    #[inline]
+    fn block(&self) -> *mut u8 {
+        self.0.as_ptr().cast()
+    }
+
+    /// Where the integer or the large value's pointer is, if there is one.
+    ///
+    /// # Safety
+    /// The kind must have such a word.
+    #[inline]
+    unsafe fn word(&self) -> *mut u8 {
+        // SAFETY: by contract the word is part of the block.
+        unsafe { self.block().add(word_offset(self.flags())) }
+    }
+
+    #[inline]
+    fn block_len(&self) -> usize {
+        key_offset(self.flags()) + self.key_len() + self.value_len()
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let layout = layout_of(self.block_len());
+        // SAFETY: the block was allocated with this layout, as its parts have not changed size since; the `Arc` is not
+        // used again.
+        unsafe {
+            if self.flags() & KIND_MASK == KIND_LARGE {
+                self.word().cast::<Arc<Vec<u8>>>().drop_in_place();
+            }
+            dealloc(self.block(), layout);
+        }
+    }
+}
+
+#[inline]
+fn word_offset(flags: u8) -> usize {
+    size_of::<Header>() + if flags & DEADLINE != 0 { 8 } else { 0 }
+}
+
+#[inline]
+fn key_offset(flags: u8) -> usize {
+    word_offset(flags)
+        + if flags & KIND_MASK == KIND_INLINE { 0 } else { 8 }
+        + if flags & LONG_KEY == 0 { 0 } else { 4 }
+}
+
+#[inline]
+fn layout_of(block_len: usize) -> Layout {
+    Layout::from_size_align(block_len, align_of::<Header>()).expect("a key and an inline value fit an allocation")
+}
+
+/// Bytes that a large value costs beyond its record.
+pub(crate) fn large_footprint(bytes: &Arc<Vec<u8>>) -> usize {
+    // The counts and the vector's three words share a block.
+    allocated_bytes(40) + allocated_bytes(bytes.capacity())
+}
+
+/// Bytes that jemalloc sets aside for a request of `size`: multiples of 16 up to 128, then four sizes per doubling.
+/// Other allocators differ by little.
+#[inline]
+pub(crate) fn allocated_bytes(size: usize) -> usize {
+    if size <= 128 {
+        return size.max(1).next_multiple_of(16);
+    }
+    let step = ((size - 1).ilog2() - 2).min(40);
+    size.next_multiple_of(1 << step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inline(bytes: &[u8]) -> Payload<'_> {
+        Payload::plain(bytes, false)
+    }
+
+    #[test]
+    fn what_goes_in_comes_out_whatever_the_layout() {
+        let keys = [vec![], b"k".to_vec(), vec![b'k'; 65_535], vec![b'k'; 65_536], vec![b'k'; 1 << 20]];
+        let values: [&[u8]; 8] =
+            [b"", b"v", b"12", b"-9223372036854775808", b"012", &[7; 44], &[7; INLINE_BYTES_MAX], &[7; 5000]];
+        for key in &keys {
+            for value in values {
+                for deadline in [None, Some(-1), Some(i64::MAX)] {
+                    let record = Record::new(key, Payload::encode(value), deadline, VERSION_END - 2, 0xABCDEF);
+                    assert_eq!(record.key(), key);
+                    assert_eq!(record.text().to_vec(), value);
+                    assert_eq!(record.deadline(), deadline);
+                    assert_eq!(record.version(), VERSION_END - 2);
+                    assert_eq!(record.clock(), 0xABCDEF);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_small_key_takes_one_small_block() {
+        assert_eq!(Record::new(&[b'k'; 16], inline(&[b'v'; 32]), None, 1, 0).footprint(), 64);
+        assert_eq!(Record::new(&[b'k'; 16], Payload::encode(b"1234567"), None, 1, 0).footprint(), 48);
+    }
+
+    #[test]
+    fn a_value_of_equal_size_and_kind_is_overwritten_in_place_and_no_other() {
+        let mut record = Record::new(b"key", inline(b"one"), Some(5), 1, 0);
+        assert!(record.overwrite(inline(b"two"), Some(6), 2, 3).is_ok());
+        assert_eq!(
+            (record.key(), record.text(), record.deadline(), record.version(), record.clock()),
+            (&b"key"[..], Str::Bytes(b"two"), Some(6), 2, 3)
+        );
+        assert!(record.overwrite(inline(b"three"), Some(6), 3, 0).is_err());
+        assert!(record.overwrite(inline(b"two"), None, 3, 0).is_err());
+        assert!(record.overwrite(Payload::Integer(100), Some(6), 3, 0).is_err());
+        assert_eq!(record.version(), 2);
+    }
+
+    #[test]
+    fn a_deadline_comes_changes_and_goes() {
+        for value in [&b"12"[..], b"text", &[1; 9000]] {
+            let mut record = Record::new(b"key", Payload::encode(value), None, 9, 4);
+            for deadline in [None, Some(1), Some(2), None] {
+                record.set_deadline(deadline);
+                assert_eq!((record.deadline(), record.version(), record.clock()), (deadline, 9, 4));
+                assert_eq!(record.text().to_vec(), value);
+            }
+        }
+    }
+
+    #[test]
+    fn a_large_value_is_shared_not_copied() {
+        let record = Record::new(b"key", inline(&[1; 1 << 20]), None, 1, 0);
+        let copy = record.to_value();
+        assert!(std::ptr::eq(
+            record.large().unwrap().as_ptr(),
+            match copy.as_str() {
+                Str::Bytes(bytes) => bytes.as_ptr(),
+                Str::Integer(_) => unreachable!(),
+            }
+        ));
+    }
+
+    #[test]
+    fn allocation_sizes_are_those_of_jemalloc() {
+        let known = [(1, 16), (16, 16), (17, 32), (64, 64), (65, 80), (128, 128), (129, 160), (160, 160), (161, 192)];
+        for (size, expected) in known.into_iter().chain([(256, 256), (257, 320), (4096, 4096), (4097, 5120)]) {
+            assert_eq!(allocated_bytes(size), expected, "{size}");
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! All keys of one database, by slot.
+
+use hashbrown::hash_table::Entry as Found;
+
+use crate::keeper::{Keeper, Position};
+use crate::record::{Payload, Record};
+use crate::segment::{KeyHasher, Segment, Slot};
+
+/// Slots in a block. Blocks hold sums, so that sweeps and samples need not look at every slot.
+const BLOCK_SLOTS: usize = 128;
+
+/// Rank of a table that has nothing a running checkpoint wants.
+pub(crate) const RANK_NONE: u32 = u32::MAX;
+
+/// Where a key belongs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) slot: usize,
+    pub(crate) hash: u64,
+}
+
+/// The keys of one database.
+pub(crate) struct Table {
+    /// Empty until the first key comes.
+    slots: Vec<Slot>,
+    blocks: Vec<Block>,
+    slot_count: usize,
+    pub(crate) count: usize,
+    pub(crate) expiring: usize,
+    /// Sum of all deadlines.
+    deadline_sum: i128,
+    /// Bytes allocated for records, tables and directories.
+    pub(crate) bytes: usize,
+    /// Lower bound of the blocks' `wake`.
+    pub(crate) wake: i64,
+    /// This table's place in the order of the running checkpoint.
+    pub(crate) rank: u32,
+}
+
+/// Sums over neighbouring slots.
+#[derive(Clone)]
+struct Block {
+    count: u32,
+    expiring: u32,
+    /// No segment of these slots has anything to sweep before this; milliseconds since the epoch.
+    wake: i64,
+}
+
+/// What the sums need to know of a record.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Facts {
+    bytes: usize,
+    deadline: Option<i64>,
+}
+
+impl Facts {
+    #[inline]
+    fn of(record: &Record) -> Self {
+        Self { bytes: record.footprint(), deadline: record.deadline() }
+    }
+}
+
+/// What a store gives a record besides its value.
+#[derive(Clone, Copy)]
+pub(crate) struct Stamp {
+    pub(crate) version: u64,
+    /// The moment, in milliseconds since the epoch.
+    pub(crate) now: i64,
+}
+
+/// Which deadline a store gives.
+#[derive(Clone, Copy)]
+pub(crate) enum Deadline {
+    Keep,
+    Is(Option<i64>),
+}
+
+impl Table {
+    pub(crate) fn new(slot_count: usize) -> Self {
+        Self {
+            slots: Vec::new(),
+            blocks: Vec::new(),
+            slot_count,
+            count: 0,
+            expiring: 0,
+            deadline_sum: 0,
+            bytes: 0,
+            wake: i64::MAX,
+            rank: RANK_NONE,
+        }
+    }
+
+    fn open(&mut self) {
+        if self.slots.is_empty() {
+            self.slots = std::iter::repeat_with(Slot::new).take(self.slot_count).collect();
+            let block = Block { count: 0, expiring: 0, wake: i64::MAX };
+            self.blocks = vec![block; self.slot_count.div_ceil(BLOCK_SLOTS)];
+            self.bytes += self.slots.capacity() * size_of::<Slot>();
+        }
+    }
+
+    /// The record of a key, whether it has expired or not.
+    #[inline]
+    pub(crate) fn find(&self, place: Place, key: &[u8]) -> Option<&Record> {
+        self.slots.get(place.slot)?.segment(place.hash).find(place.hash, key)
+    }
+
+    /// Stores a value under a key. `clock` makes the access clock from the previous record's, if there is one.
+    #[inline]
+    #[expect(clippy::too_many_arguments, reason = "the one place where everything about a key comes together")]
+    pub(crate) fn store(
+        &mut self,
+        place: Place,
+        key: &[u8],
+        payload: Payload<'_>,
+        deadline: Deadline,
+        stamp: Stamp,
+        clock: impl FnOnce(Option<u32>) -> u32,
+        hasher: &KeyHasher,
+        keeper: &mut Keeper,
+    ) {
+        self.open();
+        let position = self.position(place);
+        let slot = &mut self.slots[place.slot];
+        let mut replace = |record: &mut Record, payload, clock: u32| {
+            keeper.before_change(position, record);
+            let before = Facts::of(record);
+            let deadline = match deadline {
+                Deadline::Is(deadline) => deadline,
+                Deadline::Keep => before.deadline.filter(|&deadline| deadline > stamp.now),
+            };
+            if let Err(payload) = record.overwrite(payload, deadline, stamp.version, clock) {
+                let new = Record::new(key, payload, deadline, stamp.version, clock);
+                keeper.bury(std::mem::replace(record, new));
+            }
+            (before, Facts::of(record))
+        };
+
+        // A table that is full to its limit grows when asked for a place, also for a key that it holds.
+        let mut growth = None;
+        if slot.segment(place.hash).is_tight() {
+            if let Some(record) = slot.segment_mut(place.hash).find_mut(place.hash, key) {
+                let (before, after) = replace(record, payload, clock(Some(record.clock())));
+                return self.account(place, Some(before), Some(after));
+            }
+            let bytes = slot.directory_bytes() + slot.segment(place.hash).table_bytes();
+            growth = Some((bytes, slot.split(place.hash, hasher)));
+        }
+        match slot.segment_mut(place.hash).place(place.hash, key, hasher) {
+            Found::Occupied(mut occupied) => {
+                let record = occupied.get_mut();
+                let (before, after) = replace(record, payload, clock(Some(record.clock())));
+                if before != after {
+                    self.account(place, Some(before), Some(after));
+                }
+            }
+            Found::Vacant(vacant) => {
+                let deadline = match deadline {
+                    Deadline::Is(deadline) => deadline,
+                    Deadline::Keep => None,
+                };
+                let record = Record::new(key, payload, deadline, stamp.version, clock(None));
+                let after = Facts::of(&record);
+                vacant.insert(record);
+                if let Some((bytes, split)) = growth {
+                    let segments =
+                        if split { slot.split_bytes(place.hash) } else { slot.segment(place.hash).table_bytes() };
+                    self.bytes = self.bytes + slot.directory_bytes() + segments - bytes;
+                }
+                self.account(place, None, Some(after));
+            }
+        }
+    }
+
+    /// Changes a record where it is. `change` may replace its value and its deadline.
+    pub(crate) fn change<R>(
+        &mut self,
+        place: Place,
+        key: &[u8],
+        keeper: &mut Keeper,
+        change: impl FnOnce(&mut Record, &mut Keeper) -> R,
+    ) -> Option<R> {
+        let position = self.position(place);
+        let record = self.slots.get_mut(place.slot)?.segment_mut(place.hash).find_mut(place.hash, key)?;
+        keeper.before_change(position, record);
+        let before = Facts::of(record);
+        let result = change(record, keeper);
+        let after = Facts::of(record);
+        if before != after {
+            self.account(place, Some(before), Some(after));
+        }
+        Some(result)
+    }
+
+    /// Takes a record out, whether it has expired or not.
+    pub(crate) fn remove(
+        &mut self,
+        place: Place,
+        key: &[u8],
+        hasher: &KeyHasher,
+        keeper: &mut Keeper,
+    ) -> Option<Record> {
+        let position = self.position(place);
+        let segment = self.slots.get_mut(place.slot)?.segment_mut(place.hash);
+        let record = segment.remove(place.hash, key)?;
+        keeper.before_change(position, &record);
+        let table_bytes = segment.table_bytes();
+        segment.shrink(hasher);
+        self.bytes = self.bytes + segment.table_bytes() - table_bytes;
+        self.account(place, Some(Facts::of(&record)), None);
+        Some(record)
+    }
+
+    #[inline]
+    fn position(&self, place: Place) -> Position {
+        Position { rank: self.rank, slot: place.slot as u16, hash: place.hash }
+    }
+
+    /// Brings the sums up to date after one record changed from `before` to `after`.
+    fn account(&mut self, place: Place, before: Option<Facts>, after: Option<Facts>) {
+        let block = &mut self.blocks[place.slot / BLOCK_SLOTS];
+        let old = before.and_then(|facts| facts.deadline);
+        let new = after.and_then(|facts| facts.deadline);
+        if old != new {
+            let segment = self.slots[place.slot].segment_mut(place.hash);
+            if let Some(deadline) = old {
+                self.deadline_sum -= i128::from(deadline);
+                self.expiring -= 1;
+                block.expiring -= 1;
+                segment.expiring -= 1;
+            }
+            if let Some(deadline) = new {
+                self.deadline_sum += i128::from(deadline);
+                self.expiring += 1;
+                block.expiring += 1;
+                segment.expiring += 1;
+                segment.earliest = segment.earliest.min(deadline);
+                block.wake = block.wake.min(segment.sweep_at());
+                self.wake = self.wake.min(block.wake);
+            } else if segment.expiring == 0 {
+                segment.earliest = i64::MAX;
+            }
+        }
+        match (before, after) {
+            (None, Some(_)) => {
+                self.count += 1;
+                block.count += 1;
+            }
+            (Some(_), None) => {
+                self.count -= 1;
+                block.count -= 1;
+            }
+            _ => {}
+        }
+        self.bytes += after.map_or(0, |facts| facts.bytes);
+        self.bytes -= before.map_or(0, |facts| facts.bytes);
+    }
+
+    /// Removes expired keys from segments until `budget`, a number of keys looked at, is used up. True if there is
+    /// more to do at `now`.
+    pub(crate) fn sweep(&mut self, now: i64, budget: &mut usize, hasher: &KeyHasher, keeper: &mut Keeper) -> bool {
+        if self.wake > now {
+            return false;
+        }
+        for block in 0..self.blocks.len() {
+            if self.blocks[block].wake > now {
+                continue;
+            }
+            let slots = block * BLOCK_SLOTS..self.slot_count.min((block + 1) * BLOCK_SLOTS);
+            for slot in slots.clone() {
+                for nth in 0..self.slots[slot].segments().len() {
+                    let segment = &self.slots[slot].segments()[nth];
+                    if segment.sweep_at() > now {
+                        continue;
+                    }
+                    if *budget == 0 {
+                        return true;
+                    }
+                    *budget = budget.saturating_sub(segment.len().max(16));
+                    self.sweep_segment(slot, nth, now, hasher, keeper);
+                }
+            }
+            let wakes = slots.flat_map(|slot| self.slots[slot].segments()).map(Segment::sweep_at);
+            self.blocks[block].wake = wakes.min().unwrap_or(i64::MAX);
+        }
+        self.wake = self.blocks.iter().map(|block| block.wake).min().unwrap_or(i64::MAX);
+        false
+    }
+
+    fn sweep_segment(&mut self, slot: usize, nth: usize, now: i64, hasher: &KeyHasher, keeper: &mut Keeper) {
+        let rank = self.rank;
+        let segment = &mut self.slots[slot].segments_mut()[nth];
+        let (seen, table_bytes) = (segment.len(), segment.table_bytes());
+        let mut earliest = i64::MAX;
+        let (mut expired, mut bytes, mut deadline_sum) = (0, 0, 0);
+        let due = |record: &Record| {
+            let Some(deadline) = record.deadline() else { return false };
+            if deadline > now {
+                earliest = earliest.min(deadline);
+            }
+            deadline <= now
+        };
+        for record in segment.extract(due) {
+            if keeper.walk.is_some() {
+                let position = Position { rank, slot: slot as u16, hash: hasher.hash(record.key()) };
+                keeper.before_change(position, &record);
+            }
+            expired += 1;
+            bytes += record.footprint();
+            deadline_sum += i128::from(record.deadline().expect("it was due"));
+            keeper.bury(record);
+        }
+        segment.earliest = earliest;
+        segment.expiring -= expired as u32;
+        segment.learn(seen, expired);
+        segment.shrink(hasher);
+        self.bytes = self.bytes + segment.table_bytes() - table_bytes - bytes;
+        self.deadline_sum -= deadline_sum;
+        self.count -= expired;
+        self.expiring -= expired;
+        let block = &mut self.blocks[slot / BLOCK_SLOTS];
+        block.count -= expired as u32;
+        block.expiring -= expired as u32;
+    }
+
+    /// Frees the segments of one slot of a table that nobody uses any more, from the back; the number of keys freed,
+    /// or `None` if nothing is left.
+    pub(crate) fn demolish(&mut self, keeper: &mut Keeper) -> Option<usize> {
+        let last = self.slots.last_mut()?;
+        let table_bytes = last.table_bytes();
+        let mut freed = 0;
+        if let Some(segment) = last.pop_segment() {
+            for record in segment.into_records() {
+                self.bytes -= record.footprint();
+                freed += 1;
+                keeper.bury(record);
+            }
+            self.count -= freed;
+            self.bytes = self.bytes + last.table_bytes() - table_bytes;
+        } else {
+            self.bytes -= table_bytes;
+            self.slots.pop();
+        }
+        Some(freed)
+    }
+
+    /// Mean of the deadlines, in milliseconds since the epoch; `None` if no key has one.
+    pub(crate) fn mean_deadline(&self) -> Option<i64> {
+        (self.expiring > 0).then(|| (self.deadline_sum / self.expiring as i128) as i64)
+    }
+
+    /// The slot at this index; `None` if the table has never held a key, or there are not that many.
+    pub(crate) fn slot(&self, slot: usize) -> Option<&Slot> {
+        self.slots.get(slot)
+    }
+
+    /// Every record; the order means nothing.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Record> {
+        self.slots.iter().flat_map(Slot::segments).flat_map(Segment::iter)
+    }
+
+    /// The segment that holds the `nth` key, or the `nth` key with a deadline, and how many are before it there.
+    pub(crate) fn nth_segment(&self, mut nth: usize, expiring: bool) -> Option<(&Segment, usize)> {
+        let of_block = |block: &Block| if expiring { block.expiring } else { block.count } as usize;
+        let of_segment = |segment: &Segment| if expiring { segment.expiring as usize } else { segment.len() };
+        let mut index = 0;
+        while nth >= of_block(self.blocks.get(index)?) {
+            nth -= of_block(&self.blocks[index]);
+            index += 1;
+        }
+        let slots = index * BLOCK_SLOTS..self.slot_count.min((index + 1) * BLOCK_SLOTS);
+        for segment in self.slots[slots].iter().flat_map(Slot::segments) {
+            if nth < of_segment(segment) {
+                return Some((segment, nth));
+            }
+            nth -= of_segment(segment);
+        }
+        unreachable!("a block's sum is that of its slots")
+    }
+}
