@@ -1,0 +1,48 @@
+//! Strings: values that are bytes, or numbers written in decimal.
+
+mod get;
+mod incr;
+mod lcs;
+mod mset;
+mod range;
+mod set;
+
+use command::{Access, Begin, Find, KeySpec};
+
+use super::DataCommand;
+
+/// Every string command.
+pub(super) const COMMANDS: &[&DataCommand] = &[
+    &set::SET,
+    &set::SETNX,
+    &set::SETEX,
+    &set::PSETEX,
+    &set::GETSET,
+    &get::GET,
+    &get::GETDEL,
+    &get::GETEX,
+    &get::STRLEN,
+    &mset::MGET,
+    &mset::MSET,
+    &mset::MSETNX,
+    &range::APPEND,
+    &range::GETRANGE,
+    &range::SUBSTR,
+    &range::SETRANGE,
+    &incr::INCR,
+    &incr::DECR,
+    &incr::INCRBY,
+    &incr::DECRBY,
+    &incr::INCRBYFLOAT,
+    &lcs::LCS,
+];
+
+/// The word behind the name is the only key.
+pub(super) const fn first_key(access: Access, notes: &'static [&'static str]) -> KeySpec {
+    KeySpec { access, begin: Begin::Index(1), find: Find::Range { last: 0, step: 1, limit: 0 }, notes }
+}
+
+/// Every `step`th word behind the name is a key.
+const fn every_key(access: Access, step: usize, notes: &'static [&'static str]) -> KeySpec {
+    KeySpec { access, begin: Begin::Index(1), find: Find::Range { last: -1, step, limit: 0 }, notes }
+}

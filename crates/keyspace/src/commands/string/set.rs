@@ -1,0 +1,246 @@
+//! SET and its older kin: bind a key to a string, under conditions, with an expiry.
+
+use command::{Access, Flag, Group, Refusal, Span};
+use resp::{Args, Writer};
+
+use super::first_key;
+use crate::commands::arguments::{ExpiryForm, is};
+use crate::commands::{Body, DataCommand};
+use crate::{Edit, Expiry};
+
+pub(super) const SET: DataCommand = DataCommand {
+    name: "set",
+    since: "1.0.0",
+    group: Group::String,
+    summary: "Set the string value of a key.",
+    complexity: "O(1)",
+    syntax: "key value [NX | XX] [GET] [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]",
+    arity: -3,
+    flags: &[Flag::Write, Flag::Denyoom],
+    categories: &[],
+    keys: &[first_key(Access::ReadWrite, &["access", "update", "variable_flags"])],
+    tips: &[],
+    span: Span::Keys,
+    subcommands: &[],
+    body: Body::Mutate(set),
+};
+
+fn set(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
+    if args.len() == 3 {
+        edit.set_string(args.at(1), args.at(2), Expiry::Clear);
+        writer.ok();
+        return Ok(());
+    }
+    let options = Options::parse(args)?;
+    let expiry = match options.lifetime {
+        Lifetime::Unsaid => Expiry::Clear,
+        Lifetime::Word => Expiry::Keep,
+        Lifetime::Until(form, word) => Expiry::At(form.deadline(word, edit.view().moment(), "set")?),
+    };
+    let key = args.at(1);
+    if options.get {
+        match edit.string(key)? {
+            Some(value) => value.write_bulk(writer),
+            None => writer.null(),
+        }
+    }
+    let allowed = options.condition.holds(edit, key);
+    if allowed {
+        edit.set_string(key, args.at(2), expiry);
+    }
+    match (options.get, allowed) {
+        (true, _) => {}
+        (false, true) => writer.ok(),
+        (false, false) => writer.null(),
+    }
+    Ok(())
+}
+
+/// What may follow the value. Options come in any order, and the same one twice counts as once, the last time said.
+struct Options<'a> {
+    condition: Condition,
+    get: bool,
+    lifetime: Lifetime<'a>,
+}
+
+/// Whether the key must or must not be there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Condition {
+    Always,
+    IfAbsent,
+    IfPresent,
+}
+
+/// What is said about when the value ends: at most one of several words.
+pub(super) enum Lifetime<'a> {
+    /// Nothing: SET makes the value live for ever, GETEX leaves its life as it is.
+    Unsaid,
+    /// The one word without a time: KEEPTTL for SET, PERSIST for GETEX.
+    Word,
+    /// A time in one of four forms.
+    Until(ExpiryForm, &'a [u8]),
+}
+
+impl<'a> Options<'a> {
+    fn parse(args: Args<'a>) -> Result<Self, Refusal> {
+        let mut options = Self { condition: Condition::Always, get: false, lifetime: Lifetime::Unsaid };
+        let mut index = 3;
+        while let Some(word) = args.get(index) {
+            if options.lifetime.take(args, &mut index, "keepttl") {
+                continue;
+            }
+            if is(word, "nx") && options.condition != Condition::IfPresent {
+                options.condition = Condition::IfAbsent;
+            } else if is(word, "xx") && options.condition != Condition::IfAbsent {
+                options.condition = Condition::IfPresent;
+            } else if is(word, "get") {
+                options.get = true;
+            } else {
+                return Err(Refusal::SYNTAX);
+            }
+            index += 1;
+        }
+        Ok(options)
+    }
+}
+
+impl Condition {
+    fn holds(self, edit: &Edit<'_>, key: &[u8]) -> bool {
+        match self {
+            Self::Always => true,
+            Self::IfAbsent => !edit.contains(key),
+            Self::IfPresent => edit.contains(key),
+        }
+    }
+}
+
+impl<'a> Lifetime<'a> {
+    /// Reads the option at `index` if it is about the value's life and does not clash with what was said before, and
+    /// moves `index` behind it. `keyword` is the command's word without a time.
+    pub(super) fn take(&mut self, args: Args<'a>, index: &mut usize, keyword: &str) -> bool {
+        let Some(word) = args.get(*index) else { return false };
+        if is(word, keyword) && !matches!(self, Self::Until(..)) {
+            *self = Self::Word;
+            *index += 1;
+            return true;
+        }
+        let (Some(form), Some(time)) = (ExpiryForm::named(word), args.get(*index + 1)) else { return false };
+        let fits = match self {
+            Self::Unsaid => true,
+            Self::Word => false,
+            Self::Until(said, _) => *said == form,
+        };
+        if fits {
+            *self = Self::Until(form, time);
+            *index += 2;
+        }
+        fits
+    }
+}
+
+pub(super) const SETNX: DataCommand = DataCommand {
+    name: "setnx",
+    since: "1.0.0",
+    group: Group::String,
+    summary: "Set the value of a key, only if the key does not exist.",
+    complexity: "O(1)",
+    syntax: "key value",
+    arity: 3,
+    flags: &[Flag::Write, Flag::Denyoom, Flag::Fast],
+    categories: &[],
+    keys: &[first_key(Access::Overwrite, &["insert"])],
+    tips: &[],
+    span: Span::Keys,
+    subcommands: &[],
+    body: Body::Mutate(setnx),
+};
+
+fn setnx(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
+    let allowed = Condition::IfAbsent.holds(edit, args.at(1));
+    if allowed {
+        edit.set_string(args.at(1), args.at(2), Expiry::Clear);
+    }
+    writer.integer(i64::from(allowed));
+    Ok(())
+}
+
+pub(super) const SETEX: DataCommand = DataCommand {
+    name: "setex",
+    since: "2.0.0",
+    group: Group::String,
+    summary: "Set the value and expiration of a key.",
+    complexity: "O(1)",
+    syntax: "key seconds value",
+    arity: 4,
+    flags: &[Flag::Write, Flag::Denyoom],
+    categories: &[],
+    keys: &[first_key(Access::Overwrite, &["update"])],
+    tips: &[],
+    span: Span::Keys,
+    subcommands: &[],
+    body: Body::Mutate(setex),
+};
+
+fn setex(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
+    set_for(edit, args, ExpiryForm::Seconds, "setex", writer)
+}
+
+pub(super) const PSETEX: DataCommand = DataCommand {
+    name: "psetex",
+    since: "2.6.0",
+    group: Group::String,
+    summary: "Set the value and expiration in milliseconds of a key.",
+    complexity: "O(1)",
+    syntax: "key milliseconds value",
+    arity: 4,
+    flags: &[Flag::Write, Flag::Denyoom],
+    categories: &[],
+    keys: &[first_key(Access::Overwrite, &["update"])],
+    tips: &[],
+    span: Span::Keys,
+    subcommands: &[],
+    body: Body::Mutate(psetex),
+};
+
+fn psetex(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
+    set_for(edit, args, ExpiryForm::Millis, "psetex", writer)
+}
+
+fn set_for(
+    edit: &mut Edit<'_>,
+    args: Args<'_>,
+    form: ExpiryForm,
+    command: &str,
+    writer: &mut Writer,
+) -> Result<(), Refusal> {
+    let deadline = form.deadline(args.at(2), edit.view().moment(), command)?;
+    edit.set_string(args.at(1), args.at(3), Expiry::At(deadline));
+    writer.ok();
+    Ok(())
+}
+
+pub(super) const GETSET: DataCommand = DataCommand {
+    name: "getset",
+    since: "1.0.0",
+    group: Group::String,
+    summary: "Set the string value of a key and return its old value.",
+    complexity: "O(1)",
+    syntax: "key value",
+    arity: 3,
+    flags: &[Flag::Write, Flag::Denyoom, Flag::Fast],
+    categories: &[],
+    keys: &[first_key(Access::ReadWrite, &["access", "update"])],
+    tips: &[],
+    span: Span::Keys,
+    subcommands: &[],
+    body: Body::Mutate(getset),
+};
+
+fn getset(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
+    match edit.string(args.at(1))? {
+        Some(value) => value.write_bulk(writer),
+        None => writer.null(),
+    }
+    edit.set_string(args.at(1), args.at(2), Expiry::Clear);
+    Ok(())
+}
