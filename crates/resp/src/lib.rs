@@ -3,9 +3,11 @@
 //! Knows no command: what a request means, and which reply is right, is decided elsewhere.
 
 mod args;
+mod frame;
 mod request;
 mod writer;
 
 pub use args::{Args, Span};
-pub use request::{Limits, Parsed, ProtocolError, RequestParser};
+pub use frame::{Frame, FrameDecoder, Malformed, ReplyScanner, Scanned, encode_request};
+pub use request::{BULK_BYTES_MAX, Limits, Parsed, ProtocolError, RequestParser};
 pub use writer::{Protocol, Writer};
