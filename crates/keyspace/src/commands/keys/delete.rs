@@ -1,0 +1,41 @@
+//! DEL and UNLINK: remove keys.
+
+use command::{Access, Command, Flag, Group, Refusal, Span};
+use resp::{Args, Writer};
+
+use super::all_words;
+use crate::commands::{Body, DataCommand};
+use crate::context::Edit;
+
+pub const DEL: DataCommand = Command {
+    name: "del",
+    since: "1.0.0",
+    group: Group::Generic,
+    summary: "Removes keys and what they hold.",
+    complexity: "O(N) where N is the number of keys; memory of large values is given back later, in slices.",
+    syntax: "key [key ...]",
+    arity: -2,
+    flags: &[Flag::Write],
+    categories: &["keyspace"],
+    keys: &[all_words(Access::Remove, &["delete"])],
+    tips: &["request_policy:multi_shard", "response_policy:agg_sum"],
+    span: Span::Keys,
+    subcommands: &[],
+    body: Body::Mutate(delete),
+};
+
+/// The same as DEL: nothing here is removed at length.
+pub const UNLINK: DataCommand = Command {
+    name: "unlink",
+    since: "4.0.0",
+    summary: "Removes keys; the memory of what they hold is given back later.",
+    complexity: "O(N) where N is the number of keys.",
+    flags: &[Flag::Write, Flag::Fast],
+    ..DEL
+};
+
+fn delete(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
+    let removed = args.iter().skip(1).filter(|key| edit.remove(key)).count();
+    writer.count(removed);
+    Ok(())
+}

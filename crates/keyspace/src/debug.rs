@@ -1,0 +1,192 @@
+//! The data side of Redis's DEBUG: what a key looks like inside, and digests by which data sets are compared.
+//!
+//! The digests are Redis's own, so that a data set can be compared with a stock server's. They are built from two
+//! operations on twenty bytes: *adding* exclusive-ors the SHA-1 of something, so that the order of things added does
+//! not matter; *mixing* adds and then takes the SHA-1 of the result, so that it does.
+
+use command::Refusal;
+
+use crate::Policy;
+use crate::context::{Entry, View};
+use crate::rdb;
+use crate::sha1::sha1;
+use crate::value::{ItoaBuffer, Str, ValueRef};
+
+/// Numbers below this are shared objects in Redis, unless an eviction policy needs an access time for each key.
+const SHARED_INTEGER_END: i64 = 10_000;
+
+/// What Redis answers for the reference count of a shared object.
+const SHARED_REFERENCE_COUNT: i64 = i32::MAX as i64;
+
+/// The references that Redis would hold to a value. Here none is ever shared, but clients look at the number.
+pub(crate) fn reference_count(view: &View<'_>, entry: &Entry<'_>) -> i64 {
+    match entry.value() {
+        ValueRef::String(Str::Integer(0..SHARED_INTEGER_END)) if !notes_uses(view) => SHARED_REFERENCE_COUNT,
+        ValueRef::String(_) => 1,
+    }
+}
+
+/// True if the policy needs every key to know when or how often it was used.
+fn notes_uses(view: &View<'_>) -> bool {
+    let policy = view.keyspace().tuning().policy;
+    policy.counts_uses() || matches!(policy, Policy::AllkeysLru | Policy::VolatileLru)
+}
+
+/// A digest in the making, or made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Digest([u8; 20]);
+
+impl Digest {
+    /// Joins the keys of another group of the same database.
+    pub fn join(&mut self, other: Self) {
+        for (byte, other) in self.0.iter_mut().zip(other.0) {
+            *byte ^= other;
+        }
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        self.join(Self(sha1(bytes)));
+    }
+
+    fn mix(&mut self, bytes: &[u8]) {
+        self.add(bytes);
+        self.0 = sha1(&self.0);
+    }
+}
+
+/// As DEBUG DIGEST prints it: forty hexadecimal digits.
+impl std::fmt::Display for Digest {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
+    }
+}
+
+/// What DEBUG DIGEST-VALUE says of a key: all zeros if it is absent.
+pub fn value_digest(view: &View<'_>, key: &[u8]) -> Digest {
+    let mut digest = Digest::default();
+    if let Some(entry) = view.peek(key) {
+        mix_value(&mut digest, &entry);
+    }
+    digest
+}
+
+/// The keys of this group in one database; `None` if there are none. Groups are joined by [`Digest::join`], databases
+/// by [`dataset_digest`].
+pub fn database_digest(view: &View<'_>) -> Option<Digest> {
+    let mut joined = None;
+    view.for_each(|entry| {
+        let mut digest = Digest::default();
+        digest.mix(entry.key());
+        mix_value(&mut digest, &entry);
+        joined.get_or_insert_with(Digest::default).add(&digest.0);
+    });
+    joined
+}
+
+/// What DEBUG DIGEST says of a whole data set, given its databases that are not empty in rising order.
+pub fn dataset_digest(databases: impl IntoIterator<Item = (u16, Digest)>) -> Digest {
+    databases.into_iter().fold(Digest::default(), |mut whole, (database, digest)| {
+        whole.mix(&u32::from(database).to_be_bytes());
+        whole.join(digest);
+        whole
+    })
+}
+
+fn mix_value(digest: &mut Digest, entry: &Entry<'_>) {
+    // The number of the type, as Redis counts types.
+    let ValueRef::String(string) = entry.value();
+    digest.mix(&0u32.to_be_bytes());
+    digest.mix(string.to_bytes(&mut ItoaBuffer::new()));
+    if entry.expires_at().is_some() {
+        digest.add(b"!!expire!!");
+    }
+}
+
+/// The line that DEBUG OBJECT prints of a key.
+///
+/// # Errors
+/// [`Refusal::NO_SUCH_KEY`].
+pub fn object_line(view: &View<'_>, key: &[u8]) -> Result<String, Refusal> {
+    let entry = view.peek(key).ok_or(Refusal::NO_SUCH_KEY)?;
+    let idle_seconds = entry.idle_seconds(view.moment());
+    // A number that stays while the key does takes the address's place: addresses differ from replica to replica.
+    let place = sha1(key)[..6].iter().fold(0u64, |place, &byte| place << 8 | u64::from(byte));
+    Ok(format!(
+        "Value at:{place:#x} refcount:{} encoding:{} serializedlength:{} lru:{} lru_seconds_idle:{idle_seconds}",
+        reference_count(view, &entry),
+        entry.encoding(),
+        rdb::payload_bytes(entry.value()),
+        (view.moment().unix.0 / 1000 - idle_seconds as i64) & 0xFF_FFFF,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Harness;
+    use crate::{Keyspace, Moment};
+
+    fn view(harness: &Harness, database: u16) -> View<'_> {
+        harness.keyspace.view(database, Moment::at(harness.now, 0))
+    }
+
+    fn dataset(keyspace: &Keyspace, moment: Moment) -> String {
+        let databases = 0..keyspace.database_count();
+        let digests = databases.filter_map(|number| Some((number, database_digest(&keyspace.view(number, moment))?)));
+        dataset_digest(digests).to_string()
+    }
+
+    #[test]
+    fn digests_are_those_of_a_redis_with_the_same_data() {
+        let mut harness = Harness::new();
+        assert_eq!(dataset(&harness.keyspace, Moment::at(harness.now, 0)), "0".repeat(40));
+        for line in ["SET text abc", "SET number 12345", "SET volatile x PX 100000000"] {
+            harness.run(line);
+        }
+        for (key, digest) in [
+            ("text", "21ffcd2d36aebffca02995acb412bcb827d4c1db"),
+            ("number", "e1cf90774e995ae03de66e8109dc5cb9d9c2dc83"),
+            ("volatile", "0745672cb1bf060476eedeb8a28f5ffe1ff5a2be"),
+            ("absent", "0000000000000000000000000000000000000000"),
+        ] {
+            assert_eq!(value_digest(&view(&harness, 0), key.as_bytes()).to_string(), digest, "{key}");
+        }
+        let moment = Moment::at(harness.now, 0);
+        assert_eq!(dataset(&harness.keyspace, moment), "f8e3f2e12acd9bde9f1641e7f491a017e77092d0");
+        harness.database = 3;
+        harness.run("SET text abc");
+        harness.run(&format!("SET huge {}", "x".repeat(5000)));
+        assert_eq!(dataset(&harness.keyspace, moment), "5d103444cce26e66a9296c089cf7d2c3ffd68fa5");
+    }
+
+    #[test]
+    fn groups_join_to_the_digest_of_the_whole() {
+        let mut whole = Harness::new();
+        let mut parts = [Harness::new(), Harness::new()];
+        for number in 0..50 {
+            let line = format!("SET key:{number} {number}");
+            whole.run(&line);
+            parts[number % 2].run(&line);
+        }
+        let mut joined = Digest::default();
+        for part in &parts {
+            joined.join(database_digest(&view(part, 0)).expect("half of the keys"));
+        }
+        assert_eq!(Some(joined), database_digest(&view(&whole, 0)));
+        assert_eq!(database_digest(&view(&whole, 1)), None);
+    }
+
+    #[test]
+    fn an_object_is_described_in_redis_words() {
+        let mut harness = Harness::new();
+        harness.run(&format!("SET huge {}", "x".repeat(5000)));
+        harness.now += 3_000;
+        let line = object_line(&view(&harness, 0), b"huge").expect("a key");
+        let (place, rest) = line.split_once(' ').and_then(|(_, rest)| rest.split_once(' ')).expect("words");
+        assert!(place.starts_with("at:0x"), "{line}");
+        let seconds = ((harness.now / 1000) - 3) & 0xFF_FFFF;
+        let expected = format!("refcount:1 encoding:raw serializedlength:67 lru:{seconds} lru_seconds_idle:3");
+        assert_eq!(rest, expected);
+        assert_eq!(object_line(&view(&harness, 0), b"absent"), Err(Refusal::NO_SUCH_KEY));
+    }
+}
