@@ -11,7 +11,7 @@ pub const DEL: DataCommand = Command {
     name: "del",
     since: "1.0.0",
     group: Group::Generic,
-    summary: "Removes keys and what they hold.",
+    summary: "Delete a key.",
     complexity: "O(N) where N is the number of keys; memory of large values is given back later, in slices.",
     syntax: "key [key ...]",
     arity: -2,
@@ -28,7 +28,7 @@ pub const DEL: DataCommand = Command {
 pub const UNLINK: DataCommand = Command {
     name: "unlink",
     since: "4.0.0",
-    summary: "Removes keys; the memory of what they hold is given back later.",
+    summary: "Delete a key asynchronously in another thread. Otherwise it is just as DEL, but non blocking.",
     complexity: "O(N) where N is the number of keys.",
     flags: &[Flag::Write, Flag::Fast],
     ..DEL

@@ -11,7 +11,7 @@ pub const EXISTS: DataCommand = Command {
     name: "exists",
     since: "1.0.0",
     group: Group::Generic,
-    summary: "Counts those of the keys that exist; a key named twice counts twice.",
+    summary: "Determine if a key exists.",
     complexity: "O(N) where N is the number of keys.",
     syntax: "key [key ...]",
     arity: -2,
@@ -27,14 +27,14 @@ pub const EXISTS: DataCommand = Command {
 pub const TOUCH: DataCommand = Command {
     name: "touch",
     since: "3.2.1",
-    summary: "Counts those of the keys that exist, and counts as an access to each.",
+    summary: "Alters the last access time of a key(s). Returns the number of existing keys specified.",
     body: Body::Query(touch),
     ..EXISTS
 };
 
 pub const TYPE: DataCommand = Command {
     name: "type",
-    summary: "Names the type of what a key holds.",
+    summary: "Determine the type stored at key.",
     complexity: "O(1)",
     syntax: "key",
     arity: 2,

@@ -13,7 +13,7 @@ pub const EXPIRE: DataCommand = Command {
     name: "expire",
     since: "1.0.0",
     group: Group::Generic,
-    summary: "Lets a key vanish after some seconds.",
+    summary: "Set a key's time to live in seconds.",
     complexity: "O(1)",
     syntax: "key seconds [NX | XX | GT | LT]",
     arity: -3,
@@ -29,7 +29,7 @@ pub const EXPIRE: DataCommand = Command {
 pub const PEXPIRE: DataCommand = Command {
     name: "pexpire",
     since: "2.6.0",
-    summary: "Lets a key vanish after some milliseconds.",
+    summary: "Set a key's time to live in milliseconds.",
     syntax: "key milliseconds [NX | XX | GT | LT]",
     body: Body::Mutate(|edit, args, writer| expire(edit, args, writer, "pexpire", From::Now, Unit::Milliseconds)),
     ..EXPIRE
@@ -38,7 +38,7 @@ pub const PEXPIRE: DataCommand = Command {
 pub const EXPIREAT: DataCommand = Command {
     name: "expireat",
     since: "1.2.0",
-    summary: "Lets a key vanish at a Unix time in seconds.",
+    summary: "Set the expiration for a key as a UNIX timestamp.",
     syntax: "key unix-time-seconds [NX | XX | GT | LT]",
     body: Body::Mutate(|edit, args, writer| expire(edit, args, writer, "expireat", From::Epoch, Unit::Seconds)),
     ..EXPIRE
@@ -47,7 +47,7 @@ pub const EXPIREAT: DataCommand = Command {
 pub const PEXPIREAT: DataCommand = Command {
     name: "pexpireat",
     since: "2.6.0",
-    summary: "Lets a key vanish at a Unix time in milliseconds.",
+    summary: "Set the expiration for a key as a UNIX timestamp specified in milliseconds.",
     syntax: "key unix-time-milliseconds [NX | XX | GT | LT]",
     body: Body::Mutate(|edit, args, writer| expire(edit, args, writer, "pexpireat", From::Epoch, Unit::Milliseconds)),
     ..EXPIRE
@@ -56,7 +56,7 @@ pub const PEXPIREAT: DataCommand = Command {
 pub const PERSIST: DataCommand = Command {
     name: "persist",
     since: "2.2.0",
-    summary: "Lets a key that was to vanish stay.",
+    summary: "Remove the expiration from a key.",
     syntax: "key",
     arity: 2,
     body: Body::Mutate(persist),

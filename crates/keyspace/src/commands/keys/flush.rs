@@ -13,7 +13,7 @@ pub const FLUSHDB: DataCommand = Command {
     name: "flushdb",
     since: "1.0.0",
     group: Group::Server,
-    summary: "Removes all keys of the database.",
+    summary: "Remove all keys from the current database.",
     complexity: "O(1); memory is given back later, in slices.",
     syntax: "[ASYNC | SYNC]",
     arity: -1,
@@ -28,7 +28,7 @@ pub const FLUSHDB: DataCommand = Command {
 
 pub const FLUSHALL: DataCommand = Command {
     name: "flushall",
-    summary: "Removes all keys of all databases.",
+    summary: "Remove all keys from all databases.",
     body: Body::Mutate(flush_all),
     ..FLUSHDB
 };
@@ -36,7 +36,7 @@ pub const FLUSHALL: DataCommand = Command {
 pub const SWAPDB: DataCommand = Command {
     name: "swapdb",
     since: "4.0.0",
-    summary: "Lets two databases change places.",
+    summary: "Swaps two Redis databases.",
     complexity: "O(1)",
     syntax: "index1 index2",
     arity: 3,

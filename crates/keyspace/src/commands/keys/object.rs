@@ -12,7 +12,7 @@ pub const OBJECT: DataCommand = Command {
     name: "object",
     since: "2.2.3",
     group: Group::Generic,
-    summary: "Looks at how values are kept.",
+    summary: "A container for object introspection commands.",
     complexity: "Depends on subcommand.",
     syntax: "",
     arity: -2,
@@ -29,7 +29,7 @@ const ENCODING: DataCommand = Command {
     name: "encoding",
     since: "2.2.3",
     group: Group::Generic,
-    summary: "Names the form in which Redis would keep the value.",
+    summary: "Inspect the internal encoding of a Redis object.",
     complexity: "O(1)",
     syntax: "key",
     arity: 3,
@@ -45,21 +45,21 @@ const ENCODING: DataCommand = Command {
 const FREQ: DataCommand = Command {
     name: "freq",
     since: "4.0.0",
-    summary: "Tells how often a key has been used lately, on a logarithmic scale.",
+    summary: "Get the logarithmic access frequency counter of a Redis object.",
     body: Body::Query(frequency),
     ..ENCODING
 };
 
 const IDLETIME: DataCommand = Command {
     name: "idletime",
-    summary: "Counts the seconds since a key was last used.",
+    summary: "Get the time since a Redis object was last accessed.",
     body: Body::Query(idle_time),
     ..ENCODING
 };
 
 const REFCOUNT: DataCommand = Command {
     name: "refcount",
-    summary: "Counts the references that Redis would hold to the value.",
+    summary: "Get the number of references to the value of the key.",
     body: Body::Query(reference_count),
     ..ENCODING
 };
@@ -67,7 +67,7 @@ const REFCOUNT: DataCommand = Command {
 const HELP: DataCommand = Command {
     name: "help",
     since: "6.2.0",
-    summary: "Explains the subcommands.",
+    summary: "Show helpful text about the different subcommands.",
     syntax: "",
     arity: 2,
     flags: &[Flag::Loading, Flag::Stale],

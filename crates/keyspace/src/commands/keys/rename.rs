@@ -11,7 +11,7 @@ pub const RENAME: DataCommand = Command {
     name: "rename",
     since: "1.0.0",
     group: Group::Generic,
-    summary: "Gives a key another name, in place of whatever had that name.",
+    summary: "Rename a key.",
     complexity: "O(1)",
     syntax: "key newkey",
     arity: 3,
@@ -26,7 +26,7 @@ pub const RENAME: DataCommand = Command {
 
 pub const RENAMENX: DataCommand = Command {
     name: "renamenx",
-    summary: "Gives a key another name, unless that is taken.",
+    summary: "Rename a key, only if the new key does not exist.",
     flags: &[Flag::Write, Flag::Fast],
     keys: &[key_at(1, Access::ReadWrite, &["access", "delete"]), key_at(2, Access::Overwrite, &["insert"])],
     body: Body::Mutate(rename_unless_taken),

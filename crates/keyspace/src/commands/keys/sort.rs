@@ -15,7 +15,7 @@ pub const SORT: DataCommand = Command {
     name: "sort",
     since: "1.0.0",
     group: Group::Generic,
-    summary: "Sorts the elements of a list, a set or a sorted set, and answers or stores them.",
+    summary: "Sort the elements in a list, set or sorted set.",
     complexity: "O(N+M*log(M)) where N is the number of elements and M the number of those returned.",
     syntax: "key [BY pattern] [LIMIT offset count] [GET pattern [GET pattern ...]] [ASC | DESC] [ALPHA] \
              [STORE destination]",
@@ -41,7 +41,7 @@ pub const SORT: DataCommand = Command {
 pub const SORT_RO: DataCommand = Command {
     name: "sort_ro",
     since: "7.0.0",
-    summary: "Sorts the elements of a list, a set or a sorted set, and answers them.",
+    summary: "Sort the elements in a list, set or sorted set. Read-only variant of SORT.",
     syntax: "key [BY pattern] [LIMIT offset count] [GET pattern [GET pattern ...]] [ASC | DESC] [ALPHA]",
     flags: &[Flag::Readonly, Flag::MovableKeys],
     keys: &[key_at(1, Access::Read, &["access"]), unknown_keys(Access::Read, &["access"])],

@@ -11,7 +11,7 @@ pub const TTL: DataCommand = Command {
     name: "ttl",
     since: "1.0.0",
     group: Group::Generic,
-    summary: "Tells in how many seconds a key will vanish.",
+    summary: "Get the time to live for a key in seconds.",
     complexity: "O(1)",
     syntax: "key",
     arity: 2,
@@ -27,7 +27,7 @@ pub const TTL: DataCommand = Command {
 pub const PTTL: DataCommand = Command {
     name: "pttl",
     since: "2.6.0",
-    summary: "Tells in how many milliseconds a key will vanish.",
+    summary: "Get the time to live for a key in milliseconds.",
     body: Body::Query(|view, args, writer| write_deadline(view, args, writer, |at, now| at - now)),
     ..TTL
 };
@@ -35,7 +35,7 @@ pub const PTTL: DataCommand = Command {
 pub const EXPIRETIME: DataCommand = Command {
     name: "expiretime",
     since: "7.0.0",
-    summary: "Tells the Unix time in seconds at which a key will vanish.",
+    summary: "Get the expiration Unix timestamp for a key.",
     tips: &[],
     body: Body::Query(|view, args, writer| write_deadline(view, args, writer, |at, _| round_to_seconds(at))),
     ..TTL
@@ -44,7 +44,7 @@ pub const EXPIRETIME: DataCommand = Command {
 pub const PEXPIRETIME: DataCommand = Command {
     name: "pexpiretime",
     since: "7.0.0",
-    summary: "Tells the Unix time in milliseconds at which a key will vanish.",
+    summary: "Get the expiration Unix timestamp for a key in milliseconds.",
     tips: &[],
     body: Body::Query(|view, args, writer| write_deadline(view, args, writer, |at, _| at)),
     ..TTL
