@@ -2,8 +2,8 @@
 
 use std::io;
 
-/// Unit of all writes: offsets and lengths are multiples of it, and so are the addresses of the buffers, so that a host
-/// may write past the page cache.
+/// Unit of writes: offsets and lengths are multiples of it, and so are the addresses of the buffers, so that a host may
+/// write past the page cache. Only the last write to a file that grows may be shorter.
 pub const BLOCK_BYTES: usize = 4096;
 
 /// One flat directory of files, as a journal needs it.
@@ -40,7 +40,8 @@ pub trait Disk {
     /// Reads into all of `buffer`, or to the end of the file; returns the number of bytes read.
     fn read_at(&self, file: &Self::File, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
 
-    /// Writes all of `bytes`. Offset, length and address are multiples of [`BLOCK_BYTES`].
+    /// Writes all of `bytes`. Offset, length and address are multiples of [`BLOCK_BYTES`], but for the length of the last
+    /// write to a file that grows.
     fn write_at(&self, file: &Self::File, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
     /// Like [`write_at`](Self::write_at), and these bytes are on stable storage on return. Says nothing about bytes

@@ -20,6 +20,9 @@ pub const LOCK_FILE: &str = "lock";
 /// The file that says what the directory is.
 pub const IDENTITY_FILE: &str = "identity";
 
+/// What faults call the directory itself.
+pub const DIRECTORY: &str = "the data directory";
+
 /// The identity while it is being written.
 pub const IDENTITY_FILE_NEW: &str = "identity.new";
 

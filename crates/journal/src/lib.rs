@@ -6,14 +6,22 @@
 //!
 //! The promise: what was synced is found again, or the fault names the file and the offset. Nothing is skipped.
 
+mod buffer;
+mod chore;
 mod disk;
 mod fault;
+mod frame;
 mod identity;
+mod journal;
 mod layout;
+mod record;
+mod recovery;
 mod types;
 
+pub use chore::Chore;
 pub use disk::{BLOCK_BYTES, Disk};
 pub use fault::Fault;
 pub use identity::Identity;
+pub use journal::Journal;
 pub use layout::{FORMAT_VERSION, LOCK_FILE, SEGMENT_BYTES_DEFAULT, checkpoint_file};
 pub use types::{Append, CheckpointMark, Options, Recovered, RecoveredGroup};

@@ -24,6 +24,11 @@ pub struct Append {
 }
 
 impl Append {
+    /// True if there is nothing to write.
+    pub fn is_empty(&self) -> bool {
+        self.hard_state.is_none() && self.membership.is_none() && self.entries.is_empty()
+    }
+
     /// Roughly what it takes up in memory and on disk.
     pub fn weight_bytes(&self) -> usize {
         64 + self.entries.iter().map(|entry| 64 + entry.data.len()).sum::<usize>()

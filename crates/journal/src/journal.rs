@@ -1,0 +1,988 @@
+//! The log of all groups, as one stream of records over prewritten segments.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+
+use bytes::Bytes;
+use stdx::log::{HardState, Membership};
+
+use crate::buffer::BlockBuffer;
+use crate::chore::Chore;
+use crate::disk::{BLOCK_BYTES, Disk};
+use crate::fault::Fault;
+use crate::frame::{self, Sink};
+use crate::identity::Identity;
+use crate::layout::{
+    DIRECTORY, FileKind, IDENTITY_FILE, IDENTITY_FILE_NEW, SEGMENT_BYTES_MIN, checkpoint_file, classify, segment_file,
+};
+use crate::record::{
+    Place, RECORD_HEADER_BYTES, RECORDS_START, RecordHeader, RecordKind, check_segment_header, directory_of_segment,
+    record_bytes,
+};
+use crate::recovery::{Behind, Next, Replay, Verdict, judge};
+use crate::types::{Append, CheckpointMark, Options, Recovered};
+
+/// A record whose body is larger is checksummed first and written piece by piece, so that a huge value is not copied
+/// as a whole.
+const WHOLE_BODY_BYTES_MAX: u64 = 4 << 20;
+
+/// Size of such a piece.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Kept free at the end of each segment, for `End`, `Seal` and `Stop`.
+const TAIL_BYTES: u64 = 4 * RECORD_HEADER_BYTES as u64;
+
+/// Segments that are kept for use again beside the prepared one; more are removed.
+const RECYCLED_MAX: usize = 1;
+
+/// The open log of a data directory.
+///
+/// One at a time: the host locks the directory. All calls block; a host calls from a thread of its own. After a fault
+/// other than [`Fault::Full`] the journal must be dropped, and the process ended: what is on disk is then unknown.
+pub struct Journal<D: Disk> {
+    disk: D,
+    identity: Identity,
+    segment_bytes: u64,
+    /// The segment being written.
+    file: D::File,
+    place: Place,
+    sequence: u64,
+    bytes: u64,
+    /// Offset of the next record.
+    end: u64,
+    /// Everything before is on stable storage.
+    synced: u64,
+    /// The largest such offset that a record in this segment tells.
+    told: u64,
+    /// Number of the next record.
+    number: u64,
+    /// The bytes of the last block that are already written, then what is being written. Starts at a block boundary.
+    buffer: BlockBuffer,
+    groups: BTreeMap<u32, Standing>,
+    /// Full segments, oldest first.
+    full: VecDeque<FullSegment>,
+    successor: Successor<D::File>,
+    /// Segments no longer needed, to be recycled.
+    recycled: Vec<u64>,
+    /// Files no longer needed, to be removed.
+    doomed: Vec<String>,
+    is_chore_out: bool,
+}
+
+/// What is restated of a group at the start of each segment.
+#[derive(Clone, Debug, Default)]
+struct Standing {
+    hard_state: HardState,
+    membership: Option<Membership>,
+    mark: Option<CheckpointMark>,
+    last_index: u64,
+}
+
+struct FullSegment {
+    sequence: u64,
+    bytes: u64,
+    used_bytes: u64,
+    /// Last index of each group when the segment was full.
+    last_indexes: Vec<(u32, u64)>,
+}
+
+enum Successor<F> {
+    None,
+    Ready { file: F, bytes: u64 },
+}
+
+impl<D: Disk> fmt::Debug for Journal<D> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Journal(segment {:016x}, end {})", self.sequence, self.end)
+    }
+}
+
+/// A segment as found.
+struct Segment {
+    sequence: u64,
+    name: String,
+    length: u64,
+}
+
+impl<D: Disk> Journal<D> {
+    /// Opens the log of a directory, or makes a new one if the directory is empty, and returns all that is in it.
+    ///
+    /// # Errors
+    /// [`Fault`] if the directory is not ours, newer, or damaged: then nothing has been changed. Also for any error of
+    /// the disk.
+    pub fn open(disk: D, options: &Options) -> Result<(Self, Recovered), Fault> {
+        assert!(options.segment_bytes >= SEGMENT_BYTES_MIN, "a segment of {} bytes", options.segment_bytes);
+        assert!(options.segment_bytes.is_multiple_of(BLOCK_BYTES as u64), "a segment is a number of blocks");
+        let names = list(&disk)?;
+        if names.iter().any(|name| name == IDENTITY_FILE) {
+            Self::open_existing(disk, options, &names)
+        } else {
+            refuse_unless_empty(&disk, &names)?;
+            Self::make(disk, options, &names)
+        }
+    }
+
+    fn make(disk: D, options: &Options, names: &[String]) -> Result<(Self, Recovered), Fault> {
+        for name in names.iter().filter(|name| classify(name) != FileKind::Ignored) {
+            disk.remove(name).map_err(Fault::io("remove", name))?;
+        }
+        let identity = options.new_identity;
+        let chore = Chore::prepare(&identity, 1, options.segment_bytes, None);
+        let file = chore.prepare_now(&disk)?;
+        // The identity comes last: a directory that has one has a log.
+        write_identity(&disk, &identity)?;
+        let journal = Self {
+            place: Place::new(identity.directory, 1),
+            disk,
+            identity,
+            segment_bytes: options.segment_bytes,
+            file,
+            sequence: 1,
+            bytes: options.segment_bytes,
+            end: RECORDS_START,
+            synced: RECORDS_START,
+            told: RECORDS_START,
+            number: 1,
+            buffer: BlockBuffer::new(64 << 10),
+            groups: BTreeMap::new(),
+            full: VecDeque::new(),
+            successor: Successor::None,
+            recycled: Vec::new(),
+            doomed: Vec::new(),
+            is_chore_out: false,
+        };
+        let recovered = Recovered {
+            identity,
+            is_new: true,
+            was_stopped_cleanly: true,
+            groups: BTreeMap::new(),
+            log_bytes: 0,
+            notes: Vec::new(),
+        };
+        Ok((journal, recovered))
+    }
+
+    fn open_existing(disk: D, options: &Options, names: &[String]) -> Result<(Self, Recovered), Fault> {
+        let identity = read_identity(&disk)?;
+        let (mut segments, mut leftovers) = find_chain(&disk, names)?;
+        let mut notes = Vec::new();
+        let mut replay = Replay::default();
+        let mut full = VecDeque::new();
+
+        // Read segment after segment until one says that the log ends there.
+        let mut position = 0;
+        let (stop, current) = loop {
+            let segment = &segments[position];
+            let place = Place::new(identity.directory, segment.sequence);
+            let bytes = read_whole(&disk, segment)?;
+            check_segment_header(&segment.name, &bytes, identity.directory, segment.sequence, segment.length)?;
+            let stop = replay.read_segment(&segment.name, place, &bytes)?;
+            let is_ended = stop.last == Some(RecordKind::End);
+            let next = match segments.get(position + 1) {
+                None => Next::Absent,
+                Some(_) if is_ended => Next::Unwritten,
+                Some(next) => look_ahead(&disk, &identity, next)?,
+            };
+            if position == 0 && stop.last.is_none() && segment.sequence > 1 {
+                let why = format!("{} holds nothing, so the log before it is not whole", segment.name);
+                return Err(Fault::Missing { file: segment_file(segment.sequence - 1), why });
+            }
+            let (letter, verdict) = judge(is_ended, next, stop.behind);
+            match verdict {
+                Verdict::GoesOn => {
+                    full.push_back(FullSegment {
+                        sequence: segment.sequence,
+                        bytes: segment.length,
+                        used_bytes: stop.end,
+                        last_indexes: replay.groups.iter().map(|(group, state)| (*group, state.last_index)).collect(),
+                    });
+                    position += 1;
+                    // A prepared segment that was never written to may be anything: it is made again.
+                    let next = &segments[position];
+                    if !is_prepared_well(&disk, &identity, next)? {
+                        notes.push(format!("{} was not fit for use and has been made anew", next.name));
+                        let bytes = next.length.max(options.segment_bytes).next_multiple_of(BLOCK_BYTES as u64);
+                        Chore::prepare(&identity, next.sequence, bytes, None).prepare_now(&disk)?;
+                        segments[position].length = bytes;
+                    }
+                }
+                Verdict::NextMissing => {
+                    let why = format!("{} says at offset {} that the log goes on there", segment.name, stop.end);
+                    return Err(Fault::Missing { file: segment_file(segment.sequence + 1), why });
+                }
+                Verdict::Damaged => {
+                    let what = format!("a record that had been synced does not verify, or is missing (case {letter})");
+                    return Err(Fault::damaged(&segment.name, stop.end, what));
+                }
+                Verdict::EndsAfterCut => {
+                    notes.push(format!(
+                        "{} ends at offset {}: what follows had not been synced and is cut off",
+                        segment.name, stop.end
+                    ));
+                    break (stop, bytes);
+                }
+                Verdict::Ends => break (stop, bytes),
+            }
+        };
+        for (group, state) in &replay.groups {
+            state.check().map_err(|what| Fault::Missing {
+                file: segment_file(segments[0].sequence.saturating_sub(1)),
+                why: format!("of group {group}, {what}"),
+            })?;
+            if let Some(mark) = &state.found.checkpoint {
+                let file = checkpoint_file(*group, mark.index);
+                if !names.contains(&file) {
+                    let why = format!("the log counts on this checkpoint of group {group}");
+                    return Err(Fault::Missing { file, why });
+                }
+            }
+        }
+
+        // From here on the directory is put in order; everything found makes sense.
+        let was_stopped_cleanly = stop.last == Some(RecordKind::Stop) || (stop.last.is_none() && full.is_empty());
+        let sequence = segments[position].sequence;
+        let segment_length = segments[position].length;
+        let file = disk.open(&segments[position].name).map_err(Fault::io("open", &segments[position].name))?;
+        let block_start = stop.end as usize / BLOCK_BYTES * BLOCK_BYTES;
+        let mut buffer = BlockBuffer::new(64 << 10);
+        buffer.push(&current[block_start..stop.end as usize]);
+        wipe(&disk, &file, &segments[position].name, &current, stop.end, stop.behind != Behind::Nothing, &mut buffer)?;
+        // What was read may have been in the page cache only: it is acted upon from now on, so it must be safe. The
+        // segment before counts too: the process may have ended between writing its `End` and syncing it.
+        if position > 0 {
+            let name = &segments[position - 1].name;
+            let previous = disk.open(name).map_err(Fault::io("open", name))?;
+            disk.sync(&previous).map_err(Fault::io("sync", name))?;
+        }
+        disk.sync(&file).map_err(Fault::io("sync", &segments[position].name))?;
+        disk.sync_directory().map_err(Fault::io("sync", DIRECTORY))?;
+
+        let successor = match segments.get(position + 1) {
+            Some(next) if is_prepared_well(&disk, &identity, next)? => Successor::Ready {
+                file: disk.open(&next.name).map_err(Fault::io("open", &next.name))?,
+                bytes: next.length,
+            },
+            Some(next) => {
+                leftovers.push(next.name.clone());
+                Successor::None
+            }
+            None => Successor::None,
+        };
+        leftovers.extend(segments.iter().skip(position + 2).map(|segment| segment.name.clone()));
+        leftovers.extend(names.iter().filter(|name| is_stale_checkpoint(name, &replay)).cloned());
+        for name in &leftovers {
+            notes.push(format!("{name} was left over and has been removed"));
+            disk.remove(name).map_err(Fault::io("remove", name))?;
+        }
+
+        let groups = replay.groups.iter().map(|(group, state)| (*group, Standing::of(state))).collect();
+        let journal = Self {
+            place: Place::new(identity.directory, sequence),
+            disk,
+            identity,
+            segment_bytes: options.segment_bytes,
+            file,
+            sequence,
+            bytes: segment_length,
+            end: stop.end,
+            synced: stop.end,
+            told: RECORDS_START,
+            number: replay.number.unwrap_or(1),
+            buffer,
+            groups,
+            full,
+            successor,
+            recycled: Vec::new(),
+            doomed: Vec::new(),
+            is_chore_out: false,
+        };
+        let recovered = Recovered {
+            identity,
+            is_new: false,
+            was_stopped_cleanly,
+            log_bytes: replay.log_bytes,
+            groups: replay.groups.into_iter().map(|(group, state)| (group, state.found)).collect(),
+            notes,
+        };
+        Ok((journal, recovered))
+    }
+
+    /// Writes appends as one record: after a crash all of them are found or none. Not yet durable: see
+    /// [`sync`](Self::sync).
+    ///
+    /// # Errors
+    /// [`Fault::Full`] if there is no room: nothing has been written, and the call may be made again.
+    ///
+    /// # Panics
+    /// If entries leave a gap in their group's log, or reach below its checkpoint.
+    pub fn append(&mut self, appends: &[Append]) -> Result<(), Fault> {
+        self.write_appends(appends, false)
+    }
+
+    /// As [`append`](Self::append), and everything written so far is durable on return: cheaper than the two calls.
+    ///
+    /// # Errors
+    /// As [`append`](Self::append).
+    ///
+    /// # Panics
+    /// As [`append`](Self::append).
+    pub fn append_durably(&mut self, appends: &[Append]) -> Result<(), Fault> {
+        self.write_appends(appends, true)
+    }
+
+    /// Makes everything written so far durable.
+    ///
+    /// # Errors
+    /// Any error here means that what is on disk is unknown.
+    pub fn sync(&mut self) -> Result<(), Fault> {
+        if self.synced < self.end {
+            self.disk.sync(&self.file).map_err(Fault::io("sync", self.file_name()))?;
+            self.synced = self.end;
+        }
+        Ok(())
+    }
+
+    /// Tells in the log itself how far it has been synced, so that later damage to the last record is not taken for a
+    /// write cut short. To be called when the log has come to rest. Not durable by itself, nor need it be.
+    ///
+    /// # Errors
+    /// Any error of the disk.
+    pub fn seal(&mut self) -> Result<(), Fault> {
+        if self.is_sealed() || self.end + RECORD_HEADER_BYTES as u64 + TAIL_BYTES > self.bytes {
+            return Ok(());
+        }
+        self.write_small(RecordKind::Seal, false)
+    }
+
+    /// True if a record tells how far the log has been synced, or nothing has been synced since.
+    pub fn is_sealed(&self) -> bool {
+        self.told == self.synced || self.synced == RECORDS_START
+    }
+
+    /// Makes everything durable and notes that the process stopped in good order, if there is room for the note. No
+    /// chore may be out.
+    ///
+    /// # Errors
+    /// Any error of the disk.
+    pub fn stop(mut self) -> Result<D, Fault> {
+        self.sync()?;
+        match self.make_room(0) {
+            Ok(()) => self.write_small(RecordKind::Stop, true)?,
+            // The log is whole without the note.
+            Err(fault) if fault.is_full() => {}
+            Err(fault) => return Err(fault),
+        }
+        Ok(self.disk)
+    }
+
+    /// Notes durably that a checkpoint counts: its file is complete, synced and has its name. Entries up to its index
+    /// are no longer needed, and neither is the group's previous checkpoint. A mark beyond the end of the group's log
+    /// replaces the log (a checkpoint that came from a leader).
+    ///
+    /// # Errors
+    /// As [`append`](Self::append).
+    pub fn checkpointed(&mut self, group: u32, mark: CheckpointMark) -> Result<(), Fault> {
+        self.install(group, mark, None)
+    }
+
+    /// As [`checkpointed`](Self::checkpointed), with a new hard state in the same record.
+    ///
+    /// # Errors
+    /// As [`append`](Self::append).
+    pub fn install(&mut self, group: u32, mark: CheckpointMark, hard_state: Option<HardState>) -> Result<(), Fault> {
+        let mut body = Vec::new();
+        if let Some(hard_state) = &hard_state {
+            frame::encode_hard_state(group, hard_state, &mut body);
+        }
+        frame::encode_mark(group, &mark, &mut body);
+        self.make_room(body.len() as u64)?;
+        let start = self.begin_record(&self.restatement(), body.len());
+        self.buffer.push(&body);
+        self.finish_record(start, true)?;
+
+        let standing = self.groups.entry(group).or_default();
+        standing.last_index = standing.last_index.max(mark.index);
+        if let Some(hard_state) = hard_state {
+            standing.hard_state = hard_state;
+        }
+        standing.hard_state.commit = standing.hard_state.commit.max(mark.index);
+        if let Some(old) = standing.mark.replace(mark)
+            && Some(old.index) != standing.mark.as_ref().map(|mark| mark.index)
+        {
+            self.doomed.push(checkpoint_file(group, old.index));
+        }
+        self.free_segments();
+        Ok(())
+    }
+
+    /// Work for the background: preparing the next segment, removing files. At most one chore is out at a time; it is
+    /// handed back with [`chore_done`](Self::chore_done) after [`Chore::run`].
+    pub fn chore(&mut self) -> Option<Chore> {
+        if self.is_chore_out {
+            return None;
+        }
+        let chore = if matches!(self.successor, Successor::None) {
+            let recycle = self.recycled.pop();
+            Chore::prepare(&self.identity, self.sequence + 1, self.segment_bytes, recycle)
+        } else {
+            while self.recycled.len() > RECYCLED_MAX {
+                self.doomed.extend(self.recycled.pop().map(segment_file));
+            }
+            if self.doomed.is_empty() {
+                return None;
+            }
+            Chore::remove(std::mem::take(&mut self.doomed))
+        };
+        self.is_chore_out = true;
+        Some(chore)
+    }
+
+    /// Takes back a chore and how it went. A chore that failed for lack of room is wanted again by the next call of
+    /// [`chore`](Self::chore).
+    ///
+    /// # Errors
+    /// The chore's own fault.
+    pub fn chore_done(&mut self, chore: Chore, result: Result<(), Fault>) -> Result<(), Fault> {
+        self.is_chore_out = false;
+        result?;
+        if let Some((sequence, bytes)) = chore.prepared() {
+            assert_eq!(sequence, self.sequence + 1, "a segment was prepared for another time");
+            let name = segment_file(sequence);
+            let file = self.disk.open(&name).map_err(Fault::io("open", &name))?;
+            self.successor = Successor::Ready { file, bytes };
+        }
+        Ok(())
+    }
+
+    /// Does all chores at once.
+    ///
+    /// # Errors
+    /// [`Fault::Full`] if there is no room for the next segment; any error of the disk.
+    pub fn prepare_spare(&mut self) -> Result<(), Fault> {
+        while let Some(chore) = self.chore() {
+            let result = chore.run(&self.disk);
+            self.chore_done(chore, result)?;
+        }
+        Ok(())
+    }
+
+    /// True if appends with such a weight (see [`Append::weight_bytes`]) can be written without making a segment first.
+    /// If not, and a chore is out, it has to be waited for before the call.
+    pub fn fits(&self, weight_bytes: u64) -> bool {
+        let bytes = weight_bytes + RECORD_HEADER_BYTES as u64 + TAIL_BYTES;
+        let successor_bytes = match &self.successor {
+            Successor::Ready { bytes, .. } => *bytes,
+            Successor::None => 0,
+        };
+        self.end + bytes <= self.bytes || RECORDS_START + bytes + self.standing_bytes_max() <= successor_bytes
+    }
+
+    /// Prewritten bytes left. What is admitted beyond them may find the disk full.
+    pub fn room_bytes(&self) -> u64 {
+        let successor = match &self.successor {
+            Successor::Ready { bytes, .. } => bytes - RECORDS_START - TAIL_BYTES,
+            Successor::None => 0,
+        };
+        self.bytes.saturating_sub(self.end + TAIL_BYTES) + successor
+    }
+
+    /// True if the next segment is prepared.
+    pub fn is_spare_ready(&self) -> bool {
+        matches!(self.successor, Successor::Ready { .. })
+    }
+
+    /// Sequence of the segment being written.
+    pub fn segment_sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Bytes of log that a restart would have to read.
+    pub fn log_bytes(&self) -> u64 {
+        self.full.iter().map(|segment| segment.used_bytes).sum::<u64>() + self.end
+    }
+
+    /// Index of the group's last entry, or of its checkpoint; 0 if there is neither.
+    pub fn last_index(&self, group: u32) -> u64 {
+        self.groups.get(&group).map_or(0, |standing| standing.last_index)
+    }
+
+    /// The group whose lack of a newer checkpoint keeps the oldest segment from being freed: the one to write a
+    /// checkpoint of first.
+    pub fn pinning_group(&self) -> Option<u32> {
+        let oldest = self.full.front()?;
+        oldest.last_indexes.iter().find(|(group, last_index)| self.mark_index(*group) < *last_index).map(|pin| pin.0)
+    }
+
+    /// The directory's identity.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The disk.
+    pub fn disk(&self) -> &D {
+        &self.disk
+    }
+
+    fn file_name(&self) -> String {
+        segment_file(self.sequence)
+    }
+
+    fn mark_index(&self, group: u32) -> u64 {
+        self.groups.get(&group).and_then(|standing| standing.mark.as_ref()).map_or(0, |mark| mark.index)
+    }
+
+    fn write_appends(&mut self, appends: &[Append], is_durable: bool) -> Result<(), Fault> {
+        let body_bytes: usize = appends.iter().map(frame::append_bytes).sum();
+        self.make_room(body_bytes as u64)?;
+        // What is restated is the state before this record, so it is taken before the appends are noted.
+        let standing = self.restatement();
+        for append in appends {
+            self.note(append);
+        }
+        if body_bytes as u64 > WHOLE_BODY_BYTES_MAX {
+            self.write_huge(&standing, appends)?;
+            return if is_durable { self.sync() } else { Ok(()) };
+        }
+        let start = self.begin_record(&standing, body_bytes);
+        for append in appends {
+            frame::encode_append(append, &mut self.buffer);
+        }
+        self.finish_record(start, is_durable)
+    }
+
+    /// Checks an append against what its group's log is, and keeps what will have to be restated.
+    fn note(&mut self, append: &Append) {
+        if append.is_empty() {
+            return;
+        }
+        let standing = self.groups.entry(append.group).or_default();
+        if let Some(first) = append.entries.first() {
+            let mark_index = standing.mark.as_ref().map_or(0, |mark| mark.index);
+            assert!(first.index > mark_index, "entry {} is below checkpoint {mark_index}", first.index);
+            assert!(
+                first.index <= standing.last_index + 1,
+                "entry {} after entry {} of group {}",
+                first.index,
+                standing.last_index,
+                append.group
+            );
+            let mut index = first.index;
+            for entry in &append.entries {
+                assert_eq!(entry.index, index, "a gap within an append of group {}", append.group);
+                index += 1;
+            }
+            standing.last_index = index - 1;
+        }
+        if let Some(hard_state) = append.hard_state {
+            standing.hard_state = hard_state;
+        }
+        if let Some(membership) = &append.membership {
+            standing.membership = Some(membership.clone());
+        }
+    }
+
+    /// Makes sure that a record with such a body fits the current segment, going to the next one if need be.
+    fn make_room(&mut self, body_bytes: u64) -> Result<(), Fault> {
+        // The first record of a segment restates all groups, so the bound counts that in from the start.
+        let needed = record_bytes(body_bytes + self.standing_bytes_max()) + TAIL_BYTES;
+        let is_fresh = self.end == RECORDS_START;
+        if self.end + record_bytes(body_bytes) + TAIL_BYTES + if is_fresh { self.standing_bytes_max() } else { 0 }
+            <= self.bytes
+        {
+            return Ok(());
+        }
+        assert!(!self.is_chore_out, "the host waits for a chore before it writes what may need it");
+        let is_fit = matches!(&self.successor, Successor::Ready { bytes, .. } if RECORDS_START + needed <= *bytes);
+        if !is_fit {
+            let bytes = self.segment_bytes.max((RECORDS_START + needed).next_multiple_of(BLOCK_BYTES as u64));
+            let sequence = self.sequence + 1;
+            let recycle = if bytes == self.segment_bytes { self.recycled.pop() } else { None };
+            if matches!(self.successor, Successor::Ready { .. }) {
+                // It is too small for this record. It may not stand beside its replacement.
+                self.successor = Successor::None;
+                let name = segment_file(sequence);
+                self.disk.remove(&name).map_err(Fault::io("remove", &name))?;
+            }
+            let file = Chore::prepare(&self.identity, sequence, bytes, recycle).prepare_now(&self.disk)?;
+            self.successor = Successor::Ready { file, bytes };
+        }
+        self.roll()
+    }
+
+    /// Ends the current segment and goes to the prepared one.
+    fn roll(&mut self) -> Result<(), Fault> {
+        // Nothing of the next segment may be on disk before all of this one is: a hole between them would look like
+        // damage.
+        self.write_small(RecordKind::End, true)?;
+        let Successor::Ready { file, bytes } = std::mem::replace(&mut self.successor, Successor::None) else {
+            unreachable!("a segment is only left for one that is ready");
+        };
+        self.full.push_back(FullSegment {
+            sequence: self.sequence,
+            bytes: self.bytes,
+            used_bytes: self.end,
+            last_indexes: self.groups.iter().map(|(group, standing)| (*group, standing.last_index)).collect(),
+        });
+        self.sequence += 1;
+        self.place = Place::new(self.identity.directory, self.sequence);
+        self.file = file;
+        self.bytes = bytes;
+        self.end = RECORDS_START;
+        self.synced = RECORDS_START;
+        self.told = RECORDS_START;
+        self.buffer.clear();
+        self.free_segments();
+        Ok(())
+    }
+
+    fn free_segments(&mut self) {
+        while let Some(oldest) = self.full.front() {
+            if oldest.last_indexes.iter().any(|(group, last_index)| self.mark_index(*group) < *last_index) {
+                break;
+            }
+            let oldest = self.full.pop_front().expect("it was looked at");
+            if oldest.bytes == self.segment_bytes {
+                self.recycled.push(oldest.sequence);
+            } else {
+                self.doomed.push(segment_file(oldest.sequence));
+            }
+        }
+    }
+
+    /// Upper bound of what restating all groups takes.
+    fn standing_bytes_max(&self) -> u64 {
+        // Per group: three fixed frames and two memberships, of at most some dozens of nodes.
+        self.groups.len() as u64 * 4096
+    }
+
+    /// What the next record begins with: if it is the first of its segment, all that is known of the groups.
+    fn restatement(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        if self.end != RECORDS_START {
+            return out;
+        }
+        for (group, standing) in &self.groups {
+            frame::encode_standing(*group, standing.last_index, &mut out);
+            frame::encode_hard_state(*group, &standing.hard_state, &mut out);
+            if let Some(membership) = &standing.membership {
+                frame::encode_membership(*group, membership, &mut out);
+            }
+            if let Some(mark) = &standing.mark {
+                frame::encode_mark(*group, mark, &mut out);
+            }
+        }
+        assert!(out.len() as u64 <= self.standing_bytes_max(), "a membership of very many nodes");
+        out
+    }
+
+    fn begin_record(&mut self, standing: &[u8], body_bytes: usize) -> usize {
+        let start = self.buffer.length();
+        self.buffer.reserve(RECORD_HEADER_BYTES + standing.len() + body_bytes + 8);
+        self.buffer.extend(RECORD_HEADER_BYTES);
+        self.buffer.push(standing);
+        start
+    }
+
+    fn finish_record(&mut self, start: usize, is_durable: bool) -> Result<(), Fault> {
+        let body_start = start + RECORD_HEADER_BYTES;
+        let body = self.buffer.tail(body_start);
+        let header = self.header(RecordKind::Batch, body.len() as u64, crc32c::crc32c(body));
+        self.put_header(start, &header);
+        self.write_buffer(&header, is_durable)
+    }
+
+    fn header(&self, kind: RecordKind, body_bytes: u64, body_check: u32) -> RecordHeader {
+        let body_bytes = u32::try_from(body_bytes).expect("bounded by the largest record");
+        RecordHeader { kind, body_bytes, body_check, number: self.number, synced: self.synced }
+    }
+
+    fn put_header(&mut self, start: usize, header: &RecordHeader) {
+        let place = self.place;
+        let offset = self.end;
+        place.encode(offset, header, &mut self.buffer.tail_mut(start)[..RECORD_HEADER_BYTES]);
+    }
+
+    /// A record without a body.
+    fn write_small(&mut self, kind: RecordKind, is_durable: bool) -> Result<(), Fault> {
+        let start = self.buffer.length();
+        self.buffer.reserve(RECORD_HEADER_BYTES);
+        self.buffer.extend(RECORD_HEADER_BYTES);
+        let header = self.header(kind, 0, 0);
+        self.put_header(start, &header);
+        self.write_buffer(&header, is_durable)
+    }
+
+    /// Writes out the one record that was put into the buffer.
+    fn write_buffer(&mut self, header: &RecordHeader, is_durable: bool) -> Result<(), Fault> {
+        let bytes = record_bytes(header.body_bytes.into());
+        let block_start = self.end / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+        let end = self.end + bytes;
+        assert!(end <= self.bytes, "a record beyond the segment's end");
+        let padding = (end - block_start) as usize - self.buffer.length();
+        self.buffer.extend(padding).fill(0);
+        let blocks = self.buffer.blocks();
+        if is_durable && self.synced == self.end {
+            self.disk.write_at_durably(&self.file, block_start, blocks)
+        } else {
+            self.disk.write_at(&self.file, block_start, blocks)
+        }
+        .map_err(Fault::io("write to", segment_file(self.sequence)))?;
+        if is_durable && self.synced != self.end {
+            self.disk.sync(&self.file).map_err(Fault::io("sync", segment_file(self.sequence)))?;
+        }
+        self.buffer.keep_partial_block();
+        self.told = header.synced;
+        self.number += 1;
+        self.end = end;
+        if is_durable {
+            self.synced = end;
+        }
+        Ok(())
+    }
+
+    /// One record with a body too large to be gathered as a whole. Its checksum is taken first, so that the data is
+    /// passed over twice and copied once.
+    fn write_huge(&mut self, standing: &[u8], appends: &[Append]) -> Result<(), Fault> {
+        let mut check = Checksum::default();
+        check.put(standing);
+        for append in appends {
+            frame::encode_append(append, &mut check);
+        }
+        let header = self.header(RecordKind::Batch, check.length, check.value);
+        let block_start = self.end / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+        let start = self.buffer.length();
+        self.buffer.reserve(PIECE_BYTES);
+        self.buffer.extend(RECORD_HEADER_BYTES);
+        self.put_header(start, &header);
+        let end = self.end + record_bytes(check.length);
+        assert!(end <= self.bytes, "a record beyond the segment's end");
+        let mut pieces = Pieces {
+            disk: &self.disk,
+            file: &self.file,
+            offset: block_start,
+            buffer: &mut self.buffer,
+            result: Ok(()),
+        };
+        pieces.put(standing);
+        for append in appends {
+            frame::encode_append(append, &mut pieces);
+        }
+        pieces.put(&[0; 8][..(end - self.end) as usize - RECORD_HEADER_BYTES - check.length as usize]);
+        pieces.flush();
+        pieces.result.map_err(Fault::io("write to", segment_file(self.sequence)))?;
+        self.told = header.synced;
+        self.number += 1;
+        self.end = end;
+        Ok(())
+    }
+}
+
+/// Takes a checksum of what is written to it.
+#[derive(Default)]
+struct Checksum {
+    value: u32,
+    length: u64,
+}
+
+impl Sink for Checksum {
+    fn put(&mut self, bytes: &[u8]) {
+        self.value = crc32c::crc32c_append(self.value, bytes);
+        self.length += bytes.len() as u64;
+    }
+}
+
+/// Writes what is written to it, a piece at a time.
+struct Pieces<'a, D: Disk> {
+    disk: &'a D,
+    file: &'a D::File,
+    /// Where the buffer's first byte belongs.
+    offset: u64,
+    buffer: &'a mut BlockBuffer,
+    result: std::io::Result<()>,
+}
+
+impl<D: Disk> Sink for Pieces<'_, D> {
+    fn put(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let room = PIECE_BYTES.saturating_sub(self.buffer.length());
+            let (now, later) = bytes.split_at(bytes.len().min(room));
+            self.buffer.reserve(now.len());
+            self.buffer.push(now);
+            bytes = later;
+            if self.buffer.length() >= PIECE_BYTES {
+                self.flush();
+            }
+        }
+    }
+}
+
+impl<D: Disk> Pieces<'_, D> {
+    fn flush(&mut self) {
+        if self.result.is_ok() {
+            self.result = self.disk.write_at(self.file, self.offset, self.buffer.blocks());
+        }
+        self.offset += self.buffer.keep_partial_block() as u64;
+    }
+}
+
+impl Standing {
+    fn of(state: &crate::recovery::ReplayedGroup) -> Self {
+        Self {
+            hard_state: state.found.hard_state,
+            membership: state.found.membership.clone(),
+            mark: state.found.checkpoint.clone(),
+            last_index: state.last_index,
+        }
+    }
+}
+
+fn list<D: Disk>(disk: &D) -> Result<Vec<String>, Fault> {
+    let mut names = disk.list().map_err(Fault::io("list", DIRECTORY))?;
+    names.sort_unstable();
+    Ok(names)
+}
+
+fn read_up_to<D: Disk>(disk: &D, name: &str, bytes_max: usize) -> Result<Vec<u8>, Fault> {
+    let file = disk.open(name).map_err(Fault::io("open", name))?;
+    let length = disk.length(&file).map_err(Fault::io("measure", name))?;
+    let mut bytes = vec![0; usize::try_from(length).unwrap_or(usize::MAX).min(bytes_max)];
+    let count = disk.read_at(&file, 0, &mut bytes).map_err(Fault::io("read", name))?;
+    bytes.truncate(count);
+    Ok(bytes)
+}
+
+fn read_identity<D: Disk>(disk: &D) -> Result<Identity, Fault> {
+    Identity::decode(&read_up_to(disk, IDENTITY_FILE, BLOCK_BYTES)?)
+}
+
+fn write_identity<D: Disk>(disk: &D, identity: &Identity) -> Result<(), Fault> {
+    let text = identity.encode();
+    let mut buffer = BlockBuffer::new(BLOCK_BYTES);
+    buffer.push(text.as_bytes());
+    let file = disk.create(IDENTITY_FILE_NEW, 0).map_err(Fault::io("make", IDENTITY_FILE_NEW))?;
+    disk.write_at(&file, 0, buffer.tail(0)).map_err(Fault::io("write to", IDENTITY_FILE_NEW))?;
+    disk.sync(&file).map_err(Fault::io("sync", IDENTITY_FILE_NEW))?;
+    disk.rename(IDENTITY_FILE_NEW, IDENTITY_FILE).map_err(Fault::io("rename", IDENTITY_FILE_NEW))?;
+    disk.sync_directory().map_err(Fault::io("sync", DIRECTORY))
+}
+
+/// A directory without an identity must be empty, or be what a crash left while one was being made.
+fn refuse_unless_empty<D: Disk>(disk: &D, names: &[String]) -> Result<(), Fault> {
+    let identity_missing = |name: &str| Fault::Missing {
+        file: IDENTITY_FILE.into(),
+        why: format!("the directory holds {name}, so it was a data directory of Holdfast"),
+    };
+    for name in names {
+        match classify(name) {
+            FileKind::Ignored | FileKind::Unfinished => {}
+            FileKind::Segment { sequence: 1 } => {
+                let start = read_up_to(disk, name, 2 * BLOCK_BYTES)?;
+                let is_written =
+                    directory_of_segment(&start).is_some_and(|directory| is_written(Place::new(directory, 1), &start));
+                if is_written {
+                    return Err(identity_missing(name));
+                }
+            }
+            FileKind::Segment { .. } | FileKind::Checkpoint { .. } => return Err(identity_missing(name)),
+            FileKind::Identity | FileKind::Unknown => return Err(Fault::Foreign { file: name.clone() }),
+        }
+    }
+    Ok(())
+}
+
+/// True if the first record's header verifies. `start` is the beginning of the segment.
+fn is_written(place: Place, start: &[u8]) -> bool {
+    place.decode_header(start, RECORDS_START as usize).is_some()
+}
+
+/// The newest run of segments without a gap, and older ones, which are left over: segments are freed oldest first, and a
+/// crash may have brought some of them back.
+fn find_chain<D: Disk>(disk: &D, names: &[String]) -> Result<(Vec<Segment>, Vec<String>), Fault> {
+    let mut segments: Vec<Segment> = Vec::new();
+    let mut leftovers = Vec::new();
+    for name in names {
+        match classify(name) {
+            FileKind::Segment { sequence } => {
+                if segments.last().is_some_and(|last| last.sequence + 1 != sequence) {
+                    leftovers.extend(segments.drain(..).map(|segment| segment.name));
+                }
+                let file = disk.open(name).map_err(Fault::io("open", name))?;
+                let length = disk.length(&file).map_err(Fault::io("measure", name))?;
+                segments.push(Segment { sequence, name: name.clone(), length });
+            }
+            FileKind::Unfinished => leftovers.push(name.clone()),
+            _ => {}
+        }
+    }
+    if segments.is_empty() {
+        let why = "the directory has an identity and no log".into();
+        return Err(Fault::Missing { file: segment_file(1), why });
+    }
+    Ok((segments, leftovers))
+}
+
+fn read_whole<D: Disk>(disk: &D, segment: &Segment) -> Result<Bytes, Fault> {
+    let file = disk.open(&segment.name).map_err(Fault::io("open", &segment.name))?;
+    let length = usize::try_from(segment.length).expect("a file fits the address space");
+    let mut bytes = vec![0; length];
+    let count = disk.read_at(&file, 0, &mut bytes).map_err(Fault::io("read", &segment.name))?;
+    bytes.truncate(count);
+    Ok(Bytes::from(bytes))
+}
+
+/// Looks whether a segment behind the one being read has been written to.
+fn look_ahead<D: Disk>(disk: &D, identity: &Identity, next: &Segment) -> Result<Next, Fault> {
+    let start = read_up_to(disk, &next.name, 2 * BLOCK_BYTES)?;
+    let is_written = is_written(Place::new(identity.directory, next.sequence), &start);
+    Ok(if is_written { Next::Written } else { Next::Unwritten })
+}
+
+/// True unless the segment is unwritten and its header or size is wrong.
+fn is_prepared_well<D: Disk>(disk: &D, identity: &Identity, next: &Segment) -> Result<bool, Fault> {
+    let start = read_up_to(disk, &next.name, 2 * BLOCK_BYTES)?;
+    if is_written(Place::new(identity.directory, next.sequence), &start) {
+        return Ok(true);
+    }
+    Ok(check_segment_header(&next.name, &start, identity.directory, next.sequence, next.length).is_ok())
+}
+
+fn is_stale_checkpoint(name: &str, replay: &Replay) -> bool {
+    let FileKind::Checkpoint { group, index } = classify(name) else { return false };
+    let marked = replay.groups.get(&group).and_then(|state| state.found.checkpoint.as_ref());
+    marked.is_none_or(|mark| mark.index != index)
+}
+
+/// Overwrites what is behind the end of the log with zeros, so that no header left there can ever pass for one of a
+/// record written later. The buffer holds the bytes of the end's block that stay.
+fn wipe<D: Disk>(
+    disk: &D,
+    file: &D::File,
+    name: &str,
+    segment: &[u8],
+    end: u64,
+    is_all: bool,
+    buffer: &mut BlockBuffer,
+) -> Result<(), Fault> {
+    let block_start = end / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
+    let first_blocks = &segment[end as usize..segment.len().min(block_start as usize + 2 * BLOCK_BYTES)];
+    if !is_all && first_blocks.iter().all(|byte| *byte == 0) {
+        return Ok(());
+    }
+    let limit = if is_all { segment.len() as u64 } else { end + first_blocks.len() as u64 };
+    // The end's own block first, then large pieces.
+    let kept = buffer.tail(0).to_vec();
+    disk.write_at(file, block_start, buffer.blocks()).map_err(Fault::io("write to", name))?;
+    buffer.clear();
+    let mut offset = block_start + BLOCK_BYTES as u64;
+    while offset < limit {
+        let count = usize::try_from(limit - offset).unwrap_or(usize::MAX).min(PIECE_BYTES);
+        buffer.clear();
+        buffer.reserve(count);
+        buffer.extend(count).fill(0);
+        disk.write_at(file, offset, buffer.blocks()).map_err(Fault::io("write to", name))?;
+        offset += count as u64;
+    }
+    buffer.clear();
+    buffer.push(&kept);
+    Ok(())
+}

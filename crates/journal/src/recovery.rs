@@ -1,0 +1,258 @@
+//! What to make of a log after a crash.
+//!
+//! A segment is read from its start. It stops where no record verifies, and then the question is what that means:
+//! nothing was written there yet, or something was and is lost. If what is lost had been synced, somebody may have been
+//! promised it, and the process must stop and say so. If it had not, nobody has, and it is cut off.
+//!
+//! Three things are looked at:
+//!
+//! * whether the last record is an `End`, which is synced before the next segment is first written to;
+//! * whether the next segment is there, and has been written to;
+//! * what headers verify behind the stop. Checksums cover directory, segment and offset, so old bytes of a recycled file
+//!   never do. Every header tells up to where the segment had been synced when it was made.
+//!
+//! | letter | `End` | next segment | headers behind the stop    | verdict |
+//! |--------|-------|--------------|----------------------------|---------|
+//! | A      | yes   | there        | (nothing follows an `End`) | the log goes on in the next segment |
+//! | B      | yes   | absent       | (nothing follows an `End`) | a segment is missing: stop |
+//! | C      | no    | written to   | any                        | synced records are lost: stop |
+//! | D      | no    | not written  | one says: synced beyond    | synced records are lost: stop |
+//! | E      | no    | not written  | some, none says so         | the log ends here; a tail that was never synced is cut |
+//! | F      | no    | not written  | none                       | the log ends here |
+//!
+//! What cannot be known: whether the very last record of F was half written or turned bad later. To make that rare, an
+//! idle journal writes a `Seal`, whose header says that all before it is synced: see [`crate::Journal::seal`].
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use crate::fault::Fault;
+use crate::frame::{self, Frame};
+use crate::record::{Place, RECORD_HEADER_BYTES, RECORDS_START, RecordKind, record_bytes};
+use crate::types::RecoveredGroup;
+
+/// What verifies behind the place where a segment stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Behind {
+    /// Nothing.
+    Nothing,
+    /// Headers that do not claim that what is lost had been synced.
+    Unsynced,
+    /// A header that does.
+    Synced,
+}
+
+/// The next segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// There is none.
+    Absent,
+    /// Prepared, and not yet used.
+    Unwritten,
+    /// It holds records.
+    Written,
+}
+
+/// A row of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// A.
+    GoesOn,
+    /// B.
+    NextMissing,
+    /// C and D.
+    Damaged,
+    /// E.
+    EndsAfterCut,
+    /// F.
+    Ends,
+}
+
+/// The table. Returns the letter and what it means.
+pub fn judge(is_ended: bool, next: Next, behind: Behind) -> (char, Verdict) {
+    match (is_ended, next, behind) {
+        (true, Next::Unwritten | Next::Written, _) => ('A', Verdict::GoesOn),
+        (true, Next::Absent, _) => ('B', Verdict::NextMissing),
+        (false, Next::Written, _) => ('C', Verdict::Damaged),
+        (false, Next::Absent | Next::Unwritten, Behind::Synced) => ('D', Verdict::Damaged),
+        (false, Next::Absent | Next::Unwritten, Behind::Unsynced) => ('E', Verdict::EndsAfterCut),
+        (false, Next::Absent | Next::Unwritten, Behind::Nothing) => ('F', Verdict::Ends),
+    }
+}
+
+/// Where reading a segment stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stop {
+    /// Offset behind the last record that verifies.
+    pub end: u64,
+    /// What that record was for; none if there is no record.
+    pub last: Option<RecordKind>,
+    /// What verifies behind it.
+    pub behind: Behind,
+}
+
+/// Looks for record headers behind `end`.
+pub fn look_behind(place: Place, segment: &[u8], end: u64) -> Behind {
+    let mut behind = Behind::Nothing;
+    for offset in (end as usize + 8..segment.len().saturating_sub(RECORD_HEADER_BYTES - 1)).step_by(8) {
+        if let Some(header) = place.decode_header(segment, offset) {
+            if header.synced > end {
+                return Behind::Synced;
+            }
+            behind = Behind::Unsynced;
+        }
+    }
+    behind
+}
+
+/// One group while the log is read.
+#[derive(Debug, Default)]
+pub struct ReplayedGroup {
+    /// As it will be handed out.
+    pub found: RecoveredGroup,
+    /// Index of the last entry, whether or not it is still needed.
+    pub last_index: u64,
+}
+
+/// The log, read so far.
+#[derive(Debug, Default)]
+pub struct Replay {
+    /// Groups by number.
+    pub groups: BTreeMap<u32, ReplayedGroup>,
+    /// Number of the next record; none before the first.
+    pub number: Option<u64>,
+    /// Bytes of records read.
+    pub log_bytes: u64,
+}
+
+impl Replay {
+    /// Reads one segment, given whole.
+    ///
+    /// # Errors
+    /// [`Fault::Damaged`] if a record verifies and yet does not make sense.
+    pub fn read_segment(&mut self, file: &str, place: Place, segment: &Bytes) -> Result<Stop, Fault> {
+        let mut offset = RECORDS_START as usize;
+        let mut last = None;
+        while let Some((header, body_end)) = place.decode(segment, offset) {
+            if let Some(number) = self.number
+                && number != header.number
+            {
+                let what = format!("record {} stands where record {number} should be", header.number);
+                return Err(Fault::damaged(file, offset as u64, what));
+            }
+            self.number = Some(header.number + 1);
+            last = Some(header.kind);
+            let mut position = offset + RECORD_HEADER_BYTES;
+            while position < body_end {
+                let malformed = |what: &str| Fault::damaged(file, position as u64, what);
+                let (group, frame, next) = frame::decode(segment, position, body_end)
+                    .ok_or_else(|| malformed("a record holds a frame of no known form"))?;
+                self.groups.entry(group).or_default().take(frame).map_err(|what| malformed(&what))?;
+                position = next;
+            }
+            let bytes = record_bytes(header.body_bytes.into());
+            self.log_bytes += bytes;
+            offset += bytes as usize;
+            if header.kind == RecordKind::End {
+                return Ok(Stop { end: offset as u64, last, behind: Behind::Nothing });
+            }
+        }
+        let end = offset as u64;
+        Ok(Stop { end, last, behind: look_behind(place, segment, end) })
+    }
+}
+
+impl ReplayedGroup {
+    #[inline]
+    fn take(&mut self, frame: Frame) -> Result<(), String> {
+        let found = &mut self.found;
+        match frame {
+            Frame::Entry(entry) => {
+                let mark_index = found.checkpoint.as_ref().map_or(0, |mark| mark.index);
+                if entry.index > self.last_index + 1 || entry.index <= mark_index {
+                    return Err(format!(
+                        "entry {} follows entry {} and checkpoint {mark_index}",
+                        entry.index, self.last_index
+                    ));
+                }
+                if entry.index <= self.last_index {
+                    let keep = found.entries.partition_point(|kept| kept.index < entry.index);
+                    found.entries.truncate(keep);
+                }
+                self.last_index = entry.index;
+                found.entries.push(entry);
+            }
+            Frame::HardState(hard_state) => found.hard_state = hard_state,
+            Frame::Membership(membership) => found.membership = Some(membership),
+            Frame::Mark(mark) => {
+                // A mark beyond the log is a checkpoint that came from a leader: it replaces the log.
+                self.last_index = self.last_index.max(mark.index);
+                let covered = found.entries.partition_point(|entry| entry.index <= mark.index);
+                found.entries.drain(..covered);
+                found.hard_state.commit = found.hard_state.commit.max(mark.index);
+                found.checkpoint = Some(mark);
+            }
+            Frame::Standing { last_index } => {
+                // A group first heard of here has its earlier entries in segments that are gone, so in its checkpoint.
+                let is_first_heard = *found == RecoveredGroup::default() && self.last_index == 0;
+                if !is_first_heard && self.last_index != last_index {
+                    return Err(format!("its log ended at entry {}, not at {last_index}", self.last_index));
+                }
+                self.last_index = last_index;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that the checkpoint and the entries make one whole.
+    pub fn check(&self) -> Result<(), String> {
+        let mark_index = self.found.checkpoint.as_ref().map_or(0, |mark| mark.index);
+        let first_index = self.found.entries.first().map_or(self.last_index + 1, |entry| entry.index);
+        if first_index != mark_index + 1 {
+            return Err(format!("entries {} to {} are in no file", mark_index + 1, first_index - 1));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_a_letter_for_everything_that_can_be_found() {
+        let mut rows = String::new();
+        for is_ended in [true, false] {
+            for next in [Next::Absent, Next::Unwritten, Next::Written] {
+                for behind in [Behind::Nothing, Behind::Unsynced, Behind::Synced] {
+                    let (letter, verdict) = judge(is_ended, next, behind);
+                    rows += &format!("{is_ended:5} {next:?} {behind:?}: {letter} {verdict:?}\n");
+                }
+            }
+        }
+        assert_eq!(
+            rows,
+            "\
+true  Absent Nothing: B NextMissing
+true  Absent Unsynced: B NextMissing
+true  Absent Synced: B NextMissing
+true  Unwritten Nothing: A GoesOn
+true  Unwritten Unsynced: A GoesOn
+true  Unwritten Synced: A GoesOn
+true  Written Nothing: A GoesOn
+true  Written Unsynced: A GoesOn
+true  Written Synced: A GoesOn
+false Absent Nothing: F Ends
+false Absent Unsynced: E EndsAfterCut
+false Absent Synced: D Damaged
+false Unwritten Nothing: F Ends
+false Unwritten Unsynced: E EndsAfterCut
+false Unwritten Synced: D Damaged
+false Written Nothing: C Damaged
+false Written Unsynced: C Damaged
+false Written Synced: C Damaged
+"
+        );
+    }
+}

@@ -1,0 +1,193 @@
+//! What opening makes of a directory, and what the journal does besides crashing.
+
+use bytes::Bytes;
+use journal::{Append, CheckpointMark, Disk, Fault, Journal, Options, checkpoint_file};
+use stdx::log::{Entry, EntryKind, Membership};
+
+use crate::memory_disk::MemoryDisk;
+use crate::model::{IDENTITY, options};
+
+fn append(group: u32, index: u64, bytes: usize) -> Append {
+    let data = Bytes::from(vec![b'x'; bytes]);
+    Append { group, entries: vec![Entry { term: 1, index, kind: EntryKind::Normal, data }], ..Append::default() }
+}
+
+fn refusal(disk: &MemoryDisk) -> String {
+    let before = disk.names();
+    let fault = Journal::open(disk.clone(), &options()).map(drop).unwrap_err();
+    assert_eq!(disk.names(), before, "a refused directory is left as it is");
+    fault.to_string()
+}
+
+#[test]
+fn an_empty_directory_becomes_ours_and_keeps_its_identity() {
+    let disk = MemoryDisk::default();
+    disk.replace("lost+found", b"");
+    disk.replace("lock", b"");
+    let (journal, recovered) = Journal::open(disk.clone(), &options()).unwrap();
+    assert!(recovered.is_new && recovered.was_stopped_cleanly && recovered.groups.is_empty());
+    drop(journal);
+    let mut other = options();
+    other.new_identity.node = 99;
+    let (_, recovered) = Journal::open(disk, &other).unwrap();
+    assert_eq!(recovered.identity, IDENTITY);
+    assert!(!recovered.is_new);
+}
+
+#[test]
+fn foreign_newer_and_broken_directories_are_refused_in_clear_words() {
+    let disk = MemoryDisk::default();
+    disk.replace("dump.rdb", b"REDIS0010");
+    assert_eq!(
+        refusal(&disk),
+        "the data directory holds dump.rdb but no identity, so it is not a data directory of Holdfast; give an empty one"
+    );
+
+    let ours = MemoryDisk::default();
+    let (mut journal, _) = Journal::open(ours.clone(), &options()).unwrap();
+    journal.append_durably(&[append(0, 1, 100)]).unwrap();
+    drop(journal);
+
+    let disk = ours.copy();
+    disk.remove("identity").unwrap();
+    assert_eq!(
+        refusal(&disk),
+        "identity is missing: the directory holds log-0000000000000001, so it was a data directory of Holdfast"
+    );
+
+    let disk = ours.copy();
+    disk.replace("identity", IDENTITY.encode().replace("format 1", "format 7").as_bytes());
+    assert_eq!(refusal(&disk), "identity has format 7, and this version of Holdfast knows formats up to 1");
+
+    let disk = ours.copy();
+    disk.remove("log-0000000000000001").unwrap();
+    assert_eq!(refusal(&disk), "log-0000000000000001 is missing: the directory has an identity and no log");
+
+    let disk = ours.copy();
+    let mut segment = disk.content("log-0000000000000001");
+    segment[8] = 2;
+    disk.replace("log-0000000000000001", &segment);
+    assert_eq!(refusal(&disk), "log-0000000000000001 has format 2, and this version of Holdfast knows formats up to 1");
+
+    // A segment of another directory, under a good name.
+    let disk = ours.copy();
+    let other = MemoryDisk::default();
+    let mut other_options = options();
+    other_options.new_identity.directory = 4;
+    Journal::open(other.clone(), &other_options).unwrap();
+    disk.replace("log-0000000000000001", &other.content("log-0000000000000001"));
+    assert_eq!(refusal(&disk), "log-0000000000000001 is damaged at offset 16: it belongs to another data directory");
+
+    let disk = ours.copy();
+    disk.replace("log-0000000000000002", &disk.content("log-0000000000000001"));
+    disk.remove("log-0000000000000001").unwrap();
+    assert_eq!(
+        refusal(&disk),
+        "log-0000000000000002 is damaged at offset 32: it is segment 0000000000000001 under another name"
+    );
+}
+
+#[test]
+fn a_checkpoint_that_the_log_counts_on_must_be_there() {
+    let disk = MemoryDisk::default();
+    let (mut journal, _) = Journal::open(disk.clone(), &options()).unwrap();
+    journal.append_durably(&[append(0, 1, 100)]).unwrap();
+    let mark = CheckpointMark { index: 1, term: 1, membership: Membership { voters: vec![1], ..Default::default() } };
+    let file = checkpoint_file(0, 1);
+    disk.replace(&file, b"");
+    // One that does not count: the process ended before it was marked.
+    disk.replace(&checkpoint_file(0, 7), b"");
+    journal.checkpointed(0, mark.clone()).unwrap();
+    drop(journal);
+    let (_, recovered) = Journal::open(disk.clone(), &options()).unwrap();
+    assert_eq!(recovered.groups[&0].checkpoint, Some(mark));
+    assert_eq!(recovered.notes, [format!("{} was left over and has been removed", checkpoint_file(0, 7))]);
+    disk.remove(&file).unwrap();
+    assert_eq!(
+        refusal(&disk),
+        "checkpoint-00000-0000000000000001 is missing: the log counts on this checkpoint of group 0"
+    );
+}
+
+#[test]
+fn segments_are_freed_by_checkpoints_and_used_again() {
+    let disk = MemoryDisk::default();
+    let (mut journal, _) = Journal::open(disk.clone(), &options()).unwrap();
+    let mut index = 0;
+    while journal.segment_sequence() < 5 {
+        index += 1;
+        journal.append_durably(&[append(0, index, 3000), append(1, index, 10)]).unwrap();
+        journal.prepare_spare().unwrap();
+    }
+    assert_eq!(journal.pinning_group(), Some(0));
+    for group in [0, 1] {
+        disk.replace(&checkpoint_file(group, index - 1), b"");
+        let mark = CheckpointMark { index: index - 1, term: 1, membership: Membership::default() };
+        journal.checkpointed(group, mark).unwrap();
+    }
+    assert_eq!(journal.pinning_group(), None);
+    journal.prepare_spare().unwrap();
+    let logs = |disk: &MemoryDisk| disk.names().into_iter().filter(|name| name.starts_with("log-")).collect::<Vec<_>>();
+    assert_eq!(
+        logs(&disk),
+        ["log-0000000000000001", "log-0000000000000005", "log-0000000000000006"],
+        "one is kept to be used again, the others are gone"
+    );
+    // From here on no new file is made.
+    disk.limit_room(Some(0));
+    while journal.segment_sequence() < 7 {
+        index += 1;
+        journal.append_durably(&[append(0, index, 3000)]).unwrap();
+        journal.prepare_spare().unwrap_or_else(|fault| assert!(fault.is_full()));
+    }
+    assert_eq!(logs(&disk), ["log-0000000000000005", "log-0000000000000006", "log-0000000000000007"]);
+    drop(journal);
+    let (_, recovered) = Journal::open(disk, &options()).unwrap();
+    assert_eq!(recovered.groups[&0].entries.last().unwrap().index, index);
+    assert_eq!(
+        recovered.groups[&0].entries.len() as u64,
+        index - recovered.groups[&0].checkpoint.as_ref().unwrap().index
+    );
+}
+
+#[test]
+fn a_record_larger_than_a_segment_gets_a_segment_of_its_size() {
+    let disk = MemoryDisk::default();
+    let (mut journal, _) = Journal::open(disk.clone(), &options()).unwrap();
+    journal.append_durably(&[append(0, 1, 10)]).unwrap();
+    journal.prepare_spare().unwrap();
+    // Larger than what is gathered in one piece, at several lengths around the padding.
+    for index in 2..10 {
+        journal.append_durably(&[append(0, index, (5 << 20) + index as usize)]).unwrap();
+        journal.append_durably(&[append(1, index - 1, 10)]).unwrap();
+    }
+    drop(journal);
+    let mut large = Options::new(IDENTITY);
+    large.segment_bytes = 1 << 20;
+    let (mut journal, recovered) = Journal::open(disk, &large).unwrap();
+    let lengths: Vec<usize> = recovered.groups[&0].entries.iter().map(|entry| entry.data.len()).collect();
+    assert_eq!(lengths[1..], (2..10).map(|index| (5 << 20) + index).collect::<Vec<_>>());
+    assert!(recovered.groups[&0].entries.iter().all(|entry| entry.data.iter().all(|byte| *byte == b'x')));
+    assert_eq!(recovered.groups[&1].entries.len(), 8);
+    journal.append_durably(&[append(1, 9, 10)]).unwrap();
+}
+
+#[test]
+fn the_calls_say_where_entries_must_go() {
+    let disk = MemoryDisk::default();
+    let (mut journal, _) = Journal::open(disk, &options()).unwrap();
+    journal.append(&[append(0, 1, 1), append(0, 2, 1)]).unwrap();
+    assert_eq!((journal.last_index(0), journal.last_index(1)), (2, 0));
+    let gap = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| journal.append(&[append(0, 4, 1)])));
+    assert!(gap.is_err(), "a gap is a bug of the caller");
+}
+
+#[test]
+fn the_fault_of_a_failing_disk_names_the_file() {
+    let disk = MemoryDisk::default();
+    let (mut journal, _) = Journal::open(disk.clone(), &options()).unwrap();
+    disk.fail_after(0);
+    let fault = journal.append_durably(&[append(0, 1, 1)]).unwrap_err();
+    assert!(matches!(fault, Fault::Io { .. }));
+    assert_eq!(fault.to_string(), "cannot write to log-0000000000000001: the power is off");
+}
