@@ -1,21 +1,542 @@
-//! The cut.
-use crate::keeper::Position;
-use crate::record::Record;
+//! The cut without a fork: writing out the data as it is at one sequence number while it goes on changing.
+//!
+//! Every record carries the sequence number of its last change. At the cut the current number is noted, and then a
+//! *walk* goes through the keys in order of (database, slot, hash), a slice at a time, between other work. It writes
+//! what it finds with a version up to the cut and passes over everything newer. Whatever is about to change, or to go,
+//! has its old image saved first, if its version is not beyond the cut and the walk has not come to its place
+//! yet; the change then gives the key a newer version, so that no image is saved twice and the walk passes it over.
+//!
+//! ```text
+//!   walked, written │ not walked yet
+//!   ────────────────┼──────────────────────────▶ (database, slot, hash)
+//!                   │  version ≤ cut: image saved before a change
+//!                   │  version > cut: not part of the checkpoint
+//! ```
+//!
+//! The order by hash does not depend on how a slot is split into segments, so splits do not disturb the walk. A
+//! database keeps the rank it had at the cut when SWAPDB moves it; one that FLUSHALL empties is only put aside, and
+//! freed after the walk.
+//!
+//! Large values are shared, not copied, while they wait to be written, and written in parts, so that no slice is
+//! longer than its budget by more than a part.
+//!
+//! # Records
+//!
+//! ```text
+//! 1 head    sequence varint, moment i64
+//! 2 key     flags, database varint, version varint, access clock u24, [deadline i64], key length varint, key,
+//!           value as in RDB
+//! 3 large   as 2, but for the value its length varint; its parts follow
+//! 4 part    length varint, bytes
+//! ```
+//!
+//! Numbers of fixed size are little-endian; a varint has seven bits a byte, the lowest first.
 
-/// Bytes are not what a checkpoint holds.
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+use command::Refusal;
+
+use crate::keeper::{Keeper, Position};
+use crate::rdb::{self, Compression};
+use crate::record::{Payload, Record, VERSION_END};
+use crate::segment::KeyHasher;
+use crate::table::{Deadline, RANK_NONE, Stamp, Table};
+use crate::value::{Str, StringValue, Text, Value, ValueRef};
+use crate::{Keyspace, Moment};
+
+const HEAD: u8 = 1;
+const KEY: u8 = 2;
+const LARGE: u8 = 3;
+const PART: u8 = 4;
+
+const HAS_DEADLINE: u8 = 1;
+/// Changed in place, so that its encoding is called `raw`.
+const IS_RAW: u8 = 2;
+/// Kept as a number.
+const IS_INTEGER: u8 = 4;
+
+/// Values longer than this are written in parts of this size, in bytes.
+const PART_BYTES: usize = 256 << 10;
+/// Old images are gathered in pieces of about this size.
+const IMAGES_BYTES: usize = 64 << 10;
+/// Longest value that is believed: what a Redis string can be, in bytes.
+const VALUE_BYTES_MAX: usize = 512 << 20;
+
+/// Bytes that are not what they should be: no record of a checkpoint, or no exported key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corrupt {
-    /// Offset of the record, in bytes.
+    /// Where the bad record begins in the bytes given.
     pub offset: usize,
 }
-pub(crate) struct Walk {}
-pub(crate) struct Restoring {}
-impl Walk {
-    pub(crate) fn before_change(&mut self, _position: Position, _record: &Record) {}
-    pub(crate) fn held_bytes(&self) -> usize {
-        0
-    }
-    pub(crate) fn needs_table(&self, _rank: u32) -> bool {
-        false
+
+impl fmt::Display for Corrupt {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "not a record of a key at byte {}", self.offset)
     }
 }
+
+impl std::error::Error for Corrupt {}
+
+impl From<Corrupt> for Refusal {
+    fn from(_: Corrupt) -> Self {
+        Self::new("ERR Bad data format")
+    }
+}
+
+/// A checkpoint under way.
+pub(crate) struct Walk {
+    /// Changes up to this sequence number belong to it.
+    cut: u64,
+    /// The moment of the last of them; what had expired by then is left out.
+    now: i64,
+    head_written: bool,
+    /// Everything before this has been walked.
+    position: Position,
+    /// True if `position` is inside a segment.
+    inside: bool,
+    ranks: u32,
+    /// Encoded images of keys that have changed since.
+    images: VecDeque<Vec<u8>>,
+    image_bytes: usize,
+    /// Large values that wait to be written.
+    large: VecDeque<LargeImage>,
+    /// The one being written, and how much of it has been.
+    parts: Option<(Arc<Vec<u8>>, usize)>,
+    /// Keys that have been walked, or changed before they were.
+    passed: usize,
+    total: usize,
+}
+
+struct LargeImage {
+    head: Vec<u8>,
+    bytes: Arc<Vec<u8>>,
+}
+
+impl Walk {
+    /// See [`Keeper::before_change`].
+    pub(crate) fn before_change(&mut self, position: Position, record: &Record) {
+        if record.version() <= self.cut
+            && position >= self.position
+            && position.rank != RANK_NONE
+            && record.is_alive(self.now)
+        {
+            self.passed += 1;
+            let mut images = match self.images.back_mut() {
+                Some(last) if last.len() < IMAGES_BYTES => std::mem::take(last),
+                _ => {
+                    self.images.push_back(Vec::new());
+                    Vec::new()
+                }
+            };
+            let before = images.len();
+            self.write(&mut images, position.rank, record);
+            self.image_bytes += images.len() - before;
+            *self.images.back_mut().expect("there is one") = images;
+        }
+    }
+
+    /// Bytes held beyond the data itself, large values that only the walk still holds included.
+    pub(crate) fn held_bytes(&self) -> usize {
+        let large = self.large.iter().map(|image| &image.bytes).chain(self.parts.iter().map(|(bytes, _)| bytes));
+        let unshared = large.filter(|bytes| Arc::strong_count(bytes) == 1).map(|bytes| bytes.capacity());
+        self.image_bytes + unshared.sum::<usize>()
+    }
+
+    /// True if something of a table of this rank has not been walked.
+    pub(crate) fn needs_table(&self, rank: u32) -> bool {
+        rank != RANK_NONE && rank >= self.position.rank
+    }
+
+    /// Writes a record, or puts it into the queue of those that are written in parts.
+    fn write(&mut self, out: &mut Vec<u8>, rank: u32, record: &Record) {
+        match record.large() {
+            Some(bytes) if bytes.len() > PART_BYTES => {
+                let mut head = Vec::with_capacity(record.key().len() + 64);
+                write_head(&mut head, LARGE, rank, record);
+                write_varint(&mut head, bytes.len() as u64);
+                self.large.push_back(LargeImage { head, bytes: Arc::clone(bytes) });
+            }
+            _ => {
+                write_head(out, KEY, rank, record);
+                rdb::write_object(out, ValueRef::String(record.text()), Compression::None);
+            }
+        }
+    }
+
+    /// Writes something of what waits; false if nothing does.
+    fn write_waiting(&mut self, out: &mut Vec<u8>, keeper: &mut Keeper) -> bool {
+        if let Some((bytes, written)) = &mut self.parts {
+            let part = &bytes[*written..bytes.len().min(*written + PART_BYTES)];
+            out.push(PART);
+            write_varint(out, part.len() as u64);
+            out.extend_from_slice(part);
+            *written += part.len();
+            if *written == bytes.len() {
+                let (bytes, _) = self.parts.take().expect("just seen");
+                keeper.bury_large(bytes);
+            }
+        } else if let Some(images) = self.images.pop_front() {
+            out.extend_from_slice(&images);
+            self.image_bytes -= images.len();
+        } else if let Some(LargeImage { head, bytes }) = self.large.pop_front() {
+            out.extend_from_slice(&head);
+            self.parts = Some((bytes, 0));
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// Walks on through one segment, or through as much of it as brings `out` to `end`.
+    fn walk_segment(&mut self, table: &Table, hasher: &KeyHasher, out: &mut Vec<u8>, end: usize) {
+        let Position { rank, slot: slot_index, hash } = self.position;
+        let Some(slot) = table.slot(usize::from(slot_index)) else { return self.go_to_table(rank + 1) };
+        let segment = slot.segment(hash);
+        let (cut, now) = (self.cut, self.now);
+        let wanted = |record: &&Record| record.version() <= cut && record.is_alive(now);
+
+        let small_enough = |record: &Record| record.footprint() < PART_BYTES;
+        let room = end.saturating_sub(out.len());
+        if !self.inside
+            && segment.iter().all(small_enough)
+            && segment.iter().map(Record::footprint).sum::<usize>() <= room.max(IMAGES_BYTES)
+        {
+            for record in segment.iter().filter(wanted) {
+                self.write(out, rank, record);
+                self.passed += 1;
+            }
+            return self.go_behind_segment(slot.segment_end(hash));
+        }
+
+        let records = segment.iter().filter(wanted).map(|record| (hasher.hash(record.key()), record));
+        let mut records: Vec<(u64, &Record)> = records.filter(|&(found, _)| found >= hash).collect();
+        records.sort_unstable_by_key(|&(hash, _)| hash);
+        let mut last = None;
+        for (hash, record) in records {
+            // Keys of one hash share a place, so they go together.
+            if last.is_some_and(|last| last != hash) && (out.len() >= end || !self.large.is_empty()) {
+                self.position.hash = hash;
+                self.inside = true;
+                return;
+            }
+            self.write(out, rank, record);
+            self.passed += 1;
+            last = Some(hash);
+        }
+        self.go_behind_segment(slot.segment_end(hash));
+    }
+
+    fn go_behind_segment(&mut self, end: Option<u64>) {
+        self.inside = false;
+        match (end, self.position.slot.checked_add(1)) {
+            (Some(end), _) => self.position.hash = end,
+            (None, Some(slot)) => self.position = Position { slot, hash: 0, ..self.position },
+            (None, None) => self.go_to_table(self.position.rank + 1),
+        }
+    }
+
+    fn go_to_table(&mut self, rank: u32) {
+        self.position = Position { rank, slot: 0, hash: 0 };
+    }
+}
+
+impl Keyspace {
+    /// Begins a checkpoint of the data as it is now. One that was under way is given up.
+    pub fn begin_checkpoint(&mut self) {
+        self.cancel_checkpoint();
+        for (rank, table) in self.databases.iter_mut().enumerate() {
+            table.rank = rank as u32;
+        }
+        for table in &mut self.graveyard {
+            table.rank = RANK_NONE;
+        }
+        self.keeper.walk = Some(Box::new(Walk {
+            cut: self.sequence,
+            now: self.latest,
+            head_written: false,
+            position: Position { rank: 0, slot: 0, hash: 0 },
+            inside: false,
+            ranks: self.databases.len() as u32,
+            images: VecDeque::new(),
+            image_bytes: 0,
+            large: VecDeque::new(),
+            parts: None,
+            passed: 0,
+            total: self.databases.iter().map(|table| table.count).sum(),
+        }));
+    }
+
+    /// Appends whole records to `out`, about `budget_bytes` of them. True if the checkpoint is complete, and none is
+    /// under way any more.
+    pub fn checkpoint_step(&mut self, budget_bytes: usize, out: &mut Vec<u8>) -> bool {
+        let Some(mut walk) = self.keeper.walk.take() else { return true };
+        let end = out.len() + budget_bytes.max(1);
+        if !walk.head_written {
+            out.push(HEAD);
+            write_varint(out, walk.cut);
+            out.extend_from_slice(&walk.now.to_le_bytes());
+            walk.head_written = true;
+        }
+        while out.len() < end {
+            if walk.write_waiting(out, &mut self.keeper) {
+                continue;
+            }
+            let rank = walk.position.rank;
+            if rank == walk.ranks {
+                return true;
+            }
+            match self.databases.iter().chain(&self.graveyard).find(|table| table.rank == rank) {
+                Some(table) => walk.walk_segment(table, &self.hasher, out, end),
+                None => walk.go_to_table(rank + 1),
+            }
+        }
+        self.keeper.walk = Some(walk);
+        false
+    }
+
+    /// Gives up a checkpoint that is under way, if there is one.
+    pub fn cancel_checkpoint(&mut self) {
+        if let Some(walk) = self.keeper.walk.take() {
+            let waiting = walk.large.into_iter().map(|image| image.bytes).chain(walk.parts.map(|(bytes, _)| bytes));
+            waiting.for_each(|bytes| self.keeper.bury_large(bytes));
+        }
+    }
+
+    /// How many keys of the checkpoint under way have been dealt with, and how many there are; `None` if there is no
+    /// checkpoint.
+    pub fn checkpoint_progress(&self) -> Option<(usize, usize)> {
+        self.keeper.walk.as_ref().map(|walk| (walk.passed.min(walk.total), walk.total))
+    }
+
+    /// Takes in records that [`Keyspace::checkpoint_step`] has written: any whole number of them, in their order.
+    ///
+    /// # Errors
+    /// [`Corrupt`] at the first byte of a record that is none.
+    pub fn restore(&mut self, chunk: &[u8]) -> Result<(), Corrupt> {
+        let mut reader = Reader { bytes: chunk };
+        while !reader.bytes.is_empty() {
+            let offset = chunk.len() - reader.bytes.len();
+            self.restore_record(&mut reader).ok_or(Corrupt { offset })?;
+        }
+        Ok(())
+    }
+
+    /// True if the last restored record was a large value of which parts are missing.
+    pub fn is_restore_incomplete(&self) -> bool {
+        self.restoring.is_some()
+    }
+
+    fn restore_record(&mut self, reader: &mut Reader<'_>) -> Option<()> {
+        let tag = reader.byte()?;
+        if (tag == PART) != self.restoring.is_some() {
+            return None;
+        }
+        match tag {
+            HEAD => {
+                self.sequence = reader.varint().filter(|&sequence| sequence < VERSION_END)?;
+                self.latest = reader.i64()?;
+            }
+            KEY => {
+                let head = KeyHead::read(reader, self.databases.len())?;
+                let value = reader.object(head.flags)?;
+                self.restore_key(head.into_owned(), Payload::of(&value));
+            }
+            LARGE => {
+                let head = KeyHead::read(reader, self.databases.len())?.into_owned();
+                let len = usize::try_from(reader.varint()?).ok().filter(|len| (1..=VALUE_BYTES_MAX).contains(len))?;
+                self.restoring = Some(Restoring { head, len, bytes: Vec::with_capacity(len.min(64 << 20)) });
+            }
+            PART => {
+                let len = reader.varint()?;
+                let part = reader.take(len)?;
+                let restoring = self.restoring.as_mut().expect("just checked");
+                if part.is_empty() || part.len() > restoring.len - restoring.bytes.len() {
+                    return None;
+                }
+                restoring.bytes.extend_from_slice(part);
+                if restoring.bytes.len() == restoring.len {
+                    let Restoring { head, bytes, .. } = self.restoring.take().expect("just seen");
+                    self.restore_key(head, Payload::Large(Arc::new(bytes)));
+                }
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn restore_key(&mut self, head: KeyHead<Vec<u8>>, payload: Payload<'_>) {
+        let place = self.place(&head.key);
+        let stamp = Stamp { version: head.version, now: self.latest };
+        let deadline = Deadline::Is(head.deadline);
+        let Self { databases, keeper, hasher, .. } = self;
+        let table = &mut databases[usize::from(head.database)];
+        table.store(place, &head.key, payload, deadline, stamp, |_| head.clock, hasher, keeper);
+    }
+
+    /// One key as bytes, with its deadline: its operand in a transaction that runs elsewhere. `None` if it does not
+    /// exist at `moment`.
+    pub fn export(&self, database: u16, key: &[u8], moment: Moment) -> Option<Vec<u8>> {
+        let now = self.view(database, moment).moment().unix.0;
+        let record = self.find(database, key).filter(|record| record.is_alive(now))?;
+        let mut out = Vec::with_capacity(record.text().len() + 32);
+        out.push(flags_of(record));
+        if let Some(deadline) = record.deadline() {
+            out.extend_from_slice(&deadline.to_le_bytes());
+        }
+        rdb::write_object(&mut out, ValueRef::String(record.text()), Compression::None);
+        Some(out)
+    }
+
+    /// Stores under `key` what [`Keyspace::export`] gave, or removes the key if that was nothing. Counts as one change
+    /// at `moment`.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the bytes are not an exported key; nothing has changed then.
+    pub fn import(
+        &mut self,
+        database: u16,
+        key: &[u8],
+        exported: Option<&[u8]>,
+        moment: Moment,
+    ) -> Result<(), Corrupt> {
+        let read = |bytes| {
+            let mut reader = Reader { bytes };
+            let flags = reader.byte()?;
+            let deadline = if flags & HAS_DEADLINE == 0 { None } else { Some(reader.i64()?) };
+            let value = reader.object(flags)?;
+            reader.bytes.is_empty().then_some((value, deadline))
+        };
+        let imported = exported.map(|bytes| read(bytes).ok_or(Corrupt { offset: 0 })).transpose()?;
+        let mut edit = self.edit(database, moment);
+        match imported {
+            Some((value, deadline)) => {
+                let expires_at = deadline.map(stdx::UnixMillis);
+                edit.put(database, key, Value::String(value), expires_at, None);
+            }
+            None => {
+                edit.remove(key);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A large value whose parts are coming in.
+pub(crate) struct Restoring {
+    head: KeyHead<Vec<u8>>,
+    len: usize,
+    bytes: Vec<u8>,
+}
+
+/// What a record says of a key besides its value.
+struct KeyHead<Key> {
+    flags: u8,
+    database: u16,
+    version: u64,
+    clock: u32,
+    deadline: Option<i64>,
+    key: Key,
+}
+
+fn flags_of(record: &Record) -> u8 {
+    (if record.deadline().is_some() { HAS_DEADLINE } else { 0 })
+        | (if record.is_raw() { IS_RAW } else { 0 })
+        | (if matches!(record.text(), Str::Integer(_)) { IS_INTEGER } else { 0 })
+}
+
+fn write_head(out: &mut Vec<u8>, tag: u8, rank: u32, record: &Record) {
+    out.push(tag);
+    out.push(flags_of(record));
+    write_varint(out, rank.into());
+    write_varint(out, record.version());
+    out.extend_from_slice(&record.clock().to_le_bytes()[..3]);
+    if let Some(deadline) = record.deadline() {
+        out.extend_from_slice(&deadline.to_le_bytes());
+    }
+    write_varint(out, record.key().len() as u64);
+    out.extend_from_slice(record.key());
+}
+
+impl<'a> KeyHead<&'a [u8]> {
+    fn read(reader: &mut Reader<'a>, databases: usize) -> Option<Self> {
+        let flags = reader.byte()?;
+        let database = u16::try_from(reader.varint()?).ok().filter(|&database| usize::from(database) < databases)?;
+        let version = reader.varint().filter(|&version| version < VERSION_END)?;
+        let &[low, middle, high] = reader.take(3)? else { unreachable!("three bytes were taken") };
+        let deadline = if flags & HAS_DEADLINE == 0 { None } else { Some(reader.i64()?) };
+        let key_len = reader.varint()?;
+        let key = reader.take(key_len)?;
+        Some(Self { flags, database, version, clock: u32::from_le_bytes([low, middle, high, 0]), deadline, key })
+    }
+
+    fn into_owned(self) -> KeyHead<Vec<u8>> {
+        let Self { flags, database, version, clock, deadline, key } = self;
+        KeyHead { flags, database, version, clock, deadline, key: key.to_vec() }
+    }
+}
+
+fn write_varint(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+/// Reads records. Every method answers `None` if there are too few bytes, or they make no sense.
+struct Reader<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: u64) -> Option<&'a [u8]> {
+        let (taken, rest) = self.bytes.split_at_checked(usize::try_from(len).ok()?)?;
+        self.bytes = rest;
+        Some(taken)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.take(1).map(|taken| taken[0])
+    }
+
+    fn i64(&mut self) -> Option<i64> {
+        self.take(8).map(|taken| i64::from_le_bytes(taken.try_into().expect("eight bytes")))
+    }
+
+    fn varint(&mut self) -> Option<u64> {
+        let mut number = 0u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7F);
+            if bits << shift >> shift != bits {
+                return None;
+            }
+            number |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    /// A value in the form that `flags` tell of: what was text stays text even if it looks like a number.
+    fn object(&mut self, flags: u8) -> Option<StringValue> {
+        let mut reader = rdb::Reader::new(self.bytes);
+        let Value::String(value) = rdb::read_object(&mut reader).ok()?;
+        self.bytes = reader.rest();
+        match (flags & IS_INTEGER != 0, value.0) {
+            (true, Text::Integer(number)) => Some(StringValue::integer(number)),
+            (true, _) => None,
+            (false, Text::Bytes { bytes, .. }) => Some(StringValue(Text::Bytes { bytes, raw: flags & IS_RAW != 0 })),
+            (false, text) => {
+                let bytes = StringValue(text).as_str().to_vec();
+                Some(StringValue(Text::Bytes { bytes, raw: flags & IS_RAW != 0 }))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

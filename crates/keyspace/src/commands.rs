@@ -15,8 +15,8 @@ pub use keys::parse_cursor;
 
 /// What runs a data command.
 ///
-/// A handler returns a refusal with nothing written and nothing changed, or writes exactly one reply. The number of words has been
-/// checked before; word 0 is the command's name.
+/// A handler returns a refusal with nothing written and nothing changed, or writes exactly one reply. The number of
+/// words has been checked before; word 0 is the command's name.
 #[derive(Debug)]
 pub enum Body {
     /// Reads. May run without a log entry.

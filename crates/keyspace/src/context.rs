@@ -377,8 +377,8 @@ impl<'a> Edit<'a> {
             }
             _ => edit.store(key, Payload::of(&string), expiry),
         }
-        if access.is_some() {
-            edit.set_access(key, access.expect("just seen"));
+        if let Some(access) = access {
+            edit.set_access(key, access);
         }
     }
 

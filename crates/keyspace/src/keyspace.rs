@@ -14,7 +14,11 @@ use crate::keeper::Keeper;
 use crate::record::{Record, VERSION_END};
 use crate::segment::KeyHasher;
 use crate::table::{Place, Table};
+use crate::value::ItoaBuffer;
 use crate::{DataCommand, Moment, Policy};
+
+/// Digests of different keyspaces must be comparable.
+const DIGEST_SEED: u64 = 0x686F_6C64_6661_7374;
 
 /// What a keyspace is made with.
 #[derive(Clone, Debug)]
@@ -278,6 +282,26 @@ impl Keyspace {
         }
     }
 
+    /// A digest of all keys that exist at the moment of the latest change, with their values and deadlines. Independent
+    /// of how tables lie in memory: replicas that have applied the same changes agree on it.
+    pub fn digest(&self) -> u64 {
+        let hasher = KeyHasher::new(DIGEST_SEED);
+        let mut digest = 0u64;
+        let mut text = Vec::new();
+        for (database, table) in (0u16..).zip(&self.databases) {
+            for record in table.iter().filter(|record| record.is_alive(self.latest)) {
+                text.clear();
+                text.extend_from_slice(&database.to_le_bytes());
+                text.extend_from_slice(&record.deadline().unwrap_or(i64::MIN).to_le_bytes());
+                text.extend_from_slice(&(record.key().len() as u64).to_le_bytes());
+                text.extend_from_slice(record.key());
+                text.extend_from_slice(record.text().to_bytes(&mut ItoaBuffer::new()));
+                digest = digest.wrapping_add(hasher.hash(&text));
+            }
+        }
+        digest
+    }
+
     pub(crate) fn flush(&mut self, database: u16) {
         let fresh = Table::new(slot_count(self.layout));
         let flushed = std::mem::replace(&mut self.databases[usize::from(database)], fresh);
@@ -312,3 +336,6 @@ fn slot_count(layout: Layout) -> usize {
         Layout::Scratch => 1,
     }
 }
+
+#[cfg(test)]
+mod tests;

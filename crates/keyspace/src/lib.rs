@@ -33,4 +33,5 @@ pub use context::{Access, Edit, Entry, Expiry, View};
 pub use eviction::Policy;
 pub use keyspace::{Keyspace, Layout, Options, Tuning};
 pub use moment::Moment;
+pub use scan::{cursor_at_slot, slot_of_cursor};
 pub use value::{ItoaBuffer, Str, StringValue, Value, ValueRef};

@@ -8,12 +8,12 @@
 //! ┌────────────┬───────┬──────────┬────────────┬───────────┬──────────┬─────────────────┬──────────────┬─────┬───────┐
 //! │ version 48 │ flags │ clock 24 │ key length │ value len │ deadline │ integer | large │ key length 32│ key │ value │
 //! └────────────┴───────┴──────────┴────────────┴───────────┴──────────┴─────────────────┴──────────────┴─────┴───────┘
-//!   always                                                   if set     if of that kind   if key ≥ 64 KiB       if inline
+//!   always                                                   if set     if that kind       if key ≥ 64 KiB      if inline
 //! ```
 //!
-//! so a 16-byte key with a 32-byte value takes 64 bytes, one of the allocator's own sizes, and a lookup touches one or two cache
-//! lines of it. Values longer than [`INLINE_BYTES_MAX`] lie outside, shared by reference count, so that a checkpoint
-//! can hold on to an old value without copying it.
+//! so a 16-byte key with a 32-byte value takes 64 bytes, one of the allocator's own sizes, and a lookup touches one or
+//! two cache lines of it. Values longer than [`INLINE_BYTES_MAX`] lie outside, shared by reference count, so that a
+//! checkpoint can hold on to an old value without copying it.
 #![expect(
     unsafe_code,
     reason = "a block of variable size and layout, reached through a thin pointer, cannot be spelled in safe Rust"
@@ -511,7 +511,7 @@ mod tests {
     fn a_large_value_is_shared_not_copied() {
         let record = Record::new(b"key", inline(&[1; 1 << 20]), None, 1, 0);
         let copy = record.to_value();
-        assert!(std::ptr::eq(
+        assert!(ptr::eq(
             record.large().unwrap().as_ptr(),
             match copy.as_str() {
                 Str::Bytes(bytes) => bytes.as_ptr(),

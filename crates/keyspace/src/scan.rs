@@ -1,9 +1,9 @@
 //! Walking and drawing keys.
 //!
-//! A cursor is a place in the order of (slot, hash): the slot in its high bits, the first bits of the hash below. A call
-//! goes through the keys from there on in that order, so that a key which exists during a whole walk is visited once,
-//! whatever is added, removed or split meanwhile; and a cursor means the same on every replica and after a restart. As
-//! slots belong to groups, a cursor also tells which group it goes on in.
+//! A cursor is a place in the order of (slot, hash): the slot in its high bits, the first bits of the hash below. A
+//! call goes through the keys from there on in that order, so that a key which exists during a whole walk is visited
+//! once, whatever is added, removed or split meanwhile; and a cursor means the same on every replica and after a
+//! restart. As slots belong to groups, a cursor also tells which group it goes on in.
 
 use stdx::Prng;
 
@@ -115,5 +115,16 @@ fn cursor_at(slot: usize, hash: u64) -> u64 {
 /// The first hash of the place behind that of `hash`; `None` if it is the last of the slot.
 fn after(hash: u64) -> Option<u64> {
     let next = (hash >> (64 - CURSOR_HASH_BITS)) + 1;
-    (next >> CURSOR_HASH_BITS == 0).then(|| next << (64 - CURSOR_HASH_BITS))
+    (next >> CURSOR_HASH_BITS == 0).then_some(next << (64 - CURSOR_HASH_BITS))
+}
+
+/// The slot in which a cursor goes on.
+pub fn slot_of_cursor(cursor: u64) -> stdx::slot::Slot {
+    let slot = (cursor >> CURSOR_HASH_BITS).min(stdx::slot::SLOT_COUNT as u64 - 1);
+    stdx::slot::Slot(slot as u16)
+}
+
+/// The cursor at the beginning of a slot.
+pub fn cursor_at_slot(slot: u32) -> u64 {
+    u64::from(slot) << CURSOR_HASH_BITS
 }

@@ -3,8 +3,8 @@
 //! A hash table that doubles stalls for as long as it takes to move everything; one slot may hold millions of keys. So
 //! a slot is an extendible hash (Fagin, Nievergelt, Pippenger, Strong: "Extendible hashing: a fast access method for
 //! dynamic files", 1979): a directory, indexed by the high bits of a key's hash, of *segments*, each a table of at most
-//! [`SEGMENT_KEYS_MAX`] keys. A full segment splits in two; only its own keys move. A slot of ordinary size is a single segment
-//! without a directory.
+//! [`SEGMENT_KEYS_MAX`] keys. A full segment splits in two; only its own keys move. A slot of ordinary size is a single
+//! segment without a directory.
 //!
 //! As the segments of a directory follow the hash's high bits, "the keys in order of their hash" can be walked whatever
 //! splits meanwhile. SCAN's cursors and the checkpoint's walk rest on that.

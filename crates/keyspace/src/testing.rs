@@ -20,8 +20,8 @@ impl Harness {
         Self { keyspace, now: 1_700_000_000_000, database: 0, protocol: Protocol::Resp2 }
     }
 
-    /// The reply to a command line of words between blanks; `"…"` quotes a word, with `\n`, `\r`, `\t`, `\"`, `\\` and `\xHH` in
-    /// it. The reply is as it goes over the wire, such as `+OK\r\n`; bytes that are no UTF-8 are replaced.
+    /// The reply to a command line of words between blanks; `"…"` quotes a word, with `\n`, `\r`, `\t`, `\"`, `\\` and
+    /// `\xHH` in it. The reply is as it goes over the wire, such as `+OK\r\n`; bytes that are no UTF-8 are replaced.
     pub(crate) fn run(&mut self, line: &str) -> String {
         let words = split(line);
         let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();

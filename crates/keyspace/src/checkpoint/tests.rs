@@ -1,0 +1,284 @@
+use std::collections::BTreeMap;
+
+use stdx::{Prng, UnixMillis};
+
+use super::*;
+use crate::context::Edit;
+use crate::{Access, Expiry, Layout, Options, Tuning};
+
+/// Everything about every key that is replicated.
+type Picture = BTreeMap<(u16, Vec<u8>), (Vec<u8>, &'static str, Option<UnixMillis>, u64)>;
+
+const DATABASES: u16 = 3;
+
+fn keyspace() -> Keyspace {
+    Keyspace::new(Options { databases: DATABASES, hash_seed: 11, layout: Layout::Slots, tuning: Tuning::default() })
+}
+
+fn picture(keyspace: &Keyspace) -> Picture {
+    let moment = Moment::at(keyspace.latest, 0);
+    let mut picture = Picture::new();
+    for database in 0..DATABASES {
+        keyspace.for_each(database, moment, |entry| {
+            let ValueRef::String(text) = entry.value();
+            let facts = (text.to_vec(), entry.encoding(), entry.expires_at(), entry.version());
+            assert!(picture.insert((database, entry.key().to_vec()), facts).is_none(), "a key was visited twice");
+        });
+    }
+    picture
+}
+
+fn restored(records: &[u8]) -> Keyspace {
+    let mut keyspace = keyspace();
+    keyspace.restore(records).unwrap();
+    assert!(!keyspace.is_restore_incomplete());
+    keyspace
+}
+
+/// Keys of a few slots, one of which holds most.
+fn key(prng: &mut Prng) -> Vec<u8> {
+    match prng.below(10) {
+        0..7 => format!("{{hot}}{}", prng.below(4000)).into_bytes(),
+        7..9 => format!("cold{}", prng.below(500)).into_bytes(),
+        _ => vec![b'x'; prng.below(3) as usize * 40_000],
+    }
+}
+
+fn value(prng: &mut Prng) -> Vec<u8> {
+    let len = match prng.below(1000) {
+        0 => 700_000,
+        1..20 => 5_000,
+        20..100 => 500,
+        _ => prng.below(40),
+    };
+    (0..len).map(|_| prng.draw() as u8).collect()
+}
+
+/// One random change of any kind.
+fn change(keyspace: &mut Keyspace, now: &mut i64, prng: &mut Prng) {
+    *now += prng.below(20) as i64;
+    let database = prng.below(u64::from(DATABASES)) as u16;
+    let moment = Moment::at(*now, prng.draw());
+    let key = key(prng);
+    let mut edit = keyspace.edit(database, moment);
+    let at = UnixMillis(*now + prng.below(4000) as i64 - 100);
+    match prng.below(1000) {
+        0 => edit.flush(database),
+        1..4 => edit.swap(database, prng.below(u64::from(DATABASES)) as u16),
+        4..100 => _ = edit.remove(&key),
+        100..200 => _ = edit.set_expiry(&key, prng.chance(2, 3).then_some(at)),
+        200..250 => rename(&mut edit, &key, prng),
+        250..350 => edit.modify_string(&key, |bytes| bytes.extend_from_slice(b"more")),
+        350..400 => edit.set_integer(&key, prng.draw() as i64, Expiry::Keep),
+        400..420 => _ = edit.set_access(&key, Access::IdleSeconds(prng.below(100))),
+        420..600 => edit.set_string(&key, &value(prng), Expiry::At(at)),
+        600..620 => _ = keyspace.collect(moment, 200),
+        _ => edit.set_string(&key, &value(prng), Expiry::Clear),
+    }
+}
+
+fn rename(edit: &mut Edit<'_>, from: &[u8], prng: &mut Prng) {
+    let database = edit.database();
+    if let Some((value, expires_at)) = edit.take(database, from) {
+        edit.put(prng.below(u64::from(DATABASES)) as u16, &key(prng), value, expires_at, None);
+    }
+}
+
+/// Fills a keyspace, cuts, and goes on changing it while it is walked in random slices; what was written must be
+/// the state at the cut and nothing else.
+fn check_cut(seed: u64, filling: usize, slice_bytes_max: u64) {
+    let mut prng = Prng::new(seed);
+    let mut keyspace = keyspace();
+    let mut now = 1_000_000;
+    for _ in 0..filling {
+        change(&mut keyspace, &mut now, &mut prng);
+    }
+    if prng.chance(1, 4) {
+        keyspace.begin_checkpoint();
+        keyspace.checkpoint_step(20_000, &mut vec![]);
+        change(&mut keyspace, &mut now, &mut prng);
+    }
+    let expected = picture(&keyspace);
+    let sequence = keyspace.sequence();
+    keyspace.begin_checkpoint();
+    let mut records = vec![];
+    loop {
+        for _ in 0..prng.below(40) {
+            change(&mut keyspace, &mut now, &mut prng);
+        }
+        let (passed, total) = keyspace.checkpoint_progress().expect("it is under way");
+        assert!(passed <= total);
+        if keyspace.checkpoint_step(1 + prng.below(slice_bytes_max) as usize, &mut records) {
+            break;
+        }
+    }
+    assert_eq!(keyspace.checkpoint_progress(), None);
+    let restored = restored(&records);
+    assert_eq!(restored.sequence(), sequence);
+    assert!(picture(&restored) == expected, "seed {seed}: not the state at the cut");
+    while keyspace.collect(Moment::at(now, 0), 10_000) {}
+    let live = picture(&keyspace);
+    keyspace.begin_checkpoint();
+    let mut records = vec![];
+    while !keyspace.checkpoint_step(usize::MAX >> 1, &mut records) {}
+    assert!(picture(&self::restored(&records)) == live);
+}
+
+#[test]
+fn a_checkpoint_is_the_state_at_its_cut_whatever_happens_during_the_walk() {
+    for seed in 0..20 {
+        check_cut(seed, Prng::new(seed).below(10_000) as usize, 60_000);
+    }
+}
+
+#[test]
+fn no_bytes_make_restoring_panic() {
+    let mut prng = Prng::new(5);
+    for _ in 0..20_000 {
+        let mut chunk: Vec<u8> = (0..1 + prng.below(40)).map(|_| prng.draw() as u8 >> prng.below(8)).collect();
+        chunk[0] = prng.below(6) as u8;
+        let _ = keyspace().restore(&chunk);
+        let _ = keyspace().import(0, b"key", Some(&chunk), Moment::default());
+    }
+}
+
+#[test]
+fn a_walk_of_single_bytes_a_slice_is_exact_too() {
+    check_cut(3, 6_000, 2);
+}
+
+#[test]
+fn splits_of_a_slot_during_the_walk_lose_nothing() {
+    let mut keyspace = keyspace();
+    let moment = Moment::at(1, 0);
+    let name = |number: u32| format!("{{hot}}{number}").into_bytes();
+    for number in 0..1_700 {
+        keyspace.edit(0, moment).set_string(&name(number), &[b'v'; 400], Expiry::Clear);
+    }
+    let expected = picture(&keyspace);
+    keyspace.begin_checkpoint();
+    let mut records = vec![];
+    for number in 1_700.. {
+        for offset in 0..20 {
+            keyspace.edit(0, moment).set_string(&name(number * 20 + offset), b"new", Expiry::Clear);
+        }
+        if keyspace.checkpoint_step(3_000, &mut records) {
+            break;
+        }
+    }
+    assert!(keyspace.databases[0].slot(usize::from(stdx::slot::slot_of(b"{hot}").0)).unwrap().segments().len() > 1);
+    assert!(picture(&restored(&records)) == expected);
+}
+
+#[test]
+fn a_value_of_many_parts_is_written_a_part_at_a_time_and_shared_meanwhile() {
+    let mut keyspace = keyspace();
+    let moment = Moment::at(1, 0);
+    let bytes: Vec<u8> = (0..10 * PART_BYTES as u32 + 7).map(|number| number as u8).collect();
+    keyspace.edit(0, moment).set_string(b"big", &bytes, Expiry::Clear);
+    let before = keyspace.memory_bytes();
+    let expected = picture(&keyspace);
+    keyspace.begin_checkpoint();
+    keyspace.edit(0, moment).set_string(b"big", b"small", Expiry::Clear);
+    assert!(keyspace.memory_bytes() < before + PART_BYTES, "the old image is not a copy");
+    let mut records = vec![];
+    loop {
+        let start = records.len();
+        let done = keyspace.checkpoint_step(1, &mut records);
+        assert!(records.len() - start < PART_BYTES + 64);
+        if done {
+            break;
+        }
+    }
+    assert!(picture(&restored(&records)) == expected);
+    while keyspace.collect(moment, 100_000) {}
+    assert!(keyspace.memory_bytes() < before / 2, "the old value is freed when it has been written");
+}
+
+#[test]
+fn a_flushed_database_is_written_first_and_freed_after() {
+    let mut keyspace = keyspace();
+    let moment = Moment::at(1, 0);
+    for number in 0..5_000 {
+        keyspace.edit(1, moment).set_integer(format!("{number}").as_bytes(), number, Expiry::Clear);
+    }
+    let (expected, before) = (picture(&keyspace), keyspace.memory_bytes());
+    keyspace.begin_checkpoint();
+    keyspace.edit(0, moment).flush(1);
+    assert_eq!(keyspace.key_count(1), 0);
+    while keyspace.collect(moment, 10_000) {}
+    assert_eq!(keyspace.memory_bytes(), before);
+    let mut records = vec![];
+    while !keyspace.checkpoint_step(10_000, &mut records) {}
+    assert!(picture(&restored(&records)) == expected);
+    while keyspace.collect(moment, 10_000) {}
+    assert_eq!(keyspace.memory_bytes(), 0);
+}
+
+#[test]
+fn damage_is_named_by_its_place() {
+    let mut keyspace = keyspace();
+    keyspace.edit(0, Moment::at(1, 0)).set_string(b"key", b"value", Expiry::Clear);
+    keyspace.begin_checkpoint();
+    let mut records = vec![];
+    assert!(keyspace.checkpoint_step(1 << 20, &mut records));
+    let head_bytes = 1 + 1 + 8;
+    for cut in 1..records.len() {
+        let mut keyspace = self::keyspace();
+        let expected = match cut {
+            ..10 => Err(Corrupt { offset: 0 }),
+            10 => Ok(()),
+            _ => Err(Corrupt { offset: head_bytes }),
+        };
+        assert_eq!(keyspace.restore(&records[..cut]), expected, "cut at {cut}");
+    }
+    assert_eq!(self::keyspace().restore(&[PART, 1, 0]), Err(Corrupt { offset: 0 }));
+    assert_eq!(self::keyspace().restore(&[9]), Err(Corrupt { offset: 0 }));
+}
+
+#[test]
+fn an_exported_key_comes_back_as_it_was() {
+    let mut source = keyspace();
+    let moment = Moment::at(1_000, 0);
+    let mut edit = source.edit(0, moment);
+    edit.set_string(b"text", b"value", Expiry::At(UnixMillis(5_000)));
+    edit.set_integer(b"number", -5, Expiry::Clear);
+    edit.modify_string(b"raw", |bytes| bytes.extend_from_slice(b"12"));
+    edit.set_string(b"large", &[7; 1 << 20], Expiry::Clear);
+    edit.set_string(b"gone", b"value", Expiry::At(UnixMillis(1_001)));
+    let mut target = Keyspace::new(Options {
+        databases: DATABASES,
+        hash_seed: 5,
+        layout: Layout::Scratch,
+        tuning: Tuning::default(),
+    });
+    target.edit(1, moment).set_string(b"gone", b"old", Expiry::Clear);
+    for name in ["text", "number", "raw", "large", "gone"] {
+        let exported = source.export(0, name.as_bytes(), Moment::at(1_001, 0));
+        let sequence = target.sequence();
+        target.import(1, name.as_bytes(), exported.as_deref(), moment).unwrap();
+        let (here, there) = (source.view(0, Moment::at(1_001, 0)), target.view(1, Moment::at(1_001, 0)));
+        let [here, there] = [here, there].map(|view| {
+            let entry = view.peek(name.as_bytes())?;
+            Some((entry.value(), entry.encoding(), entry.expires_at()))
+        });
+        assert_eq!(here, there, "{name}");
+        assert_eq!(target.sequence(), sequence + 1);
+    }
+    assert_eq!(target.import(1, b"text", Some(&[0]), moment), Err(Corrupt { offset: 0 }));
+    assert!(target.view(1, moment).contains(b"text"));
+}
+
+#[test]
+fn uses_survive_a_checkpoint() {
+    let mut keyspace = keyspace();
+    let mut edit = keyspace.edit(0, Moment::at(1_000_000, 0));
+    edit.set_string(b"key", b"value", Expiry::Clear);
+    edit.set_access(b"key", Access::IdleSeconds(300));
+    keyspace.begin_checkpoint();
+    let mut records = vec![];
+    assert!(keyspace.checkpoint_step(1 << 20, &mut records));
+    let later = Moment::at(1_005_000, 0);
+    let restored = restored(&records);
+    assert_eq!(restored.view(0, later).peek(b"key").unwrap().idle_seconds(later), 305);
+}
