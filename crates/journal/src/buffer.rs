@@ -79,6 +79,12 @@ impl BlockBuffer {
         whole
     }
 
+    /// Forgets the first `count` bytes and moves the others to the front.
+    pub fn forget_front(&mut self, count: usize) {
+        self.bytes.copy_within(self.base + count..self.base + self.length, self.base);
+        self.length -= count;
+    }
+
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.length = 0;

@@ -7,6 +7,7 @@
 //! The promise: what was synced is found again, or the fault names the file and the offset. Nothing is skipped.
 
 mod buffer;
+mod checkpoint;
 mod chore;
 mod disk;
 mod fault;
@@ -18,10 +19,11 @@ mod record;
 mod recovery;
 mod types;
 
+pub use checkpoint::{CHUNK_BYTES_MAX, CheckpointFile, CheckpointReader};
 pub use chore::Chore;
 pub use disk::{BLOCK_BYTES, Disk};
 pub use fault::Fault;
 pub use identity::Identity;
 pub use journal::Journal;
-pub use layout::{FORMAT_VERSION, LOCK_FILE, SEGMENT_BYTES_DEFAULT, checkpoint_file};
+pub use layout::{FORMAT_VERSION, IDENTITY_FILE, LOCK_FILE, SEGMENT_BYTES_DEFAULT, checkpoint_file};
 pub use types::{Append, CheckpointMark, Options, Recovered, RecoveredGroup};

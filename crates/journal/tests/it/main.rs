@@ -1,5 +1,6 @@
 //! The journal on a disk in memory.
 
+mod checkpoint;
 mod crash;
 mod damage;
 mod memory_disk;

@@ -34,7 +34,6 @@ struct State {
     pending: Vec<NameChange>,
     /// Changes left until the power fails; none is never.
     changes_left: Option<u64>,
-    changes: u64,
     room_bytes: Option<u64>,
 }
 
@@ -63,9 +62,8 @@ fn apply(names: &mut BTreeMap<String, usize>, change: &NameChange) {
 }
 
 impl State {
-    /// Counts something that changes the disk. Returns an error once the power is off.
+    /// Allows or refuses something that changes the disk.
     fn change(&mut self) -> io::Result<()> {
-        self.changes += 1;
         match &mut self.changes_left {
             Some(0) => Err(no_power()),
             Some(left) => {
@@ -139,11 +137,6 @@ impl Inode {
 }
 
 impl MemoryDisk {
-    /// How many changes there have been.
-    pub fn changes(&self) -> u64 {
-        self.0.borrow().changes
-    }
-
     /// The power fails after so many more changes.
     pub fn fail_after(&self, changes: u64) {
         self.0.borrow_mut().changes_left = Some(changes);
