@@ -1,1 +1,30 @@
-//! See the crate description.
+//! A node's core: sessions, router, groups, transactions. Does no I/O, reads no clock, draws no entropy: events come in,
+//! actions go out, and the same events give the same actions.
+//!
+//! Suggested order of reading: [`event`] (the waist), [`core`] (the stepping unit), [`session`], `dispatch` (from bytes to
+//! requests), [`group`] (the log of one group; the only maker of an acknowledgement), [`entry`] (what is logged),
+//! `exec` and [`transaction`] (all or nothing), [`checkpoint`], [`commands`] (what is not about data).
+
+mod ask;
+pub mod checkpoint;
+pub mod commands;
+pub mod core;
+mod dispatch;
+pub mod entry;
+pub mod event;
+mod exec;
+pub mod frame;
+pub mod group;
+pub mod letter;
+pub mod limits;
+mod locks;
+mod outlet;
+mod router;
+pub mod session;
+pub mod settings;
+mod statistics;
+pub mod transaction;
+mod wire;
+
+pub use crate::core::Core;
+pub use event::*;

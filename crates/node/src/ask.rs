@@ -1,0 +1,251 @@
+//! Questions to every core of the node, and their answers.
+
+use command::{Join, Refusal};
+use keyspace::DataCommand;
+use resp::{Protocol, Span, Writer};
+
+use crate::commands::{self, Answer, ControlCommand, Question};
+use crate::core::Core;
+use crate::entry::Reader;
+use crate::event::{Action, CoreId, GroupId, SessionId};
+use crate::frame;
+use crate::group::{LOADING, Standing};
+use crate::letter::Mail;
+use crate::router;
+
+/// A question whose answers are not complete.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    session: SessionId,
+    ticket: u64,
+    joining: Joining,
+    words: Vec<u8>,
+    answers: Vec<Option<Answer>>,
+}
+
+/// What is done with the answers.
+#[derive(Debug)]
+pub(crate) enum Joining {
+    /// One reply from the groups' replies.
+    Whole(&'static DataCommand),
+    /// As the control command says.
+    Control(&'static ControlCommand),
+    /// The same, for a command inside a transaction: its reply goes into the transaction's.
+    Composed(&'static ControlCommand),
+    /// Versions of watched keys.
+    Watch,
+}
+
+impl Core {
+    /// Puts a question to every core. This core's own answer may come at once.
+    pub(crate) fn ask(
+        &mut self,
+        session: SessionId,
+        ticket: u64,
+        joining: Joining,
+        words: Vec<u8>,
+        question: Question,
+        actions: &mut Vec<Action>,
+    ) {
+        let question_id = self.next_question_id;
+        self.next_question_id += 1;
+        let count = usize::from(self.context.core_count);
+        let answers = (0..count).map(|_| None).collect();
+        self.pending.insert(question_id, Pending { session, ticket, joining, words, answers });
+        let own = self.context.core;
+        for core in (0..self.context.core_count).map(CoreId).filter(|core| *core != own) {
+            self.outbox.push(own, core, Mail::Ask { question_id, question: question.clone() });
+        }
+        self.answer_or_defer(own, question_id, question, actions);
+    }
+
+    pub(crate) fn answer_or_defer(
+        &mut self,
+        from: CoreId,
+        question_id: u64,
+        question: Question,
+        actions: &mut Vec<Action>,
+    ) {
+        match self.answer(&question, actions) {
+            Some(answer) if from == self.context.core => self.take_answer(from, question_id, answer, actions),
+            Some(answer) => self.outbox.push(self.context.core, from, Mail::Answer { question_id, answer }),
+            None => self.deferred_questions.push((from, question_id, question)),
+        }
+    }
+
+    pub(crate) fn retry_deferred_questions(&mut self, actions: &mut Vec<Action>) {
+        for (from, question_id, question) in std::mem::take(&mut self.deferred_questions) {
+            self.answer_or_defer(from, question_id, question, actions);
+        }
+    }
+
+    /// This core's answer; `None` if it must wait for transactions to end.
+    fn answer(&mut self, question: &Question, actions: &mut Vec<Action>) -> Option<Answer> {
+        match question {
+            Question::Whole { words, protocol } => self.answer_whole(words, *protocol),
+            Question::Versions { keys } => self.answer_versions(keys),
+            _ => Some(commands::answer(self, question, actions)),
+        }
+    }
+
+    fn answer_whole(&mut self, words: &[u8], protocol: Protocol) -> Option<Answer> {
+        if self.groups().any(|group| group.lock_count() > 0) {
+            return None;
+        }
+        let now = self.now;
+        let mut spans: Vec<Span> = Vec::new();
+        let (database, args) = Reader::new(words).words(&mut spans);
+        let command = keyspace::resolve(args).expect("checked by its gateway");
+        let mut replies = Vec::new();
+        for group in &self.groups {
+            let Some(group) = group.as_ref().filter(|group| group.standing() == Standing::Serving) else {
+                return Some(Answer::Refused(LOADING.to_owned()));
+            };
+            let mut writer = Writer::new(protocol);
+            let moment = group.read_moment(now);
+            group.keyspace.query(database, command, args, moment, &mut writer);
+            let key_count = group.keyspace.key_count(database) as u64;
+            replies.push((group.id(), key_count, writer.into_bytes()));
+        }
+        Some(Answer::Whole(replies))
+    }
+
+    fn answer_versions(&mut self, keys: &[(u16, Vec<u8>)]) -> Option<Answer> {
+        let (core, core_count, group_count) = (self.context.core, self.context.core_count, self.context.group_count);
+        let now = self.now;
+        let mut versions = Vec::new();
+        for (place, (database, key)) in keys.iter().enumerate() {
+            let group = router::group_of(key, group_count);
+            if router::core_of(group, core_count) != core {
+                continue;
+            }
+            let Some(group) = self.group_mut(group).filter(|group| group.standing() == Standing::Serving) else {
+                return Some(Answer::Refused(LOADING.to_owned()));
+            };
+            if group.holds_lock_on(key) {
+                return None;
+            }
+            let moment = group.read_moment(now);
+            versions.push((place, group.keyspace.version(*database, key, moment)));
+        }
+        Some(Answer::Versions(versions))
+    }
+
+    pub(crate) fn take_answer(&mut self, from: CoreId, question_id: u64, answer: Answer, actions: &mut Vec<Action>) {
+        let Some(pending) = self.pending.get_mut(&question_id) else { return };
+        pending.answers[usize::from(from.0)] = Some(answer);
+        if pending.answers.iter().any(Option::is_none) {
+            return;
+        }
+        let Pending { session, ticket, joining, words, answers } =
+            self.pending.remove(&question_id).expect("just seen");
+        let answers: Vec<_> = answers.into_iter().flatten().collect();
+        match joining {
+            Joining::Whole(command) => self.join_whole(session, ticket, command, &words, answers),
+            Joining::Watch => self.finish_watch(session, ticket, answers),
+            Joining::Control(command) => {
+                if let Some((result, written)) = self.join_control(session, command, &words, answers, actions) {
+                    self.finish_control(session, ticket, result, written);
+                }
+            }
+            Joining::Composed(command) => {
+                if let Some((result, written)) = self.join_control(session, command, &words, answers, actions) {
+                    self.composed(session, result, &written);
+                }
+            }
+        }
+    }
+
+    fn join_control(
+        &mut self,
+        id: SessionId,
+        command: &'static ControlCommand,
+        words: &[u8],
+        answers: Vec<Answer>,
+        actions: &mut Vec<Action>,
+    ) -> Option<(Result<(), Refusal>, Writer)> {
+        let commands::Body::Node { join, .. } = command.body else { unreachable!("only these are asked") };
+        let now = self.now;
+        let session = self.sessions.get_mut(id)?;
+        let mut spans = Vec::new();
+        let (_, args) = Reader::new(words).words(&mut spans);
+        let mut writer = Writer::new(session.protocol());
+        let mut local = commands::Local { session, core: &mut self.context, now, actions };
+        let result = join(&mut local, args, answers, &mut writer);
+        Some((result, writer))
+    }
+
+    fn join_whole(
+        &mut self,
+        session: SessionId,
+        ticket: u64,
+        command: &'static DataCommand,
+        words: &[u8],
+        answers: Vec<Answer>,
+    ) {
+        let mut replies: Vec<(GroupId, u64, Vec<u8>)> = Vec::new();
+        for answer in answers {
+            match answer {
+                Answer::Whole(part) => replies.extend(part),
+                Answer::Refused(text) => {
+                    self.sessions.reply(session, ticket, |writer| writer.error(&text));
+                    return;
+                }
+                other => unreachable!("a core answered a query with {other:?}"),
+            }
+        }
+        replies.sort_by_key(|(group, ..)| *group);
+        // A refusal is the same from every group.
+        if let Some((_, _, error)) = replies.iter().find(|(_, _, bytes)| bytes.first() == Some(&b'-')) {
+            self.sessions.reply(session, ticket, |writer| writer.raw(error));
+            return;
+        }
+        let command::Span::Whole(join) = command.span else { unreachable!("only these are asked of all groups") };
+        let chance = self.draw();
+        let group_count = self.context.group_count;
+        self.sessions.reply(session, ticket, |writer| match join {
+            Join::Sum => writer.integer(replies.iter().map(|(_, _, bytes)| frame::integer(bytes)).sum()),
+            Join::Concatenate => {
+                let count = replies.iter().map(|(_, _, bytes)| frame::aggregate(bytes).0).sum();
+                writer.array(count);
+                for (_, _, bytes) in &replies {
+                    writer.raw(&bytes[frame::aggregate(bytes).1..]);
+                }
+            }
+            Join::Any => {
+                let total: u64 = replies.iter().map(|(_, weight, _)| weight).sum();
+                let mut place = if total == 0 { 0 } else { chance % total };
+                let chosen = replies.iter().find(|(_, weight, _)| {
+                    let here = place < *weight;
+                    place = place.saturating_sub(*weight);
+                    here
+                });
+                writer.raw(&chosen.unwrap_or(&replies[0]).2);
+            }
+            Join::Cursor => write_scan(&replies, words, group_count, writer),
+            Join::All => unreachable!("a transaction"),
+        });
+    }
+}
+
+/// SCAN walks through one group after the other. A group's own cursors lie within its slots, so a cursor alone tells
+/// whose it is; when a group is done the walk goes on at the first slot of the next.
+fn write_scan(replies: &[(GroupId, u64, Vec<u8>)], words: &[u8], group_count: u32, writer: &mut Writer) {
+    let mut spans = Vec::new();
+    let (_, args) = Reader::new(words).words(&mut spans);
+    let cursor: u64 = std::str::from_utf8(args.at(1)).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    let group = router::group_of_slot(keyspace::slot_of_cursor(cursor), group_count);
+    let (_, _, bytes) = &replies[group.0 as usize];
+    let (_, header) = frame::aggregate(bytes);
+    let after_cursor = header + frame::len(&bytes[header..]);
+    let next: u64 = frame::bulk(&bytes[header..]).and_then(|text| text.parse().ok()).unwrap_or(0);
+    let next = match next {
+        0 if group.0 + 1 < group_count => {
+            keyspace::cursor_at_slot(router::first_slot_of(GroupId(group.0 + 1), group_count))
+        }
+        next => next,
+    };
+    writer.array(2);
+    writer.bulk(next.to_string().as_bytes());
+    writer.raw(&bytes[after_cursor..]);
+}

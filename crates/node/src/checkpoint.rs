@@ -1,0 +1,169 @@
+//! Writing a group's checkpoint in slices between other work.
+//!
+//! The cut is between two entries. From then on the keyspace writes out the old value of a key before it changes it, so
+//! that the slices together hold exactly the state at the cut. The host paces the work: no more than a bounded number of
+//! bytes is ever handed out and not yet written.
+
+use journal::CheckpointMark;
+use stdx::UnixMillis;
+
+use crate::event::{Action, CheckpointNews, CheckpointStep, Level, Now};
+use crate::group::Group;
+use crate::limits;
+
+/// First byte of a chunk that holds the group's own state.
+pub const CHUNK_STATE: u8 = 0;
+/// First byte of a chunk that holds records of the keyspace.
+pub const CHUNK_KEYSPACE: u8 = 1;
+
+/// What a group knows of its checkpoints.
+#[derive(Debug, Default)]
+pub struct Checkpointing {
+    run: Option<Run>,
+    last_id: u64,
+    /// Somebody asked for one as soon as the present one is finished.
+    is_wanted: bool,
+    /// How the last one ended.
+    pub last: Option<Outcome>,
+    /// Checkpoints finished since the start.
+    pub finished_count: u64,
+}
+
+/// How a checkpoint ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Wall clock at the end.
+    pub ended: UnixMillis,
+    /// Seconds it took.
+    pub took_seconds: u64,
+    /// Why it failed, if it did.
+    pub failure: Option<String>,
+}
+
+#[derive(Debug)]
+struct Run {
+    id: u64,
+    index: u64,
+    began: Now,
+    chunk: Vec<u8>,
+    outstanding_bytes: usize,
+    is_walked: bool,
+    changes_before: u64,
+    log_bytes_before: u64,
+}
+
+impl Checkpointing {
+    /// True while one is being written.
+    pub fn is_running(&self) -> bool {
+        self.run.is_some()
+    }
+
+    /// When the running one began.
+    pub fn began(&self) -> Option<UnixMillis> {
+        self.run.as_ref().map(|run| run.began.unix)
+    }
+}
+
+impl Group {
+    /// Asks for a checkpoint: it begins at the next turn, or when the running one has ended.
+    pub fn want_checkpoint(&mut self) {
+        self.checkpointing.is_wanted = true;
+    }
+
+    /// True if a checkpoint is running or has been asked for.
+    pub fn is_checkpoint_due(&self) -> bool {
+        self.checkpointing.is_wanted || self.checkpointing.is_running()
+    }
+
+    /// A slice of checkpoint work. True if there is more to do at once.
+    pub fn checkpoint_turn(&mut self, now: Now, actions: &mut Vec<Action>) -> bool {
+        if self.checkpointing.run.is_none() {
+            if !self.checkpointing.is_wanted || self.applied() == 0 {
+                return false;
+            }
+            self.begin_checkpoint(now, actions);
+        }
+        let group = self.id();
+        let Some(run) = &mut self.checkpointing.run else { return false };
+        if run.is_walked || run.outstanding_bytes >= limits::CHECKPOINT_OUTSTANDING_BYTES_MAX {
+            return false;
+        }
+        run.is_walked = self.keyspace.checkpoint_step(limits::CHECKPOINT_BYTES_PER_TURN, &mut run.chunk);
+        if run.chunk.len() >= limits::CHECKPOINT_CHUNK_BYTES || (run.is_walked && run.chunk.len() > 1) {
+            run.outstanding_bytes += run.chunk.len();
+            let chunk = std::mem::replace(&mut run.chunk, new_chunk());
+            actions.push(Action::Checkpoint { group, id: run.id, step: CheckpointStep::Chunk(chunk) });
+        }
+        if run.is_walked {
+            actions.push(Action::Checkpoint { group, id: run.id, step: CheckpointStep::Finish });
+            return false;
+        }
+        true
+    }
+
+    fn begin_checkpoint(&mut self, now: Now, actions: &mut Vec<Action>) {
+        self.checkpointing.is_wanted = false;
+        self.checkpointing.last_id += 1;
+        let id = self.checkpointing.last_id;
+        let group = self.id();
+        self.keyspace.begin_checkpoint();
+        let mark =
+            CheckpointMark { index: self.applied(), term: self.applied_term(), membership: self.membership().clone() };
+        actions.push(Action::Checkpoint { group, id, step: CheckpointStep::Begin(mark) });
+        let mut state = vec![CHUNK_STATE];
+        state.extend_from_slice(&self.save_state());
+        let outstanding_bytes = state.len();
+        actions.push(Action::Checkpoint { group, id, step: CheckpointStep::Chunk(state) });
+        self.checkpointing.run = Some(Run {
+            id,
+            index: self.applied(),
+            began: now,
+            chunk: new_chunk(),
+            outstanding_bytes,
+            is_walked: false,
+            changes_before: self.change_count,
+            log_bytes_before: self.log_bytes,
+        });
+    }
+
+    /// The host has news of a checkpoint.
+    pub fn checkpoint_news(&mut self, id: u64, news: CheckpointNews, now: Now, actions: &mut Vec<Action>) {
+        let Some(run) = self.checkpointing.run.as_mut().filter(|run| run.id == id) else { return };
+        let took = now.instant.since(run.began.instant);
+        let failure = match news {
+            CheckpointNews::Written(bytes) => {
+                run.outstanding_bytes = run.outstanding_bytes.saturating_sub(bytes);
+                return;
+            }
+            CheckpointNews::Finished => None,
+            CheckpointNews::Failed(reason) => Some(reason),
+        };
+        let run = self.checkpointing.run.take().expect("just seen");
+        match &failure {
+            None => {
+                self.change_count -= run.changes_before;
+                self.log_bytes -= run.log_bytes_before;
+                self.checkpointing.finished_count += 1;
+                self.compact(run.index);
+            }
+            Some(reason) => {
+                if !run.is_walked {
+                    self.keyspace.cancel_checkpoint();
+                }
+                let line = format!(
+                    "group {}: the checkpoint at index {} failed, the log is kept: {reason}",
+                    self.id().0,
+                    run.index
+                );
+                actions.push(Action::Log { level: Level::Warning, line });
+            }
+        }
+        self.checkpointing.last = Some(Outcome { ended: now.unix, took_seconds: took.as_secs(), failure });
+    }
+}
+
+fn new_chunk() -> Vec<u8> {
+    let mut chunk = Vec::with_capacity(limits::CHECKPOINT_CHUNK_BYTES + limits::CHECKPOINT_BYTES_PER_TURN);
+    chunk.push(CHUNK_KEYSPACE);
+    chunk
+}

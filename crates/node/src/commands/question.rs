@@ -1,0 +1,93 @@
+//! What cores ask one another for control commands.
+
+use resp::Protocol;
+use stdx::UnixMillis;
+
+use crate::event::GroupId;
+use crate::statistics::Statistics;
+
+/// Asked of every core of the node.
+#[derive(Clone, Debug)]
+pub enum Question {
+    /// Execute a query over all keys of your groups.
+    Whole {
+        /// Its words.
+        words: Vec<u8>,
+        /// Form of the replies.
+        protocol: Protocol,
+    },
+    /// What do these keys look like now? Each core answers for its own.
+    Versions {
+        /// Database and name.
+        keys: Vec<(u16, Vec<u8>)>,
+    },
+    /// What have you counted, and how are your groups?
+    Figures,
+    /// Set these parameters; they have been checked.
+    Configure(Vec<(String, String)>),
+    /// Begin a checkpoint of every group.
+    Checkpoint,
+}
+
+/// What a core answers.
+#[derive(Debug)]
+pub enum Answer {
+    /// To [`Question::Whole`]: each group's number of keys in the database, and its reply.
+    Whole(Vec<(GroupId, u64, Vec<u8>)>),
+    /// To [`Question::Versions`]: place in the question, and version.
+    Versions(Vec<(usize, u64)>),
+    /// To [`Question::Figures`].
+    Figures(Box<Figures>),
+    /// Done.
+    Done,
+    /// Not possible now; the text is an error reply.
+    Refused(String),
+}
+
+/// A core's figures.
+#[derive(Clone, Debug, Default)]
+pub struct Figures {
+    /// What it has counted.
+    pub statistics: Statistics,
+    /// Open sessions.
+    pub session_count: u64,
+    /// Keys, keys with a deadline and the mean time to live in milliseconds, by database.
+    pub databases: Vec<(u64, u64, u64)>,
+    /// Bytes of its keyspaces.
+    pub keyspace_bytes: u64,
+    /// Its groups.
+    pub groups: Vec<GroupFigures>,
+}
+
+/// A group's figures.
+#[derive(Clone, Debug, Default)]
+pub struct GroupFigures {
+    /// Which.
+    pub group: u32,
+    /// `serving`, `loading`, `following` or `leaderless`.
+    pub standing: &'static str,
+    /// Raft's term.
+    pub term: u64,
+    /// Last entry applied.
+    pub applied: u64,
+    /// Bytes admitted and not yet applied.
+    pub window_bytes: u64,
+    /// Writes since the last checkpoint.
+    pub change_count: u64,
+    /// Bytes of log since the last checkpoint.
+    pub log_bytes: u64,
+    /// When the running checkpoint began.
+    pub checkpoint_began: Option<UnixMillis>,
+    /// Walked and total parts of the running checkpoint.
+    pub checkpoint_progress: Option<(u64, u64)>,
+    /// How the last checkpoint ended.
+    pub last_checkpoint: Option<crate::checkpoint::Outcome>,
+    /// Checkpoints finished since the start.
+    pub checkpoint_count: u64,
+    /// How far the recovered log has been applied.
+    pub loaded_percent: u64,
+    /// Transactions that hold locks.
+    pub lock_count: u64,
+    /// Keys evicted.
+    pub evicted_count: u64,
+}

@@ -1,0 +1,645 @@
+//! The stepping unit: one thread's sessions and groups, without the thread.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use keyspace::{Keyspace, Layout, Policy};
+use resp::{Protocol, Span};
+use stdx::{Duration, Instant, Prng};
+
+use crate::ask::Pending;
+use crate::commands::{Figures, Question};
+use crate::event::{
+    Action, CoreId, CoreOptions, Event, GroupId, GroupSeed, HostReport, NodeId, Now, ProcessFacts, Room, SessionId,
+};
+use crate::group::{Group, LEADER_LOST, LOADING, Standing};
+use crate::letter::{Letter, Locked, Mail, Origin, Request, RequestBody, Resolution};
+use crate::limits;
+use crate::outlet::{Outbox, Outlet};
+use crate::router;
+use crate::session::{Hold, Sessions};
+use crate::settings::Settings;
+use crate::statistics::Statistics;
+use crate::transaction::{Driver, GatewayId, Progress};
+use crate::wire::{self, Wire};
+
+/// One thread's sessions and groups. [`Core::step`] is the only way in, its actions are the only way out.
+pub struct Core {
+    pub(crate) context: Context,
+    pub(crate) sessions: Sessions,
+    /// Groups of this core by `group / core_count`; `None` until loaded.
+    pub(crate) groups: Vec<Option<Group>>,
+    pub(crate) outbox: Outbox,
+    pub(crate) driver: Driver,
+    /// Questions whose answers are not complete.
+    pub(crate) pending: BTreeMap<u64, Pending>,
+    pub(crate) next_question_id: u64,
+    /// Questions of other cores that wait for locks to go.
+    pub(crate) deferred_questions: Vec<(CoreId, u64, Question)>,
+    pub(crate) spans: Vec<Span>,
+    /// A keyspace without keys, for commands that need none.
+    pub(crate) scratch: Keyspace,
+    /// Sessions that wait for a group's window.
+    pub(crate) stalled: Vec<SessionId>,
+    /// Requests that wait until a leader is known, with their deadline.
+    leaderless: VecDeque<(Instant, Request)>,
+    /// Requests sent on to another node and not answered.
+    forwarded: BTreeMap<(u64, u64), Forwarded>,
+    prng: Prng,
+    pub(crate) now: Now,
+    spare: Vec<Vec<u8>>,
+}
+
+/// What control commands see of their core.
+pub struct Context {
+    /// This node.
+    pub node: NodeId,
+    /// This core.
+    pub core: CoreId,
+    /// Cores of the node.
+    pub core_count: u16,
+    /// Groups of the cluster.
+    pub group_count: u32,
+    /// The configuration.
+    pub settings: Arc<Settings>,
+    /// What has been counted.
+    pub statistics: Statistics,
+    /// Facts about the process.
+    pub process: Arc<ProcessFacts>,
+    /// The host's latest report.
+    pub report: HostReport,
+    /// Whether the disk can take more.
+    pub room: Room,
+    /// Keyspace bytes of this core when the latest report was made.
+    pub(crate) reported_keyspace_bytes: u64,
+    /// Number of sessions of this core.
+    pub session_count: usize,
+    /// No expired key is removed before it is asked for (DEBUG SET-ACTIVE-EXPIRE 0).
+    pub is_expiry_lazy: bool,
+    /// CLIENT PAUSE: until when, and whether only writes wait.
+    pub pause: Option<(Instant, bool)>,
+    /// A stopwatch for statistics. Nothing that is logged or replicated depends on it.
+    pub stopwatch: fn() -> Instant,
+}
+
+#[derive(Debug)]
+struct Forwarded {
+    request: Request,
+    deadline: Instant,
+}
+
+impl Core {
+    /// A core without groups: these come with [`Event::Loaded`].
+    pub fn new(options: CoreOptions) -> Self {
+        let CoreOptions { node, core, core_count, group_count, seed, settings, process, stopwatch } = options;
+        assert!(core_count > 0 && core.0 < core_count && group_count > 0);
+        let mut prng = Prng::new(seed);
+        let local_count = (group_count as usize).saturating_sub(usize::from(core.0)).div_ceil(usize::from(core_count));
+        let databases = settings.databases;
+        let gateway = GatewayId { node: node.0, boot: prng.draw(), core };
+        Self {
+            context: Context {
+                node,
+                core,
+                core_count,
+                group_count,
+                settings,
+                statistics: Statistics::default(),
+                process,
+                report: HostReport::default(),
+                room: Room::Enough,
+                reported_keyspace_bytes: 0,
+                session_count: 0,
+                is_expiry_lazy: false,
+                pause: None,
+                stopwatch,
+            },
+            sessions: Sessions::default(),
+            groups: (0..local_count).map(|_| None).collect(),
+            outbox: Outbox::new(core_count),
+            driver: Driver::new(gateway, databases),
+            pending: BTreeMap::new(),
+            next_question_id: 0,
+            deferred_questions: Vec::new(),
+            spans: Vec::new(),
+            scratch: Keyspace::new(keyspace::Options {
+                databases,
+                hash_seed: 0,
+                layout: Layout::Scratch,
+                tuning: keyspace::Tuning::default(),
+            }),
+            stalled: Vec::new(),
+            leaderless: VecDeque::new(),
+            forwarded: BTreeMap::new(),
+            prng,
+            now: Now::default(),
+            spare: Vec::new(),
+        }
+    }
+
+    /// Hands back a reply's buffer, to be used again.
+    pub fn recycle(&mut self, mut buffer: Vec<u8>) {
+        if buffer.capacity() <= SPARE_BYTES_MAX && self.spare.len() < SPARE_COUNT_MAX {
+            buffer.clear();
+            self.spare.push(buffer);
+        }
+    }
+
+    /// The groups of this core that have been loaded.
+    pub fn groups(&self) -> impl Iterator<Item = &Group> {
+        self.groups.iter().flatten()
+    }
+
+    /// For the simulator's canaries.
+    #[doc(hidden)]
+    pub fn groups_mut(&mut self) -> impl Iterator<Item = &mut Group> {
+        self.groups.iter_mut().flatten()
+    }
+
+    /// One thing happens. What is to be done about it is appended to `actions`. Runs to completion: nothing is ever
+    /// suspended half-way.
+    pub fn step(&mut self, now: Now, event: Event<'_>, actions: &mut Vec<Action>) {
+        self.now = now;
+        match event {
+            Event::Opened { session, peer } => self.open(session, peer, actions),
+            Event::Bytes { session, bytes } => self.receive(session, bytes, actions),
+            Event::Backlog { session, bytes } => self.note_backlog(session, bytes),
+            Event::Closed { session } => self.close(session),
+            Event::Peer { from: _, bytes } => self.peer(bytes, actions),
+            Event::Letter { from, letter } => self.read_letter(from, letter, actions),
+            Event::Loaded(seed) => self.load(*seed, actions),
+            Event::Persisted { group, ticket } => {
+                if let Some(group) = self.group_mut(group) {
+                    group.persisted(ticket);
+                }
+            }
+            Event::Checkpoint { group, id, news } => {
+                if let Some(group) = self.group_mut(group) {
+                    group.checkpoint_news(id, news, now, actions);
+                }
+            }
+            Event::Room(room) => self.context.room = room,
+            Event::Report(report) => {
+                self.context.report = *report;
+                self.context.reported_keyspace_bytes = self.keyspace_bytes();
+            }
+            Event::Turn => self.turn(actions),
+        }
+    }
+
+    fn load(&mut self, seed: GroupSeed, actions: &mut Vec<Action>) {
+        let place = seed.group.0 as usize / usize::from(self.context.core_count);
+        let group = seed.group;
+        let policy = self.context.settings.append_fsync;
+        match Group::new(seed, self.context.node, policy, &mut self.prng, self.now) {
+            Ok(group) => self.groups[place] = Some(group),
+            Err(fault) => actions.push(Action::Fatal { line: format!("group {}: {fault}", group.0) }),
+        }
+    }
+
+    /// The group, if it lives on this core and has been loaded.
+    #[inline]
+    pub(crate) fn group_mut(&mut self, group: GroupId) -> Option<&mut Group> {
+        if router::core_of(group, self.context.core_count) != self.context.core {
+            return None;
+        }
+        self.groups.get_mut(group.0 as usize / usize::from(self.context.core_count))?.as_mut()
+    }
+
+    /// Bytes held by the keyspaces of this core.
+    pub fn keyspace_bytes(&self) -> u64 {
+        self.groups().map(|group| group.keyspace.memory_bytes() as u64).sum()
+    }
+
+    /// Bytes in use by the process, as far as this core knows: the latest report, and what has changed here since.
+    pub(crate) fn used_memory_bytes(&self) -> u64 {
+        let evicting: u64 = self.groups().map(|group| group.evicting_bytes as u64).sum();
+        (self.context.report.used_memory_bytes + self.keyspace_bytes())
+            .saturating_sub(self.context.reported_keyspace_bytes + evicting)
+    }
+
+    /// This core's figures, for INFO.
+    pub(crate) fn figures(&self) -> Figures {
+        let databases = (0..self.context.settings.databases)
+            .map(|database| {
+                let mut sum = (0, 0, 0);
+                for group in self.groups() {
+                    let expiring = group.keyspace.expiring_count(database) as u64;
+                    let average = group.keyspace.average_ttl(database, group.read_moment(self.now));
+                    sum.0 += group.keyspace.key_count(database) as u64;
+                    sum.1 += expiring;
+                    sum.2 = sum.2.max(average.max(0) as u64);
+                }
+                sum
+            })
+            .collect();
+        Figures {
+            statistics: self.context.statistics.clone(),
+            session_count: self.sessions.len() as u64,
+            databases,
+            keyspace_bytes: self.keyspace_bytes(),
+            groups: self.groups().map(Group::figures).collect(),
+        }
+    }
+
+    /// Sets parameters that have been checked.
+    pub(crate) fn configure(&mut self, pairs: &[(String, String)], actions: &mut Vec<Action>) {
+        let settings = Arc::make_mut(&mut self.context.settings);
+        for (name, value) in pairs {
+            settings.set(name, value).expect("checked before the question was put");
+        }
+        let settings = &self.context.settings;
+        for group in self.groups.iter_mut().flatten() {
+            group.append_fsync = settings.append_fsync;
+            group.keyspace.set_tuning(settings.tuning());
+        }
+        for (name, _) in pairs {
+            let name = Settings::parameter(name).expect("checked before the question was put").name;
+            actions.push(Action::Configured { name, value: settings.get(name).to_owned() });
+        }
+    }
+
+    // ---- sessions -------------------------------------------------------------------------------------------------
+
+    fn open(&mut self, session: SessionId, peer: crate::event::Peer, actions: &mut Vec<Action>) {
+        let settings = &self.context.settings;
+        let is_refused = settings.protected_mode && settings.password.is_empty() && !peer.is_local;
+        self.sessions.open(session, peer, self.now, settings.password.is_empty());
+        self.context.session_count = self.sessions.len();
+        self.context.statistics.connection_count += 1;
+        if is_refused {
+            actions.push(Action::Reply { session, bytes: PROTECTED_MODE.as_bytes().to_vec() });
+            actions.push(Action::Close { session });
+            self.sessions.get_mut(session).expect("just opened").is_closing = true;
+        }
+    }
+
+    fn close(&mut self, session: SessionId) {
+        self.sessions.close(session);
+        self.context.session_count = self.sessions.len();
+    }
+
+    fn note_backlog(&mut self, id: SessionId, bytes: usize) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        session.backlog_bytes = bytes;
+        if session.hold == Hold::Output && session.output_bytes() <= limits::OUTPUT_BYTES_MAX / 2 {
+            self.sessions.mark_resumable(id);
+        }
+    }
+
+    // ---- letters and peers ------------------------------------------------------------------------------------------
+
+    pub(crate) fn outlet<'a>(
+        context: &Context,
+        sessions: &'a mut Sessions,
+        outbox: &'a mut Outbox,
+        actions: &'a mut Vec<Action>,
+    ) -> Outlet<'a> {
+        Outlet { node: context.node, core: context.core, core_count: context.core_count, sessions, outbox, actions }
+    }
+
+    fn read_letter(&mut self, from: CoreId, letter: Letter, actions: &mut Vec<Action>) {
+        for mail in letter.mail {
+            self.read_mail(from, mail, actions);
+        }
+    }
+
+    fn read_own_mail(&mut self, actions: &mut Vec<Action>) -> bool {
+        let mail = std::mem::take(&mut self.outbox.own);
+        let any = !mail.is_empty();
+        for mail in mail {
+            self.read_mail(self.context.core, mail, actions);
+        }
+        any
+    }
+
+    fn read_mail(&mut self, from: CoreId, mail: Mail, actions: &mut Vec<Action>) {
+        match mail {
+            Mail::Request(request) => self.take_request(request, actions),
+            Mail::Reply { session, ticket, bytes } => self.sessions.reply(session, ticket, |writer| writer.raw(&bytes)),
+            Mail::Lock(lock) if self.group_mut(lock.group).is_none() => {
+                let outcome = Locked::Refused(LOADING.to_owned());
+                let mail = Mail::Locked { transaction: lock.transaction, group: lock.group, outcome };
+                self.outbox.push(self.context.core, lock.gateway, mail);
+            }
+            Mail::Resolve { transaction, group, resolution: Resolution::Release, .. }
+                if self.group_mut(group).is_none() =>
+            {
+                self.outbox.push(self.context.core, from, Mail::Resolved { transaction, group });
+            }
+            Mail::Lock(lock) => {
+                self.with_group(lock.group, actions, |group, outlet| group.lock(Box::new(lock), outlet));
+            }
+            Mail::Locked { transaction, group, outcome } => {
+                let group_count = self.context.group_count;
+                let progress = {
+                    let (driver, mut post) = self.driver_and_post();
+                    driver.locked(transaction, group, outcome, group_count, &mut post)
+                };
+                self.progress(progress);
+            }
+            Mail::Prepare { transaction, group, participants, effects } => {
+                self.with_group(group, actions, |group, outlet| {
+                    group.prepare(transaction, &participants, &effects, outlet);
+                });
+            }
+            Mail::Prepared { transaction, group, accepted } => {
+                let progress = {
+                    let (driver, mut post) = self.driver_and_post();
+                    driver.prepared(transaction, group, accepted, &mut post)
+                };
+                self.progress(progress);
+            }
+            Mail::Resolve { transaction, group, resolution, low_water } => {
+                let now = self.now;
+                self.with_group(group, actions, |group, outlet| {
+                    group.resolve(transaction, resolution, low_water, now, outlet);
+                });
+            }
+            Mail::Resolved { transaction, group } => {
+                let progress = self.driver.resolved(transaction, group);
+                self.progress(progress);
+            }
+            Mail::Inquire { transaction, from: asker, group } => {
+                let fate = self.group_mut(group).and_then(|group| group.testify(transaction));
+                if let Some(fate) = fate {
+                    let to = router::core_of(asker, self.context.core_count);
+                    let mail = Mail::Testimony { transaction, group: asker, from: group, fate };
+                    self.outbox.push(self.context.core, to, mail);
+                }
+            }
+            Mail::Testimony { transaction, group, from, fate } => {
+                if let Some(group) = self.group_mut(group) {
+                    group.hear(transaction, from, fate);
+                }
+            }
+            Mail::Ask { question_id, question } => self.answer_or_defer(from, question_id, question, actions),
+            Mail::Answer { question_id, answer } => self.take_answer(from, question_id, answer, actions),
+        }
+    }
+
+    fn with_group(&mut self, group: GroupId, actions: &mut Vec<Action>, act: impl FnOnce(&mut Group, &mut Outlet<'_>)) {
+        let mut outlet = Self::outlet(&self.context, &mut self.sessions, &mut self.outbox, actions);
+        let place = group.0 as usize / usize::from(self.context.core_count);
+        if let Some(group) = self.groups[place].as_mut() {
+            act(group, &mut outlet);
+        }
+    }
+
+    pub(crate) fn draw(&mut self) -> u64 {
+        self.prng.draw()
+    }
+
+    /// The driver of transactions, and the way its mail goes to groups.
+    pub(crate) fn driver_and_post(&mut self) -> (&mut Driver, impl FnMut(GroupId, Mail)) {
+        let Self { driver, outbox, context, .. } = self;
+        let (core, core_count) = (context.core, context.core_count);
+        (driver, move |group, mail| outbox.push(core, router::core_of(group, core_count), mail))
+    }
+
+    fn progress(&mut self, progress: Progress) {
+        match progress {
+            Progress::Going | Progress::Over => {}
+            Progress::Answered { session, ticket, bytes } => {
+                self.sessions.reply(session, ticket, |writer| writer.raw(&bytes));
+            }
+        }
+    }
+
+    /// Takes a request for a group of this core from wherever it came.
+    pub(crate) fn take_request(&mut self, request: Request, actions: &mut Vec<Action>) {
+        let now = self.now;
+        let standing = self.group_mut(request.group).map(|group| group.standing());
+        match standing {
+            Some(Standing::Serving) => {
+                self.with_group(request.group, actions, |group, outlet| group.request(request, now, outlet));
+            }
+            Some(Standing::Loading) | None => self.refuse(&request.origin, request.protocol, LOADING, actions),
+            Some(Standing::Follower(leader)) if request.origin.node == self.context.node => {
+                self.forward(leader, request, actions);
+            }
+            // A gateway that was wrong about the leader tries again by itself.
+            Some(Standing::Follower(_)) => self.refuse(&request.origin, request.protocol, LEADER_LOST, actions),
+            Some(Standing::Leaderless) => {
+                self.leaderless.push_back((now.instant + limits::LEADER_WAIT_MAX, request));
+            }
+        }
+    }
+
+    pub(crate) fn refuse(&mut self, origin: &Origin, protocol: Protocol, text: &str, actions: &mut Vec<Action>) {
+        Self::outlet(&self.context, &mut self.sessions, &mut self.outbox, actions).refuse(origin, protocol, text);
+    }
+
+    fn forward(&mut self, leader: NodeId, request: Request, actions: &mut Vec<Action>) {
+        let bytes = wire::encode_request(&request);
+        actions.push(Action::Send { to: leader, group: request.group, bytes });
+        let key = (request.origin.session.serial, request.origin.ticket);
+        let deadline = self.now.instant + limits::LEADER_WAIT_MAX;
+        self.forwarded.insert(key, Forwarded { request, deadline });
+    }
+
+    fn peer(&mut self, bytes: &[u8], actions: &mut Vec<Action>) {
+        match wire::decode(bytes) {
+            Some(Wire::Raft(group, message)) => {
+                if let Some(group) = self.group_mut(group) {
+                    group.step(message);
+                }
+            }
+            Some(Wire::Request(request)) => self.take_request(request, actions),
+            Some(Wire::Reply { origin, bytes }) => {
+                if self.forwarded.remove(&(origin.session.serial, origin.ticket)).is_some() {
+                    self.sessions.reply(origin.session, origin.ticket, |writer| writer.raw(&bytes));
+                }
+            }
+            None => self.context.statistics.malformed_peer_count += 1,
+        }
+    }
+
+    fn expire_waits(&mut self, actions: &mut Vec<Action>) {
+        let now = self.now.instant;
+        let waiting = std::mem::take(&mut self.leaderless);
+        for (deadline, request) in waiting {
+            let known = self.group_mut(request.group).is_some_and(|group| group.standing() != Standing::Leaderless);
+            if known {
+                self.take_request(request, actions);
+            } else if deadline <= now {
+                self.refuse(&request.origin, request.protocol, crate::group::NO_QUORUM, actions);
+            } else {
+                self.leaderless.push_back((deadline, request));
+            }
+        }
+        let late: Vec<_> =
+            self.forwarded.iter().filter(|(_, forwarded)| forwarded.deadline <= now).map(|(key, _)| *key).collect();
+        for key in late {
+            let Forwarded { request, .. } = self.forwarded.remove(&key).expect("just seen");
+            let text = match request.body {
+                RequestBody::Read(_) => LEADER_LOST,
+                RequestBody::Write(_) | RequestBody::Exec(_) => OUTCOME_UNKNOWN,
+            };
+            self.refuse(&request.origin, request.protocol, text, actions);
+        }
+    }
+
+    // ---- the turn ---------------------------------------------------------------------------------------------------
+
+    fn turn(&mut self, actions: &mut Vec<Action>) {
+        self.expire_waits(actions);
+        self.end_pause();
+        let mut more = false;
+        for round in 0..limits::ROUNDS_PER_TURN {
+            self.read_own_mail(actions);
+            self.evict();
+            more = self.turn_groups(actions);
+            let had_mail = self.read_own_mail(actions);
+            self.retry_deferred_questions(actions);
+            self.compose(actions);
+            self.open_windows();
+            let resumed = self.resume(actions);
+            if !resumed && !had_mail && self.outbox.own.is_empty() {
+                break;
+            }
+            more |= round + 1 == limits::ROUNDS_PER_TURN;
+        }
+        more |= self.background(actions);
+        self.flush(actions);
+        let next = if more { self.now.instant } else { self.next_wake() };
+        actions.push(Action::WakeAt { instant: next });
+    }
+
+    fn turn_groups(&mut self, actions: &mut Vec<Action>) -> bool {
+        let mut outlet = Self::outlet(&self.context, &mut self.sessions, &mut self.outbox, actions);
+        let mut more = false;
+        for group in self.groups.iter_mut().flatten() {
+            more |= group.turn(self.now, &mut self.prng, &mut outlet);
+        }
+        more
+    }
+
+    /// Work that nobody waits for, in slices.
+    fn background(&mut self, actions: &mut Vec<Action>) -> bool {
+        let mut more = false;
+        for group in self.groups.iter_mut().flatten() {
+            if group.log_bytes > self.context.settings.checkpoint_log_bytes.max(group.keyspace.memory_bytes() as u64)
+                && !group.is_checkpoint_due()
+            {
+                group.want_checkpoint();
+            }
+            more |= group.checkpoint_turn(self.now, actions);
+            if !self.context.is_expiry_lazy {
+                let moment = group.moment();
+                more |= group.keyspace.collect(moment, limits::COLLECT_PER_TURN);
+            }
+        }
+        more
+    }
+
+    fn next_wake(&self) -> Instant {
+        let tick = self.now.instant + limits::TICK_INTERVAL;
+        match self.context.pause {
+            Some((until, _)) => tick.min(until),
+            None => tick,
+        }
+    }
+
+    fn end_pause(&mut self) {
+        if self.context.pause.is_some_and(|(until, _)| until <= self.now.instant) {
+            self.context.pause = None;
+            let paused: Vec<_> =
+                self.sessions.iter().filter(|session| session.hold == Hold::Paused).map(|session| session.id).collect();
+            for id in paused {
+                self.sessions.mark_resumable(id);
+            }
+        }
+    }
+
+    /// Chooses victims while memory is over its limit. Their removal goes through the log, so that replicas agree.
+    fn evict(&mut self) {
+        let limit = self.context.settings.maxmemory_bytes;
+        let policy = self.context.settings.maxmemory_policy;
+        if limit == 0 || policy == Policy::NoEviction {
+            return;
+        }
+        let mut used = self.used_memory_bytes();
+        let now = self.now;
+        for group in self.groups.iter_mut().flatten() {
+            if group.standing() != Standing::Serving {
+                continue;
+            }
+            for _ in 0..limits::EVICTIONS_PER_TURN {
+                if used <= limit || group.is_full() {
+                    break;
+                }
+                let moment = group.read_moment(now);
+                let Some((database, key)) = group.keyspace.victim(policy, &mut self.prng, moment) else { break };
+                let entry = group.keyspace.view(database, moment).peek(&key);
+                let byte_count = entry.map_or(1, |entry| entry.memory_bytes());
+                group.evict(database, &key, byte_count);
+                used = used.saturating_sub(byte_count as u64);
+            }
+        }
+    }
+
+    /// Lets sessions go on that waited for a window.
+    fn open_windows(&mut self) {
+        if self.stalled.is_empty() || self.groups().any(Group::is_full) {
+            return;
+        }
+        for id in std::mem::take(&mut self.stalled) {
+            self.sessions.mark_resumable(id);
+        }
+    }
+
+    fn resume(&mut self, actions: &mut Vec<Action>) -> bool {
+        let resumable = self.sessions.take_resumable();
+        let any = !resumable.is_empty();
+        for id in resumable {
+            self.resume_session(id, actions);
+        }
+        any
+    }
+
+    /// Hands over what sessions have to say, and closes those that are done.
+    fn flush(&mut self, actions: &mut Vec<Action>) {
+        let spare = &mut self.spare;
+        self.sessions.take_dirty(|session| {
+            if !session.out.is_empty() {
+                let bytes = session.out.replace(spare.pop().unwrap_or_default());
+                actions.push(Action::Reply { session: session.id, bytes });
+            }
+            if session.is_closing && session.owed_count() == 0 {
+                actions.push(Action::Close { session: session.id });
+            }
+            let wants_pause = session.hold != Hold::None && session.input.len() > limits::INPUT_BYTES_MAX;
+            if wants_pause && !session.is_paused {
+                session.is_paused = true;
+                actions.push(Action::Pause { session: session.id });
+            } else if session.is_paused && session.hold == Hold::None {
+                session.is_paused = false;
+                actions.push(Action::Resume { session: session.id });
+            }
+        });
+        self.outbox.flush(actions);
+    }
+
+    /// Longest time that a core may sleep without being told anything.
+    pub const fn idle_interval() -> Duration {
+        limits::TICK_INTERVAL
+    }
+}
+
+const SPARE_BYTES_MAX: usize = 64 << 10;
+const SPARE_COUNT_MAX: usize = 256;
+
+/// A write was sent on to a leader that never answered.
+const OUTCOME_UNKNOWN: &str =
+    "CLUSTERDOWN The leader was lost before it answered: whether this write took effect is unknown";
+
+const PROTECTED_MODE: &str = "-DENIED Holdfast is running in protected mode because protected mode is enabled and no \
+password is set for the default user. In this mode connections are only accepted from the loopback interface. If you \
+want to connect from external computers to Holdfast you may adopt one of the following solutions: 1) Just disable \
+protected mode sending the command 'CONFIG SET protected-mode no' from the loopback interface by connecting to Holdfast \
+from the same host the server is running, however MAKE SURE Holdfast is not publicly accessible from internet if you do \
+so. 2) Alternatively you can just disable the protected mode by editing the configuration file, and setting the \
+protected mode option to 'no', and then restarting the server. 3) If you started the server manually just for testing, \
+restart it with the '--protected-mode no' option. 4) Set up an authentication password for the default user. NOTE: You \
+only need to do one of the above things in order for the server to start accepting connections from the outside.\r\n";

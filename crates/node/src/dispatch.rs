@@ -1,0 +1,614 @@
+//! From bytes to requests, and from requests to where they are carried out.
+
+use command::{Flag, Join, Refusal, Span as KeySpan};
+use keyspace::{Body, DataCommand, Moment, Policy};
+use resp::{Args, Limits, Parsed};
+
+use crate::commands::{self, ControlCommand, Flow, Known, Question, Queued};
+use crate::core::Core;
+use crate::entry::put_words;
+use crate::event::{Action, GroupId, Room, SessionId};
+use crate::group::{LOADING, Standing};
+use crate::letter::{Mail, Origin, Request, RequestBody};
+use crate::limits;
+use crate::router;
+use crate::session::{Hold, write_muted};
+use crate::transaction::Work;
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// It has been answered or will be.
+    Taken,
+    /// It has not been looked at and comes again when the session goes on.
+    Postponed(Hold),
+}
+
+/// Groups that a request's keys live in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Groups {
+    None,
+    One(GroupId),
+    Several,
+}
+
+impl Groups {
+    #[inline]
+    pub(crate) fn with(self, group: GroupId) -> Self {
+        match self {
+            Self::None => Self::One(group),
+            Self::One(other) if other == group => self,
+            Self::One(_) | Self::Several => Self::Several,
+        }
+    }
+}
+
+impl Core {
+    /// A client spoke.
+    pub(crate) fn receive(&mut self, id: SessionId, bytes: &[u8], actions: &mut Vec<Action>) {
+        let now = self.now;
+        self.context.statistics.input_bytes += bytes.len() as u64;
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        session.heard = now;
+        if session.is_closing {
+            return;
+        }
+        if session.input.is_empty() && session.hold == Hold::None {
+            let consumed = self.run(id, bytes, actions);
+            if let Some(session) = self.sessions.get_mut(id)
+                && !session.is_closing
+            {
+                session.keep_input(&bytes[consumed..]);
+            }
+        } else {
+            session.keep_input(bytes);
+            if session.hold == Hold::None {
+                self.run_kept(id, actions);
+            } else if session.input.len() > limits::INPUT_BYTES_MAX {
+                self.sessions.mark(id);
+            }
+        }
+    }
+
+    /// What a session waited for has come.
+    pub(crate) fn resume_session(&mut self, id: SessionId, actions: &mut Vec<Action>) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        session.hold = Hold::None;
+        self.sessions.mark(id);
+        self.run_kept(id, actions);
+    }
+
+    fn run_kept(&mut self, id: SessionId, actions: &mut Vec<Action>) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        if session.input.is_empty() {
+            return;
+        }
+        let mut input = std::mem::take(&mut session.input);
+        let consumed = self.run(id, &input, actions);
+        if let Some(session) = self.sessions.get_mut(id)
+            && !session.is_closing
+        {
+            input.drain(..consumed);
+            if input.is_empty() && input.capacity() > KEPT_CAPACITY_MAX {
+                input = Vec::new();
+            }
+            session.input = input;
+        }
+    }
+
+    /// Carries out the requests at the start of `input` as far as they have come and nothing holds them up. Answers
+    /// how many bytes they took.
+    fn run(&mut self, id: SessionId, input: &[u8], actions: &mut Vec<Action>) -> usize {
+        let mut spans = std::mem::take(&mut self.spans);
+        let mut consumed = 0;
+        let mut count = 0;
+        while let Some(session) = self.sessions.get_mut(id) {
+            if session.is_closing {
+                consumed = input.len();
+                break;
+            }
+            if session.out.len() + session.backlog_bytes > limits::OUTPUT_BYTES_MAX {
+                session.hold = Hold::Output;
+                break;
+            }
+            if count == limits::REQUESTS_PER_RUN {
+                self.sessions.mark_resumable(id);
+                session_hold(&mut self.sessions, id, Hold::Turn);
+                break;
+            }
+            let request_limits = Limits {
+                authenticated: session.is_authenticated,
+                bulk_bytes_max: self.context.settings.bulk_bytes_max,
+                ..Limits::default()
+            };
+            let rest = &input[consumed..];
+            let (taken, next) = match session.parser.parse(rest, &request_limits, &mut spans) {
+                Ok(Parsed::Incomplete { need }) => {
+                    session.wanted_bytes = need;
+                    break;
+                }
+                Ok(Parsed::Empty { consumed }) => (consumed, Next::Taken),
+                Ok(Parsed::Request { consumed }) => (consumed, self.dispatch(id, Args::new(rest, &spans), actions)),
+                Ok(Parsed::Inline { consumed }) => {
+                    let line = session.parser.line().to_vec();
+                    (consumed, self.dispatch(id, Args::new(&line, &spans), actions))
+                }
+                Err(error) => {
+                    self.protocol_error(id, &error.to_string());
+                    consumed = input.len();
+                    break;
+                }
+            };
+            count += 1;
+            if let Next::Postponed(hold) = next {
+                session_hold(&mut self.sessions, id, hold);
+                break;
+            }
+            consumed += taken;
+            if self.sessions.get(id).is_some_and(|session| session.hold != Hold::None) {
+                break;
+            }
+        }
+        self.spans = spans;
+        consumed
+    }
+
+    fn protocol_error(&mut self, id: SessionId, text: &str) {
+        let text = format!("ERR {text}");
+        self.context.statistics.count_error(&text);
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        let ticket = session.take_ticket();
+        session.is_closing = true;
+        self.sessions.reply(id, ticket, |writer| writer.error(&text));
+    }
+
+    /// One request of a client.
+    #[inline]
+    fn dispatch(&mut self, id: SessionId, args: Args<'_>, actions: &mut Vec<Action>) -> Next {
+        let known = match lookup(args) {
+            Ok(known) => known,
+            Err(refusal) => {
+                // Whether a command exists is nobody's business before AUTH.
+                let refusal = if self.is_known_to(id) { refusal } else { Refusal::NO_AUTH };
+                return self.reject(id, &refusal);
+            }
+        };
+        if let Err(refusal) = self.check(id, known, args) {
+            return self.reject(id, &refusal);
+        }
+        if self.context.pause.is_some() && self.must_pause(known) {
+            return Next::Postponed(Hold::Paused);
+        }
+        let session = self.sessions.get_mut(id).expect("its request is being looked at");
+        if session.multi.is_some() && !passes_multi(known) {
+            return self.queue(id, known, args);
+        }
+        let next = match known {
+            Known::Data(command) => self.dispatch_data(id, command, args, actions),
+            Known::Control(command) => self.dispatch_control(id, command, args, actions),
+        };
+        if next == Next::Taken {
+            self.context.statistics.command_count += 1;
+            if let Some(session) = self.sessions.get_mut(id) {
+                session.last_command = known.name();
+                session.request_count += 1;
+            }
+        }
+        next
+    }
+
+    fn is_known_to(&self, id: SessionId) -> bool {
+        self.sessions.get(id).is_some_and(|session| session.is_authenticated)
+    }
+
+    /// Whether a request may be carried out, as far as that can be told before its keys are looked at.
+    #[inline]
+    fn check(&mut self, id: SessionId, known: Known, args: Args<'_>) -> Result<(), Refusal> {
+        let session = self.sessions.get(id).expect("its request is being looked at");
+        if !session.is_authenticated && !known.has(Flag::NoAuth) {
+            return Err(Refusal::NO_AUTH);
+        }
+        if !known.accepts(args.len()) {
+            return Err(Refusal::wrong_arity(known.name()));
+        }
+        if session.multi.is_some()
+            && known.has(Flag::NoMulti)
+            && !matches!(known, Known::Control(command) if matches!(command.body, commands::Body::Flow(_)))
+        {
+            return Err(Refusal::new("ERR Command not allowed inside a transaction"));
+        }
+        if let Known::Data(command) = known
+            && matches!(command.body, Body::Mutate(_))
+        {
+            self.check_write(command)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn check_write(&self, command: &DataCommand) -> Result<(), Refusal> {
+        if let Room::None(reason) = &self.context.room {
+            return Err(Refusal::new(format!("MISCONF No room on disk for this write: {reason}")));
+        }
+        let limit = self.context.settings.maxmemory_bytes;
+        if limit > 0 && command.has(Flag::Denyoom) && self.used_memory_bytes() > limit && !self.can_evict() {
+            return Err(Refusal::OUT_OF_MEMORY);
+        }
+        Ok(())
+    }
+
+    fn can_evict(&self) -> bool {
+        let databases = 0..self.context.settings.databases;
+        match self.context.settings.maxmemory_policy {
+            Policy::NoEviction => false,
+            Policy::AllkeysLru | Policy::AllkeysLfu | Policy::AllkeysRandom => {
+                self.groups().any(|group| databases.clone().any(|database| group.keyspace.key_count(database) > 0))
+            }
+            Policy::VolatileLru | Policy::VolatileLfu | Policy::VolatileRandom | Policy::VolatileTtl => {
+                self.groups().any(|group| databases.clone().any(|database| group.keyspace.expiring_count(database) > 0))
+            }
+        }
+    }
+
+    fn must_pause(&self, known: Known) -> bool {
+        let Some((_, only_writes)) = self.context.pause else { return false };
+        match known {
+            Known::Data(command) => {
+                !only_writes || matches!(command.body, Body::Mutate(_)) || command.has(Flag::MayReplicate)
+            }
+            Known::Control(command) => match command.body {
+                commands::Body::Flow(Flow::Exec) => true,
+                _ => !only_writes && command.name != "client",
+            },
+        }
+    }
+
+    /// Refuses a request without carrying it out.
+    pub(crate) fn reject(&mut self, id: SessionId, refusal: &Refusal) -> Next {
+        self.context.statistics.rejected_call_count += 1;
+        self.context.statistics.count_error(refusal.text());
+        let Some(session) = self.sessions.get_mut(id) else { return Next::Taken };
+        if let Some(multi) = &mut session.multi {
+            multi.is_broken = true;
+        }
+        let ticket = session.take_ticket();
+        self.sessions.reply(id, ticket, |writer| writer.error(refusal.text()));
+        Next::Taken
+    }
+
+    fn queue(&mut self, id: SessionId, known: Known, args: Args<'_>) -> Next {
+        let session = self.sessions.get_mut(id).expect("its request is being looked at");
+        let database = session.database;
+        let multi = session.multi.as_mut().expect("queueing goes on inside MULTI");
+        multi.byte_count += args.byte_count();
+        if multi.byte_count > limits::MULTI_BYTES_MAX {
+            return self.reject(id, &Refusal::new("ERR the transaction is too large"));
+        }
+        let mut words = Vec::with_capacity(args.byte_count() + 5 * args.len() + 8);
+        put_words(&mut words, database, args);
+        multi.queue.push(Queued { command: known, words });
+        let ticket = session.take_ticket();
+        self.sessions.reply(id, ticket, |writer| writer.simple("QUEUED"));
+        Next::Taken
+    }
+
+    // ---- data -------------------------------------------------------------------------------------------------------
+
+    #[inline]
+    fn dispatch_data(
+        &mut self,
+        id: SessionId,
+        command: &'static DataCommand,
+        args: Args<'_>,
+        actions: &mut Vec<Action>,
+    ) -> Next {
+        match command.span {
+            KeySpan::Keys => match self.groups_of(command, args) {
+                Groups::One(group) => self.dispatch_to_group(id, group, command, args, actions),
+                Groups::Several => self.dispatch_to_several(id, command, args),
+                // Its keys cannot be found among the words, so it will be refused: any keyspace can do that.
+                Groups::None => self.dispatch_to_scratch(id, command, args),
+            },
+            KeySpan::Whole(_) if self.context.group_count == 1 => {
+                self.dispatch_to_group(id, GroupId(0), command, args, actions)
+            }
+            KeySpan::Whole(Join::All) => self.dispatch_to_several(id, command, args),
+            KeySpan::Whole(_) => self.dispatch_whole(id, command, args, actions),
+            KeySpan::Nothing => self.dispatch_to_scratch(id, command, args),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn groups_of(&self, command: &DataCommand, args: Args<'_>) -> Groups {
+        let group_count = self.context.group_count;
+        if group_count == 1 {
+            return Groups::One(GroupId(0));
+        }
+        let mut groups = Groups::None;
+        command.for_each_key(args, |index, _| groups = groups.with(router::group_of(args.at(index), group_count)));
+        groups
+    }
+
+    #[inline]
+    fn dispatch_to_group(
+        &mut self,
+        id: SessionId,
+        group: GroupId,
+        command: &'static DataCommand,
+        args: Args<'_>,
+        actions: &mut Vec<Action>,
+    ) -> Next {
+        let now = self.now;
+        let is_write = matches!(command.body, Body::Mutate(_));
+        let (node, core, core_count) = (self.context.node, self.context.core, self.context.core_count);
+        let session = self.sessions.get_mut(id).expect("its request is being looked at");
+        let (database, protocol) = (session.database, session.protocol());
+        if router::core_of(group, core_count) == core {
+            let place = group.0 as usize / usize::from(core_count);
+            let Some(local) = self.groups[place].as_mut() else {
+                return self.reject(id, &Refusal::new(LOADING));
+            };
+            if local.standing() == Standing::Serving && !local.is_locked(command, args) {
+                if is_write {
+                    if local.is_full() {
+                        self.stalled.push(id);
+                        return Next::Postponed(Hold::Window);
+                    }
+                    let ticket = session.take_ticket();
+                    local.write(Origin { node, core, session: id, ticket }, protocol, database, args);
+                    return Next::Taken;
+                }
+                if session.owed_count() == 0 && local.can_read() {
+                    let moment = local.read_moment(now);
+                    write_muted(session, |writer| local.keyspace.query(database, command, args, moment, writer));
+                    self.sessions.mark(id);
+                    return Next::Taken;
+                }
+            }
+        }
+        let session = self.sessions.get_mut(id).expect("its request is being looked at");
+        let ticket = session.take_ticket();
+        let mut words = Vec::with_capacity(args.byte_count() + 5 * args.len() + 8);
+        put_words(&mut words, database, args);
+        let body = if is_write { RequestBody::Write(words) } else { RequestBody::Read(words) };
+        self.send_request(
+            Request { origin: Origin { node, core, session: id, ticket }, group, protocol, body },
+            actions,
+        );
+        Next::Taken
+    }
+
+    /// Sends a request to the core of its group, which may be this one.
+    pub(crate) fn send_request(&mut self, request: Request, actions: &mut Vec<Action>) {
+        let to = router::core_of(request.group, self.context.core_count);
+        if to == self.context.core {
+            self.take_request(request, actions);
+        } else {
+            self.outbox.push(self.context.core, to, Mail::Request(request));
+        }
+    }
+
+    fn dispatch_to_scratch(&mut self, id: SessionId, command: &'static DataCommand, args: Args<'_>) -> Next {
+        let moment = Moment { unix: self.now.unix, seed: 0 };
+        let session = self.sessions.get_mut(id).expect("its request is being looked at");
+        let (database, ticket) = (session.database, session.take_ticket());
+        let scratch = &mut self.scratch;
+        self.sessions.reply(id, ticket, |writer| match command.body {
+            Body::Query(_) => scratch.query(database, command, args, moment, writer),
+            Body::Mutate(_) | Body::Container => scratch.mutate(database, command, args, moment, writer),
+        });
+        Next::Taken
+    }
+
+    /// A command whose keys live in several groups is a transaction of its own.
+    fn dispatch_to_several(&mut self, id: SessionId, command: &'static DataCommand, args: Args<'_>) -> Next {
+        let session = self.sessions.get_mut(id).expect("its request is being looked at");
+        if session.owed_count() > 0 {
+            return Next::Postponed(Hold::Answers);
+        }
+        let mut words = Vec::new();
+        put_words(&mut words, session.database, args);
+        let mut work = Work {
+            session: id,
+            ticket: session.take_ticket(),
+            protocol: session.protocol(),
+            commands: vec![words],
+            is_exec: false,
+            watches: Vec::new(),
+            keys: std::collections::BTreeMap::new(),
+            whole: matches!(command.span, KeySpan::Whole(_)),
+        };
+        session.hold = Hold::Answers;
+        let database = session.database;
+        self.add_keys(&mut work, command, database, args);
+        self.begin_work(work);
+        Next::Taken
+    }
+
+    /// Adds the keys of one command to what a transaction locks.
+    pub(crate) fn add_keys(&self, work: &mut Work, command: &DataCommand, database: u16, args: Args<'_>) {
+        let group_count = self.context.group_count;
+        let other = other_database(command, args);
+        command.for_each_key(args, |index, _| {
+            let key = args.at(index);
+            let keys = work.keys.entry(router::group_of(key, group_count)).or_default();
+            keys.push((database, key.to_vec()));
+            if let Some(other) = other {
+                keys.push((other, key.to_vec()));
+            }
+        });
+    }
+
+    pub(crate) fn begin_work(&mut self, work: Work) {
+        let moment = Moment { unix: self.now.unix, seed: self.draw() };
+        let group_count = self.context.group_count;
+        let (driver, mut post) = self.driver_and_post();
+        driver.begin(work, group_count, moment, &mut post);
+    }
+
+    /// A query over all keys of all groups.
+    fn dispatch_whole(
+        &mut self,
+        id: SessionId,
+        command: &'static DataCommand,
+        args: Args<'_>,
+        actions: &mut Vec<Action>,
+    ) -> Next {
+        let session = self.sessions.get_mut(id).expect("its request is being looked at");
+        if session.owed_count() > 0 {
+            return Next::Postponed(Hold::Answers);
+        }
+        let mut words = Vec::new();
+        put_words(&mut words, session.database, args);
+        let protocol = session.protocol();
+        let ticket = session.take_ticket();
+        session.hold = Hold::Answers;
+        let question = Question::Whole { words: words.clone(), protocol };
+        self.ask(id, ticket, crate::ask::Joining::Whole(command), words, question, actions);
+        Next::Taken
+    }
+
+    // ---- control ----------------------------------------------------------------------------------------------------
+
+    fn dispatch_control(
+        &mut self,
+        id: SessionId,
+        command: &'static ControlCommand,
+        args: Args<'_>,
+        actions: &mut Vec<Action>,
+    ) -> Next {
+        let session = self.sessions.get_mut(id).expect("its request is being looked at");
+        if let commands::Body::Flow(flow) = command.body {
+            return self.flow(id, flow, args, actions);
+        }
+        if session.owed_count() > 0 {
+            return Next::Postponed(Hold::Answers);
+        }
+        let ticket = session.take_ticket();
+        match command.body {
+            commands::Body::Local(run) => {
+                let mut bytes = resp::Writer::new(session.protocol());
+                let now = self.now;
+                let mut local = commands::Local { session, core: &mut self.context, now, actions };
+                let result = run(&mut local, args, &mut bytes);
+                self.finish_control(id, ticket, result, bytes);
+            }
+            commands::Body::Node { ask, .. } => {
+                let now = self.now;
+                let mut local = commands::Local { session, core: &mut self.context, now, actions };
+                match ask(&mut local, args) {
+                    Ok(question) => {
+                        if let Some(session) = self.sessions.get_mut(id) {
+                            session.hold = Hold::Answers;
+                        }
+                        let mut words = Vec::new();
+                        put_words(&mut words, 0, args);
+                        self.ask(id, ticket, crate::ask::Joining::Control(command), words, question, actions);
+                    }
+                    Err(refusal) => self.finish_control(id, ticket, Err(refusal), resp::Writer::default()),
+                }
+            }
+            commands::Body::Flow(_) => unreachable!("taken above"),
+            commands::Body::Container => unreachable!("a container's subcommand was looked up"),
+        }
+        Next::Taken
+    }
+
+    pub(crate) fn finish_control(
+        &mut self,
+        id: SessionId,
+        ticket: u64,
+        result: Result<(), Refusal>,
+        written: resp::Writer,
+    ) {
+        match result {
+            // HELLO may have switched the protocol: its own reply is already in the new form.
+            Ok(()) => self.sessions.reply(id, ticket, |writer| writer.raw(written.bytes())),
+            Err(refusal) => {
+                self.context.statistics.count_error(refusal.text());
+                self.sessions.reply(id, ticket, |writer| writer.error(refusal.text()));
+            }
+        }
+    }
+}
+
+fn session_hold(sessions: &mut crate::session::Sessions, id: SessionId, hold: Hold) {
+    if let Some(session) = sessions.get_mut(id) {
+        session.hold = hold;
+    }
+}
+
+/// Capacity that an emptied input buffer may keep.
+const KEPT_CAPACITY_MAX: usize = 64 << 10;
+
+/// Commands that act at once although MULTI has begun.
+fn passes_multi(known: Known) -> bool {
+    match known {
+        Known::Data(_) => false,
+        Known::Control(command) => {
+            matches!(command.body, commands::Body::Flow(Flow::Multi | Flow::Exec | Flow::Discard | Flow::Watch))
+                || matches!(command.name, "quit" | "reset")
+        }
+    }
+}
+
+/// Finds a request's command, or says in Redis's words that there is none.
+#[inline]
+pub(crate) fn lookup(args: Args<'_>) -> Result<Known, Refusal> {
+    let name = args.at(0);
+    if let Some(command) = keyspace::find(name) {
+        if command.subcommands.is_empty() || args.len() == 1 {
+            return Ok(Known::Data(command));
+        }
+        return keyspace::resolve(args).map(Known::Data).ok_or_else(|| unknown_subcommand(args));
+    }
+    let Some(command) = commands::find(name) else { return Err(unknown_command(args)) };
+    if command.subcommands.is_empty() || args.len() == 1 {
+        return Ok(Known::Control(command));
+    }
+    let word = args.at(1);
+    command
+        .subcommands
+        .iter()
+        .find(|subcommand| subcommand.name.as_bytes().eq_ignore_ascii_case(word))
+        .map(Known::Control)
+        .ok_or_else(|| unknown_subcommand(args))
+}
+
+fn unknown_command(args: Args<'_>) -> Refusal {
+    const SHOWN_BYTES_MAX: usize = 128;
+    let shown = |word: &[u8], max: usize| String::from_utf8_lossy(&word[..word.len().min(max)]).into_owned();
+    let mut beginning = String::new();
+    for word in args.iter().skip(1) {
+        if beginning.len() >= SHOWN_BYTES_MAX {
+            break;
+        }
+        let max = SHOWN_BYTES_MAX - beginning.len();
+        beginning.push_str(&format!("'{}' ", shown(word, max)));
+    }
+    Refusal::new(format!(
+        "ERR unknown command '{}', with args beginning with: {beginning}",
+        shown(args.at(0), SHOWN_BYTES_MAX)
+    ))
+}
+
+fn unknown_subcommand(args: Args<'_>) -> Refusal {
+    Refusal::new(format!(
+        "ERR unknown subcommand '{:.128}'. Try {} HELP.",
+        String::from_utf8_lossy(args.at(1)),
+        String::from_utf8_lossy(args.at(0)).to_uppercase()
+    ))
+}
+
+/// The second database that MOVE and COPY name.
+fn other_database(command: &DataCommand, args: Args<'_>) -> Option<u16> {
+    let number = |word: &[u8]| std::str::from_utf8(word).ok()?.parse().ok();
+    match command.name {
+        "move" => number(args.get(2)?),
+        "copy" => {
+            let place = args.iter().skip(3).position(|word| word.eq_ignore_ascii_case(b"db"))?;
+            number(args.get(place + 4)?)
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,497 @@
+//! What a log entry of a group holds: one moment, and a batch of items.
+//!
+//! ```text
+//! entry  = version:u8  unix_ms:i64le  seed:u64le  item*
+//! item   = COMMAND  flags:u8 words
+//!        | EXEC     flags:u8 count(watch) watch* count(command) words*
+//!        | TICK
+//!        | INSTALL  transaction count(effect) effect*
+//!        | PREPARE  transaction count(participant) participant* count(effect) effect*
+//!        | RESOLVE  transaction outcome:u8 low_water
+//!        | REFUSE   transaction
+//! words  = database argc len* bytes
+//! watch  = database len bytes version:u64le
+//! effect = kind:u8 database len bytes [len bytes]
+//! ```
+//! All other numbers are LEB128. The words of a command lie together behind their lengths, so that they can be executed
+//! where they are.
+
+use bytes::Bytes;
+use keyspace::Moment;
+use resp::{Args, Protocol, Span};
+use stdx::UnixMillis;
+
+use crate::transaction::TransactionId;
+
+/// Version of this layout, the first byte of every entry.
+const VERSION: u8 = 1;
+
+/// Bytes before the first item.
+pub const HEADER_BYTES: usize = 17;
+
+const COMMAND: u8 = 1;
+const EXEC: u8 = 2;
+const TICK: u8 = 3;
+const INSTALL: u8 = 4;
+const PREPARE: u8 = 5;
+const RESOLVE: u8 = 6;
+const REFUSE: u8 = 7;
+
+const RESP3: u8 = 1;
+
+/// A watched key and what it looked like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Watch {
+    /// Its database.
+    pub database: u16,
+    /// The key.
+    pub key: Vec<u8>,
+    /// `Keyspace::version` when it was watched; 0 if it was absent.
+    pub version: u64,
+}
+
+/// One change that a transaction over several groups makes to one of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// The key now has this value and deadline, as `Keyspace::export` gave them, or is gone.
+    Key {
+        /// Its database.
+        database: u16,
+        /// The key.
+        key: Vec<u8>,
+        /// New state.
+        exported: Option<Vec<u8>>,
+    },
+    /// The database is now empty.
+    Flush {
+        /// Which.
+        database: u16,
+    },
+    /// Two databases changed places.
+    Swap {
+        /// One.
+        first: u16,
+        /// The other.
+        second: u16,
+    },
+}
+
+/// A decoded item. Borrowed from its entry.
+pub enum Item<'a> {
+    /// Execute one command.
+    Command {
+        /// Protocol its reply is written in.
+        protocol: Protocol,
+        /// Database it was sent to.
+        database: u16,
+        /// The words.
+        args: Args<'a>,
+    },
+    /// Execute several commands if no watched key has changed.
+    Exec(ExecItem<'a>),
+    /// Nothing but the entry's moment.
+    Tick,
+    /// Change keys, now.
+    Install {
+        /// On behalf of this transaction.
+        transaction: TransactionId,
+        /// How.
+        effects: Vec<Effect>,
+    },
+    /// Remember changes until the transaction is resolved.
+    Prepare {
+        /// Which.
+        transaction: TransactionId,
+        /// All groups that prepare it.
+        participants: Vec<u32>,
+        /// The changes to this one.
+        effects: Vec<Effect>,
+    },
+    /// Make remembered changes, or forget them.
+    Resolve {
+        /// Which.
+        transaction: TransactionId,
+        /// True to make them.
+        commit: bool,
+        /// Transactions of the same gateway numbered below this are resolved in every group.
+        low_water: u64,
+    },
+    /// Refuse to prepare this transaction, should it still come.
+    Refuse {
+        /// Which.
+        transaction: TransactionId,
+    },
+}
+
+/// A decoded MULTI/EXEC.
+pub struct ExecItem<'a> {
+    /// Protocol its reply is written in.
+    pub protocol: Protocol,
+    /// What must not have changed.
+    pub watches: Vec<Watch>,
+    count: usize,
+    commands: Reader<'a>,
+}
+
+impl<'a> ExecItem<'a> {
+    /// Number of commands.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Calls `run` with each command's database and words.
+    pub fn for_each(mut self, spans: &mut Vec<Span>, mut run: impl FnMut(u16, Args<'_>)) {
+        for _ in 0..self.count {
+            let (database, args) = self.commands.words(spans);
+            run(database, args);
+        }
+    }
+}
+
+/// Appends a number in LEB128.
+pub fn put_number(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_number(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+/// Appends a command's words with the database they were sent to.
+#[inline]
+pub fn put_words(out: &mut Vec<u8>, database: u16, args: Args<'_>) {
+    put_number(out, u64::from(database));
+    put_number(out, args.len() as u64);
+    for word in args.iter() {
+        put_number(out, word.len() as u64);
+    }
+    for word in args.iter() {
+        out.extend_from_slice(word);
+    }
+}
+
+fn protocol_flag(protocol: Protocol) -> u8 {
+    match protocol {
+        Protocol::Resp2 => 0,
+        Protocol::Resp3 => RESP3,
+    }
+}
+
+/// A batch of items that will be one entry.
+#[derive(Debug)]
+pub struct Builder {
+    payload: Vec<u8>,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self { payload: vec![0; HEADER_BYTES] }
+    }
+}
+
+impl Builder {
+    /// True if it has no item.
+    pub fn is_empty(&self) -> bool {
+        self.payload.len() == HEADER_BYTES
+    }
+
+    /// Bytes so far.
+    pub fn byte_count(&self) -> usize {
+        self.payload.len()
+    }
+
+    /// Adds a command.
+    #[inline]
+    pub fn command(&mut self, protocol: Protocol, database: u16, args: Args<'_>) {
+        self.payload.reserve(args.byte_count() + 5 * args.len() + 16);
+        self.payload.extend_from_slice(&[COMMAND, protocol_flag(protocol)]);
+        put_words(&mut self.payload, database, args);
+    }
+
+    /// Adds a command whose words [`put_words`] has already laid out.
+    pub fn packed_command(&mut self, protocol: Protocol, words: &[u8]) {
+        self.payload.extend_from_slice(&[COMMAND, protocol_flag(protocol)]);
+        self.payload.extend_from_slice(words);
+    }
+
+    /// Adds a transaction of this group alone. `words` holds the commands as [`put_words`] laid them out.
+    pub fn exec<'b>(
+        &mut self,
+        protocol: Protocol,
+        watches: impl ExactSizeIterator<Item = &'b Watch>,
+        count: usize,
+        words: &[u8],
+    ) {
+        self.payload.extend_from_slice(&[EXEC, protocol_flag(protocol)]);
+        put_exec(&mut self.payload, watches, count, words);
+    }
+
+    /// Adds a transaction laid out by [`put_exec`].
+    pub fn packed_exec(&mut self, protocol: Protocol, packed: &[u8]) {
+        self.payload.extend_from_slice(&[EXEC, protocol_flag(protocol)]);
+        self.payload.extend_from_slice(packed);
+    }
+
+    /// Adds nothing but the moment.
+    pub fn tick(&mut self) {
+        self.payload.push(TICK);
+    }
+
+    /// Adds changes to be made at once.
+    pub fn install(&mut self, transaction: TransactionId, effects: &[Effect]) {
+        self.payload.push(INSTALL);
+        transaction.put(&mut self.payload);
+        put_effects(&mut self.payload, effects);
+    }
+
+    /// Adds changes to be remembered.
+    pub fn prepare(&mut self, transaction: TransactionId, participants: &[u32], effects: &[Effect]) {
+        self.payload.push(PREPARE);
+        transaction.put(&mut self.payload);
+        put_prepared(&mut self.payload, participants, effects);
+    }
+
+    /// Adds the end of a transaction.
+    pub fn resolve(&mut self, transaction: TransactionId, commit: bool, low_water: u64) {
+        self.payload.push(RESOLVE);
+        transaction.put(&mut self.payload);
+        self.payload.push(u8::from(commit));
+        put_number(&mut self.payload, low_water);
+    }
+
+    /// Adds a refusal.
+    pub fn refuse(&mut self, transaction: TransactionId) {
+        self.payload.push(REFUSE);
+        transaction.put(&mut self.payload);
+    }
+
+    /// Stamps the moment and gives up the entry.
+    pub fn finish(mut self, moment: Moment) -> Bytes {
+        self.payload[0] = VERSION;
+        self.payload[1..9].copy_from_slice(&moment.unix.0.to_le_bytes());
+        self.payload[9..17].copy_from_slice(&moment.seed.to_le_bytes());
+        Bytes::from(self.payload)
+    }
+}
+
+/// Appends what stands behind an EXEC item's flags.
+pub fn put_exec<'b>(out: &mut Vec<u8>, watches: impl ExactSizeIterator<Item = &'b Watch>, count: usize, words: &[u8]) {
+    put_number(out, watches.len() as u64);
+    for watch in watches {
+        put_number(out, u64::from(watch.database));
+        put_bytes(out, &watch.key);
+        out.extend_from_slice(&watch.version.to_le_bytes());
+    }
+    put_number(out, count as u64);
+    out.extend_from_slice(words);
+}
+
+/// Appends participants and effects, as a PREPARE item and a checkpoint hold them.
+pub fn put_prepared(out: &mut Vec<u8>, participants: &[u32], effects: &[Effect]) {
+    put_number(out, participants.len() as u64);
+    for participant in participants {
+        put_number(out, u64::from(*participant));
+    }
+    put_effects(out, effects);
+}
+
+fn put_effects(out: &mut Vec<u8>, effects: &[Effect]) {
+    put_number(out, effects.len() as u64);
+    for effect in effects {
+        match effect {
+            Effect::Key { database, key, exported } => {
+                out.push(if exported.is_some() { 1 } else { 0 });
+                put_number(out, u64::from(*database));
+                put_bytes(out, key);
+                if let Some(exported) = exported {
+                    put_bytes(out, exported);
+                }
+            }
+            Effect::Flush { database } => {
+                out.push(2);
+                put_number(out, u64::from(*database));
+            }
+            Effect::Swap { first, second } => {
+                out.push(3);
+                put_number(out, u64::from(*first));
+                put_number(out, u64::from(*second));
+            }
+        }
+    }
+}
+
+/// Reads the moment of an entry and leaves a reader at its first item. `None` for a new leader's empty entry.
+///
+/// # Panics
+/// If the entry has another layout: the journal's checksums hold, so it was written by a newer version, and going on
+/// would lose data.
+pub fn open(entry: &[u8]) -> Option<(Moment, Reader<'_>)> {
+    if entry.is_empty() {
+        return None;
+    }
+    assert_eq!(entry[0], VERSION, "a log entry of another version");
+    let moment = Moment {
+        unix: UnixMillis(i64::from_le_bytes(entry[1..9].try_into().expect("eight bytes"))),
+        seed: u64::from_le_bytes(entry[9..17].try_into().expect("eight bytes")),
+    };
+    Some((moment, Reader { bytes: entry, position: HEADER_BYTES }))
+}
+
+/// Reads what the functions above wrote. A log entry is covered by checksums and was laid out by this very module, so
+/// whatever does not fit is a defect of ours and stops the process.
+#[derive(Clone)]
+pub struct Reader<'a> {
+    bytes: &'a [u8],
+    position: usize,
+}
+
+impl<'a> Reader<'a> {
+    /// A reader at the start of `bytes`.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, position: 0 }
+    }
+
+    /// True if everything has been read.
+    pub fn is_done(&self) -> bool {
+        self.position == self.bytes.len()
+    }
+
+    /// One byte.
+    pub fn byte(&mut self) -> u8 {
+        let byte = self.bytes[self.position];
+        self.position += 1;
+        byte
+    }
+
+    /// A number in LEB128.
+    #[inline]
+    pub fn number(&mut self) -> u64 {
+        let mut number = 0;
+        let mut shift = 0;
+        loop {
+            let byte = self.byte();
+            number |= u64::from(byte & 0x7F) << shift;
+            if byte < 0x80 {
+                return number;
+            }
+            shift += 7;
+            assert!(shift < 64, "a number of more than 64 bits in a log entry");
+        }
+    }
+
+    fn fixed(&mut self) -> u64 {
+        let end = self.position + 8;
+        let number = u64::from_le_bytes(self.bytes[self.position..end].try_into().expect("eight bytes"));
+        self.position = end;
+        number
+    }
+
+    /// Bytes behind their length.
+    pub fn bytes(&mut self) -> &'a [u8] {
+        let length = self.number() as usize;
+        let start = self.position;
+        self.position += length;
+        &self.bytes[start..self.position]
+    }
+
+    /// A command's database and words; `spans` is overwritten.
+    #[inline]
+    pub fn words<'s>(&mut self, spans: &'s mut Vec<Span>) -> (u16, Args<'s>)
+    where
+        'a: 's,
+    {
+        let database = self.number() as u16;
+        let count = self.number() as usize;
+        spans.clear();
+        let mut start = 0;
+        for _ in 0..count {
+            let end = start + self.number() as u32;
+            spans.push(Span { start, end });
+            start = end;
+        }
+        let words = &self.bytes[self.position..self.position + start as usize];
+        self.position += start as usize;
+        (database, Args::new(words, spans))
+    }
+
+    fn effects(&mut self) -> Vec<Effect> {
+        let count = self.number();
+        (0..count)
+            .map(|_| match self.byte() {
+                kind @ (0 | 1) => Effect::Key {
+                    database: self.number() as u16,
+                    key: self.bytes().to_vec(),
+                    exported: (kind == 1).then(|| self.bytes().to_vec()),
+                },
+                2 => Effect::Flush { database: self.number() as u16 },
+                3 => Effect::Swap { first: self.number() as u16, second: self.number() as u16 },
+                kind => panic!("an effect of kind {kind} in a log entry"),
+            })
+            .collect()
+    }
+
+    /// Participants and effects as [`put_prepared`] wrote them.
+    pub fn prepared(&mut self) -> (Vec<u32>, Vec<Effect>) {
+        let count = self.number();
+        let participants = (0..count).map(|_| self.number() as u32).collect();
+        (participants, self.effects())
+    }
+
+    /// What stands behind an EXEC item's flags.
+    pub fn exec(&mut self, protocol: Protocol, spans: &mut Vec<Span>) -> ExecItem<'a> {
+        let watches = (0..self.number())
+            .map(|_| Watch { database: self.number() as u16, key: self.bytes().to_vec(), version: self.fixed() })
+            .collect();
+        let count = self.number() as usize;
+        let commands = self.clone();
+        for _ in 0..count {
+            self.words(spans);
+        }
+        ExecItem { protocol, watches, count, commands }
+    }
+
+    /// The next item, or `None` at the end; `spans` is overwritten.
+    #[inline]
+    pub fn item<'s>(&mut self, spans: &'s mut Vec<Span>) -> Option<Item<'s>>
+    where
+        'a: 's,
+    {
+        if self.is_done() {
+            return None;
+        }
+        Some(match self.byte() {
+            COMMAND => {
+                let protocol = self.protocol();
+                let (database, args) = self.words(spans);
+                Item::Command { protocol, database, args }
+            }
+            EXEC => {
+                let protocol = self.protocol();
+                Item::Exec(self.exec(protocol, spans))
+            }
+            TICK => Item::Tick,
+            INSTALL => Item::Install { transaction: TransactionId::read(self), effects: self.effects() },
+            PREPARE => {
+                let transaction = TransactionId::read(self);
+                let (participants, effects) = self.prepared();
+                Item::Prepare { transaction, participants, effects }
+            }
+            RESOLVE => Item::Resolve {
+                transaction: TransactionId::read(self),
+                commit: self.byte() == 1,
+                low_water: self.number(),
+            },
+            REFUSE => Item::Refuse { transaction: TransactionId::read(self) },
+            tag => panic!("an item of kind {tag} in a log entry"),
+        })
+    }
+
+    fn protocol(&mut self) -> Protocol {
+        if self.byte() & RESP3 == 0 { Protocol::Resp2 } else { Protocol::Resp3 }
+    }
+}

@@ -1,0 +1,421 @@
+//! The waist: everything that can happen to a core, and everything a core can ask of the world.
+//!
+//! Both enums are closed on purpose. The real host (`edge`) and the false one (`simulation`) drive the same cores
+//! through them, and nothing else passes.
+
+use std::sync::Arc;
+
+use journal::{Append, CheckpointMark};
+use keyspace::{Corrupt, Keyspace};
+use stdx::log::{Entry, HardState, Membership};
+use stdx::{Duration, Instant, UnixMillis};
+
+use crate::checkpoint::{CHUNK_KEYSPACE, CHUNK_STATE};
+use crate::letter::Letter;
+
+/// A node of the cluster; never reused once its log is lost. 0 is no node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u64);
+
+/// One of a node's cores: a thread with its sessions and groups. Counted from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CoreId(pub u16);
+
+/// A group: a set of slots with one replicated log. Counted from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupId(pub u32);
+
+/// One client's connection. The host mints it: `serial` is unique while the node runs and is the client's id as
+/// CLIENT ID tells it; `index` is small, and free again once the session is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId {
+    /// Unique and growing over all cores of the node, from 1.
+    pub serial: u64,
+    /// Place in the tables of the host and of its core.
+    pub index: u32,
+}
+
+/// What the clocks say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// Monotonic clock: time-outs, durations.
+    pub instant: Instant,
+    /// Wall clock: expiry.
+    pub unix: UnixMillis,
+}
+
+/// Who is at the other end of a session.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Peer {
+    /// `ADDRESS:PORT`, or the path of a Unix socket followed by `:0`.
+    pub address: String,
+    /// Our own end, in the same form.
+    pub local_address: String,
+    /// True for loopback addresses and Unix sockets: what protected mode trusts.
+    pub is_local: bool,
+    /// File descriptor number, which CLIENT LIST shows; -1 if there is none.
+    pub descriptor: i64,
+}
+
+/// Everything that can happen to a core.
+pub enum Event<'a> {
+    /// A client connected to this core.
+    Opened {
+        /// The new session.
+        session: SessionId,
+        /// Who it is.
+        peer: Peer,
+    },
+    /// A client spoke.
+    Bytes {
+        /// Who.
+        session: SessionId,
+        /// What, as it came from the socket.
+        bytes: &'a [u8],
+    },
+    /// The host could not write all of a session's output at once, or has now written more of it. Sent with zero when
+    /// the last of it is gone.
+    Backlog {
+        /// Whose output.
+        session: SessionId,
+        /// Bytes still waiting in the host.
+        bytes: usize,
+    },
+    /// A client's connection is gone, from either side. The session's index may be reused after this.
+    Closed {
+        /// Who.
+        session: SessionId,
+    },
+    /// Another node spoke to this core.
+    Peer {
+        /// Who.
+        from: NodeId,
+        /// One whole message as [`Action::Send`] gave it.
+        bytes: &'a [u8],
+    },
+    /// A sibling core spoke. Letters from one core arrive in the order in which they were posted.
+    Letter {
+        /// Who.
+        from: CoreId,
+        /// What.
+        letter: Letter,
+    },
+    /// A group of this core has been loaded from disk: until then its keys answer LOADING.
+    Loaded(Box<GroupSeed>),
+    /// An [`Action::Append`] is as safe as it asked to be. Tickets of one group complete in order.
+    Persisted {
+        /// Whose log.
+        group: GroupId,
+        /// The ticket of the append.
+        ticket: u64,
+    },
+    /// The host has news of a checkpoint.
+    Checkpoint {
+        /// Whose.
+        group: GroupId,
+        /// Which one.
+        id: u64,
+        /// What happened.
+        news: CheckpointNews,
+    },
+    /// The disk has, or no longer has, room for what may still be admitted.
+    Room(Room),
+    /// What only the host can know, a few times a second.
+    Report(Box<HostReport>),
+    /// The end of a turn: all that was ready has been stepped. What was gathered is proposed now, and replies leave.
+    /// Also sent when an instant asked for with [`Action::WakeAt`] has come.
+    Turn,
+}
+
+/// Everything a core can ask of the world.
+#[derive(Debug)]
+pub enum Action {
+    /// Send to a client, behind what was sent before.
+    Reply {
+        /// To whom.
+        session: SessionId,
+        /// What. After the write the buffer may be handed back with `Core::recycle`.
+        bytes: Vec<u8>,
+    },
+    /// End a connection, after its output has been written. [`Event::Closed`] follows.
+    Close {
+        /// Whose.
+        session: SessionId,
+    },
+    /// Stop reading from a client's socket (its bytes stay in the kernel, and its sender feels it) …
+    Pause {
+        /// Whose.
+        session: SessionId,
+    },
+    /// … and go on.
+    Resume {
+        /// Whose.
+        session: SessionId,
+    },
+    /// Send to another node; may be lost.
+    Send {
+        /// To whom.
+        to: NodeId,
+        /// The group it concerns, whose core there receives it.
+        group: GroupId,
+        /// One whole message.
+        bytes: Vec<u8>,
+    },
+    /// Hand to a sibling core; never lost, in order.
+    Post {
+        /// To whom.
+        to: CoreId,
+        /// What.
+        letter: Letter,
+    },
+    /// Write to a group's log.
+    Append {
+        /// What.
+        append: Append,
+        /// When it counts as persisted.
+        persist: Persist,
+    },
+    /// Work on a checkpoint's file.
+    Checkpoint {
+        /// Whose.
+        group: GroupId,
+        /// Which one; unique per group while the process lives.
+        id: u64,
+        /// What to do.
+        step: CheckpointStep,
+    },
+    /// Step [`Event::Turn`] at this instant at the latest. Only the earliest outstanding wish need be kept.
+    WakeAt {
+        /// When.
+        instant: Instant,
+    },
+    /// A configuration parameter that the host carries out has been changed (`maxclients`, `appendfsync`, …).
+    Configured {
+        /// Name of the parameter.
+        name: &'static str,
+        /// Its new value as CONFIG GET shows it.
+        value: String,
+    },
+    /// One line for the operator's log.
+    Log {
+        /// How bad.
+        level: Level,
+        /// The line.
+        line: String,
+    },
+    /// The process cannot go on; this line says why and what to do. Exit code 1.
+    Fatal {
+        /// The line.
+        line: String,
+    },
+    /// End the process in good order: no new clients, logs synced, exit code 0.
+    Shutdown,
+    /// Stop this core for a while (DEBUG SLEEP). The simulator may only note it.
+    Sleep {
+        /// How long.
+        duration: Duration,
+    },
+}
+
+/// How loud a line in the operator's log is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Something ordinary happened.
+    Notice,
+    /// Something an operator should look at.
+    Warning,
+}
+
+/// When an append counts as persisted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Persist {
+    /// When it is on disk; [`Event::Persisted`] follows.
+    Synced,
+    /// Nobody waits: the journal writes it soon, and syncs it as `appendfsync` says. No event follows.
+    Lazily,
+}
+
+/// A step in writing a checkpoint. Steps of one checkpoint come in order: `Begin`, chunks, then `Finish` or `Abandon`.
+#[derive(Debug)]
+pub enum CheckpointStep {
+    /// Open a new file for it.
+    Begin(CheckpointMark),
+    /// Append a chunk; the host answers with [`CheckpointNews::Written`], and may take its time: that is the pacing.
+    Chunk(Vec<u8>),
+    /// All chunks have been given: make it durable and let it count. [`CheckpointNews::Finished`] follows.
+    Finish,
+    /// Throw it away.
+    Abandon,
+}
+
+/// What a host tells of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CheckpointNews {
+    /// So many bytes of its chunks have been written since the last such news.
+    Written(usize),
+    /// It is durable and counts; log before it may be dropped.
+    Finished,
+    /// It could not be written; it does not count, and the log is kept.
+    Failed(String),
+}
+
+/// Whether the disk can take what may still be admitted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// Yes.
+    Enough,
+    /// No, for this reason: writes are refused, reads go on.
+    None(String),
+}
+
+/// A group as found on disk, or a new one.
+pub struct GroupSeed {
+    /// Which.
+    pub group: GroupId,
+    /// State at `checkpoint_index`; empty for a new group.
+    pub keyspace: Keyspace,
+    /// What this replica promised.
+    pub hard_state: HardState,
+    /// Who takes part, as of the checkpoint or of the last applied change.
+    pub membership: Membership,
+    /// Log index of the checkpoint the keyspace was loaded from; 0 if none.
+    pub checkpoint_index: u64,
+    /// Term of the entry at that index.
+    pub checkpoint_term: u64,
+    /// The rest of the log.
+    pub entries: Vec<Entry>,
+    /// True if this replica may have lost the unsynced end of its log: it must not vote until it has caught up.
+    pub is_recovering: bool,
+    /// What the checkpoint holds of the group itself; filled by [`GroupSeed::restore`].
+    pub state: Vec<u8>,
+}
+
+impl GroupSeed {
+    /// A group without data or log, whose only member is `node`.
+    pub fn new(group: GroupId, node: NodeId, keyspace: Keyspace) -> Self {
+        Self {
+            group,
+            keyspace,
+            hard_state: HardState::default(),
+            membership: Membership { voters: vec![node.0], ..Membership::default() },
+            checkpoint_index: 0,
+            checkpoint_term: 0,
+            entries: Vec::new(),
+            is_recovering: false,
+            state: Vec::new(),
+        }
+    }
+
+    /// Takes one chunk of the group's checkpoint, as [`CheckpointStep::Chunk`] gave it. Chunks come in order.
+    ///
+    /// # Errors
+    /// If the chunk is none.
+    pub fn restore(&mut self, chunk: &[u8]) -> Result<(), Corrupt> {
+        match chunk.split_first() {
+            Some((&CHUNK_STATE, state)) => {
+                self.state = state.to_vec();
+                Ok(())
+            }
+            Some((&CHUNK_KEYSPACE, records)) => self.keyspace.restore(records),
+            _ => Err(Corrupt { offset: 0 }),
+        }
+    }
+}
+
+/// What only the host can know.
+#[derive(Clone, Debug, Default)]
+pub struct HostReport {
+    /// Bytes allocated by the whole process.
+    pub used_memory_bytes: u64,
+    /// Resident set of the process.
+    pub resident_bytes: u64,
+    /// Bytes the allocator holds in active pages, and has mapped.
+    pub allocator_active_bytes: u64,
+    /// See above.
+    pub allocator_resident_bytes: u64,
+    /// Memory of the machine.
+    pub system_memory_bytes: u64,
+    /// CPU time of the process in user mode and in the kernel, in microseconds.
+    pub cpu_user_us: u64,
+    /// See above.
+    pub cpu_system_us: u64,
+    /// The journal's counters.
+    pub journal: JournalFigures,
+    /// Connected clients over all cores.
+    pub client_count: u64,
+    /// Connections refused because of `maxclients`.
+    pub rejected_count: u64,
+}
+
+/// What every core of a node is told once, at its start.
+#[derive(Clone, Debug)]
+pub struct CoreOptions {
+    /// This node.
+    pub node: NodeId,
+    /// This core.
+    pub core: CoreId,
+    /// Cores of this node.
+    pub core_count: u16,
+    /// Groups of the cluster; group *g* lives on core *g* mod `core_count`.
+    pub group_count: u32,
+    /// Seed of all chance on this core.
+    pub seed: u64,
+    /// Configuration at the start.
+    pub settings: Arc<crate::settings::Settings>,
+    /// Facts about the process, for INFO.
+    pub process: Arc<ProcessFacts>,
+    /// A stopwatch for statistics only (SLOWLOG, INFO commandstats); the simulator's may stand still.
+    pub stopwatch: fn() -> Instant,
+}
+
+/// Facts about the process that never change, for INFO and CONFIG.
+#[derive(Clone, Debug, Default)]
+pub struct ProcessFacts {
+    /// Process id.
+    pub process_id: u32,
+    /// 40 hexadecimal digits, new at every start.
+    pub run_id: String,
+    /// Operating system, release and machine.
+    pub operating_system: String,
+    /// Path of the executable.
+    pub executable: String,
+    /// Path of the configuration file; empty if there is none.
+    pub config_file: String,
+    /// TCP port.
+    pub tcp_port: u16,
+    /// Directory of the data.
+    pub data_directory: String,
+    /// Wall clock at the start.
+    pub started: UnixMillis,
+    /// Monotonic clock at the start.
+    pub started_instant: Instant,
+}
+
+/// What the journal has done so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JournalFigures {
+    /// Writes to the log; each holds all that was waiting.
+    pub write_count: u64,
+    /// Bytes written to the log.
+    pub written_bytes: u64,
+    /// Syncs of the log.
+    pub sync_count: u64,
+    /// Duration of the last sync in microseconds.
+    pub sync_last_us: u64,
+    /// Mean duration of a sync in microseconds.
+    pub sync_mean_us: u64,
+    /// Longest sync in microseconds.
+    pub sync_max_us: u64,
+    /// Appends waiting to be written.
+    pub queue_count: u64,
+    /// Bytes waiting to be written.
+    pub queue_bytes: u64,
+    /// Bytes of log kept on disk.
+    pub kept_bytes: u64,
+    /// Number of the segment being written.
+    pub segment: u64,
+    /// Microseconds since the last sync.
+    pub unsynced_us: u64,
+    /// Bytes of checkpoints written since the start.
+    pub checkpoint_bytes: u64,
+}

@@ -1,0 +1,422 @@
+//! MULTI, EXEC, DISCARD, WATCH, UNWATCH.
+//!
+//! A transaction whose keys live in one group is one log entry. Over several groups it is driven as
+//! [`crate::transaction`] says. Control commands inside a transaction (SELECT, CONFIG, …) are carried out by the gateway
+//! when the data commands have been, and only then; their replies are put between the others'.
+
+use command::Refusal;
+use keyspace::Body;
+use resp::{Args, Protocol, Span, Writer};
+
+use crate::ask::Joining;
+use crate::commands::{self, Answer, Flow, Known, Question, Queued};
+use crate::core::Core;
+use crate::dispatch::{Groups, Next};
+use crate::entry::{Reader, Watch, put_exec, put_words};
+use crate::event::{Action, GroupId, SessionId};
+use crate::frame;
+use crate::letter::{Origin, Request, RequestBody};
+use crate::router;
+use crate::session::{Hold, Multi};
+use crate::transaction::Work;
+
+/// A transaction with control commands whose data commands are under way or done.
+#[derive(Debug)]
+pub(crate) struct Composition {
+    pub(crate) ticket: u64,
+    queue: Vec<Queued>,
+    /// Reply to the data commands; `None` until it has come.
+    pub(crate) data: Option<Vec<u8>>,
+    /// Next command to be looked at, and where the next data reply begins.
+    next: usize,
+    at: usize,
+    out: Vec<u8>,
+    /// A question to all cores is under way.
+    is_asking: bool,
+}
+
+impl Core {
+    pub(crate) fn flow(&mut self, id: SessionId, flow: Flow, args: Args<'_>, actions: &mut Vec<Action>) -> Next {
+        let session = self.sessions.get_mut(id).expect("its request is being looked at");
+        match flow {
+            Flow::Multi if session.multi.is_some() => {
+                // Redis refuses the nested MULTI without breaking the transaction.
+                let ticket = session.take_ticket();
+                self.sessions.reply(id, ticket, |writer| writer.error("ERR MULTI calls can not be nested"));
+            }
+            Flow::Multi => {
+                session.multi = Some(Multi::default());
+                let ticket = session.take_ticket();
+                self.sessions.reply(id, ticket, Writer::ok);
+            }
+            Flow::Discard if session.multi.is_none() => {
+                return self.reject(id, &Refusal::new("ERR DISCARD without MULTI"));
+            }
+            Flow::Discard | Flow::Unwatch => {
+                if flow == Flow::Discard {
+                    session.multi = None;
+                }
+                session.watches.clear();
+                let ticket = session.take_ticket();
+                self.sessions.reply(id, ticket, Writer::ok);
+            }
+            Flow::Watch if session.multi.is_some() => {
+                let ticket = session.take_ticket();
+                self.sessions.reply(id, ticket, |writer| writer.error("ERR WATCH inside MULTI is not allowed"));
+            }
+            Flow::Watch => return self.watch(id, args, actions),
+            Flow::Exec => return self.exec(id, actions),
+        }
+        Next::Taken
+    }
+
+    fn watch(&mut self, id: SessionId, args: Args<'_>, actions: &mut Vec<Action>) -> Next {
+        let session = self.sessions.get_mut(id).expect("its request is being looked at");
+        if session.owed_count() > 0 {
+            return Next::Postponed(Hold::Answers);
+        }
+        let database = session.database;
+        let keys: Vec<_> = args
+            .iter()
+            .skip(1)
+            .filter(|key| !session.watches.iter().any(|watch| watch.database == database && watch.key == *key))
+            .map(|key| (database, key.to_vec()))
+            .collect();
+        let ticket = session.take_ticket();
+        for (database, key) in &keys {
+            session.watches.push(Watch { database: *database, key: key.clone(), version: UNKNOWN_VERSION });
+        }
+        if keys.is_empty() {
+            self.sessions.reply(id, ticket, Writer::ok);
+            return Next::Taken;
+        }
+        session.hold = Hold::Answers;
+        self.ask(id, ticket, Joining::Watch, Vec::new(), Question::Versions { keys }, actions);
+        Next::Taken
+    }
+
+    pub(crate) fn finish_watch(&mut self, id: SessionId, ticket: u64, answers: Vec<Answer>) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        let fresh = session.watches.iter().take_while(|watch| watch.version != UNKNOWN_VERSION).count();
+        for answer in answers {
+            match answer {
+                Answer::Versions(versions) => {
+                    for (place, version) in versions {
+                        session.watches[fresh + place].version = version;
+                    }
+                }
+                Answer::Refused(text) => {
+                    session.watches.truncate(fresh);
+                    self.sessions.reply(id, ticket, |writer| writer.error(&text));
+                    return;
+                }
+                other => unreachable!("a core answered a watch with {other:?}"),
+            }
+        }
+        self.sessions.reply(id, ticket, Writer::ok);
+    }
+
+    fn exec(&mut self, id: SessionId, actions: &mut Vec<Action>) -> Next {
+        let session = self.sessions.get_mut(id).expect("its request is being looked at");
+        let Some(multi) = &session.multi else {
+            return self.reject(id, &Refusal::new("ERR EXEC without MULTI"));
+        };
+        if multi.is_broken {
+            session.discard();
+            self.context.statistics.count_error(Refusal::EXEC_ABORT.text());
+            let ticket = session.take_ticket();
+            self.sessions.reply(id, ticket, |writer| writer.error(Refusal::EXEC_ABORT.text()));
+            return Next::Taken;
+        }
+        let has_control = multi.queue.iter().any(|queued| matches!(queued.command, Known::Control(_)));
+        let is_cached = session.owed_count() == 0;
+        if has_control && !is_cached {
+            return Next::Postponed(Hold::Answers);
+        }
+        let multi = self.session_multi(id);
+        let groups = self.groups_of_transaction(id, &multi);
+        if let Groups::Several = groups
+            && !is_cached
+        {
+            // It comes again: put back what was taken.
+            self.sessions.get_mut(id).expect("just seen").multi = Some(multi);
+            return Next::Postponed(Hold::Answers);
+        }
+        if let Groups::One(group) = groups
+            && self.group_mut(group).is_some_and(|group| group.is_full())
+        {
+            self.sessions.get_mut(id).expect("just seen").multi = Some(multi);
+            self.stalled.push(id);
+            return Next::Postponed(Hold::Window);
+        }
+        self.carry_out(id, multi, groups, has_control, actions);
+        Next::Taken
+    }
+
+    fn session_multi(&mut self, id: SessionId) -> Multi {
+        self.sessions.get_mut(id).and_then(|session| session.multi.take()).expect("EXEC ends a MULTI")
+    }
+
+    fn groups_of_transaction(&self, id: SessionId, multi: &Multi) -> Groups {
+        let group_count = self.context.group_count;
+        let session = self.sessions.get(id).expect("its request is being looked at");
+        if group_count == 1 {
+            let has_data = multi.queue.iter().any(|queued| matches!(queued.command, Known::Data(_)));
+            return if has_data || !session.watches.is_empty() { Groups::One(GroupId(0)) } else { Groups::None };
+        }
+        let mut groups = Groups::None;
+        for watch in &session.watches {
+            groups = groups.with(router::group_of(&watch.key, group_count));
+        }
+        let mut spans: Vec<Span> = Vec::new();
+        let mut has_keyless = false;
+        for queued in &multi.queue {
+            let Known::Data(command) = queued.command else { continue };
+            if matches!(command.span, command::Span::Whole(_)) {
+                return Groups::Several;
+            }
+            let (_, args) = Reader::new(&queued.words).words(&mut spans);
+            let mut has_key = false;
+            command.for_each_key(args, |index, _| {
+                has_key = true;
+                groups = groups.with(router::group_of(args.at(index), group_count));
+            });
+            has_keyless |= !has_key;
+        }
+        // A command without keys (OBJECT HELP) may run anywhere.
+        if has_keyless && groups == Groups::None { Groups::One(GroupId(0)) } else { groups }
+    }
+
+    fn carry_out(&mut self, id: SessionId, multi: Multi, groups: Groups, has_control: bool, actions: &mut Vec<Action>) {
+        let (node, core) = (self.context.node, self.context.core);
+        let session = self.sessions.get_mut(id).expect("its request is being looked at");
+        let watches = std::mem::take(&mut session.watches);
+        let protocol = session.protocol();
+        let ticket = session.take_ticket();
+        let commands: Vec<_> = multi.queue.iter().filter(|queued| matches!(queued.command, Known::Data(_))).collect();
+        let is_query = commands.iter().all(|queued| is_query(queued));
+        let packed = pack(&watches, &commands);
+        if has_control {
+            session.hold = Hold::Answers;
+        }
+        let mut work_words = Vec::new();
+        if groups == Groups::Several {
+            work_words = commands.iter().map(|queued| queued.words.clone()).collect();
+        }
+        if has_control {
+            session.composition = Some(Composition {
+                ticket,
+                queue: multi.queue,
+                data: None,
+                next: 0,
+                at: 0,
+                out: Vec::new(),
+                is_asking: false,
+            });
+        }
+        match groups {
+            Groups::None => self.sessions.reply(id, ticket, |writer| writer.array(0)),
+            Groups::One(group) => {
+                if is_query && self.answer_exec_at_once(id, ticket, group, &packed, protocol) {
+                    return;
+                }
+                let origin = Origin { node, core, session: id, ticket };
+                let body = RequestBody::Exec(packed);
+                self.send_request(Request { origin, group, protocol, body }, actions);
+            }
+            Groups::Several => self.begin_exec_over_groups(id, ticket, protocol, watches, work_words),
+        }
+    }
+
+    /// A transaction that only reads needs no log entry where a read needs none.
+    fn answer_exec_at_once(
+        &mut self,
+        id: SessionId,
+        ticket: u64,
+        group: GroupId,
+        packed: &[u8],
+        protocol: Protocol,
+    ) -> bool {
+        let now = self.now;
+        let owed = self.sessions.get(id).map_or(0, |session| session.owed_count());
+        let Some(group) = self.group_mut(group) else { return false };
+        if owed > 1 || !group.can_read() || group.lock_count() > 0 {
+            return false;
+        }
+        let mut writer = Writer::new(protocol);
+        group.read_exec(packed, protocol, now, &mut writer);
+        self.sessions.reply(id, ticket, |out| out.raw(writer.bytes()));
+        true
+    }
+
+    fn begin_exec_over_groups(
+        &mut self,
+        id: SessionId,
+        ticket: u64,
+        protocol: Protocol,
+        watches: Vec<Watch>,
+        commands: Vec<Vec<u8>>,
+    ) {
+        let group_count = self.context.group_count;
+        let databases = self.context.settings.databases;
+        let mut work = Work {
+            session: id,
+            ticket,
+            protocol,
+            commands: Vec::new(),
+            is_exec: true,
+            watches,
+            keys: std::collections::BTreeMap::new(),
+            whole: false,
+        };
+        let mut spans: Vec<Span> = Vec::new();
+        let mut swaps = false;
+        for words in &commands {
+            let (database, args) = Reader::new(words).words(&mut spans);
+            let command = keyspace::resolve(args).expect("checked when it was queued");
+            if let command::Span::Whole(join) = command.span {
+                work.whole = true;
+                if join != command::Join::All {
+                    self.sessions.reply(id, ticket, |writer| {
+                        writer.error(&format!(
+                            "ERR '{}' inside a transaction is not possible while its keys are divided among several \
+                             cores",
+                            command.name
+                        ));
+                    });
+                    return;
+                }
+                swaps |= command.name == "swapdb";
+            }
+            self.add_keys(&mut work, command, database, args);
+        }
+        for watch in &work.watches {
+            let keys = work.keys.entry(router::group_of(&watch.key, group_count)).or_default();
+            keys.push((watch.database, watch.key.clone()));
+        }
+        if swaps {
+            // A key may be looked at in one database and end up in any other.
+            for keys in work.keys.values_mut() {
+                *keys =
+                    keys.iter().flat_map(|(_, key)| (0..databases).map(|database| (database, key.clone()))).collect();
+            }
+        }
+        work.commands = commands;
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.hold = Hold::Answers;
+        }
+        self.begin_work(work);
+    }
+
+    // ---- control commands inside a transaction --------------------------------------------------------------------------
+
+    /// Goes on with transactions whose data commands have been answered.
+    pub(crate) fn compose(&mut self, actions: &mut Vec<Action>) {
+        for id in self.sessions.take_composed() {
+            self.compose_one(id, actions);
+        }
+    }
+
+    fn compose_one(&mut self, id: SessionId, actions: &mut Vec<Action>) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        let Some(mut composition) = session.composition.take() else { return };
+        let data = composition.data.take().expect("it was answered");
+        if composition.next == 0 {
+            // No array: a watched key has changed, or the whole was refused.
+            if data.first() != Some(&b'*') || data.starts_with(b"*-1") {
+                self.sessions.reply(id, composition.ticket, |writer| writer.raw(&data));
+                return;
+            }
+            composition.at = frame::aggregate(&data).1;
+            let mut header = Writer::new(Protocol::Resp2);
+            header.array(composition.queue.len());
+            composition.out = header.into_bytes();
+        }
+        while composition.next < composition.queue.len() {
+            let queued = &composition.queue[composition.next];
+            composition.next += 1;
+            let command = match queued.command {
+                Known::Data(_) => {
+                    let length = frame::len(&data[composition.at..]);
+                    composition.out.extend_from_slice(&data[composition.at..composition.at + length]);
+                    composition.at += length;
+                    continue;
+                }
+                Known::Control(command) => command,
+            };
+            let mut spans: Vec<Span> = Vec::new();
+            let (_, args) = Reader::new(&queued.words).words(&mut spans);
+            let Some(session) = self.sessions.get_mut(id) else { return };
+            let now = self.now;
+            let mut written = Writer::new(session.protocol());
+            let mut local = commands::Local { session, core: &mut self.context, now, actions };
+            let result = match command.body {
+                commands::Body::Local(run) => run(&mut local, args, &mut written),
+                commands::Body::Node { ask, .. } => match ask(&mut local, args) {
+                    Ok(question) => {
+                        let mut words = Vec::new();
+                        put_words(&mut words, 0, args);
+                        let ticket = composition.ticket;
+                        composition.is_asking = true;
+                        composition.data = Some(data);
+                        session.composition = Some(composition);
+                        self.ask(id, ticket, Joining::Composed(command), words, question, actions);
+                        return;
+                    }
+                    Err(refusal) => Err(refusal),
+                },
+                commands::Body::Flow(_) => {
+                    // UNWATCH is the only step that can be queued; after EXEC there is nothing left to forget.
+                    written.ok();
+                    Ok(())
+                }
+                commands::Body::Container => unreachable!("a container's subcommand was looked up"),
+            };
+            composition.take_reply(result, &written);
+        }
+        let Composition { ticket, out, .. } = composition;
+        self.sessions.reply(id, ticket, |writer| writer.raw(&out));
+    }
+
+    /// All cores have answered a control command inside a transaction.
+    pub(crate) fn composed(&mut self, id: SessionId, result: Result<(), Refusal>, written: &Writer) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        let Some(composition) = &mut session.composition else { return };
+        composition.take_reply(result, written);
+        composition.is_asking = false;
+        self.sessions.mark_composed(id);
+    }
+}
+
+impl Composition {
+    fn take_reply(&mut self, result: Result<(), Refusal>, written: &Writer) {
+        match result {
+            Ok(()) => self.out.extend_from_slice(written.bytes()),
+            Err(refusal) => {
+                let mut writer = Writer::default();
+                writer.error(refusal.text());
+                self.out.extend_from_slice(writer.bytes());
+            }
+        }
+    }
+}
+
+/// A watched key whose version has been asked for and not yet told.
+const UNKNOWN_VERSION: u64 = u64::MAX;
+
+fn is_query(queued: &Queued) -> bool {
+    match queued.command {
+        Known::Data(command) => matches!(command.body, Body::Query(_)),
+        Known::Control(_) => true,
+    }
+}
+
+fn pack(watches: &[Watch], commands: &[&Queued]) -> Vec<u8> {
+    let mut words = Vec::with_capacity(commands.iter().map(|queued| queued.words.len()).sum());
+    for queued in commands {
+        words.extend_from_slice(&queued.words);
+    }
+    let mut packed = Vec::with_capacity(words.len() + 16);
+    put_exec(&mut packed, watches.iter(), commands.len(), &words);
+    packed
+}

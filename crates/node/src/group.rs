@@ -1,0 +1,1193 @@
+//! One group on one core: its log, its keyspace, and who waits for what.
+//!
+//! Writes gather in a batch. At the end of a turn the batch becomes one entry, which is proposed; when it is committed,
+//! that is safe at the level in force, it is applied, and the replies leave. Nothing is applied before it is committed,
+//! so nothing is ever rolled back and nothing uncommitted is ever seen.
+//!
+//! ```text
+//!   builder ──propose──▶ inflight ──commit──▶ apply ──▶ replies
+//!      ▲ writes               ▲ reads that must see the writes before them wait at their place in the batch
+//! ```
+//!
+//! Invariant: only this module can make a [`Committed`], and a session accepts nothing else for a write.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use consensus::{Message, Options, Replica, Role, Seed};
+use journal::Append;
+use keyspace::{Body, Keyspace, Moment};
+use resp::{Args, Protocol, Span, Writer};
+use stdx::log::{Entry, EntryKind, HardState, Membership};
+use stdx::{Duration, Instant, Prng, UnixMillis};
+
+use crate::checkpoint::Checkpointing;
+use crate::commands::GroupFigures;
+use crate::entry::{self, Builder, Effect, Item};
+use crate::event::{Action, GroupId, GroupSeed, Level, NodeId, Now, Persist};
+use crate::letter::{Fate, Lock, Locked, Mail, Origin, Request, RequestBody, Resolution};
+use crate::limits;
+use crate::locks::Locks;
+use crate::outlet::Outlet;
+use crate::settings::AppendFsync;
+use crate::transaction::{GatewayId, TransactionId};
+
+/// Proof that an entry is safe at the level in force and has been applied. Only [`Group`] makes one.
+#[derive(Debug)]
+pub struct Committed {
+    _sealed: (),
+}
+
+/// A group's replica on this node.
+pub struct Group {
+    id: GroupId,
+    node: NodeId,
+    /// The data.
+    pub keyspace: Keyspace,
+    replica: Replica,
+    membership: Membership,
+    hard_state: HardState,
+    /// What an acknowledgement means.
+    pub append_fsync: AppendFsync,
+
+    builder: Builder,
+    waiters: Vec<Waiter>,
+    /// Proposed and not yet applied, in log order.
+    inflight: VecDeque<Batch>,
+    inflight_bytes: usize,
+    /// Appends handed to the host with [`Persist::Synced`] and not yet persisted.
+    unsynced_count: usize,
+
+    /// Index and term of the last entry applied.
+    applied: u64,
+    applied_term: u64,
+    /// Moment of the last entry applied. Moments of a log never go back.
+    moment: Moment,
+    /// Wall clock of the last entry proposed.
+    proposed_unix: UnixMillis,
+    /// True while this replica leads and has applied an entry of its own term: until then it may lack what earlier
+    /// leaders acknowledged.
+    is_serving: bool,
+    /// Reads of groups with several voters, by the round that will confirm them.
+    rounds: VecDeque<ReadRound>,
+    next_read_context: u64,
+    reads: Vec<DeferredRead>,
+
+    locks: Locks,
+    /// Requests that touch locked keys, in order of arrival.
+    held: VecDeque<Held>,
+    /// Transactions prepared and not resolved: replicated state.
+    prepared: BTreeMap<TransactionId, Prepared>,
+    /// Transactions refused or resolved whose other participants may still ask: replicated state.
+    outcomes: BTreeMap<GatewayId, BTreeMap<u64, bool>>,
+    inquiries: BTreeMap<TransactionId, Inquiry>,
+
+    pub(crate) checkpointing: Checkpointing,
+    /// Bytes of log since the last checkpoint began.
+    pub(crate) log_bytes: u64,
+    /// Writes applied since the last checkpoint.
+    pub(crate) change_count: u64,
+    last_tick: Instant,
+    last_progress: Option<Instant>,
+    first_index: u64,
+    recovered_index: u64,
+    spans: Vec<Span>,
+    scratch: Writer,
+    /// Bytes of keys chosen for eviction whose removal is not yet applied.
+    pub(crate) evicting_bytes: usize,
+    /// Keys evicted since the start.
+    pub(crate) evicted_count: u64,
+    /// Set by the simulator to prove that its checkers are awake.
+    acknowledges_early: bool,
+}
+
+/// What waits at a place in a batch.
+#[derive(Debug)]
+enum Waiter {
+    /// A client, for the reply of the next item.
+    Write(Origin),
+    /// Nobody, for the next item.
+    Silent,
+    /// The next item removes a key that was chosen for eviction.
+    Eviction(usize),
+    /// A gateway, for the next item to be prepared or installed.
+    Prepare,
+    /// A gateway, for the next item to be resolved.
+    Resolve(TransactionId),
+    /// A read that comes after the items before it.
+    Read(DeferredRead),
+    /// A lock already taken, whose keys are read here.
+    Fetch(Box<Lock>),
+}
+
+#[derive(Debug)]
+struct DeferredRead {
+    origin: Origin,
+    protocol: Protocol,
+    words: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Batch {
+    index: u64,
+    term: u64,
+    waiters: Vec<Waiter>,
+    byte_count: usize,
+}
+
+#[derive(Debug)]
+struct ReadRound {
+    context: u64,
+    index: Option<u64>,
+    reads: Vec<DeferredRead>,
+    asked: Instant,
+}
+
+#[derive(Debug)]
+enum Held {
+    Request(Request),
+    Lock(Box<Lock>),
+}
+
+#[derive(Debug)]
+struct Prepared {
+    participants: Vec<u32>,
+    effects: Vec<Effect>,
+}
+
+/// What a new leader has learnt of a transaction without a gateway.
+#[derive(Debug, Default)]
+struct Inquiry {
+    prepared_by: Vec<u32>,
+    asked: Option<Instant>,
+}
+
+/// Whether a group can take a request now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It leads and serves.
+    Serving,
+    /// It leads, or will, but has not yet applied what it recovered.
+    Loading,
+    /// Another node leads.
+    Follower(NodeId),
+    /// Nobody is known to lead.
+    Leaderless,
+}
+
+impl Group {
+    /// A group as found on disk, or a new one.
+    pub fn new(
+        seed: GroupSeed,
+        node: NodeId,
+        append_fsync: AppendFsync,
+        prng: &mut Prng,
+        now: Now,
+    ) -> Result<Self, consensus::Fault> {
+        let GroupSeed {
+            group,
+            keyspace,
+            hard_state,
+            membership,
+            checkpoint_index,
+            checkpoint_term,
+            entries,
+            is_recovering,
+            state,
+        } = seed;
+        let recovered_index = entries.last().map_or(checkpoint_index, |entry| entry.index);
+        let log_bytes = entries.iter().map(|entry| entry.data.len() as u64).sum();
+        let replica = Replica::new(
+            Options {
+                recovering: is_recovering,
+                // The window above bounds what is proposed, and never refuses a batch half-way.
+                uncommitted_bytes_max: u64::MAX,
+                incarnation: now.unix.0.unsigned_abs(),
+                ..Options::new(node.0, group.0, prng.draw())
+            },
+            Seed { hard_state, membership: membership.clone(), checkpoint_index, checkpoint_term, entries },
+        )?;
+        let mut this = Self {
+            id: group,
+            node,
+            keyspace,
+            replica,
+            membership,
+            hard_state,
+            append_fsync,
+            builder: Builder::default(),
+            waiters: Vec::new(),
+            inflight: VecDeque::new(),
+            inflight_bytes: 0,
+            unsynced_count: 0,
+            applied: checkpoint_index,
+            applied_term: checkpoint_term,
+            moment: Moment::default(),
+            proposed_unix: UnixMillis(i64::MIN),
+            is_serving: false,
+            rounds: VecDeque::new(),
+            next_read_context: 0,
+            reads: Vec::new(),
+            locks: Locks::default(),
+            held: VecDeque::new(),
+            prepared: BTreeMap::new(),
+            outcomes: BTreeMap::new(),
+            inquiries: BTreeMap::new(),
+            checkpointing: Checkpointing::default(),
+            log_bytes,
+            change_count: 0,
+            last_tick: now.instant,
+            last_progress: None,
+            first_index: checkpoint_index,
+            recovered_index,
+            spans: Vec::new(),
+            scratch: Writer::default(),
+            evicting_bytes: 0,
+            evicted_count: 0,
+            acknowledges_early: false,
+        };
+        this.load_state(&state);
+        Ok(this)
+    }
+
+    /// Which group.
+    pub fn id(&self) -> GroupId {
+        self.id
+    }
+
+    /// Index of the last entry applied.
+    pub fn applied(&self) -> u64 {
+        self.applied
+    }
+
+    /// Term of the last entry applied.
+    pub fn applied_term(&self) -> u64 {
+        self.applied_term
+    }
+
+    /// Who takes part.
+    pub fn membership(&self) -> &Membership {
+        &self.membership
+    }
+
+    /// Raft's term.
+    pub fn term(&self) -> u64 {
+        self.replica.term()
+    }
+
+    /// True if this replica leads.
+    pub fn is_leader(&self) -> bool {
+        self.replica.is_leader()
+    }
+
+    /// Moment of the last entry applied.
+    pub fn moment(&self) -> Moment {
+        self.moment
+    }
+
+    /// Transactions that hold locks here, prepared ones among them.
+    pub fn lock_count(&self) -> usize {
+        self.locks.holder_count()
+    }
+
+    /// Bytes proposed and not yet applied.
+    pub fn window_bytes(&self) -> usize {
+        self.inflight_bytes + self.builder.byte_count()
+    }
+
+    /// True if no more writes may be admitted for now.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.inflight_bytes + self.builder.byte_count() > limits::WINDOW_BYTES_MAX
+    }
+
+    /// True if the group has one voter, this node: then a read needs nobody's confirmation.
+    fn is_alone(&self) -> bool {
+        self.membership.voters == [self.node.0] && self.membership.voters_outgoing.is_empty()
+    }
+
+    /// Makes this group acknowledge writes before they are safe. Only the simulator has a use for it: a checker that
+    /// does not catch this is asleep.
+    #[doc(hidden)]
+    pub fn break_by_acknowledging_early(&mut self) {
+        self.acknowledges_early = true;
+    }
+
+    /// Whether a request can be taken.
+    #[inline]
+    pub fn standing(&self) -> Standing {
+        if self.is_serving {
+            return Standing::Serving;
+        }
+        if self.is_alone() {
+            return Standing::Loading;
+        }
+        match self.replica.leader() {
+            Some(leader) if leader != self.node.0 => Standing::Follower(NodeId(leader)),
+            _ => Standing::Leaderless,
+        }
+    }
+
+    /// How far the recovered log has been applied, in percent.
+    pub fn loaded_percent(&self) -> u64 {
+        let total = self.recovered_index - self.first_index;
+        if total == 0 { 100 } else { (self.applied.min(self.recovered_index) - self.first_index) * 100 / total }
+    }
+
+    /// The moment at which a read is executed: never before what has been applied.
+    #[inline]
+    pub fn read_moment(&self, now: Now) -> Moment {
+        Moment { unix: now.unix.max(self.moment.unix), seed: now.instant.as_nanos() ^ self.moment.seed }
+    }
+
+    /// True if a read may be executed right now, provided that its session waits for no write and no key is locked.
+    #[inline]
+    pub fn can_read(&self) -> bool {
+        self.is_serving && self.is_alone()
+    }
+
+    /// True if somebody's transaction holds one of the keys, or any key if the command works on all of them.
+    #[inline]
+    pub fn is_locked(&self, command: &keyspace::DataCommand, args: Args<'_>) -> bool {
+        if self.locks.is_empty() {
+            return false;
+        }
+        if matches!(command.span, command::Span::Whole(_)) {
+            return true;
+        }
+        let mut locked = false;
+        command.for_each_key(args, |index, _| locked |= self.locks.covers(args.at(index)));
+        locked
+    }
+
+    /// Adds a write to the batch. The group must be [`Standing::Serving`], the keys free.
+    #[inline]
+    pub fn write(&mut self, origin: Origin, protocol: Protocol, database: u16, args: Args<'_>) {
+        debug_assert!(self.is_serving);
+        self.builder.command(protocol, database, args);
+        self.waiters.push(Waiter::Write(origin));
+    }
+
+    /// Takes a request that came as a letter or from another node, or that waits for its turn.
+    pub fn request(&mut self, request: Request, now: Now, outlet: &mut Outlet<'_>) {
+        debug_assert!(self.is_serving);
+        if !self.locks.is_empty() && self.touches_locks(&request) {
+            if self.held.len() >= limits::HELD_COUNT_MAX {
+                outlet.refuse(&request.origin, request.protocol, "TRYAGAIN Too many requests wait for locked keys");
+                return;
+            }
+            self.held.push_back(Held::Request(request));
+            return;
+        }
+        let Request { origin, protocol, body, .. } = request;
+        match body {
+            RequestBody::Write(words) => {
+                self.builder.packed_command(protocol, &words);
+                self.waiters.push(Waiter::Write(origin));
+            }
+            RequestBody::Exec(packed) => {
+                self.builder.packed_exec(protocol, &packed);
+                self.waiters.push(Waiter::Write(origin));
+            }
+            RequestBody::Read(words) => self.read(DeferredRead { origin, protocol, words }, now, outlet),
+        }
+    }
+
+    /// Executes a transaction that only reads. The group must be able to [`Group::can_read`].
+    pub fn read_exec(&mut self, packed: &[u8], protocol: Protocol, now: Now, writer: &mut Writer) {
+        let moment = self.read_moment(now);
+        let mut spans = std::mem::take(&mut self.spans);
+        let exec = entry::Reader::new(packed).exec(protocol, &mut spans);
+        execute(&mut self.keyspace, exec, moment, writer);
+        self.spans = spans;
+    }
+
+    /// True if a transaction holds this key.
+    pub fn holds_lock_on(&self, key: &[u8]) -> bool {
+        !self.locks.is_empty() && self.locks.covers(key)
+    }
+
+    fn read(&mut self, read: DeferredRead, now: Now, outlet: &mut Outlet<'_>) {
+        if !self.is_alone() {
+            self.reads.push(read);
+        } else if !self.builder.is_empty() {
+            self.waiters.push(Waiter::Read(read));
+        } else if let Some(batch) = self.inflight.back_mut() {
+            batch.waiters.push(Waiter::Read(read));
+        } else {
+            self.execute_read(read, now, outlet);
+        }
+    }
+
+    fn execute_read(&mut self, read: DeferredRead, now: Now, outlet: &mut Outlet<'_>) {
+        let moment = self.read_moment(now);
+        let mut spans = std::mem::take(&mut self.spans);
+        let (database, args) = entry::Reader::new(&read.words).words(&mut spans);
+        let command = keyspace::resolve(args).expect("a read was checked by its gateway");
+        outlet.reply(&read.origin, read.protocol, |writer| {
+            self.keyspace.query(database, command, args, moment, writer);
+        });
+        self.spans = spans;
+    }
+
+    fn touches_locks(&mut self, request: &Request) -> bool {
+        let mut spans = std::mem::take(&mut self.spans);
+        let mut locked = false;
+        let mut check = |args: Args<'_>| {
+            let command = keyspace::resolve(args).expect("a request was checked by its gateway");
+            locked |= self.is_locked(command, args);
+        };
+        match &request.body {
+            RequestBody::Write(words) | RequestBody::Read(words) => {
+                let (_, args) = entry::Reader::new(words).words(&mut spans);
+                check(args);
+            }
+            RequestBody::Exec(packed) => {
+                let exec = entry::Reader::new(packed).exec(request.protocol, &mut spans);
+                let watches = exec.watches.clone();
+                exec.for_each(&mut spans, |_, args| check(args));
+                locked |= watches.iter().any(|watch| self.locks.covers(&watch.key));
+            }
+        }
+        self.spans = spans;
+        locked
+    }
+
+    // ---- transactions over several groups -------------------------------------------------------------------------
+
+    /// Takes a request for locks. They are granted when the keys are free, in order of arrival.
+    pub fn lock(&mut self, lock: Box<Lock>, outlet: &mut Outlet<'_>) {
+        if !self.is_serving {
+            let outcome = Locked::Refused(LOADING.to_owned());
+            outlet.mail(lock.gateway, Mail::Locked { transaction: lock.transaction, group: self.id, outcome });
+            return;
+        }
+        let free = if lock.whole {
+            self.locks.is_empty()
+        } else {
+            self.locks.is_empty() || lock.keys.iter().all(|(_, key)| !self.locks.covers(key))
+        };
+        // A lock on everything must not be overtaken for ever by locks on single keys.
+        let whole_waits = self.held.iter().any(|held| matches!(held, Held::Lock(lock) if lock.whole));
+        if !free || whole_waits {
+            self.held.push_back(Held::Lock(lock));
+            return;
+        }
+        self.grant(lock, outlet);
+    }
+
+    fn grant(&mut self, lock: Box<Lock>, outlet: &mut Outlet<'_>) {
+        self.locks.take(lock.transaction, lock.keys.iter().map(|(_, key)| key.clone()), lock.whole);
+        if !self.builder.is_empty() {
+            self.waiters.push(Waiter::Fetch(lock));
+        } else if let Some(batch) = self.inflight.back_mut() {
+            batch.waiters.push(Waiter::Fetch(lock));
+        } else {
+            self.fetch(&lock, outlet);
+        }
+    }
+
+    fn fetch(&mut self, lock: &Lock, outlet: &mut Outlet<'_>) {
+        let changed = lock
+            .watches
+            .iter()
+            .any(|watch| self.keyspace.version(watch.database, &watch.key, lock.moment) != watch.version);
+        let outcome = if changed {
+            Locked::Changed
+        } else {
+            Locked::Granted(
+                lock.keys.iter().map(|(database, key)| self.keyspace.export(*database, key, lock.moment)).collect(),
+            )
+        };
+        outlet.mail(lock.gateway, Mail::Locked { transaction: lock.transaction, group: self.id, outcome });
+    }
+
+    /// Logs the changes of a transaction that holds its locks here.
+    ///
+    /// If they went with a change of leader, others may have changed the keys since: the transaction is refused.
+    pub fn prepare(
+        &mut self,
+        transaction: TransactionId,
+        participants: &[u32],
+        effects: &[Effect],
+        outlet: &mut Outlet<'_>,
+    ) {
+        if !self.is_serving || !self.locks.is_held_by(transaction) {
+            let mail = Mail::Prepared { transaction, group: self.id, accepted: false };
+            outlet.mail(transaction.gateway.core, mail);
+            return;
+        }
+        if participants == [self.id.0] {
+            self.builder.install(transaction, effects);
+        } else {
+            self.builder.prepare(transaction, participants, effects);
+        }
+        self.waiters.push(Waiter::Prepare);
+    }
+
+    /// Ends a transaction here.
+    pub fn resolve(
+        &mut self,
+        transaction: TransactionId,
+        resolution: Resolution,
+        low_water: u64,
+        now: Now,
+        outlet: &mut Outlet<'_>,
+    ) {
+        match resolution {
+            Resolution::Release => {
+                self.release(transaction, now, outlet);
+                outlet.mail(transaction.gateway.core, Mail::Resolved { transaction, group: self.id });
+            }
+            Resolution::Commit | Resolution::Abort => {
+                self.builder.resolve(transaction, resolution == Resolution::Commit, low_water);
+                self.waiters.push(Waiter::Resolve(transaction));
+            }
+        }
+    }
+
+    fn release(&mut self, transaction: TransactionId, now: Now, outlet: &mut Outlet<'_>) {
+        self.held.retain(|held| !matches!(held, Held::Lock(lock) if lock.transaction == transaction));
+        self.locks.release(transaction);
+        // Everybody who waits tries again, in order of arrival; who still finds a lock waits on, behind none that came
+        // later.
+        for held in std::mem::take(&mut self.held) {
+            match held {
+                Held::Request(request) => self.request(request, now, outlet),
+                Held::Lock(lock) => self.lock(lock, outlet),
+            }
+        }
+    }
+
+    /// Tells what this group knows of a transaction. If it knows nothing it must promise never to prepare it, which
+    /// takes an entry: then there is no answer yet, and the asker asks again.
+    pub fn testify(&mut self, transaction: TransactionId) -> Option<Fate> {
+        if self.prepared.contains_key(&transaction) {
+            return Some(Fate::Prepared);
+        }
+        match self.outcomes.get(&transaction.gateway).and_then(|known| known.get(&transaction.number)) {
+            Some(true) => Some(Fate::Committed),
+            Some(false) => Some(Fate::Refused),
+            None => {
+                self.builder.refuse(transaction);
+                self.waiters.push(Waiter::Silent);
+                None
+            }
+        }
+    }
+
+    /// Takes another participant's word on a transaction that this group holds without a gateway.
+    pub fn hear(&mut self, transaction: TransactionId, from: GroupId, fate: Fate) {
+        let Some(prepared) = self.prepared.get(&transaction) else { return };
+        let Some(inquiry) = self.inquiries.get_mut(&transaction) else { return };
+        let commit = match fate {
+            Fate::Committed => true,
+            Fate::Refused => false,
+            Fate::Prepared => {
+                if !inquiry.prepared_by.contains(&from.0) {
+                    inquiry.prepared_by.push(from.0);
+                }
+                let all = prepared
+                    .participants
+                    .iter()
+                    .all(|participant| *participant == self.id.0 || inquiry.prepared_by.contains(participant));
+                if !all {
+                    return;
+                }
+                true
+            }
+        };
+        self.inquiries.remove(&transaction);
+        self.builder.resolve(transaction, commit, 0);
+        self.waiters.push(Waiter::Silent);
+    }
+
+    /// A new leader has no gateway for what it finds prepared. It locks the keys again and asks the others.
+    fn adopt_prepared(&mut self) {
+        for (transaction, prepared) in &self.prepared {
+            let mut keys = Vec::new();
+            let mut whole = false;
+            for effect in &prepared.effects {
+                match effect {
+                    Effect::Key { key, .. } => keys.push(key.clone()),
+                    Effect::Flush { .. } | Effect::Swap { .. } => whole = true,
+                }
+            }
+            self.locks.take(*transaction, keys.into_iter(), whole);
+            self.inquiries.entry(*transaction).or_default();
+        }
+    }
+
+    fn ask_about_prepared(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        for (transaction, inquiry) in &mut self.inquiries {
+            let due = inquiry.asked.is_none_or(|asked| now.instant.since(asked) >= limits::INQUIRY_INTERVAL);
+            if !due {
+                continue;
+            }
+            inquiry.asked = Some(now.instant);
+            for participant in &self.prepared[transaction].participants {
+                if *participant != self.id.0 {
+                    let group = GroupId(*participant);
+                    let mail = Mail::Inquire { transaction: *transaction, from: self.id, group };
+                    outlet.mail(outlet.core_of(group), mail);
+                }
+            }
+        }
+    }
+
+    // ---- the log --------------------------------------------------------------------------------------------------
+
+    /// Takes a message of another replica.
+    pub fn step(&mut self, message: Message) {
+        // A message that is not for this replica changes nothing; its sender will send again what matters.
+        let _ = self.replica.step(message);
+    }
+
+    /// An append is on disk.
+    pub fn persisted(&mut self, ticket: u64) {
+        self.unsynced_count -= 1;
+        self.replica.persisted(ticket);
+    }
+
+    /// Adds the removal of a key chosen for eviction.
+    pub fn evict(&mut self, database: u16, key: &[u8], byte_count: usize) {
+        let name = b"unlink";
+        let mut buffer = name.to_vec();
+        buffer.extend_from_slice(key);
+        let spans =
+            [Span { start: 0, end: name.len() as u32 }, Span { start: name.len() as u32, end: buffer.len() as u32 }];
+        self.builder.command(Protocol::Resp2, database, Args::new(&buffer, &spans));
+        self.waiters.push(Waiter::Eviction(byte_count));
+        self.evicting_bytes += byte_count;
+    }
+
+    /// The end of a turn: time passes, the batch is proposed, what is committed is applied. True if there is more to do
+    /// at once.
+    pub fn turn(&mut self, now: Now, prng: &mut Prng, outlet: &mut Outlet<'_>) -> bool {
+        self.pass_time(now, outlet);
+        self.propose(now, prng);
+        let more = self.pump(now, outlet);
+        // Applying may have let waiting requests in.
+        let proposed = self.propose(now, prng);
+        more | (proposed && self.pump(now, outlet))
+    }
+
+    fn pass_time(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        while now.instant.since(self.last_tick) >= limits::TICK_INTERVAL {
+            // After a long pause of the process a burst of ticks would be an election storm.
+            let late = now.instant.since(self.last_tick) > limits::TICK_INTERVAL * 4;
+            self.last_tick = if late { now.instant } else { self.last_tick + limits::TICK_INTERVAL };
+            self.replica.tick();
+            if self.is_serving && self.builder.is_empty() && self.is_expiry_due(now) {
+                self.builder.tick();
+                self.waiters.push(Waiter::Silent);
+            }
+        }
+        if self.is_serving {
+            if !self.inquiries.is_empty() {
+                self.ask_about_prepared(now, outlet);
+            }
+        } else if self.is_alone() && self.recovered_index > self.first_index {
+            self.tell_progress(now, outlet);
+        }
+        self.drop_stale_reads(now, outlet);
+    }
+
+    /// True if a key's deadline has passed and the log does not know it yet: then an entry must carry the moment.
+    fn is_expiry_due(&self, now: Now) -> bool {
+        self.keyspace.next_deadline().is_some_and(|deadline| deadline <= now.unix && deadline > self.moment.unix)
+    }
+
+    fn tell_progress(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        let last = *self.last_progress.get_or_insert(now.instant);
+        if now.instant.since(last) >= Duration::from_secs(1) {
+            self.last_progress = Some(now.instant);
+            let line = format!("group {}: {} % of the recovered log applied", self.id.0, self.loaded_percent());
+            outlet.actions.push(Action::Log { level: Level::Notice, line });
+        }
+    }
+
+    fn propose(&mut self, now: Now, prng: &mut Prng) -> bool {
+        if !self.reads.is_empty() {
+            self.begin_read_round(now);
+        }
+        if self.builder.is_empty() {
+            return false;
+        }
+        let builder = std::mem::take(&mut self.builder);
+        let waiters = std::mem::take(&mut self.waiters);
+        let byte_count = builder.byte_count();
+        // Moments of a log never go back, and some of it may be proposed and not yet applied.
+        self.proposed_unix = now.unix.max(self.moment.unix).max(self.proposed_unix);
+        let data = builder.finish(Moment { unix: self.proposed_unix, seed: prng.draw() });
+        match self.replica.propose(data) {
+            Ok(()) => {
+                self.inflight_bytes += byte_count;
+                self.inflight.push_back(Batch {
+                    index: self.replica.last_index(),
+                    term: self.replica.term(),
+                    waiters,
+                    byte_count,
+                });
+            }
+            Err(_) => {
+                // Leadership was lost in this very turn: the batch never entered the log.
+                self.inflight.push_back(Batch { index: 0, term: 0, waiters, byte_count: 0 });
+            }
+        }
+        true
+    }
+
+    fn begin_read_round(&mut self, now: Now) {
+        let context = self.next_read_context;
+        // Too many rounds are under way, or leadership has just been lost: the reads wait, or are refused with the role.
+        if self.replica.read_index(context).is_err() {
+            return;
+        }
+        self.next_read_context += 1;
+        let reads = std::mem::take(&mut self.reads);
+        self.rounds.push_back(ReadRound { context, index: None, reads, asked: now.instant });
+    }
+
+    fn drop_stale_reads(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        while let Some(round) = self.rounds.front() {
+            if now.instant.since(round.asked) < limits::READ_CONFIRMATION_MAX {
+                break;
+            }
+            let round = self.rounds.pop_front().expect("just seen");
+            for read in round.reads {
+                outlet.refuse(&read.origin, read.protocol, NO_QUORUM);
+            }
+        }
+    }
+
+    /// Carries out what the replica wants until it wants nothing more, or until the turn's share of work is done.
+    fn pump(&mut self, now: Now, outlet: &mut Outlet<'_>) -> bool {
+        let mut applied_bytes = 0;
+        while let Some(ready) = self.replica.take_ready() {
+            if let Some(role) = ready.became {
+                self.change_role(role, outlet);
+            }
+            for message in ready.messages {
+                outlet.send_raft(self.id, &message);
+            }
+            if let Some(append) = ready.append {
+                self.append(append, outlet);
+            }
+            for read in ready.reads {
+                if let Some(round) = self.rounds.iter_mut().find(|round| round.context == read.context) {
+                    round.index = Some(read.index);
+                }
+            }
+            for entry in ready.committed {
+                applied_bytes += entry.data.len();
+                self.apply(entry, now, outlet);
+            }
+            self.answer_confirmed_reads(now, outlet);
+            if applied_bytes > limits::APPLY_BYTES_PER_TURN {
+                return true;
+            }
+        }
+        self.fail_batches_never_proposed(outlet);
+        false
+    }
+
+    fn append(&mut self, append: consensus::Append, outlet: &mut Outlet<'_>) {
+        let hard_state = append.hard_state.unwrap_or(self.hard_state);
+        self.hard_state = hard_state;
+        self.log_bytes += append.entries.iter().map(|entry| entry.data.len() as u64).sum::<u64>();
+        let waits_for_disk = self.append_fsync == AppendFsync::Always && !self.acknowledges_early;
+        // Tickets complete in order: behind one that waits for the disk the next one waits, too.
+        let synced = append.election || self.unsynced_count > 0 || waits_for_disk;
+        let ticket = append.ticket;
+        outlet.actions.push(Action::Append {
+            append: Append {
+                group: self.id.0,
+                ticket,
+                hard_state: append.hard_state,
+                membership: None,
+                entries: append.entries,
+            },
+            persist: if synced { Persist::Synced } else { Persist::Lazily },
+        });
+        if synced {
+            self.unsynced_count += 1;
+        } else {
+            self.replica.persisted(ticket);
+        }
+    }
+
+    fn change_role(&mut self, role: Role, outlet: &mut Outlet<'_>) {
+        if role == Role::Leader {
+            return; // serving begins when an entry of the new term has been applied
+        }
+        self.is_serving = false;
+        self.locks.clear();
+        self.inquiries.clear();
+        for held in std::mem::take(&mut self.held) {
+            match held {
+                Held::Request(request) => outlet.refuse(&request.origin, request.protocol, LEADER_LOST),
+                Held::Lock(_) => {}
+            }
+        }
+        for round in std::mem::take(&mut self.rounds) {
+            for read in round.reads {
+                outlet.refuse(&read.origin, read.protocol, LEADER_LOST);
+            }
+        }
+        for read in std::mem::take(&mut self.reads) {
+            outlet.refuse(&read.origin, read.protocol, LEADER_LOST);
+        }
+        self.builder = Builder::default();
+        let waiters = std::mem::take(&mut self.waiters);
+        self.fail(waiters, outlet);
+    }
+
+    /// Tells those who wait for a batch that it will never be applied: its entry was never made, or another leader's
+    /// stands in its place. That is certain, so the refusal may be retried without doubling anything.
+    fn fail(&mut self, waiters: Vec<Waiter>, outlet: &mut Outlet<'_>) {
+        for waiter in waiters {
+            match waiter {
+                Waiter::Write(origin) => outlet.refuse(&origin, Protocol::Resp2, LEADER_LOST),
+                Waiter::Read(read) => outlet.refuse(&read.origin, read.protocol, LEADER_LOST),
+                Waiter::Eviction(byte_count) => self.evicting_bytes -= byte_count,
+                Waiter::Silent | Waiter::Prepare | Waiter::Resolve(_) | Waiter::Fetch(_) => {}
+            }
+        }
+    }
+
+    fn fail_batches_never_proposed(&mut self, outlet: &mut Outlet<'_>) {
+        while self.inflight.front().is_some_and(|batch| batch.index == 0) {
+            let batch = self.inflight.pop_front().expect("just seen");
+            self.fail(batch.waiters, outlet);
+        }
+    }
+
+    fn answer_confirmed_reads(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        while self.rounds.front().is_some_and(|round| round.index.is_some_and(|index| index <= self.applied)) {
+            let round = self.rounds.pop_front().expect("just seen");
+            for read in round.reads {
+                self.execute_read(read, now, outlet);
+            }
+        }
+    }
+
+    // ---- applying -------------------------------------------------------------------------------------------------
+
+    fn apply(&mut self, entry: Entry, now: Now, outlet: &mut Outlet<'_>) {
+        assert_eq!(entry.index, self.applied + 1, "entries are applied in order, each once");
+        self.applied = entry.index;
+        self.applied_term = entry.term;
+        let waiters = self.waiters_of(&entry, outlet);
+        assert_eq!(entry.kind, EntryKind::Normal, "membership does not change yet");
+        let Some((moment, reader)) = entry::open(&entry.data) else {
+            self.begin_serving(&entry);
+            return;
+        };
+        self.moment = Moment { unix: self.moment.unix.max(moment.unix), seed: moment.seed };
+        self.apply_items(moment, reader, waiters, now, outlet);
+        if !self.is_serving {
+            self.begin_serving(&entry);
+        }
+    }
+
+    /// A leader serves from the moment when it has applied an entry of its own term.
+    fn begin_serving(&mut self, entry: &Entry) {
+        if self.replica.is_leader() && entry.term == self.replica.term() && !self.is_serving {
+            self.is_serving = true;
+            self.adopt_prepared();
+        }
+    }
+
+    /// Takes those who wait for this entry, and fails those whose entry it has displaced.
+    fn waiters_of(&mut self, entry: &Entry, outlet: &mut Outlet<'_>) -> Vec<Waiter> {
+        while let Some(batch) = self.inflight.front() {
+            if batch.index > entry.index {
+                break;
+            }
+            let batch = self.inflight.pop_front().expect("just seen");
+            self.inflight_bytes -= batch.byte_count;
+            if batch.index == entry.index && batch.term == entry.term {
+                return batch.waiters;
+            }
+            self.fail(batch.waiters, outlet);
+        }
+        Vec::new()
+    }
+
+    fn apply_items(
+        &mut self,
+        moment: Moment,
+        mut reader: entry::Reader<'_>,
+        waiters: Vec<Waiter>,
+        now: Now,
+        outlet: &mut Outlet<'_>,
+    ) {
+        let mut spans = std::mem::take(&mut self.spans);
+        let mut waiters = waiters.into_iter();
+        while let Some(item) = reader.item(&mut spans) {
+            let waiter = self.next_item_waiter(&mut waiters, now, outlet);
+            self.apply_item(item, moment, waiter, now, outlet);
+        }
+        self.spans = spans;
+        let end = self.next_item_waiter(&mut waiters, now, outlet);
+        assert!(end.is_none(), "somebody waits for an item that is not there");
+    }
+
+    /// Serves the reads up to the next waiter that belongs to an item.
+    #[inline]
+    fn next_item_waiter(
+        &mut self,
+        waiters: &mut std::vec::IntoIter<Waiter>,
+        now: Now,
+        outlet: &mut Outlet<'_>,
+    ) -> Option<Waiter> {
+        for waiter in waiters.by_ref() {
+            match waiter {
+                Waiter::Read(read) => self.execute_read(read, now, outlet),
+                Waiter::Fetch(lock) => self.fetch(&lock, outlet),
+                waiter => return Some(waiter),
+            }
+        }
+        None
+    }
+
+    #[inline]
+    fn apply_item(
+        &mut self,
+        item: Item<'_>,
+        moment: Moment,
+        waiter: Option<Waiter>,
+        now: Now,
+        outlet: &mut Outlet<'_>,
+    ) {
+        let proof = Committed { _sealed: () };
+        match item {
+            Item::Command { protocol, database, args } => {
+                let command = keyspace::resolve(args).expect("a logged command is known");
+                self.change_count += 1;
+                let keyspace = &mut self.keyspace;
+                match waiter {
+                    Some(Waiter::Write(origin)) => outlet.reply_committed(&origin, protocol, &proof, |writer| {
+                        keyspace.mutate(database, command, args, moment, writer);
+                    }),
+                    other => {
+                        keyspace.mutate(database, command, args, moment, &mut self.scratch);
+                        self.scratch.truncate(0);
+                        if let Some(Waiter::Eviction(byte_count)) = other {
+                            self.evicting_bytes -= byte_count;
+                            self.evicted_count += 1;
+                        }
+                    }
+                }
+            }
+            Item::Exec(exec) => {
+                self.change_count += exec.len() as u64;
+                let protocol = exec.protocol;
+                let keyspace = &mut self.keyspace;
+                match waiter {
+                    Some(Waiter::Write(origin)) => outlet.reply_committed(&origin, protocol, &proof, |writer| {
+                        execute(keyspace, exec, moment, writer);
+                    }),
+                    _ => {
+                        execute(keyspace, exec, moment, &mut self.scratch);
+                        self.scratch.truncate(0);
+                    }
+                }
+            }
+            // The keyspace learns how late it is, as a change to nothing.
+            Item::Tick => {
+                self.keyspace.edit(0, moment);
+            }
+            Item::Install { transaction, effects } => {
+                self.install(&effects);
+                self.answer_prepared(transaction, true, waiter, now, outlet);
+            }
+            Item::Prepare { transaction, participants, effects } => {
+                let refused = self.outcome(transaction) == Some(false);
+                if !refused {
+                    self.prepared.insert(transaction, Prepared { participants, effects });
+                }
+                self.answer_prepared(transaction, !refused, waiter, now, outlet);
+            }
+            Item::Resolve { transaction, commit, low_water } => {
+                self.inquiries.remove(&transaction);
+                if let Some(prepared) = self.prepared.remove(&transaction) {
+                    if commit {
+                        self.install(&prepared.effects);
+                    }
+                    self.outcomes.entry(transaction.gateway).or_default().insert(transaction.number, commit);
+                }
+                if let Some(known) = self.outcomes.get_mut(&transaction.gateway) {
+                    known.retain(|number, _| *number >= low_water);
+                }
+                if self.is_serving {
+                    self.release(transaction, now, outlet);
+                }
+                if let Some(Waiter::Resolve(transaction)) = waiter {
+                    outlet.mail(transaction.gateway.core, Mail::Resolved { transaction, group: self.id });
+                }
+            }
+            Item::Refuse { transaction } => {
+                // It may have been prepared between the question and this entry.
+                if !self.prepared.contains_key(&transaction) && self.outcome(transaction).is_none() {
+                    self.outcomes.entry(transaction.gateway).or_default().insert(transaction.number, false);
+                }
+            }
+        }
+    }
+
+    fn answer_prepared(
+        &mut self,
+        transaction: TransactionId,
+        accepted: bool,
+        waiter: Option<Waiter>,
+        _now: Now,
+        outlet: &mut Outlet<'_>,
+    ) {
+        if let Some(Waiter::Prepare) = waiter {
+            let mail = Mail::Prepared { transaction, group: self.id, accepted };
+            outlet.mail(transaction.gateway.core, mail);
+        }
+    }
+
+    fn outcome(&self, transaction: TransactionId) -> Option<bool> {
+        self.outcomes.get(&transaction.gateway)?.get(&transaction.number).copied()
+    }
+
+    fn install(&mut self, effects: &[Effect]) {
+        self.change_count += effects.len() as u64;
+        let moment = self.moment;
+        for effect in effects {
+            match effect {
+                Effect::Key { database, key, exported } => self
+                    .keyspace
+                    .import(*database, key, exported.as_deref(), moment)
+                    .expect("a gateway exported it, and checksums hold"),
+                Effect::Flush { database } => self.keyspace.edit(*database, moment).flush(*database),
+                Effect::Swap { first, second } => self.keyspace.edit(*first, moment).swap(*first, *second),
+            }
+        }
+    }
+
+    /// Figures for INFO.
+    pub fn figures(&self) -> GroupFigures {
+        GroupFigures {
+            group: self.id.0,
+            standing: match self.standing() {
+                Standing::Serving => "serving",
+                Standing::Loading => "loading",
+                Standing::Follower(_) => "following",
+                Standing::Leaderless => "leaderless",
+            },
+            term: self.term(),
+            applied: self.applied,
+            window_bytes: self.window_bytes() as u64,
+            change_count: self.change_count,
+            log_bytes: self.log_bytes,
+            checkpoint_began: self.checkpointing.began(),
+            checkpoint_progress: self
+                .keyspace
+                .checkpoint_progress()
+                .map(|(walked, total)| (walked as u64, total as u64)),
+            last_checkpoint: self.checkpointing.last.clone(),
+            checkpoint_count: self.checkpointing.finished_count,
+            loaded_percent: self.loaded_percent(),
+            lock_count: self.lock_count() as u64,
+            evicted_count: self.evicted_count,
+        }
+    }
+
+    // ---- replicated state beside the keyspace -----------------------------------------------------------------------
+
+    /// The prepared transactions and outcomes, for a checkpoint.
+    pub(crate) fn save_state(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.extend_from_slice(&self.moment.unix.0.to_le_bytes());
+        entry::put_number(&mut out, self.prepared.len() as u64);
+        for (transaction, prepared) in &self.prepared {
+            transaction.put(&mut out);
+            entry::put_prepared(&mut out, &prepared.participants, &prepared.effects);
+        }
+        let known: Vec<_> = self
+            .outcomes
+            .iter()
+            .flat_map(|(gateway, known)| known.iter().map(|(number, outcome)| (*gateway, *number, *outcome)))
+            .collect();
+        entry::put_number(&mut out, known.len() as u64);
+        for (gateway, number, outcome) in known {
+            TransactionId { gateway, number }.put(&mut out);
+            out.push(u8::from(outcome));
+        }
+        out
+    }
+
+    fn load_state(&mut self, state: &[u8]) {
+        if state.is_empty() {
+            return;
+        }
+        let unix = i64::from_le_bytes(state[..8].try_into().expect("eight bytes"));
+        self.moment.unix = self.moment.unix.max(UnixMillis(unix));
+        let mut reader = entry::Reader::new(&state[8..]);
+        for _ in 0..reader.number() {
+            let transaction = TransactionId::read(&mut reader);
+            let (participants, effects) = reader.prepared();
+            self.prepared.insert(transaction, Prepared { participants, effects });
+        }
+        for _ in 0..reader.number() {
+            let TransactionId { gateway, number } = TransactionId::read(&mut reader);
+            let outcome = reader.byte() == 1;
+            self.outcomes.entry(gateway).or_default().insert(number, outcome);
+        }
+    }
+
+    /// Drops log that a checkpoint has made superfluous, as far as no follower needs it.
+    pub(crate) fn compact(&mut self, index: u64) {
+        self.replica.compact(index);
+    }
+
+    /// Digest of all that replicas must agree on.
+    pub fn digest(&self) -> u64 {
+        let state = &self.save_state()[8..];
+        state.iter().fold(self.keyspace.digest(), |digest, byte| {
+            (digest ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01B3)
+        })
+    }
+
+    /// True if nothing is proposed, prepared or waiting.
+    pub fn is_idle(&self) -> bool {
+        self.inflight.is_empty() && self.builder.is_empty() && self.prepared.is_empty() && self.held.is_empty()
+    }
+}
+
+/// Executes a MULTI's commands, or none of them if a watched key has changed.
+fn execute(keyspace: &mut Keyspace, exec: entry::ExecItem<'_>, moment: Moment, writer: &mut Writer) {
+    let changed =
+        exec.watches.iter().any(|watch| keyspace.version(watch.database, &watch.key, moment) != watch.version);
+    if changed {
+        writer.null_array();
+        return;
+    }
+    writer.array(exec.len());
+    let mut spans = Vec::new();
+    exec.for_each(&mut spans, |database, args| {
+        run_one(keyspace, database, args, moment, writer);
+    });
+}
+
+/// Executes one command, whichever kind it is.
+pub(crate) fn run_one(keyspace: &mut Keyspace, database: u16, args: Args<'_>, moment: Moment, writer: &mut Writer) {
+    let command = keyspace::resolve(args).expect("a logged command is known");
+    match command.body {
+        Body::Query(_) => keyspace.query(database, command, args, moment, writer),
+        Body::Mutate(_) | Body::Container => keyspace.mutate(database, command, args, moment, writer),
+    }
+}
+
+/// The leader was lost before the write entered the log: it did not happen, and may be sent again.
+pub(crate) const LEADER_LOST: &str = "TRYAGAIN The leader was lost before this request took effect";
+
+/// The keys of a group that has not yet been loaded.
+pub(crate) const LOADING: &str = "LOADING Holdfast is loading the dataset in memory";
+
+/// No quorum confirms that this node leads.
+pub(crate) const NO_QUORUM: &str = "CLUSTERDOWN No quorum of the group answers";

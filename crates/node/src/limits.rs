@@ -1,0 +1,58 @@
+//! Every bound of a core, by name, with the relations between them.
+
+use stdx::Duration;
+
+/// Bytes proposed or gathered and not yet applied, per group, beyond which no more writes are admitted. One more request
+/// may pass, so the true bound is this plus the longest request.
+pub const WINDOW_BYTES_MAX: usize = 32 << 20;
+
+/// Bytes of output that a client may leave unread before its further requests wait.
+pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes received from a client whose requests wait, beyond which its socket is no longer read.
+pub const INPUT_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes of commands that one MULTI may queue.
+pub const MULTI_BYTES_MAX: usize = 1 << 30;
+
+/// Requests of one group that wait for locked keys.
+pub const HELD_COUNT_MAX: usize = 100_000;
+
+/// Bytes of log applied in one turn while a group catches up, so that other clients are served in between.
+pub const APPLY_BYTES_PER_TURN: usize = 1 << 20;
+
+/// Bytes of checkpoint handed to the host and not yet written.
+pub const CHECKPOINT_OUTSTANDING_BYTES_MAX: usize = 2 << 20;
+
+/// Bytes of checkpoint made in one turn. A record may be longer.
+pub const CHECKPOINT_BYTES_PER_TURN: usize = 32 << 10;
+
+/// Bytes gathered before a chunk of a checkpoint is handed to the host.
+pub const CHECKPOINT_CHUNK_BYTES: usize = 256 << 10;
+
+/// Physical clean-up done in one turn, in keys.
+pub const COLLECT_PER_TURN: usize = 64;
+
+/// Keys evicted in one turn of one group.
+pub const EVICTIONS_PER_TURN: usize = 64;
+
+/// Requests of one session executed before others get their turn.
+pub const REQUESTS_PER_RUN: usize = 4_096;
+
+/// Rounds of parsing, committing and replying within one turn, for clients whose requests wait for one another.
+pub const ROUNDS_PER_TURN: usize = 64;
+
+/// Raft's tick.
+pub const TICK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long a read waits for a quorum to confirm that this node leads.
+pub const READ_CONFIRMATION_MAX: Duration = Duration::from_secs(2);
+
+/// How long a request waits for a leader to be known.
+pub const LEADER_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// How often a leader asks about a prepared transaction without a gateway.
+pub const INQUIRY_INTERVAL: Duration = Duration::from_millis(200);
+
+const _: () = assert!(CHECKPOINT_CHUNK_BYTES <= CHECKPOINT_OUTSTANDING_BYTES_MAX);
+const _: () = assert!(CHECKPOINT_BYTES_PER_TURN <= CHECKPOINT_CHUNK_BYTES);

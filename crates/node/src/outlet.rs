@@ -1,0 +1,122 @@
+//! The way out of a group: replies to clients wherever they are, letters to sibling cores, messages to other nodes.
+
+use consensus::Message;
+use resp::{Protocol, Writer};
+
+use crate::event::{Action, CoreId, GroupId, NodeId};
+use crate::group::Committed;
+use crate::letter::{Letter, Mail, Origin};
+use crate::session::Sessions;
+use crate::wire;
+
+/// Letters being gathered, one per sibling core.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    letters: Vec<Letter>,
+    /// Mail of this core to itself, to be read in the same turn.
+    pub own: Vec<Mail>,
+}
+
+impl Outbox {
+    /// An outbox to `core_count` cores.
+    pub fn new(core_count: u16) -> Self {
+        Self { letters: (0..core_count).map(|_| Letter::default()).collect(), own: Vec::new() }
+    }
+
+    /// Adds to what a core will be told.
+    pub fn push(&mut self, own: CoreId, to: CoreId, mail: Mail) {
+        if own == to {
+            self.own.push(mail);
+        } else {
+            self.letters[usize::from(to.0)].mail.push(mail);
+        }
+    }
+
+    /// Posts what has been gathered.
+    pub fn flush(&mut self, actions: &mut Vec<Action>) {
+        for (core, letter) in self.letters.iter_mut().enumerate() {
+            if !letter.mail.is_empty() {
+                actions.push(Action::Post { to: CoreId(core as u16), letter: std::mem::take(letter) });
+            }
+        }
+    }
+}
+
+/// See the module.
+pub struct Outlet<'a> {
+    /// This node.
+    pub node: NodeId,
+    /// This core.
+    pub core: CoreId,
+    /// Cores of this node.
+    pub core_count: u16,
+    /// Sessions of this core.
+    pub sessions: &'a mut Sessions,
+    /// Letters of this turn.
+    pub outbox: &'a mut Outbox,
+    /// What the host is asked to do.
+    pub actions: &'a mut Vec<Action>,
+}
+
+impl Outlet<'_> {
+    /// The core of this node on which a group lives.
+    pub fn core_of(&self, group: GroupId) -> CoreId {
+        CoreId((group.0 % u32::from(self.core_count)) as u16)
+    }
+
+    /// Tells a core of this node.
+    pub fn mail(&mut self, to: CoreId, mail: Mail) {
+        self.outbox.push(self.core, to, mail);
+    }
+
+    /// Answers a request that changed nothing.
+    #[inline]
+    pub fn reply(&mut self, origin: &Origin, protocol: Protocol, write: impl FnOnce(&mut Writer)) {
+        if origin.node == self.node && origin.core == self.core {
+            self.sessions.reply(origin.session, origin.ticket, write);
+        } else {
+            self.reply_elsewhere(origin, protocol, write);
+        }
+    }
+
+    /// Answers a request that changed data.
+    #[inline]
+    pub fn reply_committed(
+        &mut self,
+        origin: &Origin,
+        protocol: Protocol,
+        proof: &Committed,
+        write: impl FnOnce(&mut Writer),
+    ) {
+        if origin.node == self.node && origin.core == self.core {
+            self.sessions.reply_committed(origin.session, origin.ticket, proof, write);
+        } else {
+            self.reply_elsewhere(origin, protocol, write);
+        }
+    }
+
+    fn reply_elsewhere(&mut self, origin: &Origin, protocol: Protocol, write: impl FnOnce(&mut Writer)) {
+        let mut writer = Writer::new(protocol);
+        write(&mut writer);
+        let bytes = writer.into_bytes();
+        if origin.node == self.node {
+            let mail = Mail::Reply { session: origin.session, ticket: origin.ticket, bytes };
+            self.outbox.push(self.core, origin.core, mail);
+        } else {
+            let bytes = wire::encode_reply(origin, &bytes);
+            // The group's number only tells the receiving host which core to wake: the gateway's own.
+            self.actions.push(Action::Send { to: origin.node, group: GroupId(u32::from(origin.core.0)), bytes });
+        }
+    }
+
+    /// Refuses a request.
+    pub fn refuse(&mut self, origin: &Origin, protocol: Protocol, text: &str) {
+        self.reply(origin, protocol, |writer| writer.error(text));
+    }
+
+    /// Sends a Raft message.
+    pub fn send_raft(&mut self, group: GroupId, message: &Message) {
+        let bytes = wire::encode_raft(group, message);
+        self.actions.push(Action::Send { to: NodeId(message.to()), group, bytes });
+    }
+}

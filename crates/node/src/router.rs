@@ -1,0 +1,49 @@
+//! From words to groups.
+
+use stdx::slot::{SLOT_COUNT, Slot, slot_of};
+
+use crate::event::{CoreId, GroupId};
+
+/// The group that holds a slot: slots are divided evenly, in order.
+#[inline]
+pub fn group_of_slot(slot: Slot, group_count: u32) -> GroupId {
+    GroupId(u32::from(slot.0) * group_count / SLOT_COUNT as u32)
+}
+
+/// The group that holds a key.
+#[inline]
+pub fn group_of(key: &[u8], group_count: u32) -> GroupId {
+    if group_count == 1 { GroupId(0) } else { group_of_slot(slot_of(key), group_count) }
+}
+
+/// The first slot of a group.
+pub fn first_slot_of(group: GroupId, group_count: u32) -> u32 {
+    (group.0 * SLOT_COUNT as u32).div_ceil(group_count)
+}
+
+/// The core of a node on which a group lives.
+#[inline]
+pub fn core_of(group: GroupId, core_count: u16) -> CoreId {
+    CoreId((group.0 % u32::from(core_count)) as u16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_slot_has_one_group_and_groups_are_runs_of_slots() {
+        for group_count in [1, 2, 3, 5, 8, 64] {
+            let mut last = GroupId(0);
+            for slot in 0..SLOT_COUNT as u16 {
+                let group = group_of_slot(Slot(slot), group_count);
+                assert!(group == last || group.0 == last.0 + 1);
+                if group != last {
+                    assert_eq!(first_slot_of(group, group_count), u32::from(slot));
+                }
+                last = group;
+            }
+            assert_eq!(last.0, group_count - 1);
+        }
+    }
+}

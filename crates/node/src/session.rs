@@ -1,0 +1,378 @@
+//! One client: what it has sent, what it is owed, and what it has said about itself.
+//!
+//! A client may send requests ahead of their replies. Each request that cannot be answered at once gets a *ticket*;
+//! replies leave in the order of tickets, whichever core or group finishes first.
+
+use std::collections::VecDeque;
+
+use resp::{Protocol, RequestParser, Writer};
+
+use crate::commands::Queued;
+use crate::entry::Watch;
+use crate::event::{Now, Peer, SessionId};
+use crate::exec::Composition;
+use crate::group::Committed;
+
+/// One client's connection.
+#[derive(Debug)]
+pub struct Session {
+    /// Who.
+    pub id: SessionId,
+    /// The other end.
+    pub peer: Peer,
+    /// When it connected.
+    pub opened: Now,
+    /// When it was last heard.
+    pub heard: Now,
+    /// CLIENT SETNAME.
+    pub name: Vec<u8>,
+    /// SELECT.
+    pub database: u16,
+    /// True once it may do more than AUTH.
+    pub is_authenticated: bool,
+    /// Name of the last command, lower case, as CLIENT LIST shows it.
+    pub last_command: &'static str,
+    /// CLIENT REPLY.
+    pub replies: Replies,
+    /// CLIENT NO-EVICT.
+    pub no_evict: bool,
+    /// CLIENT NO-TOUCH.
+    pub no_touch: bool,
+    /// READONLY, of cluster-aware clients.
+    pub read_only: bool,
+    /// MULTI has begun: what has been queued.
+    pub multi: Option<Multi>,
+    /// WATCH: keys and what they looked like.
+    pub watches: Vec<Watch>,
+    /// Requests executed.
+    pub request_count: u64,
+    /// Largest number of unparsed bytes seen.
+    pub input_bytes_max: usize,
+
+    pub(crate) parser: RequestParser,
+    /// Bytes worth having room for, as the parser said.
+    pub(crate) wanted_bytes: usize,
+    /// A transaction with control commands that is being carried out.
+    pub(crate) composition: Option<Composition>,
+    pub(crate) input: Vec<u8>,
+    pub(crate) out: Writer,
+    /// Ticket of the next reply to leave.
+    head: u64,
+    /// Ticket of the next request.
+    next: u64,
+    /// Replies that came before their turn; the first belongs to `head`.
+    early: VecDeque<Option<Vec<u8>>>,
+    /// Bytes of output that the host could not send yet.
+    pub(crate) backlog_bytes: usize,
+    /// Why no further request is parsed for now.
+    pub(crate) hold: Hold,
+    /// The host was told not to read from the socket.
+    pub(crate) is_paused: bool,
+    /// To be closed when everything owed has been written.
+    pub(crate) is_closing: bool,
+    is_dirty: bool,
+}
+
+/// Why a session's next request is not parsed yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// It is.
+    None,
+    /// Everything sent so far must be answered first.
+    Answers,
+    /// A group's window is full.
+    Window,
+    /// The client does not read its replies.
+    Output,
+    /// CLIENT PAUSE.
+    Paused,
+    /// It has had its share of this turn.
+    Turn,
+}
+
+/// CLIENT REPLY.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Replies {
+    /// Every reply is sent.
+    #[default]
+    On,
+    /// None is.
+    Off,
+    /// The next one is not.
+    SkipNext,
+    /// The present one is not, the next one is.
+    Skipping,
+}
+
+/// A transaction being queued.
+#[derive(Debug, Default)]
+pub struct Multi {
+    /// The commands so far.
+    pub queue: Vec<Queued>,
+    /// One was refused: EXEC will refuse all.
+    pub is_broken: bool,
+    /// Bytes of the queued words.
+    pub byte_count: usize,
+}
+
+impl Session {
+    fn new(id: SessionId, peer: Peer, now: Now, is_authenticated: bool) -> Self {
+        Self {
+            id,
+            peer,
+            opened: now,
+            heard: now,
+            name: Vec::new(),
+            database: 0,
+            is_authenticated,
+            last_command: "NULL",
+            replies: Replies::On,
+            no_evict: false,
+            no_touch: false,
+            read_only: false,
+            multi: None,
+            watches: Vec::new(),
+            request_count: 0,
+            input_bytes_max: 0,
+            parser: RequestParser::new(),
+            wanted_bytes: 0,
+            composition: None,
+            input: Vec::new(),
+            out: Writer::new(Protocol::Resp2),
+            head: 0,
+            next: 0,
+            early: VecDeque::new(),
+            backlog_bytes: 0,
+            hold: Hold::None,
+            is_paused: false,
+            is_closing: false,
+            is_dirty: false,
+        }
+    }
+
+    /// Protocol its replies are written in.
+    pub fn protocol(&self) -> Protocol {
+        self.out.protocol()
+    }
+
+    /// Switches the protocol, as HELLO does.
+    pub fn set_protocol(&mut self, protocol: Protocol) {
+        self.out.set_protocol(protocol);
+    }
+
+    /// Requests whose replies are still owed.
+    pub fn owed_count(&self) -> u64 {
+        self.next - self.head
+    }
+
+    /// Bytes of replies not yet taken by the kernel.
+    pub fn output_bytes(&self) -> usize {
+        self.backlog_bytes + self.out.len() + self.early.iter().flatten().map(Vec::len).sum::<usize>()
+    }
+
+    /// Bytes received and not yet parsed.
+    pub fn input_bytes(&self) -> usize {
+        self.input.len()
+    }
+
+    /// Keeps bytes that cannot be parsed yet.
+    pub(crate) fn keep_input(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        let wanted = self.wanted_bytes.max(self.input.len() + bytes.len());
+        self.input.reserve(wanted - self.input.len());
+        self.input.extend_from_slice(bytes);
+        self.input_bytes_max = self.input_bytes_max.max(self.input.len());
+    }
+
+    /// A ticket for a reply that comes later.
+    pub(crate) fn take_ticket(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
+    }
+
+    /// Forgets what belongs to a transaction, as DISCARD does.
+    pub fn discard(&mut self) {
+        self.multi = None;
+        self.watches.clear();
+    }
+
+    /// Moves the head over a reply just written, and over all that waited behind it.
+    fn advance(&mut self) {
+        self.head += 1;
+        self.early.pop_front();
+        while let Some(Some(_)) = self.early.front() {
+            let bytes = self.early.pop_front().flatten().expect("just seen");
+            self.out.raw(&bytes);
+            self.head += 1;
+        }
+    }
+}
+
+/// All sessions of a core.
+#[derive(Debug, Default)]
+pub struct Sessions {
+    slab: Vec<Option<Box<Session>>>,
+    /// Sessions with output to hand to the host, or to be closed.
+    dirty: Vec<SessionId>,
+    /// Sessions that may go on parsing.
+    resumable: Vec<SessionId>,
+    /// Sessions whose transaction can go on.
+    composed: Vec<SessionId>,
+    count: usize,
+}
+
+impl Sessions {
+    pub(crate) fn open(&mut self, id: SessionId, peer: Peer, now: Now, is_authenticated: bool) {
+        let index = id.index as usize;
+        if self.slab.len() <= index {
+            self.slab.resize_with(index + 1, || None);
+        }
+        assert!(self.slab[index].is_none(), "a session's index was reused before it was closed");
+        self.slab[index] = Some(Box::new(Session::new(id, peer, now, is_authenticated)));
+        self.count += 1;
+    }
+
+    pub(crate) fn close(&mut self, id: SessionId) -> Option<Box<Session>> {
+        self.get(id)?;
+        self.count -= 1;
+        self.slab[id.index as usize].take()
+    }
+
+    /// Number of open sessions.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// True if there is none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The session, unless it has been closed.
+    #[inline]
+    pub fn get(&self, id: SessionId) -> Option<&Session> {
+        self.slab.get(id.index as usize)?.as_deref().filter(|session| session.id == id)
+    }
+
+    /// The session, unless it has been closed.
+    #[inline]
+    pub fn get_mut(&mut self, id: SessionId) -> Option<&mut Session> {
+        self.slab.get_mut(id.index as usize)?.as_deref_mut().filter(|session| session.id == id)
+    }
+
+    /// All open sessions.
+    pub fn iter(&self) -> impl Iterator<Item = &Session> {
+        self.slab.iter().flatten().map(|session| &**session)
+    }
+
+    /// All open sessions.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Session> {
+        self.slab.iter_mut().flatten().map(|session| &mut **session)
+    }
+
+    /// Notes that a session has output to hand over.
+    #[inline]
+    pub(crate) fn mark(&mut self, id: SessionId) {
+        if let Some(session) = self.get_mut(id)
+            && !session.is_dirty
+        {
+            session.is_dirty = true;
+            self.dirty.push(id);
+        }
+    }
+
+    pub(crate) fn take_dirty(&mut self, mut visit: impl FnMut(&mut Session)) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for id in dirty.drain(..) {
+            if let Some(session) = self.get_mut(id) {
+                session.is_dirty = false;
+                visit(session);
+            }
+        }
+        self.dirty = dirty;
+    }
+
+    pub(crate) fn mark_resumable(&mut self, id: SessionId) {
+        self.resumable.push(id);
+    }
+
+    pub(crate) fn take_resumable(&mut self) -> Vec<SessionId> {
+        std::mem::take(&mut self.resumable)
+    }
+
+    pub(crate) fn mark_composed(&mut self, id: SessionId) {
+        self.composed.push(id);
+    }
+
+    pub(crate) fn take_composed(&mut self) -> Vec<SessionId> {
+        std::mem::take(&mut self.composed)
+    }
+
+    /// Answers a request that changed nothing. `write` must write exactly one reply.
+    pub(crate) fn reply(&mut self, id: SessionId, ticket: u64, write: impl FnOnce(&mut Writer)) {
+        let Some(session) = self.get_mut(id) else { return };
+        if ticket < session.head {
+            return; // it was given up before
+        }
+        let protocol = session.protocol();
+        if let Some(composition) = &mut session.composition
+            && composition.ticket == ticket
+            && composition.data.is_none()
+        {
+            let mut writer = Writer::new(protocol);
+            write(&mut writer);
+            composition.data = Some(writer.into_bytes());
+            self.composed.push(id);
+            return;
+        }
+        if ticket == session.head {
+            write_muted(session, write);
+            session.advance();
+        } else {
+            let place = (ticket - session.head) as usize;
+            if session.early.len() <= place {
+                session.early.resize(place + 1, None);
+            }
+            let mut writer = Writer::new(protocol);
+            write(&mut writer);
+            session.early[place] = Some(writer.into_bytes());
+        }
+        if session.hold == Hold::Answers && session.owed_count() == 0 {
+            self.resumable.push(id);
+        }
+        self.mark(id);
+    }
+
+    /// Answers a request that changed data: the proof is that its entry is safe at the level in force.
+    pub(crate) fn reply_committed(
+        &mut self,
+        id: SessionId,
+        ticket: u64,
+        _proof: &Committed,
+        write: impl FnOnce(&mut Writer),
+    ) {
+        self.reply(id, ticket, write);
+    }
+}
+
+/// Writes a reply, unless CLIENT REPLY says that it is not wanted.
+pub(crate) fn write_muted(session: &mut Session, write: impl FnOnce(&mut Writer)) {
+    if session.replies == Replies::On {
+        write(&mut session.out);
+        return;
+    }
+    let start = session.out.len();
+    write(&mut session.out);
+    match session.replies {
+        Replies::On => {}
+        Replies::Off => session.out.truncate(start),
+        // CLIENT REPLY SKIP itself answers nothing, and the request behind it neither.
+        Replies::SkipNext => session.replies = Replies::Skipping,
+        Replies::Skipping => {
+            session.out.truncate(start);
+            session.replies = Replies::On;
+        }
+    }
+}

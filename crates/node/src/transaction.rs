@@ -1,0 +1,415 @@
+//! Transactions over several groups, as their gateway drives them.
+//!
+//! 1. *Lock.* The gateway locks the keys group by group, in the order of group numbers, so that two transactions never
+//!    wait for each other in a circle. A group grants when the keys are free, in order of arrival, checks the watches,
+//!    and answers with the keys' values. Nothing is logged.
+//! 2. *Compute.* The commands run at the gateway on a scratch keyspace that holds just these keys.
+//! 3. *Prepare.* What has changed is sent to the groups it belongs to, all at once. If that is one group, its one entry
+//!    is the transaction. Otherwise each logs it as prepared, naming all participants. When all have answered, the
+//!    transaction *is* committed: every participant can find that out again from the others. The client gets its reply.
+//! 4. *Resolve.* The groups make the changes and let go of the locks.
+//!
+//! A group that finds a prepared transaction without a gateway (after a restart or a change of leader) asks the other
+//! participants. If all hold it prepared, or one has committed, it commits; if one has never heard of it, that one logs
+//! that it never will, and all abort. After Gray and Lamport, "Consensus on transaction commit" (2006), with the
+//! participants' own logs in place of the coordinator's.
+
+use std::collections::BTreeMap;
+
+use keyspace::{Keyspace, Layout, Moment};
+use resp::{Args, Protocol, Span, Writer};
+
+use crate::entry::{self, Effect, Watch, put_number};
+use crate::event::{CoreId, GroupId, SessionId};
+use crate::group::run_one;
+use crate::letter::{Lock, Locked, Mail, Resolution};
+
+/// One life of one core as a driver of transactions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GatewayId {
+    /// Its node.
+    pub node: u64,
+    /// Which life of the node: drawn at its start.
+    pub boot: u64,
+    /// Its core.
+    pub core: CoreId,
+}
+
+/// A transaction, unique for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TransactionId {
+    /// Who drives it.
+    pub gateway: GatewayId,
+    /// Its number there, growing.
+    pub number: u64,
+}
+
+impl TransactionId {
+    /// Appends it to an entry.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        put_number(out, self.gateway.node);
+        put_number(out, self.gateway.boot);
+        put_number(out, u64::from(self.gateway.core.0));
+        put_number(out, self.number);
+    }
+
+    /// Reads it back.
+    pub fn read(reader: &mut entry::Reader<'_>) -> Self {
+        Self {
+            gateway: GatewayId { node: reader.number(), boot: reader.number(), core: CoreId(reader.number() as u16) },
+            number: reader.number(),
+        }
+    }
+}
+
+/// What a client asked for, ready to be driven.
+#[derive(Debug)]
+pub struct Work {
+    /// Whose reply it is.
+    pub session: SessionId,
+    /// Which reply.
+    pub ticket: u64,
+    /// Its form.
+    pub protocol: Protocol,
+    /// The commands, each laid out by `entry::put_words`.
+    pub commands: Vec<Vec<u8>>,
+    /// True for EXEC: the reply is an array of the commands' replies.
+    pub is_exec: bool,
+    /// What must not have changed.
+    pub watches: Vec<Watch>,
+    /// Keys to lock by group, with the databases they are looked for in.
+    pub keys: BTreeMap<GroupId, Vec<(u16, Vec<u8>)>>,
+    /// True to lock every key of every group.
+    pub whole: bool,
+}
+
+/// A transaction on its way.
+#[derive(Debug)]
+pub struct Transaction {
+    id: TransactionId,
+    work: Work,
+    moment: Moment,
+    groups: Vec<GroupId>,
+    values: BTreeMap<GroupId, Vec<Option<Vec<u8>>>>,
+    stage: Stage,
+    reply: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// `groups[..next]` have been asked, all but the last have granted.
+    Locking { next: usize },
+    /// These have not yet answered.
+    Preparing { waiting: Vec<GroupId>, changed: Vec<GroupId>, is_refused: bool },
+    /// These have not yet answered.
+    Resolving { waiting: Vec<GroupId> },
+}
+
+/// What a step of a transaction came to.
+pub enum Progress {
+    /// It goes on.
+    Going,
+    /// The client's reply is certain.
+    Answered {
+        /// Whose.
+        session: SessionId,
+        /// Which.
+        ticket: u64,
+        /// The reply, in the session's protocol.
+        bytes: Vec<u8>,
+    },
+    /// All groups have resolved it: it can be forgotten.
+    Over,
+}
+
+/// All transactions that a core drives.
+#[derive(Debug)]
+pub struct Driver {
+    gateway: GatewayId,
+    next_number: u64,
+    running: BTreeMap<u64, Transaction>,
+    databases: u16,
+}
+
+impl Driver {
+    /// A driver for one life of a core.
+    pub fn new(gateway: GatewayId, databases: u16) -> Self {
+        Self { gateway, next_number: 1, running: BTreeMap::new(), databases }
+    }
+
+    /// Transactions on their way.
+    pub fn len(&self) -> usize {
+        self.running.len()
+    }
+
+    /// True if there is none.
+    pub fn is_empty(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    /// Below this number every transaction has been resolved by all its groups.
+    fn low_water(&self) -> u64 {
+        self.running.first_key_value().map_or(self.next_number, |(number, _)| *number)
+    }
+
+    /// Begins a transaction.
+    pub fn begin(&mut self, mut work: Work, group_count: u32, moment: Moment, post: &mut impl FnMut(GroupId, Mail)) {
+        let id = TransactionId { gateway: self.gateway, number: self.next_number };
+        self.next_number += 1;
+        let groups: Vec<_> =
+            if work.whole { (0..group_count).map(GroupId).collect() } else { work.keys.keys().copied().collect() };
+        for keys in work.keys.values_mut() {
+            keys.sort();
+            keys.dedup();
+        }
+        let mut transaction = Transaction {
+            id,
+            work,
+            moment,
+            groups,
+            values: BTreeMap::new(),
+            stage: Stage::Locking { next: 0 },
+            reply: Vec::new(),
+        };
+        transaction.lock_next(group_count, post);
+        self.running.insert(id.number, transaction);
+    }
+
+    fn find(&mut self, id: TransactionId) -> Option<&mut Transaction> {
+        if id.gateway != self.gateway {
+            return None;
+        }
+        self.running.get_mut(&id.number)
+    }
+
+    /// A group has answered a lock.
+    pub fn locked(
+        &mut self,
+        id: TransactionId,
+        group: GroupId,
+        outcome: Locked,
+        group_count: u32,
+        post: &mut impl FnMut(GroupId, Mail),
+    ) -> Progress {
+        let low_water = self.low_water();
+        let databases = self.databases;
+        let Some(transaction) = self.find(id) else { return Progress::Going };
+        let mut writer = Writer::new(transaction.work.protocol);
+        let values = match outcome {
+            Locked::Granted(values) => Some(values),
+            Locked::Changed => {
+                writer.null_array();
+                None
+            }
+            Locked::Refused(text) => {
+                writer.error(&text);
+                None
+            }
+        };
+        let Some(values) = values else {
+            transaction.reply = writer.into_bytes();
+            transaction.resolve_all(Resolution::Release, &[], low_water, post);
+            return transaction.answered();
+        };
+        transaction.values.insert(group, values);
+        if transaction.values.len() < transaction.groups.len() {
+            transaction.lock_next(group_count, post);
+            return Progress::Going;
+        }
+        transaction.compute(databases, group_count, low_water, post)
+    }
+
+    /// A group has logged its part, or refused it.
+    pub fn prepared(
+        &mut self,
+        id: TransactionId,
+        group: GroupId,
+        accepted: bool,
+        post: &mut impl FnMut(GroupId, Mail),
+    ) -> Progress {
+        let low_water = self.low_water();
+        let Some(transaction) = self.find(id) else { return Progress::Going };
+        let Stage::Preparing { waiting, changed, is_refused } = &mut transaction.stage else {
+            return Progress::Going;
+        };
+        waiting.retain(|other| *other != group);
+        *is_refused |= !accepted;
+        if !waiting.is_empty() {
+            return Progress::Going;
+        }
+        let changed = std::mem::take(changed);
+        if *is_refused {
+            let mut writer = Writer::new(transaction.work.protocol);
+            writer.error("TRYAGAIN The transaction was given up after a change of leader and did not take effect");
+            transaction.reply = writer.into_bytes();
+            transaction.resolve_all(Resolution::Abort, &changed, low_water, post);
+        } else if changed.len() == 1 {
+            // One entry was the whole transaction: there is nothing to commit, only locks to let go.
+            transaction.resolve_all(Resolution::Release, &[], low_water, post);
+        } else {
+            transaction.resolve_all(Resolution::Commit, &changed, low_water, post);
+        }
+        transaction.answered()
+    }
+
+    /// A group has resolved its part.
+    pub fn resolved(&mut self, id: TransactionId, group: GroupId) -> Progress {
+        let Some(transaction) = self.find(id) else { return Progress::Going };
+        if let Stage::Resolving { waiting } = &mut transaction.stage {
+            waiting.retain(|other| *other != group);
+            if waiting.is_empty() {
+                self.running.remove(&id.number);
+                return Progress::Over;
+            }
+        }
+        Progress::Going
+    }
+}
+
+impl Transaction {
+    fn lock_next(&mut self, group_count: u32, post: &mut impl FnMut(GroupId, Mail)) {
+        let Stage::Locking { next } = &mut self.stage else { unreachable!("locks are taken before anything else") };
+        let group = self.groups[*next];
+        *next += 1;
+        let watches = self
+            .work
+            .watches
+            .iter()
+            .filter(|watch| crate::router::group_of(&watch.key, group_count) == group)
+            .cloned()
+            .collect();
+        let lock = Lock {
+            transaction: self.id,
+            gateway: self.id.gateway.core,
+            group,
+            keys: self.work.keys.get(&group).cloned().unwrap_or_default(),
+            whole: self.work.whole,
+            watches,
+            moment: self.moment,
+        };
+        post(group, Mail::Lock(lock));
+    }
+
+    /// Runs the commands on a scratch keyspace and sends what they changed to its groups.
+    fn compute(
+        &mut self,
+        databases: u16,
+        group_count: u32,
+        low_water: u64,
+        post: &mut impl FnMut(GroupId, Mail),
+    ) -> Progress {
+        let mut scratch = Keyspace::new(keyspace::Options {
+            databases,
+            hash_seed: 0,
+            layout: Layout::Scratch,
+            tuning: keyspace::Tuning::default(),
+        });
+        for (group, values) in &self.values {
+            let Some(keys) = self.work.keys.get(group) else { continue };
+            for ((database, key), value) in keys.iter().zip(values) {
+                scratch.import(*database, key, value.as_deref(), self.moment).expect("a sibling core exported it");
+            }
+        }
+        let before = scratch.sequence();
+        let mut writer = Writer::new(self.work.protocol);
+        if self.work.is_exec {
+            writer.array(self.work.commands.len());
+        }
+        let mut spans: Vec<Span> = Vec::new();
+        let mut database_effects = Vec::new();
+        for words in &self.work.commands {
+            let (database, args) = entry::Reader::new(words).words(&mut spans);
+            if let Some(effects) = database_effects_of(database, args, databases) {
+                database_effects.extend(effects);
+            }
+            run_one(&mut scratch, database, args, self.moment, &mut writer);
+        }
+        self.reply = writer.into_bytes();
+        let effects = self.effects(&scratch, before, group_count, &database_effects);
+        if effects.is_empty() {
+            self.resolve_all(Resolution::Release, &[], low_water, post);
+            return self.answered();
+        }
+        let changed: Vec<_> = effects.keys().copied().collect();
+        let participants: Vec<_> = changed.iter().map(|group| group.0).collect();
+        for (group, effects) in effects {
+            let transaction = self.id;
+            post(group, Mail::Prepare { transaction, group, participants: participants.clone(), effects });
+        }
+        self.stage = Stage::Preparing { waiting: changed.clone(), changed, is_refused: false };
+        Progress::Going
+    }
+
+    /// What has changed, by group: first the databases as a whole, then every key whose value differs.
+    fn effects(
+        &self,
+        scratch: &Keyspace,
+        before: u64,
+        group_count: u32,
+        database_effects: &[Effect],
+    ) -> BTreeMap<GroupId, Vec<Effect>> {
+        let mut effects: BTreeMap<GroupId, Vec<Effect>> = BTreeMap::new();
+        if !database_effects.is_empty() {
+            for group in 0..group_count {
+                effects.insert(GroupId(group), database_effects.to_vec());
+            }
+        }
+        for (group, keys) in &self.work.keys {
+            for ((database, key), value) in keys.iter().zip(&self.values[group]) {
+                let version = scratch.version(*database, key, self.moment);
+                let changed = if version == 0 { value.is_some() } else { version > before };
+                if changed || !database_effects.is_empty() {
+                    let exported = scratch.export(*database, key, self.moment);
+                    effects.entry(*group).or_default().push(Effect::Key {
+                        database: *database,
+                        key: key.clone(),
+                        exported,
+                    });
+                }
+            }
+        }
+        effects
+    }
+
+    /// Ends the transaction in all its groups: `resolution` where something was prepared, release elsewhere.
+    fn resolve_all(
+        &mut self,
+        resolution: Resolution,
+        prepared: &[GroupId],
+        low_water: u64,
+        post: &mut impl FnMut(GroupId, Mail),
+    ) {
+        let asked = match self.stage {
+            Stage::Locking { next } => next,
+            Stage::Preparing { .. } | Stage::Resolving { .. } => self.groups.len(),
+        };
+        let waiting = self.groups[..asked].to_vec();
+        for group in &waiting {
+            let resolution = if prepared.contains(group) { resolution } else { Resolution::Release };
+            post(*group, Mail::Resolve { transaction: self.id, group: *group, resolution, low_water });
+        }
+        self.stage = Stage::Resolving { waiting };
+    }
+
+    fn answered(&mut self) -> Progress {
+        Progress::Answered {
+            session: self.work.session,
+            ticket: self.work.ticket,
+            bytes: std::mem::take(&mut self.reply),
+        }
+    }
+}
+
+/// What FLUSHDB, FLUSHALL and SWAPDB do to databases as a whole.
+fn database_effects_of(database: u16, args: Args<'_>, databases: u16) -> Option<Vec<Effect>> {
+    match keyspace::resolve(args)?.name {
+        "flushdb" => Some(vec![Effect::Flush { database }]),
+        "flushall" => Some((0..databases).map(|database| Effect::Flush { database }).collect()),
+        "swapdb" => {
+            let number = |index| std::str::from_utf8(args.get(index)?).ok()?.parse::<u16>().ok();
+            let (first, second) = (number(1)?, number(2)?);
+            (first < databases && second < databases).then(|| vec![Effect::Swap { first, second }])
+        }
+        _ => None,
+    }
+}

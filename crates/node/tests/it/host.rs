@@ -1,0 +1,142 @@
+//! The smallest host: every core on one thread, a disk that syncs at once, letters delivered in order.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use keyspace::{Keyspace, Layout, Tuning};
+use node::settings::Settings;
+use node::{
+    Action, Core, CoreId, CoreOptions, Event, GroupId, GroupSeed, NodeId, Now, Peer, Persist, ProcessFacts, SessionId,
+};
+use stdx::{Duration, Instant, UnixMillis};
+
+/// A node of several cores.
+pub struct Host {
+    cores: Vec<Core>,
+    now: Now,
+    output: BTreeMap<SessionId, Vec<u8>>,
+    homes: BTreeMap<SessionId, usize>,
+    /// Appends wait until told otherwise.
+    pub holds_disk: bool,
+    held: Vec<(usize, GroupId, u64)>,
+    pub log: Vec<String>,
+}
+
+impl Host {
+    /// A new node with as many groups as cores.
+    pub fn new(core_count: u16, settings: Settings) -> Self {
+        let settings = Arc::new(settings);
+        let group_count = u32::from(core_count);
+        let mut this = Self {
+            cores: Vec::new(),
+            now: Now { instant: Instant::from_nanos(1), unix: UnixMillis(1_700_000_000_000) },
+            output: BTreeMap::new(),
+            homes: BTreeMap::new(),
+            holds_disk: false,
+            held: Vec::new(),
+            log: Vec::new(),
+        };
+        for core in 0..core_count {
+            this.cores.push(Core::new(CoreOptions {
+                node: NodeId(1),
+                core: CoreId(core),
+                core_count,
+                group_count,
+                seed: u64::from(core),
+                settings: Arc::clone(&settings),
+                process: Arc::new(ProcessFacts::default()),
+                stopwatch: || Instant::ZERO,
+            }));
+            let keyspace = Keyspace::new(keyspace::Options {
+                databases: settings.databases,
+                hash_seed: 7,
+                layout: Layout::Slots,
+                tuning: Tuning::default(),
+            });
+            let seed = GroupSeed::new(GroupId(u32::from(core)), NodeId(1), keyspace);
+            this.step(usize::from(core), Event::Loaded(Box::new(seed)));
+        }
+        this.settle();
+        this
+    }
+
+    /// A client on the given core.
+    pub fn connect(&mut self, core: usize) -> SessionId {
+        let serial = self.homes.len() as u64 + 1;
+        let session = SessionId { serial, index: serial as u32 };
+        self.homes.insert(session, core);
+        let peer = Peer { is_local: true, ..Peer::default() };
+        self.step(core, Event::Opened { session, peer });
+        session
+    }
+
+    fn step(&mut self, core: usize, event: Event<'_>) {
+        let mut actions = Vec::new();
+        self.cores[core].step(self.now, event, &mut actions);
+        for action in actions {
+            self.carry_out(core, action);
+        }
+    }
+
+    fn carry_out(&mut self, core: usize, action: Action) {
+        match action {
+            Action::Reply { session, bytes } => self.output.entry(session).or_default().extend(bytes),
+            Action::Append { append, persist: Persist::Synced } => {
+                self.held.push((core, GroupId(append.group), append.ticket));
+            }
+            Action::Post { to, letter } => {
+                self.step(usize::from(to.0), Event::Letter { from: CoreId(core as u16), letter });
+            }
+            Action::Log { line, .. } => self.log.push(line),
+            Action::Fatal { line } => panic!("{line}"),
+            Action::Close { session } => self.step(core, Event::Closed { session }),
+            _ => {}
+        }
+    }
+
+    /// Turns and syncs until nothing moves any more.
+    pub fn settle(&mut self) {
+        for _ in 0..20 {
+            if !self.holds_disk {
+                self.sync();
+            }
+            for core in 0..self.cores.len() {
+                self.step(core, Event::Turn);
+            }
+        }
+    }
+
+    /// The disk finishes what waits for it.
+    pub fn sync(&mut self) {
+        for (core, group, ticket) in std::mem::take(&mut self.held) {
+            self.step(core, Event::Persisted { group, ticket });
+        }
+    }
+
+    /// Lets time pass.
+    pub fn pass(&mut self, duration: Duration) {
+        self.now.instant = self.now.instant + duration;
+        self.now.unix.0 += duration.as_millis() as i64;
+        self.settle();
+    }
+
+    /// A client speaks; nothing settles.
+    pub fn send(&mut self, session: SessionId, bytes: &[u8]) {
+        self.step(self.homes[&session], Event::Bytes { session, bytes });
+    }
+
+    /// What a client has received since it was last asked.
+    pub fn received(&mut self, session: SessionId) -> String {
+        String::from_utf8_lossy(&self.output.remove(&session).unwrap_or_default())
+            .replace("\r\n", " ")
+            .trim()
+            .to_owned()
+    }
+
+    /// A client types a line and reads what comes back.
+    pub fn run(&mut self, session: SessionId, line: &str) -> String {
+        self.send(session, format!("{line}\r\n").as_bytes());
+        self.settle();
+        self.received(session)
+    }
+}

@@ -1,0 +1,191 @@
+//! Stories of one node: what clients see, whichever core their keys live on.
+
+mod host;
+
+use host::Host;
+use node::settings::Settings;
+use stdx::Duration;
+
+fn settings(appendfsync: &str) -> Settings {
+    let mut settings = Settings::default();
+    settings.set("appendfsync", appendfsync).unwrap();
+    settings
+}
+
+/// Runs a story on one core and on three, with and without waiting for the disk.
+fn everywhere(story: impl Fn(&mut Host)) {
+    for cores in [1, 3] {
+        for policy in ["always", "no"] {
+            story(&mut Host::new(cores, settings(policy)));
+        }
+    }
+}
+
+#[test]
+fn what_was_set_is_read_back() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        for key in 0..20 {
+            assert_eq!(host.run(client, &format!("SET key{key} {key}")), "+OK");
+        }
+        for key in 0..20 {
+            let text = key.to_string();
+            assert_eq!(host.run(client, &format!("GET key{key}")), format!("${} {text}", text.len()));
+        }
+    });
+}
+
+#[test]
+fn nothing_is_acknowledged_or_seen_before_it_is_on_disk() {
+    let mut host = Host::new(1, settings("always"));
+    let (writer, reader) = (host.connect(0), host.connect(0));
+    host.holds_disk = true;
+    assert_eq!(host.run(writer, "SET city Lisbon"), "");
+    assert_eq!(host.run(reader, "GET city"), "$-1");
+    host.holds_disk = false;
+    host.settle();
+    assert_eq!(host.received(writer), "+OK");
+    assert_eq!(host.run(reader, "GET city"), "$6 Lisbon");
+}
+
+#[test]
+fn replies_leave_in_the_order_of_requests() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        host.send(client, b"SET a 1\r\nGET a\r\nINCR b\r\nGET b\r\nSET c x\r\nPING\r\nGET c\r\nINCR c\r\nGET a\r\n");
+        host.settle();
+        assert_eq!(
+            host.received(client),
+            "+OK $1 1 :1 $1 1 +OK +PONG $1 x -ERR value is not an integer or out of range $1 1"
+        );
+    });
+}
+
+#[test]
+fn a_transaction_is_one_step() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        assert_eq!(host.run(client, "MULTI"), "+OK");
+        assert_eq!(host.run(client, "SET a 1"), "+QUEUED");
+        assert_eq!(host.run(client, "INCR b"), "+QUEUED");
+        assert_eq!(host.run(client, "GET a"), "+QUEUED");
+        assert_eq!(host.run(client, "INCRBY c x"), "+QUEUED");
+        assert_eq!(host.run(client, "EXEC"), "*4 +OK :1 $1 1 -ERR value is not an integer or out of range");
+        assert_eq!(host.run(client, "EXEC"), "-ERR EXEC without MULTI");
+        assert_eq!(host.run(client, "GET b"), "$1 1");
+    });
+}
+
+#[test]
+fn a_watched_key_that_changed_stops_a_transaction() {
+    everywhere(|host| {
+        let (client, other) = (host.connect(0), host.connect(0));
+        host.run(client, "SET a 1");
+        for (change, expected) in [("PING", "*1 +OK"), ("SET a 2", "*-1"), ("DEL a", "*-1"), ("SET a 3", "*-1")] {
+            assert_eq!(host.run(client, "WATCH a never"), "+OK");
+            host.run(other, change);
+            host.run(client, "MULTI");
+            host.run(client, "SET b 1");
+            assert_eq!(host.run(client, "EXEC"), expected, "after {change}");
+        }
+        host.run(client, "WATCH a never");
+        host.run(client, "UNWATCH");
+        host.run(other, "SET a 9");
+        host.run(client, "MULTI");
+        host.run(client, "SET b 2");
+        assert_eq!(host.run(client, "EXEC"), "*1 +OK");
+    });
+}
+
+#[test]
+fn a_refused_command_breaks_the_transaction() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        host.run(client, "MULTI");
+        assert!(host.run(client, "SET a").starts_with("-ERR wrong number of arguments for 'set' command"));
+        assert_eq!(host.run(client, "EXEC"), "-EXECABORT Transaction discarded because of previous errors.");
+        host.run(client, "MULTI");
+        assert!(host.run(client, "nosuch a b").starts_with("-ERR unknown command 'nosuch', with args beginning with:"));
+        assert!(host.run(client, "EXEC").starts_with("-EXECABORT"));
+    });
+}
+
+#[test]
+fn commands_over_several_cores_are_atomic() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        assert_eq!(host.run(client, "MSET a 1 b 2 c 3 d 4 e 5"), "+OK");
+        assert_eq!(host.run(client, "MGET a b c d e nope"), "*6 $1 1 $1 2 $1 3 $1 4 $1 5 $-1");
+        assert_eq!(host.run(client, "MSETNX x 1 a 2"), ":0");
+        assert_eq!(host.run(client, "RENAME a z"), "+OK");
+        assert_eq!(host.run(client, "EXISTS a b c z"), ":3");
+        assert_eq!(host.run(client, "DEL b c d nope"), ":3");
+        assert_eq!(host.run(client, "DBSIZE"), ":2");
+        assert_eq!(host.run(client, "GET z"), "$1 1");
+        assert_eq!(host.run(client, "BITOP OR dest z e"), ":1");
+        assert_eq!(host.run(client, "COPY z y DB 3"), ":1");
+        assert_eq!(host.run(client, "SELECT 3"), "+OK");
+        assert_eq!(host.run(client, "GET y"), "$1 1");
+        assert_eq!(host.run(client, "FLUSHALL"), "+OK");
+        assert_eq!(host.run(client, "DBSIZE"), ":0");
+    });
+}
+
+#[test]
+fn control_commands_take_effect_inside_a_transaction_at_their_place() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        host.run(client, "MULTI");
+        host.run(client, "SET a 1");
+        host.run(client, "PING hello");
+        host.run(client, "GET a");
+        assert_eq!(host.run(client, "EXEC"), "*3 +OK $5 hello $1 1");
+        host.run(client, "MULTI");
+        host.run(client, "PING");
+        assert_eq!(host.run(client, "EXEC"), "*1 +PONG");
+    });
+}
+
+#[test]
+fn scan_finds_every_key_of_every_core() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        for key in 0..200 {
+            host.run(client, &format!("SET key{key} {key}"));
+        }
+        let (mut cursor, mut found) = ("0".to_owned(), 0);
+        loop {
+            let reply = host.run(client, &format!("SCAN {cursor} COUNT 10"));
+            let words: Vec<_> = reply.split(' ').collect();
+            found += reply.matches("key").count();
+            cursor = words[2].to_owned();
+            if cursor == "0" {
+                break;
+            }
+        }
+        assert_eq!(found, 200);
+        assert_eq!(host.run(client, "KEYS key1?").matches("key").count(), 10);
+        assert!(host.run(client, "RANDOMKEY").contains("key"));
+    });
+}
+
+#[test]
+fn keys_expire_by_the_moment_of_the_log() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        host.run(client, "SET a 1 PX 500");
+        assert_eq!(host.run(client, "GET a"), "$1 1");
+        host.pass(Duration::from_millis(600));
+        assert_eq!(host.run(client, "GET a"), "$-1");
+        assert_eq!(host.run(client, "DBSIZE"), ":0");
+    });
+}
+
+#[test]
+fn protocol_errors_close_the_connection() {
+    let mut host = Host::new(1, settings("no"));
+    let client = host.connect(0);
+    host.send(client, b"*1\r\nPING\r\n");
+    host.settle();
+    assert_eq!(host.received(client), "-ERR Protocol error: expected '$', got 'P'");
+}
