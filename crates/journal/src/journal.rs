@@ -32,6 +32,9 @@ const PIECE_BYTES: usize = 1 << 20;
 /// Kept free at the end of each segment, for `End`, `Seal` and `Stop`.
 const TAIL_BYTES: u64 = 4 * RECORD_HEADER_BYTES as u64;
 
+/// Kept free for marks, which free segments: on a full disk they must fit where appends no longer do.
+const MARKS_BYTES: u64 = 16 << 10;
+
 /// Segments that are kept for use again beside the prepared one; more are removed.
 const RECYCLED_MAX: usize = 1;
 
@@ -67,6 +70,8 @@ pub struct Journal<D: Disk> {
     /// Files no longer needed, to be removed.
     doomed: Vec<String>,
     is_chore_out: bool,
+    /// Bytes of records written since the journal was opened.
+    written_bytes: u64,
 }
 
 /// What is restated of a group at the start of each segment.
@@ -150,6 +155,7 @@ impl<D: Disk> Journal<D> {
             recycled: Vec::new(),
             doomed: Vec::new(),
             is_chore_out: false,
+            written_bytes: 0,
         };
         let recovered = Recovered {
             identity,
@@ -295,6 +301,7 @@ impl<D: Disk> Journal<D> {
             recycled: Vec::new(),
             doomed: Vec::new(),
             is_chore_out: false,
+            written_bytes: 0,
         };
         let recovered = Recovered {
             identity,
@@ -366,7 +373,7 @@ impl<D: Disk> Journal<D> {
     /// Any error of the disk.
     pub fn stop(mut self) -> Result<D, Fault> {
         self.sync()?;
-        match self.make_room(0) {
+        match self.make_room(0, TAIL_BYTES) {
             Ok(()) => self.write_small(RecordKind::Stop, true)?,
             // The log is whole without the note.
             Err(fault) if fault.is_full() => {}
@@ -395,7 +402,7 @@ impl<D: Disk> Journal<D> {
             frame::encode_hard_state(group, hard_state, &mut body);
         }
         frame::encode_mark(group, &mark, &mut body);
-        self.make_room(body.len() as u64)?;
+        self.make_room(body.len() as u64, TAIL_BYTES)?;
         let start = self.begin_record(&self.restatement(), body.len());
         self.buffer.push(&body);
         self.finish_record(start, true)?;
@@ -469,21 +476,26 @@ impl<D: Disk> Journal<D> {
     /// True if appends with such a weight (see [`Append::weight_bytes`]) can be written without making a segment first.
     /// If not, and a chore is out, it has to be waited for before the call.
     pub fn fits(&self, weight_bytes: u64) -> bool {
-        let bytes = weight_bytes + RECORD_HEADER_BYTES as u64 + TAIL_BYTES;
+        let bytes = weight_bytes + RECORD_HEADER_BYTES as u64 + TAIL_BYTES + MARKS_BYTES;
         let successor_bytes = match &self.successor {
             Successor::Ready { bytes, .. } => *bytes,
             Successor::None => 0,
         };
-        self.end + bytes <= self.bytes || RECORDS_START + bytes + self.standing_bytes_max() <= successor_bytes
+        let fresh_bytes = RECORDS_START + bytes + self.standing_bytes_max();
+        let needed = if self.end == RECORDS_START { fresh_bytes } else { self.end + bytes };
+        needed <= self.bytes || fresh_bytes <= successor_bytes
     }
 
-    /// Prewritten bytes left. What is admitted beyond them may find the disk full.
+    /// Prewritten bytes left for appends. What is admitted beyond them may find the disk full.
     pub fn room_bytes(&self) -> u64 {
+        let kept_bytes = TAIL_BYTES + MARKS_BYTES;
         let successor = match &self.successor {
-            Successor::Ready { bytes, .. } => bytes - RECORDS_START - TAIL_BYTES,
+            Successor::Ready { bytes, .. } => {
+                bytes.saturating_sub(RECORDS_START + kept_bytes + self.standing_bytes_max())
+            }
             Successor::None => 0,
         };
-        self.bytes.saturating_sub(self.end + TAIL_BYTES) + successor
+        self.bytes.saturating_sub(self.end + kept_bytes) + successor
     }
 
     /// True if the next segment is prepared.
@@ -499,6 +511,16 @@ impl<D: Disk> Journal<D> {
     /// Bytes of log that a restart would have to read.
     pub fn log_bytes(&self) -> u64 {
         self.full.iter().map(|segment| segment.used_bytes).sum::<u64>() + self.end
+    }
+
+    /// Bytes of records written since the journal was opened.
+    pub fn written_bytes(&self) -> u64 {
+        self.written_bytes
+    }
+
+    /// True if something written is not yet durable.
+    pub fn is_dirty(&self) -> bool {
+        self.synced < self.end
     }
 
     /// Index of the group's last entry, or of its checkpoint; 0 if there is neither.
@@ -533,7 +555,7 @@ impl<D: Disk> Journal<D> {
 
     fn write_appends(&mut self, appends: &[Append], is_durable: bool) -> Result<(), Fault> {
         let body_bytes: usize = appends.iter().map(frame::append_bytes).sum();
-        self.make_room(body_bytes as u64)?;
+        self.make_room(body_bytes as u64, TAIL_BYTES + MARKS_BYTES)?;
         // What is restated is the state before this record, so it is taken before the appends are noted.
         let standing = self.restatement();
         for append in appends {
@@ -581,20 +603,19 @@ impl<D: Disk> Journal<D> {
         }
     }
 
-    /// Makes sure that a record with such a body fits the current segment, going to the next one if need be.
-    fn make_room(&mut self, body_bytes: u64) -> Result<(), Fault> {
-        // The first record of a segment restates all groups, so the bound counts that in from the start.
-        let needed = record_bytes(body_bytes + self.standing_bytes_max()) + TAIL_BYTES;
+    /// Makes sure that a record with such a body fits the current segment and leaves `spare_bytes` of it, going to the
+    /// next one if need be.
+    fn make_room(&mut self, body_bytes: u64, spare_bytes: u64) -> Result<(), Fault> {
+        let fresh_bytes = RECORDS_START + record_bytes(body_bytes + self.standing_bytes_max()) + spare_bytes;
         let is_fresh = self.end == RECORDS_START;
-        if self.end + record_bytes(body_bytes) + TAIL_BYTES + if is_fresh { self.standing_bytes_max() } else { 0 }
-            <= self.bytes
-        {
+        let needed = if is_fresh { fresh_bytes } else { self.end + record_bytes(body_bytes) + spare_bytes };
+        if needed <= self.bytes {
             return Ok(());
         }
         assert!(!self.is_chore_out, "the host waits for a chore before it writes what may need it");
-        let is_fit = matches!(&self.successor, Successor::Ready { bytes, .. } if RECORDS_START + needed <= *bytes);
+        let is_fit = matches!(&self.successor, Successor::Ready { bytes, .. } if fresh_bytes <= *bytes);
         if !is_fit {
-            let bytes = self.segment_bytes.max((RECORDS_START + needed).next_multiple_of(BLOCK_BYTES as u64));
+            let bytes = self.segment_bytes.max(fresh_bytes.next_multiple_of(BLOCK_BYTES as u64));
             let sequence = self.sequence + 1;
             let recycle = if bytes == self.segment_bytes { self.recycled.pop() } else { None };
             if matches!(self.successor, Successor::Ready { .. }) {
@@ -733,6 +754,7 @@ impl<D: Disk> Journal<D> {
         self.buffer.keep_partial_block();
         self.told = header.synced;
         self.number += 1;
+        self.written_bytes += end - self.end;
         self.end = end;
         if is_durable {
             self.synced = end;
@@ -772,6 +794,7 @@ impl<D: Disk> Journal<D> {
         pieces.result.map_err(Fault::io("write to", segment_file(self.sequence)))?;
         self.told = header.synced;
         self.number += 1;
+        self.written_bytes += end - self.end;
         self.end = end;
         Ok(())
     }
