@@ -61,9 +61,9 @@ fn copy(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), 
     if database == home && from == to {
         return Err(same_object());
     }
-    let free = replace || edit.view().at(database).peek(to).is_none();
     let copied = match edit.clone_value(from) {
-        Some((value, expires_at)) if free => {
+        // Asked in this order: only where there is something to copy does the destination count as used.
+        Some((value, expires_at)) if edit.view().at(database).entry(to).is_none() || replace => {
             edit.put(database, to, value, expires_at, None);
             true
         }
@@ -80,13 +80,12 @@ fn move_key(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<
     if database == home {
         return Err(same_object());
     }
-    let free = edit.view().at(database).peek(key).is_none();
-    let access = access_of(edit, key);
-    let moved = free.then(|| edit.take(home, key)).flatten();
-    let done = moved.is_some();
-    if let Some((value, expires_at)) = moved {
+    let moved = edit.entry(key).is_some() && edit.view().at(database).entry(key).is_none();
+    if moved {
+        let access = access_of(edit, key);
+        let (value, expires_at) = edit.take(home, key).expect("looked at just now");
         edit.put(database, key, value, expires_at, access);
     }
-    writer.integer(i64::from(done));
+    writer.integer(i64::from(moved));
     Ok(())
 }

@@ -33,7 +33,7 @@ pub const RESTORE: DataCommand = Command {
     group: Group::Generic,
     summary: "Create a key using the provided serialized value, previously obtained using DUMP.",
     complexity: "O(N) where N is the size of the value.",
-    syntax: "key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]",
+    syntax: "key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds | FREQ frequency]",
     arity: -4,
     flags: &[Flag::Write, Flag::Denyoom],
     categories: &["keyspace", "dangerous"],
@@ -92,7 +92,7 @@ impl Options {
 fn restore(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
     let options = Options::parse(args)?;
     let key = args.at(1);
-    if !options.replace && edit.peek(key).is_some() {
+    if !options.replace && edit.entry(key).is_some() {
         return Err(Refusal::BUSY_KEY);
     }
     let time_to_live = integer(args.at(2))?;

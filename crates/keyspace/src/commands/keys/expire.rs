@@ -141,7 +141,7 @@ fn expire(
     let deadline = deadline.map(UnixMillis).ok_or_else(|| Refusal::invalid_expire(name))?;
 
     let key = args.at(1);
-    let current = edit.peek(key).map(|entry| entry.expires_at());
+    let current = edit.entry(key).map(|entry| entry.expires_at());
     let set = current.is_some_and(|current| condition.holds(current, deadline));
     if set && deadline <= now {
         edit.remove(key);
@@ -154,7 +154,7 @@ fn expire(
 
 fn persist(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
     let key = args.at(1);
-    let volatile = edit.peek(key).is_some_and(|entry| entry.expires_at().is_some());
+    let volatile = edit.entry(key).is_some_and(|entry| entry.expires_at().is_some());
     if volatile {
         edit.set_expiry(key, None);
     }

@@ -35,7 +35,7 @@ pub const RENAMENX: DataCommand = Command {
 
 fn rename(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
     let (from, to) = (args.at(1), args.at(2));
-    if edit.peek(from).is_none() {
+    if edit.entry(from).is_none() {
         return Err(Refusal::NO_SUCH_KEY);
     }
     if from != to {
@@ -47,11 +47,11 @@ fn rename(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<()
 
 fn rename_unless_taken(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
     let (from, to) = (args.at(1), args.at(2));
-    if edit.peek(from).is_none() {
+    if edit.entry(from).is_none() {
         return Err(Refusal::NO_SUCH_KEY);
     }
     // A key that is to get its own name finds that taken.
-    let free = edit.peek(to).is_none();
+    let free = edit.entry(to).is_none();
     if free {
         give_name(edit, from, to);
     }

@@ -100,8 +100,11 @@ fn rename_takes_the_expiry_along_and_replaces_the_target() {
         ("GET b", "$1 4"),
         ("GET d", "$1 3"),
     ]);
-    harness.now += 100_000;
-    play(&mut harness, &[("RENAME b d", "+OK"), ("OBJECT IDLETIME d", ":100")]);
+    // How often a key was used is remembered under its new name.
+    harness.keyspace.set_tuning(Tuning { policy: Policy::AllkeysLfu, lfu_log_factor: 0, ..Tuning::default() });
+    play(&mut harness, &[("SET e 5", "+OK"), ("RENAME e d", "+OK"), ("OBJECT FREQ d", ":6"), ("MOVE d 1", ":1")]);
+    harness.database = 1;
+    play(&mut harness, &[("OBJECT FREQ d", ":7")]);
 }
 
 #[test]
