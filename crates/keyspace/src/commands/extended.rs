@@ -253,7 +253,7 @@ fn parse_decimal(text: &[u8]) -> Option<Magnitude> {
     // The number is below 10^top and not below 10^(top - 1). Beyond these bounds it is surely infinite or nothing, and
     // within them the integers below have some 35,000 bits at most.
     let top = digits.len() as i64 + power;
-    if top > 4_934 || top < -4_951 {
+    if !(-4_951..=4_934).contains(&top) {
         return None;
     }
     let mut number = Natural::default();

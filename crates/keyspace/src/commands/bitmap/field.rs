@@ -12,8 +12,8 @@ pub(super) const BITFIELD: DataCommand = DataCommand {
     name: "bitfield",
     since: "3.2.0",
     group: Group::Bitmap,
-    summary: "Perform arbitrary bitfield integer operations on strings.",
-    complexity: "O(1) for each subcommand specified",
+    summary: "Reads, writes and counts integers of any width at any bit of the string under a key.",
+    complexity: "O(N) where N is the number of operations.",
     syntax: "key [GET encoding offset | [OVERFLOW <WRAP | SAT | FAIL>] <SET encoding offset value | INCRBY encoding \
              offset increment> [GET encoding offset | [OVERFLOW <WRAP | SAT | FAIL>] <SET encoding offset value | \
              INCRBY encoding offset increment> ...]]",
@@ -68,8 +68,8 @@ pub(super) const BITFIELD_RO: DataCommand = DataCommand {
     name: "bitfield_ro",
     since: "6.0.0",
     group: Group::Bitmap,
-    summary: "Perform arbitrary bitfield integer operations on strings. Read-only variant of BITFIELD.",
-    complexity: "O(1) for each subcommand specified",
+    summary: "Reads integers of any width at any bit of the string under a key.",
+    complexity: "O(N) where N is the number of operations.",
     syntax: "key [GET encoding offset [GET encoding offset ...]]",
     arity: -2,
     flags: &[Flag::Readonly, Flag::Fast],

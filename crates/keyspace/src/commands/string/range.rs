@@ -12,9 +12,8 @@ pub(super) const APPEND: DataCommand = DataCommand {
     name: "append",
     since: "2.0.0",
     group: Group::String,
-    summary: "Append a value to a key.",
-    complexity: "O(1). The amortized time complexity is O(1) assuming the appended value is small and the already \
-                 present value is of any size, since the room of a string that grows is doubled.",
+    summary: "Adds bytes to the end of the string under a key.",
+    complexity: "O(N) where N is the number of bytes added, amortized: the room of a string that grows is doubled.",
     syntax: "key value",
     arity: 3,
     flags: &[Flag::Write, Flag::Denyoom, Flag::Fast],
@@ -43,10 +42,8 @@ pub(super) const SETRANGE: DataCommand = DataCommand {
     name: "setrange",
     since: "2.2.0",
     group: Group::String,
-    summary: "Overwrite part of a string at key starting at the specified offset.",
-    complexity: "O(1), not counting the time taken to copy the new string in place. Usually, this string is very \
-                 small so the amortized complexity is O(1). Otherwise, complexity is O(M) with M being the length of \
-                 the value argument.",
+    summary: "Overwrites part of the string under a key, from an offset on.",
+    complexity: "O(N) where N is the number of bytes written, plus those of the gap if the string has to grow.",
     syntax: "key offset value",
     arity: 4,
     flags: &[Flag::Write, Flag::Denyoom],
@@ -90,10 +87,8 @@ pub(super) const GETRANGE: DataCommand = DataCommand {
     name: "getrange",
     since: "2.4.0",
     group: Group::String,
-    summary: "Get a substring of the string stored at a key.",
-    complexity: "O(N) where N is the length of the returned string. The complexity is ultimately determined by the \
-                 returned length, but because creating a substring from an existing string is very cheap, it can be \
-                 considered O(1) for small strings.",
+    summary: "Answers with part of the string under a key.",
+    complexity: "O(N) where N is the number of bytes answered with.",
     syntax: "key start end",
     arity: 4,
     flags: &[Flag::Readonly],
@@ -109,7 +104,7 @@ pub(super) const SUBSTR: DataCommand = DataCommand {
     name: "substr",
     since: "1.0.0",
     group: Group::String,
-    summary: "Get a substring of the string stored at a key.",
+    summary: "Answers with part of the string under a key; the older name of GETRANGE.",
     complexity: GETRANGE.complexity,
     syntax: "key start end",
     arity: 4,
