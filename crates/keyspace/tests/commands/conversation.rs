@@ -1,0 +1,226 @@
+//! Long random conversations in which a keyspace and the reference must say the same.
+//!
+//! Commands are made from the syntax in the records, with values chosen where mistakes live: at the edges of 64 bits, at
+//! the ends of strings, just not numbers. Now and then a word is lost, doubled or moved, so that refusals are compared too.
+//!
+//! Left out is what Redis itself does not define: a signed BITFIELD SET within a field's size of the least 64-bit number
+//! under `OVERFLOW SAT` (Redis answers with the greatest number, we with the least), and `#` offsets whose product
+//! leaves 64 bits.
+
+use command::Group;
+use keyspace::{COMMANDS, DataCommand, find};
+use resp::{Frame, Protocol};
+use stdx::Prng;
+
+use crate::local::Local;
+use crate::reference::Reference;
+use crate::syntax::{Piece, generate, parse};
+use crate::words;
+
+const CONVERSATIONS: u64 = 60;
+const COMMANDS_EACH: usize = 1_500;
+
+/// What a conversation is about.
+#[derive(Clone, Copy)]
+enum Topic {
+    /// Strings, and how they are kept.
+    Strings,
+    /// Strings and bitmaps. How they are kept is not compared: a SETBIT that changes nothing leaves a number a number here,
+    /// and makes it text there.
+    Bitmaps,
+}
+
+#[test]
+fn conversations_agree_with_the_reference() {
+    let Some(mut reference) = Reference::start() else { return };
+    let mut errors = 0;
+    for seed in 0..CONVERSATIONS {
+        let topic = if seed % 2 == 0 { Topic::Strings } else { Topic::Bitmaps };
+        let said = converse(topic, seed);
+        reference.call(&["FLUSHALL"]);
+        let mut local = Local::new();
+        if seed % 3 == 0 {
+            reference.call(&["HELLO", "3"]);
+            local.protocol = Protocol::Resp3;
+        } else {
+            reference.call(&["HELLO", "2"]);
+        }
+        for (nth, theirs) in reference.call_all(&said).iter().enumerate() {
+            let ours = local.call(&said[nth]);
+            errors += usize::from(ours.is_error());
+            assert!(&ours == theirs, "{}", disagreement(seed, &said[..=nth], &ours, theirs));
+        }
+    }
+    // Both kinds of reply have been compared in numbers worth the name.
+    let all = CONVERSATIONS as usize * COMMANDS_EACH;
+    assert!((all / 20..all / 2).contains(&errors), "{errors} of {all} commands were refused");
+}
+
+/// The commands of one conversation.
+fn converse(topic: Topic, seed: u64) -> Vec<Vec<Vec<u8>>> {
+    let mut prng = Prng::new(seed);
+    let vocabulary = vocabulary(topic);
+    (0..COMMANDS_EACH)
+        .map(|_| {
+            let (name, syntax) = &vocabulary[prng.below(vocabulary.len() as u64) as usize];
+            let mut line: Vec<Vec<u8>> = name.iter().map(|word| word.as_bytes().to_vec()).collect();
+            generate(syntax, &mut prng, &mut |placeholder, prng| value(name[0], placeholder, prng), &mut line);
+            if prng.chance(1, 15) {
+                spoil(&mut line, name.len(), &mut prng);
+            }
+            line
+        })
+        .collect()
+}
+
+/// The commands of a topic: the words that name each, and its syntax.
+fn vocabulary(topic: Topic) -> Vec<(Vec<&'static str>, Vec<Piece>)> {
+    let belongs = |command: &&&DataCommand| match topic {
+        Topic::Strings => command.group == Group::String,
+        Topic::Bitmaps => matches!(command.group, Group::String | Group::Bitmap),
+    };
+    let mut vocabulary: Vec<_> =
+        COMMANDS.iter().filter(belongs).map(|command| (vec![command.name], parse(command.syntax))).collect();
+    // Values that commands work on come from SET, so it is said more often.
+    for name in ["set", "set", "set", "mset", "del", "exists", "persist", "type"] {
+        let command = find(name.as_bytes()).expect("a command of this name");
+        let syntax = if name == "set" { "key value" } else { command.syntax };
+        vocabulary.push((vec![name], parse(syntax)));
+    }
+    if let Topic::Strings = topic {
+        vocabulary.push((vec!["object", "encoding"], parse("key")));
+    }
+    vocabulary
+}
+
+/// Loses, doubles or exchanges a word behind the first `fixed`.
+fn spoil(line: &mut Vec<Vec<u8>>, fixed: usize, prng: &mut Prng) {
+    let count = line.len() - fixed;
+    if count < 2 {
+        return;
+    }
+    let place = fixed + prng.below(count as u64) as usize;
+    match prng.below(3) {
+        0 => drop(line.remove(place)),
+        1 => line.insert(place, line[place].clone()),
+        _ => line.swap(place, fixed + prng.below(count as u64) as usize),
+    }
+    // What was a value may now stand where an offset is wanted, and would make a string of half a gigabyte.
+    for word in &mut line[fixed..] {
+        let text = String::from_utf8_lossy(word);
+        if text.parse::<u64>().is_ok_and(|number| number > 5_000 && number / 8 < 1 << 29) {
+            *word = b"4999".to_vec();
+        }
+    }
+}
+
+fn value(command: &str, placeholder: &str, prng: &mut Prng) -> Vec<u8> {
+    let text = match placeholder {
+        _ if placeholder.contains("key") => format!("key{}", prng.below(6)),
+        "encoding" => encoding(prng),
+        "offset" => return offset(command, prng),
+        "start" | "end" => index(prng),
+        "bit" => pick(&["0", "1", "1", "0", "2", "x"], prng),
+        "value" if command == "setbit" => pick(&["0", "1", "1", "0", "2", "-1", "x"], prng),
+        // See the top of the file for what is left out here.
+        "value" if command.starts_with("bitfield") => {
+            integer(prng).replace("-9223372036854775807", "-4611686018427387904")
+        }
+        "value" => return string(prng),
+        "increment" if command == "incrbyfloat" => number(prng),
+        "increment" | "decrement" => integer(prng),
+        "seconds" => {
+            pick(&["100000", "5000000", "0", "-1", "9223372036854775", "9223372036854775807", "1.5", "x"], prng)
+        }
+        "milliseconds" => pick(&["100000000", "0", "-5", "9223372036854775807", "9223372036854775808", "x"], prng),
+        "unix-time-seconds" => pick(&["32503680000", "1", "0", "-1", "9223372036854776", "x"], prng),
+        "unix-time-milliseconds" => pick(&["32503680000123", "1", "0", "-1", "9223372036854775807", "x"], prng),
+        "min-match-len" => pick(&["0", "1", "3", "-1", "9223372036854775807", "x"], prng),
+        other => panic!("no values are known for the placeholder {other}"),
+    };
+    text.into_bytes()
+}
+
+fn pick(words: &[&str], prng: &mut Prng) -> String {
+    words[prng.below(words.len() as u64) as usize].into()
+}
+
+fn encoding(prng: &mut Prng) -> String {
+    match prng.below(20) {
+        0 => pick(&["u64", "i65", "u0", "i0", "x8", "I8", "u", "", "u08", "i-1", "8"], prng),
+        nth if nth % 2 == 0 => format!("i{}", 1 + prng.below(64)),
+        _ => format!("u{}", 1 + prng.below(63)),
+    }
+}
+
+/// Offsets that make strings of moderate length, or none at all.
+fn offset(command: &str, prng: &mut Prng) -> Vec<u8> {
+    let near = prng.below(400);
+    match prng.below(20) {
+        0 => pick(
+            &["-1", "4294967296", "9223372036854775807", "9223372036854775808", "x", "", "01", "#", "#-1", "#x"],
+            prng,
+        ),
+        1..=4 if command.starts_with("bitfield") => format!("#{}", near / 32),
+        _ => near.to_string(),
+    }
+    .into_bytes()
+}
+
+fn index(prng: &mut Prng) -> String {
+    match prng.below(12) {
+        0 => pick(&["9223372036854775807", "-9223372036854775808", "9223372036854775808", "x", "", "4294967296"], prng),
+        1..=3 => (prng.below(3_000) as i64 - 1_500).to_string(),
+        _ => (prng.below(60) as i64 - 30).to_string(),
+    }
+}
+
+fn integer(prng: &mut Prng) -> String {
+    match prng.below(10) {
+        0 => pick(&["9223372036854775807", "-9223372036854775807", "9223372036854775808", "4611686018427387904"], prng),
+        1 => pick(&["1.0", "x", "", "+1", "01", " 1", "1e3", "-0"], prng),
+        2 | 3 => (prng.draw() as i64 >> prng.below(60) << prng.below(2)).clamp(i64::MIN / 2, i64::MAX).to_string(),
+        _ => (prng.below(600) as i64 - 300).to_string(),
+    }
+}
+
+fn number(prng: &mut Prng) -> String {
+    let sign = if prng.chance(1, 3) { "-" } else { "" };
+    match prng.below(10) {
+        0 => pick(
+            &["inf", "-inf", "nan", "1e5000", "1e-5000", "x", "", " 1", "1 ", "0x1.8p3", "1e4932", "+5", ".", "-0"],
+            prng,
+        ),
+        1 => integer(prng),
+        2 => format!("{sign}{}e{}", prng.below(1_000_000), prng.below(60) as i64 - 30),
+        3 => format!("{sign}{}.{}", prng.draw(), prng.draw()),
+        4 => format!("{sign}.{}", prng.below(1_000)),
+        _ => format!("{sign}{}.{}", prng.below(1_000), prng.below(1_000)),
+    }
+}
+
+fn string(prng: &mut Prng) -> Vec<u8> {
+    let length = match prng.below(10) {
+        0 => prng.below(400),
+        1 => 40 + prng.below(10),
+        _ => prng.below(12),
+    };
+    match prng.below(6) {
+        0 => integer(prng).into_bytes(),
+        1 => number(prng).into_bytes(),
+        2 => (0..length).map(|_| prng.draw() as u8).collect(),
+        3 => (0..length).map(|_| if prng.chance(1, 30) { 0x10 } else { 0 }).collect(),
+        4 => (0..length).map(|_| if prng.chance(1, 30) { 0xFE } else { 0xFF }).collect(),
+        _ => (0..length).map(|_| b'a' + prng.below(4) as u8).collect(),
+    }
+}
+
+/// What was said last about the keys in question, and the two replies.
+fn disagreement(seed: u64, said: &[Vec<Vec<u8>>], ours: &Frame, theirs: &Frame) -> String {
+    let last = said.last().expect("something was said");
+    let keys: Vec<&Vec<u8>> = last.iter().filter(|word| word.starts_with(b"key")).collect();
+    let about = said.iter().filter(|line| line.iter().any(|word| keys.contains(&word)));
+    let lines: Vec<String> = about.map(|line| words::join(line)).collect();
+    let lines = lines[lines.len().saturating_sub(20)..].join("\n");
+    format!("conversation {seed}, command {}:\n{lines}\n  ours   {ours}\n  theirs {theirs}", said.len())
+}

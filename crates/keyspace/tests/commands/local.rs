@@ -1,0 +1,64 @@
+//! A keyspace to talk to.
+
+use keyspace::{Body, Keyspace, Layout, Moment, Options, Tuning, resolve};
+use resp::{Args, Frame, FrameDecoder, Protocol, Span, Writer};
+
+/// A keyspace, and the clock by which it lives.
+pub struct Local {
+    keyspace: Keyspace,
+    /// The database that commands run on.
+    pub database: u16,
+    /// Milliseconds since the Unix epoch at which commands run.
+    pub now_ms: i64,
+    /// In which replies come.
+    pub protocol: Protocol,
+    seed: u64,
+}
+
+impl Local {
+    pub fn new() -> Self {
+        let options = Options { databases: 16, hash_seed: 7, layout: Layout::Slots, tuning: Tuning::default() };
+        Self {
+            keyspace: Keyspace::new(options),
+            database: 0,
+            now_ms: 1_800_000_000_000,
+            protocol: Protocol::Resp2,
+            seed: 0,
+        }
+    }
+
+    /// The reply to a command.
+    pub fn call<W: AsRef<[u8]>>(&mut self, words: &[W]) -> Frame {
+        let mut buffer = Vec::new();
+        let mut spans = Vec::new();
+        for word in words {
+            let start = buffer.len() as u32;
+            buffer.extend_from_slice(word.as_ref());
+            spans.push(Span { start, end: buffer.len() as u32 });
+        }
+        let args = Args::new(&buffer, &spans);
+        let mut writer = Writer::new(self.protocol);
+        let command = resolve(args).unwrap_or_else(|| panic!("no such command: {args:?}"));
+        self.seed += 1;
+        let moment = Moment::at(self.now_ms, self.seed);
+        match command.body {
+            _ if !command.accepts(args.len()) => {
+                writer.error(command::Refusal::wrong_arity(command.name).text());
+            }
+            Body::Query(_) => self.keyspace.query(self.database, command, args, moment, &mut writer),
+            Body::Mutate(_) | Body::Container => {
+                self.keyspace.mutate(self.database, command, args, moment, &mut writer)
+            }
+        }
+        one_frame(writer.bytes())
+    }
+}
+
+/// The only reply in `bytes`.
+fn one_frame(bytes: &[u8]) -> Frame {
+    let mut decoder = FrameDecoder::new();
+    decoder.extend(bytes);
+    let frame = decoder.next_frame().expect("a well-formed reply").expect("a reply");
+    assert_eq!(decoder.pending_bytes(), 0, "one reply and no more: {}", bytes.escape_ascii());
+    frame
+}
