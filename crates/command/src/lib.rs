@@ -203,7 +203,8 @@ impl<Body> Command<Body> {
 }
 
 impl KeySpec {
-    fn for_each(&self, args: Args<'_>, visit: &mut impl FnMut(usize, Access)) {
+    /// Calls `visit` with the index of every word that this specification names as a key.
+    pub fn for_each(&self, args: Args<'_>, visit: &mut impl FnMut(usize, Access)) {
         let Some(begin) = self.begin.locate(args) else { return };
         match self.find {
             Find::Range { last, step, limit } => {

@@ -107,6 +107,19 @@ impl Keyspace {
         }
     }
 
+    /// An empty keyspace made as this one was.
+    pub fn new_like(&self) -> Self {
+        let options = Options {
+            databases: self.database_count(),
+            hash_seed: 0,
+            layout: self.layout,
+            tuning: self.tuning,
+        };
+        let mut new = Self::new(options);
+        new.hasher = self.hasher.clone();
+        new
+    }
+
     /// Runs a command that may change data, when its log entry is applied. Writes exactly one reply.
     ///
     /// The sequence number goes up by one, whether anything changes or not, and becomes the version of every key that

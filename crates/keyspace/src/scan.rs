@@ -52,7 +52,7 @@ impl Keyspace {
                     from = end;
                 }
             }
-            slot_index += 1;
+            slot_index = table.next_slot(slot_index + 1);
             from = Some(0);
         }
         0

@@ -66,6 +66,14 @@ impl Core {
         question: Question,
         actions: &mut Vec<Action>,
     ) {
+        let question = if matches!(question, Question::FinishCheckpoint) {
+            for group in self.groups_mut() {
+                group.want_checkpoint();
+            }
+            Question::CheckpointsFinished
+        } else {
+            question
+        };
         match self.answer(&question, actions) {
             Some(answer) if from == self.context.core => self.take_answer(from, question_id, answer, actions),
             Some(answer) => self.outbox.push(self.context.core, from, Mail::Answer { question_id, answer }),
@@ -84,7 +92,7 @@ impl Core {
         match question {
             Question::Whole { words, protocol } => self.answer_whole(words, *protocol),
             Question::Versions { keys } => self.answer_versions(keys),
-            _ => Some(commands::answer(self, question, actions)),
+            _ => commands::answer(self, question, actions),
         }
     }
 

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use keyspace::debug::{Digest, database_digest, object_line, value_digest};
 use keyspace::{Keyspace, Layout, Policy};
-use resp::{Protocol, Span};
+use resp::{Args, Protocol, Span};
 use stdx::{Duration, Instant, Prng};
 
 use crate::ask::Pending;
-use crate::commands::{Figures, Question};
+use crate::commands::{DebugQuestion, Figures, Question};
 use crate::event::{
     Action, CoreId, CoreOptions, Event, GroupId, GroupSeed, HostReport, NodeId, Now, ProcessFacts, Room, SessionId,
 };
@@ -17,9 +18,9 @@ use crate::letter::{Letter, Locked, Mail, Origin, Request, RequestBody, Resoluti
 use crate::limits;
 use crate::outlet::{Outbox, Outlet};
 use crate::router;
-use crate::session::{Hold, Sessions};
+use crate::session::{Hold, Session, Sessions};
 use crate::settings::Settings;
-use crate::statistics::Statistics;
+use crate::statistics::{SlowEntry, Slowlog, Statistics, shorten};
 use crate::transaction::{Driver, GatewayId, Progress};
 use crate::wire::{self, Wire};
 
@@ -74,12 +75,33 @@ pub struct Context {
     pub(crate) reported_keyspace_bytes: u64,
     /// Number of sessions of this core.
     pub session_count: usize,
+    /// Commands that took long.
+    pub slowlog: Slowlog,
     /// No expired key is removed before it is asked for (DEBUG SET-ACTIVE-EXPIRE 0).
     pub is_expiry_lazy: bool,
     /// CLIENT PAUSE: until when, and whether only writes wait.
     pub pause: Option<(Instant, bool)>,
     /// A stopwatch for statistics. Nothing that is logged or replicated depends on it.
     pub stopwatch: fn() -> Instant,
+}
+
+impl Context {
+    /// Notes a command that took long, if that is wanted.
+    pub(crate) fn note_slow(&mut self, session: &Session, args: Args<'_>, took: Duration, now: Now) {
+        let took_us = took.as_micros() as u64;
+        if self.settings.slow_us < 0 || (took_us as i64) < self.settings.slow_us {
+            return;
+        }
+        let entry = SlowEntry {
+            number: 0,
+            unix_seconds: now.unix.0.div_euclid(1_000),
+            took_us,
+            words: shorten(args),
+            address: session.peer.address.clone(),
+            name: session.name.clone(),
+        };
+        self.slowlog.push(entry, self.settings.slow_count_max);
+    }
 }
 
 #[derive(Debug)]
@@ -105,6 +127,7 @@ impl Core {
                 group_count,
                 settings,
                 statistics: Statistics::default(),
+                slowlog: Slowlog::default(),
                 process,
                 report: HostReport::default(),
                 room: Room::Enough,
@@ -257,6 +280,56 @@ impl Core {
             let name = Settings::parameter(name).expect("checked before the question was put").name;
             actions.push(Action::Configured { name, value: settings.get(name).to_owned() });
         }
+    }
+
+    /// CLIENT PAUSE and UNPAUSE.
+    pub(crate) fn pause(&mut self, pause: Option<(Duration, bool)>) {
+        match pause {
+            // A pause that has run out ends for those who wait.
+            None => self.context.pause = self.context.pause.map(|(_, only_writes)| (self.now.instant, only_writes)),
+            Some((duration, only_writes)) => {
+                let until = self.now.instant + duration;
+                // A pause never shortens another, nor does one for writes soften one for all.
+                let (until, only_writes) = match self.context.pause {
+                    Some((other, others_writes)) => (until.max(other), only_writes && others_writes),
+                    None => (until, only_writes),
+                };
+                self.context.pause = Some((until, only_writes));
+            }
+        }
+        self.end_pause();
+    }
+
+    /// Digests of this core's databases that are not empty.
+    pub(crate) fn digests(&self) -> Vec<(u16, Digest)> {
+        let mut digests = Vec::new();
+        for database in 0..self.context.settings.databases {
+            let mut joined: Option<Digest> = None;
+            for group in self.groups() {
+                let view = group.keyspace.view(database, group.read_moment(self.now));
+                if let Some(digest) = database_digest(&view) {
+                    joined.get_or_insert_with(Digest::default).join(digest);
+                }
+            }
+            digests.extend(joined.map(|digest| (database, digest)));
+        }
+        digests
+    }
+
+    /// DEBUG OBJECT and DEBUG DIGEST-VALUE for the keys that live on this core.
+    pub(crate) fn describe_keys(&self, kind: DebugQuestion, keys: &[(u16, Vec<u8>)]) -> Vec<(usize, String)> {
+        let mut described = Vec::new();
+        for (place, (database, key)) in keys.iter().enumerate() {
+            let group = router::group_of(key, self.context.group_count);
+            let Some(group) = self.groups().find(|other| other.id() == group) else { continue };
+            let view = group.keyspace.view(*database, group.read_moment(self.now));
+            let text = match kind {
+                DebugQuestion::Object => object_line(&view, key).ok(),
+                DebugQuestion::Digest => Some(value_digest(&view, key).to_string()),
+            };
+            described.extend(text.map(|text| (place, text)));
+        }
+        described
     }
 
     // ---- sessions -------------------------------------------------------------------------------------------------

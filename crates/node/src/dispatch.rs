@@ -560,9 +560,14 @@ pub(crate) fn lookup(args: Args<'_>) -> Result<Known, Refusal> {
         if command.subcommands.is_empty() || args.len() == 1 {
             return Ok(Known::Data(command));
         }
-        return keyspace::resolve(args).map(Known::Data).ok_or_else(|| unknown_subcommand(args));
+        if let Some(command) = keyspace::resolve(args) {
+            return Ok(Known::Data(command));
+        }
+        // MEMORY has subcommands of both kinds.
     }
-    let Some(command) = commands::find(name) else { return Err(unknown_command(args)) };
+    let Some(command) = commands::find(name) else {
+        return Err(if keyspace::find(name).is_some() { unknown_subcommand(args) } else { unknown_command(args) });
+    };
     if command.subcommands.is_empty() || args.len() == 1 {
         return Ok(Known::Control(command));
     }

@@ -1140,6 +1140,16 @@ impl Group {
         }
     }
 
+    /// Writes out all data as a checkpoint would and reads it back (DEBUG RELOAD).
+    pub(crate) fn reload(&mut self) {
+        let mut records = Vec::new();
+        self.keyspace.begin_checkpoint();
+        while !self.keyspace.checkpoint_step(limits::CHECKPOINT_CHUNK_BYTES, &mut records) {}
+        let mut keyspace = self.keyspace.new_like();
+        keyspace.restore(&records).expect("just written");
+        self.keyspace = keyspace;
+    }
+
     /// Drops log that a checkpoint has made superfluous, as far as no follower needs it.
     pub(crate) fn compact(&mut self, index: u64) {
         self.replica.compact(index);

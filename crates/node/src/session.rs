@@ -36,8 +36,6 @@ pub struct Session {
     pub replies: Replies,
     /// CLIENT NO-EVICT.
     pub no_evict: bool,
-    /// CLIENT NO-TOUCH.
-    pub no_touch: bool,
     /// READONLY, of cluster-aware clients.
     pub read_only: bool,
     /// MULTI has begun: what has been queued.
@@ -128,7 +126,6 @@ impl Session {
             last_command: "NULL",
             replies: Replies::On,
             no_evict: false,
-            no_touch: false,
             read_only: false,
             multi: None,
             watches: Vec::new(),

@@ -23,6 +23,73 @@ pub struct Statistics {
     pub miss_count: u64,
 }
 
+/// A command that took long (SLOWLOG).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlowEntry {
+    /// Number on its core, growing.
+    pub number: u64,
+    /// Wall clock when it was executed, in seconds.
+    pub unix_seconds: i64,
+    /// How long it took, in microseconds.
+    pub took_us: u64,
+    /// Its words, shortened.
+    pub words: Vec<Vec<u8>>,
+    /// The client's address.
+    pub address: String,
+    /// The client's name.
+    pub name: Vec<u8>,
+}
+
+/// Slow commands of one core, the latest first.
+#[derive(Clone, Debug, Default)]
+pub struct Slowlog {
+    entries: std::collections::VecDeque<SlowEntry>,
+    next_number: u64,
+}
+
+impl Slowlog {
+    /// Remembers a command; the oldest is forgotten when there are more than `count_max`.
+    pub fn push(&mut self, mut entry: SlowEntry, count_max: usize) {
+        entry.number = self.next_number;
+        self.next_number += 1;
+        self.entries.push_front(entry);
+        self.entries.truncate(count_max);
+    }
+
+    /// All that are remembered, the latest first.
+    pub fn entries(&self) -> Vec<SlowEntry> {
+        self.entries.iter().cloned().collect()
+    }
+
+    /// Forgets all. Numbers go on.
+    pub fn clear(&mut self) {
+        self.entries.clear();
+    }
+}
+
+/// The words of a request as SLOWLOG keeps them: at most 32 of at most 128 bytes, saying what is left out.
+pub fn shorten(args: resp::Args<'_>) -> Vec<Vec<u8>> {
+    const WORDS_MAX: usize = 32;
+    const BYTES_MAX: usize = 128;
+    let kept = if args.len() > WORDS_MAX { WORDS_MAX - 1 } else { args.len() };
+    let mut words: Vec<Vec<u8>> = args
+        .iter()
+        .take(kept)
+        .map(|word| match word.len().checked_sub(BYTES_MAX) {
+            None | Some(0) => word.to_vec(),
+            Some(more) => {
+                let mut short = word[..BYTES_MAX].to_vec();
+                short.extend_from_slice(format!("... ({more} more bytes)").as_bytes());
+                short
+            }
+        })
+        .collect();
+    if args.len() > WORDS_MAX {
+        words.push(format!("... ({} more arguments)", args.len() - kept).into_bytes());
+    }
+    words
+}
+
 impl Statistics {
     /// Counts an error reply by its code, the first word of its text.
     pub fn count_error(&mut self, text: &str) {

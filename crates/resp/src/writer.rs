@@ -56,6 +56,12 @@ impl Writer {
         std::mem::take(&mut self.bytes)
     }
 
+    /// Takes what has been written and goes on with an empty buffer whose memory is used again.
+    pub fn replace(&mut self, spare: Vec<u8>) -> Vec<u8> {
+        debug_assert!(spare.is_empty());
+        std::mem::replace(&mut self.bytes, spare)
+    }
+
     /// Bytes written so far; with [`Writer::truncate`], a point to return to.
     pub fn len(&self) -> usize {
         self.bytes.len()

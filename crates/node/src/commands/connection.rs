@@ -1,58 +1,241 @@
-//! Commands on the connection itself.
+//! Commands on the connection itself: who is there, what it speaks, which database it means.
 
-use command::{Flag, Group, Refusal, Span};
+use command::{Flag, Group, Refusal};
+use resp::{Args, Protocol, Writer};
 
-use super::{Body, ControlCommand};
+use super::{ControlCommand, Local, Outcome, local, number};
+use crate::session::Session;
+
+/// Version of Redis whose commands and words these are. Client libraries choose their behaviour by it.
+pub const REDIS_VERSION: &str = "7.2.4";
+
+const fn connection(name: &'static str, arity: i32, run: super::Run) -> ControlCommand {
+    ControlCommand {
+        group: Group::Connection,
+        flags: &[Flag::Noscript, Flag::Loading, Flag::Stale, Flag::Fast, Flag::NoAuth, Flag::AllowBusy],
+        categories: &["@connection"],
+        ..local(name, arity, run)
+    }
+}
 
 pub(super) const PING: ControlCommand = ControlCommand {
-    name: "ping",
-    since: "1.0.0",
-    group: Group::Connection,
-    summary: "Returns the server's liveliness response.",
-    complexity: "O(1)",
+    summary: "Answers PONG, or the message.",
     syntax: "[message]",
-    arity: -1,
     flags: &[Flag::Fast],
-    categories: &["@connection"],
-    keys: &[],
     tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
-    span: Span::Nothing,
-    subcommands: &[],
-    body: Body::Local(|_, args, writer| {
-        match args.len() {
-            1 => writer.simple("PONG"),
-            2 => writer.bulk(args.at(1)),
-            _ => return Err(Refusal::wrong_arity("ping")),
-        }
+    ..connection("ping", -1, ping)
+};
+
+fn ping(_: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome {
+    match args.len() {
+        1 => writer.simple("PONG"),
+        2 => writer.bulk(args.at(1)),
+        _ => return Err(Refusal::wrong_arity("ping")),
+    }
+    Ok(())
+}
+
+pub(super) const ECHO: ControlCommand = ControlCommand {
+    summary: "Answers the message.",
+    syntax: "message",
+    flags: &[Flag::Loading, Flag::Stale, Flag::Fast],
+    ..connection("echo", 2, |_, args, writer| {
+        writer.bulk(args.at(1));
         Ok(())
-    }),
+    })
 };
 
 pub(super) const SELECT: ControlCommand = ControlCommand {
-    name: "select",
-    since: "1.0.0",
-    group: Group::Connection,
-    summary: "Changes the selected database.",
-    complexity: "O(1)",
+    summary: "Changes the database that later commands mean.",
     syntax: "index",
-    arity: 2,
     flags: &[Flag::Loading, Flag::Stale, Flag::Fast],
-    categories: &["@connection"],
-    keys: &[],
-    tips: &[],
-    span: Span::Nothing,
-    subcommands: &[],
-    body: Body::Local(|local, args, writer| {
-        let number: i64 = std::str::from_utf8(args.at(1))
-            .ok()
-            .and_then(|text| text.parse().ok())
-            .ok_or_else(|| Refusal::new("ERR value is not an integer or out of range"))?;
-        let databases = i64::from(local.core.settings.databases);
-        if !(0..databases).contains(&number) {
-            return Err(Refusal::DATABASE_RANGE);
-        }
-        local.session.database = number as u16;
+    ..connection("select", 2, select)
+};
+
+fn select(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome {
+    let index = number(args.at(1)).ok_or_else(|| Refusal::new("ERR invalid DB index"))?;
+    if !(0..i64::from(local.core.settings.databases)).contains(&index) {
+        return Err(Refusal::DATABASE_RANGE);
+    }
+    local.session.database = index as u16;
+    writer.ok();
+    Ok(())
+}
+
+pub(super) const QUIT: ControlCommand = ControlCommand {
+    summary: "Closes the connection.",
+    ..connection("quit", -1, |local, _, writer| {
+        local.session.is_closing = true;
         writer.ok();
         Ok(())
-    }),
+    })
 };
+
+pub(super) const RESET: ControlCommand = ControlCommand {
+    since: "6.2.0",
+    summary: "Makes the connection as it was when it was opened.",
+    ..connection("reset", 1, |local, _, writer| {
+        let needs_password = !local.core.settings.password.is_empty();
+        let session = &mut *local.session;
+        session.discard();
+        session.database = 0;
+        session.set_protocol(Protocol::Resp2);
+        writer.set_protocol(Protocol::Resp2);
+        session.name.clear();
+        session.replies = crate::session::Replies::On;
+        session.no_evict = false;
+        session.read_only = false;
+        session.is_authenticated = !needs_password;
+        writer.simple("RESET");
+        Ok(())
+    })
+};
+
+pub(super) const AUTH: ControlCommand = ControlCommand {
+    summary: "Shows who the client is.",
+    complexity: "O(N) where N is the number of passwords defined for the user",
+    syntax: "[username] password",
+    ..connection("auth", -2, auth)
+};
+
+fn auth(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome {
+    let (user, password) = match args.len() {
+        2 if local.core.settings.password.is_empty() => {
+            return Err(Refusal::new(
+                "ERR AUTH <password> called without any password configured for the default user. Are you sure your \
+                 configuration is correct?",
+            ));
+        }
+        2 => (b"default".as_slice(), args.at(1)),
+        3 => (args.at(1), args.at(2)),
+        _ => return Err(Refusal::SYNTAX),
+    };
+    authenticate(local, user, password)?;
+    writer.ok();
+    Ok(())
+}
+
+fn authenticate(local: &mut Local<'_>, user: &[u8], password: &[u8]) -> Outcome {
+    let expected = local.core.settings.password.as_bytes();
+    // Without a password the default user takes any, as in Redis.
+    if user != b"default" || !(expected.is_empty() || same_secret(expected, password)) {
+        return Err(Refusal::WRONG_PASS);
+    }
+    local.session.is_authenticated = true;
+    Ok(())
+}
+
+/// Compares in a time that tells nothing of where the two differ.
+fn same_secret(expected: &[u8], given: &[u8]) -> bool {
+    let mut difference = expected.len() ^ given.len();
+    for (place, byte) in given.iter().enumerate() {
+        difference |= usize::from(byte ^ expected[place % expected.len()]);
+    }
+    difference == 0
+}
+
+pub(super) const HELLO: ControlCommand = ControlCommand {
+    since: "6.0.0",
+    summary: "Agrees on a version of the protocol.",
+    syntax: "[protover [AUTH username password] [SETNAME clientname]]",
+    ..connection("hello", -1, hello)
+};
+
+fn hello(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome {
+    let mut protocol = None;
+    if let Some(version) = args.get(1) {
+        let version =
+            number(version).ok_or_else(|| Refusal::new("ERR Protocol version is not an integer or out of range"))?;
+        protocol = Some(match version {
+            2 => Protocol::Resp2,
+            3 => Protocol::Resp3,
+            _ => return Err(Refusal::new("NOPROTO unsupported protocol version")),
+        });
+    }
+    let mut credentials = None;
+    let mut name = None;
+    let mut at = 2;
+    while let Some(word) = args.get(at) {
+        if word.eq_ignore_ascii_case(b"auth") && at + 2 < args.len() {
+            credentials = Some((args.at(at + 1), args.at(at + 2)));
+            at += 3;
+        } else if word.eq_ignore_ascii_case(b"setname") && at + 1 < args.len() {
+            check_name(args.at(at + 1))?;
+            name = Some(args.at(at + 1));
+            at += 2;
+        } else {
+            return Err(Refusal::new(format!("ERR Syntax error in HELLO option '{}'", String::from_utf8_lossy(word))));
+        }
+    }
+    if let Some((user, password)) = credentials {
+        authenticate(local, user, password)?;
+    }
+    if !local.session.is_authenticated {
+        return Err(Refusal::new(
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> \
+             <pass> option can be used to authenticate the client and select the RESP protocol version at the same time",
+        ));
+    }
+    if let Some(name) = name {
+        local.session.name = name.to_vec();
+    }
+    if let Some(protocol) = protocol {
+        local.session.set_protocol(protocol);
+        writer.set_protocol(protocol);
+    }
+    writer.map(7);
+    writer.bulk(b"server");
+    writer.bulk(b"redis");
+    writer.bulk(b"version");
+    writer.bulk(REDIS_VERSION.as_bytes());
+    writer.bulk(b"proto");
+    writer.integer(if writer.protocol() == Protocol::Resp3 { 3 } else { 2 });
+    writer.bulk(b"id");
+    writer.integer(local.session.id.serial as i64);
+    writer.bulk(b"mode");
+    writer.bulk(b"standalone");
+    writer.bulk(b"role");
+    writer.bulk(b"master");
+    writer.bulk(b"modules");
+    writer.array(0);
+    Ok(())
+}
+
+/// A client's name holds no spaces or line ends, so that CLIENT LIST can be parsed.
+pub(super) fn check_name(name: &[u8]) -> Outcome {
+    if name.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
+        Ok(())
+    } else {
+        Err(Refusal::new("ERR Client names cannot contain spaces, newlines or special characters."))
+    }
+}
+
+/// One line of CLIENT LIST.
+pub(super) fn describe(session: &Session, now: crate::event::Now) -> String {
+    let multi = session.multi.as_ref().map_or(-1, |multi| multi.queue.len() as i64);
+    let flags = match (session.multi.is_some(), session.is_closing) {
+        (true, _) => "x",
+        (false, true) => "c",
+        (false, false) => "N",
+    };
+    format!(
+        "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={flags} db={} sub=0 psub=0 ssub=0 multi={multi} \
+         qbuf={} qbuf-free=0 argv-mem=0 multi-mem={} rbs=0 rbp=0 obl={} oll=0 omem={} tot-mem={} events=r cmd={} \
+         user=default redir=-1 resp={}",
+        session.id.serial,
+        session.peer.address,
+        session.peer.local_address,
+        session.peer.descriptor,
+        String::from_utf8_lossy(&session.name),
+        now.instant.since(session.opened.instant).as_secs(),
+        now.instant.since(session.heard.instant).as_secs(),
+        session.database,
+        session.input_bytes(),
+        session.multi.as_ref().map_or(0, |multi| multi.byte_count),
+        session.output_bytes(),
+        session.backlog_bytes,
+        session.input_bytes() + session.output_bytes() + size_of::<Session>(),
+        session.last_command,
+        if session.protocol() == Protocol::Resp3 { 3 } else { 2 },
+    )
+}

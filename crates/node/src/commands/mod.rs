@@ -3,15 +3,22 @@
 //! A handler sees a [`Local`]: the session that asked and its core. What concerns every core of the node is put as a
 //! [`Question`] to all of them and answered by joining their [`Answer`]s.
 
+mod client;
+mod config;
 mod connection;
+mod debug;
+mod describe;
+mod info;
 mod question;
+mod server;
 mod transactions;
 
 use command::{Command, Flag, Refusal};
 use keyspace::DataCommand;
 use resp::{Args, Writer};
+use stdx::Duration;
 
-pub use question::{Answer, Figures, GroupFigures, Question};
+pub use question::{Answer, DebugQuestion, Figures, GroupFigures, Question, SessionFilter};
 
 use crate::core::{Context, Core};
 use crate::event::{Action, Now};
@@ -63,6 +70,13 @@ pub struct Local<'a> {
     pub now: Now,
     /// What the host is asked to do.
     pub actions: &'a mut Vec<Action>,
+}
+
+impl Local<'_> {
+    /// Notes a command that took long, if that is wanted.
+    pub(crate) fn note_slow(&mut self, args: Args<'_>, took: Duration) {
+        self.core.note_slow(self.session, args, took, self.now);
+    }
 }
 
 /// A command of either kind.
@@ -117,7 +131,37 @@ pub static COMMANDS: &[&ControlCommand] = &[
     &transactions::WATCH,
     &transactions::UNWATCH,
     &connection::PING,
+    &connection::ECHO,
     &connection::SELECT,
+    &connection::QUIT,
+    &connection::RESET,
+    &connection::AUTH,
+    &connection::HELLO,
+    &client::CLIENT,
+    &config::CONFIG,
+    &describe::COMMAND,
+    &info::INFO,
+    &server::TIME,
+    &server::LASTSAVE,
+    &server::BGSAVE,
+    &server::BGREWRITEAOF,
+    &server::SAVE,
+    &server::SHUTDOWN,
+    &server::SLOWLOG,
+    &server::LATENCY,
+    &server::MEMORY,
+    &server::ROLE,
+    &server::REPLICAOF,
+    &server::SLAVEOF,
+    &server::WAIT,
+    &server::WAITAOF,
+    &server::LOLWUT,
+    &server::FUNCTION,
+    &server::SCRIPT,
+    &server::ACL,
+    &server::READONLY,
+    &server::READWRITE,
+    &debug::DEBUG,
 ];
 
 /// The control command of this name, in whatever case.
@@ -125,10 +169,10 @@ pub fn find(name: &[u8]) -> Option<&'static ControlCommand> {
     COMMANDS.iter().copied().find(|command| command.name.as_bytes().eq_ignore_ascii_case(name))
 }
 
-/// A core's answer to a question that needs no waiting.
-pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Action>) -> Answer {
-    match question {
-        Question::Whole { .. } | Question::Versions { .. } => unreachable!("answered where it may wait"),
+/// A core's answer to a question. `None` if it cannot be answered yet; the question is put again at the next turn.
+pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Action>) -> Option<Answer> {
+    Some(match question {
+        Question::Whole { .. } | Question::Versions { .. } => unreachable!("answered by their own functions"),
         Question::Figures => Answer::Figures(Box::new(core.figures())),
         Question::Configure(pairs) => {
             core.configure(pairs, actions);
@@ -140,5 +184,125 @@ pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Act
             }
             Answer::Done
         }
+        Question::FinishCheckpoint => unreachable!("asked as two questions"),
+        Question::Reload => {
+            if core.groups().any(|group| group.is_checkpoint_due()) {
+                return None;
+            }
+            core.groups_mut().for_each(|group| group.reload());
+            Answer::Done
+        }
+        Question::Debug { kind, keys } => Answer::Described(core.describe_keys(*kind, keys)),
+        Question::CheckpointsFinished => {
+            if core.groups().any(|group| group.is_checkpoint_due()) {
+                return None;
+            }
+            let failure = core.groups().find_map(|group| group.checkpointing.last.as_ref()?.failure.clone());
+            match failure {
+                None => Answer::Done,
+                Some(reason) => Answer::Refused(format!("ERR the checkpoint failed: {reason}")),
+            }
+        }
+        Question::Sessions(filter) => Answer::Sessions(client::describe_sessions(core, filter)),
+        Question::Kill(filter) => Answer::Count(client::kill_sessions(core, filter, actions)),
+        Question::Pause(pause) => {
+            core.pause(*pause);
+            Answer::Done
+        }
+        Question::ResetStatistics => {
+            core.context.statistics = Default::default();
+            Answer::Done
+        }
+        Question::SetActiveExpire(is_active) => {
+            core.context.is_expiry_lazy = !is_active;
+            Answer::Done
+        }
+        Question::Slowlog => Answer::Slowlog(core.context.slowlog.entries()),
+        Question::ResetSlowlog => {
+            core.context.slowlog.clear();
+            Answer::Done
+        }
+        Question::Digest => Answer::Digest(core.digests()),
+    })
+}
+
+/// What a handler returns.
+pub(super) type Outcome = Result<(), Refusal>;
+/// A handler that answers at once.
+pub(super) type Run = fn(&mut Local<'_>, Args<'_>, &mut Writer) -> Outcome;
+/// A handler that puts a question.
+pub(super) type Ask = fn(&mut Local<'_>, Args<'_>) -> Result<Question, Refusal>;
+/// A handler that joins answers.
+pub(super) type JoinAnswers = fn(&mut Local<'_>, Args<'_>, Vec<Answer>, &mut Writer) -> Outcome;
+
+/// What most control commands have in common; records override what differs.
+const fn plain(name: &'static str, arity: i32, body: Body) -> ControlCommand {
+    ControlCommand {
+        name,
+        since: "1.0.0",
+        group: command::Group::Server,
+        summary: "",
+        complexity: "O(1)",
+        syntax: "",
+        arity,
+        flags: &[],
+        categories: &[],
+        keys: &[],
+        tips: &[],
+        span: command::Span::Nothing,
+        subcommands: &[],
+        body,
+    }
+}
+
+const fn local(name: &'static str, arity: i32, run: Run) -> ControlCommand {
+    plain(name, arity, Body::Local(run))
+}
+
+const fn node(name: &'static str, arity: i32, ask: Ask, join: JoinAnswers) -> ControlCommand {
+    plain(name, arity, Body::Node { ask, join })
+}
+
+const fn container(name: &'static str) -> ControlCommand {
+    plain(name, -2, Body::Container)
+}
+
+/// Joins answers that say nothing but done.
+fn join_done(_: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mut Writer) -> Outcome {
+    all_done(answers)?;
+    writer.ok();
+    Ok(())
+}
+
+/// Refuses if one of the cores did.
+fn all_done(answers: Vec<Answer>) -> Outcome {
+    answers.into_iter().try_for_each(|answer| match answer {
+        Answer::Refused(text) => Err(Refusal::new(text)),
+        _ => Ok(()),
+    })
+}
+
+fn sum_counts(answers: Vec<Answer>) -> u64 {
+    answers
+        .into_iter()
+        .map(|answer| match answer {
+            Answer::Count(count) => count,
+            other => unreachable!("a core counted {other:?}"),
+        })
+        .sum()
+}
+
+/// A whole number as clients write it.
+fn number(word: &[u8]) -> Option<i64> {
+    std::str::from_utf8(word).ok().filter(|text| !text.starts_with('+'))?.parse().ok()
+}
+
+/// Lists subcommands as Redis's HELP does.
+fn write_help(writer: &mut Writer, name: &str, subcommands: &[ControlCommand]) {
+    writer.array(1 + 2 * subcommands.len());
+    writer.simple(&format!("{name} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));
+    for subcommand in subcommands {
+        writer.simple(&format!("{} {}", subcommand.name.to_uppercase(), subcommand.syntax).trim_end().to_owned());
+        writer.simple(&format!("    {}", subcommand.summary));
     }
 }

@@ -1,10 +1,11 @@
 //! What cores ask one another for control commands.
 
+use keyspace::debug::Digest;
 use resp::Protocol;
-use stdx::UnixMillis;
+use stdx::{Duration, UnixMillis};
 
 use crate::event::GroupId;
-use crate::statistics::Statistics;
+use crate::statistics::{SlowEntry, Statistics};
 
 /// Asked of every core of the node.
 #[derive(Clone, Debug)]
@@ -27,6 +28,59 @@ pub enum Question {
     Configure(Vec<(String, String)>),
     /// Begin a checkpoint of every group.
     Checkpoint,
+    /// Make a checkpoint of every group, and answer when all are finished.
+    FinishCheckpoint,
+    /// Answer when no checkpoint is under way.
+    CheckpointsFinished,
+    /// Write out all data and read it back.
+    Reload,
+    /// Describe keys.
+    Debug {
+        /// How.
+        kind: DebugQuestion,
+        /// Database and name.
+        keys: Vec<(u16, Vec<u8>)>,
+    },
+    /// Describe your sessions.
+    Sessions(SessionFilter),
+    /// End sessions.
+    Kill(SessionFilter),
+    /// Let clients wait for so long, or only those that write; `None`: let them go on.
+    Pause(Option<(Duration, bool)>),
+    /// Set your counters to zero.
+    ResetStatistics,
+    /// Switch the removal of expired keys that nobody asks for on or off.
+    SetActiveExpire(bool),
+    /// Tell the slow commands you remember.
+    Slowlog,
+    /// Forget them.
+    ResetSlowlog,
+    /// Tell the digests of your databases that are not empty.
+    Digest,
+}
+
+/// What DEBUG asks of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DebugQuestion {
+    /// DEBUG OBJECT
+    Object,
+    /// DEBUG DIGEST-VALUE
+    Digest,
+}
+
+/// Which sessions are meant. What is not set does not matter.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SessionFilter {
+    /// One of these numbers, if there are any.
+    pub serials: Vec<u64>,
+    /// Of the type of ordinary clients, or of another: there is no session of another type.
+    pub is_normal: Option<bool>,
+    /// From this address.
+    pub address: Option<String>,
+    /// To this address.
+    pub local_address: Option<String>,
+    /// Not this number.
+    pub except: Option<u64>,
 }
 
 /// What a core answers.
@@ -38,6 +92,16 @@ pub enum Answer {
     Versions(Vec<(usize, u64)>),
     /// To [`Question::Figures`].
     Figures(Box<Figures>),
+    /// To [`Question::Sessions`]: number and description.
+    Sessions(Vec<(u64, String)>),
+    /// So many.
+    Count(u64),
+    /// To [`Question::Slowlog`].
+    Slowlog(Vec<SlowEntry>),
+    /// To [`Question::Digest`].
+    Digest(Vec<(u16, Digest)>),
+    /// To [`Question::Debug`]: place in the question, and description; keys that do not exist are left out.
+    Described(Vec<(usize, String)>),
     /// Done.
     Done,
     /// Not possible now; the text is an error reply.

@@ -1,0 +1,389 @@
+//! CLIENT: looking at connections and ending them.
+
+use command::{Flag, Group, Refusal};
+use resp::{Args, Writer};
+use stdx::Duration;
+
+use super::connection::{check_name, describe};
+use super::{Answer, ControlCommand, Local, Outcome, Question, SessionFilter, container, local, node, number};
+use crate::core::Core;
+use crate::event::Action;
+use crate::session::Replies;
+
+const FLAGS: &[Flag] = &[Flag::Noscript, Flag::Loading, Flag::Stale];
+const ADMIN: &[Flag] = &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale];
+
+const fn client(name: &'static str, arity: i32, run: super::Run) -> ControlCommand {
+    ControlCommand { group: Group::Connection, flags: FLAGS, categories: &["@connection"], ..local(name, arity, run) }
+}
+
+pub(super) const CLIENT: ControlCommand = ControlCommand {
+    group: Group::Connection,
+    summary: "Commands on connections.",
+    subcommands: &[
+        ID,
+        GETNAME,
+        SETNAME,
+        INFO,
+        LIST,
+        KILL,
+        PAUSE,
+        UNPAUSE,
+        REPLY,
+        NO_EVICT,
+        SETINFO,
+        UNBLOCK,
+        GETREDIR,
+        TRACKINGINFO,
+        CACHING,
+        TRACKING,
+        HELP,
+    ],
+    ..container("client")
+};
+
+const ID: ControlCommand = ControlCommand {
+    summary: "Answers the connection's number.",
+    ..client("id", 2, |local, _, writer| {
+        writer.integer(local.session.id.serial as i64);
+        Ok(())
+    })
+};
+
+const GETNAME: ControlCommand = ControlCommand {
+    summary: "Answers the connection's name.",
+    ..client("getname", 2, |local, _, writer| {
+        match local.session.name.as_slice() {
+            b"" => writer.null(),
+            name => writer.bulk(name),
+        }
+        Ok(())
+    })
+};
+
+const SETNAME: ControlCommand = ControlCommand {
+    summary: "Names the connection.",
+    syntax: "connection-name",
+    ..client("setname", 3, |local, args, writer| {
+        check_name(args.at(2))?;
+        local.session.name = args.at(2).to_vec();
+        writer.ok();
+        Ok(())
+    })
+};
+
+const INFO: ControlCommand = ControlCommand {
+    summary: "Describes this connection.",
+    ..client("info", 2, |local, _, writer| {
+        let line = describe(local.session, local.now) + "\n";
+        writer.verbatim("txt", line.as_bytes());
+        Ok(())
+    })
+};
+
+const SETINFO: ControlCommand = ControlCommand {
+    summary: "Tells the name or the version of the client's library.",
+    syntax: "<LIB-NAME libname | LIB-VER libver>",
+    ..client("setinfo", 4, |_, args, writer| {
+        let option = args.at(2);
+        if !option.eq_ignore_ascii_case(b"lib-name") && !option.eq_ignore_ascii_case(b"lib-ver") {
+            let option = String::from_utf8_lossy(option);
+            return Err(Refusal::new(format!("ERR Unrecognized option '{option}'")));
+        }
+        check_name(args.at(3)).map_err(|_| {
+            let option = String::from_utf8_lossy(option).to_ascii_lowercase();
+            Refusal::new(format!("ERR {option} cannot contain spaces, newlines or special characters."))
+        })?;
+        writer.ok();
+        Ok(())
+    })
+};
+
+const LIST: ControlCommand = ControlCommand {
+    summary: "Describes connections, a line each.",
+    complexity: "O(N) where N is the number of client connections",
+    syntax: "[TYPE <NORMAL | MASTER | REPLICA | PUBSUB>] [ID client-id [client-id ...]]",
+    group: Group::Connection,
+    flags: ADMIN,
+    ..node("list", -2, list_question, list_join)
+};
+
+fn list_question(_: &mut Local<'_>, args: Args<'_>) -> Result<Question, Refusal> {
+    let mut filter = SessionFilter::default();
+    match args.get(2) {
+        None => {}
+        Some(word) if word.eq_ignore_ascii_case(b"type") && args.len() == 4 => {
+            filter.is_normal = Some(parse_type(args.at(3))?);
+        }
+        Some(word) if word.eq_ignore_ascii_case(b"id") && args.len() > 3 => {
+            for word in args.iter().skip(3) {
+                filter.serials.push(
+                    number(word)
+                        .and_then(|number| u64::try_from(number).ok())
+                        .ok_or_else(|| Refusal::new("ERR Invalid client ID"))?,
+                );
+            }
+        }
+        Some(_) => return Err(Refusal::SYNTAX),
+    }
+    Ok(Question::Sessions(filter))
+}
+
+/// True if the type is that of ordinary clients, the only ones there are.
+fn parse_type(word: &[u8]) -> Result<bool, Refusal> {
+    match word.to_ascii_lowercase().as_slice() {
+        b"normal" => Ok(true),
+        b"master" | b"replica" | b"slave" | b"pubsub" => Ok(false),
+        _ => Err(Refusal::new(format!("ERR Unknown client type '{}'", String::from_utf8_lossy(word)))),
+    }
+}
+
+fn list_join(_: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mut Writer) -> Outcome {
+    let mut lines: Vec<(u64, String)> = answers
+        .into_iter()
+        .flat_map(|answer| match answer {
+            Answer::Sessions(lines) => lines,
+            other => unreachable!("a core described its sessions as {other:?}"),
+        })
+        .collect();
+    lines.sort();
+    let text: String = lines.into_iter().map(|(_, line)| line + "\n").collect();
+    writer.verbatim("txt", text.as_bytes());
+    Ok(())
+}
+
+const KILL: ControlCommand = ControlCommand {
+    summary: "Ends connections.",
+    complexity: "O(N) where N is the number of client connections",
+    syntax: "<ip:port | <[ID client-id] | [TYPE <NORMAL | MASTER | REPLICA | PUBSUB>] | [USER username] | [ADDR ip:port] | \
+             [LADDR ip:port] | [SKIPME <YES | NO>] [...]>>",
+    group: Group::Connection,
+    flags: ADMIN,
+    ..node("kill", -3, kill_question, kill_join)
+};
+
+fn kill_question(local: &mut Local<'_>, args: Args<'_>) -> Result<Question, Refusal> {
+    let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
+    let mut filter = SessionFilter::default();
+    if args.len() == 3 {
+        filter.address = Some(text(args.at(2)));
+        return Ok(Question::Kill(filter));
+    }
+    if args.len() % 2 != 0 {
+        return Err(Refusal::SYNTAX);
+    }
+    let mut skips_me = true;
+    for at in (2..args.len()).step_by(2) {
+        let value = args.at(at + 1);
+        match args.at(at).to_ascii_lowercase().as_slice() {
+            b"id" => filter.serials.push(
+                number(value)
+                    .and_then(|number| u64::try_from(number).ok())
+                    .filter(|number| *number > 0)
+                    .ok_or_else(|| Refusal::new("ERR client-id should be greater than 0"))?,
+            ),
+            b"type" => filter.is_normal = Some(parse_type(value)?),
+            b"addr" => filter.address = Some(text(value)),
+            b"laddr" => filter.local_address = Some(text(value)),
+            b"user" if value == b"default" => {}
+            b"user" => return Err(Refusal::new(format!("ERR No such user '{}'", text(value)))),
+            b"skipme" if value.eq_ignore_ascii_case(b"yes") => skips_me = true,
+            b"skipme" if value.eq_ignore_ascii_case(b"no") => skips_me = false,
+            _ => return Err(Refusal::SYNTAX),
+        }
+    }
+    if skips_me {
+        filter.except = Some(local.session.id.serial);
+    }
+    Ok(Question::Kill(filter))
+}
+
+fn kill_join(_: &mut Local<'_>, args: Args<'_>, answers: Vec<Answer>, writer: &mut Writer) -> Outcome {
+    let count = super::sum_counts(answers);
+    if args.len() > 3 {
+        writer.integer(count as i64);
+    } else if count > 0 {
+        writer.ok();
+    } else {
+        return Err(Refusal::new("ERR No such client"));
+    }
+    Ok(())
+}
+
+impl SessionFilter {
+    fn passes(&self, session: &crate::session::Session) -> bool {
+        let serial = session.id.serial;
+        (self.serials.is_empty() || self.serials.contains(&serial))
+            && self.is_normal != Some(false)
+            && self.address.as_ref().is_none_or(|address| *address == session.peer.address)
+            && self.local_address.as_ref().is_none_or(|address| *address == session.peer.local_address)
+            && self.except != Some(serial)
+    }
+}
+
+/// The lines of CLIENT LIST for this core's sessions.
+pub(super) fn describe_sessions(core: &Core, filter: &SessionFilter) -> Vec<(u64, String)> {
+    core.sessions
+        .iter()
+        .filter(|session| filter.passes(session))
+        .map(|session| (session.id.serial, describe(session, core.now)))
+        .collect()
+}
+
+/// Ends sessions of this core; the one that asked still gets its reply.
+pub(super) fn kill_sessions(core: &mut Core, filter: &SessionFilter, actions: &mut Vec<Action>) -> u64 {
+    let mut count = 0;
+    let mut closing = Vec::new();
+    for session in core.sessions.iter_mut().filter(|session| !session.is_closing) {
+        if filter.passes(session) {
+            count += 1;
+            session.is_closing = true;
+            if session.owed_count() == 0 {
+                actions.push(Action::Close { session: session.id });
+            }
+            closing.push(session.id);
+        }
+    }
+    for id in closing {
+        core.sessions.mark(id);
+    }
+    count
+}
+
+const PAUSE: ControlCommand = ControlCommand {
+    summary: "Lets clients wait for a while.",
+    syntax: "timeout [WRITE | ALL]",
+    group: Group::Connection,
+    flags: ADMIN,
+    ..node(
+        "pause",
+        -3,
+        |_, args| {
+            let timeout = number(args.at(2))
+                .filter(|timeout| *timeout >= 0)
+                .ok_or_else(|| Refusal::new("ERR timeout is not an integer or out of range"))?;
+            let only_writes = match args.get(3) {
+                None => false,
+                Some(word) if word.eq_ignore_ascii_case(b"all") => false,
+                Some(word) if word.eq_ignore_ascii_case(b"write") => true,
+                Some(_) => return Err(Refusal::new("ERR CLIENT PAUSE mode must be WRITE or ALL")),
+            };
+            Ok(Question::Pause(Some((Duration::from_millis(timeout as u64), only_writes))))
+        },
+        super::join_done,
+    )
+};
+
+const UNPAUSE: ControlCommand = ControlCommand {
+    summary: "Lets paused clients go on.",
+    group: Group::Connection,
+    flags: ADMIN,
+    ..node("unpause", 2, |_, _| Ok(Question::Pause(None)), super::join_done)
+};
+
+const REPLY: ControlCommand = ControlCommand {
+    summary: "Says whether the client wants replies.",
+    syntax: "<ON | OFF | SKIP>",
+    ..client("reply", 3, |local, args, writer| {
+        match args.at(2).to_ascii_lowercase().as_slice() {
+            b"on" => {
+                local.session.replies = Replies::On;
+                writer.ok();
+            }
+            b"off" => local.session.replies = Replies::Off,
+            b"skip" if local.session.replies != Replies::Off => local.session.replies = Replies::SkipNext,
+            b"skip" => {}
+            _ => return Err(Refusal::SYNTAX),
+        }
+        Ok(())
+    })
+};
+
+fn on_off(word: &[u8]) -> Result<bool, Refusal> {
+    match word.to_ascii_lowercase().as_slice() {
+        b"on" => Ok(true),
+        b"off" => Ok(false),
+        _ => Err(Refusal::SYNTAX),
+    }
+}
+
+const NO_EVICT: ControlCommand = ControlCommand {
+    summary: "Keeps the connection when clients use too much memory.",
+    syntax: "<ON | OFF>",
+    flags: ADMIN,
+    ..client("no-evict", 3, |local, args, writer| {
+        local.session.no_evict = on_off(args.at(2))?;
+        writer.ok();
+        Ok(())
+    })
+};
+
+const UNBLOCK: ControlCommand = ControlCommand {
+    summary: "Ends another connection's wait in a blocking command.",
+    syntax: "client-id [TIMEOUT | ERROR]",
+    flags: ADMIN,
+    ..client("unblock", -3, |_, args, writer| {
+        number(args.at(2)).ok_or(Refusal::NOT_AN_INTEGER)?;
+        match args.get(3) {
+            None => {}
+            Some(word) if word.eq_ignore_ascii_case(b"timeout") || word.eq_ignore_ascii_case(b"error") => {}
+            Some(_) => return Err(Refusal::new("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")),
+        }
+        // No command of this version blocks, so nobody is ever waiting.
+        writer.integer(0);
+        Ok(())
+    })
+};
+
+const GETREDIR: ControlCommand = ControlCommand {
+    summary: "Answers where invalidations are sent: nowhere, since nothing is tracked.",
+    ..client("getredir", 2, |_, _, writer| {
+        writer.integer(-1);
+        Ok(())
+    })
+};
+
+const TRACKINGINFO: ControlCommand = ControlCommand {
+    summary: "Describes the tracking of keys: off.",
+    ..client("trackinginfo", 2, |_, _, writer| {
+        writer.map(3);
+        writer.bulk(b"flags");
+        writer.set(1);
+        writer.bulk(b"off");
+        writer.bulk(b"redirect");
+        writer.integer(-1);
+        writer.bulk(b"prefixes");
+        writer.array(0);
+        Ok(())
+    })
+};
+
+const CACHING: ControlCommand = ControlCommand {
+    summary: "Refused: nothing is tracked.",
+    syntax: "<YES | NO>",
+    ..client("caching", 3, |_, _, _| {
+        Err(Refusal::new(
+            "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled",
+        ))
+    })
+};
+
+const TRACKING: ControlCommand = ControlCommand {
+    summary: "Switches the tracking of keys off; switching it on is refused.",
+    syntax: "<ON | OFF>",
+    ..client("tracking", -3, |_, args, writer| {
+        if on_off(args.at(2))? {
+            return Err(Refusal::new("ERR Client tracking is not supported by this version of Holdfast"));
+        }
+        writer.ok();
+        Ok(())
+    })
+};
+
+const HELP: ControlCommand = ControlCommand {
+    summary: "Lists the subcommands.",
+    ..client("help", 2, |_, _, writer| {
+        super::write_help(writer, "CLIENT", CLIENT.subcommands);
+        Ok(())
+    })
+};

@@ -1,0 +1,211 @@
+//! DEBUG, as far as test suites and operators use it.
+
+use command::{Flag, Refusal};
+use keyspace::debug::{Digest, dataset_digest};
+use keyspace::glob;
+use resp::{Args, Writer};
+use stdx::Duration;
+
+use super::{Answer, ControlCommand, DebugQuestion, Local, Outcome, Question, container, local, node, number};
+use crate::event::Action;
+
+const FLAGS: &[Flag] = &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale];
+
+const fn debug(name: &'static str, arity: i32, run: super::Run) -> ControlCommand {
+    ControlCommand { flags: FLAGS, ..local(name, arity, run) }
+}
+
+pub(super) const DEBUG: ControlCommand = ControlCommand {
+    summary: "Commands for tests.",
+    subcommands: &[
+        SLEEP,
+        SET_ACTIVE_EXPIRE,
+        STRINGMATCH_LEN,
+        LOG,
+        PROTOCOL,
+        ControlCommand {
+            summary: "Writes out all data and reads it back.",
+            flags: FLAGS,
+            ..node("reload", -2, |_, _| Ok(Question::Reload), super::join_done)
+        },
+        ControlCommand {
+            summary: "Applies the log again: here the same as RELOAD.",
+            flags: FLAGS,
+            ..node("loadaof", 2, |_, _| Ok(Question::Reload), super::join_done)
+        },
+        ControlCommand {
+            summary: "Answers a digest of all data.",
+            flags: FLAGS,
+            ..node("digest", 2, |_, _| Ok(Question::Digest), digest)
+        },
+        ControlCommand {
+            summary: "Answers digests of values.",
+            syntax: "key [key ...]",
+            flags: FLAGS,
+            ..node("digest-value", -2, |local, args| Ok(ask_keys(local, args, DebugQuestion::Digest)), digest_value)
+        },
+        ControlCommand {
+            summary: "Describes a value.",
+            syntax: "key",
+            flags: FLAGS,
+            ..node("object", -3, |local, args| Ok(ask_keys(local, args, DebugQuestion::Object)), object)
+        },
+        ControlCommand {
+            summary: "Accepted: there are no quicklists here.",
+            syntax: "size",
+            ..debug("quicklist-packed-threshold", 3, accept)
+        },
+        ControlCommand { summary: "Accepted: there is no replication id here.", ..debug("change-repl-id", 2, accept) },
+        ControlCommand { summary: "Accepted: nothing here caches keys' places.", ..debug("jmap", 2, accept) },
+    ],
+    flags: FLAGS,
+    ..container("debug")
+};
+
+fn accept(_: &mut Local<'_>, _: Args<'_>, writer: &mut Writer) -> Outcome {
+    writer.ok();
+    Ok(())
+}
+
+const SLEEP: ControlCommand = ControlCommand {
+    summary: "Stops this session's core for so many seconds.",
+    syntax: "seconds",
+    ..debug("sleep", 3, |local, args, writer| {
+        let seconds: f64 = std::str::from_utf8(args.at(2))
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .filter(|seconds| (0.0..=3_600.0).contains(seconds))
+            .ok_or(Refusal::NOT_A_FLOAT)?;
+        let duration = Duration::from_secs_f64(seconds);
+        local.note_slow(args, duration);
+        local.actions.push(Action::Sleep { duration });
+        writer.ok();
+        Ok(())
+    })
+};
+
+const SET_ACTIVE_EXPIRE: ControlCommand = ControlCommand {
+    summary: "Says whether expired keys are removed before somebody asks for them.",
+    syntax: "0|1",
+    flags: FLAGS,
+    ..node(
+        "set-active-expire",
+        3,
+        |_, args| Ok(Question::SetActiveExpire(number(args.at(2)).ok_or(Refusal::NOT_AN_INTEGER)? != 0)),
+        super::join_done,
+    )
+};
+
+const STRINGMATCH_LEN: ControlCommand = ControlCommand {
+    summary: "Matches a long string against a pattern.",
+    syntax: "length pattern",
+    ..debug("stringmatch-len", 4, |_, args, writer| {
+        const LENGTH_MAX: i64 = 1 << 29;
+        let length =
+            number(args.at(2)).filter(|length| (0..=LENGTH_MAX).contains(length)).ok_or(Refusal::NOT_AN_INTEGER)?;
+        let matches = glob::matches(args.at(3), &vec![b'a'; length as usize]);
+        writer.integer(i64::from(matches));
+        Ok(())
+    })
+};
+
+const LOG: ControlCommand = ControlCommand {
+    summary: "Writes a line to the node's log.",
+    syntax: "message",
+    ..debug("log", 3, |local, args, writer| {
+        let line = format!("DEBUG LOG: {}", String::from_utf8_lossy(args.at(2)));
+        local.actions.push(Action::Log { level: crate::event::Level::Notice, line });
+        writer.ok();
+        Ok(())
+    })
+};
+
+const PROTOCOL: ControlCommand = ControlCommand {
+    summary: "Answers in the form asked for.",
+    syntax: "string|integer|double|null|array|set|map|bignum|verbatim|true|false",
+    ..debug("protocol", 3, |_, args, writer| {
+        match args.at(2).to_ascii_lowercase().as_slice() {
+            b"string" => writer.bulk(b"Hello World"),
+            b"integer" => writer.integer(12_345),
+            b"double" => writer.double_text("3.141"),
+            b"null" => writer.null(),
+            b"array" => {
+                writer.array(3);
+                (0..3).for_each(|number| writer.integer(number));
+            }
+            b"set" => {
+                writer.set(3);
+                (0..3).for_each(|number| writer.integer(number));
+            }
+            b"map" => {
+                writer.map(3);
+                for number in 0..3 {
+                    writer.integer(number);
+                    writer.boolean(number == 1);
+                }
+            }
+            b"verbatim" => writer.verbatim("txt", b"This is a verbatim\nstring"),
+            b"true" => writer.boolean(true),
+            b"false" => writer.boolean(false),
+            b"bignum" => match writer.protocol() {
+                resp::Protocol::Resp2 => writer.bulk(BIG_NUMBER.as_bytes()),
+                resp::Protocol::Resp3 => writer.raw(format!("({BIG_NUMBER}\r\n").as_bytes()),
+            },
+            _ => {
+                return Err(Refusal::new(
+                    "ERR Wrong protocol type name. Please use one of the following: \
+                     string|integer|double|null|array|set|map|attrib|push|verbatim|true|false",
+                ));
+            }
+        }
+        Ok(())
+    })
+};
+
+const BIG_NUMBER: &str = "1234567999999999999999999999999999999";
+
+fn digest(_: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mut Writer) -> Outcome {
+    let mut databases: std::collections::BTreeMap<u16, Digest> = std::collections::BTreeMap::new();
+    for answer in answers {
+        let Answer::Digest(parts) = answer else { unreachable!("a core digested to {answer:?}") };
+        for (database, digest) in parts {
+            databases.entry(database).or_default().join(digest);
+        }
+    }
+    writer.simple(&dataset_digest(databases).to_string());
+    Ok(())
+}
+
+fn ask_keys(local: &Local<'_>, args: Args<'_>, kind: DebugQuestion) -> Question {
+    let database = local.session.database;
+    Question::Debug { kind, keys: args.iter().skip(2).map(|key| (database, key.to_vec())).collect() }
+}
+
+/// The cores' answers by place in the question.
+fn by_place(answers: Vec<Answer>) -> std::collections::BTreeMap<usize, String> {
+    answers
+        .into_iter()
+        .flat_map(|answer| match answer {
+            Answer::Described(parts) => parts,
+            other => unreachable!("a core described keys as {other:?}"),
+        })
+        .collect()
+}
+
+fn digest_value(_: &mut Local<'_>, args: Args<'_>, answers: Vec<Answer>, writer: &mut Writer) -> Outcome {
+    let digests = by_place(answers);
+    writer.array(args.len() - 2);
+    for place in 0..args.len() - 2 {
+        let digest = digests.get(&place).cloned().unwrap_or_else(|| Digest::default().to_string());
+        writer.simple(&digest);
+    }
+    Ok(())
+}
+
+fn object(_: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mut Writer) -> Outcome {
+    match by_place(answers).remove(&0) {
+        Some(text) => writer.simple(&text),
+        None => return Err(Refusal::NO_SUCH_KEY),
+    }
+    Ok(())
+}

@@ -1,0 +1,275 @@
+//! INFO: what the node is and how it does.
+
+use command::Flag;
+use resp::{Args, Writer};
+
+use super::connection::REDIS_VERSION;
+use super::{Answer, ControlCommand, Figures, Local, Outcome, Question, node};
+use crate::settings::AppendFsync;
+use crate::statistics::Statistics;
+
+pub(super) const INFO: ControlCommand = ControlCommand {
+    summary: "Tells what the node is and how it does.",
+    syntax: "[section [section ...]]",
+    flags: &[Flag::Loading, Flag::Stale],
+    categories: &["@dangerous"],
+    tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
+    ..node("info", -1, |_, _| Ok(Question::Figures), join)
+};
+
+/// Sections in the order in which they are told; those after `cluster` and `keyspace` only when asked for.
+const SECTIONS: &[&str] = &[
+    "server",
+    "clients",
+    "memory",
+    "persistence",
+    "stats",
+    "replication",
+    "cpu",
+    "errorstats",
+    "cluster",
+    "keyspace",
+    "holdfast",
+];
+
+fn join(local: &mut Local<'_>, args: Args<'_>, answers: Vec<Answer>, writer: &mut Writer) -> Outcome {
+    let figures = figures_of(answers);
+    let wanted: Vec<String> =
+        args.iter().skip(1).map(|word| String::from_utf8_lossy(word).to_ascii_lowercase()).collect();
+    let takes_all =
+        wanted.is_empty() || wanted.iter().any(|word| matches!(word.as_str(), "all" | "everything" | "default"));
+    let mut text = String::new();
+    for section in SECTIONS {
+        if takes_all || wanted.iter().any(|word| word == section) {
+            if !text.is_empty() {
+                text.push_str("\r\n");
+            }
+            write_section(section, local, &figures, &mut text);
+        }
+    }
+    writer.verbatim("txt", text.as_bytes());
+    Ok(())
+}
+
+/// One core's counters added to another's.
+fn total(figures: &[Figures]) -> Statistics {
+    let mut sum = Statistics::default();
+    for Figures { statistics, .. } in figures {
+        sum.connection_count += statistics.connection_count;
+        sum.command_count += statistics.command_count;
+        sum.input_bytes += statistics.input_bytes;
+        sum.output_bytes += statistics.output_bytes;
+        sum.rejected_call_count += statistics.rejected_call_count;
+        sum.malformed_peer_count += statistics.malformed_peer_count;
+        for (code, count) in &statistics.errors {
+            *sum.errors.entry(code.clone()).or_default() += count;
+        }
+    }
+    sum
+}
+
+/// A number of bytes as people read it, in Redis's form.
+fn human(bytes: u64) -> String {
+    let scaled = |unit: u64| bytes as f64 / unit as f64;
+    match bytes {
+        0..1_024 => format!("{bytes}B"),
+        1_024..1_048_576 => format!("{:.2}K", scaled(1 << 10)),
+        1_048_576..1_073_741_824 => format!("{:.2}M", scaled(1 << 20)),
+        _ => format!("{:.2}G", scaled(1 << 30)),
+    }
+}
+
+fn write_section(section: &str, local: &Local<'_>, figures: &[Figures], text: &mut String) {
+    let core = &*local.core;
+    let (process, settings, report) = (&core.process, &core.settings, &core.report);
+    let groups = || figures.iter().flat_map(|figures| &figures.groups);
+    let mut title = section.to_owned();
+    title[..1].make_ascii_uppercase();
+    if section == "cpu" {
+        title.make_ascii_uppercase();
+    }
+    text.push_str(&format!("# {title}\r\n"));
+    let mut line = |name: &str, value: &dyn std::fmt::Display| text.push_str(&format!("{name}:{value}\r\n"));
+    match section {
+        "server" => {
+            let uptime = local.now.instant.since(process.started_instant).as_secs();
+            line("redis_version", &REDIS_VERSION);
+            line("holdfast_version", &env!("CARGO_PKG_VERSION"));
+            line("redis_mode", &"standalone");
+            line("os", &process.operating_system);
+            line("arch_bits", &usize::BITS);
+            line("process_id", &process.process_id);
+            line("run_id", &process.run_id);
+            line("tcp_port", &process.tcp_port);
+            line("server_time_usec", &(local.now.unix.0 * 1_000));
+            line("uptime_in_seconds", &uptime);
+            line("uptime_in_days", &(uptime / 86_400));
+            line("hz", &settings.get("hz"));
+            line("executable", &process.executable);
+            line("config_file", &process.config_file);
+            line("cores", &core.core_count);
+        }
+        "clients" => {
+            let count: u64 = figures.iter().map(|figures| figures.session_count).sum();
+            line("connected_clients", &count);
+            line("maxclients", &settings.get("maxclients"));
+            line("blocked_clients", &0);
+        }
+        "memory" => {
+            let keyspaces: u64 = figures.iter().map(|figures| figures.keyspace_bytes).sum();
+            line("used_memory", &report.used_memory_bytes);
+            line("used_memory_human", &human(report.used_memory_bytes));
+            line("used_memory_rss", &report.resident_bytes);
+            line("used_memory_rss_human", &human(report.resident_bytes));
+            line("used_memory_dataset", &keyspaces);
+            line("total_system_memory", &report.system_memory_bytes);
+            line("total_system_memory_human", &human(report.system_memory_bytes));
+            line("maxmemory", &settings.maxmemory_bytes);
+            line("maxmemory_human", &human(settings.maxmemory_bytes));
+            line("maxmemory_policy", &settings.get("maxmemory-policy"));
+            line("allocator_allocated", &report.used_memory_bytes);
+            line("allocator_active", &report.allocator_active_bytes);
+            line("allocator_resident", &report.allocator_resident_bytes);
+            let ratio = report.resident_bytes as f64 / report.used_memory_bytes.max(1) as f64;
+            line("mem_fragmentation_ratio", &format!("{ratio:.2}"));
+            line("mem_allocator", &"jemalloc");
+            line("lazyfree_pending_objects", &0);
+        }
+        "persistence" => write_persistence(local, figures, &mut line),
+        "stats" => {
+            let sum = total(figures);
+            line("total_connections_received", &sum.connection_count);
+            line("total_commands_processed", &sum.command_count);
+            line("total_net_input_bytes", &sum.input_bytes);
+            line("total_net_output_bytes", &sum.output_bytes);
+            line("rejected_connections", &report.rejected_count);
+            line("evicted_keys", &groups().map(|group| group.evicted_count).sum::<u64>());
+            line("unexpected_error_replies", &0);
+            line("total_error_replies", &sum.errors.values().sum::<u64>());
+        }
+        "replication" => {
+            line("role", &"master");
+            line("connected_slaves", &0);
+            line("master_replid", &process.run_id);
+            line("master_repl_offset", &groups().map(|group| group.applied).sum::<u64>());
+        }
+        "cpu" => {
+            let seconds = |us: u64| format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
+            line("used_cpu_sys", &seconds(report.cpu_system_us));
+            line("used_cpu_user", &seconds(report.cpu_user_us));
+        }
+        "errorstats" => {
+            for (code, count) in &total(figures).errors {
+                line(&format!("errorstat_{code}"), &format!("count={count}"));
+            }
+        }
+        "cluster" => line("cluster_enabled", &0),
+        "keyspace" => {
+            for database in 0..settings.databases {
+                let (mut keys, mut expires, mut ttl) = (0, 0, 0);
+                for figures in figures {
+                    let (count, expiring, average) = figures.databases[usize::from(database)];
+                    keys += count;
+                    expires += expiring;
+                    ttl = ttl.max(average);
+                }
+                if keys > 0 {
+                    line(&format!("db{database}"), &format!("keys={keys},expires={expires},avg_ttl={ttl}"));
+                }
+            }
+        }
+        _ => {
+            for group in groups() {
+                line(
+                    &format!("group{}", group.group),
+                    &format!(
+                        "standing={},term={},applied={},window_bytes={},log_bytes={},changes={},locks={},loaded_perc={}",
+                        group.standing,
+                        group.term,
+                        group.applied,
+                        group.window_bytes,
+                        group.log_bytes,
+                        group.change_count,
+                        group.lock_count,
+                        group.loaded_percent
+                    ),
+                );
+            }
+        }
+    }
+}
+
+fn write_persistence(local: &Local<'_>, figures: &[Figures], line: &mut dyn FnMut(&str, &dyn std::fmt::Display)) {
+    let core = &*local.core;
+    let journal = &core.report.journal;
+    let groups = || figures.iter().flat_map(|figures| &figures.groups);
+    let loading = groups().any(|group| group.standing == "loading");
+    let began = groups().filter_map(|group| group.checkpoint_began).min();
+    let last = groups().filter_map(|group| group.last_checkpoint.as_ref()).max_by_key(|last| last.ended);
+    let failed = groups().any(|group| group.last_checkpoint.as_ref().is_some_and(|last| last.failure.is_some()));
+    let (walked, total) = groups()
+        .filter_map(|group| group.checkpoint_progress)
+        .fold((0, 0), |(walked, total), (more, all)| (walked + more, total + all));
+    line("loading", &u8::from(loading));
+    line("async_loading", &0);
+    line("rdb_changes_since_last_save", &groups().map(|group| group.change_count).sum::<u64>());
+    line("rdb_bgsave_in_progress", &u8::from(began.is_some()));
+    line("rdb_last_save_time", &last_save_seconds(core.process.started.0, figures));
+    line("rdb_last_bgsave_status", &if failed { "err" } else { "ok" });
+    line("rdb_last_bgsave_time_sec", &last.map_or(-1, |last| last.took_seconds as i64));
+    line("rdb_current_bgsave_time_sec", &began.map_or(-1, |began| (local.now.unix.0 - began.0) / 1_000));
+    line("rdb_saves", &groups().map(|group| group.checkpoint_count).sum::<u64>());
+    line("current_save_keys_processed", &walked);
+    line("current_save_keys_total", &total);
+    line("aof_enabled", &1);
+    line("aof_rewrite_in_progress", &0);
+    line("aof_rewrite_scheduled", &0);
+    line("aof_last_bgrewrite_status", &"ok");
+    line("aof_last_write_status", &if matches!(core.room, crate::event::Room::Enough) { "ok" } else { "err" });
+    line("aof_current_size", &journal.kept_bytes);
+    line("aof_base_size", &0);
+    line("aof_pending_bio_fsync", &0);
+    line(
+        "durability",
+        &match core.settings.append_fsync {
+            AppendFsync::Always => "synced-before-reply",
+            AppendFsync::EverySecond => "synced-within-a-second",
+            AppendFsync::No => "synced-by-the-system",
+        },
+    );
+    line("log_writes", &journal.write_count);
+    line("log_bytes_written", &journal.written_bytes);
+    line("log_syncs", &journal.sync_count);
+    line("log_sync_last_usec", &journal.sync_last_us);
+    line("log_sync_mean_usec", &journal.sync_mean_us);
+    line("log_sync_max_usec", &journal.sync_max_us);
+    line("log_queue_appends", &journal.queue_count);
+    line("log_queue_bytes", &journal.queue_bytes);
+    line("log_segment", &journal.segment);
+    line("checkpoint_bytes_written", &journal.checkpoint_bytes);
+}
+
+/// Unix time of the oldest of the groups' last successful checkpoints; before the first one, of the start.
+pub(super) fn last_save_seconds(started_unix_ms: i64, figures: &[Figures]) -> i64 {
+    figures
+        .iter()
+        .flat_map(|figures| &figures.groups)
+        .map(|group| match &group.last_checkpoint {
+            Some(last) if last.failure.is_none() => last.ended.0,
+            _ => started_unix_ms,
+        })
+        .min()
+        .unwrap_or(started_unix_ms)
+        / 1_000
+}
+
+/// The figures in a set of answers.
+pub(super) fn figures_of(answers: Vec<Answer>) -> Vec<Figures> {
+    answers
+        .into_iter()
+        .map(|answer| match answer {
+            Answer::Figures(figures) => *figures,
+            other => unreachable!("a core told {other:?} for its figures"),
+        })
+        .collect()
+}

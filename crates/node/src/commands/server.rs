@@ -1,0 +1,459 @@
+//! Commands on the node: persistence, time, slow commands, and what clients ask for when they connect.
+
+use command::{Flag, Group, Refusal};
+use resp::{Args, Writer};
+
+use super::info::{figures_of, last_save_seconds};
+use super::{Answer, ControlCommand, Local, Outcome, Question, container, local, node, number};
+use crate::event::Action;
+
+const ADMIN: &[Flag] = &[Flag::Admin, Flag::Noscript, Flag::NoAsyncLoading];
+
+pub(super) const TIME: ControlCommand = ControlCommand {
+    since: "2.6.0",
+    summary: "Answers the node's wall clock: seconds and microseconds.",
+    flags: &[Flag::Loading, Flag::Stale, Flag::Fast],
+    ..local("time", 1, |local, _, writer| {
+        let unix_ms = local.now.unix.0;
+        writer.array(2);
+        writer.bulk((unix_ms / 1_000).to_string().as_bytes());
+        writer.bulk((unix_ms % 1_000 * 1_000).to_string().as_bytes());
+        Ok(())
+    })
+};
+
+pub(super) const LASTSAVE: ControlCommand = ControlCommand {
+    summary: "Answers when the last checkpoint of all data was finished.",
+    flags: &[Flag::Loading, Flag::Stale, Flag::Fast],
+    categories: &["@admin", "@dangerous"],
+    ..node(
+        "lastsave",
+        1,
+        |_, _| Ok(Question::Figures),
+        |local, _, answers, writer| {
+            writer.integer(last_save_seconds(local.core.process.started.0, &figures_of(answers)));
+            Ok(())
+        },
+    )
+};
+
+pub(super) const BGSAVE: ControlCommand = ControlCommand {
+    summary: "Begins a checkpoint of all data.",
+    syntax: "[SCHEDULE]",
+    flags: ADMIN,
+    ..node(
+        "bgsave",
+        -1,
+        |_, args| match args.get(1) {
+            None => Ok(Question::Checkpoint),
+            Some(word) if word.eq_ignore_ascii_case(b"schedule") && args.len() == 2 => Ok(Question::Checkpoint),
+            Some(_) => Err(Refusal::SYNTAX),
+        },
+        |_, _, answers, writer| {
+            super::all_done(answers)?;
+            writer.simple("Background saving started");
+            Ok(())
+        },
+    )
+};
+
+pub(super) const BGREWRITEAOF: ControlCommand = ControlCommand {
+    summary: "Begins a checkpoint of all data, after which the log before it is dropped.",
+    flags: ADMIN,
+    ..node(
+        "bgrewriteaof",
+        1,
+        |_, _| Ok(Question::Checkpoint),
+        |_, _, answers, writer| {
+            super::all_done(answers)?;
+            writer.simple("Background append only file rewriting started");
+            Ok(())
+        },
+    )
+};
+
+pub(super) const SAVE: ControlCommand = ControlCommand {
+    summary: "Makes a checkpoint of all data and answers when it is finished. Other clients go on.",
+    complexity: "O(N) where N is the total number of keys in all databases",
+    flags: &[Flag::Admin, Flag::Noscript, Flag::NoAsyncLoading, Flag::NoMulti],
+    ..node("save", 1, |_, _| Ok(Question::FinishCheckpoint), super::join_done)
+};
+
+pub(super) const SHUTDOWN: ControlCommand = ControlCommand {
+    summary: "Ends the process in good order. What was acknowledged is kept, whatever is asked for.",
+    syntax: "[NOSAVE | SAVE] [NOW] [FORCE] [ABORT]",
+    flags: &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale, Flag::NoMulti, Flag::AllowBusy],
+    ..local("shutdown", -1, |local, args, _| {
+        for word in args.iter().skip(1) {
+            match word.to_ascii_lowercase().as_slice() {
+                b"save" | b"nosave" | b"now" | b"force" => {}
+                b"abort" if args.len() == 2 => return Err(Refusal::new("ERR No shutdown in progress.")),
+                _ => return Err(Refusal::SYNTAX),
+            }
+        }
+        local.actions.push(Action::Shutdown);
+        local.session.is_closing = true;
+        Ok(())
+    })
+};
+
+// ---- slow commands ------------------------------------------------------------------------------------------------
+
+pub(super) const SLOWLOG: ControlCommand = ControlCommand {
+    since: "2.2.12",
+    summary: "Commands on the log of slow commands.",
+    subcommands: &[
+        ControlCommand {
+            summary: "Answers the latest slow commands.",
+            syntax: "[count]",
+            flags: &[Flag::Admin, Flag::Loading, Flag::Stale],
+            ..node("get", -2, slowlog_question, slowlog_get)
+        },
+        ControlCommand {
+            summary: "Answers how many slow commands are remembered.",
+            flags: &[Flag::Admin, Flag::Loading, Flag::Stale],
+            ..node(
+                "len",
+                2,
+                |_, _| Ok(Question::Slowlog),
+                |local, _, answers, writer| {
+                    writer.count(slow_entries(local, answers).len());
+                    Ok(())
+                },
+            )
+        },
+        ControlCommand {
+            summary: "Forgets all slow commands.",
+            flags: &[Flag::Admin, Flag::Loading, Flag::Stale],
+            ..node("reset", 2, |_, _| Ok(Question::ResetSlowlog), super::join_done)
+        },
+        ControlCommand {
+            summary: "Lists the subcommands.",
+            flags: &[Flag::Loading, Flag::Stale],
+            ..local("help", 2, |_, _, writer| {
+                super::write_help(writer, "SLOWLOG", SLOWLOG.subcommands);
+                Ok(())
+            })
+        },
+    ],
+    ..container("slowlog")
+};
+
+fn slowlog_question(_: &mut Local<'_>, args: Args<'_>) -> Result<Question, Refusal> {
+    if args.len() > 3 {
+        return Err(Refusal::wrong_arity("slowlog|get"));
+    }
+    if let Some(count) = args.get(2)
+        && number(count).is_none_or(|count| count < -1)
+    {
+        return Err(Refusal::new("ERR count should be greater than or equal to -1"));
+    }
+    Ok(Question::Slowlog)
+}
+
+/// The entries of all cores, the latest first, as many as are kept.
+fn slow_entries(local: &Local<'_>, answers: Vec<Answer>) -> Vec<crate::statistics::SlowEntry> {
+    let mut entries: Vec<_> = answers
+        .into_iter()
+        .flat_map(|answer| match answer {
+            Answer::Slowlog(entries) => entries,
+            other => unreachable!("a core told {other:?} for its slow commands"),
+        })
+        .collect();
+    // Numbers are unique on a core only; the clock orders cores.
+    entries.sort_by_key(|entry| std::cmp::Reverse((entry.unix_seconds, entry.number)));
+    entries.truncate(local.core.settings.slow_count_max);
+    entries
+}
+
+fn slowlog_get(local: &mut Local<'_>, args: Args<'_>, answers: Vec<Answer>, writer: &mut Writer) -> Outcome {
+    let mut entries = slow_entries(local, answers);
+    let count = args.get(2).and_then(number).unwrap_or(10);
+    if count >= 0 {
+        entries.truncate(count as usize);
+    }
+    writer.array(entries.len());
+    for entry in entries {
+        writer.array(6);
+        writer.integer(entry.number as i64);
+        writer.integer(entry.unix_seconds);
+        writer.integer(entry.took_us as i64);
+        writer.array(entry.words.len());
+        for word in &entry.words {
+            writer.bulk(word);
+        }
+        writer.bulk(entry.address.as_bytes());
+        writer.bulk(&entry.name);
+    }
+    Ok(())
+}
+
+pub(super) const LATENCY: ControlCommand = ControlCommand {
+    since: "2.8.13",
+    summary: "Commands on latencies.",
+    subcommands: &[
+        ControlCommand {
+            summary: "Tells what the longest delays were due to.",
+            flags: &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale],
+            ..local("doctor", 2, |local, _, writer| {
+                let journal = &local.core.report.journal;
+                let text = format!(
+                    "The log has been synced {} times, in {} microseconds on average and {} at most, the last time in {}.\n\
+                     Commands that took longer than {} microseconds are in SLOWLOG.\n",
+                    journal.sync_count,
+                    journal.sync_mean_us,
+                    journal.sync_max_us,
+                    journal.sync_last_us,
+                    local.core.settings.slow_us,
+                );
+                writer.verbatim("txt", text.as_bytes());
+                Ok(())
+            })
+        },
+        ControlCommand {
+            summary: "Lists the subcommands.",
+            flags: &[Flag::Loading, Flag::Stale],
+            ..local("help", 2, |_, _, writer| {
+                super::write_help(writer, "LATENCY", LATENCY.subcommands);
+                Ok(())
+            })
+        },
+    ],
+    ..container("latency")
+};
+
+pub(super) const MEMORY: ControlCommand = ControlCommand {
+    since: "4.0.0",
+    summary: "Commands on memory.",
+    subcommands: &[
+        ControlCommand {
+            summary: "Tells how much memory is used for what.",
+            ..node("stats", 2, |_, _| Ok(Question::Figures), memory_stats)
+        },
+        ControlCommand {
+            summary: "Lists the subcommands.",
+            flags: &[Flag::Loading, Flag::Stale],
+            ..local("help", 2, |_, _, writer| {
+                super::write_help(writer, "MEMORY", MEMORY.subcommands);
+                Ok(())
+            })
+        },
+    ],
+    ..container("memory")
+};
+
+fn memory_stats(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mut Writer) -> Outcome {
+    let figures = figures_of(answers);
+    let report = &local.core.report;
+    let keys: u64 = figures.iter().flat_map(|figures| &figures.databases).map(|(keys, ..)| keys).sum();
+    let dataset: u64 = figures.iter().map(|figures| figures.keyspace_bytes).sum();
+    writer.map(5);
+    for (name, value) in [
+        ("total.allocated", report.used_memory_bytes),
+        ("dataset.bytes", dataset),
+        ("keys.count", keys),
+        ("keys.bytes-per-key", dataset.checked_div(keys).unwrap_or(0)),
+        ("allocator.resident", report.allocator_resident_bytes),
+    ] {
+        writer.bulk(name.as_bytes());
+        writer.integer(value as i64);
+    }
+    Ok(())
+}
+
+// ---- what a single node says of replication ---------------------------------------------------------------------------
+
+pub(super) const ROLE: ControlCommand = ControlCommand {
+    since: "2.8.12",
+    summary: "Answers the node's role.",
+    flags: &[Flag::Noscript, Flag::Loading, Flag::Stale, Flag::Fast],
+    categories: &["@admin", "@dangerous"],
+    ..local("role", 1, |_, _, writer| {
+        writer.array(3);
+        writer.bulk(b"master");
+        writer.integer(0);
+        writer.array(0);
+        Ok(())
+    })
+};
+
+pub(super) const REPLICAOF: ControlCommand = ControlCommand {
+    since: "5.0.0",
+    summary: "Makes the node a primary, which it is; following another node is refused.",
+    syntax: "host port",
+    flags: &[Flag::Admin, Flag::Noscript, Flag::Stale, Flag::NoAsyncLoading],
+    ..local("replicaof", 3, replicaof)
+};
+
+pub(super) const SLAVEOF: ControlCommand = ControlCommand {
+    summary: "The old name of REPLICAOF.",
+    syntax: "host port",
+    flags: &[Flag::Admin, Flag::Noscript, Flag::Stale, Flag::NoAsyncLoading],
+    ..local("slaveof", 3, replicaof)
+};
+
+fn replicaof(_: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome {
+    if args.at(1).eq_ignore_ascii_case(b"no") && args.at(2).eq_ignore_ascii_case(b"one") {
+        writer.ok();
+        return Ok(());
+    }
+    Err(Refusal::new("ERR Following another server is not supported by this version of Holdfast"))
+}
+
+pub(super) const WAIT: ControlCommand = ControlCommand {
+    since: "3.0.0",
+    group: Group::Generic,
+    summary: "Answers how many replicas have this connection's writes: a single node has none.",
+    syntax: "numreplicas timeout",
+    flags: &[Flag::Noscript],
+    tips: &["request_policy:all_shards", "response_policy:agg_min"],
+    ..local("wait", 3, |_, args, writer| {
+        number(args.at(1)).ok_or(Refusal::NOT_AN_INTEGER)?;
+        timeout(args.at(2))?;
+        // Redis would wait for the time-out first; replicas that do not exist will not come meanwhile.
+        writer.integer(0);
+        Ok(())
+    })
+};
+
+pub(super) const WAITAOF: ControlCommand = ControlCommand {
+    since: "7.2.0",
+    group: Group::Generic,
+    summary: "Answers whether this connection's writes are on disk here, and on how many replicas.",
+    syntax: "numlocal numreplicas timeout",
+    flags: &[Flag::Noscript],
+    tips: &["request_policy:all_shards", "response_policy:agg_min"],
+    ..local("waitaof", 4, |local, args, writer| {
+        let local_count = number(args.at(1)).ok_or(Refusal::NOT_AN_INTEGER)?;
+        if !(0..=1).contains(&local_count) {
+            return Err(Refusal::new("ERR value is out of range, must be between 0 and 1"));
+        }
+        number(args.at(2)).ok_or(Refusal::NOT_AN_INTEGER)?;
+        timeout(args.at(3))?;
+        // Every write of this connection has been answered, and with `always` that means: it is on disk.
+        let is_synced = local.core.settings.append_fsync == crate::settings::AppendFsync::Always;
+        writer.array(2);
+        writer.integer(i64::from(is_synced));
+        writer.integer(0);
+        Ok(())
+    })
+};
+
+fn timeout(word: &[u8]) -> Outcome {
+    match number(word) {
+        None => Err(Refusal::new("ERR timeout is not an integer or out of range")),
+        Some(..=-1) => Err(Refusal::new("ERR timeout is negative")),
+        Some(_) => Ok(()),
+    }
+}
+
+// ---- the rest -----------------------------------------------------------------------------------------------------
+
+pub(super) const LOLWUT: ControlCommand = ControlCommand {
+    since: "5.0.0",
+    summary: "Answers the version.",
+    syntax: "[VERSION version]",
+    flags: &[Flag::Readonly, Flag::Fast],
+    ..local("lolwut", -1, |_, _, writer| {
+        let text = format!("Holdfast ver. {}\n", env!("CARGO_PKG_VERSION"));
+        writer.verbatim("txt", text.as_bytes());
+        Ok(())
+    })
+};
+
+pub(super) const FUNCTION: ControlCommand = ControlCommand {
+    since: "7.0.0",
+    group: Group::Scripting,
+    summary: "Commands on function libraries, of which there are none yet.",
+    subcommands: &[
+        ControlCommand {
+            summary: "Forgets all libraries: there are none.",
+            syntax: "[ASYNC | SYNC]",
+            flags: &[Flag::Write, Flag::Noscript],
+            ..local("flush", -2, |_, _, writer| {
+                writer.ok();
+                Ok(())
+            })
+        },
+        ControlCommand {
+            summary: "Lists all libraries: there are none.",
+            flags: &[Flag::Noscript],
+            ..local("list", -2, |_, _, writer| {
+                writer.array(0);
+                Ok(())
+            })
+        },
+    ],
+    ..container("function")
+};
+
+pub(super) const SCRIPT: ControlCommand = ControlCommand {
+    since: "2.6.0",
+    group: Group::Scripting,
+    summary: "Commands on cached scripts, of which there are none yet.",
+    subcommands: &[
+        ControlCommand {
+            summary: "Forgets all scripts: there are none.",
+            syntax: "[ASYNC | SYNC]",
+            flags: &[Flag::Noscript],
+            ..local("flush", -2, |_, _, writer| {
+                writer.ok();
+                Ok(())
+            })
+        },
+        ControlCommand {
+            summary: "Answers which scripts are cached: none.",
+            syntax: "sha1 [sha1 ...]",
+            flags: &[Flag::Noscript],
+            ..local("exists", -3, |_, args, writer| {
+                writer.array(args.len() - 2);
+                for _ in 2..args.len() {
+                    writer.integer(0);
+                }
+                Ok(())
+            })
+        },
+    ],
+    ..container("script")
+};
+
+pub(super) const ACL: ControlCommand = ControlCommand {
+    since: "6.0.0",
+    summary: "Commands on users: there is one, named default.",
+    subcommands: &[
+        ControlCommand {
+            summary: "Answers the user's name.",
+            flags: &[Flag::Noscript, Flag::Loading, Flag::Stale],
+            ..local("whoami", 2, |_, _, writer| {
+                writer.bulk(b"default");
+                Ok(())
+            })
+        },
+        ControlCommand {
+            summary: "Lists the names of all users.",
+            flags: &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale],
+            ..local("users", 2, |_, _, writer| {
+                writer.array(1);
+                writer.bulk(b"default");
+                Ok(())
+            })
+        },
+    ],
+    ..container("acl")
+};
+
+pub(super) const READONLY: ControlCommand = ControlCommand {
+    since: "3.0.0",
+    group: Group::Cluster,
+    summary: "Says that reads may come from a follower; a single node has none.",
+    flags: &[Flag::Loading, Flag::Stale, Flag::Fast],
+    ..local("readonly", 1, |_, _, _| Err(Refusal::new("ERR This instance has cluster support disabled")))
+};
+
+pub(super) const READWRITE: ControlCommand = ControlCommand {
+    since: "3.0.0",
+    group: Group::Cluster,
+    summary: "Says that reads must come from a leader, as they do.",
+    flags: &[Flag::Loading, Flag::Stale, Flag::Fast],
+    ..local("readwrite", 1, |_, _, _| Err(Refusal::new("ERR This instance has cluster support disabled")))
+};
