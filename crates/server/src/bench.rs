@@ -1,0 +1,527 @@
+//! `holdfast bench`: load for any server that speaks the Redis protocol, and what came of it.
+
+mod keys;
+pub mod page;
+pub mod record;
+mod report;
+mod requests;
+mod worker;
+
+use std::io::{IsTerminal, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::{Pid, SysconfVar, sysconf};
+use resp::{Frame, FrameDecoder};
+
+pub use keys::Distribution;
+use keys::KeyChooser;
+use record::{Interval, Latencies, Outcome, Second};
+pub use requests::Workload;
+use requests::{KEYS_MAX, Requests};
+use worker::{Orders, Report, Supply};
+
+/// Longest wait for a server's first words.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes on their way at once while keys are loaded, per connection.
+const FILL_BYTES: usize = 256 * 1024;
+/// Connections that load keys, per server.
+const FILL_CLIENTS: usize = 8;
+
+/// Drives servers with load and reports throughput, latency and errors.
+///
+/// Works against Holdfast, Redis and Valkey alike. Latency is from the moment a request is sent, or, at a fixed rate, from
+/// the moment it should have been sent: time spent waiting behind a stalled server counts.
+#[derive(clap::Args, Clone, Debug)]
+pub struct BenchArguments {
+    /// Servers, as HOST:PORT, several with commas between them
+    #[arg(value_name = "HOST:PORT", value_delimiter = ',', default_value = "127.0.0.1:6379")]
+    pub hosts: Vec<String>,
+    /// Connections to each server
+    #[arg(long, short, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub clients: u64,
+    /// Seconds to measure
+    #[arg(long, short, default_value_t = 10.0)]
+    pub seconds: f64,
+    /// What each client does
+    #[arg(long, short, value_enum, default_value_t = Workload::GetSet)]
+    pub workload: Workload,
+    /// Operations that each client sends together before it waits for the replies
+    #[arg(long, short = 'P', default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub pipeline: u64,
+    /// Bytes of a value
+    #[arg(long, short = 'd', default_value_t = 128, value_parser = clap::value_parser!(u64).range(0..=512 << 20))]
+    pub value_bytes: u64,
+    /// Different keys
+    #[arg(long, short, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..KEYS_MAX))]
+    pub keys: u64,
+    /// How keys are chosen
+    #[arg(long, value_enum, default_value_t = Distribution::Uniform)]
+    pub distribution: Distribution,
+    /// Share of GETs in the workload mixed
+    #[arg(long, default_value_t = 0.75)]
+    pub read_ratio: f64,
+    /// Operations per second in all, begun on time whatever the server does; without it, clients wait for replies
+    #[arg(long, short)]
+    pub rate: Option<f64>,
+    /// Seconds of load before measuring
+    #[arg(long, default_value_t = 1.0)]
+    pub warmup: f64,
+    /// Threads that play the clients [default: half of the processors]
+    #[arg(long, short)]
+    pub threads: Option<usize>,
+    /// User to authenticate as
+    #[arg(long)]
+    pub user: Option<String>,
+    /// Password to authenticate with
+    #[arg(long, short = 'a', env = "HOLDFAST_PASSWORD", hide_env_values = true)]
+    pub password: Option<String>,
+    /// Database to select
+    #[arg(long, default_value_t = 0)]
+    pub database: u32,
+    /// Do not load the keys first, though the workload reads them
+    #[arg(long)]
+    pub no_load: bool,
+    /// Seed of all choices
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Process whose CPU use is reported beside the load, as a server on this machine
+    #[arg(long, value_name = "PID")]
+    pub server_pid: Option<u32>,
+    /// Write the figures as JSON to a file, or to the standard output with -
+    #[arg(long, value_name = "FILE|-")]
+    pub json: Option<PathBuf>,
+    /// Write charts of throughput and latency as one HTML page
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Show no progress
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// Processor that the load runs on.
+    #[arg(skip)]
+    pub processor: Option<usize>,
+}
+
+impl BenchArguments {
+    /// The defaults, for a server at `host`.
+    pub fn for_host(host: String) -> Self {
+        Self {
+            hosts: vec![host],
+            clients: 50,
+            seconds: 10.0,
+            workload: Workload::GetSet,
+            pipeline: 1,
+            value_bytes: 128,
+            keys: 100_000,
+            distribution: Distribution::Uniform,
+            read_ratio: 0.75,
+            rate: None,
+            warmup: 1.0,
+            threads: None,
+            user: None,
+            password: None,
+            database: 0,
+            no_load: false,
+            seed: 1,
+            server_pid: None,
+            json: None,
+            html: None,
+            quiet: true,
+            processor: None,
+        }
+    }
+
+    fn validate(&self) -> Result<()> {
+        ensure!(self.seconds.is_finite() && self.seconds >= 0.1, "--seconds must be at least 0.1");
+        ensure!(self.warmup.is_finite() && self.warmup >= 0.0, "--warmup must not be negative");
+        ensure!((0.0..=1.0).contains(&self.read_ratio), "--read-ratio must be between 0 and 1");
+        ensure!(self.threads != Some(0), "--threads must be at least 1");
+        ensure!(self.rate.is_none_or(|rate| rate.is_finite() && rate > 0.0), "--rate must be above 0");
+        ensure!(
+            self.workload != Workload::Trans || self.pipeline == 1,
+            "trans makes five round trips for each transaction: use --workload trans_at_once with --pipeline"
+        );
+        Ok(())
+    }
+}
+
+/// Runs the benchmark and prints its report.
+pub fn run(arguments: BenchArguments) -> Result<()> {
+    let outcome = measure(&arguments)?;
+    let json_alone = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
+    if json_alone {
+        println!("{:#}", report::json(&arguments, &outcome));
+    } else {
+        print!("{}", report::text(&arguments, &outcome));
+    }
+    if let Some(path) = arguments.json.as_ref().filter(|_| !json_alone) {
+        let text = format!("{:#}\n", report::json(&arguments, &outcome));
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if let Some(path) = &arguments.html {
+        let html = report::html(&arguments, &outcome);
+        std::fs::write(path, html).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Runs the benchmark: checks the servers, loads the keys, warms up, measures.
+pub fn measure(arguments: &BenchArguments) -> Result<Outcome> {
+    arguments.validate()?;
+    let mut progress = Progress::new(arguments.quiet);
+    let greeting = Greeting::new(arguments);
+    let mut addresses = Vec::new();
+    for host in &arguments.hosts {
+        let address = resolve(host)?;
+        greeting.try_on(address).with_context(|| format!("cannot use the server at {host}"))?;
+        addresses.push(address);
+    }
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let connections = arguments.clients as usize * addresses.len();
+    let threads = arguments.threads.unwrap_or((processors / 2).max(1)).min(connections);
+    let requests = Arc::new(Requests::new(arguments.value_bytes as usize));
+    let crew = Crew { arguments, greeting, addresses, requests, threads };
+    if arguments.workload.reads() && !arguments.no_load {
+        crew.load_keys(&mut progress)?;
+    }
+    crew.measure(&mut progress)
+}
+
+struct Greeting {
+    bytes: Vec<u8>,
+    replies: usize,
+}
+
+impl Greeting {
+    fn new(arguments: &BenchArguments) -> Self {
+        let mut greeting = Self { bytes: Vec::new(), replies: 0 };
+        match (&arguments.user, &arguments.password) {
+            (Some(user), password) => greeting.say(&["AUTH", user, password.as_deref().unwrap_or_default()]),
+            (None, Some(password)) => greeting.say(&["AUTH", password]),
+            (None, None) => {}
+        }
+        if arguments.database != 0 {
+            greeting.say(&["SELECT", &arguments.database.to_string()]);
+        }
+        greeting
+    }
+
+    fn say(&mut self, words: &[&str]) {
+        resp::encode_request(&mut self.bytes, words);
+        self.replies += 1;
+    }
+
+    /// Greets a server and asks for a PONG, so that what is wrong is told before the load begins.
+    fn try_on(&self, address: SocketAddr) -> Result<()> {
+        let mut stream = TcpStream::connect_timeout(&address, GREETING_TIMEOUT)?;
+        stream.set_read_timeout(Some(GREETING_TIMEOUT))?;
+        let mut bytes = self.bytes.clone();
+        resp::encode_request(&mut bytes, &["PING"]);
+        stream.write_all(&bytes)?;
+        let mut decoder = FrameDecoder::new();
+        let mut chunk = [0; 4096];
+        let mut replies = 0;
+        while replies <= self.replies {
+            match decoder.next_frame()? {
+                Some(Frame::Error(text)) => bail!("{}", String::from_utf8_lossy(&text)),
+                Some(_) => replies += 1,
+                None => {
+                    let len = stream.read(&mut chunk).context("no answer to PING")?;
+                    ensure!(len > 0, "the server closed the connection");
+                    decoder.extend(&chunk[..len]);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn resolve(host: &str) -> Result<SocketAddr> {
+    let with_port = if host.contains(':') { host.to_owned() } else { format!("{host}:6379") };
+    let mut addresses = with_port.to_socket_addrs().with_context(|| format!("cannot resolve {host}"))?;
+    addresses.next().with_context(|| format!("{host} has no address"))
+}
+
+/// Those who play the clients.
+struct Crew<'a> {
+    arguments: &'a BenchArguments,
+    greeting: Greeting,
+    addresses: Vec<SocketAddr>,
+    requests: Arc<Requests>,
+    threads: usize,
+}
+
+impl Crew<'_> {
+    /// Orders for the thread `share`, which plays every `threads`-th of `clients` on each server.
+    fn orders(&self, share: usize, clients: usize, epoch: Instant, supply: Supply, reports: Reports) -> Orders {
+        let arguments = self.arguments;
+        let connections = clients * self.addresses.len();
+        Orders {
+            epoch,
+            addresses: self.addresses.clone(),
+            connections: (share..connections).step_by(self.threads).map(|index| index % self.addresses.len()).collect(),
+            greeting: self.greeting.bytes.clone(),
+            greeting_replies: self.greeting.replies,
+            workload: arguments.workload,
+            read_ratio: arguments.read_ratio,
+            pipeline: arguments.pipeline as usize,
+            requests: Arc::clone(&self.requests),
+            keys: KeyChooser::new(
+                arguments.distribution,
+                arguments.keys,
+                arguments.seed,
+                share as u64,
+                self.threads as u64,
+            ),
+            supply,
+            measured_from_ns: u64::MAX,
+            end_ns: u64::MAX,
+            reports,
+        }
+    }
+
+    fn start(&self, orders: Orders) -> Result<std::thread::JoinHandle<std::io::Result<()>>> {
+        let processor = self.arguments.processor;
+        let thread = std::thread::Builder::new().name("clients".to_owned()).spawn(move || {
+            if let Some(processor) = processor {
+                pin_this_thread(&[processor])?;
+            }
+            worker::run(orders)
+        })?;
+        Ok(thread)
+    }
+
+    fn load_keys(&self, progress: &mut Progress) -> Result<()> {
+        let epoch = Instant::now();
+        let (reports, mail) = channel();
+        let done = Arc::new(AtomicU64::new(0));
+        let keys = self.arguments.keys;
+        let wanted = keys * self.addresses.len() as u64;
+        let clients = FILL_CLIENTS.max(self.threads).min(self.arguments.clients as usize).max(self.threads);
+        let mut threads = Vec::new();
+        for share in 0..self.threads {
+            let supply = Supply::Fill {
+                next: vec![share as u64; self.addresses.len()],
+                step: self.threads as u64,
+                bound: keys,
+                done: Arc::clone(&done),
+            };
+            let mut orders = self.orders(share, clients, epoch, supply, reports.clone());
+            // Every thread fills its share of the keys at every server, so it needs a connection to each.
+            orders.connections = (0..clients.div_ceil(self.threads) * self.addresses.len())
+                .map(|index| index % self.addresses.len())
+                .collect();
+            orders.pipeline = (FILL_BYTES / (self.arguments.value_bytes as usize + 64)).clamp(1, 256);
+            threads.push(self.start(orders)?);
+        }
+        drop(reports);
+        let mut error = None;
+        loop {
+            match mail.recv_timeout(Duration::from_millis(100)) {
+                Ok(Report::Error(text)) => {
+                    // The threads end with the process: nothing can be measured without the keys.
+                    bail!("cannot load the keys: {text}");
+                }
+                Ok(Report::Interval(..) | Report::End { .. }) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    let done = done.load(Ordering::Relaxed);
+                    let percent = done as f64 * 100.0 / wanted as f64;
+                    progress.show(&format!("loading keys: {percent:.0} % of {}", report::grouped(wanted as f64, 0)));
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        for thread in threads {
+            if let Err(failure) = thread.join().expect("a thread that plays clients does not panic") {
+                error.get_or_insert(failure);
+            }
+        }
+        if let Some(error) = error {
+            return Err(error).context("cannot load the keys");
+        }
+        Ok(())
+    }
+
+    fn measure(&self, progress: &mut Progress) -> Result<Outcome> {
+        let arguments = self.arguments;
+        let epoch = Instant::now();
+        let nanoseconds = |seconds: f64| (seconds * 1e9) as u64;
+        let measured_from_ns = nanoseconds(arguments.warmup);
+        let end_ns = measured_from_ns + nanoseconds(arguments.seconds);
+        let (reports, mail) = channel();
+        let mut threads = Vec::new();
+        for share in 0..self.threads {
+            let supply = match arguments.rate {
+                None => Supply::Closed,
+                // Threads take turns, so that all together begin evenly.
+                Some(rate) => Supply::Rate {
+                    first_ns: (share as f64 / rate * 1e9) as u64,
+                    period_ns: self.threads as f64 / rate * 1e9,
+                    begun: 0,
+                },
+            };
+            let mut orders = self.orders(share, arguments.clients as usize, epoch, supply, reports.clone());
+            orders.measured_from_ns = measured_from_ns;
+            orders.end_ns = end_ns;
+            threads.push(self.start(orders)?);
+        }
+        drop(reports);
+
+        if arguments.warmup >= 0.5 {
+            progress.show("warming up");
+        }
+        std::thread::sleep(Duration::from_nanos(measured_from_ns).saturating_sub(epoch.elapsed()));
+        let cpu_now = || (cpu_seconds(std::process::id()), arguments.server_pid.and_then(cpu_seconds));
+        let cpu_before = cpu_now();
+        let mut cpu_after = None;
+        let mut seconds = Seconds::new(self.threads, arguments.seconds);
+        let mut unsent = 0;
+        let mut error_texts: Vec<String> = Vec::new();
+        loop {
+            let left = Duration::from_nanos(end_ns).saturating_sub(epoch.elapsed());
+            if left.is_zero() && cpu_after.is_none() {
+                cpu_after = Some(cpu_now());
+            }
+            match mail.recv_timeout(left.max(Duration::from_millis(1))) {
+                Ok(Report::Interval(second, interval)) => {
+                    if let Some(row) = seconds.add(second, &interval) {
+                        progress.show(&report::progress_line(second + 1, arguments, &row));
+                    }
+                }
+                Ok(Report::Error(text)) => {
+                    if error_texts.len() < 5 && !error_texts.contains(&text) {
+                        error_texts.push(text);
+                    }
+                }
+                Ok(Report::End { unsent: more }) => unsent += more,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        progress.clear();
+        for thread in threads {
+            thread.join().expect("a thread that plays clients does not panic").context("a client thread failed")?;
+        }
+        let cpu_after = cpu_after.unwrap_or_else(cpu_now);
+        let spent = |before: Option<f64>, after: Option<f64>| Some(after? - before?);
+        Ok(Outcome {
+            elapsed_seconds: arguments.seconds,
+            total: seconds.total,
+            seconds: seconds.rows,
+            unsent,
+            error_texts,
+            client_cpu_seconds: spent(cpu_before.0, cpu_after.0).unwrap_or(0.0),
+            server_cpu_seconds: spent(cpu_before.1, cpu_after.1),
+        })
+    }
+}
+
+type Reports = std::sync::mpsc::Sender<Report>;
+
+/// Puts the threads' seconds together.
+struct Seconds {
+    threads: usize,
+    length_seconds: f64,
+    total: Interval,
+    rows: Vec<Second>,
+    /// Seconds that some thread has reported and some thread has not.
+    partial: std::collections::BTreeMap<usize, (usize, Interval)>,
+}
+
+impl Seconds {
+    fn new(threads: usize, length_seconds: f64) -> Self {
+        Self { threads, length_seconds, total: Interval::new(), rows: Vec::new(), partial: Default::default() }
+    }
+
+    /// Adds a thread's second; the row, if that was the last thread.
+    fn add(&mut self, second: usize, interval: &Interval) -> Option<Second> {
+        self.total.merge(interval);
+        let (reported, sum) = self.partial.entry(second).or_insert_with(|| (0, Interval::new()));
+        *reported += 1;
+        sum.merge(interval);
+        if *reported < self.threads {
+            return None;
+        }
+        let (_, sum) = self.partial.remove(&second)?;
+        let all: Latencies = sum.all();
+        let length = (self.length_seconds - second as f64).clamp(1e-3, 1.0);
+        let row = Second {
+            operations_per_second: sum.counts.operations as f64 / length,
+            p50_ms: all.percentile_ms(50.0),
+            p99_ms: all.percentile_ms(99.0),
+            p999_ms: all.percentile_ms(99.9),
+            max_ms: all.max_ms(),
+            errors: sum.counts.errors,
+            aborts: sum.counts.aborts,
+        };
+        if self.rows.len() <= second {
+            self.rows.resize(second + 1, Second::default());
+        }
+        self.rows[second] = row;
+        Some(row)
+    }
+}
+
+/// One line on a terminal that keeps changing; nothing where the output is no terminal.
+pub struct Progress {
+    shown: bool,
+    wanted: bool,
+}
+
+impl Progress {
+    /// Shows nothing if `quiet`, or if nobody could see it.
+    pub fn new(quiet: bool) -> Self {
+        Self { shown: false, wanted: !quiet && std::io::stderr().is_terminal() }
+    }
+
+    /// Replaces the line.
+    pub fn show(&mut self, line: &str) {
+        if self.wanted {
+            eprint!("\r\x1b[2K{line}");
+            self.shown = true;
+        }
+    }
+
+    /// Takes the line away.
+    pub fn clear(&mut self) {
+        if std::mem::take(&mut self.shown) {
+            eprint!("\r\x1b[2K");
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// True if a server there answers PING with anything but an error: it may be up and still loading.
+pub fn answers(address: SocketAddr) -> bool {
+    Greeting { bytes: Vec::new(), replies: 0 }.try_on(address).is_ok()
+}
+
+/// CPU time of a process since its start, user and system, of all its threads; none if there is no such process.
+pub fn cpu_seconds(pid: u32) -> Option<f64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in parentheses, may hold anything; the fields behind it are numbers (proc(5)).
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks: u64 = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
+    let ticks_per_second = sysconf(SysconfVar::CLK_TCK).ok()??;
+    Some(ticks as f64 / ticks_per_second as f64)
+}
+
+/// Keeps the calling thread, and all that it starts later, on some of the processors.
+pub fn pin_this_thread(processors: &[usize]) -> std::io::Result<()> {
+    let mut set = CpuSet::new();
+    for &processor in processors {
+        set.set(processor)?;
+    }
+    Ok(sched_setaffinity(Pid::from_raw(0), &set)?)
+}

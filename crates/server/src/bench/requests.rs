@@ -1,0 +1,162 @@
+//! What is asked of the server, as bytes that are made once and copied with another key each time.
+
+use clap::ValueEnum;
+
+/// What each client does, over and over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum Workload {
+    /// GET of a key, then SET of it.
+    GetSet,
+    /// WATCH, GET, MULTI, SET, EXEC of one key: five round trips, counted as one transaction.
+    Trans,
+    /// The same five requests sent together: one round trip.
+    TransAtOnce,
+    /// SET.
+    Set,
+    /// GET.
+    Get,
+    /// GET or SET, by --read-ratio.
+    Mixed,
+    /// INCR of a counter.
+    Incr,
+    /// PING.
+    Ping,
+}
+
+impl Workload {
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::GetSet => "get_set",
+            Self::Trans => "trans",
+            Self::TransAtOnce => "trans_at_once",
+            Self::Set => "set",
+            Self::Get => "get",
+            Self::Mixed => "mixed",
+            Self::Incr => "incr",
+            Self::Ping => "ping",
+        }
+    }
+
+    /// True if it asks for values that must be there first.
+    pub fn reads(self) -> bool {
+        matches!(self, Self::GetSet | Self::Trans | Self::TransAtOnce | Self::Get | Self::Mixed)
+    }
+
+    /// True if an operation is a transaction of several requests.
+    pub fn is_transactional(self) -> bool {
+        matches!(self, Self::Trans | Self::TransAtOnce)
+    }
+}
+
+/// One request that a client can send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    Get,
+    Set,
+    Incr,
+    Ping,
+    Watch,
+    Multi,
+    Exec,
+}
+
+/// The requests of a transaction, in their order.
+pub const TRANSACTION: [Request; 5] = [Request::Watch, Request::Get, Request::Multi, Request::Set, Request::Exec];
+
+/// Digits of a key's number; keys are `key:000000000001`.
+const KEY_DIGITS: usize = 12;
+
+/// Most keys that have a name.
+pub const KEYS_MAX: u64 = 10u64.pow(KEY_DIGITS as u32);
+
+/// All requests, ready to copy.
+pub struct Requests {
+    get: Template,
+    set: Template,
+    incr: Template,
+    ping: Template,
+    watch: Template,
+    multi: Template,
+    exec: Template,
+}
+
+struct Template {
+    bytes: Vec<u8>,
+    /// Where the key's digits begin, if there is a key.
+    digits: Option<usize>,
+}
+
+impl Requests {
+    /// Requests with values of `value_bytes`.
+    pub fn new(value_bytes: usize) -> Self {
+        let value: Vec<u8> = (0..value_bytes).map(|index| b'a' + (index * 7 % 26) as u8).collect();
+        let zero = "0".repeat(KEY_DIGITS);
+        let key = format!("key:{zero}");
+        let counter = format!("counter:{zero}");
+        Self {
+            get: Template::new(&[b"GET", key.as_bytes()]),
+            set: Template::new(&[b"SET", key.as_bytes(), &value]),
+            incr: Template::new(&[b"INCR", counter.as_bytes()]),
+            ping: Template::new(&[b"PING"]),
+            watch: Template::new(&[b"WATCH", key.as_bytes()]),
+            multi: Template::new(&[b"MULTI"]),
+            exec: Template::new(&[b"EXEC"]),
+        }
+    }
+
+    /// Appends `request` for the key numbered `key`.
+    #[inline]
+    pub fn append(&self, out: &mut Vec<u8>, request: Request, key: u64) {
+        let template = match request {
+            Request::Get => &self.get,
+            Request::Set => &self.set,
+            Request::Incr => &self.incr,
+            Request::Ping => &self.ping,
+            Request::Watch => &self.watch,
+            Request::Multi => &self.multi,
+            Request::Exec => &self.exec,
+        };
+        let start = out.len();
+        out.extend_from_slice(&template.bytes);
+        if let Some(digits) = template.digits {
+            let mut rest = key;
+            for digit in out[start + digits..start + digits + KEY_DIGITS].iter_mut().rev() {
+                *digit = b'0' + (rest % 10) as u8;
+                rest /= 10;
+            }
+        }
+    }
+}
+
+impl Template {
+    fn new(words: &[&[u8]]) -> Self {
+        let mut bytes = Vec::new();
+        resp::encode_request(&mut bytes, words);
+        let digits = words.get(1).map(|key| {
+            let mut head = Vec::new();
+            resp::encode_request(&mut head, &words[..1]);
+            // "$16\r\n" for the key, then the key's own prefix; the array's count has one digit in either.
+            head.len() + key.len().to_string().len() + 3 + key.len() - KEY_DIGITS
+        });
+        Self { bytes, digits }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_carries_its_key() {
+        let requests = Requests::new(3);
+        let mut out = b"before".to_vec();
+        requests.append(&mut out, Request::Set, 987_654_321);
+        requests.append(&mut out, Request::Incr, 42);
+        requests.append(&mut out, Request::Exec, 7);
+        let expected = "before*3\r\n$3\r\nSET\r\n$16\r\nkey:000987654321\r\n$3\r\naho\r\n\
+            *2\r\n$4\r\nINCR\r\n$20\r\ncounter:000000000042\r\n*1\r\n$4\r\nEXEC\r\n";
+        assert_eq!(String::from_utf8_lossy(&out), expected);
+    }
+}
