@@ -197,17 +197,19 @@ impl Walk {
         let (cut, now) = (self.cut, self.now);
         let wanted = |record: &&Record| record.version() <= cut && record.is_alive(now);
 
-        let small_enough = |record: &Record| record.footprint() < PART_BYTES;
-        let room = end.saturating_sub(out.len());
-        if !self.inside
-            && segment.iter().all(small_enough)
-            && segment.iter().map(Record::footprint).sum::<usize>() <= room.max(IMAGES_BYTES)
-        {
+        // Small enough to be written as a whole? The common case needs no order within the segment.
+        let room = end.saturating_sub(out.len()).max(IMAGES_BYTES);
+        let mut size = 0;
+        let fits = |record: &Record| {
+            size += record.footprint();
+            size <= room && record.footprint() < PART_BYTES
+        };
+        if !self.inside && segment.iter().all(fits) {
             for record in segment.iter().filter(wanted) {
                 self.write(out, rank, record);
                 self.passed += 1;
             }
-            return self.go_behind_segment(slot.segment_end(hash));
+            return self.go_behind_segment(table, slot.segment_end(hash));
         }
 
         let records = segment.iter().filter(wanted).map(|record| (hasher.hash(record.key()), record));
@@ -225,15 +227,18 @@ impl Walk {
             self.passed += 1;
             last = Some(hash);
         }
-        self.go_behind_segment(slot.segment_end(hash));
+        self.go_behind_segment(table, slot.segment_end(hash));
     }
 
-    fn go_behind_segment(&mut self, end: Option<u64>) {
+    fn go_behind_segment(&mut self, table: &Table, end: Option<u64>) {
         self.inside = false;
-        match (end, self.position.slot.checked_add(1)) {
-            (Some(end), _) => self.position.hash = end,
-            (None, Some(slot)) => self.position = Position { slot, hash: 0, ..self.position },
-            (None, None) => self.go_to_table(self.position.rank + 1),
+        match end {
+            Some(end) => self.position.hash = end,
+            None => {
+                // What is passed over holds nothing: what comes there later is newer than the cut.
+                let next = table.next_slot(usize::from(self.position.slot) + 1);
+                self.position = Position { slot: next as u16, hash: 0, ..self.position };
+            }
         }
     }
 

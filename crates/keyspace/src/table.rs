@@ -354,6 +354,18 @@ impl Table {
         self.slots.get(slot)
     }
 
+    /// The first slot from `slot` on that may hold a key; the number of slots if there is none.
+    pub(crate) fn next_slot(&self, slot: usize) -> usize {
+        match self.blocks.get(slot / BLOCK_SLOTS) {
+            Some(block) if block.count > 0 => slot,
+            _ => {
+                let behind = self.blocks.iter().enumerate().skip(slot / BLOCK_SLOTS + 1);
+                let next = behind.into_iter().find(|(_, block)| block.count > 0);
+                next.map_or(self.slot_count, |(index, _)| index * BLOCK_SLOTS)
+            }
+        }
+    }
+
     /// Every record; the order means nothing.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Record> {
         self.slots.iter().flat_map(Slot::segments).flat_map(Segment::iter)
