@@ -525,3 +525,6 @@ pub fn pin_this_thread(processors: &[usize]) -> std::io::Result<()> {
     }
     Ok(sched_setaffinity(Pid::from_raw(0), &set)?)
 }
+
+#[cfg(test)]
+mod tests;

@@ -204,7 +204,7 @@ impl Page {
     pub fn bars(&mut self, title: &str, groups: &[Bars<'_>]) {
         let largest = groups.iter().flat_map(|group| &group.values).map(|(_, value)| *value).fold(0.0, f64::max);
         let rows: usize = groups.iter().map(|group| group.values.len() + 1).sum();
-        let (row, label, room) = (20.0, 250.0, WIDTH - 250.0 - 90.0);
+        let (row, label, room) = (20.0, 300.0, WIDTH - 300.0 - 70.0);
         let _ = writeln!(self.body, "<h2>{}</h2>", escape(title));
         let _ = writeln!(self.body, "<svg viewBox=\"0 0 {WIDTH} {}\" role=\"img\">", rows as f64 * row);
         let mut y = 0.0;

@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::BenchArguments;
 use super::page::{Chart, Page, Series};
 use super::record::{Latencies, Outcome, Second};
+use super::{BenchArguments, Workload};
 
 const PERCENTS: [f64; 7] = [50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99];
 
@@ -56,9 +56,10 @@ pub fn text(arguments: &BenchArguments, outcome: &Outcome) -> String {
     }
     let _ = writeln!(
         out,
-        "\nlatency (ms){:>10}{}",
+        "\nlatency (ms){:>10}{}{:>10}",
         "average",
-        PERCENTS.map(|p| format!("{:>10}", format!("p{p}"))).concat()
+        PERCENTS.map(|p| format!("{:>10}", format!("p{p}"))).concat(),
+        "max"
     );
     let (reads, writes) = (&outcome.total.reads, &outcome.total.writes);
     let mut row = |name: &str, latencies: &Latencies| {
@@ -197,11 +198,18 @@ fn description(arguments: &BenchArguments) -> String {
     let BenchArguments { workload, clients, pipeline, value_bytes, keys, distribution, .. } = arguments;
     let each = if arguments.hosts.len() > 1 { " to each server" } else { "" };
     let distribution = format!("{distribution:?}").to_lowercase();
-    format!(
+    let mut text = format!(
         "{}, {clients} clients{each}, pipeline {pipeline}, {value_bytes}-byte values, {} keys ({distribution})",
         workload.name(),
         grouped(*keys as f64, 0)
-    )
+    );
+    if *workload == Workload::Mixed {
+        let _ = write!(text, ", {:.0} % reads", arguments.read_ratio * 100.0);
+    }
+    if let Some(rate) = arguments.rate {
+        let _ = write!(text, ", {} operations/s", grouped(rate, 0));
+    }
+    text
 }
 
 fn milliseconds(value: f64) -> String {

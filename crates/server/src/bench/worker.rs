@@ -227,10 +227,7 @@ pub fn run(orders: Orders) -> io::Result<()> {
         }
         for event in &events {
             if event.token() == TIMER {
-                armed_ns = 0;
-                if let Some(timer) = &timer {
-                    timer.clear();
-                }
+                armed_ns = 0; // expired; it need not be read, for the next expiry is a new edge
                 continue;
             }
             let index = event.token().0;
@@ -628,9 +625,5 @@ impl Timer {
     fn set(&self, after_ns: u64) -> io::Result<()> {
         let after = TimeSpec::from(Duration::from_nanos(after_ns.max(1))); // zero would disarm it
         Ok(self.0.set(Expiration::OneShot(after), TimerSetTimeFlags::empty())?)
-    }
-
-    fn clear(&self) {
-        let _ = self.0.wait(); // an expiry already read is as good
     }
 }
