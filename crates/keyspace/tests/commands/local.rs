@@ -27,6 +27,11 @@ impl Local {
         }
     }
 
+    /// The version of a key, by which WATCH knows that it has changed; 0 if it is not there.
+    pub fn version(&self, key: &str) -> u64 {
+        self.keyspace.version(0, key.as_bytes(), Moment::at(self.now_ms, 0))
+    }
+
     /// The reply to a command.
     pub fn call<W: AsRef<[u8]>>(&mut self, words: &[W]) -> Frame {
         let mut buffer = Vec::new();

@@ -18,4 +18,5 @@ mod records;
 mod reference;
 mod stories;
 mod syntax;
+mod versions;
 mod words;

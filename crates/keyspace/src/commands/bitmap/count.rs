@@ -140,7 +140,8 @@ fn count(bytes: &[u8], bits: RangeInclusive<u64>) -> usize {
     count_all(whole) - outside(whole[0], first_mask) - outside(whole[whole.len() - 1], last_mask)
 }
 
-/// Number of set bits.
+/// Number of set bits. A plain sum over words: the compiler makes it as wide as the machine's registers, which beats
+/// adders in software.
 fn count_all(bytes: &[u8]) -> usize {
     let (words, rest) = bytes.as_chunks::<8>();
     let words: usize = words.iter().map(|word| u64::from_ne_bytes(*word).count_ones() as usize).sum();
@@ -161,11 +162,17 @@ fn find(bytes: &[u8], bits: RangeInclusive<u64>, wanted: bool) -> Option<u64> {
         return in_byte(first, first_mask & last_mask);
     }
     in_byte(first, first_mask)
-        .or_else(|| {
-            let place = first + 1 + bytes[first + 1..last].iter().position(|&byte| byte != flip)?;
-            in_byte(place, 0xFF)
-        })
+        .or_else(|| in_byte(first + 1 + position_other_than(flip, &bytes[first + 1..last])?, 0xFF))
         .or_else(|| in_byte(last, last_mask))
+}
+
+/// Where the first byte that is not `common` stands.
+fn position_other_than(common: u8, bytes: &[u8]) -> Option<usize> {
+    // A block without an early exit is compared with the widest registers there are.
+    let (blocks, _) = bytes.as_chunks::<128>();
+    let differs = |block: &&[u8; 128]| block.iter().fold(0, |differs, byte| differs | (byte ^ common)) != 0;
+    let skipped = blocks.iter().take_while(|block| !differs(block)).count() * 128;
+    bytes[skipped..].iter().position(|&byte| byte != common).map(|place| skipped + place)
 }
 
 #[cfg(test)]

@@ -1,0 +1,80 @@
+//! A command that changes nothing leaves the version of its key alone, so that it breaks no WATCH and keeps no old image
+//! alive for a checkpoint; a command that changes something does not.
+
+use crate::local::Local;
+use crate::words;
+
+#[test]
+fn only_a_change_makes_a_new_version() {
+    // What is under `k` before; the command; whether it changes `k`.
+    let table = [
+        ("SET k v", "GET k", false),
+        ("SET k v", "SET k v", true),
+        ("SET k v", "SET k w NX", false),
+        ("SET k v", "SET k w NX GET", false),
+        ("SET k v", "SET k w XX", true),
+        ("SET k v", "SET k w EX 0", false),
+        ("SET k v", "SETNX k w", false),
+        ("SET k v", "MSETNX j w k w", false),
+        ("SET k v", "GETSET k v", true),
+        ("SET k v", "GETDEL k", true),
+        ("SET k v", "GETEX k", false),
+        ("SET k v", "GETEX k PERSIST", false),
+        ("SET k v EX 10", "GETEX k PERSIST", true),
+        ("SET k v", "GETEX k EX 10", true),
+        ("SET k v", "GETEX k EXAT 1", true),
+        ("SET k v", "GETEX k EX 0", false),
+        ("SET k v", "INCR k", false),
+        ("SET k 1", "INCRBY k 0", true),
+        ("SET k 1", "INCRBY k x", false),
+        ("SET k 9223372036854775807", "INCR k", false),
+        ("SET k 1", "INCRBYFLOAT k inf", false),
+        ("SET k v", "APPEND k w", true),
+        ("SET k v", "SETRANGE k 0 \"\"", false),
+        ("SET k v", "SETRANGE k 0 w", true),
+        ("SET k v", "SETRANGE k 536870912 w", false),
+        ("SET k v", "SETBIT k 0 0", false),
+        ("SET k v", "SETBIT k 1 1", false),
+        ("SET k v", "SETBIT k 0 1", true),
+        ("SET k v", "SETBIT k 8 0", true),
+        ("SET k 1", "SETBIT k 2 1", false),
+        ("SET k v", "BITFIELD k GET u8 0", false),
+        ("SET k v", "BITFIELD k SET u8 0 118 INCRBY u8 0 256 GET u4 1", false),
+        ("SET k v", "BITFIELD k OVERFLOW FAIL INCRBY u8 0 256", false),
+        ("SET k v", "BITFIELD k GET u8 0 SET u8 0 118 SET u8 0 119", true),
+        ("SET k v", "BITFIELD k SET u8 8 0", true),
+        ("SET k v", "BITOP NOT j k", false),
+        ("SET k v", "BITOP OR k k", true),
+        ("SET k v", "BITOP OR k missing", true),
+    ];
+    for (before, command, changes) in table {
+        let mut local = Local::new();
+        local.call(&words::split(before));
+        let old = local.version("k");
+        assert!(old > 0, "{before} makes the key");
+        local.call(&words::split(command));
+        assert_eq!(local.version("k") != old, changes, "{before}; {command}");
+    }
+}
+
+#[test]
+fn a_command_that_makes_no_key_leaves_none() {
+    for command in [
+        "GET k",
+        "SET k v XX",
+        "SET k v XX GET",
+        "SET k v PXAT 1",
+        "GETDEL k",
+        "GETEX k EX 10",
+        "SETRANGE k 7 \"\"",
+        "BITFIELD k GET u8 0",
+        "BITFIELD k",
+        "BITOP AND k missing missing",
+        "INCRBY k x",
+        "LCS k k",
+    ] {
+        let mut local = Local::new();
+        local.call(&words::split(command));
+        assert_eq!(local.version("k"), 0, "{command}");
+    }
+}
