@@ -1,1 +1,79 @@
-//! See the crate description.
+//! The false world: the same cores as in the real one, under a net that loses, a disk that forgets, clocks that lie and
+//! power that fails, on one thread and in virtual time. A seed decides everything, so that what failed once fails again.
+//!
+//! It knows no thread, no real time and no real file. Suggested order of reading: [`universe`], `hosting`, [`faults`],
+//! [`disk`], [`client`], [`linearizable`].
+
+pub mod client;
+pub mod clock;
+pub mod disk;
+pub mod faults;
+mod hosting;
+pub mod linearizable;
+mod machine;
+mod probes;
+mod reply;
+mod universe;
+
+pub use probes::{EXPECTED, Probes};
+pub use universe::Universe;
+
+pub(crate) const MICROSECOND: u64 = 1_000;
+pub(crate) const MILLISECOND: u64 = 1_000_000;
+pub(crate) const SECOND: u64 = 1_000_000_000;
+
+/// What an acknowledgement means: `appendfsync`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// On disk.
+    #[default]
+    Always,
+    /// On disk within a second.
+    EverySecond,
+    /// In memory.
+    No,
+}
+
+/// A defect put in on purpose, which the checkers must catch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Canary {
+    /// Writes are acknowledged before they are on disk.
+    EarlyAcknowledgement,
+}
+
+/// Which universe to live through.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Decides everything that the rest leaves open.
+    pub seed: u64,
+    /// One, or three.
+    pub nodes: usize,
+    /// What acknowledgements mean.
+    pub durability: Durability,
+    /// A defect, if there is to be one.
+    pub canary: Option<Canary>,
+}
+
+/// What became of a universe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Its seed.
+    pub seed: u64,
+    /// What went wrong, if anything did.
+    pub failure: Option<String>,
+    /// Of everything that happened: equal for two runs of the same plan.
+    pub digest: u64,
+    /// Events lived through.
+    pub step_count: u64,
+    /// Requests that clients got an answer to.
+    pub answered_count: u64,
+    /// Virtual time that passed.
+    pub virtual_ns: u64,
+    /// Rare situations reached.
+    pub probes: Probes,
+}
+
+/// Lives through a universe.
+pub fn run(plan: &Plan) -> Outcome {
+    Universe::new(plan, None).run()
+}

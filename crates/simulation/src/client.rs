@@ -1,0 +1,475 @@
+//! Simulated clients: what they ask, and what they make of the answers.
+
+use std::collections::VecDeque;
+
+use stdx::Prng;
+
+use crate::linearizable::{Operation, Record, Value};
+use crate::reply::{Reply, encode, parse};
+
+/// Registers, each judged by itself.
+pub const REGISTER_COUNT: u64 = 8;
+
+/// Accounts, between which money moves and of which none is ever made or lost.
+pub const ACCOUNT_COUNT: u64 = 6;
+
+/// What is in each account at first.
+pub const OPENING_BALANCE: i64 = 1_000;
+
+/// Name of a register. Some share a slot, most do not.
+pub fn register_name(register: u64) -> String {
+    if register < 2 { format!("{{together}}register:{register}") } else { format!("register:{register}") }
+}
+
+/// Name of an account.
+pub fn account_name(account: u64) -> String {
+    format!("account:{account}")
+}
+
+/// What all clients have done and seen, for the checkers.
+#[derive(Debug, Default)]
+pub struct History {
+    /// Operations on registers, by register.
+    pub registers: Vec<Vec<Record>>,
+    /// Sums of all accounts, as seen at once: (when, sum).
+    pub audits: Vec<(u64, i64)>,
+    /// Operations answered.
+    pub answered_count: u64,
+    /// Transactions over several keys that were carried out.
+    pub transfer_count: u64,
+    /// Refusals that promised that nothing had happened.
+    pub refused_count: u64,
+    /// Operations whose outcome nobody told.
+    pub unknown_count: u64,
+    next_value: i64,
+}
+
+impl History {
+    /// Nothing has happened yet.
+    pub fn new() -> Self {
+        Self { registers: vec![Vec::new(); REGISTER_COUNT as usize], next_value: 1, ..Self::default() }
+    }
+
+    fn begin(&mut self, now: u64, register: u64, operation: Operation) -> Handle {
+        let records = &mut self.registers[register as usize];
+        records.push(Record { called: now, answered: None, operation });
+        Handle { register, place: records.len() - 1 }
+    }
+
+    fn unique_value(&mut self) -> i64 {
+        self.next_value += 1;
+        self.next_value * 1_000
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Handle {
+    register: u64,
+    place: usize,
+}
+
+/// What a client does with its next reply.
+#[derive(Debug)]
+enum Expected {
+    /// MULTI, WATCH, or the opening of an account.
+    Acknowledgement,
+    /// A command inside MULTI.
+    Queued,
+    /// An operation on a register.
+    Operation(Handle),
+    /// EXEC of these operations on registers.
+    Exec(Vec<Handle>),
+    /// EXEC of a transfer.
+    Transfer,
+    /// EXEC or MGET of all balances.
+    Audit { called: u64 },
+    /// GET of a watched register; the next step of the request depends on it.
+    Watched { register: u64 },
+    /// EXEC after WATCH.
+    Exchange(Handle),
+}
+
+/// One simulated client.
+#[derive(Debug)]
+pub struct Client {
+    prng: Prng,
+    /// Its connection, by the universe's number.
+    pub connection: Option<u64>,
+    /// The node it talks to.
+    pub node: usize,
+    input: Vec<u8>,
+    expected: VecDeque<Expected>,
+    /// When it gives up waiting.
+    pub deadline: u64,
+    /// Longest pause between requests.
+    pub think_max: u64,
+    /// Requests sent ahead of their replies.
+    pipeline_max: u64,
+    /// A second step of a request, to be sent at once.
+    follow_up: Option<(u64, Value)>,
+    /// Only what a single register can answer, in calm times.
+    pub last_reads: Option<VecDeque<u64>>,
+    transfers: bool,
+}
+
+/// What became of a reply.
+pub enum Heard {
+    /// More may come.
+    Fine,
+    /// Nothing is awaited any more.
+    Idle,
+    /// The server said something it must not say.
+    Absurd(String),
+}
+
+impl Client {
+    /// A client that does what its generator says.
+    pub fn new(mut prng: Prng, think_max: u64, transfers: bool) -> Self {
+        let pipeline_max = if prng.chance(1, 3) { 1 + prng.below(8) } else { 1 };
+        Self {
+            prng,
+            connection: None,
+            node: 0,
+            input: Vec::new(),
+            expected: VecDeque::new(),
+            deadline: u64::MAX,
+            think_max,
+            pipeline_max,
+            follow_up: None,
+            last_reads: None,
+            transfers,
+        }
+    }
+
+    /// Chance of its own.
+    pub fn prng(&mut self) -> &mut Prng {
+        &mut self.prng
+    }
+
+    /// True while it waits for a reply.
+    pub fn is_waiting(&self) -> bool {
+        !self.expected.is_empty()
+    }
+
+    /// The connection is gone; what was asked and not answered has an unknown outcome.
+    pub fn disconnect(&mut self, history: &mut History) {
+        history.unknown_count += self.expected.len() as u64;
+        self.expected.clear();
+        self.input.clear();
+        self.follow_up = None;
+        self.connection = None;
+        self.deadline = u64::MAX;
+    }
+
+    /// Bytes that open all accounts.
+    pub fn open_accounts(&mut self) -> Vec<u8> {
+        let mut out = Vec::new();
+        for account in 0..ACCOUNT_COUNT {
+            let balance = OPENING_BALANCE.to_string();
+            encode(&[b"SET", account_name(account).as_bytes(), balance.as_bytes()], &mut out);
+            self.expected.push_back(Expected::Acknowledgement);
+        }
+        out
+    }
+
+    /// The next request, or several at once.
+    pub fn ask(&mut self, now: u64, history: &mut History) -> Vec<u8> {
+        let mut out = Vec::new();
+        if let Some((register, found)) = self.follow_up.take() {
+            self.exchange(now, register, found, history, &mut out);
+            return out;
+        }
+        if let Some(registers) = &mut self.last_reads {
+            if let Some(register) = registers.front().copied() {
+                self.single(now, register, Operation::Get { found: None }, history, &mut out);
+            }
+            return out;
+        }
+        for _ in 0..1 + self.prng.below(self.pipeline_max) {
+            match self.prng.below(if self.transfers { 16 } else { 12 }) {
+                0..=9 => self.register_operation(now, history, &mut out),
+                10 => self.transaction(now, history, &mut out),
+                11 => {
+                    let register = self.prng.below(REGISTER_COUNT);
+                    self.command(&[b"WATCH", register_name(register).as_bytes()], Expected::Acknowledgement, &mut out);
+                    self.command(
+                        &[b"GET", register_name(register).as_bytes()],
+                        Expected::Watched { register },
+                        &mut out,
+                    );
+                    return out;
+                }
+                12 | 13 => self.transfer(&mut out),
+                _ => self.audit(now, &mut out),
+            }
+        }
+        out
+    }
+
+    fn command(&mut self, words: &[&[u8]], expected: Expected, out: &mut Vec<u8>) {
+        encode(words, out);
+        self.expected.push_back(expected);
+    }
+
+    fn draw_operation(&mut self, history: &mut History) -> Operation {
+        match self.prng.below(12) {
+            0..=3 => Operation::Get { found: None },
+            4..=6 => Operation::Set { to: history.unique_value() },
+            7 => Operation::Swap { to: history.unique_value(), found: None },
+            8 => Operation::SetIfAbsent { to: history.unique_value(), done: None },
+            9 => Operation::Remove { found: None },
+            _ => Operation::Add { by: 1, sum: None },
+        }
+    }
+
+    fn register_operation(&mut self, now: u64, history: &mut History, out: &mut Vec<u8>) {
+        let register = self.prng.below(REGISTER_COUNT);
+        let operation = self.draw_operation(history);
+        self.single(now, register, operation, history, out);
+    }
+
+    fn single(&mut self, now: u64, register: u64, operation: Operation, history: &mut History, out: &mut Vec<u8>) {
+        let handle = history.begin(now, register, operation);
+        write_operation(register, operation, out);
+        self.expected.push_back(Expected::Operation(handle));
+    }
+
+    /// MULTI over one or two registers, which may live in different groups.
+    fn transaction(&mut self, now: u64, history: &mut History, out: &mut Vec<u8>) {
+        self.command(&[b"MULTI"], Expected::Acknowledgement, out);
+        let first = self.prng.below(REGISTER_COUNT);
+        let mut registers = vec![first];
+        if self.prng.chance(2, 3) {
+            registers.push((first + 1 + self.prng.below(REGISTER_COUNT - 1)) % REGISTER_COUNT);
+        }
+        let mut handles = Vec::new();
+        for register in registers {
+            let operation = self.draw_operation(history);
+            handles.push(history.begin(now, register, operation));
+            write_operation(register, operation, out);
+            self.expected.push_back(Expected::Queued);
+        }
+        self.command(&[b"EXEC"], Expected::Exec(handles), out);
+    }
+
+    /// Sets a register if it still holds what was found.
+    fn exchange(&mut self, now: u64, register: u64, found: Value, history: &mut History, out: &mut Vec<u8>) {
+        let to = history.unique_value();
+        let handle = history.begin(now, register, Operation::Swap { to, found: Some(found) });
+        self.command(&[b"MULTI"], Expected::Acknowledgement, out);
+        let (name, value) = (register_name(register), to.to_string());
+        self.command(&[b"SET", name.as_bytes(), value.as_bytes()], Expected::Queued, out);
+        self.command(&[b"EXEC"], Expected::Exchange(handle), out);
+    }
+
+    fn transfer(&mut self, out: &mut Vec<u8>) {
+        let from = self.prng.below(ACCOUNT_COUNT);
+        let to = (from + 1 + self.prng.below(ACCOUNT_COUNT - 1)) % ACCOUNT_COUNT;
+        let amount = (1 + self.prng.below(50)).to_string();
+        self.command(&[b"MULTI"], Expected::Acknowledgement, out);
+        self.command(&[b"DECRBY", account_name(from).as_bytes(), amount.as_bytes()], Expected::Queued, out);
+        self.command(&[b"INCRBY", account_name(to).as_bytes(), amount.as_bytes()], Expected::Queued, out);
+        self.command(&[b"EXEC"], Expected::Transfer, out);
+    }
+
+    fn audit(&mut self, now: u64, out: &mut Vec<u8>) {
+        let names: Vec<String> = (0..ACCOUNT_COUNT).map(account_name).collect();
+        if self.prng.chance(1, 2) {
+            let words: Vec<&[u8]> =
+                std::iter::once(&b"MGET"[..]).chain(names.iter().map(|name| name.as_bytes())).collect();
+            self.command(&words, Expected::Audit { called: now }, out);
+        } else {
+            self.command(&[b"MULTI"], Expected::Acknowledgement, out);
+            for name in &names {
+                self.command(&[b"GET", name.as_bytes()], Expected::Queued, out);
+            }
+            self.command(&[b"EXEC"], Expected::Audit { called: now }, out);
+        }
+    }
+
+    /// The server spoke.
+    pub fn hear(&mut self, now: u64, bytes: &[u8], history: &mut History) -> Heard {
+        self.input.extend_from_slice(bytes);
+        loop {
+            match parse(&self.input) {
+                Err(reason) => return Heard::Absurd(format!("not a reply: {reason}")),
+                Ok(None) => break,
+                Ok(Some((reply, length))) => {
+                    self.input.drain(..length);
+                    let Some(expected) = self.expected.pop_front() else {
+                        return Heard::Absurd(format!("a reply nobody asked for: {reply:?}"));
+                    };
+                    if let Err(reason) = self.understand(now, expected, reply, history) {
+                        return Heard::Absurd(reason);
+                    }
+                }
+            }
+        }
+        if self.expected.is_empty() && self.follow_up.is_none() { Heard::Idle } else { Heard::Fine }
+    }
+
+    /// True if the next step of a request can be sent.
+    pub fn has_follow_up(&self) -> bool {
+        self.follow_up.is_some() && self.expected.is_empty()
+    }
+
+    fn understand(&mut self, now: u64, expected: Expected, reply: Reply, history: &mut History) -> Result<(), String> {
+        let absurd = |reply: &Reply| Err(format!("to {expected:?} the server said {reply:?}"));
+        if let Reply::Error(text) = &reply {
+            let outcome = judge_error(text)?;
+            match &expected {
+                Expected::Operation(handle) | Expected::Exchange(handle) => refuse(*handle, outcome, history),
+                Expected::Exec(handles) => handles.iter().for_each(|handle| refuse(*handle, outcome, history)),
+                Expected::Watched { .. }
+                | Expected::Acknowledgement
+                | Expected::Queued
+                | Expected::Transfer
+                | Expected::Audit { .. } => history.refused_count += 1,
+            }
+            if matches!(expected, Expected::Operation(_)) && self.last_reads.is_some() {
+                return Ok(()); // it will ask again
+            }
+            return Ok(());
+        }
+        history.answered_count += 1;
+        match &expected {
+            Expected::Acknowledgement if reply == Reply::Simple("OK".into()) => Ok(()),
+            Expected::Queued if reply == Reply::Simple("QUEUED".into()) => Ok(()),
+            Expected::Operation(handle) => {
+                self.last_reads.as_mut().map(VecDeque::pop_front);
+                answer(*handle, now, &reply, history)
+            }
+            Expected::Exec(handles) => match reply {
+                Reply::Array(Some(replies)) if replies.len() == handles.len() => {
+                    history.transfer_count += u64::from(handles.len() > 1);
+                    handles.iter().zip(&replies).try_for_each(|(handle, reply)| answer(*handle, now, reply, history))
+                }
+                reply => absurd(&reply),
+            },
+            Expected::Transfer => match &reply {
+                Reply::Array(Some(replies)) if matches!(replies[..], [Reply::Integer(_), Reply::Integer(_)]) => {
+                    history.transfer_count += 1;
+                    Ok(())
+                }
+                reply => absurd(reply),
+            },
+            Expected::Audit { called } => match &reply {
+                Reply::Array(Some(replies)) if replies.len() == ACCOUNT_COUNT as usize => {
+                    let mut sum = 0;
+                    for balance in replies {
+                        sum += value(balance)?.ok_or("an account is gone")?;
+                    }
+                    history.audits.push((*called, sum));
+                    Ok(())
+                }
+                reply => absurd(reply),
+            },
+            Expected::Watched { register } => {
+                self.follow_up = Some((*register, value(&reply)?));
+                Ok(())
+            }
+            Expected::Exchange(handle) => match &reply {
+                // Somebody was faster: nothing happened.
+                Reply::Array(None) => {
+                    withdraw(*handle, history);
+                    Ok(())
+                }
+                Reply::Array(Some(replies)) if replies[..] == [Reply::Simple("OK".into())] => {
+                    history.registers[handle.register as usize][handle.place].answered = Some(now);
+                    Ok(())
+                }
+                reply => absurd(reply),
+            },
+            Expected::Acknowledgement | Expected::Queued => absurd(&reply),
+        }
+    }
+}
+
+/// What an error says of the request it answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// It had no effect and never will.
+    Nothing,
+    /// Nobody knows.
+    Unknown,
+}
+
+fn judge_error(text: &str) -> Result<Outcome, String> {
+    const HONEST: &[&str] = &["TRYAGAIN ", "CLUSTERDOWN ", "LOADING ", "MISCONF ", "EXECABORT ", "NOSPACE "];
+    if text.contains("unknown") {
+        Ok(Outcome::Unknown)
+    } else if HONEST.iter().any(|word| text.starts_with(word)) {
+        Ok(Outcome::Nothing)
+    } else {
+        Err(format!("an error that no client of ours deserves: {text}"))
+    }
+}
+
+fn refuse(handle: Handle, outcome: Outcome, history: &mut History) {
+    match outcome {
+        Outcome::Nothing => {
+            history.refused_count += 1;
+            withdraw(handle, history);
+        }
+        Outcome::Unknown => history.unknown_count += 1,
+    }
+}
+
+/// The operation did not happen. A GET without an answer says just that to the checker.
+fn withdraw(handle: Handle, history: &mut History) {
+    let record = &mut history.registers[handle.register as usize][handle.place];
+    record.operation = Operation::Get { found: None };
+    record.answered = None;
+}
+
+fn value(reply: &Reply) -> Result<Value, String> {
+    match reply {
+        Reply::Bulk(None) => Ok(None),
+        Reply::Bulk(Some(bytes)) => {
+            let text = std::str::from_utf8(bytes).ok();
+            let number = text.and_then(|text| text.parse().ok());
+            number.map(Some).ok_or_else(|| format!("a value that nobody wrote: {}", String::from_utf8_lossy(bytes)))
+        }
+        other => Err(format!("no value: {other:?}")),
+    }
+}
+
+fn answer(handle: Handle, now: u64, reply: &Reply, history: &mut History) -> Result<(), String> {
+    let record = &mut history.registers[handle.register as usize][handle.place];
+    let asked = record.operation;
+    let absurd = || Err(format!("to {asked:?} the server said {reply:?}"));
+    match &mut record.operation {
+        Operation::Get { found } => *found = value(reply)?,
+        Operation::Swap { found, .. } => *found = Some(value(reply)?),
+        Operation::Set { .. } if *reply == Reply::Simple("OK".into()) => {}
+        Operation::SetIfAbsent { done, .. } => match reply {
+            Reply::Simple(text) if text == "OK" => *done = Some(true),
+            Reply::Bulk(None) => *done = Some(false),
+            _ => return absurd(),
+        },
+        Operation::Add { sum, .. } => match reply {
+            Reply::Integer(number) => *sum = Some(*number),
+            _ => return absurd(),
+        },
+        Operation::Remove { found } => match reply {
+            Reply::Integer(count @ (0 | 1)) => *found = Some(*count == 1),
+            _ => return absurd(),
+        },
+        Operation::Set { .. } => return absurd(),
+    }
+    record.answered = Some(now);
+    Ok(())
+}
+
+fn write_operation(register: u64, operation: Operation, out: &mut Vec<u8>) {
+    let name = register_name(register);
+    let name = name.as_bytes();
+    match operation {
+        Operation::Get { .. } => encode(&[b"GET", name], out),
+        Operation::Set { to } => encode(&[b"SET", name, to.to_string().as_bytes()], out),
+        Operation::Swap { to, .. } => encode(&[b"SET", name, to.to_string().as_bytes(), b"GET"], out),
+        Operation::SetIfAbsent { to, .. } => encode(&[b"SET", name, to.to_string().as_bytes(), b"NX"], out),
+        Operation::Add { by, .. } => encode(&[b"INCRBY", name, by.to_string().as_bytes()], out),
+        Operation::Remove { .. } => encode(&[b"DEL", name], out),
+    }
+}

@@ -1,0 +1,126 @@
+//! Which troubles a universe knows. Each seed draws which of them exist at all, and how often they come: a universe with
+//! every fault all the time never gets far enough for the rare ones to matter.
+
+use stdx::Prng;
+
+use crate::{Durability, MILLISECOND, Plan, SECOND};
+
+/// The troubles of one universe. Probabilities are in thousandths; times in nanoseconds of true time.
+#[derive(Clone, Debug)]
+pub struct Faults {
+    /// Shortest time a message takes between nodes.
+    pub net_delay_min: u64,
+    /// What may come on top, evenly.
+    pub net_jitter: u64,
+    /// A message takes up to a hundred times longer.
+    pub net_straggler: u64,
+    /// A message is lost.
+    pub net_loss: u64,
+    /// A message comes twice.
+    pub net_duplication: u64,
+    /// Mean time between partitions; 0 is never.
+    pub partition_every: u64,
+    /// Mean time between kills of a process; 0 is never.
+    pub kill_every: u64,
+    /// Mean time between power cuts of one node; 0 is never.
+    pub power_cut_every: u64,
+    /// A power cut comes in the middle of the next disk operations instead of between them.
+    pub power_cut_inside: u64,
+    /// A power cut hits all nodes.
+    pub power_cut_of_all: u64,
+    /// Mean time between long pauses of a process (SIGSTOP, a swapping machine); 0 is never.
+    pub pause_every: u64,
+    /// Shortest time a sync takes.
+    pub sync_min: u64,
+    /// What may come on top, evenly.
+    pub sync_jitter: u64,
+    /// A sync takes up to two seconds.
+    pub sync_stall: u64,
+    /// Mean time between periods in which syncs fail; 0 is never.
+    pub sync_failure_every: u64,
+    /// Mean time between periods in which the disk is full; 0 is never.
+    pub full_every: u64,
+    /// Mean time between jumps of a wall clock; 0 is never.
+    pub clock_jump_every: u64,
+    /// Largest error of a clock's rate, in millionths.
+    pub clock_drift: u64,
+    /// Mean time between resets of a client's connection; 0 is never.
+    pub reset_every: u64,
+    /// A turn of a core takes up to this long.
+    pub turn_cost: u64,
+    /// Bytes of log that call for a checkpoint.
+    pub checkpoint_log_bytes: u64,
+}
+
+impl Faults {
+    /// Draws the troubles of a universe.
+    pub fn draw(plan: &Plan, prng: &mut Prng) -> Self {
+        let several = plan.nodes > 1;
+        // Each fault exists in some universes only; where it does, its rate is drawn over a decade.
+        let mut every = |exists: u64, mean: u64| {
+            if prng.chance(exists, 100) { mean / 3 + prng.below(mean * 3) } else { 0 }
+        };
+        let partition_every = if several { every(50, 5 * SECOND) } else { 0 };
+        let kill_every = every(50, 6 * SECOND);
+        let power_cut_every = every(50, 6 * SECOND);
+        let pause_every = every(25, 8 * SECOND);
+        let sync_failure_every = every(15, 10 * SECOND);
+        let full_every = every(20, 8 * SECOND);
+        let clock_jump_every = every(25, 4 * SECOND);
+        let reset_every = every(40, 2 * SECOND);
+        let mut thousandths = |exists: u64, most: u64| {
+            if prng.chance(exists, 100) { 1 + prng.below(most) } else { 0 }
+        };
+        let net_loss = thousandths(50, 100);
+        let net_duplication = thousandths(40, 50);
+        let net_straggler = thousandths(40, 30);
+        let power_cut_inside = thousandths(60, 1_000);
+        let power_cut_of_all = thousandths(40, 500);
+        let sync_stall = thousandths(25, 20);
+        Self {
+            net_delay_min: 20_000 + prng.below(MILLISECOND),
+            net_jitter: 10_000 + prng.below(5 * MILLISECOND),
+            net_straggler,
+            net_loss,
+            net_duplication,
+            partition_every,
+            kill_every,
+            power_cut_every,
+            power_cut_inside,
+            // Where acknowledgements do not wait for the disk, a quorum that loses power at once has lost its word, and
+            // must ask its operator: no universe can be asked to survive that.
+            power_cut_of_all: if several && plan.durability != Durability::Always { 0 } else { power_cut_of_all },
+            pause_every,
+            sync_min: 50_000 + prng.below(2 * MILLISECOND),
+            sync_jitter: 10_000 + prng.below(10 * MILLISECOND),
+            sync_stall,
+            sync_failure_every,
+            full_every,
+            clock_jump_every,
+            clock_drift: prng.below(200),
+            reset_every,
+            turn_cost: 1_000 + prng.below(100_000),
+            checkpoint_log_bytes: 2_000 + prng.below(200_000),
+        }
+    }
+
+    /// Nothing goes wrong any more.
+    pub fn calm(&mut self) {
+        for rate in [
+            &mut self.net_straggler,
+            &mut self.net_loss,
+            &mut self.net_duplication,
+            &mut self.partition_every,
+            &mut self.kill_every,
+            &mut self.power_cut_every,
+            &mut self.pause_every,
+            &mut self.sync_stall,
+            &mut self.sync_failure_every,
+            &mut self.full_every,
+            &mut self.clock_jump_every,
+            &mut self.reset_every,
+        ] {
+            *rate = 0;
+        }
+    }
+}

@@ -1,0 +1,713 @@
+//! What an operating system does for a node: starts its process, turns its cores, writes its journal, carries its bytes.
+//! The false twin of `edge`, and of `server` as far as starting goes.
+
+use std::sync::Arc;
+
+use journal::{Append, CheckpointFile, CheckpointReader, Fault, Identity, Journal, RecoveredGroup};
+use keyspace::{Keyspace, Layout};
+use node::Core;
+use node::event::{
+    Action, CheckpointNews, CheckpointStep, CoreId, CoreOptions, Event, GroupId, GroupSeed, Persist, ProcessFacts, Room,
+};
+use node::settings::Settings;
+use stdx::Instant;
+use stdx::log::Membership;
+
+use crate::machine::{CoreHost, Inbound, Order, Process};
+use crate::universe::{LAZY_INTERVAL, Universe, WRITE_BACK_INTERVAL, What, say};
+use crate::{Canary, Durability, MICROSECOND, MILLISECOND, SECOND};
+
+impl Universe {
+    fn settings(&self) -> Settings {
+        let mut settings = Settings::default();
+        let policy = match self.plan.durability {
+            Durability::Always => "always",
+            Durability::EverySecond => "everysec",
+            Durability::No => "no",
+        };
+        for (name, value) in [("appendfsync", policy), ("protected-mode", "no")] {
+            settings.set(name, value).expect("a parameter of ours");
+        }
+        settings
+    }
+
+    // ---- starting -------------------------------------------------------------------------------------------------
+
+    /// Starts a process on a machine that has none: recovery, then cores, then groups as they are loaded.
+    pub(crate) fn boot(&mut self, machine: usize) {
+        if self.machines[machine].process.is_some() {
+            return;
+        }
+        let identity = Identity {
+            directory: u128::from(self.prng.draw()),
+            cluster: u128::from(self.plan.seed),
+            node: machine as u64 + 1,
+            group_count: self.group_count,
+            hash_seed: self.plan.seed,
+        };
+        let options =
+            journal::Options { segment_bytes: 4096 * (16 + self.prng.below(48)), ..journal::Options::new(identity) };
+        let disk = self.machines[machine].disk.clone();
+        let (journal, recovered) = match Journal::open(disk.clone(), &options) {
+            Ok(opened) => opened,
+            Err(fault) => return self.boot_failed(machine, &fault),
+        };
+        say!(
+            self,
+            "node {} starts: {:?}",
+            machine + 1,
+            recovered
+                .groups
+                .iter()
+                .map(|(group, found)| (
+                    group,
+                    found.hard_state,
+                    found.checkpoint.as_ref().map(|mark| mark.index),
+                    found.entries.len()
+                ))
+                .collect::<Vec<_>>()
+        );
+        if !recovered.is_new {
+            self.probes.reach("a log was recovered");
+        }
+        let settings = Arc::new(self.settings());
+        let node = self.machines[machine].node;
+        let may_lack_its_tail = !recovered.was_stopped_cleanly && self.plan.durability != Durability::Always;
+        let mut seeds = Vec::new();
+        for group in 0..recovered.identity.group_count {
+            let found = recovered.groups.get(&group).cloned().unwrap_or_default();
+            match self.load(machine, group, found, may_lack_its_tail, &settings, &recovered.identity) {
+                Ok(seed) => seeds.push(seed),
+                Err(reason) => {
+                    self.fail(format!("node {}: group {group} cannot be loaded: {reason}", machine + 1));
+                    return;
+                }
+            }
+        }
+        let core_count = 1 + self.prng.below(3) as u16;
+        let process = Arc::new(ProcessFacts::default());
+        let cores = (0..core_count)
+            .map(|core| {
+                let options = CoreOptions {
+                    node,
+                    core: CoreId(core),
+                    core_count,
+                    group_count: self.group_count,
+                    seed: self.prng.draw(),
+                    settings: Arc::clone(&settings),
+                    process: Arc::clone(&process),
+                    stopwatch: || Instant::ZERO,
+                };
+                CoreHost::new(Core::new(options))
+            })
+            .collect();
+        let state = &mut self.machines[machine];
+        state.life += 1;
+        state.started = self.now;
+        state.process = Some(Process::new(journal, cores));
+        let life = state.life;
+        for seed in seeds {
+            let core = (seed.group.0 % u32::from(core_count)) as u16;
+            let when = self.now + MILLISECOND + self.some(20 * MILLISECOND);
+            self.at(when, What::Arrive { machine, life, core, inbound: Inbound::Loaded(Box::new(seed)) });
+        }
+        let interval = if self.plan.durability == Durability::No { WRITE_BACK_INTERVAL } else { SECOND };
+        if self.plan.durability != Durability::Always {
+            self.at(self.now + interval, What::Flush { machine, life });
+        }
+        self.start_chore(machine);
+    }
+
+    /// A start may fail because the disk does; never because of what is on it.
+    fn boot_failed(&mut self, machine: usize, fault: &Fault) {
+        say!(self, "node {} does not start: {fault}", machine + 1);
+        let disk = self.machines[machine].disk.clone();
+        if disk.is_dark() {
+            self.probes.reach("power failed inside a disk operation");
+            self.cut_power(machine);
+        } else if !matches!(fault, Fault::Io { .. } | Fault::Full { .. }) || !disk.is_ill() {
+            self.fail(format!("node {} cannot recover: {fault}", machine + 1));
+            return;
+        }
+        let when = self.now + 100 * MILLISECOND + self.some(SECOND);
+        self.at(when, What::Boot { machine });
+    }
+
+    fn load(
+        &mut self,
+        machine: usize,
+        group: u32,
+        found: RecoveredGroup,
+        may_lack_its_tail: bool,
+        settings: &Settings,
+        identity: &Identity,
+    ) -> Result<GroupSeed, String> {
+        let keyspace = Keyspace::new(keyspace::Options {
+            databases: settings.databases,
+            hash_seed: identity.hash_seed,
+            layout: Layout::Slots,
+            tuning: keyspace::Tuning::default(),
+        });
+        let mut seed = GroupSeed::new(GroupId(group), self.machines[machine].node, keyspace);
+        seed.membership = Membership { voters: (1..=self.machines.len() as u64).collect(), ..Membership::default() };
+        seed.hard_state = found.hard_state;
+        seed.entries = found.entries;
+        seed.is_recovering = may_lack_its_tail && self.machines.len() > 1;
+        if let Some(mark) = found.checkpoint {
+            self.probes.reach("a checkpoint was recovered");
+            (seed.checkpoint_index, seed.checkpoint_term) = (mark.index, mark.term);
+            let disk = self.machines[machine].disk.clone();
+            let mut reader = CheckpointReader::open(disk, identity, group, &mark).map_err(|fault| fault.to_string())?;
+            while let Some(chunk) = reader.next().map_err(|fault| fault.to_string())? {
+                seed.restore(chunk).map_err(|corrupt| format!("{corrupt:?}"))?;
+            }
+        }
+        Ok(seed)
+    }
+
+    // ---- turning --------------------------------------------------------------------------------------------------
+
+    /// Something has come for a core.
+    pub(crate) fn arrive(&mut self, machine: usize, core: u16, inbound: Inbound) {
+        let process = self.machines[machine].process.as_mut().expect("it is alive");
+        let core_count = process.cores.len() as u16;
+        let host = &mut process.cores[usize::from(core % core_count)];
+        match inbound {
+            Inbound::Bytes(session, bytes) => {
+                if !host.connections.contains_key(&session.serial) {
+                    return;
+                }
+                match host.held.get_mut(&session.serial) {
+                    Some(held) => held.extend_from_slice(&bytes),
+                    None => host.inbox.push_back(Inbound::Bytes(session, bytes)),
+                }
+            }
+            Inbound::Closed(session) => {
+                if host.connections.remove(&session.serial).is_none() {
+                    return;
+                }
+                host.held.remove(&session.serial);
+                host.inbox.push_back(Inbound::Closed(session));
+            }
+            other => host.inbox.push_back(other),
+        }
+        let when = self.now + MICROSECOND + self.some(20 * MICROSECOND);
+        self.plan_turn(machine, core % core_count, when);
+    }
+
+    fn plan_turn(&mut self, machine: usize, core: u16, when: u64) {
+        let state = &mut self.machines[machine];
+        let Some(process) = &mut state.process else { return };
+        let host = &mut process.cores[usize::from(core)];
+        let when = when.max(host.busy_until).max(state.paused_until).max(self.now);
+        if host.turn_at.is_none_or(|planned| when < planned) {
+            host.turn_at = Some(when);
+            let life = state.life;
+            self.at(when, What::Turn { machine, life, core });
+        }
+    }
+
+    pub(crate) fn turn(&mut self, machine: usize, core: u16) {
+        let state = &mut self.machines[machine];
+        let paused_until = state.paused_until;
+        let now = state.clock.read(self.now);
+        let process = state.process.as_mut().expect("it is alive");
+        let host = &mut process.cores[usize::from(core)];
+        if host.turn_at != Some(self.now) {
+            return; // it was planned anew
+        }
+        host.turn_at = None;
+        if self.now < paused_until {
+            return self.plan_turn(machine, core, paused_until);
+        }
+        let mut actions = Vec::new();
+        for inbound in std::mem::take(&mut host.inbox) {
+            let event = match &inbound {
+                Inbound::Bytes(session, bytes) => Event::Bytes { session: *session, bytes },
+                Inbound::Peer(from, bytes) => Event::Peer { from: *from, bytes },
+                _ => match inbound {
+                    Inbound::Opened(session, peer) => Event::Opened { session, peer },
+                    Inbound::Closed(session) => {
+                        host.places.remove(&session.index);
+                        Event::Closed { session }
+                    }
+                    Inbound::Letter(from, letter) => Event::Letter { from, letter },
+                    Inbound::Loaded(seed) => Event::Loaded(seed),
+                    Inbound::Persisted(group, ticket) => Event::Persisted { group, ticket },
+                    Inbound::Checkpoint(group, id, news) => Event::Checkpoint { group, id, news },
+                    Inbound::Room(room) => Event::Room(room),
+                    Inbound::Bytes(..) | Inbound::Peer(..) => unreachable!("borrowed above"),
+                },
+            };
+            host.core.step(now, event, &mut actions);
+        }
+        if self.plan.canary == Some(Canary::EarlyAcknowledgement) {
+            host.core.groups_mut().for_each(node::group::Group::break_by_acknowledging_early);
+        }
+        // The configuration's least is far more than a universe writes.
+        if host.logged_bytes > self.faults.checkpoint_log_bytes {
+            host.logged_bytes = 0;
+            host.core.groups_mut().for_each(node::group::Group::want_checkpoint);
+        }
+        host.core.step(now, Event::Turn, &mut actions);
+        host.busy_until = self.now + MICROSECOND + self.prng.below(self.faults.turn_cost.max(1));
+        self.observe(machine, core);
+        for action in actions {
+            if self.machines[machine].process.is_none() {
+                break;
+            }
+            self.carry_out(machine, core, action);
+        }
+        self.kick_journal(machine);
+    }
+
+    /// What checkers want to know while it runs.
+    fn observe(&mut self, machine: usize, core: u16) {
+        let process = self.machines[machine].process.as_ref().expect("it is alive");
+        let host = &process.cores[usize::from(core)];
+        let samples = self.prng.chance(1, 50);
+        let mut failure = None;
+        let mut changed = 0;
+        for group in host.core.groups() {
+            let id = group.id().0;
+            if group.is_leader() {
+                let (term, leader) = self.leaders.get(&id).copied().unwrap_or((0, 0));
+                let this = machine as u64 + 1;
+                if group.term() == term && leader != this && leader != 0 {
+                    failure = Some(format!("group {id} has two leaders in term {term}: {leader} and {this}"));
+                } else if group.term() > term {
+                    changed += u64::from(leader != 0 && leader != this);
+                    self.leaders.insert(id, (group.term(), this));
+                }
+            }
+            if samples {
+                let seen = (group.applied_term(), group.keyspace.digest());
+                let known = *self.digests.entry((id, group.applied())).or_insert(seen);
+                // A lapse that was allowed may have let other entries take the place of lost ones.
+                if known != seen && self.machines.len() > 1 {
+                    failure = Some(format!(
+                        "group {id} at index {} is {seen:x?} on node {} and was {known:x?} elsewhere",
+                        group.applied(),
+                        machine + 1
+                    ));
+                }
+            }
+        }
+        (0..changed).for_each(|_| self.probes.reach("a leader changed"));
+        if let Some(failure) = failure {
+            self.fail(failure);
+        }
+    }
+
+    fn carry_out(&mut self, machine: usize, core: u16, action: Action) {
+        let life = self.machines[machine].life;
+        let process = self.machines[machine].process.as_mut().expect("it is alive");
+        let host = &mut process.cores[usize::from(core)];
+        match action {
+            Action::Reply { session, bytes } => {
+                let Some(number) = host.connections.get(&session.serial).copied() else { return };
+                self.send_to_client(number, bytes);
+            }
+            Action::Close { session } => {
+                let Some(number) = host.connections.remove(&session.serial) else { return };
+                host.inbox.push_back(Inbound::Closed(session));
+                if let Some(connection) = self.connections.remove(&number) {
+                    let when = connection.to_client.max(self.now) + 1;
+                    self.at(when, What::ClientHears { client: connection.client, connection: number, bytes: None });
+                }
+                self.plan_turn(machine, core, self.now);
+            }
+            Action::Pause { session } => {
+                host.held.entry(session.serial).or_default();
+            }
+            Action::Resume { session } => {
+                if let Some(bytes) = host.held.remove(&session.serial).filter(|bytes| !bytes.is_empty()) {
+                    host.inbox.push_back(Inbound::Bytes(session, bytes));
+                    self.plan_turn(machine, core, self.now);
+                }
+            }
+            Action::Send { to, group, bytes } => {
+                self.mix_bytes(&bytes);
+                let to = to.0 as usize - 1;
+                let core_count = self.machines[to].process.as_ref().map_or(1, |process| process.cores.len() as u32);
+                self.carry(machine, to, (group.0 % core_count) as u16, bytes);
+            }
+            Action::Post { to, letter } => {
+                let slot = process.letter_at.entry((core, to.0)).or_insert(0);
+                *slot = (*slot).max(self.now) + MICROSECOND + self.prng.below(50 * MICROSECOND);
+                let when = *slot;
+                let inbound = Inbound::Letter(CoreId(core), letter);
+                self.at(when, What::Arrive { machine, life, core: to.0, inbound });
+            }
+            Action::Append { append, persist } => {
+                self.mix(append.ticket ^ u64::from(append.group) << 32);
+                let process = self.machines[machine].process.as_mut().expect("it is alive");
+                let bytes: usize = append.entries.iter().map(|entry| entry.data.len()).sum();
+                process.cores[usize::from(core)].logged_bytes += bytes as u64;
+                process.queue.push_back(Order::Append(core, append, persist));
+            }
+            Action::Checkpoint { group, id, step } => self.checkpoint_step(machine, core, group, id, step),
+            Action::WakeAt { instant } => {
+                let when = self.machines[machine].clock.when(instant);
+                self.plan_turn(machine, core, when);
+            }
+            Action::Log { level, line } => say!(self, "node {} {level:?}: {line}", machine + 1),
+            Action::Fatal { line } => self.fail(format!("node {} cannot go on: {line}", machine + 1)),
+            Action::Shutdown => self.fail(format!("node {} wants to stop, and nobody asked", machine + 1)),
+            Action::Configured { .. } | Action::Sleep { .. } => {}
+        }
+    }
+
+    fn send_to_client(&mut self, number: u64, bytes: Vec<u8>) {
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let count = if self.prng.chance(1, 4) { 1 + self.some(rest.len() as u64) as usize } else { rest.len() };
+            let (piece, tail) = rest.split_at(count);
+            rest = tail;
+            let delay = 10 * MICROSECOND + self.some(100 * MICROSECOND);
+            let Some(connection) = self.connections.get_mut(&number) else { return };
+            connection.to_client = connection.to_client.max(self.now) + delay;
+            let (client, when) = (connection.client, connection.to_client);
+            self.at(when, What::ClientHears { client, connection: number, bytes: Some(piece.to_vec()) });
+        }
+    }
+
+    // ---- the journal's thread ---------------------------------------------------------------------------------------
+
+    fn kick_journal(&mut self, machine: usize) {
+        let Some(process) = &self.machines[machine].process else { return };
+        if process.journal_is_busy || process.queue.is_empty() {
+            return;
+        }
+        let urgent = process.queue.iter().any(|order| !matches!(order, Order::Append(_, _, Persist::Lazily)));
+        let delay = if urgent { MICROSECOND + self.some(20 * MICROSECOND) } else { self.some(LAZY_INTERVAL) };
+        self.plan_journal(machine, self.now + delay);
+    }
+
+    fn plan_journal(&mut self, machine: usize, when: u64) {
+        let state = &mut self.machines[machine];
+        let Some(process) = &mut state.process else { return };
+        let when = when.max(state.paused_until);
+        if process.journal_at.is_none_or(|planned| when < planned) {
+            process.journal_at = Some(when);
+            let life = state.life;
+            self.at(when, What::JournalTakes { machine, life });
+        }
+    }
+
+    pub(crate) fn journal_takes(&mut self, machine: usize) {
+        let paused_until = self.machines[machine].paused_until;
+        let (now, canary) = (self.now, self.plan.canary);
+        let process = self.machines[machine].process.as_mut().expect("it is alive");
+        if process.journal_at != Some(now) {
+            return;
+        }
+        process.journal_at = None;
+        if now < paused_until {
+            return self.plan_journal(machine, paused_until);
+        }
+        if process.journal_is_busy || process.queue.is_empty() {
+            return;
+        }
+        let _ = canary;
+        let mut appends: Vec<Append> = Vec::new();
+        let mut tickets = Vec::new();
+        let mut weight = 0;
+        let mut mark = None;
+        let mut taken = 0;
+        for order in &process.queue {
+            match order {
+                Order::Append(core, append, persist) => {
+                    if weight > 0 && weight + append.weight_bytes() > BATCH_BYTES_MAX {
+                        break;
+                    }
+                    weight += append.weight_bytes();
+                    if *persist == Persist::Synced {
+                        tickets.push((*core, GroupId(append.group), append.ticket));
+                    }
+                    appends.push(append.clone());
+                }
+                Order::Mark(core, group, id, order_mark) => {
+                    if appends.is_empty() {
+                        mark = Some((*core, *group, *id, order_mark.clone()));
+                        taken += 1;
+                    }
+                    break;
+                }
+            }
+            taken += 1;
+        }
+        if !process.journal.fits(weight as u64) && process.chore.is_some() {
+            // The next segment is being prepared: there is nothing to do but wait for it.
+            return self.plan_journal(machine, now + MILLISECOND);
+        }
+        if let Some((core, group, id, mark)) = mark {
+            let result = process.journal.checkpointed(group.0, mark);
+            if self.journal_went_well(machine, result) {
+                self.take_orders(machine, taken);
+                self.probes.reach("a checkpoint was finished");
+                self.tell(machine, core, Inbound::Checkpoint(group, id, CheckpointNews::Finished));
+                self.start_chore(machine);
+                self.kick_journal(machine);
+            }
+            return;
+        }
+        let result = process.journal.append(&appends);
+        if !self.journal_went_well(machine, result) {
+            return;
+        }
+        self.take_orders(machine, taken);
+        self.tell_room(machine);
+        let process = self.machines[machine].process.as_mut().expect("it is alive");
+        process.is_dirty = true;
+        if process.journal.segment_sequence() > 3 {
+            self.probes.reach("a segment was recycled");
+        }
+        if tickets.is_empty() {
+            self.kick_journal(machine);
+        } else {
+            let mut delay = self.faults.sync_min + self.some(self.faults.sync_jitter);
+            if self.luck(self.faults.sync_stall) {
+                delay += self.some(2 * SECOND);
+            }
+            let life = self.machines[machine].life;
+            let process = self.machines[machine].process.as_mut().expect("it is alive");
+            process.journal_is_busy = true;
+            process.syncing = tickets;
+            self.at(now + delay, What::JournalSynced { machine, life });
+        }
+        self.start_chore(machine);
+    }
+
+    fn take_orders(&mut self, machine: usize, count: usize) {
+        let process = self.machines[machine].process.as_mut().expect("it is alive");
+        process.queue.drain(..count);
+    }
+
+    pub(crate) fn journal_synced(&mut self, machine: usize) {
+        let process = self.machines[machine].process.as_mut().expect("it is alive");
+        process.journal_is_busy = false;
+        let result = process.journal.sync();
+        if !self.journal_went_well(machine, result) {
+            return;
+        }
+        let process = self.machines[machine].process.as_mut().expect("it is alive");
+        process.is_dirty = false;
+        for (core, group, ticket) in std::mem::take(&mut process.syncing) {
+            self.tell(machine, core, Inbound::Persisted(group, ticket));
+        }
+        self.kick_journal(machine);
+    }
+
+    /// What the journal's thread tells a core keeps its order.
+    fn tell(&mut self, machine: usize, core: u16, inbound: Inbound) {
+        let life = self.machines[machine].life;
+        let pause = MICROSECOND + self.some(20 * MICROSECOND);
+        let process = self.machines[machine].process.as_mut().expect("it is alive");
+        let slot = process.notice_at.entry(core).or_insert(0);
+        *slot = (*slot).max(self.now) + pause;
+        let when = *slot;
+        self.at(when, What::Arrive { machine, life, core, inbound });
+    }
+
+    /// Deals with a fault of the journal. False if the call has to be made again, or nobody is left to make it.
+    fn journal_went_well(&mut self, machine: usize, result: Result<(), Fault>) -> bool {
+        let Err(fault) = result else { return true };
+        let disk = self.machines[machine].disk.clone();
+        say!(self, "node {}: {fault}", machine + 1);
+        if disk.is_dark() {
+            self.probes.reach("power failed inside a disk operation");
+            self.cut_power(machine);
+        } else if fault.is_full() {
+            self.probes.reach("the disk was full");
+            self.tell_room(machine);
+            let when = self.now + 100 * MILLISECOND + self.some(SECOND);
+            self.plan_journal(machine, when);
+            return false;
+        } else if matches!(fault, Fault::Io { .. }) && disk.is_ill() {
+            // An error of a sync says that nothing is known: the process ends, and recovery finds out.
+            self.probes.reach("a sync failed");
+            self.kill(machine);
+        } else {
+            self.fail(format!("node {}: {fault}", machine + 1));
+            return false;
+        }
+        let when = self.now + self.some(2 * SECOND);
+        self.at(when, What::Boot { machine });
+        false
+    }
+
+    fn tell_room(&mut self, machine: usize) {
+        let process = self.machines[machine].process.as_mut().expect("it is alive");
+        let is_full = process.journal.room_bytes() < ROOM_BYTES_MIN && !process.journal.is_spare_ready();
+        if is_full != process.is_full {
+            process.is_full = is_full;
+            for core in 0..process.cores.len() as u16 {
+                let room = if is_full { Room::None("the disk is full".into()) } else { Room::Enough };
+                self.tell(machine, core, Inbound::Room(room));
+            }
+        }
+    }
+
+    pub(crate) fn flush(&mut self, machine: usize) {
+        let (life, paused_until) = (self.machines[machine].life, self.machines[machine].paused_until);
+        if self.plan.durability == Durability::No {
+            self.machines[machine].disk.write_back();
+            return self.at(self.now + WRITE_BACK_INTERVAL, What::Flush { machine, life });
+        }
+        if self.now < paused_until {
+            return self.at(paused_until, What::Flush { machine, life });
+        }
+        let process = self.machines[machine].process.as_mut().expect("it is alive");
+        let result = if process.is_dirty && !process.journal_is_busy { process.journal.sync() } else { Ok(()) };
+        if self.journal_went_well(machine, result) {
+            self.at(self.now + SECOND, What::Flush { machine, life });
+        }
+    }
+
+    fn start_chore(&mut self, machine: usize) {
+        let life = self.machines[machine].life;
+        let process = self.machines[machine].process.as_mut().expect("it is alive");
+        if process.chore.is_none() {
+            process.chore = process.journal.chore();
+            if process.chore.is_some() {
+                let when = self.now + self.some(50 * MILLISECOND);
+                self.at(when, What::ChoreDone { machine, life });
+            }
+        }
+    }
+
+    pub(crate) fn chore_done(&mut self, machine: usize) {
+        let disk = self.machines[machine].disk.clone();
+        let process = self.machines[machine].process.as_mut().expect("it is alive");
+        let Some(chore) = process.chore.take() else { return };
+        let result = chore.run(&disk);
+        let is_full = result.as_ref().is_err_and(Fault::is_full);
+        let result = process.journal.chore_done(chore, result);
+        if is_full {
+            self.probes.reach("the disk was full");
+            self.tell_room(machine);
+            let life = self.machines[machine].life;
+            let process = self.machines[machine].process.as_mut().expect("it is alive");
+            process.chore = process.journal.chore();
+            if process.chore.is_some() {
+                let when = self.now + 100 * MILLISECOND + self.some(SECOND);
+                self.at(when, What::ChoreDone { machine, life });
+            }
+        } else if self.journal_went_well(machine, result) {
+            self.tell_room(machine);
+            self.start_chore(machine);
+            self.kick_journal(machine);
+        }
+    }
+
+    // ---- checkpoints ------------------------------------------------------------------------------------------------
+
+    fn checkpoint_step(&mut self, machine: usize, core: u16, group: GroupId, id: u64, step: CheckpointStep) {
+        let life = self.machines[machine].life;
+        let disk = self.machines[machine].disk.clone();
+        let process = self.machines[machine].process.as_mut().expect("it is alive");
+        let identity = *process.journal.identity();
+        let failed = match step {
+            CheckpointStep::Begin(mark) => match CheckpointFile::begin(disk.clone(), &identity, group.0, &mark) {
+                Ok(file) => {
+                    process.checkpoints.insert(group.0, (id, mark, file));
+                    None
+                }
+                Err(fault) => Some(fault),
+            },
+            CheckpointStep::Chunk(chunk) => {
+                let Some((known, _, file)) = process.checkpoints.get_mut(&group.0) else { return };
+                if *known != id {
+                    return;
+                }
+                file.push(&chunk);
+                let written = file.write(usize::MAX);
+                if written.is_ok() {
+                    let when = self.now + self.prng.below(5 * MILLISECOND);
+                    let inbound = Inbound::Checkpoint(group, id, CheckpointNews::Written(chunk.len()));
+                    self.at(when, What::Arrive { machine, life, core, inbound });
+                }
+                written.err()
+            }
+            CheckpointStep::Finish => {
+                let Some((known, mark, file)) = process.checkpoints.remove(&group.0) else { return };
+                assert_eq!(known, id, "one checkpoint of a group at a time");
+                match file.finish() {
+                    Ok(_) => {
+                        process.queue.push_back(Order::Mark(core, group, id, mark));
+                        None
+                    }
+                    Err(fault) => Some(fault),
+                }
+            }
+            CheckpointStep::Abandon => match process.checkpoints.remove(&group.0) {
+                Some((_, _, file)) => file.abandon().err(),
+                None => None,
+            },
+        };
+        let Some(fault) = failed else { return };
+        let reason = fault.to_string();
+        say!(self, "node {}: checkpoint of group {}: {reason}", machine + 1, group.0);
+        if disk.is_dark() {
+            self.probes.reach("power failed inside a disk operation");
+            self.cut_power(machine);
+            let when = self.now + self.some(2 * SECOND);
+            self.at(when, What::Boot { machine });
+        } else if disk.is_ill() {
+            let process = self.machines[machine].process.as_mut().expect("it is alive");
+            process.checkpoints.remove(&group.0);
+            self.probes.reach("a checkpoint failed");
+            self.tell(machine, core, Inbound::Checkpoint(group, id, CheckpointNews::Failed(reason)));
+        } else {
+            self.fail(format!("node {}: checkpoint of group {}: {reason}", machine + 1, group.0));
+        }
+    }
+
+    // ---- agreement --------------------------------------------------------------------------------------------------
+
+    /// Every group has a leader, and all its replicas have applied the same and hold the same.
+    pub(crate) fn has_converged(&self) -> bool {
+        (0..self.group_count).all(|group| {
+            let mut replicas = Vec::new();
+            for machine in &self.machines {
+                let Some(process) = &machine.process else { return false };
+                let groups = process.cores.iter().flat_map(|host| host.core.groups());
+                replicas.extend(groups.filter(|found| found.id().0 == group));
+            }
+            replicas.len() == self.machines.len()
+                && replicas.iter().any(|replica| replica.is_leader())
+                && replicas.iter().all(|replica| replica.applied() == replicas[0].applied())
+                && replicas.iter().all(|replica| replica.keyspace.digest() == replicas[0].keyspace.digest())
+        })
+    }
+
+    /// Who is where, for a report of failure.
+    pub(crate) fn standing(&self) -> String {
+        let mut lines = Vec::new();
+        for machine in &self.machines {
+            let Some(process) = &machine.process else {
+                lines.push(format!("node {} is down", machine.node.0));
+                continue;
+            };
+            for group in process.cores.iter().flat_map(|host| host.core.groups()) {
+                lines.push(format!(
+                    "node {} group {} {} term {} applied {} digest {:x}",
+                    machine.node.0,
+                    group.id().0,
+                    if group.is_leader() { "leads" } else { "follows" },
+                    group.term(),
+                    group.applied(),
+                    group.keyspace.digest()
+                ));
+            }
+        }
+        lines.join("; ")
+    }
+}
+
+/// Bytes of log that one record takes at most, beyond one append.
+const BATCH_BYTES_MAX: usize = 32 << 10;
+
+/// Prewritten bytes below which writes are refused when no more can be made.
+const ROOM_BYTES_MIN: u64 = 24 << 10;

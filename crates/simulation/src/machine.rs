@@ -1,0 +1,145 @@
+//! One false machine: its disk and clocks, and the process on it while there is one. What happens when is the universe's
+//! business; here is only what there is.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use journal::{Append, CheckpointFile, CheckpointMark, Chore, Journal};
+use node::Core;
+use node::event::{CheckpointNews, CoreId, GroupId, GroupSeed, NodeId, Peer, Persist, Room, SessionId};
+use node::letter::Letter;
+
+use crate::clock::FalseClock;
+use crate::disk::FalseDisk;
+
+/// One machine.
+pub struct Machine {
+    /// The node that runs on it.
+    pub node: NodeId,
+    /// Survives processes.
+    pub disk: FalseDisk,
+    /// Its clocks.
+    pub clock: FalseClock,
+    /// Grows with every start of a process; what was under way to an earlier life is lost.
+    pub life: u64,
+    /// True time of the last start.
+    pub started: u64,
+    /// Nothing of it moves before this time.
+    pub paused_until: u64,
+    /// The process, while there is one.
+    pub process: Option<Process>,
+}
+
+/// One process.
+pub struct Process {
+    /// The journal, used by one thread at a time.
+    pub journal: Journal<FalseDisk>,
+    /// Its cores.
+    pub cores: Vec<CoreHost>,
+    /// What the cores want written, in order.
+    pub queue: VecDeque<Order>,
+    /// Is a sync under way?
+    pub journal_is_busy: bool,
+    /// When the journal's thread looks at the queue next, if it is to.
+    pub journal_at: Option<u64>,
+    /// When the last letter from one core to another arrives.
+    pub letter_at: BTreeMap<(u16, u16), u64>,
+    /// When the journal's last notice to a core arrives.
+    pub notice_at: BTreeMap<u16, u64>,
+    /// Appends written by the sync that is under way, to be told of when it is over.
+    pub syncing: Vec<(u16, GroupId, u64)>,
+    /// Something was written that is not synced.
+    pub is_dirty: bool,
+    /// The disk had no room when it was last asked.
+    pub is_full: bool,
+    /// A chore is being done.
+    pub chore: Option<Chore>,
+    /// Checkpoints being written, by group.
+    pub checkpoints: BTreeMap<u32, (u64, CheckpointMark, CheckpointFile<FalseDisk>)>,
+    /// Serial of the last session.
+    pub last_serial: u64,
+}
+
+/// Something for the journal's thread.
+pub enum Order {
+    /// Write to the log.
+    Append(u16, Append, Persist),
+    /// Note that a checkpoint counts.
+    Mark(u16, GroupId, u64, CheckpointMark),
+}
+
+/// A core and what waits for it.
+pub struct CoreHost {
+    /// The core.
+    pub core: Core,
+    /// What has arrived since its last turn.
+    pub inbox: VecDeque<Inbound>,
+    /// When its next turn is, if one is planned.
+    pub turn_at: Option<u64>,
+    /// It cannot turn earlier: it is at work.
+    pub busy_until: u64,
+    /// Connections, by serial.
+    pub connections: BTreeMap<u64, u64>,
+    /// Session places in use.
+    pub places: BTreeSet<u32>,
+    /// Bytes of entries it has logged since the last checkpoint was asked for.
+    pub logged_bytes: u64,
+    /// Sessions whose bytes are not wanted for now, and the bytes.
+    pub held: BTreeMap<u64, Vec<u8>>,
+}
+
+/// Something that has arrived for a core.
+pub enum Inbound {
+    Opened(SessionId, Peer),
+    Bytes(SessionId, Vec<u8>),
+    Closed(SessionId),
+    Peer(NodeId, Vec<u8>),
+    Letter(CoreId, Letter),
+    Loaded(Box<GroupSeed>),
+    Persisted(GroupId, u64),
+    Checkpoint(GroupId, u64, CheckpointNews),
+    Room(Room),
+}
+
+impl Process {
+    /// A process that has just started.
+    pub fn new(journal: Journal<FalseDisk>, cores: Vec<CoreHost>) -> Self {
+        Self {
+            journal,
+            cores,
+            queue: VecDeque::new(),
+            journal_is_busy: false,
+            journal_at: None,
+            letter_at: BTreeMap::new(),
+            notice_at: BTreeMap::new(),
+            syncing: Vec::new(),
+            is_dirty: false,
+            is_full: false,
+            chore: None,
+            checkpoints: BTreeMap::new(),
+            last_serial: 0,
+        }
+    }
+}
+
+impl CoreHost {
+    /// A core that has been told nothing yet.
+    pub fn new(core: Core) -> Self {
+        Self {
+            core,
+            inbox: VecDeque::new(),
+            turn_at: None,
+            busy_until: 0,
+            connections: BTreeMap::new(),
+            places: BTreeSet::new(),
+            logged_bytes: 0,
+            held: BTreeMap::new(),
+        }
+    }
+
+    /// A free place for a session.
+    pub fn take_place(&mut self) -> u32 {
+        let place = (0..).find(|place| !self.places.contains(place)).expect("there are more places than sessions");
+        self.places.insert(place);
+        place
+    }
+}

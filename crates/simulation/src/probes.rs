@@ -1,0 +1,57 @@
+//! Rare situations, reported as reached or not: a universe in which nothing rare happens proves little.
+
+use std::collections::BTreeMap;
+
+/// How often each situation was reached.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Probes(BTreeMap<&'static str, u64>);
+
+/// Situations that a large enough number of universes must reach between them.
+pub const EXPECTED: &[&str] = &[
+    "a process was killed",
+    "a node lost power",
+    "all nodes lost power at once",
+    "power failed inside a disk operation",
+    "unsynced sectors were lost",
+    "a log was recovered",
+    "a checkpoint was recovered",
+    "a checkpoint was finished",
+    "a sync failed",
+    "the disk was full",
+    "a process paused",
+    "a wall clock jumped",
+    "a client lost its connection",
+    "a client gave up waiting",
+    "a write was refused",
+    "an outcome is unknown",
+    "a transaction spanned groups",
+    "a leader changed",
+    "a partition began",
+    "a message was lost",
+    "a message came twice",
+    "a segment was recycled",
+];
+
+impl Probes {
+    /// It happened.
+    pub fn reach(&mut self, name: &'static str) {
+        *self.0.entry(name).or_insert(0) += 1;
+    }
+
+    /// Adds what another universe reached.
+    pub fn add(&mut self, other: &Self) {
+        for (name, count) in &other.0 {
+            *self.0.entry(name).or_insert(0) += count;
+        }
+    }
+
+    /// How often it happened.
+    pub fn count(&self, name: &str) -> u64 {
+        self.0.get(name).copied().unwrap_or(0)
+    }
+
+    /// All that happened.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.0.iter().map(|(name, count)| (*name, *count))
+    }
+}

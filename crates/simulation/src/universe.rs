@@ -1,0 +1,845 @@
+//! Machines, clients and the net between them, on one thread and in virtual time.
+//!
+//! First a *safety phase*: clients ask, faults come. Then a *liveness phase*: no more faults, everything is started and
+//! healed, and within a bounded time every client must be answered, and the replicas of each group must agree. Then the
+//! checkers judge what the clients saw.
+
+use std::collections::BTreeMap;
+
+use stdx::Prng;
+
+use crate::client::{ACCOUNT_COUNT, Client, Heard, History, OPENING_BALANCE, REGISTER_COUNT, register_name};
+use crate::clock::FalseClock;
+use crate::disk::{FalseDisk, Survival};
+use crate::faults::Faults;
+use crate::linearizable::{Operation, Record, Value, Verdict, check};
+use crate::machine::{Inbound, Machine};
+use crate::probes::Probes;
+use crate::{Durability, MICROSECOND, MILLISECOND, Outcome, Plan, SECOND};
+use node::event::{NodeId, Peer, SessionId};
+
+/// Everything that is going to happen.
+pub(crate) enum What {
+    /// A machine's process starts.
+    Boot { machine: usize },
+    /// A core takes a turn.
+    Turn { machine: usize, life: u64, core: u16 },
+    /// Something reaches a core.
+    Arrive { machine: usize, life: u64, core: u16, inbound: Inbound },
+    /// The journal's thread takes what has been queued.
+    JournalTakes { machine: usize, life: u64 },
+    /// Its sync is over.
+    JournalSynced { machine: usize, life: u64 },
+    /// A second has passed for `everysec`, or the system writes back.
+    Flush { machine: usize, life: u64 },
+    /// A background chore of the journal is done.
+    ChoreDone { machine: usize, life: u64 },
+    /// A client may ask.
+    ClientAsks { client: usize },
+    /// A client's patience is tried.
+    ClientDeadline { client: usize, deadline: u64 },
+    /// Bytes reach a client; none mean that its connection is gone.
+    ClientHears { client: usize, connection: u64, bytes: Option<Vec<u8>> },
+    /// A fault strikes.
+    Strike(Trouble),
+    /// A fault of limited duration is over.
+    Over(Trouble, usize),
+}
+
+/// Faults that come by themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    Partition,
+    Kill,
+    PowerCut,
+    Pause,
+    SyncFailure,
+    FullDisk,
+    ClockJump,
+    Reset,
+}
+
+const TROUBLES: [Trouble; 8] = [
+    Trouble::Partition,
+    Trouble::Kill,
+    Trouble::PowerCut,
+    Trouble::Pause,
+    Trouble::SyncFailure,
+    Trouble::FullDisk,
+    Trouble::ClockJump,
+    Trouble::Reset,
+];
+
+/// One client's connection to one node.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub client: usize,
+    pub machine: usize,
+    pub life: u64,
+    pub core: u16,
+    pub session: SessionId,
+    /// When the last bytes under way arrive: a stream keeps its order.
+    pub to_server: u64,
+    pub to_client: u64,
+}
+
+/// All there is.
+pub struct Universe {
+    pub(crate) plan: Plan,
+    pub(crate) faults: Faults,
+    pub(crate) prng: Prng,
+    pub(crate) now: u64,
+    queue: BTreeMap<(u64, u64), What>,
+    sequence: u64,
+    pub(crate) machines: Vec<Machine>,
+    pub(crate) connections: BTreeMap<u64, Connection>,
+    last_connection: u64,
+    pub(crate) clients: Vec<Client>,
+    pub(crate) history: History,
+    /// Pairs of machines that cannot hear each other, by (speaker, listener).
+    cut: std::collections::BTreeSet<(usize, usize)>,
+    /// (when, from when on acknowledged writes may be gone), where the durability in force allows that.
+    lapses: Vec<(u64, u64)>,
+    pub(crate) group_count: u32,
+    pub(crate) probes: Probes,
+    pub(crate) failure: Option<String>,
+    is_calm: bool,
+    /// Clients may ask.
+    clients_run: bool,
+    digest: u64,
+    step_count: u64,
+    pub(crate) trace: Option<Box<dyn FnMut(String)>>,
+    /// Digests of groups at log indexes, as first seen on any replica.
+    pub(crate) digests: BTreeMap<(u32, u64), (u64, u64)>,
+    pub(crate) leaders: BTreeMap<u32, (u64, u64)>,
+}
+
+/// A line of the trace, made only if somebody reads it.
+macro_rules! say {
+    ($universe:expr, $($argument:tt)*) => {
+        if let Some(trace) = &mut $universe.trace {
+            let (at, line) = ($universe.now, format!($($argument)*));
+            trace(format!("{:>6}.{:06} {line}", at / crate::SECOND, at % crate::SECOND / crate::MICROSECOND));
+        }
+    };
+}
+pub(crate) use say;
+
+impl Universe {
+    /// The universe of a plan. `trace` is told a line for every event.
+    pub fn new(plan: &Plan, trace: Option<Box<dyn FnMut(String)>>) -> Self {
+        let mut prng = Prng::new(plan.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x484F_4C44_4641_5354);
+        let faults = Faults::draw(plan, &mut prng.fork());
+        let group_count = 1 + prng.below(4) as u32;
+        let machines = (0..plan.nodes)
+            .map(|index| {
+                let drift = faults.clock_drift as i64;
+                let drift = prng.below(2 * drift as u64 + 1) as i64 - drift;
+                Machine {
+                    node: NodeId(index as u64 + 1),
+                    disk: FalseDisk::new(prng.fork()),
+                    clock: FalseClock::new(drift, SECOND + prng.below(SECOND), prng.below(1_000) as i64 - 500),
+                    life: 0,
+                    started: 0,
+                    paused_until: 0,
+                    process: None,
+                }
+            })
+            .collect();
+        let client_count = 2 + prng.below(5);
+        let transfers = plan.durability == Durability::Always || prng.chance(1, 2);
+        let think_max = MILLISECOND << prng.below(8);
+        let clients = (0..client_count).map(|_| Client::new(prng.fork(), think_max, transfers)).collect();
+        Self {
+            plan: plan.clone(),
+            faults,
+            prng,
+            now: 0,
+            queue: BTreeMap::new(),
+            sequence: 0,
+            machines,
+            connections: BTreeMap::new(),
+            last_connection: 0,
+            clients,
+            history: History::new(),
+            cut: Default::default(),
+            lapses: Vec::new(),
+            group_count,
+            probes: Probes::default(),
+            failure: None,
+            is_calm: true,
+            clients_run: false,
+            digest: 0xCBF2_9CE4_8422_2325,
+            step_count: 0,
+            trace,
+            digests: BTreeMap::new(),
+            leaders: BTreeMap::new(),
+        }
+    }
+
+    /// Lives through it.
+    pub fn run(mut self) -> Outcome {
+        say!(self, "{:?} {} groups, {:?}", self.plan, self.group_count, self.faults);
+        for machine in 0..self.machines.len() {
+            self.at(self.now, What::Boot { machine });
+        }
+        self.open_accounts();
+        if self.failure.is_none() {
+            self.trouble_begins();
+            let end = self.now + SECOND * (4 + self.prng.below(12));
+            self.live_until(end, |_| false);
+        }
+        if self.failure.is_none() {
+            self.peace_begins();
+        }
+        if self.failure.is_none() {
+            self.judge();
+        }
+        let next_number = self.prng.draw();
+        self.mix(next_number);
+        self.mix(self.now);
+        Outcome {
+            seed: self.plan.seed,
+            failure: self.failure,
+            digest: self.digest,
+            step_count: self.step_count,
+            answered_count: self.history.answered_count,
+            virtual_ns: self.now,
+            probes: self.probes,
+        }
+    }
+
+    // ---- time -----------------------------------------------------------------------------------------------------
+
+    pub(crate) fn at(&mut self, when: u64, what: What) {
+        self.sequence += 1;
+        self.queue.insert((when.max(self.now), self.sequence), what);
+    }
+
+    pub(crate) fn fail(&mut self, reason: String) {
+        say!(self, "FAILURE {reason}");
+        self.failure.get_or_insert(reason);
+    }
+
+    /// Everything that happens leaves a mark in the digest: two runs of a seed differ if anything differs.
+    pub(crate) fn mix(&mut self, number: u64) {
+        self.digest = (self.digest ^ number).wrapping_mul(0x0000_0100_0000_01B3).rotate_left(23);
+    }
+
+    pub(crate) fn mix_bytes(&mut self, bytes: &[u8]) {
+        self.mix(bytes.len() as u64);
+        for chunk in bytes.chunks(8) {
+            let mut number = [0; 8];
+            number[..chunk.len()].copy_from_slice(chunk);
+            self.mix(u64::from_le_bytes(number));
+        }
+    }
+
+    /// Lets things happen until a time, or until `enough`. True if it was enough.
+    fn live_until(&mut self, end: u64, enough: impl Fn(&Self) -> bool) -> bool {
+        while self.failure.is_none() {
+            if enough(self) {
+                return true;
+            }
+            let Some(((when, _), what)) = self.queue.pop_first() else { break };
+            if when > end {
+                self.sequence += 1;
+                self.queue.insert((when, self.sequence), what);
+                break;
+            }
+            self.now = when;
+            self.step_count += 1;
+            self.mix(when);
+            self.happen(what);
+            if self.step_count > STEPS_MAX {
+                self.fail(format!("{STEPS_MAX} steps and no end: something spins"));
+            }
+        }
+        if self.failure.is_none() {
+            self.now = end;
+        }
+        false
+    }
+
+    /// Between zero and `range`, exclusive.
+    pub(crate) fn some(&mut self, range: u64) -> u64 {
+        self.prng.below(range.max(1))
+    }
+
+    /// True for so many of a thousand.
+    pub(crate) fn luck(&mut self, thousandths: u64) -> bool {
+        thousandths > 0 && self.prng.below(1_000) < thousandths
+    }
+
+    fn happen(&mut self, what: What) {
+        match what {
+            What::Boot { machine } => self.boot(machine),
+            What::Turn { machine, life, core } if self.is_alive(machine, life) => self.turn(machine, core),
+            What::Arrive { machine, life, core, inbound } if self.is_alive(machine, life) => {
+                self.arrive(machine, core, inbound);
+            }
+            What::JournalTakes { machine, life } if self.is_alive(machine, life) => self.journal_takes(machine),
+            What::JournalSynced { machine, life } if self.is_alive(machine, life) => self.journal_synced(machine),
+            What::Flush { machine, life } if self.is_alive(machine, life) => self.flush(machine),
+            What::ChoreDone { machine, life } if self.is_alive(machine, life) => self.chore_done(machine),
+            What::Turn { .. }
+            | What::Arrive { .. }
+            | What::JournalTakes { .. }
+            | What::JournalSynced { .. }
+            | What::Flush { .. }
+            | What::ChoreDone { .. } => {}
+            What::ClientAsks { client } => self.client_asks(client),
+            What::ClientDeadline { client, deadline } => self.client_deadline(client, deadline),
+            What::ClientHears { client, connection, bytes } => self.client_hears(client, connection, bytes),
+            What::Strike(trouble) => self.strike(trouble),
+            What::Over(trouble, machine) => self.over(trouble, machine),
+        }
+    }
+
+    fn is_alive(&self, machine: usize, life: u64) -> bool {
+        self.machines[machine].life == life && self.machines[machine].process.is_some()
+    }
+
+    // ---- phases ---------------------------------------------------------------------------------------------------
+
+    fn open_accounts(&mut self) {
+        let deadline = self.now + 60 * SECOND;
+        loop {
+            if !self.connect(0, 0) {
+                let soon = self.now + 10 * MILLISECOND;
+                self.live_until(soon, |_| false);
+                continue;
+            }
+            let bytes = self.clients[0].open_accounts();
+            self.send_to_server(0, &bytes);
+            let attempt = self.now + 3 * SECOND;
+            let opened = self.live_until(attempt.min(deadline), |this| {
+                !this.clients[0].is_waiting()
+            });
+            if opened && self.history.answered_count >= ACCOUNT_COUNT || self.failure.is_some() {
+                break;
+            }
+            if self.now >= deadline {
+                self.fail("60 s without trouble, and the accounts could not be opened".to_owned());
+                break;
+            }
+            self.history.answered_count = 0;
+            self.disconnect(0);
+        }
+        self.disconnect(0);
+        if self.plan.durability != Durability::Always {
+            // Until every policy's window has passed.
+            let settled = self.now + WRITE_BACK_INTERVAL + 2 * SECOND;
+            self.live_until(settled, |_| false);
+        }
+    }
+
+    fn trouble_begins(&mut self) {
+        self.is_calm = false;
+        self.clients_run = true;
+        for trouble in TROUBLES {
+            self.next_strike(trouble);
+        }
+        for client in 0..self.clients.len() {
+            let when = self.now + self.some(MILLISECOND);
+            self.at(when, What::ClientAsks { client });
+        }
+    }
+
+    fn peace_begins(&mut self) {
+        say!(self, "peace");
+        self.is_calm = true;
+        self.clients_run = false;
+        self.faults.calm();
+        self.cut.clear();
+        for machine in 0..self.machines.len() {
+            let disk = &self.machines[machine].disk;
+            disk.set_full(false);
+            disk.set_syncs_fail(false);
+            self.machines[machine].paused_until = self.now;
+            if self.machines[machine].process.is_none() {
+                self.at(self.now, What::Boot { machine });
+            }
+        }
+        let deadline = self.now + LIVENESS_MAX;
+        // Those who still wait are answered, or give up by themselves.
+        self.live_until(deadline, |this| this.clients.iter().all(|client| !client.is_waiting()));
+        // Every register is read through every node.
+        for machine in 0..self.machines.len() {
+            self.disconnect(0);
+            self.clients[0].last_reads = Some((0..REGISTER_COUNT).collect());
+            self.clients[0].node = machine;
+            self.clients_run = true;
+            self.at(self.now, What::ClientAsks { client: 0 });
+            let done = self.live_until(deadline, |this| {
+                this.clients[0].last_reads.as_ref().is_some_and(std::collections::VecDeque::is_empty)
+            });
+            if !done {
+                self.fail(format!("{} s of peace, and node {} does not answer", LIVENESS_MAX / SECOND, machine + 1));
+                return;
+            }
+        }
+        if !self.live_until(deadline, Self::has_converged) {
+            self.fail(format!(
+                "{} s of peace, and the replicas do not agree: {}",
+                LIVENESS_MAX / SECOND,
+                self.standing()
+            ));
+        }
+    }
+
+    // ---- judgement ------------------------------------------------------------------------------------------------
+
+    fn judge(&mut self) {
+        for (when, sum) in std::mem::take(&mut self.history.audits) {
+            let expected = OPENING_BALANCE * ACCOUNT_COUNT as i64;
+            if sum != expected {
+                self.fail(format!("all accounts held {sum} and not {expected}, as an audit asked at {when} saw"));
+                return;
+            }
+        }
+        for register in 0..REGISTER_COUNT {
+            let records = std::mem::take(&mut self.history.registers[register as usize]);
+            if let Some(reason) = self.judge_register(&records) {
+                let history: Vec<String> = records.iter().map(describe).collect();
+                say!(self, "history of {}:\n{}", register_name(register), history.join("\n"));
+                self.fail(format!("{}: {reason}", register_name(register)));
+                return;
+            }
+        }
+    }
+
+    /// Where the durability in force allows a lapse, the register starts anew after it with any value that was not
+    /// surely overwritten before the window opened.
+    fn judge_register(&mut self, records: &[Record]) -> Option<String> {
+        let mut begin = 0;
+        let mut initial: Vec<Value> = vec![None];
+        let ends: Vec<(u64, u64)> = self.lapses.iter().copied().chain([(u64::MAX, u64::MAX)]).collect();
+        for (end, window) in ends {
+            let epoch: Vec<Record> = records
+                .iter()
+                .filter(|record| record.called >= begin && record.called < end)
+                .map(|record| Record { answered: record.answered.filter(|answered| *answered < end), ..*record })
+                .collect();
+            match check(&initial, &epoch) {
+                Verdict::Linearizable => {}
+                Verdict::Undecided => self.probes.reach("a history was too tangled to judge"),
+                Verdict::Broken => {
+                    let allowed = if initial.len() > 1 { " after a lapse that was allowed" } else { "" };
+                    return Some(format!("no order of its operations explains the answers{allowed}"));
+                }
+            }
+            initial = survivors(&initial, &epoch, window);
+            begin = end;
+        }
+        None
+    }
+
+    // ---- clients --------------------------------------------------------------------------------------------------
+
+    /// Connects a client to a machine, if a process listens there.
+    fn connect(&mut self, client: usize, machine: usize) -> bool {
+        let life = self.machines[machine].life;
+        let Some(process) = &mut self.machines[machine].process else { return false };
+        let core = self.prng.below(process.cores.len() as u64) as u16;
+        process.last_serial += 1;
+        let serial = process.last_serial;
+        self.last_connection += 1;
+        let number = self.last_connection;
+        let host = &mut process.cores[usize::from(core)];
+        let session = SessionId { serial, index: host.take_place() };
+        host.connections.insert(serial, number);
+        let arrival = self.now + 20 * MICROSECOND + self.some(100 * MICROSECOND);
+        let connection = Connection { client, machine, life, core, session, to_server: arrival, to_client: self.now };
+        self.connections.insert(number, connection);
+        self.clients[client].connection = Some(number);
+        self.clients[client].node = machine;
+        let peer = Peer {
+            address: "127.0.0.1:7".into(),
+            local_address: "127.0.0.1:6379".into(),
+            is_local: true,
+            descriptor: 9,
+        };
+        self.at(arrival, What::Arrive { machine, life, core, inbound: Inbound::Opened(session, peer) });
+        true
+    }
+
+    /// A client goes away without a word.
+    fn disconnect(&mut self, client: usize) {
+        if let Some(number) = self.clients[client].connection
+            && let Some(connection) = self.connections.remove(&number)
+        {
+            let Connection { machine, life, core, session, to_server, .. } = connection;
+            self.at(to_server, What::Arrive { machine, life, core, inbound: Inbound::Closed(session) });
+        }
+        self.clients[client].disconnect(&mut self.history);
+    }
+
+    fn send_to_server(&mut self, client: usize, bytes: &[u8]) {
+        let Some(number) = self.clients[client].connection else { return };
+        let Some(connection) = self.connections.get_mut(&number) else { return };
+        let (machine, life, core, session) = (connection.machine, connection.life, connection.core, connection.session);
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            // Streams know no messages: bytes arrive in pieces that mean nothing.
+            let count =
+                if self.prng.chance(1, 4) { 1 + self.prng.below(rest.len() as u64) as usize } else { rest.len() };
+            let (piece, tail) = rest.split_at(count);
+            rest = tail;
+            connection.to_server =
+                connection.to_server.max(self.now) + 10 * MICROSECOND + self.prng.below(100 * MICROSECOND);
+            let when = connection.to_server;
+            self.sequence += 1;
+            let inbound = Inbound::Bytes(session, piece.to_vec());
+            self.queue.insert((when, self.sequence), What::Arrive { machine, life, core, inbound });
+        }
+    }
+
+    fn client_asks(&mut self, client: usize) {
+        if !self.clients_run || self.clients[client].is_waiting() {
+            return;
+        }
+        if self.is_calm && client != 0 {
+            return;
+        }
+        if self.clients[client].connection.is_none() {
+            let last = self.clients[client].last_reads.is_some();
+            let machine = if last { self.clients[client].node } else { self.some(self.machines.len() as u64) as usize };
+            if !self.connect(client, machine) {
+                let when = self.now + 10 * MILLISECOND + self.some(200 * MILLISECOND);
+                self.at(when, What::ClientAsks { client });
+                return;
+            }
+        }
+        let bytes = self.clients[client].ask(self.now, &mut self.history);
+        if bytes.is_empty() {
+            return;
+        }
+        self.mix_bytes(&bytes);
+        self.send_to_server(client, &bytes);
+        let deadline = self.now + 2 * SECOND + self.some(3 * SECOND);
+        self.clients[client].deadline = deadline;
+        self.at(deadline, What::ClientDeadline { client, deadline });
+    }
+
+    fn client_deadline(&mut self, client: usize, deadline: u64) {
+        if self.clients[client].deadline == deadline && self.clients[client].is_waiting() {
+            say!(self, "client {client} gives up waiting");
+            self.probes.reach("a client gave up waiting");
+            self.disconnect(client);
+            self.at(self.now, What::ClientAsks { client });
+        }
+    }
+
+    fn client_hears(&mut self, client: usize, connection: u64, bytes: Option<Vec<u8>>) {
+        if self.clients[client].connection != Some(connection) {
+            return;
+        }
+        let Some(bytes) = bytes else {
+            self.probes.reach("a client lost its connection");
+            self.connections.remove(&connection);
+            self.clients[client].disconnect(&mut self.history);
+            let when = self.now + self.some(100 * MILLISECOND);
+            self.at(when, What::ClientAsks { client });
+            return;
+        };
+        self.mix_bytes(&bytes);
+        say!(self, "client {client} hears {}", String::from_utf8_lossy(&bytes).escape_debug());
+        let (refused, unknown) = (self.history.refused_count, self.history.unknown_count);
+        match self.clients[client].hear(self.now, &bytes, &mut self.history) {
+            Heard::Absurd(reason) => self.fail(format!("client {client}: {reason}")),
+            Heard::Fine => {}
+            Heard::Idle => {
+                let think = self.clients[client].think_max;
+                let mut when = self.now + self.clients[client].prng().below(think + 1);
+                if self.history.refused_count > refused {
+                    when += 20 * MILLISECOND;
+                    // A node that refuses may be behind a partition: another may do better.
+                    if self.clients[client].last_reads.is_none() && self.prng.chance(1, 2) {
+                        self.disconnect(client);
+                    }
+                }
+                self.at(when, What::ClientAsks { client });
+            }
+        }
+        if self.clients[client].has_follow_up() {
+            self.at(self.now, What::ClientAsks { client });
+        }
+        if self.history.refused_count > refused {
+            self.probes.reach("a write was refused");
+        }
+        if self.history.unknown_count > unknown {
+            self.probes.reach("an outcome is unknown");
+        }
+    }
+
+    // ---- faults ---------------------------------------------------------------------------------------------------
+
+    fn mean_of(&self, trouble: Trouble) -> u64 {
+        match trouble {
+            Trouble::Partition => self.faults.partition_every,
+            Trouble::Kill => self.faults.kill_every,
+            Trouble::PowerCut => self.faults.power_cut_every,
+            Trouble::Pause => self.faults.pause_every,
+            Trouble::SyncFailure => self.faults.sync_failure_every,
+            Trouble::FullDisk => self.faults.full_every,
+            Trouble::ClockJump => self.faults.clock_jump_every,
+            Trouble::Reset => self.faults.reset_every,
+        }
+    }
+
+    fn next_strike(&mut self, trouble: Trouble) {
+        let mean = self.mean_of(trouble);
+        if mean > 0 {
+            let when = self.now + self.some(2 * mean);
+            self.at(when, What::Strike(trouble));
+        }
+    }
+
+    fn strike(&mut self, trouble: Trouble) {
+        if self.is_calm {
+            return;
+        }
+        let machine = self.some(self.machines.len() as u64) as usize;
+        say!(self, "{trouble:?} strikes {}", machine + 1);
+        match trouble {
+            Trouble::Partition => {
+                self.probes.reach("a partition began");
+                for other in (0..self.machines.len()).filter(|other| *other != machine) {
+                    let direction = self.prng.below(4);
+                    if direction != 0 {
+                        self.cut.insert((machine, other));
+                    }
+                    if direction != 1 {
+                        self.cut.insert((other, machine));
+                    }
+                }
+                let when = self.now + self.some(5 * SECOND);
+                self.at(when, What::Over(trouble, machine));
+            }
+            Trouble::Kill if self.may_stop(machine) => {
+                self.probes.reach("a process was killed");
+                self.kill(machine);
+                self.boot_later(machine);
+            }
+            Trouble::PowerCut if self.may_stop(machine) => self.power_cut_strikes(machine),
+            Trouble::Kill | Trouble::PowerCut => {}
+            Trouble::Pause => {
+                self.probes.reach("a process paused");
+                self.machines[machine].paused_until = self.now + self.prng.below(4 * SECOND);
+            }
+            Trouble::SyncFailure => {
+                self.machines[machine].disk.set_syncs_fail(true);
+                let when = self.now + self.some(SECOND);
+                self.at(when, What::Over(trouble, machine));
+            }
+            Trouble::FullDisk => {
+                self.machines[machine].disk.set_full(true);
+                let when = self.now + self.some(4 * SECOND);
+                self.at(when, What::Over(trouble, machine));
+            }
+            Trouble::ClockJump => {
+                self.probes.reach("a wall clock jumped");
+                let error = self.prng.below(20_000) as i64 - 10_000;
+                self.machines[machine].clock.set_error_ms(error);
+            }
+            Trouble::Reset => {
+                let client = self.some(self.clients.len() as u64) as usize;
+                if let Some(number) = self.clients[client].connection {
+                    self.probes.reach("a client lost its connection");
+                    say!(self, "client {client} loses connection {number}");
+                    self.disconnect(client);
+                    let when = self.now + self.some(50 * MILLISECOND);
+                    self.at(when, What::ClientAsks { client });
+                }
+            }
+        }
+        self.next_strike(trouble);
+    }
+
+    fn over(&mut self, trouble: Trouble, machine: usize) {
+        say!(self, "{trouble:?} is over for {}", machine + 1);
+        match trouble {
+            Trouble::Partition => self.cut.retain(|(from, to)| *from != machine && *to != machine),
+            Trouble::SyncFailure => self.machines[machine].disk.set_syncs_fail(false),
+            Trouble::FullDisk => self.machines[machine].disk.set_full(false),
+            _ => {}
+        }
+    }
+
+    /// Where acknowledgements do not wait for the disk, only one node of several may be down or fresh at a time: see
+    /// [`Faults`].
+    fn may_stop(&self, machine: usize) -> bool {
+        if self.machines.len() == 1 || self.plan.durability == Durability::Always {
+            return true;
+        }
+        self.machines.iter().enumerate().all(|(index, other)| {
+            index == machine || other.process.is_some() && self.now >= other.started + 10 * SECOND
+        })
+    }
+
+    fn power_cut_strikes(&mut self, machine: usize) {
+        if self.luck(self.faults.power_cut_of_all) {
+            self.probes.reach("all nodes lost power at once");
+            for machine in 0..self.machines.len() {
+                self.cut_power(machine);
+                self.boot_later(machine);
+            }
+        } else if self.luck(self.faults.power_cut_inside) && self.machines[machine].process.is_some() {
+            let operations = self.some(12);
+            self.machines[machine].disk.set_fuse(operations);
+        } else {
+            self.cut_power(machine);
+            self.boot_later(machine);
+        }
+    }
+
+    fn boot_later(&mut self, machine: usize) {
+        let when = self.now + self.some(3 * SECOND);
+        self.at(when, What::Boot { machine });
+    }
+
+    /// The power of one machine fails.
+    pub(crate) fn cut_power(&mut self, machine: usize) {
+        self.probes.reach("a node lost power");
+        self.stop_process(machine, true);
+        let survival = match self.prng.below(4) {
+            0 => Survival::Nothing,
+            1 => Survival::Everything,
+            2 => Survival::Prefix,
+            _ => Survival::AnySubset,
+        };
+        let lost_count = self.machines[machine].disk.cut_power(survival);
+        say!(self, "node {} loses power and {lost_count} sectors ({survival:?})", machine + 1);
+        self.mix(lost_count as u64);
+        if lost_count > 0 {
+            self.probes.reach("unsynced sectors were lost");
+        }
+    }
+
+    /// The process of one machine is gone, and its page cache is not.
+    pub(crate) fn kill(&mut self, machine: usize) {
+        say!(self, "node {} is killed", machine + 1);
+        self.stop_process(machine, false);
+        self.machines[machine].disk.kill();
+    }
+
+    fn stop_process(&mut self, machine: usize, power: bool) {
+        let Some(process) = self.machines[machine].process.take() else { return };
+        drop(process);
+        if self.machines.len() == 1 {
+            let window = match (self.plan.durability, power) {
+                (Durability::Always, _) => None,
+                // What had not been handed to the system yet.
+                (_, false) => Some(LAZY_INTERVAL),
+                (Durability::EverySecond, true) => Some(SECOND + LAZY_INTERVAL),
+                (Durability::No, true) => Some(WRITE_BACK_INTERVAL + LAZY_INTERVAL),
+            };
+            if let Some(window) = window {
+                // Slow syncs, and pauses of the whole process, come on top.
+                let slow = 2 * SECOND + self.machines[machine].paused_until.saturating_sub(self.now);
+                self.lapses.push((self.now, self.now.saturating_sub(window + slow)));
+            }
+        }
+        let numbers: Vec<u64> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| connection.machine == machine)
+            .map(|(number, _)| *number)
+            .collect();
+        for number in numbers {
+            let connection = self.connections.remove(&number).expect("it was just seen");
+            // Sometimes nobody tells the client.
+            if !self.prng.chance(1, 8) {
+                let when = connection.to_client.max(self.now) + self.some(2 * MILLISECOND);
+                self.at(when, What::ClientHears { client: connection.client, connection: number, bytes: None });
+            }
+        }
+    }
+
+    // ---- the net --------------------------------------------------------------------------------------------------
+
+    /// A message between nodes, with all that can happen to it on the way. Both ends' lives are those of a connection:
+    /// what one life sent never reaches another.
+    pub(crate) fn carry(&mut self, from: usize, to: usize, core: u16, bytes: Vec<u8>) {
+        if self.cut.contains(&(from, to)) {
+            return;
+        }
+        if self.luck(self.faults.net_loss) {
+            self.probes.reach("a message was lost");
+            return;
+        }
+        let copies = if self.luck(self.faults.net_duplication) { 2 } else { 1 };
+        if copies == 2 {
+            self.probes.reach("a message came twice");
+        }
+        let life = self.machines[to].life;
+        if self.machines[to].process.is_none() {
+            return;
+        }
+        for _ in 0..copies {
+            let mut delay = self.faults.net_delay_min + self.some(self.faults.net_jitter);
+            if self.luck(self.faults.net_straggler) {
+                delay += self.some(100 * self.faults.net_jitter);
+            }
+            let from = self.machines[from].node;
+            let inbound = Inbound::Peer(from, bytes.clone());
+            let when = self.now + delay;
+            self.at(when, What::Arrive { machine: to, life, core, inbound });
+        }
+    }
+}
+
+/// What may be in a register after a lapse: any value that was written, and not surely overwritten by something
+/// acknowledged before the window.
+fn survivors(initial: &[Value], epoch: &[Record], window: u64) -> Vec<Value> {
+    // Values written, with the time after which they were surely there.
+    let mut written: Vec<(Value, u64, u64)> = initial.iter().map(|value| (*value, 0, 0)).collect();
+    for record in epoch {
+        let value = match record.operation {
+            Operation::Set { to } | Operation::Swap { to, .. } => Some(Some(to)),
+            Operation::SetIfAbsent { to, done } if done != Some(false) => Some(Some(to)),
+            Operation::Add { sum: Some(sum), .. } => Some(Some(sum)),
+            Operation::Remove { found } if found != Some(false) => Some(None),
+            _ => None,
+        };
+        if let Some(value) = value {
+            written.push((value, record.called, record.answered.unwrap_or(u64::MAX)));
+        }
+    }
+    // Increments nobody answered make values nobody can list: allow each found value some steps more.
+    let unanswered = epoch
+        .iter()
+        .filter(|record| record.answered.is_none() && matches!(record.operation, Operation::Add { .. }))
+        .count() as i64;
+    let secured = written.iter().filter(|(_, _, answered)| *answered < window).map(|(_, called, _)| *called).max();
+    let mut values: Vec<Value> = written
+        .iter()
+        .filter(|(_, _, answered)| secured.is_none_or(|secured| *answered >= secured))
+        .map(|(value, _, _)| *value)
+        .flat_map(|value| {
+            let steps = (1..=unanswered).map(move |step| Some(value.unwrap_or(0) + step));
+            std::iter::once(value).chain(steps)
+        })
+        .collect();
+    values.sort_unstable();
+    values.dedup();
+    values
+}
+
+fn describe(record: &Record) -> String {
+    let answered = record.answered.map_or("never".to_owned(), |answered| format!("{:.6}", answered as f64 / 1e9));
+    format!("    {:.6} .. {answered} {:?}", record.called as f64 / 1e9, record.operation)
+}
+
+/// How often the system writes back dirty pages by itself, which matters where nobody syncs.
+pub(crate) const WRITE_BACK_INTERVAL: u64 = 5 * SECOND;
+
+/// Longest time for which appends that nobody waits for stay unwritten.
+pub(crate) const LAZY_INTERVAL: u64 = 10 * MILLISECOND;
+
+/// Peace after which everything must be answered and agreed upon.
+const LIVENESS_MAX: u64 = 60 * SECOND;
+
+/// More than any universe needs.
+const STEPS_MAX: u64 = 3_000_000;
