@@ -233,12 +233,24 @@ impl Keyspace {
         self.tuning
     }
 
+    /// Notes the moment of an applied entry. To be called for every entry, also for one without commands, before its
+    /// commands: no later command then sees an earlier moment, on any replica, whatever a new leader's clock says.
+    pub fn advance_to(&mut self, moment: Moment) {
+        self.latest = self.latest.max(moment.unix.0);
+    }
+
+    /// The latest moment so far; part of a checkpoint. `i64::MIN` before the first.
+    pub fn latest(&self) -> UnixMillis {
+        UnixMillis(self.latest)
+    }
+
     /// Does up to `budget` units of physical work: removes keys whose deadline is not after `moment`, frees what has
     /// been flushed, and large values that are gone. A unit is about one key. True if there is more to do at once.
     ///
-    /// `moment` must be that of the latest applied entry: then nobody can ask for a key that this removes.
+    /// `moment` must be that of an applied entry: then nobody can ask for a key that this removes.
     pub fn collect(&mut self, moment: Moment, budget: usize) -> bool {
-        let now = moment.unix.0.min(self.latest);
+        self.advance_to(moment);
+        let now = self.latest;
         let mut rest = budget.max(1);
         let mut more = false;
         for table in &mut self.databases {

@@ -129,9 +129,11 @@ impl Table {
                 Deadline::Is(deadline) => deadline,
                 Deadline::Keep => before.deadline.filter(|&deadline| deadline > stamp.now),
             };
+            if let Some(large) = record.large_mut() {
+                keeper.bury_large(std::mem::take(large));
+            }
             if let Err(payload) = record.overwrite(payload, deadline, stamp.version, clock) {
-                let new = Record::new(key, payload, deadline, stamp.version, clock);
-                keeper.bury(std::mem::replace(record, new));
+                *record = Record::new(key, payload, deadline, stamp.version, clock);
             }
             (before, Facts::of(record))
         };

@@ -217,6 +217,14 @@ fn every_change_gives_a_key_the_number_of_the_change() {
 }
 
 #[test]
+fn keys_expire_although_nothing_is_written() {
+    let mut keyspace = keyspace(Layout::Slots);
+    keyspace.edit(0, at(1)).set_string(b"key", b"value", Expiry::At(UnixMillis(10)));
+    assert!(!keyspace.collect(at(10), 100));
+    assert_eq!((keyspace.key_count(0), keyspace.latest()), (0, UnixMillis(10)));
+}
+
+#[test]
 fn expired_keys_are_removed_within_the_budget_and_the_rest_stays() {
     let mut keyspace = keyspace(Layout::Slots);
     for number in 0..20_000 {
@@ -389,6 +397,12 @@ fn a_large_value_is_changed_where_it_is_and_freed_in_pieces() {
     assert!(keyspace.memory_bytes() > 60 << 20, "what has not been freed counts");
     assert!(keyspace.collect(at(1), 256));
     assert!(keyspace.memory_bytes() > 50 << 20);
+    while keyspace.collect(at(1), 256) {}
+    assert!(keyspace.memory_bytes() < 2 << 20);
+    for value in [&vec![1; 64 << 20], &vec![2; 64 << 20], &vec![3; 3]] {
+        keyspace.edit(0, at(1)).set_string(b"key", value, Expiry::Clear);
+    }
+    assert!(keyspace.memory_bytes() > 120 << 20, "what was overwritten has not been freed at once");
     while keyspace.collect(at(1), 256) {}
     assert!(keyspace.memory_bytes() < 2 << 20);
 }
