@@ -350,7 +350,7 @@ impl<D: Disk> Journal<D> {
     }
 
     /// Tells in the log itself how far it has been synced, so that later damage to the last record is not taken for a
-    /// write cut short. To be called when the log has come to rest. Not durable by itself, nor need it be.
+    /// write cut short. To be called when the log has come to rest.
     ///
     /// # Errors
     /// Any error of the disk.
@@ -358,7 +358,7 @@ impl<D: Disk> Journal<D> {
         if self.is_sealed() || self.end + RECORD_HEADER_BYTES as u64 + TAIL_BYTES > self.bytes {
             return Ok(());
         }
-        self.write_small(RecordKind::Seal, false)
+        self.write_small(RecordKind::Seal, true)
     }
 
     /// True if a record tells how far the log has been synced, or nothing has been synced since.
@@ -612,9 +612,10 @@ impl<D: Disk> Journal<D> {
         if needed <= self.bytes {
             return Ok(());
         }
-        assert!(!self.is_chore_out, "the host waits for a chore before it writes what may need it");
         let is_fit = matches!(&self.successor, Successor::Ready { bytes, .. } if fresh_bytes <= *bytes);
         if !is_fit {
+            // Only then: a chore that removes files is out for all anybody cares.
+            assert!(!self.is_chore_out, "the host waits for a chore before it writes what may need it");
             let bytes = self.segment_bytes.max(fresh_bytes.next_multiple_of(BLOCK_BYTES as u64));
             let sequence = self.sequence + 1;
             let recycle = if bytes == self.segment_bytes { self.recycled.pop() } else { None };

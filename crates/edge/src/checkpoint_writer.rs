@@ -1,0 +1,286 @@
+//! The one thread that writes checkpoint files, for all groups.
+//!
+//! It is slow on purpose. The log is being synced on the same disk while it works, so it writes small pieces past the
+//! page cache, one at a time, at no more than a set rate, and lets a write of the log that is under way go first; it syncs
+//! every few pieces, so that no large flush ever builds up. A core hands in its next chunk when an earlier one is
+//! written: that is what slows the core's walk to the pace of the disk, and bounds the memory.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use journal::{CheckpointFile, CheckpointMark, Fault, Identity};
+use node::event::{CheckpointNews, CheckpointStep, GroupId};
+
+use crate::disk::RealDisk;
+use crate::journal_thread::JournalQueue;
+
+/// Bytes per second at which checkpoints are written unless set.
+pub const RATE_DEFAULT: u64 = 96 << 20;
+
+/// One write. The log waits behind at most one of these.
+const PIECE_BYTES: usize = 128 << 10;
+
+/// What is written is synced after so many bytes.
+const SYNC_BYTES: u64 = 4 << 20;
+
+/// How often, and at most how many times for one piece, the log is let go first.
+const YIELD_INTERVAL: Duration = Duration::from_micros(100);
+const YIELDS_MAX: u32 = 10;
+
+/// Time not used for writing is not saved up beyond this, so that a late chunk is not followed by a burst.
+const CREDIT_MAX: Duration = Duration::from_millis(20);
+
+/// Receives news of a group's checkpoint, by the id it was begun with. Called on the writer's and on the journal's
+/// thread.
+pub type NewsListener = Arc<dyn Fn(GroupId, u64, CheckpointNews) + Send + Sync>;
+
+/// Where cores hand in steps. Clones are handles of the same queue.
+#[derive(Clone)]
+pub struct CheckpointQueue {
+    steps: Sender<Order>,
+    shared: Arc<Shared>,
+}
+
+/// The thread.
+pub struct CheckpointThread {
+    queue: CheckpointQueue,
+    thread: JoinHandle<()>,
+}
+
+struct Shared {
+    /// Bytes per second; 0 is as fast as can be.
+    rate: AtomicU64,
+    written_bytes: AtomicU64,
+}
+
+enum Order {
+    Step { group: GroupId, id: u64, step: CheckpointStep },
+    Stop,
+}
+
+impl CheckpointThread {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start(
+        disk: RealDisk,
+        identity: Identity,
+        journal: JournalQueue,
+        listener: NewsListener,
+    ) -> std::io::Result<Self> {
+        let (steps, orders) = mpsc::channel();
+        let shared = Arc::new(Shared { rate: AtomicU64::new(RATE_DEFAULT), written_bytes: AtomicU64::new(0) });
+        let queue = CheckpointQueue { steps, shared: Arc::clone(&shared) };
+        let writer = Writer { disk, identity, journal, listener, shared, files: BTreeMap::new(), due: Instant::now() };
+        let thread = thread::Builder::new().name("checkpoint".into()).spawn(move || writer.run(&orders))?;
+        Ok(Self { queue, thread })
+    }
+
+    /// A handle for handing in.
+    pub fn queue(&self) -> &CheckpointQueue {
+        &self.queue
+    }
+
+    /// Ends the thread. Checkpoints under way are thrown away.
+    pub fn stop(self) {
+        // The thread lives until it is told this.
+        let _ = self.queue.steps.send(Order::Stop);
+        assert!(self.thread.join().is_ok(), "the checkpoint writer does not panic");
+    }
+}
+
+impl CheckpointQueue {
+    /// Hands in a step of a group's checkpoint. Steps of one checkpoint come in order.
+    pub fn submit(&self, group: GroupId, id: u64, step: CheckpointStep) {
+        // After the end nobody listens for an answer either.
+        let _ = self.steps.send(Order::Step { group, id, step });
+    }
+
+    /// Sets the rate, in bytes per second; 0 is as fast as can be.
+    pub fn set_rate(&self, rate: u64) {
+        self.shared.rate.store(rate, Ordering::Relaxed);
+    }
+
+    /// Bytes written since the start.
+    pub fn written_bytes(&self) -> u64 {
+        self.shared.written_bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// A checkpoint under way.
+struct Open {
+    id: u64,
+    mark: CheckpointMark,
+    file: CheckpointFile<RealDisk>,
+    unsynced_bytes: u64,
+}
+
+struct Writer {
+    disk: RealDisk,
+    identity: Identity,
+    journal: JournalQueue,
+    listener: NewsListener,
+    shared: Arc<Shared>,
+    files: BTreeMap<u32, Open>,
+    /// When the next piece may be written.
+    due: Instant,
+}
+
+impl Writer {
+    fn run(mut self, orders: &Receiver<Order>) {
+        while let Ok(Order::Step { group, id, step }) = orders.recv() {
+            if let Err(fault) = self.carry_out(group, id, step) {
+                if let Some(open) = self.files.remove(&group.0) {
+                    // What is left of it is removed at the next start at the latest.
+                    let _ = open.file.abandon();
+                }
+                (self.listener)(group, id, CheckpointNews::Failed(fault.to_string()));
+            }
+        }
+        for (_, open) in std::mem::take(&mut self.files) {
+            let _ = open.file.abandon();
+        }
+    }
+
+    fn carry_out(&mut self, group: GroupId, id: u64, step: CheckpointStep) -> Result<(), Fault> {
+        match step {
+            CheckpointStep::Begin(mark) => {
+                if let Some(previous) = self.files.remove(&group.0) {
+                    previous.file.abandon()?;
+                }
+                let file = CheckpointFile::begin(self.disk.clone(), &self.identity, group.0, &mark)?;
+                self.files.insert(group.0, Open { id, mark, file, unsynced_bytes: 0 });
+            }
+            CheckpointStep::Chunk(chunk) => {
+                // Steps of a checkpoint that has failed are still on their way for a while.
+                let Some(mut open) = self.take(group, id) else { return Ok(()) };
+                if !chunk.is_empty() {
+                    open.file.push(&chunk);
+                }
+                let result = self.write_pending(&mut open);
+                self.files.insert(group.0, open);
+                result?;
+                (self.listener)(group, id, CheckpointNews::Written(chunk.len()));
+            }
+            CheckpointStep::Finish => {
+                let Some(open) = self.take(group, id) else { return Ok(()) };
+                open.file.finish()?;
+                let listener = Arc::clone(&self.listener);
+                let done = move |result: Result<(), String>| {
+                    let news = match result {
+                        Ok(()) => CheckpointNews::Finished,
+                        Err(reason) => CheckpointNews::Failed(reason),
+                    };
+                    listener(group, id, news);
+                };
+                self.journal.mark(group.0, open.mark, Box::new(done));
+            }
+            CheckpointStep::Abandon => {
+                if let Some(open) = self.take(group, id) {
+                    open.file.abandon()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, group: GroupId, id: u64) -> Option<Open> {
+        if self.files.get(&group.0)?.id != id {
+            return None;
+        }
+        self.files.remove(&group.0)
+    }
+
+    /// Writes all whole pieces that are pending, each when it is due.
+    fn write_pending(&mut self, open: &mut Open) -> Result<(), Fault> {
+        while open.file.pending_bytes() >= PIECE_BYTES {
+            self.wait_until_due();
+            let count = open.file.write(PIECE_BYTES)? as u64;
+            self.shared.written_bytes.fetch_add(count, Ordering::Relaxed);
+            self.charge(count);
+            open.unsynced_bytes += count;
+            if open.unsynced_bytes >= SYNC_BYTES {
+                open.unsynced_bytes = 0;
+                open.file.sync()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn wait_until_due(&mut self) {
+        thread::sleep(self.due.saturating_duration_since(Instant::now()));
+        for _ in 0..YIELDS_MAX {
+            if !self.journal.is_writing() {
+                break;
+            }
+            thread::sleep(YIELD_INTERVAL);
+        }
+    }
+
+    fn charge(&mut self, bytes: u64) {
+        let rate = self.shared.rate.load(Ordering::Relaxed);
+        if rate > 0 {
+            let now = Instant::now();
+            let earliest = now.checked_sub(CREDIT_MAX).unwrap_or(now);
+            self.due = self.due.max(earliest) + Duration::from_micros(bytes.saturating_mul(1_000_000) / rate);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use journal::{CheckpointReader, Journal, Options};
+
+    use super::*;
+    use crate::disk::tests::Scratch;
+    use crate::journal_thread::{JournalThread, LazySync};
+
+    const IDENTITY: Identity = Identity { directory: 5, cluster: 1, node: 1, group_count: 2, hash_seed: 1 };
+
+    #[test]
+    fn a_checkpoint_is_written_acknowledged_chunk_by_chunk_and_counts_at_the_end() {
+        let scratch = Scratch::new();
+        let (journal, _) = Journal::open(scratch.disk(), &Options::new(IDENTITY)).unwrap();
+        let journal_thread = JournalThread::start(journal, 1, LazySync::Never, Box::new(|_| {})).unwrap();
+        let (told, news) = mpsc::channel();
+        let told = std::sync::Mutex::new(told);
+        let listener: NewsListener = Arc::new(move |group, id, news| {
+            told.lock().unwrap().send((group, id, news)).unwrap();
+        });
+        let thread =
+            CheckpointThread::start(scratch.disk(), IDENTITY, journal_thread.queue().clone(), listener).unwrap();
+        let queue = thread.queue();
+        queue.set_rate(0);
+        let mark = |index| CheckpointMark { index, term: 1, ..CheckpointMark::default() };
+        let chunk = |byte: u8| vec![byte; 300_000];
+
+        // One is abandoned, one replaced while under way, one finished. Steps of those that are gone do nothing.
+        queue.submit(GroupId(0), 1, CheckpointStep::Begin(mark(7)));
+        queue.submit(GroupId(1), 2, CheckpointStep::Begin(mark(8)));
+        queue.submit(GroupId(1), 3, CheckpointStep::Begin(mark(9)));
+        queue.submit(GroupId(1), 2, CheckpointStep::Chunk(chunk(9)));
+        for byte in 0..20 {
+            queue.submit(GroupId(1), 3, CheckpointStep::Chunk(chunk(byte)));
+            assert_eq!(news.recv().unwrap(), (GroupId(1), 3, CheckpointNews::Written(300_000)));
+        }
+        queue.submit(GroupId(0), 1, CheckpointStep::Abandon);
+        queue.submit(GroupId(1), 3, CheckpointStep::Finish);
+        assert_eq!(news.recv().unwrap(), (GroupId(1), 3, CheckpointNews::Finished));
+        thread.stop();
+        journal_thread.stop().unwrap();
+
+        let (_, recovered) = Journal::open(scratch.disk(), &Options::new(IDENTITY)).unwrap();
+        assert_eq!(recovered.groups[&1].checkpoint, Some(mark(9)));
+        assert_eq!(recovered.notes, [""; 0]);
+        let mut reader = CheckpointReader::open(scratch.disk(), &IDENTITY, 1, &mark(9)).unwrap();
+        for byte in 0..20 {
+            assert!(reader.next().unwrap().unwrap() == chunk(byte));
+        }
+        assert!(reader.next().unwrap().is_none());
+    }
+}

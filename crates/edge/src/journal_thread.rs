@@ -1,0 +1,830 @@
+//! The one thread that writes the log, for all cores.
+//!
+//! It takes whatever the cores have handed in since its last write, writes that as one record, and waits for the disk
+//! once for all of it. No timer gathers a batch: while one write is under way, the next batch gathers by itself.
+//!
+//! Appends that nobody waits for (`appendfsync everysec` and `no`) do not wake the thread: it wakes by itself a few
+//! milliseconds after the first of them, and again as long as there are more. A core pays for them with one lock.
+//!
+//! Queues are bounded by those who fill them: [`JournalQueue::queue_bytes`] is there for every core to see, and a core
+//! that sees too much stops reading from its sockets.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+use journal::{Append, CheckpointMark, Chore, Fault, Journal};
+
+use crate::disk::RealDisk;
+
+/// How long an append that nobody waits for may lie in memory before it is written: what `kill -9` can lose under
+/// `everysec` and `no`.
+const LAZY_INTERVAL: Duration = Duration::from_millis(5);
+
+/// So many bytes waiting end the wait early.
+const LAZY_BYTES_MAX: u64 = 1 << 20;
+
+/// How long after a write `everysec` syncs.
+const SYNC_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A log that has been at rest for so long is sealed.
+const SEAL_AFTER: Duration = Duration::from_millis(20);
+
+/// How often a full disk is tried again.
+const FULL_RETRY: Duration = Duration::from_secs(1);
+
+/// Appends are put together into records of at most about this size.
+const RECORD_BYTES_MAX: usize = 4 << 20;
+
+/// When the next segment cannot be made for lack of room, writes are refused while there is still so much room in the
+/// current one: what has been admitted by then still fits.
+const RESERVE_BYTES: u64 = 16 << 20;
+
+/// Rate at which a new segment is filled with zeros, in bytes per second: a segment in a fraction of a second, without
+/// taking the disk from the log.
+const FILL_RATE: u64 = 256 << 20;
+
+/// What `appendfsync` asks of appends that nobody waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum LazySync {
+    /// Synced within about a second.
+    EverySecond,
+    /// Left to the operating system.
+    Never,
+}
+
+/// What the thread has to tell. It is called on the journal's own thread, so it must be quick.
+pub enum Notice<'a> {
+    /// These appends (group, ticket) are durable. In order within each group.
+    Persisted(&'a [(u32, u64)]),
+    /// Whether there is room for what may be admitted; none comes with the reason. Told when it changes.
+    Room(Result<(), String>),
+    /// The log cannot be written: what is on disk is unknown. The process must end without another acknowledgement.
+    Failed(Fault),
+}
+
+/// Receives notices.
+pub type Listener = Box<dyn FnMut(Notice<'_>) + Send>;
+
+/// Called when a mark is durable, or cannot be.
+pub type MarkDone = Box<dyn FnOnce(Result<(), String>) + Send>;
+
+/// Numbers of the journal. Times in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JournalCounters {
+    /// Writes; each holds all that was waiting.
+    pub write_count: u64,
+    /// Bytes written since the start.
+    pub written_bytes: u64,
+    /// Syncs, counting durable writes.
+    pub sync_count: u64,
+    /// Duration of the last sync.
+    pub sync_last_us: u64,
+    /// Mean duration of a sync.
+    pub sync_mean_us: u64,
+    /// Longest sync.
+    pub sync_max_us: u64,
+    /// Appends waiting.
+    pub queue_count: u64,
+    /// Bytes waiting.
+    pub queue_bytes: u64,
+    /// Bytes of log that a restart would read.
+    pub kept_bytes: u64,
+    /// Sequence of the segment being written.
+    pub segment: u64,
+    /// True if the next segment is prepared.
+    pub is_spare_ready: bool,
+    /// Prewritten bytes left.
+    pub room_bytes: u64,
+    /// Age of the oldest write that has not been synced; 0 if there is none.
+    pub unsynced_us: u64,
+}
+
+/// One core's lane, on cache lines of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Lane {
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    appends: Vec<Append>,
+    /// Those somebody waits for, in order.
+    tickets: Vec<(u32, u64)>,
+}
+
+#[derive(Default)]
+struct Controls {
+    waiting: Vec<Control>,
+    /// The thread has ended: nobody will take up what is handed in.
+    is_closed: bool,
+}
+
+enum Control {
+    Mark { group: u32, mark: CheckpointMark, done: MarkDone },
+    ChoreDone(Chore, Result<(), Fault>),
+    Flush(Sender<()>),
+    Stop(Sender<Result<(), Fault>>),
+}
+
+/// At work: nobody need wake the thread.
+const AWAKE: u8 = 0;
+/// Waits for time to pass: appends that nobody waits for do not wake it.
+const DOZES: u8 = 1;
+/// Waits for anything.
+const PARKED: u8 = 2;
+
+struct Shared {
+    lanes: Box<[Lane]>,
+    controls: Mutex<Controls>,
+    thread: OnceLock<Thread>,
+    sleep: AtomicU8,
+    /// Appends and controls handed in and not yet taken up.
+    waiting: AtomicU64,
+    /// Those among them that wake a thread that dozes.
+    urgent: AtomicU64,
+    queue_bytes: AtomicU64,
+    queue_count: AtomicU64,
+    is_writing: AtomicBool,
+    lazy_sync: AtomicU8,
+    begun: Instant,
+    write_count: AtomicU64,
+    written_bytes: AtomicU64,
+    sync_count: AtomicU64,
+    sync_last_us: AtomicU64,
+    sync_total_us: AtomicU64,
+    sync_max_us: AtomicU64,
+    kept_bytes: AtomicU64,
+    segment: AtomicU64,
+    is_spare_ready: AtomicBool,
+    room_bytes: AtomicU64,
+    /// Microseconds from `begun` to the oldest unsynced write, plus one; 0 if there is none.
+    dirty_since: AtomicU64,
+}
+
+/// Where cores hand in appends. Clones are handles of the same queue.
+#[derive(Clone)]
+pub struct JournalQueue {
+    shared: Arc<Shared>,
+}
+
+/// The thread, and the one that works in the background for it.
+pub struct JournalThread {
+    queue: JournalQueue,
+    writer: JoinHandle<()>,
+    keeper: JoinHandle<()>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl JournalThread {
+    /// Starts the threads. Cores are numbered from 0.
+    ///
+    /// # Errors
+    /// If a thread cannot be started.
+    pub fn start(
+        journal: Journal<RealDisk>,
+        core_count: usize,
+        lazy_sync: LazySync,
+        listener: Listener,
+    ) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared {
+            lanes: (0..core_count).map(|_| Lane::default()).collect(),
+            controls: Mutex::default(),
+            thread: OnceLock::new(),
+            sleep: AtomicU8::new(AWAKE),
+            waiting: AtomicU64::new(0),
+            urgent: AtomicU64::new(0),
+            queue_bytes: AtomicU64::new(0),
+            queue_count: AtomicU64::new(0),
+            is_writing: AtomicBool::new(false),
+            lazy_sync: AtomicU8::new(lazy_sync as u8),
+            begun: Instant::now(),
+            write_count: AtomicU64::new(0),
+            written_bytes: AtomicU64::new(0),
+            sync_count: AtomicU64::new(0),
+            sync_last_us: AtomicU64::new(0),
+            sync_total_us: AtomicU64::new(0),
+            sync_max_us: AtomicU64::new(0),
+            kept_bytes: AtomicU64::new(0),
+            segment: AtomicU64::new(0),
+            is_spare_ready: AtomicBool::new(false),
+            room_bytes: AtomicU64::new(0),
+            dirty_since: AtomicU64::new(0),
+        });
+        let queue = JournalQueue { shared: Arc::clone(&shared) };
+        let (chores, chores_wanted) = mpsc::channel();
+        let background_disk = journal.disk().with_fill_rate(FILL_RATE);
+        let background_queue = queue.clone();
+        let keeper = thread::Builder::new()
+            .name("keeper".into())
+            .spawn(move || keep(&background_disk, &chores_wanted, &background_queue))?;
+        let writer = thread::Builder::new()
+            .name("journal".into())
+            .spawn(move || Writer::new(shared, journal, listener, chores).run())?;
+        queue.shared.thread.get_or_init(|| writer.thread().clone());
+        // It may have gone to sleep before it had a name to be woken by.
+        writer.thread().unpark();
+        Ok(Self { queue, writer, keeper })
+    }
+
+    /// A handle for handing in.
+    pub fn queue(&self) -> &JournalQueue {
+        &self.queue
+    }
+
+    /// Writes and syncs what has been handed in, notes that the process stops in good order, and ends the threads.
+    ///
+    /// # Errors
+    /// If the log could not be brought to that point.
+    pub fn stop(self) -> Result<(), Fault> {
+        let (done, stopped) = mpsc::channel();
+        self.queue.control(Control::Stop(done));
+        // No answer means that the thread has failed before, and has told its listener.
+        let result = stopped.recv().unwrap_or(Ok(()));
+        let is_well = self.writer.join().is_ok() && self.keeper.join().is_ok();
+        assert!(is_well, "the journal's threads do not panic");
+        result
+    }
+}
+
+impl JournalQueue {
+    /// Hands in a turn's appends of a core, in order; those marked `true` are told of when they are durable, the others
+    /// are written soon. Leaves `appends` empty.
+    pub fn submit(&self, core: usize, appends: &mut Vec<(Append, bool)>) {
+        if appends.is_empty() {
+            return;
+        }
+        let shared = &*self.shared;
+        let count = appends.len() as u64;
+        let mut bytes = 0;
+        let mut is_urgent = false;
+        {
+            let mut waiting = lock(&shared.lanes[core].waiting);
+            for (append, is_awaited) in appends.drain(..) {
+                bytes += append.weight_bytes() as u64;
+                if is_awaited {
+                    is_urgent = true;
+                    waiting.tickets.push((append.group, append.ticket));
+                }
+                waiting.appends.push(append);
+            }
+        }
+        shared.queue_count.fetch_add(count, Ordering::Relaxed);
+        let queue_bytes = shared.queue_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.announce(is_urgent || queue_bytes > LAZY_BYTES_MAX);
+    }
+
+    /// Hands in a checkpoint's mark: its file is durable and has its name.
+    pub fn mark(&self, group: u32, mark: CheckpointMark, done: MarkDone) {
+        self.control(Control::Mark { group, mark, done });
+    }
+
+    /// Waits until all that was handed in before is durable.
+    pub fn flush(&self) {
+        let (done, flushed) = mpsc::channel();
+        self.control(Control::Flush(done));
+        // No answer means that the thread has failed, and has told its listener.
+        let _ = flushed.recv();
+    }
+
+    /// Changes what is asked for appends that nobody waits for.
+    pub fn set_lazy_sync(&self, lazy_sync: LazySync) {
+        self.shared.lazy_sync.store(lazy_sync as u8, Ordering::Relaxed);
+        self.announce(true);
+    }
+
+    /// Bytes handed in and not yet written: what a core looks at to know whether it should go on.
+    pub fn queue_bytes(&self) -> u64 {
+        self.shared.queue_bytes.load(Ordering::Relaxed)
+    }
+
+    /// True while the log is being written or synced: others who use the disk had better wait.
+    pub fn is_writing(&self) -> bool {
+        self.shared.is_writing.load(Ordering::Relaxed)
+    }
+
+    /// What has been counted.
+    pub fn counters(&self) -> JournalCounters {
+        let shared = &*self.shared;
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let sync_count = load(&shared.sync_count);
+        let now_us = shared.begun.elapsed().as_micros() as u64;
+        let dirty_since = load(&shared.dirty_since);
+        JournalCounters {
+            write_count: load(&shared.write_count),
+            written_bytes: load(&shared.written_bytes),
+            sync_count,
+            sync_last_us: load(&shared.sync_last_us),
+            sync_mean_us: load(&shared.sync_total_us).checked_div(sync_count).unwrap_or(0),
+            sync_max_us: load(&shared.sync_max_us),
+            queue_count: load(&shared.queue_count),
+            queue_bytes: load(&shared.queue_bytes),
+            kept_bytes: load(&shared.kept_bytes),
+            segment: load(&shared.segment),
+            is_spare_ready: shared.is_spare_ready.load(Ordering::Relaxed),
+            room_bytes: load(&shared.room_bytes),
+            unsynced_us: if dirty_since == 0 { 0 } else { now_us.saturating_sub(dirty_since - 1) },
+        }
+    }
+
+    fn control(&self, control: Control) {
+        let mut controls = lock(&self.shared.controls);
+        if controls.is_closed {
+            // Dropping it tells whoever waits for an answer.
+            return;
+        }
+        controls.waiting.push(control);
+        drop(controls);
+        self.announce(true);
+    }
+
+    /// Says that something was handed in, and wakes the thread if it would not look by itself.
+    ///
+    /// The thread announces its sleep and then looks at the counts; this counts and then looks whether it sleeps. With
+    /// all four sequentially consistent, at least one sees the other.
+    fn announce(&self, is_urgent: bool) {
+        let shared = &*self.shared;
+        if is_urgent {
+            shared.urgent.fetch_add(1, Ordering::SeqCst);
+        }
+        shared.waiting.fetch_add(1, Ordering::SeqCst);
+        let sleep = shared.sleep.load(Ordering::SeqCst);
+        let must_wake = sleep == PARKED || (is_urgent && sleep == DOZES);
+        if must_wake
+            && shared.sleep.swap(AWAKE, Ordering::SeqCst) != AWAKE
+            && let Some(thread) = shared.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+}
+
+/// The background: does chores one after another.
+fn keep(disk: &RealDisk, chores: &Receiver<Chore>, queue: &JournalQueue) {
+    while let Ok(chore) = chores.recv() {
+        let result = chore.run(disk);
+        queue.control(Control::ChoreDone(chore, result));
+    }
+}
+
+struct Writer {
+    shared: Arc<Shared>,
+    journal: Journal<RealDisk>,
+    listener: Listener,
+    chores: Sender<Chore>,
+    is_chore_out: bool,
+    /// Handed in and not yet written.
+    appends: VecDeque<Append>,
+    /// Of these, and of those written but not synced, somebody waits for these.
+    tickets: Vec<(u32, u64)>,
+    marks: VecDeque<(u32, CheckpointMark, MarkDone)>,
+    flushes: Vec<Sender<()>>,
+    stop: Option<Sender<Result<(), Fault>>>,
+    /// The disk is full, and what is waiting does not fit. When to try again.
+    stalled_until: Option<Instant>,
+    /// The next segment could not be made for lack of room. When to try again.
+    spare_wanted_at: Option<Instant>,
+    has_room: bool,
+    /// Since when something written is not synced.
+    dirty_since: Option<Instant>,
+    written_at: Instant,
+    record: Vec<Append>,
+}
+
+impl Writer {
+    fn new(shared: Arc<Shared>, journal: Journal<RealDisk>, listener: Listener, chores: Sender<Chore>) -> Self {
+        Self {
+            shared,
+            journal,
+            listener,
+            chores,
+            is_chore_out: false,
+            appends: VecDeque::new(),
+            tickets: Vec::new(),
+            marks: VecDeque::new(),
+            flushes: Vec::new(),
+            stop: None,
+            stalled_until: None,
+            spare_wanted_at: None,
+            has_room: true,
+            dirty_since: None,
+            written_at: Instant::now(),
+            record: Vec::new(),
+        }
+    }
+
+    fn run(mut self) {
+        let outcome = loop {
+            match self.turn() {
+                Ok(false) => {}
+                Ok(true) => break Ok(()),
+                Err(fault) => break Err(fault),
+            }
+        };
+        let shared = Arc::clone(&self.shared);
+        let controls =
+            std::mem::replace(&mut *lock(&shared.controls), Controls { waiting: Vec::new(), is_closed: true });
+        if let Err(fault) = outcome {
+            (self.listener)(Notice::Failed(fault));
+            return;
+        }
+        drop(controls);
+        let Some(stop) = self.stop.take() else { return };
+        // Nobody waits any more if the receiver is gone.
+        let _ = stop.send(self.journal.stop().map(drop));
+    }
+
+    /// Takes up what there is, writes it, then sleeps until there is more. True when it is time to end.
+    fn turn(&mut self) -> Result<bool, Fault> {
+        self.collect()?;
+        let now = Instant::now();
+        let is_stalled = self.stalled_until.is_some_and(|until| now < until);
+        if !self.appends.is_empty() && !is_stalled {
+            self.shared.is_writing.store(true, Ordering::Relaxed);
+            let result = self.write_appends();
+            self.shared.is_writing.store(false, Ordering::Relaxed);
+            result?;
+        }
+        self.write_marks()?;
+        self.sync_if_due()?;
+        self.look_after_room()?;
+        self.publish();
+        if self.appends.is_empty() {
+            self.stalled_until = None;
+        }
+        if self.stop.is_some() && !self.is_chore_out && (self.appends.is_empty() || self.stalled_until.is_some()) {
+            return Ok(true);
+        }
+        self.sleep();
+        Ok(false)
+    }
+
+    fn collect(&mut self) -> Result<(), Fault> {
+        self.shared.waiting.store(0, Ordering::SeqCst);
+        self.shared.urgent.store(0, Ordering::SeqCst);
+        // Controls first: what was handed in before one of them is then taken up with it.
+        let controls = std::mem::take(&mut lock(&self.shared.controls).waiting);
+        for lane in &self.shared.lanes {
+            let mut waiting = lock(&lane.waiting);
+            self.appends.extend(waiting.appends.drain(..));
+            self.tickets.append(&mut waiting.tickets);
+        }
+        for control in controls {
+            match control {
+                Control::Mark { group, mark, done } => self.marks.push_back((group, mark, done)),
+                Control::Flush(done) => self.flushes.push(done),
+                Control::Stop(done) => self.stop = Some(done),
+                Control::ChoreDone(chore, result) => self.take_chore_back(chore, result)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all appends that are waiting, and syncs if somebody waits for one of them.
+    fn write_appends(&mut self) -> Result<(), Fault> {
+        let is_awaited = !self.tickets.is_empty();
+        while !self.appends.is_empty() {
+            let mut bytes = 0;
+            while let Some(append) = self.appends.front() {
+                let weight = append.weight_bytes();
+                if bytes > 0 && bytes + weight > RECORD_BYTES_MAX {
+                    break;
+                }
+                bytes += weight;
+                self.record.extend(self.appends.pop_front());
+            }
+            let is_last = self.appends.is_empty();
+            if !self.journal.fits(bytes as u64) {
+                self.wait_for_chore()?;
+            }
+            let begun = Instant::now();
+            let result = if is_awaited && is_last {
+                self.journal.append_durably(&self.record)
+            } else {
+                self.journal.append(&self.record)
+            };
+            match result {
+                Ok(()) => {}
+                Err(fault) if fault.is_full() => {
+                    // Nothing was written; it stays in line.
+                    for append in self.record.drain(..).rev() {
+                        self.appends.push_front(append);
+                    }
+                    self.stalled_until = Some(Instant::now() + FULL_RETRY);
+                    self.tell_room(Err(fault.to_string()));
+                    return Ok(());
+                }
+                Err(fault) => return Err(fault),
+            }
+            self.stalled_until = None;
+            self.written_at = Instant::now();
+            self.dirty_since.get_or_insert(begun);
+            if is_awaited && is_last {
+                self.note_sync(begun);
+            }
+            self.shared.write_count.fetch_add(1, Ordering::Relaxed);
+            self.shared.queue_count.fetch_sub(self.record.len() as u64, Ordering::Relaxed);
+            self.shared.queue_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+            if is_awaited && is_last {
+                (self.listener)(Notice::Persisted(&self.tickets));
+                self.tickets.clear();
+            }
+            // Those who wait have been told before this memory is given back.
+            self.record.clear();
+        }
+        Ok(())
+    }
+
+    fn write_marks(&mut self) -> Result<(), Fault> {
+        while let Some((group, mark, done)) = self.marks.pop_front() {
+            if mark.index > self.journal.last_index(group) {
+                // The checkpoint covers entries that a full disk has kept from being written: they need no writing.
+                for append in self.appends.iter_mut().filter(|append| append.group == group) {
+                    let before = append.weight_bytes();
+                    append.entries.retain(|entry| entry.index > mark.index);
+                    let freed = (before - append.weight_bytes()) as u64;
+                    self.shared.queue_bytes.fetch_sub(freed, Ordering::Relaxed);
+                }
+            }
+            self.wait_for_chore()?;
+            match self.journal.checkpointed(group, mark) {
+                Ok(()) => {
+                    self.dirty_since = None;
+                    self.stalled_until = None;
+                    // It may have freed a segment to be used again.
+                    self.spare_wanted_at = self.spare_wanted_at.map(|_| Instant::now());
+                    done(Ok(()));
+                }
+                Err(fault) if fault.is_full() => done(Err(fault.to_string())),
+                Err(fault) => return Err(fault),
+            }
+        }
+        Ok(())
+    }
+
+    fn sync_if_due(&mut self) -> Result<(), Fault> {
+        let is_flush = !self.flushes.is_empty() && self.appends.is_empty();
+        let is_every_second = self.shared.lazy_sync.load(Ordering::Relaxed) == LazySync::EverySecond as u8;
+        let is_due = is_every_second && self.dirty_since.is_some_and(|since| since.elapsed() >= SYNC_INTERVAL);
+        if self.dirty_since.is_some() && (is_flush || is_due) {
+            let begun = Instant::now();
+            self.shared.is_writing.store(true, Ordering::Relaxed);
+            let result = self.journal.sync();
+            self.shared.is_writing.store(false, Ordering::Relaxed);
+            result?;
+            self.note_sync(begun);
+        }
+        if is_flush {
+            for flush in self.flushes.drain(..) {
+                // Whoever asked may be gone.
+                let _ = flush.send(());
+            }
+        }
+        if self.dirty_since.is_none() && self.written_at.elapsed() >= SEAL_AFTER && !self.journal.is_sealed() {
+            self.journal.seal()?;
+        }
+        Ok(())
+    }
+
+    fn note_sync(&mut self, begun: Instant) {
+        self.dirty_since = None;
+        let duration_us = begun.elapsed().as_micros() as u64;
+        self.shared.sync_count.fetch_add(1, Ordering::Relaxed);
+        self.shared.sync_last_us.store(duration_us, Ordering::Relaxed);
+        self.shared.sync_total_us.fetch_add(duration_us, Ordering::Relaxed);
+        self.shared.sync_max_us.fetch_max(duration_us, Ordering::Relaxed);
+    }
+
+    /// Gives work to the background, and tells cores when the room is about to run out, or is back.
+    fn look_after_room(&mut self) -> Result<(), Fault> {
+        let may_ask = self.spare_wanted_at.is_none_or(|at| at <= Instant::now());
+        if !self.is_chore_out
+            && self.stop.is_none()
+            && may_ask
+            && let Some(chore) = self.journal.chore()
+        {
+            self.is_chore_out = true;
+            self.chores.send(chore).expect("the keeper lives as long as this thread");
+        }
+        let is_short = self.spare_wanted_at.is_some()
+            && !self.journal.is_spare_ready()
+            && self.journal.room_bytes() < RESERVE_BYTES + self.shared.queue_bytes.load(Ordering::Relaxed);
+        if is_short && self.has_room {
+            self.tell_room(Err("no room on the disk for the next log segment".to_owned()));
+        } else if !is_short && self.stalled_until.is_none() {
+            self.tell_room(Ok(()));
+        }
+        Ok(())
+    }
+
+    fn tell_room(&mut self, room: Result<(), String>) {
+        if self.has_room != room.is_ok() {
+            self.has_room = room.is_ok();
+            (self.listener)(Notice::Room(room));
+        }
+    }
+
+    fn take_chore_back(&mut self, chore: Chore, result: Result<(), Fault>) -> Result<(), Fault> {
+        self.is_chore_out = false;
+        match self.journal.chore_done(chore, result) {
+            Ok(()) => {
+                self.spare_wanted_at = None;
+                self.stalled_until = None;
+                Ok(())
+            }
+            Err(fault) if fault.is_full() => {
+                self.spare_wanted_at = Some(Instant::now() + FULL_RETRY);
+                Ok(())
+            }
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// Waits for the background, if it is at work: what comes next may need what it makes.
+    fn wait_for_chore(&mut self) -> Result<(), Fault> {
+        while self.is_chore_out {
+            let done = {
+                let waiting = &mut lock(&self.shared.controls).waiting;
+                let position = waiting.iter().position(|control| matches!(control, Control::ChoreDone(..)));
+                position.map(|position| waiting.remove(position))
+            };
+            match done {
+                Some(Control::ChoreDone(chore, result)) => self.take_chore_back(chore, result)?,
+                // The keeper unparks through `announce` only a thread that is seen to sleep.
+                _ => {
+                    self.shared.sleep.store(PARKED, Ordering::SeqCst);
+                    thread::park_timeout(Duration::from_millis(1));
+                    self.shared.sleep.store(AWAKE, Ordering::SeqCst);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn publish(&self) {
+        let shared = &*self.shared;
+        shared.written_bytes.store(self.journal.written_bytes(), Ordering::Relaxed);
+        shared.kept_bytes.store(self.journal.log_bytes(), Ordering::Relaxed);
+        shared.segment.store(self.journal.segment_sequence(), Ordering::Relaxed);
+        shared.is_spare_ready.store(self.journal.is_spare_ready(), Ordering::Relaxed);
+        shared.room_bytes.store(self.journal.room_bytes(), Ordering::Relaxed);
+        let since = self.dirty_since.map_or(0, |since| since.duration_since(shared.begun).as_micros() as u64 + 1);
+        shared.dirty_since.store(since, Ordering::Relaxed);
+    }
+
+    /// Sleeps until something is due or handed in.
+    fn sleep(&mut self) {
+        let now = Instant::now();
+        let is_every_second = self.shared.lazy_sync.load(Ordering::Relaxed) == LazySync::EverySecond as u8;
+        let sync_at = self.dirty_since.filter(|_| is_every_second).map(|since| since + SYNC_INTERVAL);
+        let is_unsealed = self.dirty_since.is_none() && !self.journal.is_sealed();
+        let seal_at = is_unsealed.then(|| self.written_at + SEAL_AFTER);
+        let ask_at = self.spare_wanted_at.filter(|_| !self.is_chore_out);
+        let until = [sync_at, seal_at, self.stalled_until, ask_at].into_iter().flatten().min();
+        // Right after appends that nobody waited for there will be more: those need not wake anybody.
+        let doze_until = self.written_at + LAZY_INTERVAL;
+        let is_lazy = self.dirty_since.is_some() && now < doze_until;
+        let (state, until) = if is_lazy {
+            (DOZES, Some(until.map_or(doze_until, |until| until.min(doze_until))))
+        } else {
+            (PARKED, until)
+        };
+        self.shared.sleep.store(state, Ordering::SeqCst);
+        let counter = if state == PARKED { &self.shared.waiting } else { &self.shared.urgent };
+        if counter.load(Ordering::SeqCst) == 0 {
+            match until {
+                Some(until) => thread::park_timeout(until.saturating_duration_since(now)),
+                None => thread::park(),
+            }
+        }
+        self.shared.sleep.store(AWAKE, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use journal::{Identity, Options};
+    use stdx::log::{Entry, EntryKind};
+
+    use super::*;
+    use crate::disk::tests::Scratch;
+
+    fn open(scratch: &Scratch) -> (Journal<RealDisk>, journal::Recovered) {
+        let identity = Identity { directory: 5, cluster: 1, node: 1, group_count: 2, hash_seed: 1 };
+        let options = Options { segment_bytes: 1 << 20, ..Options::new(identity) };
+        Journal::open(scratch.disk(), &options).unwrap()
+    }
+
+    fn append(group: u32, index: u64, bytes: usize) -> Append {
+        let data = Bytes::from(vec![index as u8; bytes]);
+        let entry = Entry { term: 1, index, kind: EntryKind::Normal, data };
+        Append { group, ticket: index, entries: vec![entry], ..Append::default() }
+    }
+
+    fn start(scratch: &Scratch, lazy_sync: LazySync) -> (JournalThread, Receiver<(u32, u64)>) {
+        let (told, tickets) = mpsc::channel();
+        let listener: Listener = Box::new(move |notice| match notice {
+            Notice::Persisted(tickets) => tickets.iter().for_each(|ticket| told.send(*ticket).unwrap()),
+            Notice::Room(room) => panic!("{room:?}"),
+            Notice::Failed(fault) => panic!("{fault}"),
+        });
+        (JournalThread::start(open(scratch).0, 2, lazy_sync, listener).unwrap(), tickets)
+    }
+
+    #[test]
+    fn who_waits_is_told_in_order_and_it_is_all_there_after_a_stop() {
+        let scratch = Scratch::new();
+        let (thread, tickets) = start(&scratch, LazySync::EverySecond);
+        // Enough for several segments; both cores at once.
+        thread::scope(|scope| {
+            for core in 0..2 {
+                let queue = thread.queue().clone();
+                scope.spawn(move || {
+                    for index in 1..=300 {
+                        queue.submit(core, &mut vec![(append(core as u32, index, 10_000), true)]);
+                    }
+                });
+            }
+        });
+        let mut last = [0, 0];
+        while last != [300, 300] {
+            let (group, ticket) = tickets.recv().unwrap();
+            assert_eq!(ticket, last[group as usize] + 1);
+            last[group as usize] = ticket;
+        }
+        let counters = thread.queue().counters();
+        assert!(counters.sync_count > 0 && counters.queue_bytes == 0 && counters.unsynced_us == 0, "{counters:?}");
+        thread.stop().unwrap();
+        let (journal, recovered) = open(&scratch);
+        assert!(recovered.was_stopped_cleanly && journal.segment_sequence() > 3);
+        for group in 0..2 {
+            let entries = &recovered.groups[&group].entries;
+            assert!(entries.iter().map(|entry| entry.index).eq(1..=300));
+            assert!(entries.iter().all(|entry| entry.data == vec![entry.index as u8; 10_000]));
+        }
+    }
+
+    #[test]
+    fn what_nobody_waits_for_is_written_too() {
+        for lazy_sync in [LazySync::EverySecond, LazySync::Never] {
+            let scratch = Scratch::new();
+            let (thread, tickets) = start(&scratch, lazy_sync);
+            for index in 1..=100 {
+                thread.queue().submit(0, &mut vec![(append(0, index, 100), false)]);
+            }
+            thread.queue().flush();
+            assert_eq!((thread.queue().queue_bytes(), thread.queue().counters().unsynced_us), (0, 0));
+            // One that is waited for also makes all before it durable.
+            thread.queue().submit(1, &mut vec![(append(1, 1, 100), false), (append(1, 2, 100), true)]);
+            assert_eq!(tickets.recv().unwrap(), (1, 2));
+            thread.stop().unwrap();
+            let recovered = open(&scratch).1;
+            assert_eq!((recovered.groups[&0].entries.len(), recovered.groups[&1].entries.len()), (100, 2));
+        }
+    }
+
+    #[test]
+    fn a_log_at_rest_is_sealed() {
+        let scratch = Scratch::new();
+        let (thread, tickets) = start(&scratch, LazySync::EverySecond);
+        thread.queue().submit(0, &mut vec![(append(0, 1, 100), true)]);
+        tickets.recv().unwrap();
+        let before = thread.queue().counters().written_bytes;
+        // A seal is the only thing that is written now.
+        while thread.queue().counters().written_bytes == before {
+            thread::yield_now();
+        }
+        thread.stop().unwrap();
+        assert_eq!(open(&scratch).1.groups[&0].entries.len(), 1);
+    }
+
+    #[test]
+    fn a_mark_frees_the_log() {
+        let scratch = Scratch::new();
+        let (thread, tickets) = start(&scratch, LazySync::EverySecond);
+        for index in 1..=50 {
+            thread.queue().submit(0, &mut vec![(append(0, index, 100_000), true)]);
+        }
+        while tickets.recv().unwrap() != (0, 50) {}
+        std::fs::write(scratch.0.join(journal::checkpoint_file(0, 49)), b"").unwrap();
+        let (done, marked) = mpsc::channel();
+        let mark = CheckpointMark { index: 49, term: 1, ..CheckpointMark::default() };
+        thread.queue().mark(0, mark.clone(), Box::new(move |result| done.send(result).unwrap()));
+        assert_eq!(marked.recv().unwrap(), Ok(()));
+        thread.queue().flush();
+        assert!(thread.queue().counters().kept_bytes <= 1 << 20);
+        thread.stop().unwrap();
+        let recovered = open(&scratch).1;
+        assert_eq!(recovered.groups[&0].checkpoint, Some(mark));
+        assert_eq!(recovered.groups[&0].entries.len(), 1);
+    }
+}
