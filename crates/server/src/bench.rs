@@ -36,8 +36,8 @@ const FILL_CLIENTS: usize = 8;
 
 /// Drives servers with load and reports throughput, latency and errors.
 ///
-/// Works against Holdfast, Redis and Valkey alike. Latency is from the moment a request is sent, or, at a fixed rate, from
-/// the moment it should have been sent: time spent waiting behind a stalled server counts.
+/// Works against Holdfast, Redis and Valkey alike. Latency is from the moment a request is sent, or, at a fixed rate,
+/// from the moment it should have been sent: time spent waiting behind a stalled server counts.
 #[derive(clap::Args, Clone, Debug)]
 pub struct BenchArguments {
     /// Servers, as HOST:PORT, several with commas between them

@@ -1,9 +1,9 @@
 //! `holdfast compare`: Holdfast beside the Redis and Valkey servers of this machine.
 //!
 //! Figures drift from hour to hour and from machine to machine, by more than the differences that matter. So both are
-//! measured in one run, in turns, scenario by scenario, and only the ratios of medians are worth quoting. Servers run on
-//! one processor, the load on another, so that neither can hide behind the other's idle time. What counts most is the
-//! server's CPU time per operation: throughput also depends on how the load was played.
+//! measured in one run, in turns, scenario by scenario, and only the ratios of medians are worth quoting. Servers run
+//! on one processor and the load on another, so that neither can hide behind the other's idle time. What counts most
+//! is the server's CPU time per operation: throughput also depends on how the load was played.
 
 mod contender;
 mod report;

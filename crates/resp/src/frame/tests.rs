@@ -17,9 +17,10 @@ fn decode(pieces: &[&[u8]]) -> Result<Vec<Frame>, Malformed> {
     Ok(frames)
 }
 
-const EVERY_KIND: &[u8] = b"+OK\r\n-ERR no\r\n:-42\r\n$5\r\na\r\nb \r\n$-1\r\n*-1\r\n_\r\n*2\r\n:1\r\n*0\r\n%1\r\n+k\r\n$0\r\n\r\n\
-    ~2\r\n+a\r\n+b\r\n>1\r\n+message\r\n#t\r\n#f\r\n,1.5\r\n,inf\r\n(123456789012345678901234567890\r\n=8\r\ntxt:text\r\n\
-    !5\r\nERR x\r\n|1\r\n+ttl\r\n:3\r\n*1\r\n|1\r\n+a\r\n+b\r\n:9\r\n";
+const EVERY_KIND: &[u8] = b"+OK\r\n-ERR no\r\n:-42\r\n$5\r\na\r\nb \r\n$-1\r\n*-1\r\n_\r\n\
+    *2\r\n:1\r\n*0\r\n%1\r\n+k\r\n$0\r\n\r\n~2\r\n+a\r\n+b\r\n>1\r\n+message\r\n#t\r\n#f\r\n,1.5\r\n,inf\r\n\
+    (123456789012345678901234567890\r\n=8\r\ntxt:text\r\n!5\r\nERR x\r\n\
+    |1\r\n+ttl\r\n:3\r\n*1\r\n|1\r\n+a\r\n+b\r\n:9\r\n";
 
 #[test]
 fn every_kind_of_reply_is_decoded_however_it_was_cut() {

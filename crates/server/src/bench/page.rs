@@ -44,61 +44,18 @@ const BOTTOM: f64 = 30.0;
 /// Classes `c0` to `c5` in the style sheet.
 const COLOURS: usize = 6;
 
-const HEAD: &str = r#"<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>@TITLE@</title>
-<style>
-:root { color-scheme: light dark; --ink: #1b1f24; --soft: #66707b; --line: #dfe3e8; --paper: #fff; --card: #f6f7f9;
-  --c0: #2563c9; --c1: #c2570c; --c2: #0f7b5f; --c3: #9b2c8f; --c4: #8a6d00; --c5: #556270; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ed; --soft: #98a2ad; --line: #343b44; --paper: #14181d; --card: #1d232a;
-  --c0: #6ea8ff; --c1: #ff9d5c; --c2: #4fd1a9; --c3: #e28bd9; --c4: #e0c04a; --c5: #a9b4c0; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 28px 20px 48px; max-width: 980px; background: var(--paper); color: var(--ink);
-  font: 15px/1.5 system-ui, sans-serif; }
-h1 { font-size: 24px; margin: 0; } h2 { font-size: 17px; margin: 34px 0 8px; } p { color: var(--soft); margin: 4px 0 20px; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 10px; }
-.figures div { background: var(--card); border-radius: 8px; padding: 10px 14px; }
-.figures span { display: block; color: var(--soft); font-size: 13px; } .figures b { font-size: 19px; font-weight: 600; }
-svg { width: 100%; height: auto; display: block; } svg text { fill: var(--soft); font-size: 12px; }
-.grid { stroke: var(--line); stroke-width: 1; } .plot { fill: none; stroke-width: 2; stroke-linejoin: round; }
-.legend { display: flex; gap: 18px; flex-wrap: wrap; font-size: 13px; color: var(--soft); }
-.legend i { display: inline-block; width: 12px; height: 12px; border-radius: 3px; margin-right: 6px; vertical-align: -1px; }
-.tip { min-height: 20px; font-size: 13px; color: var(--soft); font-variant-numeric: tabular-nums; }
-table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
-th, td { text-align: right; padding: 5px 10px; border-bottom: 1px solid var(--line); } th { color: var(--soft); font-weight: 500; }
-th:first-child, td:first-child { text-align: left; } tr.ours td { font-weight: 600; } .scroll { overflow-x: auto; }
-pre { background: var(--card); border-radius: 8px; padding: 14px; overflow-x: auto; font-size: 13px; line-height: 1.45; }
-.s0 { stroke: var(--c0); } .s1 { stroke: var(--c1); } .s2 { stroke: var(--c2); } .s3 { stroke: var(--c3); } .s4 { stroke: var(--c4); } .s5 { stroke: var(--c5); }
-.f0 { fill: var(--c0); background: var(--c0); } .f1 { fill: var(--c1); background: var(--c1); } .f2 { fill: var(--c2); background: var(--c2); }
-.f3 { fill: var(--c3); background: var(--c3); } .f4 { fill: var(--c4); background: var(--c4); } .f5 { fill: var(--c5); background: var(--c5); }
-</style></head><body>
-"#;
-
-/// Shows the values of the second under the pointer.
-const SCRIPT: &str = r#"<script>
-for (const figure of document.querySelectorAll('[data-series]')) {
-  const series = JSON.parse(figure.dataset.series), svg = figure.querySelector('svg');
-  const cursor = svg.querySelector('.cursor'), tip = figure.querySelector('.tip');
-  const {left, right, count} = JSON.parse(figure.dataset.scale);
-  svg.addEventListener('pointermove', event => {
-    const box = svg.getBoundingClientRect(), x = (event.clientX - box.left) * svg.viewBox.baseVal.width / box.width;
-    const step = count > 1 ? (right - left) / (count - 1) : 1;
-    const index = Math.max(0, Math.min(count - 1, Math.round((x - left) / step)));
-    cursor.setAttribute('x1', left + index * step); cursor.setAttribute('x2', left + index * step);
-    cursor.setAttribute('visibility', 'visible');
-    tip.textContent = `second ${index + 1}:  ` + series.map(line =>
-      `${line.name} ${line.values[index].toLocaleString('en', {maximumSignificantDigits: 5})}`).join('   ');
-  });
-}
-</script>
-"#;
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
 
 impl Page {
     /// A page with a heading and a line below it.
     pub fn new(title: &str, subtitle: &str) -> Self {
         let (title, subtitle) = (escape(title), escape(subtitle));
-        let mut body = HEAD.replace("@TITLE@", &title);
-        let _ = writeln!(body, "<h1>{title}</h1><p>{subtitle}</p>");
+        let body = format!(
+            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+             <title>{title}</title>\n<style>\n{STYLE}</style></head><body>\n<h1>{title}</h1><p>{subtitle}</p>\n"
+        );
         Self { body }
     }
 
@@ -247,8 +204,7 @@ impl Page {
 
     /// The whole file.
     pub fn finish(mut self) -> String {
-        self.body.push_str(SCRIPT);
-        self.body.push_str("</body></html>\n");
+        let _ = writeln!(self.body, "<script>\n{SCRIPT}</script></body></html>");
         self.body
     }
 }

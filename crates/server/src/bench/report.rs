@@ -141,7 +141,8 @@ pub fn json(arguments: &BenchArguments, outcome: &Outcome) -> Value {
 pub fn html(arguments: &BenchArguments, outcome: &Outcome) -> String {
     let over = |value: fn(&Second) -> f64| -> Vec<f64> { outcome.seconds.iter().map(value).collect() };
     let unit = if arguments.workload.is_transactional() { "transactions/s" } else { "requests/s" };
-    let mut page = Page::new("Holdfast bench", &format!("{} · {}", arguments.hosts.join(", "), description(arguments)));
+    let hosts = arguments.hosts.join(", ");
+    let mut page = Page::new("Holdfast bench", &format!("{hosts} · {}", description(arguments)));
     let all = outcome.total.all();
     page.figures(&[
         (unit, grouped(outcome.rate(), 0)),
