@@ -79,7 +79,7 @@ pub(super) const MSETNX: DataCommand = DataCommand {
 
 fn msetnx(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
     check_pairs(args, "msetnx")?;
-    let allowed = !args.iter().skip(1).step_by(2).any(|key| edit.contains(key));
+    let allowed = !args.iter().skip(1).step_by(2).any(|key| edit.entry(key).is_some());
     if allowed {
         set_pairs(edit, args);
     }

@@ -105,11 +105,12 @@ impl<'a> Options<'a> {
 }
 
 impl Condition {
+    /// Asking counts as a use of the key, whatever the answer.
     fn holds(self, edit: &Edit<'_>, key: &[u8]) -> bool {
         match self {
             Self::Always => true,
-            Self::IfAbsent => !edit.contains(key),
-            Self::IfPresent => edit.contains(key),
+            Self::IfAbsent => edit.entry(key).is_none(),
+            Self::IfPresent => edit.entry(key).is_some(),
         }
     }
 }
