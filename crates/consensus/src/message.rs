@@ -118,6 +118,9 @@ impl Message {
     /// like).
     pub(crate) fn wrap(inner: Inner, incarnation: u64, everywhere: u64) -> Option<Self> {
         let kind = MessageKind::ALL.into_iter().find(|kind| kind.inner() == Some(inner.get_msg_type()))?;
+        for (entry, index) in inner.entries.iter().zip(inner.index + 1..) {
+            assert_eq!(entry.index, index, "entries of an append follow its index");
+        }
         Some(Self { kind, incarnation, everywhere, inner })
     }
 

@@ -312,7 +312,9 @@ impl Replica {
             check_quorum: true,
             pre_vote: true,
             read_only_option: ReadOnlyOption::Safe, // its lease trusts no clock and reads stale values
-            batch_append: true,
+            // Off: the library would join entries to a waiting message without entries whatever that one's index is, and
+            // the follower would count them from there and acknowledge entries that do not exist.
+            batch_append: false,
             max_uncommitted_size: options.uncommitted_bytes_max,
             max_committed_size_per_ready: limits::COMMITTED_BYTES_MAX,
             ..Config::default()

@@ -198,7 +198,7 @@ impl Cluster {
     }
 
     /// Delivers what `wanted` picks of the messages now in flight, in order, as bytes. Returns how many were picked.
-    pub fn deliver(&mut self, show: bool, wanted: impl Fn(&Message) -> bool) -> usize {
+    pub fn deliver(&mut self, show: bool, wanted: impl FnMut(&Message) -> bool) -> usize {
         let (picked, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.in_flight).into_iter().partition(wanted);
         self.in_flight = rest;
         let count = picked.len();

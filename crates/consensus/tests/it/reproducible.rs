@@ -26,6 +26,51 @@ fn story(seed: u64) -> String {
     cluster.transcript
 }
 
+/// A net that loses, doubles and reorders, with slow disks: every replica must apply the same, in the same order. (The
+/// library's own joining of append messages does not survive this, which is why it is off.)
+#[test]
+fn storms_do_not_part_the_replicas() {
+    for seed in 0..60 {
+        let mut prng = Prng::new(seed);
+        let mut cluster = Cluster::new(3, 0, seed);
+        (1..=3).for_each(|id| cluster.tick(id, 10));
+        for step in 0..1_500 {
+            let id = 1 + prng.below(3);
+            match prng.below(12) {
+                0..=3 if cluster.replica(id).is_leader() => cluster.propose(id, &format!("{step}")),
+                4 => cluster.set_syncs(id, prng.chance(1, 2)),
+                5 => cluster.persist(id),
+                6 => (1..=3).for_each(|id| cluster.tick(id, 1)),
+                _ => {}
+            }
+            let copies: Vec<_> = cluster.in_flight.iter().filter(|_| prng.chance(1, 30)).cloned().collect();
+            cluster.in_flight.extend(copies);
+            let count = cluster.in_flight.len();
+            for at in (1..count).rev() {
+                if prng.chance(1, 3) {
+                    cluster.in_flight.swap(at, prng.below(at as u64 + 1) as usize);
+                }
+            }
+            let chosen = prng.draw();
+            let mut position = 0;
+            cluster.deliver(false, |_| {
+                position += 1;
+                chosen >> (position % 64) & 1 == 1
+            });
+            cluster.in_flight.retain(|_| !prng.chance(1, 40));
+        }
+        let mut longest: Vec<String> = Vec::new();
+        for node in cluster.nodes.values() {
+            let shared = longest.len().min(node.applied.len());
+            assert_eq!(longest[..shared], node.applied[..shared], "seed {seed}");
+            if node.applied.len() > longest.len() {
+                longest.clone_from(&node.applied);
+            }
+        }
+        assert!(longest.len() > 20, "seed {seed}: hardly anything happened");
+    }
+}
+
 #[test]
 fn the_same_seed_tells_the_same_story() {
     for seed in 1..=8 {
