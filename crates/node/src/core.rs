@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use keyspace::debug::{Digest, database_digest, object_line, value_digest};
-use keyspace::{Keyspace, Layout, Policy};
+use keyspace::{DataCommand, Keyspace, Layout, Policy};
 use resp::{Args, Protocol, Span};
 use stdx::{Duration, Instant, Prng};
 
@@ -86,6 +86,18 @@ pub struct Context {
 }
 
 impl Context {
+    /// Reads the stopwatch, unless the command cannot be slow enough to be noted. A reading costs as much as a small
+    /// command's tenth, so commands of constant time are spared while only long ones are wanted.
+    #[inline]
+    pub(crate) fn start_watch(&self, command: &DataCommand) -> Option<Instant> {
+        const LONG_US: i64 = 1_000;
+        let slow_us = self.settings.slow_us;
+        if slow_us < 0 || (slow_us >= LONG_US && command.complexity == "O(1)") {
+            return None;
+        }
+        Some((self.stopwatch)())
+    }
+
     /// Notes a command that took long, if that is wanted.
     pub(crate) fn note_slow(&mut self, session: &Session, args: Args<'_>, took: Duration, now: Now) {
         let took_us = took.as_micros() as u64;
@@ -363,12 +375,12 @@ impl Core {
     // ---- letters and peers ------------------------------------------------------------------------------------------
 
     pub(crate) fn outlet<'a>(
-        context: &Context,
+        context: &'a mut Context,
         sessions: &'a mut Sessions,
         outbox: &'a mut Outbox,
         actions: &'a mut Vec<Action>,
     ) -> Outlet<'a> {
-        Outlet { node: context.node, core: context.core, core_count: context.core_count, sessions, outbox, actions }
+        Outlet { context, sessions, outbox, actions }
     }
 
     fn read_letter(&mut self, from: CoreId, letter: Letter, actions: &mut Vec<Action>) {
@@ -452,8 +464,8 @@ impl Core {
     }
 
     fn with_group(&mut self, group: GroupId, actions: &mut Vec<Action>, act: impl FnOnce(&mut Group, &mut Outlet<'_>)) {
-        let mut outlet = Self::outlet(&self.context, &mut self.sessions, &mut self.outbox, actions);
-        let place = group.0 as usize / usize::from(self.context.core_count);
+        let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
+        let place = group.0 as usize / usize::from(outlet.context.core_count);
         if let Some(group) = self.groups[place].as_mut() {
             act(group, &mut outlet);
         }
@@ -500,7 +512,7 @@ impl Core {
     }
 
     pub(crate) fn refuse(&mut self, origin: &Origin, protocol: Protocol, text: &str, actions: &mut Vec<Action>) {
-        Self::outlet(&self.context, &mut self.sessions, &mut self.outbox, actions).refuse(origin, protocol, text);
+        Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions).refuse(origin, protocol, text);
     }
 
     fn forward(&mut self, leader: NodeId, request: Request, actions: &mut Vec<Action>) {
@@ -580,7 +592,7 @@ impl Core {
     }
 
     fn turn_groups(&mut self, actions: &mut Vec<Action>) -> bool {
-        let mut outlet = Self::outlet(&self.context, &mut self.sessions, &mut self.outbox, actions);
+        let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
         let mut more = false;
         for group in self.groups.iter_mut().flatten() {
             more |= group.turn(self.now, &mut self.prng, &mut outlet);
@@ -646,8 +658,9 @@ impl Core {
                 let Some((database, key)) = group.keyspace.victim(policy, &mut self.prng, moment) else { break };
                 let entry = group.keyspace.view(database, moment).peek(&key);
                 let byte_count = entry.map_or(1, |entry| entry.memory_bytes());
-                group.evict(database, &key, byte_count);
-                used = used.saturating_sub(byte_count as u64);
+                if group.evict(database, &key, byte_count) {
+                    used = used.saturating_sub(byte_count as u64);
+                }
             }
         }
     }
@@ -674,9 +687,11 @@ impl Core {
     /// Hands over what sessions have to say, and closes those that are done.
     fn flush(&mut self, actions: &mut Vec<Action>) {
         let spare = &mut self.spare;
+        let output_bytes = &mut self.context.statistics.output_bytes;
         self.sessions.take_dirty(|session| {
             if !session.out.is_empty() {
                 let bytes = session.out.replace(spare.pop().unwrap_or_default());
+                *output_bytes += bytes.len() as u64;
                 actions.push(Action::Reply { session: session.id, bytes });
             }
             if session.is_closing && session.owed_count() == 0 {

@@ -360,7 +360,12 @@ impl Core {
                 }
                 if session.owed_count() == 0 && local.can_read() {
                     let moment = local.read_moment(now);
+                    let started = self.context.start_watch(command);
                     write_muted(session, |writer| local.keyspace.query(database, command, args, moment, writer));
+                    if let Some(started) = started {
+                        let took = (self.context.stopwatch)().since(started);
+                        self.context.note_slow(session, args, took, now);
+                    }
                     self.sessions.mark(id);
                     return Next::Taken;
                 }

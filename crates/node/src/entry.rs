@@ -135,7 +135,7 @@ pub struct ExecItem<'a> {
 
 impl<'a> ExecItem<'a> {
     /// Number of commands.
-    pub fn len(&self) -> usize {
+    pub fn command_count(&self) -> usize {
         self.count
     }
 

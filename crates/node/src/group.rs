@@ -11,7 +11,7 @@
 //!
 //! Invariant: only this module can make a [`Committed`], and a session accepts nothing else for a write.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use consensus::{Message, Options, Replica, Role, Seed};
 use journal::Append;
@@ -94,6 +94,8 @@ pub struct Group {
     scratch: Writer,
     /// Bytes of keys chosen for eviction whose removal is not yet applied.
     pub(crate) evicting_bytes: usize,
+    /// Those keys, with their databases: a victim is named again until it is gone.
+    evicting: BTreeSet<(u16, Vec<u8>)>,
     /// Keys evicted since the start.
     pub(crate) evicted_count: u64,
     /// Set by the simulator to prove that its checkers are awake.
@@ -108,7 +110,7 @@ enum Waiter {
     /// Nobody, for the next item.
     Silent,
     /// The next item removes a key that was chosen for eviction.
-    Eviction(usize),
+    Eviction(u16, Vec<u8>, usize),
     /// A gateway, for the next item to be prepared or installed.
     Prepare,
     /// A gateway, for the next item to be resolved.
@@ -242,6 +244,7 @@ impl Group {
             spans: Vec::new(),
             scratch: Writer::default(),
             evicting_bytes: 0,
+            evicting: BTreeSet::new(),
             evicted_count: 0,
             acknowledges_early: false,
         };
@@ -330,7 +333,7 @@ impl Group {
     /// How far the recovered log has been applied, in percent.
     pub fn loaded_percent(&self) -> u64 {
         let total = self.recovered_index - self.first_index;
-        if total == 0 { 100 } else { (self.applied.min(self.recovered_index) - self.first_index) * 100 / total }
+        ((self.applied.min(self.recovered_index) - self.first_index) * 100).checked_div(total).unwrap_or(100)
     }
 
     /// The moment at which a read is executed: never before what has been applied.
@@ -628,7 +631,8 @@ impl Group {
                 if *participant != self.id.0 {
                     let group = GroupId(*participant);
                     let mail = Mail::Inquire { transaction: *transaction, from: self.id, group };
-                    outlet.mail(outlet.core_of(group), mail);
+                    let core = outlet.core_of(group);
+                    outlet.mail(core, mail);
                 }
             }
         }
@@ -648,16 +652,20 @@ impl Group {
         self.replica.persisted(ticket);
     }
 
-    /// Adds the removal of a key chosen for eviction.
-    pub fn evict(&mut self, database: u16, key: &[u8], byte_count: usize) {
+    /// Adds the removal of a key chosen for eviction; false if it is under way already.
+    pub fn evict(&mut self, database: u16, key: &[u8], byte_count: usize) -> bool {
+        if !self.evicting.insert((database, key.to_vec())) {
+            return false;
+        }
         let name = b"unlink";
         let mut buffer = name.to_vec();
         buffer.extend_from_slice(key);
         let spans =
             [Span { start: 0, end: name.len() as u32 }, Span { start: name.len() as u32, end: buffer.len() as u32 }];
         self.builder.command(Protocol::Resp2, database, Args::new(&buffer, &spans));
-        self.waiters.push(Waiter::Eviction(byte_count));
+        self.waiters.push(Waiter::Eviction(database, key.to_vec(), byte_count));
         self.evicting_bytes += byte_count;
+        true
     }
 
     /// The end of a turn: time passes, the batch is proposed, what is committed is applied. True if there is more to do
@@ -849,7 +857,10 @@ impl Group {
             match waiter {
                 Waiter::Write(origin) => outlet.refuse(&origin, Protocol::Resp2, LEADER_LOST),
                 Waiter::Read(read) => outlet.refuse(&read.origin, read.protocol, LEADER_LOST),
-                Waiter::Eviction(byte_count) => self.evicting_bytes -= byte_count,
+                Waiter::Eviction(database, key, byte_count) => {
+                    self.evicting.remove(&(database, key));
+                    self.evicting_bytes -= byte_count;
+                }
                 Waiter::Silent | Waiter::Prepare | Waiter::Resolve(_) | Waiter::Fetch(_) => {}
             }
         }
@@ -884,7 +895,8 @@ impl Group {
             return;
         };
         self.moment = Moment { unix: self.moment.unix.max(moment.unix), seed: moment.seed };
-        self.apply_items(moment, reader, waiters, now, outlet);
+        self.keyspace.advance_to(self.moment);
+        self.apply_items(self.moment, reader, waiters, now, outlet);
         if !self.is_serving {
             self.begin_serving(&entry);
         }
@@ -967,13 +979,18 @@ impl Group {
                 self.change_count += 1;
                 let keyspace = &mut self.keyspace;
                 match waiter {
-                    Some(Waiter::Write(origin)) => outlet.reply_committed(&origin, protocol, &proof, |writer| {
-                        keyspace.mutate(database, command, args, moment, writer);
-                    }),
+                    Some(Waiter::Write(origin)) => {
+                        let started = outlet.start_watch(command);
+                        outlet.reply_committed(&origin, protocol, &proof, |writer| {
+                            keyspace.mutate(database, command, args, moment, writer);
+                        });
+                        outlet.stop_watch(started, &origin, args, now);
+                    }
                     other => {
                         keyspace.mutate(database, command, args, moment, &mut self.scratch);
                         self.scratch.truncate(0);
-                        if let Some(Waiter::Eviction(byte_count)) = other {
+                        if let Some(Waiter::Eviction(database, key, byte_count)) = other {
+                            self.evicting.remove(&(database, key));
                             self.evicting_bytes -= byte_count;
                             self.evicted_count += 1;
                         }
@@ -981,7 +998,7 @@ impl Group {
                 }
             }
             Item::Exec(exec) => {
-                self.change_count += exec.len() as u64;
+                self.change_count += exec.command_count() as u64;
                 let protocol = exec.protocol;
                 let keyspace = &mut self.keyspace;
                 match waiter {
@@ -994,10 +1011,7 @@ impl Group {
                     }
                 }
             }
-            // The keyspace learns how late it is, as a change to nothing.
-            Item::Tick => {
-                self.keyspace.edit(0, moment);
-            }
+            Item::Tick => {}
             Item::Install { transaction, effects } => {
                 self.install(&effects);
                 self.answer_prepared(transaction, true, waiter, now, outlet);
@@ -1177,7 +1191,7 @@ fn execute(keyspace: &mut Keyspace, exec: entry::ExecItem<'_>, moment: Moment, w
         writer.null_array();
         return;
     }
-    writer.array(exec.len());
+    writer.array(exec.command_count());
     let mut spans = Vec::new();
     exec.for_each(&mut spans, |database, args| {
         run_one(keyspace, database, args, moment, writer);

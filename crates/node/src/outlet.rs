@@ -1,9 +1,12 @@
 //! The way out of a group: replies to clients wherever they are, letters to sibling cores, messages to other nodes.
 
 use consensus::Message;
-use resp::{Protocol, Writer};
+use keyspace::DataCommand;
+use resp::{Args, Protocol, Writer};
+use stdx::Instant;
 
-use crate::event::{Action, CoreId, GroupId, NodeId};
+use crate::core::Context;
+use crate::event::{Action, CoreId, GroupId, NodeId, Now};
 use crate::group::Committed;
 use crate::letter::{Letter, Mail, Origin};
 use crate::session::Sessions;
@@ -44,12 +47,8 @@ impl Outbox {
 
 /// See the module.
 pub struct Outlet<'a> {
-    /// This node.
-    pub node: NodeId,
-    /// This core.
-    pub core: CoreId,
-    /// Cores of this node.
-    pub core_count: u16,
+    /// The core's own state.
+    pub context: &'a mut Context,
     /// Sessions of this core.
     pub sessions: &'a mut Sessions,
     /// Letters of this turn.
@@ -61,18 +60,18 @@ pub struct Outlet<'a> {
 impl Outlet<'_> {
     /// The core of this node on which a group lives.
     pub fn core_of(&self, group: GroupId) -> CoreId {
-        CoreId((group.0 % u32::from(self.core_count)) as u16)
+        CoreId((group.0 % u32::from(self.context.core_count)) as u16)
     }
 
     /// Tells a core of this node.
     pub fn mail(&mut self, to: CoreId, mail: Mail) {
-        self.outbox.push(self.core, to, mail);
+        self.outbox.push(self.context.core, to, mail);
     }
 
     /// Answers a request that changed nothing.
     #[inline]
     pub fn reply(&mut self, origin: &Origin, protocol: Protocol, write: impl FnOnce(&mut Writer)) {
-        if origin.node == self.node && origin.core == self.core {
+        if origin.node == self.context.node && origin.core == self.context.core {
             self.sessions.reply(origin.session, origin.ticket, write);
         } else {
             self.reply_elsewhere(origin, protocol, write);
@@ -88,7 +87,7 @@ impl Outlet<'_> {
         proof: &Committed,
         write: impl FnOnce(&mut Writer),
     ) {
-        if origin.node == self.node && origin.core == self.core {
+        if origin.node == self.context.node && origin.core == self.context.core {
             self.sessions.reply_committed(origin.session, origin.ticket, proof, write);
         } else {
             self.reply_elsewhere(origin, protocol, write);
@@ -99,13 +98,28 @@ impl Outlet<'_> {
         let mut writer = Writer::new(protocol);
         write(&mut writer);
         let bytes = writer.into_bytes();
-        if origin.node == self.node {
+        if origin.node == self.context.node {
             let mail = Mail::Reply { session: origin.session, ticket: origin.ticket, bytes };
-            self.outbox.push(self.core, origin.core, mail);
+            self.outbox.push(self.context.core, origin.core, mail);
         } else {
             let bytes = wire::encode_reply(origin, &bytes);
             // The group's number only tells the receiving host which core to wake: the gateway's own.
             self.actions.push(Action::Send { to: origin.node, group: GroupId(u32::from(origin.core.0)), bytes });
+        }
+    }
+
+    /// Reads the stopwatch before a command that may turn out to be slow.
+    #[inline]
+    pub fn start_watch(&self, command: &DataCommand) -> Option<Instant> {
+        self.context.start_watch(command)
+    }
+
+    /// Reads it again, and notes the command if it was slow.
+    pub fn stop_watch(&mut self, started: Option<Instant>, origin: &Origin, args: Args<'_>, now: Now) {
+        let Some(started) = started else { return };
+        let took = (self.context.stopwatch)().since(started);
+        if let Some(session) = self.sessions.get(origin.session) {
+            self.context.note_slow(session, args, took, now);
         }
     }
 

@@ -169,7 +169,7 @@ fn kill_question(local: &mut Local<'_>, args: Args<'_>) -> Result<Question, Refu
         filter.address = Some(text(args.at(2)));
         return Ok(Question::Kill(filter));
     }
-    if args.len() % 2 != 0 {
+    if !args.len().is_multiple_of(2) {
         return Err(Refusal::SYNTAX);
     }
     let mut skips_me = true;

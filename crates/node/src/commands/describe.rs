@@ -116,7 +116,7 @@ fn write_command<B>(command: &Command<B>, container: Option<&str>, writer: &mut 
     let categories = categories(command);
     writer.set(categories.len());
     for category in categories {
-        writer.simple(category);
+        writer.simple(&format!("@{category}"));
     }
     writer.set(command.tips.len());
     for tip in command.tips {
@@ -184,6 +184,8 @@ fn flag_name(flag: Flag) -> &'static str {
 }
 
 /// Categories that follow from flags and group, and the record's own.
+///
+/// Most groups are categories of the same name; `generic`, `server` and some others are not, so their records name theirs.
 fn categories<B>(command: &Command<B>) -> Vec<&'static str> {
     let mut categories: Vec<&'static str> = Vec::new();
     let mut add = |category| {
@@ -199,7 +201,6 @@ fn categories<B>(command: &Command<B>) -> Vec<&'static str> {
     }
     match command.group {
         Group::Bitmap => add("@bitmap"),
-        Group::Generic => add("@keyspace"),
         Group::String => add("@string"),
         Group::Transactions => add("@transaction"),
         Group::Hash => add("@hash"),
@@ -211,7 +212,7 @@ fn categories<B>(command: &Command<B>) -> Vec<&'static str> {
         Group::Geo => add("@geo"),
         Group::Scripting => add("@scripting"),
         Group::Connection => add("@connection"),
-        Group::Server | Group::Pubsub | Group::Cluster => {}
+        Group::Generic | Group::Server | Group::Pubsub | Group::Cluster => {}
     }
     if command.has(Flag::Admin) {
         add("@admin");
@@ -225,7 +226,7 @@ fn categories<B>(command: &Command<B>) -> Vec<&'static str> {
         add("@blocking");
     }
     command.categories.iter().for_each(|category| add(category));
-    categories
+    categories.into_iter().map(|category| category.trim_start_matches('@')).collect()
 }
 
 fn write_key_spec(spec: &KeySpec, writer: &mut Writer) {
@@ -319,15 +320,18 @@ const LIST: ControlCommand = ControlCommand {
     ..describe("list", -2, list)
 };
 
+/// Whether a command of this name, in these categories, is listed.
+type Passes = Box<dyn Fn(&str, &[&str]) -> bool>;
+
 fn list(_: &mut super::Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome {
-    let passes: Box<dyn Fn(&str, &[&str]) -> bool> = match args.len() {
+    let passes: Passes = match args.len() {
         2 => Box::new(|_, _| true),
         5 if args.at(2).eq_ignore_ascii_case(b"filterby") => {
             let value = args.at(4).to_vec();
             match args.at(3).to_ascii_lowercase().as_slice() {
                 b"module" => Box::new(|_, _| false),
                 b"aclcat" => Box::new(move |_, categories| {
-                    categories.iter().any(|category| category[1..].as_bytes().eq_ignore_ascii_case(&value))
+                    categories.iter().any(|category| category.as_bytes().eq_ignore_ascii_case(&value))
                 }),
                 b"pattern" => {
                     Box::new(move |name, _| keyspace::glob::matches(&value.to_ascii_lowercase(), name.as_bytes()))
@@ -351,12 +355,7 @@ fn list(_: &mut super::Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcom
     Ok(())
 }
 
-fn list_names<B>(
-    command: &Command<B>,
-    container: Option<&str>,
-    passes: &dyn Fn(&str, &[&str]) -> bool,
-    names: &mut Vec<String>,
-) {
+fn list_names<B>(command: &Command<B>, container: Option<&str>, passes: &Passes, names: &mut Vec<String>) {
     let name = full_name(command.name, container);
     if passes(&name, &categories(command)) {
         names.push(name);

@@ -302,7 +302,7 @@ fn write_help(writer: &mut Writer, name: &str, subcommands: &[ControlCommand]) {
     writer.array(1 + 2 * subcommands.len());
     writer.simple(&format!("{name} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));
     for subcommand in subcommands {
-        writer.simple(&format!("{} {}", subcommand.name.to_uppercase(), subcommand.syntax).trim_end().to_owned());
+        writer.simple(format!("{} {}", subcommand.name.to_uppercase(), subcommand.syntax).trim_end());
         writer.simple(&format!("    {}", subcommand.summary));
     }
 }
