@@ -55,8 +55,8 @@ pub struct Journal<D: Disk> {
     end: u64,
     /// Everything before is on stable storage.
     synced: u64,
-    /// The largest such offset that a record in this segment tells.
-    told: u64,
+    /// The last record is a seal.
+    is_sealed: bool,
     /// Number of the next record.
     number: u64,
     /// The bytes of the last block that are already written, then what is being written. Starts at a block boundary.
@@ -146,7 +146,7 @@ impl<D: Disk> Journal<D> {
             bytes: options.segment_bytes,
             end: RECORDS_START,
             synced: RECORDS_START,
-            told: RECORDS_START,
+            is_sealed: false,
             number: 1,
             buffer: BlockBuffer::new(64 << 10),
             groups: BTreeMap::new(),
@@ -292,7 +292,7 @@ impl<D: Disk> Journal<D> {
             bytes: segment_length,
             end: stop.end,
             synced: stop.end,
-            told: RECORDS_START,
+            is_sealed: false,
             number: replay.number.unwrap_or(1),
             buffer,
             groups,
@@ -361,9 +361,9 @@ impl<D: Disk> Journal<D> {
         self.write_small(RecordKind::Seal, true)
     }
 
-    /// True if a record tells how far the log has been synced, or nothing has been synced since.
+    /// True if the log needs no seal: it ends with one, or is empty.
     pub fn is_sealed(&self) -> bool {
-        self.told == self.synced || self.synced == RECORDS_START
+        self.is_sealed || self.end == RECORDS_START
     }
 
     /// Makes everything durable and notes that the process stopped in good order, if there is room for the note. No
@@ -651,7 +651,7 @@ impl<D: Disk> Journal<D> {
         self.bytes = bytes;
         self.end = RECORDS_START;
         self.synced = RECORDS_START;
-        self.told = RECORDS_START;
+        self.is_sealed = false;
         self.buffer.clear();
         self.free_segments();
         Ok(())
@@ -753,7 +753,7 @@ impl<D: Disk> Journal<D> {
             self.disk.sync(&self.file).map_err(Fault::io("sync", segment_file(self.sequence)))?;
         }
         self.buffer.keep_partial_block();
-        self.told = header.synced;
+        self.is_sealed = header.kind == RecordKind::Seal;
         self.number += 1;
         self.written_bytes += end - self.end;
         self.end = end;
@@ -793,7 +793,7 @@ impl<D: Disk> Journal<D> {
         pieces.put(&[0; 8][..(end - self.end) as usize - RECORD_HEADER_BYTES - check.length as usize]);
         pieces.flush();
         pieces.result.map_err(Fault::io("write to", segment_file(self.sequence)))?;
-        self.told = header.synced;
+        self.is_sealed = header.kind == RecordKind::Seal;
         self.number += 1;
         self.written_bytes += end - self.end;
         self.end = end;

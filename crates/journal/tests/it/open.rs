@@ -191,3 +191,41 @@ fn the_fault_of_a_failing_disk_names_the_file() {
     assert!(matches!(fault, Fault::Io { .. }));
     assert_eq!(fault.to_string(), "cannot write to log-0000000000000001: the power is off");
 }
+
+#[test]
+fn a_log_at_rest_is_sealed_once() {
+    let disk = MemoryDisk::default();
+    let (mut journal, _) = Journal::open(disk.clone(), &options()).unwrap();
+    journal.seal().unwrap();
+    assert_eq!(journal.written_bytes(), 0, "an empty log needs none");
+    journal.append_durably(&[append(0, 1, 1)]).unwrap();
+    assert!(!journal.is_sealed());
+    let unsealed_bytes = journal.written_bytes();
+    for _ in 0..3 {
+        journal.seal().unwrap();
+        assert!(journal.is_sealed());
+        assert_eq!(journal.written_bytes(), unsealed_bytes + 32);
+    }
+    journal.append_durably(&[append(0, 2, 1)]).unwrap();
+    assert!(!journal.is_sealed());
+}
+
+#[test]
+fn a_mark_fits_where_appends_no_longer_do_and_frees_a_segment() {
+    let disk = MemoryDisk::default();
+    let (mut journal, _) = Journal::open(disk.clone(), &options()).unwrap();
+    journal.prepare_spare().unwrap();
+    disk.limit_room(Some(0));
+    let mut index = 1;
+    while journal.append_durably(&[append(0, index, 3000)]).is_ok() {
+        index += 1;
+    }
+    assert!(!journal.fits(3100));
+    disk.replace(&checkpoint_file(0, index - 1), b"");
+    let mark = CheckpointMark { index: index - 1, term: 1, membership: Membership::default() };
+    journal.checkpointed(0, mark).unwrap();
+    journal.append_durably(&[append(0, index, 3000)]).unwrap();
+    drop(journal);
+    let (_, recovered) = Journal::open(disk, &options()).unwrap();
+    assert_eq!(recovered.groups[&0].entries.len(), 1);
+}
