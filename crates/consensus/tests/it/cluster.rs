@@ -27,6 +27,8 @@ pub struct Cluster {
     cut: BTreeSet<(u64, u64)>,
     seed: u64,
     pub transcript: String,
+    /// Replicas are told all that is delivered before they are asked what is to be done, as a host does.
+    pub settles_late: bool,
 }
 
 impl Cluster {
@@ -43,6 +45,7 @@ impl Cluster {
             cut: BTreeSet::new(),
             seed,
             transcript: String::new(),
+            settles_late: false,
         };
         for id in 1..=voters + learners {
             let node = Node {
@@ -220,7 +223,12 @@ impl Cluster {
             if let Err(refused) = self.replica(to).step(arrived) {
                 self.say(format_args!("{to} refuses: {refused}"));
             }
-            self.settle(to);
+            if !self.settles_late {
+                self.settle(to);
+            }
+        }
+        if self.settles_late {
+            (1..=self.nodes.len() as u64).for_each(|id| self.settle(id));
         }
         count
     }

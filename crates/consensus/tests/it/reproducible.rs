@@ -33,6 +33,7 @@ fn storms_do_not_part_the_replicas() {
     for seed in 0..60 {
         let mut prng = Prng::new(seed);
         let mut cluster = Cluster::new(3, 0, seed);
+        cluster.settles_late = true;
         (1..=3).for_each(|id| cluster.tick(id, 10));
         for step in 0..1_500 {
             let id = 1 + prng.below(3);
