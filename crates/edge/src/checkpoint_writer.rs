@@ -224,11 +224,10 @@ impl Writer {
 
     fn charge(&mut self, bytes: u64) {
         let rate = self.shared.rate.load(Ordering::Relaxed);
-        if rate > 0 {
-            let now = Instant::now();
-            let earliest = now.checked_sub(CREDIT_MAX).unwrap_or(now);
-            self.due = self.due.max(earliest) + Duration::from_micros(bytes.saturating_mul(1_000_000) / rate);
-        }
+        let Some(cost_us) = bytes.saturating_mul(1_000_000).checked_div(rate) else { return };
+        let now = Instant::now();
+        let earliest = now.checked_sub(CREDIT_MAX).unwrap_or(now);
+        self.due = self.due.max(earliest) + Duration::from_micros(cost_us);
     }
 }
 

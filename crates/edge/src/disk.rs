@@ -99,9 +99,8 @@ impl RealDisk {
             let count = usize::try_from(bytes - offset).unwrap_or(ZERO_BYTES).min(ZERO_BYTES);
             self.write_at(file, offset, &zeros[..count])?;
             offset += count as u64;
-            if self.fill_rate > 0 {
-                let due = Duration::from_micros(offset.saturating_mul(1_000_000) / self.fill_rate);
-                thread::sleep(due.saturating_sub(begun.elapsed()));
+            if let Some(due_us) = offset.saturating_mul(1_000_000).checked_div(self.fill_rate) {
+                thread::sleep(Duration::from_micros(due_us).saturating_sub(begun.elapsed()));
             }
         }
         self.sync(file)

@@ -6,13 +6,14 @@
 //! Appends that nobody waits for (`appendfsync everysec` and `no`) do not wake the thread: it wakes by itself a few
 //! milliseconds after the first of them, and again as long as there are more. A core pays for them with one lock.
 //!
-//! Queues are bounded by those who fill them: [`JournalQueue::queue_bytes`] is there for every core to see, and a core
-//! that sees too much stops reading from its sockets.
+//! The queue is bounded: a core that hands in while too much is waiting waits itself, so it reads no more from its
+//! sockets, and its clients feel the disk. Only when the disk is full does nobody wait, because reads go on: then cores are
+//! told to refuse writes, and hand in nothing but what they had admitted.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,10 @@ const LAZY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// So many bytes waiting end the wait early.
 const LAZY_BYTES_MAX: u64 = 1 << 20;
+
+/// More than this waiting, and cores wait as well. Several turns of large values; a small part of the memory that even
+/// a small node has.
+const QUEUE_BYTES_MAX: u64 = 64 << 20;
 
 /// How long after a write `everysec` syncs.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
@@ -150,6 +155,11 @@ struct Shared {
     urgent: AtomicU64,
     queue_bytes: AtomicU64,
     queue_count: AtomicU64,
+    /// Cores wait here until there is less in the queue.
+    gate: Mutex<()>,
+    gate_opens: Condvar,
+    /// What is waiting cannot be written, because the disk is full or the thread has ended.
+    is_stalled: AtomicBool,
     is_writing: AtomicBool,
     lazy_sync: AtomicU8,
     begun: Instant,
@@ -184,6 +194,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+impl Shared {
+    /// Lets cores look again whether they must wait. The lock makes sure that none looks just before and waits after.
+    fn open_gate(&self) {
+        drop(lock(&self.gate));
+        self.gate_opens.notify_all();
+    }
+}
+
 impl JournalThread {
     /// Starts the threads. Cores are numbered from 0.
     ///
@@ -204,6 +222,9 @@ impl JournalThread {
             urgent: AtomicU64::new(0),
             queue_bytes: AtomicU64::new(0),
             queue_count: AtomicU64::new(0),
+            gate: Mutex::default(),
+            gate_opens: Condvar::new(),
+            is_stalled: AtomicBool::new(false),
             is_writing: AtomicBool::new(false),
             lazy_sync: AtomicU8::new(lazy_sync as u8),
             begun: Instant::now(),
@@ -280,6 +301,18 @@ impl JournalQueue {
         shared.queue_count.fetch_add(count, Ordering::Relaxed);
         let queue_bytes = shared.queue_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.announce(is_urgent || queue_bytes > LAZY_BYTES_MAX);
+        if queue_bytes > QUEUE_BYTES_MAX {
+            self.wait_for_the_disk();
+        }
+    }
+
+    #[cold]
+    fn wait_for_the_disk(&self) {
+        let shared = &*self.shared;
+        let is_too_much = |_: &mut ()| {
+            shared.queue_bytes.load(Ordering::SeqCst) > QUEUE_BYTES_MAX && !shared.is_stalled.load(Ordering::SeqCst)
+        };
+        drop(shared.gate_opens.wait_while(lock(&shared.gate), is_too_much));
     }
 
     /// Hands in a checkpoint's mark: its file is durable and has its name.
@@ -299,11 +332,6 @@ impl JournalQueue {
     pub fn set_lazy_sync(&self, lazy_sync: LazySync) {
         self.shared.lazy_sync.store(lazy_sync as u8, Ordering::Relaxed);
         self.announce(true);
-    }
-
-    /// Bytes handed in and not yet written: what a core looks at to know whether it should go on.
-    pub fn queue_bytes(&self) -> u64 {
-        self.shared.queue_bytes.load(Ordering::Relaxed)
     }
 
     /// True while the log is being written or synced: others who use the disk had better wait.
@@ -430,6 +458,8 @@ impl Writer {
             }
         };
         let shared = Arc::clone(&self.shared);
+        shared.is_stalled.store(true, Ordering::SeqCst);
+        shared.open_gate();
         let controls =
             std::mem::replace(&mut *lock(&shared.controls), Controls { waiting: Vec::new(), is_closed: true });
         if let Err(fault) = outcome {
@@ -457,6 +487,7 @@ impl Writer {
         self.sync_if_due()?;
         self.look_after_room()?;
         self.publish();
+        self.answer_flushes();
         if self.appends.is_empty() {
             self.stalled_until = None;
         }
@@ -519,12 +550,15 @@ impl Writer {
                         self.appends.push_front(append);
                     }
                     self.stalled_until = Some(Instant::now() + FULL_RETRY);
+                    self.shared.is_stalled.store(true, Ordering::SeqCst);
+                    self.shared.open_gate();
                     self.tell_room(Err(fault.to_string()));
                     return Ok(());
                 }
                 Err(fault) => return Err(fault),
             }
             self.stalled_until = None;
+            self.shared.is_stalled.store(false, Ordering::SeqCst);
             self.written_at = Instant::now();
             self.dirty_since.get_or_insert(begun);
             if is_awaited && is_last {
@@ -532,7 +566,10 @@ impl Writer {
             }
             self.shared.write_count.fetch_add(1, Ordering::Relaxed);
             self.shared.queue_count.fetch_sub(self.record.len() as u64, Ordering::Relaxed);
-            self.shared.queue_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+            let queue_bytes = self.shared.queue_bytes.fetch_sub(bytes as u64, Ordering::SeqCst);
+            if queue_bytes > QUEUE_BYTES_MAX {
+                self.shared.open_gate();
+            }
             if is_awaited && is_last {
                 (self.listener)(Notice::Persisted(&self.tickets));
                 self.tickets.clear();
@@ -582,16 +619,19 @@ impl Writer {
             result?;
             self.note_sync(begun);
         }
-        if is_flush {
+        if self.dirty_since.is_none() && self.written_at.elapsed() >= SEAL_AFTER && !self.journal.is_sealed() {
+            self.journal.seal()?;
+        }
+        Ok(())
+    }
+
+    fn answer_flushes(&mut self) {
+        if self.appends.is_empty() {
             for flush in self.flushes.drain(..) {
                 // Whoever asked may be gone.
                 let _ = flush.send(());
             }
         }
-        if self.dirty_since.is_none() && self.written_at.elapsed() >= SEAL_AFTER && !self.journal.is_sealed() {
-            self.journal.seal()?;
-        }
-        Ok(())
     }
 
     fn note_sync(&mut self, begun: Instant) {
@@ -765,7 +805,7 @@ mod tests {
         assert!(counters.sync_count > 0 && counters.queue_bytes == 0 && counters.unsynced_us == 0, "{counters:?}");
         thread.stop().unwrap();
         let (journal, recovered) = open(&scratch);
-        assert!(recovered.was_stopped_cleanly && journal.segment_sequence() > 3);
+        assert!(recovered.was_stopped_cleanly && journal.segment_sequence() > 1);
         for group in 0..2 {
             let entries = &recovered.groups[&group].entries;
             assert!(entries.iter().map(|entry| entry.index).eq(1..=300));
@@ -782,7 +822,8 @@ mod tests {
                 thread.queue().submit(0, &mut vec![(append(0, index, 100), false)]);
             }
             thread.queue().flush();
-            assert_eq!((thread.queue().queue_bytes(), thread.queue().counters().unsynced_us), (0, 0));
+            let counters = thread.queue().counters();
+            assert_eq!((counters.queue_bytes, counters.unsynced_us), (0, 0));
             // One that is waited for also makes all before it durable.
             thread.queue().submit(1, &mut vec![(append(1, 1, 100), false), (append(1, 2, 100), true)]);
             assert_eq!(tickets.recv().unwrap(), (1, 2));
@@ -790,6 +831,20 @@ mod tests {
             let recovered = open(&scratch).1;
             assert_eq!((recovered.groups[&0].entries.len(), recovered.groups[&1].entries.len()), (100, 2));
         }
+    }
+
+    #[test]
+    fn a_core_that_hands_in_too_much_waits_for_the_disk() {
+        let scratch = Scratch::new();
+        let (thread, _tickets) = start(&scratch, LazySync::Never);
+        let bytes = 10 << 20;
+        for index in 1..=12 {
+            thread.queue().submit(0, &mut vec![(append(0, index, bytes), false)]);
+            let queue_bytes = thread.queue().counters().queue_bytes;
+            assert!(queue_bytes <= QUEUE_BYTES_MAX, "{queue_bytes} bytes are waiting");
+        }
+        thread.stop().unwrap();
+        assert_eq!(open(&scratch).1.groups[&0].entries.len(), 12);
     }
 
     #[test]
@@ -815,13 +870,15 @@ mod tests {
             thread.queue().submit(0, &mut vec![(append(0, index, 100_000), true)]);
         }
         while tickets.recv().unwrap() != (0, 50) {}
+        thread.queue().flush();
+        let kept_bytes = thread.queue().counters().kept_bytes;
         std::fs::write(scratch.0.join(journal::checkpoint_file(0, 49)), b"").unwrap();
         let (done, marked) = mpsc::channel();
         let mark = CheckpointMark { index: 49, term: 1, ..CheckpointMark::default() };
         thread.queue().mark(0, mark.clone(), Box::new(move |result| done.send(result).unwrap()));
         assert_eq!(marked.recv().unwrap(), Ok(()));
         thread.queue().flush();
-        assert!(thread.queue().counters().kept_bytes <= 1 << 20);
+        assert!(thread.queue().counters().kept_bytes <= kept_bytes - 100_000);
         thread.stop().unwrap();
         let recovered = open(&scratch).1;
         assert_eq!(recovered.groups[&0].checkpoint, Some(mark));

@@ -282,7 +282,7 @@ impl<D: Disk> Journal<D> {
         }
 
         let groups = replay.groups.iter().map(|(group, state)| (*group, Standing::of(state))).collect();
-        let journal = Self {
+        let mut journal = Self {
             place: Place::new(identity.directory, sequence),
             disk,
             identity,
@@ -303,6 +303,7 @@ impl<D: Disk> Journal<D> {
             is_chore_out: false,
             written_bytes: 0,
         };
+        journal.free_segments();
         let recovered = Recovered {
             identity,
             is_new: false,
