@@ -1,1 +1,33 @@
-//! See the crate description.
+//! The real world: sockets, files, clocks, entropy, signals, and one thread per core that turns the state machine of
+//! `node`.
+//!
+//! It decides nothing. Whatever it reads it hands to a core as an event, and whatever a core asks for it carries out;
+//! `simulation` does the same with a false world. It knows no command, no reply but the one to a client too many, and
+//! nothing of what is in the log.
+//!
+//! Suggested order of reading: [`run`] (the life of the process), `core_thread` (the turn), `connection`, `mailbox`,
+//! `listener`, `load`, `storage` and what is below it (files).
+
+mod checkpoint_writer;
+mod clock;
+mod connection;
+mod core_thread;
+mod disk;
+mod entropy;
+mod fault;
+mod host;
+mod journal_thread;
+mod limits;
+mod listener;
+mod load;
+mod log;
+mod mailbox;
+mod report;
+mod run;
+mod signals;
+mod storage;
+
+pub use fault::Fault;
+pub use listener::ListenOptions;
+pub use report::Allocated;
+pub use run::{Options, run};

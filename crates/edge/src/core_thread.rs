@@ -1,0 +1,425 @@
+//! One core: a thread with its sockets, turning.
+//!
+//! A turn is: wait for sockets and mail; read each readable socket once into the one buffer and step its bytes; step the
+//! mail; step `Turn`; carry out what the core asks. So a client with sixteen requests in flight costs one read and one
+//! write, and requests of many clients become one entry of the log. A request alone costs three system calls: wait,
+//! read, write. Nothing here spins: with nothing to do the thread sleeps in `epoll_wait`.
+
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use journal::Append;
+use mio::{Events, Poll, Token};
+use node::Core;
+use node::event::{Action, CoreId, Event, Now, Persist, SessionId};
+use stdx::Instant;
+
+use crate::clock;
+use crate::connection::{Connection, Connections, Written};
+use crate::fault::Fault;
+use crate::host::{End, Host};
+use crate::limits::{EVENTS_PER_WAIT_MAX, LINGER_MAX, READ_BYTES_MAX, SWEEP_INTERVAL, TURN_READ_BYTES_MAX};
+use crate::listener::Arrival;
+use crate::mailbox::Mail;
+use crate::storage::Storage;
+
+/// The token of a core's waker; connections have their index.
+pub const WAKE: Token = Token(usize::MAX);
+
+const STORAGE_FIRST: &str = "groups come after the storage they are loaded from";
+
+/// A core and its surroundings.
+pub struct CoreThread {
+    id: CoreId,
+    host: Arc<Host>,
+    /// Comes by mail once the data directory is open; nothing is written before.
+    storage: Option<Storage>,
+    poll: Poll,
+    core: Core,
+    connections: Connections,
+    /// Sockets that can be read without waiting for an edge.
+    line: VecDeque<u32>,
+    /// The one read buffer.
+    buffer: Box<[u8]>,
+    actions: Vec<Action>,
+    /// What the core wants appended this turn, and whether it waits for it.
+    appends: Vec<(Append, bool)>,
+    mail: Vec<Mail>,
+    /// Places of connections that went this turn, free from the next turn on: an event of this turn may still name
+    /// them.
+    leaving: Vec<u32>,
+    now: Now,
+    wake_at: Option<Instant>,
+    sweep_at: Instant,
+    /// Some connections are only waiting for their output to be taken.
+    has_lingering: bool,
+    /// Something has been stepped since the last `Turn`.
+    owes_turn: bool,
+    reads: bool,
+    ends: bool,
+}
+
+impl CoreThread {
+    /// A core whose mailbox's waker is registered with `poll` as [`WAKE`].
+    pub fn new(id: CoreId, host: Arc<Host>, poll: Poll, core: Core) -> Self {
+        let now = clock::now();
+        Self {
+            id,
+            host,
+            storage: None,
+            poll,
+            core,
+            connections: Connections::default(),
+            line: VecDeque::new(),
+            buffer: vec![0; READ_BYTES_MAX].into_boxed_slice(),
+            actions: Vec::new(),
+            appends: Vec::new(),
+            mail: Vec::new(),
+            leaving: Vec::new(),
+            now,
+            wake_at: None,
+            sweep_at: now.instant + SWEEP_INTERVAL,
+            has_lingering: false,
+            owes_turn: true,
+            reads: true,
+            ends: false,
+        }
+    }
+
+    /// Turns until the mail says to end.
+    pub fn run(mut self) {
+        let mut events = Events::with_capacity(EVENTS_PER_WAIT_MAX);
+        while !self.ends {
+            let timeout = self.timeout();
+            if let Err(error) = self.poll.poll(&mut events, timeout)
+                && error.kind() != ErrorKind::Interrupted
+            {
+                panic!("epoll_wait on a descriptor that is ours: {error}");
+            }
+            self.now = clock::now();
+            for index in self.leaving.drain(..) {
+                self.connections.release(index);
+            }
+            self.read_sockets(&events);
+            self.step_mail();
+            self.sweep();
+            self.end_turn();
+        }
+    }
+
+    /// How long the next wait may last; announces a sleep to those who send mail.
+    fn timeout(&self) -> Option<Duration> {
+        if !self.line.is_empty() || self.owes_turn {
+            return Some(Duration::ZERO);
+        }
+        // Unless somebody can be overdue there is nothing to sweep, and the thread sleeps through.
+        let sweep_at = (self.has_lingering || self.idle_max().is_some()).then_some(self.sweep_at);
+        let until = match (self.wake_at, sweep_at) {
+            (Some(wake_at), Some(sweep_at)) => Some(wake_at.min(sweep_at)),
+            (wake_at, sweep_at) => wake_at.or(sweep_at),
+        };
+        let timeout = until.map(|until| until.since(clock::instant()));
+        if timeout == Some(Duration::ZERO) || !self.host.desks[self.here()].mailbox.park() {
+            return Some(Duration::ZERO);
+        }
+        timeout
+    }
+
+    fn here(&self) -> usize {
+        usize::from(self.id.0)
+    }
+
+    /// Hands an event to the core; what it asks for is carried out at the end of the turn.
+    fn step(&mut self, event: Event<'_>) {
+        self.owes_turn = true;
+        self.core.step(self.now, event, &mut self.actions);
+    }
+
+    fn read_sockets(&mut self, events: &Events) {
+        for event in events {
+            let token = event.token();
+            if token == WAKE {
+                continue;
+            }
+            let index = u32::try_from(token.0).expect("tokens are indices");
+            let Some(connection) = self.connections.at(index) else { continue };
+            if event.is_writable() && connection.backlog_bytes() > 0 {
+                self.flush(index);
+            }
+            if event.is_readable() || event.is_read_closed() || event.is_error() {
+                let Some(connection) = self.connections.at(index) else { continue };
+                connection.is_readable = true;
+                connection.has_ended |= event.is_read_closed() || event.is_error();
+                if event.is_write_closed() && event.is_read_closed() && connection.is_paused {
+                    // Both directions are gone: there is nobody to wait for.
+                    self.close(index);
+                } else {
+                    self.enter_line(index);
+                }
+            }
+        }
+        let mut budget = TURN_READ_BYTES_MAX;
+        for _ in 0..self.line.len() {
+            if budget < READ_BYTES_MAX {
+                break;
+            }
+            let Some(index) = self.line.pop_front() else { break };
+            budget -= self.read(index);
+        }
+    }
+
+    fn enter_line(&mut self, index: u32) {
+        let reads = self.reads;
+        let Some(connection) = self.connections.at(index) else { return };
+        if reads && connection.wants_reading() && !connection.is_in_line {
+            connection.is_in_line = true;
+            self.line.push_back(index);
+        }
+    }
+
+    /// Reads a socket once and steps what it gave; says how much that was.
+    fn read(&mut self, index: u32) -> usize {
+        let Some(connection) = self.connections.at(index) else { return 0 };
+        connection.is_in_line = false;
+        if !connection.wants_reading() {
+            return 0;
+        }
+        let session = connection.session;
+        let count = loop {
+            match connection.stream.read(&mut self.buffer) {
+                Ok(0) => break None,
+                Ok(count) => break Some(count),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    connection.is_readable = false;
+                    return 0;
+                }
+                Err(_) => break None,
+            }
+        };
+        let Some(count) = count else {
+            self.close(index);
+            return 0;
+        };
+        // A read that left room in the buffer has drained the socket: what comes later makes an edge of its own. Only
+        // the end of the stream may have made its edge already.
+        connection.is_readable = count == self.buffer.len() || connection.has_ended;
+        connection.heard_at = self.now.instant;
+        self.owes_turn = true;
+        self.core.step(self.now, Event::Bytes { session, bytes: &self.buffer[..count] }, &mut self.actions);
+        self.enter_line_again(index);
+        count
+    }
+
+    fn enter_line_again(&mut self, index: u32) {
+        if self.connections.at(index).is_some_and(|connection| connection.is_readable) {
+            self.enter_line(index);
+        }
+    }
+
+    fn step_mail(&mut self) {
+        let mut mail = std::mem::take(&mut self.mail);
+        self.host.desks[self.here()].mailbox.collect(&mut mail);
+        for one in mail.drain(..) {
+            match one {
+                Mail::Event(event) => self.step(event),
+                Mail::Arrival(arrival) => self.open(*arrival),
+                Mail::Storage(storage) => self.storage = Some(storage),
+                Mail::StopReading => {
+                    self.reads = false;
+                    self.line.clear();
+                }
+                Mail::Fence(reached) => {
+                    // What was posted before is carried out before the fence counts.
+                    self.end_turn();
+                    // The main thread may have stopped waiting.
+                    let _ = reached.send(());
+                }
+                Mail::End => self.ends = true,
+            }
+        }
+        self.mail = mail;
+    }
+
+    fn open(&mut self, arrival: Arrival) {
+        let session = SessionId { serial: arrival.serial, index: self.connections.vacancy() };
+        let mut connection = Connection::new(session, arrival.stream, self.now.instant);
+        if let Err(error) = connection.register(self.poll.registry(), Token(session.index as usize)) {
+            self.host.log.warning(&format!("cannot watch a new connection: {error}: it is closed"));
+            self.connections.release(session.index);
+            self.count_one_less();
+            return;
+        }
+        self.connections.insert(connection);
+        self.step(Event::Opened { session, peer: arrival.peer });
+    }
+
+    /// Drops a connection, whoever ended it.
+    fn close(&mut self, index: u32) {
+        // Closing the descriptor takes it out of epoll as well.
+        let Some(connection) = self.connections.remove(index) else { return };
+        self.leaving.push(index);
+        self.count_one_less();
+        self.step(Event::Closed { session: connection.session });
+    }
+
+    fn count_one_less(&self) {
+        self.host.desks[self.here()].client_count.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Writes of a backlog what the socket takes now.
+    fn flush(&mut self, index: u32) {
+        let Some(connection) = self.connections.at(index) else { return };
+        let session = connection.session;
+        let before = connection.backlog_bytes();
+        let is_broken = connection.flush().is_err();
+        let after = connection.backlog_bytes();
+        if let Some(since) = &mut connection.closing_since
+            && after < before
+        {
+            *since = self.now.instant;
+        }
+        let is_over = connection.closing_since.is_some() && after == 0;
+        if after < before {
+            self.step(Event::Backlog { session, bytes: after });
+        }
+        if is_broken || is_over {
+            self.close(index);
+        }
+    }
+
+    /// Ends connections that are idle for longer than `timeout` allows, or that were to be closed and take no output.
+    fn sweep(&mut self) {
+        if self.now.instant < self.sweep_at {
+            return;
+        }
+        self.sweep_at = self.now.instant + SWEEP_INTERVAL;
+        let idle_max = self.idle_max();
+        if !self.has_lingering && idle_max.is_none() {
+            return;
+        }
+        self.has_lingering = false;
+        let now = self.now.instant;
+        let mut overdue = Vec::new();
+        for connection in self.connections.iter() {
+            self.has_lingering |= connection.closing_since.is_some();
+            let is_idle = idle_max.is_some_and(|idle_max| now.since(connection.heard_at) > idle_max);
+            let is_stuck = connection.closing_since.is_some_and(|since| now.since(since) > LINGER_MAX);
+            if is_idle || is_stuck {
+                overdue.push(connection.session.index);
+            }
+        }
+        for index in overdue {
+            self.close(index);
+        }
+    }
+
+    fn idle_max(&self) -> Option<Duration> {
+        match self.host.knobs.idle_s.load(Ordering::Relaxed) {
+            0 => None,
+            seconds => Some(Duration::from_secs(seconds)),
+        }
+    }
+
+    fn end_turn(&mut self) {
+        let is_due = self.wake_at.is_some_and(|wake_at| wake_at <= self.now.instant);
+        if is_due {
+            self.wake_at = None;
+        }
+        if is_due || self.owes_turn {
+            self.core.step(self.now, Event::Turn, &mut self.actions);
+            self.owes_turn = false;
+        }
+        // Carrying out may step further events (a connection that turns out broken), whose wishes come after.
+        while !self.actions.is_empty() {
+            let mut actions = std::mem::take(&mut self.actions);
+            for action in actions.drain(..) {
+                self.carry_out(action);
+            }
+            if self.actions.is_empty() {
+                self.actions = actions;
+            }
+        }
+        if !self.appends.is_empty() {
+            let core = self.here();
+            self.storage.as_ref().expect(STORAGE_FIRST).append(core, &mut self.appends);
+        }
+    }
+
+    fn carry_out(&mut self, action: Action) {
+        match action {
+            Action::Reply { session, bytes } => self.reply(session, bytes),
+            Action::Close { session } => self.close_when_written(session),
+            Action::Pause { session } => {
+                if let Some(connection) = self.connections.of(session) {
+                    connection.is_paused = true;
+                }
+            }
+            Action::Resume { session } => {
+                if let Some(connection) = self.connections.of(session) {
+                    connection.is_paused = false;
+                    self.enter_line(session.index);
+                }
+            }
+            // A node by itself has no peers.
+            Action::Send { .. } => {}
+            Action::Post { to, letter } => {
+                let event = Event::Letter { from: self.id, letter };
+                self.host.desks[usize::from(to.0)].mailbox.post(Mail::Event(event));
+            }
+            Action::Append { append, persist } => self.appends.push((append, persist == Persist::Synced)),
+            Action::Checkpoint { group, id, step } => {
+                self.storage.as_ref().expect(STORAGE_FIRST).checkpoint(group, id, step);
+            }
+            Action::WakeAt { instant } => {
+                self.wake_at = Some(self.wake_at.map_or(instant, |wake_at| wake_at.min(instant)));
+            }
+            Action::Configured { name, value } => self.configure(name, &value),
+            Action::Log { level, line } => self.host.log.write(level, &line),
+            Action::Fatal { line } => self.host.end(End::Fault(Fault::Data(line))),
+            Action::Shutdown => self.host.end(End::Command),
+            Action::Sleep { duration } => std::thread::sleep(duration),
+        }
+    }
+
+    fn reply(&mut self, session: SessionId, bytes: Vec<u8>) {
+        let Some(connection) = self.connections.of(session) else { return };
+        match connection.send(bytes) {
+            Written::All(buffer) => self.core.recycle(buffer),
+            Written::Partly => {
+                let bytes = connection.backlog_bytes();
+                self.step(Event::Backlog { session, bytes });
+            }
+            Written::Broken => self.close(session.index),
+        }
+    }
+
+    fn close_when_written(&mut self, session: SessionId) {
+        let Some(connection) = self.connections.of(session) else { return };
+        if connection.backlog_bytes() == 0 {
+            self.close(session.index);
+        } else {
+            connection.closing_since.get_or_insert(self.now.instant);
+            self.has_lingering = true;
+        }
+    }
+
+    fn configure(&self, name: &'static str, value: &str) {
+        let knobs = &self.host.knobs;
+        let number = value.parse().ok();
+        match (name, number) {
+            ("maxclients", Some(number)) => knobs.clients_max.store(number, Ordering::Relaxed),
+            ("timeout", Some(number)) => knobs.idle_s.store(number, Ordering::Relaxed),
+            ("tcp-keepalive", Some(number)) => knobs.keepalive_s.store(number, Ordering::Relaxed),
+            ("loglevel", _) => self.host.log.set_quiet(value == "warning"),
+            ("appendfsync", _) => self.storage.iter().for_each(|storage| storage.set_policy(value)),
+            ("checkpoint-rate-bytes", Some(number)) => {
+                self.storage.iter().for_each(|storage| storage.set_checkpoint_rate(number));
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What an operator must act on.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why the server cannot start, or has to stop.
+#[derive(Debug)]
+pub enum Fault {
+    /// Nobody can be listened to at this address.
+    Listen {
+        /// `ADDRESS:PORT` or a path.
+        address: String,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// An address in `bind` is none.
+    Address {
+        /// As given.
+        address: String,
+    },
+    /// A file or directory of the host cannot be used.
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What was to be done with it.
+        purpose: &'static str,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// The operating system refused something that the server cannot do without.
+    System {
+        /// What was to be done.
+        purpose: &'static str,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// The data cannot be used. Says by itself what to do.
+    Data(String),
+    /// A configuration parameter has a value that cannot be carried out.
+    Setting {
+        /// Which.
+        name: &'static str,
+        /// Why.
+        cause: String,
+    },
+}
+
+impl Fault {
+    /// What the journal found in a directory, with what to do about it.
+    pub fn data(directory: &Path, fault: &journal::Fault) -> Self {
+        let advice = match fault {
+            journal::Fault::Damaged { .. } | journal::Fault::Missing { .. } => {
+                ": nothing has been changed; bring the directory back from a copy, or start with another --data-dir"
+            }
+            journal::Fault::Newer { .. } => ": start the version that wrote it",
+            journal::Fault::Full { .. } => ": make room and start again",
+            journal::Fault::Io { .. } | journal::Fault::Foreign { .. } => "",
+        };
+        Self::Data(format!("data directory {}: {fault}{advice}", directory.display()))
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Listen { address, cause } => {
+                let advice = match cause.kind() {
+                    io::ErrorKind::AddrInUse => "another server is there; stop it, or choose another port with --port",
+                    io::ErrorKind::AddrNotAvailable => "this machine has no such address; correct --bind",
+                    io::ErrorKind::PermissionDenied => "choose a port above 1023, or a place that you may write to",
+                    _ => "choose another address with --bind and --port",
+                };
+                write!(formatter, "cannot listen on {address}: {}: {advice}", plain(cause))
+            }
+            Self::Address { address } => {
+                write!(formatter, "\"{address}\" is not an address of this machine: correct --bind")
+            }
+            Self::File { path, purpose, cause } => {
+                write!(formatter, "cannot {purpose} {}: {}", path.display(), plain(cause))
+            }
+            Self::System { purpose, cause } => write!(formatter, "cannot {purpose}: {}", plain(cause)),
+            Self::Data(told) => formatter.write_str(told),
+            Self::Setting { name, cause } => write!(formatter, "{name}: {cause}"),
+        }
+    }
+}
+
+impl std::error::Error for Fault {}
+
+/// The system's words without the error number, which tells an operator nothing.
+fn plain(cause: &io::Error) -> String {
+    let text = cause.to_string();
+    let text = text.split(" (os error").next().unwrap_or_default();
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_in_use_is_told_in_one_line_with_what_to_do() {
+        let cause = io::Error::from_raw_os_error(98);
+        assert_eq!(
+            Fault::Listen { address: "127.0.0.1:6379".into(), cause }.to_string(),
+            "cannot listen on 127.0.0.1:6379: address already in use: another server is there; stop it, or choose \
+             another port with --port"
+        );
+    }
+}

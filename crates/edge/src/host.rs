@@ -1,0 +1,113 @@
+//! What the host's threads share: log, each core's desk, and the few settings that the host itself carries out.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+
+use crate::fault::Fault;
+use crate::log::Log;
+use crate::mailbox::Mailbox;
+use crate::storage::Storage;
+
+/// Shared by all threads of the process.
+pub struct Host {
+    /// For the operator.
+    pub log: Arc<Log>,
+    /// One per core.
+    pub desks: Box<[Desk]>,
+    /// Settings.
+    pub knobs: Knobs,
+    /// The number of the next session; the first is 1.
+    pub next_serial: AtomicU64,
+    /// Connections refused because of `maxclients`.
+    pub rejected_count: AtomicU64,
+    has_stopped_accepting: AtomicBool,
+    news: Sender<News>,
+}
+
+/// What the main thread is told.
+pub enum News {
+    /// The data directory is open.
+    Opened(Storage),
+    /// The process is to end.
+    End(End),
+}
+
+/// Why the process is to end.
+#[derive(Debug)]
+pub enum End {
+    /// A signal asked for it.
+    Signal(&'static str),
+    /// A client asked for it.
+    Command,
+    /// It cannot go on.
+    Fault(Fault),
+}
+
+/// What others may touch of a core. Cores write here at every connect, so each has a cache line of its own (two, as
+/// processors fetch them in pairs).
+#[repr(align(128))]
+pub struct Desk {
+    /// What the core is told.
+    pub mailbox: Mailbox,
+    /// Connections dealt to it that are not gone yet.
+    pub client_count: AtomicU64,
+}
+
+/// Settings that the host carries out, changed by `Action::Configured`.
+#[derive(Debug)]
+pub struct Knobs {
+    /// `maxclients`.
+    pub clients_max: AtomicU64,
+    /// `timeout`: seconds after which an idle client is disconnected; 0 is never.
+    pub idle_s: AtomicU64,
+    /// `tcp-keepalive` in seconds; 0 is off.
+    pub keepalive_s: AtomicU64,
+}
+
+impl Host {
+    /// A host whose main thread listens to `news`.
+    pub fn new(log: Arc<Log>, mailboxes: Vec<Mailbox>, knobs: Knobs, news: Sender<News>) -> Self {
+        let desks = mailboxes.into_iter().map(|mailbox| Desk { mailbox, client_count: AtomicU64::new(0) }).collect();
+        Self {
+            log,
+            desks,
+            knobs,
+            next_serial: AtomicU64::new(1),
+            rejected_count: AtomicU64::new(0),
+            has_stopped_accepting: AtomicBool::new(false),
+            news,
+        }
+    }
+
+    /// Connected clients over all cores.
+    pub fn client_count(&self) -> u64 {
+        self.desks.iter().map(|desk| desk.client_count.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Place of the core on which a group lives, as `node` counts.
+    pub fn core_of(&self, group: u32) -> usize {
+        group as usize % self.desks.len()
+    }
+
+    /// Tells the acceptor to end; it must be woken after that.
+    pub fn stop_accepting(&self) {
+        self.has_stopped_accepting.store(true, Ordering::Release);
+    }
+
+    /// Whether the acceptor is to end.
+    pub fn has_stopped_accepting(&self) -> bool {
+        self.has_stopped_accepting.load(Ordering::Acquire)
+    }
+
+    /// Tells the main thread that the data directory is open.
+    pub fn opened(&self, storage: Storage) {
+        let _ = self.news.send(News::Opened(storage));
+    }
+
+    /// Asks the main thread to end the process.
+    pub fn end(&self, end: End) {
+        // Nobody listens any more once the end has begun.
+        let _ = self.news.send(News::End(end));
+    }
+}

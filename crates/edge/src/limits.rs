@@ -1,0 +1,50 @@
+//! Every bound of the host, with its reason.
+
+use std::time::Duration;
+
+/// One read takes at most this much, and a socket that gave less is taken as drained. Large enough that a pipeline of
+/// hundreds of small commands is one system call; small enough to stay in the second-level cache.
+pub const READ_BYTES_MAX: usize = 64 * 1024;
+
+/// A turn stops reading after this much, so that the first client's reply never waits for gigabytes of the others'
+/// requests.
+pub const TURN_READ_BYTES_MAX: usize = 2 * 1024 * 1024;
+
+/// Sockets told ready by one wait.
+pub const EVENTS_PER_WAIT_MAX: usize = 1024;
+
+/// Connections accepted before the acceptor looks at its other listeners again (Redis: 1000 a cron cycle).
+pub const ACCEPTS_PER_TURN_MAX: usize = 256;
+
+/// How long the acceptor rests when the process or the system has no descriptors or memory left for a connection. The
+/// kernel keeps the callers in the backlog meanwhile.
+pub const ACCEPT_REST: Duration = Duration::from_millis(100);
+
+/// A connection that is to be closed once its output is written goes all the same when its client has taken none of it
+/// for so long.
+pub const LINGER_MAX: Duration = Duration::from_secs(5);
+
+/// How often connections are looked over for idleness and lingering.
+pub const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How often cores are told of memory and CPU time.
+pub const REPORT_INTERVAL: Duration = Duration::from_millis(250);
+
+/// How often a long load tells how far it is.
+pub const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
+
+/// At an orderly end, how long cores may take to finish what is under way before the process ends without them. What
+/// they have acknowledged is safe by then in any case: only replies not yet sent can be lost.
+pub const FINISH_MAX: Duration = Duration::from_secs(10);
+
+/// At an orderly end, how many times the cores are asked to carry on what the disk has just confirmed. A transaction over
+/// groups of several cores takes as many steps at most.
+pub const FINISH_ROUNDS: usize = 4;
+
+/// Descriptors wanted beside those of clients: logs, checkpoints, listeners, epoll and event descriptors.
+pub const DESCRIPTORS_RESERVED: u64 = 128;
+
+const _: () = {
+    // A turn must be able to hold at least one full read.
+    assert!(TURN_READ_BYTES_MAX >= READ_BYTES_MAX);
+};

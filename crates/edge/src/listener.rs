@@ -1,0 +1,335 @@
+//! Where clients come in: the listening sockets, and the thread that accepts from them and deals connections out.
+//!
+//! One thread accepts for all cores. Listening once per core with `SO_REUSEPORT` would leave the choice to a hash of the
+//! address, and a few connections then often share one core while another idles; and a core that is busy with a long
+//! command would keep its share of newcomers waiting. This thread deals each newcomer to the core with the fewest
+//! clients. It sleeps unless somebody connects.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use mio::net::{TcpListener, TcpStream, UnixListener};
+use mio::{Events, Interest, Poll, Token, Waker};
+use node::event::Peer;
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+
+use crate::connection::Stream;
+use crate::fault::Fault;
+use crate::host::Host;
+use crate::limits::{ACCEPT_REST, ACCEPTS_PER_TURN_MAX};
+use crate::mailbox::Mail;
+
+/// Redis's words to a client too many.
+const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
+
+/// Where to listen.
+#[derive(Clone, Debug)]
+pub struct ListenOptions {
+    /// Addresses as `bind` has them: IPv4, IPv6 or a name of this machine, `*` and `::*` for all; with a leading `-` it
+    /// may be missing on this machine.
+    pub addresses: Vec<String>,
+    /// TCP port; 0 listens on none.
+    pub port: u16,
+    /// Connections that the kernel keeps until they are accepted.
+    pub backlog: i32,
+    /// Path of a Unix socket.
+    pub unix_socket: Option<PathBuf>,
+    /// Its permissions, if not those of the process.
+    pub unix_permissions: Option<u32>,
+}
+
+/// A client that has just connected.
+#[derive(Debug)]
+pub struct Arrival {
+    /// The session's number.
+    pub serial: u64,
+    /// Its socket.
+    pub stream: Stream,
+    /// Who it is.
+    pub peer: Peer,
+}
+
+/// A listening socket.
+#[derive(Debug)]
+pub enum Listener {
+    /// On a TCP port.
+    Tcp(TcpListener),
+    /// On a path, which goes when the listener goes.
+    Unix(UnixListener, PathBuf),
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Self::Unix(_, path) = self {
+            // Should it have been removed by hand there is nothing left to do.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Opens all listening sockets; from now on clients can connect, and wait in the backlog.
+///
+/// # Errors
+/// An address that cannot be listened on, unless it was marked as optional.
+pub fn listen(options: &ListenOptions) -> Result<Vec<Listener>, Fault> {
+    let mut listeners = Vec::new();
+    if options.port != 0 {
+        for address in &options.addresses {
+            let (address, is_optional) = match address.strip_prefix('-') {
+                Some(address) => (address, true),
+                None => (address.as_str(), false),
+            };
+            for socket_address in resolve(address, options.port)? {
+                match listen_tcp(socket_address, options.backlog) {
+                    Ok(listener) => listeners.push(Listener::Tcp(listener)),
+                    Err(cause) if is_optional && is_absent(&cause) => {}
+                    Err(cause) => return Err(Fault::Listen { address: socket_address.to_string(), cause }),
+                }
+            }
+        }
+    }
+    if let Some(path) = &options.unix_socket {
+        let listener =
+            listen_unix(path, options).map_err(|cause| Fault::Listen { address: path.display().to_string(), cause })?;
+        listeners.push(Listener::Unix(listener, path.clone()));
+    }
+    Ok(listeners)
+}
+
+fn resolve(address: &str, port: u16) -> Result<Vec<SocketAddr>, Fault> {
+    let ip: IpAddr = match address {
+        "*" => Ipv4Addr::UNSPECIFIED.into(),
+        "::*" => Ipv6Addr::UNSPECIFIED.into(),
+        _ => match address.parse() {
+            Ok(ip) => ip,
+            Err(_) => {
+                let mut found: Vec<SocketAddr> =
+                    (address, port).to_socket_addrs().map(Iterator::collect).unwrap_or_default();
+                found.dedup();
+                return if found.is_empty() { Err(Fault::Address { address: address.to_owned() }) } else { Ok(found) };
+            }
+        },
+    };
+    Ok(vec![SocketAddr::new(ip, port)])
+}
+
+/// Whether the machine merely lacks this address or its whole family.
+fn is_absent(cause: &io::Error) -> bool {
+    cause.kind() == ErrorKind::AddrNotAvailable
+        || matches!(cause.raw_os_error(), Some(code) if code == nix::libc::EAFNOSUPPORT || code == nix::libc::EPROTONOSUPPORT)
+}
+
+fn listen_tcp(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        // IPv4 has listeners of its own.
+        socket.set_only_v6(true)?;
+    }
+    // A port whose last server has just gone can be taken at once; one that is being listened on cannot.
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(backlog)?;
+    Ok(TcpListener::from_std(socket.into()))
+}
+
+fn listen_unix(path: &Path, options: &ListenOptions) -> io::Result<UnixListener> {
+    if let Ok(found) = fs::symlink_metadata(path) {
+        let is_socket = found.file_type().is_socket();
+        if !is_socket || std::os::unix::net::UnixStream::connect(path).is_ok() {
+            return Err(ErrorKind::AddrInUse.into());
+        }
+        // Left behind by a server that was killed: nobody answers there.
+        fs::remove_file(path)?;
+    }
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&socket2::SockAddr::unix(path)?)?;
+    if let Some(permissions) = options.unix_permissions {
+        fs::set_permissions(path, fs::Permissions::from_mode(permissions))?;
+    }
+    socket.listen(options.backlog)?;
+    Ok(UnixListener::from_std(socket.into()))
+}
+
+const WAKE: Token = Token(usize::MAX);
+
+/// The thread that accepts.
+pub struct Acceptor {
+    host: Arc<Host>,
+    poll: Poll,
+    listeners: Vec<Watched>,
+    next_core: usize,
+    is_exhaustion_told: bool,
+}
+
+struct Watched {
+    listener: Listener,
+    // Edge-triggered: there may be more until an accept would block.
+    has_more: bool,
+}
+
+impl Acceptor {
+    /// An acceptor of `listeners`, and what wakes it when [`Host::stop_accepting`] has been called.
+    ///
+    /// # Errors
+    /// Those of `epoll_create` and `epoll_ctl`.
+    pub fn new(host: Arc<Host>, listeners: Vec<Listener>) -> io::Result<(Self, Waker)> {
+        let poll = Poll::new()?;
+        let waker = Waker::new(poll.registry(), WAKE)?;
+        let mut watched = Vec::new();
+        for mut listener in listeners {
+            let token = Token(watched.len());
+            match &mut listener {
+                Listener::Tcp(listener) => poll.registry().register(listener, token, Interest::READABLE)?,
+                Listener::Unix(listener, _) => poll.registry().register(listener, token, Interest::READABLE)?,
+            }
+            watched.push(Watched { listener, has_more: false });
+        }
+        Ok((Self { host, poll, listeners: watched, next_core: 0, is_exhaustion_told: false }, waker))
+    }
+
+    /// Accepts until the host stops accepting; then the listening sockets are closed.
+    pub fn run(mut self) {
+        let mut events = Events::with_capacity(64);
+        let mut timeout = None;
+        while !self.host.has_stopped_accepting() {
+            if let Err(error) = self.poll.poll(&mut events, timeout)
+                && error.kind() != ErrorKind::Interrupted
+            {
+                self.host.log.warning(&format!("acceptor: epoll_wait: {error}"));
+                std::thread::sleep(ACCEPT_REST);
+            }
+            for event in &events {
+                if let Some(watched) = self.listeners.get_mut(event.token().0) {
+                    watched.has_more = true;
+                }
+            }
+            timeout = self.accept_from_all();
+        }
+    }
+
+    /// Takes newcomers from all listeners, and says how long to wait before the next time at most.
+    fn accept_from_all(&mut self) -> Option<Duration> {
+        for index in 0..self.listeners.len() {
+            for _ in 0..ACCEPTS_PER_TURN_MAX {
+                if !self.listeners[index].has_more {
+                    break;
+                }
+                match accept(&self.listeners[index].listener) {
+                    Ok((stream, peer)) => self.deal(stream, peer),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                        self.listeners[index].has_more = false;
+                        self.is_exhaustion_told = false;
+                    }
+                    Err(error) if is_of_one_connection(&error) => {}
+                    Err(error) => {
+                        self.tell_exhaustion(&error);
+                        return Some(ACCEPT_REST);
+                    }
+                }
+            }
+        }
+        self.listeners.iter().any(|watched| watched.has_more).then_some(Duration::ZERO)
+    }
+
+    fn tell_exhaustion(&mut self, error: &io::Error) {
+        if !std::mem::replace(&mut self.is_exhaustion_told, true) {
+            self.host.log.warning(&format!(
+                "cannot accept connections for now: {error}: raise the limit of open files or lower maxclients"
+            ));
+        }
+    }
+
+    fn deal(&mut self, mut stream: Stream, peer: Peer) {
+        let host = &*self.host;
+        if host.client_count() >= host.knobs.clients_max.load(Ordering::Relaxed) {
+            host.rejected_count.fetch_add(1, Ordering::Relaxed);
+            // A fresh socket has room for one line; if not, its client learns from the close.
+            let _ = stream.write(TOO_MANY);
+            return;
+        }
+        if let Stream::Tcp(stream) = &stream {
+            tune(stream, host.knobs.keepalive_s.load(Ordering::Relaxed));
+        }
+        // Among equals in turn, so that sessions that come and go do not all meet on the first core.
+        let core_count = host.desks.len();
+        let chosen = (0..core_count)
+            .map(|step| (self.next_core + step) % core_count)
+            .min_by_key(|&core| host.desks[core].client_count.load(Ordering::Relaxed))
+            .unwrap_or_default();
+        self.next_core = (chosen + 1) % core_count;
+        let desk = &host.desks[chosen];
+        desk.client_count.fetch_add(1, Ordering::Relaxed);
+        let serial = host.next_serial.fetch_add(1, Ordering::Relaxed);
+        desk.mailbox.post(Mail::Arrival(Box::new(Arrival { serial, stream, peer })));
+    }
+}
+
+fn accept(listener: &Listener) -> io::Result<(Stream, Peer)> {
+    match listener {
+        Listener::Tcp(listener) => {
+            let (stream, address) = listener.accept()?;
+            let local_address = stream.local_addr().map(|local| local.to_string()).unwrap_or_default();
+            let peer = Peer {
+                address: address.to_string(),
+                local_address,
+                is_local: address.ip().is_loopback(),
+                descriptor: i64::from(stream.as_raw_fd()),
+            };
+            Ok((Stream::Tcp(stream), peer))
+        }
+        Listener::Unix(listener, path) => {
+            let (stream, _) = listener.accept()?;
+            let address = format!("{}:0", path.display());
+            let peer = Peer {
+                local_address: address.clone(),
+                address,
+                is_local: true,
+                descriptor: i64::from(stream.as_raw_fd()),
+            };
+            Ok((Stream::Unix(stream), peer))
+        }
+    }
+}
+
+/// Errors that belong to the connection that would have been accepted (accept(2), "Error handling"): the next may be
+/// well.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use nix::libc;
+    matches!(
+        error.raw_os_error(),
+        Some(
+            libc::EINTR
+                | libc::ECONNABORTED
+                | libc::EPERM
+                | libc::EPROTO
+                | libc::ENETDOWN
+                | libc::ENOPROTOOPT
+                | libc::EHOSTDOWN
+                | libc::ENONET
+                | libc::EHOSTUNREACH
+                | libc::EOPNOTSUPP
+                | libc::ENETUNREACH
+        )
+    )
+}
+
+/// Small replies leave at once, and a client that vanished without a word is found out. Neither is worth refusing a
+/// client for.
+fn tune(stream: &TcpStream, keepalive_s: u64) {
+    let _ = stream.set_nodelay(true);
+    if keepalive_s > 0 {
+        let third = Duration::from_secs((keepalive_s / 3).max(1));
+        let keepalive =
+            TcpKeepalive::new().with_time(Duration::from_secs(keepalive_s)).with_interval(third).with_retries(3);
+        let _ = SockRef::from(stream).set_tcp_keepalive(&keepalive);
+    }
+}

@@ -1,0 +1,208 @@
+//! From a data directory to serving groups: opens the journal, reads checkpoints in parallel, hands groups to their
+//! cores.
+//!
+//! Clients are connected meanwhile: a group that has not been loaded answers so, one that has been loaded serves.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use journal::{CheckpointMark, CheckpointReader, Identity, RecoveredGroup};
+use keyspace::{Keyspace, Layout};
+use node::event::{Event, GroupId, GroupSeed, NodeId};
+use node::settings::Settings;
+
+use crate::fault::Fault;
+use crate::host::{End, Host};
+use crate::limits::PROGRESS_INTERVAL;
+use crate::mailbox::Mail;
+use crate::run;
+use crate::storage::Storage;
+
+/// What a directory says of itself, or `None` if it says nothing yet.
+///
+/// # Errors
+/// If what it says cannot be read or is damaged.
+pub fn read_identity(directory: &Path) -> Result<Option<Identity>, Fault> {
+    let path = directory.join(journal::IDENTITY_FILE);
+    match fs::read(&path) {
+        Ok(bytes) => Identity::decode(&bytes).map(Some).map_err(|fault| Fault::data(directory, &fault)),
+        Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(None),
+        Err(cause) => Err(Fault::File { path, purpose: "read", cause }),
+    }
+}
+
+/// Starts the thread that loads. It tells the main thread how it went.
+///
+/// # Errors
+/// If the thread cannot be started.
+pub fn start(host: Arc<Host>, directory: PathBuf, identity: Identity, settings: Settings) -> Result<(), Fault> {
+    let load = Load { host: Arc::clone(&host), directory, identity, settings, begun: Instant::now() };
+    run::start("load", move || {
+        if let Err(fault) = load.run() {
+            host.end(End::Fault(fault));
+        }
+    })?;
+    Ok(())
+}
+
+struct Load {
+    host: Arc<Host>,
+    directory: PathBuf,
+    identity: Identity,
+    settings: Settings,
+    begun: Instant,
+}
+
+/// How far a load is.
+#[derive(Default)]
+struct Progress {
+    bytes_total: AtomicU64,
+    bytes_done: AtomicU64,
+}
+
+impl Load {
+    fn run(&self) -> Result<(), Fault> {
+        let progress = Progress::default();
+        thread::scope(|scope| {
+            // Dropped at the end of the load, which ends the thread that tells about it.
+            let (_loading, is_loading) = mpsc::channel::<()>();
+            thread::Builder::new()
+                .name("progress".into())
+                .spawn_scoped(scope, || self.tell(&progress, is_loading))
+                .map_err(run::system("start a thread"))?;
+            self.load(&progress)
+        })
+    }
+
+    /// A line every second.
+    fn tell(&self, progress: &Progress, is_loading: mpsc::Receiver<()>) {
+        while is_loading.recv_timeout(PROGRESS_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+            let seconds = self.begun.elapsed().as_secs();
+            let total = progress.bytes_total.load(Ordering::Relaxed);
+            let done = progress.bytes_done.load(Ordering::Relaxed);
+            let line = match total {
+                0 => format!("reads the log: {seconds} s so far"),
+                _ => format!(
+                    "loads checkpoints: {} of {} MB, {} %, {seconds} s so far",
+                    done / 1_000_000,
+                    total / 1_000_000,
+                    done * 100 / total
+                ),
+            };
+            self.host.log.notice(&line);
+        }
+    }
+
+    fn load(&self, progress: &Progress) -> Result<(), Fault> {
+        let (storage, recovered) = Storage::open(&self.host, &self.directory, self.identity, &self.settings)?;
+        for note in &recovered.notes {
+            self.host.log.notice(note);
+        }
+        for desk in &self.host.desks {
+            desk.mailbox.post(Mail::Storage(storage.clone()));
+        }
+        self.host.opened(storage.clone());
+
+        let mut groups = recovered.groups;
+        let entry_count: usize = groups.values().map(|group| group.entries.len()).sum();
+        let mut found: VecDeque<(u32, RecoveredGroup)> = VecDeque::new();
+        for group in 0..self.identity.group_count {
+            let recovered = groups.remove(&group).unwrap_or_default();
+            if let Some(mark) = &recovered.checkpoint {
+                let path = self.directory.join(journal::checkpoint_file(group, mark.index));
+                // A file that is missing is told of when it is read.
+                let bytes = fs::metadata(path).map_or(0, |metadata| metadata.len());
+                progress.bytes_total.fetch_add(bytes, Ordering::Relaxed);
+            }
+            found.push_back((group, recovered));
+        }
+        let worker_count = self.host.desks.len().min(found.len());
+        let queue = Mutex::new(found);
+        thread::scope(|scope| {
+            let workers: Vec<_> =
+                (0..worker_count).map(|_| scope.spawn(|| self.load_groups(&queue, &storage, progress))).collect();
+            workers.into_iter().try_for_each(|worker| worker.join().expect("a loader does not panic"))
+        })?;
+        self.host.log.notice(&format!(
+            "has loaded {} MB of checkpoints and {entry_count} entries of the log in {:.3} s; ready to accept commands",
+            progress.bytes_total.load(Ordering::Relaxed) / 1_000_000,
+            self.begun.elapsed().as_secs_f64()
+        ));
+        Ok(())
+    }
+
+    fn load_groups(
+        &self,
+        queue: &Mutex<VecDeque<(u32, RecoveredGroup)>>,
+        storage: &Storage,
+        progress: &Progress,
+    ) -> Result<(), Fault> {
+        loop {
+            let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+            let Some((group, recovered)) = next else { return Ok(()) };
+            let seed = self.load_group(group, recovered, storage, progress)?;
+            self.host.desks[self.host.core_of(group)].mailbox.post(Mail::Event(Event::Loaded(Box::new(seed))));
+        }
+    }
+
+    fn load_group(
+        &self,
+        group: u32,
+        recovered: RecoveredGroup,
+        storage: &Storage,
+        progress: &Progress,
+    ) -> Result<GroupSeed, Fault> {
+        let keyspace = Keyspace::new(keyspace::Options {
+            databases: self.settings.databases,
+            hash_seed: self.identity.hash_seed,
+            layout: Layout::Slots,
+            tuning: self.settings.tuning(),
+        });
+        let mut seed = GroupSeed::new(GroupId(group), NodeId(self.identity.node), keyspace);
+        if let Some(mark) = recovered.checkpoint {
+            self.read_checkpoint(group, &mark, &mut seed, storage, progress)?;
+            seed.checkpoint_index = mark.index;
+            seed.checkpoint_term = mark.term;
+            seed.membership = mark.membership;
+        }
+        if let Some(membership) = recovered.membership {
+            seed.membership = membership;
+        }
+        seed.hard_state = recovered.hard_state;
+        seed.entries = recovered.entries;
+        Ok(seed)
+    }
+
+    fn read_checkpoint(
+        &self,
+        group: u32,
+        mark: &CheckpointMark,
+        seed: &mut GroupSeed,
+        storage: &Storage,
+        progress: &Progress,
+    ) -> Result<(), Fault> {
+        let told = |fault| Fault::data(&self.directory, &fault);
+        let mut reader = CheckpointReader::open(storage.disk().clone(), &self.identity, group, mark).map_err(told)?;
+        let mut done_before = 0;
+        while let Some(chunk) = reader.next().map_err(told)? {
+            seed.restore(chunk).map_err(|corrupt| {
+                told(journal::Fault::Damaged {
+                    file: journal::checkpoint_file(group, mark.index),
+                    offset: done_before,
+                    what: corrupt.to_string(),
+                })
+            })?;
+            let (done, _) = reader.progress();
+            progress.bytes_done.fetch_add(done - done_before, Ordering::Relaxed);
+            done_before = done;
+        }
+        Ok(())
+    }
+}

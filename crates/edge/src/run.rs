@@ -1,0 +1,316 @@
+//! The life of a server process: start, load, serve, stop.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use journal::Identity;
+use mio::{Poll, Waker};
+use node::Core;
+use node::event::{CoreId, CoreOptions, Event, NodeId, ProcessFacts};
+use node::settings::Settings;
+
+use crate::core_thread::{CoreThread, WAKE};
+use crate::fault::Fault;
+use crate::host::{End, Host, Knobs, News};
+use crate::limits::{DESCRIPTORS_RESERVED, FINISH_MAX, FINISH_ROUNDS, REPORT_INTERVAL};
+use crate::listener::{Acceptor, ListenOptions, listen};
+use crate::load;
+use crate::log::Log;
+use crate::mailbox::{Mail, Mailbox};
+use crate::report::{self, Allocated};
+use crate::storage::Storage;
+use crate::{clock, entropy, signals};
+
+/// What a server is started with.
+pub struct Options {
+    /// The whole configuration.
+    pub settings: Settings,
+    /// Where the data live.
+    pub data_directory: PathBuf,
+    /// Threads that serve clients.
+    pub core_count: u16,
+    /// Where clients come in.
+    pub listen: ListenOptions,
+    /// Where log lines go, if not to standard output.
+    pub log_file: Option<PathBuf>,
+    /// Where to write the process id while the server runs.
+    pub pid_file: Option<PathBuf>,
+    /// Path of the configuration file, for INFO.
+    pub config_file: String,
+    /// Version of the program.
+    pub version: &'static str,
+    /// Asks the allocator about itself. The binary chooses the allocator.
+    pub allocated: fn() -> Allocated,
+}
+
+/// Runs a server until a signal or a client ends it in good order.
+///
+/// # Errors
+/// Whatever keeps it from starting or from going on. Nothing acknowledged is lost by it.
+pub fn run(options: Options) -> Result<(), Fault> {
+    let started = clock::now();
+    let log = Log::open(options.log_file.as_deref()).map_err(|cause| Fault::File {
+        path: options.log_file.clone().unwrap_or_default(),
+        purpose: "write to the log file",
+        cause,
+    })?;
+    let log = Arc::new(log);
+    log.set_quiet(options.settings.get("loglevel") == "warning");
+    log.notice(&format!(
+        "Holdfast {} starts as process {} with {} cores on {}",
+        options.version,
+        std::process::id(),
+        options.core_count,
+        options.data_directory.display()
+    ));
+    let (news, heard) = mpsc::channel();
+    signals::listen(news.clone()).map_err(system("listen for signals"))?;
+    let knobs = knobs(&options.settings, &log);
+
+    // Listening comes first: a port in use must be told before anything is touched, and clients that come early learn
+    // that data are being loaded.
+    let listeners = listen(&options.listen)?;
+    let _pid_file = PidFile::write(options.pid_file.clone())?;
+    let identity = identity(&options)?;
+
+    let mut polls = Vec::new();
+    let mut mailboxes = Vec::new();
+    for _ in 0..options.core_count {
+        let poll = Poll::new().map_err(system("create an epoll instance"))?;
+        let waker = Waker::new(poll.registry(), WAKE).map_err(system("create an event descriptor"))?;
+        polls.push(poll);
+        mailboxes.push(Mailbox::new(waker));
+    }
+    let host = Arc::new(Host::new(log, mailboxes, knobs, news));
+    let process = process_facts(&options, started)?;
+    let cores = start_cores(&options, &host, &identity, Arc::new(process), polls)?;
+    let (acceptor, waker) = Acceptor::new(Arc::clone(&host), listeners).map_err(system("watch the listeners"))?;
+    let acceptor = start("acceptor", move || acceptor.run())?;
+    host.log.notice(&format!("listens on {}", listening_places(&options.listen)));
+
+    load::start(Arc::clone(&host), options.data_directory, identity, options.settings)?;
+    Server { host, heard, acceptor, waker, cores, allocated: options.allocated }.serve()
+}
+
+/// Makes an error of the system a fault.
+pub(crate) fn system(purpose: &'static str) -> impl FnOnce(std::io::Error) -> Fault {
+    move |cause| Fault::System { purpose, cause }
+}
+
+/// Starts a named thread.
+pub(crate) fn start<T: Send + 'static>(
+    name: &str,
+    body: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>, Fault> {
+    thread::Builder::new().name(name.to_owned()).spawn(body).map_err(system("start a thread"))
+}
+
+fn knobs(settings: &Settings, log: &Log) -> Knobs {
+    let number = |name| u64::try_from(settings.number(name)).unwrap_or(0);
+    let mut clients_max = number("maxclients");
+    let allowed = report::allow_descriptors(clients_max + DESCRIPTORS_RESERVED);
+    if allowed < clients_max + DESCRIPTORS_RESERVED {
+        let fewer = allowed.saturating_sub(DESCRIPTORS_RESERVED).max(1);
+        log.warning(&format!(
+            "maxclients is {fewer} instead of {clients_max}, as the process may open only {allowed} files: raise the \
+             limit (ulimit -n)"
+        ));
+        clients_max = fewer;
+    }
+    Knobs {
+        clients_max: AtomicU64::new(clients_max),
+        idle_s: AtomicU64::new(number("timeout")),
+        keepalive_s: AtomicU64::new(number("tcp-keepalive")),
+    }
+}
+
+/// Reads whose directory it is, or makes up who it will be. A new identity is written when the journal is opened.
+fn identity(options: &Options) -> Result<Identity, Fault> {
+    let directory = &options.data_directory;
+    fs::create_dir_all(directory).map_err(|cause| Fault::File {
+        path: directory.clone(),
+        purpose: "make the data directory",
+        cause,
+    })?;
+    if let Some(identity) = load::read_identity(directory)? {
+        return Ok(identity);
+    }
+    let chance = || entropy::random_id().map_err(system("read random numbers"));
+    let wide = || entropy::random_bytes().map(u128::from_le_bytes).map_err(system("read random numbers"));
+    Ok(Identity {
+        directory: wide()?,
+        cluster: wide()?,
+        node: chance()?,
+        group_count: u32::from(options.core_count),
+        hash_seed: chance()?,
+    })
+}
+
+fn process_facts(options: &Options, started: node::event::Now) -> Result<ProcessFacts, Fault> {
+    Ok(ProcessFacts {
+        process_id: std::process::id(),
+        run_id: entropy::random_hex::<20>().map_err(system("read random numbers"))?,
+        operating_system: report::operating_system(),
+        executable: std::env::current_exe().map(|path| path.display().to_string()).unwrap_or_default(),
+        config_file: options.config_file.clone(),
+        tcp_port: options.listen.port,
+        data_directory: fs::canonicalize(&options.data_directory)
+            .unwrap_or_else(|_| options.data_directory.clone())
+            .display()
+            .to_string(),
+        started: started.unix,
+        started_instant: started.instant,
+    })
+}
+
+fn start_cores(
+    options: &Options,
+    host: &Arc<Host>,
+    identity: &Identity,
+    process: Arc<ProcessFacts>,
+    polls: Vec<Poll>,
+) -> Result<Vec<JoinHandle<()>>, Fault> {
+    let settings = Arc::new(options.settings.clone());
+    let mut cores = Vec::new();
+    for (id, poll) in (0..options.core_count).zip(polls) {
+        let core_options = CoreOptions {
+            node: NodeId(identity.node),
+            core: CoreId(id),
+            core_count: options.core_count,
+            group_count: identity.group_count,
+            seed: entropy::random_id().map_err(system("read random numbers"))?,
+            settings: Arc::clone(&settings),
+            process: Arc::clone(&process),
+            stopwatch: clock::instant,
+        };
+        let host = Arc::clone(host);
+        // The core is built on its own thread, so that its memory comes from that thread's arena.
+        cores.push(start(&format!("core-{id}"), move || {
+            CoreThread::new(CoreId(id), host, poll, Core::new(core_options)).run();
+        })?);
+    }
+    Ok(cores)
+}
+
+fn listening_places(options: &ListenOptions) -> String {
+    let mut places: Vec<String> = Vec::new();
+    if options.port != 0 && !options.addresses.is_empty() {
+        places.push(format!("port {} of {}", options.port, options.addresses.join(" ")));
+    }
+    places.extend(options.unix_socket.as_ref().map(|path| path.display().to_string()));
+    if places.is_empty() { "nothing".to_owned() } else { places.join(" and ") }
+}
+
+struct Server {
+    host: Arc<Host>,
+    heard: Receiver<News>,
+    acceptor: JoinHandle<()>,
+    waker: Waker,
+    cores: Vec<JoinHandle<()>>,
+    allocated: fn() -> Allocated,
+}
+
+impl Server {
+    /// The main thread's work: reports to the cores, until the end.
+    fn serve(self) -> Result<(), Fault> {
+        let mut storage = None;
+        let end = loop {
+            match self.heard.recv_timeout(REPORT_INTERVAL) {
+                Ok(News::Opened(opened)) => storage = Some(opened),
+                Ok(News::End(end)) => break end,
+                Err(RecvTimeoutError::Timeout) => self.report(storage.as_ref()),
+                Err(RecvTimeoutError::Disconnected) => unreachable!("the host holds a sender"),
+            }
+        };
+        let why = match end {
+            End::Fault(fault) => return Err(fault),
+            End::Signal(name) => format!("received {name}"),
+            End::Command => "told to by a client".to_owned(),
+        };
+        self.host.log.notice(&format!("{why}: stops in good order"));
+        self.stop(storage)
+    }
+
+    fn report(&self, storage: Option<&Storage>) {
+        let figures = storage.map(Storage::figures).unwrap_or_default();
+        let report = report::measure(&self.host, (self.allocated)(), figures);
+        for desk in &self.host.desks {
+            desk.mailbox.post(Mail::Event(Event::Report(Box::new(report.clone()))));
+        }
+    }
+
+    /// No new clients, no new requests; what is under way is finished, written and synced.
+    fn stop(self, storage: Option<Storage>) -> Result<(), Fault> {
+        self.host.stop_accepting();
+        self.waker.wake().map_err(system("wake the acceptor"))?;
+        // Its listeners are closed with it.
+        let _ = self.acceptor.join();
+        for desk in &self.host.desks {
+            desk.mailbox.post(Mail::StopReading);
+        }
+        let deadline = Instant::now() + FINISH_MAX;
+        let mut all_answer = true;
+        for _ in 0..FINISH_ROUNDS {
+            all_answer = all_answer && reach_fences(&self.host, deadline);
+            if let Some(storage) = &storage {
+                storage.flush();
+            }
+        }
+        all_answer = all_answer && reach_fences(&self.host, deadline);
+        if all_answer {
+            for desk in &self.host.desks {
+                desk.mailbox.post(Mail::End);
+            }
+            for core in self.cores {
+                let _ = core.join();
+            }
+            if let Some(storage) = storage {
+                storage.close()?;
+            }
+        } else {
+            self.host.log.warning("a core is busy and is left behind: what it has not acknowledged may be lost");
+        }
+        self.host.log.notice("has stopped; all data are on disk");
+        Ok(())
+    }
+}
+
+/// Waits until every core has carried out what it had been told before; false if one did not get there in time.
+fn reach_fences(host: &Host, deadline: Instant) -> bool {
+    let (reached, fences) = mpsc::channel();
+    for desk in &host.desks {
+        desk.mailbox.post(Mail::Fence(reached.clone()));
+    }
+    drop(reached);
+    host.desks.iter().all(|_| fences.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_ok())
+}
+
+/// Removed when the process ends in good order.
+struct PidFile(Option<PathBuf>);
+
+impl PidFile {
+    fn write(path: Option<PathBuf>) -> Result<Self, Fault> {
+        if let Some(path) = &path {
+            fs::write(path, format!("{}\n", std::process::id())).map_err(|cause| Fault::File {
+                path: path.clone(),
+                purpose: "write the process id to",
+                cause,
+            })?;
+        }
+        Ok(Self(path))
+    }
+}
+
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            // Somebody may have removed it by hand.
+            let _ = fs::remove_file(path);
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! The data directory as the rest of the host sees it: one handle that takes what cores want written, and sends the news
+//! to their mailboxes.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use journal::{Append, Identity, Journal, Recovered};
+use node::event::{CheckpointStep, Event, GroupId, JournalFigures, Room};
+use node::settings::{AppendFsync, Settings};
+
+use crate::checkpoint_writer::{CheckpointQueue, CheckpointThread, NewsListener, RATE_DEFAULT};
+use crate::disk::{DirectoryLock, RealDisk};
+use crate::fault::Fault;
+use crate::host::{End, Host};
+use crate::journal_thread::{JournalQueue, JournalThread, LazySync, Listener, Notice};
+use crate::mailbox::Mail;
+use crate::run::system;
+
+/// A handle of the open data directory.
+#[derive(Clone)]
+pub struct Storage {
+    journal: JournalQueue,
+    checkpoints: CheckpointQueue,
+    disk: RealDisk,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    directory: PathBuf,
+    /// Taken when they are stopped.
+    threads: Mutex<Option<(JournalThread, CheckpointThread)>>,
+    /// Held until the process has let go of everything in the directory.
+    _lock: DirectoryLock,
+}
+
+impl Storage {
+    /// Locks and opens a data directory; a new one becomes that of `identity`. Starts the threads that write to it.
+    ///
+    /// # Errors
+    /// If it is in use, foreign, damaged, or cannot be read; nothing has been changed then.
+    pub fn open(
+        host: &Arc<Host>,
+        directory: &Path,
+        identity: Identity,
+        settings: &Settings,
+    ) -> Result<(Self, Recovered), Fault> {
+        let lock = DirectoryLock::acquire(directory).map_err(|cause| in_use_or(directory, cause))?;
+        let disk = RealDisk::open_directory(directory).map_err(|cause| Fault::File {
+            path: directory.to_owned(),
+            purpose: "open",
+            cause,
+        })?;
+        let (journal, recovered) = Journal::open(disk.clone(), &journal::Options::new(identity))
+            .map_err(|fault| Fault::data(directory, &fault))?;
+        let lazy_sync = lazy_sync(settings.append_fsync);
+        let listener = listener(Arc::clone(host), directory.to_owned());
+        let journal = JournalThread::start(journal, host.desks.len(), lazy_sync, listener)
+            .map_err(system("start the journal's threads"))?;
+        let checkpoints = CheckpointThread::start(
+            disk.clone(),
+            recovered.identity,
+            journal.queue().clone(),
+            news_listener(Arc::clone(host)),
+        )
+        .map_err(system("start the checkpoint writer"))?;
+        let storage = Self {
+            journal: journal.queue().clone(),
+            checkpoints: checkpoints.queue().clone(),
+            disk,
+            shared: Arc::new(Shared {
+                directory: directory.to_owned(),
+                threads: Mutex::new(Some((journal, checkpoints))),
+                _lock: lock,
+            }),
+        };
+        storage.set_checkpoint_rate(u64::try_from(settings.number("checkpoint-rate-bytes")).unwrap_or(0));
+        Ok((storage, recovered))
+    }
+
+    /// Hands in what a core wants appended in a turn; those marked `true` are waited for. Leaves `appends` empty.
+    pub fn append(&self, core: usize, appends: &mut Vec<(Append, bool)>) {
+        self.journal.submit(core, appends);
+    }
+
+    /// Hands in a step of a group's checkpoint.
+    pub fn checkpoint(&self, group: GroupId, id: u64, step: CheckpointStep) {
+        self.checkpoints.submit(group, id, step);
+    }
+
+    /// Changes `appendfsync`. Cores wait for their appends or not by themselves.
+    pub fn set_policy(&self, policy: &str) {
+        self.journal.set_lazy_sync(lazy_sync(match policy {
+            "no" => AppendFsync::No,
+            "everysec" => AppendFsync::EverySecond,
+            _ => AppendFsync::Always,
+        }));
+    }
+
+    /// Changes `checkpoint-rate-bytes`; 0 is the rate that suits most disks.
+    pub fn set_checkpoint_rate(&self, bytes_per_second: u64) {
+        self.checkpoints.set_rate(if bytes_per_second == 0 { RATE_DEFAULT } else { bytes_per_second });
+    }
+
+    /// What the journal has counted.
+    pub fn figures(&self) -> JournalFigures {
+        let counters = self.journal.counters();
+        JournalFigures {
+            write_count: counters.write_count,
+            written_bytes: counters.written_bytes,
+            sync_count: counters.sync_count,
+            sync_last_us: counters.sync_last_us,
+            sync_mean_us: counters.sync_mean_us,
+            sync_max_us: counters.sync_max_us,
+            queue_count: counters.queue_count,
+            queue_bytes: counters.queue_bytes,
+            kept_bytes: counters.kept_bytes,
+            segment: counters.segment,
+            unsynced_us: counters.unsynced_us,
+            checkpoint_bytes: self.checkpoints.written_bytes(),
+        }
+    }
+
+    /// For reading checkpoints.
+    pub fn disk(&self) -> &RealDisk {
+        &self.disk
+    }
+
+    /// Waits until all that was handed in before is on disk.
+    pub fn flush(&self) {
+        self.journal.flush();
+    }
+
+    /// Writes what is left, notes that the process stopped in good order, and ends the threads. Nothing may be handed
+    /// in any more.
+    ///
+    /// # Errors
+    /// If the log could not be brought to that point.
+    pub fn close(self) -> Result<(), Fault> {
+        let threads = self.shared.threads.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some((journal, checkpoints)) = threads else { return Ok(()) };
+        checkpoints.stop();
+        journal.stop().map_err(|fault| Fault::data(&self.shared.directory, &fault))
+    }
+}
+
+fn in_use_or(directory: &Path, cause: io::Error) -> Fault {
+    if cause.kind() == io::ErrorKind::WouldBlock {
+        return Fault::Data(format!(
+            "data directory {} is in use by another server: stop that one, or choose another directory with --data-dir",
+            directory.display()
+        ));
+    }
+    Fault::File { path: directory.to_owned(), purpose: "lock", cause }
+}
+
+fn lazy_sync(policy: AppendFsync) -> LazySync {
+    match policy {
+        // What nobody waits for (a tick, a promise renewed) is safe within a second all the same.
+        AppendFsync::Always | AppendFsync::EverySecond => LazySync::EverySecond,
+        AppendFsync::No => LazySync::Never,
+    }
+}
+
+/// Sends what the journal tells to the cores that it concerns: one lock and at most one wake-up for each.
+fn listener(host: Arc<Host>, directory: PathBuf) -> Listener {
+    Box::new(move |notice| match notice {
+        Notice::Persisted(tickets) => {
+            for (core, desk) in host.desks.iter().enumerate() {
+                let mut of_core = tickets.iter().filter(|(group, _)| host.core_of(*group) == core).peekable();
+                if of_core.peek().is_none() {
+                    continue;
+                }
+                desk.mailbox.post_with(|mail| {
+                    mail.extend(
+                        of_core.map(|&(group, ticket)| Mail::Event(Event::Persisted { group: GroupId(group), ticket })),
+                    );
+                });
+            }
+        }
+        Notice::Room(room) => {
+            let room = match room {
+                Ok(()) => {
+                    host.log.notice("the disk has room again: writes are accepted");
+                    Room::Enough
+                }
+                Err(reason) => {
+                    host.log.warning(&format!("writes are refused until there is room again: {reason}"));
+                    Room::None(reason)
+                }
+            };
+            for desk in &host.desks {
+                desk.mailbox.post(Mail::Event(Event::Room(room.clone())));
+            }
+        }
+        Notice::Failed(fault) => host.end(End::Fault(Fault::data(&directory, &fault))),
+    })
+}
+
+fn news_listener(host: Arc<Host>) -> NewsListener {
+    Arc::new(move |group, id, news| {
+        let desk = &host.desks[host.core_of(group.0)];
+        desk.mailbox.post(Mail::Event(Event::Checkpoint { group, id, news }));
+    })
+}
