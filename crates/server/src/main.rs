@@ -1,2 +1,47 @@
-//! Entry point.
-fn main() {}
+//! The `holdfast` binary: a server and its tools.
+
+mod allocator;
+mod bench;
+mod compare;
+mod serve;
+mod words;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// A durable, transactional in-memory store that Redis clients can talk to.
+#[derive(Debug, Parser)]
+#[command(name = "holdfast", version, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Run a server.
+    // Its words are those of redis-server, with any number of values behind a name: they are read by `serve`.
+    #[command(disable_help_flag = true)]
+    Serve {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "[FILE] [--name value [value …]]")]
+        words: Vec<String>,
+    },
+    Bench(bench::BenchArguments),
+    Compare(compare::CompareArguments),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().verb {
+        Verb::Serve { words } => serve::run(&words),
+        Verb::Bench(arguments) => bench::run(arguments).map_err(|error| format!("{error:#}")),
+        Verb::Compare(arguments) => compare::run(arguments).map_err(|error| format!("{error:#}")),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("holdfast: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! `holdfast serve`: turns a command line and a configuration file into a running server.
+//!
+//! Both are read as `redis-server` reads them: `--name value [value …]` for every parameter, an optional file as the
+//! first word, and in files one parameter a line, with quotes, comments and `include`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use edge::{ListenOptions, Options};
+use node::settings::Settings;
+
+use crate::words::split_words;
+
+/// Configuration files that include one another may nest so deep.
+const INCLUDE_DEPTH_MAX: usize = 16;
+
+/// Where a server listens unless told.
+const BIND_DEFAULT: &str = "127.0.0.1 -::1";
+
+/// Printed by `holdfast serve --help`.
+const HELP: &str = "\
+Runs a server.
+
+Usage: holdfast serve [FILE] [--name value [value …]]…
+
+  FILE                    a configuration file in Redis's form, as --config
+  --config FILE           the same
+  --port N                TCP port                                      [6379]
+  --bind ADDRESS…         where to listen: IPv4, IPv6, * or ::*;
+                          with a leading - it may be missing            [127.0.0.1 -::1]
+  --data-dir DIR          where data are kept                           [holdfast-data]
+  --appendfsync WHEN      an acknowledged write is on disk: always (before it is acknowledged),
+                          everysec (within a second), no (when the system likes) [always]
+  --cores N               threads that serve clients                    [all processors]
+  --unixsocket PATH       listen here too
+  --unixsocketperm MODE   its permissions, as in 700
+  --requirepass PASSWORD  clients must say it
+  --maxmemory BYTES       as in 2gb; see --maxmemory-policy             [no limit]
+  --maxclients N          most clients at a time                        [10000]
+  --logfile FILE          log lines go here                             [standard output]
+
+Every parameter that CONFIG GET * lists can be given in the same way, here or in the file; what stands later counts.
+
+SIGTERM and Control-C stop the server in good order; a second Control-C stops it at once.
+";
+
+/// What the command line asks for.
+#[derive(Debug)]
+enum Request {
+    Help,
+    Run(Box<Plan>),
+}
+
+/// A server to be started.
+#[derive(Debug)]
+struct Plan {
+    settings: Settings,
+    data_directory: PathBuf,
+    core_count: Option<u16>,
+    config_file: Option<PathBuf>,
+    /// `save` and the like, which may stand several times, and have stood already.
+    accumulated: Vec<&'static str>,
+}
+
+/// Runs `holdfast serve` with the words behind `serve`.
+///
+/// # Errors
+/// One line for the operator.
+pub fn run(words: &[String]) -> Result<(), String> {
+    let plan = match parse(words)? {
+        Request::Help => {
+            print!("{HELP}");
+            return Ok(());
+        }
+        Request::Run(plan) => plan,
+    };
+    edge::run(plan.into_options()?).map_err(|fault| fault.to_string())
+}
+
+fn parse(words: &[String]) -> Result<Request, String> {
+    if words.iter().any(|word| word == "--help" || word == "-h") {
+        return Ok(Request::Help);
+    }
+    let mut settings = Settings::default();
+    // Redis listens on every address and turns strangers away; nothing listens here unless it is asked to.
+    settings.set("bind", BIND_DEFAULT)?;
+    let mut plan = Plan {
+        settings,
+        data_directory: PathBuf::from("holdfast-data"),
+        core_count: None,
+        config_file: None,
+        accumulated: Vec::new(),
+    };
+    let mut directives = directives(words)?;
+    // The file comes first wherever it stands, so that the command line has the last word.
+    directives.sort_by_key(|directive| directive.words[0] != "config");
+    for directive in &directives {
+        if directive.words[0] == "config" {
+            let [_, file] = &directive.words[..] else { return Err(directive.complain("needs the name of a file")) };
+            plan.config_file = Some(PathBuf::from(file));
+            plan.read_file(Path::new(file), 0)?;
+            // What a file has gathered, the command line replaces.
+            plan.accumulated.clear();
+        } else {
+            plan.obey(directive)?;
+        }
+    }
+    Ok(Request::Run(Box::new(plan)))
+}
+
+/// One parameter with its values, and where it was given.
+#[derive(Debug)]
+struct Directive {
+    /// Name, in lower case, and values. Never empty.
+    words: Vec<String>,
+    /// As it was given.
+    text: String,
+    /// `the command line`, or `FILE, line N`.
+    place: String,
+}
+
+impl Directive {
+    fn complain(&self, why: &str) -> String {
+        format!("{}: '{}': {why}", self.place, self.text)
+    }
+}
+
+/// Cuts the command line into parameters. A word with two dashes begins one; the first word may be a file.
+fn directives(words: &[String]) -> Result<Vec<Directive>, String> {
+    let place = "the command line".to_owned();
+    let mut directives: Vec<Directive> = Vec::new();
+    for word in words {
+        if let Some(name) = word.strip_prefix("--").filter(|name| !name.is_empty()) {
+            let (name, value) = match name.split_once('=') {
+                Some((name, value)) => (name, Some(value.to_owned())),
+                None => (name, None),
+            };
+            let words = [name.to_lowercase()].into_iter().chain(value).collect();
+            directives.push(Directive { words, text: word.clone(), place: place.clone() });
+        } else if let Some(directive) = directives.last_mut() {
+            directive.words.push(word.clone());
+            directive.text.push(' ');
+            directive.text.push_str(if word.is_empty() { "\"\"" } else { word });
+        } else {
+            let words = vec!["config".to_owned(), word.clone()];
+            // What follows the file belongs to no parameter: the next plain word is a mistake of the user's.
+            directives.push(Directive { words, text: word.clone(), place: place.clone() });
+        }
+    }
+    Ok(directives)
+}
+
+impl Plan {
+    fn read_file(&mut self, path: &Path, depth: usize) -> Result<(), String> {
+        if depth > INCLUDE_DEPTH_MAX {
+            return Err(format!("{}: configuration files include one another without end", path.display()));
+        }
+        let text = fs::read_to_string(path)
+            .map_err(|cause| format!("cannot read the configuration file {}: {cause}", path.display()))?;
+        for (number, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let place = format!("{}, line {}", path.display(), number + 1);
+            let mut directive = Directive { words: Vec::new(), text: line.to_owned(), place };
+            let words =
+                split_words(line).ok_or_else(|| directive.complain("unbalanced quotes in configuration line"))?;
+            directive.words = words;
+            let Some(name) = directive.words.first_mut() else { continue };
+            *name = name.to_lowercase();
+            if name == "include" {
+                for file in &directive.words[1..] {
+                    self.read_file(Path::new(file), depth + 1)?;
+                }
+            } else {
+                self.obey(&directive)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, directive: &Directive) -> Result<(), String> {
+        let [name, values @ ..] = &directive.words[..] else { return Ok(()) };
+        match name.as_str() {
+            "data-dir" | "dir" => {
+                let [directory] = values else { return Err(directive.complain("wrong number of arguments")) };
+                self.data_directory = PathBuf::from(directory);
+            }
+            "cores" => {
+                let count = match values {
+                    [count] => count.parse().ok().filter(|count| (1..=1024).contains(count)),
+                    _ => None,
+                };
+                self.core_count = Some(count.ok_or_else(|| directive.complain("needs a number from 1 to 1024"))?);
+            }
+            _ => self.set(directive, name, &values.join(" "))?,
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, directive: &Directive, name: &str, value: &str) -> Result<(), String> {
+        if directive.words.len() < 2 {
+            return Err(directive.complain("wrong number of arguments"));
+        }
+        // `save` may stand in several lines, which count together; the first replaces the default.
+        let gathered = match name {
+            "save" if self.accumulated.contains(&"save") && !value.is_empty() => {
+                format!("{} {value}", self.settings.get("save")).trim().to_owned()
+            }
+            _ => value.to_owned(),
+        };
+        if name == "save" {
+            self.accumulated.push("save");
+        }
+        self.settings.set(name, &gathered).map_err(|why| directive.complain(&why))
+    }
+
+    fn into_options(mut self) -> Result<Options, String> {
+        let core_count = self.core_count.unwrap_or_else(|| {
+            thread::available_parallelism().map_or(1, |count| u16::try_from(count.get()).unwrap_or(u16::MAX).min(1024))
+        });
+        // What CONFIG GET shows.
+        self.settings.set("cores", &core_count.to_string())?;
+        self.settings.set("data-dir", &self.data_directory.display().to_string())?;
+        let absolute = std::path::absolute(&self.data_directory).unwrap_or_else(|_| self.data_directory.clone());
+        self.settings.set("dir", &absolute.display().to_string())?;
+        let text = |name: &str| self.settings.get(name);
+        let path = |name: &str| Some(text(name)).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let unix_permissions = match text("unixsocketperm") {
+            "" | "0" => None,
+            mode => Some(u32::from_str_radix(mode, 8).map_err(|_| format!("unixsocketperm: '{mode}' is no mode"))?),
+        };
+        let listen = ListenOptions {
+            addresses: text("bind").split_whitespace().map(str::to_owned).collect(),
+            port: text("port").parse().map_err(|_| "port: not a number".to_owned())?,
+            backlog: text("tcp-backlog").parse().unwrap_or(511),
+            unix_socket: path("unixsocket"),
+            unix_permissions,
+        };
+        Ok(Options {
+            listen,
+            core_count,
+            log_file: path("logfile"),
+            pid_file: path("pidfile"),
+            config_file: self.config_file.map(|path| path.display().to_string()).unwrap_or_default(),
+            data_directory: self.data_directory,
+            version: env!("CARGO_PKG_VERSION"),
+            allocated: crate::allocator::allocated,
+            settings: self.settings,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<String> {
+        split_words(line).expect("balanced quotes")
+    }
+
+    #[track_caller]
+    fn plan(line: &str) -> Plan {
+        match parse(&words(line)) {
+            Ok(Request::Run(plan)) => *plan,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    fn complaint(line: &str) -> String {
+        parse(&words(line)).expect_err(line)
+    }
+
+    /// A file of its own for each test.
+    fn file(name: &str, text: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("holdfast-serve-{}-{name}", std::process::id()));
+        fs::write(&path, text).expect("a temporary file");
+        path
+    }
+
+    #[test]
+    fn parameters_take_any_number_of_values() {
+        let plan = plan(r#"--port 7000 --BIND 127.0.0.1 ::1 --save "" --appendfsync everysec --cores 3 --dir /tmp/x"#);
+        assert_eq!(plan.settings.get("port"), "7000");
+        assert_eq!(plan.settings.get("bind"), "127.0.0.1 ::1");
+        assert_eq!(plan.settings.get("save"), "");
+        assert_eq!(plan.settings.get("appendfsync"), "everysec");
+        assert_eq!(plan.core_count, Some(3));
+        assert_eq!(plan.data_directory, Path::new("/tmp/x"));
+    }
+
+    #[test]
+    fn an_equals_sign_will_do() {
+        assert_eq!(plan("--port=7001").settings.get("port"), "7001");
+    }
+
+    #[test]
+    fn nothing_at_all_is_a_server_with_defaults() {
+        let plan = plan("");
+        assert_eq!(plan.data_directory, Path::new("holdfast-data"));
+        assert_eq!(plan.settings.get("port"), "6379");
+        assert_eq!(plan.settings.get("appendfsync"), "always");
+    }
+
+    #[test]
+    fn saves_of_one_source_count_together_and_replace_those_before() {
+        assert_eq!(plan("--save 900 1 --save 300 10").settings.get("save"), "900 1 300 10");
+        let path = file("save", "save 60 5\nsave 30 7\n");
+        assert_eq!(plan(&format!("--config {}", path.display())).settings.get("save"), "60 5 30 7");
+        assert_eq!(plan(&format!("--save 1 2 --config {}", path.display())).settings.get("save"), "1 2");
+        fs::remove_file(path).expect("the file is there");
+    }
+
+    #[test]
+    fn the_command_line_has_the_last_word() {
+        let path = file("last-word", "# a comment\n\n  port 7100\nrequirepass \"a b\"\n");
+        let plan = plan(&format!("{} --port 7200", path.display()));
+        assert_eq!(plan.settings.get("port"), "7200");
+        assert_eq!(plan.settings.get("requirepass"), "a b");
+        assert_eq!(plan.config_file, Some(path.clone()));
+        fs::remove_file(path).expect("the file is there");
+    }
+
+    #[test]
+    fn files_include_files_but_not_without_end() {
+        let inner = file("inner", "maxclients 77\n");
+        let outer = file("outer", &format!("include {}\n", inner.display()));
+        assert_eq!(plan(&format!("--config {}", outer.display())).settings.get("maxclients"), "77");
+        fs::write(&inner, format!("include {}\n", outer.display())).expect("a temporary file");
+        assert!(complaint(&format!("--config {}", outer.display())).contains("without end"));
+        fs::remove_file(inner).expect("the file is there");
+        fs::remove_file(outer).expect("the file is there");
+    }
+
+    #[test]
+    fn a_mistake_is_told_with_its_line_and_text() {
+        let path = file("mistake", "port 1\nmaxclient 5\n");
+        let told = complaint(&format!("--config {}", path.display()));
+        assert_eq!(told, format!("{}, line 2: 'maxclient 5': Unknown option 'maxclient'", path.display()));
+        fs::write(&path, "port \"1\n").expect("a temporary file");
+        let told = complaint(&format!("--config {}", path.display()));
+        assert_eq!(told, format!("{}, line 1: 'port \"1': unbalanced quotes in configuration line", path.display()));
+        fs::remove_file(path).expect("the file is there");
+    }
+
+    #[test]
+    fn mistakes_on_the_command_line_are_told_as_well() {
+        let cases = [
+            ("--no-such 1", "the command line: '--no-such 1': Unknown option 'no-such'"),
+            ("--port", "the command line: '--port': wrong number of arguments"),
+            ("--cores 0", "the command line: '--cores 0': needs a number from 1 to 1024"),
+            ("--data-dir", "the command line: '--data-dir': wrong number of arguments"),
+            ("--config a b", "the command line: '--config a b': needs the name of a file"),
+        ];
+        for (line, expected) in cases {
+            assert_eq!(complaint(line), expected);
+        }
+    }
+}
