@@ -265,12 +265,10 @@ fn short(value: f64) -> String {
 }
 
 fn trimmed(value: f64) -> String {
-    let decimals = if value >= 100.0 {
-        0
-    } else if value >= 1.0 {
-        2
-    } else {
-        4
+    let decimals = match value {
+        value if value >= 100.0 => 0,
+        value if value >= 0.1 => 2,
+        _ => 4,
     };
     let text = format!("{value:.decimals$}");
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
