@@ -78,7 +78,7 @@ impl Group {
     /// A slice of checkpoint work. True if there is more to do at once.
     pub fn checkpoint_turn(&mut self, now: Now, actions: &mut Vec<Action>) -> bool {
         if self.checkpointing.run.is_none() {
-            if !self.checkpointing.is_wanted || self.applied() == 0 {
+            if !self.checkpointing.is_wanted || self.applied() == 0 || !self.is_applied_everywhere() {
                 return false;
             }
             self.begin_checkpoint(now, actions);

@@ -44,8 +44,10 @@ pub struct Core {
     pub(crate) stalled: Vec<SessionId>,
     /// Requests that wait until a leader is known, with their deadline.
     leaderless: VecDeque<(Instant, Request)>,
-    /// Requests sent on to another node and not answered.
-    forwarded: BTreeMap<(u64, u64), Forwarded>,
+    /// Requests of sessions of this core sent on to another node and not answered, by number.
+    forwarded: BTreeMap<u64, Forwarded>,
+    /// Begins at random, so that no answer to an earlier life of this node is taken for one to this.
+    next_forward: u64,
     prng: Prng,
     pub(crate) now: Now,
     spare: Vec<Vec<u8>>,
@@ -130,6 +132,7 @@ impl Core {
         let mut prng = Prng::new(seed);
         let local_count = (group_count as usize).saturating_sub(usize::from(core.0)).div_ceil(usize::from(core_count));
         let databases = settings.databases;
+        let next_forward = prng.draw() >> 1;
         let gateway = GatewayId { node: node.0, boot: prng.draw(), core };
         Self {
             context: Context {
@@ -166,6 +169,7 @@ impl Core {
             stalled: Vec::new(),
             leaderless: VecDeque::new(),
             forwarded: BTreeMap::new(),
+            next_forward,
             prng,
             now: Now::default(),
             spare: Vec::new(),
@@ -401,6 +405,7 @@ impl Core {
     fn read_mail(&mut self, from: CoreId, mail: Mail, actions: &mut Vec<Action>) {
         match mail {
             Mail::Request(request) => self.take_request(request, actions),
+            Mail::Forward { leader, request } => self.forward(leader, request, actions),
             Mail::Reply { session, ticket, bytes } => self.sessions.reply(session, ticket, |writer| writer.raw(&bytes)),
             Mail::Lock(lock) if self.group_mut(lock.group).is_none() => {
                 let outcome = Locked::Refused(LOADING.to_owned());
@@ -515,12 +520,21 @@ impl Core {
         Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions).refuse(origin, protocol, text);
     }
 
+    /// Sends a request on to the node that leads its group. It leaves from its session's core, where the answer comes to.
     fn forward(&mut self, leader: NodeId, request: Request, actions: &mut Vec<Action>) {
-        let bytes = wire::encode_request(&request);
+        if request.origin.core != self.context.core {
+            let to = request.origin.core;
+            self.outbox.push(self.context.core, to, Mail::Forward { leader, request });
+            return;
+        }
+        let number = self.next_forward;
+        self.next_forward += 1;
+        // What comes back names the number in place of the ticket.
+        let bytes =
+            wire::encode_request(&Request { origin: Origin { ticket: number, ..request.origin }, ..request.clone() });
         actions.push(Action::Send { to: leader, group: request.group, bytes });
-        let key = (request.origin.session.serial, request.origin.ticket);
         let deadline = self.now.instant + limits::LEADER_WAIT_MAX;
-        self.forwarded.insert(key, Forwarded { request, deadline });
+        self.forwarded.insert(number, Forwarded { request, deadline });
     }
 
     fn peer(&mut self, bytes: &[u8], actions: &mut Vec<Action>) {
@@ -532,8 +546,8 @@ impl Core {
             }
             Some(Wire::Request(request)) => self.take_request(request, actions),
             Some(Wire::Reply { origin, bytes }) => {
-                if self.forwarded.remove(&(origin.session.serial, origin.ticket)).is_some() {
-                    self.sessions.reply(origin.session, origin.ticket, |writer| writer.raw(&bytes));
+                if let Some(Forwarded { request, .. }) = self.forwarded.remove(&origin.ticket) {
+                    self.sessions.reply(request.origin.session, request.origin.ticket, |writer| writer.raw(&bytes));
                 }
             }
             None => self.context.statistics.malformed_peer_count += 1,
@@ -707,6 +721,15 @@ impl Core {
             }
         });
         self.outbox.flush(actions);
+    }
+
+    /// True while a client is owed something: a request unanswered, or an answer not handed to the host. A host that has
+    /// read the end of a client's stream keeps the connection for so long.
+    pub fn owes(&self, session: SessionId) -> bool {
+        let is_owed = |session: &Session| {
+            session.owed_count() > 0 || session.hold != Hold::None || !session.out.is_empty()
+        };
+        self.sessions.get(session).is_some_and(is_owed)
     }
 
     /// Longest time that a core may sleep without being told anything.

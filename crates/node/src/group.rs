@@ -303,6 +303,12 @@ impl Group {
         self.inflight_bytes + self.builder.byte_count() > limits::WINDOW_BYTES_MAX
     }
 
+    /// True if no member lacks an entry that this replica has applied. A checkpoint frees the log before it, and there is
+    /// no other way yet to feed a member that is behind.
+    pub(crate) fn is_applied_everywhere(&self) -> bool {
+        self.is_alone() || self.replica.match_index_min() >= self.applied
+    }
+
     /// True if the group has one voter, this node: then a read needs nobody's confirmation.
     fn is_alone(&self) -> bool {
         self.membership.voters == [self.node.0] && self.membership.voters_outgoing.is_empty()

@@ -34,6 +34,13 @@ pub struct Origin {
 pub enum Mail {
     /// Do this for a client.
     Request(Request),
+    /// Send this request of one of your sessions on to the node that leads its group.
+    Forward {
+        /// Who leads.
+        leader: NodeId,
+        /// What.
+        request: Request,
+    },
     /// Here is the reply.
     Reply {
         /// Whose.

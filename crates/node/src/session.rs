@@ -350,7 +350,13 @@ impl Sessions {
         _proof: &Committed,
         write: impl FnOnce(&mut Writer),
     ) {
-        self.reply(id, ticket, write);
+        // Writing the reply is executing the request: it must be done even if nobody is left to read it, as every other
+        // replica does it.
+        let mut write = Some(write);
+        self.reply(id, ticket, |writer| write.take().expect("called once")(writer));
+        if let Some(write) = write {
+            write(&mut Writer::new(Protocol::Resp2));
+        }
     }
 }
 
