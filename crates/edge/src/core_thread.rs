@@ -190,19 +190,21 @@ impl CoreThread {
         let session = connection.session;
         let count = loop {
             match connection.stream.read(&mut self.buffer) {
-                Ok(0) => break None,
-                Ok(count) => break Some(count),
+                Ok(0) => {
+                    self.end_of_stream(session);
+                    return 0;
+                }
+                Ok(count) => break count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     connection.is_readable = false;
                     return 0;
                 }
-                Err(_) => break None,
+                Err(_) => {
+                    self.close(index);
+                    return 0;
+                }
             }
-        };
-        let Some(count) = count else {
-            self.close(index);
-            return 0;
         };
         // A read that left room in the buffer has drained the socket: what comes later makes an edge of its own. Only
         // the end of the stream may have made its edge already.
@@ -212,6 +214,18 @@ impl CoreThread {
         self.core.step(self.now, Event::Bytes { session, bytes: &self.buffer[..count] }, &mut self.actions);
         self.enter_line_again(index);
         count
+    }
+
+    /// A client that has sent its last gets what it is still owed (`printf … | nc …`), and then its connection closed.
+    fn end_of_stream(&mut self, session: SessionId) {
+        let is_owed = self.core.owes(session);
+        let Some(connection) = self.connections.of(session) else { return };
+        if is_owed || connection.backlog_bytes() > 0 {
+            connection.closing_since.get_or_insert(self.now.instant);
+            self.has_lingering = true;
+        } else {
+            self.close(session.index);
+        }
     }
 
     fn enter_line_again(&mut self, index: u32) {
@@ -282,7 +296,7 @@ impl CoreThread {
         {
             *since = self.now.instant;
         }
-        let is_over = connection.closing_since.is_some() && after == 0;
+        let is_over = connection.closing_since.is_some() && after == 0 && !self.core.owes(session);
         if after < before {
             self.step(Event::Backlog { session, bytes: after });
         }
@@ -337,12 +351,20 @@ impl CoreThread {
         while !self.actions.is_empty() {
             let mut actions = std::mem::take(&mut self.actions);
             for action in actions.drain(..) {
+                // The disk is set to work before the replies are written: they take longer than handing over.
+                if !self.appends.is_empty() && !matches!(action, Action::Append { .. }) {
+                    self.hand_over_appends();
+                }
                 self.carry_out(action);
             }
             if self.actions.is_empty() {
                 self.actions = actions;
             }
         }
+        self.hand_over_appends();
+    }
+
+    fn hand_over_appends(&mut self) {
         if !self.appends.is_empty() {
             let core = self.here();
             self.storage.as_ref().expect(STORAGE_FIRST).append(core, &mut self.appends);
@@ -388,7 +410,13 @@ impl CoreThread {
     fn reply(&mut self, session: SessionId, bytes: Vec<u8>) {
         let Some(connection) = self.connections.of(session) else { return };
         match connection.send(bytes) {
-            Written::All(buffer) => self.core.recycle(buffer),
+            Written::All(buffer) => {
+                let is_closing = connection.closing_since.is_some();
+                self.core.recycle(buffer);
+                if is_closing && !self.core.owes(session) {
+                    self.close(session.index);
+                }
+            }
             Written::Partly => {
                 let bytes = connection.backlog_bytes();
                 self.step(Event::Backlog { session, bytes });
