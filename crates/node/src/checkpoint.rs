@@ -5,7 +5,7 @@
 //! bytes is ever handed out and not yet written.
 
 use journal::CheckpointMark;
-use stdx::UnixMillis;
+use stdx::{Instant, UnixMillis};
 
 use crate::event::{Action, CheckpointNews, CheckpointStep, Level, Now};
 use crate::group::Group;
@@ -23,6 +23,8 @@ pub struct Checkpointing {
     last_id: u64,
     /// Somebody asked for one as soon as the present one is finished.
     is_wanted: bool,
+    /// When the last one failed, unless one has been finished since.
+    failed: Option<Instant>,
     /// How the last one ended.
     pub last: Option<Outcome>,
     /// Checkpoints finished since the start.
@@ -56,6 +58,11 @@ impl Checkpointing {
     /// True while one is being written.
     pub fn is_running(&self) -> bool {
         self.run.is_some()
+    }
+
+    /// True if one has failed so recently that the next would hardly fare better.
+    pub fn is_resting(&self, now: Now) -> bool {
+        self.failed.is_some_and(|failed| now.instant.since(failed) < limits::CHECKPOINT_REST)
     }
 
     /// When the running one began.
@@ -144,9 +151,11 @@ impl Group {
                 self.change_count -= run.changes_before;
                 self.log_bytes -= run.log_bytes_before;
                 self.checkpointing.finished_count += 1;
+                self.checkpointing.failed = None;
                 self.compact(run.index);
             }
             Some(reason) => {
+                self.checkpointing.failed = Some(now.instant);
                 if !run.is_walked {
                     self.keyspace.cancel_checkpoint();
                 }

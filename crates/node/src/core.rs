@@ -620,6 +620,7 @@ impl Core {
         for group in self.groups.iter_mut().flatten() {
             if group.log_bytes > self.context.settings.checkpoint_log_bytes.max(group.keyspace.memory_bytes() as u64)
                 && !group.is_checkpoint_due()
+                && !group.checkpointing.is_resting(self.now)
             {
                 group.want_checkpoint();
             }
@@ -726,9 +727,8 @@ impl Core {
     /// True while a client is owed something: a request unanswered, or an answer not handed to the host. A host that has
     /// read the end of a client's stream keeps the connection for so long.
     pub fn owes(&self, session: SessionId) -> bool {
-        let is_owed = |session: &Session| {
-            session.owed_count() > 0 || session.hold != Hold::None || !session.out.is_empty()
-        };
+        let is_owed =
+            |session: &Session| session.owed_count() > 0 || session.hold != Hold::None || !session.out.is_empty();
         self.sessions.get(session).is_some_and(is_owed)
     }
 

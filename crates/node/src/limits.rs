@@ -30,6 +30,9 @@ pub const CHECKPOINT_BYTES_PER_TURN: usize = 32 << 10;
 /// Bytes gathered before a chunk of a checkpoint is handed to the host.
 pub const CHECKPOINT_CHUNK_BYTES: usize = 256 << 10;
 
+/// How long the next checkpoint that nobody asked for waits after one that failed, for instance on a full disk.
+pub const CHECKPOINT_REST: Duration = Duration::from_secs(5);
+
 /// Physical clean-up done in one turn, in keys.
 pub const COLLECT_PER_TURN: usize = 64;
 
