@@ -1,0 +1,9 @@
+//! Tests of the binary from outside: real processes, real sockets, real files, and the accidents that befall them.
+
+mod clients;
+mod crash;
+mod crash_disk;
+mod damage;
+mod harness;
+mod manual;
+mod serve;
