@@ -70,9 +70,12 @@ pub fn run(options: &[String]) -> Result<()> {
     let mut results = Vec::new();
     for file in &options.files {
         server.prepare()?;
-        let skips = if options.stock { Vec::new() } else { list.names(file) };
+        let (skips, apart) = if options.stock { Default::default() } else { (list.names(file), list.apart(file)) };
         eprint!("{file:<18} ");
-        let ran = suite.run_file(file, &list.tags(), Filter::Skip(&skips), &server)?;
+        let mut ran = suite.run_file(file, &list.tags(), Filter::Skip(&[&skips[..], &apart[..]].concat()), &server)?;
+        if !apart.is_empty() {
+            ran.add(suite.run_file(file, &list.tags(), Filter::Only(&apart), &server)?, &apart);
+        }
         let mut result = Outcome::judge(file, ran, reference.tests(file), &skips);
         if let Some(death) = server.death() {
             result.notes.push(death);
@@ -344,6 +347,17 @@ impl Ran {
     }
 }
 
+impl Ran {
+    /// Takes in a second run of the file, of those tests alone that the first run skipped for it.
+    fn add(&mut self, second: Self, apart: &[String]) {
+        self.skipped.retain(|name| !apart.contains(name));
+        self.passed.extend(second.passed);
+        self.failed.extend(second.failed);
+        self.abort = self.abort.take().or(second.abort);
+        self.seconds += second.seconds;
+    }
+}
+
 fn starts_status(line: &str) -> bool {
     ["[ok]", "[err]", "[skip]", "[ignore]", "[exception]", "[TIMEOUT]"].iter().any(|word| line.starts_with(word))
         || line.starts_with("[1/1 ")
@@ -431,6 +445,8 @@ fn audit(suite: &Suite, options: &Options, list: &LeftOutList) -> Result<()> {
 /// `tests/tcl/left-out.toml`.
 struct LeftOutList {
     tests: Vec<LeftOut>,
+    /// Not left out, but run by themselves, since tests before them on which they rely are left out.
+    apart: Vec<LeftOut>,
     /// Tags of the suite whose tests are not run at all.
     tags: Vec<String>,
 }
@@ -457,18 +473,20 @@ impl LeftOutList {
             ensure!(!text.is_empty(), "an entry lacks '{name}': {entry:?}");
             Ok(text.to_owned())
         };
-        let mut list = Self { tests: Vec::new(), tags: Vec::new() };
+        let mut list = Self { tests: Vec::new(), apart: Vec::new(), tags: Vec::new() };
         for entry in entries("tag")? {
             field(&entry, "reason")?;
             list.tags.push(field(&entry, "name")?);
         }
-        for entry in entries("test")? {
-            let left_out = LeftOut { file: field(&entry, "file")?, name: field(&entry, "name")? };
-            let reason = field(&entry, "reason")?;
-            ensure!(reason.split_whitespace().count() >= 3, "'{reason}' is no reason to leave out '{}'", left_out.name);
-            // The suite would read it as a pattern.
-            ensure!(!left_out.name.starts_with('/'), "'{}' begins with a slash", left_out.name);
-            list.tests.push(left_out);
+        for (kind, tests) in [("test", &mut list.tests), ("apart", &mut list.apart)] {
+            for entry in entries(kind)? {
+                let left_out = LeftOut { file: field(&entry, "file")?, name: field(&entry, "name")? };
+                let (name, reason) = (&left_out.name, field(&entry, "reason")?);
+                ensure!(reason.split_whitespace().count() >= 3, "'{reason}' is no reason to leave out '{name}'");
+                // The suite would read it as a pattern.
+                ensure!(!name.starts_with('/'), "'{name}' begins with a slash");
+                tests.push(left_out);
+            }
         }
         Ok(list)
     }
@@ -477,13 +495,17 @@ impl LeftOutList {
         self.tests.iter().filter(|test| test.file == file).map(|test| test.name.clone()).collect()
     }
 
+    fn apart(&self, file: &str) -> Vec<String> {
+        self.apart.iter().filter(|test| test.file == file).map(|test| test.name.clone()).collect()
+    }
+
     fn tags(&self) -> String {
         self.tags.iter().map(|tag| format!("-{tag}")).collect::<Vec<_>>().join(" ")
     }
 
     /// Every entry names a test that there is.
     fn check(&self, reference: &Reference, files: &[&str]) -> Result<()> {
-        for test in &self.tests {
+        for test in self.tests.iter().chain(&self.apart) {
             ensure!(FILES.contains(&test.file.as_str()), "left-out list: no file '{}'", test.file);
             if files.contains(&test.file.as_str()) {
                 let exists = reference.tests(&test.file).contains(&test.name);
