@@ -286,10 +286,11 @@ impl<'a> Edit<'a> {
         let place = self.keyspace.place(key);
         let (now, database, moment) = (self.moment.unix.0, usize::from(self.database), self.moment);
         let version = self.keyspace.sequence;
-        let Keyspace { databases, keeper, clock, scratch, .. } = &mut *self.keyspace;
+        let Keyspace { databases, keeper, clock, scratch, altered, .. } = &mut *self.keyspace;
         let is_large =
             databases[database].find(place, key).is_some_and(|record| record.is_alive(now) && record.large().is_some());
         if is_large {
+            *altered += 1;
             let changed = databases[database].change(place, key, keeper, |record, keeper| {
                 record.set_version(version);
                 record.set_clock(clock.touched(record.clock(), moment));
@@ -336,6 +337,7 @@ impl<'a> Edit<'a> {
         }
         let place = self.keyspace.place(key);
         let version = self.keyspace.sequence;
+        self.keyspace.altered += 1;
         let Keyspace { databases, keeper, .. } = &mut *self.keyspace;
         let changed = databases[usize::from(self.database)].change(place, key, keeper, |record, _| {
             record.set_deadline(at.map(|at| at.0));
@@ -400,6 +402,7 @@ impl<'a> Edit<'a> {
 
     /// Removes all keys of a database. Their memory is given back later, by [`Keyspace::collect`].
     pub fn flush(&mut self, database: u16) {
+        self.keyspace.altered += self.keyspace.key_count(database) as u64;
         self.keyspace.flush(database);
     }
 
@@ -416,6 +419,7 @@ impl<'a> Edit<'a> {
     #[inline]
     fn store_at(&mut self, place: Place, key: &[u8], payload: Payload<'_>, expiry: Expiry) {
         let moment = self.moment;
+        self.keyspace.altered += 1;
         let deadline = match expiry {
             Expiry::Keep => Deadline::Keep,
             Expiry::Clear => Deadline::Is(None),
@@ -436,8 +440,10 @@ impl<'a> Edit<'a> {
 
     fn extract(&mut self, database: u16, key: &[u8]) -> Option<Record> {
         let place = self.keyspace.place(key);
-        let Keyspace { databases, keeper, hasher, .. } = &mut *self.keyspace;
-        databases[usize::from(database)].remove(place, key, hasher, keeper)
+        let Keyspace { databases, keeper, hasher, altered, .. } = &mut *self.keyspace;
+        let removed = databases[usize::from(database)].remove(place, key, hasher, keeper);
+        *altered += u64::from(removed.is_some());
+        removed
     }
 
     fn access_clock(&self, access: Option<Access>) -> u32 {

@@ -72,6 +72,8 @@ pub struct Keyspace {
     pub(crate) hasher: KeyHasher,
     /// Number of changes so far.
     pub(crate) sequence: u64,
+    /// Keys stored, altered or removed since it was made.
+    pub(crate) altered: u64,
     /// The latest moment of a change, in milliseconds since the epoch. Moments of changes never go back: a key that
     /// has expired stays so.
     pub(crate) latest: i64,
@@ -99,6 +101,7 @@ impl Keyspace {
             hasher: KeyHasher::new(hash_seed),
             sequence: 0,
             latest: i64::MIN,
+            altered: 0,
             scratch: Vec::new(),
             pool: RefCell::default(),
             restoring: None,
@@ -109,12 +112,8 @@ impl Keyspace {
 
     /// An empty keyspace made as this one was.
     pub fn new_like(&self) -> Self {
-        let options = Options {
-            databases: self.database_count(),
-            hash_seed: 0,
-            layout: self.layout,
-            tuning: self.tuning,
-        };
+        let options =
+            Options { databases: self.database_count(), hash_seed: 0, layout: self.layout, tuning: self.tuning };
         let mut new = Self::new(options);
         new.hasher = self.hasher.clone();
         new
@@ -180,6 +179,12 @@ impl Keyspace {
     #[inline]
     fn clamp(&self, moment: Moment) -> Moment {
         Moment { unix: UnixMillis(moment.unix.0.max(self.latest)), seed: moment.seed }
+    }
+
+    /// Keys stored, altered or removed since this keyspace was made, as Redis counts unsaved changes: a command that finds
+    /// everything as it wants it counts for nothing.
+    pub fn altered_count(&self) -> u64 {
+        self.altered
     }
 
     /// The sequence number of a key's last change: what WATCH remembers. 0 if the key does not exist at `moment`.

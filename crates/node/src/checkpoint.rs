@@ -50,7 +50,7 @@ struct Run {
     chunk: Vec<u8>,
     outstanding_bytes: usize,
     is_walked: bool,
-    changes_before: u64,
+    altered_before: u64,
     log_bytes_before: u64,
 }
 
@@ -128,7 +128,7 @@ impl Group {
             chunk: new_chunk(),
             outstanding_bytes,
             is_walked: false,
-            changes_before: self.change_count,
+            altered_before: self.keyspace.altered_count(),
             log_bytes_before: self.log_bytes,
         });
     }
@@ -148,7 +148,7 @@ impl Group {
         let run = self.checkpointing.run.take().expect("just seen");
         match &failure {
             None => {
-                self.change_count -= run.changes_before;
+                self.altered_saved = run.altered_before;
                 self.log_bytes -= run.log_bytes_before;
                 self.checkpointing.finished_count += 1;
                 self.checkpointing.failed = None;

@@ -226,7 +226,7 @@ impl Core {
     }
 
     #[inline]
-    fn check_write(&self, command: &DataCommand) -> Result<(), Refusal> {
+    pub(crate) fn check_write(&self, command: &DataCommand) -> Result<(), Refusal> {
         if let Room::None(reason) = &self.context.room {
             return Err(Refusal::new(format!("MISCONF No room on disk for this write: {reason}")));
         }

@@ -128,15 +128,32 @@ impl Core {
             self.sessions.reply(id, ticket, |writer| writer.error(Refusal::EXEC_ABORT.text()));
             return Next::Taken;
         }
+        // What was queued may no longer be possible: then nothing of it is done.
+        let queue =
+            self.sessions.get(id).and_then(|session| session.multi.as_ref()).map_or(&[][..], |multi| &multi.queue);
+        let refusal = queue.iter().find_map(|queued| match queued.command {
+            Known::Data(command) if matches!(command.body, Body::Mutate(_)) => self.check_write(command).err(),
+            _ => None,
+        });
+        if let Some(refusal) = refusal {
+            let text = format!("EXECABORT Transaction discarded because of: {}", refusal.text());
+            let session = self.sessions.get_mut(id).expect("its request is being looked at");
+            session.discard();
+            let ticket = session.take_ticket();
+            self.context.statistics.count_error(&text);
+            self.sessions.reply(id, ticket, |writer| writer.error(&text));
+            return Next::Taken;
+        }
+        let multi = self.sessions.get(id).and_then(|session| session.multi.as_ref()).expect("just seen");
         let has_control = multi.queue.iter().any(|queued| matches!(queued.command, Known::Control(_)));
-        let is_cached = session.owed_count() == 0;
-        if has_control && !is_cached {
+        let is_caught_up = self.sessions.get(id).is_some_and(|session| session.owed_count() == 0);
+        if has_control && !is_caught_up {
             return Next::Postponed(Hold::Answers);
         }
         let multi = self.session_multi(id);
         let groups = self.groups_of_transaction(id, &multi);
         if let Groups::Several = groups
-            && !is_cached
+            && !is_caught_up
         {
             // It comes again: put back what was taken.
             self.sessions.get_mut(id).expect("just seen").multi = Some(multi);

@@ -84,8 +84,8 @@ pub struct Group {
     pub(crate) checkpointing: Checkpointing,
     /// Bytes of log since the last checkpoint began.
     pub(crate) log_bytes: u64,
-    /// Writes applied since the last checkpoint.
-    pub(crate) change_count: u64,
+    /// Keys altered before the last checkpoint.
+    pub(crate) altered_saved: u64,
     last_tick: Instant,
     last_progress: Option<Instant>,
     first_index: u64,
@@ -236,7 +236,7 @@ impl Group {
             inquiries: BTreeMap::new(),
             checkpointing: Checkpointing::default(),
             log_bytes,
-            change_count: 0,
+            altered_saved: 0,
             last_tick: now.instant,
             last_progress: None,
             first_index: checkpoint_index,
@@ -982,7 +982,6 @@ impl Group {
         match item {
             Item::Command { protocol, database, args } => {
                 let command = keyspace::resolve(args).expect("a logged command is known");
-                self.change_count += 1;
                 let keyspace = &mut self.keyspace;
                 match waiter {
                     Some(Waiter::Write(origin)) => {
@@ -1004,7 +1003,6 @@ impl Group {
                 }
             }
             Item::Exec(exec) => {
-                self.change_count += exec.command_count() as u64;
                 let protocol = exec.protocol;
                 let keyspace = &mut self.keyspace;
                 match waiter {
@@ -1075,7 +1073,6 @@ impl Group {
     }
 
     fn install(&mut self, effects: &[Effect]) {
-        self.change_count += effects.len() as u64;
         let moment = self.moment;
         for effect in effects {
             match effect {
@@ -1102,7 +1099,7 @@ impl Group {
             term: self.term(),
             applied: self.applied,
             window_bytes: self.window_bytes() as u64,
-            change_count: self.change_count,
+            change_count: self.keyspace.altered_count() - self.altered_saved,
             log_bytes: self.log_bytes,
             checkpoint_began: self.checkpointing.began(),
             checkpoint_progress: self
@@ -1168,6 +1165,7 @@ impl Group {
         let mut keyspace = self.keyspace.new_like();
         keyspace.restore(&records).expect("just written");
         self.keyspace = keyspace;
+        self.altered_saved = self.keyspace.altered_count();
     }
 
     /// Drops log that a checkpoint has made superfluous, as far as no follower needs it.

@@ -178,6 +178,13 @@ impl Writer {
         }
     }
 
+    /// Announces an attribute of `len` pairs, which comes before the reply it belongs to. RESP2 knows none: the caller
+    /// leaves it out there.
+    pub fn attribute(&mut self, len: usize) {
+        debug_assert_eq!(self.protocol, Protocol::Resp3);
+        self.header(b'|', len as u64);
+    }
+
     /// A boolean (1 or 0 in RESP2).
     pub fn boolean(&mut self, value: bool) {
         self.bytes.extend_from_slice(match (self.protocol, value) {

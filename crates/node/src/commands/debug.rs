@@ -122,7 +122,7 @@ const LOG: ControlCommand = ControlCommand {
 
 const PROTOCOL: ControlCommand = ControlCommand {
     summary: "Answers in the form asked for.",
-    syntax: "string|integer|double|null|array|set|map|bignum|verbatim|true|false",
+    syntax: "string|integer|double|bignum|null|array|set|map|attrib|push|verbatim|true|false",
     ..debug("protocol", 3, |_, args, writer| {
         match args.at(2).to_ascii_lowercase().as_slice() {
             b"string" => writer.bulk(b"Hello World"),
@@ -145,6 +145,25 @@ const PROTOCOL: ControlCommand = ControlCommand {
                 }
             }
             b"verbatim" => writer.verbatim("txt", b"This is a verbatim\nstring"),
+            b"attrib" => {
+                if writer.protocol() == resp::Protocol::Resp3 {
+                    writer.attribute(1);
+                    writer.bulk(b"key-popularity");
+                    writer.array(2);
+                    writer.bulk(b"key:123");
+                    writer.integer(90);
+                }
+                writer.bulk(b"Some real reply following the attribute");
+            }
+            b"push" if writer.protocol() == resp::Protocol::Resp2 => {
+                return Err(Refusal::new("ERR RESP2 is not supported by this command"));
+            }
+            b"push" => {
+                writer.push(2);
+                writer.bulk(b"server-cpu-usage");
+                writer.integer(42);
+                writer.bulk(b"Some real reply following the push reply");
+            }
             b"true" => writer.boolean(true),
             b"false" => writer.boolean(false),
             b"bignum" => match writer.protocol() {
@@ -154,7 +173,7 @@ const PROTOCOL: ControlCommand = ControlCommand {
             _ => {
                 return Err(Refusal::new(
                     "ERR Wrong protocol type name. Please use one of the following: \
-                     string|integer|double|null|array|set|map|attrib|push|verbatim|true|false",
+                     string|integer|double|bignum|null|array|set|map|attrib|push|verbatim|true|false",
                 ));
             }
         }

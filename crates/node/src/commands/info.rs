@@ -145,6 +145,7 @@ fn write_section(section: &str, local: &Local<'_>, figures: &[Figures], text: &m
             line("rejected_connections", &report.rejected_count);
             line("evicted_keys", &groups().map(|group| group.evicted_count).sum::<u64>());
             line("unexpected_error_replies", &0);
+            line("migrate_cached_sockets", &0);
             line("total_error_replies", &sum.errors.values().sum::<u64>());
         }
         "replication" => {
