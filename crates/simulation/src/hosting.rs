@@ -284,7 +284,7 @@ impl Universe {
                 let seen = (group.applied_term(), group.keyspace.digest());
                 let known = *self.digests.entry((id, group.applied())).or_insert(seen);
                 // A lapse that was allowed may have let other entries take the place of lost ones.
-                if known != seen && self.machines.len() > 1 {
+                if known != seen && self.plan.durability == Durability::Always {
                     failure = Some(format!(
                         "group {id} at index {} is {seen:x?} on node {} and was {known:x?} elsewhere",
                         group.applied(),
@@ -295,8 +295,33 @@ impl Universe {
         }
         (0..changed).for_each(|_| self.probes.reach("a leader changed"));
         if let Some(failure) = failure {
+            let contents = self.contents();
+            say!(self, "{contents}");
             self.fail(failure);
         }
+    }
+
+    /// What every replica holds, for a report of failure.
+    fn contents(&self) -> String {
+        let mut lines = Vec::new();
+        for machine in &self.machines {
+            let groups = machine.process.iter().flat_map(|process| &process.cores).flat_map(|host| host.core.groups());
+            for group in groups {
+                let mut keys = Vec::new();
+                group.keyspace.for_each(0, group.moment(), |entry| {
+                    keys.push(format!("{}={:?}", String::from_utf8_lossy(entry.key()), entry.value()));
+                });
+                keys.sort();
+                lines.push(format!(
+                    "node {} group {} index {}: {}",
+                    machine.node.0,
+                    group.id().0,
+                    group.applied(),
+                    keys.join(" ")
+                ));
+            }
+        }
+        lines.join("\n")
     }
 
     fn carry_out(&mut self, machine: usize, core: u16, action: Action) {
@@ -328,6 +353,11 @@ impl Universe {
             }
             Action::Send { to, group, bytes } => {
                 self.mix_bytes(&bytes);
+                if self.trace.is_some()
+                    && let Some(message) = bytes.get(5..).and_then(|bytes| consensus::Message::decode(bytes).ok())
+                {
+                    say!(self, "group {} {message}", group.0);
+                }
                 let to = to.0 as usize - 1;
                 let core_count = self.machines[to].process.as_ref().map_or(1, |process| process.cores.len() as u32);
                 self.carry(machine, to, (group.0 % core_count) as u16, bytes);
@@ -341,6 +371,16 @@ impl Universe {
             }
             Action::Append { append, persist } => {
                 self.mix(append.ticket ^ u64::from(append.group) << 32);
+                let entries: Vec<_> =
+                    append.entries.iter().map(|entry| (entry.index, entry.term, entry.data.len())).collect();
+                say!(
+                    self,
+                    "node {} group {} appends {entries:?} {:?} {persist:?} ticket {}",
+                    machine + 1,
+                    append.group,
+                    append.hard_state,
+                    append.ticket
+                );
                 let process = self.machines[machine].process.as_mut().expect("it is alive");
                 let bytes: usize = append.entries.iter().map(|entry| entry.data.len()).sum();
                 process.cores[usize::from(core)].logged_bytes += bytes as u64;

@@ -6,9 +6,8 @@
 //!
 //! An operation whose outcome is not known may have taken effect at any time after its call, or never.
 
-use std::collections::HashSet;
-
 use foldhash::fast::FixedState;
+use hashbrown::HashSet;
 
 /// What the register holds: all values are integers, which suits SET and INCR alike. `None` is an absent key.
 pub type Value = Option<i64>;

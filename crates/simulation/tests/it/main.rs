@@ -1,0 +1,58 @@
+//! Universes small in number: enough to see that the false world turns, repeats itself, and catches a liar.
+//! `holdfast simulate` lives through them by the thousand.
+
+use simulation::{Canary, Durability, Plan, Probes, run};
+
+fn plan(seed: u64, nodes: usize, durability: Durability) -> Plan {
+    Plan { seed, nodes, durability, canary: None }
+}
+
+fn all_green(seeds: std::ops::Range<u64>, nodes: usize, durability: Durability) -> Probes {
+    let mut probes = Probes::default();
+    for seed in seeds {
+        let outcome = run(&plan(seed, nodes, durability));
+        assert_eq!(outcome.failure, None, "seed {seed}, {nodes} nodes, {durability:?}");
+        assert!(outcome.answered_count > 0, "seed {seed}: nobody was answered");
+        probes.add(&outcome.probes);
+    }
+    probes
+}
+
+#[test]
+fn one_node_keeps_its_word() {
+    let probes = all_green(0..10, 1, Durability::Always);
+    assert!(probes.count("a log was recovered") > 0, "nothing ever crashed");
+}
+
+#[test]
+fn one_node_loses_no_more_than_its_window() {
+    all_green(0..4, 1, Durability::EverySecond);
+    all_green(0..4, 1, Durability::No);
+}
+
+#[test]
+fn three_nodes_keep_their_word() {
+    let probes = all_green(0..10, 3, Durability::Always);
+    assert!(probes.count("a log was recovered") > 0, "nothing ever crashed");
+}
+
+#[test]
+fn the_same_seed_ends_in_the_same_way() {
+    for (seed, nodes, durability) in
+        [(1, 1, Durability::Always), (2, 3, Durability::Always), (3, 1, Durability::EverySecond)]
+    {
+        let first = run(&plan(seed, nodes, durability));
+        assert_eq!(first, run(&plan(seed, nodes, durability)));
+        assert_ne!(first.digest, run(&plan(seed + 100, nodes, durability)).digest);
+    }
+}
+
+/// A server that acknowledges before its disk has the write must be caught, or the checkers are asleep.
+#[test]
+fn a_server_that_acknowledges_early_is_caught() {
+    let caught = (0..40).any(|seed| {
+        let liar = Plan { canary: Some(Canary::EarlyAcknowledgement), ..plan(seed, 1, Durability::Always) };
+        run(&liar).failure.is_some()
+    });
+    assert!(caught);
+}
