@@ -4,6 +4,7 @@ mod allocator;
 mod bench;
 mod compare;
 mod serve;
+mod simulate;
 mod words;
 
 use std::process::ExitCode;
@@ -29,6 +30,7 @@ enum Verb {
     },
     Bench(bench::BenchArguments),
     Compare(compare::CompareArguments),
+    Simulate(simulate::SimulateArguments),
 }
 
 fn main() -> ExitCode {
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         Verb::Serve { words } => serve::run(&words),
         Verb::Bench(arguments) => bench::run(arguments).map_err(|error| format!("{error:#}")),
         Verb::Compare(arguments) => compare::run(arguments).map_err(|error| format!("{error:#}")),
+        Verb::Simulate(arguments) => simulate::run(arguments).map_err(|error| format!("{error:#}")),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,263 @@
+//! `holdfast simulate`: the server under a false net, false disks and false clocks, one universe a seed.
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+use simulation::{Canary, Durability, EXPECTED, Outcome, Plan, Probes, Universe};
+
+/// Run the server in deterministic, hostile false worlds and check what its clients saw.
+#[derive(Debug, Args)]
+pub struct SimulateArguments {
+    /// Seeds, from the first up to but without the last (`0..1000`), or a single one (`17`).
+    #[arg(long, value_parser = parse_seeds, default_value = "0..1000")]
+    seeds: SeedRange,
+    /// Nodes of each world.
+    #[arg(long, default_value_t = 1, value_parser = parse_nodes)]
+    nodes: usize,
+    /// What an acknowledgement means (appendfsync).
+    #[arg(long, value_enum, default_value_t = Policy::Always)]
+    policy: Policy,
+    /// Put in a defect that has to be caught; the exit code is then 0 if it was.
+    #[arg(long, value_enum)]
+    canary: Option<CanaryName>,
+    /// Print every event of a single seed.
+    #[arg(long)]
+    trace: bool,
+    /// Live through every seed twice, and fail if anything differs.
+    #[arg(long)]
+    twice: bool,
+    /// Threads; as many as there are processors unless given.
+    #[arg(long)]
+    threads: Option<usize>,
+}
+
+/// Seeds from the first up to but without the last.
+#[derive(Clone, Debug)]
+struct SeedRange(Range<u64>);
+
+fn parse_nodes(text: &str) -> Result<usize, String> {
+    match text {
+        "1" => Ok(1),
+        "3" => Ok(3),
+        _ => Err("a world has 1 node or 3".to_owned()),
+    }
+}
+
+fn parse_seeds(text: &str) -> Result<SeedRange, String> {
+    let number = |word: &str| word.parse::<u64>().map_err(|error| format!("'{word}': {error}"));
+    let range = match text.split_once("..") {
+        Some((first, last)) => number(first)?..number(last)?,
+        None => number(text)?..number(text)?.saturating_add(1),
+    };
+    if range.is_empty() { Err("no seeds in this range".to_owned()) } else { Ok(SeedRange(range)) }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Policy {
+    Always,
+    Everysec,
+    No,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum CanaryName {
+    /// Acknowledge writes before they are on disk.
+    EarlyAck,
+}
+
+impl SimulateArguments {
+    fn plan(&self, seed: u64) -> Plan {
+        Plan {
+            seed,
+            nodes: self.nodes,
+            durability: match self.policy {
+                Policy::Always => Durability::Always,
+                Policy::Everysec => Durability::EverySecond,
+                Policy::No => Durability::No,
+            },
+            canary: self.canary.map(|CanaryName::EarlyAck| Canary::EarlyAcknowledgement),
+        }
+    }
+
+    /// The command that lives through one seed again.
+    fn replay(&self, seed: u64) -> String {
+        let policy = self.policy.to_possible_value().expect("every policy has a name").get_name().to_owned();
+        let canary = if self.canary.is_some() { " --canary early-ack" } else { "" };
+        format!("holdfast simulate --seeds {seed} --nodes {} --policy {policy}{canary} --trace", self.nodes)
+    }
+}
+
+/// What all threads share.
+struct Tally {
+    next: AtomicU64,
+    done: AtomicU64,
+    is_over: AtomicBool,
+    totals: Mutex<Totals>,
+}
+
+#[derive(Default)]
+struct Totals {
+    probes: Probes,
+    failures: BTreeMap<u64, String>,
+    step_count: u64,
+    answered_count: u64,
+    virtual_ns: u64,
+}
+
+/// Failing seeds that are enough to stop at.
+const FAILURES_MAX: usize = 10;
+
+/// Runs the command.
+///
+/// # Errors
+/// If a seed failed, or a canary survived.
+pub fn run(arguments: SimulateArguments) -> Result<()> {
+    let seeds = arguments.seeds.0.clone();
+    if arguments.trace {
+        return trace(&arguments, seeds);
+    }
+    let threads = arguments.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let tally = Tally {
+        next: AtomicU64::new(seeds.start),
+        done: AtomicU64::new(0),
+        is_over: AtomicBool::new(false),
+        totals: Mutex::default(),
+    };
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(|| work(&arguments, &seeds, &tally))).collect();
+        let progress = scope.spawn(|| show_progress(&tally, seeds.end - seeds.start, begun));
+        for worker in workers {
+            // A panic of a worker is a defect of the simulator's own; it has been printed.
+            if worker.join().is_err() {
+                tally.totals.lock().expect("no thread dies with it").failures.insert(u64::MAX, "a panic".into());
+            }
+        }
+        tally.is_over.store(true, Ordering::Release);
+        progress.thread().unpark();
+    });
+    let done = tally.done.load(Ordering::Relaxed);
+    let totals = tally.totals.into_inner().expect("no thread dies with it");
+    report(&arguments, &totals, done, begun.elapsed())
+}
+
+fn work(arguments: &SimulateArguments, seeds: &Range<u64>, tally: &Tally) {
+    loop {
+        let seed = tally.next.fetch_add(1, Ordering::Relaxed);
+        if !seeds.contains(&seed) {
+            return;
+        }
+        let mut outcome = live(&arguments.plan(seed));
+        if arguments.twice && outcome.failure.is_none() {
+            let again = live(&arguments.plan(seed));
+            if again != outcome {
+                let reason = format!("lived through twice, it ended as {:x} and as {:x}", outcome.digest, again.digest);
+                outcome.failure = Some(reason);
+            }
+        }
+        let mut totals = tally.totals.lock().expect("no thread dies with it");
+        totals.probes.add(&outcome.probes);
+        totals.step_count += outcome.step_count;
+        totals.answered_count += outcome.answered_count;
+        totals.virtual_ns += outcome.virtual_ns;
+        if let Some(failure) = outcome.failure {
+            // A canary may die in every seed.
+            if arguments.canary.is_none() {
+                clear_line();
+                println!("seed {seed} failed: {failure}\n  replay: {}", arguments.replay(seed));
+            }
+            totals.failures.insert(seed, failure);
+            if arguments.canary.is_none() && totals.failures.len() >= FAILURES_MAX {
+                tally.next.store(seeds.end, Ordering::Relaxed);
+            }
+        }
+        drop(totals);
+        tally.done.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn live(plan: &Plan) -> Outcome {
+    simulation::run(plan)
+}
+
+fn trace(arguments: &SimulateArguments, seeds: Range<u64>) -> Result<()> {
+    if seeds.end - seeds.start != 1 {
+        bail!("--trace takes a single seed");
+    }
+    // Whoever reads may have seen enough (`| head`).
+    let print = |line: String| {
+        if writeln!(std::io::stdout(), "{line}").is_err() {
+            std::process::exit(0);
+        }
+    };
+    let outcome = Universe::new(&arguments.plan(seeds.start), Some(Box::new(print))).run();
+    match outcome.failure {
+        None => {
+            println!("seed {} is green; digest {:016x}", outcome.seed, outcome.digest);
+            Ok(())
+        }
+        Some(failure) => bail!("seed {} failed: {failure}", outcome.seed),
+    }
+}
+
+fn clear_line() {
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K");
+    }
+}
+
+/// A bar on a terminal, a line now and then elsewhere.
+fn show_progress(tally: &Tally, total: u64, begun: Instant) {
+    let is_terminal = std::io::stderr().is_terminal();
+    let interval = if is_terminal { Duration::from_millis(200) } else { Duration::from_secs(10) };
+    let mut shown = Instant::now();
+    while !tally.is_over.load(Ordering::Acquire) {
+        std::thread::park_timeout(interval);
+        let done = tally.done.load(Ordering::Relaxed);
+        let seconds = begun.elapsed().as_secs_f64();
+        let pace = done as f64 / seconds;
+        if is_terminal {
+            let filled = (done * 30 / total) as usize;
+            let rest = if pace > 0.0 { ((total - done) as f64 / pace) as u64 } else { 0 };
+            eprint!("\r[{:<30}] {done}/{total} seeds, {pace:.0} a second, {rest} s left ", "#".repeat(filled));
+        } else if shown.elapsed() >= interval && done < total {
+            shown = Instant::now();
+            eprintln!("{done} of {total} seeds, {pace:.0} a second");
+        }
+    }
+    clear_line();
+}
+
+fn report(arguments: &SimulateArguments, totals: &Totals, done: u64, took: Duration) -> Result<()> {
+    let seconds = took.as_secs_f64();
+    println!(
+        "{done} seeds in {seconds:.1} s, {:.1} a second; {:.0} s of virtual time, {} events, {} answers",
+        done as f64 / seconds,
+        totals.virtual_ns as f64 / 1e9,
+        totals.step_count,
+        totals.answered_count
+    );
+    for (name, count) in totals.probes.iter() {
+        println!("{count:>10} × {name}");
+    }
+    for name in EXPECTED.iter().filter(|name| totals.probes.count(name) == 0) {
+        println!("{:>10}   {name}", "never");
+    }
+    if arguments.canary.is_some() {
+        let Some((seed, failure)) = totals.failures.first_key_value() else {
+            bail!("the canary survived {done} seeds: the checkers are asleep");
+        };
+        println!("the canary was caught in {} of {done} seeds, first in seed {seed}: {failure}", totals.failures.len());
+        return Ok(());
+    }
+    match totals.failures.first_key_value() {
+        None => Ok(()),
+        Some((seed, _)) => bail!("{} of {done} seeds failed; {}", totals.failures.len(), arguments.replay(*seed)),
+    }
+}
