@@ -802,6 +802,10 @@ impl Group {
             }
         }
         self.fail_batches_never_proposed(outlet);
+        if self.is_alone() {
+            // Nobody else needs these entries, and a restart finds them on disk.
+            self.replica.compact(self.applied);
+        }
         false
     }
 
