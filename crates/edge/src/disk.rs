@@ -29,6 +29,9 @@ const DIRECT_BYTES_MIN: usize = 64 << 10;
 #[derive(Debug)]
 pub struct DirectoryLock {
     _file: File,
+    path: PathBuf,
+    /// False if the file was there before.
+    is_new: bool,
 }
 
 impl DirectoryLock {
@@ -38,11 +41,21 @@ impl DirectoryLock {
     /// [`io::ErrorKind::WouldBlock`] if another process holds it; any error of the file system.
     pub fn acquire(directory: &Path) -> io::Result<Self> {
         fs::create_dir_all(directory)?;
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(directory.join(LOCK_FILE))?;
+        let path = directory.join(LOCK_FILE);
+        let is_new = !path.exists();
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path)?;
         match file.try_lock() {
-            Ok(()) => Ok(Self { _file: file }),
+            Ok(()) => Ok(Self { _file: file, path, is_new }),
             Err(TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
             Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    /// Lets go of a directory that turned out to be somebody else's, and leaves nothing behind in it.
+    pub fn abandon(self) {
+        if self.is_new {
+            // If it cannot be removed, an empty file stays, which hurts nobody.
+            let _ = fs::remove_file(&self.path);
         }
     }
 }

@@ -51,8 +51,15 @@ impl Storage {
             purpose: "open",
             cause,
         })?;
-        let (journal, recovered) = Journal::open(disk.clone(), &journal::Options::new(identity))
-            .map_err(|fault| Fault::data(directory, &fault))?;
+        let (journal, recovered) = match Journal::open(disk.clone(), &journal::Options::new(identity)) {
+            Ok(opened) => opened,
+            Err(fault) => {
+                if matches!(fault, journal::Fault::Foreign { .. }) {
+                    lock.abandon();
+                }
+                return Err(Fault::data(directory, &fault));
+            }
+        };
         let lazy_sync = lazy_sync(settings.append_fsync);
         let listener = listener(Arc::clone(host), directory.to_owned());
         let journal = JournalThread::start(journal, host.desks.len(), lazy_sync, listener)

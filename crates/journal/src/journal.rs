@@ -227,7 +227,14 @@ impl<D: Disk> Journal<D> {
                     ));
                     break (stop, bytes);
                 }
-                Verdict::Ends => break (stop, bytes),
+                Verdict::Ends => {
+                    // A header without its body: it was being written when the process ended, or has turned bad since.
+                    if place.decode_header(&bytes, stop.end as usize).is_some() {
+                        let (name, end) = (&segment.name, stop.end);
+                        notes.push(format!("{name} ends at offset {end}: the record there is torn and is cut off"));
+                    }
+                    break (stop, bytes);
+                }
             }
         };
         for (group, state) in &replay.groups {

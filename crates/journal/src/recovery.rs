@@ -20,8 +20,8 @@
 //! | E      | no    | not written  | some, none says so         | the log ends here; a tail that was never synced is cut |
 //! | F      | no    | not written  | none                       | the log ends here |
 //!
-//! What cannot be known: whether the very last record of F was half written or turned bad later. To make that rare, an
-//! idle journal writes a `Seal`, whose header says that all before it is synced: see [`crate::Journal::seal`].
+//! What cannot be known: whether the very last record of F was half written or turned bad later. If its header still
+//! verifies, it is told that there was one. To make it rare, an idle journal writes a `Seal`, whose header says that all before it is synced: see [`crate::Journal::seal`].
 
 use std::collections::BTreeMap;
 
