@@ -116,17 +116,20 @@ fn the_command_lines_of_the_manual_are_known_to_the_binary() {
     for (page, text) in pages() {
         for (number, block) in blocks(&text, "sh") {
             for line in block.iter().filter(|line| !line.starts_with('#')) {
-                let words: Vec<&str> = line.split_whitespace().collect();
-                let verb = words.iter().position(|word| matches!(*word, "holdfast" | "--")).map(|at| at + 1);
-                let Some(verb) = verb.and_then(|at| words.get(at)) else { continue };
-                if words[0] == "cargo" && !line.contains("cargo run") {
+                // `holdfast VERB …`, or the same behind cargo's own words.
+                let Some(command) = line
+                    .strip_prefix("holdfast ")
+                    .or_else(|| line.split_once("cargo run --release -- ").map(|it| it.1))
+                else {
                     continue;
-                }
+                };
+                let words: Vec<&str> = command.split_whitespace().collect();
+                let verb = words[0];
                 let help = Command::new(binary()).args([verb, "--help"]).output().expect("the binary runs");
                 let help = String::from_utf8_lossy(&help.stdout).into_owned();
                 for option in words.iter().filter_map(|word| word.strip_prefix("--")).filter(|word| !word.is_empty()) {
                     let parameter = || server.client().call(&["CONFIG", "GET", option]) != Frame::Array(Vec::new());
-                    let known = help.contains(&format!("--{option}")) || *verb == "serve" && parameter();
+                    let known = help.contains(&format!("--{option}")) || verb == "serve" && parameter();
                     assert!(known, "{page}:{number}: holdfast {verb} knows no --{option}");
                     checked += 1;
                 }

@@ -89,9 +89,12 @@ int sync_file_range(int file, off64_t from, off64_t count, unsigned flags) {
     return sync_fails(file) ? -1 : next(file, from, count, flags);
 }
 
-/* How many bytes of a write of `count` may be done; -1 if none, with errno set. */
+/* How many bytes of a write of `count` may be done; -1 if none, with errno set. A write to a file opened with O_DSYNC
+ * is a flush as well. */
 static ssize_t write_allowance(int file, size_t count) {
     static __thread int torn;
+    int flags = fcntl(file, F_GETFL);
+    if (flags != -1 && (flags & O_DSYNC) && sync_fails(file)) return -1;
     struct rule rule = rule_for("write");
     if (rule.mode == WELL || !file_concerned(file)) return count;
     if (rule.mode == TORN && !torn && count > 1) {
