@@ -121,8 +121,8 @@ pub enum Begin {
     Index(usize),
     /// Behind this keyword, searched from a word on (negative: from the end).
     Keyword(&'static str, i32),
-    /// At the word whose index this function finds, such as the last `STORE` of SORT. Like [`Begin::Unknown`] to clients,
-    /// since COMMAND INFO has no words for it.
+    /// At the word whose index this function finds, such as the last `STORE` of SORT. Like [`Begin::Unknown`] to
+    /// clients, since COMMAND INFO has no words for it.
     Computed(fn(Args<'_>) -> Option<usize>),
     /// Cannot be told without running the command.
     Unknown,

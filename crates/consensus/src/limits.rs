@@ -1,6 +1,7 @@
 //! The bounds of one replica. Each says what breaks without it.
 
-/// Ticks without a leader before a follower campaigns; the drawn time-out lies in `(ELECTION_TICKS, 2 × ELECTION_TICKS)`.
+/// Ticks without a leader before a follower campaigns; the drawn time-out lies in `(ELECTION_TICKS, 2 ×
+/// ELECTION_TICKS)`.
 pub const ELECTION_TICKS: u32 = 10;
 
 /// Ticks between a leader's heartbeats.
@@ -29,6 +30,9 @@ pub const MESSAGE_ENTRIES_MAX: usize = 65_536;
 
 /// Read confirmations that may wait for a quorum at once. One is asked per turn, so this is a thousand turns.
 pub const READS_WAITING_MAX: usize = 1_024;
+
+/// Ended lives of a peer that are remembered. A message would have to be under way for longer than so many restarts.
+pub const LIVES_MAX: usize = 16;
 
 /// Largest term, index or node id taken from a peer. Far beyond any honest number, far below where adding overflows.
 pub const NUMBER_MAX: u64 = 1 << 62;

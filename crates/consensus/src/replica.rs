@@ -28,7 +28,8 @@ pub struct Options {
     pub uncommitted_bytes_max: u64,
     /// Decides every draw of an election time-out.
     pub seed: u64,
-    /// Which life of this node this is: grows with every start. Peers ignore what an earlier life still had under way.
+    /// Which life of this node this is: different for every start, in whatever order, and below
+    /// [`limits::NUMBER_MAX`]. Peers ignore what an earlier life still had under way.
     pub incarnation: u64,
     /// The node may have lost entries that it had acknowledged (an unclean stop while acknowledgements did not wait for
     /// the disk). It then neither votes nor campaigns until it holds all that its leader had committed when it joined.
@@ -188,8 +189,8 @@ pub struct Append {
     pub entries: Vec<Entry>,
     /// The hard state, if it changed.
     pub hard_state: Option<HardState>,
-    /// Term or vote changed: under every policy `persisted` waits for the disk, or a vote could be cast twice. Without it
-    /// `persisted` may be called at once where acknowledgements do not wait for the disk.
+    /// Term or vote changed: under every policy `persisted` waits for the disk, or a vote could be cast twice. Without
+    /// it `persisted` may be called at once where acknowledgements do not wait for the disk.
     pub election: bool,
 }
 
@@ -209,8 +210,8 @@ pub struct Ready {
     pub messages: Vec<Message>,
     /// To be made durable.
     pub append: Option<Append>,
-    /// To be applied, in order. An entry without data marks a new leader. All are of kind `Normal`: membership cannot be
-    /// changed yet.
+    /// To be applied, in order. An entry without data marks a new leader. All are of kind `Normal`: membership cannot
+    /// be changed yet.
     pub committed: Vec<Entry>,
     /// Confirmed reads.
     pub reads: Vec<Read>,
@@ -241,13 +242,42 @@ pub struct Replica {
     held: VecDeque<(u64, Vec<Message>)>,
     /// Ours, not the library's, and free to leave.
     outbox: Vec<Message>,
-    /// Latest life heard of, by peer.
-    incarnations: BTreeMap<u64, u64>,
+    /// Lives heard of, by peer.
+    lives: BTreeMap<u64, Lives>,
     /// Life in which a peer was last readmitted.
     readmitted: BTreeMap<u64, u64>,
     /// What the leader last said that every member holds.
     everywhere: u64,
     alone: bool,
+}
+
+/// A peer's life that is being heard, and those before it.
+#[derive(Debug)]
+struct Lives {
+    current: u64,
+    ended: VecDeque<u64>,
+}
+
+impl Lives {
+    fn new(current: u64) -> Self {
+        Self { current, ended: VecDeque::new() }
+    }
+
+    /// False if the message comes from a life that has ended. Lives have no order (a clock that was set back must not
+    /// silence a node): one not heard of before is the next.
+    fn hear(&mut self, life: u64) -> bool {
+        if life == self.current {
+            return true;
+        }
+        if self.ended.contains(&life) {
+            return false;
+        }
+        self.ended.push_back(std::mem::replace(&mut self.current, life));
+        if self.ended.len() > limits::LIVES_MAX {
+            self.ended.pop_front();
+        }
+        true
+    }
 }
 
 /// The way back of a node that lost its unsynced tail.
@@ -312,8 +342,8 @@ impl Replica {
             check_quorum: true,
             pre_vote: true,
             read_only_option: ReadOnlyOption::Safe, // its lease trusts no clock and reads stale values
-            // Off: the library would join entries to a waiting message without entries whatever that one's index is, and
-            // the follower would count them from there and acknowledge entries that do not exist.
+            // Off: the library would join entries to a waiting message without entries whatever that one's index is,
+            // and the follower would count them from there and acknowledge entries that do not exist.
             batch_append: false,
             max_uncommitted_size: options.uncommitted_bytes_max,
             max_committed_size_per_ready: limits::COMMITTED_BYTES_MAX,
@@ -335,7 +365,7 @@ impl Replica {
             persisted_ticket: 0,
             held: VecDeque::new(),
             outbox: Vec::new(),
-            incarnations: BTreeMap::new(),
+            lives: BTreeMap::new(),
             readmitted: BTreeMap::new(),
             everywhere: 0,
             alone,
@@ -385,11 +415,10 @@ impl Replica {
         if from == node || self.raft.raft.prs().get(from).is_none() {
             return Err(Refused::Stranger);
         }
-        let life = self.incarnations.entry(from).or_insert(0);
-        if message.incarnation < *life {
+        let lives = self.lives.entry(from).or_insert_with(|| Lives::new(message.incarnation));
+        if !lives.hear(message.incarnation) {
             return Ok(());
         }
-        *life = message.incarnation;
         self.everywhere = self.everywhere.max(message.everywhere.min(self.raft.store().last()));
 
         let last = self.raft.raft.raft_log.last_index();
@@ -593,8 +622,8 @@ impl Replica {
         self.raft.raft.raft_log.committed
     }
 
-    /// An index that every member holds: as counted by a leader, as last heard by a follower. Compacting beyond it leaves
-    /// someone behind.
+    /// An index that every member holds: as counted by a leader, as last heard by a follower. Compacting beyond it
+    /// leaves someone behind.
     pub fn match_index_min(&self) -> u64 {
         if !self.is_leader() {
             return self.everywhere;
@@ -607,8 +636,8 @@ impl Replica {
         self.raft.store().bytes()
     }
 
-    /// The library draws election time-outs from the thread's generator whenever it resets one. Ours replaces it, so that
-    /// the same seed gives the same elections.
+    /// The library draws election time-outs from the thread's generator whenever it resets one. Ours replaces it, so
+    /// that the same seed gives the same elections.
     fn draw_election_timeout(&mut self) {
         let raft = &mut self.raft.raft;
         let key = Some((raft.term, raft.state, raft.leader_id));

@@ -1,8 +1,8 @@
 //! The one thread that writes checkpoint files, for all groups.
 //!
 //! It is slow on purpose. The log is being synced on the same disk while it works, so it writes small pieces past the
-//! page cache, one at a time, at no more than a set rate, and lets a write of the log that is under way go first; it syncs
-//! every few pieces, so that no large flush ever builds up. A core hands in its next chunk when an earlier one is
+//! page cache, one at a time, at no more than a set rate, and lets a write of the log that is under way go first; it
+//! syncs every few pieces, so that no large flush ever builds up. A core hands in its next chunk when an earlier one is
 //! written: that is what slows the core's walk to the pace of the disk, and bounds the memory.
 
 use std::collections::BTreeMap;

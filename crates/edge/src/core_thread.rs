@@ -1,8 +1,8 @@
 //! One core: a thread with its sockets, turning.
 //!
-//! A turn is: wait for sockets and mail; read each readable socket once into the one buffer and step its bytes; step the
-//! mail; step `Turn`; carry out what the core asks. So a client with sixteen requests in flight costs one read and one
-//! write, and requests of many clients become one entry of the log. A request alone costs three system calls: wait,
+//! A turn is: wait for sockets and mail; read each readable socket once into the one buffer and step its bytes; step
+//! the mail; step `Turn`; carry out what the core asks. So a client with sixteen requests in flight costs one read and
+//! one write, and requests of many clients become one entry of the log. A request alone costs three system calls: wait,
 //! read, write. Nothing here spins: with nothing to do the thread sleeps in `epoll_wait`.
 
 use std::collections::VecDeque;

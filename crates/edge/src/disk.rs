@@ -1,10 +1,10 @@
 //! Real files: the journal's [`Disk`].
 //!
 //! Writes that must be durable, and large ones, go past the page cache where the file system can do that. The log is
-//! written once and read at the next start, so caching it would only push out what others want; a checkpoint of gigabytes
-//! would do so thoroughly, and its late flush would stand in the way of the log's. Small writes that nobody waits for are
-//! another matter: the cache takes one for a few microseconds of CPU, the device for ten times that, and the sync that
-//! comes a second later writes them all at once. See `docs/decisions/0007-log-writes.md`.
+//! written once and read at the next start, so caching it would only push out what others want; a checkpoint of
+//! gigabytes would do so thoroughly, and its late flush would stand in the way of the log's. Small writes that nobody
+//! waits for are another matter: the cache takes one for a few microseconds of CPU, the device for ten times that, and
+//! the sync that comes a second later writes them all at once. See `docs/decisions/0007-log-writes.md`.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;

@@ -7,8 +7,8 @@
 //! milliseconds after the first of them, and again as long as there are more. A core pays for them with one lock.
 //!
 //! The queue is bounded: a core that hands in while too much is waiting waits itself, so it reads no more from its
-//! sockets, and its clients feel the disk. Only when the disk is full does nobody wait, because reads go on: then cores are
-//! told to refuse writes, and hand in nothing but what they had admitted.
+//! sockets, and its clients feel the disk. Only when the disk is full does nobody wait, because reads go on: then cores
+//! are told to refuse writes, and hand in nothing but what they had admitted.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};

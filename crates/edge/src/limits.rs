@@ -37,8 +37,8 @@ pub const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// they have acknowledged is safe by then in any case: only replies not yet sent can be lost.
 pub const FINISH_MAX: Duration = Duration::from_secs(10);
 
-/// At an orderly end, how many times the cores are asked to carry on what the disk has just confirmed. A transaction over
-/// groups of several cores takes as many steps at most.
+/// At an orderly end, how many times the cores are asked to carry on what the disk has just confirmed. A transaction
+/// over groups of several cores takes as many steps at most.
 pub const FINISH_ROUNDS: usize = 4;
 
 /// Descriptors wanted beside those of clients: logs, checkpoints, listeners, epoll and event descriptors.

@@ -1,8 +1,8 @@
 //! Where clients come in: the listening sockets, and the thread that accepts from them and deals connections out.
 //!
-//! One thread accepts for all cores. Listening once per core with `SO_REUSEPORT` would leave the choice to a hash of the
-//! address, and a few connections then often share one core while another idles; and a core that is busy with a long
-//! command would keep its share of newcomers waiting. This thread deals each newcomer to the core with the fewest
+//! One thread accepts for all cores. Listening once per core with `SO_REUSEPORT` would leave the choice to a hash of
+//! the address, and a few connections then often share one core while another idles; and a core that is busy with a
+//! long command would keep its share of newcomers waiting. This thread deals each newcomer to the core with the fewest
 //! clients. It sleeps unless somebody connects.
 
 use std::fs;
@@ -123,7 +123,7 @@ fn resolve(address: &str, port: u16) -> Result<Vec<SocketAddr>, Fault> {
 /// Whether the machine merely lacks this address or its whole family.
 fn is_absent(cause: &io::Error) -> bool {
     cause.kind() == ErrorKind::AddrNotAvailable
-        || matches!(cause.raw_os_error(), Some(code) if code == nix::libc::EAFNOSUPPORT || code == nix::libc::EPROTONOSUPPORT)
+        || matches!(cause.raw_os_error(), Some(nix::libc::EAFNOSUPPORT | nix::libc::EPROTONOSUPPORT))
 }
 
 fn listen_tcp(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {

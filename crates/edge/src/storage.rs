@@ -1,5 +1,5 @@
-//! The data directory as the rest of the host sees it: one handle that takes what cores want written, and sends the news
-//! to their mailboxes.
+//! The data directory as the rest of the host sees it: one handle that takes what cores want written, and sends the
+//! news to their mailboxes.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -52,8 +52,8 @@ impl Chore {
         }
     }
 
-    /// Makes a segment under a name of its own, and gives it its real name when it is ready in all respects: a file with
-    /// a segment's name has a good header.
+    /// Makes a segment under a name of its own, and gives it its real name when it is ready in all respects: a file
+    /// with a segment's name has a good header.
     pub(crate) fn prepare_now<D: Disk>(&self, disk: &D) -> Result<D::File, Fault> {
         let Work::Prepare { directory, sequence, bytes, recycle } = &self.0 else {
             unreachable!("only a segment is prepared");

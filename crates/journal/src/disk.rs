@@ -11,9 +11,9 @@ pub const BLOCK_BYTES: usize = 4096;
 /// Every call blocks until it is done. A host that has threads clones the disk for each.
 ///
 /// Durability: bytes written with [`write_at`](Self::write_at) may be lost in any subset of 512-byte sectors until a
-/// [`sync`](Self::sync) of the file has returned. Names made, changed or removed may or may not be so after a crash until
-/// [`sync_directory`](Self::sync_directory) has returned. An error of `sync` leaves all of that open for good: calling it
-/// again proves nothing, and callers stop the process.
+/// [`sync`](Self::sync) of the file has returned. Names made, changed or removed may or may not be so after a crash
+/// until [`sync_directory`](Self::sync_directory) has returned. An error of `sync` leaves all of that open for good:
+/// calling it again proves nothing, and callers stop the process.
 pub trait Disk {
     /// An open file.
     type File;
@@ -40,8 +40,8 @@ pub trait Disk {
     /// Reads into all of `buffer`, or to the end of the file; returns the number of bytes read.
     fn read_at(&self, file: &Self::File, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
 
-    /// Writes all of `bytes`. Offset, length and address are multiples of [`BLOCK_BYTES`], but for the length of the last
-    /// write to a file that grows.
+    /// Writes all of `bytes`. Offset, length and address are multiples of [`BLOCK_BYTES`], but for the length of the
+    /// last write to a file that grows.
     fn write_at(&self, file: &Self::File, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
     /// Like [`write_at`](Self::write_at), and these bytes are on stable storage on return. Says nothing about bytes

@@ -6,7 +6,8 @@ use crate::layout::{FORMAT_VERSION, IDENTITY_FILE};
 /// Whose directory it is, and what can never change in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Random; different for every directory ever made. Part of every checksum, so that nothing from elsewhere verifies.
+    /// Random; different for every directory ever made. Part of every checksum, so that nothing from elsewhere
+    /// verifies.
     pub directory: u128,
     /// The cluster it belongs to.
     pub cluster: u128,

@@ -927,8 +927,8 @@ fn is_written(place: Place, start: &[u8]) -> bool {
     place.decode_header(start, RECORDS_START as usize).is_some()
 }
 
-/// The newest run of segments without a gap, and older ones, which are left over: segments are freed oldest first, and a
-/// crash may have brought some of them back.
+/// The newest run of segments without a gap, and older ones, which are left over: segments are freed oldest first, and
+/// a crash may have brought some of them back.
 fn find_chain<D: Disk>(disk: &D, names: &[String]) -> Result<(Vec<Segment>, Vec<String>), Fault> {
     let mut segments: Vec<Segment> = Vec::new();
     let mut leftovers = Vec::new();

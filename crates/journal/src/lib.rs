@@ -1,8 +1,8 @@
 //! What is on disk: the logs of all groups in one stream, checkpoints, and what to make of them after a crash.
 //!
 //! The crate decides and encodes; it opens no file. Everything goes through [`Disk`], of which there are two: the real
-//! one in `edge`, and the one in `simulation` that loses power. It knows nothing of commands or keys: an entry's data and
-//! a checkpoint's chunks are bytes. The formats are written down in `docs/formats`.
+//! one in `edge`, and the one in `simulation` that loses power. It knows nothing of commands or keys: an entry's data
+//! and a checkpoint's chunks are bytes. The formats are written down in `docs/formats`.
 //!
 //! The promise: what was synced is found again, or the fault names the file and the offset. Nothing is skipped.
 

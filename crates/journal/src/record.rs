@@ -98,8 +98,8 @@ impl Place {
         })
     }
 
-    /// Reads the header and checks the body of a record at `offset` of a segment given whole. Returns the header and the
-    /// end of the body; none if there is no record that verifies.
+    /// Reads the header and checks the body of a record at `offset` of a segment given whole. Returns the header and
+    /// the end of the body; none if there is no record that verifies.
     pub fn decode(self, segment: &[u8], offset: usize) -> Option<(RecordHeader, usize)> {
         let header = self.decode_header(segment, offset)?;
         let body_start = offset + RECORD_HEADER_BYTES;

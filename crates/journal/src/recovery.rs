@@ -8,8 +8,8 @@
 //!
 //! * whether the last record is an `End`, which is synced before the next segment is first written to;
 //! * whether the next segment is there, and has been written to;
-//! * what headers verify behind the stop. Checksums cover directory, segment and offset, so old bytes of a recycled file
-//!   never do. Every header tells up to where the segment had been synced when it was made.
+//! * what headers verify behind the stop. Checksums cover directory, segment and offset, so old bytes of a recycled
+//!   file never do. Every header tells up to where the segment had been synced when it was made.
 //!
 //! | letter | `End` | next segment | headers behind the stop    | verdict |
 //! |--------|-------|--------------|----------------------------|---------|
@@ -21,7 +21,8 @@
 //! | F      | no    | not written  | none                       | the log ends here |
 //!
 //! What cannot be known: whether the very last record of F was half written or turned bad later. If its header still
-//! verifies, it is told that there was one. To make it rare, an idle journal writes a `Seal`, whose header says that all before it is synced: see [`crate::Journal::seal`].
+//! verifies, it is told that there was one. To make it rare, an idle journal writes a `Seal`, whose header says that
+//! all before it is synced: see [`crate::Journal::seal`].
 
 use std::collections::BTreeMap;
 

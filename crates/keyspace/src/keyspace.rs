@@ -181,8 +181,8 @@ impl Keyspace {
         Moment { unix: UnixMillis(moment.unix.0.max(self.latest)), seed: moment.seed }
     }
 
-    /// Keys stored, altered or removed since this keyspace was made, as Redis counts unsaved changes: a command that finds
-    /// everything as it wants it counts for nothing.
+    /// Keys stored, altered or removed since this keyspace was made, as Redis counts unsaved changes: a command that
+    /// finds everything as it wants it counts for nothing.
     pub fn altered_count(&self) -> u64 {
         self.altered
     }

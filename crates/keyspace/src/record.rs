@@ -8,7 +8,8 @@
 //! ┌────────────┬───────┬──────────┬────────────┬───────────┬──────────┬─────────────────┬──────────────┬─────┬───────┐
 //! │ version 48 │ flags │ clock 24 │ key length │ value len │ deadline │ integer | large │ key length 32│ key │ value │
 //! └────────────┴───────┴──────────┴────────────┴───────────┴──────────┴─────────────────┴──────────────┴─────┴───────┘
-//!   always                                                   if set     if that kind       if key ≥ 64 KiB      if inline
+//!   always                                                   if set     if that kind       if key ≥ 64 KiB      if
+//!   inline
 //! ```
 //!
 //! so a 16-byte key with a 32-byte value takes 64 bytes, one of the allocator's own sizes, and a lookup touches one or

@@ -1,8 +1,8 @@
 //! Writing a group's checkpoint in slices between other work.
 //!
 //! The cut is between two entries. From then on the keyspace writes out the old value of a key before it changes it, so
-//! that the slices together hold exactly the state at the cut. The host paces the work: no more than a bounded number of
-//! bytes is ever handed out and not yet written.
+//! that the slices together hold exactly the state at the cut. The host paces the work: no more than a bounded number
+//! of bytes is ever handed out and not yet written.
 
 use journal::CheckpointMark;
 use stdx::{Instant, UnixMillis};

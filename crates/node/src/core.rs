@@ -520,7 +520,8 @@ impl Core {
         Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions).refuse(origin, protocol, text);
     }
 
-    /// Sends a request on to the node that leads its group. It leaves from its session's core, where the answer comes to.
+    /// Sends a request on to the node that leads its group. It leaves from its session's core, where the answer comes
+    /// to.
     fn forward(&mut self, leader: NodeId, request: Request, actions: &mut Vec<Action>) {
         if request.origin.core != self.context.core {
             let to = request.origin.core;
@@ -724,8 +725,8 @@ impl Core {
         self.outbox.flush(actions);
     }
 
-    /// True while a client is owed something: a request unanswered, or an answer not handed to the host. A host that has
-    /// read the end of a client's stream keeps the connection for so long.
+    /// True while a client is owed something: a request unanswered, or an answer not handed to the host. A host that
+    /// has read the end of a client's stream keeps the connection for so long.
     pub fn owes(&self, session: SessionId) -> bool {
         let is_owed =
             |session: &Session| session.owed_count() > 0 || session.hold != Hold::None || !session.out.is_empty();

@@ -1,8 +1,8 @@
 //! MULTI, EXEC, DISCARD, WATCH, UNWATCH.
 //!
 //! A transaction whose keys live in one group is one log entry. Over several groups it is driven as
-//! [`crate::transaction`] says. Control commands inside a transaction (SELECT, CONFIG, …) are carried out by the gateway
-//! when the data commands have been, and only then; their replies are put between the others'.
+//! [`crate::transaction`] says. Control commands inside a transaction (SELECT, CONFIG, …) are carried out by the
+//! gateway when the data commands have been, and only then; their replies are put between the others'.
 
 use command::Refusal;
 use keyspace::Body;
@@ -325,7 +325,8 @@ impl Core {
         self.begin_work(work);
     }
 
-    // ---- control commands inside a transaction --------------------------------------------------------------------------
+    // ---- control commands inside a transaction
+    // --------------------------------------------------------------------------
 
     /// Goes on with transactions whose data commands have been answered.
     pub(crate) fn compose(&mut self, actions: &mut Vec<Action>) {

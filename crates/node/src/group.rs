@@ -203,7 +203,7 @@ impl Group {
                 recovering: is_recovering,
                 // The window above bounds what is proposed, and never refuses a batch half-way.
                 uncommitted_bytes_max: u64::MAX,
-                incarnation: now.unix.0.unsigned_abs(),
+                incarnation: prng.draw() >> 16,
                 ..Options::new(node.0, group.0, prng.draw())
             },
             Seed { hard_state, membership: membership.clone(), checkpoint_index, checkpoint_term, entries },
@@ -303,8 +303,8 @@ impl Group {
         self.inflight_bytes + self.builder.byte_count() > limits::WINDOW_BYTES_MAX
     }
 
-    /// True if no member lacks an entry that this replica has applied. A checkpoint frees the log before it, and there is
-    /// no other way yet to feed a member that is behind.
+    /// True if no member lacks an entry that this replica has applied. A checkpoint frees the log before it, and there
+    /// is no other way yet to feed a member that is behind.
     pub(crate) fn is_applied_everywhere(&self) -> bool {
         self.is_alone() || self.replica.match_index_min() >= self.applied
     }
@@ -753,7 +753,8 @@ impl Group {
 
     fn begin_read_round(&mut self, now: Now) {
         let context = self.next_read_context;
-        // Too many rounds are under way, or leadership has just been lost: the reads wait, or are refused with the role.
+        // Too many rounds are under way, or leadership has just been lost: the reads wait, or are refused with the
+        // role.
         if self.replica.read_index(context).is_err() {
             return;
         }

@@ -1,8 +1,8 @@
-//! A node's core: sessions, router, groups, transactions. Does no I/O, reads no clock, draws no entropy: events come in,
-//! actions go out, and the same events give the same actions.
+//! A node's core: sessions, router, groups, transactions. Does no I/O, reads no clock, draws no entropy: events come
+//! in, actions go out, and the same events give the same actions.
 //!
-//! Suggested order of reading: [`event`] (the waist), [`core`] (the stepping unit), [`session`], `dispatch` (from bytes to
-//! requests), [`group`] (the log of one group; the only maker of an acknowledgement), [`entry`] (what is logged),
+//! Suggested order of reading: [`event`] (the waist), [`core`] (the stepping unit), [`session`], `dispatch` (from bytes
+//! to requests), [`group`] (the log of one group; the only maker of an acknowledgement), [`entry`] (what is logged),
 //! `exec` and [`transaction`] (all or nothing), [`checkpoint`], [`commands`] (what is not about data).
 
 mod ask;

@@ -2,8 +2,8 @@
 
 use stdx::Duration;
 
-/// Bytes proposed or gathered and not yet applied, per group, beyond which no more writes are admitted. One more request
-/// may pass, so the true bound is this plus the longest request.
+/// Bytes proposed or gathered and not yet applied, per group, beyond which no more writes are admitted. One more
+/// request may pass, so the true bound is this plus the longest request.
 pub const WINDOW_BYTES_MAX: usize = 32 << 20;
 
 /// Bytes of output that a client may leave unread before its further requests wait.

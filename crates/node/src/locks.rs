@@ -1,7 +1,7 @@
 //! Locks that transactions over several groups hold on the keys of one group.
 //!
-//! Only a group's leader keeps them, in memory. Those of prepared transactions can be found again from the group's state
-//! by a new leader; those of transactions not yet prepared vanish with the leader, and with them the transaction.
+//! Only a group's leader keeps them, in memory. Those of prepared transactions can be found again from the group's
+//! state by a new leader; those of transactions not yet prepared vanish with the leader, and with them the transaction.
 
 use std::collections::BTreeMap;
 

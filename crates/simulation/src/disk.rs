@@ -1,10 +1,10 @@
 //! A disk that keeps only what it must.
 //!
-//! Every file has two images: what a process reads (the page cache) and what the platter holds. `sync` copies one to the
-//! other. When the power fails, each 512-byte sector written since then is kept or lost by itself, and so is each change
-//! of a name since the last sync of the directory; a killed process loses nothing. A sync that fails may have written
-//! some sectors, and the others are never written again by a later sync unless they are written to first: that is what
-//! Linux does.
+//! Every file has two images: what a process reads (the page cache) and what the platter holds. `sync` copies one to
+//! the other. When the power fails, each 512-byte sector written since then is kept or lost by itself, and so is each
+//! change of a name since the last sync of the directory; a killed process loses nothing. A sync that fails may have
+//! written some sectors, and the others are never written again by a later sync unless they are written to first: that
+//! is what Linux does.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,5 @@
-//! Which troubles a universe knows. Each seed draws which of them exist at all, and how often they come: a universe with
-//! every fault all the time never gets far enough for the rare ones to matter.
+//! Which troubles a universe knows. Each seed draws which of them exist at all, and how often they come: a universe
+//! with every fault all the time never gets far enough for the rare ones to matter.
 
 use stdx::Prng;
 

@@ -1,5 +1,6 @@
 //! The false world: the same cores as in the real one, under a net that loses, a disk that forgets, clocks that lie and
-//! power that fails, on one thread and in virtual time. A seed decides everything, so that what failed once fails again.
+//! power that fails, on one thread and in virtual time. A seed decides everything, so that what failed once fails
+//! again.
 //!
 //! It knows no thread, no real time and no real file. Suggested order of reading: [`universe`], `hosting`, [`faults`],
 //! [`disk`], [`client`], [`linearizable`].

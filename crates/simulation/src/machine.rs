@@ -1,5 +1,5 @@
-//! One false machine: its disk and clocks, and the process on it while there is one. What happens when is the universe's
-//! business; here is only what there is.
+//! One false machine: its disk and clocks, and the process on it while there is one. What happens when is the
+//! universe's business; here is only what there is.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

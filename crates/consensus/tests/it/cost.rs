@@ -28,7 +28,8 @@ fn single() -> Replica {
     replica
 }
 
-/// The count is exact, so the test needs no clock: each proposal is committed by the cycle that made it, in two readies.
+/// The count is exact, so the test needs no clock: each proposal is committed by the cycle that made it, in two
+/// readies.
 #[test]
 fn a_single_voter_commits_what_it_proposes_at_once() {
     let mut replica = single();

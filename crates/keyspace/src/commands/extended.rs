@@ -1,10 +1,10 @@
 //! Numbers with the precision and range of x87's 80-bit extended format, in integer arithmetic.
 //!
 //! INCRBYFLOAT is defined by what Redis does on x86-64: read decimal text into a `long double` (64 bits of mantissa,
-//! 15 of exponent), add, print with seventeen digits behind the point. An `f64` would give other digits (0.1 + 0.2), and
-//! decimal arithmetic yet others (a third, three times). So the format is built here from integers: every operation is
-//! exact and then rounded once, to nearest, ties to even, which is what the hardware and the C library do. The result
-//! is the same on every machine.
+//! 15 of exponent), add, print with seventeen digits behind the point. An `f64` would give other digits (0.1 + 0.2),
+//! and decimal arithmetic yet others (a third, three times). So the format is built here from integers: every operation
+//! is exact and then rounded once, to nearest, ties to even, which is what the hardware and the C library do. The
+//! result is the same on every machine.
 
 use std::cmp::Ordering;
 

@@ -1,11 +1,12 @@
 //! Long random conversations in which a keyspace and the reference must say the same.
 //!
-//! Commands are made from the syntax in the records, with values chosen where mistakes live: at the edges of 64 bits, at
-//! the ends of strings, just not numbers. Now and then a word is lost, doubled or moved, so that refusals are compared too.
+//! Commands are made from the syntax in the records, with values chosen where mistakes live: at the edges of 64 bits,
+//! at the ends of strings, just not numbers. Now and then a word is lost, doubled or moved, so that refusals are
+//! compared too.
 //!
-//! Left out is what Redis itself does not define: a signed BITFIELD SET within a field's size of the least 64-bit number
-//! under `OVERFLOW SAT` (Redis answers with the greatest number, we with the least), and `#` offsets whose product
-//! leaves 64 bits.
+//! Left out is what Redis itself does not define: a signed BITFIELD SET within a field's size of the least 64-bit
+//! number under `OVERFLOW SAT` (Redis answers with the greatest number, we with the least), and `#` offsets whose
+//! product leaves 64 bits.
 
 use command::Group;
 use keyspace::{COMMANDS, DataCommand, find};
@@ -25,8 +26,8 @@ const COMMANDS_EACH: usize = 1_500;
 enum Topic {
     /// Strings, and how they are kept.
     Strings,
-    /// Strings and bitmaps. How they are kept is not compared: a SETBIT that changes nothing leaves a number a number here,
-    /// and makes it text there.
+    /// Strings and bitmaps. How they are kept is not compared: a SETBIT that changes nothing leaves a number a number
+    /// here, and makes it text there.
     Bitmaps,
 }
 

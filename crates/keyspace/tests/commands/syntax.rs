@@ -1,8 +1,8 @@
 //! The syntax in each record is the truth: its arity follows from it, and whatever it allows is accepted.
 //!
 //! The notation is that of the Redis reference: lower-case words stand for values, others for themselves; `[…]` may be
-//! left out, of `<A | B>` and `[A | B]` one is chosen, `…` written as three dots before a closing bracket lets what is inside
-//! stand several times.
+//! left out, of `<A | B>` and `[A | B]` one is chosen, `…` written as three dots before a closing bracket lets what is
+//! inside stand several times.
 
 use keyspace::{Body, COMMANDS, DataCommand};
 use stdx::Prng;

@@ -1,5 +1,5 @@
-//! A command that changes nothing leaves the version of its key alone, so that it breaks no WATCH and keeps no old image
-//! alive for a checkpoint; a command that changes something does not.
+//! A command that changes nothing leaves the version of its key alone, so that it breaks no WATCH and keeps no old
+//! image alive for a checkpoint; a command that changes something does not.
 
 use crate::local::Local;
 use crate::words;

@@ -185,7 +185,8 @@ fn flag_name(flag: Flag) -> &'static str {
 
 /// Categories that follow from flags and group, and the record's own.
 ///
-/// Most groups are categories of the same name; `generic`, `server` and some others are not, so their records name theirs.
+/// Most groups are categories of the same name; `generic`, `server` and some others are not, so their records name
+/// theirs.
 fn categories<B>(command: &Command<B>) -> Vec<&'static str> {
     let mut categories: Vec<&'static str> = Vec::new();
     let mut add = |category| {

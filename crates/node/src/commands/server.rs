@@ -261,7 +261,8 @@ fn memory_stats(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer
     Ok(())
 }
 
-// ---- what a single node says of replication ---------------------------------------------------------------------------
+// ---- what a single node says of replication
+// ---------------------------------------------------------------------------
 
 pub(super) const ROLE: ControlCommand = ControlCommand {
     since: "2.8.12",

@@ -116,15 +116,15 @@ fn check_size(left: usize, right: usize) -> Result<(), Refusal> {
 }
 
 // The classic table holds, for every pair of prefixes, the length of their longest common subsequence; along a row it
-// grows by nothing or by one from cell to cell. One bit a cell is therefore enough, and a row follows from the one above
-// by a handful of operations on whole words:
+// grows by nothing or by one from cell to cell. One bit a cell is therefore enough, and a row follows from the one
+// above by a handful of operations on whole words:
 //
 //     bit j of `row` is CLEAR where the length grows from column j to column j + 1
 //     hits = row & places[byte]         where the byte of this row stands in `right`
 //     row' = (row + hits) | (row & !hits)
 //
-// The sum's carries move each growth left to the first hit behind the growth before it. (Hyyrö: "Bit-parallel LCS-length
-// computation revisited", 2004.)
+// The sum's carries move each growth left to the first hit behind the growth before it. (Hyyrö: "Bit-parallel
+// LCS-length computation revisited", 2004.)
 
 /// For every byte of `left`, where it stands in `right`, a bit per place.
 struct Places {
