@@ -741,3 +741,19 @@ fn outer_entry(entry: &InnerEntry) -> Entry {
 fn inner_entry(entry: &Entry) -> InnerEntry {
     InnerEntry { term: entry.term, index: entry.index, data: entry.data.clone(), ..InnerEntry::default() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_life_that_has_ended_is_not_heard_again_whatever_its_number() {
+        let mut lives = Lives::new(900);
+        assert!(lives.hear(900));
+        assert!(lives.hear(100), "a later life may have a smaller number");
+        assert!(!lives.hear(900));
+        assert!(lives.hear(100));
+        (0..3 * limits::LIVES_MAX as u64).for_each(|life| assert!(lives.hear(1_000 + life)));
+        assert_eq!(lives.ended.len(), limits::LIVES_MAX);
+    }
+}

@@ -1,5 +1,5 @@
-//! What an operating system does for a node: starts its process, turns its cores, writes its journal, carries its bytes.
-//! The false twin of `edge`, and of `server` as far as starting goes.
+//! What an operating system does for a node: starts its process, turns its cores, writes its journal, carries its
+//! bytes. The false twin of `edge`, and of `server` as far as starting goes.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ impl Universe {
             Durability::EverySecond => "everysec",
             Durability::No => "no",
         };
-        for (name, value) in [("appendfsync", policy), ("protected-mode", "no")] {
+        for (name, value) in [("appendfsync", policy), ("protected-mode", "no"), ("databases", "2")] {
             settings.set(name, value).expect("a parameter of ours");
         }
         settings
@@ -265,7 +265,7 @@ impl Universe {
     fn observe(&mut self, machine: usize, core: u16) {
         let process = self.machines[machine].process.as_ref().expect("it is alive");
         let host = &process.cores[usize::from(core)];
-        let samples = self.prng.chance(1, 50);
+        let samples = self.prng.chance(1, 100);
         let mut failure = None;
         let mut changed = 0;
         for group in host.core.groups() {
