@@ -601,7 +601,7 @@ impl Core {
             more |= round + 1 == limits::ROUNDS_PER_TURN;
         }
         more |= self.background(actions);
-        self.flush(actions);
+        more |= self.flush(actions);
         let next = if more { self.now.instant } else { self.next_wake() };
         actions.push(Action::WakeAt { instant: next });
     }
@@ -701,14 +701,21 @@ impl Core {
     }
 
     /// Hands over what sessions have to say, and closes those that are done.
-    fn flush(&mut self, actions: &mut Vec<Action>) {
+    ///
+    /// True if a session that waited for its output to go may go on in the next turn: a host that could not write all
+    /// tells before that, one that could has nothing to tell.
+    fn flush(&mut self, actions: &mut Vec<Action>) -> bool {
         let spare = &mut self.spare;
+        let mut relieved = Vec::new();
         let output_bytes = &mut self.context.statistics.output_bytes;
         self.sessions.take_dirty(|session| {
             if !session.out.is_empty() {
                 let bytes = session.out.replace(spare.pop().unwrap_or_default());
                 *output_bytes += bytes.len() as u64;
                 actions.push(Action::Reply { session: session.id, bytes });
+                if session.hold == Hold::Output && session.backlog_bytes == 0 {
+                    relieved.push(session.id);
+                }
             }
             if session.is_closing && session.owed_count() == 0 {
                 actions.push(Action::Close { session: session.id });
@@ -723,6 +730,11 @@ impl Core {
             }
         });
         self.outbox.flush(actions);
+        let any = !relieved.is_empty();
+        for id in relieved {
+            self.sessions.mark_resumable(id);
+        }
+        any
     }
 
     /// True while a client is owed something: a request unanswered, or an answer not handed to the host. A host that
