@@ -52,7 +52,7 @@ pub struct Options {
 ///
 /// # Errors
 /// Whatever keeps it from starting or from going on. Nothing acknowledged is lost by it.
-pub fn run(options: Options) -> Result<(), Fault> {
+pub fn run(mut options: Options) -> Result<(), Fault> {
     let started = clock::now();
     let log = Log::open(options.log_file.as_deref()).map_err(|cause| Fault::File {
         path: options.log_file.clone().unwrap_or_default(),
@@ -70,7 +70,8 @@ pub fn run(options: Options) -> Result<(), Fault> {
     ));
     let (news, heard) = mpsc::channel();
     signals::listen(news.clone()).map_err(system("listen for signals"))?;
-    let knobs = knobs(&options.settings, &log);
+    limit_clients(&mut options.settings, &log);
+    let knobs = knobs(&options.settings);
 
     // Listening comes first: a port in use must be told before anything is touched, and clients that come early learn
     // that data are being loaded.
@@ -110,23 +111,23 @@ pub(crate) fn start<T: Send + 'static>(
     thread::Builder::new().name(name.to_owned()).spawn(body).map_err(system("start a thread"))
 }
 
-fn knobs(settings: &Settings, log: &Log) -> Knobs {
-    let number = |name| u64::try_from(settings.number(name)).unwrap_or(0);
-    let mut clients_max = number("maxclients");
-    let allowed = report::allow_descriptors(clients_max + DESCRIPTORS_RESERVED);
-    if allowed < clients_max + DESCRIPTORS_RESERVED {
+/// Lowers `maxclients` to what the process may open.
+fn limit_clients(settings: &mut Settings, log: &Log) {
+    let wanted = settings.number("maxclients").cast_unsigned();
+    let allowed = report::allow_descriptors(wanted + DESCRIPTORS_RESERVED);
+    if allowed < wanted + DESCRIPTORS_RESERVED {
         let fewer = allowed.saturating_sub(DESCRIPTORS_RESERVED).max(1);
+        settings.set("maxclients", &fewer.to_string()).expect("fewer clients are as good a value");
         log.warning(&format!(
-            "maxclients is {fewer} instead of {clients_max}, as the process may open only {allowed} files: raise the \
-             limit (ulimit -n)"
+            "maxclients is {fewer} instead of {wanted}, as the process may open only {allowed} files: raise the limit \
+             (ulimit -n)"
         ));
-        clients_max = fewer;
     }
-    Knobs {
-        clients_max: AtomicU64::new(clients_max),
-        idle_s: AtomicU64::new(number("timeout")),
-        keepalive_s: AtomicU64::new(number("tcp-keepalive")),
-    }
+}
+
+fn knobs(settings: &Settings) -> Knobs {
+    let number = |name| AtomicU64::new(u64::try_from(settings.number(name)).unwrap_or(0));
+    Knobs { clients_max: number("maxclients"), idle_s: number("timeout"), keepalive_s: number("tcp-keepalive") }
 }
 
 /// Reads whose directory it is, or makes up who it will be. A new identity is written when the journal is opened.
