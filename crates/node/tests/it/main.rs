@@ -189,3 +189,20 @@ fn protocol_errors_close_the_connection() {
     host.settle();
     assert_eq!(host.received(client), "-ERR Protocol error: expected '$', got 'P'");
 }
+
+#[test]
+fn a_pipeline_of_large_answers_does_not_stop_half_way() {
+    // Each answer alone exceeds what a client may leave unread; this host takes all of it at once, and has no backlog
+    // to tell of.
+    let bytes = node::limits::OUTPUT_BYTES_MAX + 1;
+    let mut host = Host::new(1, settings("no"));
+    let client = host.connect(0);
+    let value = "x".repeat(bytes);
+    host.send(client, format!("*3\r\n$3\r\nSET\r\n$3\r\nbig\r\n${bytes}\r\n{value}\r\n").as_bytes());
+    host.settle();
+    assert_eq!(host.received(client), "+OK");
+    host.send(client, "GET big\r\n".repeat(5).as_bytes());
+    host.settle();
+    let answers = host.received(client);
+    assert_eq!(answers.matches(&value).count(), 5);
+}
