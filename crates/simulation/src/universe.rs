@@ -197,6 +197,9 @@ impl Universe {
         if self.failure.is_none() {
             self.judge();
         }
+        if self.history.transfer_count > 0 && self.group_count > 1 {
+            self.probes.reach("a transaction spanned groups");
+        }
         let next_number = self.prng.draw();
         self.mix(next_number);
         self.mix(self.now);
