@@ -371,7 +371,8 @@ impl Core {
     fn note_backlog(&mut self, id: SessionId, bytes: usize) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.backlog_bytes = bytes;
-        if session.hold == Hold::Output && session.output_bytes() <= limits::OUTPUT_BYTES_MAX / 2 {
+        let unread_bytes = session.out.len() + session.backlog_bytes;
+        if session.hold == Hold::Output && unread_bytes <= limits::OUTPUT_BYTES_MAX / 2 {
             self.sessions.mark_resumable(id);
         }
     }

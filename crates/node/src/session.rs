@@ -201,7 +201,7 @@ impl Session {
         self.early.pop_front();
         while let Some(Some(_)) = self.early.front() {
             let bytes = self.early.pop_front().flatten().expect("just seen");
-            self.out.raw(&bytes);
+            write_muted(self, |writer| writer.raw(&bytes));
             self.head += 1;
         }
     }
