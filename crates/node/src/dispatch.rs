@@ -73,6 +73,9 @@ impl Core {
     /// What a session waited for has come.
     pub(crate) fn resume_session(&mut self, id: SessionId, actions: &mut Vec<Action>) {
         let Some(session) = self.sessions.get_mut(id) else { return };
+        if session.hold == Hold::Answers && session.owed_count() > 0 {
+            return; // it was told twice to go on, and waits for something else since
+        }
         session.hold = Hold::None;
         self.sessions.mark(id);
         self.run_kept(id, actions);
@@ -348,7 +351,7 @@ impl Core {
             let Some(local) = self.groups[place].as_mut() else {
                 return self.reject(id, &Refusal::new(LOADING));
             };
-            if local.standing() == Standing::Serving && !local.is_locked(command, args) {
+            if local.standing() == Standing::Serving && !local.is_locked(command, args) && !local.holds_request_of(id) {
                 if is_write {
                     if local.is_full() {
                         self.stalled.push(id);
@@ -433,14 +436,12 @@ impl Core {
     /// Adds the keys of one command to what a transaction locks.
     pub(crate) fn add_keys(&self, work: &mut Work, command: &DataCommand, database: u16, args: Args<'_>) {
         let group_count = self.context.group_count;
-        let other = other_database(command, args);
+        let others = other_databases(command, args, self.context.settings.databases);
         command.for_each_key(args, |index, _| {
             let key = args.at(index);
             let keys = work.keys.entry(router::group_of(key, group_count)).or_default();
             keys.push((database, key.to_vec()));
-            if let Some(other) = other {
-                keys.push((other, key.to_vec()));
-            }
+            keys.extend(others.iter().map(|other| (*other, key.to_vec())));
         });
     }
 
@@ -610,15 +611,18 @@ fn unknown_subcommand(args: Args<'_>) -> Refusal {
     ))
 }
 
-/// The second database that MOVE and COPY name.
-fn other_database(command: &DataCommand, args: Args<'_>) -> Option<u16> {
-    let number = |word: &[u8]| std::str::from_utf8(word).ok()?.parse().ok();
+/// The other databases that MOVE and COPY name, as far as they exist. COPY may name several, and heeds the last.
+fn other_databases(command: &DataCommand, args: Args<'_>, databases: u16) -> Vec<u16> {
+    let number = |index: usize| {
+        let number = std::str::from_utf8(args.get(index)?).ok()?.parse().ok()?;
+        (number < databases).then_some(number)
+    };
     match command.name {
-        "move" => number(args.get(2)?),
-        "copy" => {
-            let place = args.iter().skip(3).position(|word| word.eq_ignore_ascii_case(b"db"))?;
-            number(args.get(place + 4)?)
-        }
-        _ => None,
+        "move" => number(2).into_iter().collect(),
+        "copy" => (3..args.len())
+            .filter(|index| args.at(*index).eq_ignore_ascii_case(b"db"))
+            .filter_map(|index| number(index + 1))
+            .collect(),
+        _ => Vec::new(),
     }
 }

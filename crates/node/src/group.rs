@@ -23,7 +23,7 @@ use stdx::{Duration, Instant, Prng, UnixMillis};
 use crate::checkpoint::Checkpointing;
 use crate::commands::GroupFigures;
 use crate::entry::{self, Builder, Effect, Item};
-use crate::event::{Action, GroupId, GroupSeed, Level, NodeId, Now, Persist};
+use crate::event::{Action, GroupId, GroupSeed, Level, NodeId, Now, Persist, SessionId};
 use crate::letter::{Fate, Lock, Locked, Mail, Origin, Request, RequestBody, Resolution};
 use crate::limits;
 use crate::locks::Locks;
@@ -75,6 +75,8 @@ pub struct Group {
     locks: Locks,
     /// Requests that touch locked keys, in order of arrival.
     held: VecDeque<Held>,
+    /// Sessions that have a request among them, by node and serial: what they send later waits behind it.
+    held_sessions: BTreeSet<(u64, u64)>,
     /// Transactions prepared and not resolved: replicated state.
     prepared: BTreeMap<TransactionId, Prepared>,
     /// Transactions refused or resolved whose other participants may still ask: replicated state.
@@ -231,6 +233,7 @@ impl Group {
             reads: Vec::new(),
             locks: Locks::default(),
             held: VecDeque::new(),
+            held_sessions: BTreeSet::new(),
             prepared: BTreeMap::new(),
             outcomes: BTreeMap::new(),
             inquiries: BTreeMap::new(),
@@ -368,6 +371,12 @@ impl Group {
         locked
     }
 
+    /// True if an earlier request of this node's session waits here for locked keys.
+    #[inline]
+    pub(crate) fn holds_request_of(&self, session: SessionId) -> bool {
+        !self.held_sessions.is_empty() && self.held_sessions.contains(&(self.node.0, session.serial))
+    }
+
     /// Adds a write to the batch. The group must be [`Standing::Serving`], the keys free.
     #[inline]
     pub fn write(&mut self, origin: Origin, protocol: Protocol, database: u16, args: Args<'_>) {
@@ -379,11 +388,13 @@ impl Group {
     /// Takes a request that came as a letter or from another node, or that waits for its turn.
     pub fn request(&mut self, request: Request, now: Now, outlet: &mut Outlet<'_>) {
         debug_assert!(self.is_serving);
-        if !self.locks.is_empty() && self.touches_locks(&request) {
+        let waiter = (request.origin.node.0, request.origin.session.serial);
+        if self.held_sessions.contains(&waiter) || (!self.locks.is_empty() && self.touches_locks(&request)) {
             if self.held.len() >= limits::HELD_COUNT_MAX {
                 outlet.refuse(&request.origin, request.protocol, "TRYAGAIN Too many requests wait for locked keys");
                 return;
             }
+            self.held_sessions.insert(waiter);
             self.held.push_back(Held::Request(request));
             return;
         }
@@ -496,15 +507,15 @@ impl Group {
     }
 
     fn fetch(&mut self, lock: &Lock, outlet: &mut Outlet<'_>) {
-        let changed = lock
-            .watches
-            .iter()
-            .any(|watch| self.keyspace.version(watch.database, &watch.key, lock.moment) != watch.version);
+        // The lock may have waited: what has expired in the meantime, and was told to be gone, does not come back.
+        let moment = Moment { unix: lock.moment.unix.max(self.moment.unix), seed: lock.moment.seed };
+        let changed =
+            lock.watches.iter().any(|watch| self.keyspace.version(watch.database, &watch.key, moment) != watch.version);
         let outcome = if changed {
             Locked::Changed
         } else {
             Locked::Granted(
-                lock.keys.iter().map(|(database, key)| self.keyspace.export(*database, key, lock.moment)).collect(),
+                lock.keys.iter().map(|(database, key)| self.keyspace.export(*database, key, moment)).collect(),
             )
         };
         outlet.mail(lock.gateway, Mail::Locked { transaction: lock.transaction, group: self.id, outcome });
@@ -559,6 +570,7 @@ impl Group {
         self.locks.release(transaction);
         // Everybody who waits tries again, in order of arrival; who still finds a lock waits on, behind none that came
         // later.
+        self.held_sessions.clear();
         for held in std::mem::take(&mut self.held) {
             match held {
                 Held::Request(request) => self.request(request, now, outlet),
@@ -842,6 +854,7 @@ impl Group {
         self.is_serving = false;
         self.locks.clear();
         self.inquiries.clear();
+        self.held_sessions.clear();
         for held in std::mem::take(&mut self.held) {
             match held {
                 Held::Request(request) => outlet.refuse(&request.origin, request.protocol, LEADER_LOST),

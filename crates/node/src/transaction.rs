@@ -319,10 +319,14 @@ impl Transaction {
         let mut database_effects = Vec::new();
         for words in &self.work.commands {
             let (database, args) = entry::Reader::new(words).words(&mut spans);
-            if let Some(effects) = database_effects_of(database, args, databases) {
+            let start = writer.len();
+            run_one(&mut scratch, database, args, self.moment, &mut writer);
+            // What is refused changes nothing.
+            if writer.bytes()[start] != b'-'
+                && let Some(effects) = database_effects_of(database, args, databases)
+            {
                 database_effects.extend(effects);
             }
-            run_one(&mut scratch, database, args, self.moment, &mut writer);
         }
         self.reply = writer.into_bytes();
         let effects = self.effects(&scratch, before, group_count, &database_effects);

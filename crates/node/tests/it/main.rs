@@ -206,3 +206,55 @@ fn a_pipeline_of_large_answers_does_not_stop_half_way() {
     let answers = host.received(client);
     assert_eq!(answers.matches(&value).count(), 5);
 }
+
+#[test]
+fn a_flush_that_is_refused_flushes_nothing() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        host.run(client, "MSET a 1 b 2 c 3 d 4");
+        assert_eq!(host.run(client, "FLUSHALL SOON"), "-ERR syntax error");
+        assert_eq!(host.run(client, "FLUSHDB SOON"), "-ERR syntax error");
+        assert_eq!(host.run(client, "DBSIZE"), ":4");
+    });
+}
+
+#[test]
+fn a_database_that_does_not_exist_is_refused_wherever_the_keys_live() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        host.run(client, "MSET a 1 b 2 c 3 d 4");
+        for other in ["b", "c", "d"] {
+            assert_eq!(host.run(client, &format!("COPY a {other} DB 999")), "-ERR DB index is out of range");
+        }
+        assert_eq!(host.run(client, "DBSIZE"), ":4");
+    });
+}
+
+#[test]
+fn a_client_that_wants_no_replies_gets_none_whichever_core_answers_first() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        host.send(client, b"CLIENT REPLY OFF\r\n");
+        host.settle();
+        host.send(client, b"SET a 1\r\nSET b 2\r\nSET c 3\r\nGET a\r\nGET b\r\nGET c\r\n");
+        host.settle();
+        assert_eq!(host.received(client), "");
+        assert_eq!(host.run(client, "CLIENT REPLY ON"), "+OK");
+        host.send(client, b"CLIENT REPLY SKIP\r\nGET a\r\nGET b\r\nGET c\r\n");
+        host.settle();
+        assert_eq!(host.received(client), "$1 2 $1 3");
+    });
+}
+
+#[test]
+fn a_reset_inside_a_transaction_forgets_it() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        host.run(client, "WATCH a");
+        host.run(client, "MULTI");
+        host.run(client, "SET a 1");
+        assert_eq!(host.run(client, "RESET"), "+RESET");
+        assert_eq!(host.run(client, "EXEC"), "-ERR EXEC without MULTI");
+        assert_eq!(host.run(client, "GET a"), "$-1");
+    });
+}
