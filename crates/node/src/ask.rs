@@ -238,7 +238,7 @@ impl Core {
 
 /// SCAN walks through one group after the other. A group's own cursors lie within its slots, so a cursor alone tells
 /// whose it is; when a group is done the walk goes on at the first slot of the next.
-fn write_scan(replies: &[(GroupId, u64, Vec<u8>)], words: &[u8], group_count: u32, writer: &mut Writer) {
+pub(crate) fn write_scan(replies: &[(GroupId, u64, Vec<u8>)], words: &[u8], group_count: u32, writer: &mut Writer) {
     let mut spans = Vec::new();
     let (_, args) = Reader::new(words).words(&mut spans);
     let cursor: u64 = std::str::from_utf8(args.at(1)).ok().and_then(|text| text.parse().ok()).unwrap_or(0);

@@ -425,6 +425,7 @@ impl Core {
             watches: Vec::new(),
             keys: std::collections::BTreeMap::new(),
             whole: matches!(command.span, KeySpan::Whole(_)),
+            queries: Vec::new(),
         };
         session.hold = Hold::Answers;
         let database = session.database;

@@ -285,24 +285,15 @@ impl Core {
             watches,
             keys: std::collections::BTreeMap::new(),
             whole: false,
+            queries: Vec::new(),
         };
         let mut spans: Vec<Span> = Vec::new();
         let mut swaps = false;
         for words in &commands {
             let (database, args) = Reader::new(words).words(&mut spans);
             let command = keyspace::resolve(args).expect("checked when it was queued");
-            if let command::Span::Whole(join) = command.span {
+            if matches!(command.span, command::Span::Whole(_)) {
                 work.whole = true;
-                if join != command::Join::All {
-                    self.sessions.reply(id, ticket, |writer| {
-                        writer.error(&format!(
-                            "ERR '{}' inside a transaction is not possible while its keys are divided among several \
-                             cores",
-                            command.name
-                        ));
-                    });
-                    return;
-                }
                 swaps |= command.name == "swapdb";
             }
             self.add_keys(&mut work, command, database, args);
@@ -318,6 +309,7 @@ impl Core {
                     keys.iter().flat_map(|(_, key)| (0..databases).map(|database| (database, key.clone()))).collect();
             }
         }
+        work.queries = crate::whole::queries(&commands, databases);
         work.commands = commands;
         if let Some(session) = self.sessions.get_mut(id) {
             session.hold = Hold::Answers;

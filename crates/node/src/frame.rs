@@ -28,6 +28,13 @@ pub fn integer(bytes: &[u8]) -> i64 {
     number(bytes)
 }
 
+/// The bytes of a bulk string.
+pub fn bulk_bytes(bytes: &[u8]) -> Option<&[u8]> {
+    let length = usize::try_from(number(bytes)).ok()?;
+    let start = line_len(bytes);
+    Some(&bytes[start..start + length])
+}
+
 /// The text of a bulk string.
 pub fn bulk(bytes: &[u8]) -> Option<&str> {
     let length = usize::try_from(number(bytes)).ok()?;

@@ -514,11 +514,52 @@ impl Group {
         let outcome = if changed {
             Locked::Changed
         } else {
-            Locked::Granted(
-                lock.keys.iter().map(|(database, key)| self.keyspace.export(*database, key, moment)).collect(),
-            )
+            let values = lock.keys.iter().map(|(database, key)| self.keyspace.export(*database, key, moment)).collect();
+            Locked::Granted {
+                values,
+                answers: lock.queries.iter().map(|words| self.answer_locked(lock, words, moment)).collect(),
+            }
         };
         outlet.mail(lock.gateway, Mail::Locked { transaction: lock.transaction, group: self.id, outcome });
+    }
+
+    /// A query over a whole database, for a transaction that has locked the group. RANDOMKEY passes over the keys that
+    /// the lock names: of these the gateway knows more.
+    fn answer_locked(&self, lock: &Lock, words: &[u8], moment: Moment) -> (u64, Vec<u8>) {
+        const DRAWS_MAX: u64 = 64;
+        let mut spans = Vec::new();
+        let (database, args) = entry::Reader::new(words).words(&mut spans);
+        let command = keyspace::resolve(args).expect("checked by its gateway");
+        let is_named =
+            |key: &[u8]| lock.keys.binary_search_by(|(d, k)| (*d, k.as_slice()).cmp(&(database, key))).is_ok();
+        let named = lock
+            .keys
+            .iter()
+            .filter(|(other, key)| *other == database && self.keyspace.version(database, key, moment) != 0);
+        let weight = (self.keyspace.key_count(database) as u64).saturating_sub(named.count() as u64);
+        let mut writer = Writer::default();
+        if command.name == "randomkey" {
+            let mut draws = (0..DRAWS_MAX)
+                .filter_map(|draw| self.keyspace.random_key(database, moment.seed.wrapping_add(draw), moment));
+            match draws.find(|key| !is_named(key)) {
+                Some(key) => writer.bulk(key),
+                None => {
+                    let mut other = None;
+                    self.keyspace.for_each(database, moment, |entry| {
+                        if other.is_none() && !is_named(entry.key()) {
+                            other = Some(entry.key().to_vec());
+                        }
+                    });
+                    match other {
+                        Some(key) => writer.bulk(&key),
+                        None => return (0, b"$-1\r\n".to_vec()),
+                    }
+                }
+            }
+        } else {
+            self.keyspace.query(database, command, args, moment, &mut writer);
+        }
+        (weight, writer.into_bytes())
     }
 
     /// Logs the changes of a transaction that holds its locks here.

@@ -174,6 +174,9 @@ pub struct Lock {
     pub whole: bool,
     /// What must not have changed.
     pub watches: Vec<Watch>,
+    /// Queries over a whole database to answer under the lock, laid out by `entry::put_words`. They do not see what
+    /// the same transaction does before them: the gateway adds that.
+    pub queries: Vec<Vec<u8>>,
     /// The moment of the transaction, for expiry.
     pub moment: Moment,
 }
@@ -181,8 +184,13 @@ pub struct Lock {
 /// What a group answers to a [`Lock`].
 #[derive(Debug)]
 pub enum Locked {
-    /// The keys' values in the order asked, as `Keyspace::export` gives them.
-    Granted(Vec<Option<Vec<u8>>>),
+    /// They are locked.
+    Granted {
+        /// The keys' values in the order asked, as `Keyspace::export` gives them.
+        values: Vec<Option<Vec<u8>>>,
+        /// Replies to the queries, with the number of keys that the lock does not name.
+        answers: Vec<(u64, Vec<u8>)>,
+    },
     /// A watched key has changed.
     Changed,
     /// The group cannot lock now; the text is an error reply.

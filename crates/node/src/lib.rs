@@ -24,6 +24,7 @@ pub mod session;
 pub mod settings;
 mod statistics;
 pub mod transaction;
+mod whole;
 mod wire;
 
 pub use crate::core::Core;

@@ -14,7 +14,7 @@
 //! that it never will, and all abort. After Gray and Lamport, "Consensus on transaction commit" (2006), with the
 //! participants' own logs in place of the coordinator's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use keyspace::{Keyspace, Layout, Moment};
 use resp::{Args, Protocol, Span, Writer};
@@ -81,6 +81,9 @@ pub struct Work {
     pub keys: BTreeMap<GroupId, Vec<(u16, Vec<u8>)>>,
     /// True to lock every key of every group.
     pub whole: bool,
+    /// Queries over a whole database among the commands, by place, as the groups are to answer them; see
+    /// `whole::queries`.
+    pub queries: Vec<(usize, Vec<u8>)>,
 }
 
 /// A transaction on its way.
@@ -91,6 +94,7 @@ pub struct Transaction {
     moment: Moment,
     groups: Vec<GroupId>,
     values: BTreeMap<GroupId, Vec<Option<Vec<u8>>>>,
+    answers: BTreeMap<GroupId, Vec<(u64, Vec<u8>)>>,
     stage: Stage,
     reply: Vec<u8>,
 }
@@ -168,6 +172,7 @@ impl Driver {
             moment,
             groups,
             values: BTreeMap::new(),
+            answers: BTreeMap::new(),
             stage: Stage::Locking { next: 0 },
             reply: Vec::new(),
         };
@@ -196,7 +201,7 @@ impl Driver {
         let Some(transaction) = self.find(id) else { return Progress::Going };
         let mut writer = Writer::new(transaction.work.protocol);
         let values = match outcome {
-            Locked::Granted(values) => Some(values),
+            Locked::Granted { values, answers } => Some((values, answers)),
             Locked::Changed => {
                 writer.null_array();
                 None
@@ -206,12 +211,13 @@ impl Driver {
                 None
             }
         };
-        let Some(values) = values else {
+        let Some((values, answers)) = values else {
             transaction.reply = writer.into_bytes();
             transaction.resolve_all(Resolution::Release, &[], low_water, post);
             return transaction.answered();
         };
         transaction.values.insert(group, values);
+        transaction.answers.insert(group, answers);
         if transaction.values.len() < transaction.groups.len() {
             transaction.lock_next(group_count, post);
             return Progress::Going;
@@ -285,6 +291,7 @@ impl Transaction {
             keys: self.work.keys.get(&group).cloned().unwrap_or_default(),
             whole: self.work.whole,
             watches,
+            queries: self.work.queries.iter().map(|(_, words)| words.clone()).collect(),
             moment: self.moment,
         };
         post(group, Mail::Lock(lock));
@@ -317,10 +324,13 @@ impl Transaction {
         }
         let mut spans: Vec<Span> = Vec::new();
         let mut database_effects = Vec::new();
-        for words in &self.work.commands {
+        for (place, words) in self.work.commands.iter().enumerate() {
             let (database, args) = entry::Reader::new(words).words(&mut spans);
             let start = writer.len();
-            run_one(&mut scratch, database, args, self.moment, &mut writer);
+            match self.work.queries.iter().position(|(other, _)| *other == place) {
+                Some(query) => self.answer_whole(&scratch, database, args, query, group_count, &mut writer),
+                None => run_one(&mut scratch, database, args, self.moment, &mut writer),
+            }
             // What is refused changes nothing.
             if writer.bytes()[start] != b'-'
                 && let Some(effects) = database_effects_of(database, args, databases)
@@ -342,6 +352,45 @@ impl Transaction {
         }
         self.stage = Stage::Preparing { waiting: changed.clone(), changed, is_refused: false };
         Progress::Going
+    }
+
+    /// A query over a whole database: what the groups say of the keys that the transaction does not name, and what the
+    /// scratch keyspace says of those that it does.
+    fn answer_whole(
+        &self,
+        scratch: &Keyspace,
+        database: u16,
+        args: Args<'_>,
+        query: usize,
+        group_count: u32,
+        writer: &mut Writer,
+    ) {
+        let mut spans = Vec::new();
+        let words = &self.work.queries[query].1;
+        let (origin, _) = entry::Reader::new(words).words(&mut spans);
+        let named: BTreeSet<&[u8]> = self
+            .work
+            .keys
+            .values()
+            .flatten()
+            .filter(|(other, _)| *other == origin)
+            .map(|(_, key)| key.as_slice())
+            .collect();
+        let replies = self.answers.iter().map(|(group, answers)| {
+            let (weight, bytes) = &answers[query];
+            (*group, *weight, bytes.clone())
+        });
+        let question = crate::whole::Question {
+            scratch,
+            database,
+            moment: self.moment,
+            args,
+            named,
+            replies: replies.collect(),
+            words,
+            group_count,
+        };
+        question.answer(writer);
     }
 
     /// What has changed, by group: first the databases as a whole, then every key whose value differs.
@@ -405,7 +454,7 @@ impl Transaction {
 }
 
 /// What FLUSHDB, FLUSHALL and SWAPDB do to databases as a whole.
-fn database_effects_of(database: u16, args: Args<'_>, databases: u16) -> Option<Vec<Effect>> {
+pub(crate) fn database_effects_of(database: u16, args: Args<'_>, databases: u16) -> Option<Vec<Effect>> {
     match keyspace::resolve(args)?.name {
         "flushdb" => Some(vec![Effect::Flush { database }]),
         "flushall" => Some((0..databases).map(|database| Effect::Flush { database }).collect()),

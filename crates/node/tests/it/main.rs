@@ -258,3 +258,32 @@ fn a_reset_inside_a_transaction_forgets_it() {
         assert_eq!(host.run(client, "GET a"), "$-1");
     });
 }
+
+#[test]
+fn queries_of_a_whole_database_see_what_their_transaction_has_done() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        host.run(client, "MSET a 1 b 2 c 3");
+        let exec = |host: &mut Host, lines: &[&str]| {
+            host.run(client, "MULTI");
+            for line in lines {
+                assert_eq!(host.run(client, line), "+QUEUED");
+            }
+            host.run(client, "EXEC")
+        };
+        assert_eq!(
+            exec(host, &["DBSIZE", "MSET d 4 e 5", "DBSIZE", "DEL a b", "DBSIZE", "KEYS d", "KEYS a"]),
+            "*7 :3 +OK :5 :2 :3 *1 $1 d *0"
+        );
+        assert_eq!(
+            exec(host, &["DBSIZE", "FLUSHDB", "DBSIZE", "RANDOMKEY", "SET z 1", "DBSIZE", "RANDOMKEY", "KEYS *"]),
+            "*8 :3 +OK :0 $-1 +OK :1 $1 z *1 $1 z"
+        );
+        assert_eq!(exec(host, &["SWAPDB 0 1", "DBSIZE", "SET y 1", "DBSIZE", "KEYS *"]), "*5 +OK :0 +OK :1 *1 $1 y");
+        assert_eq!(exec(host, &["SWAPDB 0 1", "DBSIZE", "KEYS *"]), "*3 +OK :1 *1 $1 z");
+        host.run(client, "MSET a 1 b 2 c 3");
+        let scanned = exec(host, &["DEL a", "SET q 1", "SCAN 0 COUNT 100"]);
+        assert!(!scanned.contains("$1 a"), "{scanned}");
+        assert_eq!(exec(host, &["DBSIZE", "SCAN nonsense", "DEL q b c z"]), "*3 :4 -ERR invalid cursor :4");
+    });
+}

@@ -1,0 +1,166 @@
+//! Queries over a whole database inside a transaction over several groups.
+//!
+//! The groups answer them under their locks, as the data was before the transaction. The gateway puts right what the
+//! transaction itself has done: it knows every key that the transaction names, before and after.
+
+use std::collections::BTreeSet;
+
+use keyspace::{Keyspace, Layout, Moment};
+use resp::{Args, Writer};
+
+use crate::ask::write_scan;
+use crate::entry::{Effect, Reader, put_words};
+use crate::event::GroupId;
+use crate::frame;
+use crate::group::run_one;
+use crate::transaction::database_effects_of;
+
+/// The queries among a transaction's commands, by place, each naming the database that its keys are in before the
+/// transaction begins: SWAPDB may have moved them. What a flush has emptied needs nobody's answer.
+pub(crate) fn queries(commands: &[Vec<u8>], databases: u16) -> Vec<(usize, Vec<u8>)> {
+    let mut origins: Vec<_> = (0..databases).map(Some).collect();
+    let mut scratch = Keyspace::new(keyspace::Options {
+        databases,
+        hash_seed: 0,
+        layout: Layout::Scratch,
+        tuning: keyspace::Tuning::default(),
+    });
+    let mut queries = Vec::new();
+    let mut spans = Vec::new();
+    for (place, words) in commands.iter().enumerate() {
+        let (database, args) = Reader::new(words).words(&mut spans);
+        let command = keyspace::resolve(args).expect("checked when it was queued");
+        match command.span {
+            command::Span::Whole(command::Join::All) => {}
+            command::Span::Whole(_) => {
+                if let Some(origin) = origins[usize::from(database)] {
+                    let mut words = Vec::new();
+                    put_words(&mut words, origin, args);
+                    queries.push((place, words));
+                }
+                continue;
+            }
+            _ => continue,
+        }
+        // Whether it will be refused depends on its words alone.
+        let mut writer = Writer::default();
+        run_one(&mut scratch, database, args, Moment::default(), &mut writer);
+        if writer.bytes().first() == Some(&b'-') {
+            continue;
+        }
+        for effect in database_effects_of(database, args, databases).unwrap_or_default() {
+            match effect {
+                Effect::Flush { database } => origins[usize::from(database)] = None,
+                Effect::Swap { first, second } => origins.swap(usize::from(first), usize::from(second)),
+                Effect::Key { .. } => {}
+            }
+        }
+    }
+    queries
+}
+
+/// One query, at its place in the transaction.
+pub(crate) struct Question<'a> {
+    /// What the transaction has made of the keys it names.
+    pub scratch: &'a Keyspace,
+    /// The database asked about, as it is numbered now.
+    pub database: u16,
+    /// The transaction's moment.
+    pub moment: Moment,
+    /// The query.
+    pub args: Args<'a>,
+    /// The keys that the transaction names, of the database that the groups were asked about.
+    pub named: BTreeSet<&'a [u8]>,
+    /// The groups' answers, with the number of keys that are not named.
+    pub replies: Vec<(GroupId, u64, Vec<u8>)>,
+    /// The query as the groups saw it.
+    pub words: &'a [u8],
+    /// Groups of the cluster.
+    pub group_count: u32,
+}
+
+impl Question<'_> {
+    /// Writes the answer.
+    pub(crate) fn answer(&self, writer: &mut Writer) {
+        // A refusal is the same from every group.
+        if let Some((_, _, error)) = self.replies.iter().find(|(_, _, bytes)| bytes.first() == Some(&b'-')) {
+            return writer.raw(error);
+        }
+        let command = keyspace::resolve(self.args).expect("checked when it was queued");
+        let own_count = self.scratch.key_count(self.database) as u64;
+        let others: u64 = self.replies.iter().map(|(_, weight, _)| weight).sum();
+        let mut own = Writer::default();
+        self.scratch.query(self.database, command, self.args, self.moment, &mut own);
+        let own = own.bytes();
+        match command.span {
+            command::Span::Whole(command::Join::Sum) => writer.integer((others + own_count) as i64),
+            command::Span::Whole(command::Join::Concatenate) => {
+                let mut found = Vec::new();
+                for (_, _, bytes) in &self.replies {
+                    found.extend(elements(bytes).into_iter().filter(|key| !self.named.contains(key)));
+                }
+                found.extend(elements(own));
+                write_array(&found, writer);
+            }
+            command::Span::Whole(command::Join::Any) => {
+                let mut place = match others + own_count {
+                    0 => 0,
+                    total => self.moment.seed % total,
+                };
+                let chosen = self.replies.iter().find(|(_, weight, _)| {
+                    let here = place < *weight;
+                    place = place.saturating_sub(*weight);
+                    here
+                });
+                writer.raw(chosen.map_or(own, |(_, _, bytes)| bytes));
+            }
+            command::Span::Whole(command::Join::Cursor) => self.scan(own, writer),
+            _ => unreachable!("only queries over a whole database are asked"),
+        }
+    }
+
+    /// A step of SCAN. What the transaction has removed is left out; what it has created comes with the first step,
+    /// since a walk owes nothing to keys that come and go while it lasts.
+    fn scan(&self, own: &[u8], writer: &mut Writer) {
+        let mut step = Writer::default();
+        write_scan(&self.replies, self.words, self.group_count, &mut step);
+        let step = step.into_bytes();
+        let (cursor, keys) = split_scan(&step);
+        let exists = |key: &[u8]| self.scratch.version(self.database, key, self.moment) != 0;
+        let mut found: Vec<_> =
+            elements(keys).into_iter().filter(|key| !self.named.contains(key) || exists(key)).collect();
+        if self.args.at(1) == b"0" {
+            for key in elements(split_scan(own).1) {
+                if !found.contains(&key) {
+                    found.push(key);
+                }
+            }
+        }
+        writer.array(2);
+        writer.raw(cursor);
+        write_array(&found, writer);
+    }
+}
+
+fn split_scan(bytes: &[u8]) -> (&[u8], &[u8]) {
+    let bytes = &bytes[frame::aggregate(bytes).1..];
+    bytes.split_at(frame::len(bytes))
+}
+
+fn elements(bytes: &[u8]) -> Vec<&[u8]> {
+    let (count, mut at) = frame::aggregate(bytes);
+    (0..count)
+        .map(|_| {
+            let element = &bytes[at..];
+            at += frame::len(element);
+            frame::bulk_bytes(element).expect("keys are bulk strings")
+        })
+        .collect()
+}
+
+fn write_array(elements: &[&[u8]], writer: &mut Writer) {
+    writer.array(elements.len());
+    for element in elements {
+        writer.bulk(element);
+    }
+}
