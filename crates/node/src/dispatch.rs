@@ -148,7 +148,15 @@ impl Core {
                 break;
             }
             consumed += taken;
-            if self.sessions.get(id).is_some_and(|session| session.hold != Hold::None) {
+            let Some(session) = self.sessions.get_mut(id) else { break };
+            if session.hold != Hold::None {
+                break;
+            }
+            // The window of a group on another core is not seen from here.
+            session.unanswered_bytes = if session.owed_count() == 0 { 0 } else { session.unanswered_bytes + taken };
+            if session.unanswered_bytes > limits::UNANSWERED_BYTES_MAX {
+                session.unanswered_bytes = 0;
+                session.hold = Hold::Answers;
                 break;
             }
         }

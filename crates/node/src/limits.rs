@@ -12,6 +12,9 @@ pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
 /// Bytes received from a client whose requests wait, beyond which its socket is no longer read.
 pub const INPUT_BYTES_MAX: usize = 1 << 20;
 
+/// Bytes of one client's requests sent on and not answered, beyond which it waits until all of them are.
+pub const UNANSWERED_BYTES_MAX: usize = 32 << 20;
+
 /// Bytes of commands that one MULTI may queue.
 pub const MULTI_BYTES_MAX: usize = 1 << 30;
 

@@ -62,6 +62,8 @@ pub struct Session {
     early: VecDeque<Option<Vec<u8>>>,
     /// Bytes of output that the host could not send yet.
     pub(crate) backlog_bytes: usize,
+    /// Bytes of requests taken since nothing was owed.
+    pub(crate) unanswered_bytes: usize,
     /// Why no further request is parsed for now.
     pub(crate) hold: Hold,
     /// The host was told not to read from the socket.
@@ -140,6 +142,7 @@ impl Session {
             next: 0,
             early: VecDeque::new(),
             backlog_bytes: 0,
+            unanswered_bytes: 0,
             hold: Hold::None,
             is_paused: false,
             is_closing: false,

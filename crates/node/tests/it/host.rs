@@ -1,6 +1,6 @@
 //! The smallest host: every core on one thread, a disk that syncs at once, letters delivered in order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use keyspace::{Keyspace, Layout, Tuning};
@@ -20,6 +20,7 @@ pub struct Host {
     pub holds_disk: bool,
     held: Vec<(usize, GroupId, u64)>,
     pub log: Vec<String>,
+    paused: BTreeSet<SessionId>,
 }
 
 impl Host {
@@ -35,6 +36,7 @@ impl Host {
             holds_disk: false,
             held: Vec::new(),
             log: Vec::new(),
+            paused: BTreeSet::new(),
         };
         for core in 0..core_count {
             this.cores.push(Core::new(CoreOptions {
@@ -87,6 +89,12 @@ impl Host {
             Action::Post { to, letter } => {
                 self.step(usize::from(to.0), Event::Letter { from: CoreId(core as u16), letter });
             }
+            Action::Pause { session } => {
+                self.paused.insert(session);
+            }
+            Action::Resume { session } => {
+                self.paused.remove(&session);
+            }
             Action::Log { line, .. } => self.log.push(line),
             Action::Fatal { line } => panic!("{line}"),
             Action::Close { session } => self.step(core, Event::Closed { session }),
@@ -118,6 +126,11 @@ impl Host {
         self.now.instant = self.now.instant + duration;
         self.now.unix.0 += duration.as_millis() as i64;
         self.settle();
+    }
+
+    /// True if the client's socket is not to be read.
+    pub fn is_paused(&self, session: SessionId) -> bool {
+        self.paused.contains(&session)
     }
 
     /// A client speaks; nothing settles.

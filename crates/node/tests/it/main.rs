@@ -287,3 +287,25 @@ fn queries_of_a_whole_database_see_what_their_transaction_has_done() {
         assert_eq!(exec(host, &["DBSIZE", "SCAN nonsense", "DEL q b c z"]), "*3 :4 -ERR invalid cursor :4");
     });
 }
+
+#[test]
+fn a_client_that_runs_ahead_of_the_disk_is_stopped_wherever_its_keys_live() {
+    for core in 0..3 {
+        let mut host = Host::new(3, settings("always"));
+        let client = host.connect(core);
+        host.holds_disk = true;
+        let value = "x".repeat(1 << 20);
+        let request = format!("*3\r\n$3\r\nSET\r\n$1\r\na\r\n${}\r\n{value}\r\n", value.len());
+        for _ in 0..64 {
+            host.send(client, request.as_bytes());
+            host.settle();
+        }
+        assert!(host.is_paused(client), "a client of core {core}");
+        host.holds_disk = false;
+        for _ in 0..10 {
+            host.settle();
+        }
+        assert_eq!(host.received(client).matches("+OK").count(), 64);
+        assert!(!host.is_paused(client));
+    }
+}
