@@ -574,7 +574,7 @@ impl Core {
         for key in late {
             let Forwarded { request, .. } = self.forwarded.remove(&key).expect("just seen");
             let text = match request.body {
-                RequestBody::Read(_) => LEADER_LOST,
+                RequestBody::Read(_) | RequestBody::ReadAtOnce(_) => LEADER_LOST,
                 RequestBody::Write(_) | RequestBody::Exec(_) => OUTCOME_UNKNOWN,
             };
             self.refuse(&request.origin, request.protocol, text, actions);

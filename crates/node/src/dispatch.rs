@@ -383,10 +383,18 @@ impl Core {
             }
         }
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
-        let ticket = session.take_ticket();
+        if !is_write && session.owed_count() >= limits::OWED_COUNT_TO_READ_MAX {
+            return Next::Postponed(Hold::Answers);
+        }
+        let awaits_change = session.awaits_change();
+        let ticket = if is_write { session.take_ticket() } else { session.take_ticket_to_read() };
         let mut words = Vec::with_capacity(args.byte_count() + 5 * args.len() + 8);
         put_words(&mut words, database, args);
-        let body = if is_write { RequestBody::Write(words) } else { RequestBody::Read(words) };
+        let body = match (is_write, awaits_change) {
+            (true, _) => RequestBody::Write(words),
+            (false, true) => RequestBody::Read(words),
+            (false, false) => RequestBody::ReadAtOnce(words),
+        };
         self.send_request(
             Request { origin: Origin { node, core, session: id, ticket }, group, protocol, body },
             actions,

@@ -409,6 +409,10 @@ impl Group {
                 self.waiters.push(Waiter::Write(origin));
             }
             RequestBody::Read(words) => self.read(DeferredRead { origin, protocol, words }, now, outlet),
+            RequestBody::ReadAtOnce(words) => {
+                let read = DeferredRead { origin, protocol, words };
+                if self.is_alone() { self.execute_read(read, now, outlet) } else { self.read(read, now, outlet) }
+            }
         }
     }
 
@@ -457,7 +461,7 @@ impl Group {
             locked |= self.is_locked(command, args);
         };
         match &request.body {
-            RequestBody::Write(words) | RequestBody::Read(words) => {
+            RequestBody::Write(words) | RequestBody::Read(words) | RequestBody::ReadAtOnce(words) => {
                 let (_, args) = entry::Reader::new(words).words(&mut spans);
                 check(args);
             }

@@ -153,8 +153,10 @@ pub struct Request {
 pub enum RequestBody {
     /// Log and execute.
     Write(Vec<u8>),
-    /// Execute.
+    /// Execute, behind all changes that were asked for before.
     Read(Vec<u8>),
+    /// Execute as soon as may be: the session awaits no change that this must see.
+    ReadAtOnce(Vec<u8>),
     /// Log and execute as one; laid out by `entry::put_exec`.
     Exec(Vec<u8>),
 }

@@ -58,6 +58,8 @@ pub struct Session {
     head: u64,
     /// Ticket of the next request.
     next: u64,
+    /// Ticket behind the last one that may stand for a change of data.
+    behind_changes: u64,
     /// Replies that came before their turn; the first belongs to `head`.
     early: VecDeque<Option<Vec<u8>>>,
     /// Bytes of output that the host could not send yet.
@@ -139,6 +141,7 @@ impl Session {
             input: Vec::new(),
             out: Writer::new(Protocol::Resp2),
             head: 0,
+            behind_changes: 0,
             next: 0,
             early: VecDeque::new(),
             backlog_bytes: 0,
@@ -189,7 +192,19 @@ impl Session {
     /// A ticket for a reply that comes later.
     pub(crate) fn take_ticket(&mut self) -> u64 {
         self.next += 1;
+        self.behind_changes = self.next;
         self.next - 1
+    }
+
+    /// The same for a request that changes nothing.
+    pub(crate) fn take_ticket_to_read(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
+    }
+
+    /// True if a change that it asked for has not been answered: a read must not overtake it.
+    pub(crate) fn awaits_change(&self) -> bool {
+        self.behind_changes > self.head
     }
 
     /// Forgets what belongs to a transaction, as DISCARD does.

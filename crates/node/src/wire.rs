@@ -54,6 +54,7 @@ pub fn encode_request(request: &Request) -> Vec<u8> {
         RequestBody::Write(words) => (1, words),
         RequestBody::Read(words) => (2, words),
         RequestBody::Exec(packed) => (3, packed),
+        RequestBody::ReadAtOnce(words) => (4, words),
     };
     out.push(kind);
     out.extend_from_slice(words);
@@ -98,6 +99,7 @@ pub fn decode(bytes: &[u8]) -> Option<Wire> {
                 1 => RequestBody::Write(words),
                 2 => RequestBody::Read(words),
                 3 => RequestBody::Exec(words),
+                4 => RequestBody::ReadAtOnce(words),
                 _ => return None,
             };
             Some(Wire::Request(Request { origin, group, protocol, body }))
