@@ -9,6 +9,10 @@ pub const WINDOW_BYTES_MAX: usize = 32 << 20;
 /// Bytes of output that a client may leave unread before its further requests wait.
 pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
 
+/// Replies that may be owed to a client when it asks for one more to come from another core or behind a write. How long
+/// such a reply will be is not known when it is asked for.
+pub const OWED_COUNT_TO_READ_MAX: u64 = 64;
+
 /// Bytes received from a client whose requests wait, beyond which its socket is no longer read.
 pub const INPUT_BYTES_MAX: usize = 1 << 20;
 

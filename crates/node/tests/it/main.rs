@@ -309,3 +309,26 @@ fn a_client_that_runs_ahead_of_the_disk_is_stopped_wherever_its_keys_live() {
         assert!(!host.is_paused(client));
     }
 }
+
+#[test]
+fn a_read_waits_for_nobody_elses_flush_wherever_its_key_lives() {
+    let mut host = Host::new(2, settings("always"));
+    let (writer, readers) = (host.connect(0), [host.connect(0), host.connect(1)]);
+    for key in 0..8 {
+        host.run(writer, &format!("SET key{key} old"));
+    }
+    host.holds_disk = true;
+    for key in 0..8 {
+        host.run(writer, &format!("SET key{key} new"));
+    }
+    for reader in readers {
+        for key in 0..8 {
+            assert_eq!(host.run(reader, &format!("GET key{key}")), "$3 old");
+        }
+    }
+    // The writer itself reads what it has written, and so waits.
+    assert_eq!(host.run(writer, "GET key0"), "");
+    host.holds_disk = false;
+    host.settle();
+    assert!(host.received(writer).ends_with("$3 new"));
+}
