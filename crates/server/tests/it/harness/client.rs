@@ -68,9 +68,12 @@ impl Client {
             if let Some(frame) = self.decoder.next_frame().map_err(io::Error::other)? {
                 return Ok(frame);
             }
-            match self.stream.read(&mut bytes)? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                length => self.decoder.extend(&bytes[..length]),
+            match self.stream.read(&mut bytes) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(length) => self.decoder.extend(&bytes[..length]),
+                // A socket with a time limit is not asked again by the system after a signal.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
         }
     }
