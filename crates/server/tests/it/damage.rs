@@ -67,8 +67,7 @@ fn flip(path: &Path, offset: u64, bit: u32) {
 
 /// The newest log segment that holds a record: the one behind it may have been made ready in advance.
 fn newest_log(options: &ServerOptions) -> PathBuf {
-    let with_records = files(options, "log-").into_iter().filter(|path| !all_records(path).is_empty());
-    with_records.last().expect("a log segment")
+    files(options, "log-").into_iter().rfind(|path| !all_records(path).is_empty()).expect("a log segment")
 }
 
 fn records(path: &Path) -> Vec<(u64, u64)> {
