@@ -19,7 +19,7 @@ use crate::record::{
     Place, RECORD_HEADER_BYTES, RECORDS_START, RecordHeader, RecordKind, check_segment_header, directory_of_segment,
     record_bytes,
 };
-use crate::recovery::{Behind, Next, Replay, Verdict, judge};
+use crate::recovery::{Behind, Next, Replay, Stop, Verdict, judge};
 use crate::types::{Append, CheckpointMark, Options, Recovered};
 
 /// A record whose body is larger is checksummed first and written piece by piece, so that a huge value is not copied
@@ -174,6 +174,7 @@ impl<D: Disk> Journal<D> {
         let mut notes = Vec::new();
         let mut replay = Replay::default();
         let mut full = VecDeque::new();
+        let mut previous = None;
 
         // Read segment after segment until one says that the log ends there.
         let mut position = 0;
@@ -202,6 +203,7 @@ impl<D: Disk> Journal<D> {
                         used_bytes: stop.end,
                         last_indexes: replay.groups.iter().map(|(group, state)| (*group, state.last_index)).collect(),
                     });
+                    previous = Some((segment.name.clone(), bytes, stop));
                     position += 1;
                     // A prepared segment that was never written to may be anything: it is made again.
                     let next = &segments[position];
@@ -255,19 +257,23 @@ impl<D: Disk> Journal<D> {
         let was_stopped_cleanly = stop.last == Some(RecordKind::Stop) || (stop.last.is_none() && full.is_empty());
         let sequence = segments[position].sequence;
         let segment_length = segments[position].length;
-        let file = disk.open(&segments[position].name).map_err(Fault::io("open", &segments[position].name))?;
+        // What was read may have been in the page cache only, and to sync it is not enough: after a flush that failed
+        // the system calls pages clean that never reached the disk, and goes on showing them. It is acted upon from now
+        // on, so it is written once more. The segment before counts too: the process may have ended between writing its
+        // `End` and syncing it.
+        if let Some((name, bytes, stop)) = &previous {
+            let file = disk.open(name).map_err(Fault::io("open", name))?;
+            write_again(&disk, &file, name, bytes, stop)?;
+            disk.sync(&file).map_err(Fault::io("sync", name))?;
+        }
+        let name = &segments[position].name;
+        let file = disk.open(name).map_err(Fault::io("open", name))?;
+        write_again(&disk, &file, name, &current, &stop)?;
         let block_start = stop.end as usize / BLOCK_BYTES * BLOCK_BYTES;
         let mut buffer = BlockBuffer::new(64 << 10);
         buffer.push(&current[block_start..stop.end as usize]);
-        wipe(&disk, &file, &segments[position].name, &current, stop.end, stop.behind != Behind::Nothing, &mut buffer)?;
-        // What was read may have been in the page cache only: it is acted upon from now on, so it must be safe. The
-        // segment before counts too: the process may have ended between writing its `End` and syncing it.
-        if position > 0 {
-            let name = &segments[position - 1].name;
-            let previous = disk.open(name).map_err(Fault::io("open", name))?;
-            disk.sync(&previous).map_err(Fault::io("sync", name))?;
-        }
-        disk.sync(&file).map_err(Fault::io("sync", &segments[position].name))?;
+        wipe(&disk, &file, name, &current, stop.end, stop.behind != Behind::Nothing, &mut buffer)?;
+        disk.sync(&file).map_err(Fault::io("sync", name))?;
         disk.sync_directory().map_err(Fault::io("sync", DIRECTORY))?;
 
         let successor = match segments.get(position + 1) {
@@ -982,6 +988,22 @@ fn is_stale_checkpoint(name: &str, replay: &Replay) -> bool {
     let FileKind::Checkpoint { group, index } = classify(name) else { return false };
     let marked = replay.groups.get(&group).and_then(|state| state.found.checkpoint.as_ref());
     marked.is_none_or(|mark| mark.index != index)
+}
+
+/// Writes the records of a segment again that may not have reached stable storage, with the bytes that are there. The
+/// block of the log's end is written as it is found, with what is behind the end.
+fn write_again<D: Disk>(disk: &D, file: &D::File, name: &str, segment: &[u8], stop: &Stop) -> Result<(), Fault> {
+    let mut offset = stop.synced as usize / BLOCK_BYTES * BLOCK_BYTES;
+    let limit = (stop.end as usize).next_multiple_of(BLOCK_BYTES);
+    let mut buffer = BlockBuffer::new(PIECE_BYTES.min(limit.saturating_sub(offset)));
+    while stop.synced < stop.end && offset < limit {
+        let piece = &segment[offset..limit.min(offset + PIECE_BYTES)];
+        buffer.clear();
+        buffer.push(piece);
+        disk.write_at(file, offset as u64, buffer.blocks()).map_err(Fault::io("write to", name))?;
+        offset += piece.len();
+    }
+    Ok(())
 }
 
 /// Overwrites what is behind the end of the log with zeros, so that no header left there can ever pass for one of a

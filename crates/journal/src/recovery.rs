@@ -91,6 +91,8 @@ pub struct Stop {
     pub last: Option<RecordKind>,
     /// What verifies behind it.
     pub behind: Behind,
+    /// Everything before this offset is on stable storage, by the word of a record.
+    pub synced: u64,
 }
 
 /// Looks for record headers behind `end`.
@@ -135,6 +137,7 @@ impl Replay {
     pub fn read_segment(&mut self, file: &str, place: Place, segment: &Bytes) -> Result<Stop, Fault> {
         let mut offset = RECORDS_START as usize;
         let mut last = None;
+        let mut synced = RECORDS_START;
         while let Some((header, body_end)) = place.decode(segment, offset) {
             if let Some(number) = self.number
                 && number != header.number
@@ -143,6 +146,7 @@ impl Replay {
                 return Err(Fault::damaged(file, offset as u64, what));
             }
             self.number = Some(header.number + 1);
+            synced = synced.max(header.synced);
             last = Some(header.kind);
             let mut position = offset + RECORD_HEADER_BYTES;
             while position < body_end {
@@ -156,11 +160,11 @@ impl Replay {
             self.log_bytes += bytes;
             offset += bytes as usize;
             if header.kind == RecordKind::End {
-                return Ok(Stop { end: offset as u64, last, behind: Behind::Nothing });
+                return Ok(Stop { end: offset as u64, last, behind: Behind::Nothing, synced });
             }
         }
         let end = offset as u64;
-        Ok(Stop { end, last, behind: look_behind(place, segment, end) })
+        Ok(Stop { end, last, behind: look_behind(place, segment, end), synced })
     }
 }
 

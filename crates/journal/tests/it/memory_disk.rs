@@ -35,6 +35,8 @@ struct State {
     /// Changes left until the power fails; none is never.
     changes_left: Option<u64>,
     room_bytes: Option<u64>,
+    /// Decides what a sync that fails has brought to the platter; none while syncs succeed.
+    failing_syncs: Option<Prng>,
 }
 
 /// Handles share one disk.
@@ -103,9 +105,28 @@ impl Inode {
         }
     }
 
+    fn store(&mut self, number: usize) {
+        let (start, end) = (number * SECTOR_BYTES, ((number + 1) * SECTOR_BYTES).min(self.data.len()));
+        if self.durable.len() < end {
+            self.durable.resize(end, 0);
+        }
+        self.durable[start..end].copy_from_slice(&self.data[start..end]);
+    }
+
+    /// Only what has been written since the last sync goes out: the rest is thought to be there.
     fn sync(&mut self) {
-        self.durable.clone_from(&self.data);
-        self.unsynced.clear();
+        for number in std::mem::take(&mut self.unsynced).into_keys() {
+            self.store(number);
+        }
+    }
+
+    /// Some of it reaches the platter, and the system forgets that the rest did not.
+    fn fail_to_sync(&mut self, prng: &mut Prng) {
+        for number in std::mem::take(&mut self.unsynced).into_keys() {
+            if prng.chance(1, 2) {
+                self.store(number);
+            }
+        }
     }
 
     fn cut_power(&mut self, prng: &mut Prng) {
@@ -131,8 +152,9 @@ impl Inode {
                 }
             }
         }
-        self.data = left;
-        self.sync();
+        self.data.clone_from(&left);
+        self.durable = left;
+        self.unsynced.clear();
     }
 }
 
@@ -140,6 +162,11 @@ impl MemoryDisk {
     /// The power fails after so many more changes.
     pub fn fail_after(&self, changes: u64) {
         self.0.borrow_mut().changes_left = Some(changes);
+    }
+
+    /// Syncs fail from now on until the process ends, and lose what the seed decides.
+    pub fn fail_syncs(&self, seed: u64) {
+        self.0.borrow_mut().failing_syncs = Some(Prng::new(seed));
     }
 
     /// Limits how many bytes of files can still be created.
@@ -151,6 +178,7 @@ impl MemoryDisk {
     pub fn cut_power(&self, prng: &mut Prng) {
         let state = &mut *self.0.borrow_mut();
         state.changes_left = None;
+        state.failing_syncs = None;
         for inode in &mut state.inodes {
             inode.cut_power(prng);
         }
@@ -167,7 +195,9 @@ impl MemoryDisk {
 
     /// The process ends; the kernel lives and loses nothing.
     pub fn kill_process(&self) {
-        self.0.borrow_mut().changes_left = None;
+        let state = &mut *self.0.borrow_mut();
+        state.changes_left = None;
+        state.failing_syncs = None;
     }
 
     /// A second disk with the same content.
@@ -260,6 +290,10 @@ impl Disk for MemoryDisk {
     fn sync(&self, file: &usize) -> io::Result<()> {
         let state = &mut *self.0.borrow_mut();
         state.change()?;
+        if let Some(prng) = &mut state.failing_syncs {
+            state.inodes[*file].fail_to_sync(prng);
+            return Err(io::Error::other("a sync failed"));
+        }
         state.inodes[*file].sync();
         Ok(())
     }
