@@ -7,6 +7,7 @@ use command::Refusal;
 use stdx::UnixMillis;
 
 use crate::keyspace::Keyspace;
+use crate::notice::Class;
 use crate::record::{INLINE_BYTES_MAX, Payload, Record};
 use crate::table::{Deadline, Place, Stamp};
 use crate::value::{ItoaBuffer, Str, StringValue, Text, Value, ValueRef};
@@ -236,6 +237,12 @@ impl<'a> Edit<'a> {
         Edit { keyspace: self.keyspace, database, moment: self.moment }
     }
 
+    /// Reports what was done to a key, under Redis's name for it. Costs nothing unless somebody listens.
+    #[inline]
+    pub fn notify(&mut self, class: Class, name: &'static str, key: &[u8]) {
+        self.keyspace.notices.note(class, name, self.database, key);
+    }
+
     /// See [`View::entry`].
     #[inline]
     pub fn entry(&self, key: &[u8]) -> Option<Entry<'_>> {
@@ -429,6 +436,9 @@ impl<'a> Edit<'a> {
             }
             Expiry::At(at) => Deadline::Is(Some(at.0)),
         };
+        if self.keyspace.notices.wants(Class::Expired) {
+            self.note_if_expired(place, key);
+        }
         let Keyspace { databases, keeper, clock, hasher, sequence, .. } = &mut *self.keyspace;
         let stamp = Stamp { version: *sequence, now: moment.unix.0 };
         let clock_of = |previous: Option<u32>| match previous {
@@ -443,7 +453,18 @@ impl<'a> Edit<'a> {
         let Keyspace { databases, keeper, hasher, altered, .. } = &mut *self.keyspace;
         let removed = databases[usize::from(database)].remove(place, key, hasher, keeper);
         *altered += u64::from(removed.is_some());
+        if removed.as_ref().is_some_and(|record| !record.is_alive(self.moment.unix.0)) {
+            self.keyspace.notices.note_expired(database, key);
+        }
         removed
+    }
+
+    /// A key that is stored anew may have expired before, and not been swept away yet.
+    fn note_if_expired(&mut self, place: Place, key: &[u8]) {
+        let found = self.keyspace.databases[usize::from(self.database)].find(place, key);
+        if found.is_some_and(|record| !record.is_alive(self.moment.unix.0)) {
+            self.keyspace.notices.note_expired(self.database, key);
+        }
     }
 
     fn access_clock(&self, access: Option<Access>) -> u32 {

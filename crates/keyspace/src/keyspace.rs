@@ -11,6 +11,7 @@ use crate::commands::Body;
 use crate::context::{Edit, Entry, View};
 use crate::eviction::Pool;
 use crate::keeper::Keeper;
+use crate::notice::{Classes, Notice, Notices};
 use crate::record::{Record, VERSION_END};
 use crate::segment::KeyHasher;
 use crate::table::{Place, Table};
@@ -83,6 +84,7 @@ pub struct Keyspace {
     pub(crate) restoring: Option<crate::checkpoint::Restoring>,
     pub(crate) tuning: Tuning,
     pub(crate) layout: Layout,
+    pub(crate) notices: Notices,
 }
 
 impl Keyspace {
@@ -107,6 +109,7 @@ impl Keyspace {
             restoring: None,
             tuning,
             layout,
+            notices: Notices::default(),
         }
     }
 
@@ -116,6 +119,7 @@ impl Keyspace {
             Options { databases: self.database_count(), hash_seed: 0, layout: self.layout, tuning: self.tuning };
         let mut new = Self::new(options);
         new.hasher = self.hasher.clone();
+        new.notices.wanted = self.notices.wanted;
         new
     }
 
@@ -238,6 +242,28 @@ impl Keyspace {
         self.tuning
     }
 
+    /// What is to be noted of what happens to keys; at first nothing is.
+    pub fn listen(&mut self, classes: Classes) {
+        self.notices.wanted = classes;
+    }
+
+    /// What is being noted.
+    #[inline]
+    pub fn listens_to(&self) -> Classes {
+        self.notices.wanted
+    }
+
+    /// Number of notices not yet taken.
+    #[inline]
+    pub fn notice_count(&self) -> usize {
+        self.notices.found.len()
+    }
+
+    /// What has happened since the last call, in order.
+    pub fn take_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices.found)
+    }
+
     /// Notes the moment of an applied entry. To be called for every entry, also for one without commands, before its
     /// commands: no later command then sees an earlier moment, on any replica, whatever a new leader's clock says.
     pub fn advance_to(&mut self, moment: Moment) {
@@ -258,8 +284,10 @@ impl Keyspace {
         let now = self.latest;
         let mut rest = budget.max(1);
         let mut more = false;
-        for table in &mut self.databases {
-            more |= table.sweep(now, &mut rest, &self.hasher, &mut self.keeper);
+        let notices = &mut self.notices;
+        for (database, table) in (0..).zip(&mut self.databases) {
+            let mut expired = |key: &[u8]| notices.note_expired(database, key);
+            more |= table.sweep(now, &mut rest, &self.hasher, &mut self.keeper, &mut expired);
         }
         more |= self.collect_graveyard(&mut rest);
         while rest > 0 {

@@ -258,9 +258,16 @@ impl Table {
         self.bytes -= before.map_or(0, |facts| facts.bytes);
     }
 
-    /// Removes expired keys from segments until `budget`, a number of keys looked at, is used up. True if there is
-    /// more to do at `now`.
-    pub(crate) fn sweep(&mut self, now: i64, budget: &mut usize, hasher: &KeyHasher, keeper: &mut Keeper) -> bool {
+    /// Removes expired keys from segments until `budget`, a number of keys looked at, is used up, and tells `expired`
+    /// of each. True if there is more to do at `now`.
+    pub(crate) fn sweep(
+        &mut self,
+        now: i64,
+        budget: &mut usize,
+        hasher: &KeyHasher,
+        keeper: &mut Keeper,
+        expired: &mut impl FnMut(&[u8]),
+    ) -> bool {
         if self.wake > now {
             return false;
         }
@@ -279,7 +286,7 @@ impl Table {
                         return true;
                     }
                     *budget = budget.saturating_sub(segment.len().max(16));
-                    self.sweep_segment(slot, nth, now, hasher, keeper);
+                    self.sweep_segment(slot, nth, now, hasher, keeper, expired);
                 }
             }
             let wakes = slots.flat_map(|slot| self.slots[slot].segments()).map(Segment::sweep_at);
@@ -289,7 +296,15 @@ impl Table {
         false
     }
 
-    fn sweep_segment(&mut self, slot: usize, nth: usize, now: i64, hasher: &KeyHasher, keeper: &mut Keeper) {
+    fn sweep_segment(
+        &mut self,
+        slot: usize,
+        nth: usize,
+        now: i64,
+        hasher: &KeyHasher,
+        keeper: &mut Keeper,
+        tell: &mut impl FnMut(&[u8]),
+    ) {
         let rank = self.rank;
         let segment = &mut self.slots[slot].segments_mut()[nth];
         let (seen, table_bytes) = (segment.len(), segment.table_bytes());
@@ -307,6 +322,7 @@ impl Table {
                 let position = Position { rank, slot: slot as u16, hash: hasher.hash(record.key()) };
                 keeper.before_change(position, &record);
             }
+            tell(record.key());
             expired += 1;
             bytes += record.footprint();
             deadline_sum += i128::from(record.deadline().expect("it was due"));

@@ -6,7 +6,7 @@ use resp::{Args, Writer};
 use crate::commands::arguments::{bit_offset, parse_integer};
 use crate::commands::string::first_key;
 use crate::commands::{Body, DataCommand};
-use crate::{Edit, ItoaBuffer, View};
+use crate::{Class, Edit, ItoaBuffer, View};
 
 pub(super) const SETBIT: DataCommand = DataCommand {
     name: "setbit",
@@ -44,6 +44,7 @@ fn setbit(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<()
             }
             bytes[place] = if on { bytes[place] | mask(offset) } else { bytes[place] & !mask(offset) };
         });
+        edit.notify(Class::String, "setbit", key);
     }
     writer.integer(i64::from(old.unwrap_or(false)));
     Ok(())

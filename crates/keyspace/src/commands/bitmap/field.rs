@@ -6,7 +6,7 @@ use resp::{Args, Writer};
 use crate::commands::arguments::{integer, is, parse_integer, scaled_bit_offset};
 use crate::commands::string::first_key;
 use crate::commands::{Body, DataCommand};
-use crate::{Edit, ItoaBuffer, View};
+use crate::{Class, Edit, ItoaBuffer, View};
 
 pub(super) const BITFIELD: DataCommand = DataCommand {
     name: "bitfield",
@@ -61,6 +61,7 @@ fn bitfield(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<
             }
         }
     });
+    edit.notify(Class::String, "setbit", key);
     Ok(())
 }
 

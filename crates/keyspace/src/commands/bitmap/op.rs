@@ -6,7 +6,7 @@ use resp::{Args, Writer};
 use crate::commands::arguments::is;
 use crate::commands::{Body, DataCommand};
 use crate::value::Text;
-use crate::{Edit, ItoaBuffer, StringValue, Value};
+use crate::{Class, Edit, ItoaBuffer, StringValue, Value};
 
 pub(super) const BITOP: DataCommand = DataCommand {
     name: "bitop",
@@ -56,12 +56,15 @@ fn bitop(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(),
     let destination = args.at(2);
     writer.count(result.len());
     if result.is_empty() {
-        edit.remove(destination);
+        if edit.remove(destination) {
+            edit.notify(Class::Generic, "del", destination);
+        }
     } else {
         let database = edit.view().database();
         // Kept as text even if the bits happen to spell a number.
         let result = StringValue(Text::Bytes { bytes: result, raw: true });
         edit.put(database, destination, Value::String(result), None, None);
+        edit.notify(Class::String, "set", destination);
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use super::{access_of, database_number, key_at, same_object};
 use crate::commands::arguments::is;
 use crate::commands::{Body, DataCommand};
 use crate::context::Edit;
+use crate::notice::Class;
 
 pub const COPY: DataCommand = Command {
     name: "copy",
@@ -65,6 +66,7 @@ fn copy(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), 
         // Asked in this order: only where there is something to copy does the destination count as used.
         Some((value, expires_at)) if edit.view().at(database).entry(to).is_none() || replace => {
             edit.put(database, to, value, expires_at, None);
+            edit.at(database).notify(Class::Generic, "copy_to", to);
             true
         }
         _ => false,
@@ -85,6 +87,8 @@ fn move_key(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<
         let access = access_of(edit, key);
         let (value, expires_at) = edit.take(home, key).expect("looked at just now");
         edit.put(database, key, value, expires_at, access);
+        edit.notify(Class::Generic, "move_from", key);
+        edit.at(database).notify(Class::Generic, "move_to", key);
     }
     writer.integer(i64::from(moved));
     Ok(())

@@ -6,6 +6,7 @@ use resp::{Args, Writer};
 use super::all_words;
 use crate::commands::{Body, DataCommand};
 use crate::context::Edit;
+use crate::notice::Class;
 
 pub const DEL: DataCommand = Command {
     name: "del",
@@ -35,7 +36,13 @@ pub const UNLINK: DataCommand = Command {
 };
 
 fn delete(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
-    let removed = args.iter().skip(1).filter(|key| edit.remove(key)).count();
+    let mut removed = 0;
+    for key in args.iter().skip(1) {
+        if edit.remove(key) {
+            edit.notify(Class::Generic, "del", key);
+            removed += 1;
+        }
+    }
     writer.count(removed);
     Ok(())
 }

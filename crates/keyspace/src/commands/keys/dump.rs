@@ -8,6 +8,7 @@ use super::key_at;
 use crate::commands::arguments::{integer, is};
 use crate::commands::{Body, DataCommand};
 use crate::context::{self, Edit, View};
+use crate::notice::Class;
 use crate::rdb::{self, Malformed};
 
 pub const DUMP: DataCommand = Command {
@@ -111,10 +112,13 @@ fn restore(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(
         time_to_live => Some(time_to_live.saturating_add(now)),
     };
     if expires_at.is_some_and(|deadline| deadline <= now) {
-        edit.remove(key);
+        if edit.remove(key) {
+            edit.notify(Class::Generic, "del", key);
+        }
     } else {
         let database = edit.database();
         edit.put(database, key, value, expires_at.map(UnixMillis), options.access);
+        edit.notify(Class::Generic, "restore", key);
     }
     writer.ok();
     Ok(())

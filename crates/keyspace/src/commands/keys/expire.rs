@@ -8,6 +8,7 @@ use super::key_at;
 use crate::commands::arguments::integer;
 use crate::commands::{Body, DataCommand};
 use crate::context::Edit;
+use crate::notice::Class;
 
 pub const EXPIRE: DataCommand = Command {
     name: "expire",
@@ -145,8 +146,10 @@ fn expire(
     let set = current.is_some_and(|current| condition.holds(current, deadline));
     if set && deadline <= now {
         edit.remove(key);
+        edit.notify(Class::Generic, "del", key);
     } else if set {
         edit.set_expiry(key, Some(deadline));
+        edit.notify(Class::Generic, "expire", key);
     }
     writer.integer(i64::from(set));
     Ok(())
@@ -157,6 +160,7 @@ fn persist(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(
     let volatile = edit.entry(key).is_some_and(|entry| entry.expires_at().is_some());
     if volatile {
         edit.set_expiry(key, None);
+        edit.notify(Class::Generic, "persist", key);
     }
     writer.integer(i64::from(volatile));
     Ok(())

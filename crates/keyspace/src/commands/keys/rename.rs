@@ -6,6 +6,7 @@ use resp::{Args, Writer};
 use super::{access_of, key_at};
 use crate::commands::{Body, DataCommand};
 use crate::context::Edit;
+use crate::notice::Class;
 
 pub const RENAME: DataCommand = Command {
     name: "rename",
@@ -64,4 +65,6 @@ fn give_name(edit: &mut Edit<'_>, from: &[u8], to: &[u8]) {
     let access = access_of(edit, from);
     let (value, expires_at) = edit.take(database, from).expect("looked at just now");
     edit.put(database, to, value, expires_at, access);
+    edit.notify(Class::Generic, "rename_from", from);
+    edit.notify(Class::Generic, "rename_to", to);
 }

@@ -10,6 +10,7 @@ use super::{key_at, unknown_keys};
 use crate::commands::arguments::{integer, is};
 use crate::commands::{Body, DataCommand};
 use crate::context::{Edit, View};
+use crate::notice::Class;
 
 pub const SORT: DataCommand = Command {
     name: "sort",
@@ -99,7 +100,9 @@ fn sort(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), 
     }
     match destination {
         Some(destination) => {
-            edit.remove(destination);
+            if edit.remove(destination) {
+                edit.notify(Class::Generic, "del", destination);
+            }
             writer.integer(0);
         }
         None => writer.array(0),

@@ -6,7 +6,7 @@ use resp::{Args, Writer};
 use super::first_key;
 use super::set::Lifetime;
 use crate::commands::{Body, DataCommand};
-use crate::{Edit, View};
+use crate::{Class, Edit, View};
 
 pub(super) const GET: DataCommand = DataCommand {
     name: "get",
@@ -56,6 +56,7 @@ fn getdel(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<()
         Some(value) => {
             value.write_bulk(writer);
             edit.remove(key);
+            edit.notify(Class::Generic, "del", key);
         }
         None => writer.null(),
     }
@@ -100,6 +101,7 @@ fn getex(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(),
             value.write_bulk(writer);
             if edit.view().peek(key).is_some_and(|entry| entry.expires_at().is_some()) {
                 edit.set_expiry(key, None);
+                edit.notify(Class::Generic, "persist", key);
             }
         }
         Lifetime::Until(form, word) => {
@@ -107,8 +109,10 @@ fn getex(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(),
             value.write_bulk(writer);
             if deadline <= moment.unix {
                 edit.remove(key);
+                edit.notify(Class::Generic, "del", key);
             } else {
                 edit.set_expiry(key, Some(deadline));
+                edit.notify(Class::Generic, "expire", key);
             }
         }
     }

@@ -7,7 +7,7 @@ use super::first_key;
 use crate::commands::arguments::integer;
 use crate::commands::extended::Extended;
 use crate::commands::{Body, DataCommand};
-use crate::{Edit, Expiry, Str};
+use crate::{Class, Edit, Expiry, Str};
 
 pub(super) const INCR: DataCommand = DataCommand {
     name: "incr",
@@ -105,6 +105,7 @@ fn add(edit: &mut Edit<'_>, key: &[u8], increment: i64, writer: &mut Writer) -> 
     };
     let new = old.checked_add(increment).ok_or(Refusal::OVERFLOW)?;
     edit.set_integer(key, new, Expiry::Keep);
+    edit.notify(Class::String, "incrby", key);
     writer.integer(new);
     Ok(())
 }
@@ -137,6 +138,7 @@ fn incrbyfloat(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Resu
     let text = old.checked_add(increment).ok_or(Refusal::NAN_OR_INFINITY)?.print();
     // Kept as text even if it looks like an integer: OBJECT ENCODING says embstr.
     edit.set_text(key, text.as_bytes(), Expiry::Keep);
+    edit.notify(Class::String, "incrbyfloat", key);
     writer.bulk(text.as_bytes());
     Ok(())
 }

@@ -5,7 +5,7 @@ use resp::{Args, Writer};
 
 use super::every_key;
 use crate::commands::{Body, DataCommand};
-use crate::{Edit, Expiry, View};
+use crate::{Class, Edit, Expiry, View};
 
 pub(super) const MGET: DataCommand = DataCommand {
     name: "mget",
@@ -94,5 +94,6 @@ fn check_pairs(args: Args<'_>, command: &str) -> Result<(), Refusal> {
 fn set_pairs(edit: &mut Edit<'_>, args: Args<'_>) {
     for index in (1..args.len()).step_by(2) {
         edit.set_string(args.at(index), args.at(index + 1), Expiry::Clear);
+        edit.notify(Class::String, "set", args.at(index));
     }
 }

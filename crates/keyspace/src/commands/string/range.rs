@@ -6,7 +6,7 @@ use resp::{Args, Writer};
 use super::first_key;
 use crate::commands::arguments::{STRING_BYTES_MAX, index_range, integer};
 use crate::commands::{Body, DataCommand};
-use crate::{Edit, Expiry, ItoaBuffer, View};
+use crate::{Class, Edit, Expiry, ItoaBuffer, View};
 
 pub(super) const APPEND: DataCommand = DataCommand {
     name: "append",
@@ -29,11 +29,13 @@ fn append(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<()
     let (key, tail) = (args.at(1), args.at(2));
     let Some(length) = edit.string(key)?.map(|value| value.len()) else {
         edit.set_string(key, tail, Expiry::Clear);
+        edit.notify(Class::String, "append", key);
         writer.count(tail.len());
         return Ok(());
     };
     check_length(length as u64, tail)?;
     edit.modify_string(key, |bytes| bytes.extend_from_slice(tail));
+    edit.notify(Class::String, "append", key);
     writer.count(length + tail.len());
     Ok(())
 }
@@ -71,6 +73,7 @@ fn setrange(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<
         }
         bytes[start..end].copy_from_slice(patch);
     });
+    edit.notify(Class::String, "setrange", key);
     writer.count(length.max(end));
     Ok(())
 }

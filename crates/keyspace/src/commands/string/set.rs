@@ -6,7 +6,7 @@ use resp::{Args, Writer};
 use super::first_key;
 use crate::commands::arguments::{ExpiryForm, is};
 use crate::commands::{Body, DataCommand};
-use crate::{Edit, Expiry};
+use crate::{Class, Edit, Expiry};
 
 pub(super) const SET: DataCommand = DataCommand {
     name: "set",
@@ -28,6 +28,7 @@ pub(super) const SET: DataCommand = DataCommand {
 fn set(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
     if args.len() == 3 {
         edit.set_string(args.at(1), args.at(2), Expiry::Clear);
+        edit.notify(Class::String, "set", args.at(1));
         writer.ok();
         return Ok(());
     }
@@ -46,7 +47,7 @@ fn set(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), R
     }
     let allowed = options.condition.holds(edit, key);
     if allowed {
-        edit.set_string(key, args.at(2), expiry);
+        store(edit, key, args.at(2), expiry);
     }
     match (options.get, allowed) {
         (true, _) => {}
@@ -54,6 +55,18 @@ fn set(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), R
         (false, false) => writer.null(),
     }
     Ok(())
+}
+
+/// Stores the value and reports it.
+fn store(edit: &mut Edit<'_>, key: &[u8], value: &[u8], expiry: Expiry) {
+    edit.set_string(key, value, expiry);
+    edit.notify(Class::String, "set", key);
+    if let Expiry::At(deadline) = expiry {
+        edit.notify(Class::Generic, "expire", key);
+        if deadline <= edit.moment().unix {
+            edit.notify(Class::Expired, "expired", key);
+        }
+    }
 }
 
 /// What may follow the value. Options come in any order, and the same one twice counts as once, the last time said.
@@ -159,7 +172,7 @@ pub(super) const SETNX: DataCommand = DataCommand {
 fn setnx(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
     let allowed = Condition::IfAbsent.holds(edit, args.at(1));
     if allowed {
-        edit.set_string(args.at(1), args.at(2), Expiry::Clear);
+        store(edit, args.at(1), args.at(2), Expiry::Clear);
     }
     writer.integer(i64::from(allowed));
     Ok(())
@@ -215,7 +228,7 @@ fn set_for(
     writer: &mut Writer,
 ) -> Result<(), Refusal> {
     let deadline = form.deadline(args.at(2), edit.view().moment(), command)?;
-    edit.set_string(args.at(1), args.at(3), Expiry::At(deadline));
+    store(edit, args.at(1), args.at(3), Expiry::At(deadline));
     writer.ok();
     Ok(())
 }
@@ -242,6 +255,6 @@ fn getset(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<()
         Some(value) => value.write_bulk(writer),
         None => writer.null(),
     }
-    edit.set_string(args.at(1), args.at(2), Expiry::Clear);
+    store(edit, args.at(1), args.at(2), Expiry::Clear);
     Ok(())
 }
