@@ -26,6 +26,8 @@ mod sha1;
 mod table;
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg_attr(not(test), expect(dead_code, reason = "the collections are built on it step by step"))]
+mod tree;
 pub mod value;
 
 pub use checkpoint::Corrupt;
