@@ -6,6 +6,7 @@
 //! [`context`] (what a command may do), `checkpoint` (the cut without a fork), `eviction`, [`commands`].
 
 mod access;
+mod ahead;
 mod checkpoint;
 pub mod commands;
 pub mod context;
@@ -30,6 +31,7 @@ pub(crate) mod testing;
 mod tree;
 pub mod value;
 
+pub use ahead::AHEAD_MAX;
 pub use checkpoint::Corrupt;
 pub use commands::{Body, COMMANDS, DataCommand, find, resolve};
 pub use context::{Access, Edit, Entry, Expiry, View};

@@ -33,6 +33,12 @@ pub(crate) const INLINE_BYTES_MAX: usize = 4096;
 /// Longest string that Redis calls `embstr`, in bytes.
 const EMBEDDED_BYTES_MAX: usize = 44;
 
+/// What the processors we know of fetch at a time, in bytes.
+const CACHE_LINE_BYTES: usize = 64;
+
+/// As much of a record is fetched ahead; the rest of a larger one the processor's own foresight brings.
+const TOUCHED_BYTES_MAX: usize = 4 * CACHE_LINE_BYTES;
+
 /// Versions are below this.
 pub(crate) const VERSION_END: u64 = 1 << 48;
 
@@ -230,6 +236,16 @@ impl Record {
         assert!(self.flags() & DEADLINE != 0, "no room for a deadline");
         // SAFETY: the flag says that the word behind the header is a deadline.
         unsafe { self.block().add(size_of::<Header>()).cast::<i64>().write(deadline) }
+    }
+
+    /// Reads a byte of each of the block's first cache lines, and of what lies behind it nothing: for [`crate::ahead`].
+    #[inline]
+    pub(crate) fn touch(&self) {
+        let end = self.block_len().min(TOUCHED_BYTES_MAX);
+        for at in (0..end).step_by(CACHE_LINE_BYTES) {
+            // SAFETY: `at` lies inside the block. The byte is read and forgotten, so it does not matter what it means.
+            unsafe { self.block().add(at).read_volatile() };
+        }
     }
 
     #[inline]

@@ -67,6 +67,12 @@ impl Segment {
         self.records.find(inner(hash), |record| record.key() == key)
     }
 
+    /// The first record whose place says that its hash may be this one.
+    #[inline]
+    pub(crate) fn candidate(&self, hash: u64) -> Option<&Record> {
+        self.records.find(inner(hash), |_| true)
+    }
+
     #[inline]
     pub(crate) fn find_mut(&mut self, hash: u64, key: &[u8]) -> Option<&mut Record> {
         self.records.find_mut(inner(hash), |record| record.key() == key)

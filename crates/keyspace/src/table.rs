@@ -105,6 +105,18 @@ impl Table {
         self.slots.get(place.slot)?.segment(place.hash).find(place.hash, key)
     }
 
+    /// Reads what leads to the segment of a key, for [`crate::ahead`].
+    #[inline]
+    pub(crate) fn touch(&self, place: Place) -> usize {
+        self.slots.get(place.slot).map_or(0, |slot| slot.segment(place.hash).len())
+    }
+
+    /// The record that is probably that of a key with this hash: its key has not been compared.
+    #[inline]
+    pub(crate) fn candidate(&self, place: Place) -> Option<&Record> {
+        self.slots.get(place.slot)?.segment(place.hash).candidate(place.hash)
+    }
+
     /// Stores a value under a key. `clock` makes the access clock from the previous record's, if there is one.
     #[inline]
     #[expect(clippy::too_many_arguments, reason = "the one place where everything about a key comes together")]

@@ -38,6 +38,8 @@ pub struct Core {
     /// Questions of other cores that wait for locks to go.
     pub(crate) deferred_questions: Vec<(CoreId, u64, Question)>,
     pub(crate) spans: Vec<Span>,
+    /// The last data command of a client was a read, so the next one is probably, too.
+    pub(crate) is_reading: bool,
     /// A keyspace without keys, for commands that need none.
     pub(crate) scratch: Keyspace,
     /// Sessions that wait for a group's window.
@@ -160,6 +162,7 @@ impl Core {
             next_question_id: 0,
             deferred_questions: Vec::new(),
             spans: Vec::new(),
+            is_reading: false,
             scratch: Keyspace::new(keyspace::Options {
                 databases,
                 hash_seed: 0,

@@ -1,14 +1,14 @@
 //! From bytes to requests, and from requests to where they are carried out.
 
 use command::{Flag, Join, Refusal, Span as KeySpan};
-use keyspace::{Body, DataCommand, Moment, Policy};
-use resp::{Args, Limits, Parsed};
+use keyspace::{AHEAD_MAX, Body, DataCommand, Moment, Policy};
+use resp::{Args, Glance, Limits, Parsed};
 
 use crate::commands::{self, ControlCommand, Flow, Known, Question, Queued};
-use crate::core::Core;
+use crate::core::{Context, Core};
 use crate::entry::put_words;
 use crate::event::{Action, GroupId, Room, SessionId};
-use crate::group::{LOADING, Standing};
+use crate::group::{Group, LOADING, Standing};
 use crate::letter::{Mail, Origin, Request, RequestBody};
 use crate::limits;
 use crate::router;
@@ -105,6 +105,7 @@ impl Core {
         let mut spans = std::mem::take(&mut self.spans);
         let mut consumed = 0;
         let mut count = 0;
+        let mut looked_up = 0;
         while let Some(session) = self.sessions.get_mut(id) {
             if session.is_closing {
                 consumed = input.len();
@@ -125,6 +126,9 @@ impl Core {
                 ..Limits::default()
             };
             let rest = &input[consumed..];
+            if self.is_reading && consumed >= looked_up && session.multi.is_none() {
+                looked_up = consumed + look_ahead(&self.groups, &self.context, session.database, rest);
+            }
             let (taken, next) = match session.parser.parse(rest, &request_limits, &mut spans) {
                 Ok(Parsed::Incomplete { need }) => {
                     session.wanted_bytes = need;
@@ -365,12 +369,14 @@ impl Core {
                         self.stalled.push(id);
                         return Next::Postponed(Hold::Window);
                     }
+                    self.is_reading = false;
                     let ticket = session.take_ticket();
                     local.write(Origin { node, core, session: id, ticket }, protocol, database, args);
                     return Next::Taken;
                 }
                 if session.owed_count() == 0 && local.can_read() {
                     let moment = local.read_moment(now);
+                    self.is_reading = true;
                     let started = self.context.start_watch(command);
                     write_muted(session, |writer| local.keyspace.query(database, command, args, moment, writer));
                     if let Some(started) = started {
@@ -553,6 +559,35 @@ impl Core {
             }
         }
     }
+}
+
+/// Looks up the keys of the next requests of a client that reads. Says how many bytes these requests take. (The keys of
+/// writes are looked up when their entry is applied.)
+fn look_ahead(groups: &[Option<Group>], context: &Context, database: u16, input: &[u8]) -> usize {
+    let mut keys = [(GroupId(0), &[][..]); AHEAD_MAX];
+    let mut count = 0;
+    let mut seen = 0;
+    while count < AHEAD_MAX
+        && let Some(Glance { consumed, second }) = resp::glance(&input[seen..])
+    {
+        let key = &input[seen..][second.start as usize..second.end as usize];
+        keys[count] = (router::group_of(key, context.group_count), key);
+        count += 1;
+        seen += consumed;
+    }
+    // For a single key there is nothing to be done side by side.
+    if count > 1 {
+        for group in groups.iter().flatten() {
+            let mut own = [(database, &[][..]); AHEAD_MAX];
+            let mut own_count = 0;
+            for (_, key) in keys[..count].iter().filter(|(of, _)| *of == group.id()) {
+                own[own_count].1 = key;
+                own_count += 1;
+            }
+            group.keyspace.look_ahead(&own[..own_count]);
+        }
+    }
+    seen
 }
 
 fn session_hold(sessions: &mut crate::session::Sessions, id: SessionId, hold: Hold) {

@@ -491,7 +491,91 @@ impl<'a> Reader<'a> {
         })
     }
 
+    /// Passes over the next item, and calls `visit` with the keys that it probably works on, each with its database:
+    /// the first word behind the name is a key of nearly every command. False at the end, and at an item that is not
+    /// for a client.
+    pub fn skim(&mut self, visit: &mut impl FnMut(u16, &'a [u8])) -> bool {
+        match self.bytes.get(self.position) {
+            Some(&COMMAND) => {
+                self.position += 2;
+                self.skim_words(visit);
+            }
+            Some(&EXEC) => {
+                self.position += 2;
+                for _ in 0..self.number() {
+                    let (database, key) = (self.number() as u16, self.bytes());
+                    self.fixed();
+                    visit(database, key);
+                }
+                for _ in 0..self.number() {
+                    self.skim_words(visit);
+                }
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn skim_words(&mut self, visit: &mut impl FnMut(u16, &'a [u8])) {
+        let database = self.number() as u16;
+        let count = self.number();
+        let mut first = 0..0;
+        let mut length = 0;
+        for word in 0..count {
+            let start = length;
+            length += self.number() as usize;
+            if word == 1 {
+                first = start..length;
+            }
+        }
+        let words = &self.bytes[self.position..self.position + length];
+        self.position += length;
+        if count > 1 {
+            visit(database, &words[first]);
+        }
+    }
+
     fn protocol(&mut self) -> Protocol {
         if self.byte() & RESP3 == 0 { Protocol::Resp2 } else { Protocol::Resp3 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_args<R>(words: &[&[u8]], act: impl FnOnce(Args<'_>) -> R) -> R {
+        let (mut buffer, mut spans) = (Vec::new(), Vec::new());
+        for word in words {
+            let start = buffer.len() as u32;
+            buffer.extend_from_slice(word);
+            spans.push(Span { start, end: buffer.len() as u32 });
+        }
+        act(Args::new(&buffer, &spans))
+    }
+
+    #[test]
+    fn skimming_names_the_first_word_of_each_command_and_passes_as_many_bytes_as_reading() {
+        let mut builder = Builder::default();
+        with_args(&[b"set", b"a", &[7; 300]], |args| builder.command(Protocol::Resp2, 0, args));
+        with_args(&[b"flushall"], |args| builder.command(Protocol::Resp3, 300, args));
+        let watch = Watch { database: 1, key: b"watched".to_vec(), version: 9 };
+        let mut words = Vec::new();
+        with_args(&[b"incr", b"b"], |args| put_words(&mut words, 2, args));
+        with_args(&[b"mset", b"c", b"1", b"d", b"2"], |args| put_words(&mut words, 3, args));
+        builder.exec(Protocol::Resp2, std::iter::once(&watch), 2, &words);
+        builder.tick();
+        let entry = builder.finish(Moment { unix: UnixMillis(5), seed: 6 });
+
+        let (_, mut reader) = open(&entry).unwrap();
+        let mut skimmed = reader.clone();
+        let mut keys = Vec::new();
+        let mut spans = Vec::new();
+        while skimmed.skim(&mut |database, key| keys.push((database, key))) {
+            assert!(reader.item(&mut spans).is_some());
+            assert_eq!(skimmed.position, reader.position);
+        }
+        assert_eq!(keys, [(0, &b"a"[..]), (1, b"watched"), (2, b"b"), (3, b"c")]);
+        assert!(matches!(reader.item(&mut spans), Some(Item::Tick)), "a tick is for no client");
     }
 }

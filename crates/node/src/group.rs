@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use consensus::{Message, Options, Replica, Role, Seed};
 use journal::Append;
-use keyspace::{Body, Keyspace, Moment};
+use keyspace::{AHEAD_MAX, Body, Keyspace, Moment};
 use resp::{Args, Protocol, Span, Writer};
 use stdx::log::{Entry, EntryKind, HardState, Membership};
 use stdx::{Duration, Instant, Prng, UnixMillis};
@@ -1005,7 +1005,14 @@ impl Group {
     ) {
         let mut spans = std::mem::take(&mut self.spans);
         let mut waiters = waiters.into_iter();
-        while let Some(item) = reader.item(&mut spans) {
+        let mut ahead = reader.clone();
+        let mut items_ahead = 0;
+        while !reader.is_done() {
+            if items_ahead == 0 {
+                items_ahead = look_ahead(&self.keyspace, &mut ahead);
+            }
+            items_ahead -= 1;
+            let item = reader.item(&mut spans).expect("it is not done");
             let waiter = self.next_item_waiter(&mut waiters, now, outlet);
             self.apply_item(item, moment, waiter, now, outlet);
         }
@@ -1248,6 +1255,27 @@ impl Group {
     pub fn is_idle(&self) -> bool {
         self.inflight.is_empty() && self.builder.is_empty() && self.prepared.is_empty() && self.held.is_empty()
     }
+}
+
+/// Looks up the keys of the next items of an entry, and says for how many items that lasts: at least one.
+fn look_ahead<'a>(keyspace: &Keyspace, ahead: &mut entry::Reader<'a>) -> usize {
+    let mut keys = [(0, &[][..]); AHEAD_MAX];
+    let mut key_count = 0;
+    let mut note = |database: u16, key: &'a [u8]| {
+        if let Some(place) = keys.get_mut(key_count) {
+            *place = (database, key);
+            key_count += 1;
+        }
+    };
+    let mut item_count = 0;
+    while item_count < AHEAD_MAX && ahead.skim(&mut note) {
+        item_count += 1;
+    }
+    // For a single key there is nothing to be done side by side.
+    if key_count > 1 {
+        keyspace.look_ahead(&keys[..key_count]);
+    }
+    if item_count == 0 { usize::MAX } else { item_count }
 }
 
 /// Executes a MULTI's commands, or none of them if a watched key has changed.

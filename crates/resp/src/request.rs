@@ -386,6 +386,42 @@ impl RequestParser {
     }
 }
 
+/// A request seen in passing: see [`glance`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Glance {
+    /// Bytes it takes.
+    pub consumed: usize,
+    /// Its second word, a span of the input.
+    pub second: Span,
+}
+
+/// Looks at the request at the start of `input` without taking it. None unless it has come in full, is an array of a
+/// few words, and has at least two: whoever wants to know more must parse.
+#[inline]
+pub fn glance(input: &[u8]) -> Option<Glance> {
+    const WORDS: std::ops::RangeInclusive<usize> = 2..=16;
+    if input.first() != Some(&b'*') {
+        return None;
+    }
+    let (count, mut position) = short_number(input, 1).filter(|(count, _)| WORDS.contains(count))?;
+    let mut second = Span { start: 0, end: 0 };
+    for word in 0..count {
+        if input.get(position) != Some(&b'$') {
+            return None;
+        }
+        let (len, start) = short_number(input, position + 1)?;
+        let end = start + len;
+        if input.len() < end + 2 {
+            return None;
+        }
+        if word == 1 {
+            second = Span { start: start as u32, end: end as u32 };
+        }
+        position = end + 2;
+    }
+    Some(Glance { consumed: position, second })
+}
+
 enum Number {
     Incomplete,
     Malformed,

@@ -269,3 +269,30 @@ fn hostile_bytes_never_panic_and_pieces_never_matter() {
         assert_eq!(hear(&[&stream[..cut], &stream[cut..]], &OPEN), whole, "{} at {cut}", stream.escape_ascii());
     }
 }
+
+#[test]
+fn a_glance_sees_what_the_parser_sees_or_nothing() {
+    let whole = b"*3\r\n$3\r\nSET\r\n$10\r\n0123456789\r\n$0\r\n\r\n*1\r\n$4\r\nPING\r\n";
+    for end in 0..whole.len() {
+        let input = &whole[..end];
+        let mut spans = Vec::new();
+        let parsed = RequestParser::new().parse(input, &Limits::default(), &mut spans).unwrap();
+        match (glance(input), parsed) {
+            (Some(glance), Parsed::Request { consumed }) => {
+                assert_eq!((glance.consumed, glance.second), (consumed, spans[1]));
+            }
+            (None, Parsed::Incomplete { .. }) => {}
+            (glance, parsed) => panic!("{glance:?} beside {parsed:?}"),
+        }
+    }
+    for other in [
+        &b"*1\r\n$4\r\nPING\r\n"[..],
+        b"PING\r\n",
+        b"*2\r\n:1\r\n",
+        b"*2\r\n$-1\r\n",
+        b"*-1\r\n",
+        b"*2\r\n$99999999999\r\n",
+    ] {
+        assert_eq!(glance(other), None);
+    }
+}
