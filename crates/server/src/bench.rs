@@ -502,9 +502,11 @@ impl Drop for Progress {
     }
 }
 
-/// True if a server there answers PING with anything but an error: it may be up and still loading.
-pub fn answers(address: SocketAddr) -> bool {
-    Greeting { bytes: Vec::new(), replies: 0 }.try_on(address).is_ok()
+/// True if a server there answers questions about its data: one that is up may still be loading them.
+pub fn serves(address: SocketAddr) -> bool {
+    let mut greeting = Greeting { bytes: Vec::new(), replies: 0 };
+    greeting.say(&["DBSIZE"]);
+    greeting.try_on(address).is_ok()
 }
 
 /// CPU time of a process since its start, user and system, of all its threads; none if there is no such process.

@@ -6,7 +6,10 @@
 //! is the server's CPU time per operation: throughput also depends on how the load was played.
 
 mod contender;
+mod footprint;
 mod report;
+mod snapshot;
+mod talk;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -29,12 +32,24 @@ pub struct CompareArguments {
     /// Rounds, of which the median counts [default: 5, or 1 with --quick]
     #[arg(long, short = 'n')]
     pub rounds: Option<usize>,
-    /// Seconds to measure in each scenario of each round [default: 3, or 1 with --quick]
+    /// Seconds to measure in each scenario of each round [default: 3, or 1 with --quick; with --snapshot 20, or 2]
     #[arg(long, short)]
     pub seconds: Option<f64>,
     /// Only scenarios whose name contains this text
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
+    /// Instead of the scenarios: latency and memory with and without a snapshot under way, at half of capacity
+    #[arg(long, conflicts_with_all = ["only", "rounds", "html"])]
+    pub snapshot: bool,
+    /// Instead of the scenarios: memory per key, and the time of a restart
+    #[arg(long, conflicts_with_all = ["only", "rounds", "html", "snapshot", "seconds"])]
+    pub footprint: bool,
+    /// Megabytes of data for --snapshot [default: 4000, or 100 with --quick]
+    #[arg(long, value_name = "MB", requires = "snapshot", value_parser = clap::value_parser!(u64).range(1..1_000_000))]
+    pub data_mb: Option<u64>,
+    /// Keys for --footprint [default: 10000000, or 100000 with --quick]
+    #[arg(long, requires = "footprint", value_parser = clap::value_parser!(u64).range(1..1_000_000_000))]
+    pub keys: Option<u64>,
     /// A server program to compare with, instead of those found in PATH; may be repeated
     #[arg(long, value_name = "PROGRAM")]
     pub peer: Vec<PathBuf>,
@@ -149,8 +164,11 @@ struct Runs {
 /// Runs the comparison and prints its report.
 pub fn run(arguments: CompareArguments) -> Result<()> {
     let rounds = arguments.rounds.unwrap_or(if arguments.quick { 1 } else { 5 }).max(1);
-    let seconds = arguments.seconds.unwrap_or(if arguments.quick { 1.0 } else { 3.0 });
     let contenders = contender::find(&arguments)?;
+    if arguments.snapshot || arguments.footprint {
+        return run_study(&arguments, &contenders);
+    }
+    let seconds = arguments.seconds.unwrap_or(if arguments.quick { 1.0 } else { 3.0 });
     let only = arguments.only.as_deref().unwrap_or_default().to_lowercase();
     let scenarios: Vec<Scenario> =
         SCENARIOS.into_iter().filter(|scenario| scenario.name().to_lowercase().contains(&only)).collect();
@@ -221,18 +239,41 @@ pub fn run(arguments: CompareArguments) -> Result<()> {
         shared_processor: server_processor == load_processor,
         on_memory_disk: folder.is_on_memory_disk(),
     };
-    let json_alone = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
-    if json_alone {
-        println!("{:#}", comparison.json());
-    } else {
-        print!("{}", comparison.text());
-    }
-    if let Some(path) = arguments.json.as_ref().filter(|_| !json_alone) {
-        let text = format!("{:#}\n", comparison.json());
-        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    }
+    hand_out(&arguments, &comparison.text(), &comparison.json())?;
     if let Some(path) = &arguments.html {
         std::fs::write(path, comparison.html()).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// What is measured one server after the other: it takes long, or most of the memory.
+fn run_study(arguments: &CompareArguments, contenders: &[contender::Contender]) -> Result<()> {
+    let folder = Folder::new(arguments.directory.as_deref())?;
+    contender::clean_up_on_signals()?;
+    let mut progress = bench::Progress::new(arguments.quiet);
+    let (text, json) = if arguments.snapshot {
+        let data_bytes = arguments.data_mb.unwrap_or(if arguments.quick { 100 } else { 4000 }) * 1_000_000;
+        let seconds = arguments.seconds.unwrap_or(if arguments.quick { 2.0 } else { 20.0 });
+        let figures = snapshot::measure(contenders, data_bytes, seconds, &folder, &mut progress)?;
+        (snapshot::text(&figures, data_bytes, seconds), snapshot::json(&figures, data_bytes, seconds))
+    } else {
+        let keys = arguments.keys.unwrap_or(if arguments.quick { 100_000 } else { 10_000_000 });
+        let figures = footprint::measure(contenders, keys, &folder, &mut progress)?;
+        (footprint::text(&figures, keys), footprint::json(&figures, keys))
+    };
+    progress.clear();
+    hand_out(arguments, &text, &json)
+}
+
+/// Prints a report as text or as JSON, and writes the JSON where it is wanted.
+fn hand_out(arguments: &CompareArguments, text: &str, json: &serde_json::Value) -> Result<()> {
+    match &arguments.json {
+        Some(path) if path.as_os_str() == "-" => println!("{json:#}"),
+        Some(path) => {
+            print!("{text}");
+            std::fs::write(path, format!("{json:#}\n")).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        None => print!("{text}"),
     }
     Ok(())
 }

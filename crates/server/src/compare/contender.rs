@@ -17,6 +17,8 @@ use crate::bench;
 
 /// A server that has not answered by then will not.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// The same for one that has data to read first.
+const RESTART_TIMEOUT: Duration = Duration::from_secs(600);
 /// A server that has been asked to end and has not by then is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -130,9 +132,36 @@ impl Drop for Folder {
     }
 }
 
+/// What a server says goes here, in its folder.
+const LOG_NAME: &str = "log.txt";
+
+fn spawn(contender: &Contender, durability: Durability, port: u16, data: &Path) -> Result<Child> {
+    let log = fs::OpenOptions::new().create(true).append(true).open(data.join(LOG_NAME))?;
+    let mut command = Command::new(&contender.program);
+    let port = port.to_string();
+    if contender.is_holdfast {
+        let policy = if durability == Durability::Always { "always" } else { "no" };
+        command.args(["serve", "--port", &port, "--bind", "127.0.0.1", "--cores", "1"]);
+        command.args(["--appendfsync", policy, "--data-dir"]).arg(data.join("data"));
+    } else {
+        let log = if durability == Durability::Always { "yes" } else { "no" };
+        command.args(["--port", &port, "--bind", "127.0.0.1", "--daemonize", "no", "--save", ""]);
+        command.args(["--appendonly", log, "--appendfsync", "always", "--dir"]).arg(data);
+        // A rewrite would fork in the middle of a measurement.
+        command.args(["--auto-aof-rewrite-percentage", "0"]);
+    }
+    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    let mut left = leftovers();
+    let child = command.spawn()?;
+    left.servers.push(child.id());
+    Ok(child)
+}
+
 /// A server that is up. It is ended when this is dropped.
 pub struct RunningServer {
     child: Child,
+    contender: Contender,
+    durability: Durability,
     port: u16,
     data: PathBuf,
 }
@@ -143,29 +172,23 @@ impl RunningServer {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         let data = folder.0.join(port.to_string());
         fs::create_dir(&data)?;
-        let log_path = data.join("log.txt");
-        let log = fs::File::create(&log_path)?;
-        let mut command = Command::new(&contender.program);
-        let port_text = port.to_string();
-        if contender.is_holdfast {
-            let policy = if durability == Durability::Always { "always" } else { "no" };
-            command.args(["serve", "--port", &port_text, "--bind", "127.0.0.1", "--cores", "1"]);
-            command.args(["--appendfsync", policy, "--data-dir"]).arg(data.join("data"));
-        } else {
-            let log = if durability == Durability::Always { "yes" } else { "no" };
-            command.args(["--port", &port_text, "--bind", "127.0.0.1", "--daemonize", "no", "--save", ""]);
-            command.args(["--appendonly", log, "--appendfsync", "always", "--dir"]).arg(&data);
-            // A rewrite would fork in the middle of a measurement.
-            command.args(["--auto-aof-rewrite-percentage", "0"]);
-        }
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        let mut left = leftovers();
-        let child = command.spawn()?;
-        left.servers.push(child.id());
-        drop(left);
-        let mut server = Self { child, port, data };
-        server.wait_until_up(&log_path)?;
+        let child = spawn(contender, durability, port, &data)?;
+        let mut server = Self { child, contender: contender.clone(), durability, port, data };
+        server.wait_until_up(START_TIMEOUT)?;
         Ok(server)
+    }
+
+    /// Kills the server without a word, starts it again with the same data, and waits until it serves them. Returns how
+    /// long that took from the start on.
+    pub fn restart(&mut self) -> Result<Duration> {
+        let old = self.child.id();
+        self.child.kill()?;
+        self.child.wait()?;
+        leftovers().servers.retain(|&server| server != old);
+        let started = Instant::now();
+        self.child = spawn(&self.contender, self.durability, self.port, &self.data)?;
+        self.wait_until_up(RESTART_TIMEOUT)?;
+        Ok(started.elapsed())
     }
 
     /// Where it listens, as HOST:PORT.
@@ -177,16 +200,16 @@ impl RunningServer {
         self.child.id()
     }
 
-    fn wait_until_up(&mut self, log: &Path) -> Result<()> {
+    fn wait_until_up(&mut self, timeout: Duration) -> Result<()> {
         let started = Instant::now();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
         loop {
             let ended = self.child.try_wait()?;
-            if ended.is_none() && TcpStream::connect(address).is_ok() && bench::answers(address) {
+            if ended.is_none() && TcpStream::connect(address).is_ok() && bench::serves(address) {
                 return Ok(());
             }
-            if ended.is_some() || started.elapsed() > START_TIMEOUT {
-                let words = fs::read_to_string(log).unwrap_or_default();
+            if ended.is_some() || started.elapsed() > timeout {
+                let words = fs::read_to_string(self.data.join(LOG_NAME)).unwrap_or_default();
                 let tail: Vec<&str> = words.lines().rev().take(5).collect();
                 let state = if ended.is_some() { "it ended" } else { "it does not answer" };
                 bail!("{state}, saying: {}", tail.into_iter().rev().collect::<Vec<_>>().join(" | "));

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::harness::{Folder, Server, ServerOptions, say};
 
 #[track_caller]
-fn output(command: &mut Command) -> String {
+pub fn output(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -19,7 +19,7 @@ fn server(folder: &Folder) -> Server {
 }
 
 /// `cargo xtask test` installs what is missing here; a plain `cargo test` on a bare machine says what it left out.
-fn missing(program: &str) -> bool {
+pub fn missing(program: &str) -> bool {
     let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).stdout(Stdio::null()).status();
     let missing = !found.is_ok_and(|status| status.success());
     if missing {

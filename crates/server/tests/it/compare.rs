@@ -1,0 +1,53 @@
+//! The comparison with the Redis that is installed: that it runs to its end and tells what it should, never what the
+//! figures are.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::clients::{missing, output};
+use crate::harness::binary;
+
+fn compare(words: &[&str]) -> Option<Value> {
+    if missing("redis-server") {
+        return None;
+    }
+    let text = output(Command::new(binary()).args(["compare", "--quiet", "--json", "-"]).args(words));
+    Some(serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}")))
+}
+
+#[test]
+fn a_scenario_is_measured_for_every_server() {
+    let Some(report) = compare(&["--rounds", "1", "--seconds", "0.2", "--only", "set, 50 clients, no fsync"]) else {
+        return;
+    };
+    let scenarios = report["scenarios"].as_array().unwrap();
+    assert_eq!(scenarios.len(), 1, "{report:#}");
+    for contender in scenarios[0]["contenders"].as_array().unwrap() {
+        assert!(contender["median"]["operations_per_s"].as_f64().unwrap() > 0.0, "{report:#}");
+        assert_eq!(contender["median"]["errors"], 0, "{report:#}");
+    }
+}
+
+#[test]
+fn a_snapshot_is_measured_and_loses_no_request() {
+    let Some(report) = compare(&["--snapshot", "--data-mb", "20", "--seconds", "0.5"]) else { return };
+    let servers = report["servers"].as_array().unwrap();
+    assert!(servers.len() >= 2, "{report:#}");
+    for server in servers {
+        for phase in ["no_snapshot", "snapshot"] {
+            assert_eq!(server[phase]["errors"], 0, "{report:#}");
+            assert!(server[phase]["p999_ms"].as_f64().unwrap() > 0.0, "{report:#}");
+        }
+    }
+}
+
+#[test]
+fn a_footprint_is_measured_and_a_restart_has_all_keys() {
+    let Some(report) = compare(&["--footprint", "--keys", "50000"]) else { return };
+    for server in report["servers"].as_array().unwrap() {
+        let bytes = server["memory_bytes_per_key"].as_f64().unwrap();
+        assert!((48.0..1000.0).contains(&bytes), "{report:#}");
+        assert!(server["restart_s"].as_f64().unwrap() > 0.0, "{report:#}");
+    }
+}
