@@ -40,6 +40,7 @@ const FILES: &[&str] = &[
     "unit/dump",
     "unit/quit",
     "unit/scan",
+    "unit/pubsub",
 ];
 
 /// Files print something at least this often, or they hang.

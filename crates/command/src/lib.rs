@@ -112,6 +112,8 @@ pub enum Access {
     Overwrite,
     /// Removes (`RM`).
     Remove,
+    /// It is none, but a shard channel, which clients of a cluster look for in the same way.
+    NotKey,
 }
 
 /// Where the first key of a [`KeySpec`] is looked for.

@@ -320,7 +320,8 @@ impl CoreThread {
         let mut overdue = Vec::new();
         for connection in self.connections.iter() {
             self.has_lingering |= connection.closing_since.is_some();
-            let is_idle = idle_max.is_some_and(|idle_max| now.since(connection.heard_at) > idle_max);
+            let is_idle = idle_max.is_some_and(|idle_max| now.since(connection.heard_at) > idle_max)
+                && !self.core.may_be_silent(connection.session);
             let is_stuck = connection.closing_since.is_some_and(|since| now.since(since) > LINGER_MAX);
             if is_idle || is_stuck {
                 overdue.push(connection.session.index);
@@ -375,6 +376,11 @@ impl CoreThread {
         match action {
             Action::Reply { session, bytes } => self.reply(session, bytes),
             Action::Close { session } => self.close_when_written(session),
+            Action::Abort { session } => {
+                if self.connections.of(session).is_some() {
+                    self.close(session.index);
+                }
+            }
             Action::Pause { session } => {
                 if let Some(connection) = self.connections.of(session) {
                     connection.is_paused = true;

@@ -259,6 +259,11 @@ impl Keyspace {
         self.notices.found.len()
     }
 
+    /// Adds what was found out from outside, before what has been noted from `place` on.
+    pub fn insert_notice(&mut self, place: usize, notice: Notice) {
+        self.notices.found.insert(place, notice);
+    }
+
     /// What has happened since the last call, in order.
     pub fn take_notices(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.notices.found)

@@ -172,13 +172,22 @@ impl Core {
         answers: Vec<Answer>,
         actions: &mut Vec<Action>,
     ) -> Option<(Result<(), Refusal>, Writer)> {
-        let commands::Body::Node { join, .. } = command.body else { unreachable!("only these are asked") };
+        let (commands::Body::Node { join, .. } | commands::Body::Tell { join, .. }) = command.body else {
+            unreachable!("only these are asked")
+        };
         let now = self.now;
         let session = self.sessions.get_mut(id)?;
         let mut spans = Vec::new();
         let (_, args) = Reader::new(words).words(&mut spans);
         let mut writer = Writer::new(session.protocol());
-        let mut local = commands::Local { session, core: &mut self.context, now, actions };
+        let mut local = commands::Local {
+            session,
+            core: &mut self.context,
+            now,
+            actions,
+            is_in_transaction: false,
+            is_pushed: false,
+        };
         let result = join(&mut local, args, answers, &mut writer);
         Some((result, writer))
     }

@@ -11,12 +11,14 @@ use stdx::{Duration, Instant, Prng};
 use crate::ask::Pending;
 use crate::commands::{DebugQuestion, Figures, Question};
 use crate::event::{
-    Action, CoreId, CoreOptions, Event, GroupId, GroupSeed, HostReport, NodeId, Now, ProcessFacts, Room, SessionId,
+    Action, CoreId, CoreOptions, Event, GroupId, GroupSeed, HostReport, Level, NodeId, Now, ProcessFacts, Room,
+    SessionId,
 };
 use crate::group::{Group, LEADER_LOST, LOADING, Standing};
 use crate::letter::{Letter, Locked, Mail, Origin, Request, RequestBody, Resolution};
 use crate::limits;
 use crate::outlet::{Outbox, Outlet};
+use crate::pubsub::{Kind, Message, Pubsub};
 use crate::router;
 use crate::session::{Hold, Session, Sessions};
 use crate::settings::Settings;
@@ -53,6 +55,8 @@ pub struct Core {
     prng: Prng,
     pub(crate) now: Now,
     spare: Vec<Vec<u8>>,
+    /// Sessions with more output waiting than their soft limit allows.
+    over_soft: Vec<SessionId>,
 }
 
 /// What control commands see of their core.
@@ -79,6 +83,10 @@ pub struct Context {
     pub(crate) reported_keyspace_bytes: u64,
     /// Number of sessions of this core.
     pub session_count: usize,
+    /// What sessions of this core listen to.
+    pub pubsub: Pubsub,
+    /// The other nodes, in order.
+    pub peers: Vec<NodeId>,
     /// Commands that took long.
     pub slowlog: Slowlog,
     /// No expired key is removed before it is asked for (DEBUG SET-ACTIVE-EXPIRE 0).
@@ -136,6 +144,8 @@ impl Core {
         let databases = settings.databases;
         let next_forward = prng.draw() >> 1;
         let gateway = GatewayId { node: node.0, boot: prng.draw(), core };
+        let mut driver = Driver::new(gateway, databases);
+        driver.noted = settings.notify.noted();
         Self {
             context: Context {
                 node,
@@ -150,6 +160,8 @@ impl Core {
                 room: Room::Enough,
                 reported_keyspace_bytes: 0,
                 session_count: 0,
+                pubsub: Pubsub::default(),
+                peers: Vec::new(),
                 is_expiry_lazy: false,
                 pause: None,
                 stopwatch,
@@ -157,7 +169,7 @@ impl Core {
             sessions: Sessions::default(),
             groups: (0..local_count).map(|_| None).collect(),
             outbox: Outbox::new(core_count),
-            driver: Driver::new(gateway, databases),
+            driver,
             pending: BTreeMap::new(),
             next_question_id: 0,
             deferred_questions: Vec::new(),
@@ -176,6 +188,7 @@ impl Core {
             prng,
             now: Now::default(),
             spare: Vec::new(),
+            over_soft: Vec::new(),
         }
     }
 
@@ -234,7 +247,16 @@ impl Core {
         let group = seed.group;
         let policy = self.context.settings.append_fsync;
         match Group::new(seed, self.context.node, policy, &mut self.prng, self.now) {
-            Ok(group) => self.groups[place] = Some(group),
+            Ok(mut group) => {
+                group.keyspace.listen(self.context.settings.notify.noted());
+                let membership = group.membership();
+                let members = membership.voters.iter().chain(&membership.voters_outgoing).chain(&membership.learners);
+                self.context.peers.extend(members.map(|node| NodeId(*node)));
+                self.context.peers.retain(|node| *node != self.context.node);
+                self.context.peers.sort();
+                self.context.peers.dedup();
+                self.groups[place] = Some(group);
+            }
             Err(fault) => actions.push(Action::Fatal { line: format!("group {}: {fault}", group.0) }),
         }
     }
@@ -278,6 +300,8 @@ impl Core {
         Figures {
             statistics: self.context.statistics.clone(),
             session_count: self.sessions.len() as u64,
+            names: [Kind::Channel, Kind::Pattern, Kind::Shard]
+                .map(|kind| self.context.pubsub.names(kind).map(<[u8]>::to_vec).collect()),
             databases,
             keyspace_bytes: self.keyspace_bytes(),
             groups: self.groups().map(Group::figures).collect(),
@@ -294,7 +318,9 @@ impl Core {
         for group in self.groups.iter_mut().flatten() {
             group.append_fsync = settings.append_fsync;
             group.keyspace.set_tuning(settings.tuning());
+            group.keyspace.listen(settings.notify.noted());
         }
+        self.driver.noted = settings.notify.noted();
         for (name, _) in pairs {
             let name = Settings::parameter(name).expect("checked before the question was put").name;
             actions.push(Action::Configured { name, value: settings.get(name).to_owned() });
@@ -367,13 +393,22 @@ impl Core {
     }
 
     fn close(&mut self, session: SessionId) {
-        self.sessions.close(session);
+        if let Some(mut session) = self.sessions.close(session) {
+            self.context.pubsub.forget(&mut session);
+        }
         self.context.session_count = self.sessions.len();
     }
 
     fn note_backlog(&mut self, id: SessionId, bytes: usize) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.backlog_bytes = bytes;
+        if bytes == 0 || session.is_over_soft() {
+            session.check_output(&self.context.settings.output_limits, self.now.instant);
+        }
+        if session.is_cut {
+            self.sessions.mark(id);
+            return;
+        }
         let unread_bytes = session.out.len() + session.backlog_bytes;
         if session.hold == Hold::Output && unread_bytes <= limits::OUTPUT_BYTES_MAX / 2 {
             self.sessions.mark_resumable(id);
@@ -430,7 +465,7 @@ impl Core {
                     let (driver, mut post) = self.driver_and_post();
                     driver.locked(transaction, group, outcome, group_count, &mut post)
                 };
-                self.progress(progress);
+                self.progress(progress, actions);
             }
             Mail::Prepare { transaction, group, participants, effects } => {
                 self.with_group(group, actions, |group, outlet| {
@@ -442,7 +477,7 @@ impl Core {
                     let (driver, mut post) = self.driver_and_post();
                     driver.prepared(transaction, group, accepted, &mut post)
                 };
-                self.progress(progress);
+                self.progress(progress, actions);
             }
             Mail::Resolve { transaction, group, resolution, low_water } => {
                 let now = self.now;
@@ -452,7 +487,7 @@ impl Core {
             }
             Mail::Resolved { transaction, group } => {
                 let progress = self.driver.resolved(transaction, group);
-                self.progress(progress);
+                self.progress(progress, actions);
             }
             Mail::Inquire { transaction, from: asker, group } => {
                 let fate = self.group_mut(group).and_then(|group| group.testify(transaction));
@@ -466,6 +501,9 @@ impl Core {
                 if let Some(group) = self.group_mut(group) {
                     group.hear(transaction, from, fate);
                 }
+            }
+            Mail::Publish(message) => {
+                self.deliver(&message);
             }
             Mail::Ask { question_id, question } => self.answer_or_defer(from, question_id, question, actions),
             Mail::Answer { question_id, answer } => self.take_answer(from, question_id, answer, actions),
@@ -491,11 +529,13 @@ impl Core {
         (driver, move |group, mail| outbox.push(core, router::core_of(group, core_count), mail))
     }
 
-    fn progress(&mut self, progress: Progress) {
+    fn progress(&mut self, progress: Progress, actions: &mut Vec<Action>) {
         match progress {
             Progress::Going | Progress::Over => {}
-            Progress::Answered { session, ticket, bytes } => {
+            Progress::Answered { session, ticket, bytes, notices } => {
                 self.sessions.reply(session, ticket, |writer| writer.raw(&bytes));
+                let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
+                notices.iter().for_each(|notice| outlet.tell(notice));
             }
         }
     }
@@ -555,6 +595,9 @@ impl Core {
                     self.sessions.reply(request.origin.session, request.origin.ticket, |writer| writer.raw(&bytes));
                 }
             }
+            Some(Wire::Publish(message)) => {
+                Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions).publish_here(&message);
+            }
             None => self.context.statistics.malformed_peer_count += 1,
         }
     }
@@ -588,6 +631,7 @@ impl Core {
 
     fn turn(&mut self, actions: &mut Vec<Action>) {
         self.expire_waits(actions);
+        self.check_soft_limits();
         self.end_pause();
         let mut more = false;
         for round in 0..limits::ROUNDS_PER_TURN {
@@ -622,20 +666,30 @@ impl Core {
     /// Work that nobody waits for, in slices.
     fn background(&mut self, actions: &mut Vec<Action>) -> bool {
         let mut more = false;
+        let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
         for group in self.groups.iter_mut().flatten() {
-            if group.log_bytes > self.context.settings.checkpoint_log_bytes.max(group.keyspace.memory_bytes() as u64)
+            let log_bytes_max = outlet.context.settings.checkpoint_log_bytes.max(group.keyspace.memory_bytes() as u64);
+            if group.log_bytes > log_bytes_max
                 && !group.is_checkpoint_due()
                 && !group.checkpointing.is_resting(self.now)
             {
                 group.want_checkpoint();
             }
-            more |= group.checkpoint_turn(self.now, actions);
-            if !self.context.is_expiry_lazy {
+            more |= group.checkpoint_turn(self.now, outlet.actions);
+            if !outlet.context.is_expiry_lazy {
                 let moment = group.moment();
                 more |= group.keyspace.collect(moment, limits::COLLECT_PER_TURN);
+                group.tell(&mut outlet);
             }
         }
         more
+    }
+
+    /// Looks after clients that have had too much output waiting for a while.
+    fn check_soft_limits(&mut self) {
+        for id in std::mem::take(&mut self.over_soft) {
+            self.sessions.mark(id);
+        }
     }
 
     fn next_wake(&self) -> Instant {
@@ -712,7 +766,24 @@ impl Core {
         let spare = &mut self.spare;
         let mut relieved = Vec::new();
         let output_bytes = &mut self.context.statistics.output_bytes;
+        let (output_limits, now) = (self.context.settings.output_limits, self.now.instant);
+        let cut_count = &mut self.context.statistics.cut_count;
+        let over_soft = &mut self.over_soft;
         self.sessions.take_dirty(|session| {
+            session.check_output(&output_limits, now);
+            if session.is_cut {
+                *cut_count += 1;
+                let line = format!(
+                    "client id={} addr={} has left too much output unread and is cut off",
+                    session.id.serial, session.peer.address
+                );
+                actions.push(Action::Log { level: Level::Warning, line });
+                actions.push(Action::Abort { session: session.id });
+                return;
+            }
+            if session.is_over_soft() {
+                over_soft.push(session.id);
+            }
             if !session.out.is_empty() {
                 let bytes = session.out.replace(spare.pop().unwrap_or_default());
                 *output_bytes += bytes.len() as u64;
@@ -747,6 +818,28 @@ impl Core {
         let is_owed =
             |session: &Session| session.owed_count() > 0 || session.hold != Hold::None || !session.out.is_empty();
         self.sessions.get(session).is_some_and(is_owed)
+    }
+
+    /// True if a client may be silent for as long as it likes: it waits for what others publish.
+    pub fn may_be_silent(&self, session: SessionId) -> bool {
+        self.sessions.get(session).is_some_and(Session::is_subscribed)
+    }
+
+    /// Bytes of output that wait for a client, in this core and in the host; 0 if it is gone.
+    pub fn output_bytes(&self, session: SessionId) -> usize {
+        self.sessions.get(session).map_or(0, Session::output_bytes)
+    }
+
+    /// Hands a message to the sessions of this core that listen.
+    pub(crate) fn deliver(&mut self, message: &Message) -> u64 {
+        self.context.pubsub.deliver(message, &mut self.sessions, &self.context.settings.output_limits)
+    }
+
+    /// Sends what a client publishes to the other nodes.
+    pub(crate) fn publish_to_peers(&mut self, question: &Question, actions: &mut Vec<Action>) {
+        if let Question::Publish(message) = question {
+            Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions).publish_to_peers(message);
+        }
     }
 
     /// Longest time that a core may sleep without being told anything.

@@ -1,9 +1,10 @@
 //! From bytes to requests, and from requests to where they are carried out.
 
 use command::{Flag, Join, Refusal, Span as KeySpan};
-use keyspace::{AHEAD_MAX, Body, DataCommand, Moment, Policy};
+use keyspace::{AHEAD_MAX, Body, Class, DataCommand, Moment, Policy};
 use resp::{Args, Glance, Limits, Parsed};
 
+use crate::catalog::{container_of, full_name};
 use crate::commands::{self, ControlCommand, Flow, Known, Question, Queued};
 use crate::core::{Context, Core};
 use crate::entry::put_words;
@@ -11,6 +12,7 @@ use crate::event::{Action, GroupId, Room, SessionId};
 use crate::group::{Group, LOADING, Standing};
 use crate::letter::{Mail, Origin, Request, RequestBody};
 use crate::limits;
+use crate::observer::other_databases;
 use crate::router;
 use crate::session::{Hold, write_muted};
 use crate::transaction::Work;
@@ -129,6 +131,7 @@ impl Core {
             if self.is_reading && consumed >= looked_up && session.multi.is_none() {
                 looked_up = consumed + look_ahead(&self.groups, &self.context, session.database, rest);
             }
+            session.request_bytes = rest.len();
             let (taken, next) = match session.parser.parse(rest, &request_limits, &mut spans) {
                 Ok(Parsed::Incomplete { need }) => {
                     session.wanted_bytes = need;
@@ -165,6 +168,9 @@ impl Core {
             }
         }
         self.spans = spans;
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.request_bytes = 0;
+        }
         consumed
     }
 
@@ -205,7 +211,7 @@ impl Core {
         if next == Next::Taken {
             self.context.statistics.command_count += 1;
             if let Some(session) = self.sessions.get_mut(id) {
-                session.last_command = known.name();
+                session.last_command = Some((known, container_of(known, args)));
                 session.request_count += 1;
             }
         }
@@ -224,7 +230,7 @@ impl Core {
             return Err(Refusal::NO_AUTH);
         }
         if !known.accepts(args.len()) {
-            return Err(Refusal::wrong_arity(known.name()));
+            return Err(Refusal::wrong_arity(&full_name(known, container_of(known, args))));
         }
         if session.multi.is_some()
             && known.has(Flag::NoMulti)
@@ -236,6 +242,13 @@ impl Core {
             && matches!(command.body, Body::Mutate(_))
         {
             self.check_write(command)?;
+        }
+        if session.is_subscribed() && session.is_in_subscribed_mode() && !passes_subscribed_mode(known) {
+            let name = full_name(known, container_of(known, args));
+            return Err(Refusal::new(format!(
+                "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in \
+                 this context"
+            )));
         }
         Ok(())
     }
@@ -374,7 +387,8 @@ impl Core {
                     local.write(Origin { node, core, session: id, ticket }, protocol, database, args);
                     return Next::Taken;
                 }
-                if session.owed_count() == 0 && local.can_read() {
+                let is_missed = local.keyspace.listens_to().has(Class::Miss);
+                if session.owed_count() == 0 && local.can_read() && !is_missed {
                     let moment = local.read_moment(now);
                     self.is_reading = true;
                     let started = self.context.start_watch(command);
@@ -510,33 +524,50 @@ impl Core {
         if let commands::Body::Flow(flow) = command.body {
             return self.flow(id, flow, args, actions);
         }
-        if session.owed_count() > 0 {
+        let is_telling = matches!(command.body, commands::Body::Tell { .. });
+        // Who is told something may look at once for what was changed before.
+        let must_wait = if is_telling {
+            session.awaits_change() || session.owed_count() >= limits::OWED_COUNT_TO_READ_MAX
+        } else {
+            session.owed_count() > 0
+        };
+        if must_wait {
             return Next::Postponed(Hold::Answers);
         }
-        let ticket = session.take_ticket();
+        let ticket = if is_telling { session.take_ticket_to_read() } else { session.take_ticket() };
+        let now = self.now;
+        let mut local = commands::Local {
+            session,
+            core: &mut self.context,
+            now,
+            actions,
+            is_in_transaction: false,
+            is_pushed: false,
+        };
         match command.body {
             commands::Body::Local(run) => {
-                let mut bytes = resp::Writer::new(session.protocol());
-                let now = self.now;
-                let mut local = commands::Local { session, core: &mut self.context, now, actions };
+                let mut bytes = resp::Writer::new(local.session.protocol());
                 let result = run(&mut local, args, &mut bytes);
-                self.finish_control(id, ticket, result, bytes);
-            }
-            commands::Body::Node { ask, .. } => {
-                let now = self.now;
-                let mut local = commands::Local { session, core: &mut self.context, now, actions };
-                match ask(&mut local, args) {
-                    Ok(question) => {
-                        if let Some(session) = self.sessions.get_mut(id) {
-                            session.hold = Hold::Answers;
-                        }
-                        let mut words = Vec::new();
-                        put_words(&mut words, 0, args);
-                        self.ask(id, ticket, crate::ask::Joining::Control(command), words, question, actions);
-                    }
-                    Err(refusal) => self.finish_control(id, ticket, Err(refusal), resp::Writer::default()),
+                if local.is_pushed {
+                    self.sessions.reply_pushed(id, ticket, bytes.bytes());
+                } else {
+                    self.finish_control(id, ticket, result, bytes);
                 }
             }
+            commands::Body::Node { ask, .. } | commands::Body::Tell { ask, .. } => match ask(&mut local, args) {
+                Ok(question) => {
+                    if let Some(session) = self.sessions.get_mut(id)
+                        && !is_telling
+                    {
+                        session.hold = Hold::Answers;
+                    }
+                    let mut words = Vec::new();
+                    put_words(&mut words, 0, args);
+                    self.publish_to_peers(&question, actions);
+                    self.ask(id, ticket, crate::ask::Joining::Control(command), words, question, actions);
+                }
+                Err(refusal) => self.finish_control(id, ticket, Err(refusal), resp::Writer::default()),
+            },
             commands::Body::Flow(_) => unreachable!("taken above"),
             commands::Body::Container => unreachable!("a container's subcommand was looked up"),
         }
@@ -598,6 +629,22 @@ fn session_hold(sessions: &mut crate::session::Sessions, id: SessionId, hold: Ho
 
 /// Capacity that an emptied input buffer may keep.
 const KEPT_CAPACITY_MAX: usize = 64 << 10;
+
+/// Commands that a RESP2 client may send while it listens to channels.
+fn passes_subscribed_mode(known: Known) -> bool {
+    const NAMES: &[&str] = &[
+        "ping",
+        "subscribe",
+        "unsubscribe",
+        "psubscribe",
+        "punsubscribe",
+        "ssubscribe",
+        "sunsubscribe",
+        "quit",
+        "reset",
+    ];
+    matches!(known, Known::Control(command) if NAMES.contains(&command.name))
+}
 
 /// Commands that act at once although MULTI has begun.
 fn passes_multi(known: Known) -> bool {
@@ -661,20 +708,4 @@ fn unknown_subcommand(args: Args<'_>) -> Refusal {
         String::from_utf8_lossy(args.at(1)),
         String::from_utf8_lossy(args.at(0)).to_uppercase()
     ))
-}
-
-/// The other databases that MOVE and COPY name, as far as they exist. COPY may name several, and heeds the last.
-fn other_databases(command: &DataCommand, args: Args<'_>, databases: u16) -> Vec<u16> {
-    let number = |index: usize| {
-        let number = std::str::from_utf8(args.get(index)?).ok()?.parse().ok()?;
-        (number < databases).then_some(number)
-    };
-    match command.name {
-        "move" => number(2).into_iter().collect(),
-        "copy" => (3..args.len())
-            .filter(|index| args.at(*index).eq_ignore_ascii_case(b"db"))
-            .filter_map(|index| number(index + 1))
-            .collect(),
-        _ => Vec::new(),
-    }
 }

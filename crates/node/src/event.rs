@@ -142,6 +142,11 @@ pub enum Action {
         /// Whose.
         session: SessionId,
     },
+    /// End a connection at once; what has not been written is dropped. [`Event::Closed`] follows.
+    Abort {
+        /// Whose.
+        session: SessionId,
+    },
     /// Stop reading from a client's socket (its bytes stay in the kernel, and its sender feels it) …
     Pause {
         /// Whose.

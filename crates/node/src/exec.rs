@@ -359,10 +359,17 @@ impl Core {
             let Some(session) = self.sessions.get_mut(id) else { return };
             let now = self.now;
             let mut written = Writer::new(session.protocol());
-            let mut local = commands::Local { session, core: &mut self.context, now, actions };
+            let mut local = commands::Local {
+                session,
+                core: &mut self.context,
+                now,
+                actions,
+                is_in_transaction: true,
+                is_pushed: false,
+            };
             let result = match command.body {
                 commands::Body::Local(run) => run(&mut local, args, &mut written),
-                commands::Body::Node { ask, .. } => match ask(&mut local, args) {
+                commands::Body::Node { ask, .. } | commands::Body::Tell { ask, .. } => match ask(&mut local, args) {
                     Ok(question) => {
                         let mut words = Vec::new();
                         put_words(&mut words, 0, args);
@@ -370,6 +377,7 @@ impl Core {
                         composition.is_asking = true;
                         composition.data = Some(data);
                         session.composition = Some(composition);
+                        self.publish_to_peers(&question, actions);
                         self.ask(id, ticket, Joining::Composed(command), words, question, actions);
                         return;
                     }

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use consensus::{Message, Options, Replica, Role, Seed};
 use journal::Append;
-use keyspace::{AHEAD_MAX, Body, Keyspace, Moment};
+use keyspace::{AHEAD_MAX, Class, Keyspace, Moment, Notice};
 use resp::{Args, Protocol, Span, Writer};
 use stdx::log::{Entry, EntryKind, HardState, Membership};
 use stdx::{Duration, Instant, Prng, UnixMillis};
@@ -27,6 +27,7 @@ use crate::event::{Action, GroupId, GroupSeed, Level, NodeId, Now, Persist, Sess
 use crate::letter::{Fate, Lock, Locked, Mail, Origin, Request, RequestBody, Resolution};
 use crate::limits;
 use crate::locks::Locks;
+use crate::observer;
 use crate::outlet::Outlet;
 use crate::settings::AppendFsync;
 use crate::transaction::{GatewayId, TransactionId};
@@ -448,9 +449,10 @@ impl Group {
         let (database, args) = entry::Reader::new(&read.words).words(&mut spans);
         let command = keyspace::resolve(args).expect("a read was checked by its gateway");
         outlet.reply(&read.origin, read.protocol, |writer| {
-            self.keyspace.query(database, command, args, moment, writer);
+            observer::run(&mut self.keyspace, database, command, args, moment, writer);
         });
         self.spans = spans;
+        self.tell(outlet);
     }
 
     fn touches_locks(&mut self, request: &Request) -> bool {
@@ -1057,20 +1059,36 @@ impl Group {
                     Some(Waiter::Write(origin)) => {
                         let started = outlet.start_watch(command);
                         outlet.reply_committed(&origin, protocol, &proof, |writer| {
-                            keyspace.mutate(database, command, args, moment, writer);
+                            observer::run(keyspace, database, command, args, moment, writer);
                         });
                         outlet.stop_watch(started, &origin, args, now);
                     }
-                    other => {
+                    Some(Waiter::Eviction(_, key, byte_count)) => {
+                        let existed = keyspace.version(database, &key, moment) != 0;
                         keyspace.mutate(database, command, args, moment, &mut self.scratch);
                         self.scratch.truncate(0);
-                        if let Some(Waiter::Eviction(database, key, byte_count)) = other {
-                            self.evicting.remove(&(database, key));
-                            self.evicting_bytes -= byte_count;
-                            self.evicted_count += 1;
+                        // To those who listen it was evicted, not deleted by anybody.
+                        let mut notices = keyspace.take_notices();
+                        notices.retain(|notice| notice.class != Class::Generic);
+                        if existed {
+                            notices.push(Notice {
+                                class: Class::Evicted,
+                                name: "evicted",
+                                database,
+                                key: key.as_slice().into(),
+                            });
                         }
+                        notices.iter().for_each(|notice| outlet.tell(notice));
+                        self.evicting.remove(&(database, key));
+                        self.evicting_bytes -= byte_count;
+                        self.evicted_count += 1;
+                    }
+                    _ => {
+                        observer::run(keyspace, database, command, args, moment, &mut self.scratch);
+                        self.scratch.truncate(0);
                     }
                 }
+                self.tell(outlet);
             }
             Item::Exec(exec) => {
                 let protocol = exec.protocol;
@@ -1084,6 +1102,7 @@ impl Group {
                         self.scratch.truncate(0);
                     }
                 }
+                self.tell(outlet);
             }
             Item::Tick => {}
             Item::Install { transaction, effects } => {
@@ -1121,6 +1140,18 @@ impl Group {
                     self.outcomes.entry(transaction.gateway).or_default().insert(transaction.number, false);
                 }
             }
+        }
+    }
+
+    /// Tells those who listen what has happened to keys. Every replica notes it; the one that leads tells it.
+    #[inline]
+    pub(crate) fn tell(&mut self, outlet: &mut Outlet<'_>) {
+        if self.keyspace.notice_count() == 0 {
+            return;
+        }
+        let notices = self.keyspace.take_notices();
+        if self.is_serving {
+            notices.iter().for_each(|notice| outlet.tell(notice));
         }
     }
 
@@ -1296,10 +1327,7 @@ fn execute(keyspace: &mut Keyspace, exec: entry::ExecItem<'_>, moment: Moment, w
 /// Executes one command, whichever kind it is.
 pub(crate) fn run_one(keyspace: &mut Keyspace, database: u16, args: Args<'_>, moment: Moment, writer: &mut Writer) {
     let command = keyspace::resolve(args).expect("a logged command is known");
-    match command.body {
-        Body::Query(_) => keyspace.query(database, command, args, moment, writer),
-        Body::Mutate(_) | Body::Container => keyspace.mutate(database, command, args, moment, writer),
-    }
+    observer::run(keyspace, database, command, args, moment, writer);
 }
 
 /// The leader was lost before the write entered the log: it did not happen, and may be sent again.

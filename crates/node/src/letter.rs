@@ -7,6 +7,7 @@ use resp::Protocol;
 use crate::commands::{Answer, Question};
 use crate::entry::{Effect, Watch};
 use crate::event::{CoreId, GroupId, NodeId, SessionId};
+use crate::pubsub::Message;
 use crate::transaction::TransactionId;
 
 /// All that one core had to tell another in one turn.
@@ -119,6 +120,8 @@ pub enum Mail {
         /// What it knows.
         fate: Fate,
     },
+    /// Hand this to your sessions that listen.
+    Publish(Message),
     /// Answer for a control command that concerns the whole node.
     Ask {
         /// Number of the question on the asking core.

@@ -6,6 +6,7 @@
 //! `exec` and [`transaction`] (all or nothing), [`checkpoint`], [`commands`] (what is not about data).
 
 mod ask;
+mod catalog;
 pub mod checkpoint;
 pub mod commands;
 pub mod core;
@@ -18,7 +19,9 @@ pub mod group;
 pub mod letter;
 pub mod limits;
 mod locks;
+mod observer;
 mod outlet;
+pub mod pubsub;
 mod router;
 pub mod session;
 pub mod settings;

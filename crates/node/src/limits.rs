@@ -9,6 +9,10 @@ pub const WINDOW_BYTES_MAX: usize = 32 << 20;
 /// Bytes of output that a client may leave unread before its further requests wait.
 pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
 
+/// Bytes that a client which listens to nothing may be sent unasked and leave unread: what MONITOR shows, and keys that
+/// are no longer as it has cached them. Those who listen have `client-output-buffer-limit`.
+pub const PUSHED_BYTES_MAX: usize = 32 << 20;
+
 /// Replies that may be owed to a client when it asks for one more to come from another core or behind a write. How long
 /// such a reply will be is not known when it is asked for.
 pub const OWED_COUNT_TO_READ_MAX: u64 = 64;

@@ -1,7 +1,7 @@
 //! The way out of a group: replies to clients wherever they are, letters to sibling cores, messages to other nodes.
 
 use consensus::Message;
-use keyspace::DataCommand;
+use keyspace::{DataCommand, Notice};
 use resp::{Args, Protocol, Writer};
 use stdx::Instant;
 
@@ -9,6 +9,7 @@ use crate::core::Context;
 use crate::event::{Action, CoreId, GroupId, NodeId, Now};
 use crate::group::Committed;
 use crate::letter::{Letter, Mail, Origin};
+use crate::pubsub;
 use crate::session::Sessions;
 use crate::wire;
 
@@ -126,6 +127,48 @@ impl Outlet<'_> {
     /// Refuses a request.
     pub fn refuse(&mut self, origin: &Origin, protocol: Protocol, text: &str) {
         self.reply(origin, protocol, |writer| writer.error(text));
+    }
+
+    /// Hands a message to everybody who listens, here and on other nodes.
+    pub fn publish(&mut self, message: &pubsub::Message) {
+        self.publish_here(message);
+        self.publish_to_peers(message);
+    }
+
+    /// Hands a message to everybody who listens on this node.
+    pub fn publish_here(&mut self, message: &pubsub::Message) {
+        let own = self.context.core;
+        self.context.pubsub.deliver(message, self.sessions, &self.context.settings.output_limits);
+        for core in (0..self.context.core_count).map(CoreId).filter(|core| *core != own) {
+            self.outbox.push(own, core, Mail::Publish(message.clone()));
+        }
+    }
+
+    /// Sends a message to the other nodes, whose cores hand it to those who listen there.
+    pub fn publish_to_peers(&mut self, message: &pubsub::Message) {
+        // Any core there will do, so the one of the same number.
+        let group = GroupId(u32::from(self.context.core.0));
+        for node in &self.context.peers {
+            self.actions.push(Action::Send { to: *node, group, bytes: wire::encode_publish(message) });
+        }
+    }
+
+    /// Tells those who listen to a key, or to what is done to keys.
+    pub fn tell(&mut self, notice: &Notice) {
+        let wanted = self.context.settings.notify;
+        if !wanted.classes.has(notice.class) {
+            return;
+        }
+        let database = notice.database;
+        if wanted.by_key {
+            let mut channel = format!("__keyspace@{database}__:").into_bytes();
+            channel.extend_from_slice(&notice.key);
+            self.publish(&pubsub::Message::new(&channel, notice.name.as_bytes()));
+        }
+        if wanted.by_event {
+            let channel = format!("__keyevent@{database}__:{}", notice.name);
+            self.publish(&pubsub::Message::new(channel.as_bytes(), &notice.key));
+        }
     }
 
     /// Sends a Raft message.

@@ -6,12 +6,18 @@
 use std::collections::VecDeque;
 
 use resp::{Protocol, RequestParser, Writer};
+use stdx::Instant;
 
+use crate::catalog;
+use crate::commands::Known;
 use crate::commands::Queued;
 use crate::entry::Watch;
 use crate::event::{Now, Peer, SessionId};
 use crate::exec::Composition;
 use crate::group::Committed;
+use crate::limits;
+use crate::pubsub::Subscriptions;
+use crate::settings::{OutputLimit, OutputLimits};
 
 /// One client's connection.
 #[derive(Debug)]
@@ -30,14 +36,16 @@ pub struct Session {
     pub database: u16,
     /// True once it may do more than AUTH.
     pub is_authenticated: bool,
-    /// Name of the last command, lower case, as CLIENT LIST shows it.
-    pub last_command: &'static str,
+    /// The last command, and the container if it is a subcommand.
+    pub last_command: Option<(Known, Option<&'static str>)>,
     /// CLIENT REPLY.
     pub replies: Replies,
     /// CLIENT NO-EVICT.
     pub no_evict: bool,
     /// READONLY, of cluster-aware clients.
     pub read_only: bool,
+    /// What it listens to; `None` if to nothing.
+    pub subscriptions: Option<Box<Subscriptions>>,
     /// MULTI has begun: what has been queued.
     pub multi: Option<Multi>,
     /// WATCH: keys and what they looked like.
@@ -61,7 +69,14 @@ pub struct Session {
     /// Ticket behind the last one that may stand for a change of data.
     behind_changes: u64,
     /// Replies that came before their turn; the first belongs to `head`.
-    early: VecDeque<Option<Vec<u8>>>,
+    early: VecDeque<Option<Early>>,
+    early_bytes: usize,
+    /// Bytes that it did not ask for, since it had last taken all of its output.
+    pushed_bytes: usize,
+    /// Since when it has had more output waiting than the soft limit allows.
+    over_soft_since: Option<Instant>,
+    /// Bytes of the request being looked at and of those behind it.
+    pub(crate) request_bytes: usize,
     /// Bytes of output that the host could not send yet.
     pub(crate) backlog_bytes: usize,
     /// Bytes of requests taken since nothing was owed.
@@ -72,7 +87,17 @@ pub struct Session {
     pub(crate) is_paused: bool,
     /// To be closed when everything owed has been written.
     pub(crate) is_closing: bool,
+    /// To be cut off at once: it does not read what it is sent.
+    pub(crate) is_cut: bool,
     is_dirty: bool,
+}
+
+/// A reply that came before its turn.
+#[derive(Debug)]
+struct Early {
+    reply: Vec<u8>,
+    /// What was pushed after it was made: it must not arrive before.
+    pushed: Vec<u8>,
 }
 
 /// Why a session's next request is not parsed yet.
@@ -127,10 +152,11 @@ impl Session {
             name: Vec::new(),
             database: 0,
             is_authenticated,
-            last_command: "NULL",
+            last_command: None,
             replies: Replies::On,
             no_evict: false,
             read_only: false,
+            subscriptions: None,
             multi: None,
             watches: Vec::new(),
             request_count: 0,
@@ -144,11 +170,16 @@ impl Session {
             behind_changes: 0,
             next: 0,
             early: VecDeque::new(),
+            early_bytes: 0,
+            pushed_bytes: 0,
+            over_soft_since: None,
+            request_bytes: 0,
             backlog_bytes: 0,
             unanswered_bytes: 0,
             hold: Hold::None,
             is_paused: false,
             is_closing: false,
+            is_cut: false,
             is_dirty: false,
         }
     }
@@ -170,7 +201,93 @@ impl Session {
 
     /// Bytes of replies not yet taken by the kernel.
     pub fn output_bytes(&self) -> usize {
-        self.backlog_bytes + self.out.len() + self.early.iter().flatten().map(Vec::len).sum::<usize>()
+        self.backlog_bytes + self.out.len() + self.early_bytes
+    }
+
+    /// Name of the last command as CLIENT LIST shows it.
+    pub fn last_command_name(&self) -> std::borrow::Cow<'static, str> {
+        self.last_command.map_or("NULL".into(), |(known, container)| catalog::full_name(known, container))
+    }
+
+    /// True if it listens to anything.
+    pub fn is_subscribed(&self) -> bool {
+        self.subscriptions.is_some()
+    }
+
+    /// True if it is in the mode in which RESP2 knows only messages and a few commands.
+    pub fn is_in_subscribed_mode(&self) -> bool {
+        self.is_subscribed() && self.protocol() == Protocol::Resp2
+    }
+
+    /// Sends what was not asked for. It comes behind every reply that has been made before, whether that can leave yet
+    /// or not: what it says of the data must not overtake what they say.
+    fn push(&mut self, write: impl FnOnce(&mut Writer)) {
+        let length = match self.early.back_mut() {
+            Some(Some(early)) => {
+                let mut writer = Writer::onto(std::mem::take(&mut early.pushed), self.out.protocol());
+                let before = writer.len();
+                write(&mut writer);
+                let length = writer.len() - before;
+                early.pushed = writer.into_bytes();
+                self.early_bytes += length;
+                length
+            }
+            _ => {
+                let before = self.out.len();
+                write(&mut self.out);
+                self.out.len() - before
+            }
+        };
+        self.pushed_bytes += length;
+    }
+
+    /// The limit of its kind.
+    fn output_limit(&self, limits: &OutputLimits) -> OutputLimit {
+        if self.is_subscribed() { limits.pubsub } else { limits.normal }
+    }
+
+    /// Looks whether more output waits for it than it may ever leave unread; if so it is cut off.
+    fn check_hard_limit(&mut self, limits: &OutputLimits) {
+        let bound = self.output_limit(limits).hard_bytes;
+        // Replies wait for their client one at a time; what is pushed would pile up, also for an ordinary client.
+        let is_flooded = !self.is_subscribed() && self.pushed_bytes > limits::PUSHED_BYTES_MAX;
+        if is_flooded || (bound > 0 && self.output_bytes() > bound) {
+            self.cut();
+        }
+    }
+
+    /// The same, and whether too much of it has waited for too long.
+    pub(crate) fn check_output(&mut self, limits: &OutputLimits, now: Instant) {
+        let limit = self.output_limit(limits);
+        let waiting = self.output_bytes();
+        if waiting == 0 {
+            self.pushed_bytes = 0;
+        }
+        self.check_hard_limit(limits);
+        if limit.soft_bytes == 0 || waiting <= limit.soft_bytes {
+            self.over_soft_since = None;
+            return;
+        }
+        let since = *self.over_soft_since.get_or_insert(now);
+        if now.since(since).as_secs() >= limit.soft_seconds {
+            self.cut();
+        }
+    }
+
+    /// It is to be cut off at the end of the turn, and what waits for it is dropped now.
+    fn cut(&mut self) {
+        self.is_cut = true;
+        self.is_closing = true;
+        self.out = Writer::new(self.protocol());
+        self.early_bytes = 0;
+        for early in self.early.iter_mut().flatten() {
+            *early = Early { reply: Vec::new(), pushed: Vec::new() };
+        }
+    }
+
+    /// True if it may be over its soft limit for too long soon.
+    pub(crate) fn is_over_soft(&self) -> bool {
+        self.over_soft_since.is_some() && !self.is_cut
     }
 
     /// Bytes received and not yet parsed.
@@ -218,8 +335,10 @@ impl Session {
         self.head += 1;
         self.early.pop_front();
         while let Some(Some(_)) = self.early.front() {
-            let bytes = self.early.pop_front().flatten().expect("just seen");
-            write_muted(self, |writer| writer.raw(&bytes));
+            let Early { reply, pushed } = self.early.pop_front().flatten().expect("just seen");
+            self.early_bytes -= reply.len() + pushed.len();
+            write_muted(self, |writer| writer.raw(&reply));
+            self.out.raw(&pushed);
             self.head += 1;
         }
     }
@@ -325,6 +444,17 @@ impl Sessions {
         std::mem::take(&mut self.composed)
     }
 
+    /// Sends a session what it did not ask for. One that leaves too much unread is cut off with the end of the turn.
+    pub(crate) fn push(&mut self, id: SessionId, limits: &OutputLimits, write: impl FnOnce(&mut Writer)) {
+        let Some(session) = self.get_mut(id) else { return };
+        if session.is_closing {
+            return;
+        }
+        session.push(write);
+        session.check_hard_limit(limits);
+        self.mark(id);
+    }
+
     /// Answers a request that changed nothing. `write` must write exactly one reply.
     pub(crate) fn reply(&mut self, id: SessionId, ticket: u64, write: impl FnOnce(&mut Writer)) {
         let Some(session) = self.get_mut(id) else { return };
@@ -348,14 +478,24 @@ impl Sessions {
         } else {
             let place = (ticket - session.head) as usize;
             if session.early.len() <= place {
-                session.early.resize(place + 1, None);
+                session.early.resize_with(place + 1, || None);
             }
             let mut writer = Writer::new(protocol);
             write(&mut writer);
-            session.early[place] = Some(writer.into_bytes());
+            session.early_bytes += writer.len();
+            session.early[place] = Some(Early { reply: writer.into_bytes(), pushed: Vec::new() });
         }
         if session.hold == Hold::Answers && session.owed_count() == 0 {
             self.resumable.push(id);
+        }
+        self.mark(id);
+    }
+
+    /// Ends a request whose answer is a push: CLIENT REPLY does not concern it.
+    pub(crate) fn reply_pushed(&mut self, id: SessionId, ticket: u64, bytes: &[u8]) {
+        self.reply(id, ticket, |_| {});
+        if let Some(session) = self.get_mut(id) {
+            session.push(|writer| writer.raw(bytes));
         }
         self.mark(id);
     }

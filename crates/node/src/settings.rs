@@ -4,7 +4,7 @@ mod table;
 
 use std::collections::BTreeMap;
 
-use keyspace::Policy;
+use keyspace::{Class, Classes, Policy};
 
 pub use self::table::TABLE;
 
@@ -18,6 +18,123 @@ pub enum AppendFsync {
     EverySecond,
     /// When the operating system likes.
     No,
+}
+
+/// Which events of keys are published, and on which channels (`notify-keyspace-events`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Notify {
+    /// What kinds of events.
+    pub classes: Classes,
+    /// `K`: on the channel of the key.
+    pub by_key: bool,
+    /// `E`: on the channel of the event.
+    pub by_event: bool,
+}
+
+/// Letters of `notify-keyspace-events` in the order in which CONFIG GET shows them; those before `n` make up `A`.
+const CLASSES: &[(char, Class)] = &[
+    ('g', Class::Generic),
+    ('$', Class::String),
+    ('l', Class::List),
+    ('s', Class::Set),
+    ('h', Class::Hash),
+    ('z', Class::SortedSet),
+    ('x', Class::Expired),
+    ('e', Class::Evicted),
+    ('t', Class::Stream),
+    ('d', Class::Module),
+    ('n', Class::New),
+];
+
+impl Notify {
+    fn parse(letters: &str) -> Option<Self> {
+        let mut this = Self::default();
+        for letter in letters.chars() {
+            match letter {
+                'A' => this.classes = this.classes.and(Classes::ALL),
+                'K' => this.by_key = true,
+                'E' => this.by_event = true,
+                'm' => this.classes = this.classes.with(Class::Miss),
+                _ => this.classes = this.classes.with(CLASSES.iter().find(|(known, _)| *known == letter)?.1),
+            }
+        }
+        Some(this)
+    }
+
+    fn letters(self) -> String {
+        let all = self.classes.covers(Classes::ALL);
+        let mut letters: String = if all { "A".to_owned() } else { String::new() };
+        let shown = |class: Class| self.classes.has(class) && (!all || class == Class::New);
+        // As Redis, which leaves `n` out once it has said `A`.
+        letters.extend(CLASSES.iter().filter(|(_, class)| !all && shown(*class)).map(|(letter, _)| letter));
+        letters.extend(self.by_key.then_some('K'));
+        letters.extend(self.by_event.then_some('E'));
+        letters.extend(self.classes.has(Class::Miss).then_some('m'));
+        letters
+    }
+
+    /// What the keyspaces are to note.
+    pub fn noted(self) -> Classes {
+        if self.by_key || self.by_event { self.classes } else { Classes::NONE }
+    }
+}
+
+/// How much output a client may leave unread before it is cut off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OutputLimit {
+    /// At once beyond this; 0: never.
+    pub hard_bytes: usize,
+    /// When it is beyond this for too long; 0: never.
+    pub soft_bytes: usize,
+    /// How long that is.
+    pub soft_seconds: u64,
+}
+
+/// `client-output-buffer-limit`, by kind of client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OutputLimits {
+    /// Ordinary clients. Their further requests wait while they do not read, so that nothing piles up.
+    pub normal: OutputLimit,
+    /// Clients that listen to channels.
+    pub pubsub: OutputLimit,
+}
+
+impl OutputLimits {
+    /// Puts what `value` says of some kinds into `present`, which says something of all.
+    fn merge(present: &str, value: &str) -> Result<String, String> {
+        let words: Vec<_> = value.split_whitespace().collect();
+        if words.is_empty() || !words.len().is_multiple_of(4) {
+            return Err("Wrong number of arguments in buffer limit configuration.".to_owned());
+        }
+        let mut merged: Vec<String> = present.split_whitespace().map(str::to_owned).collect();
+        for four in words.chunks(4) {
+            let place = match four[0].to_ascii_lowercase().as_str() {
+                "normal" => 0,
+                "slave" | "replica" => 4,
+                "pubsub" => 8,
+                _ => return Err("Invalid client class specified in buffer limit configuration.".to_owned()),
+            };
+            let hard = memory_bytes(four[1]);
+            let soft = memory_bytes(four[2]);
+            let seconds = four[3].parse::<u64>().ok();
+            let (Some(hard), Some(soft), Some(seconds)) = (hard, soft, seconds) else {
+                return Err("Error in hard, soft or soft_seconds setting in buffer limit configuration.".to_owned());
+            };
+            let figures = [hard, soft, seconds].map(|figure| figure.to_string());
+            merged.splice(place + 1..place + 4, figures);
+        }
+        Ok(merged.join(" "))
+    }
+
+    fn parse(value: &str) -> Self {
+        let figures: Vec<u64> = value.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        let limit = |place: usize| OutputLimit {
+            hard_bytes: figures[place] as usize,
+            soft_bytes: figures[place + 1] as usize,
+            soft_seconds: figures[place + 2],
+        };
+        Self { normal: limit(0), pubsub: limit(6) }
+    }
 }
 
 /// The values of all parameters.
@@ -44,6 +161,10 @@ pub struct Settings {
     pub slow_count_max: usize,
     /// `latency-monitor-threshold` in milliseconds; 0 switches it off.
     pub latency_threshold_ms: u64,
+    /// `notify-keyspace-events`
+    pub notify: Notify,
+    /// `client-output-buffer-limit`
+    pub output_limits: OutputLimits,
     /// Bytes of log since the last checkpoint that call for the next one (`checkpoint-log-bytes`).
     pub checkpoint_log_bytes: u64,
 }
@@ -94,6 +215,8 @@ impl Default for Settings {
             slow_us: 0,
             slow_count_max: 0,
             latency_threshold_ms: 0,
+            notify: Notify::default(),
+            output_limits: OutputLimits::default(),
             checkpoint_log_bytes: 0,
         };
         for parameter in TABLE {
@@ -115,7 +238,12 @@ impl Settings {
     /// In Redis's words, if there is no such parameter or the value does not fit it; nothing has changed then.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         let parameter = Self::parameter(name).ok_or_else(|| format!("Unknown option '{name}'"))?;
-        let value = parameter.kind.normal(value)?;
+        let mut value = parameter.kind.normal(value)?;
+        match parameter.name {
+            "client-output-buffer-limit" => value = OutputLimits::merge(self.get(parameter.name), &value)?,
+            "notify-keyspace-events" => value = Notify::parse(&value).map(Notify::letters).unwrap_or_default(),
+            _ => {}
+        }
         if parameter.name == "save" && value.split_whitespace().count() % 2 == 1 {
             return Err("Invalid save parameters".to_owned());
         }
@@ -171,6 +299,8 @@ impl Settings {
             "slowlog-log-slower-than" => self.slow_us = number,
             "slowlog-max-len" => self.slow_count_max = number as usize,
             "latency-monitor-threshold" => self.latency_threshold_ms = number as u64,
+            "notify-keyspace-events" => self.notify = Notify::parse(&value).unwrap_or_default(),
+            "client-output-buffer-limit" => self.output_limits = OutputLimits::parse(&value),
             "checkpoint-log-bytes" => self.checkpoint_log_bytes = number as u64,
             _ => {}
         }

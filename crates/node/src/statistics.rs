@@ -17,6 +17,8 @@ pub struct Statistics {
     pub errors: std::collections::BTreeMap<String, u64>,
     /// Messages of other nodes that were none.
     pub malformed_peer_count: u64,
+    /// Clients cut off because they left too much output unread.
+    pub cut_count: u64,
     /// Reads that found their key, and that did not.
     pub hit_count: u64,
     /// See above.

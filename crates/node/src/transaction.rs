@@ -16,7 +16,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use keyspace::{Keyspace, Layout, Moment};
+use keyspace::{Classes, Keyspace, Layout, Moment, Notice};
 use resp::{Args, Protocol, Span, Writer};
 
 use crate::entry::{self, Effect, Watch, put_number};
@@ -97,6 +97,8 @@ pub struct Transaction {
     answers: BTreeMap<GroupId, Vec<(u64, Vec<u8>)>>,
     stage: Stage,
     reply: Vec<u8>,
+    /// What its commands did to keys, to be told when it has committed.
+    notices: Vec<Notice>,
 }
 
 #[derive(Debug)]
@@ -121,6 +123,8 @@ pub enum Progress {
         ticket: u64,
         /// The reply, in the session's protocol.
         bytes: Vec<u8>,
+        /// What has happened to keys.
+        notices: Vec<Notice>,
     },
     /// All groups have resolved it: it can be forgotten.
     Over,
@@ -133,12 +137,14 @@ pub struct Driver {
     next_number: u64,
     running: BTreeMap<u64, Transaction>,
     databases: u16,
+    /// What is to be noted of what happens to keys.
+    pub(crate) noted: Classes,
 }
 
 impl Driver {
     /// A driver for one life of a core.
     pub fn new(gateway: GatewayId, databases: u16) -> Self {
-        Self { gateway, next_number: 1, running: BTreeMap::new(), databases }
+        Self { gateway, next_number: 1, running: BTreeMap::new(), databases, noted: Classes::NONE }
     }
 
     /// Transactions on their way.
@@ -175,6 +181,7 @@ impl Driver {
             answers: BTreeMap::new(),
             stage: Stage::Locking { next: 0 },
             reply: Vec::new(),
+            notices: Vec::new(),
         };
         transaction.lock_next(group_count, post);
         self.running.insert(id.number, transaction);
@@ -197,7 +204,7 @@ impl Driver {
         post: &mut impl FnMut(GroupId, Mail),
     ) -> Progress {
         let low_water = self.low_water();
-        let databases = self.databases;
+        let (databases, noted) = (self.databases, self.noted);
         let Some(transaction) = self.find(id) else { return Progress::Going };
         let mut writer = Writer::new(transaction.work.protocol);
         let values = match outcome {
@@ -222,7 +229,7 @@ impl Driver {
             transaction.lock_next(group_count, post);
             return Progress::Going;
         }
-        transaction.compute(databases, group_count, low_water, post)
+        transaction.compute(databases, noted, group_count, low_water, post)
     }
 
     /// A group has logged its part, or refused it.
@@ -248,6 +255,7 @@ impl Driver {
             let mut writer = Writer::new(transaction.work.protocol);
             writer.error("TRYAGAIN The transaction was given up after a change of leader and did not take effect");
             transaction.reply = writer.into_bytes();
+            transaction.notices.clear();
             transaction.resolve_all(Resolution::Abort, &changed, low_water, post);
         } else if changed.len() == 1 {
             // One entry was the whole transaction: there is nothing to commit, only locks to let go.
@@ -301,6 +309,7 @@ impl Transaction {
     fn compute(
         &mut self,
         databases: u16,
+        noted: Classes,
         group_count: u32,
         low_water: u64,
         post: &mut impl FnMut(GroupId, Mail),
@@ -317,6 +326,7 @@ impl Transaction {
                 scratch.import(*database, key, value.as_deref(), self.moment).expect("a sibling core exported it");
             }
         }
+        scratch.listen(noted);
         let before = scratch.sequence();
         let mut writer = Writer::new(self.work.protocol);
         if self.work.is_exec {
@@ -339,6 +349,7 @@ impl Transaction {
             }
         }
         self.reply = writer.into_bytes();
+        self.notices = scratch.take_notices();
         let effects = self.effects(&scratch, before, group_count, &database_effects);
         if effects.is_empty() {
             self.resolve_all(Resolution::Release, &[], low_water, post);
@@ -449,6 +460,7 @@ impl Transaction {
             session: self.work.session,
             ticket: self.work.ticket,
             bytes: std::mem::take(&mut self.reply),
+            notices: std::mem::take(&mut self.notices),
         }
     }
 }

@@ -4,6 +4,7 @@
 //! RAFT     group:u32le  consensus message
 //! REQUEST  node core serial index ticket  group protocol kind words
 //! REPLY    core serial index ticket  bytes
+//! PUBLISH  shard:u8 length channel  message
 //! ```
 //! Numbers are LEB128 unless said otherwise. Bytes of another node are never trusted: what does not fit is dropped.
 
@@ -13,10 +14,12 @@ use resp::Protocol;
 use crate::entry::put_number;
 use crate::event::{CoreId, GroupId, NodeId, SessionId};
 use crate::letter::{Origin, Request, RequestBody};
+use crate::pubsub;
 
 const RAFT: u8 = 1;
 const REQUEST: u8 = 2;
 const REPLY: u8 = 3;
+const PUBLISH: u8 = 4;
 
 /// A decoded message of another node.
 pub enum Wire {
@@ -31,6 +34,8 @@ pub enum Wire {
         /// In the session's protocol.
         bytes: Vec<u8>,
     },
+    /// For those who listen on this node.
+    Publish(pubsub::Message),
 }
 
 /// A Raft message of a group.
@@ -69,6 +74,15 @@ pub fn encode_reply(origin: &Origin, bytes: &[u8]) -> Vec<u8> {
     out
 }
 
+/// A message for those who listen on another node.
+pub fn encode_publish(message: &pubsub::Message) -> Vec<u8> {
+    let mut out = vec![PUBLISH, u8::from(message.is_shard)];
+    put_number(&mut out, message.channel.len() as u64);
+    out.extend_from_slice(&message.channel);
+    out.extend_from_slice(&message.body);
+    out
+}
+
 fn put_origin(out: &mut Vec<u8>, origin: &Origin) {
     put_number(out, origin.node.0);
     put_number(out, u64::from(origin.core.0));
@@ -103,6 +117,16 @@ pub fn decode(bytes: &[u8]) -> Option<Wire> {
                 _ => return None,
             };
             Some(Wire::Request(Request { origin, group, protocol, body }))
+        }
+        PUBLISH => {
+            let is_shard = match take_byte(&mut rest)? {
+                0 => false,
+                1 => true,
+                _ => return None,
+            };
+            let length = usize::try_from(take_number(&mut rest)?).ok()?;
+            let (channel, body) = rest.split_at_checked(length)?;
+            Some(Wire::Publish(pubsub::Message { is_shard, channel: channel.into(), body: body.into() }))
         }
         REPLY => Some(Wire::Reply { origin: take_origin(&mut rest)?, bytes: rest.to_vec() }),
         _ => None,

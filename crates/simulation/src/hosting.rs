@@ -333,7 +333,7 @@ impl Universe {
                 let Some(number) = host.connections.get(&session.serial).copied() else { return };
                 self.send_to_client(number, bytes);
             }
-            Action::Close { session } => {
+            Action::Close { session } | Action::Abort { session } => {
                 let Some(number) = host.connections.remove(&session.serial) else { return };
                 host.inbox.push_back(Inbound::Closed(session));
                 if let Some(connection) = self.connections.remove(&number) {

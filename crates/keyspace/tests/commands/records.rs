@@ -92,6 +92,7 @@ fn key_facts(spec: &KeySpec) -> String {
         Access::ReadWrite => "RW",
         Access::Overwrite => "OW",
         Access::Remove => "RM",
+        Access::NotKey => "not_key",
     };
     let begin = match spec.begin {
         Begin::Index(index) => format!("index {index}"),

@@ -5,6 +5,7 @@ use resp::{Args, Writer};
 use stdx::Duration;
 
 use super::connection::{check_name, describe};
+use super::question::ClientKind;
 use super::{Answer, ControlCommand, Local, Outcome, Question, SessionFilter, container, local, node, number};
 use crate::core::Core;
 use crate::event::Action;
@@ -113,7 +114,7 @@ fn list_question(_: &mut Local<'_>, args: Args<'_>) -> Result<Question, Refusal>
     match args.get(2) {
         None => {}
         Some(word) if word.eq_ignore_ascii_case(b"type") && args.len() == 4 => {
-            filter.is_normal = Some(parse_type(args.at(3))?);
+            filter.kind = Some(parse_type(args.at(3))?);
         }
         Some(word) if word.eq_ignore_ascii_case(b"id") && args.len() > 3 => {
             for word in args.iter().skip(3) {
@@ -129,11 +130,11 @@ fn list_question(_: &mut Local<'_>, args: Args<'_>) -> Result<Question, Refusal>
     Ok(Question::Sessions(filter))
 }
 
-/// True if the type is that of ordinary clients, the only ones there are.
-fn parse_type(word: &[u8]) -> Result<bool, Refusal> {
+fn parse_type(word: &[u8]) -> Result<ClientKind, Refusal> {
     match word.to_ascii_lowercase().as_slice() {
-        b"normal" => Ok(true),
-        b"master" | b"replica" | b"slave" | b"pubsub" => Ok(false),
+        b"normal" => Ok(ClientKind::Normal),
+        b"pubsub" => Ok(ClientKind::Pubsub),
+        b"master" | b"replica" | b"slave" => Ok(ClientKind::Server),
         _ => Err(Refusal::new(format!("ERR Unknown client type '{}'", String::from_utf8_lossy(word)))),
     }
 }
@@ -182,7 +183,7 @@ fn kill_question(local: &mut Local<'_>, args: Args<'_>) -> Result<Question, Refu
                     .filter(|number| *number > 0)
                     .ok_or_else(|| Refusal::new("ERR client-id should be greater than 0"))?,
             ),
-            b"type" => filter.is_normal = Some(parse_type(value)?),
+            b"type" => filter.kind = Some(parse_type(value)?),
             b"addr" => filter.address = Some(text(value)),
             b"laddr" => filter.local_address = Some(text(value)),
             b"user" if value == b"default" => {}
@@ -210,11 +211,15 @@ fn kill_join(_: &mut Local<'_>, args: Args<'_>, answers: Vec<Answer>, writer: &m
     Ok(())
 }
 
+fn kind_of(session: &crate::session::Session) -> ClientKind {
+    if session.is_subscribed() { ClientKind::Pubsub } else { ClientKind::Normal }
+}
+
 impl SessionFilter {
     fn passes(&self, session: &crate::session::Session) -> bool {
         let serial = session.id.serial;
         (self.serials.is_empty() || self.serials.contains(&serial))
-            && self.is_normal != Some(false)
+            && self.kind.is_none_or(|kind| kind == kind_of(session))
             && self.address.as_ref().is_none_or(|address| *address == session.peer.address)
             && self.local_address.as_ref().is_none_or(|address| *address == session.peer.local_address)
             && self.except != Some(serial)

@@ -4,6 +4,7 @@ use command::{Flag, Group, Refusal};
 use resp::{Args, Protocol, Writer};
 
 use super::{ControlCommand, Local, Outcome, local, number};
+use crate::pubsub::Kind;
 use crate::session::Session;
 
 /// Version of Redis whose commands and words these are. Client libraries choose their behaviour by it.
@@ -26,8 +27,13 @@ pub(super) const PING: ControlCommand = ControlCommand {
     ..connection("ping", -1, ping)
 };
 
-fn ping(_: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome {
+fn ping(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome {
     match args.len() {
+        1 | 2 if local.session.is_in_subscribed_mode() => {
+            writer.array(2);
+            writer.bulk(b"pong");
+            writer.bulk(args.get(1).unwrap_or_default());
+        }
         1 => writer.simple("PONG"),
         2 => writer.bulk(args.at(1)),
         _ => return Err(Refusal::wrong_arity("ping")),
@@ -77,6 +83,7 @@ pub(super) const RESET: ControlCommand = ControlCommand {
     ..connection("reset", 1, |local, _, writer| {
         let needs_password = !local.core.settings.password.is_empty();
         let session = &mut *local.session;
+        local.core.pubsub.forget(session);
         session.discard();
         session.database = 0;
         session.set_protocol(Protocol::Resp2);
@@ -210,16 +217,24 @@ pub(super) fn check_name(name: &[u8]) -> Outcome {
     }
 }
 
+/// Letters for what a client is and does, as CLIENT LIST shows them.
+fn flags(session: &Session) -> String {
+    let letters = [
+        (session.is_subscribed(), 'P'),
+        (session.multi.is_some(), 'x'),
+        (session.is_closing, 'c'),
+        (session.no_evict, 'e'),
+    ];
+    let shown: String = letters.iter().filter(|(is_so, _)| *is_so).map(|(_, letter)| letter).collect();
+    if shown.is_empty() { "N".to_owned() } else { shown }
+}
+
 /// One line of CLIENT LIST.
 pub(super) fn describe(session: &Session, now: crate::event::Now) -> String {
     let multi = session.multi.as_ref().map_or(-1, |multi| multi.queue.len() as i64);
-    let flags = match (session.multi.is_some(), session.is_closing) {
-        (true, _) => "x",
-        (false, true) => "c",
-        (false, false) => "N",
-    };
+    let told = |kind| session.subscriptions.as_ref().map_or(0, |all| all.names(kind).len());
     format!(
-        "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={flags} db={} sub=0 psub=0 ssub=0 multi={multi} \
+        "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={multi} \
          qbuf={} qbuf-free=0 argv-mem=0 multi-mem={} rbs=0 rbp=0 obl={} oll=0 omem={} tot-mem={} events=r cmd={} \
          user=default redir=-1 resp={}",
         session.id.serial,
@@ -229,13 +244,17 @@ pub(super) fn describe(session: &Session, now: crate::event::Now) -> String {
         String::from_utf8_lossy(&session.name),
         now.instant.since(session.opened.instant).as_secs(),
         now.instant.since(session.heard.instant).as_secs(),
+        flags(session),
         session.database,
-        session.input_bytes(),
+        told(Kind::Channel),
+        told(Kind::Pattern),
+        told(Kind::Shard),
+        session.input_bytes() + session.request_bytes,
         session.multi.as_ref().map_or(0, |multi| multi.byte_count),
         session.output_bytes(),
         session.backlog_bytes,
         session.input_bytes() + session.output_bytes() + size_of::<Session>(),
-        session.last_command,
+        session.last_command_name(),
         if session.protocol() == Protocol::Resp3 { 3 } else { 2 },
     )
 }

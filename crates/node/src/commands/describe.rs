@@ -310,6 +310,7 @@ fn access_name(access: Access) -> &'static str {
         Access::ReadWrite => "RW",
         Access::Overwrite => "OW",
         Access::Remove => "RM",
+        Access::NotKey => "not_key",
     }
 }
 

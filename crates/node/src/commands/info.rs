@@ -3,8 +3,11 @@
 use command::Flag;
 use resp::{Args, Writer};
 
+use std::collections::BTreeSet;
+
 use super::connection::REDIS_VERSION;
 use super::{Answer, ControlCommand, Figures, Local, Outcome, Question, node};
+use crate::pubsub::Kind;
 use crate::settings::AppendFsync;
 use crate::statistics::Statistics;
 
@@ -61,6 +64,7 @@ fn total(figures: &[Figures]) -> Statistics {
         sum.output_bytes += statistics.output_bytes;
         sum.rejected_call_count += statistics.rejected_call_count;
         sum.malformed_peer_count += statistics.malformed_peer_count;
+        sum.cut_count += statistics.cut_count;
         for (code, count) in &statistics.errors {
             *sum.errors.entry(code.clone()).or_default() += count;
         }
@@ -144,6 +148,15 @@ fn write_section(section: &str, local: &Local<'_>, figures: &[Figures], text: &m
             line("total_net_output_bytes", &sum.output_bytes);
             line("rejected_connections", &report.rejected_count);
             line("evicted_keys", &groups().map(|group| group.evicted_count).sum::<u64>());
+            for (title, kind) in [
+                ("pubsub_channels", Kind::Channel),
+                ("pubsub_patterns", Kind::Pattern),
+                ("pubsubshard_channels", Kind::Shard),
+            ] {
+                let names: BTreeSet<_> = figures.iter().flat_map(|figures| &figures.names[kind as usize]).collect();
+                line(title, &names.len());
+            }
+            line("client_output_buffer_limit_disconnections", &sum.cut_count);
             line("unexpected_error_replies", &0);
             line("migrate_cached_sockets", &0);
             line("total_error_replies", &sum.errors.values().sum::<u64>());

@@ -9,6 +9,7 @@ mod connection;
 mod debug;
 mod describe;
 mod info;
+mod pubsub;
 mod question;
 mod server;
 mod transactions;
@@ -34,6 +35,13 @@ pub enum Body {
         /// What to ask. May refuse.
         ask: fn(&mut Local<'_>, Args<'_>) -> Result<Question, Refusal>,
         /// Writes exactly one reply from the cores' answers, which come in the order of cores, or refuses.
+        join: fn(&mut Local<'_>, Args<'_>, Vec<Answer>, &mut Writer) -> Result<(), Refusal>,
+    },
+    /// As [`Body::Node`], but the session goes on meanwhile: what it asks for later does not depend on the answers.
+    Tell {
+        /// What to ask. May refuse.
+        ask: fn(&mut Local<'_>, Args<'_>) -> Result<Question, Refusal>,
+        /// Writes exactly one reply from the cores' answers, or refuses.
         join: fn(&mut Local<'_>, Args<'_>, Vec<Answer>, &mut Writer) -> Result<(), Refusal>,
     },
     /// A step of a transaction, carried out by the core.
@@ -70,6 +78,10 @@ pub struct Local<'a> {
     pub now: Now,
     /// What the host is asked to do.
     pub actions: &'a mut Vec<Action>,
+    /// True if the command is part of a transaction.
+    pub is_in_transaction: bool,
+    /// Set by a handler whose answer is a push, and leaves whatever CLIENT REPLY says.
+    pub is_pushed: bool,
 }
 
 impl Local<'_> {
@@ -138,6 +150,15 @@ pub static COMMANDS: &[&ControlCommand] = &[
     &connection::AUTH,
     &connection::HELLO,
     &client::CLIENT,
+    &pubsub::SUBSCRIBE,
+    &pubsub::UNSUBSCRIBE,
+    &pubsub::PSUBSCRIBE,
+    &pubsub::PUNSUBSCRIBE,
+    &pubsub::SSUBSCRIBE,
+    &pubsub::SUNSUBSCRIBE,
+    &pubsub::PUBLISH,
+    &pubsub::SPUBLISH,
+    &pubsub::PUBSUB,
     &config::CONFIG,
     &describe::COMMAND,
     &info::INFO,
@@ -205,6 +226,12 @@ pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Act
         }
         Question::Sessions(filter) => Answer::Sessions(client::describe_sessions(core, filter)),
         Question::Kill(filter) => Answer::Count(client::kill_sessions(core, filter, actions)),
+        Question::Publish(message) => Answer::Count(core.deliver(message)),
+        Question::Names { kind, filter } => pubsub::names(&core.context, *kind, filter.as_deref()),
+        Question::Listeners { kind, names } => {
+            let count = |name: &Vec<u8>| core.context.pubsub.listener_count(*kind, name) as u64;
+            Answer::Counts(names.iter().map(count).collect())
+        }
         Question::Pause(pause) => {
             core.pause(*pause);
             Answer::Done

@@ -5,6 +5,7 @@ use resp::Protocol;
 use stdx::{Duration, UnixMillis};
 
 use crate::event::GroupId;
+use crate::pubsub::{Kind, Message};
 use crate::statistics::{SlowEntry, Statistics};
 
 /// Asked of every core of the node.
@@ -45,6 +46,22 @@ pub enum Question {
     Sessions(SessionFilter),
     /// End sessions.
     Kill(SessionFilter),
+    /// Hand this to your sessions that listen, and tell how many do.
+    Publish(Message),
+    /// What do your sessions listen to?
+    Names {
+        /// To names of this kind.
+        kind: Kind,
+        /// Only those that match this pattern.
+        filter: Option<Vec<u8>>,
+    },
+    /// How many of your sessions listen to these?
+    Listeners {
+        /// Names of this kind.
+        kind: Kind,
+        /// The names.
+        names: Vec<Vec<u8>>,
+    },
     /// Let clients wait for so long, or only those that write; `None`: let them go on.
     Pause(Option<(Duration, bool)>),
     /// Set your counters to zero.
@@ -68,13 +85,24 @@ pub enum DebugQuestion {
     Digest,
 }
 
+/// What a client is to CLIENT LIST TYPE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientKind {
+    /// One that listens to no channel.
+    Normal,
+    /// One that does.
+    Pubsub,
+    /// A server that follows this one or is followed by it: these are no sessions.
+    Server,
+}
+
 /// Which sessions are meant. What is not set does not matter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionFilter {
     /// One of these numbers, if there are any.
     pub serials: Vec<u64>,
-    /// Of the type of ordinary clients, or of another: there is no session of another type.
-    pub is_normal: Option<bool>,
+    /// Of this type.
+    pub kind: Option<ClientKind>,
     /// From this address.
     pub address: Option<String>,
     /// To this address.
@@ -96,6 +124,10 @@ pub enum Answer {
     Sessions(Vec<(u64, String)>),
     /// So many.
     Count(u64),
+    /// So many of each.
+    Counts(Vec<u64>),
+    /// To [`Question::Names`].
+    Names(Vec<Vec<u8>>),
     /// To [`Question::Slowlog`].
     Slowlog(Vec<SlowEntry>),
     /// To [`Question::Digest`].
@@ -115,6 +147,8 @@ pub struct Figures {
     pub statistics: Statistics,
     /// Open sessions.
     pub session_count: u64,
+    /// Names that its sessions listen to: channels, patterns, shard channels.
+    pub names: [Vec<Vec<u8>>; 3],
     /// Keys, keys with a deadline and the mean time to live in milliseconds, by database.
     pub databases: Vec<(u64, u64, u64)>,
     /// Bytes of its keyspaces.

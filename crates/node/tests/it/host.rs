@@ -20,12 +20,19 @@ pub struct Host {
     pub holds_disk: bool,
     held: Vec<(usize, GroupId, u64)>,
     pub log: Vec<String>,
+    /// What was sent to other nodes.
+    pub sent: Vec<(NodeId, GroupId, Vec<u8>)>,
     paused: BTreeSet<SessionId>,
 }
 
 impl Host {
     /// A new node with as many groups as cores.
     pub fn new(core_count: u16, settings: Settings) -> Self {
+        Self::of_nodes(core_count, settings, 1, &[1])
+    }
+
+    /// One node of several, which all vote in every group.
+    pub fn of_nodes(core_count: u16, settings: Settings, node: u64, voters: &[u64]) -> Self {
         let settings = Arc::new(settings);
         let group_count = u32::from(core_count);
         let mut this = Self {
@@ -36,11 +43,12 @@ impl Host {
             holds_disk: false,
             held: Vec::new(),
             log: Vec::new(),
+            sent: Vec::new(),
             paused: BTreeSet::new(),
         };
         for core in 0..core_count {
             this.cores.push(Core::new(CoreOptions {
-                node: NodeId(1),
+                node: NodeId(node),
                 core: CoreId(core),
                 core_count,
                 group_count,
@@ -55,7 +63,8 @@ impl Host {
                 layout: Layout::Slots,
                 tuning: Tuning::default(),
             });
-            let seed = GroupSeed::new(GroupId(u32::from(core)), NodeId(1), keyspace);
+            let mut seed = GroupSeed::new(GroupId(u32::from(core)), NodeId(node), keyspace);
+            seed.membership.voters = voters.to_vec();
             this.step(usize::from(core), Event::Loaded(Box::new(seed)));
         }
         this.settle();
@@ -70,6 +79,27 @@ impl Host {
         let peer = Peer { is_local: true, ..Peer::default() };
         self.step(core, Event::Opened { session, peer });
         session
+    }
+
+    /// Cores of the node.
+    pub fn core_count(&self) -> usize {
+        self.cores.len()
+    }
+
+    /// Another node speaks.
+    pub fn hear(&mut self, from: NodeId, group: GroupId, bytes: &[u8]) {
+        let core = group.0 as usize % self.cores.len();
+        self.step(core, Event::Peer { from, bytes });
+    }
+
+    /// The client's socket takes nothing more: so many bytes wait for it.
+    pub fn backlog(&mut self, session: SessionId, bytes: usize) {
+        self.step(self.homes[&session], Event::Backlog { session, bytes });
+    }
+
+    /// Bytes that wait for a client in its core and have not been handed to the host.
+    pub fn output_bytes(&self, session: SessionId) -> usize {
+        self.cores[self.homes[&session]].output_bytes(session)
     }
 
     fn step(&mut self, core: usize, event: Event<'_>) {
@@ -95,9 +125,10 @@ impl Host {
             Action::Resume { session } => {
                 self.paused.remove(&session);
             }
+            Action::Send { to, group, bytes } => self.sent.push((to, group, bytes)),
             Action::Log { line, .. } => self.log.push(line),
             Action::Fatal { line } => panic!("{line}"),
-            Action::Close { session } => self.step(core, Event::Closed { session }),
+            Action::Close { session } | Action::Abort { session } => self.step(core, Event::Closed { session }),
             _ => {}
         }
     }

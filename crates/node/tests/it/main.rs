@@ -1,6 +1,7 @@
 //! Stories of one node: what clients see, whichever core their keys live on.
 
 mod host;
+mod pubsub;
 
 use host::Host;
 use node::settings::Settings;

@@ -7,4 +7,5 @@ mod crash_disk;
 mod damage;
 mod harness;
 mod manual;
+mod pubsub;
 mod serve;
