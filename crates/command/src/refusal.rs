@@ -38,6 +38,10 @@ refusals! {
     BIT_OFFSET = "ERR bit offset is not an integer or out of range";
     /// A bit is neither 0 nor 1.
     BIT_VALUE = "ERR bit is not an integer or out of range";
+    /// The string is no HyperLogLog.
+    NOT_A_SKETCH = "WRONGTYPE Key is not a valid HyperLogLog string value.";
+    /// The runs of a HyperLogLog are not as many registers as there are.
+    CORRUPT_SKETCH = "INVALIDOBJ Corrupted HLL object detected";
     /// RESTORE onto an existing key.
     BUSY_KEY = "BUSYKEY Target key name already exists.";
     /// A negative index of a database, or one beyond the last.

@@ -3,6 +3,7 @@
 pub(crate) mod arguments;
 mod bitmap;
 mod extended;
+mod hyperloglog;
 mod keys;
 mod string;
 
@@ -33,7 +34,7 @@ pub type DataCommand = Command<Body>;
 /// Every data command; the order means nothing.
 pub static COMMANDS: &[&DataCommand] = &ALL;
 
-const LISTS: [&[&DataCommand]; 3] = [string::COMMANDS, bitmap::COMMANDS, keys::COMMANDS];
+const LISTS: [&[&DataCommand]; 4] = [string::COMMANDS, bitmap::COMMANDS, hyperloglog::COMMANDS, keys::COMMANDS];
 
 const COUNT: usize = {
     let mut count = 0;

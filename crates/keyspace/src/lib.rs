@@ -14,6 +14,7 @@ mod crc64;
 pub mod debug;
 mod eviction;
 pub mod glob;
+mod hyperloglog;
 mod keeper;
 mod keyspace;
 mod lzf;

@@ -29,6 +29,8 @@ enum Topic {
     /// Strings and bitmaps. How they are kept is not compared: a SETBIT that changes nothing leaves a number a number
     /// here, and makes it text there.
     Bitmaps,
+    /// HyperLogLogs, and the strings that they are.
+    Sketches,
 }
 
 #[test]
@@ -36,11 +38,11 @@ fn conversations_agree_with_the_reference() {
     let Some(mut reference) = Reference::start() else { return };
     let mut errors = 0;
     for seed in 0..CONVERSATIONS {
-        let topic = if seed % 2 == 0 { Topic::Strings } else { Topic::Bitmaps };
+        let topic = [Topic::Strings, Topic::Bitmaps, Topic::Sketches][seed as usize % 3];
         let said = converse(topic, seed);
         reference.call(&["FLUSHALL"]);
         let mut local = Local::new();
-        if seed % 3 == 0 {
+        if seed % 2 == 0 {
             reference.call(&["HELLO", "3"]);
             local.protocol = Protocol::Resp3;
         } else {
@@ -79,17 +81,31 @@ fn vocabulary(topic: Topic) -> Vec<(Vec<&'static str>, Vec<Piece>)> {
     let belongs = |command: &&&DataCommand| match topic {
         Topic::Strings => command.group == Group::String,
         Topic::Bitmaps => matches!(command.group, Group::String | Group::Bitmap),
+        // A sketch's own test goes on for seconds in the reference.
+        Topic::Sketches => command.group == Group::Hyperloglog && command.name != "pfselftest",
     };
     let mut vocabulary: Vec<_> =
         COMMANDS.iter().filter(belongs).map(|command| (vec![command.name], parse(command.syntax))).collect();
     // Values that commands work on come from SET, so it is said more often.
-    for name in ["set", "set", "set", "mset", "del", "exists", "persist", "type"] {
+    let common: &[&str] = match topic {
+        Topic::Strings | Topic::Bitmaps => &["set", "set", "set", "mset", "del", "exists", "persist", "type"],
+        Topic::Sketches => &["set", "append", "del", "persist", "type"],
+    };
+    for &name in common {
         let command = find(name.as_bytes()).expect("a command of this name");
         let syntax = if name == "set" { "key value" } else { command.syntax };
         vocabulary.push((vec![name], parse(syntax)));
     }
-    if let Topic::Strings = topic {
-        vocabulary.push((vec!["object", "encoding"], parse("key")));
+    match topic {
+        Topic::Strings => vocabulary.push((vec!["object", "encoding"], parse("key"))),
+        Topic::Sketches => {
+            for _ in 0..4 {
+                vocabulary.push((vec!["pfadd"], parse("key element [element ...]")));
+            }
+            vocabulary.push((vec!["get"], parse("key")));
+            vocabulary.push((vec!["strlen"], parse("key")));
+        }
+        Topic::Bitmaps => {}
     }
     vocabulary
 }
@@ -119,6 +135,9 @@ fn value(command: &str, placeholder: &str, prng: &mut Prng) -> Vec<u8> {
     let text = match placeholder {
         _ if placeholder.contains("key") => format!("key{}", prng.below(6)),
         "encoding" => encoding(prng),
+        "element" => (prng.draw() >> (44 + prng.below(16))).to_string(),
+        "subcommand" if prng.chance(1, 20) => "getreg".into(),
+        "subcommand" => pick(&["encoding", "encoding", "decode", "decode", "todense", "x"], prng),
         "offset" => return offset(command, prng),
         "start" | "end" => index(prng),
         "bit" => pick(&["0", "1", "1", "0", "2", "x"], prng),

@@ -109,6 +109,7 @@ fn value(name: &str, prng: &mut Prng) -> Vec<u8> {
         "encoding" => format!("u{}", 1 + prng.below(63)),
         "offset" => number.to_string(),
         "count" => (1 + number).to_string(),
+        "subcommand" => ["getreg", "decode", "encoding", "todense"][prng.below(4) as usize].into(),
         "value" if prng.chance(1, 2) => format!("text {number}"),
         // Zero, one and so on suit where a number, a bit, a count or a name is wanted.
         _ => prng.below(3).to_string(),
