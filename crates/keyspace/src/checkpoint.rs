@@ -25,12 +25,15 @@
 //! ```text
 //! 1 head    sequence varint, moment i64
 //! 2 key     flags, database varint, version varint, access clock u24, [deadline i64], key length varint, key,
-//!           value as in RDB
+//!           value: a string as in RDB, a collection exactly as it is kept
 //! 3 large   as 2, but for the value its length varint; its parts follow
 //! 4 part    length varint, bytes
+//! 5 many    as 2, but for the value 0x80 | type u8 and the number of elements varint; parts with whole elements follow
+//! 6 limits  each a varint: fields of a packed hash, bytes of one of its fields or values, members of a set of integers
 //! ```
 //!
-//! Numbers of fixed size are little-endian; a varint has seven bits a byte, the lowest first.
+//! Numbers of fixed size are little-endian; a varint has seven bits a byte, the lowest first. Collections are not
+//! written as in RDB because their form must come back with them: the order of their elements depends on it.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -38,6 +41,8 @@ use std::sync::Arc;
 
 use command::Refusal;
 
+use crate::collection::packed::{self, Items, put_number as write_varint};
+use crate::collection::{self, Collection, Limits, SMALL_LEN_MAX};
 use crate::keeper::{Keeper, Position};
 use crate::rdb::{self, Compression};
 use crate::record::{Payload, Record, VERSION_END};
@@ -50,15 +55,21 @@ const HEAD: u8 = 1;
 const KEY: u8 = 2;
 const LARGE: u8 = 3;
 const PART: u8 = 4;
+const MANY: u8 = 5;
+const LIMITS: u8 = 6;
 
 const HAS_DEADLINE: u8 = 1;
 /// Changed in place, so that its encoding is called `raw`.
 const IS_RAW: u8 = 2;
 /// Kept as a number.
 const IS_INTEGER: u8 = 4;
+/// No string.
+const IS_COLLECTION: u8 = 8;
 
 /// Values longer than this are written in parts of this size, in bytes.
 const PART_BYTES: usize = 256 << 10;
+/// As much of a large collection is in a part, unless a single element is longer.
+const ELEMENTS_BYTES: usize = 64 << 10;
 /// Old images are gathered in pieces of about this size.
 const IMAGES_BYTES: usize = 64 << 10;
 /// Longest value that is believed: what a Redis string can be, in bytes.
@@ -92,6 +103,8 @@ pub(crate) struct Walk {
     /// The moment of the last of them; what had expired by then is left out.
     now: i64,
     head_written: bool,
+    /// As they were at the cut.
+    limits: Limits,
     /// Everything before this has been walked.
     position: Position,
     /// True if `position` is inside a segment.
@@ -102,8 +115,8 @@ pub(crate) struct Walk {
     image_bytes: usize,
     /// Large values that wait to be written.
     large: VecDeque<LargeImage>,
-    /// The one being written, and how much of it has been.
-    parts: Option<(Arc<Vec<u8>>, usize)>,
+    /// The one being written, and how much of it has been: bytes, or elements.
+    parts: Option<(LargeValue, usize)>,
     /// Keys that have been walked, or changed before they were.
     passed: usize,
     total: usize,
@@ -111,7 +124,48 @@ pub(crate) struct Walk {
 
 struct LargeImage {
     head: Vec<u8>,
-    bytes: Arc<Vec<u8>>,
+    value: LargeValue,
+}
+
+/// A value that is shared with the keyspace, as long as that does not change it.
+enum LargeValue {
+    Bytes(Arc<Vec<u8>>),
+    Many(Collection),
+}
+
+impl LargeValue {
+    /// Bytes that nobody else holds any more. What has become of a collection is not known; it counts for nothing.
+    fn unshared_bytes(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) if Arc::strong_count(bytes) == 1 => bytes.capacity(),
+            Self::Bytes(_) | Self::Many(_) => 0,
+        }
+    }
+
+    /// Appends a part from `from` on; where the next begins, or `None` if there is no more.
+    fn write_part(&self, from: usize, out: &mut Vec<u8>) -> Option<usize> {
+        out.push(PART);
+        match self {
+            Self::Bytes(bytes) => {
+                let end = bytes.len().min(from + PART_BYTES);
+                packed::put(out, &bytes[from..end]);
+                (end < bytes.len()).then_some(end)
+            }
+            Self::Many(collection) => {
+                let mut part = Vec::new();
+                let end = collection.write_part(from, &mut part, ELEMENTS_BYTES);
+                packed::put(out, &part);
+                (end < collection.len()).then_some(end)
+            }
+        }
+    }
+
+    fn bury(self, keeper: &mut Keeper) {
+        match self {
+            Self::Bytes(bytes) => keeper.bury_large(bytes),
+            Self::Many(collection) => keeper.bury_collection(collection),
+        }
+    }
 }
 
 impl Walk {
@@ -139,9 +193,8 @@ impl Walk {
 
     /// Bytes held beyond the data itself, large values that only the walk still holds included.
     pub(crate) fn held_bytes(&self) -> usize {
-        let large = self.large.iter().map(|image| &image.bytes).chain(self.parts.iter().map(|(bytes, _)| bytes));
-        let unshared = large.filter(|bytes| Arc::strong_count(bytes) == 1).map(|bytes| bytes.capacity());
-        self.image_bytes + unshared.sum::<usize>()
+        let large = self.large.iter().map(|image| &image.value).chain(self.parts.iter().map(|(value, _)| value));
+        self.image_bytes + large.map(LargeValue::unshared_bytes).sum::<usize>()
     }
 
     /// True if something of a table of this rank has not been walked.
@@ -151,38 +204,43 @@ impl Walk {
 
     /// Writes a record, or puts it into the queue of those that are written in parts.
     fn write(&mut self, out: &mut Vec<u8>, rank: u32, record: &Record) {
-        match record.large() {
-            Some(bytes) if bytes.len() > PART_BYTES => {
-                let mut head = Vec::with_capacity(record.key().len() + 64);
-                write_head(&mut head, LARGE, rank, record);
-                write_varint(&mut head, bytes.len() as u64);
-                self.large.push_back(LargeImage { head, bytes: Arc::clone(bytes) });
+        let value = match (record.large(), record.collection()) {
+            (Some(bytes), _) if bytes.len() > PART_BYTES => LargeValue::Bytes(Arc::clone(bytes)),
+            (_, Some(collection)) if collection.len() > SMALL_LEN_MAX || collection.footprint() > PART_BYTES => {
+                LargeValue::Many(collection.clone())
             }
             _ => {
                 write_head(out, KEY, rank, record);
-                rdb::write_object(out, ValueRef::String(record.text()), Compression::None);
+                return write_value(out, record);
+            }
+        };
+        let mut head = Vec::with_capacity(record.key().len() + 64);
+        match &value {
+            LargeValue::Bytes(bytes) => {
+                write_head(&mut head, LARGE, rank, record);
+                write_varint(&mut head, bytes.len() as u64);
+            }
+            LargeValue::Many(collection) => {
+                write_head(&mut head, MANY, rank, record);
+                collection::write_large_head(&mut head, collection);
             }
         }
+        self.large.push_back(LargeImage { head, value });
     }
 
     /// Writes something of what waits; false if nothing does.
     fn write_waiting(&mut self, out: &mut Vec<u8>, keeper: &mut Keeper) -> bool {
-        if let Some((bytes, written)) = &mut self.parts {
-            let part = &bytes[*written..bytes.len().min(*written + PART_BYTES)];
-            out.push(PART);
-            write_varint(out, part.len() as u64);
-            out.extend_from_slice(part);
-            *written += part.len();
-            if *written == bytes.len() {
-                let (bytes, _) = self.parts.take().expect("just seen");
-                keeper.bury_large(bytes);
+        if let Some((value, from)) = self.parts.take() {
+            match value.write_part(from, out) {
+                Some(next) => self.parts = Some((value, next)),
+                None => value.bury(keeper),
             }
         } else if let Some(images) = self.images.pop_front() {
             out.extend_from_slice(&images);
             self.image_bytes -= images.len();
-        } else if let Some(LargeImage { head, bytes }) = self.large.pop_front() {
+        } else if let Some(LargeImage { head, value }) = self.large.pop_front() {
             out.extend_from_slice(&head);
-            self.parts = Some((bytes, 0));
+            self.parts = Some((value, 0));
         } else {
             return false;
         }
@@ -261,6 +319,7 @@ impl Keyspace {
             cut: self.sequence,
             now: self.latest,
             head_written: false,
+            limits: self.limits,
             position: Position { rank: 0, slot: 0, hash: 0 },
             inside: false,
             ranks: self.databases.len() as u32,
@@ -282,6 +341,7 @@ impl Keyspace {
             out.push(HEAD);
             write_varint(out, walk.cut);
             out.extend_from_slice(&walk.now.to_le_bytes());
+            write_limits(out, &walk.limits);
             walk.head_written = true;
         }
         while out.len() < end {
@@ -304,8 +364,8 @@ impl Keyspace {
     /// Gives up a checkpoint that is under way, if there is one.
     pub fn cancel_checkpoint(&mut self) {
         if let Some(walk) = self.keeper.walk.take() {
-            let waiting = walk.large.into_iter().map(|image| image.bytes).chain(walk.parts.map(|(bytes, _)| bytes));
-            waiting.for_each(|bytes| self.keeper.bury_large(bytes));
+            let waiting = walk.large.into_iter().map(|image| image.value).chain(walk.parts.map(|(value, _)| value));
+            waiting.for_each(|value| value.bury(&mut self.keeper));
         }
     }
 
@@ -345,27 +405,35 @@ impl Keyspace {
             }
             KEY => {
                 let head = KeyHead::read(reader, self.databases.len())?;
-                let value = reader.object(head.flags)?;
+                let value = reader.value(head.flags)?;
                 self.restore_key(head.into_owned(), Payload::of(&value));
             }
             LARGE => {
                 let head = KeyHead::read(reader, self.databases.len())?.into_owned();
                 let len = usize::try_from(reader.varint()?).ok().filter(|len| (1..=VALUE_BYTES_MAX).contains(len))?;
-                self.restoring = Some(Restoring { head, len, bytes: Vec::with_capacity(len.min(64 << 20)) });
+                let value = LargeValue::Bytes(Arc::new(Vec::with_capacity(len.min(64 << 20))));
+                self.restoring = Some(Restoring { head, len, value });
+            }
+            MANY => {
+                let head = KeyHead::read(reader, self.databases.len())?.into_owned();
+                let tag = reader.byte()?;
+                let (collection, len) = collection::read_large_head(tag, reader.varint()?)?;
+                self.restoring = Some(Restoring { head, len, value: LargeValue::Many(collection) });
             }
             PART => {
                 let len = reader.varint()?;
                 let part = reader.take(len)?;
                 let restoring = self.restoring.as_mut().expect("just checked");
-                if part.is_empty() || part.len() > restoring.len - restoring.bytes.len() {
-                    return None;
-                }
-                restoring.bytes.extend_from_slice(part);
-                if restoring.bytes.len() == restoring.len {
-                    let Restoring { head, bytes, .. } = self.restoring.take().expect("just seen");
-                    self.restore_key(head, Payload::Large(Arc::new(bytes)));
+                if restoring.take_part(part)? {
+                    let Restoring { head, value, .. } = self.restoring.take().expect("just seen");
+                    let payload = match value {
+                        LargeValue::Bytes(bytes) => Payload::Large(bytes),
+                        LargeValue::Many(collection) => Payload::Collection(Box::new(collection)),
+                    };
+                    self.restore_key(head, payload);
                 }
             }
+            LIMITS => self.limits = read_limits(reader)?,
             _ => return None,
         }
         Some(())
@@ -385,12 +453,12 @@ impl Keyspace {
     pub fn export(&self, database: u16, key: &[u8], moment: Moment) -> Option<Vec<u8>> {
         let now = self.view(database, moment).moment().unix.0;
         let record = self.find(database, key).filter(|record| record.is_alive(now))?;
-        let mut out = Vec::with_capacity(record.text().len() + 32);
+        let mut out = Vec::with_capacity(record.footprint());
         out.push(flags_of(record));
         if let Some(deadline) = record.deadline() {
             out.extend_from_slice(&deadline.to_le_bytes());
         }
-        rdb::write_object(&mut out, ValueRef::String(record.text()), Compression::None);
+        write_value(&mut out, record);
         Some(out)
     }
 
@@ -410,7 +478,7 @@ impl Keyspace {
             let mut reader = Reader { bytes };
             let flags = reader.byte()?;
             let deadline = if flags & HAS_DEADLINE == 0 { None } else { Some(reader.i64()?) };
-            let value = reader.object(flags)?;
+            let value = reader.value(flags)?;
             reader.bytes.is_empty().then_some((value, deadline))
         };
         let imported = exported.map(|bytes| read(bytes).ok_or(Corrupt { offset: 0 })).transpose()?;
@@ -418,7 +486,7 @@ impl Keyspace {
         match imported {
             Some((value, deadline)) => {
                 let expires_at = deadline.map(stdx::UnixMillis);
-                edit.put(database, key, Value::String(value), expires_at, None);
+                edit.put(database, key, value, expires_at, None);
             }
             None => {
                 edit.remove(key);
@@ -431,8 +499,32 @@ impl Keyspace {
 /// A large value whose parts are coming in.
 pub(crate) struct Restoring {
     head: KeyHead<Vec<u8>>,
+    /// Of the whole: bytes, or elements.
     len: usize,
-    bytes: Vec<u8>,
+    value: LargeValue,
+}
+
+impl Restoring {
+    /// Takes in a part; true if it was the last.
+    fn take_part(&mut self, part: &[u8]) -> Option<bool> {
+        if part.is_empty() {
+            return None;
+        }
+        match &mut self.value {
+            LargeValue::Bytes(bytes) => {
+                let bytes = Arc::get_mut(bytes).expect("not shared yet");
+                if part.len() > self.len - bytes.len() {
+                    return None;
+                }
+                bytes.extend_from_slice(part);
+                Some(bytes.len() == self.len)
+            }
+            LargeValue::Many(collection) => {
+                collection.read_part(part, self.len - collection.len())?;
+                Some(collection.len() == self.len)
+            }
+        }
+    }
 }
 
 /// What a record says of a key besides its value.
@@ -448,7 +540,28 @@ struct KeyHead<Key> {
 fn flags_of(record: &Record) -> u8 {
     (if record.deadline().is_some() { HAS_DEADLINE } else { 0 })
         | (if record.is_raw() { IS_RAW } else { 0 })
-        | (if matches!(record.text(), Str::Integer(_)) { IS_INTEGER } else { 0 })
+        | (match record.string() {
+            Some(Str::Integer(_)) => IS_INTEGER,
+            Some(Str::Bytes(_)) => 0,
+            None => IS_COLLECTION,
+        })
+}
+
+fn write_value(out: &mut Vec<u8>, record: &Record) {
+    match record.string() {
+        Some(string) => rdb::write_object(out, ValueRef::String(string), Compression::None),
+        None => collection::write_exact(out, record),
+    }
+}
+
+fn write_limits(out: &mut Vec<u8>, limits: &Limits) {
+    let Limits { hash_entries, hash_value_bytes, set_integers } = *limits;
+    out.push(LIMITS);
+    [hash_entries, hash_value_bytes, set_integers].into_iter().for_each(|number| write_varint(out, number));
+}
+
+fn read_limits(reader: &mut Reader<'_>) -> Option<Limits> {
+    Some(Limits { hash_entries: reader.varint()?, hash_value_bytes: reader.varint()?, set_integers: reader.varint()? })
 }
 
 fn write_head(out: &mut Vec<u8>, tag: u8, rank: u32, record: &Record) {
@@ -482,14 +595,6 @@ impl<'a> KeyHead<&'a [u8]> {
     }
 }
 
-fn write_varint(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
-}
-
 /// Reads records. Every method answers `None` if there are too few bytes, or they make no sense.
 struct Reader<'a> {
     bytes: &'a [u8],
@@ -511,25 +616,28 @@ impl<'a> Reader<'a> {
     }
 
     fn varint(&mut self) -> Option<u64> {
-        let mut number = 0u64;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            let bits = u64::from(byte & 0x7F);
-            if bits << shift >> shift != bits {
-                return None;
-            }
-            number |= bits << shift;
-            if byte & 0x80 == 0 {
-                return Some(number);
-            }
+        self.items(Items::number)
+    }
+
+    fn items<T>(&mut self, read: impl FnOnce(&mut Items<'a>) -> Option<T>) -> Option<T> {
+        let mut items = Items::new(self.bytes);
+        let found = read(&mut items)?;
+        self.bytes = items.rest();
+        Some(found)
+    }
+
+    fn value(&mut self, flags: u8) -> Option<Value> {
+        if flags & IS_COLLECTION == 0 {
+            self.object(flags).map(Value::String)
+        } else {
+            self.items(collection::read_exact).map(Value::Collection)
         }
-        None
     }
 
     /// A value in the form that `flags` tell of: what was text stays text even if it looks like a number.
     fn object(&mut self, flags: u8) -> Option<StringValue> {
         let mut reader = rdb::Reader::new(self.bytes);
-        let Value::String(value) = rdb::read_object(&mut reader).ok()?;
+        let Value::String(value) = rdb::read_object(&mut reader, &Limits::default()).ok()? else { return None };
         self.bytes = reader.rest();
         match (flags & IS_INTEGER != 0, value.0) {
             (true, Text::Integer(number)) => Some(StringValue::integer(number)),

@@ -3,8 +3,12 @@
 pub(crate) mod arguments;
 mod bitmap;
 mod extended;
+mod hash;
 mod hyperloglog;
 mod keys;
+mod sample;
+mod scan;
+mod set;
 mod string;
 
 use command::{Command, Group, Refusal, Span};
@@ -34,7 +38,8 @@ pub type DataCommand = Command<Body>;
 /// Every data command; the order means nothing.
 pub static COMMANDS: &[&DataCommand] = &ALL;
 
-const LISTS: [&[&DataCommand]; 4] = [string::COMMANDS, bitmap::COMMANDS, hyperloglog::COMMANDS, keys::COMMANDS];
+const LISTS: &[&[&DataCommand]] =
+    &[string::COMMANDS, bitmap::COMMANDS, hyperloglog::COMMANDS, hash::COMMANDS, set::COMMANDS, keys::COMMANDS];
 
 const COUNT: usize = {
     let mut count = 0;

@@ -4,13 +4,14 @@
 //! removed or not.
 
 use command::Refusal;
-use stdx::UnixMillis;
+use stdx::{Prng, UnixMillis};
 
+use crate::collection::{Cell, Kind};
 use crate::keyspace::Keyspace;
 use crate::notice::Class;
 use crate::record::{INLINE_BYTES_MAX, Payload, Record};
 use crate::table::{Deadline, Place, Stamp};
-use crate::value::{ItoaBuffer, Str, StringValue, Text, Value, ValueRef};
+use crate::value::{CollectionValue, ItoaBuffer, Kept, Str, StringValue, Text, Value, ValueRef};
 use crate::{Moment, keeper::Keeper};
 
 /// What a store does to a key's deadline.
@@ -62,7 +63,7 @@ impl<'a> Entry<'a> {
     /// The value.
     #[inline]
     pub fn value(&self) -> ValueRef<'a> {
-        ValueRef::String(self.record.text())
+        self.record.value()
     }
 
     /// The type's name as TYPE prints it.
@@ -161,9 +162,16 @@ impl<'a> View<'a> {
     /// `WRONGTYPE` if the value is no string.
     #[inline]
     pub fn string(&self, key: &[u8]) -> Result<Option<Str<'a>>, Refusal> {
-        Ok(self.entry(key).map(|entry| match entry.value() {
-            ValueRef::String(string) => string,
-        }))
+        match self.entry(key) {
+            None => Ok(None),
+            Some(entry) => entry.record.string().map(Some).ok_or(Refusal::WRONG_TYPE),
+        }
+    }
+
+    /// Chance for a command that chooses: another stream for every call, the same on every replica where the command is
+    /// a change.
+    pub(crate) fn prng(&self) -> Prng {
+        self.keyspace.prng(self.moment)
     }
 
     /// True if the key exists. Does not count as a use.
@@ -243,6 +251,15 @@ impl<'a> Edit<'a> {
         self.keyspace.notices.note(class, name, self.database, key);
     }
 
+    /// Reports that elements were taken out of a collection, and that it is gone if they were the last.
+    #[inline]
+    pub(crate) fn notify_taken(&mut self, class: Class, name: &'static str, key: &[u8]) {
+        self.notify(class, name, key);
+        if self.keyspace.notices.wants(Class::Generic) && !self.contains(key) {
+            self.notify(Class::Generic, "del", key);
+        }
+    }
+
     /// See [`View::entry`].
     #[inline]
     pub fn entry(&self, key: &[u8]) -> Option<Entry<'_>> {
@@ -307,7 +324,8 @@ impl<'a> Edit<'a> {
         }
         scratch.clear();
         if let Some(record) = databases[database].find(place, key).filter(|record| record.is_alive(now)) {
-            scratch.extend_from_slice(record.text().to_bytes(&mut ItoaBuffer::new()));
+            let string = record.string().expect("the caller has looked");
+            scratch.extend_from_slice(string.to_bytes(&mut ItoaBuffer::new()));
         }
         let mut bytes = std::mem::take(scratch);
         let result = change(&mut bytes);
@@ -317,6 +335,63 @@ impl<'a> Edit<'a> {
         } else {
             self.store_at(place, key, Payload::Large(std::sync::Arc::new(bytes)), Expiry::Keep);
         }
+        result
+    }
+
+    /// Changes the collection under a key, starting from one without elements if the key does not exist; one that is
+    /// left without elements is removed. Counts as a use, and as a change if something changes. The deadline stays.
+    ///
+    /// # Errors
+    /// `WRONGTYPE` if the value is of another type.
+    pub(crate) fn modify<R>(
+        &mut self,
+        key: &[u8],
+        kind: Kind,
+        change: impl FnOnce(&mut Cell<'_>) -> R,
+    ) -> Result<R, Refusal> {
+        let place = self.keyspace.place(key);
+        let moment = self.moment;
+        let Keyspace { databases, keeper, clock, sequence, altered, limits, .. } = &mut *self.keyspace;
+        let mut change = Some(change);
+        let changed = databases[usize::from(self.database)].visit(place, key, |record, position| {
+            if !record.is_alive(moment.unix.0) {
+                return None;
+            }
+            if record.kind() != Some(kind) {
+                return Some(Err(Refusal::WRONG_TYPE));
+            }
+            record.set_clock(clock.touched(record.clock(), moment));
+            let mut cell = Cell::kept(record, keeper, position, *sequence, *limits);
+            let result = change.take().map(|change| change(&mut cell)).expect("a record is visited once");
+            let is_changed = cell.is_changed();
+            Some(Ok((result, is_changed, record.is_empty_collection())))
+        });
+        match changed.flatten() {
+            Some(Err(refusal)) => Err(refusal),
+            Some(Ok((result, is_changed, is_empty))) => {
+                if is_empty {
+                    self.remove(key);
+                } else {
+                    *altered += u64::from(is_changed);
+                }
+                Ok(result)
+            }
+            None => Ok(self.store_new_at(place, key, kind, change.expect("nothing was visited"))),
+        }
+    }
+
+    /// Stores the collection that `make` makes of one without elements, whatever was there; if it gets none the key is
+    /// removed.
+    fn store_new_at<R>(&mut self, place: Place, key: &[u8], kind: Kind, make: impl FnOnce(&mut Cell<'_>) -> R) -> R {
+        let mut bytes = std::mem::take(&mut self.keyspace.scratch);
+        bytes.clear();
+        let mut cell = Cell::fresh(kind, &mut bytes, self.keyspace.limits);
+        let result = make(&mut cell);
+        match cell.into_payload() {
+            Some(payload) => self.store_at(place, key, payload, Expiry::Clear),
+            None => _ = self.remove(key),
+        }
+        self.keyspace.scratch = bytes;
         result
     }
 
@@ -375,16 +450,17 @@ impl<'a> Edit<'a> {
         expires_at: Option<UnixMillis>,
         access: Option<Access>,
     ) {
-        let Value::String(string) = value;
         let expiry = expires_at.map_or(Expiry::Clear, Expiry::At);
         let mut edit = self.at(database);
-        match &string.0 {
+        match value {
             // Too long to stay inline, and already in a vector of its own: hand the vector over.
-            Text::Bytes { bytes, .. } if bytes.len() > INLINE_BYTES_MAX => {
-                let StringValue(Text::Bytes { bytes, .. }) = string else { unreachable!("matched above") };
+            Value::String(StringValue(Text::Bytes { bytes, .. })) if bytes.len() > INLINE_BYTES_MAX => {
                 edit.store(key, Payload::Large(std::sync::Arc::new(bytes)), expiry);
             }
-            _ => edit.store(key, Payload::of(&string), expiry),
+            Value::Collection(CollectionValue(Kept::Large(collection))) => {
+                edit.store(key, Payload::Collection(collection), expiry);
+            }
+            value => edit.store(key, Payload::of(&value), expiry),
         }
         if let Some(access) = access {
             edit.set_access(key, access);
@@ -393,18 +469,18 @@ impl<'a> Edit<'a> {
 
     /// Takes a key out of any database: its value and its deadline. `None` if it does not exist.
     pub fn take(&mut self, database: u16, key: &[u8]) -> Option<(Value, Option<UnixMillis>)> {
-        let record = self.extract(database, key)?;
-        let taken = record
-            .is_alive(self.moment.unix.0)
-            .then(|| (Value::String(record.to_value()), record.deadline().map(UnixMillis)));
-        self.keyspace.keeper.bury(record);
-        taken
+        let mut record = self.extract(database, key)?;
+        if !record.is_alive(self.moment.unix.0) {
+            self.keyspace.keeper.bury(record);
+            return None;
+        }
+        Some((record.take_value(), record.deadline().map(UnixMillis)))
     }
 
     /// A copy of a key's value and its deadline; a large value is shared. `None` if the key does not exist.
     pub fn clone_value(&self, key: &[u8]) -> Option<(Value, Option<UnixMillis>)> {
         let entry = self.view().entry(key)?;
-        Some((Value::String(entry.record.to_value()), entry.expires_at()))
+        Some((entry.record.to_value(), entry.expires_at()))
     }
 
     /// Removes all keys of a database. Their memory is given back later, by [`Keyspace::collect`].

@@ -22,7 +22,7 @@ const SHARED_REFERENCE_COUNT: i64 = i32::MAX as i64;
 pub(crate) fn reference_count(view: &View<'_>, entry: &Entry<'_>) -> i64 {
     match entry.value() {
         ValueRef::String(Str::Integer(0..SHARED_INTEGER_END)) if !notes_uses(view) => SHARED_REFERENCE_COUNT,
-        ValueRef::String(_) => 1,
+        _ => 1,
     }
 }
 
@@ -93,12 +93,34 @@ pub fn dataset_digest(databases: impl IntoIterator<Item = (u16, Digest)>) -> Dig
 }
 
 fn mix_value(digest: &mut Digest, entry: &Entry<'_>) {
-    // The number of the type, as Redis counts types.
-    let ValueRef::String(string) = entry.value();
-    digest.mix(&0u32.to_be_bytes());
-    digest.mix(string.to_bytes(&mut ItoaBuffer::new()));
+    let value = entry.value();
+    digest.mix(&type_number(value).to_be_bytes());
+    match value {
+        ValueRef::String(string) => digest.mix(string.to_bytes(&mut ItoaBuffer::new())),
+        ValueRef::Hash(hash) => {
+            for (field, value) in hash.iter() {
+                let mut pair = Digest::default();
+                pair.mix(field);
+                pair.mix(value);
+                digest.add(&pair.0);
+            }
+        }
+        ValueRef::Set(set) => {
+            let mut buffer = ItoaBuffer::new();
+            set.iter().for_each(|member| digest.add(member.to_bytes(&mut buffer)));
+        }
+    }
     if entry.expires_at().is_some() {
         digest.add(b"!!expire!!");
+    }
+}
+
+/// The number of a type, as Redis counts types.
+fn type_number(value: ValueRef<'_>) -> u32 {
+    match value {
+        ValueRef::String(_) => 0,
+        ValueRef::Set(_) => 2,
+        ValueRef::Hash(_) => 4,
     }
 }
 

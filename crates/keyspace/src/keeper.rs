@@ -1,23 +1,32 @@
 //! What happens to a record before it changes and after it goes.
 //!
-//! Before: a running checkpoint may still need it as it is. After: freeing hundreds of megabytes at once is a stall, so
-//! large values are given back piece by piece.
+//! Before: a running checkpoint may still need it as it is. After: freeing hundreds of megabytes, or millions of
+//! elements, at once is a stall, so large values are given back piece by piece.
 
 use std::sync::Arc;
 
 use crate::checkpoint::Walk;
+use crate::collection::{Collection, Rubble, SMALL_LEN_MAX};
 use crate::record::{Record, allocated_bytes};
 
 /// Large values up to this size are freed at once.
 const FREED_AT_ONCE_BYTES_MAX: usize = 256 << 10;
 /// How much of a larger one is freed in one step.
 const FREED_PER_STEP_BYTES: usize = 4 << 20;
+/// How many elements of a large collection are.
+const FREED_PER_STEP_ELEMENTS: usize = 256;
 
 #[derive(Default)]
 pub(crate) struct Keeper {
     pub(crate) walk: Option<Box<Walk>>,
-    debris: Vec<Vec<u8>>,
+    /// With the bytes that each takes.
+    debris: Vec<(Debris, usize)>,
     debris_bytes: usize,
+}
+
+enum Debris {
+    Bytes(Vec<u8>),
+    Rubble(Rubble),
 }
 
 /// Where a key is: the rank of its table in a running checkpoint's order, its slot, its hash.
@@ -40,9 +49,18 @@ impl Keeper {
     /// Takes a record that has been removed or replaced.
     #[inline]
     pub(crate) fn bury(&mut self, mut record: Record) {
+        self.bury_value(&mut record);
+    }
+
+    /// Takes the value out of a record that is about to get another, if it takes long to free.
+    #[inline]
+    pub(crate) fn bury_value(&mut self, record: &mut Record) {
         if let Some(bytes) = record.large_mut() {
             let bytes = std::mem::take(bytes);
             self.bury_large(bytes);
+        } else if let Some(collection) = record.collection_mut() {
+            let collection = std::mem::take(collection);
+            self.bury_collection(collection);
         }
     }
 
@@ -52,22 +70,47 @@ impl Keeper {
         if let Ok(bytes) = Arc::try_unwrap(bytes)
             && bytes.capacity() > FREED_AT_ONCE_BYTES_MAX
         {
-            self.debris_bytes += allocated_bytes(bytes.capacity());
-            self.debris.push(bytes);
+            let held = allocated_bytes(bytes.capacity());
+            self.bury_debris(Debris::Bytes(bytes), held);
         }
+    }
+
+    /// Takes a collection, or a part of one, that is no longer used.
+    pub(crate) fn bury_collection(&mut self, collection: Collection) {
+        if collection.len() > SMALL_LEN_MAX {
+            let held = collection.footprint();
+            self.bury_debris(Debris::Rubble(collection.into_rubble()), held);
+        }
+    }
+
+    fn bury_debris(&mut self, debris: Debris, held: usize) {
+        self.debris_bytes += held;
+        self.debris.push((debris, held));
     }
 
     /// Frees one piece; true if there is more.
     pub(crate) fn free_step(&mut self) -> bool {
-        if let Some(bytes) = self.debris.last_mut() {
-            self.debris_bytes -= allocated_bytes(bytes.capacity());
-            bytes.truncate(bytes.capacity().saturating_sub(FREED_PER_STEP_BYTES));
-            // Allocators cut the tail of a large block where it lies.
-            bytes.shrink_to_fit();
-            if bytes.capacity() <= FREED_PER_STEP_BYTES {
-                self.debris.pop();
-            } else {
-                self.debris_bytes += allocated_bytes(bytes.capacity());
+        if let Some((debris, held)) = self.debris.last_mut() {
+            let rest = match debris {
+                Debris::Bytes(bytes) => {
+                    bytes.truncate(bytes.capacity().saturating_sub(FREED_PER_STEP_BYTES));
+                    // Allocators cut the tail of a large block where it lies.
+                    bytes.shrink_to_fit();
+                    let is_small = bytes.capacity() <= FREED_PER_STEP_BYTES;
+                    (!is_small).then(|| allocated_bytes(bytes.capacity()))
+                }
+                Debris::Rubble(rubble) => {
+                    let mut budget = FREED_PER_STEP_ELEMENTS;
+                    rubble.free(&mut budget).then(|| rubble.bytes())
+                }
+            };
+            self.debris_bytes -= *held;
+            match rest {
+                Some(rest) => {
+                    *held = rest;
+                    self.debris_bytes += rest;
+                }
+                None => _ = self.debris.pop(),
             }
         }
         !self.debris.is_empty()

@@ -1,12 +1,13 @@
 //! The keyspace as a whole: databases, the sequence of changes, and the work that is done in slices.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
 use resp::{Args, Writer};
-use stdx::{UnixMillis, slot};
+use stdx::{Prng, UnixMillis, slot};
 
 use crate::access::AccessClock;
+use crate::collection::Limits;
 use crate::commands::Body;
 use crate::context::{Edit, Entry, View};
 use crate::eviction::Pool;
@@ -16,7 +17,7 @@ use crate::record::{Record, VERSION_END};
 use crate::segment::KeyHasher;
 use crate::table::{Place, Table};
 use crate::value::ItoaBuffer;
-use crate::{DataCommand, Moment, Policy};
+use crate::{DataCommand, Moment, Policy, collection};
 
 /// Digests of different keyspaces must be comparable.
 const DIGEST_SEED: u64 = 0x686F_6C64_6661_7374;
@@ -85,6 +86,9 @@ pub struct Keyspace {
     pub(crate) tuning: Tuning,
     pub(crate) layout: Layout,
     pub(crate) notices: Notices,
+    pub(crate) limits: Limits,
+    /// How often chance was asked since the latest change.
+    draws: Cell<u64>,
 }
 
 impl Keyspace {
@@ -110,6 +114,8 @@ impl Keyspace {
             tuning,
             layout,
             notices: Notices::default(),
+            limits: Limits::default(),
+            draws: Cell::new(0),
         }
     }
 
@@ -120,6 +126,7 @@ impl Keyspace {
         let mut new = Self::new(options);
         new.hasher = self.hasher.clone();
         new.notices.wanted = self.notices.wanted;
+        new.limits = self.limits;
         new
     }
 
@@ -176,6 +183,7 @@ impl Keyspace {
         let moment = self.clamp(moment);
         self.latest = moment.unix.0;
         self.sequence += 1;
+        self.draws.set(0);
         assert!(self.sequence < VERSION_END, "the sequence of changes is used up");
         moment
     }
@@ -358,11 +366,29 @@ impl Keyspace {
                 text.extend_from_slice(&record.deadline().unwrap_or(i64::MIN).to_le_bytes());
                 text.extend_from_slice(&(record.key().len() as u64).to_le_bytes());
                 text.extend_from_slice(record.key());
-                text.extend_from_slice(record.text().to_bytes(&mut ItoaBuffer::new()));
+                write_digested(&mut text, record, &hasher);
                 digest = digest.wrapping_add(hasher.hash(&text));
             }
         }
         digest
+    }
+
+    /// When collections change their form.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Sets when collections change their form. Replicated data: to be done when a log entry says so, or in a scratch
+    /// keyspace.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
+    pub(crate) fn prng(&self, moment: Moment) -> Prng {
+        // Many commands share a moment, and one may ask more than once.
+        let draws = self.draws.get();
+        self.draws.set(draws + 1);
+        Prng::new(moment.seed ^ (self.sequence << 16).wrapping_add(draws)).fork()
     }
 
     pub(crate) fn flush(&mut self, database: u16) {
@@ -390,6 +416,27 @@ impl Keyspace {
     #[inline]
     pub(crate) fn find(&self, database: u16, key: &[u8]) -> Option<&Record> {
         self.databases[usize::from(database)].find(self.place(key), key)
+    }
+}
+
+/// Appends what of a value goes into the digest: of a large collection, a digest of its parts.
+fn write_digested(out: &mut Vec<u8>, record: &Record, hasher: &KeyHasher) {
+    const PART_BYTES: usize = 64 << 10;
+    if let Some(string) = record.string() {
+        out.extend_from_slice(string.to_bytes(&mut ItoaBuffer::new()));
+    } else if let Some(collection) = record.collection() {
+        collection::write_large_head(out, collection);
+        let mut part = Vec::new();
+        let (mut rank, mut digest) = (0, 0u64);
+        while rank < collection.len() {
+            part.clear();
+            part.extend_from_slice(&digest.to_le_bytes());
+            rank = collection.write_part(rank, &mut part, PART_BYTES);
+            digest = hasher.hash(&part);
+        }
+        out.extend_from_slice(&digest.to_le_bytes());
+    } else {
+        collection::write_exact(out, record);
     }
 }
 

@@ -3,11 +3,13 @@
 //! data and gives the same replies.
 //!
 //! Suggested order of reading: [`moment`], [`value`], `record` (one key in memory), `segment` and `table` (many keys),
-//! [`context`] (what a command may do), `checkpoint` (the cut without a fork), `eviction`, [`commands`].
+//! `collection` and `tree` (values with elements), [`context`] (what a command may do), `checkpoint` (the cut without a
+//! fork), `eviction`, [`commands`].
 
 mod access;
 mod ahead;
 mod checkpoint;
+mod collection;
 pub mod commands;
 pub mod context;
 mod crc64;
@@ -34,6 +36,7 @@ pub mod value;
 
 pub use ahead::AHEAD_MAX;
 pub use checkpoint::Corrupt;
+pub use collection::{Hash, Limits, Set};
 pub use commands::{Body, COMMANDS, DataCommand, find, resolve};
 pub use context::{Access, Edit, Entry, Expiry, View};
 pub use eviction::Policy;
@@ -41,4 +44,4 @@ pub use keyspace::{Keyspace, Layout, Options, Tuning};
 pub use moment::Moment;
 pub use notice::{Class, Classes, Notice};
 pub use scan::{cursor_at_slot, slot_of_cursor};
-pub use value::{ItoaBuffer, Str, StringValue, Value, ValueRef};
+pub use value::{CollectionValue, ItoaBuffer, Str, StringValue, Value, ValueRef};

@@ -4,11 +4,18 @@
 //! What is written here has the bytes that Redis 7.0 would write. What is read here may come from anybody: every input
 //! that is not the encoding of a value is refused, and none makes the reader allocate more than the value it describes.
 
+mod hash;
+pub(crate) mod listpack;
+mod set;
+#[cfg(test)]
+mod testing;
+
 use std::borrow::Cow;
 
+use crate::collection::Limits;
 use crate::crc64::crc64;
 use crate::lzf;
-use crate::value::{Str, StringValue, Value, ValueRef, canonical_integer};
+use crate::value::{ItoaBuffer, Str, StringValue, Value, ValueRef, canonical_integer};
 
 /// The version of the encoding that is written, Redis 7.0's.
 pub const VERSION: u16 = 10;
@@ -22,6 +29,10 @@ const FOOTER_BYTES: usize = 2 + 8;
 /// The first byte of an encoded value. The numbers are the format's.
 mod kind {
     pub const STRING: u8 = 0;
+    pub const SET: u8 = 2;
+    pub const HASH: u8 = 4;
+    pub const SET_INTSET: u8 = 11;
+    pub const HASH_LISTPACK: u8 = 16;
 }
 
 /// What the low six bits mean in a string's first byte when the high two are set. The numbers are the format's.
@@ -77,11 +88,11 @@ pub fn dump(value: ValueRef<'_>) -> Vec<u8> {
     out
 }
 
-/// The value that [`dump`], or Redis up to 7.2, made `bytes` of.
+/// The value that [`dump`], or Redis up to 7.2, made `bytes` of. Collections get the form that `limits` give them.
 ///
 /// # Errors
 /// [`Malformed`] if it is none, or is of a kind that does not exist here.
-pub fn restore(bytes: &[u8]) -> Result<Value, Malformed> {
+pub fn restore(bytes: &[u8], limits: &Limits) -> Result<Value, Malformed> {
     let value_length = bytes.len().checked_sub(FOOTER_BYTES).ok_or(Malformed::Footer)?;
     let (value, footer) = bytes.split_at(value_length);
     let version = u16::from_le_bytes([footer[0], footer[1]]);
@@ -90,18 +101,18 @@ pub fn restore(bytes: &[u8]) -> Result<Value, Malformed> {
         return Err(Malformed::Footer);
     }
     let mut reader = Reader::new(value);
-    let value = read_object(&mut reader)?;
+    let value = read_object(&mut reader, limits)?;
     if reader.is_empty() { Ok(value) } else { Err(Malformed::Value) }
 }
 
 /// Appends `value`: a byte for its kind, then its payload.
 pub fn write_object(out: &mut Vec<u8>, value: ValueRef<'_>, compression: Compression) {
-    match value {
-        ValueRef::String(string) => {
-            out.push(kind::STRING);
-            write_payload(out, ValueRef::String(string), compression);
-        }
-    }
+    out.push(match value {
+        ValueRef::String(_) => kind::STRING,
+        ValueRef::Hash(hash) => hash::kind_of(hash),
+        ValueRef::Set(set) => set::kind_of(set),
+    });
+    write_payload(out, value, compression);
 }
 
 /// Number of bytes of `value`'s payload, what `DEBUG OBJECT` calls `serializedlength`.
@@ -115,12 +126,14 @@ pub fn payload_bytes(value: ValueRef<'_>) -> usize {
 ///
 /// # Errors
 /// [`Malformed::Value`] if there is no such value; `reader` is then anywhere.
-pub fn read_object(reader: &mut Reader<'_>) -> Result<Value, Malformed> {
+pub fn read_object(reader: &mut Reader<'_>, limits: &Limits) -> Result<Value, Malformed> {
     match reader.byte()? {
         kind::STRING => Ok(Value::String(match read_string(reader)? {
             Text::Integer(integer) => StringValue::integer(integer),
             Text::Bytes(bytes) => StringValue::bytes(bytes.into_owned()),
         })),
+        kind @ (kind::HASH | kind::HASH_LISTPACK) => hash::read(kind, reader, limits).map(Value::Collection),
+        kind @ (kind::SET | kind::SET_INTSET) => set::read(kind, reader, limits).map(Value::Collection),
         _ => Err(Malformed::Value),
     }
 }
@@ -129,6 +142,8 @@ fn write_payload(out: &mut Vec<u8>, value: ValueRef<'_>, compression: Compressio
     match value {
         ValueRef::String(Str::Integer(integer)) => write_integer(out, integer),
         ValueRef::String(Str::Bytes(bytes)) => write_string(out, bytes, compression),
+        ValueRef::Hash(hash) => hash::write(out, hash, compression),
+        ValueRef::Set(set) => set::write(out, set, compression),
     }
 }
 
@@ -235,6 +250,20 @@ fn read_string<'a>(reader: &mut Reader<'a>) -> Result<Text<'a>, Malformed> {
     }
 }
 
+impl<'a> Text<'a> {
+    fn into_bytes(self) -> Cow<'a, [u8]> {
+        match self {
+            Self::Integer(number) => Cow::Owned(ItoaBuffer::new().format(number).to_vec()),
+            Self::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+/// The next string, as text.
+fn read_text<'a>(reader: &mut Reader<'a>) -> Result<Cow<'a, [u8]>, Malformed> {
+    read_string(reader).map(Text::into_bytes)
+}
+
 /// Bytes still to be read.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
@@ -296,6 +325,8 @@ mod tests {
 
     use super::*;
 
+    const LIMITS: Limits = Limits { hash_entries: 512, hash_value_bytes: 64, set_integers: 512 };
+
     /// What DUMP of Redis 7.0.15 answered, in hexadecimal, after SET of each value.
     const GOLDEN: &[(&str, &str)] = &[
         ("bar", "00036261720a00e6be4960ee66fd17"),
@@ -352,7 +383,7 @@ mod tests {
         for (value, golden) in GOLDEN {
             let golden = from_hexadecimal(golden);
             assert_eq!(dump(string(value.as_bytes()).as_ref()), golden, "{value}");
-            assert_eq!(restore(&golden), Ok(string(value.as_bytes())));
+            assert_eq!(restore(&golden, &LIMITS), Ok(string(value.as_bytes())));
         }
     }
 
@@ -363,7 +394,7 @@ mod tests {
         let dumped = dump(string(value.as_bytes()).as_ref());
         assert_eq!((value.len(), dumped.len()), (69_427, 19_055));
         assert_eq!(dumped[19_055 - 8..], from_hexadecimal("1477c25f6c2f7ef9"));
-        assert_eq!(restore(&dumped), Ok(string(value.as_bytes())));
+        assert_eq!(restore(&dumped, &LIMITS), Ok(string(value.as_bytes())));
     }
 
     #[test]
@@ -375,14 +406,14 @@ mod tests {
             let alphabet = [b"0123456789-".as_slice(), b"ab", b"\0\x01\xFEabcdefgh"][round as usize % 3];
             let bytes: Vec<u8> = (0..length).map(|_| alphabet[prng.below(alphabet.len() as u64) as usize]).collect();
             let value = string(&bytes);
-            assert_eq!(restore(&dump(value.as_ref())).as_ref(), Ok(&value));
+            assert_eq!(restore(&dump(value.as_ref()), &LIMITS).as_ref(), Ok(&value));
 
             let compression = [Compression::None, Compression::Lzf][round as usize % 2];
             let mut out = b"before".to_vec();
             write_object(&mut out, value.as_ref(), compression);
             out.extend_from_slice(b"behind");
             let mut reader = Reader::new(&out[6..]);
-            assert_eq!(read_object(&mut reader), Ok(value));
+            assert_eq!(read_object(&mut reader, &LIMITS), Ok(value));
             assert_eq!(reader.rest(), b"behind");
         }
     }
@@ -394,7 +425,7 @@ mod tests {
                 let mut out = Vec::new();
                 write_object(&mut out, ValueRef::String(Str::Integer(integer)), Compression::Lzf);
                 let value = Value::String(StringValue::integer(integer));
-                assert_eq!(read_object(&mut Reader::new(&out)), Ok(value));
+                assert_eq!(read_object(&mut Reader::new(&out), &LIMITS), Ok(value));
                 assert_eq!(payload_bytes(ValueRef::String(Str::Integer(integer))), out.len() - 1);
             }
         }
@@ -443,10 +474,10 @@ mod tests {
             (with_footer(b"\x00\xC2\x01".to_vec(), 10), Value, "an integer cut short"),
             (with_footer(b"\x00\xC3\x02\x80\x20\x00\x00\x01\x00a".to_vec(), 10), Value, "a bomb that is a dud"),
         ] {
-            assert_eq!(restore(&bytes), Err(expected), "{why}");
+            assert_eq!(restore(&bytes, &LIMITS), Err(expected), "{why}");
         }
-        assert!(restore(&with_footer(bar.clone(), 11)).is_ok(), "Redis 7.2 dumps strings alike");
-        assert!(restore(&with_footer(bar, 1)).is_ok());
+        assert!(restore(&with_footer(bar.clone(), 11), &LIMITS).is_ok(), "Redis 7.2 dumps strings alike");
+        assert!(restore(&with_footer(bar, 1), &LIMITS).is_ok());
     }
 
     #[test]
@@ -465,7 +496,7 @@ mod tests {
                     _ => bytes.insert(at, prng.draw() as u8),
                 }
             }
-            accepted += usize::from(restore(&with_footer(bytes, 10)).is_ok());
+            accepted += usize::from(restore(&with_footer(bytes, 10), &LIMITS).is_ok());
         }
         assert!((1..30_000).contains(&accepted), "{accepted}");
     }

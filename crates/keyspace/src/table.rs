@@ -141,9 +141,7 @@ impl Table {
                 Deadline::Is(deadline) => deadline,
                 Deadline::Keep => before.deadline.filter(|&deadline| deadline > stamp.now),
             };
-            if let Some(large) = record.large_mut() {
-                keeper.bury_large(std::mem::take(large));
-            }
+            keeper.bury_value(record);
             if let Err(payload) = record.overwrite(payload, deadline, stamp.version, clock) {
                 *record = Record::new(key, payload, deadline, stamp.version, clock);
             }
@@ -194,11 +192,23 @@ impl Table {
         keeper: &mut Keeper,
         change: impl FnOnce(&mut Record, &mut Keeper) -> R,
     ) -> Option<R> {
+        self.visit(place, key, |record, position| {
+            keeper.before_change(position, record);
+            change(record, keeper)
+        })
+    }
+
+    /// Lets `visit` change a record where it is, after it has told the keeper.
+    pub(crate) fn visit<R>(
+        &mut self,
+        place: Place,
+        key: &[u8],
+        visit: impl FnOnce(&mut Record, Position) -> R,
+    ) -> Option<R> {
         let position = self.position(place);
         let record = self.slots.get_mut(place.slot)?.segment_mut(place.hash).find_mut(place.hash, key)?;
-        keeper.before_change(position, record);
         let before = Facts::of(record);
-        let result = change(record, keeper);
+        let result = visit(record, position);
         let after = Facts::of(record);
         if before != after {
             self.account(place, Some(before), Some(after));

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use resp::Writer;
 
+use crate::collection::{self, Collection, Form, Hash, Set};
+
 /// A string as it lies in the keyspace: Redis keeps canonical integers as numbers, and so do we.
 #[derive(Clone, Copy, Debug)]
 pub enum Str<'a> {
@@ -127,6 +129,8 @@ pub fn canonical_integer(text: &[u8]) -> Option<i64> {
 pub enum Value {
     /// A string.
     String(StringValue),
+    /// Anything that has elements.
+    Collection(CollectionValue),
 }
 
 impl Value {
@@ -134,9 +138,37 @@ impl Value {
     pub fn as_ref(&self) -> ValueRef<'_> {
         match self {
             Self::String(string) => ValueRef::String(string.as_str()),
+            Self::Collection(CollectionValue(Kept::Packed(form, bytes))) => collection::packed_ref(*form, bytes),
+            Self::Collection(CollectionValue(Kept::Large(collection))) => collection.value(),
         }
     }
 }
+
+/// An owned collection. Large ones are shared with the keyspace rather than copied.
+#[derive(Clone, Debug)]
+pub struct CollectionValue(pub(crate) Kept);
+
+/// A collection in one of its forms.
+#[derive(Clone, Debug)]
+pub(crate) enum Kept {
+    Packed(Form, Vec<u8>),
+    Large(Box<Collection>),
+}
+
+/// Collections are equal if they have the same elements in the same order, kept in the same way.
+impl PartialEq for CollectionValue {
+    fn eq(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (Kept::Packed(form, bytes), Kept::Packed(other_form, other_bytes)) => {
+                form == other_form && bytes == other_bytes
+            }
+            (Kept::Large(collection), Kept::Large(other)) => collection.value() == other.value(),
+            _ => false,
+        }
+    }
+}
+
+impl Eq for CollectionValue {}
 
 /// An owned string. Large ones are shared with the keyspace rather than copied.
 #[derive(Clone, Debug)]
@@ -186,6 +218,10 @@ impl Eq for StringValue {}
 pub enum ValueRef<'a> {
     /// A string.
     String(Str<'a>),
+    /// Fields with values.
+    Hash(Hash<'a>),
+    /// Members, each once.
+    Set(Set<'a>),
 }
 
 impl ValueRef<'_> {
@@ -193,6 +229,18 @@ impl ValueRef<'_> {
     pub fn type_name(&self) -> &'static str {
         match self {
             Self::String(_) => "string",
+            Self::Hash(_) => "hash",
+            Self::Set(_) => "set",
+        }
+    }
+
+    /// How Redis would call the representation; of a string, what its text alone tells.
+    pub(crate) fn encoding(&self) -> &'static str {
+        match self {
+            Self::String(Str::Integer(_)) => "int",
+            Self::String(Str::Bytes(_)) => "raw",
+            Self::Hash(hash) => hash.encoding(),
+            Self::Set(set) => set.encoding(),
         }
     }
 }

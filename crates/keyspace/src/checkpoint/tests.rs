@@ -20,8 +20,12 @@ fn picture(keyspace: &Keyspace) -> Picture {
     let mut picture = Picture::new();
     for database in 0..DATABASES {
         keyspace.for_each(database, moment, |entry| {
-            let ValueRef::String(text) = entry.value();
-            let facts = (text.to_vec(), entry.encoding(), entry.expires_at(), entry.version());
+            let content = match entry.value() {
+                ValueRef::String(text) => text.to_vec(),
+                // Their elements, in their order.
+                collection => format!("{collection:?}").into_bytes(),
+            };
+            let facts = (content, entry.encoding(), entry.expires_at(), entry.version());
             assert!(picture.insert((database, entry.key().to_vec()), facts).is_none(), "a key was visited twice");
         });
     }
@@ -68,12 +72,54 @@ fn change(keyspace: &mut Keyspace, now: &mut i64, prng: &mut Prng) {
         4..100 => _ = edit.remove(&key),
         100..200 => _ = edit.set_expiry(&key, prng.chance(2, 3).then_some(at)),
         200..250 => rename(&mut edit, &key, prng),
-        250..350 => edit.modify_string(&key, |bytes| bytes.extend_from_slice(b"more")),
+        250..350 if edit.string(&key).is_ok() => edit.modify_string(&key, |bytes| bytes.extend_from_slice(b"more")),
         350..400 => edit.set_integer(&key, prng.draw() as i64, Expiry::Keep),
         400..420 => _ = edit.set_access(&key, Access::IdleSeconds(prng.below(100))),
-        420..600 => edit.set_string(&key, &value(prng), Expiry::At(at)),
+        420..520 => change_collection(&mut edit, &key, prng),
+        520..600 => edit.set_string(&key, &value(prng), Expiry::At(at)),
         600..620 => _ = keyspace.collect(moment, 200),
         _ => edit.set_string(&key, &value(prng), Expiry::Clear),
+    }
+}
+
+/// Adds to or takes from a hash or a set, which may be of any size; what has another type is left alone.
+fn change_collection(edit: &mut Edit<'_>, key: &[u8], prng: &mut Prng) {
+    let count = match prng.below(40) {
+        0 => 3_000,
+        1..4 => 200,
+        _ => prng.below(8),
+    };
+    let element = |prng: &mut Prng| match prng.below(3) {
+        0 => vec![b'e'; prng.below(90) as usize],
+        _ => prng.below(2 * count + 2).to_string().into_bytes(),
+    };
+    let adds = prng.chance(2, 3);
+    let is_hash = key.last().is_some_and(|byte| byte % 2 == 0);
+    let done = if is_hash {
+        edit.modify_hash(key, |hash| {
+            for _ in 0..count {
+                let field = element(prng);
+                if adds {
+                    hash.set(&field, &element(prng))
+                } else {
+                    hash.remove(&field)
+                };
+            }
+        })
+    } else {
+        edit.modify_set(key, |set| {
+            for _ in 0..count {
+                let member = element(prng);
+                if adds {
+                    set.add(&member)
+                } else {
+                    set.remove(&member)
+                };
+            }
+        })
+    };
+    if let Err(refusal) = done {
+        assert_eq!(refusal, Refusal::WRONG_TYPE);
     }
 }
 
@@ -136,7 +182,7 @@ fn no_bytes_make_restoring_panic() {
     let mut prng = Prng::new(5);
     for _ in 0..20_000 {
         let mut chunk: Vec<u8> = (0..1 + prng.below(40)).map(|_| prng.draw() as u8 >> prng.below(8)).collect();
-        chunk[0] = prng.below(6) as u8;
+        chunk[0] = prng.below(8) as u8;
         let _ = keyspace().restore(&chunk);
         let _ = keyspace().import(0, b"key", Some(&chunk), Moment::default());
     }
@@ -223,12 +269,14 @@ fn damage_is_named_by_its_place() {
     let mut records = vec![];
     assert!(keyspace.checkpoint_step(1 << 20, &mut records));
     let head_bytes = 1 + 1 + 8;
+    let limits_end = head_bytes + 1 + 2 + 1 + 2;
     for cut in 1..records.len() {
         let mut keyspace = self::keyspace();
         let expected = match cut {
             ..10 => Err(Corrupt { offset: 0 }),
-            10 => Ok(()),
-            _ => Err(Corrupt { offset: head_bytes }),
+            10 | 16 => Ok(()),
+            11..16 => Err(Corrupt { offset: head_bytes }),
+            _ => Err(Corrupt { offset: limits_end }),
         };
         assert_eq!(keyspace.restore(&records[..cut]), expected, "cut at {cut}");
     }
@@ -246,6 +294,15 @@ fn an_exported_key_comes_back_as_it_was() {
     edit.modify_string(b"raw", |bytes| bytes.extend_from_slice(b"12"));
     edit.set_string(b"large", &[7; 1 << 20], Expiry::Clear);
     edit.set_string(b"gone", b"value", Expiry::At(UnixMillis(1_001)));
+    edit.modify_hash(b"hash", |hash| hash.set(b"field", b"value")).unwrap();
+    edit.modify_set(b"integers", |set| [&b"5"[..], b"-70000"].map(|member| set.add(member))).unwrap();
+    edit.modify_set(b"set", |set| [&b"a"[..], b"1", b""].map(|member| set.add(member))).unwrap();
+    for number in 0..2_000u32 {
+        edit.modify_hash(b"large hash", |hash| hash.set(&number.to_le_bytes(), b"value")).unwrap();
+        edit.modify_set(b"large set", |set| set.add(&number.to_le_bytes())).unwrap();
+    }
+    // It has become a large one once, and stays that.
+    edit.modify_hash(b"once large", |hash| [hash.set(b"a", &[0; 65]), hash.set(b"a", b"b")]).unwrap();
     let mut target = Keyspace::new(Options {
         databases: DATABASES,
         hash_seed: 5,
@@ -253,7 +310,8 @@ fn an_exported_key_comes_back_as_it_was() {
         tuning: Tuning::default(),
     });
     target.edit(1, moment).set_string(b"gone", b"old", Expiry::Clear);
-    for name in ["text", "number", "raw", "large", "gone"] {
+    let collections = ["hash", "integers", "set", "large hash", "large set", "once large"];
+    for name in ["text", "number", "raw", "large", "gone"].into_iter().chain(collections) {
         let exported = source.export(0, name.as_bytes(), Moment::at(1_001, 0));
         let sequence = target.sequence();
         target.import(1, name.as_bytes(), exported.as_deref(), moment).unwrap();
@@ -281,4 +339,58 @@ fn uses_survive_a_checkpoint() {
     let later = Moment::at(1_005_000, 0);
     let restored = restored(&records);
     assert_eq!(restored.view(0, later).peek(b"key").unwrap().idle_seconds(later), 305);
+}
+
+#[test]
+fn a_large_collection_is_written_a_part_at_a_time_as_it_was_at_the_cut() {
+    let mut keyspace = keyspace();
+    let moment = Moment::at(1, 0);
+    for number in 0..30_000u32 {
+        let name = number.to_le_bytes();
+        keyspace.edit(0, moment).modify_hash(b"hash", |hash| hash.set(&name, &name)).unwrap();
+        keyspace.edit(0, moment).modify_set(b"set", |set| set.add(&name)).unwrap();
+    }
+    let before = keyspace.memory_bytes();
+    let expected = picture(&keyspace);
+    keyspace.begin_checkpoint();
+    let mut records = vec![];
+    for number in 0u32.. {
+        // One goes element by element, the other at once.
+        keyspace.edit(0, moment).modify_hash(b"hash", |hash| hash.remove(&number.to_le_bytes())).unwrap();
+        if number == 10 {
+            keyspace.edit(0, moment).remove(b"set");
+        }
+        let start = records.len();
+        let done = keyspace.checkpoint_step(1, &mut records);
+        assert!(records.len() - start < ELEMENTS_BYTES + 1024, "{}", records.len() - start);
+        if done {
+            break;
+        }
+        assert!(keyspace.memory_bytes() < 2 * before, "the old images are shared");
+    }
+    let restored = restored(&records);
+    assert!(picture(&restored) == expected);
+    assert_eq!(restored.digest(), {
+        let mut again = self::keyspace();
+        again.restore(&records).unwrap();
+        again.digest()
+    });
+    keyspace.edit(0, moment).remove(b"hash");
+    while keyspace.collect(moment, 1_000) {}
+    let rest = keyspace.memory_bytes();
+    keyspace.edit(0, moment).flush(0);
+    while keyspace.collect(moment, 1_000) {}
+    assert_eq!((keyspace.memory_bytes(), rest < before / 2), (0, true), "what has been written is freed");
+}
+
+#[test]
+fn limits_are_part_of_a_checkpoint() {
+    let mut keyspace = keyspace();
+    let limits = Limits { hash_entries: 7, hash_value_bytes: 1 << 40, set_integers: 0 };
+    keyspace.set_limits(limits);
+    keyspace.begin_checkpoint();
+    keyspace.set_limits(Limits::default());
+    let mut records = vec![];
+    assert!(keyspace.checkpoint_step(1 << 20, &mut records));
+    assert_eq!(restored(&records).limits(), limits);
 }

@@ -29,6 +29,11 @@ pub fn integer(word: &[u8]) -> Result<i64, Refusal> {
     parse_integer(word).ok_or(Refusal::NOT_AN_INTEGER)
 }
 
+/// An integer argument that lies outside the range that Redis names.
+pub fn out_of_range(low: i64, high: i64) -> Refusal {
+    Refusal::new(format!("ERR value is out of range, value must between {low} and {high}"))
+}
+
 /// Offset of a bit within a string of at most [`STRING_BYTES_MAX`] bytes; bit 0 is the highest of the first byte.
 ///
 /// # Errors

@@ -67,6 +67,11 @@ impl Extended {
         (magnitude != Infinite).then_some(Self { negative, magnitude })
     }
 
+    /// True if it is no infinity.
+    pub fn is_finite(self) -> bool {
+        self.magnitude != Infinite
+    }
+
     /// The sum, or `None` if it is infinite or, of opposite infinities, no number at all.
     pub fn checked_add(self, other: Self) -> Option<Self> {
         let (Finite { mantissa: a, exponent: a_exponent }, Finite { mantissa: b, exponent: b_exponent }) =

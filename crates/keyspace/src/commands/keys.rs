@@ -17,7 +17,7 @@ use command::{Access, Begin, Find, KeySpec, Refusal};
 use resp::Writer;
 
 use super::DataCommand;
-use super::arguments::parse_integer;
+use super::arguments::{out_of_range, parse_integer};
 use crate::context::{self, Edit};
 
 pub use walk::parse_cursor;
@@ -78,8 +78,7 @@ const fn unknown_keys(access: Access, notes: &'static [&'static str]) -> KeySpec
 fn database_number(word: &[u8], database_count: u16) -> Result<u16, Refusal> {
     let number = parse_integer(word).ok_or(Refusal::NOT_AN_INTEGER)?;
     if i32::try_from(number).is_err() {
-        let (low, high) = (i32::MIN, i32::MAX);
-        return Err(Refusal::new(format!("ERR value is out of range, value must between {low} and {high}")));
+        return Err(out_of_range(i32::MIN.into(), i32::MAX.into()));
     }
     u16::try_from(number).ok().filter(|&number| number < database_count).ok_or(Refusal::DATABASE_RANGE)
 }

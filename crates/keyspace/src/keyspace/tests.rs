@@ -14,7 +14,7 @@ fn at(unix_ms: i64) -> Moment {
 }
 
 fn text(entry: &Entry<'_>) -> Vec<u8> {
-    let ValueRef::String(text) = entry.value();
+    let ValueRef::String(text) = entry.value() else { panic!("only strings are kept here") };
     text.to_vec()
 }
 
@@ -104,7 +104,7 @@ fn step(keyspace: &mut Keyspace, twin: &mut Twin, now: &mut i64, prng: &mut Prng
             let taken = edit.take(database, &key);
             let expected = map.remove(&key);
             let found = taken.as_ref().map(|(value, deadline)| {
-                let ValueRef::String(text) = value.as_ref();
+                let ValueRef::String(text) = value.as_ref() else { panic!("only strings are kept here") };
                 (text.to_vec(), deadline.map(|deadline| deadline.0))
             });
             assert_eq!(found, expected);

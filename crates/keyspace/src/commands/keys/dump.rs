@@ -100,7 +100,7 @@ fn restore(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(
     if time_to_live < 0 {
         return Err(Refusal::new("ERR Invalid TTL value, must be >= 0"));
     }
-    let value = rdb::restore(args.at(3)).map_err(|malformed| match malformed {
+    let value = rdb::restore(args.at(3), &edit.keyspace().limits()).map_err(|malformed| match malformed {
         Malformed::Footer => Refusal::new("ERR DUMP payload version or checksum are wrong"),
         Malformed::Value => Refusal::new("ERR Bad data format"),
     })?;

@@ -1,0 +1,431 @@
+//! Values that have elements: what is common to all of them.
+//!
+//! A collection begins *packed*: its elements one behind the other in its record, in a [`Form`] that its type defines.
+//! When it outgrows the [`Limits`] of that it becomes a [`Collection`]: trees that are shared until one side changes,
+//! so that a checkpoint, COPY or a transaction takes hold of ten million elements at no cost. It never goes back.
+//!
+//! Order is replicated data. Which member SPOP takes depends on where each lies, so elements lie in the same order on
+//! every replica, also on one that was restored from a checkpoint; the form, which decides the order, and the limits,
+//! which decide the form, are part of the checkpoint and change through the log alone.
+//!
+//! A new type is: a file here with its forms, an implementation of [`Large`] and methods that read and change it; a
+//! variant in [`Kind`], [`Form`], [`Collection`], [`Rubble`] and [`ValueRef`]; its payload in `rdb`; its commands.
+
+pub(crate) mod hash;
+pub(crate) mod order;
+pub(crate) mod packed;
+pub(crate) mod set;
+
+use std::fmt;
+use std::ops::Range;
+
+pub use hash::Hash;
+pub use set::Set;
+
+use crate::keeper::{Keeper, Position};
+use crate::record::{Payload, Record};
+use crate::tree;
+use crate::value::{CollectionValue, Kept, ValueRef};
+
+/// Most bytes that a collection takes in its record, whatever the limits say: a change moves what lies behind it.
+pub(crate) const PACKED_BYTES_MAX: usize = 1 << 20;
+
+/// Collections of up to this many elements are freed, and written to a checkpoint, at once.
+pub(crate) const SMALL_LEN_MAX: usize = 1024;
+
+/// Types of collections. The numbers are part of checkpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Hash = 1,
+    Set = 2,
+}
+
+impl Kind {
+    fn of(number: u8) -> Option<Self> {
+        [Self::Hash, Self::Set].into_iter().find(|&kind| kind as u8 == number)
+    }
+
+    /// The form in which the first element is stored.
+    fn first_form(self) -> Form {
+        match self {
+            Self::Hash => Form::Hash,
+            Self::Set => Form::Integers,
+        }
+    }
+
+    fn new_large(self) -> Collection {
+        match self {
+            Self::Hash => Collection::Hash(hash::Pairs::new()),
+            Self::Set => Collection::Set(set::Members::new()),
+        }
+    }
+}
+
+/// How the elements of a packed collection lie. The numbers are part of records and checkpoints, and so is what each
+/// stands for: another layout is another form. In every form no elements are no bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Form {
+    /// See [`hash`].
+    Hash = 1,
+    /// A set of integers alone; see [`set`].
+    Integers = 2,
+    /// A set of anything; see [`set`].
+    Members = 3,
+}
+
+impl Form {
+    #[inline]
+    pub(crate) fn of(number: u8) -> Option<Self> {
+        match number {
+            1 => Some(Self::Hash),
+            2 => Some(Self::Integers),
+            3 => Some(Self::Members),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn kind(self) -> Kind {
+        match self {
+            Self::Hash => Kind::Hash,
+            Self::Integers | Self::Members => Kind::Set,
+        }
+    }
+
+    /// True if these bytes are a collection in this form, so that nothing that reads them can fail.
+    fn accepts(self, bytes: &[u8]) -> bool {
+        match self {
+            Self::Hash => hash::is_packed(bytes),
+            Self::Integers => set::is_integers(bytes),
+            Self::Members => set::is_packed(bytes),
+        }
+    }
+}
+
+/// A packed collection, borrowed.
+#[inline]
+pub(crate) fn packed_ref(form: Form, bytes: &[u8]) -> ValueRef<'_> {
+    match form {
+        Form::Hash => ValueRef::Hash(Hash::packed(bytes)),
+        Form::Integers => ValueRef::Set(Set::integers(bytes)),
+        Form::Members => ValueRef::Set(Set::packed(bytes)),
+    }
+}
+
+/// A large collection.
+#[derive(Clone)]
+pub(crate) enum Collection {
+    Hash(hash::Pairs),
+    Set(set::Members),
+}
+
+/// What is left of a large collection that is no longer used.
+pub(crate) enum Rubble {
+    Hash(tree::Rubble<Vec<hash::Pair>>),
+    Set(tree::Rubble<Vec<set::Member>>),
+}
+
+/// What every large collection can do.
+pub(crate) trait Large: Sized {
+    /// Number of elements.
+    fn len(&self) -> usize;
+    /// Bytes allocated for it.
+    fn bytes(&self) -> usize;
+    /// Appends elements from the rank `from` on until `out` reaches the length `end`, at least one if there is one, and
+    /// answers the rank behind the last.
+    fn write_part(&self, from: usize, out: &mut Vec<u8>, end: usize) -> usize;
+    /// Takes in, behind the elements that it has, the next one that [`Large::write_part`] wrote. `None` if it cannot
+    /// have been that.
+    fn read_one(&mut self, items: &mut packed::Items<'_>) -> Option<()>;
+}
+
+/// The same for a collection of any type.
+macro_rules! on_each {
+    ($collection:expr, $it:ident => $result:expr) => {
+        match $collection {
+            Collection::Hash($it) => $result,
+            Collection::Set($it) => $result,
+        }
+    };
+}
+
+impl Collection {
+    #[inline]
+    pub(crate) fn kind(&self) -> Kind {
+        match self {
+            Self::Hash(_) => Kind::Hash,
+            Self::Set(_) => Kind::Set,
+        }
+    }
+
+    pub(crate) fn value(&self) -> ValueRef<'_> {
+        match self {
+            Self::Hash(pairs) => ValueRef::Hash(Hash::large(pairs)),
+            Self::Set(members) => ValueRef::Set(Set::large(members)),
+        }
+    }
+
+    pub(crate) fn into_rubble(self) -> Rubble {
+        match self {
+            Self::Hash(pairs) => Rubble::Hash(pairs.into_rubble()),
+            Self::Set(members) => Rubble::Set(members.into_rubble()),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        on_each!(self, it => Large::len(it))
+    }
+
+    /// Bytes beyond those of the record that it belongs to.
+    #[inline]
+    pub(crate) fn footprint(&self) -> usize {
+        crate::record::allocated_bytes(size_of::<Self>()) + on_each!(self, it => Large::bytes(it))
+    }
+
+    /// See [`Large::write_part`].
+    pub(crate) fn write_part(&self, from: usize, out: &mut Vec<u8>, end: usize) -> usize {
+        on_each!(self, it => it.write_part(from, out, end))
+    }
+
+    /// Takes in, behind the elements that it has, up to `count` that [`Collection::write_part`] wrote: all of `items`,
+    /// or `None` if that is something else.
+    pub(crate) fn read_part(&mut self, part: &[u8], count: usize) -> Option<()> {
+        let mut items = packed::Items::new(part);
+        let end = self.len() + count;
+        while !items.is_done() {
+            if self.len() == end {
+                return None;
+            }
+            on_each!(self, it => it.read_one(&mut items))?;
+        }
+        Some(())
+    }
+}
+
+impl fmt::Debug for Collection {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.value().fmt(formatter)
+    }
+}
+
+/// What a record holds when its collection has been taken out.
+impl Default for Collection {
+    fn default() -> Self {
+        Self::Set(set::Members::new())
+    }
+}
+
+impl Rubble {
+    /// Bytes that are not free yet.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Hash(rubble) => rubble.bytes(),
+            Self::Set(rubble) => rubble.bytes(),
+        }
+    }
+
+    /// Frees up to about `budget` elements, and counts them down. True if something is left.
+    pub(crate) fn free(&mut self, budget: &mut usize) -> bool {
+        match self {
+            Self::Hash(rubble) => rubble.free(budget),
+            Self::Set(rubble) => rubble.free(budget),
+        }
+    }
+}
+
+/// When collections change their form: replicated data, Redis 7.0's defaults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most fields of a packed hash (`hash-max-listpack-entries`).
+    pub hash_entries: u64,
+    /// Longest field or value of one, in bytes (`hash-max-listpack-value`).
+    pub hash_value_bytes: u64,
+    /// Most members of a set of integers (`set-max-intset-entries`).
+    pub set_integers: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { hash_entries: 512, hash_value_bytes: 64, set_integers: 512 }
+    }
+}
+
+/// A collection that is being changed: one that a record keeps, or one in the making, which is stored when it has got
+/// elements. What a change finds as it should be it leaves alone; then nothing has changed.
+pub(crate) struct Cell<'a> {
+    home: Home<'a>,
+    limits: Limits,
+}
+
+enum Home<'a> {
+    Kept { record: &'a mut Record, keeper: &'a mut Keeper, position: Position, version: u64, is_changed: bool },
+    Fresh { form: Form, bytes: &'a mut Vec<u8>, large: Option<Box<Collection>> },
+}
+
+/// How a collection is kept.
+pub(crate) enum Shape<'a> {
+    Packed(Form, &'a [u8]),
+    Large(&'a Collection),
+}
+
+impl<'a> Cell<'a> {
+    /// The collection of a record; a first change gives it this version.
+    pub(crate) fn kept(
+        record: &'a mut Record,
+        keeper: &'a mut Keeper,
+        position: Position,
+        version: u64,
+        limits: Limits,
+    ) -> Self {
+        Self { home: Home::Kept { record, keeper, position, version, is_changed: false }, limits }
+    }
+
+    /// One without elements. `bytes`, empty, is where they will lie while it is packed.
+    pub(crate) fn fresh(kind: Kind, bytes: &'a mut Vec<u8>, limits: Limits) -> Self {
+        Self { home: Home::Fresh { form: kind.first_form(), bytes, large: None }, limits }
+    }
+
+    #[inline]
+    pub(crate) fn shape(&self) -> Shape<'_> {
+        match &self.home {
+            Home::Kept { record, .. } => match (record.packed(), record.collection()) {
+                (Some((form, bytes)), _) => Shape::Packed(form, bytes),
+                (None, Some(collection)) => Shape::Large(collection),
+                (None, None) => unreachable!("only collections are changed in cells"),
+            },
+            Home::Fresh { large: Some(collection), .. } => Shape::Large(collection),
+            Home::Fresh { form, bytes, .. } => Shape::Packed(*form, bytes),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// True if it has been changed.
+    pub(crate) fn is_changed(&self) -> bool {
+        match &self.home {
+            Home::Kept { is_changed, .. } => *is_changed,
+            Home::Fresh { .. } => true,
+        }
+    }
+
+    fn note_change(&mut self) {
+        if let Home::Kept { record, keeper, position, version, is_changed } = &mut self.home
+            && !*is_changed
+        {
+            keeper.before_change(*position, record);
+            record.set_version(*version);
+            *is_changed = true;
+        }
+    }
+
+    /// Puts `parts`, one behind the other, in the place of a range of the packed elements.
+    pub(crate) fn splice(&mut self, range: Range<usize>, parts: &[&[u8]]) {
+        self.note_change();
+        match &mut self.home {
+            Home::Kept { record, .. } => record.splice(range, parts),
+            Home::Fresh { bytes, .. } if range.start == bytes.len() => {
+                parts.iter().for_each(|part| bytes.extend_from_slice(part));
+            }
+            Home::Fresh { bytes, .. } => drop(bytes.splice(range, parts.concat())),
+        }
+    }
+
+    /// The elements, for change, if they are no longer packed.
+    pub(crate) fn large_mut(&mut self) -> Option<&mut Collection> {
+        if let Shape::Packed(..) = self.shape() {
+            return None;
+        }
+        self.note_change();
+        match &mut self.home {
+            Home::Kept { record, .. } => record.collection_mut(),
+            Home::Fresh { large, .. } => large.as_deref_mut(),
+        }
+    }
+
+    /// Keeps other elements, packed.
+    pub(crate) fn repack(&mut self, new_form: Form, packed: &[u8]) {
+        self.note_change();
+        match &mut self.home {
+            Home::Kept { record, .. } => record.replace_value(Payload::Packed { form: new_form, bytes: packed }),
+            Home::Fresh { form, bytes, .. } => {
+                *form = new_form;
+                bytes.clear();
+                bytes.extend_from_slice(packed);
+            }
+        }
+    }
+
+    /// Keeps other elements, no longer packed.
+    pub(crate) fn grow_into(&mut self, collection: Collection) {
+        self.note_change();
+        let collection = Box::new(collection);
+        match &mut self.home {
+            Home::Kept { record, .. } => record.replace_value(Payload::Collection(collection)),
+            Home::Fresh { large, .. } => *large = Some(collection),
+        }
+    }
+
+    /// What there is to store of a collection in the making; `None` if it has no elements.
+    pub(crate) fn into_payload(self) -> Option<Payload<'a>> {
+        match self.home {
+            Home::Kept { .. } => None,
+            Home::Fresh { large: Some(collection), .. } => {
+                (collection.len() > 0).then_some(Payload::Collection(collection))
+            }
+            Home::Fresh { form, bytes, .. } => (!bytes.is_empty()).then_some(Payload::Packed { form, bytes }),
+        }
+    }
+}
+
+// Values exactly as they are kept, for checkpoints, and for the operands and results of transactions over groups.
+//
+//   packed = form u8, length varint, bytes
+//   large  = 0x80 | kind u8, number of elements varint, elements
+//
+// In both, the elements of hashes and sets are items as `packed` writes them.
+
+/// Marks a collection that is not packed.
+const IS_LARGE: u8 = 0x80;
+
+/// Appends what announces a large collection; its elements, from [`Collection::write_part`], follow.
+pub(crate) fn write_large_head(out: &mut Vec<u8>, collection: &Collection) {
+    out.push(IS_LARGE | collection.kind() as u8);
+    packed::put_number(out, collection.len() as u64);
+}
+
+/// Reads what [`write_large_head`] wrote: a collection without elements, and how many it is to have.
+pub(crate) fn read_large_head(tag: u8, count: u64) -> Option<(Collection, usize)> {
+    let kind = Kind::of(tag.checked_sub(IS_LARGE)?)?;
+    Some((kind.new_large(), usize::try_from(count).ok().filter(|&count| count > 0)?))
+}
+
+/// Appends a collection exactly as it is kept.
+pub(crate) fn write_exact(out: &mut Vec<u8>, record: &Record) {
+    if let Some((form, bytes)) = record.packed() {
+        out.push(form as u8);
+        packed::put(out, bytes);
+    } else if let Some(collection) = record.collection() {
+        write_large_head(out, collection);
+        collection.write_part(0, out, usize::MAX);
+    }
+}
+
+/// Reads what [`write_exact`] wrote, from the beginning of `items`.
+pub(crate) fn read_exact(items: &mut packed::Items<'_>) -> Option<CollectionValue> {
+    let tag = items.byte()?;
+    if let Some(form) = Form::of(tag) {
+        let bytes = items.next().filter(|bytes| !bytes.is_empty() && form.accepts(bytes))?;
+        return Some(CollectionValue(Kept::Packed(form, bytes.to_vec())));
+    }
+    let (mut collection, count) = read_large_head(tag, items.number()?)?;
+    while collection.len() < count {
+        on_each!(&mut collection, it => it.read_one(items))?;
+    }
+    Some(CollectionValue(Kept::Large(Box::new(collection))))
+}

@@ -1,0 +1,81 @@
+//! The order in which the members of large sets and the fields of large hashes lie.
+//!
+//! They are ordered by a hash of 32 bits, and those of one hash by their bytes. Cursors of SSCAN and HSCAN are places
+//! in this order, and what SPOP takes follows from it. So the hash is part of what is replicated, the same on every
+//! machine and in every version: it is defined here and not borrowed from a library.
+//!
+//! Nothing gets slow when many members have one hash: a search looks at their bytes. So the hash need not be secret.
+
+use std::ops::Range;
+
+use crate::tree::{Element, Tree};
+
+const FIRST: u64 = 0x9E37_79B9_7F4A_7C15;
+const STEP: u64 = 0xA076_1D64_78BD_642F;
+const LAST: u64 = 0xE703_7ED1_A0B4_28DB;
+
+/// Both halves of a product, one over the other (a *folded multiply*, as in wyhash).
+#[inline]
+fn fold(left: u64, right: u64) -> u64 {
+    let product = u128::from(left) * u128::from(right);
+    product as u64 ^ (product >> 64) as u64
+}
+
+/// The place of a member.
+#[inline]
+pub(crate) fn place_of(member: &[u8]) -> u32 {
+    let mut state = FIRST;
+    let (words, tail) = member.as_chunks::<8>();
+    for word in words {
+        state = fold(state ^ u64::from_le_bytes(*word), STEP);
+    }
+    let mut word = [0; 8];
+    word[..tail.len()].copy_from_slice(tail);
+    state = fold(state ^ u64::from_le_bytes(word), STEP);
+    (fold(state ^ member.len() as u64, LAST) >> 32) as u32
+}
+
+/// Cursors end here.
+const CURSOR_END: u64 = 1 << 32;
+
+/// Which elements one step of a scan visits, from `cursor` on: `count` of them, and those that share the last one's
+/// place. With the cursor to go on from; 0 is the end. What exists during a whole walk is visited.
+pub(crate) fn scan_range<T: Element<Key = u32>>(tree: &Tree<T>, cursor: u64, count: usize) -> (Range<usize>, u64) {
+    let Ok(from) = u32::try_from(cursor) else { return (0..0, 0) };
+    let start = lower_bound(tree, from);
+    let Some(last) = tree.get(start.saturating_add(count.max(1) - 1)) else { return (start..tree.len(), 0) };
+    let next = u64::from(last.key()) + 1;
+    if next == CURSOR_END {
+        return (start..tree.len(), 0);
+    }
+    let end = lower_bound(tree, next as u32);
+    (start..end, if end == tree.len() { 0 } else { next })
+}
+
+fn lower_bound<T: Element<Key = u32>>(tree: &Tree<T>, place: u32) -> usize {
+    match tree.search(|key| key.cmp(&place), |element| element.key().cmp(&place).then(std::cmp::Ordering::Greater)) {
+        Ok((rank, _)) | Err(rank) => rank,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_what_they_have_always_been() {
+        // A change of any of these would reorder what other replicas and checkpoints hold.
+        for (member, place) in
+            [("", 3_876_945_003), ("a", 1_278_446_680), ("12345678", 90_412_106), ("a longer member", 2_268_835_145)]
+        {
+            assert_eq!(place_of(member.as_bytes()), place, "{member}");
+        }
+    }
+
+    #[test]
+    fn places_are_spread_evenly() {
+        let mut buckets = [0u32; 256];
+        (0..256_000).for_each(|number| buckets[(place_of(format!("member:{number}").as_bytes()) >> 24) as usize] += 1);
+        assert!(buckets.iter().all(|count| (800..1200).contains(count)), "{buckets:?}");
+    }
+}
