@@ -295,4 +295,28 @@ pub(crate) mod tests {
         assert_eq!(disk.list().unwrap(), [""; 0]);
         assert_eq!(disk.open("name").unwrap_err().kind(), io::ErrorKind::NotFound);
     }
+
+    #[test]
+    fn the_log_of_a_new_directory_is_written_past_the_page_cache() {
+        let scratch = Scratch::new();
+        let disk = scratch.disk();
+        let probe = disk.create("probe", BLOCK_BYTES as u64).unwrap();
+        if probe.past_cache(&probe.durable, OFlag::O_DIRECT | OFlag::O_DSYNC, &[]).is_none() {
+            return; // the file system cannot do it
+        }
+        let identity = journal::Identity { directory: 5, cluster: 1, node: 1, group_count: 1, hash_seed: 1 };
+        let options = journal::Options { segment_bytes: 1 << 20, ..journal::Options::new(identity) };
+        let (mut journal, _) = journal::Journal::open(disk, &options).unwrap();
+        let hard_state = Some(stdx::log::HardState { term: 1, vote: 1, commit: 0 });
+        journal.append_durably(&[journal::Append { hard_state, ..journal::Append::default() }]).unwrap();
+        let is_durable = |entry: fs::DirEntry| {
+            let path = format!("/proc/self/fdinfo/{}", entry.file_name().display());
+            let flags = fs::read_to_string(path).unwrap_or_default();
+            let octal = flags.lines().find_map(|line| line.strip_prefix("flags:")).map_or("", str::trim);
+            let bits = i32::from_str_radix(octal, 8).unwrap_or(0);
+            fs::read_link(entry.path()).is_ok_and(|to| to.starts_with(&scratch.0))
+                && OFlag::from_bits_retain(bits).contains(OFlag::O_DSYNC)
+        };
+        assert!(fs::read_dir("/proc/self/fd").unwrap().flatten().any(is_durable));
+    }
 }

@@ -81,6 +81,7 @@ impl Chore {
         disk.sync(&file).map_err(Fault::io("sync", &name_new))?;
         disk.rename(&name_new, &name).map_err(Fault::io("rename", &name_new))?;
         disk.sync_directory().map_err(Fault::io("sync", DIRECTORY))?;
-        Ok(file)
+        // A disk may open a file once more, by the name it knows, to write it in another way.
+        disk.open(&name).map_err(Fault::io("open", &name))
     }
 }
