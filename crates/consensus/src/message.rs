@@ -14,6 +14,7 @@ use std::fmt;
 use raft::eraftpb::{Entry, Message as Inner, MessageType};
 
 use crate::limits::{ENTRY_BYTES_MAX, MESSAGE_ENTRIES_MAX, NUMBER_MAX};
+use stdx::leb128;
 
 /// What a message is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,17 +174,17 @@ impl Message {
             inner.reject_hint,
             self.everywhere,
         ] {
-            put_number(out, number);
+            leb128::put(out, number);
         }
         out.push(inner.context.len() as u8);
         out.extend_from_slice(&inner.context);
-        put_number(out, inner.entries.len() as u64);
+        leb128::put(out, inner.entries.len() as u64);
         let mut term = 0;
         for entry in inner.entries.iter() {
             out.push(ENTRY_NORMAL);
-            put_number(out, entry.term - term);
+            leb128::put(out, entry.term - term);
             term = entry.term;
-            put_number(out, entry.data.len() as u64);
+            leb128::put(out, entry.data.len() as u64);
             out.extend_from_slice(&entry.data);
         }
     }
@@ -298,14 +299,6 @@ impl fmt::Display for Message {
     }
 }
 
-fn put_number(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
-}
-
 struct Reader<'a> {
     bytes: &'a [u8],
 }
@@ -322,14 +315,6 @@ impl<'a> Reader<'a> {
     }
 
     fn number(&mut self) -> Result<u64, Malformed> {
-        let mut number = 0;
-        for shift in (0..63).step_by(7) {
-            let byte = self.byte()?;
-            number |= u64::from(byte & 0x7F) << shift;
-            if byte < 0x80 {
-                return if number <= NUMBER_MAX { Ok(number) } else { Err(Malformed::Number) };
-            }
-        }
-        Err(Malformed::Number)
+        leb128::take(&mut self.bytes).filter(|number| *number <= NUMBER_MAX).ok_or(Malformed::Number)
     }
 }

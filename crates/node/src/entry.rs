@@ -19,7 +19,7 @@
 use bytes::Bytes;
 use keyspace::Moment;
 use resp::{Args, Protocol, Span};
-use stdx::UnixMillis;
+use stdx::{UnixMillis, leb128};
 
 use crate::transaction::TransactionId;
 
@@ -148,27 +148,18 @@ impl<'a> ExecItem<'a> {
     }
 }
 
-/// Appends a number in LEB128.
-pub fn put_number(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
-}
-
 fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    put_number(out, bytes.len() as u64);
+    leb128::put(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
 /// Appends a command's words with the database they were sent to.
 #[inline]
 pub fn put_words(out: &mut Vec<u8>, database: u16, args: Args<'_>) {
-    put_number(out, u64::from(database));
-    put_number(out, args.len() as u64);
+    leb128::put(out, u64::from(database));
+    leb128::put(out, args.len() as u64);
     for word in args.iter() {
-        put_number(out, word.len() as u64);
+        leb128::put(out, word.len() as u64);
     }
     for word in args.iter() {
         out.extend_from_slice(word);
@@ -261,7 +252,7 @@ impl Builder {
         self.payload.push(RESOLVE);
         transaction.put(&mut self.payload);
         self.payload.push(u8::from(commit));
-        put_number(&mut self.payload, low_water);
+        leb128::put(&mut self.payload, low_water);
     }
 
     /// Adds a refusal.
@@ -281,32 +272,32 @@ impl Builder {
 
 /// Appends what stands behind an EXEC item's flags.
 pub fn put_exec<'b>(out: &mut Vec<u8>, watches: impl ExactSizeIterator<Item = &'b Watch>, count: usize, words: &[u8]) {
-    put_number(out, watches.len() as u64);
+    leb128::put(out, watches.len() as u64);
     for watch in watches {
-        put_number(out, u64::from(watch.database));
+        leb128::put(out, u64::from(watch.database));
         put_bytes(out, &watch.key);
         out.extend_from_slice(&watch.version.to_le_bytes());
     }
-    put_number(out, count as u64);
+    leb128::put(out, count as u64);
     out.extend_from_slice(words);
 }
 
 /// Appends participants and effects, as a PREPARE item and a checkpoint hold them.
 pub fn put_prepared(out: &mut Vec<u8>, participants: &[u32], effects: &[Effect]) {
-    put_number(out, participants.len() as u64);
+    leb128::put(out, participants.len() as u64);
     for participant in participants {
-        put_number(out, u64::from(*participant));
+        leb128::put(out, u64::from(*participant));
     }
     put_effects(out, effects);
 }
 
 fn put_effects(out: &mut Vec<u8>, effects: &[Effect]) {
-    put_number(out, effects.len() as u64);
+    leb128::put(out, effects.len() as u64);
     for effect in effects {
         match effect {
             Effect::Key { database, key, exported } => {
                 out.push(if exported.is_some() { 1 } else { 0 });
-                put_number(out, u64::from(*database));
+                leb128::put(out, u64::from(*database));
                 put_bytes(out, key);
                 if let Some(exported) = exported {
                     put_bytes(out, exported);
@@ -314,12 +305,12 @@ fn put_effects(out: &mut Vec<u8>, effects: &[Effect]) {
             }
             Effect::Flush { database } => {
                 out.push(2);
-                put_number(out, u64::from(*database));
+                leb128::put(out, u64::from(*database));
             }
             Effect::Swap { first, second } => {
                 out.push(3);
-                put_number(out, u64::from(*first));
-                put_number(out, u64::from(*second));
+                leb128::put(out, u64::from(*first));
+                leb128::put(out, u64::from(*second));
             }
         }
     }
@@ -371,17 +362,10 @@ impl<'a> Reader<'a> {
     /// A number in LEB128.
     #[inline]
     pub fn number(&mut self) -> u64 {
-        let mut number = 0;
-        let mut shift = 0;
-        loop {
-            let byte = self.byte();
-            number |= u64::from(byte & 0x7F) << shift;
-            if byte < 0x80 {
-                return number;
-            }
-            shift += 7;
-            assert!(shift < 64, "a number of more than 64 bits in a log entry");
-        }
+        let mut rest = &self.bytes[self.position..];
+        let number = leb128::take(&mut rest).expect("a number of at most 64 bits in a log entry");
+        self.position = self.bytes.len() - rest.len();
+        number
     }
 
     fn fixed(&mut self) -> u64 {

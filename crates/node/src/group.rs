@@ -18,7 +18,7 @@ use journal::Append;
 use keyspace::{AHEAD_MAX, Class, Keyspace, Moment, Notice};
 use resp::{Args, Protocol, Span, Writer};
 use stdx::log::{Entry, EntryKind, HardState, Membership};
-use stdx::{Duration, Instant, Prng, UnixMillis};
+use stdx::{Duration, Instant, Prng, UnixMillis, leb128};
 
 use crate::checkpoint::Checkpointing;
 use crate::commands::GroupFigures;
@@ -1221,7 +1221,7 @@ impl Group {
     pub(crate) fn save_state(&self) -> Vec<u8> {
         let mut out = Vec::new();
         out.extend_from_slice(&self.moment.unix.0.to_le_bytes());
-        entry::put_number(&mut out, self.prepared.len() as u64);
+        leb128::put(&mut out, self.prepared.len() as u64);
         for (transaction, prepared) in &self.prepared {
             transaction.put(&mut out);
             entry::put_prepared(&mut out, &prepared.participants, &prepared.effects);
@@ -1231,7 +1231,7 @@ impl Group {
             .iter()
             .flat_map(|(gateway, known)| known.iter().map(|(number, outcome)| (*gateway, *number, *outcome)))
             .collect();
-        entry::put_number(&mut out, known.len() as u64);
+        leb128::put(&mut out, known.len() as u64);
         for (gateway, number, outcome) in known {
             TransactionId { gateway, number }.put(&mut out);
             out.push(u8::from(outcome));

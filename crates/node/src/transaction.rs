@@ -18,8 +18,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use keyspace::{Classes, Keyspace, Layout, Moment, Notice};
 use resp::{Args, Protocol, Span, Writer};
+use stdx::leb128;
 
-use crate::entry::{self, Effect, Watch, put_number};
+use crate::entry::{self, Effect, Watch};
 use crate::event::{CoreId, GroupId, SessionId};
 use crate::group::run_one;
 use crate::letter::{Lock, Locked, Mail, Resolution};
@@ -47,10 +48,10 @@ pub struct TransactionId {
 impl TransactionId {
     /// Appends it to an entry.
     pub fn put(&self, out: &mut Vec<u8>) {
-        put_number(out, self.gateway.node);
-        put_number(out, self.gateway.boot);
-        put_number(out, u64::from(self.gateway.core.0));
-        put_number(out, self.number);
+        leb128::put(out, self.gateway.node);
+        leb128::put(out, self.gateway.boot);
+        leb128::put(out, u64::from(self.gateway.core.0));
+        leb128::put(out, self.number);
     }
 
     /// Reads it back.

@@ -10,8 +10,8 @@
 
 use consensus::Message;
 use resp::Protocol;
+use stdx::leb128;
 
-use crate::entry::put_number;
 use crate::event::{CoreId, GroupId, NodeId, SessionId};
 use crate::letter::{Origin, Request, RequestBody};
 use crate::pubsub;
@@ -50,7 +50,7 @@ pub fn encode_raft(group: GroupId, message: &Message) -> Vec<u8> {
 pub fn encode_request(request: &Request) -> Vec<u8> {
     let mut out = vec![REQUEST];
     put_origin(&mut out, &request.origin);
-    put_number(&mut out, u64::from(request.group.0));
+    leb128::put(&mut out, u64::from(request.group.0));
     out.push(match request.protocol {
         Protocol::Resp2 => 2,
         Protocol::Resp3 => 3,
@@ -84,11 +84,11 @@ pub fn encode_publish(message: &pubsub::Message) -> Vec<u8> {
 }
 
 fn put_origin(out: &mut Vec<u8>, origin: &Origin) {
-    put_number(out, origin.node.0);
-    put_number(out, u64::from(origin.core.0));
-    put_number(out, origin.session.serial);
-    put_number(out, u64::from(origin.session.index));
-    put_number(out, origin.ticket);
+    leb128::put(out, origin.node.0);
+    leb128::put(out, u64::from(origin.core.0));
+    leb128::put(out, origin.session.serial);
+    leb128::put(out, u64::from(origin.session.index));
+    leb128::put(out, origin.ticket);
 }
 
 /// Decodes a message; `None` if it is not one.
@@ -101,7 +101,7 @@ pub fn decode(bytes: &[u8]) -> Option<Wire> {
         }
         REQUEST => {
             let origin = take_origin(&mut rest)?;
-            let group = GroupId(u32::try_from(take_number(&mut rest)?).ok()?);
+            let group = GroupId(u32::try_from(leb128::take(&mut rest)?).ok()?);
             let protocol = match take_byte(&mut rest)? {
                 2 => Protocol::Resp2,
                 3 => Protocol::Resp3,
@@ -135,10 +135,10 @@ pub fn decode(bytes: &[u8]) -> Option<Wire> {
 
 fn take_origin(rest: &mut &[u8]) -> Option<Origin> {
     Some(Origin {
-        node: NodeId(take_number(rest)?),
-        core: CoreId(u16::try_from(take_number(rest)?).ok()?),
-        session: SessionId { serial: take_number(rest)?, index: u32::try_from(take_number(rest)?).ok()? },
-        ticket: take_number(rest)?,
+        node: NodeId(leb128::take(rest)?),
+        core: CoreId(u16::try_from(leb128::take(rest)?).ok()?),
+        session: SessionId { serial: leb128::take(rest)?, index: u32::try_from(leb128::take(rest)?).ok()? },
+        ticket: leb128::take(rest)?,
     })
 }
 
@@ -146,16 +146,4 @@ fn take_byte(rest: &mut &[u8]) -> Option<u8> {
     let (byte, tail) = rest.split_first()?;
     *rest = tail;
     Some(*byte)
-}
-
-fn take_number(rest: &mut &[u8]) -> Option<u64> {
-    let mut number = 0;
-    for shift in (0..64).step_by(7) {
-        let byte = take_byte(rest)?;
-        number |= u64::from(byte & 0x7F) << shift;
-        if byte < 0x80 {
-            return Some(number);
-        }
-    }
-    None
 }

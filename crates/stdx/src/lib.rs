@@ -2,6 +2,7 @@
 //!
 //! Nothing here reads a clock, draws entropy or does I/O: time and chance are values that a host mints and hands in.
 
+pub mod leb128;
 pub mod log;
 mod prng;
 pub mod slot;
