@@ -20,7 +20,10 @@ pub(super) const BITFIELD: DataCommand = DataCommand {
     arity: -2,
     flags: &[Flag::Write, Flag::Denyoom],
     categories: &[],
-    keys: &[first_key(Access::ReadWrite, &["access", "update", "variable_flags"])],
+    keys: &[first_key(
+        Access::ReadWrite,
+        &["access", "update", "variable_flags", "This command allows both access and modification of the key"],
+    )],
     tips: &[],
     span: Span::Keys,
     subcommands: &[],

@@ -12,6 +12,11 @@ use crate::commands::{Body, DataCommand};
 use crate::context::{Edit, View};
 use crate::notice::Class;
 
+const BY_AND_GET: &str = "For the optional BY/GET keyword. It is marked 'unknown' because the key names derive from the \
+                         content of the key we sort";
+const STORE: &str = "For the optional STORE keyword. It is marked 'unknown' because the keyword can appear anywhere in \
+                     the argument array";
+
 pub const SORT: DataCommand = Command {
     name: "sort",
     since: "1.0.0",
@@ -25,12 +30,12 @@ pub const SORT: DataCommand = Command {
     categories: &["set", "sortedset", "list", "dangerous"],
     keys: &[
         key_at(1, Access::Read, &["access"]),
-        unknown_keys(Access::Read, &["access"]),
+        unknown_keys(Access::Read, &["access", BY_AND_GET]),
         KeySpec {
             access: Access::Overwrite,
             begin: Begin::Computed(destination_index),
             find: Find::Range { last: 0, step: 1, limit: 0 },
-            notes: &["update"],
+            notes: &["update", STORE],
         },
     ],
     tips: &[],
@@ -45,7 +50,7 @@ pub const SORT_RO: DataCommand = Command {
     summary: "Sort the elements in a list, set or sorted set. Read-only variant of SORT.",
     syntax: "key [BY pattern] [LIMIT offset count] [GET pattern [GET pattern ...]] [ASC | DESC] [ALPHA]",
     flags: &[Flag::Readonly, Flag::MovableKeys],
-    keys: &[key_at(1, Access::Read, &["access"]), unknown_keys(Access::Read, &["access"])],
+    keys: &[key_at(1, Access::Read, &["access"]), unknown_keys(Access::Read, &["access", BY_AND_GET])],
     body: Body::Query(sort_read_only),
     ..SORT
 };

@@ -73,7 +73,7 @@ pub(super) const GETEX: DataCommand = DataCommand {
     arity: -2,
     flags: &[Flag::Write, Flag::Fast],
     categories: &[],
-    keys: &[first_key(Access::ReadWrite, &["access", "update"])],
+    keys: &[first_key(Access::ReadWrite, &["access", "update", "RW and UPDATE because it changes the TTL"])],
     tips: &[],
     span: Span::Keys,
     subcommands: &[],

@@ -18,7 +18,10 @@ pub(super) const SET: DataCommand = DataCommand {
     arity: -3,
     flags: &[Flag::Write, Flag::Denyoom],
     categories: &[],
-    keys: &[first_key(Access::ReadWrite, &["access", "update", "variable_flags"])],
+    keys: &[first_key(
+        Access::ReadWrite,
+        &["access", "update", "variable_flags", "RW and ACCESS due to the optional `GET` argument"],
+    )],
     tips: &[],
     span: Span::Keys,
     subcommands: &[],
