@@ -40,6 +40,8 @@ pub struct CoreThread {
     host: Arc<Host>,
     /// Comes by mail once the data directory is open; nothing is written before.
     storage: Option<Storage>,
+    /// Parameters set before that, which it must be told.
+    unheard: Vec<(&'static str, String)>,
     poll: Poll,
     core: Core,
     connections: Connections,
@@ -76,6 +78,7 @@ impl CoreThread {
             id,
             host,
             storage: None,
+            unheard: Vec::new(),
             poll,
             core,
             connections: Connections::default(),
@@ -256,7 +259,12 @@ impl CoreThread {
                     self.step(event);
                 }
                 Mail::Arrival(arrival) => self.open(*arrival),
-                Mail::Storage(storage) => self.storage = Some(storage),
+                Mail::Storage(storage) => {
+                    self.storage = Some(storage);
+                    for (name, value) in std::mem::take(&mut self.unheard) {
+                        self.configure(name, value);
+                    }
+                }
                 Mail::StopReading => {
                     self.reads = false;
                     self.line.clear();
@@ -433,7 +441,7 @@ impl CoreThread {
             Action::WakeAt { instant } => {
                 self.wake_at = Some(self.wake_at.map_or(instant, |wake_at| wake_at.min(instant)));
             }
-            Action::Configured { name, value } => self.configure(name, &value),
+            Action::Configured { name, value } => self.configure(name, value),
             Action::Log { level, line } => self.host.log.write(level, &line),
             Action::Fatal { line } => self.host.end(End::Fault(Fault::Data(line))),
             Action::Shutdown => self.host.end(End::Command),
@@ -469,7 +477,7 @@ impl CoreThread {
         }
     }
 
-    fn configure(&self, name: &'static str, value: &str) {
+    fn configure(&mut self, name: &'static str, value: String) {
         let knobs = &self.host.knobs;
         let number = value.parse().ok();
         match (name, number) {
@@ -477,10 +485,11 @@ impl CoreThread {
             ("timeout", Some(number)) => knobs.idle_s.store(number, Ordering::Relaxed),
             ("tcp-keepalive", Some(number)) => knobs.keepalive_s.store(number, Ordering::Relaxed),
             ("loglevel", _) => self.host.log.set_quiet(value == "warning"),
-            ("appendfsync", _) => self.storage.iter().for_each(|storage| storage.set_policy(value)),
-            ("checkpoint-rate-bytes", Some(number)) => {
-                self.storage.iter().for_each(|storage| storage.set_checkpoint_rate(number));
-            }
+            ("appendfsync" | "checkpoint-rate-bytes", _) => match (&self.storage, number) {
+                (None, _) => self.unheard.push((name, value)),
+                (Some(storage), Some(rate)) => storage.set_checkpoint_rate(rate),
+                (Some(storage), None) => storage.set_policy(&value),
+            },
             _ => {}
         }
     }
