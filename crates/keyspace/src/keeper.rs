@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use crate::absence::Absences;
 use crate::checkpoint::Walk;
 use crate::collection::{Collection, Rubble, SMALL_LEN_MAX};
 use crate::record::{Record, allocated_bytes};
@@ -19,6 +20,7 @@ const FREED_PER_STEP_ELEMENTS: usize = 256;
 #[derive(Default)]
 pub(crate) struct Keeper {
     pub(crate) walk: Option<Box<Walk>>,
+    pub(crate) absences: Absences,
     /// With the bytes that each takes.
     debris: Vec<(Debris, usize)>,
     debris_bytes: usize,
@@ -118,6 +120,6 @@ impl Keeper {
 
     /// Bytes held for others: old images that have not been written, values that have not been freed.
     pub(crate) fn bytes(&self) -> usize {
-        self.debris_bytes + self.walk.as_ref().map_or(0, |walk| walk.held_bytes())
+        self.debris_bytes + self.absences.bytes() + self.walk.as_ref().map_or(0, |walk| walk.held_bytes())
     }
 }

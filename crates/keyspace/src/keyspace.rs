@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use resp::{Args, Writer};
 use stdx::{Prng, UnixMillis, slot};
 
+use crate::absence::absent_since;
 use crate::access::AccessClock;
 use crate::collection::Limits;
 use crate::commands::Body;
@@ -204,6 +205,27 @@ impl Keyspace {
         self.view(database, moment).peek(key).map_or(0, |entry| entry.version())
     }
 
+    /// What a WATCH remembers: the key's version, or that it was absent at this point of the sequence.
+    pub fn watch(&mut self, database: u16, key: &[u8], moment: Moment) -> u64 {
+        match self.version(database, key, moment) {
+            0 => self.keeper.absences.watch(self.sequence),
+            version => version,
+        }
+    }
+
+    /// True if a key is as [`Keyspace::watch`] of this very keyspace saw it, and was so all the time.
+    pub fn is_as_watched(&self, database: u16, key: &[u8], watched: u64, moment: Moment) -> bool {
+        let version = self.version(database, key, moment);
+        let Some(sequence) = absent_since(watched) else { return version == watched };
+        let place = self.place(key);
+        // It may have gone and not been freed: expired, or flushed.
+        let is_left = |table: &Table| table.find(place, key).is_some_and(|record| record.version() > sequence);
+        version == 0
+            && !self.keeper.absences.may_have_come(place.hash, sequence)
+            && !is_left(&self.databases[usize::from(database)])
+            && !self.graveyard.iter().any(is_left)
+    }
+
     /// Number of changes so far.
     pub fn sequence(&self) -> u64 {
         self.sequence
@@ -326,7 +348,7 @@ impl Keyspace {
                 }
                 continue;
             }
-            match table.demolish(&mut self.keeper) {
+            match table.demolish(&self.hasher, &mut self.keeper) {
                 Some(freed) => *rest = rest.saturating_sub(freed.max(1)),
                 None => {
                     self.graveyard.pop_front();

@@ -6,6 +6,7 @@
 //! `collection` and `tree` (values with elements), [`context`] (what a command may do), `checkpoint` (the cut without a
 //! fork), `eviction`, [`commands`].
 
+mod absence;
 mod access;
 mod ahead;
 mod checkpoint;
@@ -34,6 +35,7 @@ pub(crate) mod testing;
 mod tree;
 pub mod value;
 
+pub use absence::absent_since;
 pub use ahead::AHEAD_MAX;
 pub use checkpoint::Corrupt;
 pub use collection::{Hash, Limits, Set};

@@ -151,7 +151,12 @@ impl Core {
             return Next::Postponed(Hold::Answers);
         }
         let multi = self.session_multi(id);
-        let groups = self.groups_of_transaction(id, &multi);
+        let mut groups = self.groups_of_transaction(id, &multi);
+        let watches = self.sessions.get(id).map_or(&[][..], |session| &session.watches);
+        if watches.iter().any(|watch| keyspace::absent_since(watch.version).is_some()) {
+            // Whether such a key has come and gone is asked of its group under a lock.
+            groups = Groups::Several;
+        }
         if let Groups::Several = groups
             && !is_caught_up
         {

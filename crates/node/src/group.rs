@@ -515,8 +515,10 @@ impl Group {
     fn fetch(&mut self, lock: &Lock, outlet: &mut Outlet<'_>) {
         // The lock may have waited: what has expired in the meantime, and was told to be gone, does not come back.
         let moment = Moment { unix: lock.moment.unix.max(self.moment.unix), seed: lock.moment.seed };
-        let changed =
-            lock.watches.iter().any(|watch| self.keyspace.version(watch.database, &watch.key, moment) != watch.version);
+        let changed = lock
+            .watches
+            .iter()
+            .any(|watch| !self.keyspace.is_as_watched(watch.database, &watch.key, watch.version, moment));
         let outcome = if changed {
             Locked::Changed
         } else {
@@ -1311,8 +1313,12 @@ fn look_ahead<'a>(keyspace: &Keyspace, ahead: &mut entry::Reader<'a>) -> usize {
 
 /// Executes a MULTI's commands, or none of them if a watched key has changed.
 fn execute(keyspace: &mut Keyspace, exec: entry::ExecItem<'_>, moment: Moment, writer: &mut Writer) {
-    let changed =
-        exec.watches.iter().any(|watch| keyspace.version(watch.database, &watch.key, moment) != watch.version);
+    // Of a key that was absent only a leader knows what has become of it, so a transaction that watches one takes locks
+    // and is not logged in this form.
+    let changed = exec.watches.iter().any(|watch| {
+        let wanted = if keyspace::absent_since(watch.version).is_some() { 0 } else { watch.version };
+        keyspace.version(watch.database, &watch.key, moment) != wanted
+    });
     if changed {
         writer.null_array();
         return;
