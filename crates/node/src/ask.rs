@@ -23,6 +23,18 @@ pub(crate) struct Pending {
     answers: Vec<Option<Answer>>,
 }
 
+/// A question of some core that waits for transactions to end.
+#[derive(Debug)]
+pub(crate) struct Deferred {
+    from: CoreId,
+    question_id: u64,
+    question: Question,
+    /// What the groups have answered that were free, to [`Question::Whole`].
+    parts: Vec<(GroupId, u64, Vec<u8>)>,
+    /// The same to [`Question::Versions`].
+    versions: Vec<(usize, u64)>,
+}
+
 /// What is done with the answers.
 #[derive(Debug)]
 pub(crate) enum Joining {
@@ -74,69 +86,110 @@ impl Core {
         } else {
             question
         };
-        match self.answer(&question, actions) {
+        let deferred = Deferred { from, question_id, question, parts: Vec::new(), versions: Vec::new() };
+        self.answer_deferred(deferred, actions);
+    }
+
+    fn answer_deferred(&mut self, mut deferred: Deferred, actions: &mut Vec<Action>) {
+        let Deferred { from, question_id, .. } = deferred;
+        match self.answer(&mut deferred, actions) {
             Some(answer) if from == self.context.core => self.take_answer(from, question_id, answer, actions),
             Some(answer) => self.outbox.push(self.context.core, from, Mail::Answer { question_id, answer }),
-            None => self.deferred_questions.push((from, question_id, question)),
+            None => self.deferred_questions.push(deferred),
         }
     }
 
-    pub(crate) fn retry_deferred_questions(&mut self, actions: &mut Vec<Action>) {
-        for (from, question_id, question) in std::mem::take(&mut self.deferred_questions) {
-            self.answer_or_defer(from, question_id, question, actions);
+    /// Asks again those who could not answer, and lets transactions go on that have waited for that. True if some have.
+    pub(crate) fn retry_deferred_questions(&mut self, actions: &mut Vec<Action>) -> bool {
+        if self.deferred_questions.is_empty() {
+            return false;
         }
+        let mut barred = Vec::new();
+        for group in self.groups.iter_mut().flatten() {
+            if group.is_barred {
+                group.is_barred = false;
+                barred.push(group.id());
+            }
+        }
+        for deferred in std::mem::take(&mut self.deferred_questions) {
+            self.answer_deferred(deferred, actions);
+        }
+        let now = self.now;
+        let mut any = false;
+        for id in barred {
+            self.with_group(id, actions, |group, outlet| {
+                if !group.is_barred {
+                    any = true;
+                    group.admit_held(now, outlet);
+                }
+            });
+        }
+        any
     }
 
     /// This core's answer; `None` if it must wait for transactions to end.
-    fn answer(&mut self, question: &Question, actions: &mut Vec<Action>) -> Option<Answer> {
-        match question {
-            Question::Whole { words, protocol } => self.answer_whole(words, *protocol),
-            Question::Versions { keys } => self.answer_versions(keys),
-            _ => commands::answer(self, question, actions),
+    fn answer(&mut self, deferred: &mut Deferred, actions: &mut Vec<Action>) -> Option<Answer> {
+        match &deferred.question {
+            Question::Whole { words, protocol } => self.answer_whole(words, *protocol, &mut deferred.parts),
+            Question::Versions { keys } => self.answer_versions(keys, &mut deferred.versions),
+            question => commands::answer(self, question, actions),
         }
     }
 
-    fn answer_whole(&mut self, words: &[u8], protocol: Protocol) -> Option<Answer> {
-        if self.groups().any(|group| group.lock_count() > 0) {
-            return None;
-        }
+    /// Each group answers as soon as no transaction holds locks on it; one that is locked grants no more locks before.
+    fn answer_whole(
+        &mut self,
+        words: &[u8],
+        protocol: Protocol,
+        parts: &mut Vec<(GroupId, u64, Vec<u8>)>,
+    ) -> Option<Answer> {
         let now = self.now;
         let mut spans: Vec<Span> = Vec::new();
         let (database, args) = Reader::new(words).words(&mut spans);
         let command = keyspace::resolve(args).expect("checked by its gateway");
-        let mut replies = Vec::new();
-        for group in &self.groups {
-            let Some(group) = group.as_ref().filter(|group| group.standing() == Standing::Serving) else {
+        let mut must_wait = false;
+        for group in &mut self.groups {
+            let Some(group) = group.as_mut().filter(|group| group.standing() == Standing::Serving) else {
                 return Some(Answer::Refused(LOADING.to_owned()));
             };
+            if parts.iter().any(|(answered, ..)| *answered == group.id()) {
+                continue;
+            }
+            if group.lock_count() > 0 {
+                group.is_barred = true;
+                must_wait = true;
+                continue;
+            }
             let mut writer = Writer::new(protocol);
             let moment = group.read_moment(now);
             group.keyspace.query(database, command, args, moment, &mut writer);
             let key_count = group.keyspace.key_count(database) as u64;
-            replies.push((group.id(), key_count, writer.into_bytes()));
+            parts.push((group.id(), key_count, writer.into_bytes()));
         }
-        Some(Answer::Whole(replies))
+        (!must_wait).then(|| Answer::Whole(std::mem::take(parts)))
     }
 
-    fn answer_versions(&mut self, keys: &[(u16, Vec<u8>)]) -> Option<Answer> {
+    fn answer_versions(&mut self, keys: &[(u16, Vec<u8>)], versions: &mut Vec<(usize, u64)>) -> Option<Answer> {
         let (core, core_count, group_count) = (self.context.core, self.context.core_count, self.context.group_count);
         let now = self.now;
-        let mut versions = Vec::new();
+        let mut must_wait = false;
         for (place, (database, key)) in keys.iter().enumerate() {
             let group = router::group_of(key, group_count);
-            if router::core_of(group, core_count) != core {
+            if router::core_of(group, core_count) != core || versions.iter().any(|(answered, _)| *answered == place) {
                 continue;
             }
             let Some(group) = self.group_mut(group).filter(|group| group.standing() == Standing::Serving) else {
                 return Some(Answer::Refused(LOADING.to_owned()));
             };
             if group.holds_lock_on(key) {
-                return None;
+                group.is_barred = true;
+                must_wait = true;
+                continue;
             }
             let moment = group.read_moment(now);
-            versions.push((place, group.keyspace.version(*database, key, moment)));
+            versions.push((place, group.keyspace.watch(*database, key, moment)));
         }
-        Some(Answer::Versions(versions))
+        (!must_wait).then(|| Answer::Versions(std::mem::take(versions)))
     }
 
     pub(crate) fn take_answer(&mut self, from: CoreId, question_id: u64, answer: Answer, actions: &mut Vec<Action>) {

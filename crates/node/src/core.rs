@@ -8,8 +8,8 @@ use keyspace::{DataCommand, Keyspace, Layout, Policy};
 use resp::{Args, Protocol, Span};
 use stdx::{Duration, Instant, Prng};
 
-use crate::ask::Pending;
-use crate::commands::{DebugQuestion, Figures, Question};
+use crate::ask::{Deferred, Pending};
+use crate::commands::{DebugQuestion, Figures};
 use crate::event::{
     Action, CoreId, CoreOptions, Event, GroupId, GroupSeed, HostReport, Level, NodeId, Now, ProcessFacts, Room,
     SessionId,
@@ -38,7 +38,7 @@ pub struct Core {
     pub(crate) pending: BTreeMap<u64, Pending>,
     pub(crate) next_question_id: u64,
     /// Questions of other cores that wait for locks to go.
-    pub(crate) deferred_questions: Vec<(CoreId, u64, Question)>,
+    pub(crate) deferred_questions: Vec<Deferred>,
     pub(crate) spans: Vec<Span>,
     /// The last data command of a client was a read, so the next one is probably, too.
     pub(crate) is_reading: bool,
@@ -510,7 +510,12 @@ impl Core {
         }
     }
 
-    fn with_group(&mut self, group: GroupId, actions: &mut Vec<Action>, act: impl FnOnce(&mut Group, &mut Outlet<'_>)) {
+    pub(crate) fn with_group(
+        &mut self,
+        group: GroupId,
+        actions: &mut Vec<Action>,
+        act: impl FnOnce(&mut Group, &mut Outlet<'_>),
+    ) {
         let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
         let place = group.0 as usize / usize::from(outlet.context.core_count);
         if let Some(group) = self.groups[place].as_mut() {
@@ -639,11 +644,11 @@ impl Core {
             self.evict();
             more = self.turn_groups(actions);
             let had_mail = self.read_own_mail(actions);
-            self.retry_deferred_questions(actions);
+            let admitted = self.retry_deferred_questions(actions);
             self.compose(actions);
             self.open_windows();
             let resumed = self.resume(actions);
-            if !resumed && !had_mail && self.outbox.own.is_empty() {
+            if !resumed && !had_mail && !admitted && self.outbox.own.is_empty() {
                 break;
             }
             more |= round + 1 == limits::ROUNDS_PER_TURN;

@@ -78,6 +78,8 @@ pub struct Group {
     held: VecDeque<Held>,
     /// Sessions that have a request among them, by node and serial: what they send later waits behind it.
     held_sessions: BTreeSet<(u64, u64)>,
+    /// A question waits until no locks are held: no more are granted before it has been answered.
+    pub(crate) is_barred: bool,
     /// Transactions prepared and not resolved: replicated state.
     prepared: BTreeMap<TransactionId, Prepared>,
     /// Transactions refused or resolved whose other participants may still ask: replicated state.
@@ -235,6 +237,7 @@ impl Group {
             locks: Locks::default(),
             held: VecDeque::new(),
             held_sessions: BTreeSet::new(),
+            is_barred: false,
             prepared: BTreeMap::new(),
             outcomes: BTreeMap::new(),
             inquiries: BTreeMap::new(),
@@ -494,7 +497,7 @@ impl Group {
         };
         // A lock on everything must not be overtaken for ever by locks on single keys.
         let whole_waits = self.held.iter().any(|held| matches!(held, Held::Lock(lock) if lock.whole));
-        if !free || whole_waits {
+        if !free || whole_waits || self.is_barred {
             self.held.push_back(Held::Lock(lock));
             return;
         }
@@ -617,6 +620,11 @@ impl Group {
     fn release(&mut self, transaction: TransactionId, now: Now, outlet: &mut Outlet<'_>) {
         self.held.retain(|held| !matches!(held, Held::Lock(lock) if lock.transaction == transaction));
         self.locks.release(transaction);
+        self.admit_held(now, outlet);
+    }
+
+    /// Lets those try again who wait for locks to go.
+    pub(crate) fn admit_held(&mut self, now: Now, outlet: &mut Outlet<'_>) {
         // Everybody who waits tries again, in order of arrival; who still finds a lock waits on, behind none that came
         // later.
         self.held_sessions.clear();
