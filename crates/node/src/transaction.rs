@@ -358,6 +358,9 @@ impl Transaction {
         }
         let changed: Vec<_> = effects.keys().copied().collect();
         let participants: Vec<_> = changed.iter().map(|group| group.0).collect();
+                None if crate::whole::is_scan(args) => {
+                    crate::whole::scan_emptied(&scratch, database, args, self.moment, &mut writer);
+                }
         for (group, effects) in effects {
             let transaction = self.id;
             post(group, Mail::Prepare { transaction, group, participants: participants.clone(), effects });

@@ -114,31 +114,76 @@ impl Question<'_> {
                 });
                 writer.raw(chosen.map_or(own, |(_, _, bytes)| bytes));
             }
-            command::Span::Whole(command::Join::Cursor) => self.scan(own, writer),
+            command::Span::Whole(command::Join::Cursor) => self.scan(writer),
             _ => unreachable!("only queries over a whole database are asked"),
         }
     }
 
     /// A step of SCAN. What the transaction has removed is left out; what it has created comes with the first step,
     /// since a walk owes nothing to keys that come and go while it lasts.
-    fn scan(&self, own: &[u8], writer: &mut Writer) {
+    fn scan(&self, writer: &mut Writer) {
         let mut step = Writer::default();
         write_scan(&self.replies, self.words, self.group_count, &mut step);
         let step = step.into_bytes();
         let (cursor, keys) = split_scan(&step);
+        let created = match self.args.at(1) {
+            b"0" => scan_all(self.scratch, self.database, self.args, self.moment),
+            _ => Vec::new(),
+        };
         let exists = |key: &[u8]| self.scratch.version(self.database, key, self.moment) != 0;
         let mut found: Vec<_> =
             elements(keys).into_iter().filter(|key| !self.named.contains(key) || exists(key)).collect();
-        if self.args.at(1) == b"0" {
-            for key in elements(split_scan(own).1) {
-                if !found.contains(&key) {
-                    found.push(key);
-                }
-            }
-        }
+        let seen: BTreeSet<&[u8]> = found.iter().copied().collect();
+        found.extend(created.iter().map(Vec::as_slice).filter(|key| !seen.contains(key)));
         writer.array(2);
         writer.raw(cursor);
         write_array(&found, writer);
+    }
+}
+
+/// True for SCAN.
+pub(crate) fn is_scan(args: Args<'_>) -> bool {
+    keyspace::resolve(args).is_some_and(|command| command.span == command::Span::Whole(command::Join::Cursor))
+}
+
+/// SCAN of a database that its own transaction has flushed: what is there now was made by the transaction, and comes
+/// with the first step. The cursors of a scratch keyspace would mean nothing to the groups.
+pub(crate) fn scan_emptied(scratch: &Keyspace, database: u16, args: Args<'_>, moment: Moment, writer: &mut Writer) {
+    let mut own = Writer::default();
+    let command = keyspace::resolve(args).expect("checked when it was queued");
+    scratch.query(database, command, args, moment, &mut own);
+    if own.bytes().first() == Some(&b'-') {
+        return writer.raw(own.bytes());
+    }
+    let found = if args.at(1) == b"0" { scan_all(scratch, database, args, moment) } else { Vec::new() };
+    writer.array(2);
+    writer.bulk(b"0");
+    write_array(&found.iter().map(Vec::as_slice).collect::<Vec<_>>(), writer);
+}
+
+/// Every key of a scratch keyspace that a SCAN asks for, in as many steps as it takes.
+fn scan_all(scratch: &Keyspace, database: u16, args: Args<'_>, moment: Moment) -> Vec<Vec<u8>> {
+    let command = keyspace::resolve(args).expect("checked when it was queued");
+    let mut found = Vec::new();
+    let mut cursor = b"0".to_vec();
+    loop {
+        let mut words = vec![args.at(0), &cursor[..]];
+        words.extend((2..args.len()).map(|index| args.at(index)));
+        let mut bytes = Vec::new();
+        let mut spans = Vec::new();
+        for word in words {
+            let start = bytes.len() as u32;
+            bytes.extend_from_slice(word);
+            spans.push(resp::Span { start, end: bytes.len() as u32 });
+        }
+        let mut step = Writer::default();
+        scratch.query(database, command, Args::new(&bytes, &spans), moment, &mut step);
+        let (next, keys) = split_scan(step.bytes());
+        found.extend(elements(keys).into_iter().map(<[u8]>::to_vec));
+        cursor = frame::bulk_bytes(next).expect("a cursor").to_vec();
+        if cursor == b"0" {
+            return found;
+        }
     }
 }
 
