@@ -9,7 +9,7 @@ use resp::{Args, Protocol, Span};
 use stdx::{Duration, Instant, Prng};
 
 use crate::ask::{Deferred, Pending};
-use crate::commands::{DebugQuestion, Figures};
+use crate::commands::{DebugQuestion, Figures, Question};
 use crate::event::{
     Action, CoreId, CoreOptions, Event, GroupId, GroupSeed, HostReport, Level, NodeId, Now, ProcessFacts, Room,
     SessionId,
@@ -40,6 +40,8 @@ pub struct Core {
     /// Questions of other cores that wait for locks to go.
     pub(crate) deferred_questions: Vec<Deferred>,
     pub(crate) spans: Vec<Span>,
+    /// The groups of this core have been loaded and have applied what they recovered.
+    pub(crate) is_loaded: bool,
     /// The last data command of a client was a read, so the next one is probably, too.
     pub(crate) is_reading: bool,
     /// A keyspace without keys, for commands that need none.
@@ -174,6 +176,7 @@ impl Core {
             next_question_id: 0,
             deferred_questions: Vec::new(),
             spans: Vec::new(),
+            is_loaded: false,
             is_reading: false,
             scratch: Keyspace::new(keyspace::Options {
                 databases,
@@ -643,6 +646,10 @@ impl Core {
             self.read_own_mail(actions);
             self.evict();
             more = self.turn_groups(actions);
+            if !self.is_loaded {
+                let is_loaded = |group: &Group| group.standing() != Standing::Loading;
+                self.is_loaded = self.groups.iter().all(|group| group.as_ref().is_some_and(is_loaded));
+            }
             let had_mail = self.read_own_mail(actions);
             let admitted = self.retry_deferred_questions(actions);
             self.compose(actions);

@@ -197,7 +197,7 @@ impl Core {
         if let Err(refusal) = self.check(id, known, args) {
             return self.reject(id, &refusal);
         }
-        if self.context.pause.is_some() && self.must_pause(known) {
+        if self.context.pause.is_some() && self.must_pause(id, known) {
             return Next::Postponed(Hold::Paused);
         }
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
@@ -237,6 +237,9 @@ impl Core {
             && !matches!(known, Known::Control(command) if matches!(command.body, commands::Body::Flow(_)))
         {
             return Err(Refusal::new("ERR Command not allowed inside a transaction"));
+        }
+        if !self.is_loaded && !known.has(Flag::Loading) {
+            return Err(Refusal::new(LOADING));
         }
         if let Known::Data(command) = known
             && matches!(command.body, Body::Mutate(_))
@@ -278,14 +281,19 @@ impl Core {
         }
     }
 
-    fn must_pause(&self, known: Known) -> bool {
+    fn must_pause(&self, id: SessionId, known: Known) -> bool {
         let Some((_, only_writes)) = self.context.pause else { return false };
+        let may_write =
+            |command: &DataCommand| matches!(command.body, Body::Mutate(_)) || command.has(Flag::MayReplicate);
         match known {
-            Known::Data(command) => {
-                !only_writes || matches!(command.body, Body::Mutate(_)) || command.has(Flag::MayReplicate)
-            }
+            Known::Data(command) => !only_writes || may_write(command),
             Known::Control(command) => match command.body {
-                commands::Body::Flow(Flow::Exec) => true,
+                commands::Body::Flow(Flow::Exec) => {
+                    let multi = self.sessions.get(id).and_then(|session| session.multi.as_ref());
+                    let mut queue = multi.iter().flat_map(|multi| &multi.queue);
+                    !only_writes
+                        || queue.any(|queued| matches!(queued.command, Known::Data(command) if may_write(command)))
+                }
                 _ => !only_writes && command.name != "client",
             },
         }
@@ -453,15 +461,9 @@ impl Core {
         let mut words = Vec::new();
         put_words(&mut words, session.database, args);
         let mut work = Work {
-            session: id,
-            ticket: session.take_ticket(),
-            protocol: session.protocol(),
             commands: vec![words],
-            is_exec: false,
-            watches: Vec::new(),
-            keys: std::collections::BTreeMap::new(),
             whole: matches!(command.span, KeySpan::Whole(_)),
-            queries: Vec::new(),
+            ..Work::new(id, session.take_ticket(), session.protocol())
         };
         session.hold = Hold::Answers;
         let database = session.database;

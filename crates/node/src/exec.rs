@@ -281,17 +281,7 @@ impl Core {
     ) {
         let group_count = self.context.group_count;
         let databases = self.context.settings.databases;
-        let mut work = Work {
-            session: id,
-            ticket,
-            protocol,
-            commands: Vec::new(),
-            is_exec: true,
-            watches,
-            keys: std::collections::BTreeMap::new(),
-            whole: false,
-            queries: Vec::new(),
-        };
+        let mut work = Work { is_exec: true, watches, ..Work::new(id, ticket, protocol) };
         let mut spans: Vec<Span> = Vec::new();
         let mut swaps = false;
         for words in &commands {

@@ -87,6 +87,23 @@ pub struct Work {
     pub queries: Vec<(usize, Vec<u8>)>,
 }
 
+impl Work {
+    /// Nothing yet, for this reply.
+    pub fn new(session: SessionId, ticket: u64, protocol: Protocol) -> Self {
+        Self {
+            session,
+            ticket,
+            protocol,
+            commands: Vec::new(),
+            is_exec: false,
+            watches: Vec::new(),
+            keys: BTreeMap::new(),
+            whole: false,
+            queries: Vec::new(),
+        }
+    }
+}
+
 /// A transaction on its way.
 #[derive(Debug)]
 pub struct Transaction {
@@ -340,6 +357,9 @@ impl Transaction {
             let start = writer.len();
             match self.work.queries.iter().position(|(other, _)| *other == place) {
                 Some(query) => self.answer_whole(&scratch, database, args, query, group_count, &mut writer),
+                None if crate::whole::is_scan(args) => {
+                    crate::whole::scan_emptied(&scratch, database, args, self.moment, &mut writer);
+                }
                 None => run_one(&mut scratch, database, args, self.moment, &mut writer),
             }
             // What is refused changes nothing.
@@ -358,9 +378,6 @@ impl Transaction {
         }
         let changed: Vec<_> = effects.keys().copied().collect();
         let participants: Vec<_> = changed.iter().map(|group| group.0).collect();
-                None if crate::whole::is_scan(args) => {
-                    crate::whole::scan_emptied(&scratch, database, args, self.moment, &mut writer);
-                }
         for (group, effects) in effects {
             let transaction = self.id;
             post(group, Mail::Prepare { transaction, group, participants: participants.clone(), effects });

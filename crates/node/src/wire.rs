@@ -77,7 +77,7 @@ pub fn encode_reply(origin: &Origin, bytes: &[u8]) -> Vec<u8> {
 /// A message for those who listen on another node.
 pub fn encode_publish(message: &pubsub::Message) -> Vec<u8> {
     let mut out = vec![PUBLISH, u8::from(message.is_shard)];
-    put_number(&mut out, message.channel.len() as u64);
+    leb128::put(&mut out, message.channel.len() as u64);
     out.extend_from_slice(&message.channel);
     out.extend_from_slice(&message.body);
     out
@@ -124,7 +124,7 @@ pub fn decode(bytes: &[u8]) -> Option<Wire> {
                 1 => true,
                 _ => return None,
             };
-            let length = usize::try_from(take_number(&mut rest)?).ok()?;
+            let length = usize::try_from(leb128::take(&mut rest)?).ok()?;
             let (channel, body) = rest.split_at_checked(length)?;
             Some(Wire::Publish(pubsub::Message { is_shard, channel: channel.into(), body: body.into() }))
         }

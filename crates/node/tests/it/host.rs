@@ -33,6 +33,13 @@ impl Host {
 
     /// One node of several, which all vote in every group.
     pub fn of_nodes(core_count: u16, settings: Settings, node: u64, voters: &[u64]) -> Self {
+        let mut this = Self::unloaded(core_count, settings, node);
+        this.load(node, voters);
+        this
+    }
+
+    /// A node before it has read its disk.
+    pub fn unloaded(core_count: u16, settings: Settings, node: u64) -> Self {
         let settings = Arc::new(settings);
         let group_count = u32::from(core_count);
         let mut this = Self {
@@ -57,18 +64,24 @@ impl Host {
                 process: Arc::new(ProcessFacts::default()),
                 stopwatch: || Instant::ZERO,
             }));
+        }
+        this
+    }
+
+    /// The disk has been read: it is empty.
+    pub fn load(&mut self, node: u64, voters: &[u64]) {
+        for core in 0..self.cores.len() {
             let keyspace = Keyspace::new(keyspace::Options {
-                databases: settings.databases,
+                databases: Settings::default().databases,
                 hash_seed: 7,
                 layout: Layout::Slots,
                 tuning: Tuning::default(),
             });
-            let mut seed = GroupSeed::new(GroupId(u32::from(core)), NodeId(node), keyspace);
+            let mut seed = GroupSeed::new(GroupId(core as u32), NodeId(node), keyspace);
             seed.membership.voters = voters.to_vec();
-            this.step(usize::from(core), Event::Loaded(Box::new(seed)));
+            self.step(core, Event::Loaded(Box::new(seed)));
         }
-        this.settle();
-        this
+        self.settle();
     }
 
     /// A client on the given core.
@@ -139,9 +152,14 @@ impl Host {
             if !self.holds_disk {
                 self.sync();
             }
-            for core in 0..self.cores.len() {
-                self.step(core, Event::Turn);
-            }
+            self.turn();
+        }
+    }
+
+    /// One turn of each core.
+    pub fn turn(&mut self) {
+        for core in 0..self.cores.len() {
+            self.step(core, Event::Turn);
         }
     }
 

@@ -333,3 +333,159 @@ fn a_read_waits_for_nobody_elses_flush_wherever_its_key_lives() {
     host.settle();
     assert!(host.received(writer).ends_with("$3 new"));
 }
+
+#[test]
+fn while_loading_only_those_commands_answer_that_redis_answers() {
+    const LOADING: &str = "-LOADING Holdfast is loading the dataset in memory";
+    for cores in [1, 3] {
+        let mut host = Host::unloaded(cores, settings("always"), 1);
+        let client = host.connect(0);
+        for line in ["PING", "GET city", "DBSIZE", "FLUSHALL"] {
+            assert_eq!(host.run(client, line), LOADING, "{line}");
+        }
+        for line in ["HELLO", "SELECT 1", "CLIENT ID", "ECHO x", "INFO server", "COMMAND COUNT", "RESET"] {
+            assert!(!host.run(client, line).starts_with("-LOADING"), "{line}");
+        }
+        assert_eq!(host.run(client, "MULTI"), "+OK");
+        assert_eq!(host.run(client, "PING"), LOADING);
+        assert!(host.run(client, "EXEC").starts_with("-EXECABORT"));
+        host.load(1, &[1]);
+        assert_eq!(host.run(client, "PING"), "+PONG");
+        assert_eq!(host.run(client, "SET city Lisbon"), "+OK");
+    }
+}
+
+#[test]
+fn a_watched_key_that_came_and_went_stops_a_transaction() {
+    let stories: [(&[&str], bool); 9] = [
+        (&[], false),
+        (&["SET other 1", "DEL other"], false),
+        (&["FLUSHALL"], false),
+        (&["DEL city"], false),
+        (&["SET city x", "DEL city"], true),
+        (&["SET city x", "RENAME city elsewhere"], true),
+        (&["SET city x", "FLUSHALL"], true),
+        (&["SET city x PX 1", "pause"], true),
+        (&["SET city x PX 1", "pause", "SET other 1"], true),
+    ];
+    everywhere(|host| {
+        let (client, other) = (host.connect(0), host.connect(0));
+        for (round, (changes, stops)) in stories.iter().enumerate() {
+            // What was before the watch does not count.
+            host.run(other, "SET city y");
+            host.run(other, "DEL city");
+            assert_eq!(host.run(client, "WATCH city"), "+OK");
+            for change in *changes {
+                if *change == "pause" {
+                    host.pass(Duration::from_millis(500));
+                } else {
+                    assert!(!host.run(other, change).starts_with('-'));
+                }
+            }
+            host.run(client, "MULTI");
+            host.run(client, &format!("SET mine {round}"));
+            let expected = if *stops { "*-1" } else { "*1 +OK" };
+            assert_eq!(host.run(client, "EXEC"), expected, "{changes:?}");
+        }
+    });
+}
+
+#[test]
+fn a_pause_for_writes_lets_a_transaction_pass_that_only_reads() {
+    everywhere(|host| {
+        let (reader, writer, other) = (host.connect(0), host.connect(0), host.connect(0));
+        for (client, line) in [(reader, "GET city"), (writer, "SET city x")] {
+            host.run(client, "MULTI");
+            assert_eq!(host.run(client, line), "+QUEUED");
+        }
+        host.run(other, "CLIENT PAUSE 10000 WRITE");
+        assert_eq!(host.run(reader, "EXEC"), "*1 $-1");
+        assert_eq!(host.run(writer, "EXEC"), "");
+        host.run(other, "CLIENT UNPAUSE");
+        assert_eq!(host.received(writer), "*1 +OK");
+    });
+}
+
+#[test]
+fn a_scan_behind_a_flush_in_one_transaction_finds_all_that_came_after() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        for key in 0..50 {
+            host.run(client, &format!("SET old{key} 1"));
+        }
+        host.run(client, "MULTI");
+        host.run(client, "FLUSHDB");
+        for key in 0..40 {
+            host.run(client, &format!("SET new{key} 1"));
+        }
+        host.run(client, "SCAN 0");
+        let replies = host.run(client, "EXEC");
+        if replies.contains("*2 $1 0 *40 ") {
+            for key in 0..40 {
+                assert!(replies.contains(&format!(" new{key}")), "{key}: {replies}");
+            }
+        } else {
+            // In a single group the walk is an ordinary one, in steps.
+            assert!(replies.contains(" new"), "{replies}");
+        }
+    });
+}
+
+#[test]
+fn a_query_of_the_whole_database_waits_for_no_transaction_that_comes_later() {
+    let mut host = Host::new(3, settings("always"));
+    let clients: Vec<_> = (0..8).map(|core| host.connect(core % 3)).collect();
+    let (asking, watching) = (host.connect(1), host.connect(2));
+    // Every client keeps a transaction over all groups going, over the same keys; the disk takes one step at a time.
+    host.holds_disk = true;
+    let mset = b"*7\r\n$4\r\nMSET\r\n$1\r\na\r\n$1\r\n1\r\n$1\r\nb\r\n$1\r\n2\r\n$1\r\nc\r\n$1\r\n3\r\n";
+    let mut answered = None;
+    for step in 0..40 {
+        for client in &clients {
+            if step == 0 || host.received(*client) == "+OK" {
+                host.send(*client, mset);
+            }
+        }
+        if step == 5 {
+            host.send(asking, b"DBSIZE\r\n");
+            host.send(watching, b"WATCH a b c\r\n");
+        }
+        host.turn();
+        host.sync();
+        host.turn();
+        if step > 5 && answered.is_none() {
+            let replies = (host.received(asking), host.received(watching));
+            if replies == (":3".into(), "+OK".into()) {
+                answered = Some(step);
+            } else {
+                assert!(replies.0.is_empty() || replies.1.is_empty() || replies.0 == ":3", "{replies:?}");
+                assert_eq!(replies, (String::new(), String::new()), "both are answered in the same step");
+            }
+        }
+    }
+    assert!(answered.is_some(), "transactions that came later were let pass");
+}
+
+#[test]
+fn what_a_command_does_to_its_keys_is_told_in_words_where_redis_does() {
+    let mut host = Host::new(1, settings("no"));
+    let client = host.connect(0);
+    let reply = host.run(client, "COMMAND INFO getex set bitfield sort sort_ro");
+    for (note, times) in [
+        ("RW and UPDATE because it changes the TTL", 1),
+        ("RW and ACCESS due to the optional `GET` argument", 1),
+        ("This command allows both access and modification of the key", 1),
+        (
+            "For the optional BY/GET keyword. It is marked 'unknown' because the key names derive from the content of the \
+          key we sort",
+            2,
+        ),
+        (
+            "For the optional STORE keyword. It is marked 'unknown' because the keyword can appear anywhere in the argument \
+          array",
+            1,
+        ),
+    ] {
+        assert_eq!(reply.matches(note).count(), times, "{note}: {reply}");
+    }
+}
