@@ -21,9 +21,12 @@ use crate::clock;
 use crate::connection::{Connection, Connections, Written};
 use crate::fault::Fault;
 use crate::host::{End, Host};
-use crate::limits::{EVENTS_PER_WAIT_MAX, LINGER_MAX, READ_BYTES_MAX, SWEEP_INTERVAL, TURN_READ_BYTES_MAX};
+use crate::limits::{
+    DESCRIPTORS_RESERVED, EVENTS_PER_WAIT_MAX, LINGER_MAX, READ_BYTES_MAX, SWEEP_INTERVAL, TURN_READ_BYTES_MAX,
+};
 use crate::listener::Arrival;
 use crate::mailbox::Mail;
+use crate::report;
 use crate::storage::Storage;
 
 /// The token of a core's waker; connections have their index.
@@ -481,7 +484,11 @@ impl CoreThread {
         let knobs = &self.host.knobs;
         let number = value.parse().ok();
         match (name, number) {
-            ("maxclients", Some(number)) => knobs.clients_max.store(number, Ordering::Relaxed),
+            ("maxclients", Some(number)) => {
+                // It was checked against what is possible, so it can be done.
+                report::allow_descriptors(number + DESCRIPTORS_RESERVED);
+                knobs.clients_max.store(number, Ordering::Relaxed);
+            }
             ("timeout", Some(number)) => knobs.idle_s.store(number, Ordering::Relaxed),
             ("tcp-keepalive", Some(number)) => knobs.keepalive_s.store(number, Ordering::Relaxed),
             ("loglevel", _) => self.host.log.set_quiet(value == "warning"),

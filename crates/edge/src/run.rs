@@ -164,6 +164,7 @@ fn process_facts(options: &Options, started: node::event::Now) -> Result<Process
             .unwrap_or_else(|_| options.data_directory.clone())
             .display()
             .to_string(),
+        client_count_max: report::descriptors_max().saturating_sub(DESCRIPTORS_RESERVED).max(1),
         started: started.unix,
         started_instant: started.instant,
     })

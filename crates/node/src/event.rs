@@ -390,6 +390,8 @@ pub struct ProcessFacts {
     pub tcp_port: u16,
     /// Directory of the data.
     pub data_directory: String,
+    /// Largest `maxclients` that the operating system allows; 0 if it sets no limit.
+    pub client_count_max: u64,
     /// Wall clock at the start.
     pub started: UnixMillis,
     /// Monotonic clock at the start.

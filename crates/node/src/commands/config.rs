@@ -74,6 +74,12 @@ fn set(local: &mut Local<'_>, args: Args<'_>) -> Result<Question, Refusal> {
             return Err(refuse("can't set immutable config"));
         }
         trial.set(&name, &value).map_err(|why| refuse(&why))?;
+        let most = local.core.process.client_count_max;
+        if name == "maxclients" && most > 0 && trial.number("maxclients").cast_unsigned() > most {
+            return Err(refuse(&format!(
+                "The operating system is not able to handle the specified number of clients, try with {most}"
+            )));
+        }
         pairs.push((name, value));
     }
     Ok(Question::Configure(pairs))

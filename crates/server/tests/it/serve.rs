@@ -231,3 +231,22 @@ fn the_binary_says_what_it_is() {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && text.contains(env!("CARGO_PKG_VERSION")), "{text}");
 }
+
+#[test]
+fn more_clients_can_be_allowed_while_serving_as_far_as_the_system_can() {
+    let folder = Folder::new();
+    let server = Server::start(&options(&folder).extra(&["--maxclients", "10"]));
+    let mut client = server.client();
+    let open_files = || {
+        let limits = fs::read_to_string(format!("/proc/{}/limits", server.pid())).expect("the limits of a child");
+        let line = limits.lines().find(|line| line.starts_with("Max open files")).expect("a limit").to_owned();
+        let numbers: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        (numbers[0], numbers[1])
+    };
+    let wanted = open_files().1 - 128;
+    assert_eq!(client.show(&format!("CONFIG SET maxclients {wanted}")), "OK");
+    assert!(open_files().0 >= wanted + 128);
+    let refusal = client.show("CONFIG SET maxclients 4294967295");
+    assert!(refusal.contains("not able to handle the specified number of clients, try with "), "{refusal}");
+    assert_eq!(client.show("CONFIG GET maxclients"), format!("[\"maxclients\", \"{wanted}\"]"));
+}

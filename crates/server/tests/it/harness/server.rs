@@ -159,6 +159,11 @@ impl Server {
         Self { child, options: options.clone(), log }
     }
 
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Where it listens.
     pub fn port(&self) -> u16 {
         self.options.port
