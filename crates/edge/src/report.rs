@@ -74,7 +74,7 @@ pub fn allow_descriptors(wanted: u64) -> u64 {
 /// Files that the process may come to have open, after [`allow_descriptors`].
 pub fn descriptors_max() -> u64 {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return u64::MAX };
-    let ceiling = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse().ok());
+    let ceiling = fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse().ok());
     // Only a privileged process may raise the hard limit, and the way to know is to do it.
     match ceiling {
         Some(ceiling) if ceiling > hard && setrlimit(Resource::RLIMIT_NOFILE, soft, ceiling).is_ok() => ceiling,

@@ -186,6 +186,13 @@ impl Default for Builder {
 }
 
 impl Builder {
+    /// A batch that will probably have as many bytes.
+    pub fn with_capacity(byte_count: usize) -> Self {
+        let mut payload = Vec::with_capacity(byte_count.max(HEADER_BYTES));
+        payload.resize(HEADER_BYTES, 0);
+        Self { payload }
+    }
+
     /// True if it has no item.
     pub fn is_empty(&self) -> bool {
         self.payload.len() == HEADER_BYTES

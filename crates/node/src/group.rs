@@ -796,9 +796,12 @@ impl Group {
         if self.builder.is_empty() {
             return false;
         }
-        let builder = std::mem::take(&mut self.builder);
-        let waiters = std::mem::take(&mut self.waiters);
-        let byte_count = builder.byte_count();
+        // The next batch is probably like this one: room made now need not be made again step by step.
+        let byte_count = self.builder.byte_count();
+        let next = Builder::with_capacity(byte_count.min(limits::BATCH_BYTES_RESERVED_MAX));
+        let builder = std::mem::replace(&mut self.builder, next);
+        let next = Vec::with_capacity(self.waiters.len().min(limits::BATCH_WAITERS_RESERVED_MAX));
+        let waiters = std::mem::replace(&mut self.waiters, next);
         // Moments of a log never go back, and some of it may be proposed and not yet applied.
         self.proposed_unix = now.unix.max(self.moment.unix).max(self.proposed_unix);
         let data = builder.finish(Moment { unix: self.proposed_unix, seed: prng.draw() });

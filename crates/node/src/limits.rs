@@ -6,6 +6,12 @@ use stdx::Duration;
 /// request may pass, so the true bound is this plus the longest request.
 pub const WINDOW_BYTES_MAX: usize = 32 << 20;
 
+/// Bytes reserved for the next batch on the strength of the last one.
+pub const BATCH_BYTES_RESERVED_MAX: usize = 256 << 10;
+
+/// The same for those who wait for its items.
+pub const BATCH_WAITERS_RESERVED_MAX: usize = 1_024;
+
 /// Bytes of output that a client may leave unread before its further requests wait.
 pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
 
