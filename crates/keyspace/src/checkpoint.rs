@@ -341,7 +341,8 @@ impl Keyspace {
             out.push(HEAD);
             write_varint(out, walk.cut);
             out.extend_from_slice(&walk.now.to_le_bytes());
-            write_limits(out, &walk.limits);
+            out.push(LIMITS);
+            walk.limits.write(out);
             walk.head_written = true;
         }
         while out.len() < end {
@@ -433,7 +434,7 @@ impl Keyspace {
                     self.restore_key(head, payload);
                 }
             }
-            LIMITS => self.limits = read_limits(reader)?,
+            LIMITS => self.limits = reader.items(Limits::read_from)?,
             _ => return None,
         }
         Some(())
@@ -552,16 +553,6 @@ fn write_value(out: &mut Vec<u8>, record: &Record) {
         Some(string) => rdb::write_object(out, ValueRef::String(string), Compression::None),
         None => collection::write_exact(out, record),
     }
-}
-
-fn write_limits(out: &mut Vec<u8>, limits: &Limits) {
-    let Limits { hash_entries, hash_value_bytes, set_integers } = *limits;
-    out.push(LIMITS);
-    [hash_entries, hash_value_bytes, set_integers].into_iter().for_each(|number| write_varint(out, number));
-}
-
-fn read_limits(reader: &mut Reader<'_>) -> Option<Limits> {
-    Some(Limits { hash_entries: reader.varint()?, hash_value_bytes: reader.varint()?, set_integers: reader.varint()? })
 }
 
 fn write_head(out: &mut Vec<u8>, tag: u8, rank: u32, record: &Record) {

@@ -247,6 +247,26 @@ pub struct Limits {
     pub set_integers: u64,
 }
 
+impl Limits {
+    /// Appends them, as a checkpoint and an entry of the log hold them: each a number with seven bits a byte, the
+    /// lowest first.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let Self { hash_entries, hash_value_bytes, set_integers } = *self;
+        [hash_entries, hash_value_bytes, set_integers].into_iter().for_each(|number| packed::put_number(out, number));
+    }
+
+    /// Reads what [`Limits::write`] wrote; `None` if it is something else.
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        let mut items = packed::Items::new(bytes);
+        let limits = Self::read_from(&mut items)?;
+        items.is_done().then_some(limits)
+    }
+
+    pub(crate) fn read_from(items: &mut packed::Items<'_>) -> Option<Self> {
+        Some(Self { hash_entries: items.number()?, hash_value_bytes: items.number()?, set_integers: items.number()? })
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self { hash_entries: 512, hash_value_bytes: 64, set_integers: 512 }

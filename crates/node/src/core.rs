@@ -148,6 +148,7 @@ impl Core {
         let gateway = GatewayId { node: node.0, boot: prng.draw(), core };
         let mut driver = Driver::new(gateway, databases);
         driver.noted = settings.notify.noted();
+        driver.limits = settings.limits();
         Self {
             context: Context {
                 node,
@@ -252,6 +253,7 @@ impl Core {
         match Group::new(seed, self.context.node, policy, &mut self.prng, self.now) {
             Ok(mut group) => {
                 group.keyspace.listen(self.context.settings.notify.noted());
+                group.set_limits(self.context.settings.limits());
                 let membership = group.membership();
                 let members = membership.voters.iter().chain(&membership.voters_outgoing).chain(&membership.learners);
                 self.context.peers.extend(members.map(|node| NodeId(*node)));
@@ -322,8 +324,10 @@ impl Core {
             group.append_fsync = settings.append_fsync;
             group.keyspace.set_tuning(settings.tuning());
             group.keyspace.listen(settings.notify.noted());
+            group.set_limits(settings.limits());
         }
         self.driver.noted = settings.notify.noted();
+        self.driver.limits = settings.limits();
         for (name, _) in pairs {
             let name = Settings::parameter(name).expect("checked before the question was put").name;
             actions.push(Action::Configured { name, value: settings.get(name).to_owned() });

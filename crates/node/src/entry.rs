@@ -9,6 +9,7 @@
 //!        | PREPARE  transaction count(participant) participant* count(effect) effect*
 //!        | RESOLVE  transaction outcome:u8 low_water
 //!        | REFUSE   transaction
+//!        | LIMITS   len bytes
 //! words  = database argc len* bytes
 //! watch  = database len bytes version:u64le
 //! effect = kind:u8 database len bytes [len bytes]
@@ -17,7 +18,7 @@
 //! where they are.
 
 use bytes::Bytes;
-use keyspace::Moment;
+use keyspace::{Limits, Moment};
 use resp::{Args, Protocol, Span};
 use stdx::{UnixMillis, leb128};
 
@@ -36,6 +37,7 @@ const INSTALL: u8 = 4;
 const PREPARE: u8 = 5;
 const RESOLVE: u8 = 6;
 const REFUSE: u8 = 7;
+const LIMITS: u8 = 8;
 
 const RESP3: u8 = 1;
 
@@ -121,6 +123,8 @@ pub enum Item<'a> {
         /// Which.
         transaction: TransactionId,
     },
+    /// From here on, collections change their form by these.
+    Limits(Limits),
 }
 
 /// A decoded MULTI/EXEC.
@@ -268,6 +272,14 @@ impl Builder {
         transaction.put(&mut self.payload);
     }
 
+    /// Adds other limits of the forms of collections.
+    pub fn limits(&mut self, limits: &Limits) {
+        self.payload.push(LIMITS);
+        let mut bytes = Vec::new();
+        limits.write(&mut bytes);
+        put_bytes(&mut self.payload, &bytes);
+    }
+
     /// Stamps the moment and gives up the entry.
     pub fn finish(mut self, moment: Moment) -> Bytes {
         self.payload[0] = VERSION;
@@ -296,6 +308,15 @@ pub fn put_prepared(out: &mut Vec<u8>, participants: &[u32], effects: &[Effect])
         leb128::put(out, u64::from(*participant));
     }
     put_effects(out, effects);
+}
+
+/// Bytes that effects take in an entry, a few for each aside.
+pub fn effects_bytes(effects: &[Effect]) -> usize {
+    let of_one = |effect: &Effect| match effect {
+        Effect::Key { key, exported, .. } => key.len() + exported.as_ref().map_or(0, Vec::len) + 32,
+        Effect::Flush { .. } | Effect::Swap { .. } => 32,
+    };
+    effects.iter().map(of_one).sum()
 }
 
 fn put_effects(out: &mut Vec<u8>, effects: &[Effect]) {
@@ -478,6 +499,7 @@ impl<'a> Reader<'a> {
                 low_water: self.number(),
             },
             REFUSE => Item::Refuse { transaction: TransactionId::read(self) },
+            LIMITS => Item::Limits(Limits::read(self.bytes()).expect("limits in a log entry")),
             tag => panic!("an item of kind {tag} in a log entry"),
         })
     }

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use consensus::{Message, Options, Replica, Role, Seed};
 use journal::Append;
-use keyspace::{AHEAD_MAX, Class, Keyspace, Moment, Notice};
+use keyspace::{AHEAD_MAX, Class, Keyspace, Limits, Moment, Notice};
 use resp::{Args, Protocol, Span, Writer};
 use stdx::log::{Entry, EntryKind, HardState, Membership};
 use stdx::{Duration, Instant, Prng, UnixMillis, leb128};
@@ -97,6 +97,10 @@ pub struct Group {
     recovered_index: u64,
     spans: Vec<Span>,
     scratch: Writer,
+    /// What this node's settings say of the forms of collections: to be logged while it leads.
+    limits: Limits,
+    /// What the log says of them, with what is still on its way.
+    limits_logged: Limits,
     /// Bytes of keys chosen for eviction whose removal is not yet applied.
     pub(crate) evicting_bytes: usize,
     /// Those keys, with their databases: a victim is named again until it is gone.
@@ -250,6 +254,8 @@ impl Group {
             recovered_index,
             spans: Vec::new(),
             scratch: Writer::default(),
+            limits: Limits::default(),
+            limits_logged: Limits::default(),
             evicting_bytes: 0,
             evicting: BTreeSet::new(),
             evicted_count: 0,
@@ -754,6 +760,21 @@ impl Group {
         more | (proposed && self.pump(now, outlet))
     }
 
+    /// Sets when collections change their form. That is replicated data: the log tells it to every replica, before any
+    /// command that comes later.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+        self.log_limits();
+    }
+
+    fn log_limits(&mut self) {
+        if self.is_serving && self.limits != self.limits_logged {
+            self.limits_logged = self.limits;
+            self.builder.limits(&self.limits);
+            self.waiters.push(Waiter::Silent);
+        }
+    }
+
     fn pass_time(&mut self, now: Now, outlet: &mut Outlet<'_>) {
         while now.instant.since(self.last_tick) >= limits::TICK_INTERVAL {
             // After a long pause of the process a burst of ticks would be an election storm.
@@ -990,6 +1011,8 @@ impl Group {
     fn begin_serving(&mut self, entry: &Entry) {
         if self.replica.is_leader() && entry.term == self.replica.term() && !self.is_serving {
             self.is_serving = true;
+            self.limits_logged = self.keyspace.limits();
+            self.log_limits();
             self.adopt_prepared();
         }
     }
@@ -1118,6 +1141,7 @@ impl Group {
                 self.tell(outlet);
             }
             Item::Tick => {}
+            Item::Limits(limits) => self.keyspace.set_limits(limits),
             Item::Install { transaction, effects } => {
                 self.install(&effects);
                 self.answer_prepared(transaction, true, waiter, now, outlet);

@@ -32,6 +32,9 @@ pub const UNANSWERED_BYTES_MAX: usize = 32 << 20;
 /// Bytes of commands that one MULTI may queue.
 pub const MULTI_BYTES_MAX: usize = 1 << 30;
 
+/// Bytes of values that a transaction over groups may change in one of them: they travel in one entry.
+pub const EFFECTS_BYTES_MAX: usize = consensus::limits::ENTRY_BYTES_MAX - (32 << 20);
+
 /// Requests of one group that wait for locked keys.
 pub const HELD_COUNT_MAX: usize = 100_000;
 

@@ -226,6 +226,15 @@ impl Default for Settings {
     }
 }
 
+/// Parameters that have two names.
+const TWINS: &[(&str, &str)] = &[
+    ("hash-max-listpack-entries", "hash-max-ziplist-entries"),
+    ("hash-max-listpack-value", "hash-max-ziplist-value"),
+    ("list-max-listpack-size", "list-max-ziplist-size"),
+    ("zset-max-listpack-entries", "zset-max-ziplist-entries"),
+    ("zset-max-listpack-value", "zset-max-ziplist-value"),
+];
+
 impl Settings {
     /// The parameter of this name, in whatever case.
     pub fn parameter(name: &str) -> Option<&'static Parameter> {
@@ -246,6 +255,11 @@ impl Settings {
         }
         if parameter.name == "save" && value.split_whitespace().count() % 2 == 1 {
             return Err("Invalid save parameters".to_owned());
+        }
+        let is_one = |(name, twin): &&(&str, &str)| *name == parameter.name || *twin == parameter.name;
+        if let Some((name, twin)) = TWINS.iter().find(is_one) {
+            self.values.insert(name, value.clone());
+            self.values.insert(twin, value.clone());
         }
         self.values.insert(parameter.name, value);
         self.obey(parameter.name);
@@ -303,6 +317,16 @@ impl Settings {
             "client-output-buffer-limit" => self.output_limits = OutputLimits::parse(&value),
             "checkpoint-log-bytes" => self.checkpoint_log_bytes = number as u64,
             _ => {}
+        }
+    }
+
+    /// When collections change their form. Replicated data, so the keyspace hears of it through the log alone.
+    pub fn limits(&self) -> keyspace::Limits {
+        let count = |name| u64::try_from(self.number(name)).unwrap_or(0);
+        keyspace::Limits {
+            hash_entries: count("hash-max-listpack-entries"),
+            hash_value_bytes: count("hash-max-listpack-value"),
+            set_integers: count("set-max-intset-entries"),
         }
     }
 

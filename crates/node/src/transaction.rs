@@ -16,7 +16,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use keyspace::{Classes, Keyspace, Layout, Moment, Notice};
+use keyspace::{Classes, Keyspace, Layout, Limits, Moment, Notice};
 use resp::{Args, Protocol, Span, Writer};
 use stdx::leb128;
 
@@ -24,6 +24,7 @@ use crate::entry::{self, Effect, Watch};
 use crate::event::{CoreId, GroupId, SessionId};
 use crate::group::run_one;
 use crate::letter::{Lock, Locked, Mail, Resolution};
+use crate::limits;
 
 /// One life of one core as a driver of transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -157,12 +158,21 @@ pub struct Driver {
     databases: u16,
     /// What is to be noted of what happens to keys.
     pub(crate) noted: Classes,
+    /// When collections change their form, in what it computes.
+    pub(crate) limits: Limits,
 }
 
 impl Driver {
     /// A driver for one life of a core.
     pub fn new(gateway: GatewayId, databases: u16) -> Self {
-        Self { gateway, next_number: 1, running: BTreeMap::new(), databases, noted: Classes::NONE }
+        Self {
+            gateway,
+            next_number: 1,
+            running: BTreeMap::new(),
+            databases,
+            noted: Classes::NONE,
+            limits: Limits::default(),
+        }
     }
 
     /// Transactions on their way.
@@ -222,7 +232,7 @@ impl Driver {
         post: &mut impl FnMut(GroupId, Mail),
     ) -> Progress {
         let low_water = self.low_water();
-        let (databases, noted) = (self.databases, self.noted);
+        let (databases, noted, limits) = (self.databases, self.noted, self.limits);
         let Some(transaction) = self.find(id) else { return Progress::Going };
         let mut writer = Writer::new(transaction.work.protocol);
         let values = match outcome {
@@ -247,7 +257,7 @@ impl Driver {
             transaction.lock_next(group_count, post);
             return Progress::Going;
         }
-        transaction.compute(databases, noted, group_count, low_water, post)
+        transaction.compute(databases, noted, limits, group_count, low_water, post)
     }
 
     /// A group has logged its part, or refused it.
@@ -328,6 +338,7 @@ impl Transaction {
         &mut self,
         databases: u16,
         noted: Classes,
+        limits: Limits,
         group_count: u32,
         low_water: u64,
         post: &mut impl FnMut(GroupId, Mail),
@@ -345,6 +356,7 @@ impl Transaction {
             }
         }
         scratch.listen(noted);
+        scratch.set_limits(limits);
         let before = scratch.sequence();
         let mut writer = Writer::new(self.work.protocol);
         if self.work.is_exec {
@@ -372,6 +384,14 @@ impl Transaction {
         self.reply = writer.into_bytes();
         self.notices = scratch.take_notices();
         let effects = self.effects(&scratch, before, group_count, &database_effects);
+        if effects.values().any(|effects| entry::effects_bytes(effects) > limits::EFFECTS_BYTES_MAX) {
+            let mut writer = Writer::new(self.work.protocol);
+            writer.error("ERR The values that the transaction changes are too large to be changed together");
+            self.reply = writer.into_bytes();
+            self.notices.clear();
+            self.resolve_all(Resolution::Release, &[], low_water, post);
+            return self.answered();
+        }
         if effects.is_empty() {
             self.resolve_all(Resolution::Release, &[], low_water, post);
             return self.answered();

@@ -1,0 +1,90 @@
+//! Stories of values with elements: whichever core they live on, and however their forms are configured.
+
+use node::SessionId;
+use node::settings::Settings;
+
+use crate::everywhere;
+use crate::host::Host;
+
+fn encoding(host: &mut Host, client: SessionId, key: &str) -> String {
+    let reply = host.run(client, &format!("OBJECT ENCODING {key}"));
+    reply.split(' ').next_back().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn limits_of_forms_hold_for_what_comes_after_on_every_core() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        let other = host.connect(host.core_count() - 1);
+        for key in ["a", "b", "c", "d", "e", "f"] {
+            assert_eq!(host.run(client, &format!("HSET h{key} f1 1 f2 2 f3 3")), ":3");
+            assert_eq!(host.run(client, &format!("SADD s{key} 1 2 3")), ":3");
+        }
+        assert_eq!(host.run(other, "CONFIG SET hash-max-ziplist-entries 3 set-max-intset-entries 3"), "+OK");
+        assert_eq!(host.run(client, "CONFIG GET hash-max-listpack-entries"), "*2 $25 hash-max-listpack-entries $1 3");
+        for key in ["a", "b", "c", "d", "e", "f"] {
+            assert_eq!(encoding(host, client, &format!("h{key}")), "listpack");
+            host.run(client, &format!("HSET h{key} f4 4"));
+            assert_eq!(encoding(host, client, &format!("h{key}")), "hashtable");
+            assert_eq!(encoding(host, client, &format!("s{key}")), "intset");
+            host.run(client, &format!("SADD s{key} 4"));
+            assert_eq!(encoding(host, client, &format!("s{key}")), "hashtable");
+        }
+        // A transaction over cores computes elsewhere, and by the same limits.
+        for line in ["MULTI", "HSET x 1 1 2 2 3 3 4 4", "HSET y 1 1", "SADD z 1 2 3 4", "EXEC"] {
+            host.run(client, line);
+        }
+        assert_eq!(encoding(host, client, "x"), "hashtable");
+        assert_eq!(encoding(host, client, "y"), "listpack");
+        assert_eq!(encoding(host, client, "z"), "hashtable");
+        assert_eq!(host.run(other, "CONFIG SET hash-max-listpack-entries 512"), "+OK");
+        assert_eq!(host.run(client, "DEL ha"), ":1");
+        assert_eq!(host.run(client, "HSET ha 1 1 2 2 3 3 4 4"), ":4");
+        assert_eq!(encoding(host, client, "ha"), "listpack");
+    });
+}
+
+#[test]
+fn limits_of_the_configuration_hold_from_the_start() {
+    let mut settings = Settings::default();
+    settings.set("hash-max-listpack-value", "4").unwrap();
+    let mut host = Host::new(3, settings);
+    let client = host.connect(1);
+    for key in ["a", "b", "c", "d"] {
+        assert_eq!(host.run(client, &format!("HSET {key} f 12345")), ":1");
+        assert_eq!(encoding(&mut host, client, key), "hashtable");
+    }
+}
+
+#[test]
+fn collections_move_between_cores_as_they_are() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        let fields: Vec<String> = (0..2_000).map(|number| format!("field:{number} {number}")).collect();
+        assert_eq!(host.run(client, &format!("HSET large {}", fields.join(" "))), ":2000");
+        assert_eq!(host.run(client, "HSET small a 1 b 2"), ":2");
+        assert_eq!(host.run(client, "SADD numbers 3 1 2"), ":3");
+        assert_eq!(host.run(client, "SADD names x y"), ":2");
+        for key in ["small", "numbers", "names", "large"] {
+            let old = host.run(client, &format!("DUMP {key}"));
+            for target in ["one", "two", "three"] {
+                assert_eq!(host.run(client, &format!("COPY {key} {target} REPLACE")), ":1");
+                assert_eq!(host.run(client, &format!("DUMP {target}")), old);
+                assert_eq!(host.run(client, &format!("RENAME {target} {target}{target}")), "+OK");
+                assert_eq!(host.run(client, &format!("DUMP {target}{target}")), old);
+            }
+        }
+        assert_eq!(host.run(client, "HGET oneone field:1999"), "$4 1999");
+        assert_eq!(host.run(client, "HLEN twotwo"), ":2000");
+        assert_eq!(host.run(client, "SMOVE numbers names 1"), ":1");
+        assert_eq!(host.run(client, "SINTERCARD 2 numbers names"), ":0");
+        assert_eq!(host.run(client, "SUNIONSTORE all numbers names"), ":5");
+        assert_eq!(host.run(client, "SDIFFSTORE rest all names"), ":2");
+        assert_eq!(host.run(client, "SMEMBERS rest"), "*2 $1 2 $1 3");
+        // What is emptied is gone.
+        for line in ["MULTI", "HDEL small a b", "SREM numbers 2 3", "HSET fresh a 1", "EXEC"] {
+            host.run(client, line);
+        }
+        assert_eq!(host.run(client, "EXISTS small numbers fresh"), ":1");
+    });
+}
