@@ -32,9 +32,6 @@ use crate::storage::Storage;
 /// The token of a core's waker; connections have their index.
 pub const WAKE: Token = Token(usize::MAX);
 
-/// So many reads of one connection, and nothing else, mean that it is alone for now.
-const READS_OF_ONE_MIN: u32 = 16;
-
 const STORAGE_FIRST: &str = "groups come after the storage they are loaded from";
 
 /// A core and its surroundings.
@@ -59,9 +56,6 @@ pub struct CoreThread {
     /// Places of connections that went this turn, free from the next turn on: an event of this turn may still name
     /// them.
     leaving: Vec<u32>,
-    /// The connection that was read last, and how many reads in a row were of it, with no letter in between.
-    last_read: u32,
-    reads_in_a_row: u32,
     now: Now,
     wake_at: Option<Instant>,
     sweep_at: Instant,
@@ -91,8 +85,6 @@ impl CoreThread {
             appends: Vec::new(),
             mail: Vec::new(),
             leaving: Vec::new(),
-            last_read: 0,
-            reads_in_a_row: 0,
             now,
             wake_at: None,
             sweep_at: now.instant + SWEEP_INTERVAL,
@@ -224,8 +216,6 @@ impl CoreThread {
         // the end of the stream may have made its edge already.
         connection.is_readable = count == self.buffer.len() || connection.has_ended;
         connection.heard_at = self.now.instant;
-        self.reads_in_a_row = if index == self.last_read { self.reads_in_a_row.saturating_add(1) } else { 0 };
-        self.last_read = index;
         self.owes_turn = true;
         self.core.step(self.now, Event::Bytes { session, bytes: &self.buffer[..count] }, &mut self.actions);
         self.enter_line_again(index);
@@ -255,12 +245,7 @@ impl CoreThread {
         self.host.desks[self.here()].mailbox.collect(&mut mail);
         for one in mail.drain(..) {
             match one {
-                Mail::Event(event) => {
-                    if !matches!(event, Event::Persisted { .. }) {
-                        self.reads_in_a_row = 0;
-                    }
-                    self.step(event);
-                }
+                Mail::Event(event) => self.step(event),
                 Mail::Arrival(arrival) => self.open(*arrival),
                 Mail::Storage(storage) => {
                     self.storage = Some(storage);
@@ -378,10 +363,8 @@ impl CoreThread {
         while !self.actions.is_empty() {
             let mut actions = std::mem::take(&mut self.actions);
             for action in actions.drain(..) {
-                // The disk is set to work before the replies are written: they take longer than handing over. What
-                // this thread writes itself comes last, as it does nothing else meanwhile.
-                let is_next = !self.appends.is_empty() && !matches!(action, Action::Append { .. });
-                if is_next && !self.serves_one() {
+                // The disk is set to work before the replies are written: they take longer than handing over.
+                if !self.appends.is_empty() && !matches!(action, Action::Append { .. }) {
                     self.hand_over_appends();
                 }
                 self.carry_out(action);
@@ -394,21 +377,10 @@ impl CoreThread {
     }
 
     fn hand_over_appends(&mut self) {
-        if self.appends.is_empty() {
-            return;
+        if !self.appends.is_empty() {
+            let core = self.here();
+            self.storage.as_ref().expect(STORAGE_FIRST).append(core, &mut self.appends);
         }
-        let core = self.here();
-        let storage = self.storage.as_ref().expect(STORAGE_FIRST);
-        let is_awaited = self.appends.iter().all(|(_, is_awaited)| *is_awaited);
-        if !(is_awaited && self.serves_one() && storage.write_here(&mut self.appends)) {
-            storage.append(core, &mut self.appends);
-        }
-    }
-
-    /// True if one client alone has kept this core busy lately, so that nobody else is made to wait while the thread
-    /// waits for the disk.
-    fn serves_one(&self) -> bool {
-        self.reads_in_a_row >= READS_OF_ONE_MIN
     }
 
     fn carry_out(&mut self, action: Action) {

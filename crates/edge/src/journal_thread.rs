@@ -6,9 +6,6 @@
 //! Appends that nobody waits for (`appendfsync everysec` and `no`) do not wake the thread: it wakes by itself a few
 //! milliseconds after the first of them, and again as long as there are more. A core pays for them with one lock.
 //!
-//! A core whose one client waits for one write need not call the thread at all: it may write itself, if nothing else is
-//! waiting or being written ([`JournalQueue::write_here`]). Whoever holds the writer's lock is the writer.
-//!
 //! The queue is bounded: a core that hands in while too much is waiting waits itself, so it reads no more from its
 //! sockets, and its clients feel the disk. Only when the disk is full does nobody wait, because reads go on: then cores
 //! are told to refuse writes, and hand in nothing but what they had admitted.
@@ -16,7 +13,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
@@ -43,12 +40,6 @@ const SEAL_AFTER: Duration = Duration::from_millis(20);
 
 /// How often a full disk is tried again.
 const FULL_RETRY: Duration = Duration::from_secs(1);
-
-/// A core writes itself only what the disk takes as fast as a single block.
-const HERE_BYTES_MAX: usize = 32 << 10;
-
-/// And only while a durable write takes no longer than this, in microseconds: meanwhile the core serves nobody.
-const HERE_SYNC_US_MAX: u64 = 500;
 
 /// Appends are put together into records of at most about this size.
 const RECORD_BYTES_MAX: usize = 4 << 20;
@@ -154,8 +145,6 @@ const DOZES: u8 = 1;
 const PARKED: u8 = 2;
 
 struct Shared {
-    /// Held while the log is written; none once the thread has ended.
-    writer: Mutex<Option<Writer>>,
     lanes: Box<[Lane]>,
     controls: Mutex<Controls>,
     thread: OnceLock<Thread>,
@@ -225,7 +214,6 @@ impl JournalThread {
         listener: Listener,
     ) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
-            writer: Mutex::new(None),
             lanes: (0..core_count).map(|_| Lane::default()).collect(),
             controls: Mutex::default(),
             thread: OnceLock::new(),
@@ -259,8 +247,9 @@ impl JournalThread {
         let keeper = thread::Builder::new()
             .name("keeper".into())
             .spawn(move || keep(&background_disk, &chores_wanted, &background_queue))?;
-        *lock(&shared.writer) = Some(Writer::new(Arc::clone(&shared), journal, listener, chores));
-        let writer = thread::Builder::new().name("journal".into()).spawn(move || run(&shared))?;
+        let writer = thread::Builder::new()
+            .name("journal".into())
+            .spawn(move || Writer::new(shared, journal, listener, chores).run())?;
         queue.shared.thread.get_or_init(|| writer.thread().clone());
         // It may have gone to sleep before it had a name to be woken by.
         writer.thread().unpark();
@@ -315,25 +304,6 @@ impl JournalQueue {
         if queue_bytes > QUEUE_BYTES_MAX {
             self.wait_for_the_disk();
         }
-    }
-
-    /// Writes a turn's appends of a core on the calling thread, durably, and tells the listener before it returns. That
-    /// saves two changes of threads, at the price of doing nothing else meanwhile: for a core with nothing else to do.
-    ///
-    /// False if it was not done, because something else is waiting or being written, or the disk needs care that only
-    /// the thread can give it: then `appends` is as it was. They must all be waited for, and be few.
-    pub fn write_here(&self, appends: &mut Vec<(Append, bool)>) -> bool {
-        let shared = &*self.shared;
-        // A disk that takes its time had better be left to the thread.
-        if shared.waiting.load(Ordering::SeqCst) > 0 || shared.sync_last_us.load(Ordering::Relaxed) > HERE_SYNC_US_MAX {
-            return false;
-        }
-        // What was handed in before by this core has been taken up under this lock, and so stands before this.
-        let mut guard = match shared.writer.try_lock() {
-            Ok(guard) => guard,
-            Err(TryLockError::WouldBlock | TryLockError::Poisoned(_)) => return false,
-        };
-        guard.as_mut().is_some_and(|writer| writer.write_here(appends))
     }
 
     #[cold]
@@ -433,48 +403,6 @@ fn keep(disk: &RealDisk, chores: &Receiver<Chore>, queue: &JournalQueue) {
     }
 }
 
-/// The thread: takes up what there is, writes it, then sleeps until there is more.
-fn run(shared: &Arc<Shared>) {
-    const HELD: &str = "only this thread takes the writer away";
-    let outcome = loop {
-        let mut guard = lock(&shared.writer);
-        let writer = guard.as_mut().expect(HELD);
-        match writer.turn() {
-            Ok(false) => {}
-            Ok(true) => break Ok(()),
-            Err(fault) => break Err(fault),
-        }
-        let (state, until) = writer.plan_sleep();
-        drop(guard);
-        sleep(shared, state, until);
-    };
-    shared.is_stalled.store(true, Ordering::SeqCst);
-    shared.open_gate();
-    let mut writer = lock(&shared.writer).take().expect(HELD);
-    let controls = std::mem::replace(&mut *lock(&shared.controls), Controls { waiting: Vec::new(), is_closed: true });
-    if let Err(fault) = outcome {
-        (writer.listener)(Notice::Failed(fault));
-        return;
-    }
-    drop(controls);
-    let Some(stop) = writer.stop.take() else { return };
-    // Nobody waits any more if the receiver is gone.
-    let _ = stop.send(writer.journal.stop().map(drop));
-}
-
-/// Sleeps until something is due or handed in.
-fn sleep(shared: &Shared, state: u8, until: Option<Instant>) {
-    shared.sleep.store(state, Ordering::SeqCst);
-    let counter = if state == PARKED { &shared.waiting } else { &shared.urgent };
-    if counter.load(Ordering::SeqCst) == 0 {
-        match until {
-            Some(until) => thread::park_timeout(until.saturating_duration_since(Instant::now())),
-            None => thread::park(),
-        }
-    }
-    shared.sleep.store(AWAKE, Ordering::SeqCst);
-}
-
 struct Writer {
     shared: Arc<Shared>,
     journal: Journal<RealDisk>,
@@ -497,10 +425,6 @@ struct Writer {
     dirty_since: Option<Instant>,
     written_at: Instant,
     record: Vec<Append>,
-    /// When the thread looks again by itself.
-    wakes_at: Option<Instant>,
-    /// A fault that a core has met while it wrote: the thread's to tell.
-    failed: Option<Fault>,
 }
 
 impl Writer {
@@ -522,16 +446,34 @@ impl Writer {
             dirty_since: None,
             written_at: Instant::now(),
             record: Vec::new(),
-            wakes_at: None,
-            failed: None,
         }
     }
 
-    /// Takes up what there is and writes it. True when it is time to end.
-    fn turn(&mut self) -> Result<bool, Fault> {
-        if let Some(fault) = self.failed.take() {
-            return Err(fault);
+    fn run(mut self) {
+        let outcome = loop {
+            match self.turn() {
+                Ok(false) => {}
+                Ok(true) => break Ok(()),
+                Err(fault) => break Err(fault),
+            }
+        };
+        let shared = Arc::clone(&self.shared);
+        shared.is_stalled.store(true, Ordering::SeqCst);
+        shared.open_gate();
+        let controls =
+            std::mem::replace(&mut *lock(&shared.controls), Controls { waiting: Vec::new(), is_closed: true });
+        if let Err(fault) = outcome {
+            (self.listener)(Notice::Failed(fault));
+            return;
         }
+        drop(controls);
+        let Some(stop) = self.stop.take() else { return };
+        // Nobody waits any more if the receiver is gone.
+        let _ = stop.send(self.journal.stop().map(drop));
+    }
+
+    /// Takes up what there is, writes it, then sleeps until there is more. True when it is time to end.
+    fn turn(&mut self) -> Result<bool, Fault> {
         self.collect()?;
         let now = Instant::now();
         let is_stalled = self.stalled_until.is_some_and(|until| now < until);
@@ -552,42 +494,8 @@ impl Writer {
         if self.stop.is_some() && !self.is_chore_out && (self.appends.is_empty() || self.stalled_until.is_some()) {
             return Ok(true);
         }
+        self.sleep();
         Ok(false)
-    }
-
-    /// See [`JournalQueue::write_here`].
-    fn write_here(&mut self, appends: &mut Vec<(Append, bool)>) -> bool {
-        let bytes: usize = appends.iter().map(|(append, _)| append.weight_bytes()).sum();
-        let is_idle = self.appends.is_empty()
-            && self.tickets.is_empty()
-            && self.marks.is_empty()
-            && self.flushes.is_empty()
-            && self.stop.is_none()
-            && self.failed.is_none()
-            && self.stalled_until.is_none()
-            && self.dirty_since.is_none();
-        if !is_idle || bytes > HERE_BYTES_MAX || !self.journal.fits(bytes as u64) {
-            return false;
-        }
-        self.shared.queue_count.fetch_add(appends.len() as u64, Ordering::Relaxed);
-        self.shared.queue_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        for (append, is_awaited) in appends.drain(..) {
-            assert!(is_awaited, "what nobody waits for is left to the thread");
-            self.tickets.push((append.group, append.ticket));
-            self.appends.push_back(append);
-        }
-        self.shared.is_writing.store(true, Ordering::Relaxed);
-        let result = self.write_appends();
-        self.shared.is_writing.store(false, Ordering::Relaxed);
-        self.publish();
-        // The thread ends the process after a fault, looks after a full disk and after the next segment, and seals.
-        let needs_thread = result.is_err() || !self.appends.is_empty() || !self.journal.is_spare_ready();
-        self.failed = result.err();
-        if needs_thread || self.wakes_at.is_none() {
-            self.wakes_at = Some(self.written_at);
-            JournalQueue { shared: Arc::clone(&self.shared) }.announce(true);
-        }
-        true
     }
 
     fn collect(&mut self) -> Result<(), Fault> {
@@ -812,8 +720,9 @@ impl Writer {
         shared.dirty_since.store(since, Ordering::Relaxed);
     }
 
-    /// How deep to sleep, and until when unless something is handed in.
-    fn plan_sleep(&mut self) -> (u8, Option<Instant>) {
+    /// Sleeps until something is due or handed in.
+    fn sleep(&mut self) {
+        let now = Instant::now();
         let is_every_second = self.shared.lazy_sync.load(Ordering::Relaxed) == LazySync::EverySecond as u8;
         let sync_at = self.dirty_since.filter(|_| is_every_second).map(|since| since + SYNC_INTERVAL);
         let is_unsealed = self.dirty_since.is_none() && !self.journal.is_sealed();
@@ -822,14 +731,21 @@ impl Writer {
         let until = [sync_at, seal_at, self.stalled_until, ask_at].into_iter().flatten().min();
         // Right after appends that nobody waited for there will be more: those need not wake anybody.
         let doze_until = self.written_at + LAZY_INTERVAL;
-        let is_lazy = self.dirty_since.is_some() && Instant::now() < doze_until;
+        let is_lazy = self.dirty_since.is_some() && now < doze_until;
         let (state, until) = if is_lazy {
             (DOZES, Some(until.map_or(doze_until, |until| until.min(doze_until))))
         } else {
             (PARKED, until)
         };
-        self.wakes_at = until;
-        (state, until)
+        self.shared.sleep.store(state, Ordering::SeqCst);
+        let counter = if state == PARKED { &self.shared.waiting } else { &self.shared.urgent };
+        if counter.load(Ordering::SeqCst) == 0 {
+            match until {
+                Some(until) => thread::park_timeout(until.saturating_duration_since(now)),
+                None => thread::park(),
+            }
+        }
+        self.shared.sleep.store(AWAKE, Ordering::SeqCst);
     }
 }
 
@@ -929,56 +845,6 @@ mod tests {
         }
         thread.stop().unwrap();
         assert_eq!(open(&scratch).1.groups[&0].entries.len(), 12);
-    }
-
-    #[test]
-    fn a_core_writes_itself_unless_something_else_is_going_on() {
-        let scratch = Scratch::new();
-        let (thread, tickets) = start(&scratch, LazySync::EverySecond);
-        let queue = thread.queue();
-        let mut written_here = 0;
-        for index in 1..=3_000 {
-            let mut appends = vec![(append(0, index, 1_000), true)];
-            if queue.write_here(&mut appends) {
-                written_here += 1;
-                assert!(appends.is_empty());
-                assert_eq!(tickets.try_recv(), Ok((0, index)), "told before the return");
-            } else {
-                queue.submit(0, &mut appends);
-                assert_eq!(tickets.recv(), Ok((0, index)));
-            }
-        }
-        assert!(written_here > 0);
-        let counters = queue.counters();
-        assert_eq!((counters.queue_count, counters.queue_bytes), (0, 0));
-        assert!(counters.segment > 1, "the thread has made new segments meanwhile");
-        // What is not yet synced, or too much, is the thread's.
-        queue.submit(1, &mut vec![(append(1, 1, 100), false)]);
-        assert!(!queue.write_here(&mut vec![(append(0, 3_001, 100), true)]));
-        queue.flush();
-        assert!(!queue.write_here(&mut vec![(append(0, 3_001, HERE_BYTES_MAX), true)]));
-        thread.stop().unwrap();
-        let recovered = open(&scratch).1;
-        assert!(recovered.groups[&0].entries.iter().map(|entry| entry.index).eq(1..=3_000));
-    }
-
-    #[test]
-    fn a_log_that_a_core_wrote_is_sealed_too() {
-        let scratch = Scratch::new();
-        let (thread, tickets) = start(&scratch, LazySync::EverySecond);
-        while !thread.queue().counters().is_spare_ready {
-            thread::yield_now();
-        }
-        let mut appends = vec![(append(0, 1, 100), true)];
-        if !thread.queue().write_here(&mut appends) {
-            thread.queue().submit(0, &mut appends);
-        }
-        tickets.recv().unwrap();
-        let before = thread.queue().counters().written_bytes;
-        while thread.queue().counters().written_bytes == before {
-            thread::yield_now();
-        }
-        thread.stop().unwrap();
     }
 
     #[test]

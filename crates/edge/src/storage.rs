@@ -90,11 +90,6 @@ impl Storage {
         self.journal.submit(core, appends);
     }
 
-    /// Writes them at once on this thread instead, if that can be done: see [`JournalQueue::write_here`]. False if not.
-    pub fn write_here(&self, appends: &mut Vec<(Append, bool)>) -> bool {
-        self.journal.write_here(appends)
-    }
-
     /// Hands in a step of a group's checkpoint.
     pub fn checkpoint(&self, group: GroupId, id: u64, step: CheckpointStep) {
         self.checkpoints.submit(group, id, step);
