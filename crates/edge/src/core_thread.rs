@@ -14,7 +14,7 @@ use std::time::Duration;
 use journal::Append;
 use mio::{Events, Poll, Token};
 use node::Core;
-use node::event::{Action, CoreId, Event, Now, Persist, SessionId};
+use node::event::{Action, CoreId, Event, Now, Persist, SessionId, UsersFile};
 use stdx::Instant;
 
 use crate::clock;
@@ -28,6 +28,7 @@ use crate::listener::Arrival;
 use crate::mailbox::Mail;
 use crate::report;
 use crate::storage::Storage;
+use crate::users_file;
 
 /// The token of a core's waker; connections have their index.
 pub const WAKE: Token = Token(usize::MAX);
@@ -417,10 +418,24 @@ impl CoreThread {
                 self.wake_at = Some(self.wake_at.map_or(instant, |wake_at| wake_at.min(instant)));
             }
             Action::Configured { name, value } => self.configure(name, value),
+            Action::UsersFile { path, step } => self.work_on_users_file(path, step),
             Action::Log { level, line } => self.host.log.write(level, &line),
             Action::Fatal { line } => self.host.end(End::Fault(Fault::Data(line))),
             Action::Shutdown => self.host.end(End::Command),
             Action::Sleep { duration } => std::thread::sleep(duration),
+        }
+    }
+
+    /// A thread of its own reads and writes: a slow disk stops no client.
+    fn work_on_users_file(&self, path: String, step: UsersFile) {
+        let (host, here) = (Arc::clone(&self.host), self.here());
+        let work = move || {
+            let outcome = users_file::carry_out(&path, step).map_err(|error| error.to_string());
+            host.desks[here].mailbox.post(Mail::Event(Event::UsersFile(outcome)));
+        };
+        if let Err(error) = std::thread::Builder::new().name("users".to_owned()).spawn(work) {
+            let outcome = Err(format!("no thread for it: {error}"));
+            self.host.desks[self.here()].mailbox.post(Mail::Event(Event::UsersFile(outcome)));
         }
     }
 

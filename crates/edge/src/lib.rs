@@ -26,6 +26,7 @@ mod report;
 mod run;
 mod signals;
 mod storage;
+mod users_file;
 
 pub use fault::Fault;
 pub use listener::ListenOptions;

@@ -167,6 +167,7 @@ fn process_facts(options: &Options, started: node::event::Now) -> Result<Process
         client_count_max: report::descriptors_max().saturating_sub(DESCRIPTORS_RESERVED).max(1),
         started: started.unix,
         started_instant: started.instant,
+        secret: entropy::random_bytes().map_err(system("read random numbers"))?,
     })
 }
 

@@ -44,6 +44,13 @@ pub(crate) enum Joining {
     Control(&'static ControlCommand),
     /// The same, for a command inside a transaction: its reply goes into the transaction's.
     Composed(&'static ControlCommand),
+    /// Nothing: the reply is there already, and leaves when all cores have done what they were asked.
+    After {
+        /// The reply.
+        written: Writer,
+        /// It goes into a transaction's.
+        is_composed: bool,
+    },
     /// Versions of watched keys.
     Watch,
 }
@@ -92,6 +99,7 @@ impl Core {
 
     fn answer_deferred(&mut self, mut deferred: Deferred, actions: &mut Vec<Action>) {
         let Deferred { from, question_id, .. } = deferred;
+        self.answering = (from, question_id);
         match self.answer(&mut deferred, actions) {
             Some(answer) if from == self.context.core => self.take_answer(from, question_id, answer, actions),
             Some(answer) => self.outbox.push(self.context.core, from, Mail::Answer { question_id, answer }),
@@ -204,16 +212,36 @@ impl Core {
         match joining {
             Joining::Whole(command) => self.join_whole(session, ticket, command, &words, answers),
             Joining::Watch => self.finish_watch(session, ticket, answers),
-            Joining::Control(command) => {
-                if let Some((result, written)) = self.join_control(session, command, &words, answers, actions) {
-                    self.finish_control(session, ticket, result, written);
+            Joining::Control(command) | Joining::Composed(command) => {
+                let is_composed = matches!(joining, Joining::Composed(_));
+                let joined = self.join_control(session, command, &words, answers, actions);
+                let Some((result, written, follow_up)) = joined else { return };
+                match follow_up.filter(|_| result.is_ok()) {
+                    Some(question) => {
+                        let joining = Joining::After { written, is_composed };
+                        self.ask(session, ticket, joining, Vec::new(), question, actions);
+                    }
+                    None => self.finish_joined(session, ticket, result, written, is_composed),
                 }
             }
-            Joining::Composed(command) => {
-                if let Some((result, written)) = self.join_control(session, command, &words, answers, actions) {
-                    self.composed(session, result, &written);
-                }
+            Joining::After { written, is_composed } => {
+                self.finish_joined(session, ticket, Ok(()), written, is_composed);
             }
+        }
+    }
+
+    fn finish_joined(
+        &mut self,
+        session: SessionId,
+        ticket: u64,
+        result: Result<(), Refusal>,
+        written: Writer,
+        is_composed: bool,
+    ) {
+        if is_composed {
+            self.composed(session, result, &written);
+        } else {
+            self.finish_control(session, ticket, result, written);
         }
     }
 
@@ -224,7 +252,7 @@ impl Core {
         words: &[u8],
         answers: Vec<Answer>,
         actions: &mut Vec<Action>,
-    ) -> Option<(Result<(), Refusal>, Writer)> {
+    ) -> Option<(Result<(), Refusal>, Writer, Option<Question>)> {
         let (commands::Body::Node { join, .. } | commands::Body::Tell { join, .. }) = command.body else {
             unreachable!("only these are asked")
         };
@@ -240,9 +268,10 @@ impl Core {
             actions,
             is_in_transaction: false,
             is_pushed: false,
+            follow_up: None,
         };
         let result = join(&mut local, args, answers, &mut writer);
-        Some((result, writer))
+        Some((result, writer, local.follow_up))
     }
 
     fn join_whole(

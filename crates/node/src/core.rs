@@ -8,8 +8,9 @@ use keyspace::{DataCommand, Keyspace, Layout, Policy};
 use resp::{Args, Protocol, Span};
 use stdx::{Duration, Instant, Prng};
 
+use crate::acl::{AclLog, Users};
 use crate::ask::{Deferred, Pending};
-use crate::commands::{DebugQuestion, Figures, Question};
+use crate::commands::{self, DebugQuestion, Figures, Question};
 use crate::event::{
     Action, CoreId, CoreOptions, Event, GroupId, GroupSeed, HostReport, Level, NodeId, Now, ProcessFacts, Room,
     SessionId,
@@ -57,6 +58,10 @@ pub struct Core {
     prng: Prng,
     pub(crate) now: Now,
     spare: Vec<Vec<u8>>,
+    /// The question being answered: who asked, and its number there.
+    pub(crate) answering: (CoreId, u64),
+    /// Work on the file of users: for which question, and what has come of it.
+    file_work: Option<((CoreId, u64), Option<FileOutcome>)>,
     /// Sessions with more output waiting than their soft limit allows.
     over_soft: Vec<SessionId>,
 }
@@ -85,6 +90,12 @@ pub struct Context {
     pub(crate) reported_keyspace_bytes: u64,
     /// Number of sessions of this core.
     pub session_count: usize,
+    /// All users, the same on every core.
+    pub users: Arc<Users>,
+    /// What was denied to sessions of this core.
+    pub acl_log: AclLog,
+    /// Passwords made so far.
+    pub secret_count: u64,
     /// What sessions of this core listen to.
     pub pubsub: Pubsub,
     /// The other nodes, in order.
@@ -130,6 +141,9 @@ impl Context {
     }
 }
 
+/// What a host says of the file of users.
+type FileOutcome = Result<Vec<u8>, String>;
+
 #[derive(Debug)]
 struct Forwarded {
     request: Request,
@@ -146,6 +160,7 @@ impl Core {
         let databases = settings.databases;
         let next_forward = prng.draw() >> 1;
         let gateway = GatewayId { node: node.0, boot: prng.draw(), core };
+        let users = Arc::clone(&settings.users);
         let mut driver = Driver::new(gateway, databases);
         driver.noted = settings.notify.noted();
         driver.limits = settings.limits();
@@ -163,6 +178,9 @@ impl Core {
                 room: Room::Enough,
                 reported_keyspace_bytes: 0,
                 session_count: 0,
+                users,
+                acl_log: AclLog::default(),
+                secret_count: 0,
                 pubsub: Pubsub::default(),
                 peers: Vec::new(),
                 is_expiry_lazy: false,
@@ -192,6 +210,8 @@ impl Core {
             prng,
             now: Now::default(),
             spare: Vec::new(),
+            answering: (core, 0),
+            file_work: None,
             over_soft: Vec::new(),
         }
     }
@@ -238,6 +258,11 @@ impl Core {
                 }
             }
             Event::Room(room) => self.context.room = room,
+            Event::UsersFile(outcome) => {
+                if let Some((_, place)) = &mut self.file_work {
+                    *place = Some(outcome);
+                }
+            }
             Event::Report(report) => {
                 self.context.report = *report;
                 self.context.reported_keyspace_bytes = self.keyspace_bytes();
@@ -328,10 +353,71 @@ impl Core {
         }
         self.driver.noted = settings.notify.noted();
         self.driver.limits = settings.limits();
+        if pairs.iter().any(|(name, _)| name == "requirepass") {
+            self.require_password();
+        }
+        let settings = &self.context.settings;
         for (name, _) in pairs {
             let name = Settings::parameter(name).expect("checked before the question was put").name;
             actions.push(Action::Configured { name, value: settings.get(name).to_owned() });
         }
+    }
+
+    /// Gives the default user the password that has been configured. Every core does so at once; that a change of users
+    /// on its way does not undo it is up to the first core, which hands its own to all.
+    fn require_password(&mut self) {
+        let mut users = Users::clone(&self.context.users);
+        users.require(&self.context.settings.password);
+        if self.context.core.0 == 0 {
+            let users = Arc::new(users);
+            self.install_users(&users);
+            for core in (1..self.context.core_count).map(CoreId) {
+                self.outbox.push(self.context.core, core, Mail::Users(Arc::clone(&users)));
+            }
+        } else {
+            users.version = self.context.users.version;
+            self.install_users(&Arc::new(users));
+        }
+    }
+
+    /// These are the users from now on. Sessions obey the new rules at once; those whose user is gone, or that listen
+    /// to what they may no longer hear, are ended.
+    pub(crate) fn install_users(&mut self, users: &Arc<Users>) {
+        if users.version < self.context.users.version {
+            return; // a later change has come from the first core already
+        }
+        self.context.users = Arc::clone(users);
+        let mut ended = Vec::new();
+        for session in self.sessions.iter_mut() {
+            let may_stay = match users.get(&session.user.name) {
+                None => false,
+                Some(user) if **user == *session.user => true,
+                Some(user) => {
+                    session.user = Arc::clone(user);
+                    commands::may_keep_listening(user, session)
+                }
+            };
+            if !may_stay {
+                session.is_closing = true;
+                ended.push(session.id);
+            }
+        }
+        ended.into_iter().for_each(|id| self.sessions.mark(id));
+    }
+
+    /// Notes that the host is asked to work on the file of users for the question being answered; false if it is at
+    /// work for another.
+    pub(crate) fn begin_file_work(&mut self) -> bool {
+        let is_free = self.file_work.is_none();
+        if is_free {
+            self.file_work = Some((self.answering, None));
+        }
+        is_free
+    }
+
+    /// What has come of the work on the file of users, if it was for the question being answered and is done.
+    pub(crate) fn take_file_outcome(&mut self) -> Option<FileOutcome> {
+        self.file_work.take_if(|(owner, outcome)| *owner == self.answering && outcome.is_some())?.1
     }
 
     /// CLIENT PAUSE and UNPAUSE.
@@ -388,8 +474,9 @@ impl Core {
 
     fn open(&mut self, session: SessionId, peer: crate::event::Peer, actions: &mut Vec<Action>) {
         let settings = &self.context.settings;
-        let is_refused = settings.protected_mode && settings.password.is_empty() && !peer.is_local;
-        self.sessions.open(session, peer, self.now, settings.password.is_empty());
+        let default = self.context.users.default_user();
+        let is_refused = settings.protected_mode && default.is_open && !peer.is_local;
+        self.sessions.open(session, peer, self.now, Arc::clone(default));
         self.context.session_count = self.sessions.len();
         self.context.statistics.connection_count += 1;
         if is_refused {
@@ -509,6 +596,7 @@ impl Core {
                     group.hear(transaction, from, fate);
                 }
             }
+            Mail::Users(users) => self.install_users(&users),
             Mail::Publish(message) => {
                 self.deliver(&message);
             }

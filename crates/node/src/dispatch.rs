@@ -4,6 +4,7 @@ use command::{Flag, Join, Refusal, Span as KeySpan};
 use keyspace::{AHEAD_MAX, Body, Class, DataCommand, Moment, Policy};
 use resp::{Args, Glance, Limits, Parsed};
 
+use crate::acl::{Denial, LogEntry, Where};
 use crate::catalog::{container_of, full_name};
 use crate::commands::{self, ControlCommand, Flow, Known, Question, Queued};
 use crate::core::{Context, Core};
@@ -194,6 +195,8 @@ impl Core {
                 return self.reject(id, &refusal);
             }
         };
+        let session = self.sessions.get_mut(id).expect("its request is being looked at");
+        session.last_command = Some((known, container_of(known, args)));
         if let Err(refusal) = self.check(id, known, args) {
             return self.reject(id, &refusal);
         }
@@ -211,7 +214,6 @@ impl Core {
         if next == Next::Taken {
             self.context.statistics.command_count += 1;
             if let Some(session) = self.sessions.get_mut(id) {
-                session.last_command = Some((known, container_of(known, args)));
                 session.request_count += 1;
             }
         }
@@ -219,14 +221,15 @@ impl Core {
     }
 
     fn is_known_to(&self, id: SessionId) -> bool {
-        self.sessions.get(id).is_some_and(|session| session.is_authenticated)
+        self.context.users.default_user().needs_no_password()
+            || self.sessions.get(id).is_some_and(|session| session.is_authenticated)
     }
 
     /// Whether a request may be carried out, as far as that can be told before its keys are looked at.
     #[inline]
     fn check(&mut self, id: SessionId, known: Known, args: Args<'_>) -> Result<(), Refusal> {
         let session = self.sessions.get(id).expect("its request is being looked at");
-        if !session.is_authenticated && !known.has(Flag::NoAuth) {
+        if !session.is_authenticated && !known.has(Flag::NoAuth) && !self.is_known_to(id) {
             return Err(Refusal::NO_AUTH);
         }
         if !known.accepts(args.len()) {
@@ -238,6 +241,14 @@ impl Core {
         {
             return Err(Refusal::new("ERR Command not allowed inside a transaction"));
         }
+        if !session.user.is_unrestricted
+            && let Err(denial) = session.user.check(known, args)
+        {
+            let place = if session.multi.is_some() { Where::Transaction } else { Where::TopLevel };
+            let refusal = denial.refusal();
+            self.note_denial(id, denial, place);
+            return Err(refusal);
+        }
         if !self.is_loaded && !known.has(Flag::Loading) {
             return Err(Refusal::new(LOADING));
         }
@@ -246,6 +257,7 @@ impl Core {
         {
             self.check_write(command)?;
         }
+        let session = self.sessions.get(id).expect("its request is being looked at");
         if session.is_subscribed() && session.is_in_subscribed_mode() && !passes_subscribed_mode(known) {
             let name = full_name(known, container_of(known, args));
             return Err(Refusal::new(format!(
@@ -254,6 +266,14 @@ impl Core {
             )));
         }
         Ok(())
+    }
+
+    /// Remembers what was denied to a client (ACL LOG).
+    pub(crate) fn note_denial(&mut self, id: SessionId, denial: Denial, place: Where) {
+        let Some(session) = self.sessions.get(id) else { return };
+        let client = commands::describe(session, self.now);
+        let entry = LogEntry::new(denial, place, &session.user.name, self.now.unix, client);
+        self.context.acl_log.push(entry, self.context.settings.acl_log_count_max);
     }
 
     #[inline]
@@ -322,7 +342,7 @@ impl Core {
         }
         let mut words = Vec::with_capacity(args.byte_count() + 5 * args.len() + 8);
         put_words(&mut words, database, args);
-        multi.queue.push(Queued { command: known, words });
+        multi.queue.push(Queued { command: known, words, refusal: None });
         let ticket = session.take_ticket();
         self.sessions.reply(id, ticket, |writer| writer.simple("QUEUED"));
         Next::Taken
@@ -545,6 +565,7 @@ impl Core {
             actions,
             is_in_transaction: false,
             is_pushed: false,
+            follow_up: None,
         };
         match command.body {
             commands::Body::Local(run) => {

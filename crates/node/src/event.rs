@@ -120,6 +120,8 @@ pub enum Event<'a> {
     },
     /// The disk has, or no longer has, room for what may still be admitted.
     Room(Room),
+    /// An [`Action::UsersFile`] has been carried out: what the file holds, or nothing if it was written; or why not.
+    UsersFile(Result<Vec<u8>, String>),
     /// What only the host can know, a few times a second.
     Report(Box<HostReport>),
     /// The end of a turn: all that was ready has been stepped. What was gathered is proposed now, and replies leave.
@@ -201,6 +203,13 @@ pub enum Action {
         /// Its new value as CONFIG GET shows it.
         value: String,
     },
+    /// Read or write the file of users; [`Event::UsersFile`] follows.
+    UsersFile {
+        /// Its name, as configured.
+        path: String,
+        /// Which.
+        step: UsersFile,
+    },
     /// One line for the operator's log.
     Log {
         /// How bad.
@@ -220,6 +229,15 @@ pub enum Action {
         /// How long.
         duration: Duration,
     },
+}
+
+/// What is to be done with the file of users (`aclfile`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UsersFile {
+    /// Read it.
+    Load,
+    /// Put this in its place, whole or not at all.
+    Save(Vec<u8>),
 }
 
 /// How loud a line in the operator's log is.
@@ -396,6 +414,8 @@ pub struct ProcessFacts {
     pub started: UnixMillis,
     /// Monotonic clock at the start.
     pub started_instant: Instant,
+    /// Random and known to nobody: what ACL GENPASS makes passwords of.
+    pub secret: [u8; 32],
 }
 
 /// What the journal has done so far.

@@ -4,10 +4,13 @@
 //! [`crate::transaction`] says. Control commands inside a transaction (SELECT, CONFIG, …) are carried out by the
 //! gateway when the data commands have been, and only then; their replies are put between the others'.
 
+use std::sync::Arc;
+
 use command::Refusal;
-use keyspace::Body;
+use keyspace::{Body, DataCommand};
 use resp::{Args, Protocol, Span, Writer};
 
+use crate::acl::Where;
 use crate::ask::Joining;
 use crate::commands::{self, Answer, Flow, Known, Question, Queued};
 use crate::core::Core;
@@ -45,7 +48,8 @@ impl Core {
                 self.sessions.reply(id, ticket, |writer| writer.error("ERR MULTI calls can not be nested"));
             }
             Flow::Multi => {
-                session.multi = Some(Multi::default());
+                let user = Some(Arc::clone(&session.user));
+                session.multi = Some(Multi { user, ..Multi::default() });
                 let ticket = session.take_ticket();
                 self.sessions.reply(id, ticket, Writer::ok);
             }
@@ -128,10 +132,11 @@ impl Core {
             self.sessions.reply(id, ticket, |writer| writer.error(Refusal::EXEC_ABORT.text()));
             return Next::Taken;
         }
+        self.check_rules_again(id);
         // What was queued may no longer be possible: then nothing of it is done.
         let queue =
             self.sessions.get(id).and_then(|session| session.multi.as_ref()).map_or(&[][..], |multi| &multi.queue);
-        let refusal = queue.iter().find_map(|queued| match queued.command {
+        let refusal = queue.iter().filter(|queued| queued.refusal.is_none()).find_map(|queued| match queued.command {
             Known::Data(command) if matches!(command.body, Body::Mutate(_)) => self.check_write(command).err(),
             _ => None,
         });
@@ -145,7 +150,7 @@ impl Core {
             return Next::Taken;
         }
         let multi = self.sessions.get(id).and_then(|session| session.multi.as_ref()).expect("just seen");
-        let has_control = multi.queue.iter().any(|queued| matches!(queued.command, Known::Control(_)));
+        let has_control = multi.queue.iter().any(|queued| data_of(queued).is_none());
         let is_caught_up = self.sessions.get(id).is_some_and(|session| session.owed_count() == 0);
         if has_control && !is_caught_up {
             return Next::Postponed(Hold::Answers);
@@ -175,6 +180,30 @@ impl Core {
         Next::Taken
     }
 
+    /// Rules may have changed since the commands were queued: what is no longer allowed is left out, and says so.
+    fn check_rules_again(&mut self, id: SessionId) {
+        let session = self.sessions.get_mut(id).expect("its request is being looked at");
+        let user = Arc::clone(&session.user);
+        let multi = session.multi.as_mut().expect("EXEC ends a MULTI");
+        let is_changed = multi.user.as_ref().is_none_or(|then| !Arc::ptr_eq(then, &user));
+        if user.is_unrestricted || !is_changed {
+            return;
+        }
+        let mut spans: Vec<Span> = Vec::new();
+        let mut denials = Vec::new();
+        for queued in &mut multi.queue {
+            let (_, args) = Reader::new(&queued.words).words(&mut spans);
+            if let Err(denial) = user.check(queued.command, args) {
+                queued.refusal = Some(denial.refusal_at_exec());
+                denials.push(denial);
+            }
+        }
+        multi.user = Some(user);
+        for denial in denials {
+            self.note_denial(id, denial, Where::Transaction);
+        }
+    }
+
     fn session_multi(&mut self, id: SessionId) -> Multi {
         self.sessions.get_mut(id).and_then(|session| session.multi.take()).expect("EXEC ends a MULTI")
     }
@@ -183,7 +212,7 @@ impl Core {
         let group_count = self.context.group_count;
         let session = self.sessions.get(id).expect("its request is being looked at");
         if group_count == 1 {
-            let has_data = multi.queue.iter().any(|queued| matches!(queued.command, Known::Data(_)));
+            let has_data = multi.queue.iter().any(|queued| data_of(queued).is_some());
             return if has_data || !session.watches.is_empty() { Groups::One(GroupId(0)) } else { Groups::None };
         }
         let mut groups = Groups::None;
@@ -193,7 +222,7 @@ impl Core {
         let mut spans: Vec<Span> = Vec::new();
         let mut has_keyless = false;
         for queued in &multi.queue {
-            let Known::Data(command) = queued.command else { continue };
+            let Some(command) = data_of(queued) else { continue };
             if matches!(command.span, command::Span::Whole(_)) {
                 return Groups::Several;
             }
@@ -215,7 +244,7 @@ impl Core {
         let watches = std::mem::take(&mut session.watches);
         let protocol = session.protocol();
         let ticket = session.take_ticket();
-        let commands: Vec<_> = multi.queue.iter().filter(|queued| matches!(queued.command, Known::Data(_))).collect();
+        let commands: Vec<_> = multi.queue.iter().filter(|queued| data_of(queued).is_some()).collect();
         let is_query = commands.iter().all(|queued| is_query(queued));
         let packed = pack(&watches, &commands);
         if has_control {
@@ -340,6 +369,12 @@ impl Core {
         while composition.next < composition.queue.len() {
             let queued = &composition.queue[composition.next];
             composition.next += 1;
+            if let Some(text) = &queued.refusal {
+                let mut writer = Writer::default();
+                writer.error(text);
+                composition.out.extend_from_slice(writer.bytes());
+                continue;
+            }
             let command = match queued.command {
                 Known::Data(_) => {
                     let length = frame::len(&data[composition.at..]);
@@ -361,6 +396,7 @@ impl Core {
                 actions,
                 is_in_transaction: true,
                 is_pushed: false,
+                follow_up: None,
             };
             let result = match command.body {
                 commands::Body::Local(run) => run(&mut local, args, &mut written),
@@ -416,6 +452,14 @@ impl Composition {
 
 /// A watched key whose version has been asked for and not yet told.
 const UNKNOWN_VERSION: u64 = u64::MAX;
+
+/// The command on data that is to be carried out, if it is one.
+fn data_of(queued: &Queued) -> Option<&'static DataCommand> {
+    match queued.command {
+        Known::Data(command) if queued.refusal.is_none() => Some(command),
+        _ => None,
+    }
+}
 
 fn is_query(queued: &Queued) -> bool {
     match queued.command {

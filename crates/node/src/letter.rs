@@ -1,9 +1,12 @@
 //! What sibling cores of one node tell each other. Letters are never lost and keep their order; the simulator may delay
 //! them.
 
+use std::sync::Arc;
+
 use keyspace::Moment;
 use resp::Protocol;
 
+use crate::acl::Users;
 use crate::commands::{Answer, Question};
 use crate::entry::{Effect, Watch};
 use crate::event::{CoreId, GroupId, NodeId, SessionId};
@@ -120,6 +123,8 @@ pub enum Mail {
         /// What it knows.
         fate: Fate,
     },
+    /// These are the users now.
+    Users(Arc<Users>),
     /// Hand this to your sessions that listen.
     Publish(Message),
     /// Answer for a control command that concerns the whole node.

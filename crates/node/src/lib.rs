@@ -5,6 +5,7 @@
 //! to requests), [`group`] (the log of one group; the only maker of an acknowledgement), [`entry`] (what is logged),
 //! `exec` and [`transaction`] (all or nothing), [`checkpoint`], [`commands`] (what is not about data).
 
+pub mod acl;
 mod ask;
 mod catalog;
 pub mod checkpoint;
@@ -25,6 +26,7 @@ pub mod pubsub;
 mod router;
 pub mod session;
 pub mod settings;
+mod sha256;
 mod statistics;
 pub mod transaction;
 mod whole;

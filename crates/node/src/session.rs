@@ -4,10 +4,12 @@
 //! replies leave in the order of tickets, whichever core or group finishes first.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use resp::{Protocol, RequestParser, Writer};
 use stdx::Instant;
 
+use crate::acl::User;
 use crate::catalog;
 use crate::commands::Known;
 use crate::commands::Queued;
@@ -36,6 +38,8 @@ pub struct Session {
     pub database: u16,
     /// True once it may do more than AUTH.
     pub is_authenticated: bool,
+    /// Whose rules it obeys.
+    pub user: Arc<User>,
     /// The last command, and the container if it is a subcommand.
     pub last_command: Option<(Known, Option<&'static str>)>,
     /// CLIENT REPLY.
@@ -140,10 +144,12 @@ pub struct Multi {
     pub is_broken: bool,
     /// Bytes of the queued words.
     pub byte_count: usize,
+    /// The user when the commands were allowed; rules that have changed since are looked at again.
+    pub user: Option<Arc<User>>,
 }
 
 impl Session {
-    fn new(id: SessionId, peer: Peer, now: Now, is_authenticated: bool) -> Self {
+    fn new(id: SessionId, peer: Peer, now: Now, user: Arc<User>) -> Self {
         Self {
             id,
             peer,
@@ -151,7 +157,8 @@ impl Session {
             heard: now,
             name: Vec::new(),
             database: 0,
-            is_authenticated,
+            is_authenticated: user.needs_no_password(),
+            user,
             last_command: None,
             replies: Replies::On,
             no_evict: false,
@@ -358,13 +365,13 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    pub(crate) fn open(&mut self, id: SessionId, peer: Peer, now: Now, is_authenticated: bool) {
+    pub(crate) fn open(&mut self, id: SessionId, peer: Peer, now: Now, user: Arc<User>) {
         let index = id.index as usize;
         if self.slab.len() <= index {
             self.slab.resize_with(index + 1, || None);
         }
         assert!(self.slab[index].is_none(), "a session's index was reused before it was closed");
-        self.slab[index] = Some(Box::new(Session::new(id, peer, now, is_authenticated)));
+        self.slab[index] = Some(Box::new(Session::new(id, peer, now, user)));
         self.count += 1;
     }
 

@@ -3,10 +3,12 @@
 mod table;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use keyspace::{Class, Classes, Policy};
 
 pub use self::table::TABLE;
+use crate::acl::Users;
 
 /// When an acknowledged write is on disk (`appendfsync`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -151,6 +153,12 @@ pub struct Settings {
     pub maxmemory_policy: Policy,
     /// `requirepass`; empty if no password is needed.
     pub password: String,
+    /// All users at the start: the default user with `requirepass`, and those of the configuration or of `aclfile`.
+    pub users: Arc<Users>,
+    /// `acl-pubsub-default`: a new user may use all channels.
+    pub all_channels: bool,
+    /// `acllog-max-len`
+    pub acl_log_count_max: usize,
     /// `protected-mode`
     pub protected_mode: bool,
     /// `proto-max-bulk-len`
@@ -210,6 +218,9 @@ impl Default for Settings {
             maxmemory_bytes: 0,
             maxmemory_policy: Policy::NoEviction,
             password: String::new(),
+            users: Arc::default(),
+            all_channels: false,
+            acl_log_count_max: 0,
             protected_mode: true,
             bulk_bytes_max: 0,
             slow_us: 0,
@@ -307,7 +318,15 @@ impl Settings {
                     _ => Policy::NoEviction,
                 };
             }
-            "requirepass" => self.password = value,
+            "requirepass" => {
+                // A default user that has other rules keeps them when the password stays as it is.
+                if self.password != value {
+                    Arc::make_mut(&mut self.users).require(&value);
+                }
+                self.password = value;
+            }
+            "acl-pubsub-default" => self.all_channels = value == "allchannels",
+            "acllog-max-len" => self.acl_log_count_max = number as usize,
             "protected-mode" => self.protected_mode = value == "yes",
             "proto-max-bulk-len" => self.bulk_bytes_max = number as usize,
             "slowlog-log-slower-than" => self.slow_us = number,

@@ -5,9 +5,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 
 use edge::{ListenOptions, Options};
+use node::acl::Users;
 use node::settings::Settings;
 
 use crate::words::split_words;
@@ -61,6 +63,8 @@ struct Plan {
     config_file: Option<PathBuf>,
     /// `save` and the like, which may stand several times, and have stood already.
     accumulated: Vec<&'static str>,
+    /// `user` lines.
+    users: Vec<Directive>,
 }
 
 /// Runs `holdfast serve` with the words behind `serve`.
@@ -91,6 +95,7 @@ fn parse(words: &[String]) -> Result<Request, String> {
         core_count: None,
         config_file: None,
         accumulated: Vec::new(),
+        users: Vec::new(),
     };
     let mut directives = directives(words)?;
     // The file comes first wherever it stands, so that the command line has the last word.
@@ -110,7 +115,7 @@ fn parse(words: &[String]) -> Result<Request, String> {
 }
 
 /// One parameter with its values, and where it was given.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Directive {
     /// Name, in lower case, and values. Never empty.
     words: Vec<String>,
@@ -195,6 +200,7 @@ impl Plan {
                 };
                 self.core_count = Some(count.ok_or_else(|| directive.complain("needs a number from 1 to 1024"))?);
             }
+            "user" => self.users.push(directive.clone()),
             _ => self.set(directive, name, &values.join(" "))?,
         }
         Ok(())
@@ -217,7 +223,31 @@ impl Plan {
         self.settings.set(name, &gathered).map_err(|why| directive.complain(&why))
     }
 
+    /// All users: the default user with `requirepass`, and what `user` lines or the file of users say.
+    fn users(&self) -> Result<Users, String> {
+        let all_channels = self.settings.all_channels;
+        let file = self.settings.get("aclfile");
+        if !file.is_empty() {
+            if let Some(directive) = self.users.first() {
+                return Err(directive.complain("users are configured here or in the aclfile, not in both"));
+            }
+            let text = fs::read(file).map_err(|cause| format!("cannot read the aclfile {file}: {cause}"))?;
+            return Users::from_file(file, &text, all_channels);
+        }
+        let mut users = Users::clone(&self.settings.users);
+        let mut seen: Vec<&str> = Vec::new();
+        for directive in &self.users {
+            let name = directive.words.get(1).map_or("", String::as_str);
+            users
+                .configure(&directive.words[1..], all_channels, seen.contains(&name))
+                .map_err(|why| directive.complain(&why))?;
+            seen.push(name);
+        }
+        Ok(users)
+    }
+
     fn into_options(mut self) -> Result<Options, String> {
+        self.settings.users = Arc::new(self.users()?);
         let core_count = self.core_count.unwrap_or_else(|| {
             thread::available_parallelism().map_or(1, |count| u16::try_from(count.get()).unwrap_or(u16::MAX).min(1024))
         });

@@ -351,6 +351,7 @@ impl Universe {
                     self.plan_turn(machine, core, self.now);
                 }
             }
+            Action::UsersFile { .. } => unreachable!("no universe has a file of users"),
             Action::Send { to, group, bytes } => {
                 self.mix_bytes(&bytes);
                 if self.trace.is_some()

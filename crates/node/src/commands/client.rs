@@ -186,7 +186,7 @@ fn kill_question(local: &mut Local<'_>, args: Args<'_>) -> Result<Question, Refu
             b"type" => filter.kind = Some(parse_type(value)?),
             b"addr" => filter.address = Some(text(value)),
             b"laddr" => filter.local_address = Some(text(value)),
-            b"user" if value == b"default" => {}
+            b"user" if local.core.users.get(value).is_some() => filter.user = Some(value.to_vec()),
             b"user" => return Err(Refusal::new(format!("ERR No such user '{}'", text(value)))),
             b"skipme" if value.eq_ignore_ascii_case(b"yes") => skips_me = true,
             b"skipme" if value.eq_ignore_ascii_case(b"no") => skips_me = false,
@@ -222,6 +222,7 @@ impl SessionFilter {
             && self.kind.is_none_or(|kind| kind == kind_of(session))
             && self.address.as_ref().is_none_or(|address| *address == session.peer.address)
             && self.local_address.as_ref().is_none_or(|address| *address == session.peer.local_address)
+            && self.user.as_ref().is_none_or(|user| *user == session.user.name)
             && self.except != Some(serial)
     }
 }

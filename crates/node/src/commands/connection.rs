@@ -1,9 +1,12 @@
 //! Commands on the connection itself: who is there, what it speaks, which database it means.
 
+use std::sync::Arc;
+
 use command::{Flag, Group, Refusal};
 use resp::{Args, Protocol, Writer};
 
 use super::{ControlCommand, Local, Outcome, local, number};
+use crate::acl::{DEFAULT, Denial, Denied, LogEntry, Where};
 use crate::pubsub::Kind;
 use crate::session::Session;
 
@@ -81,7 +84,7 @@ pub(super) const RESET: ControlCommand = ControlCommand {
     since: "6.2.0",
     summary: "Makes the connection as it was when it was opened.",
     ..connection("reset", 1, |local, _, writer| {
-        let needs_password = !local.core.settings.password.is_empty();
+        let user = Arc::clone(local.core.users.default_user());
         let session = &mut *local.session;
         local.core.pubsub.forget(session);
         session.discard();
@@ -92,7 +95,8 @@ pub(super) const RESET: ControlCommand = ControlCommand {
         session.replies = crate::session::Replies::On;
         session.no_evict = false;
         session.read_only = false;
-        session.is_authenticated = !needs_password;
+        session.is_authenticated = user.needs_no_password();
+        session.user = user;
         writer.simple("RESET");
         Ok(())
     })
@@ -107,38 +111,35 @@ pub(super) const AUTH: ControlCommand = ControlCommand {
 
 fn auth(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome {
     let (user, password) = match args.len() {
-        2 if local.core.settings.password.is_empty() => {
+        2 if local.core.users.default_user().is_open => {
             return Err(Refusal::new(
                 "ERR AUTH <password> called without any password configured for the default user. Are you sure your \
                  configuration is correct?",
             ));
         }
-        2 => (b"default".as_slice(), args.at(1)),
+        2 => (DEFAULT, args.at(1)),
         3 => (args.at(1), args.at(2)),
         _ => return Err(Refusal::SYNTAX),
     };
-    authenticate(local, user, password)?;
+    authenticate(local, args, user, password)?;
     writer.ok();
     Ok(())
 }
 
-fn authenticate(local: &mut Local<'_>, user: &[u8], password: &[u8]) -> Outcome {
-    let expected = local.core.settings.password.as_bytes();
-    // Without a password the default user takes any, as in Redis.
-    if user != b"default" || !(expected.is_empty() || same_secret(expected, password)) {
-        return Err(Refusal::WRONG_PASS);
+fn authenticate(local: &mut Local<'_>, args: Args<'_>, name: &[u8], password: &[u8]) -> Outcome {
+    if let Some(user) = local.core.users.get(name)
+        && user.accepts(password)
+    {
+        local.session.user = Arc::clone(user);
+        local.session.is_authenticated = true;
+        return Ok(());
     }
-    local.session.is_authenticated = true;
-    Ok(())
-}
-
-/// Compares in a time that tells nothing of where the two differ.
-fn same_secret(expected: &[u8], given: &[u8]) -> bool {
-    let mut difference = expected.len() ^ given.len();
-    for (place, byte) in given.iter().enumerate() {
-        difference |= usize::from(byte ^ expected[place % expected.len()]);
-    }
-    difference == 0
+    let denial = Denial { what: Denied::Login, object: args.at(0).to_vec() };
+    let place = if local.is_in_transaction { Where::Transaction } else { Where::TopLevel };
+    let client = describe(local.session, local.now);
+    let entry = LogEntry::new(denial, place, name, local.now.unix, client);
+    local.core.acl_log.push(entry, local.core.settings.acl_log_count_max);
+    Err(Refusal::WRONG_PASS)
 }
 
 pub(super) const HELLO: ControlCommand = ControlCommand {
@@ -175,9 +176,9 @@ fn hello(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome 
         }
     }
     if let Some((user, password)) = credentials {
-        authenticate(local, user, password)?;
+        authenticate(local, args, user, password)?;
     }
-    if !local.session.is_authenticated {
+    if !local.session.is_authenticated && !local.core.users.default_user().needs_no_password() {
         return Err(Refusal::new(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> \
              <pass> option can be used to authenticate the client and select the RESP protocol version at the same time",
@@ -230,13 +231,13 @@ fn flags(session: &Session) -> String {
 }
 
 /// One line of CLIENT LIST.
-pub(super) fn describe(session: &Session, now: crate::event::Now) -> String {
+pub(crate) fn describe(session: &Session, now: crate::event::Now) -> String {
     let multi = session.multi.as_ref().map_or(-1, |multi| multi.queue.len() as i64);
     let told = |kind| session.subscriptions.as_ref().map_or(0, |all| all.names(kind).len());
     format!(
         "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={multi} \
          qbuf={} qbuf-free=0 argv-mem=0 multi-mem={} rbs=0 rbp=0 obl={} oll=0 omem={} tot-mem={} events=r cmd={} \
-         user=default redir=-1 resp={}",
+         user={} redir=-1 resp={}",
         session.id.serial,
         session.peer.address,
         session.peer.local_address,
@@ -255,6 +256,7 @@ pub(super) fn describe(session: &Session, now: crate::event::Now) -> String {
         session.backlog_bytes,
         session.input_bytes() + session.output_bytes() + size_of::<Session>(),
         session.last_command_name(),
+        String::from_utf8_lossy(&session.user.name),
         if session.protocol() == Protocol::Resp3 { 3 } else { 2 },
     )
 }

@@ -3,6 +3,8 @@
 use command::{Access, Begin, Command, Find, Flag, Group, KeySpec, Refusal};
 use resp::{Args, Writer};
 
+use crate::acl::used_notes;
+
 use super::{COMMANDS, ControlCommand, Known, Outcome, container, find, local};
 
 const FLAGS: &[Flag] = &[Flag::Loading, Flag::Stale];
@@ -180,6 +182,14 @@ fn flag_name(flag: Flag) -> &'static str {
         Flag::AllowBusy => "allow_busy",
         Flag::NoMandatoryKeys => "no_mandatory_keys",
         Flag::NoAsyncLoading => "no_async_loading",
+    }
+}
+
+/// The categories of access control that a command is in.
+pub(crate) fn categories_of(known: Known) -> Vec<&'static str> {
+    match known {
+        Known::Data(command) => categories(command),
+        Known::Control(command) => categories(command),
     }
 }
 
@@ -473,10 +483,11 @@ fn keys_of(args: Args<'_>) -> Result<KeysAndFlags, Refusal> {
     if !known.accepts(args.len()) {
         return Err(Refusal::new("ERR Invalid number of arguments specified for command"));
     }
-    let keys = match known {
-        Known::Data(command) => collect_keys(command, args),
-        Known::Control(command) => collect_keys(command, args),
+    let specs = match known {
+        Known::Data(command) => command.keys,
+        Known::Control(command) => command.keys,
     };
+    let keys = collect_keys(known, specs, args);
     match keys {
         None => Err(Refusal::new("ERR The command has no key arguments")),
         Some(keys) if keys.is_empty() => Err(Refusal::new("ERR Invalid arguments specified for command")),
@@ -484,15 +495,22 @@ fn keys_of(args: Args<'_>) -> Result<KeysAndFlags, Refusal> {
     }
 }
 
-fn collect_keys<B>(command: &Command<B>, args: Args<'_>) -> Option<KeysAndFlags> {
-    if command.keys.is_empty() {
+fn collect_keys(known: Known, specs: &[KeySpec], args: Args<'_>) -> Option<KeysAndFlags> {
+    if specs.is_empty() {
         return None;
     }
     let mut keys = Vec::new();
-    for spec in command.keys {
+    for spec in specs {
+        let notes = used_notes(known, spec, args);
+        let is_variable = spec.notes.contains(&"variable_flags");
         spec.for_each(args, &mut |index, access| {
+            let access = match access {
+                Access::ReadWrite if is_variable && !notes.contains(&"access") => Access::Overwrite,
+                Access::ReadWrite if is_variable && !notes.contains(&"update") => Access::Read,
+                access => access,
+            };
             let mut flags = vec![access_name(access)];
-            flags.extend(spec.notes.iter().filter(|note| !note.contains(' ') && **note != "variable_flags"));
+            flags.extend(&notes);
             keys.push((args.at(index).to_vec(), flags));
         });
     }

@@ -3,6 +3,7 @@
 //! A handler sees a [`Local`]: the session that asked and its core. What concerns every core of the node is put as a
 //! [`Question`] to all of them and answered by joining their [`Answer`]s.
 
+mod acl;
 mod client;
 mod config;
 mod connection;
@@ -19,6 +20,9 @@ use keyspace::DataCommand;
 use resp::{Args, Writer};
 use stdx::Duration;
 
+pub(crate) use acl::may_keep_listening;
+pub(crate) use connection::describe;
+pub(crate) use describe::categories_of;
 pub use question::{Answer, DebugQuestion, Figures, GroupFigures, Question, SessionFilter};
 
 use crate::core::{Context, Core};
@@ -82,6 +86,8 @@ pub struct Local<'a> {
     pub is_in_transaction: bool,
     /// Set by a handler whose answer is a push, and leaves whatever CLIENT REPLY says.
     pub is_pushed: bool,
+    /// Set by a handler that joins answers: what is to be asked of all cores before its own reply leaves.
+    pub follow_up: Option<Question>,
 }
 
 impl Local<'_> {
@@ -107,6 +113,8 @@ pub struct Queued {
     pub command: Known,
     /// Its words, laid out by `entry::put_words` with the database selected when it was queued.
     pub words: Vec<u8>,
+    /// Why it is not carried out after all: its user may no longer do it.
+    pub refusal: Option<String>,
 }
 
 impl Known {
@@ -179,7 +187,7 @@ pub static COMMANDS: &[&ControlCommand] = &[
     &server::LOLWUT,
     &server::FUNCTION,
     &server::SCRIPT,
-    &server::ACL,
+    &acl::ACL,
     &server::READONLY,
     &server::READWRITE,
     &debug::DEBUG,
@@ -234,6 +242,17 @@ pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Act
         }
         Question::Pause(pause) => {
             core.pause(*pause);
+            Answer::Done
+        }
+        Question::ChangeUsers(change) => acl::change_users(core, change),
+        Question::InstallUsers(users) => {
+            core.install_users(users);
+            Answer::Done
+        }
+        Question::UsersFile(step) => return acl::users_file(core, step, actions),
+        Question::AclLog => Answer::AclLog(core.context.acl_log.entries()),
+        Question::ResetAclLog => {
+            core.context.acl_log.clear();
             Answer::Done
         }
         Question::ResetStatistics => {
@@ -322,6 +341,15 @@ fn sum_counts(answers: Vec<Answer>) -> u64 {
 /// A whole number as clients write it.
 fn number(word: &[u8]) -> Option<i64> {
     std::str::from_utf8(word).ok().filter(|text| !text.starts_with('+'))?.parse().ok()
+}
+
+/// A subcommand that takes a number of words of its own was given another, as Redis says it.
+fn subcommand_syntax(args: Args<'_>) -> Refusal {
+    let [container, word] = [args.at(0), args.at(1)].map(String::from_utf8_lossy);
+    Refusal::new(format!(
+        "ERR unknown subcommand or wrong number of arguments for '{word:.128}'. Try {} HELP.",
+        container.to_uppercase()
+    ))
 }
 
 /// Lists subcommands as Redis's HELP does.

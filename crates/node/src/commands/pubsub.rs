@@ -181,7 +181,7 @@ pub(super) const PUBSUB: ControlCommand = ControlCommand {
             summary: "Lists the channels that somebody listens to.",
             complexity: "O(N) where N is the number of channels",
             syntax: "[pattern]",
-            ..about("channels", -2, |_, args| names_question(Kind::Channel, args, "channels"), write_names)
+            ..about("channels", -2, |_, args| names_question(Kind::Channel, args), write_names)
         },
         ControlCommand {
             summary: "Tells how many listen to channels, those who listen to patterns not counted.",
@@ -206,7 +206,7 @@ pub(super) const PUBSUB: ControlCommand = ControlCommand {
             summary: "Lists the shard channels that somebody listens to.",
             complexity: "O(N) where N is the number of shard channels",
             syntax: "[pattern]",
-            ..about("shardchannels", -2, |_, args| names_question(Kind::Shard, args, "shardchannels"), write_names)
+            ..about("shardchannels", -2, |_, args| names_question(Kind::Shard, args), write_names)
         },
         ControlCommand {
             since: "7.0.0",
@@ -229,11 +229,9 @@ pub(super) const PUBSUB: ControlCommand = ControlCommand {
     ..container("pubsub")
 };
 
-fn names_question(kind: Kind, args: Args<'_>, word: &str) -> Result<Question, Refusal> {
+fn names_question(kind: Kind, args: Args<'_>) -> Result<Question, Refusal> {
     if args.len() > 3 {
-        return Err(Refusal::new(format!(
-            "ERR unknown subcommand or wrong number of arguments for '{word}'. Try PUBSUB HELP."
-        )));
+        return Err(super::subcommand_syntax(args));
     }
     Ok(Question::Names { kind, filter: args.get(2).map(<[u8]>::to_vec) })
 }

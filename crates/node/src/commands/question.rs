@@ -1,10 +1,14 @@
 //! What cores ask one another for control commands.
 
+use std::sync::Arc;
+
 use keyspace::debug::Digest;
 use resp::Protocol;
 use stdx::{Duration, UnixMillis};
 
-use crate::event::GroupId;
+use super::acl::Change;
+use crate::acl::{LogEntry, Users};
+use crate::event::{GroupId, UsersFile};
 use crate::pubsub::{Kind, Message};
 use crate::statistics::{SlowEntry, Statistics};
 
@@ -62,6 +66,16 @@ pub enum Question {
         /// The names.
         names: Vec<Vec<u8>>,
     },
+    /// Change users; only the first core does.
+    ChangeUsers(Change),
+    /// These are the users now.
+    InstallUsers(Arc<Users>),
+    /// Read or write the file of users; only the first core does.
+    UsersFile(UsersFile),
+    /// What was denied to your sessions?
+    AclLog,
+    /// Forget that.
+    ResetAclLog,
     /// Let clients wait for so long, or only those that write; `None`: let them go on.
     Pause(Option<(Duration, bool)>),
     /// Set your counters to zero.
@@ -107,6 +121,8 @@ pub struct SessionFilter {
     pub address: Option<String>,
     /// To this address.
     pub local_address: Option<String>,
+    /// Of this user.
+    pub user: Option<Vec<u8>>,
     /// Not this number.
     pub except: Option<u64>,
 }
@@ -126,6 +142,15 @@ pub enum Answer {
     Count(u64),
     /// So many of each.
     Counts(Vec<u64>),
+    /// To [`Question::ChangeUsers`] and [`Question::UsersFile`].
+    Users {
+        /// All users, as they are now on the first core.
+        users: Arc<Users>,
+        /// How many were removed.
+        count: u64,
+    },
+    /// To [`Question::AclLog`].
+    AclLog(Vec<LogEntry>),
     /// To [`Question::Names`].
     Names(Vec<Vec<u8>>),
     /// To [`Question::Slowlog`].

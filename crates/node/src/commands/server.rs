@@ -418,31 +418,6 @@ pub(super) const SCRIPT: ControlCommand = ControlCommand {
     ..container("script")
 };
 
-pub(super) const ACL: ControlCommand = ControlCommand {
-    since: "6.0.0",
-    summary: "Commands on users: there is one, named default.",
-    subcommands: &[
-        ControlCommand {
-            summary: "Answers the user's name.",
-            flags: &[Flag::Noscript, Flag::Loading, Flag::Stale],
-            ..local("whoami", 2, |_, _, writer| {
-                writer.bulk(b"default");
-                Ok(())
-            })
-        },
-        ControlCommand {
-            summary: "Lists the names of all users.",
-            flags: &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale],
-            ..local("users", 2, |_, _, writer| {
-                writer.array(1);
-                writer.bulk(b"default");
-                Ok(())
-            })
-        },
-    ],
-    ..container("acl")
-};
-
 pub(super) const READONLY: ControlCommand = ControlCommand {
     since: "3.0.0",
     group: Group::Cluster,

@@ -1,5 +1,6 @@
 //! Stories of one node: what clients see, whichever core their keys live on.
 
+mod acl;
 mod collections;
 mod host;
 mod pubsub;

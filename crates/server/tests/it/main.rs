@@ -9,3 +9,4 @@ mod harness;
 mod manual;
 mod pubsub;
 mod serve;
+mod users;

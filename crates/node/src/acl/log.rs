@@ -1,0 +1,120 @@
+//! What was denied to whom (ACL LOG).
+
+use std::collections::VecDeque;
+
+use stdx::UnixMillis;
+
+use super::{Denial, Denied};
+
+/// Entries alike within so long are one, counted.
+const GROUPING_MS: i64 = 60_000;
+
+/// Entries looked at to find one alike.
+const LOOKED_AT_MAX: usize = 10;
+
+/// Where a command was denied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Where {
+    /// By itself.
+    TopLevel,
+    /// In a transaction.
+    Transaction,
+    /// In a script.
+    Script,
+}
+
+impl Where {
+    /// Redis's word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::TopLevel => "toplevel",
+            Self::Transaction => "multi",
+            Self::Script => "lua",
+        }
+    }
+}
+
+/// Something that was denied, once or several times.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// How many times.
+    pub count: u64,
+    /// What kind of thing: `command`, `key`, `channel` or `auth`.
+    pub reason: &'static str,
+    /// Where.
+    pub place: Where,
+    /// What.
+    pub object: Vec<u8>,
+    /// To whom.
+    pub user: Vec<u8>,
+    /// When, the last time.
+    pub last: UnixMillis,
+    /// The client, as CLIENT INFO describes it.
+    pub client: String,
+}
+
+impl Entry {
+    /// An entry about one denial.
+    pub fn new(denial: Denial, place: Where, user: &[u8], last: UnixMillis, client: String) -> Self {
+        let reason = match denial.what {
+            Denied::Command => "command",
+            Denied::Key(_) => "key",
+            Denied::Channel(_) => "channel",
+            Denied::Login => "auth",
+        };
+        Self { count: 1, reason, place, object: denial.object, user: user.to_vec(), last, client }
+    }
+
+    fn is_like(&self, other: &Self) -> bool {
+        self.reason == other.reason
+            && self.place == other.place
+            && (self.last.0 - other.last.0).abs() <= GROUPING_MS
+            && self.object == other.object
+            && self.user == other.user
+    }
+}
+
+/// The latest denials of one core, the latest first.
+#[derive(Clone, Debug, Default)]
+pub struct AclLog {
+    entries: VecDeque<Entry>,
+}
+
+impl AclLog {
+    /// Notes a denial; the oldest is forgotten when there are more than `count_max`.
+    pub fn push(&mut self, entry: Entry, count_max: usize) {
+        join(&mut self.entries, entry);
+        self.entries.truncate(count_max);
+    }
+
+    /// All that are remembered.
+    pub fn entries(&self) -> Vec<Entry> {
+        self.entries.iter().cloned().collect()
+    }
+
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        self.entries.clear();
+    }
+}
+
+/// Adds an entry at the front, joined with one alike.
+fn join(entries: &mut VecDeque<Entry>, mut entry: Entry) {
+    if let Some(place) = entries.iter().take(LOOKED_AT_MAX).position(|known| known.is_like(&entry)) {
+        let known = entries.remove(place).expect("just found");
+        entry.count += known.count;
+    }
+    entries.push_front(entry);
+}
+
+/// The entries of all cores as one log, the latest first.
+pub fn merge(mut entries: Vec<Entry>) -> Vec<Entry> {
+    // Each core tells its latest first; what was denied in the same millisecond keeps its order.
+    entries.reverse();
+    entries.sort_by_key(|entry| entry.last);
+    let mut merged = VecDeque::new();
+    for entry in entries {
+        join(&mut merged, entry);
+    }
+    merged.into()
+}
