@@ -16,10 +16,14 @@
 //! ```
 #![warn(missing_docs)]
 
+mod change;
 pub mod limits;
 mod log;
 mod message;
 mod replica;
 
+pub use change::Change;
 pub use message::{Malformed, Message, MessageKind};
-pub use replica::{Append, Dropped, Fault, Options, Read, Ready, Refused, Replica, Role, Seed};
+pub use replica::{
+    Append, Dropped, Fault, Options, Progress, Read, Ready, Refused, Replica, Restored, Role, Seed, Transfer,
+};

@@ -8,6 +8,7 @@
 //!             ▲ index and term are kept: the next entry must match them
 //! ```
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
@@ -28,6 +29,42 @@ pub(crate) struct Log {
     bytes: usize,
     hard_state: HardState,
     conf_state: ConfState,
+    /// A checkpoint that can be given to members.
+    pub(crate) offer: Option<Offer>,
+    /// A member needs a checkpoint, and there is none to be given.
+    pub(crate) asked: Cell<bool>,
+}
+
+/// A durable checkpoint.
+#[derive(Clone, Debug)]
+pub(crate) struct Offer {
+    pub index: u64,
+    pub term: u64,
+    pub membership: Membership,
+}
+
+pub(crate) fn membership_of(state: &ConfState) -> Membership {
+    let mut membership = Membership {
+        voters: state.get_voters().to_vec(),
+        learners: state.get_learners().to_vec(),
+        voters_outgoing: state.get_voters_outgoing().to_vec(),
+        learners_next: state.get_learners_next().to_vec(),
+    };
+    // The library keeps them in hash tables.
+    membership.voters.sort_unstable();
+    membership.learners.sort_unstable();
+    membership.voters_outgoing.sort_unstable();
+    membership.learners_next.sort_unstable();
+    membership
+}
+
+pub(crate) fn conf_state_of(membership: &Membership) -> ConfState {
+    let mut state = ConfState::default();
+    state.set_voters(membership.voters.clone());
+    state.set_learners(membership.learners.clone());
+    state.set_voters_outgoing(membership.voters_outgoing.clone());
+    state.set_learners_next(membership.learners_next.clone());
+    state
 }
 
 impl Log {
@@ -39,13 +76,18 @@ impl Log {
         hard_state: HardState,
         membership: &Membership,
     ) -> Self {
-        let mut conf_state = ConfState::default();
-        conf_state.set_voters(membership.voters.clone());
-        conf_state.set_learners(membership.learners.clone());
-        conf_state.set_voters_outgoing(membership.voters_outgoing.clone());
-        conf_state.set_learners_next(membership.learners_next.clone());
+        let conf_state = conf_state_of(membership);
         let bytes = entries.iter().map(entry_bytes).sum();
-        let log = Self { floor_index, floor_term, entries, bytes, hard_state, conf_state };
+        let log = Self {
+            floor_index,
+            floor_term,
+            entries,
+            bytes,
+            hard_state,
+            conf_state,
+            offer: None,
+            asked: Cell::new(false),
+        };
         for (offset, entry) in log.entries.iter().enumerate() {
             assert_eq!(entry.index, floor_index + 1 + offset as u64, "the log has a hole");
         }
@@ -75,6 +117,14 @@ impl Log {
         }
         self.bytes += entries.iter().map(entry_bytes).sum::<usize>();
         self.entries.extend(entries.iter().cloned());
+    }
+
+    /// Forgets everything: the log goes on behind a checkpoint.
+    pub(crate) fn reset(&mut self, index: u64, term: u64) {
+        self.entries.clear();
+        self.bytes = 0;
+        (self.floor_index, self.floor_term) = (index, term);
+        self.offer = None;
     }
 
     /// Forgets entries up to and including `index`, which must be there.
@@ -137,8 +187,24 @@ impl Storage for Log {
         Ok(self.last())
     }
 
-    /// Checkpoints do not travel through the log: a follower below the floor waits until one has been brought to it.
-    fn snapshot(&self, _request_index: u64, _to: u64) -> Result<Snapshot> {
-        Err(Error::Store(StorageError::SnapshotTemporarilyUnavailable))
+    /// What is answered is only the name of a checkpoint, which travels by other ways. It must hold the member it is
+    /// for, and the log must go on behind it.
+    fn snapshot(&self, request_index: u64, to: u64) -> Result<Snapshot> {
+        let fits = |offer: &&Offer| {
+            let members = &offer.membership;
+            offer.index >= self.floor_index
+                && offer.index >= request_index
+                && (members.voters.contains(&to) || members.learners.contains(&to))
+        };
+        let Some(offer) = self.offer.as_ref().filter(fits) else {
+            self.asked.set(true);
+            return Err(Error::Store(StorageError::SnapshotTemporarilyUnavailable));
+        };
+        let mut snapshot = Snapshot::default();
+        let metadata = snapshot.mut_metadata();
+        metadata.index = offer.index;
+        metadata.term = offer.term;
+        metadata.set_conf_state(conf_state_of(&offer.membership));
+        Ok(snapshot)
     }
 }

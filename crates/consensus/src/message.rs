@@ -5,14 +5,20 @@
 //!   · context u8 + bytes · entries count, then for each: kind u8 · term (minus the last one's) · length · data
 //! ```
 //!
+//! A `Checkpoint` goes on with the checkpoint's members: count and nodes of those that vote, then of those that do not.
+//! Its `index` and `log_term` are the checkpoint's.
+//!
 //! Numbers are LEB128, at most ten bytes. Entries of a message are consecutive and start at `index + 1`, so their
 //! indexes do not travel. The library's own protobuf parser is never shown these bytes: it can be made to overflow the
 //! stack (RUSTSEC-2024-0437).
 
 use std::fmt;
 
-use raft::eraftpb::{Entry, Message as Inner, MessageType};
+use raft::eraftpb::{Entry, EntryType, Message as Inner, MessageType};
+use stdx::log::Membership;
 
+use crate::change::Change;
+use crate::log::{conf_state_of, membership_of};
 use crate::limits::{ENTRY_BYTES_MAX, MESSAGE_ENTRIES_MAX, NUMBER_MAX};
 use stdx::leb128;
 
@@ -40,10 +46,14 @@ pub enum MessageKind {
     Rejoin = 9,
     /// The leader has forgotten; once you hold all up to `commit` you are whole again.
     Welcome = 10,
+    /// A leader's checkpoint, which the member already has on its disk.
+    Checkpoint = 11,
+    /// Campaign at once: the leader hands over.
+    HandOver = 12,
 }
 
 impl MessageKind {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 12] = [
         Self::Append,
         Self::AppendReply,
         Self::PreVote,
@@ -54,6 +64,8 @@ impl MessageKind {
         Self::HeartbeatReply,
         Self::Rejoin,
         Self::Welcome,
+        Self::Checkpoint,
+        Self::HandOver,
     ];
 
     /// The library's name for it, if it is the library's message.
@@ -67,8 +79,15 @@ impl MessageKind {
             Self::VoteReply => Some(MessageType::MsgRequestVoteResponse),
             Self::Heartbeat => Some(MessageType::MsgHeartbeat),
             Self::HeartbeatReply => Some(MessageType::MsgHeartbeatResponse),
+            Self::Checkpoint => Some(MessageType::MsgSnapshot),
+            Self::HandOver => Some(MessageType::MsgTimeoutNow),
             Self::Rejoin | Self::Welcome => None,
         }
+    }
+
+    /// True for small messages that tell who lives and who leads: nothing else may delay them.
+    pub fn is_vital(self) -> bool {
+        !matches!(self, Self::Append | Self::AppendReply | Self::Checkpoint)
     }
 }
 
@@ -110,8 +129,8 @@ impl fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 const FLAG_REJECT: u8 = 1;
-/// The only kind of entry there is: membership cannot be changed yet.
 const ENTRY_NORMAL: u8 = 0;
+const ENTRY_MEMBERSHIP: u8 = 1;
 const CONTEXT_BYTES_MAX: usize = 16;
 
 impl Message {
@@ -123,6 +142,14 @@ impl Message {
             assert_eq!(entry.index, index, "entries of an append follow its index");
         }
         Some(Self { kind, incarnation, everywhere, inner })
+    }
+
+    /// Index, term and members of a checkpoint that this message speaks of.
+    pub fn checkpoint(&self) -> Option<(u64, u64, Membership)> {
+        (self.kind == MessageKind::Checkpoint).then(|| {
+            let metadata = self.inner.get_snapshot().get_metadata();
+            (metadata.index, metadata.term, membership_of(metadata.get_conf_state()))
+        })
     }
 
     /// One of our own kinds.
@@ -160,6 +187,11 @@ impl Message {
     /// Appends the message's bytes.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let inner = &self.inner;
+        let checkpoint = self.checkpoint();
+        let (index, log_term) = match &checkpoint {
+            Some((index, term, _)) => (*index, *term),
+            None => (inner.index, inner.log_term),
+        };
         out.push(self.kind as u8);
         out.push(if inner.reject { FLAG_REJECT } else { 0 });
         for number in [
@@ -167,8 +199,8 @@ impl Message {
             inner.to,
             self.incarnation,
             inner.term,
-            inner.log_term,
-            inner.index,
+            log_term,
+            index,
             inner.commit,
             inner.commit_term,
             inner.reject_hint,
@@ -181,11 +213,20 @@ impl Message {
         leb128::put(out, inner.entries.len() as u64);
         let mut term = 0;
         for entry in inner.entries.iter() {
-            out.push(ENTRY_NORMAL);
+            out.push(match entry.get_entry_type() {
+                EntryType::EntryNormal => ENTRY_NORMAL,
+                EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => ENTRY_MEMBERSHIP,
+            });
             leb128::put(out, entry.term - term);
             term = entry.term;
             leb128::put(out, entry.data.len() as u64);
             out.extend_from_slice(&entry.data);
+        }
+        if let Some((_, _, membership)) = checkpoint {
+            for nodes in [&membership.voters, &membership.learners] {
+                leb128::put(out, nodes.len() as u64);
+                nodes.iter().for_each(|node| leb128::put(out, *node));
+            }
         }
     }
 
@@ -221,7 +262,9 @@ impl Message {
             return Err(Malformed::Number);
         }
         let context_length = usize::from(reader.byte()?);
-        let may_carry_context = matches!(kind, MessageKind::Heartbeat | MessageKind::HeartbeatReply);
+        // A request for a vote says so if a leader hands over.
+        let may_carry_context =
+            matches!(kind, MessageKind::Heartbeat | MessageKind::HeartbeatReply | MessageKind::Vote);
         if context_length > CONTEXT_BYTES_MAX || (context_length > 0 && !may_carry_context) {
             return Err(Malformed::Number);
         }
@@ -241,9 +284,11 @@ impl Message {
         let (mut term, mut index) = (0, inner.index);
         for _ in 0..count {
             let mut entry = Entry::default();
-            if reader.byte()? != ENTRY_NORMAL {
-                return Err(Malformed::Kind);
-            }
+            let is_change = match reader.byte()? {
+                ENTRY_NORMAL => false,
+                ENTRY_MEMBERSHIP => true,
+                _ => return Err(Malformed::Kind),
+            };
             term += reader.number()?;
             index += 1;
             if term == 0 || term < inner.log_term || term > inner.term || index > NUMBER_MAX {
@@ -256,9 +301,23 @@ impl Message {
             (entry.term, entry.index) = (term, index);
             // A copy: a slice would pin the whole receive buffer for as long as the entry lives.
             entry.data = reader.take(length)?.to_vec().into();
+            if is_change {
+                Change::decode(&entry.data).ok_or(Malformed::Entries)?;
+                entry.set_entry_type(EntryType::EntryConfChangeV2);
+            }
             entries.push(entry);
         }
         inner.set_entries(entries.into());
+        if kind == MessageKind::Checkpoint {
+            let membership = Membership { voters: reader.nodes()?, learners: reader.nodes()?, ..Membership::default() };
+            if inner.index == 0 || inner.log_term == 0 || inner.log_term > inner.term || membership.voters.is_empty() {
+                return Err(Malformed::Number);
+            }
+            let (index, term) = (std::mem::take(&mut inner.index), std::mem::take(&mut inner.log_term));
+            let metadata = inner.mut_snapshot().mut_metadata();
+            (metadata.index, metadata.term) = (index, term);
+            metadata.set_conf_state(conf_state_of(&membership));
+        }
         if !reader.bytes.is_empty() {
             return Err(Malformed::Length);
         }
@@ -291,9 +350,14 @@ impl fmt::Display for Message {
             MessageKind::Heartbeat | MessageKind::Welcome => write!(formatter, " commit {}", inner.commit)?,
             MessageKind::HeartbeatReply => {}
             MessageKind::Rejoin => write!(formatter, " holds {}", inner.index)?,
+            MessageKind::Checkpoint => {
+                let metadata = inner.get_snapshot().get_metadata();
+                write!(formatter, " at {}@{}", metadata.index, metadata.term)?;
+            }
+            MessageKind::HandOver => {}
         }
         if !inner.context.is_empty() {
-            formatter.write_str(" read")?;
+            formatter.write_str(if self.kind == MessageKind::Vote { " handed over" } else { " read" })?;
         }
         Ok(())
     }
@@ -312,6 +376,20 @@ impl<'a> Reader<'a> {
 
     fn byte(&mut self) -> Result<u8, Malformed> {
         Ok(self.take(1)?[0])
+    }
+
+    /// Nodes in growing order, none twice.
+    fn nodes(&mut self) -> Result<Vec<u64>, Malformed> {
+        let count = self.number()?;
+        let mut nodes: Vec<u64> = Vec::new();
+        for _ in 0..count {
+            let node = self.number()?;
+            if node == 0 || nodes.last().is_some_and(|last| *last >= node) {
+                return Err(Malformed::Number);
+            }
+            nodes.push(node);
+        }
+        Ok(nodes)
     }
 
     fn number(&mut self) -> Result<u64, Malformed> {

@@ -4,13 +4,16 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use bytes::Bytes;
-use raft::eraftpb::{Entry as InnerEntry, EntryType, HardState as InnerHardState};
-use raft::{Config, RawNode, ReadOnlyOption, StateRole, Storage};
+use raft::eraftpb::{
+    ConfChangeType, ConfChangeV2, ConfState, Entry as InnerEntry, EntryType, HardState as InnerHardState,
+};
+use raft::{Config, ProgressState, RawNode, ReadOnlyOption, SnapshotStatus, StateRole, Storage};
 use stdx::Prng;
 use stdx::log::{Entry, EntryKind, HardState, Membership};
 
+use crate::change::Change;
 use crate::limits;
-use crate::log::Log;
+use crate::log::{Log, Offer, membership_of};
 use crate::message::{Message, MessageKind};
 
 /// How a replica is to behave.
@@ -92,6 +95,8 @@ pub enum Dropped {
     TooEarly,
     /// Larger than [`limits::ENTRY_BYTES_MAX`].
     TooLarge,
+    /// A change of membership is under way: one at a time.
+    Changing,
 }
 
 impl fmt::Display for Dropped {
@@ -101,6 +106,7 @@ impl fmt::Display for Dropped {
             Self::WindowFull => "too much is waiting to be committed",
             Self::TooEarly => "the leader has not committed an entry of its term yet",
             Self::TooLarge => "the entry is too large",
+            Self::Changing => "a change of membership is under way",
         })
     }
 }
@@ -110,10 +116,8 @@ impl std::error::Error for Dropped {}
 /// Why a message was not taken. The replica is unharmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// Not addressed to this node.
+    /// Not addressed to this node, or from itself.
     Misdelivered,
-    /// From a node that is not a member.
-    Stranger,
     /// It speaks of entries beyond the log: the peer is broken, or this node has lost synced entries.
     BeyondLog,
 }
@@ -122,7 +126,6 @@ impl fmt::Display for Refused {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Misdelivered => "a message for another node",
-            Self::Stranger => "a message from a node that is not a member",
             Self::BeyondLog => "a message about entries that this node does not hold",
         })
     }
@@ -133,11 +136,6 @@ impl std::error::Error for Refused {}
 /// What recovery found cannot have been written by this program on a sound disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The node is neither a voter nor a learner of the group.
-    NotMember {
-        /// This node.
-        node: u64,
-    },
     /// Entries are missing between `after` and `next`.
     Hole {
         /// Last index before the hole.
@@ -150,7 +148,7 @@ pub enum Fault {
         /// Last index of the checkpoint.
         index: u64,
     },
-    /// The log holds a change of membership, which this version does not know how to make.
+    /// The log holds a change of membership of no known form.
     Membership {
         /// Index of the entry.
         index: u64,
@@ -167,9 +165,10 @@ pub enum Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotMember { node } => write!(formatter, "node {node} is not a member of the group"),
             Self::Hole { after, next } => write!(formatter, "log entries between {after} and {next} are missing"),
-            Self::Membership { index } => write!(formatter, "log entry {index} changes the membership"),
+            Self::Membership { index } => {
+                write!(formatter, "log entry {index} changes the membership in a way that is not known")
+            }
             Self::Diverged { index } => write!(formatter, "log and checkpoint disagree about entry {index}"),
             Self::LostCommitted { commit, last } => {
                 write!(formatter, "entries up to {commit} were committed, and the log ends at {last}")
@@ -189,8 +188,9 @@ pub struct Append {
     pub entries: Vec<Entry>,
     /// The hard state, if it changed.
     pub hard_state: Option<HardState>,
-    /// Term or vote changed: under every policy `persisted` waits for the disk, or a vote could be cast twice. Without
-    /// it `persisted` may be called at once where acknowledgements do not wait for the disk.
+    /// Term, vote or membership changed: under every policy `persisted` waits for the disk, or a vote could be cast
+    /// twice, or in a group that is no more. Without it `persisted` may be called at once where acknowledgements do not
+    /// wait for the disk.
     pub election: bool,
 }
 
@@ -203,6 +203,46 @@ pub struct Read {
     pub index: u64,
 }
 
+/// A member that needs a checkpoint, because the entries it lacks are no longer held.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Transfer {
+    /// Who.
+    pub to: u64,
+    /// The checkpoint, as [`Replica::offer_checkpoint`] named it.
+    pub index: u64,
+    /// To be handed to the member's [`Replica::step`] when it has the checkpoint on its disk. Until then, or until
+    /// [`Replica::transfer_failed`], it is sent nothing else.
+    pub message: Message,
+}
+
+/// A checkpoint of the leader's takes the place of this replica's log and state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// Index of the checkpoint.
+    pub index: u64,
+    /// Term of the entry there.
+    pub term: u64,
+    /// Who takes part as of that entry.
+    pub membership: Membership,
+}
+
+/// What a leader knows of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Who.
+    pub node: u64,
+    /// Does it vote?
+    pub is_voter: bool,
+    /// It holds all entries up to here.
+    pub matched: u64,
+    /// It was heard within an election time-out.
+    pub is_active: bool,
+    /// It is being fed entries as they come, not probed and not waiting for a checkpoint.
+    pub is_streaming: bool,
+    /// It waits for a checkpoint.
+    pub is_restoring: bool,
+}
+
 /// What is to be done next. Whoever takes it must do all of it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ready {
@@ -210,9 +250,14 @@ pub struct Ready {
     pub messages: Vec<Message>,
     /// To be made durable.
     pub append: Option<Append>,
-    /// To be applied, in order. An entry without data marks a new leader. All are of kind `Normal`: membership cannot
-    /// be changed yet.
+    /// The state machine is to be replaced by this checkpoint. Nothing of `committed` comes with it, and nothing more
+    /// may be taken before `append`, if there is one, and the checkpoint are durable together.
+    pub restored: Option<Restored>,
+    /// To be applied, in order. An entry of kind `Normal` without data marks a new leader; one of kind `Membership` has
+    /// already had its effect here.
     pub committed: Vec<Entry>,
+    /// Members that need a checkpoint.
+    pub transfers: Vec<Transfer>,
     /// Confirmed reads.
     pub reads: Vec<Read>,
     /// A change of role.
@@ -248,7 +293,14 @@ pub struct Replica {
     readmitted: BTreeMap<u64, u64>,
     /// What the leader last said that every member holds.
     everywhere: u64,
-    alone: bool,
+    /// Who takes part, as far as entries have been applied.
+    membership: Membership,
+    /// Entries up to here have had their effect on `membership` when this replica was made.
+    folded_index: u64,
+    /// Changes of membership in the log whose commitment has not been handed out to be made durable.
+    changes: VecDeque<u64>,
+    /// Ticket that makes a restored checkpoint durable; 0 when there is none.
+    restoring: u64,
 }
 
 /// A peer's life that is being heard, and those before it.
@@ -299,12 +351,6 @@ impl Replica {
         assert!(options.node != 0, "node 0 means nobody");
         assert!(2 * options.heartbeat_ticks < options.election_ticks, "no room for a lost heartbeat");
         let Seed { hard_state, membership, checkpoint_index, checkpoint_term, entries } = seed;
-        if !membership.voters.contains(&options.node) && !membership.learners.contains(&options.node) {
-            return Err(Fault::NotMember { node: options.node });
-        }
-        let alone = membership.voters == [options.node] && membership.voters_outgoing.is_empty();
-        let recovering = options.recovering && !alone;
-
         let mut kept: VecDeque<InnerEntry> = VecDeque::with_capacity(entries.len());
         let mut previous = None;
         for entry in &entries {
@@ -316,13 +362,30 @@ impl Replica {
             if entry.index == checkpoint_index && entry.term != checkpoint_term {
                 return Err(Fault::Diverged { index: checkpoint_index });
             }
-            if entry.kind == EntryKind::Membership {
+            if entry.kind == EntryKind::Membership && Change::decode(&entry.data).is_none() {
                 return Err(Fault::Membership { index: entry.index });
             }
             if entry.index > checkpoint_index {
                 kept.push_back(inner_entry(entry));
             }
         }
+        // Changes known to be committed have had their effect before, and votes may have been cast since: the group is
+        // the one after them, although they are applied again. Each is on disk with the news of the commitment of all
+        // before it, so this is at most one change behind the log.
+        let folded_index = hard_state.commit.max(checkpoint_index);
+        let mut membership = membership;
+        let mut changes = VecDeque::new();
+        for entry in entries.iter().filter(|entry| entry.kind == EntryKind::Membership) {
+            if entry.index > folded_index {
+                changes.push_back(entry.index);
+            } else if entry.index > checkpoint_index {
+                let change = Change::decode(&entry.data).expect("it was just read");
+                membership = change.fold(&membership);
+            }
+        }
+        let alone = membership.voters == [options.node] && membership.voters_outgoing.is_empty();
+        let recovering = options.recovering && !alone;
+
         let last = checkpoint_index + kept.len() as u64;
         if hard_state.commit > last && !options.recovering {
             return Err(Fault::LostCommitted { commit: hard_state.commit, last });
@@ -368,7 +431,10 @@ impl Replica {
             lives: BTreeMap::new(),
             readmitted: BTreeMap::new(),
             everywhere: 0,
-            alone,
+            membership,
+            folded_index,
+            changes,
+            restoring: 0,
             raft,
             options,
         };
@@ -408,12 +474,9 @@ impl Replica {
     /// When an honest peer of this group would not have sent it here.
     pub fn step(&mut self, mut message: Message) -> Result<(), Refused> {
         let node = self.options.node;
-        if message.inner.to != node {
-            return Err(Refused::Misdelivered);
-        }
         let from = message.inner.from;
-        if from == node || self.raft.raft.prs().get(from).is_none() {
-            return Err(Refused::Stranger);
+        if message.inner.to != node || from == node {
+            return Err(Refused::Misdelivered);
         }
         let lives = self.lives.entry(from).or_insert_with(|| Lives::new(message.incarnation));
         if !lives.hear(message.incarnation) {
@@ -449,9 +512,67 @@ impl Replica {
             }
             _ => {}
         }
-        let _ = self.raft.step(message.inner); // its errors speak of messages that cannot come here
+        // A member not known yet is heard all the same: it may be this replica that is behind. Errors speak of answers
+        // from nodes that are no longer members.
+        let _ = self.raft.step(message.inner);
         self.draw_election_timeout();
         Ok(())
+    }
+
+    /// Adds a change of membership to the log, if this replica leads and no other change is under way. It takes effect
+    /// when it is committed.
+    ///
+    /// # Errors
+    /// When nothing has been added.
+    pub fn propose_change(&mut self, change: Change) -> Result<(), Dropped> {
+        let raft = &mut self.raft.raft;
+        if raft.state != StateRole::Leader || raft.lead_transferee.is_some() {
+            return Err(Dropped::NotLeader);
+        }
+        // Until an entry of its own term is committed there may be a change that it does not know to be committed.
+        if raft.has_pending_conf() || !raft.commit_to_current_term() {
+            return Err(Dropped::Changing);
+        }
+        let mut entry = InnerEntry { data: change.encode().into(), ..InnerEntry::default() };
+        entry.set_entry_type(EntryType::EntryConfChangeV2);
+        raft.pending_conf_index = raft.raft_log.last_index() + 1;
+        if !raft.append_entry(&mut [entry]) {
+            return Err(Dropped::WindowFull);
+        }
+        raft.bcast_append();
+        Ok(())
+    }
+
+    /// Hands leadership to a voter, as soon as that has caught up. Proposals are refused meanwhile; after an election
+    /// time-out without success all is as before.
+    pub fn transfer_leadership(&mut self, to: u64) {
+        if self.is_leader() && self.membership.voters.contains(&to) {
+            self.raft.transfer_leader(to);
+        }
+    }
+
+    /// A message to this node may have been lost: it is asked what it has before it is sent more.
+    pub fn report_unreachable(&mut self, node: u64) {
+        if self.is_leader() {
+            self.raft.report_unreachable(node);
+        }
+    }
+
+    /// Names a durable checkpoint that members may be given. It must not be older than the log that is held.
+    pub fn offer_checkpoint(&mut self, index: u64, term: u64, membership: Membership) {
+        self.raft.mut_store().offer = Some(Offer { index, term, membership });
+    }
+
+    /// True if a member has been found to need a checkpoint since the last call, and there is none to be given.
+    pub fn takes_checkpoint(&mut self) -> bool {
+        self.raft.store().asked.take()
+    }
+
+    /// A member could not be given its checkpoint: it is asked again what it has.
+    pub fn transfer_failed(&mut self, to: u64) {
+        if self.is_leader() {
+            self.raft.report_snapshot(to, SnapshotStatus::Failure);
+        }
     }
 
     /// Adds an entry to the log, if this replica leads. It is committed when it comes back in [`Ready::committed`];
@@ -513,8 +634,11 @@ impl Replica {
             vote: self.raft.raft.vote,
             commit: self.raft.raft.raft_log.committed,
         };
-        let election = now.term != self.stored.term || now.vote != self.stored.vote;
-        // The commit index alone is not worth a write: it is found again by any leader, and rides on the next entries.
+        let restored = self.restore(inner.snapshot());
+        let mut election = now.term != self.stored.term || now.vote != self.stored.vote || restored.is_some();
+        election |= self.note_changes(&new_entries, now.commit);
+        // The commit index alone is not worth a write, unless it makes a change of membership count: it is found again
+        // by any leader, and rides on the next entries.
         let append = (election || !new_entries.is_empty()).then(|| {
             self.raft.mut_store().append(&new_entries);
             let hard_state = (now != self.stored).then_some(now);
@@ -535,15 +659,93 @@ impl Replica {
             }
         }
 
-        let committed = inner.take_committed_entries().iter().map(outer_entry).collect();
+        let transfers = self.take_transfers(&mut messages);
+        let committed: Vec<Entry> = inner.take_committed_entries().iter().map(outer_entry).collect();
         let reads = inner.take_read_states().iter().filter_map(read).collect();
         self.raft.advance_append_async(inner);
-        self.raft.advance_apply();
+        if restored.is_some() {
+            self.restoring = self.last_append_ticket; // it counts as applied when it is durable
+        } else {
+            self.raft.advance_apply();
+        }
         if self.persisted_ticket >= self.last_append_ticket {
             self.raft.on_persist_ready(ticket); // nothing of it had to become durable
         }
+        for entry in committed.iter().filter(|entry| entry.kind == EntryKind::Membership) {
+            self.apply_change(entry);
+        }
         self.finish_recovery();
-        Some(Ready { messages, append, committed, reads, became })
+        Some(Ready { messages, append, restored, committed, transfers, reads, became })
+    }
+
+    /// A checkpoint that the library has taken over becomes the beginning of the log.
+    fn restore(&mut self, snapshot: &raft::eraftpb::Snapshot) -> Option<Restored> {
+        let metadata = snapshot.get_metadata();
+        if metadata.index == 0 {
+            return None;
+        }
+        let membership = membership_of(metadata.get_conf_state());
+        self.raft.mut_store().reset(metadata.index, metadata.term);
+        self.membership = membership.clone();
+        self.folded_index = metadata.index;
+        self.changes.clear();
+        Some(Restored { index: metadata.index, term: metadata.term, membership })
+    }
+
+    /// Keeps account of changes of membership. True if the log gets one, or one is now known to be committed.
+    fn note_changes(&mut self, new_entries: &[InnerEntry], commit: u64) -> bool {
+        if let Some(first) = new_entries.first() {
+            self.changes.retain(|index| *index < first.index);
+        }
+        let new = new_entries.iter().filter(|entry| entry.get_entry_type() != EntryType::EntryNormal);
+        let count = self.changes.len();
+        self.changes.extend(new.map(|entry| entry.index));
+        let mut counts = self.changes.len() > count;
+        while self.changes.front().is_some_and(|index| *index <= commit) {
+            self.changes.pop_front();
+            counts = true;
+        }
+        counts
+    }
+
+    fn apply_change(&mut self, entry: &Entry) {
+        let change = Change::decode(&entry.data).expect("it was checked when it came");
+        if entry.index <= self.folded_index {
+            return;
+        }
+        let (kind, node) = match change {
+            Change::AddLearner(node) => (ConfChangeType::AddLearnerNode, node),
+            Change::AddVoter(node) => (ConfChangeType::AddNode, node),
+            Change::Remove(node) => (ConfChangeType::RemoveNode, node),
+        };
+        let mut single = raft::eraftpb::ConfChangeSingle::default();
+        single.set_change_type(kind);
+        single.node_id = node;
+        let mut inner = ConfChangeV2::default();
+        inner.set_changes(vec![single].into());
+        // What cannot be (the last voter would go) is refused on every replica alike.
+        if let Ok(state) = self.raft.apply_conf_change(&inner) {
+            self.set_membership(&state);
+        }
+        self.draw_election_timeout();
+    }
+
+    fn set_membership(&mut self, state: &ConfState) {
+        self.membership = membership_of(state);
+    }
+
+    /// Sorts out the messages that have to wait until their members have a checkpoint.
+    fn take_transfers(&mut self, messages: &mut Vec<Message>) -> Vec<Transfer> {
+        let mut transfers = Vec::new();
+        messages.retain(|message| {
+            let is_transfer = message.kind() == MessageKind::Checkpoint;
+            if is_transfer {
+                let index = message.inner.get_snapshot().get_metadata().index;
+                transfers.push(Transfer { to: message.to(), index, message: message.clone() });
+            }
+            !is_transfer
+        });
+        transfers
     }
 
     /// All appends up to this ticket are durable, or as safe as the policy in force asks.
@@ -554,6 +756,10 @@ impl Replica {
         }
         self.persisted_ticket = ticket;
         self.raft.on_persist_ready(ticket);
+        if self.restoring != 0 && ticket >= self.restoring {
+            self.restoring = 0;
+            self.raft.advance_apply();
+        }
         while let Some((needs, _)) = self.held.front() {
             if *needs > ticket {
                 break;
@@ -565,11 +771,51 @@ impl Replica {
         self.finish_recovery();
     }
 
-    /// Forgets entries up to `index`, which must have been applied and covered by a checkpoint. A follower that still
-    /// needs them waits until a checkpoint has been brought to it: see [`Replica::match_index_min`].
+    /// Forgets entries up to `index`, which must have been applied. A member that still needs them will need a
+    /// checkpoint: see [`Replica::match_index_min`].
     pub fn compact(&mut self, index: u64) {
         assert!(index <= self.raft.raft.raft_log.applied(), "compacting to {index} what is not applied");
         self.raft.mut_store().compact(index);
+    }
+
+    /// Who takes part, as far as entries have been applied.
+    pub fn membership(&self) -> &Membership {
+        &self.membership
+    }
+
+    /// True if a change of membership is under way.
+    pub fn is_changing(&self) -> bool {
+        self.raft.raft.has_pending_conf()
+    }
+
+    /// True if leadership is being handed over.
+    pub fn is_handing_over(&self) -> bool {
+        self.raft.raft.lead_transferee.is_some()
+    }
+
+    /// What a leader knows of the others.
+    pub fn progress(&self) -> Vec<Progress> {
+        if !self.is_leader() {
+            return Vec::new();
+        }
+        let own = self.options.node;
+        let mut all: Vec<_> = self
+            .raft
+            .raft
+            .prs()
+            .iter()
+            .filter(|(node, _)| **node != own)
+            .map(|(node, progress)| Progress {
+                node: *node,
+                is_voter: self.membership.voters.contains(node),
+                matched: progress.matched,
+                is_active: progress.recent_active,
+                is_streaming: progress.state == ProgressState::Replicate,
+                is_restoring: progress.state == ProgressState::Snapshot,
+            })
+            .collect();
+        all.sort_by_key(|progress| progress.node);
+        all
     }
 
     /// Does it lead?
@@ -579,7 +825,7 @@ impl Replica {
 
     /// Is it the only voter, so that its reads need no confirmation?
     pub fn is_alone(&self) -> bool {
-        self.alone
+        self.membership.voters == [self.options.node] && self.membership.voters_outgoing.is_empty()
     }
 
     /// Must it still catch up before it votes?
@@ -669,7 +915,7 @@ impl Replica {
         // Once a life: a duplicate on its way for long would set the follower back.
         let first = self.readmitted.insert(from, incarnation) != Some(incarnation);
         let next = last.min(self.raft.raft.raft_log.last_index()) + 1;
-        let progress = self.raft.raft.mut_prs().get_mut(from).expect("a member");
+        let Some(progress) = self.raft.raft.mut_prs().get_mut(from) else { return };
         if first && progress.matched > last {
             progress.matched = 0;
             progress.become_probe();
@@ -734,12 +980,20 @@ fn read(state: &raft::ReadState) -> Option<Read> {
 }
 
 fn outer_entry(entry: &InnerEntry) -> Entry {
-    assert_eq!(entry.get_entry_type(), EntryType::EntryNormal, "nobody can have proposed a change of membership");
-    Entry { term: entry.term, index: entry.index, kind: EntryKind::Normal, data: entry.data.clone() }
+    let kind = match entry.get_entry_type() {
+        EntryType::EntryNormal => EntryKind::Normal,
+        EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => EntryKind::Membership,
+    };
+    Entry { term: entry.term, index: entry.index, kind, data: entry.data.clone() }
 }
 
 fn inner_entry(entry: &Entry) -> InnerEntry {
-    InnerEntry { term: entry.term, index: entry.index, data: entry.data.clone(), ..InnerEntry::default() }
+    let mut inner =
+        InnerEntry { term: entry.term, index: entry.index, data: entry.data.clone(), ..InnerEntry::default() };
+    if entry.kind == EntryKind::Membership {
+        inner.set_entry_type(EntryType::EntryConfChangeV2);
+    }
+    inner
 }
 
 #[cfg(test)]

@@ -4,14 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use bytes::Bytes;
-use consensus::{Append, Message, Options, Ready, Replica, Seed};
-use stdx::log::{Entry, HardState, Membership};
+use consensus::{Append, Change, Message, Options, Ready, Replica, Seed, Transfer};
+use stdx::log::{Entry, EntryKind, HardState, Membership};
 
 /// One node: its replica while it runs, and what its disk holds.
 pub struct Node {
     pub replica: Option<Replica>,
     hard_state: HardState,
     entries: Vec<Entry>,
+    /// The checkpoint that the log goes on behind, and who took part as of it.
+    checkpoint: (u64, u64),
+    membership: Membership,
     unsynced: Vec<Append>,
     /// Does `persisted` follow at once?
     syncs: bool,
@@ -24,6 +27,8 @@ pub struct Cluster {
     pub nodes: BTreeMap<u64, Node>,
     membership: Membership,
     pub in_flight: Vec<Message>,
+    /// Checkpoints under way to members.
+    transfers: Vec<Transfer>,
     cut: BTreeSet<(u64, u64)>,
     seed: u64,
     pub transcript: String,
@@ -42,25 +47,68 @@ impl Cluster {
             nodes: BTreeMap::new(),
             membership,
             in_flight: Vec::new(),
+            transfers: Vec::new(),
             cut: BTreeSet::new(),
             seed,
             transcript: String::new(),
             settles_late: false,
         };
         for id in 1..=voters + learners {
-            let node = Node {
-                replica: None,
-                hard_state: HardState::default(),
-                entries: Vec::new(),
-                unsynced: Vec::new(),
-                syncs: true,
-                incarnation: 0,
-                applied: Vec::new(),
-            };
-            cluster.nodes.insert(id, node);
-            cluster.start(id, false);
+            let membership = cluster.membership.clone();
+            cluster.add(id, membership);
         }
         cluster
+    }
+
+    fn add(&mut self, id: u64, membership: Membership) {
+        let node = Node {
+            replica: None,
+            hard_state: HardState::default(),
+            entries: Vec::new(),
+            checkpoint: (0, 0),
+            membership,
+            unsynced: Vec::new(),
+            syncs: true,
+            incarnation: 0,
+            applied: Vec::new(),
+        };
+        self.nodes.insert(id, node);
+        self.start(id, false);
+    }
+
+    /// A node that nobody knows yet, and that knows nobody.
+    pub fn join(&mut self, id: u64) {
+        self.add(id, Membership::default());
+    }
+
+    pub fn change(&mut self, id: u64, change: Change) {
+        if let Err(dropped) = self.replica(id).propose_change(change) {
+            self.say(format_args!("{id} refuses: {dropped}"));
+        }
+        self.settle(id);
+    }
+
+    pub fn hand_over(&mut self, id: u64, to: u64) {
+        self.replica(id).transfer_leadership(to);
+        self.settle(id);
+    }
+
+    /// The leader has a checkpoint at an index.
+    pub fn offer(&mut self, id: u64, index: u64) {
+        let replica = self.replica(id);
+        let (term, membership) = (replica.term_at(index).expect("it holds that"), replica.membership().clone());
+        replica.offer_checkpoint(index, term, membership);
+    }
+
+    /// Checkpoints under way arrive.
+    pub fn transfer(&mut self) {
+        for Transfer { to, message, .. } in std::mem::take(&mut self.transfers) {
+            let mut bytes = Vec::new();
+            message.encode(&mut bytes);
+            assert_eq!(Message::decode(&bytes).as_ref(), Ok(&message));
+            self.replica(to).step(message).expect("a leader's checkpoint");
+            self.settle(to);
+        }
     }
 
     fn say(&mut self, line: std::fmt::Arguments<'_>) {
@@ -77,14 +125,16 @@ impl Cluster {
 
     /// Starts a node from its disk.
     pub fn start(&mut self, id: u64, recovering: bool) {
-        let (membership, seed) = (self.membership.clone(), self.seed);
+        let seed = self.seed;
         let node = self.node(id);
+        let membership = node.membership.clone();
         node.incarnation += 1;
         node.applied.clear();
         let options = Options { incarnation: node.incarnation, recovering, ..Options::new(id, 0, seed) };
         let hard_state = node.hard_state;
         let entries = node.entries.clone();
-        match Replica::new(options, Seed { hard_state, membership, entries, ..Seed::default() }) {
+        let (checkpoint_index, checkpoint_term) = node.checkpoint;
+        match Replica::new(options, Seed { hard_state, membership, checkpoint_index, checkpoint_term, entries }) {
             Ok(replica) => node.replica = Some(replica),
             Err(fault) => self.say(format_args!("{id} does not start: {fault}")),
         }
@@ -109,12 +159,23 @@ impl Cluster {
     /// Carries out everything a replica wants done.
     pub fn settle(&mut self, id: u64) {
         while let Some(ready) = self.node(id).replica.as_mut().and_then(Replica::take_ready) {
-            let Ready { messages, append, committed, reads, became } = ready;
+            let Ready { messages, append, restored, committed, transfers, reads, became } = ready;
             if let Some(role) = became {
                 let term = self.replica(id).term();
                 self.say(format_args!("{id} becomes {role:?} in term {term}"));
             }
             self.in_flight.extend(messages);
+            for transfer in transfers {
+                self.say(format_args!("{id} gives {} its checkpoint at {}", transfer.to, transfer.index));
+                self.transfers.push(transfer);
+            }
+            if let Some(restored) = restored {
+                self.say(format_args!("{id} takes over the checkpoint at {}", restored.index));
+                let node = self.node(id);
+                node.entries.clear();
+                node.checkpoint = (restored.index, restored.term);
+                node.membership = restored.membership;
+            }
             if let Some(append) = append {
                 let (ticket, syncs) = (append.ticket, self.node(id).syncs);
                 self.node(id).unsynced.push(append);
@@ -123,6 +184,11 @@ impl Cluster {
                 }
             }
             for entry in committed {
+                if entry.kind == EntryKind::Membership {
+                    let Membership { voters, learners, .. } = self.replica(id).membership().clone();
+                    self.say(format_args!("{id} applies {}: voters {voters:?} learners {learners:?}", entry.index));
+                    continue;
+                }
                 let text = String::from_utf8_lossy(&entry.data).into_owned();
                 if !text.is_empty() {
                     self.say(format_args!("{id} applies {}: {text}", entry.index));
@@ -207,7 +273,7 @@ impl Cluster {
         let count = picked.len();
         for message in picked {
             let (from, to) = (message.from(), message.to());
-            if self.cut.contains(&(from, to)) || self.node(to).replica.is_none() {
+            if self.cut.contains(&(from, to)) || self.nodes.get(&to).is_none_or(|node| node.replica.is_none()) {
                 if show {
                     self.say(format_args!("lost: {message}"));
                 }

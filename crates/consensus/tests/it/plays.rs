@@ -3,6 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+use consensus::Change;
+
 use crate::cluster::Cluster;
 
 /// Words of the plays. Node lists are separated by spaces.
@@ -13,7 +15,8 @@ use crate::cluster::Cluster;
 /// crash NODE  (process)       power-cut NODE           restart NODE [recovering]
 /// partition A… | B…           heal                     status                  applied NODE
 /// hold-syncs NODE             persist NODE             pretend NODE            compact NODE INDEX
-/// lag NODE
+/// lag NODE                    join NODE                offer NODE INDEX        transfer
+/// change NODE add-learner|add-voter|remove MEMBER      hand-over NODE MEMBER
 /// ```
 fn perform(cluster: &mut Option<Cluster>, line: &str) {
     let words: Vec<&str> = line.split_whitespace().collect();
@@ -54,6 +57,20 @@ fn perform(cluster: &mut Option<Cluster>, line: &str) {
             }
         }
         "heal" => stage.heal(),
+        "join" => stage.join(number(1)),
+        "change" => {
+            let node = number(3);
+            let change = match words[2] {
+                "add-learner" => Change::AddLearner(node),
+                "add-voter" => Change::AddVoter(node),
+                "remove" => Change::Remove(node),
+                other => panic!("no such change: {other}"),
+            };
+            stage.change(number(1), change);
+        }
+        "hand-over" => stage.hand_over(number(1), number(2)),
+        "offer" => stage.offer(number(1), number(2)),
+        "transfer" => stage.transfer(),
         "status" => stage.status(),
         "applied" => {
             let applied = stage.node(number(1)).applied.join(" ");
