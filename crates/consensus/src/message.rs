@@ -18,8 +18,8 @@ use raft::eraftpb::{Entry, EntryType, Message as Inner, MessageType};
 use stdx::log::Membership;
 
 use crate::change::Change;
-use crate::log::{conf_state_of, membership_of};
 use crate::limits::{ENTRY_BYTES_MAX, MESSAGE_ENTRIES_MAX, NUMBER_MAX};
+use crate::log::{conf_state_of, membership_of};
 use stdx::leb128;
 
 /// What a message is for.

@@ -533,7 +533,7 @@ impl Replica {
         if raft.has_pending_conf() || !raft.commit_to_current_term() {
             return Err(Dropped::Changing);
         }
-        let mut entry = InnerEntry { data: change.encode().into(), ..InnerEntry::default() };
+        let mut entry = InnerEntry { data: change.encode(), ..InnerEntry::default() };
         entry.set_entry_type(EntryType::EntryConfChangeV2);
         raft.pending_conf_index = raft.raft_log.last_index() + 1;
         if !raft.append_entry(&mut [entry]) {

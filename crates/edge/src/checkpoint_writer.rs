@@ -12,8 +12,8 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use journal::{CheckpointFile, CheckpointMark, Fault, Identity};
-use node::event::{CheckpointNews, CheckpointStep, GroupId};
+use journal::{CheckpointFile, CheckpointMark, CheckpointReader, Fault, Identity};
+use node::event::{CheckpointNews, CheckpointStep, Event, GroupId, NodeId};
 
 use crate::disk::RealDisk;
 use crate::journal_thread::JournalQueue;
@@ -34,9 +34,11 @@ const YIELDS_MAX: u32 = 10;
 /// Time not used for writing is not saved up beyond this, so that a late chunk is not followed by a burst.
 const CREDIT_MAX: Duration = Duration::from_millis(20);
 
-/// Receives news of a group's checkpoint, by the id it was begun with. Called on the writer's and on the journal's
-/// thread.
-pub type NewsListener = Arc<dyn Fn(GroupId, u64, CheckpointNews) + Send + Sync>;
+/// Receives news of a group's checkpoints. Called on the writer's and on the journal's thread.
+pub type NewsListener = Arc<dyn Fn(GroupId, Event<'static>) + Send + Sync>;
+
+/// Files that are being read for other nodes and kept open between their chunks.
+const READERS_MAX: usize = 16;
 
 /// Where cores hand in steps. Clones are handles of the same queue.
 #[derive(Clone)]
@@ -59,6 +61,7 @@ struct Shared {
 
 enum Order {
     Step { group: GroupId, id: u64, step: CheckpointStep },
+    Read { group: GroupId, mark: CheckpointMark, chunk: u64, to: NodeId },
     Stop,
 }
 
@@ -76,7 +79,16 @@ impl CheckpointThread {
         let (steps, orders) = mpsc::channel();
         let shared = Arc::new(Shared { rate: AtomicU64::new(RATE_DEFAULT), written_bytes: AtomicU64::new(0) });
         let queue = CheckpointQueue { steps, shared: Arc::clone(&shared) };
-        let writer = Writer { disk, identity, journal, listener, shared, files: BTreeMap::new(), due: Instant::now() };
+        let writer = Writer {
+            disk,
+            identity,
+            journal,
+            listener,
+            shared,
+            files: BTreeMap::new(),
+            readers: BTreeMap::new(),
+            due: Instant::now(),
+        };
         let thread = thread::Builder::new().name("checkpoint".into()).spawn(move || writer.run(&orders))?;
         Ok(Self { queue, thread })
     }
@@ -101,6 +113,11 @@ impl CheckpointQueue {
         let _ = self.steps.send(Order::Step { group, id, step });
     }
 
+    /// Asks for a chunk of a checkpoint that is on disk.
+    pub fn read(&self, group: GroupId, mark: CheckpointMark, chunk: u64, to: NodeId) {
+        let _ = self.steps.send(Order::Read { group, mark, chunk, to });
+    }
+
     /// Sets the rate, in bytes per second; 0 is as fast as can be.
     pub fn set_rate(&self, rate: u64) {
         self.shared.rate.store(rate, Ordering::Relaxed);
@@ -120,6 +137,13 @@ struct Open {
     unsynced_bytes: u64,
 }
 
+/// A checkpoint being read.
+struct Reading {
+    reader: CheckpointReader<RealDisk>,
+    /// The chunk that comes next.
+    next: u64,
+}
+
 struct Writer {
     disk: RealDisk,
     identity: Identity,
@@ -127,24 +151,67 @@ struct Writer {
     listener: NewsListener,
     shared: Arc<Shared>,
     files: BTreeMap<u32, Open>,
+    /// By group and the node that reads.
+    readers: BTreeMap<(u32, u64), Reading>,
     /// When the next piece may be written.
     due: Instant,
 }
 
 impl Writer {
     fn run(mut self, orders: &Receiver<Order>) {
-        while let Ok(Order::Step { group, id, step }) = orders.recv() {
-            if let Err(fault) = self.carry_out(group, id, step) {
-                if let Some(open) = self.files.remove(&group.0) {
-                    // What is left of it is removed at the next start at the latest.
-                    let _ = open.file.abandon();
+        while let Ok(order) = orders.recv() {
+            match order {
+                Order::Stop => break,
+                Order::Read { group, mark, chunk, to } => {
+                    let index = mark.index;
+                    let read = self.read(group, mark, chunk, to).map_err(|fault| {
+                        self.readers.remove(&(group.0, to.0));
+                        fault.to_string()
+                    });
+                    (self.listener)(group, Event::CheckpointRead { group, index, chunk, to, read });
                 }
-                (self.listener)(group, id, CheckpointNews::Failed(fault.to_string()));
+                Order::Step { group, id, step } => {
+                    if let Err(fault) = self.carry_out(group, id, step) {
+                        if let Some(open) = self.files.remove(&group.0) {
+                            // What is left of it is removed at the next start at the latest.
+                            let _ = open.file.abandon();
+                        }
+                        self.tell(group, id, CheckpointNews::Failed(fault.to_string()));
+                    }
+                }
             }
         }
         for (_, open) in std::mem::take(&mut self.files) {
             let _ = open.file.abandon();
         }
+    }
+
+    fn tell(&self, group: GroupId, id: u64, news: CheckpointNews) {
+        (self.listener)(group, Event::Checkpoint { group, id, news });
+    }
+
+    /// Reads a chunk for another node. Usually it is the one behind the last that was read.
+    fn read(&mut self, group: GroupId, mark: CheckpointMark, chunk: u64, to: NodeId) -> Result<Option<Vec<u8>>, Fault> {
+        let key = (group.0, to.0);
+        let fits = |reading: &Reading| *reading.reader.mark() == mark && reading.next <= chunk;
+        if !self.readers.get(&key).is_some_and(fits) {
+            if self.readers.len() >= READERS_MAX {
+                self.readers.pop_first();
+            }
+            let reader = CheckpointReader::open(self.disk.clone(), &self.identity, group.0, &mark)?;
+            self.readers.insert(key, Reading { reader, next: 0 });
+        }
+        let reading = self.readers.get_mut(&key).expect("just made");
+        while reading.next < chunk {
+            reading.reader.next()?;
+            reading.next += 1;
+        }
+        reading.next += 1;
+        let read = reading.reader.next()?.map(<[u8]>::to_vec);
+        if read.is_none() {
+            self.readers.remove(&key);
+        }
+        Ok(read)
     }
 
     fn carry_out(&mut self, group: GroupId, id: u64, step: CheckpointStep) -> Result<(), Fault> {
@@ -165,20 +232,24 @@ impl Writer {
                 let result = self.write_pending(&mut open);
                 self.files.insert(group.0, open);
                 result?;
-                (self.listener)(group, id, CheckpointNews::Written(chunk.len()));
+                self.tell(group, id, CheckpointNews::Written(chunk.len()));
             }
-            CheckpointStep::Finish => {
+            CheckpointStep::Finish | CheckpointStep::Install(_) => {
                 let Some(open) = self.take(group, id) else { return Ok(()) };
                 open.file.finish()?;
+                let hard_state = match step {
+                    CheckpointStep::Install(hard_state) => Some(hard_state),
+                    _ => None,
+                };
                 let listener = Arc::clone(&self.listener);
                 let done = move |result: Result<(), String>| {
                     let news = match result {
                         Ok(()) => CheckpointNews::Finished,
                         Err(reason) => CheckpointNews::Failed(reason),
                     };
-                    listener(group, id, news);
+                    listener(group, Event::Checkpoint { group, id, news });
                 };
-                self.journal.mark(group.0, open.mark, Box::new(done));
+                self.journal.mark(group.0, open.mark, hard_state, Box::new(done));
             }
             CheckpointStep::Abandon => {
                 if let Some(open) = self.take(group, id) {
@@ -233,13 +304,14 @@ impl Writer {
 
 #[cfg(test)]
 mod tests {
-    use journal::{CheckpointReader, Journal, Options};
+    use journal::{Journal, Options};
 
     use super::*;
     use crate::disk::tests::Scratch;
     use crate::journal_thread::{JournalThread, LazySync};
 
-    const IDENTITY: Identity = Identity { directory: 5, cluster: 1, node: 1, group_count: 2, hash_seed: 1 };
+    const IDENTITY: Identity =
+        Identity { directory: 5, cluster: 1, node: 1, group_count: 2, hash_seed: 1, has_joined: false };
 
     #[test]
     fn a_checkpoint_is_written_acknowledged_chunk_by_chunk_and_counts_at_the_end() {
@@ -248,7 +320,8 @@ mod tests {
         let journal_thread = JournalThread::start(journal, 1, LazySync::Never, Box::new(|_| {})).unwrap();
         let (told, news) = mpsc::channel();
         let told = std::sync::Mutex::new(told);
-        let listener: NewsListener = Arc::new(move |group, id, news| {
+        let listener: NewsListener = Arc::new(move |_, event| {
+            let Event::Checkpoint { group, id, news } = event else { panic!("nothing was asked for") };
             told.lock().unwrap().send((group, id, news)).unwrap();
         });
         let thread =

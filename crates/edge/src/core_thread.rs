@@ -26,6 +26,7 @@ use crate::limits::{
 };
 use crate::listener::Arrival;
 use crate::mailbox::Mail;
+use crate::peers::Outgoing;
 use crate::report;
 use crate::storage::Storage;
 use crate::users_file;
@@ -53,6 +54,8 @@ pub struct CoreThread {
     actions: Vec<Action>,
     /// What the core wants appended this turn, and whether it waits for it.
     appends: Vec<(Append, bool)>,
+    /// What the core wants told to other nodes this turn.
+    outgoing: Vec<Outgoing>,
     mail: Vec<Mail>,
     /// Places of connections that went this turn, free from the next turn on: an event of this turn may still name
     /// them.
@@ -84,6 +87,7 @@ impl CoreThread {
             buffer: vec![0; READ_BYTES_MAX].into_boxed_slice(),
             actions: Vec::new(),
             appends: Vec::new(),
+            outgoing: Vec::new(),
             mail: Vec::new(),
             leaving: Vec::new(),
             now,
@@ -247,6 +251,7 @@ impl CoreThread {
         for one in mail.drain(..) {
             match one {
                 Mail::Event(event) => self.step(event),
+                Mail::Peer { from, bytes } => self.step(Event::Peer { from, bytes: &bytes }),
                 Mail::Arrival(arrival) => self.open(*arrival),
                 Mail::Storage(storage) => {
                     self.storage = Some(storage);
@@ -375,6 +380,9 @@ impl CoreThread {
             }
         }
         self.hand_over_appends();
+        if !self.outgoing.is_empty() {
+            self.host.peers.send(&mut self.outgoing);
+        }
     }
 
     fn hand_over_appends(&mut self) {
@@ -404,8 +412,13 @@ impl CoreThread {
                     self.enter_line(session.index);
                 }
             }
-            // A node by itself has no peers.
-            Action::Send { .. } => {}
+            Action::Send { to, group, lane, bytes } => {
+                self.outgoing.push(Outgoing { to, group: group.0, lane, bytes });
+            }
+            Action::Peers(contacts) => self.host.peers.meet(contacts),
+            Action::ReadCheckpoint { group, mark, chunk, to } => {
+                self.storage.as_ref().expect(STORAGE_FIRST).read_checkpoint(group, mark, chunk, to);
+            }
             Action::Post { to, letter } => {
                 let event = Event::Letter { from: self.id, letter };
                 self.host.desks[usize::from(to.0)].mailbox.post(Mail::Event(event));

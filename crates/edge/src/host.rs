@@ -7,6 +7,7 @@ use std::sync::mpsc::Sender;
 use crate::fault::Fault;
 use crate::log::Log;
 use crate::mailbox::Mailbox;
+use crate::peers::PeerQueue;
 use crate::storage::Storage;
 
 /// Shared by all threads of the process.
@@ -21,6 +22,8 @@ pub struct Host {
     pub next_serial: AtomicU64,
     /// Connections refused because of `maxclients`.
     pub rejected_count: AtomicU64,
+    /// What is for other nodes.
+    pub peers: PeerQueue,
     has_stopped_accepting: AtomicBool,
     news: Sender<News>,
 }
@@ -67,7 +70,7 @@ pub struct Knobs {
 
 impl Host {
     /// A host whose main thread listens to `news`.
-    pub fn new(log: Arc<Log>, mailboxes: Vec<Mailbox>, knobs: Knobs, news: Sender<News>) -> Self {
+    pub fn new(log: Arc<Log>, mailboxes: Vec<Mailbox>, knobs: Knobs, peers: PeerQueue, news: Sender<News>) -> Self {
         let desks = mailboxes.into_iter().map(|mailbox| Desk { mailbox, client_count: AtomicU64::new(0) }).collect();
         Self {
             log,
@@ -75,6 +78,7 @@ impl Host {
             knobs,
             next_serial: AtomicU64::new(1),
             rejected_count: AtomicU64::new(0),
+            peers,
             has_stopped_accepting: AtomicBool::new(false),
             news,
         }

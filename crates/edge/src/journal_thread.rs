@@ -18,6 +18,7 @@ use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use journal::{Append, CheckpointMark, Chore, Fault, Journal};
+use stdx::log::HardState;
 
 use crate::disk::RealDisk;
 
@@ -131,7 +132,7 @@ struct Controls {
 }
 
 enum Control {
-    Mark { group: u32, mark: CheckpointMark, done: MarkDone },
+    Mark { group: u32, mark: CheckpointMark, hard_state: Option<HardState>, done: MarkDone },
     ChoreDone(Chore, Result<(), Fault>),
     Flush(Sender<()>),
     Stop(Sender<Result<(), Fault>>),
@@ -315,9 +316,9 @@ impl JournalQueue {
         drop(shared.gate_opens.wait_while(lock(&shared.gate), is_too_much));
     }
 
-    /// Hands in a checkpoint's mark: its file is durable and has its name.
-    pub fn mark(&self, group: u32, mark: CheckpointMark, done: MarkDone) {
-        self.control(Control::Mark { group, mark, done });
+    /// Hands in a checkpoint's mark: its file is durable and has its name. A leader's comes with a hard state.
+    pub fn mark(&self, group: u32, mark: CheckpointMark, hard_state: Option<HardState>, done: MarkDone) {
+        self.control(Control::Mark { group, mark, hard_state, done });
     }
 
     /// Waits until all that was handed in before is durable.
@@ -413,7 +414,7 @@ struct Writer {
     appends: VecDeque<Append>,
     /// Of these, and of those written but not synced, somebody waits for these.
     tickets: Vec<(u32, u64)>,
-    marks: VecDeque<(u32, CheckpointMark, MarkDone)>,
+    marks: VecDeque<(u32, CheckpointMark, Option<HardState>, MarkDone)>,
     flushes: Vec<Sender<()>>,
     stop: Option<Sender<Result<(), Fault>>>,
     /// The disk is full, and what is waiting does not fit. When to try again.
@@ -510,7 +511,9 @@ impl Writer {
         }
         for control in controls {
             match control {
-                Control::Mark { group, mark, done } => self.marks.push_back((group, mark, done)),
+                Control::Mark { group, mark, hard_state, done } => {
+                    self.marks.push_back((group, mark, hard_state, done));
+                }
                 Control::Flush(done) => self.flushes.push(done),
                 Control::Stop(done) => self.stop = Some(done),
                 Control::ChoreDone(chore, result) => self.take_chore_back(chore, result)?,
@@ -581,7 +584,7 @@ impl Writer {
     }
 
     fn write_marks(&mut self) -> Result<(), Fault> {
-        while let Some((group, mark, done)) = self.marks.pop_front() {
+        while let Some((group, mark, hard_state, done)) = self.marks.pop_front() {
             if mark.index > self.journal.last_index(group) {
                 // The checkpoint covers entries that a full disk has kept from being written: they need no writing.
                 for append in self.appends.iter_mut().filter(|append| append.group == group) {
@@ -592,7 +595,7 @@ impl Writer {
                 }
             }
             self.wait_for_chore()?;
-            match self.journal.checkpointed(group, mark) {
+            match self.journal.install(group, mark, hard_state) {
                 Ok(()) => {
                     self.dirty_since = None;
                     self.stalled_until = None;
@@ -759,7 +762,7 @@ mod tests {
     use crate::disk::tests::Scratch;
 
     fn open(scratch: &Scratch) -> (Journal<RealDisk>, journal::Recovered) {
-        let identity = Identity { directory: 5, cluster: 1, node: 1, group_count: 2, hash_seed: 1 };
+        let identity = Identity { directory: 5, cluster: 1, node: 1, group_count: 2, hash_seed: 1, has_joined: false };
         let options = Options { segment_bytes: 1 << 20, ..Options::new(identity) };
         Journal::open(scratch.disk(), &options).unwrap()
     }
@@ -875,7 +878,7 @@ mod tests {
         std::fs::write(scratch.0.join(journal::checkpoint_file(0, 49)), b"").unwrap();
         let (done, marked) = mpsc::channel();
         let mark = CheckpointMark { index: 49, term: 1, ..CheckpointMark::default() };
-        thread.queue().mark(0, mark.clone(), Box::new(move |result| done.send(result).unwrap()));
+        thread.queue().mark(0, mark.clone(), None, Box::new(move |result| done.send(result).unwrap()));
         assert_eq!(marked.recv().unwrap(), Ok(()));
         thread.queue().flush();
         assert!(thread.queue().counters().kept_bytes <= kept_bytes - 100_000);

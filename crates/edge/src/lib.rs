@@ -6,7 +6,7 @@
 //! nothing of what is in the log.
 //!
 //! Suggested order of reading: [`run`] (the life of the process), `core_thread` (the turn), `connection`, `mailbox`,
-//! `listener`, `load`, `storage` and what is below it (files).
+//! `listener`, `peers`, `load`, `storage` and what is below it (files).
 
 mod checkpoint_writer;
 mod clock;
@@ -22,6 +22,7 @@ mod listener;
 mod load;
 mod log;
 mod mailbox;
+mod peers;
 mod report;
 mod run;
 mod signals;
@@ -31,4 +32,4 @@ mod users_file;
 pub use fault::Fault;
 pub use listener::ListenOptions;
 pub use report::Allocated;
-pub use run::{Options, run};
+pub use run::{ClusterOptions, Options, run};

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use node::event::Lane;
+
 /// One read takes at most this much, and a socket that gave less is taken as drained. Large enough that a pipeline of
 /// hundreds of small commands is one system call; small enough to stay in the second-level cache.
 pub const READ_BYTES_MAX: usize = 64 * 1024;
@@ -43,6 +45,38 @@ pub const FINISH_ROUNDS: usize = 4;
 
 /// Descriptors wanted beside those of clients: logs, checkpoints, listeners, epoll and event descriptors.
 pub const DESCRIPTORS_RESERVED: u64 = 128;
+
+/// Bytes waiting to be sent to another node on a lane, beyond which messages are dropped and asked for again. Raft has
+/// at most 33 messages of a mebibyte a group under way; heartbeats are small; a chunk of a checkpoint comes when asked
+/// for.
+pub const fn lane_bytes_max(lane: Lane) -> usize {
+    match lane {
+        Lane::Vital => 4 << 20,
+        Lane::Log => 64 << 20,
+        Lane::Bulk => 16 << 20,
+    }
+}
+
+/// Messages to one node that are handed in together travel in frames of this size. A longer message has its own.
+pub const LINK_FRAME_BYTES: usize = 256 << 10;
+
+/// One read from another node.
+pub const LINK_READ_BYTES: usize = 256 << 10;
+
+/// Pause before another node is dialled again: it doubles with every failure.
+pub const LINK_PAUSE_MIN: Duration = Duration::from_millis(50);
+
+/// The longest such pause.
+pub const LINK_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// How long another node may take to answer a greeting.
+pub const LINK_CONNECT_MAX: Duration = Duration::from_secs(2);
+
+/// A link that takes nothing for so long is cut.
+pub const LINK_STUCK_MAX: Duration = Duration::from_secs(4);
+
+/// How long a fresh node tries to reach the cluster that it is to join.
+pub const JOIN_PATIENCE: Duration = Duration::from_secs(60);
 
 const _: () = {
     // A turn must be able to hold at least one full read.

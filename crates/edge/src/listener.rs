@@ -79,26 +79,36 @@ impl Drop for Listener {
 /// # Errors
 /// An address that cannot be listened on, unless it was marked as optional.
 pub fn listen(options: &ListenOptions) -> Result<Vec<Listener>, Fault> {
-    let mut listeners = Vec::new();
-    if options.port != 0 {
-        for address in &options.addresses {
-            let (address, is_optional) = match address.strip_prefix('-') {
-                Some(address) => (address, true),
-                None => (address.as_str(), false),
-            };
-            for socket_address in resolve(address, options.port)? {
-                match listen_tcp(socket_address, options.backlog) {
-                    Ok(listener) => listeners.push(Listener::Tcp(listener)),
-                    Err(cause) if is_optional && is_absent(&cause) => {}
-                    Err(cause) => return Err(Fault::Listen { address: socket_address.to_string(), cause }),
-                }
-            }
-        }
-    }
+    let mut listeners: Vec<_> = listen_on_all(options, options.port)?.into_iter().map(Listener::Tcp).collect();
     if let Some(path) = &options.unix_socket {
         let listener =
             listen_unix(path, options).map_err(|cause| Fault::Listen { address: path.display().to_string(), cause })?;
         listeners.push(Listener::Unix(listener, path.clone()));
+    }
+    Ok(listeners)
+}
+
+/// Opens a port on all addresses, for clients or for other nodes; port 0 is none.
+///
+/// # Errors
+/// As [`listen`].
+pub fn listen_on_all(options: &ListenOptions, port: u16) -> Result<Vec<TcpListener>, Fault> {
+    let mut listeners = Vec::new();
+    if port == 0 {
+        return Ok(listeners);
+    }
+    for address in &options.addresses {
+        let (address, is_optional) = match address.strip_prefix('-') {
+            Some(address) => (address, true),
+            None => (address.as_str(), false),
+        };
+        for socket_address in resolve(address, port)? {
+            match listen_tcp(socket_address, options.backlog) {
+                Ok(listener) => listeners.push(listener),
+                Err(cause) if is_optional && is_absent(&cause) => {}
+                Err(cause) => return Err(Fault::Listen { address: socket_address.to_string(), cause }),
+            }
+        }
     }
     Ok(listeners)
 }

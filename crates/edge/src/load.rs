@@ -16,7 +16,8 @@ use std::time::Instant;
 use journal::{CheckpointMark, CheckpointReader, Identity, RecoveredGroup};
 use keyspace::{Keyspace, Layout};
 use node::event::{Event, GroupId, GroupSeed, NodeId};
-use node::settings::Settings;
+use node::settings::{AppendFsync, Settings};
+use stdx::log::Membership;
 
 use crate::fault::Fault;
 use crate::host::{End, Host};
@@ -110,6 +111,7 @@ impl Load {
         }
         self.host.opened(storage.clone());
 
+        let is_recovering = !recovered.was_stopped_cleanly && self.settings.append_fsync != AppendFsync::Always;
         let mut groups = recovered.groups;
         let entry_count: usize = groups.values().map(|group| group.entries.len()).sum();
         let mut found: VecDeque<(u32, RecoveredGroup)> = VecDeque::new();
@@ -126,8 +128,9 @@ impl Load {
         let worker_count = self.host.desks.len().min(found.len());
         let queue = Mutex::new(found);
         thread::scope(|scope| {
-            let workers: Vec<_> =
-                (0..worker_count).map(|_| scope.spawn(|| self.load_groups(&queue, &storage, progress))).collect();
+            let workers: Vec<_> = (0..worker_count)
+                .map(|_| scope.spawn(|| self.load_groups(&queue, &storage, is_recovering, progress)))
+                .collect();
             workers.into_iter().try_for_each(|worker| worker.join().expect("a loader does not panic"))
         })?;
         self.host.log.notice(&format!(
@@ -142,12 +145,14 @@ impl Load {
         &self,
         queue: &Mutex<VecDeque<(u32, RecoveredGroup)>>,
         storage: &Storage,
+        is_recovering: bool,
         progress: &Progress,
     ) -> Result<(), Fault> {
         loop {
             let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
             let Some((group, recovered)) = next else { return Ok(()) };
-            let seed = self.load_group(group, recovered, storage, progress)?;
+            let mut seed = self.load_group(group, recovered, storage, progress)?;
+            seed.is_recovering = is_recovering;
             self.host.desks[self.host.core_of(group)].mailbox.post(Mail::Event(Event::Loaded(Box::new(seed))));
         }
     }
@@ -166,14 +171,14 @@ impl Load {
             tuning: self.settings.tuning(),
         });
         let mut seed = GroupSeed::new(GroupId(group), NodeId(self.identity.node), keyspace);
+        if self.identity.has_joined {
+            seed.membership = Membership::default();
+        }
         if let Some(mark) = recovered.checkpoint {
             self.read_checkpoint(group, &mark, &mut seed, storage, progress)?;
             seed.checkpoint_index = mark.index;
             seed.checkpoint_term = mark.term;
             seed.membership = mark.membership;
-        }
-        if let Some(membership) = recovered.membership {
-            seed.membership = membership;
         }
         seed.hard_state = recovered.hard_state;
         seed.entries = recovered.entries;

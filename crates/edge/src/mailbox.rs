@@ -7,7 +7,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use mio::Waker;
-use node::event::Event;
+use node::event::{Event, NodeId};
 
 use crate::listener::Arrival;
 use crate::storage::Storage;
@@ -16,6 +16,13 @@ use crate::storage::Storage;
 pub enum Mail {
     /// Something for the state machine, as it is.
     Event(Event<'static>),
+    /// Another node spoke.
+    Peer {
+        /// Who.
+        from: NodeId,
+        /// One message.
+        bytes: Vec<u8>,
+    },
     /// A client has connected.
     Arrival(Box<Arrival>),
     /// The data directory is open: this writes to it. Comes before any group.

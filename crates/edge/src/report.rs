@@ -39,6 +39,7 @@ pub fn measure(host: &Host, allocated: Allocated, journal: JournalFigures) -> Ho
         journal,
         client_count: host.client_count(),
         rejected_count: host.rejected_count.load(Ordering::Relaxed),
+        links: host.peers.reports(),
     }
 }
 

@@ -6,22 +6,27 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use journal::Identity;
+use mio::net::TcpListener;
 use mio::{Poll, Waker};
 use node::Core;
 use node::event::{CoreId, CoreOptions, Event, NodeId, ProcessFacts};
+use node::roster::Member;
 use node::settings::Settings;
 
 use crate::core_thread::{CoreThread, WAKE};
 use crate::fault::Fault;
 use crate::host::{End, Host, Knobs, News};
-use crate::limits::{DESCRIPTORS_RESERVED, FINISH_MAX, FINISH_ROUNDS, REPORT_INTERVAL};
-use crate::listener::{Acceptor, ListenOptions, listen};
+use crate::limits::{
+    DESCRIPTORS_RESERVED, FINISH_MAX, FINISH_ROUNDS, JOIN_PATIENCE, LINK_CONNECT_MAX, REPORT_INTERVAL,
+};
+use crate::listener::{Acceptor, ListenOptions, listen, listen_on_all};
 use crate::load;
 use crate::log::Log;
 use crate::mailbox::{Mail, Mailbox};
+use crate::peers::{self, Peers};
 use crate::report::{self, Allocated};
 use crate::storage::Storage;
 use crate::{clock, entropy, signals};
@@ -36,6 +41,8 @@ pub struct Options {
     pub core_count: u16,
     /// Where clients come in.
     pub listen: ListenOptions,
+    /// Where other nodes come in, and how this one comes to a cluster.
+    pub cluster: ClusterOptions,
     /// Where log lines go, if not to standard output.
     pub log_file: Option<PathBuf>,
     /// Where to write the process id while the server runs.
@@ -46,6 +53,17 @@ pub struct Options {
     pub version: &'static str,
     /// Asks the allocator about itself. The binary chooses the allocator.
     pub allocated: fn() -> Allocated,
+}
+
+/// How a node meets others.
+#[derive(Clone, Debug, Default)]
+pub struct ClusterOptions {
+    /// TCP port for other nodes; 0 is the clients' port and 10,000, if that can be had.
+    pub port: u16,
+    /// A host name or address under which other nodes and clients reach this one; empty to find out.
+    pub announce_host: String,
+    /// `HOST:PORT` of a node's cluster port, to join its cluster; empty for none.
+    pub join: String,
 }
 
 /// Runs a server until a signal or a client ends it in good order.
@@ -76,8 +94,10 @@ pub fn run(mut options: Options) -> Result<(), Fault> {
     // Listening comes first: a port in use must be told before anything is touched, and clients that come early learn
     // that data are being loaded.
     let listeners = listen(&options.listen)?;
+    let (cluster_port, peer_listeners) = listen_for_peers(&options, &log)?;
     let _pid_file = PidFile::write(options.pid_file.clone())?;
-    let identity = identity(&options)?;
+    let (identity, seeds) = identity(&options, &log)?;
+    let own = own_member(&options, cluster_port);
 
     let mut polls = Vec::new();
     let mut mailboxes = Vec::new();
@@ -87,15 +107,20 @@ pub fn run(mut options: Options) -> Result<(), Fault> {
         polls.push(poll);
         mailboxes.push(Mailbox::new(waker));
     }
-    let host = Arc::new(Host::new(log, mailboxes, knobs, news));
+    let (peer_queue, peer_poll) = peers::prepare().map_err(system("create an epoll instance"))?;
+    let host = Arc::new(Host::new(log, mailboxes, knobs, peer_queue, news));
     let process = process_facts(&options, started)?;
-    let cores = start_cores(&options, &host, &identity, Arc::new(process), polls)?;
+    let seed_nodes = seeds.iter().map(|(node, _)| *node).collect();
+    let cores = start_cores(&options, &host, &identity, Arc::new(process), (own, seed_nodes), polls)?;
+    let peers = Peers::new(Arc::clone(&host), identity, peer_poll, peer_listeners, seeds)
+        .map_err(system("watch the listeners"))?;
+    let peers = start("peers", move || peers.run())?;
     let (acceptor, waker) = Acceptor::new(Arc::clone(&host), listeners).map_err(system("watch the listeners"))?;
     let acceptor = start("acceptor", move || acceptor.run())?;
     host.log.notice(&format!("listens on {}", listening_places(&options.listen)));
 
     load::start(Arc::clone(&host), options.data_directory, identity, options.settings)?;
-    Server { host, heard, acceptor, waker, cores, allocated: options.allocated }.serve()
+    Server { host, heard, acceptor, waker, cores, peers, allocated: options.allocated }.serve()
 }
 
 /// Makes an error of the system a fault.
@@ -130,26 +155,132 @@ fn knobs(settings: &Settings) -> Knobs {
     Knobs { clients_max: number("maxclients"), idle_s: number("timeout"), keepalive_s: number("tcp-keepalive") }
 }
 
-/// Reads whose directory it is, or makes up who it will be. A new identity is written when the journal is opened.
-fn identity(options: &Options) -> Result<Identity, Fault> {
+/// Opens the port for other nodes. If nobody asked for a certain one it may be missing: the node is then by itself.
+fn listen_for_peers(options: &Options, log: &Log) -> Result<(u16, Vec<TcpListener>), Fault> {
+    const DISTANCE: u16 = 10_000;
+    let is_asked = options.cluster.port != 0 || !options.cluster.join.is_empty();
+    let port = match (options.cluster.port, options.listen.port.checked_add(DISTANCE)) {
+        (0, Some(port)) if options.listen.port != 0 => port,
+        (0, _) if is_asked => {
+            let cause = "needed to meet other nodes, as the clients' port leaves no room for one 10000 higher".into();
+            return Err(Fault::Setting { name: "cluster-port", cause });
+        }
+        (port, _) => port,
+    };
+    if port == 0 {
+        return Ok((0, Vec::new()));
+    }
+    match listen_on_all(&options.listen, port) {
+        Ok(listeners) => Ok((port, listeners)),
+        Err(fault) if is_asked => Err(fault),
+        Err(fault) => {
+            log.warning(&format!("other nodes cannot join this one: {fault}; see --cluster-port"));
+            Ok((0, Vec::new()))
+        }
+    }
+}
+
+/// Where this node is found.
+fn own_member(options: &Options, cluster_port: u16) -> Member {
+    let is_concrete = |address: &&str| !matches!(*address, "*" | "::*" | "0.0.0.0" | "::") && !address.is_empty();
+    let bound = options.listen.addresses.iter().map(|address| address.trim_start_matches('-'));
+    let host = match options.cluster.announce_host.as_str() {
+        "" => match bound.clone().find(is_concrete) {
+            Some(bound) if bound.contains(':') => format!("[{bound}]"),
+            Some(bound) => bound.to_owned(),
+            // Nothing is sent there: the system only says which way it would go.
+            None => peers::own_address_towards(match options.cluster.join.as_str() {
+                "" => "192.0.2.1:9",
+                join => join,
+            })
+            .unwrap_or_else(|_| "127.0.0.1".to_owned()),
+        },
+        host => host.to_owned(),
+    };
+    Member {
+        cluster_address: format!("{host}:{cluster_port}"),
+        client_address: format!("{host}:{}", options.listen.port),
+        is_removed: false,
+    }
+}
+
+/// Asks the cluster to be joined who it is. A node that belongs to it already can do without an answer.
+fn ask_cluster(options: &Options, is_member: bool, log: &Log) -> Result<Option<Answer>, Fault> {
+    let join = &options.cluster.join;
+    if join.is_empty() {
+        return Ok(None);
+    }
+    let begun = Instant::now();
+    loop {
+        match peers::ask(join, LINK_CONNECT_MAX) {
+            Ok((cluster, node, group_count, hash_seed)) => {
+                return Ok(Some(Answer { cluster, node, group_count, hash_seed }));
+            }
+            Err(_) if is_member => return Ok(None),
+            Err(reason) if begun.elapsed() > JOIN_PATIENCE => {
+                let cause = format!("no node to join answers: {reason}");
+                return Err(Fault::Setting { name: "join", cause });
+            }
+            Err(reason) => {
+                log.warning(&format!("cannot join yet: {reason}"));
+                thread::sleep(Duration::from_millis(500));
+            }
+        }
+    }
+}
+
+/// What a node says of its cluster.
+struct Answer {
+    cluster: u128,
+    node: NodeId,
+    group_count: u32,
+    hash_seed: u64,
+}
+
+/// Reads whose directory it is, or makes up who it will be. A new identity is written when the journal is opened. Also
+/// says where a node of the cluster to be joined is found.
+fn identity(options: &Options, log: &Log) -> Result<(Identity, Vec<(NodeId, Member)>), Fault> {
     let directory = &options.data_directory;
     fs::create_dir_all(directory).map_err(|cause| Fault::File {
         path: directory.clone(),
         purpose: "make the data directory",
         cause,
     })?;
-    if let Some(identity) = load::read_identity(directory)? {
-        return Ok(identity);
+    let known = load::read_identity(directory)?;
+    let answer = ask_cluster(options, known.is_some(), log)?;
+    let seeds = answer.iter().map(|answer| {
+        let cluster_address = options.cluster.join.clone();
+        (answer.node, Member { cluster_address, ..Member::default() })
+    });
+    let seeds: Vec<_> = seeds.collect();
+    if let Some(identity) = known {
+        if answer.is_some_and(|answer| answer.cluster != identity.cluster) {
+            let cause = format!(
+                "{} holds the data of another cluster: join with an empty directory, or leave --join out",
+                directory.display()
+            );
+            return Err(Fault::Setting { name: "join", cause });
+        }
+        return Ok((identity, seeds));
     }
     let chance = || entropy::random_id().map_err(system("read random numbers"));
     let wide = || entropy::random_bytes().map(u128::from_le_bytes).map_err(system("read random numbers"));
-    Ok(Identity {
-        directory: wide()?,
-        cluster: wide()?,
-        node: chance()?,
-        group_count: u32::from(options.core_count),
-        hash_seed: chance()?,
-    })
+    // Ids stay clear of the bound that the protocol of nodes sets to numbers.
+    let (directory, node) = (wide()?, (chance()? >> 2).max(1));
+    let identity = match answer {
+        None => Identity {
+            directory,
+            cluster: wide()?,
+            node,
+            group_count: u32::from(options.core_count),
+            hash_seed: chance()?,
+            has_joined: false,
+        },
+        Some(Answer { cluster, group_count, hash_seed, .. }) => {
+            Identity { directory, cluster, node, group_count, hash_seed, has_joined: true }
+        }
+    };
+    Ok((identity, seeds))
 }
 
 fn process_facts(options: &Options, started: node::event::Now) -> Result<ProcessFacts, Fault> {
@@ -176,6 +307,7 @@ fn start_cores(
     host: &Arc<Host>,
     identity: &Identity,
     process: Arc<ProcessFacts>,
+    (own, seeds): (Member, Vec<NodeId>),
     polls: Vec<Poll>,
 ) -> Result<Vec<JoinHandle<()>>, Fault> {
     let settings = Arc::new(options.settings.clone());
@@ -189,6 +321,8 @@ fn start_cores(
             seed: entropy::random_id().map_err(system("read random numbers"))?,
             settings: Arc::clone(&settings),
             process: Arc::clone(&process),
+            own: own.clone(),
+            seeds: seeds.clone(),
             stopwatch: clock::instant,
         };
         let host = Arc::clone(host);
@@ -215,6 +349,7 @@ struct Server {
     acceptor: JoinHandle<()>,
     waker: Waker,
     cores: Vec<JoinHandle<()>>,
+    peers: JoinHandle<()>,
     allocated: fn() -> Allocated,
 }
 
@@ -272,6 +407,8 @@ impl Server {
             for core in self.cores {
                 let _ = core.join();
             }
+            self.host.peers.end();
+            let _ = self.peers.join();
             if let Some(storage) = storage {
                 storage.close()?;
             }

@@ -5,8 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use journal::{Append, Identity, Journal, Recovered};
-use node::event::{CheckpointStep, Event, GroupId, JournalFigures, Room};
+use journal::{Append, CheckpointMark, Identity, Journal, Recovered};
+use node::event::{CheckpointStep, Event, GroupId, JournalFigures, NodeId, Room};
 use node::settings::{AppendFsync, Settings};
 
 use crate::checkpoint_writer::{CheckpointQueue, CheckpointThread, NewsListener, RATE_DEFAULT};
@@ -93,6 +93,11 @@ impl Storage {
     /// Hands in a step of a group's checkpoint.
     pub fn checkpoint(&self, group: GroupId, id: u64, step: CheckpointStep) {
         self.checkpoints.submit(group, id, step);
+    }
+
+    /// Asks for a chunk of a checkpoint on disk.
+    pub fn read_checkpoint(&self, group: GroupId, mark: CheckpointMark, chunk: u64, to: NodeId) {
+        self.checkpoints.read(group, mark, chunk, to);
     }
 
     /// Changes `appendfsync`. Cores wait for their appends or not by themselves.
@@ -205,8 +210,5 @@ fn listener(host: Arc<Host>, directory: PathBuf) -> Listener {
 }
 
 fn news_listener(host: Arc<Host>) -> NewsListener {
-    Arc::new(move |group, id, news| {
-        let desk = &host.desks[host.core_of(group.0)];
-        desk.mailbox.post(Mail::Event(Event::Checkpoint { group, id, news }));
-    })
+    Arc::new(move |group, event| host.desks[host.core_of(group.0)].mailbox.post(Mail::Event(event)))
 }

@@ -17,6 +17,8 @@ pub struct Identity {
     pub group_count: u32,
     /// Seed of the keyspace's hash, on which the order of SCAN rests.
     pub hash_seed: u64,
+    /// The node came to a cluster that was there before: without a checkpoint it knows nobody, not even itself.
+    pub has_joined: bool,
 }
 
 const TITLE: &str = "holdfast data directory";
@@ -28,6 +30,9 @@ impl Identity {
             "{TITLE}\nformat {FORMAT_VERSION}\ndirectory {:032x}\ncluster {:032x}\nnode {}\ngroups {}\nhash-seed {:016x}\n",
             self.directory, self.cluster, self.node, self.group_count, self.hash_seed
         );
+        if self.has_joined {
+            text.push_str("origin joined\n");
+        }
         let checksum = crc32c::crc32c(text.as_bytes());
         text.push_str(&format!("checksum {checksum:08x}\n"));
         text
@@ -65,7 +70,11 @@ impl Identity {
             node: numbers("node", line("node")?, 10)? as u64,
             group_count: numbers("groups", line("groups")?, 10)? as u32,
             hash_seed: numbers("hash-seed", line("hash-seed")?, 16)? as u64,
+            has_joined: text.contains("\norigin joined\n"),
         };
+        if identity.has_joined {
+            line("origin")?;
+        }
         line("checksum")?;
         // Whatever differs from what we would write is damage: this covers the checksum, spare bytes and number ranges.
         if identity.encode().as_bytes() != bytes {
@@ -79,8 +88,14 @@ impl Identity {
 mod tests {
     use super::*;
 
-    const IDENTITY: Identity =
-        Identity { directory: 0xfeed << 64, cluster: 7, node: 3, group_count: 2, hash_seed: 0xdead_beef };
+    const IDENTITY: Identity = Identity {
+        directory: 0xfeed << 64,
+        cluster: 7,
+        node: 3,
+        group_count: 2,
+        hash_seed: 0xdead_beef,
+        has_joined: false,
+    };
 
     #[test]
     fn the_file_is_text_and_reads_back() {
@@ -91,11 +106,13 @@ mod tests {
              cluster 00000000000000000000000000000007\nnode 3\ngroups 2\nhash-seed 00000000deadbeef\nchecksum 6848c420\n"
         );
         assert_eq!(Identity::decode(text.as_bytes()).unwrap(), IDENTITY);
+        let joined = Identity { has_joined: true, ..IDENTITY };
+        assert_eq!(Identity::decode(joined.encode().as_bytes()).unwrap(), joined);
     }
 
     #[test]
     fn every_truncation_and_every_flipped_bit_is_refused() {
-        let bytes = IDENTITY.encode().into_bytes();
+        let bytes = Identity { has_joined: true, ..IDENTITY }.encode().into_bytes();
         for length in 0..bytes.len() {
             assert!(Identity::decode(&bytes[..length]).is_err(), "cut to {length} bytes");
         }

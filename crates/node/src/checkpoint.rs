@@ -45,7 +45,7 @@ pub struct Outcome {
 #[derive(Debug)]
 struct Run {
     id: u64,
-    index: u64,
+    mark: CheckpointMark,
     began: Now,
     chunk: Vec<u8>,
     outstanding_bytes: usize,
@@ -58,6 +58,12 @@ impl Checkpointing {
     /// True while one is being written.
     pub fn is_running(&self) -> bool {
         self.run.is_some()
+    }
+
+    /// The number of the next one.
+    pub(crate) fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
     }
 
     /// True if one has failed so recently that the next would hardly fare better.
@@ -85,7 +91,8 @@ impl Group {
     /// A slice of checkpoint work. True if there is more to do at once.
     pub fn checkpoint_turn(&mut self, now: Now, actions: &mut Vec<Action>) -> bool {
         if self.checkpointing.run.is_none() {
-            if !self.checkpointing.is_wanted || self.applied() == 0 || !self.is_applied_everywhere() {
+            // A file being given to a member stays until that has it, and one being taken makes its own superfluous.
+            if !self.checkpointing.is_wanted || self.applied() == 0 || self.is_giving() || self.is_taking() {
                 return false;
             }
             self.begin_checkpoint(now, actions);
@@ -110,20 +117,20 @@ impl Group {
 
     fn begin_checkpoint(&mut self, now: Now, actions: &mut Vec<Action>) {
         self.checkpointing.is_wanted = false;
-        self.checkpointing.last_id += 1;
-        let id = self.checkpointing.last_id;
+        let id = self.checkpointing.next_id();
         let group = self.id();
         self.keyspace.begin_checkpoint();
+        self.begin_holding(now);
         let mark =
             CheckpointMark { index: self.applied(), term: self.applied_term(), membership: self.membership().clone() };
-        actions.push(Action::Checkpoint { group, id, step: CheckpointStep::Begin(mark) });
+        actions.push(Action::Checkpoint { group, id, step: CheckpointStep::Begin(mark.clone()) });
         let mut state = vec![CHUNK_STATE];
         state.extend_from_slice(&self.save_state());
         let outstanding_bytes = state.len();
         actions.push(Action::Checkpoint { group, id, step: CheckpointStep::Chunk(state) });
         self.checkpointing.run = Some(Run {
             id,
-            index: self.applied(),
+            mark,
             began: now,
             chunk: new_chunk(),
             outstanding_bytes,
@@ -131,6 +138,16 @@ impl Group {
             altered_before: self.keyspace.altered_count(),
             log_bytes_before: self.log_bytes,
         });
+    }
+
+    /// Throws away a checkpoint being written, and does not begin another.
+    pub(crate) fn stop_checkpoint(&mut self, actions: &mut Vec<Action>) {
+        self.checkpointing.is_wanted = false;
+        let Some(run) = self.checkpointing.run.take() else { return };
+        if !run.is_walked {
+            self.keyspace.cancel_checkpoint();
+        }
+        actions.push(Action::Checkpoint { group: self.id(), id: run.id, step: CheckpointStep::Abandon });
     }
 
     /// The host has news of a checkpoint.
@@ -152,7 +169,7 @@ impl Group {
                 self.log_bytes -= run.log_bytes_before;
                 self.checkpointing.finished_count += 1;
                 self.checkpointing.failed = None;
-                self.compact(run.index);
+                self.marked(run.mark.clone(), now);
             }
             Some(reason) => {
                 self.checkpointing.failed = Some(now.instant);
@@ -162,7 +179,7 @@ impl Group {
                 let line = format!(
                     "group {}: the checkpoint at index {} failed, the log is kept: {reason}",
                     self.id().0,
-                    run.index
+                    run.mark.index
                 );
                 actions.push(Action::Log { level: Level::Warning, line });
             }

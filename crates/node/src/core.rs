@@ -12,14 +12,15 @@ use crate::acl::{AclLog, Users};
 use crate::ask::{Deferred, Pending};
 use crate::commands::{self, DebugQuestion, Figures, Question};
 use crate::event::{
-    Action, CoreId, CoreOptions, Event, GroupId, GroupSeed, HostReport, Level, NodeId, Now, ProcessFacts, Room,
+    Action, CoreId, CoreOptions, Event, GroupId, GroupSeed, HostReport, Lane, Level, NodeId, Now, ProcessFacts, Room,
     SessionId,
 };
-use crate::group::{Group, LEADER_LOST, LOADING, Standing};
+use crate::group::{Group, LEADER_LOST, LOADING, OUTCOME_UNKNOWN, Standing};
 use crate::letter::{Letter, Locked, Mail, Origin, Request, RequestBody, Resolution};
 use crate::limits;
 use crate::outlet::{Outbox, Outlet};
 use crate::pubsub::{Kind, Message, Pubsub};
+use crate::roster::{Member, Roster};
 use crate::router;
 use crate::session::{Hold, Session, Sessions};
 use crate::settings::Settings;
@@ -64,6 +65,9 @@ pub struct Core {
     file_work: Option<((CoreId, u64), Option<FileOutcome>)>,
     /// Sessions with more output waiting than their soft limit allows.
     over_soft: Vec<SessionId>,
+    /// Nodes to be told of this one if it knows nobody yet.
+    seeds: Vec<NodeId>,
+    announce_at: Instant,
 }
 
 /// What control commands see of their core.
@@ -82,6 +86,10 @@ pub struct Context {
     pub statistics: Statistics,
     /// Facts about the process.
     pub process: Arc<ProcessFacts>,
+    /// Where this node is found.
+    pub own: Member,
+    /// Who belongs to the cluster, as far as this node knows; empty for a node by itself.
+    pub roster: Arc<Roster>,
     /// The host's latest report.
     pub report: HostReport,
     /// Whether the disk can take more.
@@ -98,8 +106,6 @@ pub struct Context {
     pub secret_count: u64,
     /// What sessions of this core listen to.
     pub pubsub: Pubsub,
-    /// The other nodes, in order.
-    pub peers: Vec<NodeId>,
     /// Commands that took long.
     pub slowlog: Slowlog,
     /// No expired key is removed before it is asked for (DEBUG SET-ACTIVE-EXPIRE 0).
@@ -153,7 +159,8 @@ struct Forwarded {
 impl Core {
     /// A core without groups: these come with [`Event::Loaded`].
     pub fn new(options: CoreOptions) -> Self {
-        let CoreOptions { node, core, core_count, group_count, seed, settings, process, stopwatch } = options;
+        let CoreOptions { node, core, core_count, group_count, seed, settings, process, own, seeds, stopwatch } =
+            options;
         assert!(core_count > 0 && core.0 < core_count && group_count > 0);
         let mut prng = Prng::new(seed);
         let local_count = (group_count as usize).saturating_sub(usize::from(core.0)).div_ceil(usize::from(core_count));
@@ -174,6 +181,8 @@ impl Core {
                 statistics: Statistics::default(),
                 slowlog: Slowlog::default(),
                 process,
+                own,
+                roster: Arc::default(),
                 report: HostReport::default(),
                 room: Room::Enough,
                 reported_keyspace_bytes: 0,
@@ -182,7 +191,6 @@ impl Core {
                 acl_log: AclLog::default(),
                 secret_count: 0,
                 pubsub: Pubsub::default(),
-                peers: Vec::new(),
                 is_expiry_lazy: false,
                 pause: None,
                 stopwatch,
@@ -213,6 +221,8 @@ impl Core {
             answering: (core, 0),
             file_work: None,
             over_soft: Vec::new(),
+            seeds,
+            announce_at: Instant::ZERO,
         }
     }
 
@@ -244,7 +254,7 @@ impl Core {
             Event::Bytes { session, bytes } => self.receive(session, bytes, actions),
             Event::Backlog { session, bytes } => self.note_backlog(session, bytes),
             Event::Closed { session } => self.close(session),
-            Event::Peer { from: _, bytes } => self.peer(bytes, actions),
+            Event::Peer { from, bytes } => self.peer(from, bytes, actions),
             Event::Letter { from, letter } => self.read_letter(from, letter, actions),
             Event::Loaded(seed) => self.load(*seed, actions),
             Event::Persisted { group, ticket } => {
@@ -253,10 +263,17 @@ impl Core {
                 }
             }
             Event::Checkpoint { group, id, news } => {
-                if let Some(group) = self.group_mut(group) {
-                    group.checkpoint_news(id, news, now, actions);
-                }
+                self.with_group(group, actions, |group, outlet| {
+                    if !group.taking_news(id, &news, now, outlet) {
+                        group.checkpoint_news(id, news, now, outlet.actions);
+                    }
+                });
             }
+            Event::CheckpointRead { group, index, chunk, to, read } => {
+                self.with_group(group, actions, |group, outlet| group.chunk_read(index, chunk, to, read, outlet));
+            }
+            Event::Unreachable { node } => self.groups_mut().for_each(|group| group.report_unreachable(node)),
+            Event::Reachable { .. } => {}
             Event::Room(room) => self.context.room = room,
             Event::UsersFile(outcome) => {
                 if let Some((_, place)) = &mut self.file_work {
@@ -279,12 +296,6 @@ impl Core {
             Ok(mut group) => {
                 group.keyspace.listen(self.context.settings.notify.noted());
                 group.set_limits(self.context.settings.limits());
-                let membership = group.membership();
-                let members = membership.voters.iter().chain(&membership.voters_outgoing).chain(&membership.learners);
-                self.context.peers.extend(members.map(|node| NodeId(*node)));
-                self.context.peers.retain(|node| *node != self.context.node);
-                self.context.peers.sort();
-                self.context.peers.dedup();
                 self.groups[place] = Some(group);
             }
             Err(fault) => actions.push(Action::Fatal { line: format!("group {}: {fault}", group.0) }),
@@ -600,6 +611,7 @@ impl Core {
             Mail::Publish(message) => {
                 self.deliver(&message);
             }
+            Mail::Roster(roster) => self.context.roster = roster,
             Mail::Ask { question_id, question } => self.answer_or_defer(from, question_id, question, actions),
             Mail::Answer { question_id, answer } => self.take_answer(from, question_id, answer, actions),
         }
@@ -611,11 +623,82 @@ impl Core {
         actions: &mut Vec<Action>,
         act: impl FnOnce(&mut Group, &mut Outlet<'_>),
     ) {
+        if router::core_of(group, self.context.core_count) != self.context.core {
+            return;
+        }
         let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
         let place = group.0 as usize / usize::from(outlet.context.core_count);
-        if let Some(group) = self.groups[place].as_mut() {
+        if let Some(group) = self.groups.get_mut(place).and_then(Option::as_mut) {
             act(group, &mut outlet);
         }
+    }
+
+    // ---- the cluster ------------------------------------------------------------------------------------------------
+
+    /// A node has told where it is found. It is entered by the leader of group 0.
+    fn hear_announcement(&mut self, node: NodeId, member: &Member, is_first_hand: bool, actions: &mut Vec<Action>) {
+        let own = self.context.own.clone();
+        let (own_node, is_alone) = (self.context.node, self.context.roster.is_empty());
+        if self.context.roster.get(node) == Some(member) || self.context.roster.is_removed(node) {
+            return;
+        }
+        let Some(group) = self.group_mut(GroupId(0)) else { return };
+        match group.standing() {
+            Standing::Serving => {
+                if is_alone && node != own_node {
+                    group.enlist(own_node, &own);
+                }
+                group.enlist(node, member);
+            }
+            Standing::Follower(leader) if is_first_hand => {
+                let bytes = wire::encode_announce(node, member);
+                actions.push(Action::Send { to: leader, group: GroupId(0), lane: Lane::Log, bytes });
+            }
+            _ => {}
+        }
+    }
+
+    /// The core of group 0 sees to it that the cluster knows where this node is found, and that this node knows the
+    /// cluster.
+    fn keep_roster(&mut self, actions: &mut Vec<Action>) {
+        let news = self.group_mut(GroupId(0)).and_then(Group::take_roster);
+        if let Some(roster) = news {
+            let roster = Arc::new(roster);
+            for core in (0..self.context.core_count).map(CoreId) {
+                self.outbox.push(self.context.core, core, Mail::Roster(Arc::clone(&roster)));
+            }
+            let present = roster.present().map(|(node, member)| (node, member.clone())).collect();
+            actions.push(Action::Peers(present));
+            self.context.roster = roster;
+        }
+        if self.now.instant < self.announce_at {
+            return;
+        }
+        self.announce_at = self.now.instant + limits::ANNOUNCE_INTERVAL;
+        let (node, own) = (self.context.node, self.context.own.clone());
+        let roster = Arc::clone(&self.context.roster);
+        let is_known = roster.get(node).is_some_and(|known| *known == own || known.is_removed);
+        let is_by_itself = roster.is_empty() && self.seeds.is_empty();
+        let Some(group) = self.group_mut(GroupId(0)) else { return };
+        if is_known || is_by_itself {
+            return;
+        }
+        match group.standing() {
+            Standing::Serving => group.enlist(node, &own),
+            Standing::Follower(leader) => self.announce_to(leader, actions),
+            Standing::Loading => {}
+            Standing::Leaderless => {
+                let known: Vec<_> = roster.present().map(|(other, _)| other).filter(|other| *other != node).collect();
+                for other in known.into_iter().chain(self.seeds.clone()) {
+                    self.announce_to(other, actions);
+                }
+            }
+        }
+    }
+
+    fn announce_to(&self, to: NodeId, actions: &mut Vec<Action>) {
+        let bytes = wire::encode_announce(self.context.node, &self.context.own);
+        actions.push(Action::Send { to, group: GroupId(0), lane: Lane::Log, bytes });
     }
 
     pub(crate) fn draw(&mut self) -> u64 {
@@ -677,18 +760,33 @@ impl Core {
         // What comes back names the number in place of the ticket.
         let bytes =
             wire::encode_request(&Request { origin: Origin { ticket: number, ..request.origin }, ..request.clone() });
-        actions.push(Action::Send { to: leader, group: request.group, bytes });
+        actions.push(Action::Send { to: leader, group: request.group, lane: Lane::Log, bytes });
         let deadline = self.now.instant + limits::LEADER_WAIT_MAX;
         self.forwarded.insert(number, Forwarded { request, deadline });
     }
 
-    fn peer(&mut self, bytes: &[u8], actions: &mut Vec<Action>) {
+    fn peer(&mut self, from: NodeId, bytes: &[u8], actions: &mut Vec<Action>) {
+        let now = self.now;
         match wire::decode(bytes) {
             Some(Wire::Raft(group, message)) => {
-                if let Some(group) = self.group_mut(group) {
+                if message.from() == from.0
+                    && let Some(group) = self.group_mut(group)
+                {
                     group.step(message);
                 }
             }
+            Some(Wire::Offer(group, message)) => {
+                self.with_group(group, actions, |group, outlet| group.offered(from, message, now, outlet));
+            }
+            Some(Wire::Pull { group, index, chunk }) => {
+                self.with_group(group, actions, |group, outlet| group.pulled(from, index, chunk, now, outlet));
+            }
+            Some(Wire::Chunk { group, index, chunk, bytes }) => {
+                self.with_group(group, actions, |group, outlet| {
+                    group.chunk_came(from, index, chunk, bytes, now, outlet);
+                });
+            }
+            Some(Wire::Announce(node, member)) => self.hear_announcement(node, &member, from == node, actions),
             Some(Wire::Request(request)) => self.take_request(request, actions),
             Some(Wire::Reply { origin, bytes }) => {
                 if let Some(Forwarded { request, .. }) = self.forwarded.remove(&origin.ticket) {
@@ -732,6 +830,7 @@ impl Core {
     fn turn(&mut self, actions: &mut Vec<Action>) {
         self.expire_waits(actions);
         self.check_soft_limits();
+        self.keep_roster(actions);
         self.end_pause();
         let mut more = false;
         for round in 0..limits::ROUNDS_PER_TURN {
@@ -773,7 +872,7 @@ impl Core {
         let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
         for group in self.groups.iter_mut().flatten() {
             let log_bytes_max = outlet.context.settings.checkpoint_log_bytes.max(group.keyspace.memory_bytes() as u64);
-            if group.log_bytes > log_bytes_max
+            if (group.log_bytes > log_bytes_max || group.is_log_long())
                 && !group.is_checkpoint_due()
                 && !group.checkpointing.is_resting(self.now)
             {
@@ -954,10 +1053,6 @@ impl Core {
 
 const SPARE_BYTES_MAX: usize = 64 << 10;
 const SPARE_COUNT_MAX: usize = 256;
-
-/// A write was sent on to a leader that never answered.
-const OUTCOME_UNKNOWN: &str =
-    "CLUSTERDOWN The leader was lost before it answered: whether this write took effect is unknown";
 
 const PROTECTED_MODE: &str = "-DENIED Holdfast is running in protected mode because protected mode is enabled and no \
 password is set for the default user. In this mode connections are only accepted from the loopback interface. If you \

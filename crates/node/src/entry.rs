@@ -22,6 +22,8 @@ use keyspace::{Limits, Moment};
 use resp::{Args, Protocol, Span};
 use stdx::{UnixMillis, leb128};
 
+use crate::event::NodeId;
+use crate::roster::Member;
 use crate::transaction::TransactionId;
 
 /// Version of this layout, the first byte of every entry.
@@ -38,6 +40,7 @@ const PREPARE: u8 = 5;
 const RESOLVE: u8 = 6;
 const REFUSE: u8 = 7;
 const LIMITS: u8 = 8;
+const ENLIST: u8 = 9;
 
 const RESP3: u8 = 1;
 
@@ -125,6 +128,13 @@ pub enum Item<'a> {
     },
     /// From here on, collections change their form by these.
     Limits(Limits),
+    /// What is to be known of a node of the cluster.
+    Enlist {
+        /// Which.
+        node: NodeId,
+        /// What.
+        member: Member,
+    },
 }
 
 /// A decoded MULTI/EXEC.
@@ -152,7 +162,8 @@ impl<'a> ExecItem<'a> {
     }
 }
 
-fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+/// Appends bytes behind their length.
+pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     leb128::put(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
@@ -278,6 +289,13 @@ impl Builder {
         let mut bytes = Vec::new();
         limits.write(&mut bytes);
         put_bytes(&mut self.payload, &bytes);
+    }
+
+    /// Adds what is to be known of a node.
+    pub fn enlist(&mut self, node: NodeId, member: &Member) {
+        self.payload.push(ENLIST);
+        leb128::put(&mut self.payload, node.0);
+        member.put(&mut self.payload);
     }
 
     /// Stamps the moment and gives up the entry.
@@ -500,6 +518,7 @@ impl<'a> Reader<'a> {
             },
             REFUSE => Item::Refuse { transaction: TransactionId::read(self) },
             LIMITS => Item::Limits(Limits::read(self.bytes()).expect("limits in a log entry")),
+            ENLIST => Item::Enlist { node: NodeId(self.number()), member: Member::read(self) },
             tag => panic!("an item of kind {tag} in a log entry"),
         })
     }

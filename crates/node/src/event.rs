@@ -12,6 +12,7 @@ use stdx::{Duration, Instant, UnixMillis};
 
 use crate::checkpoint::{CHUNK_KEYSPACE, CHUNK_STATE};
 use crate::letter::Letter;
+use crate::roster::Member;
 
 /// A node of the cluster; never reused once its log is lost. 0 is no node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -118,6 +119,29 @@ pub enum Event<'a> {
         /// What happened.
         news: CheckpointNews,
     },
+    /// What an [`Action::ReadCheckpoint`] asked for.
+    CheckpointRead {
+        /// Whose.
+        group: GroupId,
+        /// Which checkpoint.
+        index: u64,
+        /// Which chunk.
+        chunk: u64,
+        /// For which node.
+        to: NodeId,
+        /// The chunk; `None` behind the last; or why it cannot be read.
+        read: Result<Option<Vec<u8>>, String>,
+    },
+    /// A message to this node may have been lost: its link was cut, or is too slow.
+    Unreachable {
+        /// Which.
+        node: NodeId,
+    },
+    /// The link to this node is up.
+    Reachable {
+        /// Which.
+        node: NodeId,
+    },
     /// The disk has, or no longer has, room for what may still be admitted.
     Room(Room),
     /// An [`Action::UsersFile`] has been carried out: what the file holds, or nothing if it was written; or why not.
@@ -165,8 +189,24 @@ pub enum Action {
         to: NodeId,
         /// The group it concerns, whose core there receives it.
         group: GroupId,
+        /// How urgent it is.
+        lane: Lane,
         /// One whole message.
         bytes: Vec<u8>,
+    },
+    /// The nodes of the cluster and where they are found, this one among them. Replaces what was told before.
+    Peers(Vec<(NodeId, Member)>),
+    /// Read a chunk of a checkpoint that is on disk; [`Event::CheckpointRead`] follows. Chunks are mostly asked for in
+    /// order.
+    ReadCheckpoint {
+        /// Whose.
+        group: GroupId,
+        /// Which checkpoint.
+        mark: CheckpointMark,
+        /// Which chunk, from 0.
+        chunk: u64,
+        /// Handed back in the event.
+        to: NodeId,
     },
     /// Hand to a sibling core; never lost, in order.
     Post {
@@ -240,6 +280,17 @@ pub enum UsersFile {
     Save(Vec<u8>),
 }
 
+/// Which of the ways to another node a message takes. Order is kept within each; bulk never delays a heartbeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lane {
+    /// Who lives and who leads.
+    Vital,
+    /// The log, requests and replies.
+    Log,
+    /// Checkpoints.
+    Bulk,
+}
+
 /// How loud a line in the operator's log is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
@@ -258,7 +309,8 @@ pub enum Persist {
     Lazily,
 }
 
-/// A step in writing a checkpoint. Steps of one checkpoint come in order: `Begin`, chunks, then `Finish` or `Abandon`.
+/// A step in writing a checkpoint. Steps of one checkpoint come in order: `Begin`, chunks, then `Finish`, `Install` or
+/// `Abandon`.
 #[derive(Debug)]
 pub enum CheckpointStep {
     /// Open a new file for it.
@@ -267,6 +319,9 @@ pub enum CheckpointStep {
     Chunk(Vec<u8>),
     /// All chunks have been given: make it durable and let it count. [`CheckpointNews::Finished`] follows.
     Finish,
+    /// All chunks have been given, and they are a leader's: let it count and take the place of the group's log, with
+    /// this hard state, in one record. [`CheckpointNews::Finished`] follows.
+    Install(HardState),
     /// Throw it away.
     Abandon,
 }
@@ -368,6 +423,53 @@ pub struct HostReport {
     pub client_count: u64,
     /// Connections refused because of `maxclients`.
     pub rejected_count: u64,
+    /// The links to other nodes.
+    pub links: Vec<LinkReport>,
+}
+
+/// How the link to another node is, for one lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkReport {
+    /// To whom.
+    pub node: NodeId,
+    /// For what.
+    pub lane: Lane,
+    /// Where.
+    pub address: String,
+    /// Can it be used?
+    pub is_up: bool,
+    /// When it came up last, in seconds since the start of the process.
+    pub since_s: u64,
+    /// How often it came up.
+    pub count: u64,
+    /// Why it was cut, or could not be made, last.
+    pub last_cause: String,
+    /// Bytes sent since the start.
+    pub sent_bytes: u64,
+    /// Messages taken since the start.
+    pub message_count: u64,
+    /// Messages dropped because it was down or full.
+    pub dropped_count: u64,
+    /// Bytes waiting to be sent.
+    pub waiting_bytes: u64,
+}
+
+impl Default for LinkReport {
+    fn default() -> Self {
+        Self {
+            node: NodeId(0),
+            lane: Lane::Log,
+            address: String::new(),
+            is_up: false,
+            since_s: 0,
+            count: 0,
+            last_cause: String::new(),
+            sent_bytes: 0,
+            message_count: 0,
+            dropped_count: 0,
+            waiting_bytes: 0,
+        }
+    }
 }
 
 /// What every core of a node is told once, at its start.
@@ -387,6 +489,10 @@ pub struct CoreOptions {
     pub settings: Arc<crate::settings::Settings>,
     /// Facts about the process, for INFO.
     pub process: Arc<ProcessFacts>,
+    /// Where this node is found.
+    pub own: Member,
+    /// Nodes to be told of this one if it knows nobody yet.
+    pub seeds: Vec<NodeId>,
     /// A stopwatch for statistics only (SLOWLOG, INFO commandstats); the simulator's may stand still.
     pub stopwatch: fn() -> Instant,
 }

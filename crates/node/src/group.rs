@@ -11,10 +11,13 @@
 //!
 //! Invariant: only this module can make a [`Committed`], and a session accepts nothing else for a write.
 
+mod members;
+mod transfer;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use consensus::{Message, Options, Replica, Role, Seed};
-use journal::Append;
+use journal::{Append, CheckpointMark};
 use keyspace::{AHEAD_MAX, Class, Keyspace, Limits, Moment, Notice};
 use resp::{Args, Protocol, Span, Writer};
 use stdx::log::{Entry, EntryKind, HardState, Membership};
@@ -29,6 +32,7 @@ use crate::limits;
 use crate::locks::Locks;
 use crate::observer;
 use crate::outlet::Outlet;
+use crate::roster::{Member, Roster};
 use crate::settings::AppendFsync;
 use crate::transaction::{GatewayId, TransactionId};
 
@@ -85,6 +89,25 @@ pub struct Group {
     /// Transactions refused or resolved whose other participants may still ask: replicated state.
     outcomes: BTreeMap<GatewayId, BTreeMap<u64, bool>>,
     inquiries: BTreeMap<TransactionId, Inquiry>,
+
+    /// Of group 0: who belongs to the cluster. Replicated state.
+    roster: Roster,
+    /// The roster has changed since it was last asked for.
+    is_roster_new: bool,
+    /// When the leader next looks at who takes part.
+    reconcile_at: Instant,
+    /// Commit index when it last did.
+    committed_seen: u64,
+    /// Checkpoints on their way to members.
+    giving: Vec<transfer::Giving>,
+    /// A checkpoint on its way from the leader.
+    taking: Option<transfer::Taking>,
+    /// A member waits for a checkpoint that has not been made yet.
+    is_checkpoint_awaited: bool,
+    /// The log behind this index is kept until then.
+    held_log: Option<(u64, Instant)>,
+    /// Index of the last checkpoint on disk.
+    marked_index: u64,
 
     pub(crate) checkpointing: Checkpointing,
     /// Bytes of log since the last checkpoint began.
@@ -207,7 +230,7 @@ impl Group {
         } = seed;
         let recovered_index = entries.last().map_or(checkpoint_index, |entry| entry.index);
         let log_bytes = entries.iter().map(|entry| entry.data.len() as u64).sum();
-        let replica = Replica::new(
+        let mut replica = Replica::new(
             Options {
                 recovering: is_recovering,
                 // The window above bounds what is proposed, and never refuses a batch half-way.
@@ -217,6 +240,10 @@ impl Group {
             },
             Seed { hard_state, membership: membership.clone(), checkpoint_index, checkpoint_term, entries },
         )?;
+        if checkpoint_index > 0 {
+            replica.offer_checkpoint(checkpoint_index, checkpoint_term, membership);
+        }
+        let membership = replica.membership().clone();
         let mut this = Self {
             id: group,
             node,
@@ -245,6 +272,15 @@ impl Group {
             prepared: BTreeMap::new(),
             outcomes: BTreeMap::new(),
             inquiries: BTreeMap::new(),
+            roster: Roster::default(),
+            is_roster_new: false,
+            reconcile_at: Instant::ZERO,
+            committed_seen: 0,
+            giving: Vec::new(),
+            taking: None,
+            is_checkpoint_awaited: false,
+            held_log: None,
+            marked_index: checkpoint_index,
             checkpointing: Checkpointing::default(),
             log_bytes,
             altered_saved: 0,
@@ -314,12 +350,6 @@ impl Group {
     #[inline]
     pub fn is_full(&self) -> bool {
         self.inflight_bytes + self.builder.byte_count() > limits::WINDOW_BYTES_MAX
-    }
-
-    /// True if no member lacks an entry that this replica has applied. A checkpoint frees the log before it, and there
-    /// is no other way yet to feed a member that is behind.
-    pub(crate) fn is_applied_everywhere(&self) -> bool {
-        self.is_alone() || self.replica.match_index_min() >= self.applied
     }
 
     /// True if the group has one voter, this node: then a read needs nobody's confirmation.
@@ -723,6 +753,9 @@ impl Group {
 
     /// Takes a message of another replica.
     pub fn step(&mut self, message: Message) {
+        if Self::is_offer(&message) {
+            return; // it comes as an offer, when the checkpoint is there
+        }
         // A message that is not for this replica changes nothing; its sender will send again what matters.
         let _ = self.replica.step(message);
     }
@@ -753,8 +786,10 @@ impl Group {
     /// at once.
     pub fn turn(&mut self, now: Now, prng: &mut Prng, outlet: &mut Outlet<'_>) -> bool {
         self.pass_time(now, outlet);
+        self.reconcile(now, outlet);
         self.propose(now, prng);
         let more = self.pump(now, outlet);
+        self.settle_taking(outlet.actions);
         // Applying may have let waiting requests in.
         let proposed = self.propose(now, prng);
         more | (proposed && self.pump(now, outlet))
@@ -793,6 +828,7 @@ impl Group {
         } else if self.is_alone() && self.recovered_index > self.first_index {
             self.tell_progress(now, outlet);
         }
+        self.look_after_transfers(now, outlet);
         self.drop_stale_reads(now, outlet);
     }
 
@@ -871,15 +907,26 @@ impl Group {
     /// Carries out what the replica wants until it wants nothing more, or until the turn's share of work is done.
     fn pump(&mut self, now: Now, outlet: &mut Outlet<'_>) -> bool {
         let mut applied_bytes = 0;
-        while let Some(ready) = self.replica.take_ready() {
+        while !self.is_installing()
+            && let Some(ready) = self.replica.take_ready()
+        {
             if let Some(role) = ready.became {
                 self.change_role(role, outlet);
             }
             for message in ready.messages {
                 outlet.send_raft(self.id, &message);
             }
-            if let Some(append) = ready.append {
-                self.append(append, outlet);
+            for transfer in ready.transfers {
+                self.give(transfer, now, outlet);
+            }
+            match (ready.append, ready.restored) {
+                (Some(append), Some(restored)) => {
+                    assert!(append.entries.is_empty(), "entries behind a checkpoint that is not durable");
+                    self.hard_state = append.hard_state.unwrap_or(self.hard_state);
+                    self.take_over(&restored, append.ticket, self.hard_state, outlet);
+                }
+                (Some(append), None) => self.append(append, outlet),
+                (None, _) => {}
             }
             for read in ready.reads {
                 if let Some(round) = self.rounds.iter_mut().find(|round| round.context == read.context) {
@@ -896,11 +943,29 @@ impl Group {
             }
         }
         self.fail_batches_never_proposed(outlet);
-        if self.is_alone() {
-            // Nobody else needs these entries, and a restart finds them on disk.
-            self.replica.compact(self.applied);
-        }
+        self.forget_log();
         false
+    }
+
+    /// Entries that every member holds need not be kept in memory: a restart finds them on disk. Beyond a bound, those
+    /// that a checkpoint covers need not either: who lacks them is given the checkpoint.
+    fn forget_log(&mut self) {
+        let mut index = self.replica.match_index_min();
+        if self.is_log_long() {
+            index = index.max(self.marked_index);
+        }
+        if let Some((held, _)) = self.held_log {
+            index = index.min(held);
+        }
+        let index = index.min(self.applied);
+        if index > self.replica.floor_index() {
+            self.replica.compact(index);
+        }
+    }
+
+    /// True if the log in memory has outgrown its bound, because a member is far behind.
+    pub(crate) fn is_log_long(&self) -> bool {
+        self.replica.log_bytes() > limits::LOG_BYTES_MAX
     }
 
     fn append(&mut self, append: consensus::Append, outlet: &mut Outlet<'_>) {
@@ -933,6 +998,7 @@ impl Group {
             return; // serving begins when an entry of the new term has been applied
         }
         self.is_serving = false;
+        self.giving.clear();
         self.locks.clear();
         self.inquiries.clear();
         self.held_sessions.clear();
@@ -971,6 +1037,17 @@ impl Group {
         }
     }
 
+    /// Tells those who wait for a batch that nobody here will ever know what became of it.
+    fn fail_unknown(&mut self, waiters: Vec<Waiter>, outlet: &mut Outlet<'_>) {
+        let (writes, others) = waiters.into_iter().partition(|waiter| matches!(waiter, Waiter::Write(_)));
+        for waiter in writes {
+            if let Waiter::Write(origin) = waiter {
+                outlet.refuse(&origin, Protocol::Resp2, OUTCOME_UNKNOWN);
+            }
+        }
+        self.fail(others, outlet);
+    }
+
     fn fail_batches_never_proposed(&mut self, outlet: &mut Outlet<'_>) {
         while self.inflight.front().is_some_and(|batch| batch.index == 0) {
             let batch = self.inflight.pop_front().expect("just seen");
@@ -994,7 +1071,13 @@ impl Group {
         self.applied = entry.index;
         self.applied_term = entry.term;
         let waiters = self.waiters_of(&entry, outlet);
-        assert_eq!(entry.kind, EntryKind::Normal, "membership does not change yet");
+        if entry.kind == EntryKind::Membership {
+            self.membership = self.replica.membership().clone();
+            let Membership { voters, learners, .. } = &self.membership;
+            let line = format!("group {}: voters {voters:?}, learners {learners:?}", self.id.0);
+            outlet.actions.push(Action::Log { level: Level::Notice, line });
+            return;
+        }
         let Some((moment, reader)) = entry::open(&entry.data) else {
             self.begin_serving(&entry);
             return;
@@ -1171,6 +1254,7 @@ impl Group {
                     outlet.mail(transaction.gateway.core, Mail::Resolved { transaction, group: self.id });
                 }
             }
+            Item::Enlist { node, member } => self.is_roster_new |= self.roster.enlist(node, member),
             Item::Refuse { transaction } => {
                 // It may have been prepared between the question and this entry.
                 if !self.prepared.contains_key(&transaction) && self.outcome(transaction).is_none() {
@@ -1273,7 +1357,15 @@ impl Group {
             TransactionId { gateway, number }.put(&mut out);
             out.push(u8::from(outcome));
         }
+        self.roster.put(&mut out);
         out
+    }
+
+    fn clear_state(&mut self) {
+        self.prepared.clear();
+        self.outcomes.clear();
+        self.roster = Roster::default();
+        self.moment = Moment::default();
     }
 
     fn load_state(&mut self, state: &[u8]) {
@@ -1293,6 +1385,27 @@ impl Group {
             let outcome = reader.byte() == 1;
             self.outcomes.entry(gateway).or_default().insert(number, outcome);
         }
+        // Checkpoints of a time before clusters end here.
+        if !reader.is_done() {
+            self.roster = Roster::read(&mut reader);
+            self.is_roster_new = true;
+        }
+    }
+
+    /// The roster, if it has changed since it was last asked for.
+    pub(crate) fn take_roster(&mut self) -> Option<Roster> {
+        std::mem::take(&mut self.is_roster_new).then(|| self.roster.clone())
+    }
+
+    /// Logs what is to be known of a node. The group must be [`Standing::Serving`].
+    pub(crate) fn enlist(&mut self, node: NodeId, member: &Member) {
+        self.builder.enlist(node, member);
+        self.waiters.push(Waiter::Silent);
+    }
+
+    /// A message to this node may have been lost.
+    pub(crate) fn report_unreachable(&mut self, node: NodeId) {
+        self.replica.report_unreachable(node.0);
     }
 
     /// Writes out all data as a checkpoint would and reads it back (DEBUG RELOAD).
@@ -1306,9 +1419,21 @@ impl Group {
         self.altered_saved = self.keyspace.altered_count();
     }
 
-    /// Drops log that a checkpoint has made superfluous, as far as no follower needs it.
-    pub(crate) fn compact(&mut self, index: u64) {
-        self.replica.compact(index);
+    /// A checkpoint is on disk: members can be given it, and log before it need not be kept.
+    pub(crate) fn marked(&mut self, mark: CheckpointMark, now: Now) {
+        self.marked_index = mark.index;
+        if std::mem::take(&mut self.is_checkpoint_awaited) {
+            self.held_log = Some((mark.index, now.instant + limits::LOG_HOLD));
+        }
+        self.replica.offer_checkpoint(mark.index, mark.term, mark.membership);
+        self.forget_log();
+    }
+
+    /// A checkpoint begins: if a member waits for it, the log behind it is kept.
+    pub(crate) fn begin_holding(&mut self, now: Now) {
+        if self.is_checkpoint_awaited {
+            self.held_log = Some((self.applied, now.instant + limits::LOG_HOLD_FOR_CHECKPOINT));
+        }
     }
 
     /// Digest of all that replicas must agree on.
@@ -1373,6 +1498,10 @@ pub(crate) fn run_one(keyspace: &mut Keyspace, database: u16, args: Args<'_>, mo
 
 /// The leader was lost before the write entered the log: it did not happen, and may be sent again.
 pub(crate) const LEADER_LOST: &str = "TRYAGAIN The leader was lost before this request took effect";
+
+/// A write was sent on to a leader that never answered.
+pub(crate) const OUTCOME_UNKNOWN: &str =
+    "CLUSTERDOWN The leader was lost before it answered: whether this write took effect is unknown";
 
 /// The keys of a group that has not yet been loaded.
 pub(crate) const LOADING: &str = "LOADING Holdfast is loading the dataset in memory";

@@ -11,6 +11,7 @@ use crate::commands::{Answer, Question};
 use crate::entry::{Effect, Watch};
 use crate::event::{CoreId, GroupId, NodeId, SessionId};
 use crate::pubsub::Message;
+use crate::roster::Roster;
 use crate::transaction::TransactionId;
 
 /// All that one core had to tell another in one turn.
@@ -127,6 +128,8 @@ pub enum Mail {
     Users(Arc<Users>),
     /// Hand this to your sessions that listen.
     Publish(Message),
+    /// Who belongs to the cluster has changed.
+    Roster(Arc<Roster>),
     /// Answer for a control command that concerns the whole node.
     Ask {
         /// Number of the question on the asking core.

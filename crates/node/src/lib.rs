@@ -23,6 +23,7 @@ mod locks;
 mod observer;
 mod outlet;
 pub mod pubsub;
+pub mod roster;
 mod router;
 pub mod session;
 pub mod settings;

@@ -74,6 +74,28 @@ pub const READ_CONFIRMATION_MAX: Duration = Duration::from_secs(2);
 /// How long a request waits for a leader to be known.
 pub const LEADER_WAIT_MAX: Duration = Duration::from_secs(2);
 
+/// How often a leader looks at who takes part in its group.
+pub const RECONCILE_INTERVAL: Duration = Duration::from_millis(200);
+
+/// How often a node whose address the cluster does not know tells it.
+pub const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(300);
+
+/// Bytes of a group's log held in memory for members that are behind, beyond which they are given a checkpoint. One
+/// checkpoint's time of writes may come on top.
+pub const LOG_BYTES_MAX: usize = 64 << 20;
+
+/// How long the log behind a checkpoint is kept for a member that has not asked for the next chunk.
+pub const LOG_HOLD: Duration = Duration::from_secs(20);
+
+/// How long the log is kept while a checkpoint that a member waits for is being written.
+pub const LOG_HOLD_FOR_CHECKPOINT: Duration = Duration::from_secs(600);
+
+/// How long either side of a checkpoint's transfer waits for the other before it gives up.
+pub const TRANSFER_PATIENCE: Duration = Duration::from_secs(10);
+
+/// After so long without an answer an offer or a chunk is asked for again.
+pub const TRANSFER_RETRY: Duration = Duration::from_millis(500);
+
 /// How often a leader asks about a prepared transaction without a gateway.
 pub const INQUIRY_INTERVAL: Duration = Duration::from_millis(200);
 

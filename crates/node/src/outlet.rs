@@ -6,7 +6,7 @@ use resp::{Args, Protocol, Writer};
 use stdx::Instant;
 
 use crate::core::Context;
-use crate::event::{Action, CoreId, GroupId, NodeId, Now};
+use crate::event::{Action, CoreId, GroupId, Lane, NodeId, Now};
 use crate::group::Committed;
 use crate::letter::{Letter, Mail, Origin};
 use crate::pubsub;
@@ -105,7 +105,7 @@ impl Outlet<'_> {
         } else {
             let bytes = wire::encode_reply(origin, &bytes);
             // The group's number only tells the receiving host which core to wake: the gateway's own.
-            self.actions.push(Action::Send { to: origin.node, group: GroupId(u32::from(origin.core.0)), bytes });
+            self.send(origin.node, GroupId(u32::from(origin.core.0)), Lane::Log, bytes);
         }
     }
 
@@ -148,8 +148,10 @@ impl Outlet<'_> {
     pub fn publish_to_peers(&mut self, message: &pubsub::Message) {
         // Any core there will do, so the one of the same number.
         let group = GroupId(u32::from(self.context.core.0));
-        for node in &self.context.peers {
-            self.actions.push(Action::Send { to: *node, group, bytes: wire::encode_publish(message) });
+        let own = self.context.node;
+        for (node, _) in self.context.roster.present().filter(|(node, _)| *node != own) {
+            let bytes = wire::encode_publish(message);
+            self.actions.push(Action::Send { to: node, group, lane: Lane::Log, bytes });
         }
     }
 
@@ -174,6 +176,12 @@ impl Outlet<'_> {
     /// Sends a Raft message.
     pub fn send_raft(&mut self, group: GroupId, message: &Message) {
         let bytes = wire::encode_raft(group, message);
-        self.actions.push(Action::Send { to: NodeId(message.to()), group, bytes });
+        let lane = if message.kind().is_vital() { Lane::Vital } else { Lane::Log };
+        self.send(NodeId(message.to()), group, lane, bytes);
+    }
+
+    /// Sends a message to another node's core of a group.
+    pub fn send(&mut self, to: NodeId, group: GroupId, lane: Lane, bytes: Vec<u8>) {
+        self.actions.push(Action::Send { to, group, lane, bytes });
     }
 }

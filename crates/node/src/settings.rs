@@ -173,6 +173,8 @@ pub struct Settings {
     pub notify: Notify,
     /// `client-output-buffer-limit`
     pub output_limits: OutputLimits,
+    /// Nodes of the cluster that vote in each group, if there are so many (`replicas`).
+    pub replica_count: usize,
     /// Bytes of log since the last checkpoint that call for the next one (`checkpoint-log-bytes`).
     pub checkpoint_log_bytes: u64,
 }
@@ -228,6 +230,7 @@ impl Default for Settings {
             latency_threshold_ms: 0,
             notify: Notify::default(),
             output_limits: OutputLimits::default(),
+            replica_count: 0,
             checkpoint_log_bytes: 0,
         };
         for parameter in TABLE {
@@ -334,6 +337,7 @@ impl Settings {
             "latency-monitor-threshold" => self.latency_threshold_ms = number as u64,
             "notify-keyspace-events" => self.notify = Notify::parse(&value).unwrap_or_default(),
             "client-output-buffer-limit" => self.output_limits = OutputLimits::parse(&value),
+            "replicas" => self.replica_count = number as usize,
             "checkpoint-log-bytes" => self.checkpoint_log_bytes = number as u64,
             _ => {}
         }

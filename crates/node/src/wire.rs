@@ -5,6 +5,10 @@
 //! REQUEST  node core serial index ticket  group protocol kind words
 //! REPLY    core serial index ticket  bytes
 //! PUBLISH  shard:u8 length channel  message
+//! OFFER    group:u32le  consensus message, of a checkpoint
+//! PULL     group index chunk
+//! CHUNK    group index chunk  1 if the bytes follow, 0 at the end
+//! ANNOUNCE node member
 //! ```
 //! Numbers are LEB128 unless said otherwise. Bytes of another node are never trusted: what does not fit is dropped.
 
@@ -15,14 +19,19 @@ use stdx::leb128;
 use crate::event::{CoreId, GroupId, NodeId, SessionId};
 use crate::letter::{Origin, Request, RequestBody};
 use crate::pubsub;
+use crate::roster::Member;
 
 const RAFT: u8 = 1;
 const REQUEST: u8 = 2;
 const REPLY: u8 = 3;
 const PUBLISH: u8 = 4;
+const OFFER: u8 = 5;
+const PULL: u8 = 6;
+const CHUNK: u8 = 7;
+const ANNOUNCE: u8 = 8;
 
 /// A decoded message of another node.
-pub enum Wire {
+pub enum Wire<'a> {
     /// For a group's replica.
     Raft(GroupId, Message),
     /// A client's request, sent on by its gateway.
@@ -36,6 +45,30 @@ pub enum Wire {
     },
     /// For those who listen on this node.
     Publish(pubsub::Message),
+    /// A leader offers a checkpoint.
+    Offer(GroupId, Message),
+    /// A member asks for a chunk of the checkpoint at this index.
+    Pull {
+        /// Whose.
+        group: GroupId,
+        /// Which checkpoint.
+        index: u64,
+        /// Which chunk, from 0.
+        chunk: u64,
+    },
+    /// The chunk, or `None` behind the last.
+    Chunk {
+        /// Whose.
+        group: GroupId,
+        /// Which checkpoint.
+        index: u64,
+        /// Which chunk.
+        chunk: u64,
+        /// As `CheckpointStep::Chunk` gave it.
+        bytes: Option<&'a [u8]>,
+    },
+    /// A node tells where it is found.
+    Announce(NodeId, Member),
 }
 
 /// A Raft message of a group.
@@ -45,6 +78,47 @@ pub fn encode_raft(group: GroupId, message: &Message) -> Vec<u8> {
     message.encode(&mut out);
     out
 }
+
+/// A leader's offer of a checkpoint.
+pub fn encode_offer(group: GroupId, message: &Message) -> Vec<u8> {
+    let mut out = encode_raft(group, message);
+    out[0] = OFFER;
+    out
+}
+
+/// A member's wish for a chunk.
+pub fn encode_pull(group: GroupId, index: u64, chunk: u64) -> Vec<u8> {
+    let mut out = vec![PULL];
+    leb128::put(&mut out, u64::from(group.0));
+    leb128::put(&mut out, index);
+    leb128::put(&mut out, chunk);
+    out
+}
+
+/// A chunk, or the end.
+pub fn encode_chunk(group: GroupId, index: u64, chunk: u64, bytes: Option<&[u8]>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(32 + bytes.map_or(0, <[u8]>::len));
+    out.push(CHUNK);
+    leb128::put(&mut out, u64::from(group.0));
+    leb128::put(&mut out, index);
+    leb128::put(&mut out, chunk);
+    out.push(u8::from(bytes.is_some()));
+    out.extend_from_slice(bytes.unwrap_or_default());
+    out
+}
+
+/// A node's word on itself.
+pub fn encode_announce(node: NodeId, member: &Member) -> Vec<u8> {
+    let mut out = vec![ANNOUNCE];
+    leb128::put(&mut out, node.0);
+    for address in [&member.cluster_address, &member.client_address] {
+        out.push(address.len().min(ADDRESS_BYTES_MAX) as u8);
+        out.extend_from_slice(&address.as_bytes()[..address.len().min(ADDRESS_BYTES_MAX)]);
+    }
+    out
+}
+
+const ADDRESS_BYTES_MAX: usize = 255;
 
 /// A request sent on to the node that leads its group.
 pub fn encode_request(request: &Request) -> Vec<u8> {
@@ -92,7 +166,7 @@ fn put_origin(out: &mut Vec<u8>, origin: &Origin) {
 }
 
 /// Decodes a message; `None` if it is not one.
-pub fn decode(bytes: &[u8]) -> Option<Wire> {
+pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
     let (kind, mut rest) = bytes.split_first()?;
     match *kind {
         RAFT => {
@@ -129,6 +203,27 @@ pub fn decode(bytes: &[u8]) -> Option<Wire> {
             Some(Wire::Publish(pubsub::Message { is_shard, channel: channel.into(), body: body.into() }))
         }
         REPLY => Some(Wire::Reply { origin: take_origin(&mut rest)?, bytes: rest.to_vec() }),
+        OFFER => {
+            let (group, message) = rest.split_first_chunk()?;
+            Some(Wire::Offer(GroupId(u32::from_le_bytes(*group)), Message::decode(message).ok()?))
+        }
+        PULL => {
+            let group = take_group(&mut rest)?;
+            let (index, chunk) = (leb128::take(&mut rest)?, leb128::take(&mut rest)?);
+            rest.is_empty().then_some(Wire::Pull { group, index, chunk })
+        }
+        CHUNK => {
+            let group = take_group(&mut rest)?;
+            let (index, chunk) = (leb128::take(&mut rest)?, leb128::take(&mut rest)?);
+            let bytes = (take_byte(&mut rest)? == 1).then_some(rest);
+            Some(Wire::Chunk { group, index, chunk, bytes })
+        }
+        ANNOUNCE => {
+            let node = NodeId(leb128::take(&mut rest)?);
+            let (cluster_address, client_address) = (take_text(&mut rest)?, take_text(&mut rest)?);
+            let member = Member { cluster_address, client_address, is_removed: false };
+            rest.is_empty().then_some(Wire::Announce(node, member))
+        }
         _ => None,
     }
 }
@@ -140,6 +235,17 @@ fn take_origin(rest: &mut &[u8]) -> Option<Origin> {
         session: SessionId { serial: leb128::take(rest)?, index: u32::try_from(leb128::take(rest)?).ok()? },
         ticket: leb128::take(rest)?,
     })
+}
+
+fn take_group(rest: &mut &[u8]) -> Option<GroupId> {
+    Some(GroupId(u32::try_from(leb128::take(rest)?).ok()?))
+}
+
+fn take_text(rest: &mut &[u8]) -> Option<String> {
+    let length = usize::from(take_byte(rest)?);
+    let (text, tail) = rest.split_at_checked(length)?;
+    *rest = tail;
+    String::from_utf8(text.to_vec()).ok()
 }
 
 fn take_byte(rest: &mut &[u8]) -> Option<u8> {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
-use edge::{ListenOptions, Options};
+use edge::{ClusterOptions, ListenOptions, Options};
 use node::acl::Users;
 use node::settings::Settings;
 
@@ -32,6 +32,10 @@ Usage: holdfast serve [FILE] [--name value [value …]]…
   --bind ADDRESS…         where to listen: IPv4, IPv6, * or ::*;
                           with a leading - it may be missing            [127.0.0.1 -::1]
   --data-dir DIR          where data are kept                           [holdfast-data]
+  --join HOST:PORT        with an empty directory: join the cluster of the node whose cluster port this is
+  --cluster-port N        where other nodes call                        [port + 10000]
+  --cluster-announce-ip A where others reach this node                  [as --bind, or found out]
+  --replicas N            nodes that vote on each write, if there are so many [3]
   --appendfsync WHEN      an acknowledged write is on disk: always (before it is acknowledged),
                           everysec (within a second), no (when the system likes) [always]
   --cores N               threads that serve clients                    [all processors]
@@ -65,6 +69,8 @@ struct Plan {
     accumulated: Vec<&'static str>,
     /// `user` lines.
     users: Vec<Directive>,
+    /// A node of the cluster to be joined.
+    join: String,
 }
 
 /// Runs `holdfast serve` with the words behind `serve`.
@@ -96,6 +102,7 @@ fn parse(words: &[String]) -> Result<Request, String> {
         config_file: None,
         accumulated: Vec::new(),
         users: Vec::new(),
+        join: String::new(),
     };
     let mut directives = directives(words)?;
     // The file comes first wherever it stands, so that the command line has the last word.
@@ -193,6 +200,13 @@ impl Plan {
                 let [directory] = values else { return Err(directive.complain("wrong number of arguments")) };
                 self.data_directory = PathBuf::from(directory);
             }
+            "join" => {
+                let [address] = values else { return Err(directive.complain("needs HOST:PORT")) };
+                if !address.contains(':') {
+                    return Err(directive.complain("needs HOST:PORT"));
+                }
+                self.join.clone_from(address);
+            }
             "cores" => {
                 let count = match values {
                     [count] => count.parse().ok().filter(|count| (1..=1024).contains(count)),
@@ -269,8 +283,14 @@ impl Plan {
             unix_socket: path("unixsocket"),
             unix_permissions,
         };
+        let cluster = ClusterOptions {
+            port: text("cluster-port").parse().map_err(|_| "cluster-port: not a port".to_owned())?,
+            announce_host: text("cluster-announce-ip").to_owned(),
+            join: self.join,
+        };
         Ok(Options {
             listen,
+            cluster,
             core_count,
             log_file: path("logfile"),
             pid_file: path("pidfile"),

@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 
-use journal::{Append, CheckpointFile, CheckpointReader, Fault, Identity, Journal, RecoveredGroup};
+use journal::{Append, CheckpointFile, CheckpointMark, CheckpointReader, Fault, Identity, Journal, RecoveredGroup};
 use keyspace::{Keyspace, Layout};
 use node::Core;
 use node::event::{
-    Action, CheckpointNews, CheckpointStep, CoreId, CoreOptions, Event, GroupId, GroupSeed, Persist, ProcessFacts, Room,
+    Action, CheckpointNews, CheckpointStep, CoreId, CoreOptions, Event, GroupId, GroupSeed, NodeId, Persist,
+    ProcessFacts, Room,
 };
+use node::roster::Member;
 use node::settings::Settings;
 use stdx::Instant;
 use stdx::log::Membership;
@@ -44,6 +46,7 @@ impl Universe {
             node: machine as u64 + 1,
             group_count: self.group_count,
             hash_seed: self.plan.seed,
+            has_joined: machine > 0,
         };
         let options =
             journal::Options { segment_bytes: 4096 * (16 + self.prng.below(48)), ..journal::Options::new(identity) };
@@ -96,6 +99,12 @@ impl Universe {
                     seed: self.prng.draw(),
                     settings: Arc::clone(&settings),
                     process: Arc::clone(&process),
+                    own: Member {
+                        cluster_address: format!("machine:{}", machine + 1),
+                        client_address: format!("machine:{}", machine + 1),
+                        is_removed: false,
+                    },
+                    seeds: (machine > 0).then_some(NodeId(1)).into_iter().collect(),
                     stopwatch: || Instant::ZERO,
                 };
                 CoreHost::new(Core::new(options))
@@ -149,13 +158,16 @@ impl Universe {
             tuning: keyspace::Tuning::default(),
         });
         let mut seed = GroupSeed::new(GroupId(group), self.machines[machine].node, keyspace);
-        seed.membership = Membership { voters: (1..=self.machines.len() as u64).collect(), ..Membership::default() };
+        // The first founds the cluster, the others join it.
+        let founders = if machine == 0 { vec![1] } else { Vec::new() };
+        seed.membership = Membership { voters: founders, ..Membership::default() };
         seed.hard_state = found.hard_state;
         seed.entries = found.entries;
         seed.is_recovering = may_lack_its_tail && self.machines.len() > 1;
         if let Some(mark) = found.checkpoint {
             self.probes.reach("a checkpoint was recovered");
             (seed.checkpoint_index, seed.checkpoint_term) = (mark.index, mark.term);
+            seed.membership = mark.membership.clone();
             let disk = self.machines[machine].disk.clone();
             let mut reader = CheckpointReader::open(disk, identity, group, &mark).map_err(|fault| fault.to_string())?;
             while let Some(chunk) = reader.next().map_err(|fault| fault.to_string())? {
@@ -235,6 +247,9 @@ impl Universe {
                     Inbound::Loaded(seed) => Event::Loaded(seed),
                     Inbound::Persisted(group, ticket) => Event::Persisted { group, ticket },
                     Inbound::Checkpoint(group, id, news) => Event::Checkpoint { group, id, news },
+                    Inbound::CheckpointRead { group, index, chunk, to, read } => {
+                        Event::CheckpointRead { group, index, chunk, to, read }
+                    }
                     Inbound::Room(room) => Event::Room(room),
                     Inbound::Bytes(..) | Inbound::Peer(..) => unreachable!("borrowed above"),
                 },
@@ -352,7 +367,16 @@ impl Universe {
                 }
             }
             Action::UsersFile { .. } => unreachable!("no universe has a file of users"),
-            Action::Send { to, group, bytes } => {
+            Action::Peers(_) => {}
+            Action::ReadCheckpoint { group, mark, chunk, to } => {
+                let read = self.read_chunk(machine, group, &mark, chunk);
+                let index = mark.index;
+                self.probes.reach("a chunk of a checkpoint was given");
+                let when = self.now + self.some(5 * MILLISECOND);
+                let inbound = Inbound::CheckpointRead { group, index, chunk, to, read };
+                self.at(when, What::Arrive { machine, life, core, inbound });
+            }
+            Action::Send { to, group, lane: _, bytes } => {
                 self.mix_bytes(&bytes);
                 if self.trace.is_some()
                     && let Some(message) = bytes.get(5..).and_then(|bytes| consensus::Message::decode(bytes).ok())
@@ -468,9 +492,9 @@ impl Universe {
                     }
                     appends.push(append.clone());
                 }
-                Order::Mark(core, group, id, order_mark) => {
+                Order::Mark(core, group, id, order_mark, hard_state) => {
                     if appends.is_empty() {
-                        mark = Some((*core, *group, *id, order_mark.clone()));
+                        mark = Some((*core, *group, *id, order_mark.clone(), *hard_state));
                         taken += 1;
                     }
                     break;
@@ -482,11 +506,14 @@ impl Universe {
             // The next segment is being prepared: there is nothing to do but wait for it.
             return self.plan_journal(machine, now + MILLISECOND);
         }
-        if let Some((core, group, id, mark)) = mark {
-            let result = process.journal.checkpointed(group.0, mark);
+        if let Some((core, group, id, mark, hard_state)) = mark {
+            let result = process.journal.install(group.0, mark, hard_state);
             if self.journal_went_well(machine, result) {
                 self.take_orders(machine, taken);
-                self.probes.reach("a checkpoint was finished");
+                self.probes.reach(match hard_state {
+                    None => "a checkpoint was finished",
+                    Some(_) => "a leader's checkpoint was installed",
+                });
                 self.tell(machine, core, Inbound::Checkpoint(group, id, CheckpointNews::Finished));
                 self.start_chore(machine);
                 self.kick_journal(machine);
@@ -671,19 +698,27 @@ impl Universe {
                 }
                 written.err()
             }
-            CheckpointStep::Finish => {
+            CheckpointStep::Finish | CheckpointStep::Install(_) => {
                 let Some((known, mark, file)) = process.checkpoints.remove(&group.0) else { return };
                 assert_eq!(known, id, "one checkpoint of a group at a time");
+                let hard_state = match step {
+                    CheckpointStep::Install(hard_state) => Some(hard_state),
+                    _ => None,
+                };
                 match file.finish() {
                     Ok(_) => {
-                        process.queue.push_back(Order::Mark(core, group, id, mark));
+                        process.queue.push_back(Order::Mark(core, group, id, mark, hard_state));
                         None
                     }
                     Err(fault) => Some(fault),
                 }
             }
             CheckpointStep::Abandon => match process.checkpoints.remove(&group.0) {
-                Some((_, _, file)) => file.abandon().err(),
+                Some((known, _, file)) if known == id => file.abandon().err(),
+                Some(other) => {
+                    process.checkpoints.insert(group.0, other);
+                    None
+                }
                 None => None,
             },
         };
@@ -705,6 +740,25 @@ impl Universe {
         }
     }
 
+    /// Reads one chunk of a checkpoint, as far as the disk has it.
+    fn read_chunk(
+        &self,
+        machine: usize,
+        group: GroupId,
+        mark: &CheckpointMark,
+        chunk: u64,
+    ) -> Result<Option<Vec<u8>>, String> {
+        let disk = self.machines[machine].disk.clone();
+        let process = self.machines[machine].process.as_ref().expect("it is alive");
+        let identity = *process.journal.identity();
+        let told = |fault: Fault| fault.to_string();
+        let mut reader = CheckpointReader::open(disk, &identity, group.0, mark).map_err(told)?;
+        for _ in 0..chunk {
+            reader.next().map_err(told)?;
+        }
+        Ok(reader.next().map_err(told)?.map(<[u8]>::to_vec))
+    }
+
     // ---- agreement --------------------------------------------------------------------------------------------------
 
     /// Every group has a leader, and all its replicas have applied the same and hold the same.
@@ -718,6 +772,7 @@ impl Universe {
             }
             replicas.len() == self.machines.len()
                 && replicas.iter().any(|replica| replica.is_leader())
+                && replicas.iter().all(|replica| replica.membership().voters.len() == self.machines.len())
                 && replicas.iter().all(|replica| replica.applied() == replicas[0].applied())
                 && replicas.iter().all(|replica| replica.keyspace.digest() == replicas[0].keyspace.digest())
         })

@@ -7,6 +7,7 @@ use journal::{Append, CheckpointFile, CheckpointMark, Chore, Journal};
 use node::Core;
 use node::event::{CheckpointNews, CoreId, GroupId, GroupSeed, NodeId, Peer, Persist, Room, SessionId};
 use node::letter::Letter;
+use stdx::log::HardState;
 
 use crate::clock::FalseClock;
 use crate::disk::FalseDisk;
@@ -63,8 +64,8 @@ pub struct Process {
 pub enum Order {
     /// Write to the log.
     Append(u16, Append, Persist),
-    /// Note that a checkpoint counts.
-    Mark(u16, GroupId, u64, CheckpointMark),
+    /// Note that a checkpoint counts, with the hard state that goes with it if it came from a leader.
+    Mark(u16, GroupId, u64, CheckpointMark, Option<HardState>),
 }
 
 /// A core and what waits for it.
@@ -97,6 +98,7 @@ pub enum Inbound {
     Loaded(Box<GroupSeed>),
     Persisted(GroupId, u64),
     Checkpoint(GroupId, u64, CheckpointNews),
+    CheckpointRead { group: GroupId, index: u64, chunk: u64, to: NodeId, read: Result<Option<Vec<u8>>, String> },
     Room(Room),
 }
 

@@ -168,6 +168,7 @@ pub static TABLE: &[Parameter] = &[
     free("replica-ignore-maxmemory", "yes", Kind::YesNo),
     free("replica-lazy-flush", "no", Kind::YesNo),
     free("replica-priority", "100", Kind::Integer(0, i64::MAX)),
+    free("replicas", "3", Kind::Integer(1, 7)),
     free("replica-read-only", "yes", Kind::YesNo),
     free("replica-serve-stale-data", "yes", Kind::YesNo),
     fixed("replicaof", "", Kind::Text),

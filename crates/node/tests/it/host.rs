@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use keyspace::{Keyspace, Layout, Tuning};
+use node::roster::{Member, Roster};
 use node::settings::Settings;
 use node::{
     Action, Core, CoreId, CoreOptions, Event, GroupId, GroupSeed, NodeId, Now, Peer, Persist, ProcessFacts, SessionId,
@@ -62,6 +63,8 @@ impl Host {
                 seed: u64::from(core),
                 settings: Arc::clone(&settings),
                 process: Arc::new(ProcessFacts::default()),
+                own: Member::default(),
+                seeds: Vec::new(),
                 stopwatch: || Instant::ZERO,
             }));
         }
@@ -79,6 +82,13 @@ impl Host {
             });
             let mut seed = GroupSeed::new(GroupId(core as u32), NodeId(node), keyspace);
             seed.membership.voters = voters.to_vec();
+            if core == 0 && voters.len() > 1 {
+                let mut roster = Roster::default();
+                voters.iter().for_each(|voter| assert!(roster.enlist(NodeId(*voter), Member::default())));
+                // A checkpoint's: a moment, nothing prepared, no outcomes, the roster.
+                seed.state = vec![0; 10];
+                roster.put(&mut seed.state);
+            }
             self.step(core, Event::Loaded(Box::new(seed)));
         }
         self.settle();
@@ -138,7 +148,7 @@ impl Host {
             Action::Resume { session } => {
                 self.paused.remove(&session);
             }
-            Action::Send { to, group, bytes } => self.sent.push((to, group, bytes)),
+            Action::Send { to, group, bytes, .. } => self.sent.push((to, group, bytes)),
             Action::Log { line, .. } => self.log.push(line),
             Action::Fatal { line } => panic!("{line}"),
             Action::Close { session } | Action::Abort { session } => self.step(core, Event::Closed { session }),

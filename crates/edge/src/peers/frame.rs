@@ -1,0 +1,313 @@
+//! The bytes between nodes: see `docs/formats/peer-link.md`.
+
+use std::fmt;
+
+use node::event::Lane;
+
+/// Version of everything that travels between nodes. Both ends must have the same.
+pub const PROTOCOL_VERSION: u16 = 1;
+
+const MAGIC: &[u8; 6] = b"HFPEER";
+
+/// Length of a greeting.
+pub const HELLO_BYTES: usize = 49;
+
+/// Length of the answer to it.
+pub const WELCOME_BYTES: usize = 49;
+
+/// Before a frame's body: its length and its checksum.
+pub const FRAME_HEADER_BYTES: usize = 8;
+
+/// Before a message in a frame: the group it is for and its length.
+pub const MESSAGE_HEADER_BYTES: usize = 8;
+
+/// Longest body of a frame: the longest entry with room for its company.
+pub const FRAME_BYTES_MAX: usize = 640 << 20;
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Messages of a lane, from the node that dialled.
+    Carry(Lane),
+    /// A fresh node asks what cluster this is; the answer is all.
+    Ask,
+}
+
+impl Purpose {
+    fn number(self) -> u8 {
+        match self {
+            Self::Carry(Lane::Vital) => 0,
+            Self::Carry(Lane::Log) => 1,
+            Self::Carry(Lane::Bulk) => 2,
+            Self::Ask => 3,
+        }
+    }
+
+    fn of(number: u8) -> Option<Self> {
+        [Self::Carry(Lane::Vital), Self::Carry(Lane::Log), Self::Carry(Lane::Bulk), Self::Ask]
+            .into_iter()
+            .find(|purpose| purpose.number() == number)
+    }
+}
+
+/// Who dials, and whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// What for.
+    pub purpose: Purpose,
+    /// The cluster; 0 with [`Purpose::Ask`].
+    pub cluster: u128,
+    /// Who dials.
+    pub from: u64,
+    /// Who is expected to answer.
+    pub to: u64,
+    /// Groups of the cluster.
+    pub group_count: u32,
+}
+
+/// Who answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// Whether the connection may be used.
+    pub verdict: Verdict,
+    /// The cluster.
+    pub cluster: u128,
+    /// Who answers.
+    pub node: u64,
+    /// Groups of the cluster.
+    pub group_count: u32,
+    /// Seed of the keyspace's hash, on which the order of SCAN rests.
+    pub hash_seed: u64,
+}
+
+/// Whether a greeting is accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Yes.
+    Accepted,
+    /// This is another cluster.
+    WrongCluster,
+    /// This is another node: an address has changed hands.
+    WrongNode,
+    /// The number of groups differs.
+    WrongGroups,
+}
+
+impl Verdict {
+    const ALL: [Self; 4] = [Self::Accepted, Self::WrongCluster, Self::WrongNode, Self::WrongGroups];
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Accepted => "accepted",
+            Self::WrongCluster => "the node there belongs to another cluster",
+            Self::WrongNode => "another node answers there",
+            Self::WrongGroups => "the node there has another number of groups",
+        })
+    }
+}
+
+/// Bytes that are not what they should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// Not of this program.
+    Foreign,
+    /// Of another version.
+    Version(u16),
+    /// The checksum does not match, or a field makes no sense.
+    Damaged,
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Foreign => out.write_str("the other end does not speak the protocol of nodes"),
+            Self::Version(version) => {
+                write!(out, "the other end speaks version {version} of the protocol, and not {PROTOCOL_VERSION}")
+            }
+            Self::Damaged => out.write_str("bytes from the other end do not verify"),
+        }
+    }
+}
+
+impl Hello {
+    /// Its bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = head(self.purpose.number());
+        out.extend_from_slice(&self.cluster.to_le_bytes());
+        out.extend_from_slice(&self.from.to_le_bytes());
+        out.extend_from_slice(&self.to.to_le_bytes());
+        out.extend_from_slice(&self.group_count.to_le_bytes());
+        seal(out, HELLO_BYTES)
+    }
+
+    /// Reads [`HELLO_BYTES`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let purpose = Purpose::of(unseal(bytes)?).ok_or(Malformed::Damaged)?;
+        Ok(Self {
+            purpose,
+            cluster: u128::from_le_bytes(part(bytes, 9)),
+            from: u64::from_le_bytes(part(bytes, 25)),
+            to: u64::from_le_bytes(part(bytes, 33)),
+            group_count: u32::from_le_bytes(part(bytes, 41)),
+        })
+    }
+}
+
+impl Welcome {
+    /// Its bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let verdict = Verdict::ALL.iter().position(|verdict| *verdict == self.verdict).expect("all are listed");
+        let mut out = head(verdict as u8);
+        out.extend_from_slice(&self.cluster.to_le_bytes());
+        out.extend_from_slice(&self.node.to_le_bytes());
+        out.extend_from_slice(&self.group_count.to_le_bytes());
+        out.extend_from_slice(&self.hash_seed.to_le_bytes());
+        seal(out, WELCOME_BYTES)
+    }
+
+    /// Reads [`WELCOME_BYTES`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let verdict = *Verdict::ALL.get(usize::from(unseal(bytes)?)).ok_or(Malformed::Damaged)?;
+        Ok(Self {
+            verdict,
+            cluster: u128::from_le_bytes(part(bytes, 9)),
+            node: u64::from_le_bytes(part(bytes, 25)),
+            group_count: u32::from_le_bytes(part(bytes, 33)),
+            hash_seed: u64::from_le_bytes(part(bytes, 37)),
+        })
+    }
+}
+
+fn head(kind: u8) -> Vec<u8> {
+    let mut out = MAGIC.to_vec();
+    out.extend_from_slice(&PROTOCOL_VERSION.to_le_bytes());
+    out.push(kind);
+    out
+}
+
+fn seal(mut out: Vec<u8>, length: usize) -> Vec<u8> {
+    let check = crc32c::crc32c(&out);
+    out.extend_from_slice(&check.to_le_bytes());
+    debug_assert_eq!(out.len(), length);
+    out
+}
+
+/// The kind byte of a greeting or its answer, if that verifies.
+fn unseal(bytes: &[u8]) -> Result<u8, Malformed> {
+    if bytes[..6] != *MAGIC {
+        return Err(Malformed::Foreign);
+    }
+    let version = u16::from_le_bytes(part(bytes, 6));
+    if version != PROTOCOL_VERSION {
+        return Err(Malformed::Version(version));
+    }
+    let (body, check) = bytes.split_at(bytes.len() - 4);
+    if crc32c::crc32c(body).to_le_bytes() != *check {
+        return Err(Malformed::Damaged);
+    }
+    Ok(bytes[8])
+}
+
+fn part<const LENGTH: usize>(bytes: &[u8], at: usize) -> [u8; LENGTH] {
+    bytes[at..at + LENGTH].try_into().expect("as many as were asked for")
+}
+
+/// Begins a frame at the end of `out`; the place is for [`end_frame`].
+pub fn begin_frame(out: &mut Vec<u8>) -> usize {
+    let start = out.len();
+    out.extend_from_slice(&[0; FRAME_HEADER_BYTES]);
+    start
+}
+
+/// Adds a message to the frame being made.
+pub fn push_message(out: &mut Vec<u8>, group: u32, bytes: &[u8]) {
+    let length = u32::try_from(bytes.len()).expect("a message fits a frame");
+    out.extend_from_slice(&group.to_le_bytes());
+    out.extend_from_slice(&length.to_le_bytes());
+    out.extend_from_slice(bytes);
+}
+
+/// Ends the frame begun at `start`.
+pub fn end_frame(out: &mut [u8], start: usize) {
+    let (header, body) = out[start..].split_at_mut(FRAME_HEADER_BYTES);
+    header[..4].copy_from_slice(&u32::try_from(body.len()).expect("bounded").to_le_bytes());
+    header[4..].copy_from_slice(&crc32c::crc32c(body).to_le_bytes());
+}
+
+/// The first frame of `bytes`, once it is whole: its body, and how much it takes.
+pub fn next_frame(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, Malformed> {
+    if bytes.len() < FRAME_HEADER_BYTES {
+        return Ok(None);
+    }
+    let length = u32::from_le_bytes(part(bytes, 0)) as usize;
+    if length > FRAME_BYTES_MAX {
+        return Err(Malformed::Damaged);
+    }
+    let Some(body) = bytes.get(FRAME_HEADER_BYTES..FRAME_HEADER_BYTES + length) else { return Ok(None) };
+    if crc32c::crc32c(body).to_le_bytes() != bytes[4..8] {
+        return Err(Malformed::Damaged);
+    }
+    Ok(Some((body, FRAME_HEADER_BYTES + length)))
+}
+
+/// The first message of a frame's body, and the rest.
+pub fn next_message(body: &[u8]) -> Result<(u32, &[u8], &[u8]), Malformed> {
+    if body.len() < MESSAGE_HEADER_BYTES {
+        return Err(Malformed::Damaged);
+    }
+    let group = u32::from_le_bytes(part(body, 0));
+    let length = u32::from_le_bytes(part(body, 4)) as usize;
+    let (message, rest) = body[MESSAGE_HEADER_BYTES..].split_at_checked(length).ok_or(Malformed::Damaged)?;
+    Ok((group, message, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn greetings_are_read_as_they_were_written() {
+        for purpose in [Purpose::Carry(Lane::Bulk), Purpose::Ask] {
+            let hello = Hello { purpose, cluster: 1 << 100, from: 7, to: 8, group_count: 9 };
+            let bytes = hello.encode();
+            assert_eq!(bytes.len(), HELLO_BYTES);
+            assert_eq!(Hello::decode(&bytes), Ok(hello));
+        }
+        let welcome = Welcome { verdict: Verdict::WrongNode, cluster: 3, node: 4, group_count: 5, hash_seed: 6 };
+        let mut bytes = welcome.encode();
+        assert_eq!(bytes.len(), WELCOME_BYTES);
+        assert_eq!(Welcome::decode(&bytes), Ok(welcome));
+        bytes[20] ^= 1;
+        assert_eq!(Welcome::decode(&bytes), Err(Malformed::Damaged));
+        bytes[6] = 9;
+        assert_eq!(Welcome::decode(&bytes), Err(Malformed::Version(9)));
+        bytes[0] = b'*';
+        assert_eq!(Welcome::decode(&bytes), Err(Malformed::Foreign));
+    }
+
+    #[test]
+    fn frames_come_whole_or_not_at_all() {
+        let mut out = Vec::new();
+        for round in 0..2u8 {
+            let start = begin_frame(&mut out);
+            push_message(&mut out, 3, &[round; 5]);
+            push_message(&mut out, 4, &[]);
+            end_frame(&mut out, start);
+        }
+        let (body, taken) = next_frame(&out).expect("sound").expect("whole");
+        let (group, message, rest) = next_message(body).expect("a message");
+        assert_eq!((group, message), (3, &[0; 5][..]));
+        let (group, message, rest) = next_message(rest).expect("a message");
+        assert_eq!((group, message, rest), (4, &[][..], &[][..]));
+        for cut in 0..taken {
+            assert_eq!(next_frame(&out[..cut]), Ok(None));
+        }
+        for at in 4..taken {
+            let mut damaged = out[..taken].to_vec();
+            damaged[at] ^= 0x10;
+            assert_eq!(next_frame(&damaged), Err(Malformed::Damaged), "byte {at}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What a leader does about who takes part in its group: it looks at what is, compares with the roster, and makes one
+//! change at a time. Nothing of this is remembered, so a new leader simply goes on.
+
+use consensus::{Change, Progress};
+
+use super::Group;
+use crate::event::{NodeId, Now};
+use crate::limits;
+use crate::outlet::Outlet;
+use crate::roster::Roster;
+
+impl Group {
+    pub(super) fn reconcile(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        let roster = &outlet.context.roster;
+        if !self.is_serving || roster.is_empty() || now.instant < self.reconcile_at {
+            return;
+        }
+        self.reconcile_at = now.instant + limits::RECONCILE_INTERVAL;
+        let seen = std::mem::replace(&mut self.committed_seen, self.replica.committed_index());
+        if self.replica.is_changing() || self.replica.is_handing_over() {
+            return;
+        }
+        let progress = self.replica.progress();
+        let replicas = outlet.context.settings.replica_count;
+        if let Some(change) = self.wanted_change(roster, replicas, &progress, seen) {
+            // Refused only if leadership is going: the next leader sees to it.
+            let _ = self.replica.propose_change(change);
+        } else if roster.is_removed(self.node)
+            && let Some(successor) = self.successor(roster, &progress, seen)
+        {
+            self.replica.transfer_leadership(successor);
+        }
+    }
+
+    fn wanted_change(&self, roster: &Roster, replicas: usize, progress: &[Progress], seen: u64) -> Option<Change> {
+        let voters = &self.membership.voters;
+        let is_member = |node: &u64| voters.contains(node) || self.membership.learners.contains(node);
+        if let Some((newcomer, _)) = roster.present().find(|(node, _)| !is_member(&node.0)) {
+            return Some(Change::AddLearner(newcomer.0));
+        }
+        let staying = voters.iter().filter(|voter| !roster.is_removed(NodeId(**voter))).count();
+        let is_ready = |other: &&Progress| {
+            // It holds what was committed a moment ago: it will not hold up the others.
+            !other.is_voter && other.is_streaming && other.matched >= seen && !roster.is_removed(NodeId(other.node))
+        };
+        if staying < replicas
+            && let Some(ready) = progress.iter().find(is_ready)
+        {
+            return Some(Change::AddVoter(ready.node));
+        }
+        progress
+            .iter()
+            .find(|other| {
+                roster.is_removed(NodeId(other.node)) && (!other.is_voter || self.can_do_without(other.node, progress))
+            })
+            .map(|other| Change::Remove(other.node))
+    }
+
+    /// True if those who are left make a quorum of their own without this voter.
+    fn can_do_without(&self, node: u64, progress: &[Progress]) -> bool {
+        let left = self.membership.voters.iter().filter(|voter| **voter != node).count();
+        let active =
+            1 + progress.iter().filter(|other| other.is_voter && other.node != node && other.is_active).count();
+        2 * active > left
+    }
+
+    /// A voter that could lead as well as this node.
+    fn successor(&self, roster: &Roster, progress: &[Progress], seen: u64) -> Option<u64> {
+        progress
+            .iter()
+            .find(|other| {
+                other.is_voter
+                    && other.is_active
+                    && other.is_streaming
+                    && other.matched >= seen
+                    && !roster.is_removed(NodeId(other.node))
+            })
+            .map(|other| other.node)
+    }
+}

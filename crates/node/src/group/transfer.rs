@@ -1,0 +1,372 @@
+//! Giving a member a checkpoint, and taking one.
+//!
+//! ```text
+//!   leader                                   member
+//!     │ offer: the checkpoint's name           │
+//!     ├───────────────────────────────────────▶│ begins a file
+//!     │◀──────────────────── pull: chunk n ────┤
+//!     ├─ chunk n, read from the leader's file ▶│ to its file and to a keyspace beside its own; then pull n + 1
+//!     │                                        │ after the last: the file counts and the log goes on behind it,
+//!     │                                        │ in one record; the keyspace takes the place of the old one
+//! ```
+//!
+//! The member asks for one chunk at a time, when its disk has taken the one before: that is the pacing. What a cut link
+//! loses is asked for again; what has come stays. Until the end the leader keeps the log behind the checkpoint.
+
+use consensus::{Message, MessageKind, Restored, Transfer};
+use journal::CheckpointMark;
+use keyspace::Keyspace;
+use stdx::Instant;
+use stdx::log::HardState;
+
+use super::Group;
+use crate::checkpoint::{CHUNK_KEYSPACE, CHUNK_STATE};
+use crate::event::{Action, CheckpointNews, CheckpointStep, Lane, Level, NodeId, Now};
+use crate::limits;
+use crate::outlet::Outlet;
+use crate::wire;
+
+/// A checkpoint on its way to a member.
+#[derive(Debug)]
+pub(super) struct Giving {
+    to: u64,
+    index: u64,
+    message: Message,
+    offered: Instant,
+    heard: Instant,
+}
+
+/// A checkpoint on its way from the leader.
+pub(super) struct Taking {
+    from: u64,
+    message: Message,
+    mark: CheckpointMark,
+    /// Of the file being written.
+    id: u64,
+    /// The chunk that is wanted, or being written.
+    chunk: u64,
+    is_writing: bool,
+    asked: Instant,
+    heard: Instant,
+    keyspace: Keyspace,
+    state: Vec<u8>,
+    stage: Stage,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Stage {
+    /// Chunks are coming.
+    Fetching,
+    /// It is all there; the replica has been told.
+    Complete,
+    /// The replica has taken it over; it becomes durable. The ticket is the replica's.
+    Installing { ticket: u64 },
+}
+
+impl Group {
+    // ---- the leader's side ----------------------------------------------------------------------------------------
+
+    /// Members that need a checkpoint are offered it.
+    pub(super) fn give(&mut self, transfer: Transfer, now: Now, outlet: &mut Outlet<'_>) {
+        let Transfer { to, index, message } = transfer;
+        self.giving.retain(|giving| giving.to != to);
+        self.hold_log(index, now);
+        let giving = Giving { to, index, message, offered: now.instant, heard: now.instant };
+        self.offer(&giving, outlet);
+        self.giving.push(giving);
+        let line = format!("group {}: gives node {to} the checkpoint at index {index}", self.id.0);
+        outlet.actions.push(Action::Log { level: Level::Notice, line });
+    }
+
+    fn offer(&self, giving: &Giving, outlet: &mut Outlet<'_>) {
+        outlet.send(NodeId(giving.to), self.id, Lane::Bulk, wire::encode_offer(self.id, &giving.message));
+    }
+
+    /// The log behind this index is kept for a while.
+    fn hold_log(&mut self, index: u64, now: Now) {
+        self.held_log = Some((index, now.instant + limits::LOG_HOLD));
+    }
+
+    /// A member wants a chunk.
+    pub(crate) fn pulled(&mut self, from: NodeId, index: u64, chunk: u64, now: Now, outlet: &mut Outlet<'_>) {
+        let Some(giving) = self.giving.iter_mut().find(|giving| giving.to == from.0 && giving.index == index) else {
+            return;
+        };
+        giving.heard = now.instant;
+        let (_, term, membership) = giving.message.checkpoint().expect("an offer names its checkpoint");
+        let mark = CheckpointMark { index, term, membership };
+        self.hold_log(index, now);
+        outlet.actions.push(Action::ReadCheckpoint { group: self.id, mark, chunk, to: from });
+    }
+
+    /// The host has read a chunk; `None` is the end.
+    pub(crate) fn chunk_read(
+        &mut self,
+        index: u64,
+        chunk: u64,
+        to: NodeId,
+        read: Result<Option<Vec<u8>>, String>,
+        outlet: &mut Outlet<'_>,
+    ) {
+        if !self.giving.iter().any(|giving| giving.to == to.0 && giving.index == index) {
+            return;
+        }
+        match read {
+            Ok(bytes) => {
+                let bytes = wire::encode_chunk(self.id, index, chunk, bytes.as_deref());
+                outlet.send(to, self.id, Lane::Bulk, bytes);
+            }
+            Err(reason) => {
+                self.giving.retain(|giving| giving.to != to.0);
+                self.replica.transfer_failed(to.0);
+                let line = format!("group {}: cannot read its checkpoint for node {}: {reason}", self.id.0, to.0);
+                outlet.actions.push(Action::Log { level: Level::Warning, line });
+            }
+        }
+    }
+
+    fn look_after_giving(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        let is_asked = self.replica.takes_checkpoint() && self.replica.is_leader();
+        if is_asked && !self.checkpointing.is_running() && !self.checkpointing.is_resting(now) {
+            self.is_checkpoint_awaited = true;
+            self.want_checkpoint();
+        }
+        if self.held_log.is_some_and(|(_, until)| until <= now.instant) {
+            self.held_log = None;
+        }
+        if self.giving.is_empty() {
+            return;
+        }
+        let progress = self.replica.progress();
+        let is_restoring = |to: u64| progress.iter().any(|other| other.node == to && other.is_restoring);
+        let mut kept = Vec::new();
+        for mut giving in std::mem::take(&mut self.giving) {
+            if !is_restoring(giving.to) {
+                continue;
+            }
+            if now.instant.since(giving.heard) > limits::TRANSFER_PATIENCE {
+                self.replica.transfer_failed(giving.to);
+                let line = format!("group {}: node {} does not take its checkpoint for now", self.id.0, giving.to);
+                outlet.actions.push(Action::Log { level: Level::Warning, line });
+                continue;
+            }
+            if now.instant.since(giving.offered.max(giving.heard)) >= limits::TRANSFER_RETRY {
+                giving.offered = now.instant;
+                self.offer(&giving, outlet);
+            }
+            kept.push(giving);
+        }
+        self.giving = kept;
+    }
+
+    // ---- the member's side ----------------------------------------------------------------------------------------
+
+    /// A leader offers a checkpoint.
+    pub(crate) fn offered(&mut self, from: NodeId, message: Message, now: Now, outlet: &mut Outlet<'_>) {
+        let Some((index, term, membership)) = message.checkpoint() else { return };
+        if message.from() != from.0 || message.term() < self.replica.term() || self.replica.is_leader() {
+            return;
+        }
+        if index <= self.applied {
+            let _ = self.replica.step(message); // its answer tells the leader so
+            return;
+        }
+        match &mut self.taking {
+            Some(taking) if taking.stage != Stage::Fetching => return,
+            Some(taking) if taking.mark.index == index && taking.mark.term == term => {
+                taking.from = from.0;
+                taking.message = message;
+                taking.heard = now.instant;
+            }
+            _ => {
+                self.stop_taking(outlet.actions);
+                self.stop_checkpoint(outlet.actions);
+                let id = self.checkpointing.next_id();
+                let mark = CheckpointMark { index, term, membership };
+                let step = CheckpointStep::Begin(mark.clone());
+                outlet.actions.push(Action::Checkpoint { group: self.id, id, step });
+                self.taking = Some(Taking {
+                    from: from.0,
+                    message,
+                    mark,
+                    id,
+                    chunk: 0,
+                    is_writing: false,
+                    asked: now.instant,
+                    heard: now.instant,
+                    keyspace: self.keyspace.new_like(),
+                    state: Vec::new(),
+                    stage: Stage::Fetching,
+                });
+                let line = format!("group {}: takes the checkpoint at index {index} from node {}", self.id.0, from.0);
+                outlet.actions.push(Action::Log { level: Level::Notice, line });
+            }
+        }
+        self.pull(now, outlet);
+    }
+
+    fn pull(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        let Some(taking) = &mut self.taking else { return };
+        if taking.is_writing || taking.stage != Stage::Fetching {
+            return;
+        }
+        taking.asked = now.instant;
+        let bytes = wire::encode_pull(self.id, taking.mark.index, taking.chunk);
+        outlet.send(NodeId(taking.from), self.id, Lane::Bulk, bytes);
+    }
+
+    /// A chunk has come, or the end.
+    pub(crate) fn chunk_came(
+        &mut self,
+        from: NodeId,
+        index: u64,
+        chunk: u64,
+        bytes: Option<&[u8]>,
+        now: Now,
+        outlet: &mut Outlet<'_>,
+    ) {
+        let Some(taking) = &mut self.taking else { return };
+        let is_wanted = taking.from == from.0 && taking.mark.index == index && taking.chunk == chunk;
+        if !is_wanted || taking.is_writing || taking.stage != Stage::Fetching {
+            return;
+        }
+        taking.heard = now.instant;
+        let Some(bytes) = bytes else {
+            taking.stage = Stage::Complete;
+            let message = taking.message.clone();
+            let _ = self.replica.step(message);
+            return;
+        };
+        let is_sound = match bytes.split_first() {
+            Some((&CHUNK_STATE, state)) => {
+                taking.state = state.to_vec();
+                true
+            }
+            Some((&CHUNK_KEYSPACE, records)) => taking.keyspace.restore(records).is_ok(),
+            _ => false,
+        };
+        if !is_sound {
+            let line = format!("group {}: node {} sent a chunk of a checkpoint that is none", self.id.0, from.0);
+            outlet.actions.push(Action::Log { level: Level::Warning, line });
+            self.stop_taking(outlet.actions);
+            return;
+        }
+        taking.is_writing = true;
+        let step = CheckpointStep::Chunk(bytes.to_vec());
+        outlet.actions.push(Action::Checkpoint { group: self.id, id: taking.id, step });
+    }
+
+    /// Time passes for checkpoints under way.
+    pub(super) fn look_after_transfers(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        self.look_after_giving(now, outlet);
+        let Some(taking) = &self.taking else { return };
+        if taking.stage != Stage::Fetching || taking.is_writing {
+            return;
+        }
+        if now.instant.since(taking.heard) > limits::TRANSFER_PATIENCE {
+            self.stop_taking(outlet.actions);
+        } else if now.instant.since(taking.asked) >= limits::TRANSFER_RETRY {
+            self.pull(now, outlet);
+        }
+    }
+
+    /// The host has news of the file being written. False if it is about another one.
+    pub(crate) fn taking_news(&mut self, id: u64, news: &CheckpointNews, now: Now, outlet: &mut Outlet<'_>) -> bool {
+        let Some(taking) = self.taking.as_mut().filter(|taking| taking.id == id) else { return false };
+        match news {
+            CheckpointNews::Written(_) => {
+                taking.is_writing = false;
+                taking.chunk += 1;
+                self.pull(now, outlet);
+            }
+            CheckpointNews::Finished => self.finish_taking(outlet),
+            CheckpointNews::Failed(reason) => {
+                let line = format!("group {}: cannot keep the leader's checkpoint: {reason}", self.id.0);
+                if let Stage::Installing { .. } = taking.stage {
+                    // The replica counts on it; at the next start it does not.
+                    outlet.actions.push(Action::Fatal { line });
+                } else {
+                    outlet.actions.push(Action::Log { level: Level::Warning, line });
+                    self.taking = None;
+                }
+            }
+        }
+        true
+    }
+
+    fn stop_taking(&mut self, actions: &mut Vec<Action>) {
+        if let Some(taking) = self.taking.take() {
+            actions.push(Action::Checkpoint { group: self.id, id: taking.id, step: CheckpointStep::Abandon });
+        }
+    }
+
+    /// After the replica has been told: whether it took the checkpoint over or not.
+    pub(super) fn settle_taking(&mut self, actions: &mut Vec<Action>) {
+        if self.taking.as_ref().is_some_and(|taking| taking.stage == Stage::Complete) {
+            // It has what the checkpoint holds by other ways, or knows a later leader.
+            self.stop_taking(actions);
+        }
+    }
+
+    /// The replica has taken the checkpoint over: file, log and hard state become durable together.
+    pub(super) fn take_over(
+        &mut self,
+        restored: &Restored,
+        ticket: u64,
+        hard_state: HardState,
+        outlet: &mut Outlet<'_>,
+    ) {
+        let taking = self.taking.as_mut().expect("a checkpoint is restored when it has come");
+        assert_eq!((taking.mark.index, &taking.stage), (restored.index, &Stage::Complete));
+        taking.stage = Stage::Installing { ticket };
+        let step = CheckpointStep::Install(hard_state);
+        outlet.actions.push(Action::Checkpoint { group: self.id, id: taking.id, step });
+    }
+
+    /// True while a checkpoint becomes durable: the replica's wishes wait.
+    pub(super) fn is_installing(&self) -> bool {
+        self.taking.as_ref().is_some_and(|taking| matches!(taking.stage, Stage::Installing { .. }))
+    }
+
+    fn finish_taking(&mut self, outlet: &mut Outlet<'_>) {
+        let taking = self.taking.take().expect("just seen");
+        let Stage::Installing { ticket } = taking.stage else {
+            unreachable!("a file is finished when it is installed")
+        };
+        let Taking { mark, keyspace, state, .. } = taking;
+        // What was proposed here in another term may be in the checkpoint or not.
+        for batch in std::mem::take(&mut self.inflight) {
+            self.inflight_bytes -= batch.byte_count;
+            self.fail_unknown(batch.waiters, outlet);
+        }
+        self.keyspace = keyspace;
+        self.keyspace.set_tuning(outlet.context.settings.tuning());
+        self.keyspace.listen(outlet.context.settings.notify.noted());
+        self.clear_state();
+        self.load_state(&state);
+        (self.applied, self.applied_term) = (mark.index, mark.term);
+        self.membership = mark.membership;
+        (self.first_index, self.recovered_index) = (mark.index, mark.index);
+        self.log_bytes = 0;
+        self.altered_saved = self.keyspace.altered_count();
+        self.marked_index = mark.index;
+        self.replica.persisted(ticket);
+        let line = format!("group {}: has the checkpoint at index {}", self.id.0, mark.index);
+        outlet.actions.push(Action::Log { level: Level::Notice, line });
+    }
+
+    /// True while the leader's checkpoint is coming.
+    pub(crate) fn is_taking(&self) -> bool {
+        self.taking.is_some()
+    }
+
+    /// True while members are being given a checkpoint.
+    pub(crate) fn is_giving(&self) -> bool {
+        !self.giving.is_empty()
+    }
+
+    /// True for a message that only [`Group::offered`] may take.
+    pub(crate) fn is_offer(message: &Message) -> bool {
+        message.kind() == MessageKind::Checkpoint
+    }
+}
