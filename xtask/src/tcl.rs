@@ -30,6 +30,8 @@ const VERSION: &str = "7.0.15";
 const FILES: &[&str] = &[
     "unit/type/string",
     "unit/type/incr",
+    "unit/type/hash",
+    "unit/type/set",
     "unit/bitops",
     "unit/bitfield",
     "unit/hyperloglog",
@@ -169,6 +171,9 @@ impl Suite {
         let port = server.port.to_string();
         let mut command = Command::new("tclsh");
         command.arg(&script).args(["--host", "127.0.0.1", "--port", &port, "--single", file, "--durable"]);
+        // It listens a little below this port for its own client; another run on this machine must not have it.
+        let own_port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().max(2_000);
+        command.args(["--baseport", &own_port.to_string()]);
         if !tags.is_empty() {
             command.args(["--tags", tags]);
         }
@@ -541,7 +546,7 @@ impl Reference {
                 server.prepare()?;
                 let ran = suite.run_file(file, &list.tags(), Filter::Skip(&[]), server)?;
                 ensure!(
-                    ran.abort.is_none() && ran.failed.is_empty(),
+                    ran.abort.is_none() && ran.failed.is_empty() && !ran.passed.is_empty(),
                     "the stock redis-server does not pass {file}, so the suite cannot judge: {ran:?}"
                 );
                 fs::write(&path, ran.passed.join("\n"))?;
