@@ -93,6 +93,8 @@ enum Expected {
     Watched { register: u64 },
     /// EXEC after WATCH.
     Exchange(Handle),
+    /// A command on a collection. No checker asks what it found; that the replicas agree afterwards, one does.
+    Collection,
 }
 
 /// One simulated client.
@@ -198,6 +200,10 @@ impl Client {
             return out;
         }
         for _ in 0..1 + self.prng.below(self.pipeline_max) {
+            if self.prng.chance(1, 5) {
+                self.collection_operation(&mut out);
+                continue;
+            }
             match self.prng.below(if self.transfers { 16 } else { 12 }) {
                 0..=9 => self.register_operation(now, history, &mut out),
                 10 => self.transaction(now, history, &mut out),
@@ -245,6 +251,30 @@ impl Client {
         let handle = history.begin(now, register, operation);
         write_operation(register, operation, out);
         self.expected.push_back(Expected::Operation(handle));
+    }
+
+    /// Something done to one of a few sets and hashes, small ones and some that outgrow their small form. What chance
+    /// chooses, and the order of elements, must be the same on every replica.
+    fn collection_operation(&mut self, out: &mut Vec<u8>) {
+        let number = self.prng.below(4);
+        let (set, hash) = (format!("set:{number}"), format!("hash:{number}"));
+        let spread = if number == 0 { 1_000 } else { 20 };
+        let element = |prng: &mut Prng| {
+            let number = prng.below(spread);
+            if prng.chance(1, 4) { format!("name:{number}") } else { number.to_string() }
+        };
+        let (one, two) = (element(&mut self.prng), element(&mut self.prng));
+        let words = match self.prng.below(8) {
+            0 | 1 => vec!["SADD", &set, &one, &two],
+            2 => vec!["SPOP", &set],
+            3 => vec!["SREM", &set, &one],
+            4 | 5 => vec!["HSET", &hash, &one, &two, &two, &one],
+            6 => vec!["HDEL", &hash, &one],
+            _ if self.spans => vec!["SUNIONSTORE", "set:0", &set, "set:1"],
+            _ => vec!["HINCRBY", "counts", &one, "1"],
+        };
+        let words: Vec<&[u8]> = words.into_iter().map(str::as_bytes).collect();
+        self.command(&words, Expected::Collection, out);
     }
 
     /// MULTI over one or two registers, which may live in different groups.
@@ -341,6 +371,7 @@ impl Client {
                 | Expected::Acknowledgement
                 | Expected::Queued
                 | Expected::Transfer
+                | Expected::Collection
                 | Expected::Audit { .. } => history.refused_count += 1,
             }
             return Ok(());
@@ -394,6 +425,10 @@ impl Client {
                     Ok(())
                 }
                 reply => absurd(reply),
+            },
+            Expected::Collection => match reply {
+                Reply::Integer(_) | Reply::Bulk(_) => Ok(()),
+                reply => absurd(&reply),
             },
             Expected::Acknowledgement | Expected::Watch | Expected::Queued => absurd(&reply),
         }
