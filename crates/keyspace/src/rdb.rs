@@ -33,6 +33,8 @@ mod kind {
     pub const HASH: u8 = 4;
     pub const SET_INTSET: u8 = 11;
     pub const HASH_LISTPACK: u8 = 16;
+    /// Of Redis 7.2; never written.
+    pub const SET_LISTPACK: u8 = 20;
 }
 
 /// What the low six bits mean in a string's first byte when the high two are set. The numbers are the format's.
@@ -133,7 +135,9 @@ pub fn read_object(reader: &mut Reader<'_>, limits: &Limits) -> Result<Value, Ma
             Text::Bytes(bytes) => StringValue::bytes(bytes.into_owned()),
         })),
         kind @ (kind::HASH | kind::HASH_LISTPACK) => hash::read(kind, reader, limits).map(Value::Collection),
-        kind @ (kind::SET | kind::SET_INTSET) => set::read(kind, reader, limits).map(Value::Collection),
+        kind @ (kind::SET | kind::SET_INTSET | kind::SET_LISTPACK) => {
+            set::read(kind, reader, limits).map(Value::Collection)
+        }
         _ => Err(Malformed::Value),
     }
 }

@@ -1,9 +1,8 @@
 //! Sets: as an intset, or as so many strings.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use super::{Compression, Malformed, Reader, kind, read_text, write_integer, write_length, write_string};
+use super::{Compression, Malformed, Reader, kind, listpack, read_text, write_integer, write_length, write_string};
 use crate::collection::Limits;
 use crate::collection::set::{self, Set};
 use crate::value::{CollectionValue, Str};
@@ -35,17 +34,27 @@ pub(super) fn read(kind: u8, reader: &mut Reader<'_>, limits: &Limits) -> Result
         let bytes = read_text(reader)?;
         return read_integers(&bytes, limits).ok_or(Malformed::Value);
     }
+    if kind == kind::SET_LISTPACK {
+        let bytes = read_text(reader)?;
+        let members = listpack::read(&bytes).ok_or(Malformed::Value)?;
+        return build(&members, limits);
+    }
     let count = reader.length()?;
     let mut members = Vec::new();
     for _ in 0..count {
         members.push(read_text(reader)?);
     }
-    let distinct: BTreeSet<&Cow<'_, [u8]>> = members.iter().collect();
+    let members: Vec<Str<'_>> = members.iter().map(|member| Str::Bytes(member)).collect();
+    build(&members, limits)
+}
+
+/// A set of these members, if there are any and none comes twice.
+fn build(members: &[Str<'_>], limits: &Limits) -> Result<CollectionValue, Malformed> {
+    let distinct: BTreeSet<Vec<u8>> = members.iter().map(Str::to_vec).collect();
     if distinct.len() < members.len() || members.is_empty() {
         return Err(Malformed::Value);
     }
-    let members: Vec<Str<'_>> = members.iter().map(|member| Str::Bytes(member)).collect();
-    Ok(set::build(&members, limits))
+    Ok(set::build(members, limits))
 }
 
 fn read_integers(bytes: &[u8], limits: &Limits) -> Option<CollectionValue> {
@@ -82,6 +91,8 @@ mod tests {
     fn what_is_no_set_is_refused() {
         check_refused(&[
             (b"\x02\x00", "no member"),
+            (b"\x14\x07\x07\0\0\0\0\0\xff", "an empty listpack"),
+            (b"\x14\x0b\x0b\0\0\0\x02\0\x01\x01\x01\x01\xff", "a member of a listpack twice"),
             (b"\x02\x02\x01a\x01a", "a member twice"),
             (b"\x02\x02\x01a", "a member missing"),
             (b"\x0b\x08\x02\0\0\0\0\0\0\0", "no integer"),
