@@ -14,7 +14,7 @@ use crate::record::{Record, allocated_bytes};
 const FREED_AT_ONCE_BYTES_MAX: usize = 256 << 10;
 /// How much of a larger one is freed in one step.
 const FREED_PER_STEP_BYTES: usize = 4 << 20;
-/// How many elements of a large collection are.
+/// Most elements of a large collection that are freed in one step.
 const FREED_PER_STEP_ELEMENTS: usize = 256;
 
 #[derive(Default)]
@@ -28,7 +28,11 @@ pub(crate) struct Keeper {
 
 enum Debris {
     Bytes(Vec<u8>),
-    Rubble(Rubble),
+    /// Elements may be of any size: of large ones, fewer are freed in a step.
+    Rubble {
+        rubble: Rubble,
+        elements_per_step: usize,
+    },
 }
 
 /// Where a key is: the rank of its table in a running checkpoint's order, its slot, its hash.
@@ -79,9 +83,11 @@ impl Keeper {
 
     /// Takes a collection, or a part of one, that is no longer used.
     pub(crate) fn bury_collection(&mut self, collection: Collection) {
-        if collection.len() > SMALL_LEN_MAX {
-            let held = collection.footprint();
-            self.bury_debris(Debris::Rubble(collection.into_rubble()), held);
+        let (len, held) = (collection.len(), collection.footprint());
+        if len > SMALL_LEN_MAX || held > FREED_AT_ONCE_BYTES_MAX {
+            let elements_per_step =
+                (FREED_PER_STEP_BYTES / (held / len.max(1)).max(1)).clamp(1, FREED_PER_STEP_ELEMENTS);
+            self.bury_debris(Debris::Rubble { rubble: collection.into_rubble(), elements_per_step }, held);
         }
     }
 
@@ -101,8 +107,8 @@ impl Keeper {
                     let is_small = bytes.capacity() <= FREED_PER_STEP_BYTES;
                     (!is_small).then(|| allocated_bytes(bytes.capacity()))
                 }
-                Debris::Rubble(rubble) => {
-                    let mut budget = FREED_PER_STEP_ELEMENTS;
+                Debris::Rubble { rubble, elements_per_step } => {
+                    let mut budget = *elements_per_step;
                     rubble.free(&mut budget).then(|| rubble.bytes())
                 }
             };
