@@ -70,6 +70,13 @@ fn search<'a>(pairs: &'a Pairs, field: &[u8]) -> Result<(usize, &'a Pair), usize
     pairs.search(|key| key.cmp(&place), |pair| pair.place.cmp(&place).then_with(|| pair.field().cmp(field)))
 }
 
+/// The pair of a field: as [`search`], but it need not count what lies before.
+#[inline]
+fn find<'a>(pairs: &'a Pairs, field: &[u8]) -> Option<&'a Pair> {
+    let place = order::place_of(field);
+    pairs.find(|key| key.cmp(&place), |pair| pair.place.cmp(&place).then_with(|| pair.field().cmp(field)))
+}
+
 impl Large for Pairs {
     fn len(&self) -> usize {
         self.len()
@@ -163,7 +170,7 @@ impl<'a> Hash<'a> {
                 }
                 None
             }
-            Form::Large(pairs) => search(pairs, field).ok().map(|(_, pair)| pair.value()),
+            Form::Large(pairs) => find(pairs, field).map(Pair::value),
         }
     }
 

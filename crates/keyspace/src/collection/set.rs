@@ -59,6 +59,14 @@ fn search(members: &Members, member: &[u8]) -> Result<usize, usize> {
     members.search(|key| key.cmp(&place), exact).map(|(rank, _)| rank)
 }
 
+/// True if this is a member: as [`search`], but it need not count what lies before.
+#[inline]
+fn has(members: &Members, member: &[u8]) -> bool {
+    let place = order::place_of(member);
+    let exact = |found: &Member| found.place.cmp(&place).then_with(|| (*found.text).cmp(member));
+    members.find(|key| key.cmp(&place), exact).is_some()
+}
+
 impl Large for Members {
     fn len(&self) -> usize {
         self.len()
@@ -239,7 +247,7 @@ impl<'a> Set<'a> {
         match self.0 {
             Form::Integers(integers) => canonical_integer(member).is_some_and(|number| integers.search(number).is_ok()),
             Form::Packed(bytes) => Items::new(bytes).any(|found| found == member),
-            Form::Large(members) => search(members, member).is_ok(),
+            Form::Large(members) => has(members, member),
         }
     }
 
@@ -364,7 +372,10 @@ impl SetMut<'_, '_> {
                 }
             }
             Form::Large(members) => {
-                let Err(rank) = search(members, member) else { return false };
+                if has(members, member) {
+                    return false;
+                }
+                let (Ok(rank) | Err(rank)) = search(members, member);
                 self.members().insert(rank, Member::new(member));
             }
         }
