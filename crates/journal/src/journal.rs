@@ -35,8 +35,9 @@ const TAIL_BYTES: u64 = 4 * RECORD_HEADER_BYTES as u64;
 /// Kept free for marks, which free segments: on a full disk they must fit where appends no longer do.
 const MARKS_BYTES: u64 = 16 << 10;
 
-/// Segments that are kept for use again beside the prepared one; more are removed.
-const RECYCLED_MAX: usize = 1;
+/// Segments that are kept for use again beside the prepared one; more are removed. As many as a checkpoint frees that
+/// is made after 256 MiB of log: to fill new ones with zeros would double what is written to the disk.
+const RECYCLED_MAX: usize = 4;
 
 /// The open log of a data directory.
 ///
