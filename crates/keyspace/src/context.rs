@@ -138,7 +138,13 @@ impl<'a> View<'a> {
     /// The key, if it exists. Counts as a use.
     #[inline]
     pub fn entry(&self, key: &[u8]) -> Option<Entry<'a>> {
-        let entry = self.peek(key)?;
+        self.entry_at(self.keyspace.place(key), key)
+    }
+
+    #[inline]
+    fn entry_at(&self, place: Place, key: &[u8]) -> Option<Entry<'a>> {
+        let record = self.keyspace.databases[usize::from(self.database)].find(place, key)?;
+        let entry = record.is_alive(self.moment.unix.0).then_some(Entry { record, keyspace: self.keyspace })?;
         let clock = self.keyspace.clock();
         let (old, record) = (entry.record.clock(), entry.record);
         let new = clock.touched(old, self.moment);
@@ -162,7 +168,12 @@ impl<'a> View<'a> {
     /// `WRONGTYPE` if the value is no string.
     #[inline]
     pub fn string(&self, key: &[u8]) -> Result<Option<Str<'a>>, Refusal> {
-        match self.entry(key) {
+        self.string_at(self.keyspace.place(key), key)
+    }
+
+    #[inline]
+    fn string_at(&self, place: Place, key: &[u8]) -> Result<Option<Str<'a>>, Refusal> {
+        match self.entry_at(place, key) {
             None => Ok(None),
             Some(entry) => entry.record.string().map(Some).ok_or(Refusal::WRONG_TYPE),
         }
@@ -295,6 +306,22 @@ impl<'a> Edit<'a> {
     #[inline]
     pub fn set_integer(&mut self, key: &[u8], value: i64, expiry: Expiry) {
         self.store(key, Payload::Integer(value), expiry);
+    }
+
+    /// Stores under a key the number that `change` makes of the string there. The deadline stays.
+    ///
+    /// # Errors
+    /// `WRONGTYPE` if the value is no string, and what `change` refuses; then nothing changes.
+    #[inline]
+    pub fn change_integer(
+        &mut self,
+        key: &[u8],
+        change: impl FnOnce(Option<Str<'_>>) -> Result<i64, Refusal>,
+    ) -> Result<i64, Refusal> {
+        let place = self.keyspace.place(key);
+        let new = change(self.view().string_at(place, key)?)?;
+        self.store_at(place, key, Payload::Integer(new), Expiry::Keep);
+        Ok(new)
     }
 
     /// Stores a string under a key, whatever was there, never as a number.

@@ -97,14 +97,15 @@ fn decrby(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<()
 }
 
 fn add(edit: &mut Edit<'_>, key: &[u8], increment: i64, writer: &mut Writer) -> Result<(), Refusal> {
-    let old = match edit.string(key)? {
-        Some(Str::Integer(number)) => number,
-        // Text may be a number and yet be kept as bytes, after APPEND for one.
-        Some(Str::Bytes(text)) => integer(text)?,
-        None => 0,
-    };
-    let new = old.checked_add(increment).ok_or(Refusal::OVERFLOW)?;
-    edit.set_integer(key, new, Expiry::Keep);
+    let new = edit.change_integer(key, |old| {
+        let old = match old {
+            Some(Str::Integer(number)) => number,
+            // Text may be a number and yet be kept as bytes, after APPEND for one.
+            Some(Str::Bytes(text)) => integer(text)?,
+            None => 0,
+        };
+        old.checked_add(increment).ok_or(Refusal::OVERFLOW)
+    })?;
     edit.notify(Class::String, "incrby", key);
     writer.integer(new);
     Ok(())
