@@ -483,6 +483,7 @@ impl Keyspace {
             reader.bytes.is_empty().then_some((value, deadline))
         };
         let imported = exported.map(|bytes| read(bytes).ok_or(Corrupt { offset: 0 })).transpose()?;
+        self.notices.touch(database, key);
         let mut edit = self.edit(database, moment);
         match imported {
             Some((value, deadline)) => {

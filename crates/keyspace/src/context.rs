@@ -514,11 +514,14 @@ impl<'a> Edit<'a> {
     pub fn flush(&mut self, database: u16) {
         self.keyspace.altered += self.keyspace.key_count(database) as u64;
         self.keyspace.flush(database);
+        self.keyspace.notices.touch_all(database);
     }
 
     /// Exchanges two databases.
     pub fn swap(&mut self, left: u16, right: u16) {
         self.keyspace.databases.swap(usize::from(left), usize::from(right));
+        self.keyspace.notices.touch_all(left);
+        self.keyspace.notices.touch_all(right);
     }
 
     #[inline]

@@ -13,7 +13,7 @@ use crate::commands::Body;
 use crate::context::{Edit, Entry, View};
 use crate::eviction::Pool;
 use crate::keeper::Keeper;
-use crate::notice::{Classes, Notice, Notices};
+use crate::notice::{Classes, DatabaseKey, Notice, Notices};
 use crate::record::{Record, VERSION_END};
 use crate::segment::KeyHasher;
 use crate::table::{Place, Table};
@@ -128,6 +128,7 @@ impl Keyspace {
         new.hasher = self.hasher.clone();
         new.notices.wanted = self.notices.wanted;
         new.limits = self.limits;
+        new.notices.awaited.clone_from(&self.notices.awaited);
         new
     }
 
@@ -281,6 +282,27 @@ impl Keyspace {
     #[inline]
     pub fn listens_to(&self) -> Classes {
         self.notices.wanted
+    }
+
+    /// Somebody waits for something to happen to this key.
+    pub fn await_key(&mut self, database: u16, key: &[u8]) {
+        self.notices.awaited.insert((database, key.to_vec()));
+    }
+
+    /// Nobody waits for it any more.
+    pub fn forget_key(&mut self, database: u16, key: &[u8]) {
+        self.notices.awaited.remove(&(database, key.to_vec()));
+    }
+
+    /// True if something has happened to a key that somebody waits for.
+    #[inline]
+    pub fn is_awaited_touched(&self) -> bool {
+        !self.notices.touched.is_empty()
+    }
+
+    /// Awaited keys that something has happened to since the last call, in order, each once.
+    pub fn take_touched(&mut self) -> Vec<DatabaseKey> {
+        std::mem::take(&mut self.notices.touched)
     }
 
     /// Number of notices not yet taken.

@@ -3,6 +3,10 @@
 //! A handler reports what it did with [`Edit::notify`](crate::Edit::notify), under Redis's name for it; that a key has
 //! expired is reported by the keyspace itself. Nothing is noted that nobody has asked for, and nothing that is
 //! replicated depends on it.
+//!
+//! Keys that somebody waits for are noted whatever happens to them, apart from that.
+
+use std::collections::BTreeSet;
 
 /// What kind of thing happened: a letter of `notify-keyspace-events`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +37,9 @@ pub enum Class {
     /// `m`: a key that does not exist was read. Noticed by who runs the command.
     Miss = 1 << 11,
 }
+
+/// A key of a database.
+pub type DatabaseKey = (u16, Vec<u8>);
 
 /// A set of classes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,6 +98,10 @@ pub struct Notice {
 pub(crate) struct Notices {
     pub(crate) wanted: Classes,
     pub(crate) found: Vec<Notice>,
+    /// Keys that somebody waits for.
+    pub(crate) awaited: BTreeSet<DatabaseKey>,
+    /// Those of them that something has happened to.
+    pub(crate) touched: Vec<DatabaseKey>,
 }
 
 impl Notices {
@@ -102,8 +113,27 @@ impl Notices {
     /// Notes it if it is wanted.
     #[inline]
     pub(crate) fn note(&mut self, class: Class, name: &'static str, database: u16, key: &[u8]) {
+        if !self.awaited.is_empty() {
+            self.touch(database, key);
+        }
         if self.wants(class) {
             self.found.push(Notice { class, name, database, key: key.into() });
+        }
+    }
+
+    /// Something has happened to a key: whoever waits for it will want to know.
+    pub(crate) fn touch(&mut self, database: u16, key: &[u8]) {
+        let key = (database, key.to_vec());
+        if self.awaited.contains(&key) && !self.touched.contains(&key) {
+            self.touched.push(key);
+        }
+    }
+
+    /// Something has happened to all keys of a database.
+    pub(crate) fn touch_all(&mut self, database: u16) {
+        let keys: Vec<_> = self.awaited.iter().filter(|(other, _)| *other == database).cloned().collect();
+        for (database, key) in keys {
+            self.touch(database, &key);
         }
     }
 

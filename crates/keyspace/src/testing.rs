@@ -30,13 +30,7 @@ impl Harness {
 
     /// The reply to a command given as words.
     pub(crate) fn run_words(&mut self, words: &[&[u8]]) -> Vec<u8> {
-        let mut buffer = Vec::new();
-        let mut spans = Vec::new();
-        for word in words {
-            let start = buffer.len() as u32;
-            buffer.extend_from_slice(word);
-            spans.push(Span { start, end: buffer.len() as u32 });
-        }
+        let (buffer, spans) = lay_out(words);
         let args = Args::new(&buffer, &spans);
         let mut writer = Writer::new(self.protocol);
         let Some(command) = resolve(args) else {
@@ -53,6 +47,23 @@ impl Harness {
         }
         writer.into_bytes()
     }
+}
+
+/// The words of a line, as [`Harness::run`] reads it, ready for [`Args::new`].
+pub(crate) fn words_of(line: &str) -> (Vec<u8>, Vec<Span>) {
+    let words = split(line);
+    lay_out(&words.iter().map(Vec::as_slice).collect::<Vec<_>>())
+}
+
+fn lay_out(words: &[&[u8]]) -> (Vec<u8>, Vec<Span>) {
+    let mut buffer = Vec::new();
+    let mut spans = Vec::new();
+    for word in words {
+        let start = buffer.len() as u32;
+        buffer.extend_from_slice(word);
+        spans.push(Span { start, end: buffer.len() as u32 });
+    }
+    (buffer, spans)
 }
 
 fn split(line: &str) -> Vec<Vec<u8>> {

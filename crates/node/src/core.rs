@@ -1,6 +1,6 @@
 //! The stepping unit: one thread's sessions and groups, without the thread.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use keyspace::debug::{Digest, database_digest, object_line, value_digest};
@@ -48,6 +48,11 @@ pub struct Core {
     pub(crate) is_reading: bool,
     /// A keyspace without keys, for commands that need none.
     pub(crate) scratch: Keyspace,
+    /// Sessions that wait for data, and when their waits end.
+    pub(crate) waiting: BTreeSet<SessionId>,
+    pub(crate) wait_ends: BTreeSet<(Instant, SessionId)>,
+    /// When they took their places last.
+    pub(crate) waiting_renewed: Instant,
     /// Sessions that wait for a group's window.
     pub(crate) stalled: Vec<SessionId>,
     /// Requests that wait until a leader is known, with their deadline.
@@ -211,6 +216,9 @@ impl Core {
                 layout: Layout::Scratch,
                 tuning: keyspace::Tuning::default(),
             }),
+            waiting: BTreeSet::new(),
+            wait_ends: BTreeSet::new(),
+            waiting_renewed: Instant::default(),
             stalled: Vec::new(),
             leaderless: VecDeque::new(),
             forwarded: BTreeMap::new(),
@@ -253,7 +261,7 @@ impl Core {
             Event::Opened { session, peer } => self.open(session, peer, actions),
             Event::Bytes { session, bytes } => self.receive(session, bytes, actions),
             Event::Backlog { session, bytes } => self.note_backlog(session, bytes),
-            Event::Closed { session } => self.close(session),
+            Event::Closed { session } => self.close(session, actions),
             Event::Peer { from, bytes } => self.peer(from, bytes, actions),
             Event::Letter { from, letter } => self.read_letter(from, letter, actions),
             Event::Loaded(seed) => self.load(*seed, actions),
@@ -343,6 +351,7 @@ impl Core {
             session_count: self.sessions.len() as u64,
             names: [Kind::Channel, Kind::Pattern, Kind::Shard]
                 .map(|kind| self.context.pubsub.names(kind).map(<[u8]>::to_vec).collect()),
+            waiting_count: self.waiting_count() as u64,
             databases,
             keyspace_bytes: self.keyspace_bytes(),
             groups: self.groups().map(Group::figures).collect(),
@@ -497,7 +506,8 @@ impl Core {
         }
     }
 
-    fn close(&mut self, session: SessionId) {
+    fn close(&mut self, session: SessionId, actions: &mut Vec<Action>) {
+        self.give_up_waiting(session, actions);
         if let Some(mut session) = self.sessions.close(session) {
             self.context.pubsub.forget(&mut session);
         }
@@ -551,6 +561,8 @@ impl Core {
             Mail::Request(request) => self.take_request(request, actions),
             Mail::Forward { leader, request } => self.forward(leader, request, actions),
             Mail::Reply { session, ticket, bytes } => self.sessions.reply(session, ticket, |writer| writer.raw(&bytes)),
+            Mail::Line(note) => self.take_line(note, actions),
+            Mail::Wake { session, ticket, group, is_gone } => self.woken(session, ticket, group, is_gone, actions),
             Mail::Lock(lock) if self.group_mut(lock.group).is_none() => {
                 let outcome = Locked::Refused(LOADING.to_owned());
                 let mail = Mail::Locked { transaction: lock.transaction, group: lock.group, outcome };
@@ -788,6 +800,10 @@ impl Core {
             }
             Some(Wire::Announce(node, member)) => self.hear_announcement(node, &member, from == node, actions),
             Some(Wire::Request(request)) => self.take_request(request, actions),
+            Some(Wire::Line(note)) => self.take_line(note, actions),
+            Some(Wire::Wake { waiter, group, is_gone }) => {
+                self.woken(waiter.session, waiter.ticket, group, is_gone, actions);
+            }
             Some(Wire::Reply { origin, bytes }) => {
                 if let Some(Forwarded { request, .. }) = self.forwarded.remove(&origin.ticket) {
                     self.sessions.reply(request.origin.session, request.origin.ticket, |writer| writer.raw(&bytes));
@@ -832,6 +848,7 @@ impl Core {
         self.check_soft_limits();
         self.keep_roster(actions);
         self.end_pause();
+        self.pass_time_waiting(actions);
         let mut more = false;
         for round in 0..limits::ROUNDS_PER_TURN {
             self.read_own_mail(actions);
@@ -844,9 +861,10 @@ impl Core {
             let had_mail = self.read_own_mail(actions);
             let admitted = self.retry_deferred_questions(actions);
             self.compose(actions);
+            let settled = self.settle_waiting(actions);
             self.open_windows();
             let resumed = self.resume(actions);
-            if !resumed && !had_mail && !admitted && self.outbox.own.is_empty() {
+            if !resumed && !settled && !had_mail && !admitted && self.outbox.own.is_empty() {
                 break;
             }
             more |= round + 1 == limits::ROUNDS_PER_TURN;
@@ -897,10 +915,8 @@ impl Core {
 
     fn next_wake(&self) -> Instant {
         let tick = self.now.instant + limits::TICK_INTERVAL;
-        match self.context.pause {
-            Some((until, _)) => tick.min(until),
-            None => tick,
-        }
+        let ends = [self.context.pause.map(|(until, _)| until), self.next_wait_end()];
+        ends.into_iter().flatten().fold(tick, Instant::min)
     }
 
     fn end_pause(&mut self) {
@@ -1018,8 +1034,11 @@ impl Core {
     /// True while a client is owed something: a request unanswered, or an answer not handed to the host. A host that
     /// has read the end of a client's stream keeps the connection for so long.
     pub fn owes(&self, session: SessionId) -> bool {
-        let is_owed =
-            |session: &Session| session.owed_count() > 0 || session.hold != Hold::None || !session.out.is_empty();
+        let is_owed = |session: &Session| match &session.waiting {
+            // Who has gone takes nothing any more.
+            Some(waiting) if waiting.is_at_rest() => false,
+            _ => session.owed_count() > 0 || session.hold != Hold::None || !session.out.is_empty(),
+        };
         self.sessions.get(session).is_some_and(is_owed)
     }
 

@@ -1,7 +1,7 @@
 //! From bytes to requests, and from requests to where they are carried out.
 
 use command::{Flag, Join, Refusal, Span as KeySpan};
-use keyspace::{AHEAD_MAX, Body, Class, DataCommand, Moment, Policy};
+use keyspace::{AHEAD_MAX, Body, Class, DataCommand, Moment, Patience, Policy};
 use resp::{Args, Glance, Limits, Parsed};
 
 use crate::acl::{Denial, LogEntry, Where};
@@ -358,6 +358,13 @@ impl Core {
         args: Args<'_>,
         actions: &mut Vec<Action>,
     ) -> Next {
+        if command.has(Flag::Blocking) {
+            match keyspace::patience(command, args) {
+                Ok(Patience::None) => {}
+                Ok(patience) => return self.dispatch_waiting(id, command, args, patience, actions),
+                Err(refusal) => return self.reject(id, &refusal),
+            }
+        }
         match command.span {
             KeySpan::Keys => match self.groups_of(command, args) {
                 Groups::One(group) => self.dispatch_to_group(id, group, command, args, actions),

@@ -23,6 +23,7 @@ use resp::{Args, Protocol, Span, Writer};
 use stdx::log::{Entry, EntryKind, HardState, Membership};
 use stdx::{Duration, Instant, Prng, UnixMillis, leb128};
 
+use crate::blocking::Lines;
 use crate::checkpoint::Checkpointing;
 use crate::commands::GroupFigures;
 use crate::entry::{self, Builder, Effect, Item};
@@ -89,6 +90,8 @@ pub struct Group {
     /// Transactions refused or resolved whose other participants may still ask: replicated state.
     outcomes: BTreeMap<GatewayId, BTreeMap<u64, bool>>,
     inquiries: BTreeMap<TransactionId, Inquiry>,
+    /// Clients that wait for data.
+    pub(crate) lines: Lines,
 
     /// Of group 0: who belongs to the cluster. Replicated state.
     roster: Roster,
@@ -281,6 +284,7 @@ impl Group {
             is_checkpoint_awaited: false,
             held_log: None,
             marked_index: checkpoint_index,
+            lines: Lines::default(),
             checkpointing: Checkpointing::default(),
             log_bytes,
             altered_saved: 0,
@@ -999,6 +1003,7 @@ impl Group {
         }
         self.is_serving = false;
         self.giving.clear();
+        self.lines.clear(&mut self.keyspace);
         self.locks.clear();
         self.inquiries.clear();
         self.held_sessions.clear();
@@ -1085,6 +1090,7 @@ impl Group {
         self.moment = Moment { unix: self.moment.unix.max(moment.unix), seed: moment.seed };
         self.keyspace.advance_to(self.moment);
         self.apply_items(self.moment, reader, waiters, now, outlet);
+        self.wake_waiters(outlet);
         if !self.is_serving {
             self.begin_serving(&entry);
         }

@@ -7,6 +7,7 @@ use keyspace::Moment;
 use resp::Protocol;
 
 use crate::acl::Users;
+use crate::blocking::LineNote;
 use crate::commands::{Answer, Question};
 use crate::entry::{Effect, Watch};
 use crate::event::{CoreId, GroupId, NodeId, SessionId};
@@ -130,6 +131,19 @@ pub enum Mail {
     Publish(Message),
     /// Who belongs to the cluster has changed.
     Roster(Arc<Roster>),
+    /// A client waits for data, or does no longer.
+    Line(LineNote),
+    /// There may be something for a client that waits, or nothing ever again.
+    Wake {
+        /// Whose.
+        session: SessionId,
+        /// Which of the session's replies it waits for.
+        ticket: u64,
+        /// Who says so.
+        group: GroupId,
+        /// The key is gone.
+        is_gone: bool,
+    },
     /// Answer for a control command that concerns the whole node.
     Ask {
         /// Number of the question on the asking core.

@@ -7,6 +7,7 @@
 
 pub mod acl;
 mod ask;
+pub mod blocking;
 mod catalog;
 pub mod checkpoint;
 pub mod commands;

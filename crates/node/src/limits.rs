@@ -95,6 +95,11 @@ pub const TRANSFER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// After so long without an answer an offer or a chunk is asked for again.
 pub const TRANSFER_RETRY: Duration = Duration::from_millis(500);
+/// How often a client that waits for data takes its place anew at groups that another node may lead.
+pub const LINE_RENEWAL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Longest wait for data that is told apart from longer ones.
+pub const WAIT_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// How often a leader asks about a prepared transaction without a gateway.
 pub const INQUIRY_INTERVAL: Duration = Duration::from_millis(200);

@@ -10,6 +10,7 @@ use resp::{Protocol, RequestParser, Writer};
 use stdx::Instant;
 
 use crate::acl::User;
+use crate::blocking::Waiting;
 use crate::catalog;
 use crate::commands::Known;
 use crate::commands::Queued;
@@ -64,6 +65,8 @@ pub struct Session {
     pub(crate) wanted_bytes: usize,
     /// A transaction with control commands that is being carried out.
     pub(crate) composition: Option<Composition>,
+    /// A request that waits for data.
+    pub(crate) waiting: Option<Box<Waiting>>,
     pub(crate) input: Vec<u8>,
     pub(crate) out: Writer,
     /// Ticket of the next reply to leave.
@@ -119,6 +122,8 @@ pub(crate) enum Hold {
     Paused,
     /// It has had its share of this turn.
     Turn,
+    /// Its last request waits for data.
+    Blocked,
 }
 
 /// CLIENT REPLY.
@@ -171,6 +176,7 @@ impl Session {
             parser: RequestParser::new(),
             wanted_bytes: 0,
             composition: None,
+            waiting: None,
             input: Vec::new(),
             out: Writer::new(Protocol::Resp2),
             head: 0,
@@ -361,6 +367,8 @@ pub struct Sessions {
     resumable: Vec<SessionId>,
     /// Sessions whose transaction can go on.
     composed: Vec<SessionId>,
+    /// Sessions that wait for data and have tried.
+    tried: Vec<SessionId>,
     count: usize,
 }
 
@@ -462,6 +470,10 @@ impl Sessions {
         self.mark(id);
     }
 
+    pub(crate) fn take_tried(&mut self) -> Vec<SessionId> {
+        std::mem::take(&mut self.tried)
+    }
+
     /// Answers a request that changed nothing. `write` must write exactly one reply.
     pub(crate) fn reply(&mut self, id: SessionId, ticket: u64, write: impl FnOnce(&mut Writer)) {
         let Some(session) = self.get_mut(id) else { return };
@@ -477,6 +489,15 @@ impl Sessions {
             write(&mut writer);
             composition.data = Some(writer.into_bytes());
             self.composed.push(id);
+            return;
+        }
+        if let Some(waiting) = &mut session.waiting
+            && waiting.takes(ticket)
+        {
+            let mut writer = Writer::new(protocol);
+            write(&mut writer);
+            waiting.answer = Some(writer.into_bytes());
+            self.tried.push(id);
             return;
         }
         if ticket == session.head {

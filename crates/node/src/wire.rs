@@ -9,6 +9,8 @@
 //! PULL     group index chunk
 //! CHUNK    group index chunk  1 if the bytes follow, 0 at the end
 //! ANNOUNCE node member
+//! LINE     node core serial index ticket  group act flags, keys: database length bytes
+//! WAKE     node core serial index ticket  group is_gone
 //! ```
 //! Numbers are LEB128 unless said otherwise. Bytes of another node are never trusted: what does not fit is dropped.
 
@@ -16,6 +18,7 @@ use consensus::Message;
 use resp::Protocol;
 use stdx::leb128;
 
+use crate::blocking::{LineAct, LineNote};
 use crate::event::{CoreId, GroupId, NodeId, SessionId};
 use crate::letter::{Origin, Request, RequestBody};
 use crate::pubsub;
@@ -29,6 +32,8 @@ const OFFER: u8 = 5;
 const PULL: u8 = 6;
 const CHUNK: u8 = 7;
 const ANNOUNCE: u8 = 8;
+const LINE: u8 = 9;
+const WAKE: u8 = 10;
 
 /// A decoded message of another node.
 pub enum Wire<'a> {
@@ -69,6 +74,17 @@ pub enum Wire<'a> {
     },
     /// A node tells where it is found.
     Announce(NodeId, Member),
+    /// A client of that node waits for data, or does no longer.
+    Line(LineNote),
+    /// There may be something for a client of this node that waits.
+    Wake {
+        /// Whose.
+        waiter: Origin,
+        /// Who says so.
+        group: GroupId,
+        /// The key is gone.
+        is_gone: bool,
+    },
 }
 
 /// A Raft message of a group.
@@ -157,6 +173,37 @@ pub fn encode_publish(message: &pubsub::Message) -> Vec<u8> {
     out
 }
 
+/// What a waiter tells a group that another node leads.
+pub fn encode_line(note: &LineNote) -> Vec<u8> {
+    let mut out = vec![LINE];
+    put_origin(&mut out, &note.waiter);
+    leb128::put(&mut out, u64::from(note.group.0));
+    out.push(match note.act {
+        LineAct::Stand { is_trying, wants_end } => STAND | u8::from(is_trying) << 2 | u8::from(wants_end) << 3,
+        LineAct::Tried => TRIED,
+        LineAct::Leave => LEAVE,
+    });
+    for (database, key) in &note.keys {
+        leb128::put(&mut out, u64::from(*database));
+        leb128::put(&mut out, key.len() as u64);
+        out.extend_from_slice(key);
+    }
+    out
+}
+
+const STAND: u8 = 0;
+const TRIED: u8 = 1;
+const LEAVE: u8 = 2;
+
+/// The word that there may be something for a waiter.
+pub fn encode_wake(waiter: &Origin, group: GroupId, is_gone: bool) -> Vec<u8> {
+    let mut out = vec![WAKE];
+    put_origin(&mut out, waiter);
+    leb128::put(&mut out, u64::from(group.0));
+    out.push(u8::from(is_gone));
+    out
+}
+
 fn put_origin(out: &mut Vec<u8>, origin: &Origin) {
     leb128::put(out, origin.node.0);
     leb128::put(out, u64::from(origin.core.0));
@@ -223,6 +270,31 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
             let (cluster_address, client_address) = (take_text(&mut rest)?, take_text(&mut rest)?);
             let member = Member { cluster_address, client_address, is_removed: false };
             rest.is_empty().then_some(Wire::Announce(node, member))
+        }
+        LINE => {
+            let waiter = take_origin(&mut rest)?;
+            let group = GroupId(u32::try_from(leb128::take(&mut rest)?).ok()?);
+            let act = take_byte(&mut rest)?;
+            let act = match act & 0b11 {
+                STAND => LineAct::Stand { is_trying: act & 4 != 0, wants_end: act & 8 != 0 },
+                TRIED => LineAct::Tried,
+                LEAVE => LineAct::Leave,
+                _ => return None,
+            };
+            let mut keys = Vec::new();
+            while !rest.is_empty() {
+                let database = u16::try_from(leb128::take(&mut rest)?).ok()?;
+                let length = usize::try_from(leb128::take(&mut rest)?).ok()?;
+                let (key, tail) = rest.split_at_checked(length)?;
+                keys.push((database, key.to_vec()));
+                rest = tail;
+            }
+            Some(Wire::Line(LineNote { waiter, group, keys, act }))
+        }
+        WAKE => {
+            let waiter = take_origin(&mut rest)?;
+            let group = GroupId(u32::try_from(leb128::take(&mut rest)?).ok()?);
+            Some(Wire::Wake { waiter, group, is_gone: take_byte(&mut rest)? != 0 })
         }
         _ => None,
     }

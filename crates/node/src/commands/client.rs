@@ -7,6 +7,7 @@ use stdx::Duration;
 use super::connection::{check_name, describe};
 use super::question::ClientKind;
 use super::{Answer, ControlCommand, Local, Outcome, Question, SessionFilter, container, local, node, number};
+use crate::blocking::WaitEnd;
 use crate::core::Core;
 use crate::event::Action;
 use crate::session::Replies;
@@ -244,7 +245,7 @@ pub(super) fn kill_sessions(core: &mut Core, filter: &SessionFilter, actions: &m
         if filter.passes(session) {
             count += 1;
             session.is_closing = true;
-            if session.owed_count() == 0 {
+            if session.owed_count() == 0 || session.waiting.is_some() {
                 actions.push(Action::Close { session: session.id });
             }
             closing.push(session.id);
@@ -328,18 +329,24 @@ const UNBLOCK: ControlCommand = ControlCommand {
     summary: "Ends another connection's wait in a blocking command.",
     syntax: "client-id [TIMEOUT | ERROR]",
     flags: ADMIN,
-    ..client("unblock", -3, |_, args, writer| {
-        number(args.at(2)).ok_or(Refusal::NOT_AN_INTEGER)?;
-        match args.get(3) {
-            None => {}
-            Some(word) if word.eq_ignore_ascii_case(b"timeout") || word.eq_ignore_ascii_case(b"error") => {}
-            Some(_) => return Err(Refusal::new("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")),
-        }
-        // No command of this version blocks, so nobody is ever waiting.
-        writer.integer(0);
+    group: Group::Connection,
+    categories: &["@connection"],
+    ..node("unblock", -3, unblock_question, |_, _, answers, writer| {
+        writer.integer(super::sum_counts(answers) as i64);
         Ok(())
     })
 };
+
+fn unblock_question(_: &mut Local<'_>, args: Args<'_>) -> Result<Question, Refusal> {
+    let serial = number(args.at(2)).ok_or(Refusal::NOT_AN_INTEGER)?;
+    let end = match args.get(3) {
+        None => WaitEnd::Timeout,
+        Some(word) if word.eq_ignore_ascii_case(b"timeout") => WaitEnd::Timeout,
+        Some(word) if word.eq_ignore_ascii_case(b"error") => WaitEnd::Error,
+        Some(_) => return Err(Refusal::new("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")),
+    };
+    Ok(Question::Unblock { serial: serial.max(0) as u64, end })
+}
 
 const GETREDIR: ControlCommand = ControlCommand {
     summary: "Answers where invalidations are sent: nowhere, since nothing is tracked.",

@@ -223,6 +223,7 @@ fn flags(session: &Session) -> String {
     let letters = [
         (session.is_subscribed(), 'P'),
         (session.multi.is_some(), 'x'),
+        (session.waiting.is_some(), 'b'),
         (session.is_closing, 'c'),
         (session.no_evict, 'e'),
     ];

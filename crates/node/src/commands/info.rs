@@ -117,7 +117,8 @@ fn write_section(section: &str, local: &Local<'_>, figures: &[Figures], text: &m
             let count: u64 = figures.iter().map(|figures| figures.session_count).sum();
             line("connected_clients", &count);
             line("maxclients", &settings.get("maxclients"));
-            line("blocked_clients", &0);
+            let waiting: u64 = figures.iter().map(|figures| figures.waiting_count).sum();
+            line("blocked_clients", &waiting);
         }
         "memory" => {
             let keyspaces: u64 = figures.iter().map(|figures| figures.keyspace_bytes).sum();

@@ -240,6 +240,7 @@ pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Act
             let count = |name: &Vec<u8>| core.context.pubsub.listener_count(*kind, name) as u64;
             Answer::Counts(names.iter().map(count).collect())
         }
+        Question::Unblock { serial, end } => Answer::Count(u64::from(core.unblock(*serial, *end, actions))),
         Question::Pause(pause) => {
             core.pause(*pause);
             Answer::Done

@@ -8,6 +8,7 @@ use stdx::{Duration, UnixMillis};
 
 use super::acl::Change;
 use crate::acl::{LogEntry, Users};
+use crate::blocking::WaitEnd;
 use crate::event::{GroupId, UsersFile};
 use crate::pubsub::{Kind, Message};
 use crate::statistics::{SlowEntry, Statistics};
@@ -76,6 +77,13 @@ pub enum Question {
     AclLog,
     /// Forget that.
     ResetAclLog,
+    /// End the wait of one of your sessions for data, if that is where it is.
+    Unblock {
+        /// Its number.
+        serial: u64,
+        /// What it is told.
+        end: WaitEnd,
+    },
     /// Let clients wait for so long, or only those that write; `None`: let them go on.
     Pause(Option<(Duration, bool)>),
     /// Set your counters to zero.
@@ -174,6 +182,8 @@ pub struct Figures {
     pub session_count: u64,
     /// Names that its sessions listen to: channels, patterns, shard channels.
     pub names: [Vec<Vec<u8>>; 3],
+    /// Of these, sessions that wait for data.
+    pub waiting_count: u64,
     /// Keys, keys with a deadline and the mean time to live in milliseconds, by database.
     pub databases: Vec<(u64, u64, u64)>,
     /// Bytes of its keyspaces.

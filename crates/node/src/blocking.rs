@@ -1,0 +1,720 @@
+//! Requests that wait for data: BLPOP and its kin, XREAD BLOCK.
+//!
+//! Such a request is tried at once, as any other is; that it found nothing, its null reply says. Then its client waits
+//! at the gateway, and stands in a line for each of its keys, at the group of the key. When something happens to a key
+//! its group wakes the first in line, who tries again:
+//!
+//! ```text
+//!  gateway                                  group of a key
+//!     │── stand in line, and first try ────────▶│
+//!     │◀── null ────────────────────────────────│
+//!     │                                         │◀── somebody pushes
+//!     │◀── wake ────────────────────────────────│
+//!     │── second try ──────────────────────────▶│
+//!     │◀── an element, or null ─────────────────│
+//!     │── leave, or back in line ──────────────▶│──▶ wakes the next if the key still exists
+//! ```
+//!
+//! One at a time, first come first served. A try is an ordinary request: logged, executed once, atomic over groups. So
+//! an element goes to exactly one client or stays. Lines are the leader's own state and are not replicated: a waiter
+//! whose groups are not all led from here takes its place anew every [`limits::LINE_RENEWAL_INTERVAL`].
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use keyspace::{Body, DataCommand, DatabaseKey, Keyspace, Patience};
+use resp::{Args, Span};
+use stdx::{Duration, Instant};
+
+use crate::core::Core;
+use crate::dispatch::{Groups, Next};
+use crate::entry::{Reader, put_words};
+use crate::event::{Action, GroupId, Lane, SessionId};
+use crate::frame;
+use crate::group::{Group, Standing};
+use crate::letter::{Mail, Origin, Request, RequestBody};
+use crate::limits;
+use crate::outlet::Outlet;
+use crate::router;
+use crate::session::Hold;
+use crate::transaction::Work;
+use crate::wire;
+
+// ---- the group's side -----------------------------------------------------------------------------------------------
+
+/// What a gateway tells a group of a waiter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LineNote {
+    /// Who: its ticket tells one request of a session from the next.
+    pub waiter: Origin,
+    /// The group.
+    pub group: GroupId,
+    /// Those of its keys that live there.
+    pub keys: Vec<DatabaseKey>,
+    /// What.
+    pub act: LineAct,
+}
+
+/// What a waiter does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LineAct {
+    /// Takes its place at the end of the line, unless it has one.
+    Stand {
+        /// It is trying right now, and has to be woken only for what happens from here on.
+        is_trying: bool,
+        /// It wants to know, too, when a key is gone.
+        wants_end: bool,
+    },
+    /// It has tried, and found nothing.
+    Tried,
+    /// It waits no longer.
+    Leave,
+}
+
+/// Who waits for the keys of a group.
+#[derive(Debug, Default)]
+pub(crate) struct Lines {
+    lines: BTreeMap<DatabaseKey, Line>,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    waiters: VecDeque<Waiter>,
+    /// Who is trying now; nobody else is woken until it has tried or left.
+    awake: Option<Origin>,
+    /// Something has happened to the key since that one was woken.
+    is_touched: bool,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    origin: Origin,
+    wants_end: bool,
+    heard: Instant,
+}
+
+impl Line {
+    fn place_of(&self, waiter: &Origin) -> Option<usize> {
+        self.waiters.iter().position(|other| other.origin == *waiter)
+    }
+
+    /// Wakes the first from this place on who may have something to find. Returns who.
+    fn advance(&mut self, from: usize, exists: bool) -> Option<Origin> {
+        let next = self.waiters.iter().skip(from).find(|waiter| exists || waiter.wants_end);
+        self.awake = next.map(|waiter| waiter.origin);
+        if self.awake.is_none() && std::mem::take(&mut self.is_touched) {
+            let first = self.waiters.iter().find(|waiter| exists || waiter.wants_end);
+            self.awake = first.map(|waiter| waiter.origin);
+        }
+        self.awake
+    }
+}
+
+impl Lines {
+    /// Forgets everybody.
+    pub(crate) fn clear(&mut self, keyspace: &mut Keyspace) {
+        for (database, key) in std::mem::take(&mut self.lines).into_keys() {
+            keyspace.forget_key(database, &key);
+        }
+    }
+}
+
+impl Group {
+    /// Takes a waiter's word. The group must be [`Standing::Serving`].
+    pub(crate) fn line(&mut self, note: LineNote, now: Instant, outlet: &mut Outlet<'_>) {
+        let LineNote { waiter, keys, act, .. } = note;
+        for key in keys {
+            let exists = self.exists(&key);
+            let woken = match act {
+                LineAct::Stand { is_trying, wants_end } => {
+                    let line = self.lines.lines.entry(key.clone()).or_default();
+                    if let Some(place) = line.place_of(&waiter) {
+                        line.waiters[place].heard = now;
+                        continue;
+                    }
+                    line.waiters.push_back(Waiter { origin: waiter, wants_end, heard: now });
+                    self.keyspace.await_key(key.0, &key.1);
+                    match line.awake {
+                        Some(_) => None,
+                        None if is_trying => {
+                            line.awake = Some(waiter);
+                            None
+                        }
+                        // It may have missed something before it came to this leader.
+                        None => line.advance(0, exists),
+                    }
+                }
+                LineAct::Tried => match self.lines.lines.get_mut(&key) {
+                    Some(line) if line.awake == Some(waiter) => {
+                        let behind = line.place_of(&waiter).map_or(0, |place| place + 1);
+                        line.advance(behind, exists)
+                    }
+                    _ => None,
+                },
+                LineAct::Leave => {
+                    let Some(line) = self.lines.lines.get_mut(&key) else { continue };
+                    let Some(place) = line.place_of(&waiter) else { continue };
+                    line.waiters.remove(place);
+                    let woken = if line.awake == Some(waiter) { line.advance(place, exists) } else { None };
+                    if line.waiters.is_empty() {
+                        self.lines.lines.remove(&key);
+                        self.keyspace.forget_key(key.0, &key.1);
+                    }
+                    woken
+                }
+            };
+            if let Some(origin) = woken {
+                outlet.wake(&origin, self.id(), !exists);
+            }
+        }
+    }
+
+    /// Wakes those who wait for keys that something has happened to.
+    #[inline]
+    pub(crate) fn wake_waiters(&mut self, outlet: &mut Outlet<'_>) {
+        if self.keyspace.is_awaited_touched() {
+            self.wake_touched(outlet);
+        }
+    }
+
+    fn wake_touched(&mut self, outlet: &mut Outlet<'_>) {
+        for key in self.keyspace.take_touched() {
+            let exists = self.exists(&key);
+            let Some(line) = self.lines.lines.get_mut(&key) else { continue };
+            if line.awake.is_some() {
+                line.is_touched = true;
+            } else if let Some(origin) = line.advance(0, exists) {
+                outlet.wake(&origin, self.id(), !exists);
+            }
+        }
+    }
+
+    /// Forgets waiters of other nodes that have not been heard of for long: their gateway is gone.
+    pub(crate) fn forget_silent_waiters(&mut self, now: Instant, outlet: &mut Outlet<'_>) {
+        let node = outlet.context.node;
+        let is_silent = |waiter: &Waiter| {
+            waiter.origin.node != node && now.since(waiter.heard) >= limits::LINE_RENEWAL_INTERVAL * 4
+        };
+        let silent: Vec<_> = self
+            .lines
+            .lines
+            .iter()
+            .flat_map(|(key, line)| {
+                line.waiters.iter().filter(|waiter| is_silent(waiter)).map(move |w| (w.origin, key))
+            })
+            .map(|(waiter, key)| (waiter, key.clone()))
+            .collect();
+        for (waiter, key) in silent {
+            let note = LineNote { waiter, group: self.id(), keys: vec![key], act: LineAct::Leave };
+            self.line(note, now, outlet);
+        }
+    }
+
+    fn exists(&self, (database, key): &DatabaseKey) -> bool {
+        self.keyspace.version(*database, key, self.moment()) != 0
+    }
+}
+
+impl Outlet<'_> {
+    /// Tells a waiter that there may be something for it, or that its key is gone.
+    fn wake(&mut self, waiter: &Origin, group: GroupId, is_gone: bool) {
+        if waiter.node == self.context.node {
+            let mail = Mail::Wake { session: waiter.session, ticket: waiter.ticket, group, is_gone };
+            self.outbox.push(self.context.core, waiter.core, mail);
+        } else {
+            let bytes = wire::encode_wake(waiter, group, is_gone);
+            self.actions.push(Action::Send {
+                to: waiter.node,
+                group: GroupId(u32::from(waiter.core.0)),
+                lane: Lane::Log,
+                bytes,
+            });
+        }
+    }
+}
+
+// ---- the gateway's side ---------------------------------------------------------------------------------------------
+
+/// A request that has found nothing yet.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) ticket: u64,
+    command: &'static DataCommand,
+    /// Laid out by `entry::put_words`.
+    words: Vec<u8>,
+    keys: BTreeMap<GroupId, Vec<DatabaseKey>>,
+    until: Option<Instant>,
+    stage: Stage,
+    /// Ids that are still to be found.
+    unresolved: Vec<Dollar>,
+    /// What the try under way was answered.
+    pub(crate) answer: Option<Vec<u8>>,
+    /// Groups that wait to hear how the try under way went.
+    awake_at: BTreeSet<GroupId>,
+    /// Groups that have woken it since the try under way began.
+    woken_at: BTreeSet<GroupId>,
+    /// Ends when the try under way has found nothing.
+    end: Option<WaitEnd>,
+    try_count: u64,
+    /// Its key was gone when it was last woken.
+    is_gone: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It asks for the ids that `$` stands for.
+    Resolving,
+    /// A try is under way.
+    Trying,
+    /// It stands in line.
+    Standing,
+}
+
+/// Why a request waits no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitEnd {
+    /// Its time is up, or somebody said so (CLIENT UNBLOCK … TIMEOUT).
+    Timeout,
+    /// Somebody ended it (CLIENT UNBLOCK … ERROR).
+    Error,
+}
+
+impl WaitEnd {
+    const ERROR: &str = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
+}
+
+impl Waiting {
+    /// True if a reply to this ticket is an answer to a try.
+    #[inline]
+    pub(crate) fn takes(&self, ticket: u64) -> bool {
+        self.ticket == ticket && self.stage != Stage::Standing
+    }
+
+    /// True if nothing is under way for it.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.stage == Stage::Standing
+    }
+}
+
+/// What a try's reply means for the wait.
+enum Meaning {
+    /// There was nothing: the wait goes on.
+    Nothing,
+    /// It is what the client has waited for, or a refusal.
+    Answer,
+    /// The stream of a consumer group has gone.
+    Gone,
+}
+
+const STREAM_GONE: &[u8] = b"-UNBLOCKED the stream key no longer exists\r\n";
+
+impl Waiting {
+    fn meaning_of(&self, reply: &[u8]) -> Meaning {
+        if matches!(reply, b"*-1\r\n" | b"$-1\r\n" | b"_\r\n") {
+            return Meaning::Nothing;
+        }
+        let is_first = self.try_count <= 1;
+        let is_wrong_type = reply.starts_with(b"-WRONGTYPE");
+        match self.command.name {
+            _ if is_first => Meaning::Answer,
+            "xreadgroup" if is_wrong_type || self.is_gone && reply.starts_with(b"-NOGROUP") => Meaning::Gone,
+            // Of another type may be the destination, and then somebody has to be told.
+            "blmove" | "brpoplpush" => Meaning::Answer,
+            // Who waits for a list is not interested in a string that has taken its name.
+            _ if is_wrong_type => Meaning::Nothing,
+            _ => Meaning::Answer,
+        }
+    }
+}
+
+impl Core {
+    /// A request that may wait. Its session does nothing else until it has been answered.
+    pub(crate) fn dispatch_waiting(
+        &mut self,
+        id: SessionId,
+        command: &'static DataCommand,
+        args: Args<'_>,
+        patience: Patience,
+        actions: &mut Vec<Action>,
+    ) -> Next {
+        let now = self.now.instant;
+        let session = self.sessions.get_mut(id).expect("its request is being looked at");
+        if session.owed_count() > 0 {
+            return Next::Postponed(Hold::Answers);
+        }
+        let until = match patience {
+            Patience::Millis(millis) => Some(now + Duration::from_millis(millis).min(limits::WAIT_MAX)),
+            Patience::None | Patience::Endless => None,
+        };
+        let database = session.database;
+        let group_count = self.context.group_count;
+        let mut keys: BTreeMap<GroupId, Vec<DatabaseKey>> = BTreeMap::new();
+        command.for_each_key(args, |index, _| {
+            let key = args.at(index);
+            let own = keys.entry(router::group_of(key, group_count)).or_default();
+            if !own.iter().any(|(_, other)| other == key) {
+                own.push((database, key.to_vec()));
+            }
+        });
+        let mut words = Vec::new();
+        put_words(&mut words, database, args);
+        let unresolved = dollars(command, args);
+        session.hold = Hold::Blocked;
+        session.waiting = Some(Box::new(Waiting {
+            ticket: session.take_ticket(),
+            command,
+            words,
+            keys,
+            until,
+            stage: Stage::Trying,
+            unresolved,
+            answer: None,
+            awake_at: BTreeSet::new(),
+            woken_at: BTreeSet::new(),
+            end: None,
+            try_count: 0,
+            is_gone: false,
+        }));
+        self.waiting.insert(id);
+        if let Some(until) = until {
+            self.wait_ends.insert((until, id));
+        }
+        self.resolve_or_try(id, actions);
+        Next::Taken
+    }
+
+    /// Asks for the next id that `$` stands for, or begins to wait if there is none.
+    fn resolve_or_try(&mut self, id: SessionId, actions: &mut Vec<Action>) {
+        let Some(waiting) = self.sessions.get_mut(id).and_then(|session| session.waiting.as_mut()) else { return };
+        let Some(dollar) = waiting.unresolved.last().copied() else {
+            self.stand(id, true, actions);
+            return self.try_waiting(id, actions);
+        };
+        waiting.stage = Stage::Resolving;
+        let words = waiting.words.clone();
+        let mut spans: Vec<Span> = Vec::new();
+        let (database, args) = Reader::new(&words).words(&mut spans);
+        // The last entry will do, also where later ones have been deleted: those never come back.
+        let question: [&[u8]; 6] = [b"xrevrange", args.at(dollar.key), b"+", b"-", b"COUNT", b"1"];
+        let (buffer, spans) = lay_out(question.into_iter());
+        let question = keyspace::find(b"xrevrange").expect("it is declared beside XREAD");
+        self.submit(id, question, database, Args::new(&buffer, &spans), actions);
+    }
+
+    /// Takes, or keeps, the place in every line.
+    fn stand(&mut self, id: SessionId, is_trying: bool, actions: &mut Vec<Action>) {
+        let Some(waiting) = self.sessions.get_mut(id).and_then(|session| session.waiting.as_mut()) else { return };
+        let wants_end = waiting.command.name == "xreadgroup";
+        if is_trying {
+            waiting.awake_at = waiting.keys.keys().copied().collect();
+        }
+        self.tell_lines(id, None, LineAct::Stand { is_trying, wants_end }, actions);
+    }
+
+    /// Tells the groups of a waiter's keys, or some of them.
+    fn tell_lines(&mut self, id: SessionId, only: Option<&BTreeSet<GroupId>>, act: LineAct, actions: &mut Vec<Action>) {
+        let Some(waiting) = self.sessions.get(id).and_then(|session| session.waiting.as_ref()) else { return };
+        let waiter = Origin { node: self.context.node, core: self.context.core, session: id, ticket: waiting.ticket };
+        let notes: Vec<_> = waiting
+            .keys
+            .iter()
+            .filter(|(group, _)| only.is_none_or(|only| only.contains(group)))
+            .map(|(group, keys)| LineNote { waiter, group: *group, keys: keys.clone(), act })
+            .collect();
+        for note in notes {
+            self.send_line(note, actions);
+        }
+    }
+
+    fn send_line(&mut self, note: LineNote, actions: &mut Vec<Action>) {
+        let to = router::core_of(note.group, self.context.core_count);
+        if to == self.context.core {
+            self.take_line(note, actions);
+        } else {
+            self.outbox.push(self.context.core, to, Mail::Line(note));
+        }
+    }
+
+    /// A waiter's word to a group of this core, from wherever it came.
+    pub(crate) fn take_line(&mut self, note: LineNote, actions: &mut Vec<Action>) {
+        let now = self.now.instant;
+        match self.group_mut(note.group).map(|group| group.standing()) {
+            Some(Standing::Serving) => {
+                self.with_group(note.group, actions, |group, outlet| group.line(note, now, outlet));
+            }
+            Some(Standing::Follower(leader)) if note.waiter.node == self.context.node => {
+                let bytes = wire::encode_line(&note);
+                actions.push(Action::Send { to: leader, group: note.group, lane: Lane::Log, bytes });
+            }
+            // It comes again with the next renewal.
+            _ => {}
+        }
+    }
+
+    /// Executes the request once more.
+    fn try_waiting(&mut self, id: SessionId, actions: &mut Vec<Action>) {
+        let Some(waiting) = self.sessions.get_mut(id).and_then(|session| session.waiting.as_mut()) else { return };
+        waiting.stage = Stage::Trying;
+        waiting.try_count += 1;
+        let (command, words) = (waiting.command, waiting.words.clone());
+        let mut spans: Vec<Span> = Vec::new();
+        let (database, args) = Reader::new(&words).words(&mut spans);
+        self.submit(id, command, database, args, actions);
+    }
+
+    /// Sends a command of a waiting session on its way, under the session's ticket.
+    fn submit(
+        &mut self,
+        id: SessionId,
+        command: &'static DataCommand,
+        database: u16,
+        args: Args<'_>,
+        actions: &mut Vec<Action>,
+    ) {
+        let (node, core) = (self.context.node, self.context.core);
+        let session = self.sessions.get(id).expect("it waits");
+        let protocol = session.protocol();
+        let ticket = session.waiting.as_ref().expect("it waits").ticket;
+        let mut words = Vec::new();
+        put_words(&mut words, database, args);
+        if let Groups::One(group) = self.groups_of(command, args) {
+            let body = match command.body {
+                Body::Query(_) => RequestBody::Read(words),
+                Body::Mutate(_) | Body::Container => RequestBody::Write(words),
+            };
+            let origin = Origin { node, core, session: id, ticket };
+            self.send_request(Request { origin, group, protocol, body }, actions);
+            return;
+        }
+        let mut work = Work {
+            session: id,
+            ticket,
+            protocol,
+            commands: vec![words],
+            is_exec: false,
+            watches: Vec::new(),
+            keys: BTreeMap::new(),
+            whole: false,
+            queries: Vec::new(),
+        };
+        self.add_keys(&mut work, command, database, args);
+        self.begin_work(work);
+    }
+
+    /// A group says that there may be something for a waiter.
+    pub(crate) fn woken(
+        &mut self,
+        id: SessionId,
+        ticket: u64,
+        group: GroupId,
+        is_gone: bool,
+        actions: &mut Vec<Action>,
+    ) {
+        let waiting = self.sessions.get_mut(id).and_then(|session| session.waiting.as_mut());
+        let Some(waiting) = waiting.filter(|waiting| waiting.ticket == ticket) else {
+            // It has left, and the group will hear of it.
+            return;
+        };
+        waiting.is_gone = is_gone;
+        if waiting.stage == Stage::Standing {
+            waiting.awake_at.insert(group);
+            self.try_waiting(id, actions);
+        } else {
+            waiting.woken_at.insert(group);
+        }
+    }
+
+    /// Goes on with waiters whose tries have been answered.
+    pub(crate) fn settle_waiting(&mut self, actions: &mut Vec<Action>) -> bool {
+        let tried = self.sessions.take_tried();
+        let any = !tried.is_empty();
+        for id in tried {
+            self.settle(id, actions);
+        }
+        any
+    }
+
+    fn settle(&mut self, id: SessionId, actions: &mut Vec<Action>) {
+        let now = self.now.instant;
+        let Some(waiting) = self.sessions.get_mut(id).and_then(|session| session.waiting.as_mut()) else { return };
+        let Some(answer) = waiting.answer.take() else { return };
+        if waiting.stage == Stage::Resolving {
+            if answer.first() == Some(&b'-') {
+                return self.finish_waiting(id, &answer, actions);
+            }
+            let dollar = waiting.unresolved.pop().expect("its id was asked for");
+            waiting.words = with_id(&waiting.words, dollar.word, last_id(&answer));
+            return self.resolve_or_try(id, actions);
+        }
+        match waiting.meaning_of(&answer) {
+            Meaning::Nothing => {}
+            Meaning::Answer => return self.finish_waiting(id, &answer, actions),
+            Meaning::Gone => return self.finish_waiting(id, STREAM_GONE, actions),
+        }
+        waiting.stage = Stage::Standing;
+        if let Some(end) = waiting.end {
+            return self.end_waiting(id, end, actions);
+        }
+        if waiting.until.is_some_and(|until| until <= now) {
+            return self.end_waiting(id, WaitEnd::Timeout, actions);
+        }
+        let tried_at = std::mem::take(&mut waiting.awake_at);
+        let woken_at = std::mem::take(&mut waiting.woken_at);
+        self.tell_lines(id, Some(&tried_at), LineAct::Tried, actions);
+        for group in woken_at {
+            let Some(session) = self.sessions.get_mut(id) else { return };
+            let Some(waiting) = &mut session.waiting else { return };
+            waiting.awake_at.insert(group);
+        }
+        let is_woken = self
+            .sessions
+            .get(id)
+            .and_then(|session| session.waiting.as_ref())
+            .is_some_and(|waiting| waiting.stage == Stage::Standing && !waiting.awake_at.is_empty());
+        if is_woken {
+            self.try_waiting(id, actions);
+        }
+    }
+
+    /// Ends a wait from outside: now, or when the try under way has found nothing.
+    pub(crate) fn end_waiting(&mut self, id: SessionId, end: WaitEnd, actions: &mut Vec<Action>) {
+        let Some(waiting) = self.sessions.get_mut(id).and_then(|session| session.waiting.as_mut()) else { return };
+        if waiting.stage != Stage::Standing {
+            waiting.end.get_or_insert(end);
+            return;
+        }
+        let mut writer = resp::Writer::new(self.sessions.get(id).expect("just seen").protocol());
+        match end {
+            WaitEnd::Timeout => writer.null_array(),
+            WaitEnd::Error => writer.error(WaitEnd::ERROR),
+        }
+        self.finish_waiting(id, writer.bytes(), actions);
+    }
+
+    fn finish_waiting(&mut self, id: SessionId, reply: &[u8], actions: &mut Vec<Action>) {
+        self.tell_lines(id, None, LineAct::Leave, actions);
+        let Some(waiting) = self.stop_waiting(id) else { return };
+        self.sessions.reply(id, waiting.ticket, |writer| writer.raw(reply));
+        self.sessions.mark_resumable(id);
+    }
+
+    fn stop_waiting(&mut self, id: SessionId) -> Option<Box<Waiting>> {
+        let session = self.sessions.get_mut(id)?;
+        let waiting = session.waiting.take()?;
+        session.hold = Hold::None;
+        self.waiting.remove(&id);
+        if let Some(until) = waiting.until {
+            self.wait_ends.remove(&(until, id));
+        }
+        Some(waiting)
+    }
+
+    /// A session is about to be closed.
+    pub(crate) fn give_up_waiting(&mut self, id: SessionId, actions: &mut Vec<Action>) {
+        self.tell_lines(id, None, LineAct::Leave, actions);
+        self.stop_waiting(id);
+    }
+
+    /// CLIENT UNBLOCK. True if that client waits.
+    pub(crate) fn unblock(&mut self, serial: u64, end: WaitEnd, actions: &mut Vec<Action>) -> bool {
+        let id = self.waiting.iter().find(|id| id.serial == serial).copied();
+        if let Some(id) = id {
+            self.end_waiting(id, end, actions);
+        }
+        id.is_some()
+    }
+
+    /// Number of sessions that wait for data.
+    pub(crate) fn waiting_count(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// When the next wait ends.
+    pub(crate) fn next_wait_end(&self) -> Option<Instant> {
+        self.wait_ends.first().map(|(until, _)| *until)
+    }
+
+    /// Ends waits whose time is up, and keeps the places of the others.
+    pub(crate) fn pass_time_waiting(&mut self, actions: &mut Vec<Action>) {
+        let now = self.now.instant;
+        while let Some((until, id)) = self.wait_ends.first().copied()
+            && until <= now
+        {
+            self.wait_ends.pop_first();
+            self.end_waiting(id, WaitEnd::Timeout, actions);
+        }
+        if now.since(self.waiting_renewed) < limits::LINE_RENEWAL_INTERVAL {
+            return;
+        }
+        self.waiting_renewed = now;
+        self.forget_silent_waiters(actions);
+        // A line that only this node can ever keep needs no care.
+        if self.groups.iter().all(|group| group.as_ref().is_some_and(Group::can_read)) {
+            return;
+        }
+        for id in self.waiting.iter().copied().collect::<Vec<_>>() {
+            let is_standing = self
+                .sessions
+                .get(id)
+                .and_then(|session| session.waiting.as_ref())
+                .is_some_and(|waiting| waiting.stage == Stage::Standing);
+            if is_standing {
+                self.stand(id, false, actions);
+            }
+        }
+    }
+
+    fn forget_silent_waiters(&mut self, actions: &mut Vec<Action>) {
+        let now = self.now.instant;
+        let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
+        for group in self.groups.iter_mut().flatten() {
+            group.forget_silent_waiters(now, &mut outlet);
+        }
+    }
+}
+
+/// A `$` among the words of an XREAD, and the key it belongs to.
+#[derive(Clone, Copy, Debug)]
+struct Dollar {
+    key: usize,
+    word: usize,
+}
+
+/// Every `$` of an XREAD: it stands for the last entry there is when the wait begins.
+fn dollars(command: &DataCommand, args: Args<'_>) -> Vec<Dollar> {
+    if command.name != "xread" {
+        return Vec::new();
+    }
+    let mut keys = Vec::new();
+    command.for_each_key(args, |index, _| keys.push(index));
+    let count = keys.len();
+    let all = keys.into_iter().map(|key| Dollar { key, word: key + count });
+    all.filter(|dollar| args.get(dollar.word) == Some(b"$")).collect()
+}
+
+/// The id in a reply of at most one entry.
+fn last_id(reply: &[u8]) -> &[u8] {
+    let (count, first) = frame::aggregate(reply);
+    let id = if count == 0 { None } else { frame::bulk_bytes(&reply[first + frame::aggregate(&reply[first..]).1..]) };
+    id.unwrap_or(b"0-0")
+}
+
+/// The request with another word in one place.
+fn with_id(words: &[u8], place: usize, id: &[u8]) -> Vec<u8> {
+    let mut spans: Vec<Span> = Vec::new();
+    let (database, args) = Reader::new(words).words(&mut spans);
+    let (buffer, spans) = lay_out(args.iter().enumerate().map(|(index, word)| if index == place { id } else { word }));
+    let mut out = Vec::new();
+    put_words(&mut out, database, Args::new(&buffer, &spans));
+    out
+}
+
+fn lay_out<'a>(words: impl Iterator<Item = &'a [u8]>) -> (Vec<u8>, Vec<Span>) {
+    let mut buffer = Vec::new();
+    let mut spans = Vec::new();
+    for word in words {
+        let start = buffer.len() as u32;
+        buffer.extend_from_slice(word);
+        spans.push(Span { start, end: buffer.len() as u32 });
+    }
+    (buffer, spans)
+}
