@@ -12,15 +12,19 @@
 //! variant in [`Kind`], [`Form`], [`Collection`], [`Rubble`] and [`ValueRef`]; its payload in `rdb`; its commands.
 
 pub(crate) mod hash;
+pub(crate) mod list;
 pub(crate) mod order;
 pub(crate) mod packed;
 pub(crate) mod set;
+pub(crate) mod sorted_set;
 
 use std::fmt;
 use std::ops::Range;
 
 pub use hash::Hash;
+pub use list::{End, List};
 pub use set::Set;
+pub use sorted_set::SortedSet;
 
 use crate::keeper::{Keeper, Position};
 use crate::record::{Payload, Record};
@@ -39,11 +43,13 @@ pub(crate) const SMALL_LEN_MAX: usize = 1024;
 pub(crate) enum Kind {
     Hash = 1,
     Set = 2,
+    List = 3,
+    SortedSet = 4,
 }
 
 impl Kind {
     fn of(number: u8) -> Option<Self> {
-        [Self::Hash, Self::Set].into_iter().find(|&kind| kind as u8 == number)
+        [Self::Hash, Self::Set, Self::List, Self::SortedSet].into_iter().find(|&kind| kind as u8 == number)
     }
 
     /// The form in which the first element is stored.
@@ -51,6 +57,8 @@ impl Kind {
         match self {
             Self::Hash => Form::Hash,
             Self::Set => Form::Integers,
+            Self::List => Form::List,
+            Self::SortedSet => Form::SortedSet,
         }
     }
 
@@ -58,6 +66,8 @@ impl Kind {
         match self {
             Self::Hash => Collection::Hash(hash::Pairs::new()),
             Self::Set => Collection::Set(set::Members::new()),
+            Self::List => Collection::List(list::Packs::new()),
+            Self::SortedSet => Collection::SortedSet(sorted_set::Members::default()),
         }
     }
 }
@@ -73,6 +83,10 @@ pub(crate) enum Form {
     Integers = 2,
     /// A set of anything; see [`set`].
     Members = 3,
+    /// See [`list`].
+    List = 4,
+    /// See [`sorted_set`].
+    SortedSet = 5,
 }
 
 impl Form {
@@ -82,6 +96,8 @@ impl Form {
             1 => Some(Self::Hash),
             2 => Some(Self::Integers),
             3 => Some(Self::Members),
+            4 => Some(Self::List),
+            5 => Some(Self::SortedSet),
             _ => None,
         }
     }
@@ -91,6 +107,8 @@ impl Form {
         match self {
             Self::Hash => Kind::Hash,
             Self::Integers | Self::Members => Kind::Set,
+            Self::List => Kind::List,
+            Self::SortedSet => Kind::SortedSet,
         }
     }
 
@@ -100,6 +118,8 @@ impl Form {
             Self::Hash => hash::is_packed(bytes),
             Self::Integers => set::is_integers(bytes),
             Self::Members => set::is_packed(bytes),
+            Self::List => list::is_packed(bytes),
+            Self::SortedSet => sorted_set::is_packed(bytes),
         }
     }
 }
@@ -111,6 +131,8 @@ pub(crate) fn packed_ref(form: Form, bytes: &[u8]) -> ValueRef<'_> {
         Form::Hash => ValueRef::Hash(Hash::packed(bytes)),
         Form::Integers => ValueRef::Set(Set::integers(bytes)),
         Form::Members => ValueRef::Set(Set::packed(bytes)),
+        Form::List => ValueRef::List(List::packed(bytes)),
+        Form::SortedSet => ValueRef::SortedSet(SortedSet::packed(bytes)),
     }
 }
 
@@ -119,12 +141,16 @@ pub(crate) fn packed_ref(form: Form, bytes: &[u8]) -> ValueRef<'_> {
 pub(crate) enum Collection {
     Hash(hash::Pairs),
     Set(set::Members),
+    List(list::Packs),
+    SortedSet(sorted_set::Members),
 }
 
 /// What is left of a large collection that is no longer used.
 pub(crate) enum Rubble {
     Hash(tree::Rubble<Vec<hash::Pair>>),
     Set(tree::Rubble<Vec<set::Member>>),
+    List(tree::Rubble<list::Pack>),
+    SortedSet(sorted_set::Rubble),
 }
 
 /// What every large collection can do.
@@ -147,6 +173,8 @@ macro_rules! on_each {
         match $collection {
             Collection::Hash($it) => $result,
             Collection::Set($it) => $result,
+            Collection::List($it) => $result,
+            Collection::SortedSet($it) => $result,
         }
     };
 }
@@ -157,6 +185,8 @@ impl Collection {
         match self {
             Self::Hash(_) => Kind::Hash,
             Self::Set(_) => Kind::Set,
+            Self::List(_) => Kind::List,
+            Self::SortedSet(_) => Kind::SortedSet,
         }
     }
 
@@ -164,6 +194,8 @@ impl Collection {
         match self {
             Self::Hash(pairs) => ValueRef::Hash(Hash::large(pairs)),
             Self::Set(members) => ValueRef::Set(Set::large(members)),
+            Self::List(packs) => ValueRef::List(List::large(packs)),
+            Self::SortedSet(members) => ValueRef::SortedSet(SortedSet::large(members)),
         }
     }
 
@@ -171,6 +203,8 @@ impl Collection {
         match self {
             Self::Hash(pairs) => Rubble::Hash(pairs.into_rubble()),
             Self::Set(members) => Rubble::Set(members.into_rubble()),
+            Self::List(packs) => Rubble::List(packs.into_rubble()),
+            Self::SortedSet(members) => Rubble::SortedSet(members.into_rubble()),
         }
     }
 
@@ -224,6 +258,8 @@ impl Rubble {
         match self {
             Self::Hash(rubble) => rubble.bytes(),
             Self::Set(rubble) => rubble.bytes(),
+            Self::List(rubble) => rubble.bytes(),
+            Self::SortedSet(rubble) => rubble.bytes(),
         }
     }
 
@@ -232,6 +268,8 @@ impl Rubble {
         match self {
             Self::Hash(rubble) => rubble.free(budget),
             Self::Set(rubble) => rubble.free(budget),
+            Self::List(rubble) => rubble.free(budget),
+            Self::SortedSet(rubble) => rubble.free(budget),
         }
     }
 }
@@ -245,14 +283,20 @@ pub struct Limits {
     pub hash_value_bytes: u64,
     /// Most members of a set of integers (`set-max-intset-entries`).
     pub set_integers: u64,
+    /// Most members of a packed sorted set (`zset-max-listpack-entries`).
+    pub sorted_set_entries: u64,
+    /// Longest member of one, in bytes (`zset-max-listpack-value`).
+    pub sorted_set_value_bytes: u64,
 }
 
 impl Limits {
     /// Appends them, as a checkpoint and an entry of the log hold them: each a number with seven bits a byte, the
     /// lowest first.
     pub fn write(&self, out: &mut Vec<u8>) {
-        let Self { hash_entries, hash_value_bytes, set_integers } = *self;
-        [hash_entries, hash_value_bytes, set_integers].into_iter().for_each(|number| packed::put_number(out, number));
+        let Self { hash_entries, hash_value_bytes, set_integers, sorted_set_entries, sorted_set_value_bytes } = *self;
+        [hash_entries, hash_value_bytes, set_integers, sorted_set_entries, sorted_set_value_bytes]
+            .into_iter()
+            .for_each(|number| packed::put_number(out, number));
     }
 
     /// Reads what [`Limits::write`] wrote; `None` if it is something else.
@@ -263,13 +307,25 @@ impl Limits {
     }
 
     pub(crate) fn read_from(items: &mut packed::Items<'_>) -> Option<Self> {
-        Some(Self { hash_entries: items.number()?, hash_value_bytes: items.number()?, set_integers: items.number()? })
+        Some(Self {
+            hash_entries: items.number()?,
+            hash_value_bytes: items.number()?,
+            set_integers: items.number()?,
+            sorted_set_entries: items.number()?,
+            sorted_set_value_bytes: items.number()?,
+        })
     }
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { hash_entries: 512, hash_value_bytes: 64, set_integers: 512 }
+        Self {
+            hash_entries: 512,
+            hash_value_bytes: 64,
+            set_integers: 512,
+            sorted_set_entries: 128,
+            sorted_set_value_bytes: 64,
+        }
     }
 }
 
@@ -388,6 +444,13 @@ impl<'a> Cell<'a> {
         match &mut self.home {
             Home::Kept { record, .. } => record.replace_value(Payload::Collection(collection)),
             Home::Fresh { large, .. } => *large = Some(collection),
+        }
+    }
+
+    /// Takes a part of a large collection that has been cut out.
+    pub(crate) fn bury(&mut self, part: Collection) {
+        if let Home::Kept { keeper, .. } = &mut self.home {
+            keeper.bury_collection(part);
         }
     }
 

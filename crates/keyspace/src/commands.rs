@@ -3,12 +3,16 @@
 pub(crate) mod arguments;
 mod bitmap;
 mod extended;
+mod geo;
 mod hash;
 mod hyperloglog;
+mod key_specs;
 mod keys;
+mod list;
 mod sample;
 mod scan;
 mod set;
+mod sorted_set;
 mod string;
 
 use command::{Command, Group, Refusal, Span};
@@ -38,8 +42,17 @@ pub type DataCommand = Command<Body>;
 /// Every data command; the order means nothing.
 pub static COMMANDS: &[&DataCommand] = &ALL;
 
-const LISTS: &[&[&DataCommand]] =
-    &[string::COMMANDS, bitmap::COMMANDS, hyperloglog::COMMANDS, hash::COMMANDS, set::COMMANDS, keys::COMMANDS];
+const LISTS: &[&[&DataCommand]] = &[
+    string::COMMANDS,
+    bitmap::COMMANDS,
+    hyperloglog::COMMANDS,
+    hash::COMMANDS,
+    list::COMMANDS,
+    set::COMMANDS,
+    sorted_set::COMMANDS,
+    geo::COMMANDS,
+    keys::COMMANDS,
+];
 
 const COUNT: usize = {
     let mut count = 0;

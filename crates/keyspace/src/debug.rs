@@ -8,6 +8,7 @@ use command::Refusal;
 
 use crate::Policy;
 use crate::context::{Entry, View};
+use crate::double;
 use crate::rdb;
 use crate::sha1::sha1;
 use crate::value::{ItoaBuffer, Str, ValueRef};
@@ -109,6 +110,15 @@ fn mix_value(digest: &mut Digest, entry: &Entry<'_>) {
             let mut buffer = ItoaBuffer::new();
             set.iter().for_each(|member| digest.add(member.to_bytes(&mut buffer)));
         }
+        ValueRef::List(list) => list.iter().for_each(|item| digest.mix(item)),
+        ValueRef::SortedSet(set) => {
+            for (member, score) in set.iter() {
+                let mut pair = Digest::default();
+                pair.mix(member);
+                pair.mix(double::print(score).as_bytes());
+                digest.add(&pair.0);
+            }
+        }
     }
     if entry.expires_at().is_some() {
         digest.add(b"!!expire!!");
@@ -119,7 +129,9 @@ fn mix_value(digest: &mut Digest, entry: &Entry<'_>) {
 fn type_number(value: ValueRef<'_>) -> u32 {
     match value {
         ValueRef::String(_) => 0,
+        ValueRef::List(_) => 1,
         ValueRef::Set(_) => 2,
+        ValueRef::SortedSet(_) => 3,
         ValueRef::Hash(_) => 4,
     }
 }

@@ -15,6 +15,7 @@ pub mod commands;
 pub mod context;
 mod crc64;
 pub mod debug;
+mod double;
 mod eviction;
 pub mod glob;
 mod hyperloglog;
@@ -32,14 +33,13 @@ mod sha1;
 mod table;
 #[cfg(test)]
 pub(crate) mod testing;
-#[cfg_attr(not(test), expect(dead_code, reason = "the collections are built on it step by step"))]
 mod tree;
 pub mod value;
 
 pub use absence::absent_since;
 pub use ahead::AHEAD_MAX;
 pub use checkpoint::Corrupt;
-pub use collection::{Hash, Limits, Set};
+pub use collection::{End, Hash, Limits, List, Set, SortedSet};
 pub use commands::{Body, COMMANDS, DataCommand, find, resolve};
 pub use context::{Access, Edit, Entry, Expiry, View};
 pub use eviction::Policy;

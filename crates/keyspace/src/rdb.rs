@@ -5,8 +5,10 @@
 //! that is not the encoding of a value is refused, and none makes the reader allocate more than the value it describes.
 
 mod hash;
+mod list;
 pub(crate) mod listpack;
 mod set;
+mod sorted_set;
 #[cfg(test)]
 mod testing;
 
@@ -29,10 +31,15 @@ const FOOTER_BYTES: usize = 2 + 8;
 /// The first byte of an encoded value. The numbers are the format's.
 mod kind {
     pub const STRING: u8 = 0;
+    pub const LIST: u8 = 1;
     pub const SET: u8 = 2;
+    pub const SORTED_SET: u8 = 3;
     pub const HASH: u8 = 4;
+    pub const SORTED_SET_2: u8 = 5;
     pub const SET_INTSET: u8 = 11;
     pub const HASH_LISTPACK: u8 = 16;
+    pub const SORTED_SET_LISTPACK: u8 = 17;
+    pub const LIST_QUICKLIST_2: u8 = 18;
     /// Of Redis 7.2; never written.
     pub const SET_LISTPACK: u8 = 20;
 }
@@ -113,6 +120,8 @@ pub fn write_object(out: &mut Vec<u8>, value: ValueRef<'_>, compression: Compres
         ValueRef::String(_) => kind::STRING,
         ValueRef::Hash(hash) => hash::kind_of(hash),
         ValueRef::Set(set) => set::kind_of(set),
+        ValueRef::List(_) => kind::LIST_QUICKLIST_2,
+        ValueRef::SortedSet(set) => sorted_set::kind_of(set),
     });
     write_payload(out, value, compression);
 }
@@ -138,6 +147,10 @@ pub fn read_object(reader: &mut Reader<'_>, limits: &Limits) -> Result<Value, Ma
         kind @ (kind::SET | kind::SET_INTSET | kind::SET_LISTPACK) => {
             set::read(kind, reader, limits).map(Value::Collection)
         }
+        kind @ (kind::LIST | kind::LIST_QUICKLIST_2) => list::read(kind, reader).map(Value::Collection),
+        kind @ (kind::SORTED_SET | kind::SORTED_SET_2 | kind::SORTED_SET_LISTPACK) => {
+            sorted_set::read(kind, reader, limits).map(Value::Collection)
+        }
         _ => Err(Malformed::Value),
     }
 }
@@ -148,6 +161,8 @@ fn write_payload(out: &mut Vec<u8>, value: ValueRef<'_>, compression: Compressio
         ValueRef::String(Str::Bytes(bytes)) => write_string(out, bytes, compression),
         ValueRef::Hash(hash) => hash::write(out, hash, compression),
         ValueRef::Set(set) => set::write(out, set, compression),
+        ValueRef::List(list) => list::write(out, list, compression),
+        ValueRef::SortedSet(set) => sorted_set::write(out, set, compression),
     }
 }
 
@@ -329,7 +344,13 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: Limits = Limits { hash_entries: 512, hash_value_bytes: 64, set_integers: 512 };
+    const LIMITS: Limits = Limits {
+        hash_entries: 512,
+        hash_value_bytes: 64,
+        set_integers: 512,
+        sorted_set_entries: 128,
+        sorted_set_value_bytes: 64,
+    };
 
     /// What DUMP of Redis 7.0.15 answered, in hexadecimal, after SET of each value.
     const GOLDEN: &[(&str, &str)] = &[

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use resp::Writer;
 
-use crate::collection::{self, Collection, Form, Hash, Set};
+use crate::collection::{self, Collection, Form, Hash, List, Set, SortedSet};
 
 /// A string as it lies in the keyspace: Redis keeps canonical integers as numbers, and so do we.
 #[derive(Clone, Copy, Debug)]
@@ -222,6 +222,10 @@ pub enum ValueRef<'a> {
     Hash(Hash<'a>),
     /// Members, each once.
     Set(Set<'a>),
+    /// Items in a sequence.
+    List(List<'a>),
+    /// Members, each once and with a score.
+    SortedSet(SortedSet<'a>),
 }
 
 impl ValueRef<'_> {
@@ -231,6 +235,8 @@ impl ValueRef<'_> {
             Self::String(_) => "string",
             Self::Hash(_) => "hash",
             Self::Set(_) => "set",
+            Self::List(_) => "list",
+            Self::SortedSet(_) => "zset",
         }
     }
 
@@ -241,6 +247,8 @@ impl ValueRef<'_> {
             Self::String(Str::Bytes(_)) => "raw",
             Self::Hash(hash) => hash.encoding(),
             Self::Set(set) => set.encoding(),
+            Self::List(list) => list.encoding(),
+            Self::SortedSet(set) => set.encoding(),
         }
     }
 }

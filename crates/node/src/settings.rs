@@ -350,6 +350,8 @@ impl Settings {
             hash_entries: count("hash-max-listpack-entries"),
             hash_value_bytes: count("hash-max-listpack-value"),
             set_integers: count("set-max-intset-entries"),
+            sorted_set_entries: count("zset-max-listpack-entries"),
+            sorted_set_value_bytes: count("zset-max-listpack-value"),
         }
     }
 

@@ -4,7 +4,7 @@ use stdx::{Prng, UnixMillis};
 
 use super::*;
 use crate::context::Edit;
-use crate::{Access, Expiry, Layout, Options, Tuning};
+use crate::{Access, End, Expiry, Layout, Options, Tuning};
 
 /// Everything about every key that is replicated.
 type Picture = BTreeMap<(u16, Vec<u8>), (Vec<u8>, &'static str, Option<UnixMillis>, u64)>;
@@ -82,7 +82,7 @@ fn change(keyspace: &mut Keyspace, now: &mut i64, prng: &mut Prng) {
     }
 }
 
-/// Adds to or takes from a hash or a set, which may be of any size; what has another type is left alone.
+/// Adds to or takes from a collection, which may be of any size; what has another type is left alone.
 fn change_collection(edit: &mut Edit<'_>, key: &[u8], prng: &mut Prng) {
     let count = match prng.below(40) {
         0 => 3_000,
@@ -94,9 +94,8 @@ fn change_collection(edit: &mut Edit<'_>, key: &[u8], prng: &mut Prng) {
         _ => prng.below(2 * count + 2).to_string().into_bytes(),
     };
     let adds = prng.chance(2, 3);
-    let is_hash = key.last().is_some_and(|byte| byte % 2 == 0);
-    let done = if is_hash {
-        edit.modify_hash(key, |hash| {
+    let done = match key.last().map_or(0, |byte| byte % 4) {
+        0 => edit.modify_hash(key, |hash| {
             for _ in 0..count {
                 let field = element(prng);
                 if adds {
@@ -105,9 +104,28 @@ fn change_collection(edit: &mut Edit<'_>, key: &[u8], prng: &mut Prng) {
                     hash.remove(&field)
                 };
             }
-        })
-    } else {
-        edit.modify_set(key, |set| {
+        }),
+        1 => edit.modify_list(key, |list| {
+            for _ in 0..count {
+                let end = if prng.chance(1, 2) { End::Left } else { End::Right };
+                if adds {
+                    list.push(end, &element(prng));
+                } else {
+                    list.pop(end);
+                }
+            }
+        }),
+        2 => edit.modify_sorted_set(key, |set| {
+            for _ in 0..count {
+                let member = element(prng);
+                if adds {
+                    set.update(&member, |_| Some(prng.below(50) as f64 / 4.0));
+                } else {
+                    set.remove(&member);
+                }
+            }
+        }),
+        _ => edit.modify_set(key, |set| {
             for _ in 0..count {
                 let member = element(prng);
                 if adds {
@@ -116,7 +134,7 @@ fn change_collection(edit: &mut Edit<'_>, key: &[u8], prng: &mut Prng) {
                     set.remove(&member)
                 };
             }
-        })
+        }),
     };
     if let Err(refusal) = done {
         assert_eq!(refusal, Refusal::WRONG_TYPE);
@@ -269,13 +287,13 @@ fn damage_is_named_by_its_place() {
     let mut records = vec![];
     assert!(keyspace.checkpoint_step(1 << 20, &mut records));
     let head_bytes = 1 + 1 + 8;
-    let limits_end = head_bytes + 1 + 2 + 1 + 2;
+    let limits_end = head_bytes + 1 + 2 + 1 + 2 + 2 + 1;
     for cut in 1..records.len() {
         let mut keyspace = self::keyspace();
         let expected = match cut {
             ..10 => Err(Corrupt { offset: 0 }),
-            10 | 16 => Ok(()),
-            11..16 => Err(Corrupt { offset: head_bytes }),
+            10 | 19 => Ok(()),
+            11..19 => Err(Corrupt { offset: head_bytes }),
             _ => Err(Corrupt { offset: limits_end }),
         };
         assert_eq!(keyspace.restore(&records[..cut]), expected, "cut at {cut}");
@@ -300,7 +318,12 @@ fn an_exported_key_comes_back_as_it_was() {
     for number in 0..2_000u32 {
         edit.modify_hash(b"large hash", |hash| hash.set(&number.to_le_bytes(), b"value")).unwrap();
         edit.modify_set(b"large set", |set| set.add(&number.to_le_bytes())).unwrap();
+        edit.modify_list(b"large list", |list| list.push(End::Left, &number.to_le_bytes())).unwrap();
+        edit.modify_sorted_set(b"large sorted set", |set| set.update(&number.to_be_bytes(), |_| Some(-0.5))).unwrap();
     }
+    edit.modify_list(b"list", |list| ["a", "", "b"].map(|item| list.push(End::Right, item.as_bytes()))).unwrap();
+    edit.modify_sorted_set(b"sorted set", |set| [1.0, -0.5].map(|score| set.update(&[score as u8], |_| Some(score))))
+        .unwrap();
     // It has become a large one once, and stays that.
     edit.modify_hash(b"once large", |hash| [hash.set(b"a", &[0; 65]), hash.set(b"a", b"b")]).unwrap();
     let mut target = Keyspace::new(Options {
@@ -310,7 +333,18 @@ fn an_exported_key_comes_back_as_it_was() {
         tuning: Tuning::default(),
     });
     target.edit(1, moment).set_string(b"gone", b"old", Expiry::Clear);
-    let collections = ["hash", "integers", "set", "large hash", "large set", "once large"];
+    let collections = [
+        "hash",
+        "integers",
+        "set",
+        "list",
+        "sorted set",
+        "large hash",
+        "large set",
+        "large list",
+        "large sorted set",
+        "once large",
+    ];
     for name in ["text", "number", "raw", "large", "gone"].into_iter().chain(collections) {
         let exported = source.export(0, name.as_bytes(), Moment::at(1_001, 0));
         let sequence = target.sequence();
@@ -349,6 +383,9 @@ fn a_large_collection_is_written_a_part_at_a_time_as_it_was_at_the_cut() {
         let name = number.to_le_bytes();
         keyspace.edit(0, moment).modify_hash(b"hash", |hash| hash.set(&name, &name)).unwrap();
         keyspace.edit(0, moment).modify_set(b"set", |set| set.add(&name)).unwrap();
+        keyspace.edit(0, moment).modify_list(b"list", |list| list.push(End::Right, &name)).unwrap();
+        let score = f64::from(number % 100);
+        keyspace.edit(0, moment).modify_sorted_set(b"zset", |set| set.update(&name, |_| Some(score))).unwrap();
     }
     let before = keyspace.memory_bytes();
     let expected = picture(&keyspace);
@@ -357,6 +394,8 @@ fn a_large_collection_is_written_a_part_at_a_time_as_it_was_at_the_cut() {
     for number in 0u32.. {
         // One goes element by element, the other at once.
         keyspace.edit(0, moment).modify_hash(b"hash", |hash| hash.remove(&number.to_le_bytes())).unwrap();
+        keyspace.edit(0, moment).modify_list(b"list", |list| list.pop(End::Left)).unwrap();
+        keyspace.edit(0, moment).modify_sorted_set(b"zset", |set| set.remove_range(5..7)).unwrap();
         if number == 10 {
             keyspace.edit(0, moment).remove(b"set");
         }
@@ -375,7 +414,9 @@ fn a_large_collection_is_written_a_part_at_a_time_as_it_was_at_the_cut() {
         again.restore(&records).unwrap();
         again.digest()
     });
-    keyspace.edit(0, moment).remove(b"hash");
+    for key in ["hash", "list", "zset"] {
+        keyspace.edit(0, moment).remove(key.as_bytes());
+    }
     while keyspace.collect(moment, 1_000) {}
     let rest = keyspace.memory_bytes();
     keyspace.edit(0, moment).flush(0);
@@ -386,7 +427,13 @@ fn a_large_collection_is_written_a_part_at_a_time_as_it_was_at_the_cut() {
 #[test]
 fn limits_are_part_of_a_checkpoint() {
     let mut keyspace = keyspace();
-    let limits = Limits { hash_entries: 7, hash_value_bytes: 1 << 40, set_integers: 0 };
+    let limits = Limits {
+        hash_entries: 7,
+        hash_value_bytes: 1 << 40,
+        set_integers: 0,
+        sorted_set_entries: 3,
+        sorted_set_value_bytes: 9,
+    };
     keyspace.set_limits(limits);
     keyspace.begin_checkpoint();
     keyspace.set_limits(Limits::default());

@@ -3,7 +3,7 @@
 //! What is accepted here decides what is stored everywhere: two replicas must read the same word alike, so nothing
 //! depends on a locale, a platform's C library, or the width of its floating-point registers.
 
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 use command::Refusal;
 use stdx::UnixMillis;
@@ -59,6 +59,25 @@ pub fn index_range(start: i64, end: i64, length: u64) -> Option<RangeInclusive<u
     let from_front = |index: i64| if index < 0 { (index + length).max(0) } else { index };
     let (start, end) = (from_front(start), from_front(end).min(length - 1));
     (start <= end).then_some(start as u64..=end as u64)
+}
+
+/// A count that is not below `least`; anything else is refused with `complaint`.
+///
+/// # Errors
+/// `complaint`, which begins with its code.
+pub fn at_least(least: usize, word: &[u8], complaint: &'static str) -> Result<usize, Refusal> {
+    let number = parse_integer(word).and_then(|number| usize::try_from(number).ok());
+    number.filter(|&number| number >= least).ok_or_else(|| Refusal::new(complaint))
+}
+
+/// The ranks that a pair of inclusive indexes marks in a sequence of `len` elements; negative indexes count from the
+/// end. Unlike [`index_range`], where both ends lie before the first element there is nothing.
+pub fn ranks_between(start: i64, end: i64, len: usize) -> Range<usize> {
+    let from_front = |index: i64| if index < 0 { index.saturating_add(len as i64) } else { index };
+    let (start, end) = (from_front(start).max(0), from_front(end));
+    let Ok(end) = usize::try_from(end) else { return 0..0 };
+    let (start, end) = (start as usize, end.saturating_add(1).min(len));
+    if start < end { start..end } else { 0..0 }
 }
 
 /// How a time to live is written: `EX`, `PX`, `EXAT` or `PXAT`.

@@ -69,6 +69,11 @@ impl Builder {
         self.count += 1;
     }
 
+    /// Bytes that it has when it is finished now.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len() + 1
+    }
+
     pub(crate) fn finish(mut self) -> Vec<u8> {
         self.bytes.push(END);
         let len = u32::try_from(self.bytes.len()).expect("what is packed is small");

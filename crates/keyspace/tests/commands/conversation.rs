@@ -20,7 +20,17 @@ use crate::words;
 
 const CONVERSATIONS: u64 = 24;
 const COMMANDS_EACH: usize = 1_500;
-const TOPICS: [Topic; 5] = [Topic::Strings, Topic::Bitmaps, Topic::Sketches, Topic::Hashes, Topic::Sets];
+const TOPICS: [Topic; 9] = [
+    Topic::Strings,
+    Topic::Bitmaps,
+    Topic::Sketches,
+    Topic::Hashes,
+    Topic::Sets,
+    Topic::Lists,
+    Topic::SortedSets,
+    Topic::Names,
+    Topic::Positions,
+];
 
 /// What a conversation is about.
 #[derive(Clone, Copy)]
@@ -36,6 +46,14 @@ enum Topic {
     Hashes,
     /// Sets, compared likewise.
     Sets,
+    /// Lists, and what is sorted.
+    Lists,
+    /// Sorted sets, and sets in their place.
+    SortedSets,
+    /// Sorted sets by name. All scores are equal: what else a range of names holds, Redis does not define.
+    Names,
+    /// Positions.
+    Positions,
 }
 
 /// Conversations on each topic; `HOLDFAST_CONVERSATIONS` asks for another number.
@@ -46,7 +64,7 @@ fn conversation_count() -> u64 {
 
 /// Commands whose replies have the elements in an order that is each side's own.
 const UNORDERED: &[&str] =
-    &["hgetall", "hkeys", "hvals", "hscan", "smembers", "sinter", "sunion", "sdiff", "sscan", "srandmember"];
+    &["hgetall", "hkeys", "hvals", "hscan", "smembers", "sinter", "sunion", "sdiff", "sscan", "srandmember", "zscan"];
 
 #[test]
 fn conversations_agree_with_the_reference() {
@@ -101,7 +119,14 @@ fn converse(topic: Topic, seed: u64) -> Vec<Vec<Vec<u8>>> {
             let (name, syntax) = &vocabulary[prng.below(vocabulary.len() as u64) as usize];
             let mut line: Vec<Vec<u8>> = name.iter().map(|word| word.as_bytes().to_vec()).collect();
             generate(syntax, &mut prng, &mut |placeholder, prng| value(name[0], placeholder, prng), &mut line);
-            if prng.chance(1, 15) {
+            count_keys(&mut line, &mut prng);
+            if let Topic::Lists = topic {
+                // A number out of range makes SORT there refuse the next numbers, too.
+                line.iter_mut().filter(|word| word.ends_with(b"5000") || word.ends_with(b"4932")).for_each(Vec::clear);
+            }
+            // A spoiled ZADD would give other scores, and a spoiled scan might stop somewhere.
+            let is_fixed = matches!(topic, Topic::Names) && name[0] == "zadd" || name[0].ends_with("scan");
+            if prng.chance(1, 15) && !is_fixed {
                 spoil(&mut line, name.len(), &mut prng);
             }
             line
@@ -119,6 +144,13 @@ fn vocabulary(topic: Topic) -> Vec<(Vec<&'static str>, Vec<Piece>)> {
         // What chance chooses cannot be compared.
         Topic::Hashes => command.group == Group::Hash && !["hrandfield", "hscan"].contains(&command.name),
         Topic::Sets => command.group == Group::Set && !["spop", "srandmember", "sscan"].contains(&command.name),
+        Topic::Lists => command.group == Group::List,
+        Topic::SortedSets => {
+            let by_chance_or_name = ["zrandmember", "zscan", "zrange", "zrangestore"].contains(&command.name);
+            command.group == Group::SortedSet && !by_chance_or_name && !command.name.contains("lex")
+        }
+        Topic::Names => command.name.starts_with('z') && command.name.contains("lex"),
+        Topic::Positions => command.group == Group::Geo,
     };
     let mut vocabulary: Vec<_> =
         COMMANDS.iter().filter(belongs).map(|command| (vec![command.name], parse(command.syntax))).collect();
@@ -128,6 +160,14 @@ fn vocabulary(topic: Topic) -> Vec<(Vec<&'static str>, Vec<Piece>)> {
         Topic::Sketches => &["set", "append", "del", "persist", "type"],
         Topic::Hashes => &["hset", "hset", "hset", "hset", "set", "del", "type", "rename", "copy", "hgetall"],
         Topic::Sets => &["sadd", "sadd", "sadd", "sadd", "sadd", "set", "del", "type", "rename", "smembers"],
+        Topic::Lists => {
+            &["rpush", "lpush", "rpush", "lpush", "rpush", "set", "hset", "del", "type", "rename", "lrange", "lrange"]
+        }
+        Topic::SortedSets => {
+            &["zadd", "zadd", "zadd", "zadd", "zadd", "sadd", "set", "del", "type", "zrangebyscore", "zrangebyscore"]
+        }
+        Topic::Names => &["zrem", "del"],
+        Topic::Positions => &["geoadd", "geoadd", "geoadd", "set", "del", "geosearch", "geosearch"],
     };
     for &name in common {
         let command = find(name.as_bytes()).expect("a command of this name");
@@ -150,8 +190,50 @@ fn vocabulary(topic: Topic) -> Vec<(Vec<&'static str>, Vec<Piece>)> {
             vocabulary.push((vec![name], parse("key cursor [MATCH pattern] COUNT count")));
         }
         Topic::Bitmaps => {}
+        Topic::Lists => {
+            vocabulary.push((vec!["object", "encoding"], parse("key")));
+            // By text and by what other keys hold at once, the order of those where they hold nothing is not defined.
+            let by_text = "key [LIMIT offset count] [GET pattern [GET pattern ...]] [ASC | DESC] ALPHA";
+            let by_number = "key [BY pattern] [LIMIT offset count] [GET pattern [GET pattern ...]] [ASC | DESC]";
+            let stored = "key [BY pattern] [LIMIT offset count] [GET pattern] [ASC | DESC] STORE destination";
+            for syntax in [by_text, by_number] {
+                vocabulary.push((vec!["sort_ro"], parse(syntax)));
+                vocabulary.push((vec!["sort"], parse(syntax)));
+            }
+            vocabulary.push((vec!["sort"], parse(stored)));
+        }
+        Topic::SortedSets => {
+            vocabulary.push((vec!["object", "encoding"], parse("key")));
+            vocabulary.push((vec!["zscan"], parse("key cursor [MATCH pattern] COUNT count")));
+            vocabulary.push((vec!["zrange"], parse("key rank-start rank-stop [REV] [WITHSCORES]")));
+            vocabulary.push((vec!["zrange"], parse("key min max BYSCORE [REV] [LIMIT offset count] [WITHSCORES]")));
+            vocabulary.push((vec!["zrangestore"], parse("dst src min max BYSCORE [REV] [LIMIT offset count]")));
+            vocabulary.push((vec!["zrangestore"], parse("dst src rank-start rank-stop [REV]")));
+        }
+        Topic::Names => {
+            vocabulary.push((vec!["object", "encoding"], parse("key")));
+            let added = "key [NX | XX] [CH] equal-score member [equal-score member ...]";
+            (0..4).for_each(|_| vocabulary.push((vec!["zadd"], parse(added))));
+            vocabulary.push((vec!["zrange"], parse("key first last BYLEX [REV] [LIMIT offset count]")));
+            vocabulary.push((vec!["zrangestore"], parse("dst src first last BYLEX [REV] [LIMIT offset count]")));
+        }
+        // Without scores: distances that are stored may differ in their last digit.
+        Topic::Positions => vocabulary.push((vec!["zrange"], parse("key rank-start rank-stop [REV]"))),
     }
     vocabulary
+}
+
+/// What stands for a number of keys until they are there.
+const KEY_COUNT: &[u8] = b"number of keys";
+
+/// Puts the number of keys where it belongs, mostly the right one.
+fn count_keys(line: &mut [Vec<u8>], prng: &mut Prng) {
+    let Some(at) = line.iter().position(|word| word == KEY_COUNT) else { return };
+    let count = line[at + 1..].iter().take_while(|word| word.starts_with(b"key")).count();
+    line[at] = match prng.below(8) {
+        0 => pick(&["1", "2", "0", "-1", "3", "x"], prng).into_bytes(),
+        _ => count.to_string().into_bytes(),
+    };
 }
 
 /// Loses, doubles or exchanges a word behind the first `fixed`.
@@ -178,21 +260,47 @@ fn spoil(line: &mut Vec<Vec<u8>>, fixed: usize, prng: &mut Prng) {
 fn value(command: &str, placeholder: &str, prng: &mut Prng) -> Vec<u8> {
     let text = match placeholder {
         _ if placeholder.contains("key") && placeholder != "numkeys" => format!("key{}", prng.below(6)),
-        "source" | "destination" => format!("key{}", prng.below(6)),
-        "numkeys" => pick(&["1", "1", "2", "2", "0", "-1", "3", "x"], prng),
+        "source" | "destination" | "src" | "dst" => format!("key{}", prng.below(6)),
+        "numkeys" => return KEY_COUNT.to_vec(),
+        "element" if command.starts_with("pf") => (prng.draw() >> (44 + prng.below(16))).to_string(),
+        // Redis lets SORT look at texts up to a zero byte only.
+        "element" | "pivot" => return element(prng).into_iter().map(|byte| byte.max(1)).collect(),
+        "rank" => pick(&["1", "2", "-1", "-2", "3", "0", "x", "-9223372036854775807"], prng),
+        "num-matches" | "len" => pick(&["0", "1", "2", "100", "-1", "x"], prng),
+        "score" | "weight" => score(prng),
+        "increment" if command == "zincrby" => score(prng),
+        "min" | "max" | "start" if command.contains("lex") => return name_bound(prng),
+        "first" | "last" => return name_bound(prng),
+        "equal-score" => pick(&["0", "0", "0", "0", "0", "0", "0", "0", "x"], prng),
+        "rank-start" | "rank-stop" => index(prng),
+        "min" | "max" => score_bound(prng),
+        "m" | "km" | "ft" | "mi" if prng.chance(1, 30) => "x".into(),
+        "m" | "km" | "ft" | "mi" => placeholder.into(),
+        "longitude" => degrees(200, prng),
+        "latitude" => degrees(90, prng),
+        "radius" | "width" | "height" => pick(&["1", "100", "0", "5000", "0.5", "3000.25", "-1", "x", "200000"], prng),
+        "pattern" if command.starts_with("sort") => {
+            pick(&["#", "key*", "*", "key*->a", "nowhere", "key*->", "key1", "k*y"], prng)
+        }
+        "count" if command.ends_with("scan") => "100000".into(),
+        "count" if command.starts_with('l') || command.starts_with('r') || command.starts_with('z') => {
+            pick(&["1", "2", "0", "-1", "-2", "3", "10", "x", "9223372036854775807"], prng)
+        }
+        "count" if command.starts_with('g') => pick(&["1", "2", "3", "10", "0", "-1", "x"], prng),
+        "count" | "offset" if command.starts_with("sort") => pick(&["0", "1", "2", "-1", "5", "x"], prng),
+        "offset" if command.starts_with('z') => pick(&["0", "0", "1", "2", "-1", "5", "x"], prng),
         "limit" => pick(&["0", "1", "2", "10", "-1", "x"], prng),
         "cursor" => pick(&["0", "0", "0", "0", "x", "-"], prng),
         "pattern" => pick(&["*", "*1*", "[a-b]*", "?", ""], prng),
         "count" => pick(&["1000", "100000", "1000", "0", "-1", "x"], prng),
         "destination-db" => pick(&["0", "0", "16", "x"], prng),
         "field" => return element(prng),
-        "member" => return element(prng),
+        "member" | "member1" | "member2" => return element(prng),
         "encoding" => encoding(prng),
-        "element" => (prng.draw() >> (44 + prng.below(16))).to_string(),
         "subcommand" if prng.chance(1, 20) => "getreg".into(),
         "subcommand" => pick(&["encoding", "encoding", "decode", "decode", "todense", "x"], prng),
         "offset" => return offset(command, prng),
-        "start" | "end" => index(prng),
+        "start" | "stop" | "end" | "index" => index(prng),
         "bit" => pick(&["0", "1", "1", "0", "2", "x"], prng),
         "value" if command == "setbit" => pick(&["0", "1", "1", "0", "2", "-1", "x"], prng),
         // See the top of the file for what is left out here.
@@ -269,6 +377,44 @@ fn number(prng: &mut Prng) -> String {
         3 => format!("{sign}{}.{}", prng.draw(), prng.draw()),
         4 => format!("{sign}.{}", prng.below(1_000)),
         _ => format!("{sign}{}.{}", prng.below(1_000), prng.below(1_000)),
+    }
+}
+
+fn score(prng: &mut Prng) -> String {
+    match prng.below(6) {
+        0 => pick(
+            &["inf", "-inf", "nan", "1e400", "1e-400", "x", "", " 1", "0x1p3", "-0", "1e17", "12345678901234567890"],
+            prng,
+        ),
+        1 => number(prng),
+        2 => (prng.draw() as i64 >> prng.below(60)).to_string(),
+        3 => format!("{}e{}", prng.below(1_000_000), prng.below(60) as i64 - 30),
+        _ => (prng.below(20) as i64 - 5).to_string(),
+    }
+}
+
+fn score_bound(prng: &mut Prng) -> String {
+    let open = if prng.chance(1, 3) { "(" } else { "" };
+    match prng.below(4) {
+        0 => pick(&["-inf", "+inf", "(inf", "(", "", "1e400", "((1", "[1", "(-inf", " 3"], prng),
+        _ => format!("{open}{}", prng.below(24) as i64 - 8),
+    }
+}
+
+fn name_bound(prng: &mut Prng) -> Vec<u8> {
+    match prng.below(6) {
+        0 => pick(&["-", "+", "-x", "", "a", "(", "["], prng).into_bytes(),
+        1 => pick(&["-", "+"], prng).into_bytes(),
+        nth => [if nth % 2 == 0 { b"[" } else { b"(" }.as_slice(), &element(prng)].concat(),
+    }
+}
+
+fn degrees(most: u64, prng: &mut Prng) -> String {
+    match prng.below(10) {
+        0 => pick(&["0", "180", "-180", "85.05112878", "85.06", "x", "-85.05112878"], prng),
+        1 => (prng.below(2 * most) as i64 - most as i64).to_string(),
+        // Near each other, so that something is found.
+        _ => format!("{}.{}", 10 + prng.below(3), prng.below(1_000_000)),
     }
 }
 

@@ -63,7 +63,7 @@ fn facts_of_record(command: &DataCommand) -> Facts {
         ("tips", sorted(command.tips.iter().map(ToString::to_string))),
         ("keys", if is_container(command) { String::new() } else { list(command.keys.iter().map(key_facts)) }),
         ("since", command.since.into()),
-        ("group", format!("{:?}", command.group).to_lowercase()),
+        ("group", flag_name(&format!("{:?}", command.group)).replace('_', "-")),
     ])
 }
 

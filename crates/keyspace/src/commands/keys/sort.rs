@@ -1,16 +1,21 @@
 //! SORT and SORT_RO: the elements of a list or set in order.
 //!
-//! No type with elements exists yet, so there is nothing to compare: a string is refused, and an absent key is an empty
-//! list, which is already in order.
+//! Patterns name other keys, one for every element: what they hold decides the order (BY) or is returned (GET).
 
 use command::{Access, Begin, Command, Find, Flag, Group, KeySpec, Refusal, Span};
 use resp::{Args, Writer};
 
+use std::borrow::Cow;
+use std::cmp::Ordering;
+
 use super::{key_at, unknown_keys};
+use crate::collection::list;
 use crate::commands::arguments::{integer, is};
 use crate::commands::{Body, DataCommand};
 use crate::context::{Edit, View};
+use crate::double;
 use crate::notice::Class;
+use crate::value::{ItoaBuffer, Str, Value, ValueRef};
 
 const BY_AND_GET: &str = "For the optional BY/GET keyword. It is marked 'unknown' because the key names derive from the \
                          content of the key we sort";
@@ -74,52 +79,216 @@ fn destination_index(args: Args<'_>) -> Option<usize> {
     found
 }
 
-/// Checks the options from word 2 on, as strictly as Redis; returns the destination, which `STORE` may name.
-fn check_options(args: Args<'_>, may_store: bool) -> Result<Option<&[u8]>, Refusal> {
-    let mut destination = None;
-    let mut next = 2;
-    while let Some(word) = args.get(next) {
-        let left = args.len() - next - 1;
-        if is(word, "asc") || is(word, "desc") || is(word, "alpha") {
-            next += 1;
-        } else if is(word, "limit") && left >= 2 {
-            integer(args.at(next + 1))?;
-            integer(args.at(next + 2))?;
-            next += 3;
-        } else if may_store && is(word, "store") && left >= 1 {
-            destination = args.get(next + 1);
-            next += 2;
-        } else if (is(word, "by") || is(word, "get")) && left >= 1 {
-            next += 2;
-        } else {
-            return Err(Refusal::SYNTAX);
+/// What is asked for.
+#[derive(Default)]
+struct Request<'a> {
+    by: Option<Pattern<'a>>,
+    /// A pattern without a star is the same for all: the order stays.
+    is_unsorted: bool,
+    gets: Vec<Get<'a>>,
+    /// The first element and how many; a negative count is all.
+    limit: Option<(i64, i64)>,
+    is_descending: bool,
+    is_alphabetic: bool,
+    destination: Option<&'a [u8]>,
+}
+
+enum Get<'a> {
+    /// The element itself: `#`.
+    Element,
+    Pattern(Pattern<'a>),
+    /// A pattern without a star: nothing lies there.
+    Nothing,
+}
+
+/// A key with an element's place in it, and perhaps a field of the hash there.
+#[derive(Clone, Copy)]
+struct Pattern<'a> {
+    before: &'a [u8],
+    behind: &'a [u8],
+    field: Option<&'a [u8]>,
+}
+
+impl<'a> Pattern<'a> {
+    /// `None` if there is no star for the element.
+    fn parse(text: &'a [u8]) -> Option<Self> {
+        let star = text.iter().position(|&byte| byte == b'*')?;
+        let (before, rest) = (&text[..star], &text[star + 1..]);
+        let arrow = rest.windows(2).position(|pair| pair == b"->").filter(|arrow| arrow + 2 < rest.len());
+        Some(match arrow {
+            Some(arrow) => Self { before, behind: &rest[..arrow], field: Some(&rest[arrow + 2..]) },
+            None => Self { before, behind: rest, field: None },
+        })
+    }
+
+    /// What lies where the pattern leads an element.
+    fn look_up<'v>(&self, view: &View<'v>, element: &[u8]) -> Option<Str<'v>> {
+        let key = [self.before, element, self.behind].concat();
+        match (view.entry(&key)?.value(), self.field) {
+            (ValueRef::Hash(hash), Some(field)) => hash.get(field).map(Str::Bytes),
+            (ValueRef::String(text), None) => Some(text),
+            _ => None,
         }
     }
-    Ok(destination)
+}
+
+impl<'a> Request<'a> {
+    /// Reads the options from word 2 on, as strictly as Redis.
+    fn parse(args: Args<'a>, may_store: bool) -> Result<Self, Refusal> {
+        let mut request = Self::default();
+        let mut next = 2;
+        while let Some(word) = args.get(next) {
+            let left = args.len() - next - 1;
+            match () {
+                () if is(word, "asc") => request.is_descending = false,
+                () if is(word, "desc") => request.is_descending = true,
+                () if is(word, "alpha") => request.is_alphabetic = true,
+                () if is(word, "limit") && left >= 2 => {
+                    request.limit = Some((integer(args.at(next + 1))?, integer(args.at(next + 2))?));
+                    next += 2;
+                }
+                () if may_store && is(word, "store") && left >= 1 => {
+                    request.destination = args.get(next + 1);
+                    next += 1;
+                }
+                () if is(word, "by") && left >= 1 => {
+                    request.by = Pattern::parse(args.at(next + 1));
+                    request.is_unsorted |= request.by.is_none();
+                    next += 1;
+                }
+                () if is(word, "get") && left >= 1 => {
+                    request.gets.push(match args.at(next + 1) {
+                        b"#" => Get::Element,
+                        text => Pattern::parse(text).map_or(Get::Nothing, Get::Pattern),
+                    });
+                    next += 1;
+                }
+                () => return Err(Refusal::SYNTAX),
+            }
+            next += 1;
+        }
+        Ok(request)
+    }
+
+    /// The elements asked for, in order.
+    fn elements<'v>(&self, view: &View<'v>, key: &[u8]) -> Result<Vec<Cow<'v, [u8]>>, Refusal> {
+        let mut is_set = false;
+        let mut elements: Vec<Cow<'v, [u8]>> = match view.entry(key).map(|entry| entry.value()) {
+            None => Vec::new(),
+            Some(ValueRef::List(list)) if self.is_unsorted && self.is_descending => {
+                list.iter_back_from(list.len()).map(Cow::Borrowed).collect()
+            }
+            Some(ValueRef::List(list)) => list.iter().map(Cow::Borrowed).collect(),
+            Some(ValueRef::SortedSet(set)) if self.is_unsorted && self.is_descending => {
+                set.range_back(0..set.len()).map(|(member, _)| Cow::Borrowed(member)).collect()
+            }
+            Some(ValueRef::SortedSet(set)) => set.iter().map(|(member, _)| Cow::Borrowed(member)).collect(),
+            Some(ValueRef::Set(set)) => {
+                is_set = true;
+                set.iter().map(owned_integer).collect()
+            }
+            Some(_) => return Err(Refusal::WRONG_TYPE),
+        };
+        // A list that is stored must not depend on how a set happens to lie in memory.
+        let by_name = self.is_unsorted && is_set && self.destination.is_some();
+        if by_name {
+            elements.sort_unstable();
+            if self.is_descending {
+                elements.reverse();
+            }
+        } else if !self.is_unsorted {
+            elements = self.sorted(view, elements)?;
+        }
+        if let Some((offset, count)) = self.limit {
+            let start = usize::try_from(offset).unwrap_or(0).min(elements.len());
+            let count = usize::try_from(count).unwrap_or(usize::MAX);
+            elements.drain(..start);
+            elements.truncate(count);
+        }
+        Ok(elements)
+    }
+
+    fn sorted<'v>(&self, view: &View<'v>, elements: Vec<Cow<'v, [u8]>>) -> Result<Vec<Cow<'v, [u8]>>, Refusal> {
+        let weight = |element: &Cow<'v, [u8]>| match &self.by {
+            Some(pattern) => pattern.look_up(view, element).map(owned_integer),
+            None => Some(element.clone()),
+        };
+        let in_direction = |order: Ordering| if self.is_descending { order.reverse() } else { order };
+        if self.is_alphabetic {
+            let mut weighed: Vec<_> = elements.into_iter().map(|element| (weight(&element), element)).collect();
+            weighed.sort_by(|left, right| in_direction(left.0.cmp(&right.0)));
+            return Ok(weighed.into_iter().map(|(_, element)| element).collect());
+        }
+        let mut weighed = Vec::with_capacity(elements.len());
+        for element in elements {
+            let number = match weight(&element) {
+                None => 0.0,
+                Some(text) => double::parse_weight(&text)
+                    .ok_or_else(|| Refusal::new("ERR One or more scores can't be converted into double"))?,
+            };
+            weighed.push((number, element));
+        }
+        weighed.sort_by(|left, right| {
+            let by_weight = left.0.partial_cmp(&right.0).unwrap_or(Ordering::Equal);
+            in_direction(by_weight.then_with(|| left.1.cmp(&right.1)))
+        });
+        Ok(weighed.into_iter().map(|(_, element)| element).collect())
+    }
+
+    /// Calls `visit` with each part of the result: with nothing where a pattern leads nowhere.
+    fn for_each_result(&self, view: &View<'_>, elements: &[Cow<'_, [u8]>], mut visit: impl FnMut(Option<Str<'_>>)) {
+        for element in elements {
+            if self.gets.is_empty() {
+                visit(Some(Str::Bytes(element)));
+            }
+            for get in &self.gets {
+                match get {
+                    Get::Element => visit(Some(Str::Bytes(element))),
+                    Get::Pattern(pattern) => visit(pattern.look_up(view, element)),
+                    Get::Nothing => visit(None),
+                }
+            }
+        }
+    }
+
+    fn answer(&self, view: &View<'_>, key: &[u8], writer: &mut Writer) -> Result<(), Refusal> {
+        let elements = self.elements(view, key)?;
+        writer.array(elements.len() * self.gets.len().max(1));
+        self.for_each_result(view, &elements, |result| match result {
+            Some(text) => text.write_bulk(writer),
+            None => writer.null(),
+        });
+        Ok(())
+    }
+}
+
+/// The text, which is borrowed unless it is kept as a number.
+fn owned_integer(text: Str<'_>) -> Cow<'_, [u8]> {
+    match text {
+        Str::Bytes(bytes) => Cow::Borrowed(bytes),
+        Str::Integer(number) => Cow::Owned(ItoaBuffer::new().format(number).to_vec()),
+    }
 }
 
 fn sort(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
-    let destination = check_options(args, true)?;
-    if edit.entry(args.at(1)).is_some() {
-        return Err(Refusal::WRONG_TYPE);
-    }
-    match destination {
-        Some(destination) => {
-            if edit.remove(destination) {
-                edit.notify(Class::Generic, "del", destination);
-            }
-            writer.integer(0);
-        }
-        None => writer.array(0),
+    let request = Request::parse(args, true)?;
+    let Some(destination) = request.destination else {
+        return request.answer(&edit.view(), args.at(1), writer);
+    };
+    let mut items: Vec<Vec<u8>> = Vec::new();
+    let view = edit.view();
+    let elements = request.elements(&view, args.at(1))?;
+    request.for_each_result(&view, &elements, |result| items.push(result.map_or(Vec::new(), |text| text.to_vec())));
+    writer.count(items.len());
+    if let Some(list) = list::from_items(items.iter().map(Vec::as_slice)) {
+        edit.put(edit.database(), destination, Value::Collection(list), None, None);
+        edit.notify(Class::List, "sortstore", destination);
+    } else if edit.remove(destination) {
+        edit.notify(Class::Generic, "del", destination);
     }
     Ok(())
 }
 
 fn sort_read_only(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
-    check_options(args, false)?;
-    if view.entry(args.at(1)).is_some() {
-        return Err(Refusal::WRONG_TYPE);
-    }
-    writer.array(0);
-    Ok(())
+    Request::parse(args, false)?.answer(view, args.at(1), writer)
 }

@@ -1,0 +1,16 @@
+//! Where the keys of commands on collections stand.
+
+use command::{Access, Begin, Find, KeySpec};
+
+const ONE: Find = Find::Range { last: 0, step: 1, limit: 0 };
+
+/// The word at `index` is a key.
+pub(super) const fn key_at(index: usize, access: Access, notes: &'static [&'static str]) -> KeySpec {
+    KeySpec { access, begin: Begin::Index(index), find: ONE, notes }
+}
+
+/// The word at `index` tells how many keys follow it.
+pub(super) const fn counted_keys(index: usize, access: Access, notes: &'static [&'static str]) -> KeySpec {
+    let find = Find::Counted { count: 0, first: 1, step: 1 };
+    KeySpec { access, begin: Begin::Index(index), find, notes }
+}
