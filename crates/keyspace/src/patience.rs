@@ -8,6 +8,7 @@ use resp::Args;
 
 use crate::DataCommand;
 use crate::commands::arguments::{is, parse_integer};
+use crate::double;
 
 /// How long a request is willing to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,10 +60,7 @@ fn patience_at(place: &Place, args: Args<'_>) -> Result<Patience, Refusal> {
         Place::Last => args.at(args.len() - 1),
         Place::Block => return block_option(args),
     };
-    let seconds = std::str::from_utf8(word).ok().and_then(|text| text.parse::<f64>().ok());
-    let seconds = seconds
-        .filter(|seconds| !seconds.is_nan())
-        .ok_or_else(|| Refusal::new("ERR timeout is not a float or out of range"))?;
+    let seconds = double::parse(word).ok_or_else(|| Refusal::new("ERR timeout is not a float or out of range"))?;
     // Redis rounds up, so that a very short time is not for ever.
     let millis = (seconds * 1000.0).ceil();
     if millis >= i64::MAX as f64 {

@@ -14,3 +14,9 @@ pub(super) const fn counted_keys(index: usize, access: Access, notes: &'static [
     let find = Find::Counted { count: 0, first: 1, step: 1 };
     KeySpec { access, begin: Begin::Index(index), find, notes }
 }
+
+/// The words from `index` on are keys, up to `last`: counted from the end.
+pub(super) const fn keys_from(index: usize, last: i32, access: Access, notes: &'static [&'static str]) -> KeySpec {
+    let find = Find::Range { last, step: 1, limit: 0 };
+    KeySpec { access, begin: Begin::Index(index), find, notes }
+}

@@ -1,5 +1,6 @@
 //! Commands on lists.
 
+mod block;
 mod change;
 mod pop;
 mod push;
@@ -12,6 +13,11 @@ use super::arguments::{integer, is};
 use crate::End;
 
 pub(super) const COMMANDS: &[&DataCommand] = &[
+    &block::BLMOVE,
+    &block::BLMPOP,
+    &block::BLPOP,
+    &block::BRPOP,
+    &block::BRPOPLPUSH,
     &change::LINSERT,
     &change::LREM,
     &change::LSET,

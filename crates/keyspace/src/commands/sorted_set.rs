@@ -1,6 +1,7 @@
 //! Commands on sorted sets.
 
 pub(super) mod add;
+mod block;
 pub(super) mod combine;
 mod pop;
 mod random;
@@ -16,6 +17,9 @@ use crate::double;
 pub(super) const COMMANDS: &[&DataCommand] = &[
     &add::ZADD,
     &add::ZINCRBY,
+    &block::BZMPOP,
+    &block::BZPOPMAX,
+    &block::BZPOPMIN,
     &combine::ZDIFF,
     &combine::ZDIFFSTORE,
     &combine::ZINTER,

@@ -94,6 +94,12 @@ impl Host {
         self.settle();
     }
 
+    /// A client hangs up.
+    pub fn close(&mut self, session: SessionId) {
+        self.step(self.homes[&session], Event::Closed { session });
+        self.settle();
+    }
+
     /// A client on the given core.
     pub fn connect(&mut self, core: usize) -> SessionId {
         let serial = self.homes.len() as u64 + 1;

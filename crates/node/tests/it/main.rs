@@ -1,6 +1,7 @@
 //! Stories of one node: what clients see, whichever core their keys live on.
 
 mod acl;
+mod blocking;
 mod collections;
 mod host;
 mod pubsub;

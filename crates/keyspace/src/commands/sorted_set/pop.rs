@@ -90,19 +90,30 @@ fn pop(edit: &mut Edit<'_>, args: Args<'_>, extreme: Extreme, writer: &mut Write
         writer.array(0);
         return Ok(());
     }
-    let in_pairs = count.is_some() && writer.protocol() == Protocol::Resp3;
-    pop_several(edit, args.at(1), extreme, count.unwrap_or(1), in_pairs, writer)?;
+    let shape = if count.is_some() && writer.protocol() == Protocol::Resp3 { Shape::Pairs } else { Shape::Flat };
+    pop_several(edit, args.at(1), extreme, count.unwrap_or(1), shape, writer)?;
     Ok(())
 }
 
-/// Takes up to `count` members, at least one, from an end of a sorted set, and writes them with their scores as an
-/// array, of pairs if that is wanted. False, with nothing written, if there is no such set.
+/// How members and their scores are written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// By turns, in one array.
+    Flat,
+    /// As an array of pairs.
+    Pairs,
+    /// By turns, in an array that has been begun.
+    Bare,
+}
+
+/// Takes up to `count` members, at least one, from an end of a sorted set, and writes them with their scores. False,
+/// with nothing written, if there is no such set.
 pub(super) fn pop_several(
     edit: &mut Edit<'_>,
     key: &[u8],
     extreme: Extreme,
     count: usize,
-    in_pairs: bool,
+    shape: Shape,
     writer: &mut Writer,
 ) -> Result<bool, Refusal> {
     let left = edit.modify_sorted_set(key, |set| {
@@ -112,13 +123,17 @@ pub(super) fn pop_several(
             return None;
         }
         let count = count.min(len);
-        writer.array(if in_pairs { count } else { count * 2 });
+        match shape {
+            Shape::Flat => writer.array(count * 2),
+            Shape::Pairs => writer.array(count),
+            Shape::Bare => {}
+        }
         let (ranks, members) = match extreme {
             Extreme::Lowest => (0..count, found.range(0..count)),
             Extreme::Highest => (len - count..len, found.range_back(len - count..len)),
         };
         for (member, score) in members {
-            if in_pairs {
+            if shape == Shape::Pairs {
                 writer.array(2);
             }
             writer.bulk(member);
@@ -149,7 +164,7 @@ pub(super) fn pop_from_first<'k>(
         if edit.view().sorted_set(key)?.is_some() {
             writer.array(2);
             writer.bulk(key);
-            return pop_several(edit, key, extreme, count, true, writer);
+            return pop_several(edit, key, extreme, count, Shape::Pairs, writer);
         }
     }
     Ok(false)

@@ -1,0 +1,190 @@
+//! Stories of clients that wait for data.
+
+use stdx::Duration;
+
+use crate::host::Host;
+use crate::{everywhere, settings};
+
+#[test]
+fn an_item_goes_to_the_one_who_waited_first() {
+    everywhere(|host| {
+        let waiters: Vec<_> = (0..3).map(|core| host.connect(core % host.core_count())).collect();
+        let pusher = host.connect(0);
+        for waiter in &waiters {
+            assert_eq!(host.run(*waiter, "BLPOP queue 0"), "");
+        }
+        assert_eq!(host.run(pusher, "RPUSH queue a"), ":1");
+        assert_eq!(host.received(waiters[0]), "*2 $5 queue $1 a");
+        assert_eq!(host.run(pusher, "RPUSH queue b c d"), ":3");
+        assert_eq!(host.received(waiters[1]), "*2 $5 queue $1 b");
+        assert_eq!(host.received(waiters[2]), "*2 $5 queue $1 c");
+        assert_eq!(host.run(pusher, "LRANGE queue 0 -1"), "*1 $1 d");
+        assert_eq!(host.run(waiters[0], "BLPOP queue 0"), "*2 $5 queue $1 d");
+        assert_eq!(host.run(pusher, "EXISTS queue"), ":0");
+    });
+}
+
+#[test]
+fn who_waits_for_keys_of_several_groups_gets_one_item_from_one_of_them() {
+    everywhere(|host| {
+        let (waiter, pusher) = (host.connect(0), host.connect(0));
+        assert_eq!(host.run(waiter, "BRPOP a b c d e 0"), "");
+        assert_eq!(host.run(pusher, "MULTI"), "+OK");
+        for key in ["e", "d", "c"] {
+            assert_eq!(host.run(pusher, &format!("RPUSH {key} {key}")), "+QUEUED");
+        }
+        assert_eq!(host.run(pusher, "EXEC"), "*3 :1 :1 :1");
+        // All are there at one moment, so the order of the request decides.
+        assert_eq!(host.received(waiter), "*2 $1 c $1 c");
+        assert_eq!(host.run(pusher, "EXISTS c d e"), ":2");
+        assert_eq!(host.run(pusher, "RPUSH a x"), ":1");
+        assert_eq!(host.received(waiter), "");
+    });
+}
+
+#[test]
+fn a_wait_ends_with_its_time() {
+    everywhere(|host| {
+        let (waiter, pusher) = (host.connect(0), host.connect(0));
+        assert_eq!(host.run(waiter, "BLPOP queue 0.5"), "");
+        host.pass(Duration::from_millis(499));
+        assert_eq!(host.received(waiter), "");
+        host.pass(Duration::from_millis(1));
+        assert_eq!(host.received(waiter), "*-1");
+        assert_eq!(host.run(pusher, "RPUSH queue a"), ":1");
+        assert_eq!(host.received(waiter), "");
+        assert_eq!(host.run(pusher, "LLEN queue"), ":1");
+        for line in ["BLPOP queue x", "BLPOP queue -1"] {
+            assert!(host.run(waiter, line).starts_with("-ERR timeout is"), "{line}");
+        }
+    });
+}
+
+#[test]
+fn who_has_gone_takes_nothing() {
+    everywhere(|host| {
+        let (first, second, pusher) = (host.connect(0), host.connect(host.core_count() - 1), host.connect(0));
+        assert_eq!(host.run(first, "BLPOP queue other 0"), "");
+        assert_eq!(host.run(second, "BLPOP queue 0"), "");
+        host.close(first);
+        assert_eq!(host.run(pusher, "RPUSH queue a"), ":1");
+        assert_eq!(host.received(second), "*2 $5 queue $1 a");
+        assert_eq!(host.run(pusher, "RPUSH other b"), ":1");
+        assert_eq!(host.run(pusher, "LLEN other"), ":1");
+    });
+}
+
+#[test]
+fn requests_behind_a_wait_wait_too() {
+    everywhere(|host| {
+        let (waiter, pusher) = (host.connect(0), host.connect(0));
+        host.send(waiter, b"SET a 1\r\nBLPOP queue 0\r\nGET a\r\nSET a 2\r\n");
+        host.settle();
+        assert_eq!(host.received(waiter), "+OK");
+        assert_eq!(host.run(pusher, "GET a"), "$1 1");
+        assert_eq!(host.run(pusher, "LPUSH queue x"), ":1");
+        assert_eq!(host.received(waiter), "*2 $5 queue $1 x $1 1 +OK");
+    });
+}
+
+#[test]
+fn nobody_waits_inside_a_transaction() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        assert_eq!(host.run(client, "MULTI"), "+OK");
+        assert_eq!(host.run(client, "BLPOP queue 0"), "+QUEUED");
+        assert_eq!(host.run(client, "BLMOVE queue other LEFT RIGHT 0"), "+QUEUED");
+        assert_eq!(host.run(client, "EXEC"), "*2 *-1 $-1");
+    });
+}
+
+#[test]
+fn a_key_that_comes_and_goes_within_a_transaction_wakes_nobody() {
+    everywhere(|host| {
+        let (waiter, pusher) = (host.connect(0), host.connect(0));
+        assert_eq!(host.run(waiter, "BLPOP queue 0"), "");
+        for line in ["MULTI", "LPUSH queue a", "DEL queue", "EXEC"] {
+            host.run(pusher, line);
+        }
+        assert_eq!(host.received(waiter), "");
+        for line in ["MULTI", "LPUSH queue a", "DEL queue", "LPUSH queue b", "EXEC"] {
+            host.run(pusher, line);
+        }
+        assert_eq!(host.received(waiter), "*2 $5 queue $1 b");
+    });
+}
+
+#[test]
+fn a_string_under_the_name_leaves_the_waiter_in_peace() {
+    everywhere(|host| {
+        let (waiter, pusher) = (host.connect(0), host.connect(0));
+        assert_eq!(host.run(waiter, "BLPOP queue 0"), "");
+        assert_eq!(host.run(pusher, "SET queue text"), "+OK");
+        assert_eq!(host.received(waiter), "");
+        assert_eq!(host.run(pusher, "DEL queue"), ":1");
+        assert_eq!(host.run(pusher, "RPUSH other a"), ":1");
+        assert_eq!(host.run(pusher, "RENAME other queue"), "+OK");
+        assert_eq!(host.received(waiter), "*2 $5 queue $1 a");
+    });
+}
+
+#[test]
+fn items_move_along_a_chain_of_waiters() {
+    everywhere(|host| {
+        let (first, second, pusher) = (host.connect(0), host.connect(host.core_count() - 1), host.connect(0));
+        assert_eq!(host.run(first, "BLMOVE one two LEFT RIGHT 0"), "");
+        assert_eq!(host.run(second, "BRPOPLPUSH two three 0"), "");
+        assert_eq!(host.run(pusher, "RPUSH one a"), ":1");
+        assert_eq!(host.received(first), "$1 a");
+        assert_eq!(host.received(second), "$1 a");
+        assert_eq!(host.run(pusher, "LRANGE three 0 -1"), "*1 $1 a");
+        assert_eq!(host.run(pusher, "EXISTS one two"), ":0");
+    });
+}
+
+#[test]
+fn sorted_sets_are_waited_for() {
+    everywhere(|host| {
+        let (lowest, highest, pusher) = (host.connect(0), host.connect(0), host.connect(0));
+        assert_eq!(host.run(lowest, "BZPOPMIN scores 0"), "");
+        assert_eq!(host.run(highest, "BZMPOP 0 1 scores MAX COUNT 2"), "");
+        assert_eq!(host.run(pusher, "ZADD scores 1 a 2 b 3 c"), ":3");
+        assert_eq!(host.received(lowest), "*3 $6 scores $1 a $1 1");
+        assert_eq!(host.received(highest), "*2 $6 scores *2 *2 $1 c $1 3 *2 $1 b $1 2");
+    });
+}
+
+#[test]
+fn a_client_can_be_released_by_another() {
+    everywhere(|host| {
+        let (waiter, other) = (host.connect(host.core_count() - 1), host.connect(0));
+        let number = host.run(waiter, "CLIENT ID").trim_start_matches(':').to_owned();
+        assert_eq!(host.run(other, &format!("CLIENT UNBLOCK {number}")), ":0");
+        assert_eq!(host.run(waiter, "BLPOP queue 0"), "");
+        assert!(host.run(other, "INFO clients").contains("blocked_clients:1"));
+        assert_eq!(host.run(other, &format!("CLIENT UNBLOCK {number}")), ":1");
+        assert_eq!(host.received(waiter), "*-1");
+        assert_eq!(host.run(waiter, "BLPOP queue 0"), "");
+        assert_eq!(host.run(other, &format!("CLIENT UNBLOCK {number} ERROR")), ":1");
+        assert_eq!(host.received(waiter), "-UNBLOCKED client unblocked via CLIENT UNBLOCK");
+        assert!(host.run(other, "INFO clients").contains("blocked_clients:0"));
+    });
+}
+
+#[test]
+fn an_item_is_given_only_when_it_is_safe() {
+    let mut host = Host::new(1, settings("always"));
+    let (waiter, pusher) = (host.connect(0), host.connect(0));
+    assert_eq!(host.run(waiter, "BLPOP queue 0"), "");
+    host.holds_disk = true;
+    assert_eq!(host.run(pusher, "RPUSH queue a"), "");
+    assert_eq!(host.received(waiter), "");
+    // The push is on disk, and the pop that it has set off is not.
+    host.sync();
+    host.settle();
+    assert_eq!(host.received(pusher), ":1");
+    assert_eq!(host.received(waiter), "");
+    host.holds_disk = false;
+    host.settle();
+    assert_eq!(host.received(waiter), "*2 $5 queue $1 a");
+}
