@@ -9,8 +9,9 @@ use crate::core::Core;
 use crate::entry::Reader;
 use crate::event::{Action, CoreId, GroupId, SessionId};
 use crate::frame;
-use crate::group::{LOADING, Standing};
-use crate::letter::Mail;
+use crate::group::{LOADING, NO_QUORUM, Standing};
+use crate::letter::{Mail, Request, RequestBody};
+use crate::relay::Purpose;
 use crate::router;
 
 /// A question whose answers are not complete.
@@ -68,6 +69,10 @@ impl Core {
     ) {
         let question_id = self.next_question_id;
         self.next_question_id += 1;
+        if self.context.is_clustered && matches!(question, Question::Whole { .. } | Question::Versions { .. }) {
+            let pending = Pending { session, ticket, joining, words, answers: Vec::new() };
+            return self.ask_groups(question_id, pending, question, actions);
+        }
         let count = usize::from(self.context.core_count);
         let answers = (0..count).map(|_| None).collect();
         self.pending.insert(question_id, Pending { session, ticket, joining, words, answers });
@@ -76,6 +81,71 @@ impl Core {
             self.outbox.push(own, core, Mail::Ask { question_id, question: question.clone() });
         }
         self.answer_or_defer(own, question_id, question, actions);
+    }
+
+    /// Puts a question to every group, wherever it is led.
+    fn ask_groups(&mut self, id: u64, mut pending: Pending, question: Question, actions: &mut Vec<Action>) {
+        let group_count = self.context.group_count;
+        let mut asked: Vec<(GroupId, RequestBody, Protocol, Vec<usize>)> = Vec::new();
+        match question {
+            Question::Whole { words, protocol } => {
+                asked.extend(
+                    (0..group_count)
+                        .map(|group| (GroupId(group), RequestBody::Whole(words.clone()), protocol, Vec::new())),
+                );
+            }
+            Question::Versions { keys } => {
+                for group in (0..group_count).map(GroupId) {
+                    let of_group = keys.iter().enumerate();
+                    let (places, keys): (Vec<_>, Vec<_>) = of_group
+                        .filter(|(_, (_, key))| router::group_of(key, group_count) == group)
+                        .map(|(place, key)| (place, key.clone()))
+                        .unzip();
+                    if !places.is_empty() {
+                        asked.push((group, RequestBody::Versions(keys), Protocol::Resp2, places));
+                    }
+                }
+            }
+            _ => unreachable!("only these concern groups"),
+        }
+        pending.answers = (0..group_count).map(|_| Some(Answer::Versions(Vec::new()))).collect();
+        asked.iter().for_each(|(group, ..)| pending.answers[group.0 as usize] = None);
+        let session = pending.session;
+        self.pending.insert(id, pending);
+        if asked.is_empty() {
+            return self.complete_answer(id, actions);
+        }
+        for (group, body, protocol, places) in asked {
+            let origin = self.origin_of(session);
+            let request = Request::new(origin, group, protocol, body);
+            self.relay.submit(request, Purpose::Question { id, places }, self.now.instant);
+        }
+    }
+
+    /// A group has answered; `None` if it could not be asked.
+    pub(crate) fn group_answered(
+        &mut self,
+        id: u64,
+        group: GroupId,
+        places: Vec<usize>,
+        bytes: Option<&[u8]>,
+        actions: &mut Vec<Action>,
+    ) {
+        let answer = match bytes {
+            None => Answer::Refused(NO_QUORUM.to_owned()),
+            Some(bytes) if places.is_empty() => {
+                let mut reader = Reader::new(bytes);
+                let count = reader.number();
+                Answer::Whole(vec![(group, count, reader.rest().to_vec())])
+            }
+            Some(bytes) => {
+                let mut reader = Reader::new(bytes);
+                Answer::Versions(places.into_iter().map(|place| (place, reader.number())).collect())
+            }
+        };
+        let Some(pending) = self.pending.get_mut(&id) else { return };
+        pending.answers[group.0 as usize] = Some(answer);
+        self.complete_answer(id, actions);
     }
 
     pub(crate) fn answer_or_defer(
@@ -203,7 +273,12 @@ impl Core {
     pub(crate) fn take_answer(&mut self, from: CoreId, question_id: u64, answer: Answer, actions: &mut Vec<Action>) {
         let Some(pending) = self.pending.get_mut(&question_id) else { return };
         pending.answers[usize::from(from.0)] = Some(answer);
-        if pending.answers.iter().any(Option::is_none) {
+        self.complete_answer(question_id, actions);
+    }
+
+    /// Joins the answers, when all are there.
+    fn complete_answer(&mut self, question_id: u64, actions: &mut Vec<Action>) {
+        if self.pending.get(&question_id).is_none_or(|pending| pending.answers.iter().any(Option::is_none)) {
             return;
         }
         let Pending { session, ticket, joining, words, answers } =

@@ -413,7 +413,7 @@ impl Core {
     /// Tells the groups of a waiter's keys, or some of them.
     fn tell_lines(&mut self, id: SessionId, only: Option<&BTreeSet<GroupId>>, act: LineAct, actions: &mut Vec<Action>) {
         let Some(waiting) = self.sessions.get(id).and_then(|session| session.waiting.as_ref()) else { return };
-        let waiter = Origin { node: self.context.node, core: self.context.core, session: id, ticket: waiting.ticket };
+        let waiter = Origin { ticket: waiting.ticket, ..self.origin_of(id) };
         let notes: Vec<_> = waiting
             .keys
             .iter()
@@ -470,7 +470,6 @@ impl Core {
         args: Args<'_>,
         actions: &mut Vec<Action>,
     ) {
-        let (node, core) = (self.context.node, self.context.core);
         let session = self.sessions.get(id).expect("it waits");
         let protocol = session.protocol();
         let ticket = session.waiting.as_ref().expect("it waits").ticket;
@@ -481,23 +480,13 @@ impl Core {
                 Body::Query(_) => RequestBody::Read(words),
                 Body::Mutate(_) | Body::Container => RequestBody::Write(words),
             };
-            let origin = Origin { node, core, session: id, ticket };
-            self.send_request(Request { origin, group, protocol, body }, actions);
+            let origin = Origin { ticket, ..self.origin_of(id) };
+            self.send_request(Request::new(origin, group, protocol, body), actions);
             return;
         }
-        let mut work = Work {
-            session: id,
-            ticket,
-            protocol,
-            commands: vec![words],
-            is_exec: false,
-            watches: Vec::new(),
-            keys: BTreeMap::new(),
-            whole: false,
-            queries: Vec::new(),
-        };
+        let mut work = Work { commands: vec![words], ..Work::new(id, ticket, protocol, self.now.instant) };
         self.add_keys(&mut work, command, database, args);
-        self.begin_work(work);
+        self.begin_work(work, actions);
     }
 
     /// A group says that there may be something for a waiter.

@@ -1,6 +1,6 @@
 //! The stepping unit: one thread's sessions and groups, without the thread.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use keyspace::debug::{Digest, database_digest, object_line, value_digest};
@@ -15,17 +15,18 @@ use crate::event::{
     Action, CoreId, CoreOptions, Event, GroupId, GroupSeed, HostReport, Lane, Level, NodeId, Now, ProcessFacts, Room,
     SessionId,
 };
-use crate::group::{Group, LEADER_LOST, LOADING, OUTCOME_UNKNOWN, Standing};
-use crate::letter::{Letter, Locked, Mail, Origin, Request, RequestBody, Resolution};
+use crate::group::{Group, LOADING, NO_QUORUM, OUTCOME_UNKNOWN, Standing};
+use crate::letter::{Claim, Letter, Locked, Mail, Origin, Request, RequestBody};
 use crate::limits;
 use crate::outlet::{Outbox, Outlet};
 use crate::pubsub::{Kind, Message, Pubsub};
+use crate::relay::{Expired, Purpose, Relay, Route, Step};
 use crate::roster::{Member, Roster};
 use crate::router;
 use crate::session::{Hold, Session, Sessions};
 use crate::settings::Settings;
 use crate::statistics::{SlowEntry, Slowlog, Statistics, shorten};
-use crate::transaction::{Driver, GatewayId, Progress};
+use crate::transaction::{Driver, GatewayId, Post, Progress, TransactionId};
 use crate::wire::{self, Wire};
 
 /// One thread's sessions and groups. [`Core::step`] is the only way in, its actions are the only way out.
@@ -55,12 +56,8 @@ pub struct Core {
     pub(crate) waiting_renewed: Instant,
     /// Sessions that wait for a group's window.
     pub(crate) stalled: Vec<SessionId>,
-    /// Requests that wait until a leader is known, with their deadline.
-    leaderless: VecDeque<(Instant, Request)>,
-    /// Requests of sessions of this core sent on to another node and not answered, by number.
-    forwarded: BTreeMap<u64, Forwarded>,
-    /// Begins at random, so that no answer to an earlier life of this node is taken for one to this.
-    next_forward: u64,
+    /// Requests to groups that other nodes may lead, and steps of transactions.
+    pub(crate) relay: Relay,
     prng: Prng,
     pub(crate) now: Now,
     spare: Vec<Vec<u8>>,
@@ -95,6 +92,10 @@ pub struct Context {
     pub own: Member,
     /// Who belongs to the cluster, as far as this node knows; empty for a node by itself.
     pub roster: Arc<Roster>,
+    /// Other nodes may lead groups: requests go where their group is led.
+    pub is_clustered: bool,
+    /// Where each group is led.
+    pub routes: Vec<Route>,
     /// The host's latest report.
     pub report: HostReport,
     /// Whether the disk can take more.
@@ -155,12 +156,6 @@ impl Context {
 /// What a host says of the file of users.
 type FileOutcome = Result<Vec<u8>, String>;
 
-#[derive(Debug)]
-struct Forwarded {
-    request: Request,
-    deadline: Instant,
-}
-
 impl Core {
     /// A core without groups: these come with [`Event::Loaded`].
     pub fn new(options: CoreOptions) -> Self {
@@ -170,8 +165,12 @@ impl Core {
         let mut prng = Prng::new(seed);
         let local_count = (group_count as usize).saturating_sub(usize::from(core.0)).div_ceil(usize::from(core_count));
         let databases = settings.databases;
-        let next_forward = prng.draw() >> 1;
         let gateway = GatewayId { node: node.0, boot: prng.draw(), core };
+        let mut relay = Relay::new(gateway.boot, group_count);
+        for group in (0..group_count).map(GroupId) {
+            // Until other nodes are heard of.
+            relay.set_route(group, Route { leader: Some(node), term: 0 }, Instant::ZERO);
+        }
         let users = Arc::clone(&settings.users);
         let mut driver = Driver::new(gateway, databases);
         driver.noted = settings.notify.noted();
@@ -188,6 +187,8 @@ impl Core {
                 process,
                 own,
                 roster: Arc::default(),
+                is_clustered: false,
+                routes: vec![Route::default(); group_count as usize],
                 report: HostReport::default(),
                 room: Room::Enough,
                 reported_keyspace_bytes: 0,
@@ -220,9 +221,7 @@ impl Core {
             wait_ends: BTreeSet::new(),
             waiting_renewed: Instant::default(),
             stalled: Vec::new(),
-            leaderless: VecDeque::new(),
-            forwarded: BTreeMap::new(),
-            next_forward,
+            relay,
             prng,
             now: Now::default(),
             spare: Vec::new(),
@@ -281,7 +280,7 @@ impl Core {
                 self.with_group(group, actions, |group, outlet| group.chunk_read(index, chunk, to, read, outlet));
             }
             Event::Unreachable { node } => self.groups_mut().for_each(|group| group.report_unreachable(node)),
-            Event::Reachable { .. } => {}
+            Event::Reachable { node } => self.relay.reachable(node, now.instant),
             Event::Room(room) => self.context.room = room,
             Event::UsersFile(outcome) => {
                 if let Some((_, place)) = &mut self.file_work {
@@ -304,9 +303,22 @@ impl Core {
             Ok(mut group) => {
                 group.keyspace.listen(self.context.settings.notify.noted());
                 group.set_limits(self.context.settings.limits());
+                if group.membership().voters != [self.context.node.0] {
+                    self.become_clustered();
+                }
                 self.groups[place] = Some(group);
             }
             Err(fault) => actions.push(Action::Fatal { line: format!("group {}: {fault}", group.0) }),
+        }
+    }
+
+    /// From now on requests go where their group is led.
+    fn become_clustered(&mut self) {
+        if std::mem::replace(&mut self.context.is_clustered, true) {
+            return;
+        }
+        for (group, route) in (0..).map(GroupId).zip(&self.context.routes) {
+            self.relay.set_route(group, *route, self.now.instant);
         }
     }
 
@@ -559,60 +571,15 @@ impl Core {
     fn read_mail(&mut self, from: CoreId, mail: Mail, actions: &mut Vec<Action>) {
         match mail {
             Mail::Request(request) => self.take_request(request, actions),
-            Mail::Forward { leader, request } => self.forward(leader, request, actions),
+            Mail::Answered { claim, bytes } => self.take_relayed(claim, &bytes, actions),
+            Mail::Refused { claim } => self.relay.refused(claim, self.now.instant),
+            Mail::Alive { claim } => self.relay.alive(claim, self.now.instant),
+            Mail::Route { group, route } => self.set_route(group, route),
             Mail::Reply { session, ticket, bytes } => self.sessions.reply(session, ticket, |writer| writer.raw(&bytes)),
             Mail::Line(note) => self.take_line(note, actions),
             Mail::Wake { session, ticket, group, is_gone } => self.woken(session, ticket, group, is_gone, actions),
-            Mail::Lock(lock) if self.group_mut(lock.group).is_none() => {
-                let outcome = Locked::Refused(LOADING.to_owned());
-                let mail = Mail::Locked { transaction: lock.transaction, group: lock.group, outcome };
-                self.outbox.push(self.context.core, lock.gateway, mail);
-            }
-            Mail::Resolve { transaction, group, resolution: Resolution::Release, .. }
-                if self.group_mut(group).is_none() =>
-            {
-                self.outbox.push(self.context.core, from, Mail::Resolved { transaction, group });
-            }
-            Mail::Lock(lock) => {
-                self.with_group(lock.group, actions, |group, outlet| group.lock(Box::new(lock), outlet));
-            }
-            Mail::Locked { transaction, group, outcome } => {
-                let group_count = self.context.group_count;
-                let progress = {
-                    let (driver, mut post) = self.driver_and_post();
-                    driver.locked(transaction, group, outcome, group_count, &mut post)
-                };
-                self.progress(progress, actions);
-            }
-            Mail::Prepare { transaction, group, participants, effects } => {
-                self.with_group(group, actions, |group, outlet| {
-                    group.prepare(transaction, &participants, &effects, outlet);
-                });
-            }
-            Mail::Prepared { transaction, group, accepted } => {
-                let progress = {
-                    let (driver, mut post) = self.driver_and_post();
-                    driver.prepared(transaction, group, accepted, &mut post)
-                };
-                self.progress(progress, actions);
-            }
-            Mail::Resolve { transaction, group, resolution, low_water } => {
-                let now = self.now;
-                self.with_group(group, actions, |group, outlet| {
-                    group.resolve(transaction, resolution, low_water, now, outlet);
-                });
-            }
-            Mail::Resolved { transaction, group } => {
-                let progress = self.driver.resolved(transaction, group);
-                self.progress(progress, actions);
-            }
-            Mail::Inquire { transaction, from: asker, group } => {
-                let fate = self.group_mut(group).and_then(|group| group.testify(transaction));
-                if let Some(fate) = fate {
-                    let to = router::core_of(asker, self.context.core_count);
-                    let mail = Mail::Testimony { transaction, group: asker, from: group, fate };
-                    self.outbox.push(self.context.core, to, mail);
-                }
+            Mail::Inquire { transaction, from: asker, node, group } => {
+                self.testify(transaction, asker, node, group, actions);
             }
             Mail::Testimony { transaction, group, from, fate } => {
                 if let Some(group) = self.group_mut(group) {
@@ -623,7 +590,12 @@ impl Core {
             Mail::Publish(message) => {
                 self.deliver(&message);
             }
-            Mail::Roster(roster) => self.context.roster = roster,
+            Mail::Roster(roster) => {
+                if !roster.is_empty() {
+                    self.become_clustered();
+                }
+                self.context.roster = roster;
+            }
             Mail::Ask { question_id, question } => self.answer_or_defer(from, question_id, question, actions),
             Mail::Answer { question_id, answer } => self.take_answer(from, question_id, answer, actions),
         }
@@ -717,16 +689,152 @@ impl Core {
         self.prng.draw()
     }
 
-    /// The driver of transactions, and the way its mail goes to groups.
-    pub(crate) fn driver_and_post(&mut self) -> (&mut Driver, impl FnMut(GroupId, Mail)) {
-        let Self { driver, outbox, context, .. } = self;
-        let (core, core_count) = (context.core, context.core_count);
-        (driver, move |group, mail| outbox.push(core, router::core_of(group, core_count), mail))
+    /// Lets the driver of transactions do something, and sends what it asks of groups.
+    pub(crate) fn drive(
+        &mut self,
+        actions: &mut Vec<Action>,
+        act: impl FnOnce(&mut Driver, &mut Vec<Post>) -> Progress,
+    ) {
+        let mut posts = Vec::new();
+        let progress = act(&mut self.driver, &mut posts);
+        for (group, id, body) in posts {
+            let step = match &body {
+                RequestBody::Lock(_) => Step::Lock,
+                RequestBody::Prepare { .. } => Step::Prepare,
+                _ => Step::Resolve,
+            };
+            let origin = self.origin_of(SessionId { serial: 0, index: 0 });
+            let request = Request::new(origin, group, Protocol::Resp2, body);
+            self.relay.submit(request, Purpose::Transaction { id, step }, self.now.instant);
+        }
+        self.progress(progress, actions);
+    }
+
+    /// The origin of a request whose answer this core takes.
+    pub(crate) fn origin_of(&self, session: SessionId) -> Origin {
+        Origin { node: self.context.node, core: self.context.core, session, ticket: 0, claim: None }
+    }
+
+    // ---- requests to groups -----------------------------------------------------------------------------------------
+
+    fn set_route(&mut self, group: GroupId, route: Route) {
+        self.context.routes[group.0 as usize] = route;
+        if route.leader.is_some_and(|leader| leader != self.context.node) {
+            self.become_clustered();
+        }
+        if self.context.is_clustered {
+            self.relay.set_route(group, route, self.now.instant);
+        }
+    }
+
+    /// Tells all cores where the groups of this one are led.
+    fn tell_routes(&mut self) {
+        let mut news = Vec::new();
+        for group in self.groups.iter_mut().flatten() {
+            news.extend(group.take_route().map(|route| (group.id(), route)));
+        }
+        for (group, route) in news {
+            for core in (0..self.context.core_count).map(CoreId).filter(|core| *core != self.context.core) {
+                self.outbox.push(self.context.core, core, Mail::Route { group, route });
+            }
+            self.set_route(group, route);
+        }
+    }
+
+    /// Sends what gateways of this core ask of groups, here or elsewhere.
+    fn flush_relay(&mut self, actions: &mut Vec<Action>) {
+        let Self { relay, outbox, context, now, .. } = self;
+        let (node, core, core_count) = (context.node, context.core, context.core_count);
+        relay.flush(now.instant, |leader, request| {
+            if leader == node {
+                outbox.push(core, router::core_of(request.group, core_count), Mail::Request(request));
+            } else {
+                let (group, bytes) = (request.group, wire::encode_request(&request));
+                actions.push(Action::Send { to: leader, group, lane: Lane::Log, bytes });
+            }
+        });
+    }
+
+    /// The answer to a numbered request has come.
+    fn take_relayed(&mut self, claim: Claim, bytes: &[u8], actions: &mut Vec<Action>) {
+        let Some(purpose) = self.relay.answered(claim, self.now.instant) else { return };
+        let group = claim.group;
+        match purpose {
+            Purpose::Client { session, ticket } => self.sessions.reply(session, ticket, |writer| writer.raw(bytes)),
+            Purpose::Question { id, places } => self.group_answered(id, group, places, Some(bytes), actions),
+            Purpose::Transaction { id, step } => {
+                let group_count = self.context.group_count;
+                self.drive(actions, |driver, posts| match step {
+                    Step::Lock => {
+                        let outcome = wire::take_locked(bytes);
+                        let outcome = outcome.unwrap_or_else(|| Locked::Refused(NO_QUORUM.to_owned()));
+                        driver.locked(id, group, outcome, group_count, posts)
+                    }
+                    Step::Prepare => driver.prepared(id, group, bytes == [1], posts),
+                    Step::Resolve => driver.resolved(id, group),
+                });
+            }
+        }
+    }
+
+    /// Gives up what nobody has answered for too long, and says whether it may have had an effect.
+    fn expire_requests(&mut self, actions: &mut Vec<Action>) {
+        let now = self.now.instant;
+        for Expired { group, purpose, is_in_doubt, request } in self.relay.pass_time(now) {
+            let text = if is_in_doubt { OUTCOME_UNKNOWN } else { NO_QUORUM };
+            match purpose {
+                Purpose::Client { session, ticket } => {
+                    self.context.statistics.count_error(text);
+                    self.sessions.reply(session, ticket, |writer| writer.error(text));
+                }
+                Purpose::Question { id, places } => self.group_answered(id, group, places, None, actions),
+                Purpose::Transaction { id, .. } => {
+                    let RequestBody::Lock(lock) = request.body else { unreachable!("only locks are given up") };
+                    let group_count = self.context.group_count;
+                    self.drive(actions, |driver, posts| {
+                        let outcome = Locked::Refused(NO_QUORUM.to_owned());
+                        driver.locked(id, lock.group, outcome, group_count, posts)
+                    });
+                }
+            }
+        }
+        for progress in self.driver.give_up(now, OUTCOME_UNKNOWN) {
+            self.progress(progress, actions);
+        }
+    }
+
+    /// Tells what a group of this core knows of a transaction to the group that asks, on its node.
+    fn testify(
+        &mut self,
+        transaction: TransactionId,
+        asker: GroupId,
+        node: NodeId,
+        group: GroupId,
+        actions: &mut Vec<Action>,
+    ) {
+        let is_serving = |group: &&mut Group| group.standing() == Standing::Serving;
+        let Some(fate) = self.group_mut(group).filter(is_serving).and_then(|group| group.testify(transaction)) else {
+            return;
+        };
+        if node == self.context.node {
+            let to = router::core_of(asker, self.context.core_count);
+            let mail = Mail::Testimony { transaction, group: asker, from: group, fate };
+            self.outbox.push(self.context.core, to, mail);
+        } else {
+            let bytes = wire::encode_testimony(transaction, asker, group, fate);
+            actions.push(Action::Send { to: node, group: asker, lane: Lane::Log, bytes });
+        }
     }
 
     fn progress(&mut self, progress: Progress, actions: &mut Vec<Action>) {
         match progress {
             Progress::Going | Progress::Over => {}
+            Progress::Again(work) if self.now.instant.since(work.begun) < limits::REQUEST_PATIENCE => {
+                self.begin_work(*work, actions);
+            }
+            Progress::Again(work) => {
+                self.sessions.reply(work.session, work.ticket, |writer| writer.error(NOTHING_DONE));
+            }
             Progress::Answered { session, ticket, bytes, notices } => {
                 self.sessions.reply(session, ticket, |writer| writer.raw(&bytes));
                 let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
@@ -739,42 +847,20 @@ impl Core {
     pub(crate) fn take_request(&mut self, request: Request, actions: &mut Vec<Action>) {
         let now = self.now;
         let standing = self.group_mut(request.group).map(|group| group.standing());
-        match standing {
-            Some(Standing::Serving) => {
-                self.with_group(request.group, actions, |group, outlet| group.request(request, now, outlet));
-            }
-            Some(Standing::Loading) | None => self.refuse(&request.origin, request.protocol, LOADING, actions),
-            Some(Standing::Follower(leader)) if request.origin.node == self.context.node => {
-                self.forward(leader, request, actions);
-            }
-            // A gateway that was wrong about the leader tries again by itself.
-            Some(Standing::Follower(_)) => self.refuse(&request.origin, request.protocol, LEADER_LOST, actions),
-            Some(Standing::Leaderless) => {
-                self.leaderless.push_back((now.instant + limits::LEADER_WAIT_MAX, request));
-            }
+        if standing == Some(Standing::Serving) {
+            return self.with_group(request.group, actions, |group, outlet| group.request(request, now, outlet));
         }
-    }
-
-    pub(crate) fn refuse(&mut self, origin: &Origin, protocol: Protocol, text: &str, actions: &mut Vec<Action>) {
-        Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions).refuse(origin, protocol, text);
-    }
-
-    /// Sends a request on to the node that leads its group. It leaves from its session's core, where the answer comes
-    /// to.
-    fn forward(&mut self, leader: NodeId, request: Request, actions: &mut Vec<Action>) {
-        if request.origin.core != self.context.core {
-            let to = request.origin.core;
-            self.outbox.push(self.context.core, to, Mail::Forward { leader, request });
-            return;
+        let is_clustered = self.context.is_clustered;
+        let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
+        match &request.body {
+            _ if is_clustered && request.origin.claim.is_some() => outlet.send_back(&request.origin),
+            RequestBody::Lock(_) => {
+                outlet.answer(&request.origin, wire::put_locked(&Locked::Refused(LOADING.to_owned())));
+            }
+            RequestBody::Prepare { .. } => outlet.answer(&request.origin, vec![0]),
+            RequestBody::Resolve { .. } => outlet.answer(&request.origin, Vec::new()),
+            _ => outlet.refuse(&request.origin, request.protocol, LOADING),
         }
-        let number = self.next_forward;
-        self.next_forward += 1;
-        // What comes back names the number in place of the ticket.
-        let bytes =
-            wire::encode_request(&Request { origin: Origin { ticket: number, ..request.origin }, ..request.clone() });
-        actions.push(Action::Send { to: leader, group: request.group, lane: Lane::Log, bytes });
-        let deadline = self.now.instant + limits::LEADER_WAIT_MAX;
-        self.forwarded.insert(number, Forwarded { request, deadline });
     }
 
     fn peer(&mut self, from: NodeId, bytes: &[u8], actions: &mut Vec<Action>) {
@@ -799,14 +885,22 @@ impl Core {
                 });
             }
             Some(Wire::Announce(node, member)) => self.hear_announcement(node, &member, from == node, actions),
-            Some(Wire::Request(request)) => self.take_request(request, actions),
             Some(Wire::Line(note)) => self.take_line(note, actions),
             Some(Wire::Wake { waiter, group, is_gone }) => {
                 self.woken(waiter.session, waiter.ticket, group, is_gone, actions);
             }
-            Some(Wire::Reply { origin, bytes }) => {
-                if let Some(Forwarded { request, .. }) = self.forwarded.remove(&origin.ticket) {
-                    self.sessions.reply(request.origin.session, request.origin.ticket, |writer| writer.raw(&bytes));
+            // Who answers is who was asked: a node speaks for itself.
+            Some(Wire::Request(request)) if request.origin.node == from => self.take_request(request, actions),
+            Some(Wire::Request(_)) => self.context.statistics.malformed_peer_count += 1,
+            Some(Wire::Answer(claim, bytes)) => self.take_relayed(claim, bytes, actions),
+            Some(Wire::Refused(claim)) => self.relay.refused(claim, now.instant),
+            Some(Wire::Alive(claim)) => self.relay.alive(claim, now.instant),
+            Some(Wire::Inquire { transaction, from: asker, group }) => {
+                self.testify(transaction, asker, from, group, actions);
+            }
+            Some(Wire::Testify { transaction, group, from, fate }) => {
+                if let Some(group) = self.group_mut(group) {
+                    group.hear(transaction, from, fate);
                 }
             }
             Some(Wire::Publish(message)) => {
@@ -816,44 +910,21 @@ impl Core {
         }
     }
 
-    fn expire_waits(&mut self, actions: &mut Vec<Action>) {
-        let now = self.now.instant;
-        let waiting = std::mem::take(&mut self.leaderless);
-        for (deadline, request) in waiting {
-            let known = self.group_mut(request.group).is_some_and(|group| group.standing() != Standing::Leaderless);
-            if known {
-                self.take_request(request, actions);
-            } else if deadline <= now {
-                self.refuse(&request.origin, request.protocol, crate::group::NO_QUORUM, actions);
-            } else {
-                self.leaderless.push_back((deadline, request));
-            }
-        }
-        let late: Vec<_> =
-            self.forwarded.iter().filter(|(_, forwarded)| forwarded.deadline <= now).map(|(key, _)| *key).collect();
-        for key in late {
-            let Forwarded { request, .. } = self.forwarded.remove(&key).expect("just seen");
-            let text = match request.body {
-                RequestBody::Read(_) | RequestBody::ReadAtOnce(_) => LEADER_LOST,
-                RequestBody::Write(_) | RequestBody::Exec(_) => OUTCOME_UNKNOWN,
-            };
-            self.refuse(&request.origin, request.protocol, text, actions);
-        }
-    }
-
     // ---- the turn ---------------------------------------------------------------------------------------------------
 
     fn turn(&mut self, actions: &mut Vec<Action>) {
-        self.expire_waits(actions);
+        self.expire_requests(actions);
         self.check_soft_limits();
         self.keep_roster(actions);
         self.end_pause();
         self.pass_time_waiting(actions);
         let mut more = false;
         for round in 0..limits::ROUNDS_PER_TURN {
+            self.flush_relay(actions);
             self.read_own_mail(actions);
             self.evict();
             more = self.turn_groups(actions);
+            self.tell_routes();
             if !self.is_loaded {
                 let is_loaded = |group: &Group| group.standing() != Standing::Loading;
                 self.is_loaded = self.groups.iter().all(|group| group.as_ref().is_some_and(is_loaded));
@@ -915,7 +986,8 @@ impl Core {
 
     fn next_wake(&self) -> Instant {
         let tick = self.now.instant + limits::TICK_INTERVAL;
-        let ends = [self.context.pause.map(|(until, _)| until), self.next_wait_end()];
+        let ends =
+            [self.context.pause.map(|(until, _)| until), self.next_wait_end(), self.relay.wake_at(self.now.instant)];
         ends.into_iter().flatten().fold(tick, Instant::min)
     }
 
@@ -960,7 +1032,7 @@ impl Core {
 
     /// Lets sessions go on that waited for a window.
     fn open_windows(&mut self) {
-        if self.stalled.is_empty() || self.groups().any(Group::is_full) {
+        if self.stalled.is_empty() || self.groups().any(Group::is_full) || self.relay.is_any_full() {
             return;
         }
         for id in std::mem::take(&mut self.stalled) {
@@ -1069,6 +1141,9 @@ impl Core {
         limits::TICK_INTERVAL
     }
 }
+
+/// Groups lost their locks with their leaders again and again.
+const NOTHING_DONE: &str = "TRYAGAIN The transaction was given up after changes of leader and did not take effect";
 
 const SPARE_BYTES_MAX: usize = 64 << 10;
 const SPARE_COUNT_MAX: usize = 256;

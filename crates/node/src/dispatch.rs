@@ -10,13 +10,14 @@ use crate::commands::{self, ControlCommand, Flow, Known, Question, Queued};
 use crate::core::{Context, Core};
 use crate::entry::put_words;
 use crate::event::{Action, GroupId, Room, SessionId};
-use crate::group::{Group, LOADING, Standing};
+use crate::group::{Group, LOADING};
 use crate::letter::{Mail, Origin, Request, RequestBody};
 use crate::limits;
 use crate::observer::other_databases;
+use crate::relay::Purpose;
 use crate::router;
 use crate::session::{Hold, write_muted};
-use crate::transaction::Work;
+use crate::transaction::{Progress, Work};
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -368,14 +369,14 @@ impl Core {
         match command.span {
             KeySpan::Keys => match self.groups_of(command, args) {
                 Groups::One(group) => self.dispatch_to_group(id, group, command, args, actions),
-                Groups::Several => self.dispatch_to_several(id, command, args),
+                Groups::Several => self.dispatch_to_several(id, command, args, actions),
                 // Its keys cannot be found among the words, so it will be refused: any keyspace can do that.
                 Groups::None => self.dispatch_to_scratch(id, command, args),
             },
             KeySpan::Whole(_) if self.context.group_count == 1 => {
                 self.dispatch_to_group(id, GroupId(0), command, args, actions)
             }
-            KeySpan::Whole(Join::All) => self.dispatch_to_several(id, command, args),
+            KeySpan::Whole(Join::All) => self.dispatch_to_several(id, command, args, actions),
             KeySpan::Whole(_) => self.dispatch_whole(id, command, args, actions),
             KeySpan::Nothing => self.dispatch_to_scratch(id, command, args),
         }
@@ -411,7 +412,7 @@ impl Core {
             let Some(local) = self.groups[place].as_mut() else {
                 return self.reject(id, &Refusal::new(LOADING));
             };
-            if local.standing() == Standing::Serving && !local.is_locked(command, args) && !local.holds_request_of(id) {
+            if local.serves_at_once() && !local.is_locked(command, args) && !local.holds_request_of(id) {
                 if is_write {
                     if local.is_full() {
                         self.stalled.push(id);
@@ -419,7 +420,7 @@ impl Core {
                     }
                     self.is_reading = false;
                     let ticket = session.take_ticket();
-                    local.write(Origin { node, core, session: id, ticket }, protocol, database, args);
+                    local.write(Origin { node, core, session: id, ticket, claim: None }, protocol, database, args);
                     return Next::Taken;
                 }
                 let is_missed = local.keyspace.listens_to().has(Class::Miss);
@@ -437,6 +438,10 @@ impl Core {
                 }
             }
         }
+        if self.context.is_clustered && self.relay.is_full(group) {
+            self.stalled.push(id);
+            return Next::Postponed(Hold::Window);
+        }
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         if !is_write && session.owed_count() >= limits::OWED_COUNT_TO_READ_MAX {
             return Next::Postponed(Hold::Answers);
@@ -450,15 +455,17 @@ impl Core {
             (false, true) => RequestBody::Read(words),
             (false, false) => RequestBody::ReadAtOnce(words),
         };
-        self.send_request(
-            Request { origin: Origin { node, core, session: id, ticket }, group, protocol, body },
-            actions,
-        );
+        let origin = Origin { node, core, session: id, ticket, claim: None };
+        self.send_request(Request::new(origin, group, protocol, body), actions);
         Next::Taken
     }
 
-    /// Sends a request to the core of its group, which may be this one.
+    /// Sends a request to the core of its group, which may be this one, or in a cluster to whoever leads the group.
     pub(crate) fn send_request(&mut self, request: Request, actions: &mut Vec<Action>) {
+        if self.context.is_clustered {
+            let Origin { session, ticket, .. } = request.origin;
+            return self.relay.submit(request, Purpose::Client { session, ticket }, self.now.instant);
+        }
         let to = router::core_of(request.group, self.context.core_count);
         if to == self.context.core {
             self.take_request(request, actions);
@@ -480,7 +487,13 @@ impl Core {
     }
 
     /// A command whose keys live in several groups is a transaction of its own.
-    fn dispatch_to_several(&mut self, id: SessionId, command: &'static DataCommand, args: Args<'_>) -> Next {
+    fn dispatch_to_several(
+        &mut self,
+        id: SessionId,
+        command: &'static DataCommand,
+        args: Args<'_>,
+        actions: &mut Vec<Action>,
+    ) -> Next {
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         if session.owed_count() > 0 {
             return Next::Postponed(Hold::Answers);
@@ -490,12 +503,12 @@ impl Core {
         let mut work = Work {
             commands: vec![words],
             whole: matches!(command.span, KeySpan::Whole(_)),
-            ..Work::new(id, session.take_ticket(), session.protocol())
+            ..Work::new(id, session.take_ticket(), session.protocol(), self.now.instant)
         };
         session.hold = Hold::Answers;
         let database = session.database;
         self.add_keys(&mut work, command, database, args);
-        self.begin_work(work);
+        self.begin_work(work, actions);
         Next::Taken
     }
 
@@ -511,11 +524,13 @@ impl Core {
         });
     }
 
-    pub(crate) fn begin_work(&mut self, work: Work) {
+    pub(crate) fn begin_work(&mut self, work: Work, actions: &mut Vec<Action>) {
         let moment = Moment { unix: self.now.unix, seed: self.draw() };
         let group_count = self.context.group_count;
-        let (driver, mut post) = self.driver_and_post();
-        driver.begin(work, group_count, moment, &mut post);
+        self.drive(actions, |driver, posts| {
+            driver.begin(work, group_count, moment, posts);
+            Progress::Going
+        });
     }
 
     /// A query over all keys of all groups.

@@ -24,7 +24,7 @@ use stdx::{UnixMillis, leb128};
 
 use crate::event::NodeId;
 use crate::roster::Member;
-use crate::transaction::TransactionId;
+use crate::transaction::{GatewayId, TransactionId};
 
 /// Version of this layout, the first byte of every entry.
 const VERSION: u8 = 1;
@@ -41,6 +41,8 @@ const RESOLVE: u8 = 6;
 const REFUSE: u8 = 7;
 const LIMITS: u8 = 8;
 const ENLIST: u8 = 9;
+const SOURCE: u8 = 10;
+const CLAIM: u8 = 11;
 
 const RESP3: u8 = 1;
 
@@ -79,6 +81,27 @@ pub enum Effect {
         /// The other.
         second: u16,
     },
+}
+
+impl Effect {
+    /// Bytes that it takes up, roughly.
+    pub fn byte_count(&self) -> usize {
+        match self {
+            Self::Key { key, exported, .. } => 16 + key.len() + exported.as_ref().map_or(0, Vec::len),
+            Self::Flush { .. } | Self::Swap { .. } => 16,
+        }
+    }
+}
+
+/// Which request of which gateway an item carries out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claimed {
+    /// The gateway.
+    pub gateway: GatewayId,
+    /// The request's number in its stream to this group.
+    pub number: u64,
+    /// The gateway has the answers to all below this number.
+    pub floor: u64,
 }
 
 /// A decoded item. Borrowed from its entry.
@@ -192,11 +215,12 @@ fn protocol_flag(protocol: Protocol) -> u8 {
 #[derive(Debug)]
 pub struct Builder {
     payload: Vec<u8>,
+    source: Option<Claimed>,
 }
 
 impl Default for Builder {
     fn default() -> Self {
-        Self { payload: vec![0; HEADER_BYTES] }
+        Self { payload: vec![0; HEADER_BYTES], source: None }
     }
 }
 
@@ -205,7 +229,7 @@ impl Builder {
     pub fn with_capacity(byte_count: usize) -> Self {
         let mut payload = Vec::with_capacity(byte_count.max(HEADER_BYTES));
         payload.resize(HEADER_BYTES, 0);
-        Self { payload }
+        Self { payload, source: None }
     }
 
     /// True if it has no item.
@@ -216,6 +240,24 @@ impl Builder {
     /// Bytes so far.
     pub fn byte_count(&self) -> usize {
         self.payload.len()
+    }
+
+    /// The next item carries out this request. Requests of one gateway that follow each other name it once.
+    pub fn claim(&mut self, claimed: Claimed) {
+        let known = self.source.filter(|source| source.gateway == claimed.gateway && source.number <= claimed.number);
+        let base = match known {
+            Some(source) => source.number,
+            None => {
+                self.payload.push(SOURCE);
+                claimed.gateway.put(&mut self.payload);
+                leb128::put(&mut self.payload, claimed.number);
+                leb128::put(&mut self.payload, claimed.floor);
+                self.source = Some(claimed);
+                claimed.number
+            }
+        };
+        self.payload.push(CLAIM);
+        leb128::put(&mut self.payload, claimed.number - base);
     }
 
     /// Adds a command.
@@ -376,7 +418,7 @@ pub fn open(entry: &[u8]) -> Option<(Moment, Reader<'_>)> {
         unix: UnixMillis(i64::from_le_bytes(entry[1..9].try_into().expect("eight bytes"))),
         seed: u64::from_le_bytes(entry[9..17].try_into().expect("eight bytes")),
     };
-    Some((moment, Reader { bytes: entry, position: HEADER_BYTES }))
+    Some((moment, Reader { bytes: entry, position: HEADER_BYTES, source: None, claimed: None }))
 }
 
 /// Reads what the functions above wrote. A log entry is covered by checksums and was laid out by this very module, so
@@ -385,17 +427,26 @@ pub fn open(entry: &[u8]) -> Option<(Moment, Reader<'_>)> {
 pub struct Reader<'a> {
     bytes: &'a [u8],
     position: usize,
+    /// What the last SOURCE said.
+    source: Option<Claimed>,
+    /// Which request the item read last carries out.
+    claimed: Option<Claimed>,
 }
 
 impl<'a> Reader<'a> {
     /// A reader at the start of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, position: 0 }
+        Self { bytes, position: 0, source: None, claimed: None }
     }
 
     /// True if everything has been read.
     pub fn is_done(&self) -> bool {
         self.position == self.bytes.len()
+    }
+
+    /// What has not been read.
+    pub fn rest(&self) -> &'a [u8] {
+        &self.bytes[self.position..]
     }
 
     /// One byte.
@@ -494,6 +545,7 @@ impl<'a> Reader<'a> {
         if self.is_done() {
             return None;
         }
+        self.claimed = self.claim();
         Some(match self.byte() {
             COMMAND => {
                 let protocol = self.protocol();
@@ -523,10 +575,36 @@ impl<'a> Reader<'a> {
         })
     }
 
+    /// Which request of which gateway the item that was read last carries out, if it is one of a cluster's.
+    pub fn claimed(&self) -> Option<Claimed> {
+        self.claimed
+    }
+
+    #[inline]
+    fn claim(&mut self) -> Option<Claimed> {
+        loop {
+            match self.bytes.get(self.position) {
+                Some(&SOURCE) => {
+                    self.position += 1;
+                    let gateway = GatewayId::read(self);
+                    self.source = Some(Claimed { gateway, number: self.number(), floor: self.number() });
+                }
+                Some(&CLAIM) => {
+                    self.position += 1;
+                    let delta = self.number();
+                    let source = self.source.expect("a claim follows its source");
+                    return Some(Claimed { number: source.number + delta, ..source });
+                }
+                _ => return None,
+            }
+        }
+    }
+
     /// Passes over the next item, and calls `visit` with the keys that it probably works on, each with its database:
     /// the first word behind the name is a key of nearly every command. False at the end, and at an item that is not
     /// for a client.
     pub fn skim(&mut self, visit: &mut impl FnMut(u16, &'a [u8])) -> bool {
+        self.claim();
         match self.bytes.get(self.position) {
             Some(&COMMAND) => {
                 self.position += 2;

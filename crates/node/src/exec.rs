@@ -170,7 +170,8 @@ impl Core {
             return Next::Postponed(Hold::Answers);
         }
         if let Groups::One(group) = groups
-            && self.group_mut(group).is_some_and(|group| group.is_full())
+            && (self.group_mut(group).is_some_and(|group| group.is_full())
+                || (self.context.is_clustered && self.relay.is_full(group)))
         {
             self.sessions.get_mut(id).expect("just seen").multi = Some(multi);
             self.stalled.push(id);
@@ -271,11 +272,11 @@ impl Core {
                 if is_query && self.answer_exec_at_once(id, ticket, group, &packed, protocol) {
                     return;
                 }
-                let origin = Origin { node, core, session: id, ticket };
+                let origin = Origin { node, core, session: id, ticket, claim: None };
                 let body = RequestBody::Exec(packed);
-                self.send_request(Request { origin, group, protocol, body }, actions);
+                self.send_request(Request::new(origin, group, protocol, body), actions);
             }
-            Groups::Several => self.begin_exec_over_groups(id, ticket, protocol, watches, work_words),
+            Groups::Several => self.begin_exec_over_groups((id, ticket), protocol, watches, work_words, actions),
         }
     }
 
@@ -302,15 +303,15 @@ impl Core {
 
     fn begin_exec_over_groups(
         &mut self,
-        id: SessionId,
-        ticket: u64,
+        (id, ticket): (SessionId, u64),
         protocol: Protocol,
         watches: Vec<Watch>,
         commands: Vec<Vec<u8>>,
+        actions: &mut Vec<Action>,
     ) {
         let group_count = self.context.group_count;
         let databases = self.context.settings.databases;
-        let mut work = Work { is_exec: true, watches, ..Work::new(id, ticket, protocol) };
+        let mut work = Work { is_exec: true, watches, ..Work::new(id, ticket, protocol, self.now.instant) };
         let mut spans: Vec<Span> = Vec::new();
         let mut swaps = false;
         for words in &commands {
@@ -338,7 +339,7 @@ impl Core {
         if let Some(session) = self.sessions.get_mut(id) {
             session.hold = Hold::Answers;
         }
-        self.begin_work(work);
+        self.begin_work(work, actions);
     }
 
     // ---- control commands inside a transaction

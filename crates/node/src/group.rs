@@ -24,18 +24,21 @@ use stdx::log::{Entry, EntryKind, HardState, Membership};
 use stdx::{Duration, Instant, Prng, UnixMillis, leb128};
 
 use crate::blocking::Lines;
+use crate::book::{self, Book};
 use crate::checkpoint::Checkpointing;
 use crate::commands::GroupFigures;
-use crate::entry::{self, Builder, Effect, Item};
+use crate::entry::{self, Builder, Claimed, Effect, Item};
 use crate::event::{Action, GroupId, GroupSeed, Level, NodeId, Now, Persist, SessionId};
-use crate::letter::{Fate, Lock, Locked, Mail, Origin, Request, RequestBody, Resolution};
+use crate::letter::{Fate, Lock, Locked, Origin, Request, RequestBody, Resolution};
 use crate::limits;
 use crate::locks::Locks;
 use crate::observer;
 use crate::outlet::Outlet;
+use crate::relay::Route;
 use crate::roster::{Member, Roster};
 use crate::settings::AppendFsync;
 use crate::transaction::{GatewayId, TransactionId};
+use crate::wire::put_locked;
 
 /// Proof that an entry is safe at the level in force and has been applied. Only [`Group`] makes one.
 #[derive(Debug)]
@@ -92,6 +95,15 @@ pub struct Group {
     inquiries: BTreeMap<TransactionId, Inquiry>,
     /// Clients that wait for data.
     pub(crate) lines: Lines,
+    /// What has been carried out for gateways. Replicated state.
+    book: Book,
+    /// Number of the last request heard from each gateway, while this replica leads.
+    streams: BTreeMap<GatewayId, u64>,
+    /// Where the group was led when that was last told.
+    told_route: Option<Route>,
+    /// Since when this replica serves.
+    serving_since: Instant,
+    is_newly_serving: bool,
 
     /// Of group 0: who belongs to the cluster. Replicated state.
     roster: Roster,
@@ -146,21 +158,35 @@ enum Waiter {
     Silent,
     /// The next item removes a key that was chosen for eviction.
     Eviction(u16, Vec<u8>, usize),
-    /// A gateway, for the next item to be prepared or installed.
-    Prepare,
-    /// A gateway, for the next item to be resolved.
-    Resolve(TransactionId),
+    /// A gateway, for the next item to be prepared, installed or resolved.
+    Step(Origin),
     /// A read that comes after the items before it.
     Read(DeferredRead),
     /// A lock already taken, whose keys are read here.
-    Fetch(Box<Lock>),
+    Fetch(Box<Lock>, Origin),
 }
 
 #[derive(Debug)]
 struct DeferredRead {
     origin: Origin,
     protocol: Protocol,
-    words: Vec<u8>,
+    what: ReadWhat,
+}
+
+#[derive(Debug)]
+enum ReadWhat {
+    /// One query.
+    Query(Vec<u8>),
+    /// A query over all keys of the group.
+    Whole(Vec<u8>),
+    /// The versions of keys.
+    Versions(Vec<(u16, Vec<u8>)>),
+    /// Keys that have been locked.
+    Locked(Box<Lock>),
+}
+
+fn fetching(lock: Box<Lock>, origin: Origin) -> DeferredRead {
+    DeferredRead { origin, protocol: Protocol::Resp2, what: ReadWhat::Locked(lock) }
 }
 
 #[derive(Debug)]
@@ -182,13 +208,15 @@ struct ReadRound {
 #[derive(Debug)]
 enum Held {
     Request(Request),
-    Lock(Box<Lock>),
+    Lock(Box<Lock>, Origin),
 }
 
 #[derive(Debug)]
 struct Prepared {
     participants: Vec<u32>,
     effects: Vec<Effect>,
+    /// When this replica first held it: no part of the state.
+    since: Option<Instant>,
 }
 
 /// What a new leader has learnt of a transaction without a gateway.
@@ -275,6 +303,11 @@ impl Group {
             prepared: BTreeMap::new(),
             outcomes: BTreeMap::new(),
             inquiries: BTreeMap::new(),
+            book: Book::default(),
+            streams: BTreeMap::new(),
+            told_route: None,
+            serving_since: now.instant,
+            is_newly_serving: false,
             roster: Roster::default(),
             is_roster_new: false,
             reconcile_at: Instant::ZERO,
@@ -383,6 +416,12 @@ impl Group {
         }
     }
 
+    /// True if clients of this core need nobody's help: the group serves, and has no other voter.
+    #[inline]
+    pub(crate) fn serves_at_once(&self) -> bool {
+        self.is_serving && self.is_alone()
+    }
+
     /// How far the recovered log has been applied, in percent.
     pub fn loaded_percent(&self) -> u64 {
         let total = self.recovered_index - self.first_index;
@@ -429,11 +468,56 @@ impl Group {
         self.waiters.push(Waiter::Write(origin));
     }
 
-    /// Takes a request that came as a letter or from another node, or that waits for its turn.
+    /// Takes a request that came as a letter or from another node. The group must be [`Standing::Serving`].
     pub fn request(&mut self, request: Request, now: Now, outlet: &mut Outlet<'_>) {
         debug_assert!(self.is_serving);
+        if self.is_next_of_its_stream(&request, outlet) {
+            self.take(request, now, outlet);
+        }
+    }
+
+    /// Requests of a gateway are taken in order, and none twice.
+    fn is_next_of_its_stream(&mut self, request: &Request, outlet: &mut Outlet<'_>) -> bool {
+        let origin = &request.origin;
+        let (Some(gateway), Some(claim)) = (origin.gateway(), origin.claim) else { return true };
+        let last = self.streams.entry(gateway).or_default();
+        if request.previous == 0 {
+            if *last >= claim.number {
+                outlet.alive(origin);
+            }
+        } else if *last != request.previous {
+            if claim.number > *last {
+                outlet.send_back(origin);
+            }
+            return false;
+        }
+        *last = claim.number;
+        match self.book.look(gateway, claim.number) {
+            book::Entry::New => true,
+            book::Entry::Answered(answer) => {
+                outlet.answer(origin, answer.to_vec());
+                false
+            }
+            book::Entry::Forgotten => false,
+        }
+    }
+
+    fn take(&mut self, request: Request, now: Now, outlet: &mut Outlet<'_>) {
         let waiter = (request.origin.node.0, request.origin.session.serial);
-        if self.held_sessions.contains(&waiter) || (!self.locks.is_empty() && self.touches_locks(&request)) {
+        let Request { origin, protocol, body, floor, .. } = request;
+        let body = match body {
+            RequestBody::Lock(lock) => return self.lock(lock, origin, now, outlet),
+            RequestBody::Prepare { transaction, participants, effects } => {
+                return self.prepare(transaction, &participants, &effects, (origin, floor), outlet);
+            }
+            RequestBody::Resolve { transaction, resolution, low_water } => {
+                return self.resolve(transaction, resolution, low_water, (origin, floor), now, outlet);
+            }
+            body => body,
+        };
+        let request = Request { floor, ..Request::new(origin, self.id, protocol, body) };
+        let is_behind = origin.session.serial != 0 && self.held_sessions.contains(&waiter);
+        if is_behind || (!self.locks.is_empty() && self.touches_locks(&request)) {
             if self.held.len() >= limits::HELD_COUNT_MAX {
                 outlet.refuse(&request.origin, request.protocol, "TRYAGAIN Too many requests wait for locked keys");
                 return;
@@ -442,21 +526,38 @@ impl Group {
             self.held.push_back(Held::Request(request));
             return;
         }
-        let Request { origin, protocol, body, .. } = request;
-        match body {
+        let is_behind = matches!(request.body, RequestBody::Read(_));
+        let what = match request.body {
             RequestBody::Write(words) => {
+                self.claim(&origin, floor);
                 self.builder.packed_command(protocol, &words);
                 self.waiters.push(Waiter::Write(origin));
+                return;
             }
             RequestBody::Exec(packed) => {
+                self.claim(&origin, floor);
                 self.builder.packed_exec(protocol, &packed);
                 self.waiters.push(Waiter::Write(origin));
+                return;
             }
-            RequestBody::Read(words) => self.read(DeferredRead { origin, protocol, words }, now, outlet),
-            RequestBody::ReadAtOnce(words) => {
-                let read = DeferredRead { origin, protocol, words };
-                if self.is_alone() { self.execute_read(read, now, outlet) } else { self.read(read, now, outlet) }
+            RequestBody::ReadAtOnce(words) if self.is_alone() => {
+                let read = DeferredRead { origin, protocol, what: ReadWhat::Query(words) };
+                return self.execute_read(read, now, outlet);
             }
+            RequestBody::Read(words) | RequestBody::ReadAtOnce(words) => ReadWhat::Query(words),
+            RequestBody::Whole(words) => ReadWhat::Whole(words),
+            RequestBody::Versions(keys) => ReadWhat::Versions(keys),
+            RequestBody::Lock(_) | RequestBody::Prepare { .. } | RequestBody::Resolve { .. } => {
+                unreachable!("taken above")
+            }
+        };
+        self.read(DeferredRead { origin, protocol, what }, is_behind, now, outlet);
+    }
+
+    /// The next item of the batch carries out this request.
+    fn claim(&mut self, origin: &Origin, floor: u64) {
+        if let (Some(gateway), Some(claim)) = (origin.gateway(), origin.claim) {
+            self.builder.claim(Claimed { gateway, number: claim.number, floor });
         }
     }
 
@@ -474,22 +575,62 @@ impl Group {
         !self.locks.is_empty() && self.locks.covers(key)
     }
 
-    fn read(&mut self, read: DeferredRead, now: Now, outlet: &mut Outlet<'_>) {
-        if !self.is_alone() {
+    fn read(&mut self, read: DeferredRead, is_behind: bool, now: Now, outlet: &mut Outlet<'_>) {
+        if !self.is_alone() && !is_behind {
             self.reads.push(read);
         } else if !self.builder.is_empty() {
             self.waiters.push(Waiter::Read(read));
         } else if let Some(batch) = self.inflight.back_mut() {
             batch.waiters.push(Waiter::Read(read));
         } else {
+            self.read_now(read, now, outlet);
+        }
+    }
+
+    /// All that the read must see has been applied. With other voters, a quorum has yet to confirm that this replica
+    /// leads.
+    fn read_now(&mut self, read: DeferredRead, now: Now, outlet: &mut Outlet<'_>) {
+        if self.is_alone() {
             self.execute_read(read, now, outlet);
+        } else {
+            self.reads.push(read);
         }
     }
 
     fn execute_read(&mut self, read: DeferredRead, now: Now, outlet: &mut Outlet<'_>) {
         let moment = self.read_moment(now);
         let mut spans = std::mem::take(&mut self.spans);
-        let (database, args) = entry::Reader::new(&read.words).words(&mut spans);
+        let words = match &read.what {
+            ReadWhat::Query(words) => words,
+            ReadWhat::Whole(words) => {
+                let (database, args) = entry::Reader::new(words).words(&mut spans);
+                let command = keyspace::resolve(args).expect("a read was checked by its gateway");
+                let mut writer = Writer::new(read.protocol);
+                self.keyspace.query(database, command, args, moment, &mut writer);
+                let mut answer = Vec::new();
+                leb128::put(&mut answer, self.keyspace.key_count(database) as u64);
+                answer.extend_from_slice(writer.bytes());
+                self.spans = spans;
+                return outlet.answer(&read.origin, answer);
+            }
+            ReadWhat::Versions(keys) => {
+                let mut answer = Vec::new();
+                for (database, key) in keys {
+                    leb128::put(&mut answer, self.keyspace.watch(*database, key, moment));
+                }
+                self.spans = spans;
+                return outlet.answer(&read.origin, answer);
+            }
+            ReadWhat::Locked(lock) => {
+                self.spans = spans;
+                // With the leader that took it the lock may have gone.
+                if self.locks.is_held_by(lock.transaction) {
+                    self.fetch(lock, &read.origin, outlet);
+                }
+                return;
+            }
+        };
+        let (database, args) = entry::Reader::new(words).words(&mut spans);
         let command = keyspace::resolve(args).expect("a read was checked by its gateway");
         outlet.reply(&read.origin, read.protocol, |writer| {
             observer::run(&mut self.keyspace, database, command, args, moment, writer);
@@ -516,6 +657,9 @@ impl Group {
                 exec.for_each(&mut spans, |_, args| check(args));
                 locked |= watches.iter().any(|watch| self.locks.covers(&watch.key));
             }
+            RequestBody::Whole(_) => locked = true,
+            RequestBody::Versions(keys) => locked = keys.iter().any(|(_, key)| self.locks.covers(key)),
+            RequestBody::Lock(_) | RequestBody::Prepare { .. } | RequestBody::Resolve { .. } => {}
         }
         self.spans = spans;
         locked
@@ -524,10 +668,12 @@ impl Group {
     // ---- transactions over several groups -------------------------------------------------------------------------
 
     /// Takes a request for locks. They are granted when the keys are free, in order of arrival.
-    pub fn lock(&mut self, lock: Box<Lock>, outlet: &mut Outlet<'_>) {
-        if !self.is_serving {
-            let outcome = Locked::Refused(LOADING.to_owned());
-            outlet.mail(lock.gateway, Mail::Locked { transaction: lock.transaction, group: self.id, outcome });
+    fn lock(&mut self, lock: Box<Lock>, origin: Origin, now: Now, outlet: &mut Outlet<'_>) {
+        let is_waiting = |held: &Held| matches!(held, Held::Lock(other, _) if other.transaction == lock.transaction);
+        if self.locks.is_held_by(lock.transaction) {
+            return self.fetch_in_order(lock, origin, now, outlet); // its gateway has not heard
+        }
+        if self.held.iter().any(is_waiting) {
             return;
         }
         let free = if lock.whole {
@@ -536,26 +682,26 @@ impl Group {
             self.locks.is_empty() || lock.keys.iter().all(|(_, key)| !self.locks.covers(key))
         };
         // A lock on everything must not be overtaken for ever by locks on single keys.
-        let whole_waits = self.held.iter().any(|held| matches!(held, Held::Lock(lock) if lock.whole));
+        let whole_waits = self.held.iter().any(|held| matches!(held, Held::Lock(lock, _) if lock.whole));
         if !free || whole_waits || self.is_barred {
-            self.held.push_back(Held::Lock(lock));
+            self.held.push_back(Held::Lock(lock, origin));
             return;
         }
-        self.grant(lock, outlet);
+        self.locks.take(lock.transaction, lock.keys.iter().map(|(_, key)| key.clone()), lock.whole);
+        self.fetch_in_order(lock, origin, now, outlet);
     }
 
-    fn grant(&mut self, lock: Box<Lock>, outlet: &mut Outlet<'_>) {
-        self.locks.take(lock.transaction, lock.keys.iter().map(|(_, key)| key.clone()), lock.whole);
+    fn fetch_in_order(&mut self, lock: Box<Lock>, origin: Origin, now: Now, outlet: &mut Outlet<'_>) {
         if !self.builder.is_empty() {
-            self.waiters.push(Waiter::Fetch(lock));
+            self.waiters.push(Waiter::Fetch(lock, origin));
         } else if let Some(batch) = self.inflight.back_mut() {
-            batch.waiters.push(Waiter::Fetch(lock));
+            batch.waiters.push(Waiter::Fetch(lock, origin));
         } else {
-            self.fetch(&lock, outlet);
+            self.read_now(fetching(lock, origin), now, outlet);
         }
     }
 
-    fn fetch(&mut self, lock: &Lock, outlet: &mut Outlet<'_>) {
+    fn fetch(&mut self, lock: &Lock, origin: &Origin, outlet: &mut Outlet<'_>) {
         // The lock may have waited: what has expired in the meantime, and was told to be gone, does not come back.
         let moment = Moment { unix: lock.moment.unix.max(self.moment.unix), seed: lock.moment.seed };
         let changed = lock
@@ -571,7 +717,7 @@ impl Group {
                 answers: lock.queries.iter().map(|words| self.answer_locked(lock, words, moment)).collect(),
             }
         };
-        outlet.mail(lock.gateway, Mail::Locked { transaction: lock.transaction, group: self.id, outcome });
+        outlet.answer(origin, put_locked(&outcome));
     }
 
     /// A query over a whole database, for a transaction that has locked the group. RANDOMKEY passes over the keys that
@@ -616,49 +762,51 @@ impl Group {
     /// Logs the changes of a transaction that holds its locks here.
     ///
     /// If they went with a change of leader, others may have changed the keys since: the transaction is refused.
-    pub fn prepare(
+    fn prepare(
         &mut self,
         transaction: TransactionId,
         participants: &[u32],
         effects: &[Effect],
+        (origin, floor): (Origin, u64),
         outlet: &mut Outlet<'_>,
     ) {
-        if !self.is_serving || !self.locks.is_held_by(transaction) {
-            let mail = Mail::Prepared { transaction, group: self.id, accepted: false };
-            outlet.mail(transaction.gateway.core, mail);
-            return;
+        if !self.locks.is_held_by(transaction) {
+            return outlet.answer(&origin, vec![0]);
         }
+        self.claim(&origin, floor);
         if participants == [self.id.0] {
             self.builder.install(transaction, effects);
         } else {
             self.builder.prepare(transaction, participants, effects);
         }
-        self.waiters.push(Waiter::Prepare);
+        self.waiters.push(Waiter::Step(origin));
     }
 
     /// Ends a transaction here.
-    pub fn resolve(
+    fn resolve(
         &mut self,
         transaction: TransactionId,
         resolution: Resolution,
         low_water: u64,
+        (origin, floor): (Origin, u64),
         now: Now,
         outlet: &mut Outlet<'_>,
     ) {
         match resolution {
             Resolution::Release => {
                 self.release(transaction, now, outlet);
-                outlet.mail(transaction.gateway.core, Mail::Resolved { transaction, group: self.id });
+                outlet.answer(&origin, Vec::new());
             }
             Resolution::Commit | Resolution::Abort => {
+                self.claim(&origin, floor);
                 self.builder.resolve(transaction, resolution == Resolution::Commit, low_water);
-                self.waiters.push(Waiter::Resolve(transaction));
+                self.waiters.push(Waiter::Step(origin));
             }
         }
     }
 
     fn release(&mut self, transaction: TransactionId, now: Now, outlet: &mut Outlet<'_>) {
-        self.held.retain(|held| !matches!(held, Held::Lock(lock) if lock.transaction == transaction));
+        self.held.retain(|held| !matches!(held, Held::Lock(lock, _) if lock.transaction == transaction));
         self.locks.release(transaction);
         self.admit_held(now, outlet);
     }
@@ -670,8 +818,24 @@ impl Group {
         self.held_sessions.clear();
         for held in std::mem::take(&mut self.held) {
             match held {
-                Held::Request(request) => self.request(request, now, outlet),
-                Held::Lock(lock) => self.lock(lock, outlet),
+                Held::Request(request) => self.take(request, now, outlet),
+                Held::Lock(lock, origin) => self.lock(lock, origin, now, outlet),
+            }
+        }
+    }
+
+    /// A gateway may be gone: locks that nobody came back to are let go, and the others are asked about what has been
+    /// prepared and not resolved.
+    fn look_after_transactions(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        for transaction in self.locks.stale(now.instant, limits::LOCK_PATIENCE) {
+            if !self.prepared.contains_key(&transaction) {
+                self.release(transaction, now, outlet);
+            }
+        }
+        for (transaction, prepared) in &mut self.prepared {
+            let since = *prepared.since.get_or_insert(now.instant);
+            if now.instant.since(since) >= limits::PREPARED_PATIENCE {
+                self.inquiries.entry(*transaction).or_default();
             }
         }
     }
@@ -744,10 +908,7 @@ impl Group {
             inquiry.asked = Some(now.instant);
             for participant in &self.prepared[transaction].participants {
                 if *participant != self.id.0 {
-                    let group = GroupId(*participant);
-                    let mail = Mail::Inquire { transaction: *transaction, from: self.id, group };
-                    let core = outlet.core_of(group);
-                    outlet.mail(core, mail);
+                    outlet.inquire(*transaction, self.id, GroupId(*participant));
                 }
             }
         }
@@ -790,6 +951,10 @@ impl Group {
     /// at once.
     pub fn turn(&mut self, now: Now, prng: &mut Prng, outlet: &mut Outlet<'_>) -> bool {
         self.pass_time(now, outlet);
+        if std::mem::take(&mut self.is_newly_serving) {
+            self.serving_since = now.instant;
+            self.locks.touch(now.instant);
+        }
         self.reconcile(now, outlet);
         self.propose(now, prng);
         let more = self.pump(now, outlet);
@@ -826,6 +991,7 @@ impl Group {
             }
         }
         if self.is_serving {
+            self.look_after_transactions(now, outlet);
             if !self.inquiries.is_empty() {
                 self.ask_about_prepared(now, outlet);
             }
@@ -903,7 +1069,7 @@ impl Group {
             }
             let round = self.rounds.pop_front().expect("just seen");
             for read in round.reads {
-                outlet.refuse(&read.origin, read.protocol, NO_QUORUM);
+                fail_read(&read, NO_QUORUM, outlet);
             }
         }
     }
@@ -1006,20 +1172,21 @@ impl Group {
         self.lines.clear(&mut self.keyspace);
         self.locks.clear();
         self.inquiries.clear();
+        self.streams.clear();
         self.held_sessions.clear();
         for held in std::mem::take(&mut self.held) {
             match held {
-                Held::Request(request) => outlet.refuse(&request.origin, request.protocol, LEADER_LOST),
-                Held::Lock(_) => {}
+                Held::Request(request) => fail(&request.origin, request.protocol, LEADER_LOST, outlet),
+                Held::Lock(_, origin) => outlet.send_back(&origin),
             }
         }
         for round in std::mem::take(&mut self.rounds) {
             for read in round.reads {
-                outlet.refuse(&read.origin, read.protocol, LEADER_LOST);
+                fail_read(&read, LEADER_LOST, outlet);
             }
         }
         for read in std::mem::take(&mut self.reads) {
-            outlet.refuse(&read.origin, read.protocol, LEADER_LOST);
+            fail_read(&read, LEADER_LOST, outlet);
         }
         self.builder = Builder::default();
         let waiters = std::mem::take(&mut self.waiters);
@@ -1031,13 +1198,14 @@ impl Group {
     fn fail(&mut self, waiters: Vec<Waiter>, outlet: &mut Outlet<'_>) {
         for waiter in waiters {
             match waiter {
-                Waiter::Write(origin) => outlet.refuse(&origin, Protocol::Resp2, LEADER_LOST),
-                Waiter::Read(read) => outlet.refuse(&read.origin, read.protocol, LEADER_LOST),
+                Waiter::Write(origin) => fail(&origin, Protocol::Resp2, LEADER_LOST, outlet),
+                Waiter::Read(read) => fail_read(&read, LEADER_LOST, outlet),
+                Waiter::Step(origin) | Waiter::Fetch(_, origin) => outlet.send_back(&origin),
                 Waiter::Eviction(database, key, byte_count) => {
                     self.evicting.remove(&(database, key));
                     self.evicting_bytes -= byte_count;
                 }
-                Waiter::Silent | Waiter::Prepare | Waiter::Resolve(_) | Waiter::Fetch(_) => {}
+                Waiter::Silent => {}
             }
         }
     }
@@ -1047,7 +1215,7 @@ impl Group {
         let (writes, others) = waiters.into_iter().partition(|waiter| matches!(waiter, Waiter::Write(_)));
         for waiter in writes {
             if let Waiter::Write(origin) = waiter {
-                outlet.refuse(&origin, Protocol::Resp2, OUTCOME_UNKNOWN);
+                fail(&origin, Protocol::Resp2, OUTCOME_UNKNOWN, outlet);
             }
         }
         self.fail(others, outlet);
@@ -1140,8 +1308,14 @@ impl Group {
             }
             items_ahead -= 1;
             let item = reader.item(&mut spans).expect("it is not done");
+            let claimed = reader.claimed();
             let waiter = self.next_item_waiter(&mut waiters, now, outlet);
-            self.apply_item(item, moment, waiter, now, outlet);
+            match claimed {
+                None => {
+                    self.apply_item(item, moment, waiter, None, now, outlet);
+                }
+                Some(claimed) => self.apply_claimed(item, claimed, moment, waiter, now, outlet),
+            }
         }
         self.spans = spans;
         let end = self.next_item_waiter(&mut waiters, now, outlet);
@@ -1158,20 +1332,53 @@ impl Group {
     ) -> Option<Waiter> {
         for waiter in waiters.by_ref() {
             match waiter {
-                Waiter::Read(read) => self.execute_read(read, now, outlet),
-                Waiter::Fetch(lock) => self.fetch(&lock, outlet),
+                Waiter::Read(read) => self.read_now(read, now, outlet),
+                Waiter::Fetch(lock, origin) => self.read_now(fetching(lock, origin), now, outlet),
                 waiter => return Some(waiter),
             }
         }
         None
     }
 
+    /// Carries out a numbered request, unless it has been carried out before.
+    fn apply_claimed(
+        &mut self,
+        item: Item<'_>,
+        Claimed { gateway, number, floor }: Claimed,
+        moment: Moment,
+        waiter: Option<Waiter>,
+        now: Now,
+        outlet: &mut Outlet<'_>,
+    ) {
+        self.book.settle(gateway, floor, moment);
+        let origin = match waiter {
+            Some(Waiter::Write(origin) | Waiter::Step(origin)) => Some(origin),
+            _ => None,
+        };
+        let answer = match self.book.look(gateway, number) {
+            book::Entry::Forgotten => return,
+            book::Entry::Answered(answer) => answer.to_vec(),
+            book::Entry::New => {
+                let mut writer = Writer::default();
+                self.apply_item(item, moment, None, Some(&mut writer), now, outlet);
+                let answer = writer.into_bytes();
+                self.book.note(gateway, number, answer.clone());
+                answer
+            }
+        };
+        if let Some(origin) = origin {
+            outlet.answer_committed(&origin, &Committed { _sealed: () }, answer);
+        }
+    }
+
+    /// Carries out an item. What `claimed` gets is the answer to be kept for its gateway.
     #[inline]
     fn apply_item(
         &mut self,
         item: Item<'_>,
         moment: Moment,
         waiter: Option<Waiter>,
+        claimed: Option<&mut Writer>,
         now: Now,
         outlet: &mut Outlet<'_>,
     ) {
@@ -1208,10 +1415,16 @@ impl Group {
                         self.evicting_bytes -= byte_count;
                         self.evicted_count += 1;
                     }
-                    _ => {
-                        observer::run(keyspace, database, command, args, moment, &mut self.scratch);
-                        self.scratch.truncate(0);
-                    }
+                    _ => match claimed {
+                        Some(writer) => {
+                            writer.set_protocol(protocol);
+                            observer::run(keyspace, database, command, args, moment, writer);
+                        }
+                        None => {
+                            observer::run(keyspace, database, command, args, moment, &mut self.scratch);
+                            self.scratch.truncate(0);
+                        }
+                    },
                 }
                 self.tell(outlet);
             }
@@ -1222,25 +1435,32 @@ impl Group {
                     Some(Waiter::Write(origin)) => outlet.reply_committed(&origin, protocol, &proof, |writer| {
                         execute(keyspace, exec, moment, writer);
                     }),
-                    _ => {
-                        execute(keyspace, exec, moment, &mut self.scratch);
-                        self.scratch.truncate(0);
-                    }
+                    _ => match claimed {
+                        Some(writer) => {
+                            writer.set_protocol(protocol);
+                            execute(keyspace, exec, moment, writer);
+                        }
+                        None => {
+                            execute(keyspace, exec, moment, &mut self.scratch);
+                            self.scratch.truncate(0);
+                        }
+                    },
                 }
                 self.tell(outlet);
             }
             Item::Tick => {}
             Item::Limits(limits) => self.keyspace.set_limits(limits),
-            Item::Install { transaction, effects } => {
+            Item::Install { transaction: _, effects } => {
                 self.install(&effects);
-                self.answer_prepared(transaction, true, waiter, now, outlet);
+                answer_step(waiter, claimed, &[1], outlet);
             }
             Item::Prepare { transaction, participants, effects } => {
                 let refused = self.outcome(transaction) == Some(false);
                 if !refused {
-                    self.prepared.insert(transaction, Prepared { participants, effects });
+                    let since = self.prepared.get(&transaction).and_then(|prepared| prepared.since);
+                    self.prepared.insert(transaction, Prepared { participants, effects, since });
                 }
-                self.answer_prepared(transaction, !refused, waiter, now, outlet);
+                answer_step(waiter, claimed, &[u8::from(!refused)], outlet);
             }
             Item::Resolve { transaction, commit, low_water } => {
                 self.inquiries.remove(&transaction);
@@ -1256,9 +1476,7 @@ impl Group {
                 if self.is_serving {
                     self.release(transaction, now, outlet);
                 }
-                if let Some(Waiter::Resolve(transaction)) = waiter {
-                    outlet.mail(transaction.gateway.core, Mail::Resolved { transaction, group: self.id });
-                }
+                answer_step(waiter, claimed, &[], outlet);
             }
             Item::Enlist { node, member } => self.is_roster_new |= self.roster.enlist(node, member),
             Item::Refuse { transaction } => {
@@ -1279,20 +1497,6 @@ impl Group {
         let notices = self.keyspace.take_notices();
         if self.is_serving {
             notices.iter().for_each(|notice| outlet.tell(notice));
-        }
-    }
-
-    fn answer_prepared(
-        &mut self,
-        transaction: TransactionId,
-        accepted: bool,
-        waiter: Option<Waiter>,
-        _now: Now,
-        outlet: &mut Outlet<'_>,
-    ) {
-        if let Some(Waiter::Prepare) = waiter {
-            let mail = Mail::Prepared { transaction, group: self.id, accepted };
-            outlet.mail(transaction.gateway.core, mail);
         }
     }
 
@@ -1364,6 +1568,7 @@ impl Group {
             out.push(u8::from(outcome));
         }
         self.roster.put(&mut out);
+        self.book.put(&mut out);
         out
     }
 
@@ -1371,6 +1576,7 @@ impl Group {
         self.prepared.clear();
         self.outcomes.clear();
         self.roster = Roster::default();
+        self.book.clear();
         self.moment = Moment::default();
     }
 
@@ -1384,7 +1590,7 @@ impl Group {
         for _ in 0..reader.number() {
             let transaction = TransactionId::read(&mut reader);
             let (participants, effects) = reader.prepared();
-            self.prepared.insert(transaction, Prepared { participants, effects });
+            self.prepared.insert(transaction, Prepared { participants, effects, since: None });
         }
         for _ in 0..reader.number() {
             let TransactionId { gateway, number } = TransactionId::read(&mut reader);
@@ -1396,6 +1602,21 @@ impl Group {
             self.roster = Roster::read(&mut reader);
             self.is_roster_new = true;
         }
+        if !reader.is_done() {
+            self.book = Book::read(&mut reader);
+        }
+    }
+
+    /// Where the group is led, if that has changed since it was last asked.
+    pub(crate) fn take_route(&mut self) -> Option<Route> {
+        let leader = match self.standing() {
+            Standing::Serving => Some(self.node),
+            Standing::Follower(leader) => Some(leader),
+            Standing::Loading | Standing::Leaderless => None,
+        };
+        let route = Route { leader, term: self.replica.term() };
+        let is_news = self.told_route.replace(route) != Some(route);
+        is_news.then_some(route)
     }
 
     /// The roster, if it has changed since it was last asked for.
@@ -1454,6 +1675,29 @@ impl Group {
     pub fn is_idle(&self) -> bool {
         self.inflight.is_empty() && self.builder.is_empty() && self.prepared.is_empty() && self.held.is_empty()
     }
+}
+
+/// Answers a step of a transaction, and lets the answer be kept.
+fn answer_step(waiter: Option<Waiter>, claimed: Option<&mut Writer>, answer: &[u8], outlet: &mut Outlet<'_>) {
+    if let Some(writer) = claimed {
+        writer.raw(answer);
+    }
+    if let Some(Waiter::Step(origin)) = waiter {
+        outlet.answer(&origin, answer.to_vec());
+    }
+}
+
+/// A request was not carried out here. A gateway that numbers its requests sends it again; who does not is told.
+fn fail(origin: &Origin, protocol: Protocol, text: &str, outlet: &mut Outlet<'_>) {
+    if origin.claim.is_some() {
+        outlet.send_back(origin);
+    } else {
+        outlet.refuse(origin, protocol, text);
+    }
+}
+
+fn fail_read(read: &DeferredRead, text: &str, outlet: &mut Outlet<'_>) {
+    fail(&read.origin, read.protocol, text, outlet);
 }
 
 /// Looks up the keys of the next items of an entry, and says for how many items that lasts: at least one.

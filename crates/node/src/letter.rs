@@ -12,8 +12,9 @@ use crate::commands::{Answer, Question};
 use crate::entry::{Effect, Watch};
 use crate::event::{CoreId, GroupId, NodeId, SessionId};
 use crate::pubsub::Message;
+use crate::relay::Route;
 use crate::roster::Roster;
-use crate::transaction::TransactionId;
+use crate::transaction::{GatewayId, TransactionId};
 
 /// All that one core had to tell another in one turn.
 #[derive(Debug, Default)]
@@ -33,6 +34,26 @@ pub struct Origin {
     pub session: SessionId,
     /// Which of the session's replies it is.
     pub ticket: u64,
+    /// Its place among the requests of its gateway to the group, in a cluster. The answer then goes to the gateway.
+    pub claim: Option<Claim>,
+}
+
+impl Origin {
+    /// The gateway that numbered it, if one did.
+    pub fn gateway(&self) -> Option<GatewayId> {
+        self.claim.map(|claim| GatewayId { node: self.node.0, boot: claim.boot, core: self.core })
+    }
+}
+
+/// A request's number in the stream of a gateway to a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The gateway's life.
+    pub boot: u64,
+    /// The group.
+    pub group: GroupId,
+    /// From 1.
+    pub number: u64,
 }
 
 /// One thing told.
@@ -40,12 +61,29 @@ pub struct Origin {
 pub enum Mail {
     /// Do this for a client.
     Request(Request),
-    /// Send this request of one of your sessions on to the node that leads its group.
-    Forward {
-        /// Who leads.
-        leader: NodeId,
-        /// What.
-        request: Request,
+    /// Here is the answer to a numbered request.
+    Answered {
+        /// Which.
+        claim: Claim,
+        /// As its body says.
+        bytes: Vec<u8>,
+    },
+    /// This group is not served here, or a request before this one is missing.
+    Refused {
+        /// The request.
+        claim: Claim,
+    },
+    /// The request has come again, and will be answered.
+    Alive {
+        /// The request.
+        claim: Claim,
+    },
+    /// Where a group is led has changed.
+    Route {
+        /// Which.
+        group: GroupId,
+        /// Where.
+        route: Route,
     },
     /// Here is the reply.
     Reply {
@@ -56,61 +94,14 @@ pub enum Mail {
         /// In the session's protocol.
         bytes: Vec<u8>,
     },
-    /// Lock keys of a group and tell what they hold.
-    Lock(Lock),
-    /// They are locked, and hold this.
-    Locked {
-        /// For whom.
-        transaction: TransactionId,
-        /// Who answers.
-        group: GroupId,
-        /// What the keys hold.
-        outcome: Locked,
-    },
-    /// Make these changes last; the keys are locked by the transaction.
-    Prepare {
-        /// Which.
-        transaction: TransactionId,
-        /// The group to change.
-        group: GroupId,
-        /// All groups that it changes; if it is only this one, the changes are made at once.
-        participants: Vec<u32>,
-        /// The changes.
-        effects: Vec<Effect>,
-    },
-    /// They will last, whatever happens.
-    Prepared {
-        /// Which.
-        transaction: TransactionId,
-        /// Who answers.
-        group: GroupId,
-        /// False if it had been refused before.
-        accepted: bool,
-    },
-    /// The transaction's outcome; its locks on this group can go.
-    Resolve {
-        /// Which.
-        transaction: TransactionId,
-        /// The group.
-        group: GroupId,
-        /// What to do with what was prepared.
-        resolution: Resolution,
-        /// See `Item::Resolve`.
-        low_water: u64,
-    },
-    /// The outcome has been logged by this group.
-    Resolved {
-        /// Which.
-        transaction: TransactionId,
-        /// Who answers.
-        group: GroupId,
-    },
     /// A group that holds a prepared transaction without a gateway asks another participant.
     Inquire {
         /// Which.
         transaction: TransactionId,
         /// Who asks.
         from: GroupId,
+        /// The node on which that group is led.
+        node: NodeId,
         /// Who is asked.
         group: GroupId,
     },
@@ -171,6 +162,17 @@ pub struct Request {
     pub protocol: Protocol,
     /// What to do.
     pub body: RequestBody,
+    /// All requests of the same stream below this number have their answers.
+    pub floor: u64,
+    /// Number of the request of the same stream that was sent before this one; 0 for the first of a run.
+    pub previous: u64,
+}
+
+impl Request {
+    /// A request by itself.
+    pub fn new(origin: Origin, group: GroupId, protocol: Protocol, body: RequestBody) -> Self {
+        Self { origin, group, protocol, body, floor: 0, previous: 0 }
+    }
 }
 
 /// What a request asks for. Words are laid out by `entry::put_words`.
@@ -184,6 +186,47 @@ pub enum RequestBody {
     ReadAtOnce(Vec<u8>),
     /// Log and execute as one; laid out by `entry::put_exec`.
     Exec(Vec<u8>),
+    /// Execute a query over all keys of the group. The answer is the number of keys in the database (LEB128), then the
+    /// reply.
+    Whole(Vec<u8>),
+    /// Tell the versions of these keys. The answer is one number (LEB128) for each.
+    Versions(Vec<(u16, Vec<u8>)>),
+    /// Lock keys and tell what they hold: the answer is a [`Locked`].
+    Lock(Box<Lock>),
+    /// Make these changes last; the keys are locked by the transaction. The answer is one byte, 0 if they will not.
+    Prepare {
+        /// Which.
+        transaction: TransactionId,
+        /// All groups that it changes; if it is only this one, the changes are made at once.
+        participants: Vec<u32>,
+        /// The changes.
+        effects: Vec<Effect>,
+    },
+    /// The transaction's outcome; its locks on this group can go. The answer is empty.
+    Resolve {
+        /// Which.
+        transaction: TransactionId,
+        /// What to do with what was prepared.
+        resolution: Resolution,
+        /// See `Item::Resolve`.
+        low_water: u64,
+    },
+}
+
+impl RequestBody {
+    /// Bytes that it takes up, roughly.
+    pub fn byte_count(&self) -> usize {
+        const FIXED_BYTES: usize = 128;
+        FIXED_BYTES
+            + match self {
+                Self::Write(words) | Self::Read(words) | Self::ReadAtOnce(words) | Self::Exec(words) => words.len(),
+                Self::Whole(words) => words.len(),
+                Self::Versions(keys) => keys.iter().map(|(_, key)| 16 + key.len()).sum(),
+                Self::Lock(lock) => lock.keys.iter().map(|(_, key)| 16 + key.len()).sum(),
+                Self::Prepare { effects, .. } => effects.iter().map(Effect::byte_count).sum(),
+                Self::Resolve { .. } => 0,
+            }
+    }
 }
 
 /// A request for locks.
@@ -191,8 +234,6 @@ pub enum RequestBody {
 pub struct Lock {
     /// On behalf of this transaction.
     pub transaction: TransactionId,
-    /// The core that drives it.
-    pub gateway: CoreId,
     /// The group.
     pub group: GroupId,
     /// Keys to lock, each once.

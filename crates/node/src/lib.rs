@@ -8,6 +8,7 @@
 pub mod acl;
 mod ask;
 pub mod blocking;
+mod book;
 mod catalog;
 pub mod checkpoint;
 pub mod commands;
@@ -24,6 +25,7 @@ mod locks;
 mod observer;
 mod outlet;
 pub mod pubsub;
+mod relay;
 pub mod roster;
 mod router;
 pub mod session;

@@ -101,6 +101,34 @@ pub const LINE_RENEWAL_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest wait for data that is told apart from longer ones.
 pub const WAIT_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
+/// Bytes of requests under way from one gateway to one group.
+pub const STREAM_BYTES_MAX: usize = 8 << 20;
+
+/// How long a request waits for a group that nobody leads, or that says nothing, before it is refused.
+pub const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
+
+/// After so long without a word all requests without an answer are sent again.
+pub const RESEND_AFTER: Duration = Duration::from_secs(1);
+
+/// How long a gateway waits after a refusal before it asks again.
+pub const REFUSED_REST: Duration = Duration::from_millis(20);
+
+/// How long keys may be locked by a transaction that has not been prepared. Its gateway may be gone; if it is not, it
+/// begins anew.
+pub const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a prepared transaction waits for its gateway before its group asks the others.
+pub const PREPARED_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How often gateways that have not been heard of are looked for, by the log's clock in milliseconds.
+pub const BOOK_SWEEP_MS: i64 = 60_000;
+
+/// How long the answers of a gateway that has not been heard of are kept, by the log's clock in milliseconds.
+pub const BOOK_KEPT_MS: i64 = 600_000;
+
+/// How long a group has been led by one node before another is preferred.
+pub const SETTLED_AFTER: Duration = Duration::from_secs(5);
+
 /// How often a leader asks about a prepared transaction without a gateway.
 pub const INQUIRY_INTERVAL: Duration = Duration::from_millis(200);
 

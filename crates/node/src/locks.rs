@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use stdx::{Duration, Instant};
+
 use crate::transaction::TransactionId;
 
 /// The keys of a group that are locked, and by whom. A key is locked by its name in all databases at once.
@@ -13,6 +15,8 @@ pub struct Locks {
     keys: BTreeMap<Vec<u8>, TransactionId>,
     whole: Option<TransactionId>,
     holders: BTreeMap<TransactionId, Vec<Vec<u8>>>,
+    /// When each holder was first looked after.
+    since: BTreeMap<TransactionId, Instant>,
 }
 
 impl Locks {
@@ -54,8 +58,29 @@ impl Locks {
         }
     }
 
+    /// Transactions that have held something for so long.
+    pub fn stale(&mut self, now: Instant, patience: Duration) -> Vec<TransactionId> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let mut stale = Vec::new();
+        for holder in self.holders.keys() {
+            let since = *self.since.entry(*holder).or_insert(now);
+            if now.since(since) >= patience {
+                stale.push(*holder);
+            }
+        }
+        stale
+    }
+
+    /// Nobody has held anything for long.
+    pub fn touch(&mut self, now: Instant) {
+        self.since.values_mut().for_each(|since| *since = now);
+    }
+
     /// Lets go of all that a transaction holds.
     pub fn release(&mut self, transaction: TransactionId) {
+        self.since.remove(&transaction);
         for key in self.holders.remove(&transaction).unwrap_or_default() {
             self.keys.remove(&key);
         }

@@ -11,6 +11,7 @@ use crate::group::Committed;
 use crate::letter::{Letter, Mail, Origin};
 use crate::pubsub;
 use crate::session::Sessions;
+use crate::transaction::TransactionId;
 use crate::wire;
 
 /// Letters being gathered, one per sibling core.
@@ -72,7 +73,7 @@ impl Outlet<'_> {
     /// Answers a request that changed nothing.
     #[inline]
     pub fn reply(&mut self, origin: &Origin, protocol: Protocol, write: impl FnOnce(&mut Writer)) {
-        if origin.node == self.context.node && origin.core == self.context.core {
+        if origin.claim.is_none() && origin.node == self.context.node && origin.core == self.context.core {
             self.sessions.reply(origin.session, origin.ticket, write);
         } else {
             self.reply_elsewhere(origin, protocol, write);
@@ -88,7 +89,7 @@ impl Outlet<'_> {
         proof: &Committed,
         write: impl FnOnce(&mut Writer),
     ) {
-        if origin.node == self.context.node && origin.core == self.context.core {
+        if origin.claim.is_none() && origin.node == self.context.node && origin.core == self.context.core {
             self.sessions.reply_committed(origin.session, origin.ticket, proof, write);
         } else {
             self.reply_elsewhere(origin, protocol, write);
@@ -99,13 +100,61 @@ impl Outlet<'_> {
         let mut writer = Writer::new(protocol);
         write(&mut writer);
         let bytes = writer.into_bytes();
-        if origin.node == self.context.node {
+        if origin.claim.is_some() {
+            self.answer(origin, bytes);
+        } else {
             let mail = Mail::Reply { session: origin.session, ticket: origin.ticket, bytes };
             self.outbox.push(self.context.core, origin.core, mail);
-        } else {
-            let bytes = wire::encode_reply(origin, &bytes);
+        }
+    }
+
+    /// Answers a numbered request that changed nothing, or a step of a transaction.
+    pub fn answer(&mut self, origin: &Origin, bytes: Vec<u8>) {
+        let Some(claim) = origin.claim else { return };
+        self.tell_gateway(origin, Mail::Answered { claim, bytes });
+    }
+
+    /// Answers a numbered request that changed data.
+    pub fn answer_committed(&mut self, origin: &Origin, _proof: &Committed, bytes: Vec<u8>) {
+        self.answer(origin, bytes);
+    }
+
+    /// Lets a gateway send again what it has asked: it was not carried out here, and may be elsewhere.
+    pub fn send_back(&mut self, origin: &Origin) {
+        if let Some(claim) = origin.claim {
+            self.tell_gateway(origin, Mail::Refused { claim });
+        }
+    }
+
+    /// Tells a gateway that its request has come again and will be answered.
+    pub fn alive(&mut self, origin: &Origin) {
+        if let Some(claim) = origin.claim {
+            self.tell_gateway(origin, Mail::Alive { claim });
+        }
+    }
+
+    fn tell_gateway(&mut self, origin: &Origin, mail: Mail) {
+        if origin.node == self.context.node {
+            self.outbox.push(self.context.core, origin.core, mail);
+        } else if let Some(bytes) = wire::encode_to_gateway(&mail) {
             // The group's number only tells the receiving host which core to wake: the gateway's own.
             self.send(origin.node, GroupId(u32::from(origin.core.0)), Lane::Log, bytes);
+        }
+    }
+
+    /// Asks another participant, wherever it is led, about a transaction without a gateway. What gets lost is asked
+    /// again.
+    pub fn inquire(&mut self, transaction: TransactionId, from: GroupId, group: GroupId) {
+        let own = self.context.node;
+        match self.context.routes[group.0 as usize].leader {
+            Some(leader) if leader != own => {
+                let bytes = wire::encode_inquiry(transaction, from, group);
+                self.send(leader, group, Lane::Log, bytes);
+            }
+            _ => {
+                let core = self.core_of(group);
+                self.mail(core, Mail::Inquire { transaction, from, node: own, group });
+            }
         }
     }
 

@@ -18,12 +18,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use keyspace::{Classes, Keyspace, Layout, Limits, Moment, Notice};
 use resp::{Args, Protocol, Span, Writer};
+use stdx::Instant;
 use stdx::leb128;
 
 use crate::entry::{self, Effect, Watch};
 use crate::event::{CoreId, GroupId, SessionId};
 use crate::group::run_one;
-use crate::letter::{Lock, Locked, Mail, Resolution};
+use crate::letter::{Lock, Locked, RequestBody, Resolution};
 use crate::limits;
 
 /// One life of one core as a driver of transactions.
@@ -46,26 +47,38 @@ pub struct TransactionId {
     pub number: u64,
 }
 
+impl GatewayId {
+    /// Appends it to an entry.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        leb128::put(out, self.node);
+        leb128::put(out, self.boot);
+        leb128::put(out, u64::from(self.core.0));
+    }
+
+    /// Reads it back.
+    pub fn read(reader: &mut entry::Reader<'_>) -> Self {
+        Self { node: reader.number(), boot: reader.number(), core: CoreId(reader.number() as u16) }
+    }
+}
+
 impl TransactionId {
     /// Appends it to an entry.
     pub fn put(&self, out: &mut Vec<u8>) {
-        leb128::put(out, self.gateway.node);
-        leb128::put(out, self.gateway.boot);
-        leb128::put(out, u64::from(self.gateway.core.0));
+        self.gateway.put(out);
         leb128::put(out, self.number);
     }
 
     /// Reads it back.
     pub fn read(reader: &mut entry::Reader<'_>) -> Self {
-        Self {
-            gateway: GatewayId { node: reader.number(), boot: reader.number(), core: CoreId(reader.number() as u16) },
-            number: reader.number(),
-        }
+        Self { gateway: GatewayId::read(reader), number: reader.number() }
     }
 }
 
+/// What a driver asks of a group on behalf of a transaction.
+pub type Post = (GroupId, TransactionId, RequestBody);
+
 /// What a client asked for, ready to be driven.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Work {
     /// Whose reply it is.
     pub session: SessionId,
@@ -86,11 +99,13 @@ pub struct Work {
     /// Queries over a whole database among the commands, by place, as the groups are to answer them; see
     /// `whole::queries`.
     pub queries: Vec<(usize, Vec<u8>)>,
+    /// When the client asked.
+    pub begun: Instant,
 }
 
 impl Work {
     /// Nothing yet, for this reply.
-    pub fn new(session: SessionId, ticket: u64, protocol: Protocol) -> Self {
+    pub fn new(session: SessionId, ticket: u64, protocol: Protocol, begun: Instant) -> Self {
         Self {
             session,
             ticket,
@@ -101,6 +116,7 @@ impl Work {
             keys: BTreeMap::new(),
             whole: false,
             queries: Vec::new(),
+            begun,
         }
     }
 }
@@ -118,6 +134,8 @@ pub struct Transaction {
     reply: Vec<u8>,
     /// What its commands did to keys, to be told when it has committed.
     notices: Vec<Notice>,
+    /// The client has its reply, or another transaction sees to it.
+    is_answered: bool,
 }
 
 #[derive(Debug)]
@@ -145,6 +163,8 @@ pub enum Progress {
         /// What has happened to keys.
         notices: Vec<Notice>,
     },
+    /// It had no effect, because a group lost its locks with its leader: the same has to be done as another.
+    Again(Box<Work>),
     /// All groups have resolved it: it can be forgotten.
     Over,
 }
@@ -191,7 +211,7 @@ impl Driver {
     }
 
     /// Begins a transaction.
-    pub fn begin(&mut self, mut work: Work, group_count: u32, moment: Moment, post: &mut impl FnMut(GroupId, Mail)) {
+    pub fn begin(&mut self, mut work: Work, group_count: u32, moment: Moment, post: &mut Vec<Post>) {
         let id = TransactionId { gateway: self.gateway, number: self.next_number };
         self.next_number += 1;
         let groups: Vec<_> =
@@ -210,6 +230,7 @@ impl Driver {
             stage: Stage::Locking { next: 0 },
             reply: Vec::new(),
             notices: Vec::new(),
+            is_answered: false,
         };
         transaction.lock_next(group_count, post);
         self.running.insert(id.number, transaction);
@@ -229,7 +250,7 @@ impl Driver {
         group: GroupId,
         outcome: Locked,
         group_count: u32,
-        post: &mut impl FnMut(GroupId, Mail),
+        post: &mut Vec<Post>,
     ) -> Progress {
         let low_water = self.low_water();
         let (databases, noted, limits) = (self.databases, self.noted, self.limits);
@@ -261,13 +282,7 @@ impl Driver {
     }
 
     /// A group has logged its part, or refused it.
-    pub fn prepared(
-        &mut self,
-        id: TransactionId,
-        group: GroupId,
-        accepted: bool,
-        post: &mut impl FnMut(GroupId, Mail),
-    ) -> Progress {
+    pub fn prepared(&mut self, id: TransactionId, group: GroupId, accepted: bool, post: &mut Vec<Post>) -> Progress {
         let low_water = self.low_water();
         let Some(transaction) = self.find(id) else { return Progress::Going };
         let Stage::Preparing { waiting, changed, is_refused } = &mut transaction.stage else {
@@ -280,11 +295,12 @@ impl Driver {
         }
         let changed = std::mem::take(changed);
         if *is_refused {
-            let mut writer = Writer::new(transaction.work.protocol);
-            writer.error("TRYAGAIN The transaction was given up after a change of leader and did not take effect");
-            transaction.reply = writer.into_bytes();
-            transaction.notices.clear();
             transaction.resolve_all(Resolution::Abort, &changed, low_water, post);
+            if transaction.is_answered {
+                return Progress::Going;
+            }
+            transaction.is_answered = true;
+            return Progress::Again(Box::new(transaction.work.clone()));
         } else if changed.len() == 1 {
             // One entry was the whole transaction: there is nothing to commit, only locks to let go.
             transaction.resolve_all(Resolution::Release, &[], low_water, post);
@@ -292,6 +308,27 @@ impl Driver {
             transaction.resolve_all(Resolution::Commit, &changed, low_water, post);
         }
         transaction.answered()
+    }
+
+    /// Answers clients whose transactions have been writing for so long that nobody can tell them the outcome. They go
+    /// on all the same.
+    pub fn give_up(&mut self, now: Instant, text: &str) -> Vec<Progress> {
+        let mut given_up = Vec::new();
+        for transaction in self.running.values_mut() {
+            let is_writing = matches!(transaction.stage, Stage::Preparing { .. });
+            if is_writing && !transaction.is_answered && now.since(transaction.work.begun) >= limits::REQUEST_PATIENCE {
+                let mut writer = Writer::new(transaction.work.protocol);
+                writer.error(text);
+                transaction.is_answered = true;
+                given_up.push(Progress::Answered {
+                    session: transaction.work.session,
+                    ticket: transaction.work.ticket,
+                    bytes: writer.into_bytes(),
+                    notices: Vec::new(),
+                });
+            }
+        }
+        given_up
     }
 
     /// A group has resolved its part.
@@ -309,7 +346,7 @@ impl Driver {
 }
 
 impl Transaction {
-    fn lock_next(&mut self, group_count: u32, post: &mut impl FnMut(GroupId, Mail)) {
+    fn lock_next(&mut self, group_count: u32, post: &mut Vec<Post>) {
         let Stage::Locking { next } = &mut self.stage else { unreachable!("locks are taken before anything else") };
         let group = self.groups[*next];
         *next += 1;
@@ -322,7 +359,6 @@ impl Transaction {
             .collect();
         let lock = Lock {
             transaction: self.id,
-            gateway: self.id.gateway.core,
             group,
             keys: self.work.keys.get(&group).cloned().unwrap_or_default(),
             whole: self.work.whole,
@@ -330,7 +366,7 @@ impl Transaction {
             queries: self.work.queries.iter().map(|(_, words)| words.clone()).collect(),
             moment: self.moment,
         };
-        post(group, Mail::Lock(lock));
+        post.push((group, self.id, RequestBody::Lock(Box::new(lock))));
     }
 
     /// Runs the commands on a scratch keyspace and sends what they changed to its groups.
@@ -341,7 +377,7 @@ impl Transaction {
         limits: Limits,
         group_count: u32,
         low_water: u64,
-        post: &mut impl FnMut(GroupId, Mail),
+        post: &mut Vec<Post>,
     ) -> Progress {
         let mut scratch = Keyspace::new(keyspace::Options {
             databases,
@@ -400,7 +436,8 @@ impl Transaction {
         let participants: Vec<_> = changed.iter().map(|group| group.0).collect();
         for (group, effects) in effects {
             let transaction = self.id;
-            post(group, Mail::Prepare { transaction, group, participants: participants.clone(), effects });
+            let participants = participants.clone();
+            post.push((group, transaction, RequestBody::Prepare { transaction, participants, effects }));
         }
         self.stage = Stage::Preparing { waiting: changed.clone(), changed, is_refused: false };
         Progress::Going
@@ -477,13 +514,7 @@ impl Transaction {
     }
 
     /// Ends the transaction in all its groups: `resolution` where something was prepared, release elsewhere.
-    fn resolve_all(
-        &mut self,
-        resolution: Resolution,
-        prepared: &[GroupId],
-        low_water: u64,
-        post: &mut impl FnMut(GroupId, Mail),
-    ) {
+    fn resolve_all(&mut self, resolution: Resolution, prepared: &[GroupId], low_water: u64, post: &mut Vec<Post>) {
         let asked = match self.stage {
             Stage::Locking { next } => next,
             Stage::Preparing { .. } | Stage::Resolving { .. } => self.groups.len(),
@@ -491,12 +522,16 @@ impl Transaction {
         let waiting = self.groups[..asked].to_vec();
         for group in &waiting {
             let resolution = if prepared.contains(group) { resolution } else { Resolution::Release };
-            post(*group, Mail::Resolve { transaction: self.id, group: *group, resolution, low_water });
+            let transaction = self.id;
+            post.push((*group, transaction, RequestBody::Resolve { transaction, resolution, low_water }));
         }
         self.stage = Stage::Resolving { waiting };
     }
 
     fn answered(&mut self) -> Progress {
+        if std::mem::replace(&mut self.is_answered, true) {
+            return Progress::Going;
+        }
         Progress::Answered {
             session: self.work.session,
             ticket: self.work.ticket,

@@ -2,8 +2,12 @@
 //!
 //! ```text
 //! RAFT     group:u32le  consensus message
-//! REQUEST  node core serial index ticket  group protocol kind words
-//! REPLY    core serial index ticket  bytes
+//! REQUEST  node core boot serial number floor previous  group protocol kind words
+//! ANSWER   boot group number  bytes
+//! REFUSED  boot group number
+//! ALIVE    boot group number
+//! INQUIRE  transaction  asking group  asked group
+//! TESTIFY  transaction  asking group  asked group  fate
 //! PUBLISH  shard:u8 length channel  message
 //! OFFER    group:u32le  consensus message, of a checkpoint
 //! PULL     group index chunk
@@ -15,18 +19,22 @@
 //! Numbers are LEB128 unless said otherwise. Bytes of another node are never trusted: what does not fit is dropped.
 
 use consensus::Message;
+use keyspace::Moment;
 use resp::Protocol;
+use stdx::UnixMillis;
 use stdx::leb128;
 
 use crate::blocking::{LineAct, LineNote};
+use crate::entry::{Effect, Watch, put_bytes, put_prepared};
 use crate::event::{CoreId, GroupId, NodeId, SessionId};
-use crate::letter::{Origin, Request, RequestBody};
+use crate::letter::{Claim, Fate, Lock, Locked, Mail, Origin, Request, RequestBody, Resolution};
 use crate::pubsub;
 use crate::roster::Member;
+use crate::transaction::{GatewayId, TransactionId};
 
 const RAFT: u8 = 1;
 const REQUEST: u8 = 2;
-const REPLY: u8 = 3;
+const ANSWER: u8 = 3;
 const PUBLISH: u8 = 4;
 const OFFER: u8 = 5;
 const PULL: u8 = 6;
@@ -34,6 +42,10 @@ const CHUNK: u8 = 7;
 const ANNOUNCE: u8 = 8;
 const LINE: u8 = 9;
 const WAKE: u8 = 10;
+const REFUSED: u8 = 11;
+const ALIVE: u8 = 12;
+const INQUIRE: u8 = 13;
+const TESTIFY: u8 = 14;
 
 /// A decoded message of another node.
 pub enum Wire<'a> {
@@ -41,12 +53,31 @@ pub enum Wire<'a> {
     Raft(GroupId, Message),
     /// A client's request, sent on by its gateway.
     Request(Request),
-    /// A reply for a client of this node.
-    Reply {
-        /// Whose.
-        origin: Origin,
-        /// In the session's protocol.
-        bytes: Vec<u8>,
+    /// The answer to a request of this gateway.
+    Answer(Claim, &'a [u8]),
+    /// A node does not serve the group, or misses a request.
+    Refused(Claim),
+    /// A request has come again and will be answered.
+    Alive(Claim),
+    /// What do you know of this transaction?
+    Inquire {
+        /// Which.
+        transaction: TransactionId,
+        /// Who asks.
+        from: GroupId,
+        /// Who is asked.
+        group: GroupId,
+    },
+    /// This.
+    Testify {
+        /// Which.
+        transaction: TransactionId,
+        /// Who had asked.
+        group: GroupId,
+        /// Who answers.
+        from: GroupId,
+        /// What it knows.
+        fate: Fate,
     },
     /// For those who listen on this node.
     Publish(pubsub::Message),
@@ -136,32 +167,175 @@ pub fn encode_announce(node: NodeId, member: &Member) -> Vec<u8> {
 
 const ADDRESS_BYTES_MAX: usize = 255;
 
-/// A request sent on to the node that leads its group.
+/// A numbered request of a gateway, for the node that leads its group.
 pub fn encode_request(request: &Request) -> Vec<u8> {
-    let mut out = vec![REQUEST];
-    put_origin(&mut out, &request.origin);
-    leb128::put(&mut out, u64::from(request.group.0));
+    let Some(claim) = request.origin.claim else { unreachable!("requests to other nodes are numbered") };
+    let mut out = Vec::with_capacity(64 + request.body.byte_count());
+    out.push(REQUEST);
+    for number in [
+        request.origin.node.0,
+        u64::from(request.origin.core.0),
+        claim.boot,
+        request.origin.session.serial,
+        claim.number,
+        request.floor,
+        request.previous,
+        u64::from(request.group.0),
+    ] {
+        leb128::put(&mut out, number);
+    }
     out.push(match request.protocol {
         Protocol::Resp2 => 2,
         Protocol::Resp3 => 3,
     });
-    let (kind, words) = match &request.body {
-        RequestBody::Write(words) => (1, words),
-        RequestBody::Read(words) => (2, words),
-        RequestBody::Exec(packed) => (3, packed),
-        RequestBody::ReadAtOnce(words) => (4, words),
-    };
-    out.push(kind);
-    out.extend_from_slice(words);
+    match &request.body {
+        RequestBody::Write(words) => put_kind(&mut out, 1, words),
+        RequestBody::Read(words) => put_kind(&mut out, 2, words),
+        RequestBody::Exec(packed) => put_kind(&mut out, 3, packed),
+        RequestBody::ReadAtOnce(words) => put_kind(&mut out, 4, words),
+        RequestBody::Whole(words) => put_kind(&mut out, 5, words),
+        RequestBody::Versions(keys) => {
+            out.push(6);
+            put_keys(&mut out, keys);
+        }
+        RequestBody::Lock(lock) => {
+            out.push(7);
+            put_lock(&mut out, lock);
+        }
+        RequestBody::Prepare { transaction, participants, effects } => {
+            out.push(8);
+            transaction.put(&mut out);
+            put_prepared(&mut out, participants, effects);
+        }
+        RequestBody::Resolve { transaction, resolution, low_water } => {
+            out.push(9);
+            transaction.put(&mut out);
+            out.push(match resolution {
+                Resolution::Release => 0,
+                Resolution::Commit => 1,
+                Resolution::Abort => 2,
+            });
+            leb128::put(&mut out, *low_water);
+        }
+    }
     out
 }
 
-/// The answer to a request sent on.
-pub fn encode_reply(origin: &Origin, bytes: &[u8]) -> Vec<u8> {
-    let mut out = vec![REPLY];
-    put_origin(&mut out, origin);
+fn put_kind(out: &mut Vec<u8>, kind: u8, words: &[u8]) {
+    out.push(kind);
+    out.extend_from_slice(words);
+}
+
+fn put_keys(out: &mut Vec<u8>, keys: &[(u16, Vec<u8>)]) {
+    leb128::put(out, keys.len() as u64);
+    for (database, key) in keys {
+        leb128::put(out, u64::from(*database));
+        put_bytes(out, key);
+    }
+}
+
+fn put_lock(out: &mut Vec<u8>, lock: &Lock) {
+    lock.transaction.put(out);
+    put_keys(out, &lock.keys);
+    out.push(u8::from(lock.whole));
+    leb128::put(out, lock.watches.len() as u64);
+    for watch in &lock.watches {
+        leb128::put(out, u64::from(watch.database));
+        put_bytes(out, &watch.key);
+        leb128::put(out, watch.version);
+    }
+    leb128::put(out, lock.queries.len() as u64);
+    lock.queries.iter().for_each(|query| put_bytes(out, query));
+    leb128::put(out, lock.moment.unix.0.cast_unsigned());
+    leb128::put(out, lock.moment.seed);
+}
+
+/// What a group tells a gateway of its request; `None` if that does not travel.
+pub fn encode_to_gateway(mail: &Mail) -> Option<Vec<u8>> {
+    let (kind, claim, bytes) = match mail {
+        Mail::Answered { claim, bytes } => (ANSWER, claim, &bytes[..]),
+        Mail::Refused { claim } => (REFUSED, claim, &[][..]),
+        Mail::Alive { claim } => (ALIVE, claim, &[][..]),
+        _ => return None,
+    };
+    let mut out = Vec::with_capacity(32 + bytes.len());
+    out.push(kind);
+    leb128::put(&mut out, claim.boot);
+    leb128::put(&mut out, u64::from(claim.group.0));
+    leb128::put(&mut out, claim.number);
     out.extend_from_slice(bytes);
+    Some(out)
+}
+
+/// A question about a transaction without a gateway.
+pub fn encode_inquiry(transaction: TransactionId, from: GroupId, group: GroupId) -> Vec<u8> {
+    let mut out = vec![INQUIRE];
+    transaction.put(&mut out);
+    leb128::put(&mut out, u64::from(from.0));
+    leb128::put(&mut out, u64::from(group.0));
     out
+}
+
+/// The answer to it.
+pub fn encode_testimony(transaction: TransactionId, group: GroupId, from: GroupId, fate: Fate) -> Vec<u8> {
+    let mut out = vec![TESTIFY];
+    transaction.put(&mut out);
+    leb128::put(&mut out, u64::from(group.0));
+    leb128::put(&mut out, u64::from(from.0));
+    out.push(match fate {
+        Fate::Prepared => 0,
+        Fate::Committed => 1,
+        Fate::Refused => 2,
+    });
+    out
+}
+
+/// What a group answers to a lock.
+pub fn put_locked(locked: &Locked) -> Vec<u8> {
+    let mut out = Vec::new();
+    match locked {
+        Locked::Granted { values, answers } => {
+            out.push(1);
+            leb128::put(&mut out, values.len() as u64);
+            for value in values {
+                out.push(u8::from(value.is_some()));
+                if let Some(value) = value {
+                    put_bytes(&mut out, value);
+                }
+            }
+            leb128::put(&mut out, answers.len() as u64);
+            for (count, reply) in answers {
+                leb128::put(&mut out, *count);
+                put_bytes(&mut out, reply);
+            }
+        }
+        Locked::Changed => out.push(2),
+        Locked::Refused(text) => {
+            out.push(3);
+            out.extend_from_slice(text.as_bytes());
+        }
+    }
+    out
+}
+
+/// Reads it back; `None` if it is none.
+pub fn take_locked(mut bytes: &[u8]) -> Option<Locked> {
+    let rest = &mut bytes;
+    Some(match take_byte(rest)? {
+        1 => {
+            let value = |rest: &mut &[u8]| match take_byte(rest)? {
+                0 => Some(None),
+                _ => Some(Some(take_bytes(rest)?)),
+            };
+            let values = (0..leb128::take(rest)?).map(|_| value(rest)).collect::<Option<_>>()?;
+            let answer = |rest: &mut &[u8]| Some((leb128::take(rest)?, take_bytes(rest)?));
+            let answers = (0..leb128::take(rest)?).map(|_| answer(rest)).collect::<Option<_>>()?;
+            Locked::Granted { values, answers }
+        }
+        2 => Locked::Changed,
+        3 => Locked::Refused(String::from_utf8_lossy(rest).into_owned()),
+        _ => return None,
+    })
 }
 
 /// A message for those who listen on another node.
@@ -220,24 +394,25 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
             let (group, message) = rest.split_first_chunk()?;
             Some(Wire::Raft(GroupId(u32::from_le_bytes(*group)), Message::decode(message).ok()?))
         }
-        REQUEST => {
-            let origin = take_origin(&mut rest)?;
-            let group = GroupId(u32::try_from(leb128::take(&mut rest)?).ok()?);
-            let protocol = match take_byte(&mut rest)? {
-                2 => Protocol::Resp2,
-                3 => Protocol::Resp3,
+        REQUEST => take_request(rest).map(Wire::Request),
+        ANSWER => Some(Wire::Answer(take_claim(&mut rest)?, rest)),
+        REFUSED => Some(Wire::Refused(take_claim(&mut rest)?)),
+        ALIVE => Some(Wire::Alive(take_claim(&mut rest)?)),
+        INQUIRE => {
+            let transaction = take_transaction(&mut rest)?;
+            let (from, group) = (take_group(&mut rest)?, take_group(&mut rest)?);
+            Some(Wire::Inquire { transaction, from, group })
+        }
+        TESTIFY => {
+            let transaction = take_transaction(&mut rest)?;
+            let (group, from) = (take_group(&mut rest)?, take_group(&mut rest)?);
+            let fate = match take_byte(&mut rest)? {
+                0 => Fate::Prepared,
+                1 => Fate::Committed,
+                2 => Fate::Refused,
                 _ => return None,
             };
-            let kind = take_byte(&mut rest)?;
-            let words = rest.to_vec();
-            let body = match kind {
-                1 => RequestBody::Write(words),
-                2 => RequestBody::Read(words),
-                3 => RequestBody::Exec(words),
-                4 => RequestBody::ReadAtOnce(words),
-                _ => return None,
-            };
-            Some(Wire::Request(Request { origin, group, protocol, body }))
+            Some(Wire::Testify { transaction, group, from, fate })
         }
         PUBLISH => {
             let is_shard = match take_byte(&mut rest)? {
@@ -249,7 +424,6 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
             let (channel, body) = rest.split_at_checked(length)?;
             Some(Wire::Publish(pubsub::Message { is_shard, channel: channel.into(), body: body.into() }))
         }
-        REPLY => Some(Wire::Reply { origin: take_origin(&mut rest)?, bytes: rest.to_vec() }),
         OFFER => {
             let (group, message) = rest.split_first_chunk()?;
             Some(Wire::Offer(GroupId(u32::from_le_bytes(*group)), Message::decode(message).ok()?))
@@ -300,12 +474,108 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
     }
 }
 
+fn take_request(mut bytes: &[u8]) -> Option<Request> {
+    let rest = &mut bytes;
+    let node = NodeId(leb128::take(rest)?);
+    let core = CoreId(u16::try_from(leb128::take(rest)?).ok()?);
+    let (boot, serial, number) = (leb128::take(rest)?, leb128::take(rest)?, leb128::take(rest)?);
+    let (floor, previous) = (leb128::take(rest)?, leb128::take(rest)?);
+    let group = take_group(rest)?;
+    let protocol = match take_byte(rest)? {
+        2 => Protocol::Resp2,
+        3 => Protocol::Resp3,
+        _ => return None,
+    };
+    let body = match take_byte(rest)? {
+        1 => RequestBody::Write(rest.to_vec()),
+        2 => RequestBody::Read(rest.to_vec()),
+        3 => RequestBody::Exec(rest.to_vec()),
+        4 => RequestBody::ReadAtOnce(rest.to_vec()),
+        5 => RequestBody::Whole(rest.to_vec()),
+        6 => RequestBody::Versions(take_keys(rest)?),
+        7 => RequestBody::Lock(Box::new(take_lock(rest, group)?)),
+        8 => {
+            let transaction = take_transaction(rest)?;
+            let participants = (0..leb128::take(rest)?).map(|_| Some(take_group(rest)?.0)).collect::<Option<_>>()?;
+            let effects = (0..leb128::take(rest)?).map(|_| take_effect(rest)).collect::<Option<_>>()?;
+            RequestBody::Prepare { transaction, participants, effects }
+        }
+        9 => {
+            let transaction = take_transaction(rest)?;
+            let resolution = match take_byte(rest)? {
+                0 => Resolution::Release,
+                1 => Resolution::Commit,
+                2 => Resolution::Abort,
+                _ => return None,
+            };
+            RequestBody::Resolve { transaction, resolution, low_water: leb128::take(rest)? }
+        }
+        _ => return None,
+    };
+    let claim = Some(Claim { boot, group, number });
+    let origin = Origin { node, core, session: SessionId { serial, index: 0 }, ticket: 0, claim };
+    Some(Request { floor, previous, ..Request::new(origin, group, protocol, body) })
+}
+
+fn take_lock(rest: &mut &[u8], group: GroupId) -> Option<Lock> {
+    let transaction = take_transaction(rest)?;
+    let keys = take_keys(rest)?;
+    let whole = take_byte(rest)? == 1;
+    let watch = |rest: &mut &[u8]| {
+        let database = u16::try_from(leb128::take(rest)?).ok()?;
+        Some(Watch { database, key: take_bytes(rest)?, version: leb128::take(rest)? })
+    };
+    let watches = (0..leb128::take(rest)?).map(|_| watch(rest)).collect::<Option<_>>()?;
+    let queries = (0..leb128::take(rest)?).map(|_| take_bytes(rest)).collect::<Option<_>>()?;
+    let moment = Moment { unix: UnixMillis(leb128::take(rest)?.cast_signed()), seed: leb128::take(rest)? };
+    Some(Lock { transaction, group, keys, whole, watches, queries, moment })
+}
+
+fn take_effect(rest: &mut &[u8]) -> Option<Effect> {
+    let kind = take_byte(rest)?;
+    let mut database = || u16::try_from(leb128::take(rest)?).ok();
+    Some(match kind {
+        0 | 1 => {
+            let database = database()?;
+            let key = take_bytes(rest)?;
+            let exported = if kind == 1 { Some(take_bytes(rest)?) } else { None };
+            Effect::Key { database, key, exported }
+        }
+        2 => Effect::Flush { database: database()? },
+        3 => Effect::Swap { first: database()?, second: database()? },
+        _ => return None,
+    })
+}
+
+fn take_claim(rest: &mut &[u8]) -> Option<Claim> {
+    Some(Claim { boot: leb128::take(rest)?, group: take_group(rest)?, number: leb128::take(rest)? })
+}
+
+fn take_transaction(rest: &mut &[u8]) -> Option<TransactionId> {
+    let (node, boot) = (leb128::take(rest)?, leb128::take(rest)?);
+    let core = CoreId(u16::try_from(leb128::take(rest)?).ok()?);
+    Some(TransactionId { gateway: GatewayId { node, boot, core }, number: leb128::take(rest)? })
+}
+
+fn take_keys(rest: &mut &[u8]) -> Option<Vec<(u16, Vec<u8>)>> {
+    let key = |rest: &mut &[u8]| Some((u16::try_from(leb128::take(rest)?).ok()?, take_bytes(rest)?));
+    (0..leb128::take(rest)?).map(|_| key(rest)).collect()
+}
+
+fn take_bytes(rest: &mut &[u8]) -> Option<Vec<u8>> {
+    let length = usize::try_from(leb128::take(rest)?).ok()?;
+    let (bytes, tail) = rest.split_at_checked(length)?;
+    *rest = tail;
+    Some(bytes.to_vec())
+}
+
 fn take_origin(rest: &mut &[u8]) -> Option<Origin> {
     Some(Origin {
         node: NodeId(leb128::take(rest)?),
         core: CoreId(u16::try_from(leb128::take(rest)?).ok()?),
         session: SessionId { serial: leb128::take(rest)?, index: u32::try_from(leb128::take(rest)?).ok()? },
         ticket: leb128::take(rest)?,
+        claim: None,
     })
 }
 

@@ -98,6 +98,8 @@ pub struct Universe {
     pub(crate) history: History,
     /// Pairs of machines that cannot hear each other, by (speaker, listener).
     cut: std::collections::BTreeSet<(usize, usize)>,
+    /// When the last message of a stream between two machines arrives.
+    stream_at: BTreeMap<(usize, usize), u64>,
     /// (when, from when on acknowledged writes may be gone), where the durability in force allows that.
     lapses: Vec<(u64, u64)>,
     pub(crate) group_count: u32,
@@ -147,9 +149,8 @@ impl Universe {
             })
             .collect();
         let client_count = 2 + prng.below(5);
-        // Transactions over groups that different nodes lead are not built yet.
-        let spans = plan.nodes == 1 || group_count == 1;
-        let transfers = spans && (plan.durability == Durability::Always || prng.chance(1, 2));
+        let spans = true;
+        let transfers = plan.durability == Durability::Always || prng.chance(1, 2);
         let think_max = MILLISECOND << prng.below(8);
         let clients = (0..client_count).map(|_| Client::new(prng.fork(), think_max, transfers, spans)).collect();
         Self {
@@ -165,6 +166,7 @@ impl Universe {
             clients,
             history: History::new(),
             cut: Default::default(),
+            stream_at: BTreeMap::new(),
             lapses: Vec::new(),
             group_count,
             probes: Probes::default(),
@@ -788,9 +790,14 @@ impl Universe {
             if is_raft && self.luck(self.faults.net_straggler) {
                 delay += self.some(100 * self.faults.net_jitter);
             }
+            let mut when = self.now + delay;
+            if !is_raft {
+                let last = self.stream_at.entry((from, to)).or_insert(0);
+                when = when.max(*last + 1);
+                *last = when;
+            }
             let from = self.machines[from].node;
             let inbound = Inbound::Peer(from, bytes.clone());
-            let when = self.now + delay;
             self.at(when, What::Arrive { machine: to, life, core, inbound });
         }
     }

@@ -4,7 +4,7 @@
 use consensus::{Change, Progress};
 
 use super::Group;
-use crate::event::{NodeId, Now};
+use crate::event::{Action, Level, NodeId, Now};
 use crate::limits;
 use crate::outlet::Outlet;
 use crate::roster::Roster;
@@ -25,11 +25,26 @@ impl Group {
         if let Some(change) = self.wanted_change(roster, replicas, &progress, seen) {
             // Refused only if leadership is going: the next leader sees to it.
             let _ = self.replica.propose_change(change);
-        } else if roster.is_removed(self.node)
-            && let Some(successor) = self.successor(roster, &progress, seen)
+        } else if roster.is_removed(self.node) {
+            if let Some(successor) = self.successor(roster, &progress, seen) {
+                self.replica.transfer_leadership(successor);
+            }
+        } else if now.instant.since(self.serving_since) >= limits::SETTLED_AFTER
+            && let Some(preferred) = self.preferred_leader(&progress, seen)
         {
-            self.replica.transfer_leadership(successor);
+            let line = format!("group {}: hands over to node {preferred}, so that leaders are spread", self.id.0);
+            outlet.actions.push(Action::Log { level: Level::Notice, line });
+            self.replica.transfer_leadership(preferred);
         }
+    }
+
+    /// Leaders are spread: each group prefers another voter. Nobody is preferred while one of them is missing or behind.
+    fn preferred_leader(&self, progress: &[Progress], seen: u64) -> Option<u64> {
+        let voters = &self.membership.voters;
+        let preferred = *voters.get(self.id.0 as usize % voters.len().max(1))?;
+        let is_well = |other: &Progress| other.is_active && other.is_streaming && other.matched >= seen;
+        let all_well = progress.iter().filter(|other| other.is_voter).all(is_well);
+        (all_well && preferred != self.node.0).then_some(preferred)
     }
 
     fn wanted_change(&self, roster: &Roster, replicas: usize, progress: &[Progress], seen: u64) -> Option<Change> {

@@ -1,0 +1,330 @@
+//! A gateway's side of exactly once: the requests of one core to the groups of a cluster.
+//!
+//! ```text
+//!   outstanding   5̶  6  7̶  8  9 │ 10 11       a stream: the requests to one group, in order
+//!                    ▲          │             struck out: answered
+//!                  floor      sent            behind `sent`: not sent yet to the present leader
+//! ```
+//!
+//! Requests to a group are numbered. They are sent in order to whoever leads, each naming the one sent before it, so that
+//! the leader notices if one was lost. When the leader changes, a link is cut or nothing is heard, all that has no answer
+//! is sent again, in order; the group finds in its book what it has carried out before. So a change of leader is a pause
+//! for a client, and not an error.
+
+use std::collections::VecDeque;
+
+use stdx::Instant;
+
+use crate::event::{GroupId, NodeId, SessionId};
+use crate::letter::{Claim, Request, RequestBody};
+use crate::limits;
+use crate::transaction::TransactionId;
+
+/// Where a group is led.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Route {
+    /// By whom, if that is known; a node that will lead but cannot serve yet is not.
+    pub leader: Option<NodeId>,
+    /// Raft's term.
+    pub term: u64,
+}
+
+/// What is done with an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// It is a client's reply.
+    Client {
+        /// Whose.
+        session: SessionId,
+        /// Which of the session's replies.
+        ticket: u64,
+    },
+    /// It takes a transaction over groups further.
+    Transaction {
+        /// Which.
+        id: TransactionId,
+        /// What was asked.
+        step: Step,
+    },
+    /// It is part of an answer from all groups.
+    Question {
+        /// Which.
+        id: u64,
+        /// Places of the keys asked about.
+        places: Vec<usize>,
+    },
+}
+
+/// A step of a transaction in one group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Lock.
+    Lock,
+    /// Prepare.
+    Prepare,
+    /// Resolve.
+    Resolve,
+}
+
+/// A request that has been given up.
+#[derive(Debug)]
+pub struct Expired {
+    /// The group.
+    pub group: GroupId,
+    /// What it was for.
+    pub purpose: Purpose,
+    /// True if it may have been carried out.
+    pub is_in_doubt: bool,
+    /// The request.
+    pub request: Request,
+}
+
+#[derive(Debug)]
+struct Outstanding {
+    number: u64,
+    /// `None` once it has been answered.
+    request: Option<(Request, Purpose)>,
+    byte_count: usize,
+    submitted: Instant,
+    /// Sent to the present leader, and counted.
+    is_out: bool,
+    was_sent: bool,
+}
+
+/// The requests to one group.
+#[derive(Debug)]
+struct Stream {
+    route: Route,
+    next: u64,
+    outstanding: VecDeque<Outstanding>,
+    /// Place in `outstanding` of the first that has not been sent to the present leader.
+    sent: usize,
+    /// Number of the last one sent to it; 0 at the start of a run.
+    previous: u64,
+    out_bytes: usize,
+    byte_count: usize,
+    /// Not before this.
+    retry_at: Instant,
+    /// When something was last heard, or there was nothing to hear.
+    heard: Instant,
+    resent: Instant,
+}
+
+/// All streams of a core.
+#[derive(Debug)]
+pub struct Relay {
+    boot: u64,
+    streams: Vec<Stream>,
+}
+
+impl Relay {
+    /// Streams to so many groups. `boot` tells lives of this core apart.
+    pub fn new(boot: u64, group_count: u32) -> Self {
+        let stream = || Stream {
+            route: Route::default(),
+            next: 1,
+            outstanding: VecDeque::new(),
+            sent: 0,
+            previous: 0,
+            out_bytes: 0,
+            byte_count: 0,
+            retry_at: Instant::ZERO,
+            heard: Instant::ZERO,
+            resent: Instant::ZERO,
+        };
+        Self { boot, streams: (0..group_count).map(|_| stream()).collect() }
+    }
+
+    /// Takes a request; it leaves with the next [`Relay::flush`].
+    pub fn submit(&mut self, mut request: Request, purpose: Purpose, now: Instant) {
+        let group = request.group;
+        let stream = &mut self.streams[group.0 as usize];
+        let number = stream.next;
+        stream.next += 1;
+        request.origin.claim = Some(Claim { boot: self.boot, group, number });
+        let byte_count = request.body.byte_count();
+        if stream.outstanding.is_empty() {
+            stream.heard = now;
+        }
+        stream.byte_count += byte_count;
+        stream.outstanding.push_back(Outstanding {
+            number,
+            request: Some((request, purpose)),
+            byte_count,
+            submitted: now,
+            is_out: false,
+            was_sent: false,
+        });
+    }
+
+    /// Sends what may be sent.
+    pub fn flush(&mut self, now: Instant, mut send: impl FnMut(NodeId, Request)) {
+        for stream in &mut self.streams {
+            let Some(leader) = stream.route.leader else { continue };
+            if stream.retry_at <= now {
+                stream.flush(leader, &mut send);
+            }
+        }
+    }
+
+    /// Where a group is led now.
+    pub fn set_route(&mut self, group: GroupId, route: Route, now: Instant) {
+        let stream = &mut self.streams[group.0 as usize];
+        if stream.route != route {
+            stream.route = route;
+            stream.rewind(now);
+        }
+    }
+
+    /// The link to a node has come up: what was under way to it may have been lost.
+    pub fn reachable(&mut self, node: NodeId, now: Instant) {
+        for stream in &mut self.streams {
+            if stream.route.leader == Some(node) {
+                stream.rewind(now);
+            }
+        }
+    }
+
+    /// An answer has come: what it is for, unless it is known already.
+    pub fn answered(&mut self, claim: Claim, now: Instant) -> Option<Purpose> {
+        if claim.boot != self.boot {
+            return None;
+        }
+        let stream = self.streams.get_mut(claim.group.0 as usize)?;
+        stream.heard = now;
+        stream.take(claim.number).map(|(_, purpose)| purpose)
+    }
+
+    /// A node that was asked does not serve the group, or misses a request before this one.
+    pub fn refused(&mut self, claim: Claim, now: Instant) {
+        if claim.boot != self.boot {
+            return;
+        }
+        let Some(stream) = self.streams.get_mut(claim.group.0 as usize) else { return };
+        // One refusal is heard for each request under way.
+        if stream.retry_at <= now && stream.sent > 0 {
+            stream.rewind(now);
+            stream.retry_at = now + limits::REFUSED_REST;
+        }
+    }
+
+    /// A leader says that it has the requests.
+    pub fn alive(&mut self, claim: Claim, now: Instant) {
+        if claim.boot == self.boot
+            && let Some(stream) = self.streams.get_mut(claim.group.0 as usize)
+        {
+            stream.heard = now;
+        }
+    }
+
+    /// Time has passed: sends again where nothing was heard, and gives up what nobody answers. What a transaction has
+    /// begun to write is never given up here.
+    pub fn pass_time(&mut self, now: Instant) -> Vec<Expired> {
+        let mut expired = Vec::new();
+        for (group, stream) in self.streams.iter_mut().enumerate() {
+            if stream.outstanding.is_empty() {
+                continue;
+            }
+            let silence = now.since(stream.heard);
+            if stream.sent > 0 && silence >= limits::RESEND_AFTER && now.since(stream.resent) >= limits::RESEND_AFTER {
+                stream.rewind(now);
+            }
+            if silence >= limits::REQUEST_PATIENCE {
+                stream.expire(GroupId(group as u32), now, &mut expired);
+            }
+        }
+        expired
+    }
+
+    /// True if no more should be asked of a group for now.
+    pub fn is_full(&self, group: GroupId) -> bool {
+        self.streams[group.0 as usize].byte_count > limits::WINDOW_BYTES_MAX
+    }
+
+    /// True if one of the groups is full.
+    pub fn is_any_full(&self) -> bool {
+        self.streams.iter().any(|stream| stream.byte_count > limits::WINDOW_BYTES_MAX)
+    }
+
+    /// The earliest instant at which there may be something to do.
+    pub fn wake_at(&self, now: Instant) -> Option<Instant> {
+        self.streams
+            .iter()
+            .filter(|stream| stream.route.leader.is_some() && !stream.outstanding.is_empty() && stream.retry_at > now)
+            .map(|stream| stream.retry_at)
+            .min()
+    }
+}
+
+impl Stream {
+    fn floor(&self) -> u64 {
+        self.outstanding.front().map_or(self.next, |front| front.number)
+    }
+
+    fn flush(&mut self, leader: NodeId, send: &mut impl FnMut(NodeId, Request)) {
+        let floor = self.floor();
+        while self.out_bytes < limits::STREAM_BYTES_MAX
+            && let Some(next) = self.outstanding.get_mut(self.sent)
+        {
+            self.sent += 1;
+            let Some((request, _)) = &next.request else { continue };
+            let mut request = request.clone();
+            request.floor = floor;
+            request.previous = self.previous;
+            self.previous = next.number;
+            next.is_out = true;
+            next.was_sent = true;
+            self.out_bytes += next.byte_count;
+            send(leader, request);
+        }
+    }
+
+    /// All that has no answer is to be sent from the beginning.
+    fn rewind(&mut self, now: Instant) {
+        self.sent = 0;
+        self.previous = 0;
+        self.out_bytes = 0;
+        self.resent = now;
+        self.retry_at = now;
+        for outstanding in &mut self.outstanding {
+            outstanding.is_out = false;
+        }
+    }
+
+    fn take(&mut self, number: u64) -> Option<(Request, Purpose)> {
+        let place = self.outstanding.binary_search_by_key(&number, |outstanding| outstanding.number).ok()?;
+        let outstanding = &mut self.outstanding[place];
+        let taken = outstanding.request.take();
+        if taken.is_some() {
+            self.byte_count -= outstanding.byte_count;
+            if std::mem::take(&mut outstanding.is_out) {
+                self.out_bytes -= outstanding.byte_count;
+            }
+        }
+        while self.outstanding.front().is_some_and(|front| front.request.is_none()) {
+            self.outstanding.pop_front();
+            self.sent = self.sent.saturating_sub(1);
+        }
+        taken
+    }
+
+    fn expire(&mut self, group: GroupId, now: Instant, expired: &mut Vec<Expired>) {
+        let is_overdue = |outstanding: &&Outstanding| {
+            now.since(outstanding.submitted) >= limits::REQUEST_PATIENCE
+                && outstanding.request.as_ref().is_some_and(|(request, _)| {
+                    !matches!(request.body, RequestBody::Prepare { .. } | RequestBody::Resolve { .. })
+                })
+        };
+        let overdue: Vec<(u64, bool)> = self
+            .outstanding
+            .iter()
+            .filter(is_overdue)
+            .map(|outstanding| (outstanding.number, outstanding.was_sent))
+            .collect();
+        for (number, was_sent) in overdue {
+            let (request, purpose) = self.take(number).expect("just seen");
+            let is_in_doubt = was_sent && matches!(request.body, RequestBody::Write(_) | RequestBody::Exec(_));
+            expired.push(Expired { group, purpose, is_in_doubt, request });
+        }
+    }
+}
