@@ -42,8 +42,7 @@ impl Group {
     fn preferred_leader(&self, progress: &[Progress], seen: u64) -> Option<u64> {
         let voters = &self.membership.voters;
         let preferred = *voters.get(self.id.0 as usize % voters.len().max(1))?;
-        let is_well = |other: &Progress| other.is_active && other.is_streaming && other.matched >= seen;
-        let all_well = progress.iter().filter(|other| other.is_voter).all(is_well);
+        let all_well = progress.iter().filter(|other| other.is_voter).all(|other| is_well(other, seen));
         (all_well && preferred != self.node.0).then_some(preferred)
     }
 
@@ -56,7 +55,7 @@ impl Group {
         let staying = voters.iter().filter(|voter| !roster.is_removed(NodeId(**voter))).count();
         let is_ready = |other: &&Progress| {
             // It holds what was committed a moment ago: it will not hold up the others.
-            !other.is_voter && other.is_streaming && other.matched >= seen && !roster.is_removed(NodeId(other.node))
+            !other.is_voter && is_well(other, seen) && !roster.is_removed(NodeId(other.node))
         };
         if staying < replicas
             && let Some(ready) = progress.iter().find(is_ready)
@@ -83,13 +82,13 @@ impl Group {
     fn successor(&self, roster: &Roster, progress: &[Progress], seen: u64) -> Option<u64> {
         progress
             .iter()
-            .find(|other| {
-                other.is_voter
-                    && other.is_active
-                    && other.is_streaming
-                    && other.matched >= seen
-                    && !roster.is_removed(NodeId(other.node))
-            })
+            .find(|other| other.is_voter && is_well(other, seen) && !roster.is_removed(NodeId(other.node)))
             .map(|other| other.node)
     }
+}
+
+/// It is heard, and holds what was committed a moment ago. Whether entries are streamed to it says nothing: without
+/// writes nothing is.
+fn is_well(member: &Progress, seen: u64) -> bool {
+    member.is_active && !member.is_restoring && member.matched >= seen
 }
