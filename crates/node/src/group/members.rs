@@ -38,7 +38,7 @@ impl Group {
         }
     }
 
-    /// Leaders are spread: each group prefers another voter. Nobody is preferred while one of them is missing or behind.
+    /// Leaders are spread: each group prefers another voter. Nobody is preferred while one of them is away or behind.
     fn preferred_leader(&self, progress: &[Progress], seen: u64) -> Option<u64> {
         let voters = &self.membership.voters;
         let preferred = *voters.get(self.id.0 as usize % voters.len().max(1))?;
