@@ -20,7 +20,7 @@ use resp::{Args, Writer};
 
 use crate::{Edit, View};
 
-pub use keys::parse_cursor;
+pub use keys::{parse_cursor, sort_patterns};
 
 /// What runs a data command.
 ///

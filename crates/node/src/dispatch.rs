@@ -253,10 +253,13 @@ impl Core {
         if !self.is_loaded && !known.has(Flag::Loading) {
             return Err(Refusal::new(LOADING));
         }
-        if let Known::Data(command) = known
-            && matches!(command.body, Body::Mutate(_))
-        {
-            self.check_write(command)?;
+        if let Known::Data(command) = known {
+            if matches!(command.body, Body::Mutate(_)) {
+                self.check_write(command)?;
+            }
+            if matches!(command.name, "sort" | "sort_ro") {
+                router::check_sort(args, self.context.group_count)?;
+            }
         }
         let session = self.sessions.get(id).expect("its request is being looked at");
         if session.is_subscribed() && session.is_in_subscribed_mode() && !passes_subscribed_mode(known) {

@@ -1,5 +1,7 @@
 //! From words to groups.
 
+use command::Refusal;
+use resp::Args;
 use stdx::slot::{SLOT_COUNT, Slot, slot_of};
 
 use crate::event::{CoreId, GroupId};
@@ -14,6 +16,23 @@ pub fn group_of_slot(slot: Slot, group_count: u32) -> GroupId {
 #[inline]
 pub fn group_of(key: &[u8], group_count: u32) -> GroupId {
     if group_count == 1 { GroupId(0) } else { group_of_slot(slot_of(key), group_count) }
+}
+
+/// Refuses a SORT whose patterns may name keys of other groups than that of the key that is sorted. A hash tag before
+/// the star tells where all keys of a pattern live.
+///
+/// # Errors
+/// Redis's words for a cluster.
+pub fn check_sort(args: Args<'_>, group_count: u32) -> Result<(), Refusal> {
+    for (option, pattern) in keyspace::sort_patterns(args).filter(|_| group_count > 1) {
+        let before = pattern.split(|&byte| byte == b'*').next().unwrap_or_default();
+        let tag = before.iter().position(|&byte| byte == b'{').map(|open| &before[open + 1..]);
+        let is_tagged = tag.is_some_and(|tag| tag.iter().position(|&byte| byte == b'}').is_some_and(|len| len > 0));
+        if !is_tagged || group_of(before, group_count) != group_of(args.at(1), group_count) {
+            return Err(Refusal::new(format!("ERR {option} option of SORT denied in Cluster mode.")));
+        }
+    }
+    Ok(())
 }
 
 /// The first slot of a group.

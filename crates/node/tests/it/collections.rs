@@ -45,6 +45,26 @@ fn limits_of_forms_hold_for_what_comes_after_on_every_core() {
 }
 
 #[test]
+fn a_sort_never_overlooks_a_key_that_lives_on_another_core() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        for key in ["a", "b", "c", "d", "{a}x"] {
+            host.run(client, &format!("RPUSH {key} 1 2"));
+            host.run(client, &format!("MSET {{{key}}}w1 9 {{{key}}}w2 8"));
+            let refused = host.run(client, &format!("SORT {key} BY w*"));
+            match host.core_count() {
+                1 => assert_eq!(refused, "*2 $1 1 $1 2"),
+                _ => assert_eq!(refused, "-ERR BY option of SORT denied in Cluster mode."),
+            }
+        }
+        for key in ["a", "b", "c", "d"] {
+            assert_eq!(host.run(client, &format!("SORT {key} BY {{{key}}}w*")), "*2 $1 2 $1 1");
+            assert_eq!(host.run(client, &format!("SORT_RO {key} GET # GET {{{key}}}w*")), "*4 $1 1 $1 9 $1 2 $1 8");
+        }
+    });
+}
+
+#[test]
 fn limits_of_the_configuration_hold_from_the_start() {
     let mut settings = Settings::default();
     settings.set("hash-max-listpack-value", "4").unwrap();

@@ -79,6 +79,23 @@ fn destination_index(args: Args<'_>) -> Option<usize> {
     found
 }
 
+/// The patterns of a SORT that name other keys, each with the option that it belongs to.
+pub fn sort_patterns(args: Args<'_>) -> impl Iterator<Item = (&'static str, &[u8])> {
+    let mut next = 2;
+    std::iter::from_fn(move || {
+        loop {
+            let word = args.get(next)?;
+            let option = ["BY", "GET"].into_iter().find(|option| is(word, option));
+            let arguments = if is(word, "limit") { 2 } else { usize::from(option.is_some() || is(word, "store")) };
+            next += 1 + arguments;
+            let pattern = args.get(next - 1).filter(|pattern| pattern.contains(&b'*'));
+            if let (Some(option), Some(pattern)) = (option, pattern) {
+                return Some((option, pattern));
+            }
+        }
+    })
+}
+
 /// What is asked for.
 #[derive(Default)]
 struct Request<'a> {
