@@ -42,6 +42,14 @@ refusals! {
     NOT_A_SKETCH = "WRONGTYPE Key is not a valid HyperLogLog string value.";
     /// The runs of a HyperLogLog are not as many registers as there are.
     CORRUPT_SKETCH = "INVALIDOBJ Corrupted HLL object detected";
+    /// Not the id of an entry of a stream.
+    STREAM_ID = "ERR Invalid stream ID specified as stream command argument";
+    /// No id is left behind that of the last entry.
+    STREAM_EXHAUSTED = "ERR The stream has exhausted the last possible ID, unable to add more items";
+    /// Ids of a stream only rise.
+    STREAM_ID_TOO_LOW = "ERR The ID specified in XADD is equal or smaller than the target stream top item";
+    /// A stream is trimmed exactly, and yet not wholly.
+    LIMIT_WITHOUT_ABOUT = "ERR syntax error, LIMIT cannot be used without the special ~ option";
     /// RESTORE onto an existing key.
     BUSY_KEY = "BUSYKEY Target key name already exists.";
     /// A negative index of a database, or one beyond the last.

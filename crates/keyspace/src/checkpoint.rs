@@ -29,7 +29,9 @@
 //! 3 large   as 2, but for the value its length varint; its parts follow
 //! 4 part    length varint, bytes
 //! 5 many    as 2, but for the value 0x80 | type u8 and the number of elements varint; parts with whole elements follow
-//! 6 limits  each a varint: fields of a packed hash, bytes of one of its fields or values, members of a set of integers
+//! 6 limits  each a varint: fields of a packed hash, bytes of one of its fields or values, members of a set of
+//!           integers, members of a packed sorted set, bytes of one of them, bytes and entries of a stream's block,
+//!           bytes of a sparse HyperLogLog
 //! ```
 //!
 //! Numbers of fixed size are little-endian; a varint has seven bits a byte, the lowest first. Collections are not

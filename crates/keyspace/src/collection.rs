@@ -17,6 +17,7 @@ pub(crate) mod order;
 pub(crate) mod packed;
 pub(crate) mod set;
 pub(crate) mod sorted_set;
+pub(crate) mod stream;
 
 use std::fmt;
 use std::ops::Range;
@@ -25,6 +26,7 @@ pub use hash::Hash;
 pub use list::{End, List};
 pub use set::Set;
 pub use sorted_set::SortedSet;
+pub use stream::{Id, Stream};
 
 use crate::keeper::{Keeper, Position};
 use crate::record::{Payload, Record};
@@ -45,20 +47,24 @@ pub(crate) enum Kind {
     Set = 2,
     List = 3,
     SortedSet = 4,
+    Stream = 5,
 }
 
 impl Kind {
     fn of(number: u8) -> Option<Self> {
-        [Self::Hash, Self::Set, Self::List, Self::SortedSet].into_iter().find(|&kind| kind as u8 == number)
+        [Self::Hash, Self::Set, Self::List, Self::SortedSet, Self::Stream]
+            .into_iter()
+            .find(|&kind| kind as u8 == number)
     }
 
-    /// The form in which the first element is stored.
-    fn first_form(self) -> Form {
+    /// The form in which the first element is stored; `None` if the type is never packed.
+    fn first_form(self) -> Option<Form> {
         match self {
-            Self::Hash => Form::Hash,
-            Self::Set => Form::Integers,
-            Self::List => Form::List,
-            Self::SortedSet => Form::SortedSet,
+            Self::Hash => Some(Form::Hash),
+            Self::Set => Some(Form::Integers),
+            Self::List => Some(Form::List),
+            Self::SortedSet => Some(Form::SortedSet),
+            Self::Stream => None,
         }
     }
 
@@ -68,6 +74,7 @@ impl Kind {
             Self::Set => Collection::Set(set::Members::new()),
             Self::List => Collection::List(list::Packs::new()),
             Self::SortedSet => Collection::SortedSet(sorted_set::Members::default()),
+            Self::Stream => Collection::Stream(Box::new(Stream::unfinished())),
         }
     }
 }
@@ -143,6 +150,7 @@ pub(crate) enum Collection {
     Set(set::Members),
     List(list::Packs),
     SortedSet(sorted_set::Members),
+    Stream(Box<Stream>),
 }
 
 /// What is left of a large collection that is no longer used.
@@ -151,12 +159,17 @@ pub(crate) enum Rubble {
     Set(tree::Rubble<Vec<set::Member>>),
     List(tree::Rubble<list::Pack>),
     SortedSet(sorted_set::Rubble),
+    Stream(stream::Rubble),
 }
 
 /// What every large collection can do.
 pub(crate) trait Large: Sized {
     /// Number of elements.
     fn len(&self) -> usize;
+    /// True if it must not be kept.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
     /// Bytes allocated for it.
     fn bytes(&self) -> usize;
     /// Appends elements from the rank `from` on until `out` reaches the length `end`, at least one if there is one, and
@@ -175,6 +188,7 @@ macro_rules! on_each {
             Collection::Set($it) => $result,
             Collection::List($it) => $result,
             Collection::SortedSet($it) => $result,
+            Collection::Stream($it) => $result,
         }
     };
 }
@@ -187,6 +201,7 @@ impl Collection {
             Self::Set(_) => Kind::Set,
             Self::List(_) => Kind::List,
             Self::SortedSet(_) => Kind::SortedSet,
+            Self::Stream(_) => Kind::Stream,
         }
     }
 
@@ -196,6 +211,7 @@ impl Collection {
             Self::Set(members) => ValueRef::Set(Set::large(members)),
             Self::List(packs) => ValueRef::List(List::large(packs)),
             Self::SortedSet(members) => ValueRef::SortedSet(SortedSet::large(members)),
+            Self::Stream(stream) => ValueRef::Stream(stream),
         }
     }
 
@@ -205,12 +221,18 @@ impl Collection {
             Self::Set(members) => Rubble::Set(members.into_rubble()),
             Self::List(packs) => Rubble::List(packs.into_rubble()),
             Self::SortedSet(members) => Rubble::SortedSet(members.into_rubble()),
+            Self::Stream(stream) => Rubble::Stream(stream::Rubble::of(*stream)),
         }
     }
 
     #[inline]
     pub(crate) fn len(&self) -> usize {
         on_each!(self, it => Large::len(it))
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        on_each!(self, it => Large::is_empty(it))
     }
 
     /// Bytes beyond those of the record that it belongs to.
@@ -260,6 +282,7 @@ impl Rubble {
             Self::Set(rubble) => rubble.bytes(),
             Self::List(rubble) => rubble.bytes(),
             Self::SortedSet(rubble) => rubble.bytes(),
+            Self::Stream(rubble) => rubble.bytes(),
         }
     }
 
@@ -270,11 +293,12 @@ impl Rubble {
             Self::Set(rubble) => rubble.free(budget),
             Self::List(rubble) => rubble.free(budget),
             Self::SortedSet(rubble) => rubble.free(budget),
+            Self::Stream(rubble) => rubble.free(budget),
         }
     }
 }
 
-/// When collections change their form: replicated data, Redis 7.0's defaults.
+/// When collections, and strings that are sketches, change their form: replicated data, Redis 7.0's defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Most fields of a packed hash (`hash-max-listpack-entries`).
@@ -287,16 +311,40 @@ pub struct Limits {
     pub sorted_set_entries: u64,
     /// Longest member of one, in bytes (`zset-max-listpack-value`).
     pub sorted_set_value_bytes: u64,
+    /// Bytes of a stream's block at which the next one begins (`stream-node-max-bytes`); 0 is no limit.
+    pub stream_block_bytes: u64,
+    /// Most entries of one (`stream-node-max-entries`); 0 is no limit.
+    pub stream_block_entries: u64,
+    /// Longest sparse HyperLogLog, in bytes (`hll-sparse-max-bytes`).
+    pub sparse_sketch_bytes: u64,
 }
 
 impl Limits {
     /// Appends them, as a checkpoint and an entry of the log hold them: each a number with seven bits a byte, the
     /// lowest first.
     pub fn write(&self, out: &mut Vec<u8>) {
-        let Self { hash_entries, hash_value_bytes, set_integers, sorted_set_entries, sorted_set_value_bytes } = *self;
-        [hash_entries, hash_value_bytes, set_integers, sorted_set_entries, sorted_set_value_bytes]
-            .into_iter()
-            .for_each(|number| packed::put_number(out, number));
+        let Self {
+            hash_entries,
+            hash_value_bytes,
+            set_integers,
+            sorted_set_entries,
+            sorted_set_value_bytes,
+            stream_block_bytes,
+            stream_block_entries,
+            sparse_sketch_bytes,
+        } = *self;
+        for number in [
+            hash_entries,
+            hash_value_bytes,
+            set_integers,
+            sorted_set_entries,
+            sorted_set_value_bytes,
+            stream_block_bytes,
+            stream_block_entries,
+            sparse_sketch_bytes,
+        ] {
+            packed::put_number(out, number);
+        }
     }
 
     /// Reads what [`Limits::write`] wrote; `None` if it is something else.
@@ -313,6 +361,9 @@ impl Limits {
             set_integers: items.number()?,
             sorted_set_entries: items.number()?,
             sorted_set_value_bytes: items.number()?,
+            stream_block_bytes: items.number()?,
+            stream_block_entries: items.number()?,
+            sparse_sketch_bytes: items.number()?,
         })
     }
 }
@@ -325,6 +376,9 @@ impl Default for Limits {
             set_integers: 512,
             sorted_set_entries: 128,
             sorted_set_value_bytes: 64,
+            stream_block_bytes: 4096,
+            stream_block_entries: 100,
+            sparse_sketch_bytes: 3000,
         }
     }
 }
@@ -361,7 +415,12 @@ impl<'a> Cell<'a> {
 
     /// One without elements. `bytes`, empty, is where they will lie while it is packed.
     pub(crate) fn fresh(kind: Kind, bytes: &'a mut Vec<u8>, limits: Limits) -> Self {
-        Self { home: Home::Fresh { form: kind.first_form(), bytes, large: None }, limits }
+        let (form, large) = match kind.first_form() {
+            Some(form) => (form, None),
+            // What has no form has no use for one either.
+            None => (Form::Hash, Some(Box::new(Collection::Stream(Box::new(Stream::new()))))),
+        };
+        Self { home: Home::Fresh { form, bytes, large }, limits }
     }
 
     #[inline]
@@ -459,7 +518,7 @@ impl<'a> Cell<'a> {
         match self.home {
             Home::Kept { .. } => None,
             Home::Fresh { large: Some(collection), .. } => {
-                (collection.len() > 0).then_some(Payload::Collection(collection))
+                (!collection.is_empty()).then_some(Payload::Collection(collection))
             }
             Home::Fresh { form, bytes, .. } => (!bytes.is_empty()).then_some(Payload::Packed { form, bytes }),
         }

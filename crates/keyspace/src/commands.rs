@@ -13,6 +13,7 @@ mod sample;
 mod scan;
 mod set;
 mod sorted_set;
+mod stream;
 mod string;
 
 use command::{Command, Group, Refusal, Span};
@@ -51,6 +52,7 @@ const LISTS: &[&[&DataCommand]] = &[
     set::COMMANDS,
     sorted_set::COMMANDS,
     geo::COMMANDS,
+    stream::COMMANDS,
     keys::COMMANDS,
 ];
 

@@ -6,7 +6,7 @@
 use command::Refusal;
 use stdx::{Prng, UnixMillis};
 
-use crate::collection::{Cell, Kind};
+use crate::collection::{Cell, Collection, Kind};
 use crate::keyspace::Keyspace;
 use crate::notice::Class;
 use crate::record::{INLINE_BYTES_MAX, Payload, Record};
@@ -405,6 +405,11 @@ impl<'a> Edit<'a> {
             }
             None => Ok(self.store_new_at(place, key, kind, change.expect("nothing was visited"))),
         }
+    }
+
+    /// Takes a part of a collection that has been cut off, to be freed in steps.
+    pub(crate) fn bury_collection(&mut self, part: Collection) {
+        self.keyspace.keeper.bury_collection(part);
     }
 
     /// Stores the collection that `make` makes of one without elements, whatever was there; if it gets none the key is

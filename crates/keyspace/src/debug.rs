@@ -7,6 +7,7 @@
 use command::Refusal;
 
 use crate::Policy;
+use crate::collection::stream::{Direction, Id, Stream};
 use crate::context::{Entry, View};
 use crate::double;
 use crate::rdb;
@@ -119,9 +120,35 @@ fn mix_value(digest: &mut Digest, entry: &Entry<'_>) {
                 digest.add(&pair.0);
             }
         }
+        ValueRef::Stream(stream) => mix_stream(digest, stream),
     }
     if entry.expires_at().is_some() {
         digest.add(b"!!expire!!");
+    }
+}
+
+/// Entries as Redis mixes them; then, unlike there, what groups know.
+fn mix_stream(digest: &mut Digest, stream: &Stream) {
+    stream.visit(Id::MIN, Id::MAX, Direction::Up, usize::MAX, |entry| {
+        digest.mix(format!("{}.{}", entry.id.ms, entry.id.seq).as_bytes());
+        for (field, value) in entry.pairs() {
+            digest.mix(field.to_bytes(&mut ItoaBuffer::new()));
+            digest.mix(value.to_bytes(&mut ItoaBuffer::new()));
+        }
+    });
+    for group in stream.groups().iter() {
+        digest.mix(&group.name);
+        digest.mix(&group.last.to_bytes());
+        for consumer in group.consumers.iter() {
+            digest.mix(&consumer.name);
+            digest.mix(&consumer.seen.to_be_bytes());
+        }
+        for pending in group.pending.iter() {
+            digest.mix(&pending.id.to_bytes());
+            digest.mix(&pending.owner);
+            digest.mix(&pending.time.to_be_bytes());
+            digest.mix(&pending.count.to_be_bytes());
+        }
     }
 }
 
@@ -133,6 +160,7 @@ fn type_number(value: ValueRef<'_>) -> u32 {
         ValueRef::Set(_) => 2,
         ValueRef::SortedSet(_) => 3,
         ValueRef::Hash(_) => 4,
+        ValueRef::Stream(_) => 6,
     }
 }
 

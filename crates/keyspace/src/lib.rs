@@ -39,7 +39,7 @@ pub mod value;
 pub use absence::absent_since;
 pub use ahead::AHEAD_MAX;
 pub use checkpoint::Corrupt;
-pub use collection::{End, Hash, Limits, List, Set, SortedSet};
+pub use collection::{End, Hash, Id, Limits, List, Set, SortedSet, Stream};
 pub use commands::{Body, COMMANDS, DataCommand, find, resolve, sort_patterns};
 pub use context::{Access, Edit, Entry, Expiry, View};
 pub use eviction::Policy;

@@ -9,6 +9,7 @@ mod list;
 pub(crate) mod listpack;
 mod set;
 mod sorted_set;
+mod stream;
 #[cfg(test)]
 mod testing;
 
@@ -37,11 +38,15 @@ mod kind {
     pub const HASH: u8 = 4;
     pub const SORTED_SET_2: u8 = 5;
     pub const SET_INTSET: u8 = 11;
+    pub const STREAM_LISTPACKS: u8 = 15;
     pub const HASH_LISTPACK: u8 = 16;
     pub const SORTED_SET_LISTPACK: u8 = 17;
     pub const LIST_QUICKLIST_2: u8 = 18;
+    pub const STREAM_LISTPACKS_2: u8 = 19;
     /// Of Redis 7.2; never written.
     pub const SET_LISTPACK: u8 = 20;
+    /// Of Redis 7.2; never written.
+    pub const STREAM_LISTPACKS_3: u8 = 21;
 }
 
 /// What the low six bits mean in a string's first byte when the high two are set. The numbers are the format's.
@@ -122,6 +127,7 @@ pub fn write_object(out: &mut Vec<u8>, value: ValueRef<'_>, compression: Compres
         ValueRef::Set(set) => set::kind_of(set),
         ValueRef::List(_) => kind::LIST_QUICKLIST_2,
         ValueRef::SortedSet(set) => sorted_set::kind_of(set),
+        ValueRef::Stream(_) => kind::STREAM_LISTPACKS_2,
     });
     write_payload(out, value, compression);
 }
@@ -151,6 +157,9 @@ pub fn read_object(reader: &mut Reader<'_>, limits: &Limits) -> Result<Value, Ma
         kind @ (kind::SORTED_SET | kind::SORTED_SET_2 | kind::SORTED_SET_LISTPACK) => {
             sorted_set::read(kind, reader, limits).map(Value::Collection)
         }
+        kind @ (kind::STREAM_LISTPACKS | kind::STREAM_LISTPACKS_2 | kind::STREAM_LISTPACKS_3) => {
+            stream::read(kind, reader).map(Value::Collection)
+        }
         _ => Err(Malformed::Value),
     }
 }
@@ -163,6 +172,7 @@ fn write_payload(out: &mut Vec<u8>, value: ValueRef<'_>, compression: Compressio
         ValueRef::Set(set) => set::write(out, set, compression),
         ValueRef::List(list) => list::write(out, list, compression),
         ValueRef::SortedSet(set) => sorted_set::write(out, set, compression),
+        ValueRef::Stream(stream) => stream::write(out, stream, compression),
     }
 }
 
@@ -344,14 +354,6 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: Limits = Limits {
-        hash_entries: 512,
-        hash_value_bytes: 64,
-        set_integers: 512,
-        sorted_set_entries: 128,
-        sorted_set_value_bytes: 64,
-    };
-
     /// What DUMP of Redis 7.0.15 answered, in hexadecimal, after SET of each value.
     const GOLDEN: &[(&str, &str)] = &[
         ("bar", "00036261720a00e6be4960ee66fd17"),
@@ -408,7 +410,7 @@ mod tests {
         for (value, golden) in GOLDEN {
             let golden = from_hexadecimal(golden);
             assert_eq!(dump(string(value.as_bytes()).as_ref()), golden, "{value}");
-            assert_eq!(restore(&golden, &LIMITS), Ok(string(value.as_bytes())));
+            assert_eq!(restore(&golden, &Limits::default()), Ok(string(value.as_bytes())));
         }
     }
 
@@ -419,7 +421,7 @@ mod tests {
         let dumped = dump(string(value.as_bytes()).as_ref());
         assert_eq!((value.len(), dumped.len()), (69_427, 19_055));
         assert_eq!(dumped[19_055 - 8..], from_hexadecimal("1477c25f6c2f7ef9"));
-        assert_eq!(restore(&dumped, &LIMITS), Ok(string(value.as_bytes())));
+        assert_eq!(restore(&dumped, &Limits::default()), Ok(string(value.as_bytes())));
     }
 
     #[test]
@@ -431,14 +433,14 @@ mod tests {
             let alphabet = [b"0123456789-".as_slice(), b"ab", b"\0\x01\xFEabcdefgh"][round as usize % 3];
             let bytes: Vec<u8> = (0..length).map(|_| alphabet[prng.below(alphabet.len() as u64) as usize]).collect();
             let value = string(&bytes);
-            assert_eq!(restore(&dump(value.as_ref()), &LIMITS).as_ref(), Ok(&value));
+            assert_eq!(restore(&dump(value.as_ref()), &Limits::default()).as_ref(), Ok(&value));
 
             let compression = [Compression::None, Compression::Lzf][round as usize % 2];
             let mut out = b"before".to_vec();
             write_object(&mut out, value.as_ref(), compression);
             out.extend_from_slice(b"behind");
             let mut reader = Reader::new(&out[6..]);
-            assert_eq!(read_object(&mut reader, &LIMITS), Ok(value));
+            assert_eq!(read_object(&mut reader, &Limits::default()), Ok(value));
             assert_eq!(reader.rest(), b"behind");
         }
     }
@@ -450,7 +452,7 @@ mod tests {
                 let mut out = Vec::new();
                 write_object(&mut out, ValueRef::String(Str::Integer(integer)), Compression::Lzf);
                 let value = Value::String(StringValue::integer(integer));
-                assert_eq!(read_object(&mut Reader::new(&out), &LIMITS), Ok(value));
+                assert_eq!(read_object(&mut Reader::new(&out), &Limits::default()), Ok(value));
                 assert_eq!(payload_bytes(ValueRef::String(Str::Integer(integer))), out.len() - 1);
             }
         }
@@ -499,10 +501,10 @@ mod tests {
             (with_footer(b"\x00\xC2\x01".to_vec(), 10), Value, "an integer cut short"),
             (with_footer(b"\x00\xC3\x02\x80\x20\x00\x00\x01\x00a".to_vec(), 10), Value, "a bomb that is a dud"),
         ] {
-            assert_eq!(restore(&bytes, &LIMITS), Err(expected), "{why}");
+            assert_eq!(restore(&bytes, &Limits::default()), Err(expected), "{why}");
         }
-        assert!(restore(&with_footer(bar.clone(), 11), &LIMITS).is_ok(), "Redis 7.2 dumps strings alike");
-        assert!(restore(&with_footer(bar, 1), &LIMITS).is_ok());
+        assert!(restore(&with_footer(bar.clone(), 11), &Limits::default()).is_ok(), "Redis 7.2 dumps strings alike");
+        assert!(restore(&with_footer(bar, 1), &Limits::default()).is_ok());
     }
 
     #[test]
@@ -521,7 +523,7 @@ mod tests {
                     _ => bytes.insert(at, prng.draw() as u8),
                 }
             }
-            accepted += usize::from(restore(&with_footer(bytes, 10), &LIMITS).is_ok());
+            accepted += usize::from(restore(&with_footer(bytes, 10), &Limits::default()).is_ok());
         }
         assert!((1..30_000).contains(&accepted), "{accepted}");
     }

@@ -384,7 +384,7 @@ impl Record {
     pub(crate) fn is_empty_collection(&self) -> bool {
         match self.flags() & KIND_MASK {
             KIND_PACKED => self.value_len() == 1,
-            KIND_COLLECTION => self.collection().is_some_and(|collection| collection.len() == 0),
+            KIND_COLLECTION => self.collection().is_some_and(Collection::is_empty),
             _ => false,
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use resp::Writer;
 
-use crate::collection::{self, Collection, Form, Hash, List, Set, SortedSet};
+use crate::collection::{self, Collection, Form, Hash, List, Set, SortedSet, Stream};
 
 /// A string as it lies in the keyspace: Redis keeps canonical integers as numbers, and so do we.
 #[derive(Clone, Copy, Debug)]
@@ -226,6 +226,8 @@ pub enum ValueRef<'a> {
     List(List<'a>),
     /// Members, each once and with a score.
     SortedSet(SortedSet<'a>),
+    /// Entries by id, and groups that read them.
+    Stream(&'a Stream),
 }
 
 impl ValueRef<'_> {
@@ -237,6 +239,7 @@ impl ValueRef<'_> {
             Self::Set(_) => "set",
             Self::List(_) => "list",
             Self::SortedSet(_) => "zset",
+            Self::Stream(_) => "stream",
         }
     }
 
@@ -249,6 +252,7 @@ impl ValueRef<'_> {
             Self::Set(set) => set.encoding(),
             Self::List(list) => list.encoding(),
             Self::SortedSet(set) => set.encoding(),
+            Self::Stream(_) => "stream",
         }
     }
 }

@@ -352,6 +352,9 @@ impl Settings {
             set_integers: count("set-max-intset-entries"),
             sorted_set_entries: count("zset-max-listpack-entries"),
             sorted_set_value_bytes: count("zset-max-listpack-value"),
+            stream_block_bytes: count("stream-node-max-bytes"),
+            stream_block_entries: count("stream-node-max-entries"),
+            sparse_sketch_bytes: count("hll-sparse-max-bytes"),
         }
     }
 

@@ -287,13 +287,15 @@ fn damage_is_named_by_its_place() {
     let mut records = vec![];
     assert!(keyspace.checkpoint_step(1 << 20, &mut records));
     let head_bytes = 1 + 1 + 8;
-    let limits_end = head_bytes + 1 + 2 + 1 + 2 + 2 + 1;
+    let mut limits = vec![];
+    Limits::default().write(&mut limits);
+    let limits_end = head_bytes + 1 + limits.len();
     for cut in 1..records.len() {
         let mut keyspace = self::keyspace();
         let expected = match cut {
-            ..10 => Err(Corrupt { offset: 0 }),
-            10 | 19 => Ok(()),
-            11..19 => Err(Corrupt { offset: head_bytes }),
+            _ if cut < head_bytes => Err(Corrupt { offset: 0 }),
+            _ if cut == head_bytes || cut == limits_end => Ok(()),
+            _ if cut < limits_end => Err(Corrupt { offset: head_bytes }),
             _ => Err(Corrupt { offset: limits_end }),
         };
         assert_eq!(keyspace.restore(&records[..cut]), expected, "cut at {cut}");
@@ -433,6 +435,7 @@ fn limits_are_part_of_a_checkpoint() {
         set_integers: 0,
         sorted_set_entries: 3,
         sorted_set_value_bytes: 9,
+        ..Limits::default()
     };
     keyspace.set_limits(limits);
     keyspace.begin_checkpoint();

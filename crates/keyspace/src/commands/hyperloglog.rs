@@ -8,13 +8,10 @@ use super::string::first_key;
 use super::{Body, DataCommand};
 use crate::hyperloglog::{self, Form, REGISTERS, Registers, Sketch, Trace};
 use crate::value::Str;
-use crate::{Class, Edit, View};
+use crate::{Class, Edit, Keyspace, View};
 
 /// Every command on HyperLogLogs.
 pub(super) const COMMANDS: &[&DataCommand] = &[&PFADD, &PFCOUNT, &PFMERGE, &PFDEBUG, &PFSELFTEST];
-
-/// Longest sparse form, in bytes (Redis's default of `hll-sparse-max-bytes`).
-const SPARSE_BYTES_MAX: usize = 3000;
 
 const PFADD: DataCommand = DataCommand {
     name: "pfadd",
@@ -35,6 +32,7 @@ const PFADD: DataCommand = DataCommand {
 
 fn pfadd(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
     let key = args.at(1);
+    let sparse_bytes_max = sparse_bytes_max(edit.keyspace());
     let mut traces = args.iter().skip(2).map(Trace::of);
     let stored = edit.string(key)?;
     let changed = match stored.map(sketch_in).transpose()? {
@@ -52,7 +50,7 @@ fn pfadd(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(),
         sketch => {
             let mut bytes = sketch.map_or_else(hyperloglog::empty, Sketch::to_vec);
             let is_higher = traces.try_fold(sketch.is_none(), |before, trace| {
-                hyperloglog::add(&mut bytes, trace, SPARSE_BYTES_MAX).map(|is_higher| before | is_higher)
+                hyperloglog::add(&mut bytes, trace, sparse_bytes_max).map(|is_higher| before | is_higher)
             })?;
             is_higher.then(|| {
                 hyperloglog::forget_estimate(&mut bytes);
@@ -65,6 +63,11 @@ fn pfadd(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(),
     }
     writer.integer(i64::from(changed.is_some()));
     Ok(())
+}
+
+/// Longest sparse form.
+fn sparse_bytes_max(keyspace: &Keyspace) -> usize {
+    keyspace.limits().sparse_sketch_bytes as usize
 }
 
 /// The sketch that a string is.
@@ -167,8 +170,9 @@ fn pfmerge(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(
     if is_dense {
         hyperloglog::to_dense(&mut bytes)?;
     }
+    let sparse_bytes_max = sparse_bytes_max(edit.keyspace());
     for trace in union.traces() {
-        hyperloglog::add(&mut bytes, trace, SPARSE_BYTES_MAX)?;
+        hyperloglog::add(&mut bytes, trace, sparse_bytes_max)?;
     }
     hyperloglog::forget_estimate(&mut bytes);
     edit.modify_string(key, |old| *old = bytes);
@@ -257,14 +261,15 @@ const PFSELFTEST: DataCommand = DataCommand {
 fn pfselftest(view: &View<'_>, _: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
     /// So many that they are added within a few milliseconds.
     const ELEMENTS: u64 = 100_000;
+    let sparse_bytes_max = sparse_bytes_max(view.keyspace());
     let mut prng = stdx::Prng::new(view.moment().seed);
     let (mut sparse, mut dense) = (hyperloglog::empty(), hyperloglog::empty());
     hyperloglog::to_dense(&mut dense)?;
     let mut look_at = 1;
     for nth in 1..=ELEMENTS {
         let trace = Trace::of(&prng.draw().to_le_bytes());
-        hyperloglog::add(&mut sparse, trace, SPARSE_BYTES_MAX)?;
-        hyperloglog::add(&mut dense, trace, SPARSE_BYTES_MAX)?;
+        hyperloglog::add(&mut sparse, trace, sparse_bytes_max)?;
+        hyperloglog::add(&mut dense, trace, sparse_bytes_max)?;
         if nth < look_at {
             continue;
         }

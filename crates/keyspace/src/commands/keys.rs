@@ -100,7 +100,7 @@ fn same_object() -> Refusal {
 }
 
 /// The reply of a container's HELP: `lines` between the usual first and last ones.
-fn write_help(writer: &mut Writer, container: &str, lines: &[&str]) {
+pub(super) fn write_help(writer: &mut Writer, container: &str, lines: &[&str]) {
     writer.array(lines.len() + 3);
     writer.simple(&format!("{container} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));
     for line in lines {

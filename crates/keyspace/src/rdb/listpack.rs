@@ -11,6 +11,115 @@ use crate::value::{Str, canonical_integer};
 const HEADER_BYTES: usize = 6;
 const END: u8 = 0xFF;
 
+/// What is around the elements.
+pub(crate) const FRAME_BYTES: usize = HEADER_BYTES + 1;
+
+/// Appends an element; what is a number's text becomes a number.
+#[inline]
+pub(crate) fn put(out: &mut Vec<u8>, text: &[u8]) {
+    match canonical_integer(text) {
+        Some(number) => put_integer(out, number),
+        None => put_text(out, text),
+    }
+}
+
+/// Appends a number as an element.
+#[inline]
+pub(crate) fn put_integer(out: &mut Vec<u8>, number: i64) {
+    match number {
+        0..0x80 => out.extend_from_slice(&[number as u8, 1]),
+        -0x1000..0x1000 => {
+            let [high, low] = (number as u16 & 0x1FFF | 0xC000).to_be_bytes();
+            out.extend_from_slice(&[high, low, 2]);
+        }
+        _ => {
+            let (head, width) = match number {
+                -0x8000..0x8000 => (0xF1, 2),
+                -0x80_0000..0x80_0000 => (0xF2, 3),
+                -0x8000_0000..0x8000_0000 => (0xF3, 4),
+                _ => (0xF4, 8),
+            };
+            out.push(head);
+            out.extend_from_slice(&number.to_le_bytes()[..width]);
+            out.push(width as u8 + 1);
+        }
+    }
+}
+
+/// Bytes of a number as an element.
+pub(crate) fn integer_bytes(number: i64) -> usize {
+    match number {
+        0..0x80 => 2,
+        -0x1000..0x1000 => 3,
+        -0x8000..0x8000 => 4,
+        -0x80_0000..0x80_0000 => 5,
+        -0x8000_0000..0x8000_0000 => 6,
+        _ => 10,
+    }
+}
+
+fn put_text(out: &mut Vec<u8>, text: &[u8]) {
+    let start = out.len();
+    match text.len() {
+        len @ 0..0x40 => out.push(0x80 | len as u8),
+        len @ 0x40..0x1000 => out.extend_from_slice(&(0xE000 | len as u16).to_be_bytes()),
+        len => {
+            out.push(0xF0);
+            out.extend_from_slice(&(len as u32).to_le_bytes());
+        }
+    }
+    out.extend_from_slice(text);
+    let (length, used) = backward_length(out.len() - start);
+    out.extend_from_slice(&length[..used]);
+}
+
+/// A listpack of these elements, one part behind the other.
+pub(crate) fn frame(parts: &[&[u8]]) -> Vec<u8> {
+    let len = FRAME_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
+    let mut count = 0;
+    for mut rest in parts.iter().copied() {
+        while !rest.is_empty() {
+            skip(&mut rest);
+            count += 1;
+        }
+    }
+    let mut out = Vec::with_capacity(len);
+    out.extend_from_slice(&u32::try_from(len).expect("what is packed is small").to_le_bytes());
+    out.extend_from_slice(&u16::try_from(count).unwrap_or(u16::MAX).to_le_bytes());
+    parts.iter().for_each(|part| out.extend_from_slice(part));
+    out.push(END);
+    out
+}
+
+/// The first of bytes that are known to be elements; they are left behind it.
+///
+/// # Panics
+/// If there is none.
+#[inline]
+pub(crate) fn take<'a>(rest: &mut &'a [u8]) -> Str<'a> {
+    let before = rest.len();
+    let element = read_element(rest).expect("an element follows");
+    *rest = &rest[backward_width(before - rest.len())..];
+    element
+}
+
+/// Leaves out the first of bytes that are known to be elements.
+#[inline]
+pub(crate) fn skip(rest: &mut &[u8]) {
+    match *rest {
+        [0..0x80, ..] => *rest = &rest[2..],
+        _ => _ = take(rest),
+    }
+}
+
+/// Takes the first of bytes that are known to be elements. True if it is this text.
+pub(crate) fn take_if_equal(rest: &mut &[u8], text: &[u8]) -> bool {
+    match take(rest) {
+        Str::Integer(number) => canonical_integer(text) == Some(number),
+        Str::Bytes(bytes) => bytes == text,
+    }
+}
+
 /// Builds a listpack.
 pub(crate) struct Builder {
     bytes: Vec<u8>,
@@ -24,48 +133,13 @@ impl Builder {
 
     /// Adds an element; what is a number's text becomes a number.
     pub(crate) fn push(&mut self, text: &[u8]) {
-        match canonical_integer(text) {
-            Some(number) => self.push_integer(number),
-            None => self.push_text(text),
-        }
+        put(&mut self.bytes, text);
+        self.count += 1;
     }
 
     /// Adds a number.
     pub(crate) fn push_integer(&mut self, number: i64) {
-        let start = self.bytes.len();
-        match number {
-            0..0x80 => self.bytes.push(number as u8),
-            -0x1000..0x1000 => self.bytes.extend_from_slice(&(number as u16 & 0x1FFF | 0xC000).to_be_bytes()),
-            -0x8000..0x8000 => self.push_number(0xF1, number, 2),
-            -0x80_0000..0x80_0000 => self.push_number(0xF2, number, 3),
-            -0x8000_0000..0x8000_0000 => self.push_number(0xF3, number, 4),
-            _ => self.push_number(0xF4, number, 8),
-        }
-        self.close(start);
-    }
-
-    fn push_number(&mut self, head: u8, number: i64, width: usize) {
-        self.bytes.push(head);
-        self.bytes.extend_from_slice(&number.to_le_bytes()[..width]);
-    }
-
-    fn push_text(&mut self, text: &[u8]) {
-        let start = self.bytes.len();
-        match text.len() {
-            len @ 0..0x40 => self.bytes.push(0x80 | len as u8),
-            len @ 0x40..0x1000 => self.bytes.extend_from_slice(&(0xE000 | len as u16).to_be_bytes()),
-            len => {
-                self.bytes.push(0xF0);
-                self.bytes.extend_from_slice(&(len as u32).to_le_bytes());
-            }
-        }
-        self.bytes.extend_from_slice(text);
-        self.close(start);
-    }
-
-    fn close(&mut self, start: usize) {
-        let (length, used) = backward_length(self.bytes.len() - start);
-        self.bytes.extend_from_slice(&length[..used]);
+        put_integer(&mut self.bytes, number);
         self.count += 1;
     }
 
@@ -87,13 +161,7 @@ impl Builder {
 /// The length of an element as it stands behind it: seven bits a byte, the highest first, all but the first marked.
 /// With the number of bytes. The limits of the widths are Redis's, each one below what would fit.
 fn backward_length(len: usize) -> ([u8; 5], usize) {
-    let used = match len {
-        0..=0x7F => 1,
-        0x80..0x3FFF => 2,
-        0x3FFF..0x1F_FFFF => 3,
-        0x1F_FFFF..0xFFF_FFFF => 4,
-        _ => 5,
-    };
+    let used = backward_width(len);
     let mut bytes = [0; 5];
     for (index, byte) in bytes[..used].iter_mut().enumerate() {
         *byte = (len >> (7 * (used - 1 - index)) & 0x7F) as u8 | if index > 0 { 0x80 } else { 0 };
@@ -101,14 +169,33 @@ fn backward_length(len: usize) -> ([u8; 5], usize) {
     (bytes, used)
 }
 
+/// How many bytes that takes.
+#[inline]
+fn backward_width(len: usize) -> usize {
+    match len {
+        0..=0x7F => 1,
+        0x80..0x3FFF => 2,
+        0x3FFF..0x1F_FFFF => 3,
+        0x1F_FFFF..0xFFF_FFFF => 4,
+        _ => 5,
+    }
+}
+
 /// The elements of a listpack, or `None` if the bytes are none.
 pub(crate) fn read(bytes: &[u8]) -> Option<Vec<Str<'_>>> {
     let (header, elements) = bytes.split_first_chunk::<HEADER_BYTES>()?;
     let [l0, l1, l2, l3, c0, c1] = *header;
-    let mut rest = elements.strip_suffix(&[END])?;
+    let rest = elements.strip_suffix(&[END])?;
     if u32::from_le_bytes([l0, l1, l2, l3]) as usize != bytes.len() {
         return None;
     }
+    let found = read_elements(rest)?;
+    let count = usize::from(u16::from_le_bytes([c0, c1]));
+    (count == usize::from(u16::MAX) || count == found.len()).then_some(found)
+}
+
+/// Elements without what is around them in a listpack.
+pub(crate) fn read_elements(mut rest: &[u8]) -> Option<Vec<Str<'_>>> {
     let mut found = Vec::new();
     while !rest.is_empty() {
         let before = rest.len();
@@ -116,8 +203,7 @@ pub(crate) fn read(bytes: &[u8]) -> Option<Vec<Str<'_>>> {
         let (length, used) = backward_length(before - rest.len());
         rest = rest.strip_prefix(&length[..used])?;
     }
-    let count = usize::from(u16::from_le_bytes([c0, c1]));
-    (count == usize::from(u16::MAX) || count == found.len()).then_some(found)
+    Some(found)
 }
 
 fn read_element<'a>(rest: &mut &'a [u8]) -> Option<Str<'a>> {

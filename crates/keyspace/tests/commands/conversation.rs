@@ -20,7 +20,7 @@ use crate::words;
 
 const CONVERSATIONS: u64 = 24;
 const COMMANDS_EACH: usize = 1_500;
-const TOPICS: [Topic; 9] = [
+const TOPICS: [Topic; 11] = [
     Topic::Strings,
     Topic::Bitmaps,
     Topic::Sketches,
@@ -30,7 +30,12 @@ const TOPICS: [Topic; 9] = [
     Topic::SortedSets,
     Topic::Names,
     Topic::Positions,
+    Topic::Entries,
+    Topic::Groups,
 ];
+
+/// Commands on streams that say nothing of groups.
+const ENTRY_COMMANDS: &[&str] = &["xadd", "xtrim", "xdel", "xsetid", "xlen", "xrange", "xrevrange", "xread"];
 
 /// What a conversation is about.
 #[derive(Clone, Copy)]
@@ -54,6 +59,10 @@ enum Topic {
     Names,
     /// Positions.
     Positions,
+    /// Streams without groups, and their dumps to the byte.
+    Entries,
+    /// Streams with groups. Times are not compared, as the two live at different ones.
+    Groups,
 }
 
 /// Conversations on each topic; `HOLDFAST_CONVERSATIONS` asks for another number.
@@ -87,6 +96,7 @@ fn conversations_agree_with_the_reference() {
             errors += usize::from(ours.is_error());
             let name = String::from_utf8_lossy(&said[nth][0]).to_lowercase();
             let is_same = &ours == theirs
+                || matches!(topic, Topic::Groups) && regardless_of_time(&ours) == regardless_of_time(theirs)
                 || UNORDERED.contains(&name.as_str()) && regardless_of_order(&ours) == regardless_of_order(theirs);
             assert!(is_same, "{}", disagreement(seed, &said[..=nth], &ours, theirs));
         }
@@ -110,15 +120,48 @@ fn regardless_of_order(frame: &Frame) -> Vec<String> {
     parts
 }
 
+/// A reply without what only the hour decides.
+fn regardless_of_time(frame: &Frame) -> Frame {
+    /// Milliseconds since the epoch, and no other numbers here, are greater.
+    const TIME_MIN: i64 = 1_000_000_000_000;
+    let is_idle = |name: &Frame| name.as_bytes() == Some(b"idle");
+    match frame {
+        Frame::Integer(TIME_MIN..) => Frame::Integer(0),
+        Frame::Map(pairs) => {
+            let without = |(name, value): &(Frame, Frame)| {
+                (name.clone(), if is_idle(name) { Frame::Null } else { regardless_of_time(value) })
+            };
+            Frame::Map(pairs.iter().map(without).collect())
+        }
+        // XPENDING: an id, a consumer, how long ago, how often.
+        Frame::Array(elements) => match &elements[..] {
+            [Frame::Bulk(id), Frame::Bulk(consumer), Frame::Integer(_), count @ Frame::Integer(_)] => {
+                Frame::Array(vec![Frame::Bulk(id.clone()), Frame::Bulk(consumer.clone()), Frame::Null, count.clone()])
+            }
+            elements => {
+                let without = |(nth, element): (usize, &Frame)| {
+                    if nth > 0 && is_idle(&elements[nth - 1]) { Frame::Null } else { regardless_of_time(element) }
+                };
+                Frame::Array(elements.iter().enumerate().map(without).collect())
+            }
+        },
+        other => other.clone(),
+    }
+}
+
 /// The commands of one conversation.
 fn converse(topic: Topic, seed: u64) -> Vec<Vec<Vec<u8>>> {
     let mut prng = Prng::new(seed);
     let vocabulary = vocabulary(topic);
     (0..COMMANDS_EACH)
-        .map(|_| {
+        .map(|nth| {
             let (name, syntax) = &vocabulary[prng.below(vocabulary.len() as u64) as usize];
             let mut line: Vec<Vec<u8>> = name.iter().map(|word| word.as_bytes().to_vec()).collect();
             generate(syntax, &mut prng, &mut |placeholder, prng| value(name[0], placeholder, prng), &mut line);
+            // The time is another there.
+            line.iter_mut().filter(|word| name[0] == "xadd" && word[..] == *b"*").for_each(|word| {
+                *word = format!("{}-{}", nth / 4, pick(&["*", "0", "1"], &mut prng)).into_bytes();
+            });
             count_keys(&mut line, &mut prng);
             if let Topic::Lists = topic {
                 // A number out of range makes SORT there refuse the next numbers, too.
@@ -151,6 +194,8 @@ fn vocabulary(topic: Topic) -> Vec<(Vec<&'static str>, Vec<Piece>)> {
         }
         Topic::Names => command.name.starts_with('z') && command.name.contains("lex"),
         Topic::Positions => command.group == Group::Geo,
+        Topic::Entries => ENTRY_COMMANDS.contains(&command.name),
+        Topic::Groups => command.group == Group::Stream && command.subcommands.is_empty(),
     };
     let mut vocabulary: Vec<_> =
         COMMANDS.iter().filter(belongs).map(|command| (vec![command.name], parse(command.syntax))).collect();
@@ -168,11 +213,25 @@ fn vocabulary(topic: Topic) -> Vec<(Vec<&'static str>, Vec<Piece>)> {
         }
         Topic::Names => &["zrem", "del"],
         Topic::Positions => &["geoadd", "geoadd", "geoadd", "set", "del", "geosearch", "geosearch"],
+        Topic::Entries => &["xadd", "xadd", "xadd", "xadd", "dump", "dump", "del", "copy"],
+        Topic::Groups => &["xadd", "xadd", "xadd", "xadd", "xreadgroup", "xreadgroup", "xack", "del", "copy"],
     };
     for &name in common {
         let command = find(name.as_bytes()).expect("a command of this name");
         let syntax = if name == "set" { "key value" } else { command.syntax };
         vocabulary.push((vec![name], parse(syntax)));
+    }
+    // Nobody waits here.
+    vocabulary.iter_mut().filter(|(name, _)| name[0].starts_with("xread")).for_each(|(name, syntax)| {
+        let group = if name[0] == "xread" { "" } else { "GROUP group consumer [NOACK] " };
+        *syntax = parse(&format!("{group}[COUNT count] STREAMS <key id | key key id id>"));
+    });
+    if let Topic::Groups = topic {
+        for name in ["xgroup", "xgroup", "xinfo"] {
+            let container = find(name.as_bytes()).expect("a command of this name");
+            let named = container.subcommands.iter().filter(|subcommand| subcommand.name != "help");
+            vocabulary.extend(named.map(|subcommand| (vec![name, subcommand.name], parse(subcommand.syntax))));
+        }
     }
     match topic {
         Topic::Strings => vocabulary.push((vec!["object", "encoding"], parse("key"))),
@@ -189,7 +248,7 @@ fn vocabulary(topic: Topic) -> Vec<(Vec<&'static str>, Vec<Piece>)> {
             let name = if let Topic::Hashes = topic { "hscan" } else { "sscan" };
             vocabulary.push((vec![name], parse("key cursor [MATCH pattern] COUNT count")));
         }
-        Topic::Bitmaps => {}
+        Topic::Bitmaps | Topic::Entries | Topic::Groups => {}
         Topic::Lists => {
             vocabulary.push((vec!["object", "encoding"], parse("key")));
             // By text and by what other keys hold at once, the order of those where they hold nothing is not defined.
@@ -258,6 +317,9 @@ fn spoil(line: &mut Vec<Vec<u8>>, fixed: usize, prng: &mut Prng) {
 }
 
 fn value(command: &str, placeholder: &str, prng: &mut Prng) -> Vec<u8> {
+    if command.starts_with('x') {
+        return stream_value(placeholder, prng);
+    }
     let text = match placeholder {
         _ if placeholder.contains("key") && placeholder != "numkeys" => format!("key{}", prng.below(6)),
         "source" | "destination" | "src" | "dst" => format!("key{}", prng.below(6)),
@@ -318,6 +380,27 @@ fn value(command: &str, placeholder: &str, prng: &mut Prng) -> Vec<u8> {
         "unix-time-milliseconds" => pick(&["32503680000123", "1", "0", "-1", "9223372036854775807", "x"], prng),
         "min-match-len" => pick(&["0", "1", "3", "-1", "9223372036854775807", "x"], prng),
         other => panic!("no values are known for the placeholder {other}"),
+    };
+    text.into_bytes()
+}
+
+fn stream_value(placeholder: &str, prng: &mut Prng) -> Vec<u8> {
+    let number = prng.below(COMMANDS_EACH as u64 / 4);
+    let text = match placeholder {
+        "key" => format!("key{}", prng.below(3)),
+        "field" => pick(&["a", "a", "a", "b", "12"], prng),
+        "value" => return string(prng),
+        "group" => pick(&["g", "g", "h"], prng),
+        "consumer" => pick(&["alice", "bob", "a consumer with a longer name"], prng),
+        "threshold" if prng.chance(1, 2) => prng.below(50).to_string(),
+        "count" => pick(&["1", "2", "5", "20", "0", "-1", "x"], prng),
+        "start" | "end" if prng.chance(1, 2) => pick(&["-", "+", "-", "+", "(5", "(-", "(0-0", "x"], prng),
+        "id" if prng.chance(1, 4) => pick(&["0", ">", ">", ">", "$", "x", "18446744073709551615-5"], prng),
+        "min-idle-time" => pick(&["0", "0", "0", "50000", "10000000000", "-1", "x"], prng),
+        "ms" => pick(&["0", "100000", "-1", "x"], prng),
+        "unix-time-milliseconds" => pick(&["1", "0", "9999999999999999", "x"], prng),
+        "entries-added" | "entries-read" => pick(&["0", "5", "1000", "-1", "x"], prng),
+        _ => format!("{number}-{}", prng.below(2)),
     };
     text.into_bytes()
 }

@@ -48,7 +48,9 @@ impl Local {
         let moment = Moment::at(self.now_ms, self.seed);
         match command.body {
             _ if !command.accepts(args.len()) => {
-                writer.error(command::Refusal::wrong_arity(command.name).text());
+                let container = keyspace::find(args.at(0)).filter(|container| container.name != command.name);
+                let name = container.map_or(command.name.into(), |it| format!("{}|{}", it.name, command.name));
+                writer.error(command::Refusal::wrong_arity(&name).text());
             }
             Body::Query(_) => self.keyspace.query(self.database, command, args, moment, &mut writer),
             Body::Mutate(_) | Body::Container => {

@@ -12,6 +12,7 @@
 )]
 
 mod conversation;
+mod dumps;
 mod keys;
 mod local;
 mod records;

@@ -106,7 +106,9 @@ fn key_facts(spec: &KeySpec) -> String {
         Find::Counted { count, first, step } => format!("keynum {count} {first} {step}"),
         Find::Unknown => "unknown".into(),
     };
-    let flags = sorted([access.to_string()].into_iter().chain(spec.notes.iter().map(ToString::to_string)));
+    // Those of several words are for people.
+    let notes = spec.notes.iter().filter(|note| !note.contains(' ')).map(ToString::to_string);
+    let flags = sorted([access.to_string()].into_iter().chain(notes));
     format!("({flags}; {begin}; {find})")
 }
 

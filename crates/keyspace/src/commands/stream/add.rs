@@ -1,0 +1,287 @@
+//! XADD, XTRIM, XDEL and XSETID: what is in a stream.
+
+use command::{Access, Flag, Refusal};
+use resp::{Args, Writer};
+
+use super::{ON_STREAM, strict_id, write_id};
+use crate::collection::Limits;
+use crate::collection::stream::block::BLOCK_BYTES_MAX;
+use crate::collection::stream::{Head, Id, Keep, Wanted};
+use crate::commands::arguments::{integer, is};
+use crate::commands::string::first_key;
+use crate::commands::{Body, DataCommand};
+use crate::{Class, Edit};
+
+pub(super) const XADD: DataCommand = DataCommand {
+    name: "xadd",
+    summary: "Adds an entry to a stream, and answers with its id.",
+    complexity: "O(1), and O(N) where N is the number of entries that are trimmed away.",
+    syntax: "key [NOMKSTREAM] [<MAXLEN | MINID> <[=] threshold | ~ threshold [LIMIT count]>] <* | id> field value \
+             [field value ...]",
+    arity: -5,
+    flags: &[Flag::Write, Flag::Denyoom, Flag::Fast],
+    keys: &[first_key(Access::ReadWrite, &["update"])],
+    tips: &["nondeterministic_output"],
+    body: Body::Mutate(xadd),
+    ..ON_STREAM
+};
+
+fn xadd(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
+    let Options { wanted, only_existing, trimming, next } = Options::parse(args, true)?;
+    let words = args.from(next + 1);
+    if words.len() < 2 || words.len() % 2 == 1 {
+        return Err(Refusal::wrong_arity("xadd"));
+    }
+    if wanted == Wanted::Exactly(Id::MIN) {
+        return Err(Refusal::new("ERR The ID specified in XADD must be greater than 0-0"));
+    }
+    let key = args.at(1);
+    if only_existing && edit.view().stream(key)?.is_none() {
+        writer.null();
+        return Ok(());
+    }
+    let bytes = words.byte_count() as u64;
+    let now = edit.moment().unix.0.max(0) as u64;
+    let (id, trimmed) = edit.modify_stream(key, |stream| {
+        let id = stream.as_ref().next_id(wanted, now)?;
+        if bytes > BLOCK_BYTES_MAX {
+            return Err(Refusal::new("ERR Elements are too large to be stored"));
+        }
+        let limits = stream.limits();
+        let stream = stream.change();
+        stream.push(id, words.iter(), bytes, &limits);
+        let trimmed =
+            trimming.map(|trimming| stream.trim(trimming.keep, trimming.only_blocks, trimming.limit(&limits)));
+        Ok((id, trimmed))
+    })??;
+    write_id(writer, id);
+    edit.notify(Class::Stream, "xadd", key);
+    if let Some((count, part)) = trimmed {
+        edit.bury_stream(part);
+        if count > 0 {
+            edit.notify(Class::Stream, "xtrim", key);
+        }
+    }
+    Ok(())
+}
+
+pub(super) const XTRIM: DataCommand = DataCommand {
+    name: "xtrim",
+    summary: "Takes the oldest entries out of a stream.",
+    complexity: "O(N) where N is the number of blocks and entries that are taken out.",
+    syntax: "key <MAXLEN | MINID> <[=] threshold | ~ threshold [LIMIT count]>",
+    arity: -4,
+    flags: &[Flag::Write],
+    keys: &[first_key(Access::ReadWrite, &["delete"])],
+    tips: &["nondeterministic_output"],
+    body: Body::Mutate(xtrim),
+    ..ON_STREAM
+};
+
+fn xtrim(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
+    let trimming = Options::parse(args, false)?.trimming.expect("asked for by the parser");
+    let key = args.at(1);
+    if edit.view().stream(key)?.is_none() {
+        writer.integer(0);
+        return Ok(());
+    }
+    let (count, part) = edit.modify_stream(key, |stream| {
+        let limit = trimming.limit(&stream.limits());
+        // Whether anything goes is known only when it has gone.
+        let mut trimmed = stream.as_ref().clone();
+        let (count, part) = trimmed.trim(trimming.keep, trimming.only_blocks, limit);
+        if count > 0 || !part.blocks().is_empty() {
+            *stream.change() = trimmed;
+        }
+        (count, part)
+    })?;
+    edit.bury_stream(part);
+    if count > 0 {
+        edit.notify(Class::Stream, "xtrim", key);
+    }
+    writer.integer(count as i64);
+    Ok(())
+}
+
+/// What XADD and XTRIM are told between the key and what follows.
+struct Options {
+    wanted: Wanted,
+    only_existing: bool,
+    trimming: Option<Trimming>,
+    /// The word at which they end: XADD's id.
+    next: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Trimming {
+    keep: Keep,
+    only_blocks: bool,
+    /// Zero is none.
+    limit: Option<u64>,
+}
+
+impl Trimming {
+    /// How many entries may go, if there is a limit to it.
+    fn limit(self, limits: &Limits) -> Option<u64> {
+        const BLOCKS: u64 = 100;
+        let usual = || match limits.stream_block_entries.saturating_mul(BLOCKS) {
+            0 => 10_000,
+            entries => entries.min(1_000_000),
+        };
+        match self.limit {
+            Some(limit) => Some(limit).filter(|&limit| limit > 0),
+            None => self.only_blocks.then(usual),
+        }
+    }
+}
+
+impl Options {
+    fn parse(args: Args<'_>, is_xadd: bool) -> Result<Self, Refusal> {
+        let mut options = Self { wanted: Wanted::Any, only_existing: false, trimming: None, next: args.len() };
+        let (mut keep, mut only_blocks, mut limit) = (None, false, None);
+        let mut index = 2;
+        while index < args.len() {
+            let word = args.at(index);
+            let is_last = index + 1 == args.len();
+            if is_xadd && word == b"*" {
+                break;
+            } else if !is_last && (is(word, "maxlen") || is(word, "minid")) {
+                if keep.is_some() {
+                    return Err(Refusal::new(
+                        "ERR syntax error, MAXLEN and MINID options at the same time are not compatible",
+                    ));
+                }
+                only_blocks = false;
+                if index + 2 < args.len() && matches!(args.at(index + 1), b"~" | b"=") {
+                    only_blocks = args.at(index + 1) == b"~";
+                    index += 1;
+                }
+                keep = Some(if is(word, "maxlen") {
+                    let len = u64::try_from(integer(args.at(index + 1))?);
+                    Keep::Newest(len.map_err(|_| Refusal::new("ERR The MAXLEN argument must be >= 0."))?)
+                } else {
+                    Keep::From(strict_id(args.at(index + 1), 0)?)
+                });
+                index += 1;
+            } else if !is_last && is(word, "limit") {
+                let number = u64::try_from(integer(args.at(index + 1))?);
+                limit = Some(number.map_err(|_| Refusal::new("ERR The LIMIT argument must be >= 0."))?);
+                index += 1;
+            } else if is_xadd && is(word, "nomkstream") {
+                options.only_existing = true;
+            } else if is_xadd {
+                options.wanted = match Id::parse_open(word) {
+                    Some(ms) => Wanted::Within(ms),
+                    None => Wanted::Exactly(strict_id(word, 0)?),
+                };
+                break;
+            } else {
+                return Err(Refusal::SYNTAX);
+            }
+            index += 1;
+        }
+        options.next = index;
+        let Some(keep) = keep else {
+            return if limit.is_some_and(|limit| limit > 0) {
+                Err(Refusal::new("ERR syntax error, LIMIT cannot be used without specifying a trimming strategy"))
+            } else if !is_xadd {
+                Err(Refusal::new("ERR syntax error, XTRIM must be called with a trimming strategy"))
+            } else if limit.is_some() {
+                Err(Refusal::LIMIT_WITHOUT_ABOUT)
+            } else {
+                Ok(options)
+            };
+        };
+        if limit.is_some() && !only_blocks {
+            return Err(Refusal::LIMIT_WITHOUT_ABOUT);
+        }
+        options.trimming = Some(Trimming { keep, only_blocks, limit });
+        Ok(options)
+    }
+}
+
+pub(super) const XDEL: DataCommand = DataCommand {
+    name: "xdel",
+    summary: "Deletes entries of a stream, and answers how many there were.",
+    complexity: "O(N) where N is the number of ids.",
+    syntax: "key id [id ...]",
+    arity: -3,
+    flags: &[Flag::Write, Flag::Fast],
+    keys: &[first_key(Access::ReadWrite, &["delete"])],
+    body: Body::Mutate(xdel),
+    ..ON_STREAM
+};
+
+fn xdel(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
+    let key = args.at(1);
+    if edit.view().stream(key)?.is_none() {
+        writer.integer(0);
+        return Ok(());
+    }
+    let ids = args.iter().skip(2).map(|word| strict_id(word, 0)).collect::<Result<Vec<_>, _>>()?;
+    let count = edit.modify_stream(key, |stream| {
+        let mut count = 0;
+        for id in ids {
+            if stream.as_ref().get(id).is_some() {
+                count += u64::from(stream.change().delete(id));
+            }
+        }
+        count
+    })?;
+    if count > 0 {
+        edit.notify(Class::Stream, "xdel", key);
+    }
+    writer.integer(count as i64);
+    Ok(())
+}
+
+pub(super) const XSETID: DataCommand = DataCommand {
+    name: "xsetid",
+    summary: "Sets what a stream takes for its last id.",
+    complexity: "O(1)",
+    syntax: "key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]",
+    arity: -3,
+    flags: &[Flag::Write, Flag::Denyoom, Flag::Fast],
+    keys: &[first_key(Access::ReadWrite, &["update"])],
+    body: Body::Mutate(xsetid),
+    ..ON_STREAM
+};
+
+fn xsetid(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
+    let last = strict_id(args.at(2), 0)?;
+    let (mut added, mut deleted_max) = (None, Id::MIN);
+    for index in (3..args.len()).step_by(2) {
+        let value = args.get(index + 1).ok_or(Refusal::SYNTAX)?;
+        if is(args.at(index), "entriesadded") {
+            let number = u64::try_from(integer(value)?);
+            added = Some(number.map_err(|_| Refusal::new("ERR entries_added must be positive"))?);
+        } else if is(args.at(index), "maxdeletedid") {
+            deleted_max = strict_id(value, 0)?;
+            if last < deleted_max {
+                return Err(Refusal::new(
+                    "ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id",
+                ));
+            }
+        } else {
+            return Err(Refusal::SYNTAX);
+        }
+    }
+    let key = args.at(1);
+    let stream = edit.view().stream(key)?.ok_or(Refusal::NO_SUCH_KEY)?;
+    if stream.last_entry().is_some_and(|entry| last < entry) {
+        return Err(Refusal::new("ERR The ID specified in XSETID is smaller than the target stream top item"));
+    }
+    if added.is_some_and(|added| stream.entry_count() > added) {
+        return Err(Refusal::new("ERR The entries_added specified in XSETID is smaller than the target stream length"));
+    }
+    let old = stream.head();
+    let new = Head {
+        last,
+        deleted_max: if deleted_max == Id::MIN { old.deleted_max } else { deleted_max },
+        added: added.unwrap_or(old.added),
+    };
+    edit.modify_stream(key, |stream| stream.change().set_head(new))?;
+    edit.notify(Class::Stream, "xsetid", key);
+    writer.ok();
+    Ok(())
+}

@@ -1,0 +1,296 @@
+//! XREAD and XREADGROUP: what has been added since an id, or since a group has looked.
+
+use command::{Access, Begin, Find, Flag, KeySpec, Refusal};
+use resp::{Args, Protocol, Writer};
+
+use super::{ON_STREAM, strict_id, write_entries, write_entry, write_id};
+use crate::collection::stream::{Direction, Id, Stream};
+use crate::commands::arguments::{integer, is};
+use crate::commands::{Body, DataCommand};
+use crate::{Class, Edit, View};
+
+/// Half of the words behind STREAMS are keys, the other half ids.
+const fn keys_of_streams(from: i32) -> KeySpec {
+    KeySpec {
+        access: Access::Read,
+        begin: Begin::Keyword("STREAMS", from),
+        find: Find::Range { last: -1, step: 1, limit: 2 },
+        notes: &["access"],
+    }
+}
+
+pub(super) const XREAD: DataCommand = DataCommand {
+    name: "xread",
+    summary: "Answers with the entries of several streams that are behind an id.",
+    complexity: "O(N) where N is the number of entries answered with.",
+    syntax: "[COUNT count] [BLOCK milliseconds] STREAMS key id",
+    arity: -4,
+    flags: &[Flag::Readonly, Flag::Blocking, Flag::MovableKeys],
+    keys: &[keys_of_streams(1)],
+    body: Body::Query(xread),
+    ..ON_STREAM
+};
+
+fn xread(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
+    let reading = Reading::parse(view, args)?;
+    if !reading.answer(view, writer)? {
+        writer.null_array();
+    }
+    Ok(())
+}
+
+pub(super) const XREADGROUP: DataCommand = DataCommand {
+    name: "xreadgroup",
+    summary: "Gives entries of several streams to a consumer of a group, or those again that it has not acknowledged.",
+    complexity: "O(M) where M is the number of entries answered with, and O(log N) for each, where N is the number of those \
+                 that are pending.",
+    syntax: "GROUP group consumer [COUNT count] [BLOCK milliseconds] [NOACK] STREAMS key id",
+    arity: -7,
+    flags: &[Flag::Write, Flag::Blocking, Flag::MovableKeys],
+    keys: &[keys_of_streams(4)],
+    body: Body::Mutate(xreadgroup),
+    ..ON_STREAM
+};
+
+fn xreadgroup(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
+    let reading = Reading::parse(&edit.view(), args)?;
+    if !reading.give(edit, writer)? {
+        writer.null_array();
+    }
+    Ok(())
+}
+
+/// What XREAD or XREADGROUP asks for.
+pub(crate) struct Reading<'a> {
+    streams: Vec<(&'a [u8], Since)>,
+    /// Most entries of each stream.
+    count: usize,
+    /// For how many milliseconds to wait if there is nothing; 0 is for ever.
+    pub(crate) wait_ms: Option<u64>,
+    group: Option<AsConsumer<'a>>,
+}
+
+#[derive(Clone, Copy)]
+struct AsConsumer<'a> {
+    group: &'a [u8],
+    consumer: &'a [u8],
+    /// Entries count as acknowledged at once.
+    is_acknowledged: bool,
+}
+
+/// From where a stream is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Since {
+    /// Behind this id.
+    After(Id),
+    /// What the group has not given to anybody.
+    New,
+}
+
+impl<'a> Reading<'a> {
+    /// Reads the words, and looks up what `$` means now.
+    ///
+    /// # Errors
+    /// As Redis has them, key by key: the type, the group, the id.
+    pub(crate) fn parse(view: &View<'_>, args: Args<'a>) -> Result<Self, Refusal> {
+        let is_group = is(args.at(0), "xreadgroup");
+        let mut reading = Self { streams: Vec::new(), count: usize::MAX, wait_ms: None, group: None };
+        let (mut group, mut is_acknowledged) = (None, false);
+        let mut index = 1;
+        let keys = loop {
+            let Some(word) = args.get(index) else { return Err(Refusal::SYNTAX) };
+            let rest = args.len() - index - 1;
+            if is(word, "block") && rest > 0 {
+                let number = args.at(index + 1);
+                let number =
+                    integer(number).map_err(|_| Refusal::new("ERR timeout is not an integer or out of range"))?;
+                reading.wait_ms = Some(u64::try_from(number).map_err(|_| Refusal::new("ERR timeout is negative"))?);
+                index += 2;
+            } else if is(word, "count") && rest > 0 {
+                // None and less than none are no limit.
+                let count = usize::try_from(integer(args.at(index + 1))?).unwrap_or(0);
+                reading.count = if count == 0 { usize::MAX } else { count };
+                index += 2;
+            } else if is(word, "streams") && rest > 0 {
+                break index + 1;
+            } else if is(word, "group") && rest > 1 {
+                if !is_group {
+                    return Err(Refusal::new(
+                        "ERR The GROUP option is only supported by XREADGROUP. You called XREAD instead.",
+                    ));
+                }
+                group = Some((args.at(index + 1), args.at(index + 2)));
+                index += 3;
+            } else if is(word, "noack") {
+                if !is_group {
+                    return Err(Refusal::new(
+                        "ERR The NOACK option is only supported by XREADGROUP. You called XREAD instead.",
+                    ));
+                }
+                is_acknowledged = true;
+                index += 1;
+            } else {
+                return Err(Refusal::SYNTAX);
+            }
+        };
+        let words = args.len() - keys;
+        if words % 2 == 1 {
+            return Err(Refusal::new(
+                "ERR Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified.",
+            ));
+        }
+        if is_group && group.is_none() {
+            return Err(Refusal::new("ERR Missing GROUP option for XREADGROUP"));
+        }
+        reading.group = group.map(|(group, consumer)| AsConsumer { group, consumer, is_acknowledged });
+        for index in keys..keys + words / 2 {
+            let (key, id) = (args.at(index), args.at(index + words / 2));
+            let since = reading.since(view, key, id)?;
+            reading.streams.push((key, since));
+        }
+        Ok(reading)
+    }
+
+    fn since(&self, view: &View<'_>, key: &[u8], id: &[u8]) -> Result<Since, Refusal> {
+        let stream = view.stream(key)?;
+        if let Some(as_consumer) = self.group
+            && stream.is_none_or(|stream| stream.group(as_consumer.group).is_none())
+        {
+            let (key, group) = (String::from_utf8_lossy(key), String::from_utf8_lossy(as_consumer.group));
+            return Err(Refusal::new(format!(
+                "NOGROUP No such key '{key}' or consumer group '{group}' in XREADGROUP with GROUP option"
+            )));
+        }
+        match (id, self.group) {
+            (b"$", None) => Ok(Since::After(stream.map_or(Id::MIN, |stream| stream.head().last))),
+            (b"$", Some(_)) => Err(Refusal::new(
+                "ERR The $ ID is meaningless in the context of XREADGROUP: you want to read the history of this consumer \
+                 by specifying a proper ID, or use the > ID to get new messages. The $ ID would just return an empty \
+                 result set.",
+            )),
+            (b">", Some(_)) => Ok(Since::New),
+            (b">", None) => Err(Refusal::new(
+                "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> <consumer> option.",
+            )),
+            // The highest id is another way to say that.
+            (id, Some(_)) => strict_id(id, 0).map(|id| if id == Id::MAX { Since::New } else { Since::After(id) }),
+            (id, None) => strict_id(id, 0).map(Since::After),
+        }
+    }
+
+    /// Answers XREAD, if there is anything.
+    pub(crate) fn answer(&self, view: &View<'_>, writer: &mut Writer) -> Result<bool, Refusal> {
+        let mut found = Vec::with_capacity(self.streams.len());
+        for &(key, since) in &self.streams {
+            let Since::After(id) = since else { continue };
+            if let (Some(stream), Some(start)) = (view.stream(key)?, id.next())
+                && stream.last_entry().is_some_and(|last| last > id)
+            {
+                found.push((key, stream, start));
+            }
+        }
+        if !found.is_empty() {
+            write_streams(writer, found.len());
+            for (key, stream, start) in &found {
+                write_key(writer, key);
+                write_entries(writer, stream, (*start, Id::MAX), Direction::Up, self.count);
+            }
+        }
+        Ok(!found.is_empty())
+    }
+
+    /// Answers XREADGROUP, if there is anything, and notes what the consumer was given.
+    pub(crate) fn give(&self, edit: &mut Edit<'_>, writer: &mut Writer) -> Result<bool, Refusal> {
+        let Some(as_consumer) = self.group else { return Ok(false) };
+        // A key may stand twice: what the first got, the second does not. So only the end tells how many there are.
+        let mut answers = Writer::new(writer.protocol());
+        let mut count = 0;
+        for &(key, since) in &self.streams {
+            let now = edit.moment().unix.0;
+            let (is_served, is_new) = edit.modify_stream(key, |stream| {
+                let group = stream.as_ref().group(as_consumer.group);
+                let Some(last) = group.map(|group| group.last) else { return (false, false) };
+                if since == Since::New && stream.as_ref().last_entry().is_none_or(|entry| entry <= last) {
+                    return (false, false);
+                }
+                write_key(&mut answers, key);
+                let stream = stream.change();
+                let is_new = stream.change_group(as_consumer.group, |group| group.hear_of(as_consumer.consumer, now));
+                match since {
+                    Since::New => give_new(stream, as_consumer, self.count, now, &mut answers),
+                    Since::After(id) => give_again(stream, as_consumer, id, self.count, now, &mut answers),
+                }
+                (true, is_new == Some(true))
+            })?;
+            count += usize::from(is_served);
+            if is_new {
+                edit.notify(Class::Stream, "xgroup-createconsumer", key);
+            }
+        }
+        if count > 0 {
+            write_streams(writer, count);
+            writer.raw(answers.bytes());
+        }
+        Ok(count > 0)
+    }
+}
+
+/// What nobody has been given yet.
+fn give_new(stream: &mut Stream, to: AsConsumer<'_>, count: usize, now: i64, writer: &mut Writer) {
+    let Some(group) = stream.group(to.group) else { return };
+    let (mut last, mut read) = (group.last, group.read);
+    let start = last.next().expect("an entry lies behind it");
+    let found = stream.count(start, Id::MAX, count);
+    let mut ids = Vec::with_capacity(if to.is_acknowledged { 0 } else { found });
+    writer.array(found);
+    stream.visit(start, Id::MAX, Direction::Up, found, |entry| {
+        write_entry(writer, &entry);
+        read = stream.read_after(read, entry.id);
+        last = entry.id;
+        if !to.is_acknowledged {
+            ids.push(entry.id);
+        }
+    });
+    stream.change_group(to.group, |group| {
+        (group.last, group.read) = (last, read);
+        // XGROUP SETID may have gone back: then some are pending, perhaps for others.
+        ids.iter().for_each(|&id| group.assign(id, to.consumer, now, 1));
+    });
+}
+
+/// What the consumer was given behind an id and has not acknowledged. Of what has been deleted, only the id is left.
+fn give_again(stream: &mut Stream, to: AsConsumer<'_>, after: Id, count: usize, now: i64, writer: &mut Writer) {
+    let consumer = stream.group(to.group).and_then(|group| Some((group, group.consumer(to.consumer)?)));
+    let (Some((group, consumer)), Some(start)) = (consumer, after.next()) else { return };
+    let ids: Vec<Id> = group.pending_range(start, Id::MAX, Some(consumer)).take(count).map(|it| it.id).collect();
+    let mut given = Vec::with_capacity(ids.len());
+    writer.array(ids.len());
+    for id in ids {
+        match stream.get(id) {
+            Some(entry) => {
+                write_entry(writer, &entry);
+                given.push(id);
+            }
+            None => {
+                writer.array(2);
+                write_id(writer, id);
+                writer.null_array();
+            }
+        }
+    }
+    stream.change_group(to.group, |group| given.iter().for_each(|&id| group.give_again(id, now)));
+}
+
+fn write_streams(writer: &mut Writer, count: usize) {
+    match writer.protocol() {
+        Protocol::Resp2 => writer.array(count),
+        Protocol::Resp3 => writer.map(count),
+    }
+}
+
+fn write_key(writer: &mut Writer, key: &[u8]) {
+    if writer.protocol() == Protocol::Resp2 {
+        writer.array(2);
+    }
+    writer.bulk(key);
+}

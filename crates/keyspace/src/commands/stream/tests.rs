@@ -1,0 +1,170 @@
+//! What only the inside of a keyspace shows of streams.
+
+use crate::testing::Harness;
+use crate::{Class, Classes, Moment};
+
+/// A stream of many blocks, with a group whose two consumers have most of it pending.
+fn filled(entries: usize) -> Harness {
+    let mut harness = Harness::new();
+    harness.run("XGROUP CREATE s g 0 MKSTREAM");
+    for nth in 0..entries {
+        harness.run(&format!("XADD s {}-{} n {nth} text more", 1 + nth / 3, nth % 3));
+    }
+    harness.run(&format!("XREADGROUP GROUP g alice COUNT {} STREAMS s >", entries / 2));
+    harness.run(&format!("XREADGROUP GROUP g bob COUNT {} STREAMS s >", entries / 4));
+    harness
+}
+
+fn restored(records: &[u8]) -> Harness {
+    let mut harness = Harness::new();
+    harness.keyspace.restore(records).expect("whole records");
+    harness
+}
+
+#[test]
+fn a_checkpoint_holds_a_large_stream_as_it_was_while_it_changes() {
+    let mut harness = filled(20_000);
+    let before = harness.run("DUMP s");
+    harness.keyspace.begin_checkpoint();
+    let mut records = Vec::new();
+    let mut steps = 0;
+    while !harness.keyspace.checkpoint_step(1 << 16, &mut records) {
+        harness.run(&format!("XADD s 90000-{steps} n x"));
+        harness.run(&format!("XDEL s {}-1", 1 + steps * 7));
+        harness.run(&format!("XACK s g {}-0", 1 + steps * 3));
+        harness.run("XREADGROUP GROUP g carol COUNT 1 STREAMS s >");
+        steps += 1;
+    }
+    assert!(steps > 5, "a stream of {} bytes in {steps} steps", records.len());
+    let mut copy = restored(&records);
+    assert!(copy.run("DUMP s") == before);
+    assert!(harness.run("DUMP s") != before);
+    // What came back goes on alike everywhere.
+    let mut twin = restored(&records);
+    for line in
+        ["XADD s * n 1", "XREADGROUP GROUP g bob COUNT 3 STREAMS s >", "XTRIM s MAXLEN 50", "XINFO STREAM s FULL"]
+    {
+        assert_eq!(copy.run(line), twin.run(line), "{line}");
+    }
+}
+
+#[test]
+fn a_small_stream_is_kept_in_a_checkpoint_even_without_entries() {
+    let mut harness = Harness::new();
+    for line in ["XADD s 5-1 a 1", "XDEL s 5-1", "XGROUP CREATE s g $", "XGROUP CREATECONSUMER s g alice"] {
+        harness.run(line);
+    }
+    harness.keyspace.begin_checkpoint();
+    let mut records = Vec::new();
+    while !harness.keyspace.checkpoint_step(1 << 20, &mut records) {}
+    let mut copy = restored(&records);
+    assert_eq!(copy.run("XINFO STREAM s FULL"), harness.run("XINFO STREAM s FULL"));
+    for len in 0..records.len() {
+        // Parts that are missing are noticed, or the stream is not there at all.
+        let mut harness = Harness::new();
+        if harness.keyspace.restore(&records[..len]).is_ok() {
+            assert_eq!(harness.run("EXISTS s"), ":0\r\n");
+        }
+    }
+}
+
+#[test]
+fn what_is_cut_off_is_freed_in_steps() {
+    let mut bare = Harness::new();
+    bare.run("SET s x");
+    bare.run("DEL s");
+    for line in ["DEL s", "XTRIM s MAXLEN 10", "XGROUP DESTROY s g", "SET s x", "XGROUP DELCONSUMER s g alice"] {
+        let mut harness = filled(150_000);
+        let full = harness.keyspace.memory_bytes();
+        harness.run(line);
+        let moment = Moment::at(harness.now, 1);
+        while harness.keyspace.collect(moment, 10_000) {}
+        assert!(harness.keyspace.memory_bytes() < full, "{line}");
+        harness.run("DEL s");
+        while harness.keyspace.collect(moment, 10_000) {}
+        assert_eq!(harness.keyspace.memory_bytes(), bare.keyspace.memory_bytes(), "{line}");
+    }
+}
+
+#[test]
+fn a_copy_does_not_change_with_the_original() {
+    let mut harness = filled(1_000);
+    harness.run("COPY s t");
+    let before = harness.run("DUMP t");
+    for line in ["XADD s 900-1 n 1", "XDEL s 5-1", "XACK s g 1-0 1-1", "XTRIM s MAXLEN 30", "XGROUP DESTROY s g"] {
+        harness.run(line);
+    }
+    assert!(harness.run("DUMP t") == before);
+}
+
+#[test]
+fn ids_and_times_are_those_of_the_moment() {
+    let mut harness = Harness::new();
+    harness.now = 1_700_000_000_000;
+    assert_eq!(harness.run("XADD s * a 1"), "$15\r\n1700000000000-0\r\n");
+    assert_eq!(harness.run("XADD s * a 1"), "$15\r\n1700000000000-1\r\n");
+    // Clocks may go back; ids do not.
+    harness.now -= 5;
+    assert_eq!(harness.run("XADD s * a 1"), "$15\r\n1700000000000-2\r\n");
+    harness.now += 5;
+    harness.run("XGROUP CREATE s g 0");
+    harness.run("XREADGROUP GROUP g alice COUNT 1 STREAMS s >");
+    harness.now += 1_000;
+    assert!(harness.run("XPENDING s g - + 10").ends_with("$5\r\nalice\r\n:1000\r\n:1\r\n"));
+    assert_eq!(harness.run("XPENDING s g IDLE 1001 - + 10"), "*0\r\n");
+    assert!(harness.run("XINFO CONSUMERS s g").ends_with("$4\r\nidle\r\n:1000\r\n"));
+    assert_eq!(harness.run("XCLAIM s g bob 1001 1700000000000-0 JUSTID"), "*0\r\n");
+    assert!(harness.run("XCLAIM s g bob 1000 1700000000000-0 JUSTID").starts_with("*1\r\n"));
+}
+
+#[test]
+fn what_changes_nothing_is_no_change() {
+    let mut harness = filled(10);
+    harness.keyspace.listen(Classes::ALL);
+    let version = |harness: &mut Harness| harness.keyspace.version(0, b"s", Moment::at(harness.now, 0));
+    let before = version(&mut harness);
+    for line in [
+        "XDEL s 77-1",
+        "XACK s g 77-1",
+        "XTRIM s MAXLEN 100",
+        "XCLAIM s g bob 99999999 1-0",
+        "XAUTOCLAIM s g bob 99999999 -",
+        "XGROUP CREATECONSUMER s g alice",
+        "XGROUP DELCONSUMER s g nobody",
+        "XGROUP DESTROY s none",
+        "XADD s 1-1 a 1",
+    ] {
+        harness.run(line);
+        assert_eq!(version(&mut harness), before, "{line}");
+    }
+    assert!(harness.keyspace.take_notices().is_empty());
+}
+
+#[test]
+fn changes_are_reported_in_redis_s_words() {
+    let mut harness = Harness::new();
+    harness.keyspace.listen(Classes::NONE.with(Class::Stream));
+    let cases: &[(&str, &[&str])] = &[
+        ("XADD s 1-1 a 1", &["xadd"]),
+        ("XADD s MAXLEN 1 1-2 a 1", &["xadd", "xtrim"]),
+        ("XADD s MAXLEN 5 1-3 a 1", &["xadd"]),
+        ("XGROUP CREATE s g 0", &["xgroup-create"]),
+        ("XGROUP CREATECONSUMER s g alice", &["xgroup-createconsumer"]),
+        ("XREADGROUP GROUP g bob COUNT 1 STREAMS s >", &["xgroup-createconsumer"]),
+        ("XREADGROUP GROUP g bob COUNT 1 STREAMS s >", &[]),
+        ("XCLAIM s g carol 0 1-2", &["xgroup-createconsumer"]),
+        ("XAUTOCLAIM s g dave 0 -", &["xgroup-createconsumer"]),
+        ("XACK s g 1-2", &[]),
+        ("XGROUP SETID s g 0", &["xgroup-setid"]),
+        ("XGROUP DELCONSUMER s g dave", &["xgroup-delconsumer"]),
+        ("XGROUP DESTROY s g", &["xgroup-destroy"]),
+        ("XSETID s 7", &["xsetid"]),
+        ("XDEL s 1-3", &["xdel"]),
+        ("XTRIM s MAXLEN 0", &["xtrim"]),
+    ];
+    for (line, expected) in cases {
+        harness.run(line);
+        let told: Vec<_> = harness.keyspace.take_notices().iter().map(|notice| notice.name).collect();
+        assert_eq!(told, *expected, "{line}");
+    }
+}
