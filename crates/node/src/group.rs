@@ -794,7 +794,8 @@ impl Group {
     ) {
         match resolution {
             Resolution::Release => {
-                self.release(transaction, now, outlet);
+                self.unlock(transaction);
+                self.admit_held(now, outlet);
                 outlet.answer(&origin, Vec::new());
             }
             Resolution::Commit | Resolution::Abort => {
@@ -805,16 +806,17 @@ impl Group {
         }
     }
 
-    fn release(&mut self, transaction: TransactionId, now: Now, outlet: &mut Outlet<'_>) {
+    /// Lets go of a transaction's locks. Who waits for them is not yet let in.
+    fn unlock(&mut self, transaction: TransactionId) {
         self.held.retain(|held| !matches!(held, Held::Lock(lock, _) if lock.transaction == transaction));
         self.locks.release(transaction);
-        self.admit_held(now, outlet);
     }
 
-    /// Lets those try again who wait for locks to go.
+    /// Lets those try again who wait for locks to go: in order of arrival; who still finds a lock waits on, behind none
+    /// that came later.
+    ///
+    /// Never in the middle of an entry: who is let in may read at once, and must see all of it.
     pub(crate) fn admit_held(&mut self, now: Now, outlet: &mut Outlet<'_>) {
-        // Everybody who waits tries again, in order of arrival; who still finds a lock waits on, behind none that came
-        // later.
         self.held_sessions.clear();
         for held in std::mem::take(&mut self.held) {
             match held {
@@ -829,7 +831,8 @@ impl Group {
     fn look_after_transactions(&mut self, now: Now, outlet: &mut Outlet<'_>) {
         for transaction in self.locks.stale(now.instant, limits::LOCK_PATIENCE) {
             if !self.prepared.contains_key(&transaction) {
-                self.release(transaction, now, outlet);
+                self.unlock(transaction);
+                self.admit_held(now, outlet);
             }
         }
         for (transaction, prepared) in &mut self.prepared {
@@ -1302,6 +1305,7 @@ impl Group {
         let mut waiters = waiters.into_iter();
         let mut ahead = reader.clone();
         let mut items_ahead = 0;
+        let mut unlocks = false;
         while !reader.is_done() {
             if items_ahead == 0 {
                 items_ahead = look_ahead(&self.keyspace, &mut ahead);
@@ -1309,6 +1313,7 @@ impl Group {
             items_ahead -= 1;
             let item = reader.item(&mut spans).expect("it is not done");
             let claimed = reader.claimed();
+            unlocks |= self.is_serving && matches!(item, Item::Resolve { .. });
             let waiter = self.next_item_waiter(&mut waiters, now, outlet);
             match claimed {
                 None => {
@@ -1320,6 +1325,9 @@ impl Group {
         self.spans = spans;
         let end = self.next_item_waiter(&mut waiters, now, outlet);
         assert!(end.is_none(), "somebody waits for an item that is not there");
+        if unlocks {
+            self.admit_held(now, outlet);
+        }
     }
 
     /// Serves the reads up to the next waiter that belongs to an item.
@@ -1474,7 +1482,7 @@ impl Group {
                     known.retain(|number, _| *number >= low_water);
                 }
                 if self.is_serving {
-                    self.release(transaction, now, outlet);
+                    self.unlock(transaction);
                 }
                 answer_step(waiter, claimed, &[], outlet);
             }

@@ -179,6 +179,11 @@ impl Host {
         }
     }
 
+    /// One core takes its turn.
+    pub fn turn_core(&mut self, core: usize) {
+        self.step(core, Event::Turn);
+    }
+
     /// The disk finishes what waits for it.
     pub fn sync(&mut self) {
         for (core, group, ticket) in std::mem::take(&mut self.held) {

@@ -492,3 +492,28 @@ fn what_a_command_does_to_its_keys_is_told_in_words_where_redis_does() {
         assert_eq!(reply.matches(note).count(), times, "{note}: {reply}");
     }
 }
+
+#[test]
+fn a_transaction_that_waited_for_a_lock_sees_all_of_the_entry_that_freed_it() {
+    // Two groups: {bar} lives in the first, foo in the second. The second transaction waits for {bar}j; meanwhile
+    // somebody appends to {bar}k, at every possible moment, also so that this is behind the first transaction's end in
+    // the very same entry.
+    for moment in 0..40 {
+        let mut host = Host::new(2, settings("always"));
+        let (first, second, third) = (host.connect(1), host.connect(1), host.connect(0));
+        host.holds_disk = true;
+        host.send(first, b"MSET {bar}j 1 foo 1\r\n");
+        host.send(second, b"MULTI\r\nAPPEND {bar}k b\r\nAPPEND {bar}j b\r\nSET foo 2\r\nEXEC\r\n");
+        for step in 0..moment {
+            match step % 3 {
+                2 => host.sync(),
+                core => host.turn_core(core),
+            }
+        }
+        host.send(third, b"APPEND {bar}k c\r\n");
+        host.holds_disk = false;
+        host.settle();
+        let found = host.run(third, "GET {bar}k");
+        assert!(found.ends_with("$2 bc") || found.ends_with("$2 cb"), "after {moment} steps: {found}");
+    }
+}
