@@ -25,10 +25,9 @@ usage: cargo xtask VERB [OPTIONS]
   tcl [--files A,B] [--redis] [--audit]
                          Redis's Tcl suite against a Holdfast started for it (--redis: against a stock redis-server);
                          --audit runs only what tests/tcl/left-out.toml leaves out and names what passes by now
-  crash [--cycles N] [--policy always|everysec|no] [--seed N]
-                         kill -9 under load, restart, audit; prints the seed it runs with
-  crash --disk [--cycles N]
-                         the same with power cuts, a full disk and failing flushes (root and loop devices)
+  crash [--cycles N] [--seed N]
+                         power cuts under load, a full disk, failing flushes: audits what was acknowledged (root and
+                         loop devices); for kills see holdfast torture
 ";
 
 fn main() -> ExitCode {

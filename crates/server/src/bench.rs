@@ -23,6 +23,7 @@ use resp::{Frame, FrameDecoder};
 pub use keys::Distribution;
 use keys::KeyChooser;
 use record::{Interval, Latencies, Outcome, Second};
+pub use report::grouped;
 pub use requests::Workload;
 use requests::{KEYS_MAX, Requests};
 use worker::{Orders, Report, Supply};
@@ -332,7 +333,7 @@ impl Crew<'_> {
                 Err(RecvTimeoutError::Timeout) => {
                     let done = done.load(Ordering::Relaxed);
                     let percent = done as f64 * 100.0 / wanted as f64;
-                    progress.show(&format!("loading keys: {percent:.0} % of {}", report::grouped(wanted as f64, 0)));
+                    progress.show(&format!("loading keys: {percent:.0} % of {}", grouped(wanted as f64, 0)));
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
             }

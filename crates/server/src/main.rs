@@ -5,6 +5,7 @@ mod bench;
 mod compare;
 mod serve;
 mod simulate;
+mod torture;
 mod words;
 
 use std::process::ExitCode;
@@ -31,6 +32,7 @@ enum Verb {
     Bench(bench::BenchArguments),
     Compare(compare::CompareArguments),
     Simulate(simulate::SimulateArguments),
+    Torture(torture::TortureArguments),
 }
 
 fn main() -> ExitCode {
@@ -39,6 +41,11 @@ fn main() -> ExitCode {
         Verb::Bench(arguments) => bench::run(arguments).map_err(|error| format!("{error:#}")),
         Verb::Compare(arguments) => compare::run(arguments).map_err(|error| format!("{error:#}")),
         Verb::Simulate(arguments) => simulate::run(arguments).map_err(|error| format!("{error:#}")),
+        Verb::Torture(arguments) => match torture::run(arguments) {
+            // The verdict has been printed.
+            Ok(verdict) => return verdict.exit_code(),
+            Err(error) => Err(format!("{error:#}")),
+        },
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,12 +2,22 @@
 
 use std::fmt::Write;
 
-/// Values over time; the first is the first second's.
+/// Values over time; the first is the first step's.
 pub struct Series<'a> {
     /// Its name in the legend.
     pub name: &'a str,
-    /// One value a second.
+    /// One value a step.
     pub values: Vec<f64>,
+}
+
+/// Something that went on for a while, shown behind the lines.
+pub struct Mark {
+    /// When it began, in seconds.
+    pub from: f64,
+    /// When it ended, in seconds.
+    pub until: f64,
+    /// Shown under the pointer.
+    pub name: String,
 }
 
 /// Lines over seconds.
@@ -18,6 +28,10 @@ pub struct Chart<'a> {
     pub unit: &'a str,
     /// Decades instead of even steps.
     pub logarithmic: bool,
+    /// From one value to the next.
+    pub step_seconds: f64,
+    /// What went on meanwhile.
+    pub marks: Vec<Mark>,
     /// Its lines.
     pub series: Vec<Series<'a>>,
 }
@@ -109,7 +123,8 @@ impl Page {
                 .map(|line| serde_json::json!({ "name": line.name, "values": line.values }))
                 .collect::<Vec<_>>()
         );
-        let sizes = serde_json::json!({ "left": LEFT, "right": WIDTH - RIGHT, "count": count });
+        let step = chart.step_seconds;
+        let sizes = serde_json::json!({ "left": LEFT, "right": WIDTH - RIGHT, "count": count, "step": step });
         let (data, sizes) = (escape(&data.to_string()), escape(&sizes.to_string()));
         let body = &mut self.body;
         let _ = writeln!(body, "<h2>{} ({})</h2>", escape(chart.title), escape(chart.unit));
@@ -119,6 +134,20 @@ impl Page {
             "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">",
             escape(chart.title)
         );
+        for mark in &chart.marks {
+            let x = |seconds: f64| {
+                let place = LEFT + (WIDTH - LEFT - RIGHT) * (seconds / step - 1.0) / (count.max(2) - 1) as f64;
+                place.clamp(LEFT, WIDTH - RIGHT)
+            };
+            let (from, until) = (x(mark.from), x(mark.until));
+            let _ = writeln!(
+                body,
+                "<rect class=\"mark\" x=\"{from:.1}\" y=\"{TOP}\" width=\"{:.1}\" height=\"{}\"><title>{}</title></rect>",
+                (until - from).max(2.0),
+                HEIGHT - TOP - BOTTOM,
+                escape(&mark.name)
+            );
+        }
         for tick in scale.ticks() {
             let y = scale.y(tick);
             let _ = writeln!(
@@ -134,7 +163,8 @@ impl Page {
         let every = (count / 12).max(1);
         for second in (0..count).step_by(every) {
             let (x, y) = (at(second), HEIGHT - 8.0);
-            let _ = writeln!(body, "<text x=\"{x:.1}\" y=\"{y}\" text-anchor=\"middle\">{} s</text>", second + 1);
+            let label = trimmed((second + 1) as f64 * step);
+            let _ = writeln!(body, "<text x=\"{x:.1}\" y=\"{y}\" text-anchor=\"middle\">{label} s</text>");
         }
         for (index, series) in chart.series.iter().enumerate() {
             let points: Vec<String> = series
@@ -287,7 +317,14 @@ mod tests {
         for largest in [0.0, 0.003, 1.0, 7.0, 99.0, 100.0, 123_456.0] {
             for logarithmic in [false, true] {
                 let series = vec![Series { name: "x", values: vec![largest / 3.0, largest] }];
-                let scale = Scale::new(&Chart { title: "", unit: "", logarithmic, series });
+                let scale = Scale::new(&Chart {
+                    title: "",
+                    unit: "",
+                    logarithmic,
+                    step_seconds: 1.0,
+                    marks: Vec::new(),
+                    series,
+                });
                 assert!((TOP..=HEIGHT - BOTTOM).contains(&scale.y(largest)), "{largest}");
                 assert!((2..=12).contains(&scale.ticks().len()), "{largest}: {:?}", scale.ticks());
             }
@@ -298,10 +335,13 @@ mod tests {
     fn a_page_refers_to_nothing_outside_itself() {
         let mut page = Page::new("<b>", "a & b");
         let series = vec![Series { name: "p50", values: vec![1.0, 2.0] }];
-        page.chart(&Chart { title: "t", unit: "ms", logarithmic: true, series });
+        let marks = vec![Mark { from: 0.5, until: 1.5, name: "a fault <1>".to_owned() }];
+        page.chart(&Chart { title: "t", unit: "ms", logarithmic: true, step_seconds: 0.5, marks, series });
         page.bars("bars", &[Bars { name: "SET", values: vec![("ours", 2.0), ("theirs", 1.0)] }]);
         let html = page.finish();
-        assert!(html.contains("<h1>&lt;b&gt;</h1>") && html.contains("a &amp; b"));
+        assert!(
+            html.contains("<h1>&lt;b&gt;</h1>") && html.contains("a &amp; b") && html.contains("a fault &lt;1&gt;")
+        );
         for reference in ["http", "src=", "href=", "url(", "@import"] {
             assert!(!html.contains(reference), "{reference}");
         }

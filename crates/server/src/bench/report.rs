@@ -158,12 +158,16 @@ pub fn html(arguments: &BenchArguments, outcome: &Outcome) -> String {
         title: "Throughput",
         unit,
         logarithmic: false,
+        step_seconds: 1.0,
+        marks: Vec::new(),
         series: vec![Series { name: unit, values: over(|second| second.operations_per_second) }],
     });
     page.chart(&Chart {
         title: "Latency",
         unit: "ms",
         logarithmic: true,
+        step_seconds: 1.0,
+        marks: Vec::new(),
         series: vec![
             Series { name: "p50", values: over(|second| second.p50_ms) },
             Series { name: "p99", values: over(|second| second.p99_ms) },

@@ -70,10 +70,11 @@ fn cut_power(policy: Policy, cycles_default: u64) {
         };
         let audit = audit_all(&survivor, &mut ledgers, horizon, crash);
         say(&format!(
-            "power cut {cycle}/{cycles} with {}: {} acknowledged, {} lost",
+            "power cut {cycle}/{cycles} with {}: {} acknowledged, {} lost, the oldest {} ms before",
             policy.name(),
             audit.acknowledged,
-            audit.lost
+            audit.lost,
+            audit.lost_before.as_millis()
         ));
         assert_kept(&audit, &survivor);
         survivor.kill();

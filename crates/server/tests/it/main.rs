@@ -3,11 +3,11 @@
 mod clients;
 mod cluster;
 mod compare;
-mod crash;
 mod crash_disk;
 mod damage;
 mod harness;
 mod manual;
 mod pubsub;
 mod serve;
+mod torture;
 mod users;

@@ -1,0 +1,78 @@
+//! One client connection: blocking, with a time limit, and nothing that could hide what a server did.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use resp::{Frame, FrameDecoder, encode_request};
+
+/// Bytes read at once.
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// One connection.
+pub struct Connection {
+    stream: TcpStream,
+    decoder: FrameDecoder,
+    chunk: Vec<u8>,
+    /// The server has said that it is not the one to ask.
+    pub misplaced: bool,
+}
+
+impl Connection {
+    /// Connects; every reply is waited for no longer than `patience`.
+    pub fn open(address: SocketAddr, patience: Duration) -> io::Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, patience)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))?;
+        Ok(Self { stream, decoder: FrameDecoder::new(), chunk: vec![0; CHUNK_BYTES], misplaced: false })
+    }
+
+    /// From now on.
+    pub fn wait_at_most(&mut self, patience: Duration) -> io::Result<()> {
+        self.stream.set_read_timeout(Some(patience))?;
+        self.stream.set_write_timeout(Some(patience))
+    }
+
+    /// Sends bytes as they are.
+    pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.write_all(bytes)
+    }
+
+    /// The next reply; an error if the connection ends or the time runs out first.
+    pub fn receive(&mut self) -> io::Result<Frame> {
+        loop {
+            if let Some(frame) = self.decoder.next_frame().map_err(io::Error::other)? {
+                // A replica that was the primary a moment ago: somebody else is to be asked.
+                self.misplaced |= matches!(&frame, Frame::Error(text) if text.starts_with(b"READONLY"));
+                return Ok(frame);
+            }
+            match self.stream.read(&mut self.chunk) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(length) => self.decoder.extend(&self.chunk[..length]),
+                // A socket with a time limit is not asked again by the system after a signal.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The reply to one request.
+    pub fn call<W: AsRef<[u8]>>(&mut self, words: &[W]) -> io::Result<Frame> {
+        let mut bytes = Vec::new();
+        encode_request(&mut bytes, words);
+        self.send(&bytes)?;
+        self.receive()
+    }
+}
+
+/// Keys that are asked for to see whether a server serves: some for each of its parts.
+const PROBES: u32 = 16;
+
+/// True if a server there has loaded its data and answers.
+pub fn serves(address: SocketAddr, patience: Duration) -> bool {
+    let replies = Connection::open(address, patience).and_then(|mut connection| {
+        (0..PROBES).map(|probe| connection.call(&["GET", &format!("probe:{probe}")])).collect::<io::Result<Vec<_>>>()
+    });
+    replies.is_ok_and(|replies| !replies.iter().any(Frame::is_error))
+}
