@@ -367,7 +367,7 @@ impl RegisterPlayer {
         if value < expected {
             for _ in value..expected {
                 let at_ns = counter.times.pop_back().unwrap_or(0);
-                self.findings.lost(at_ns, || format!("an increment of {key}: it is {value} and was {}", counter.value));
+                self.findings.lost(at_ns, || format!("an increment of {key}: it is {value}, not {expected}"));
             }
         } else {
             // More than it should be: increments whose answer was lost, or doubled ones.
