@@ -5,6 +5,7 @@
 //! Suggested order of reading: [`schedule`], [`stand`], [`crew`], [`register`], [`zones`], [`append`], [`cycles`].
 
 mod append;
+mod cluster;
 mod connection;
 mod crew;
 mod cycles;
@@ -189,7 +190,7 @@ impl TortureArguments {
     fn validate(&self) -> Result<()> {
         let nodes = self.node_count();
         match self.against {
-            Against::Holdfast => ensure!(nodes == 1, "--nodes: a Holdfast is one node so far"),
+            Against::Holdfast => ensure!([1, 3, 5].contains(&nodes), "--nodes must be 1, 3 or 5"),
             Against::Redis => ensure!((1..=5).contains(&nodes), "--nodes must be from 1 to 5 against redis"),
         }
         ensure!((0.0..=1.0).contains(&self.read_ratio), "--read-ratio must be between 0 and 1");

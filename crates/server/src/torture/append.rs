@@ -309,7 +309,7 @@ pub fn audit(players: Vec<AppendPlayer>, connection: &mut Connection, spans: &[(
     wanted.sort_unstable();
     wanted.dedup();
     for list in wanted {
-        let reply = connection.call(&["GET", &list_key(list)])?;
+        let reply = connection.insist(&["GET", &list_key(list)])?;
         match elements(&reply) {
             Some(elements) => _ = lists.insert(list, elements),
             None => all.altered(|| format!("{} holds {}", list_key(list), shown(std::slice::from_ref(&reply)))),

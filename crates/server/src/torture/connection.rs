@@ -2,7 +2,8 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use resp::{Frame, FrameDecoder, encode_request};
 
@@ -64,7 +65,26 @@ impl Connection {
         self.send(&bytes)?;
         self.receive()
     }
+
+    /// The reply to one request, which is asked again while it is refused: a cluster may be without a leader for a
+    /// moment.
+    pub fn insist<W: AsRef<[u8]>>(&mut self, words: &[W]) -> io::Result<Frame> {
+        let begun = Instant::now();
+        loop {
+            match self.call(words)? {
+                Frame::Error(text) if begun.elapsed() > INSISTENCE => {
+                    let name = String::from_utf8_lossy(words.first().map_or(b"", AsRef::as_ref)).into_owned();
+                    return Err(io::Error::other(format!("{name} is refused: {}", String::from_utf8_lossy(&text))));
+                }
+                Frame::Error(_) => thread::sleep(Duration::from_millis(50)),
+                reply => return Ok(reply),
+            }
+        }
+    }
 }
+
+/// An answer that is refused so long is not to be had.
+const INSISTENCE: Duration = Duration::from_secs(20);
 
 /// Keys that are asked for to see whether a server serves: some for each of its parts.
 const PROBES: u32 = 16;

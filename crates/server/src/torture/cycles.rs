@@ -1,7 +1,7 @@
 //! Could these transactions have run one after the other, in an order that respects the clock?
 //!
-//! Transactions append unique elements to lists and read whole lists. A list that is only ever appended to tells its own
-//! history, so that everything can be derived from what was read (Kingsbury and Alvaro, "Elle: inferring isolation
+//! Transactions append unique elements to lists and read whole lists. A list that is only ever appended to tells its
+//! own history, so that everything can be derived from what was read (Kingsbury and Alvaro, "Elle: inferring isolation
 //! anomalies from experimental observations", 2020): who wrote before whom (ww), who read what whom wrote (wr), and
 //! who read before whom wrote (rw). If one transaction was answered before another was called, it comes first as well.
 //! A circle in that graph is a proof that no such order exists; the kinds of its edges name the anomaly:

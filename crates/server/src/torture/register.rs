@@ -157,7 +157,7 @@ impl Player for RegisterPlayer {
         while outcome.is_ok() && answered < asked.len() {
             match connection.receive() {
                 Ok(reply) => {
-                    self.take(asked[answered], &reply, called_ns, pen);
+                    self.take(asked[answered], asked.split_at(answered), &reply, called_ns, pen);
                     answered += 1;
                 }
                 Err(error) => outcome = Err(error),
@@ -257,7 +257,8 @@ impl RegisterPlayer {
         self.entries.binary_search_by_key(&number, |entry| entry.number).ok()
     }
 
-    fn take(&mut self, asked: Asked, reply: &Frame, called_ns: u64, pen: &mut Pen) {
+    /// Takes the answer to one request; `around` are those sent together with it, before it and from it on.
+    fn take(&mut self, asked: Asked, around: (&[Asked], &[Asked]), reply: &Frame, called_ns: u64, pen: &mut Pen) {
         let now_ns = pen.now_ns();
         if let Frame::Error(text) = reply {
             pen.refused(text);
@@ -298,7 +299,9 @@ impl RegisterPlayer {
                 true
             }
             Asked::GetCounter(index) => {
-                self.take_counter_value(index, reply);
+                let is_same = |it: &&Asked| matches!(it, Asked::Increment(other) if *other == index);
+                let count = |asked: &[Asked]| asked.iter().filter(is_same).count() as u64;
+                self.take_counter_value(index, reply, (count(around.0), count(around.1)));
                 false
             }
             Asked::SetRegister(register, number) => {
@@ -348,14 +351,25 @@ impl RegisterPlayer {
         }
     }
 
-    fn take_counter_value(&mut self, index: usize, reply: &Frame) {
+    /// Takes what a read of a counter found; so many increments were sent with it, before it and behind it.
+    fn take_counter_value(&mut self, index: usize, reply: &Frame, around: (u64, u64)) {
         let value = match reply {
             Frame::Null => Some(0),
             Frame::Bulk(bytes) => std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok()),
             _ => None,
         };
         match value {
-            Some(value) => self.observe_counter(index, value, false),
+            Some(value) => {
+                let Counter { value: known, doubts, .. } = self.counters[index];
+                let (key, late) = (counter_key(self.client, index), known + doubts);
+                if value > late && value <= late + around.1 || value < known && value + around.0 >= known {
+                    // The increments are all there, but the read has been overtaken by one, or has overtaken one.
+                    let what = || format!("{key} was read as {value}, and was {known} at that place of the pipeline");
+                    self.findings.anomaly("read out of its place", what);
+                } else {
+                    self.observe_counter(index, value, false);
+                }
+            }
             None => self.findings.altered(|| format!("{} holds {reply}", counter_key(self.client, index))),
         }
     }
@@ -536,7 +550,7 @@ impl RegisterPlayer {
         let keys: Vec<String> = (0..COUNTERS).map(|index| counter_key(self.client, index)).collect();
         let replies = fetch(connection, "GET", &keys, 16)?;
         for (index, reply) in replies.iter().enumerate() {
-            self.take_counter_value(index, reply);
+            self.take_counter_value(index, reply, (0, 0));
         }
         Ok(())
     }
@@ -565,7 +579,13 @@ fn audit_strangers(
     let mut cursor = b"0".to_vec();
     let mut seen = HashSet::new();
     loop {
-        let reply = connection.call(&[b"SCAN", &cursor[..], b"COUNT", b"1000"])?;
+        let reply = match connection.insist(&[b"SCAN", &cursor[..], b"COUNT", b"1000"]) {
+            Ok(reply) => reply,
+            Err(error) => {
+                findings.anomaly("no list of all keys", || error.to_string());
+                return Ok(());
+            }
+        };
         let Some([Frame::Bulk(next), Frame::Array(keys)]) = reply.elements() else {
             return Err(io::Error::other(format!("SCAN answered {reply}")));
         };
@@ -601,8 +621,12 @@ fn fetch(connection: &mut Connection, command: &str, keys: &[String], bytes_each
             encode_request(&mut out, &[command, key]);
         }
         connection.send(&out)?;
+        let asked = replies.len();
         for _ in keys {
             replies.push(connection.receive()?);
+        }
+        for (reply, key) in replies[asked..].iter_mut().zip(keys).filter(|(reply, _)| reply.is_error()) {
+            *reply = connection.insist(&[command, key])?;
         }
     }
     Ok(replies)
@@ -702,6 +726,20 @@ mod tests {
         assert_eq!((player.findings.unknown_in_effect, player.findings.doubled), (2, 1));
         player.observe_counter(0, 4, false);
         assert_eq!(player.findings.lost.len(), 2);
+    }
+
+    #[test]
+    fn a_read_out_of_its_place_is_neither_a_lost_nor_a_doubled_write() {
+        let mut player = player();
+        player.observe_counter(0, 1, true);
+        let two = Frame::Bulk(b"2".to_vec());
+        player.take_counter_value(0, &two, (0, 1));
+        player.observe_counter(0, 2, true);
+        player.take_counter_value(0, &Frame::Bulk(b"1".to_vec()), (1, 0));
+        assert_eq!(player.findings.anomalies["read out of its place"], 2);
+        assert_eq!((player.findings.lost.len(), player.findings.doubled), (0, 0));
+        player.take_counter_value(0, &Frame::Bulk(b"3".to_vec()), (1, 0));
+        assert_eq!(player.findings.doubled, 1);
     }
 
     #[test]

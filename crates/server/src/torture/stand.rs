@@ -14,6 +14,7 @@ use nix::sys::signal::Signal;
 use resp::Frame;
 use stdx::Prng;
 
+use super::cluster;
 use super::connection::{self, Connection};
 use super::network::Network;
 use super::process::{Folder, Process};
@@ -147,12 +148,33 @@ impl Stand {
         };
         for node in 0..count {
             stand.start(node)?;
-        }
-        for node in 0..count {
             stand.wait_until_serving(node)?;
         }
         stand.wait_for_replicas();
+        stand.wait_until_formed()?;
         Ok(stand)
+    }
+
+    /// A cluster has the copies that it is going to have.
+    fn wait_until_formed(&mut self) -> Result<()> {
+        let started = Instant::now();
+        while self.is_cluster() {
+            let logs: Vec<String> = self.nodes.iter().map(|node| text_of(&node.log)).collect();
+            if cluster::is_formed(&logs) {
+                return Ok(());
+            }
+            self.look_for_the_dead();
+            if let Some(mishap) = self.mishaps.first() {
+                bail!("{mishap}");
+            }
+            ensure!(
+                started.elapsed() < START_TIMEOUT,
+                "the nodes do not become a cluster: {}",
+                last_lines(&self.nodes[0].log)
+            );
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
     }
 
     pub fn directory(&self) -> Arc<Directory> {
@@ -192,6 +214,10 @@ impl Stand {
         self.against == Against::Redis && self.nodes.len() > 1
     }
 
+    fn is_cluster(&self) -> bool {
+        self.against == Against::Holdfast && self.nodes.len() > 1
+    }
+
     fn start(&mut self, number: usize) -> Result<()> {
         let node = &self.nodes[number];
         let mut command = match &self.network {
@@ -207,6 +233,10 @@ impl Stand {
         if self.is_replicated() && number != self.primary {
             let primary = self.nodes[self.primary].address;
             command.args(["--replicaof", &primary.ip().to_string(), &primary.port().to_string()]);
+        }
+        if self.against == Against::Holdfast {
+            let addresses: Vec<SocketAddr> = self.nodes.iter().map(|node| node.address).collect();
+            command.args(cluster::words(number, &addresses));
         }
         let process = Process::start(&mut command, &node.log)?;
         self.nodes[number].process = Some(process);
@@ -454,16 +484,21 @@ fn words(arguments: &TortureArguments, has_network: bool) -> Vec<String> {
 fn free_port(prng: &mut Prng) -> Result<u16> {
     for _ in 0..1_000 {
         let port = (PORTS.start + prng.below(PORTS.end - PORTS.start)) as u16;
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+        // The one behind it is for the cluster.
+        let is_free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+        if is_free(port) && is_free(port + 1) {
             return Ok(port);
         }
     }
     bail!("no free port from {} to {}", PORTS.start, PORTS.end)
 }
 
+fn text_of(log: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned()
+}
+
 fn last_lines(log: &Path) -> String {
-    let text = fs::read(log).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
+    let text = text_of(log);
     let lines: Vec<&str> = text.lines().rev().filter(|line| !line.trim().is_empty()).take(4).collect();
     lines.into_iter().rev().collect::<Vec<_>>().join(" | ")
 }

@@ -74,10 +74,7 @@ pub fn players(plan: &Plan) -> Vec<TransferPlayer> {
 /// If a deposit is not acknowledged.
 pub fn prepare(plan: &Plan, connection: &mut Connection) -> io::Result<()> {
     for account in 0..plan.accounts {
-        let reply = connection.call(&["SET", &account_key(account), &DEPOSIT.to_string()])?;
-        if reply.is_error() {
-            return Err(io::Error::other(reply.to_string()));
-        }
+        connection.insist(&["SET", &account_key(account), &DEPOSIT.to_string()])?;
     }
     Ok(())
 }
@@ -212,7 +209,7 @@ pub fn audit(players: Vec<TransferPlayer>, connection: &mut Connection) -> io::R
         }
         all.merge(std::mem::take(&mut player.findings));
     }
-    let reply = connection.call(&all_accounts(&plan))?;
+    let reply = connection.insist(&all_accounts(&plan))?;
     let balances = all.judge_total(&reply, &plan, || "the end".to_owned()).unwrap_or_default();
     for (account, (balance, expected)) in balances.iter().zip(&expected).enumerate() {
         if balance != expected {
@@ -231,7 +228,7 @@ fn read_journals(player: &TransferPlayer, connection: &mut Connection, all: &mut
     let mut counts = vec![0; player.transfers.len()];
     for part in 0..counts.len().div_ceil(JOURNAL_ENTRIES) {
         let key = journal_key(player.client, part);
-        let reply = connection.call(&["GET", &key])?;
+        let reply = connection.insist(&["GET", &key])?;
         let text = String::from_utf8_lossy(reply.as_bytes().unwrap_or_default()).into_owned();
         for word in text.split_terminator(';') {
             match word.parse::<usize>().ok().filter(|number| number / JOURNAL_ENTRIES == part) {

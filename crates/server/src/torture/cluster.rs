@@ -1,0 +1,61 @@
+//! How several Holdfasts become one cluster. Nobody else here knows.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+/// Where a node calls the others, and is called by them.
+pub fn cluster_address(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip(), address.port() + 1)
+}
+
+/// What a node is told at every start about the others: all but the first join it.
+///
+/// A single one is told its port, too: the usual one, far above that of clients, may be a client's of somebody else.
+pub fn words(node: usize, addresses: &[SocketAddr]) -> Vec<String> {
+    let port = cluster_address(addresses[node]).port().to_string();
+    let mut words = vec!["--cluster-port".to_owned(), port, "--replicas".to_owned(), addresses.len().to_string()];
+    if node > 0 {
+        words.extend(["--join".to_owned(), cluster_address(addresses[0]).to_string()]);
+    }
+    words
+}
+
+/// True if every node has said of every group that as many vote as there are nodes.
+pub fn is_formed(logs: &[String]) -> bool {
+    let told: Vec<BTreeMap<u32, usize>> = logs.iter().map(|log| voters(log)).collect();
+    let groups = told.iter().flat_map(BTreeMap::keys).max().map_or(0, |last| last + 1);
+    groups > 0 && told.iter().all(|told| (0..groups).all(|group| told.get(&group) == Some(&logs.len())))
+}
+
+/// How many voters a node last told of, for each group.
+fn voters(log: &str) -> BTreeMap<u32, usize> {
+    let mut voters = BTreeMap::new();
+    for line in log.lines() {
+        let Some((before, list)) = line.split_once(": voters [") else { continue };
+        let group = before.rsplit_once("group ").and_then(|(_, number)| number.parse().ok());
+        let count = list.split(']').next().map_or(0, |list| list.split(", ").count());
+        if let Some(group) = group {
+            voters.insert(group, count);
+        }
+    }
+    voters
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_is_formed_when_all_have_told_of_all_voters_of_all_groups() {
+        let log = |groups: &[&str]| -> String {
+            let line = |(group, voters)| format!("2026-01-01 notice  group {group}: voters [{voters}], learners []\n");
+            groups.iter().enumerate().map(line).collect()
+        };
+        let whole = log(&["1, 2, 3", "1, 2, 3"]);
+        assert!(is_formed(&[whole.clone(), whole.clone(), whole.clone()]));
+        assert!(!is_formed(&[whole.clone(), whole.clone(), log(&["1, 2, 3"])]), "a group is missing");
+        assert!(!is_formed(&[whole.clone(), whole.clone(), log(&["1, 2, 3", "1, 2"])]), "a voter is missing");
+        assert!(is_formed(&[log(&["1"]) + &whole, whole.clone(), whole]), "what was told last counts");
+        assert!(!is_formed(&[String::new(), String::new(), String::new()]), "nobody has told anything");
+    }
+}
