@@ -8,7 +8,7 @@
 //! number under `OVERFLOW SAT` (Redis answers with the greatest number, we with the least), and `#` offsets whose
 //! product leaves 64 bits.
 
-use command::Group;
+use command::{Flag, Group};
 use keyspace::{COMMANDS, DataCommand, find};
 use resp::{Frame, Protocol};
 use stdx::Prng;
@@ -197,8 +197,10 @@ fn vocabulary(topic: Topic) -> Vec<(Vec<&'static str>, Vec<Piece>)> {
         Topic::Entries => ENTRY_COMMANDS.contains(&command.name),
         Topic::Groups => command.group == Group::Stream && command.subcommands.is_empty(),
     };
-    let mut vocabulary: Vec<_> =
-        COMMANDS.iter().filter(belongs).map(|command| (vec![command.name], parse(command.syntax))).collect();
+    // The reference would wait.
+    let waits = |command: &DataCommand| command.has(Flag::Blocking) && !command.name.starts_with("xread");
+    let spoken = COMMANDS.iter().filter(belongs).filter(|command| !waits(command));
+    let mut vocabulary: Vec<_> = spoken.map(|command| (vec![command.name], parse(command.syntax))).collect();
     // Values that commands work on come from SET, so it is said more often.
     let common: &[&str] = match topic {
         Topic::Strings | Topic::Bitmaps => &["set", "set", "set", "mset", "del", "exists", "persist", "type"],
