@@ -39,7 +39,6 @@ const FILES: &[&str] = &[
     "unit/keyspace",
     "unit/multi",
     "unit/protocol",
-    "unit/auth",
     "unit/dump",
     "unit/quit",
     "unit/scan",
