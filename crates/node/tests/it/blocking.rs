@@ -188,3 +188,25 @@ fn an_item_is_given_only_when_it_is_safe() {
     host.settle();
     assert_eq!(host.received(waiter), "*2 $5 queue $1 a");
 }
+
+#[test]
+fn entries_of_streams_are_waited_for() {
+    everywhere(|host| {
+        let (reader, member, other, writer) = (host.connect(0), host.connect(0), host.connect(0), host.connect(0));
+        assert_eq!(host.run(writer, "XADD s 1-1 f a"), "$3 1-1");
+        assert_eq!(host.run(writer, "XGROUP CREATE s g $"), "+OK");
+        // The dollar is the end of the stream when the wait begins, not when it is looked at again.
+        assert_eq!(host.run(reader, "XREAD BLOCK 0 STREAMS none s $ $"), "");
+        assert_eq!(host.run(member, "XREADGROUP GROUP g m BLOCK 0 STREAMS s >"), "");
+        assert_eq!(host.run(other, "XREAD BLOCK 100 STREAMS s $"), "");
+        host.pass(Duration::from_millis(100));
+        assert_eq!(host.received(other), "*-1");
+        assert_eq!(host.run(writer, "XADD s 1-2 f b"), "$3 1-2");
+        let entry = "*1 *2 $1 s *1 *2 $3 1-2 *2 $1 f $1 b";
+        assert_eq!(host.received(reader), entry);
+        assert_eq!(host.received(member), entry);
+        assert_eq!(host.run(member, "XREADGROUP GROUP g m BLOCK 0 STREAMS s >"), "");
+        assert_eq!(host.run(writer, "DEL s"), ":1");
+        assert_eq!(host.received(member), "-UNBLOCKED the stream key no longer exists");
+    });
+}
