@@ -1,12 +1,10 @@
-//! Where the keys of commands on collections stand.
+//! Where the keys of commands stand.
 
 use command::{Access, Begin, Find, KeySpec};
 
-const ONE: Find = Find::Range { last: 0, step: 1, limit: 0 };
-
 /// The word at `index` is a key.
 pub(super) const fn key_at(index: usize, access: Access, notes: &'static [&'static str]) -> KeySpec {
-    KeySpec { access, begin: Begin::Index(index), find: ONE, notes }
+    KeySpec { access, begin: Begin::Index(index), find: Find::Range { last: 0, step: 1, limit: 0 }, notes }
 }
 
 /// The word at `index` tells how many keys follow it.

@@ -14,6 +14,8 @@ mod ttl;
 mod walk;
 
 use command::{Access, Begin, Find, KeySpec, Refusal};
+
+use super::key_specs::{key_at, keys_from};
 use resp::Writer;
 
 use super::DataCommand;
@@ -57,14 +59,9 @@ pub(super) const COMMANDS: &[&DataCommand] = &[
     &walk::SCAN,
 ];
 
-/// The word at `index` is a key.
-const fn key_at(index: usize, access: Access, notes: &'static [&'static str]) -> KeySpec {
-    KeySpec { access, begin: Begin::Index(index), find: Find::Range { last: 0, step: 1, limit: 0 }, notes }
-}
-
 /// Every word behind the name is a key.
 const fn all_words(access: Access, notes: &'static [&'static str]) -> KeySpec {
-    KeySpec { access, begin: Begin::Index(1), find: Find::Range { last: -1, step: 1, limit: 0 }, notes }
+    keys_from(1, -1, access, notes)
 }
 
 /// Keys whose names depend on what the command finds.

@@ -4,8 +4,6 @@ mod algebra;
 mod member;
 mod random;
 
-use command::{Access, Begin, Find, KeySpec};
-
 use super::DataCommand;
 
 /// Every set command.
@@ -28,16 +26,6 @@ pub(super) const COMMANDS: &[&DataCommand] = &[
     &algebra::SDIFF,
     &algebra::SDIFFSTORE,
 ];
-
-/// The word at `index` is a key.
-const fn key_at(index: usize, access: Access, notes: &'static [&'static str]) -> KeySpec {
-    KeySpec { access, begin: Begin::Index(index), find: Find::Range { last: 0, step: 1, limit: 0 }, notes }
-}
-
-/// Every word from `index` on is a key.
-const fn keys_from(index: usize, access: Access, notes: &'static [&'static str]) -> KeySpec {
-    KeySpec { access, begin: Begin::Index(index), find: Find::Range { last: -1, step: 1, limit: 0 }, notes }
-}
 
 #[cfg(test)]
 mod tests;

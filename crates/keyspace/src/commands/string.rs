@@ -9,6 +9,8 @@ mod set;
 
 use command::{Access, Begin, Find, KeySpec};
 
+use super::key_specs::key_at;
+
 use super::DataCommand;
 
 /// Every string command.
@@ -39,7 +41,7 @@ pub(super) const COMMANDS: &[&DataCommand] = &[
 
 /// The word behind the name is the only key.
 pub(super) const fn first_key(access: Access, notes: &'static [&'static str]) -> KeySpec {
-    KeySpec { access, begin: Begin::Index(1), find: Find::Range { last: 0, step: 1, limit: 0 }, notes }
+    key_at(1, access, notes)
 }
 
 /// Every `step`th word behind the name is a key.

@@ -5,9 +5,9 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use resp::{Args, Writer};
 
-use super::{key_at, keys_from};
 use crate::collection::{order, set};
 use crate::commands::arguments::{is, parse_integer};
+use crate::commands::key_specs::{key_at, keys_from};
 use crate::commands::{Body, DataCommand};
 use crate::{Class, Edit, ItoaBuffer, Set, Str, Value, View};
 
@@ -21,7 +21,7 @@ pub(super) const SINTER: DataCommand = DataCommand {
     arity: -2,
     flags: &[Flag::Readonly],
     categories: &[],
-    keys: &[keys_from(1, Access::Read, &["access"])],
+    keys: &[keys_from(1, -1, Access::Read, &["access"])],
     tips: &["nondeterministic_output_order"],
     span: Span::Keys,
     subcommands: &[],
@@ -43,7 +43,7 @@ pub(super) const SINTERSTORE: DataCommand = DataCommand {
     arity: -3,
     flags: &[Flag::Write, Flag::Denyoom],
     categories: &[],
-    keys: &[key_at(1, Access::ReadWrite, &["update"]), keys_from(2, Access::Read, &["access"])],
+    keys: &[key_at(1, Access::ReadWrite, &["update"]), keys_from(2, -1, Access::Read, &["access"])],
     tips: &[],
     span: Span::Keys,
     subcommands: &[],
@@ -108,7 +108,7 @@ pub(super) const SUNION: DataCommand = DataCommand {
     arity: -2,
     flags: &[Flag::Readonly],
     categories: &[],
-    keys: &[keys_from(1, Access::Read, &["access"])],
+    keys: &[keys_from(1, -1, Access::Read, &["access"])],
     tips: &["nondeterministic_output_order"],
     span: Span::Keys,
     subcommands: &[],
@@ -130,7 +130,7 @@ pub(super) const SUNIONSTORE: DataCommand = DataCommand {
     arity: -3,
     flags: &[Flag::Write, Flag::Denyoom],
     categories: &[],
-    keys: &[key_at(1, Access::Overwrite, &["update"]), keys_from(2, Access::Read, &["access"])],
+    keys: &[key_at(1, Access::Overwrite, &["update"]), keys_from(2, -1, Access::Read, &["access"])],
     tips: &[],
     span: Span::Keys,
     subcommands: &[],
@@ -150,7 +150,7 @@ pub(super) const SDIFF: DataCommand = DataCommand {
     arity: -2,
     flags: &[Flag::Readonly],
     categories: &[],
-    keys: &[keys_from(1, Access::Read, &["access"])],
+    keys: &[keys_from(1, -1, Access::Read, &["access"])],
     tips: &["nondeterministic_output_order"],
     span: Span::Keys,
     subcommands: &[],
@@ -172,7 +172,7 @@ pub(super) const SDIFFSTORE: DataCommand = DataCommand {
     arity: -3,
     flags: &[Flag::Write, Flag::Denyoom],
     categories: &[],
-    keys: &[key_at(1, Access::Overwrite, &["update"]), keys_from(2, Access::Read, &["access"])],
+    keys: &[key_at(1, Access::Overwrite, &["update"]), keys_from(2, -1, Access::Read, &["access"])],
     tips: &[],
     span: Span::Keys,
     subcommands: &[],

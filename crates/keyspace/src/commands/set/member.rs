@@ -3,7 +3,7 @@
 use command::{Access, Flag, Group, Refusal, Span};
 use resp::{Args, Writer};
 
-use super::key_at;
+use crate::commands::key_specs::key_at;
 use crate::commands::scan::Step;
 use crate::commands::string::first_key;
 use crate::commands::{Body, DataCommand};
