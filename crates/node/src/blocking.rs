@@ -97,6 +97,26 @@ impl Line {
         self.waiters.iter().position(|other| other.origin == *waiter)
     }
 
+    /// Takes a waiter in, or hears that it still waits. Returns who is to be woken.
+    fn stand(&mut self, waiter: Waiter, is_trying: bool, exists: bool) -> Option<Origin> {
+        let origin = waiter.origin;
+        if let Some(place) = self.place_of(&origin) {
+            self.waiters[place].heard = waiter.heard;
+            // Who stands is not trying: the word that woke it has been lost, or its answer has.
+            return self.awake.filter(|awake| *awake == origin && !is_trying);
+        }
+        self.waiters.push_back(waiter);
+        match self.awake {
+            Some(_) => None,
+            None if is_trying => {
+                self.awake = Some(origin);
+                None
+            }
+            // It may have missed something before it came to this leader.
+            None => self.advance(0, exists),
+        }
+    }
+
     /// Wakes the first from this place on who may have something to find. Returns who.
     fn advance(&mut self, from: usize, exists: bool) -> Option<Origin> {
         let next = self.waiters.iter().skip(from).find(|waiter| exists || waiter.wants_end);
@@ -126,22 +146,9 @@ impl Group {
             let exists = self.exists(&key);
             let woken = match act {
                 LineAct::Stand { is_trying, wants_end } => {
-                    let line = self.lines.lines.entry(key.clone()).or_default();
-                    if let Some(place) = line.place_of(&waiter) {
-                        line.waiters[place].heard = now;
-                        continue;
-                    }
-                    line.waiters.push_back(Waiter { origin: waiter, wants_end, heard: now });
                     self.keyspace.await_key(key.0, &key.1);
-                    match line.awake {
-                        Some(_) => None,
-                        None if is_trying => {
-                            line.awake = Some(waiter);
-                            None
-                        }
-                        // It may have missed something before it came to this leader.
-                        None => line.advance(0, exists),
-                    }
+                    let line = self.lines.lines.entry(key.clone()).or_default();
+                    line.stand(Waiter { origin: waiter, wants_end, heard: now }, is_trying, exists)
                 }
                 LineAct::Tried => match self.lines.lines.get_mut(&key) {
                     Some(line) if line.awake == Some(waiter) => {
@@ -706,4 +713,29 @@ fn lay_out<'a>(words: impl Iterator<Item = &'a [u8]>) -> (Vec<u8>, Vec<Span>) {
         spans.push(Span { start, end: buffer.len() as u32 });
     }
     (buffer, spans)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{CoreId, NodeId};
+
+    fn waiter(serial: u64) -> Waiter {
+        let session = SessionId { serial, index: serial as u32 };
+        let origin = Origin { node: NodeId(2), core: CoreId(0), session, ticket: 1, claim: None };
+        Waiter { origin, wants_end: false, heard: Instant::ZERO }
+    }
+
+    #[test]
+    fn a_waiter_whose_call_was_lost_is_called_again_when_it_is_heard_of() {
+        let (first, second) = (waiter(1).origin, waiter(2).origin);
+        let mut line = Line::default();
+        assert_eq!(line.stand(waiter(1), true, false), None, "it is trying by itself");
+        assert_eq!(line.stand(waiter(2), true, false), None);
+        assert_eq!(line.advance(1, false), None, "the first has found nothing, and there is nothing");
+        assert_eq!(line.advance(0, true), Some(first));
+        assert_eq!(line.stand(waiter(2), false, true), None, "it is not its turn");
+        assert_eq!(line.stand(waiter(1), false, true), Some(first));
+        assert_eq!(line.advance(1, true), Some(second));
+    }
 }
