@@ -22,7 +22,8 @@ use resp::{Frame, FrameDecoder};
 
 pub use keys::Distribution;
 use keys::KeyChooser;
-use record::{Interval, Latencies, Outcome, Second};
+pub use record::Latencies;
+use record::{Interval, Outcome, Second};
 pub use report::grouped;
 pub use requests::Workload;
 use requests::{KEYS_MAX, Requests};

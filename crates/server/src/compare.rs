@@ -7,6 +7,7 @@
 
 mod contender;
 mod footprint;
+mod huge;
 mod report;
 mod snapshot;
 mod talk;
@@ -44,6 +45,13 @@ pub struct CompareArguments {
     /// Instead of the scenarios: memory per key, and the time of a restart
     #[arg(long, conflicts_with_all = ["only", "rounds", "html", "snapshot", "seconds"])]
     pub footprint: bool,
+    /// Instead of the scenarios: what clients wait while a hash, then a sorted set, of many elements is filled, saved,
+    /// removed and expired
+    #[arg(long, conflicts_with_all = ["only", "rounds", "html", "snapshot", "footprint", "seconds"])]
+    pub huge: bool,
+    /// Elements for --huge [default: 10000000, or 100000 with --quick]
+    #[arg(long, requires = "huge", value_parser = clap::value_parser!(u64).range(1..1_000_000_000))]
+    pub elements: Option<u64>,
     /// Megabytes of data for --snapshot [default: 4000, or 100 with --quick]
     #[arg(long, value_name = "MB", requires = "snapshot", value_parser = clap::value_parser!(u64).range(1..1_000_000))]
     pub data_mb: Option<u64>,
@@ -165,7 +173,7 @@ struct Runs {
 pub fn run(arguments: CompareArguments) -> Result<()> {
     let rounds = arguments.rounds.unwrap_or(if arguments.quick { 1 } else { 5 }).max(1);
     let contenders = contender::find(&arguments)?;
-    if arguments.snapshot || arguments.footprint {
+    if arguments.snapshot || arguments.footprint || arguments.huge {
         return run_study(&arguments, &contenders);
     }
     let seconds = arguments.seconds.unwrap_or(if arguments.quick { 1.0 } else { 3.0 });
@@ -256,6 +264,10 @@ fn run_study(arguments: &CompareArguments, contenders: &[contender::Contender]) 
         let seconds = arguments.seconds.unwrap_or(if arguments.quick { 2.0 } else { 20.0 });
         let figures = snapshot::measure(contenders, data_bytes, seconds, &folder, &mut progress)?;
         (snapshot::text(&figures, data_bytes, seconds), snapshot::json(&figures, data_bytes, seconds))
+    } else if arguments.huge {
+        let elements = arguments.elements.unwrap_or(if arguments.quick { 100_000 } else { 10_000_000 });
+        let figures = huge::measure(contenders, elements, &folder, &mut progress)?;
+        (huge::text(&figures, elements), huge::json(&figures, elements))
     } else {
         let keys = arguments.keys.unwrap_or(if arguments.quick { 100_000 } else { 10_000_000 });
         let figures = footprint::measure(contenders, keys, &folder, &mut progress)?;

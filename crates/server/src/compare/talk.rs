@@ -24,19 +24,19 @@ impl Talk {
     }
 
     /// The answer to a request, which must not be an error.
-    pub fn ask(&mut self, words: &[&str]) -> Result<Frame> {
+    pub fn ask<W: AsRef<str> + AsRef<[u8]>>(&mut self, words: &[W]) -> Result<Frame> {
         let mut bytes = Vec::new();
         resp::encode_request(&mut bytes, words);
         self.stream.write_all(&bytes)?;
         let mut chunk = [0; 16 << 10];
         loop {
             match self.decoder.next_frame()? {
-                Some(Frame::Error(text)) => bail!("{}: {}", words.join(" "), String::from_utf8_lossy(&text)),
+                Some(Frame::Error(text)) => bail!("{}: {}", named(words), String::from_utf8_lossy(&text)),
                 Some(frame) => return Ok(frame),
                 None => {
-                    let len = self.stream.read(&mut chunk).with_context(|| format!("no answer to {}", words[0]))?;
+                    let len = self.stream.read(&mut chunk).with_context(|| format!("no answer to {}", named(words)))?;
                     if len == 0 {
-                        bail!("{}: the server closed the connection", words.join(" "));
+                        bail!("{}: the server closed the connection", named(words));
                     }
                     self.decoder.extend(&chunk[..len]);
                 }
@@ -54,6 +54,13 @@ impl Talk {
         let field = text.lines().find_map(|line| line.trim_end().strip_prefix("rdb_bgsave_in_progress:"));
         Ok(field.context("INFO persistence does not say whether a snapshot is being written")? == "1")
     }
+}
+
+/// A request as errors name it, without the many values that may be in it.
+fn named<W: AsRef<str>>(words: &[W]) -> String {
+    const SHOWN_COUNT_MAX: usize = 4;
+    let shown: Vec<&str> = words.iter().take(SHOWN_COUNT_MAX).map(AsRef::as_ref).collect();
+    shown.join(" ")
 }
 
 /// Memory of a process and of its children in bytes, what they share counted once (the sum of their proportional set

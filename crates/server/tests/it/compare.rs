@@ -51,3 +51,15 @@ fn a_footprint_is_measured_and_a_restart_has_all_keys() {
         assert!(server["restart_s"].as_f64().unwrap() > 0.0, "{report:#}");
     }
 }
+
+#[test]
+fn the_waits_beside_a_huge_collection_are_measured_in_every_phase() {
+    let Some(report) = compare(&["--huge", "--elements", "20000"]) else { return };
+    let servers = report["servers"].as_array().unwrap();
+    assert!(servers.len() >= 2, "{report:#}");
+    for kind in servers.iter().flat_map(|server| server["kinds"].as_array().unwrap()) {
+        let phases = kind["phases"].as_array().unwrap();
+        assert_eq!(phases.len(), 6, "{report:#}");
+        assert!(phases.iter().any(|phase| phase["p50_ms"].as_f64().unwrap() > 0.0), "{report:#}");
+    }
+}
