@@ -22,8 +22,8 @@ use resp::{Frame, FrameDecoder};
 
 pub use keys::Distribution;
 use keys::KeyChooser;
-pub use record::Latencies;
-use record::{Interval, Outcome, Second};
+use record::{Interval, Second};
+pub use record::{Latencies, Outcome};
 pub use report::grouped;
 pub use requests::Workload;
 use requests::{KEYS_MAX, Requests};
@@ -93,9 +93,9 @@ pub struct BenchArguments {
     /// Seed of all choices
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Process whose CPU use is reported beside the load, as a server on this machine
+    /// Process whose CPU use is reported beside the load, as a server on this machine; may be repeated, and adds up
     #[arg(long, value_name = "PID")]
-    pub server_pid: Option<u32>,
+    pub server_pid: Vec<u32>,
     /// Write the figures as JSON to a file, or to the standard output with -
     #[arg(long, value_name = "FILE|-")]
     pub json: Option<PathBuf>,
@@ -131,7 +131,7 @@ impl BenchArguments {
             database: 0,
             no_load: false,
             seed: 1,
-            server_pid: None,
+            server_pid: Vec::new(),
             json: None,
             html: None,
             quiet: true,
@@ -379,7 +379,7 @@ impl Crew<'_> {
             progress.show("warming up");
         }
         std::thread::sleep(Duration::from_nanos(measured_from_ns).saturating_sub(epoch.elapsed()));
-        let cpu_now = || (cpu_seconds(std::process::id()), arguments.server_pid.and_then(cpu_seconds));
+        let cpu_now = || (cpu_seconds(std::process::id()), cpu_seconds_of(&arguments.server_pid));
         let cpu_before = cpu_now();
         let mut cpu_after = None;
         let mut seconds = Seconds::new(self.threads, arguments.seconds);
@@ -519,6 +519,14 @@ pub fn cpu_seconds(pid: u32) -> Option<f64> {
     let ticks: u64 = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
     let ticks_per_second = sysconf(SysconfVar::CLK_TCK).ok()??;
     Some(ticks as f64 / ticks_per_second as f64)
+}
+
+/// CPU time of several processes in all; none if there are none, or one of them has ended.
+fn cpu_seconds_of(pids: &[u32]) -> Option<f64> {
+    if pids.is_empty() {
+        return None;
+    }
+    pids.iter().map(|&pid| cpu_seconds(pid)).sum()
 }
 
 /// Keeps the calling thread, and all that it starts later, on some of the processors.

@@ -8,6 +8,7 @@
 mod contender;
 mod footprint;
 mod huge;
+mod replicated;
 mod report;
 mod snapshot;
 mod talk;
@@ -49,6 +50,9 @@ pub struct CompareArguments {
     /// removed and expired
     #[arg(long, conflicts_with_all = ["only", "rounds", "html", "snapshot", "footprint", "seconds"])]
     pub huge: bool,
+    /// Instead of the scenarios: three nodes beside a primary with two replicas, writes only
+    #[arg(long, conflicts_with_all = ["only", "html", "snapshot", "footprint", "huge"])]
+    pub replicated: bool,
     /// Elements for --huge [default: 10000000, or 100000 with --quick]
     #[arg(long, requires = "huge", value_parser = clap::value_parser!(u64).range(1..1_000_000_000))]
     pub elements: Option<u64>,
@@ -90,6 +94,11 @@ struct Scenario {
 const VALUE_BYTES: u64 = 128;
 const KEYS: u64 = 100_000;
 
+/// Seconds of load before measuring that do for so many that are measured.
+fn warmup(seconds: f64) -> f64 {
+    (seconds / 4.0).min(1.0)
+}
+
 const SCENARIOS: [Scenario; 10] = {
     const fn scenario(durability: Durability, workload: Workload, clients: u64, pipeline: u64) -> Scenario {
         Scenario { durability, workload, clients, pipeline }
@@ -119,6 +128,7 @@ impl Scenario {
         let pipeline = if *pipeline == 1 { String::new() } else { format!(" x pipeline {pipeline}") };
         let durability = match durability {
             Durability::Unsynced => "no fsync",
+            Durability::EverySecond => "fsync every second",
             Durability::Always => "fsync always",
         };
         format!("{word}, {clients}{pipeline}, {durability}")
@@ -139,6 +149,20 @@ struct Figures {
 }
 
 impl Figures {
+    fn of(outcome: &bench::Outcome) -> Self {
+        let all = outcome.total.all();
+        Self {
+            operations_per_second: outcome.rate(),
+            p50_ms: all.percentile_ms(50.0),
+            p99_ms: all.percentile_ms(99.0),
+            p999_ms: all.percentile_ms(99.9),
+            max_ms: all.max_ms(),
+            server_cpu_us: outcome.server_cpu_us_per_operation().unwrap_or(0.0),
+            errors: outcome.total.counts.errors + outcome.total.counts.connections_lost,
+            aborts: outcome.total.counts.aborts,
+        }
+    }
+
     /// The median of each figure by itself; errors and aborts add up.
     fn median(runs: &[Self]) -> Self {
         let median = |figure: fn(&Self) -> f64| {
@@ -173,7 +197,7 @@ struct Runs {
 pub fn run(arguments: CompareArguments) -> Result<()> {
     let rounds = arguments.rounds.unwrap_or(if arguments.quick { 1 } else { 5 }).max(1);
     let contenders = contender::find(&arguments)?;
-    if arguments.snapshot || arguments.footprint || arguments.huge {
+    if arguments.snapshot || arguments.footprint || arguments.huge || arguments.replicated {
         return run_study(&arguments, &contenders);
     }
     let seconds = arguments.seconds.unwrap_or(if arguments.quick { 1.0 } else { 3.0 });
@@ -218,17 +242,7 @@ pub fn run(arguments: CompareArguments) -> Result<()> {
                     let load = scenario.load(&servers[index], seconds, load_processor, loaded[index]);
                     let outcome = bench::measure(&load).with_context(|| format!("{name}: {}", scenario.name()))?;
                     loaded[index] |= load.workload.reads();
-                    let all = outcome.total.all();
-                    result.runs[index].push(Figures {
-                        operations_per_second: outcome.rate(),
-                        p50_ms: all.percentile_ms(50.0),
-                        p99_ms: all.percentile_ms(99.0),
-                        p999_ms: all.percentile_ms(99.9),
-                        max_ms: all.max_ms(),
-                        server_cpu_us: outcome.server_cpu_us_per_operation().unwrap_or(0.0),
-                        errors: outcome.total.counts.errors + outcome.total.counts.connections_lost,
-                        aborts: outcome.total.counts.aborts,
-                    });
+                    result.runs[index].push(Figures::of(&outcome));
                     done += 1;
                 }
             }
@@ -268,6 +282,11 @@ fn run_study(arguments: &CompareArguments, contenders: &[contender::Contender]) 
         let elements = arguments.elements.unwrap_or(if arguments.quick { 100_000 } else { 10_000_000 });
         let figures = huge::measure(contenders, elements, &folder, &mut progress)?;
         (huge::text(&figures, elements), huge::json(&figures, elements))
+    } else if arguments.replicated {
+        let seconds = arguments.seconds.unwrap_or(if arguments.quick { 1.0 } else { 3.0 });
+        let rounds = arguments.rounds.unwrap_or(if arguments.quick { 1 } else { 5 }).max(1);
+        let results = replicated::measure(contenders, rounds, seconds, &folder, &mut progress)?;
+        (replicated::text(&results, rounds, seconds), replicated::json(&results, rounds, seconds))
     } else {
         let keys = arguments.keys.unwrap_or(if arguments.quick { 100_000 } else { 10_000_000 });
         let figures = footprint::measure(contenders, keys, &folder, &mut progress)?;
@@ -297,12 +316,12 @@ impl Scenario {
             workload: self.workload,
             pipeline: self.pipeline,
             seconds,
-            warmup: (seconds / 4.0).min(1.0),
+            warmup: warmup(seconds),
             value_bytes: VALUE_BYTES,
             keys: KEYS,
             threads: Some(1),
             no_load: loaded,
-            server_pid: Some(server.pid()),
+            server_pid: vec![server.pid()],
             processor: Some(processor),
             ..BenchArguments::for_host(server.address())
         }

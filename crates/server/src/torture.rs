@@ -5,7 +5,7 @@
 //! Suggested order of reading: [`schedule`], [`stand`], [`crew`], [`register`], [`zones`], [`append`], [`cycles`].
 
 mod append;
-mod cluster;
+pub(crate) mod cluster;
 mod connection;
 mod crew;
 mod cycles;

@@ -14,6 +14,8 @@ pub enum Workload {
     TransAtOnce,
     /// SET.
     Set,
+    /// SET, and WAIT until a replica has it: one round trip, counted as one operation.
+    SetWait,
     /// GET.
     Get,
     /// GET or SET, by --read-ratio.
@@ -32,6 +34,7 @@ impl Workload {
             Self::Trans => "trans",
             Self::TransAtOnce => "trans_at_once",
             Self::Set => "set",
+            Self::SetWait => "set_wait",
             Self::Get => "get",
             Self::Mixed => "mixed",
             Self::Incr => "incr",
@@ -57,6 +60,7 @@ pub enum Request {
     Set,
     Incr,
     Ping,
+    Wait,
     Watch,
     Multi,
     Exec,
@@ -77,6 +81,7 @@ pub struct Requests {
     set: Template,
     incr: Template,
     ping: Template,
+    wait: Template,
     watch: Template,
     multi: Template,
     exec: Template,
@@ -100,6 +105,7 @@ impl Requests {
             set: Template::new(&[b"SET", key.as_bytes(), &value]),
             incr: Template::new(&[b"INCR", counter.as_bytes()]),
             ping: Template::new(&[b"PING"]),
+            wait: Template::without_key(&[b"WAIT", b"1", b"0"]),
             watch: Template::new(&[b"WATCH", key.as_bytes()]),
             multi: Template::new(&[b"MULTI"]),
             exec: Template::new(&[b"EXEC"]),
@@ -114,6 +120,7 @@ impl Requests {
             Request::Set => &self.set,
             Request::Incr => &self.incr,
             Request::Ping => &self.ping,
+            Request::Wait => &self.wait,
             Request::Watch => &self.watch,
             Request::Multi => &self.multi,
             Request::Exec => &self.exec,
@@ -131,6 +138,12 @@ impl Requests {
 }
 
 impl Template {
+    fn without_key(words: &[&[u8]]) -> Self {
+        let mut bytes = Vec::new();
+        resp::encode_request(&mut bytes, words);
+        Self { bytes, digits: None }
+    }
+
     fn new(words: &[&[u8]]) -> Self {
         let mut bytes = Vec::new();
         resp::encode_request(&mut bytes, words);
@@ -155,8 +168,10 @@ mod tests {
         requests.append(&mut out, Request::Set, 987_654_321);
         requests.append(&mut out, Request::Incr, 42);
         requests.append(&mut out, Request::Exec, 7);
+        requests.append(&mut out, Request::Wait, 7);
         let expected = "before*3\r\n$3\r\nSET\r\n$16\r\nkey:000987654321\r\n$3\r\naho\r\n\
-            *2\r\n$4\r\nINCR\r\n$20\r\ncounter:000000000042\r\n*1\r\n$4\r\nEXEC\r\n";
+            *2\r\n$4\r\nINCR\r\n$20\r\ncounter:000000000042\r\n*1\r\n$4\r\nEXEC\r\n\
+            *3\r\n$4\r\nWAIT\r\n$1\r\n1\r\n$1\r\n0\r\n";
         assert_eq!(String::from_utf8_lossy(&out), expected);
     }
 }

@@ -114,7 +114,7 @@ enum Role {
     Write,
     /// Part of a transaction whose next request waits for this reply.
     Step,
-    /// Part of a transaction that was sent at once.
+    /// Part of an operation that was sent at once.
     Part,
     Exec,
 }
@@ -464,6 +464,10 @@ impl Connection {
         let (request, role) = match desk.orders.workload {
             Workload::Get => (Request::Get, Role::Read),
             Workload::Set => (Request::Set, Role::Write),
+            Workload::SetWait => {
+                self.send(Request::Set, key, Role::Part, start_ns, &desk.orders.requests);
+                (Request::Wait, Role::Write)
+            }
             Workload::Incr => (Request::Incr, Role::Write),
             Workload::Ping => (Request::Ping, Role::Read),
             Workload::Mixed if desk.orders.keys.chance(desk.orders.read_ratio) => (Request::Get, Role::Read),

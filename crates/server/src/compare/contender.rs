@@ -27,6 +27,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 pub enum Durability {
     /// Redis and Valkey keep no log at all; Holdfast writes its own and never syncs it.
     Unsynced,
+    /// Redis and Valkey keep no log at all; Holdfast syncs its own within a second.
+    EverySecond,
     /// Each write is on disk before it is acknowledged.
     Always,
 }
@@ -135,12 +137,16 @@ impl Drop for Folder {
 /// What a server says goes here, in its folder.
 const LOG_NAME: &str = "log.txt";
 
-fn spawn(contender: &Contender, durability: Durability, port: u16, data: &Path) -> Result<Child> {
+fn spawn(contender: &Contender, durability: Durability, port: u16, more: &[String], data: &Path) -> Result<Child> {
     let log = fs::OpenOptions::new().create(true).append(true).open(data.join(LOG_NAME))?;
     let mut command = Command::new(&contender.program);
     let port = port.to_string();
     if contender.is_holdfast {
-        let policy = if durability == Durability::Always { "always" } else { "no" };
+        let policy = match durability {
+            Durability::Unsynced => "no",
+            Durability::EverySecond => "everysec",
+            Durability::Always => "always",
+        };
         command.args(["serve", "--port", &port, "--bind", "127.0.0.1", "--cores", "1"]);
         command.args(["--appendfsync", policy, "--data-dir"]).arg(data.join("data"));
     } else {
@@ -150,7 +156,7 @@ fn spawn(contender: &Contender, durability: Durability, port: u16, data: &Path) 
         // A rewrite would fork in the middle of a measurement.
         command.args(["--auto-aof-rewrite-percentage", "0"]);
     }
-    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    command.args(more).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     let mut left = leftovers();
     let child = command.spawn()?;
     left.servers.push(child.id());
@@ -163,6 +169,8 @@ pub struct RunningServer {
     contender: Contender,
     durability: Durability,
     port: u16,
+    /// More options for the program.
+    more: Vec<String>,
     data: PathBuf,
 }
 
@@ -170,10 +178,21 @@ impl RunningServer {
     /// Starts a server on a free port with an empty data directory and waits until it answers.
     pub fn start(contender: &Contender, durability: Durability, folder: &Folder) -> Result<Self> {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        Self::start_on(contender, durability, port, Vec::new(), folder)
+    }
+
+    /// Starts a server on this port, with options beside the usual ones.
+    pub fn start_on(
+        contender: &Contender,
+        durability: Durability,
+        port: u16,
+        more: Vec<String>,
+        folder: &Folder,
+    ) -> Result<Self> {
         let data = folder.0.join(port.to_string());
         fs::create_dir(&data)?;
-        let child = spawn(contender, durability, port, &data)?;
-        let mut server = Self { child, contender: contender.clone(), durability, port, data };
+        let child = spawn(contender, durability, port, &more, &data)?;
+        let mut server = Self { child, contender: contender.clone(), durability, port, more, data };
         server.wait_until_up(START_TIMEOUT)?;
         Ok(server)
     }
@@ -186,7 +205,7 @@ impl RunningServer {
         self.child.wait()?;
         leftovers().servers.retain(|&server| server != old);
         let started = Instant::now();
-        self.child = spawn(&self.contender, self.durability, self.port, &self.data)?;
+        self.child = spawn(&self.contender, self.durability, self.port, &self.more, &self.data)?;
         self.wait_until_up(RESTART_TIMEOUT)?;
         Ok(started.elapsed())
     }
@@ -194,6 +213,11 @@ impl RunningServer {
     /// Where it listens, as HOST:PORT.
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
+    }
+
+    /// What it has said so far.
+    pub fn log(&self) -> Result<String> {
+        Ok(fs::read_to_string(self.data.join(LOG_NAME))?)
     }
 
     pub fn pid(&self) -> u32 {
@@ -209,7 +233,7 @@ impl RunningServer {
                 return Ok(());
             }
             if ended.is_some() || started.elapsed() > timeout {
-                let words = fs::read_to_string(self.data.join(LOG_NAME)).unwrap_or_default();
+                let words = self.log().unwrap_or_default();
                 let tail: Vec<&str> = words.lines().rev().take(5).collect();
                 let state = if ended.is_some() { "it ended" } else { "it does not answer" };
                 bail!("{state}, saying: {}", tail.into_iter().rev().collect::<Vec<_>>().join(" | "));

@@ -1,11 +1,30 @@
 //! How several Holdfasts become one cluster. Nobody else here knows.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+
+use anyhow::{Result, bail};
+use stdx::Prng;
+
+/// Ports of servers: none that the system gives to clients, or a client would sooner or later hold the port of a
+/// server that is just away, or even connect to itself.
+const PORTS: std::ops::Range<u64> = 12_000..30_000;
 
 /// Where a node calls the others, and is called by them.
 pub fn cluster_address(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip(), address.port() + 1)
+}
+
+/// A port for a server on this machine, with the one behind it for its cluster.
+pub fn free_port(prng: &mut Prng) -> Result<u16> {
+    for _ in 0..1_000 {
+        let port = (PORTS.start + prng.below(PORTS.end - PORTS.start)) as u16;
+        let is_free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+        if is_free(port) && is_free(port + 1) {
+            return Ok(port);
+        }
+    }
+    bail!("no free port from {} to {}", PORTS.start, PORTS.end)
 }
 
 /// What a node is told at every start about the others: all but the first join it.

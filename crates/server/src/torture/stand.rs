@@ -1,7 +1,7 @@
 //! The servers under torture: started, hurt, healed, ended.
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -29,9 +29,6 @@ const RESYNC_TIMEOUT: Duration = Duration::from_secs(60);
 const FAIL_OVER_PATIENCE: Duration = Duration::from_secs(2);
 /// Waiting for the reply to a word of ours.
 const WORD_TIMEOUT: Duration = Duration::from_secs(2);
-/// Ports of servers: none that the system gives to clients, or a client would sooner or later hold the port of a
-/// server that is just away, or even connect to itself.
-const PORTS: std::ops::Range<u64> = 12_000..30_000;
 /// The port of servers with a host of their own.
 const OWN_PORT: u16 = 6379;
 
@@ -126,7 +123,7 @@ impl Stand {
             fs::create_dir_all(place.join("data"))?;
             let address = match &network {
                 Some(network) => SocketAddr::new(network.address(number), OWN_PORT),
-                None => SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), free_port(&mut prng)?),
+                None => SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), cluster::free_port(&mut prng)?),
             };
             nodes.push(Node { address, data: place.join("data"), log: place.join("log.txt"), process: None });
         }
@@ -479,18 +476,6 @@ fn words(arguments: &TortureArguments, has_network: bool) -> Vec<String> {
         add(name, value);
     }
     words
-}
-
-fn free_port(prng: &mut Prng) -> Result<u16> {
-    for _ in 0..1_000 {
-        let port = (PORTS.start + prng.below(PORTS.end - PORTS.start)) as u16;
-        // The one behind it is for the cluster.
-        let is_free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
-        if is_free(port) && is_free(port + 1) {
-            return Ok(port);
-        }
-    }
-    bail!("no free port from {} to {}", PORTS.start, PORTS.end)
 }
 
 fn text_of(log: &Path) -> String {
