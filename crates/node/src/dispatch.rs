@@ -445,6 +445,9 @@ impl Core {
             self.stalled.push(id);
             return Next::Postponed(Hold::Window);
         }
+        if is_write && !self.reads_have_their_places(id, group) {
+            return Next::Postponed(Hold::Answers);
+        }
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         if !is_write && session.owed_count() >= limits::OWED_COUNT_TO_READ_MAX {
             return Next::Postponed(Hold::Answers);
@@ -459,15 +462,39 @@ impl Core {
             (false, false) => RequestBody::ReadAtOnce(words),
         };
         let origin = Origin { node, core, session: id, ticket, claim: None };
-        self.send_request(Request::new(origin, group, protocol, body), actions);
+        let number = self.send_request(Request::new(origin, group, protocol, body), actions);
+        if !is_write && let Some(number) = number {
+            self.note_read(id, group, number);
+        }
         Next::Taken
     }
 
-    /// Sends a request to the core of its group, which may be this one, or in a cluster to whoever leads the group.
-    pub(crate) fn send_request(&mut self, request: Request, actions: &mut Vec<Action>) {
+    /// Remembers a read for as long as it has no answer.
+    fn note_read(&mut self, id: SessionId, group: GroupId, number: u64) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        if session.note_read(group, number) >= limits::READS_NOTED_MAX {
+            let relay = &mut self.relay;
+            session.retain_reads(|group, number| relay.is_outstanding(group, number));
+        }
+    }
+
+    /// In a cluster a read and a change that comes behind it in the same pipeline may be carried out by different
+    /// leaders, and the read again when the change has been. So a read that has not left yet is logged before the
+    /// change; false if one is under way, and the change must wait for its answer.
+    pub(crate) fn reads_have_their_places(&mut self, id: SessionId, group: GroupId) -> bool {
+        let Some(session) = self.sessions.get_mut(id) else { return true };
+        let relay = &mut self.relay;
+        session.retain_reads(|of, number| of != group || !relay.give_place_in_log(group, number));
+        !session.awaits_read_of(group)
+    }
+
+    /// Sends a request to the core of its group, which may be this one, or in a cluster to whoever leads the group: then
+    /// it has a number.
+    pub(crate) fn send_request(&mut self, request: Request, actions: &mut Vec<Action>) -> Option<u64> {
         if self.context.is_clustered {
             let Origin { session, ticket, .. } = request.origin;
-            return self.relay.submit(request, Purpose::Client { session, ticket }, self.now.instant);
+            let purpose = Purpose::Client { session, ticket };
+            return Some(self.relay.submit(request, purpose, self.now.instant));
         }
         let to = router::core_of(request.group, self.context.core_count);
         if to == self.context.core {
@@ -475,6 +502,7 @@ impl Core {
         } else {
             self.outbox.push(self.context.core, to, Mail::Request(request));
         }
+        None
     }
 
     fn dispatch_to_scratch(&mut self, id: SessionId, command: &'static DataCommand, args: Args<'_>) -> Next {

@@ -177,6 +177,12 @@ impl Core {
             self.stalled.push(id);
             return Next::Postponed(Hold::Window);
         }
+        if let Groups::One(group) = groups
+            && !self.reads_have_their_places(id, group)
+        {
+            self.sessions.get_mut(id).expect("just seen").multi = Some(multi);
+            return Next::Postponed(Hold::Answers);
+        }
         self.carry_out(id, multi, groups, has_control, actions);
         Next::Taken
     }

@@ -23,6 +23,9 @@ pub const PUSHED_BYTES_MAX: usize = 32 << 20;
 /// such a reply will be is not known when it is asked for.
 pub const OWED_COUNT_TO_READ_MAX: u64 = 64;
 
+/// Reads of one client that are remembered, answered ones among them, before these are sorted out.
+pub const READS_NOTED_MAX: usize = 4 * OWED_COUNT_TO_READ_MAX as usize;
+
 /// Bytes received from a client whose requests wait, beyond which its socket is no longer read.
 pub const INPUT_BYTES_MAX: usize = 1 << 20;
 

@@ -86,6 +86,8 @@ struct Outstanding {
     request: Option<(Request, Purpose)>,
     byte_count: usize,
     submitted: Instant,
+    /// It may change data.
+    is_change: bool,
     /// Sent to the present leader, and counted.
     is_out: bool,
     was_sent: bool,
@@ -135,8 +137,8 @@ impl Relay {
         Self { boot, streams: (0..group_count).map(|_| stream()).collect() }
     }
 
-    /// Takes a request; it leaves with the next [`Relay::flush`].
-    pub fn submit(&mut self, mut request: Request, purpose: Purpose, now: Instant) {
+    /// Takes a request; it leaves with the next [`Relay::flush`]. Answers its number.
+    pub fn submit(&mut self, mut request: Request, purpose: Purpose, now: Instant) -> u64 {
         let group = request.group;
         let stream = &mut self.streams[group.0 as usize];
         let number = stream.next;
@@ -149,12 +151,33 @@ impl Relay {
         stream.byte_count += byte_count;
         stream.outstanding.push_back(Outstanding {
             number,
+            is_change: matches!(request.body, RequestBody::Write(_) | RequestBody::Exec(_)),
             request: Some((request, purpose)),
             byte_count,
             submitted: now,
             is_out: false,
             was_sent: false,
         });
+        number
+    }
+
+    /// Gives a read its place in the log, so that no change that comes behind it is seen by it, whatever becomes of
+    /// leaders. False if it is under way already and has no answer: then nothing may come behind it yet.
+    pub fn give_place_in_log(&mut self, group: GroupId, number: u64) -> bool {
+        let Some(outstanding) = self.streams[group.0 as usize].find(number) else { return true };
+        let Some((request, _)) = &mut outstanding.request else { return true };
+        if outstanding.was_sent {
+            return false;
+        }
+        if let RequestBody::Read(words) | RequestBody::ReadAtOnce(words) = &mut request.body {
+            request.body = RequestBody::Write(std::mem::take(words));
+        }
+        true
+    }
+
+    /// True if a request has no answer yet.
+    pub fn is_outstanding(&mut self, group: GroupId, number: u64) -> bool {
+        self.streams[group.0 as usize].find(number).is_some_and(|outstanding| outstanding.request.is_some())
     }
 
     /// Sends what may be sent.
@@ -269,6 +292,12 @@ impl Stream {
             self.sent += 1;
             let Some((request, _)) = &next.request else { continue };
             let mut request = request.clone();
+            if next.was_sent
+                && let RequestBody::ReadAtOnce(words) = request.body
+            {
+                // Those sent with it may wait for what they must see: it must not overtake them now.
+                request.body = RequestBody::Read(words);
+            }
             request.floor = floor;
             request.previous = self.previous;
             self.previous = next.number;
@@ -291,15 +320,20 @@ impl Stream {
         }
     }
 
-    fn take(&mut self, number: u64) -> Option<(Request, Purpose)> {
+    fn find(&mut self, number: u64) -> Option<&mut Outstanding> {
         let place = self.outstanding.binary_search_by_key(&number, |outstanding| outstanding.number).ok()?;
-        let outstanding = &mut self.outstanding[place];
+        Some(&mut self.outstanding[place])
+    }
+
+    fn take(&mut self, number: u64) -> Option<(Request, Purpose)> {
+        let outstanding = self.find(number)?;
+        let byte_count = outstanding.byte_count;
+        let was_out = outstanding.is_out;
         let taken = outstanding.request.take();
+        outstanding.is_out = outstanding.is_out && taken.is_none();
         if taken.is_some() {
-            self.byte_count -= outstanding.byte_count;
-            if std::mem::take(&mut outstanding.is_out) {
-                self.out_bytes -= outstanding.byte_count;
-            }
+            self.byte_count -= byte_count;
+            self.out_bytes -= if was_out { byte_count } else { 0 };
         }
         while self.outstanding.front().is_some_and(|front| front.request.is_none()) {
             self.outstanding.pop_front();
@@ -319,11 +353,10 @@ impl Stream {
             .outstanding
             .iter()
             .filter(is_overdue)
-            .map(|outstanding| (outstanding.number, outstanding.was_sent))
+            .map(|outstanding| (outstanding.number, outstanding.was_sent && outstanding.is_change))
             .collect();
-        for (number, was_sent) in overdue {
+        for (number, is_in_doubt) in overdue {
             let (request, purpose) = self.take(number).expect("just seen");
-            let is_in_doubt = was_sent && matches!(request.body, RequestBody::Write(_) | RequestBody::Exec(_));
             expired.push(Expired { group, purpose, is_in_doubt, request });
         }
     }

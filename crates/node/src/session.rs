@@ -15,7 +15,7 @@ use crate::catalog;
 use crate::commands::Known;
 use crate::commands::Queued;
 use crate::entry::Watch;
-use crate::event::{Now, Peer, SessionId};
+use crate::event::{GroupId, Now, Peer, SessionId};
 use crate::exec::Composition;
 use crate::group::Committed;
 use crate::limits;
@@ -75,6 +75,8 @@ pub struct Session {
     next: u64,
     /// Ticket behind the last one that may stand for a change of data.
     behind_changes: u64,
+    /// Reads sent to groups of a cluster that had no answer when last looked at: group, and number in its stream.
+    reads: Vec<(GroupId, u64)>,
     /// Replies that came before their turn; the first belongs to `head`.
     early: VecDeque<Option<Early>>,
     early_bytes: usize,
@@ -182,6 +184,7 @@ impl Session {
             head: 0,
             behind_changes: 0,
             next: 0,
+            reads: Vec::new(),
             early: VecDeque::new(),
             early_bytes: 0,
             pushed_bytes: 0,
@@ -335,6 +338,26 @@ impl Session {
     /// True if a change that it asked for has not been answered: a read must not overtake it.
     pub(crate) fn awaits_change(&self) -> bool {
         self.behind_changes > self.head
+    }
+
+    /// Notes that it has asked a group of a cluster for something. Answers how many of these notes there are.
+    pub(crate) fn note_read(&mut self, group: GroupId, number: u64) -> usize {
+        // This one is owed, too.
+        if self.owed_count() <= 1 {
+            self.reads.clear();
+        }
+        self.reads.push((group, number));
+        self.reads.len()
+    }
+
+    /// Keeps those of the reads noted that are to be kept.
+    pub(crate) fn retain_reads(&mut self, mut is_kept: impl FnMut(GroupId, u64) -> bool) {
+        self.reads.retain(|(group, number)| is_kept(*group, *number));
+    }
+
+    /// True if one of the reads kept is of this group.
+    pub(crate) fn awaits_read_of(&self, group: GroupId) -> bool {
+        self.reads.iter().any(|(of, _)| *of == group)
     }
 
     /// Forgets what belongs to a transaction, as DISCARD does.

@@ -54,9 +54,9 @@ impl History {
         Self { registers: vec![Vec::new(); REGISTER_COUNT as usize], next_value: 1, ..Self::default() }
     }
 
-    fn begin(&mut self, now: u64, register: u64, operation: Operation) -> Handle {
+    fn begin(&mut self, now: u64, session: u64, register: u64, operation: Operation) -> Handle {
         let records = &mut self.registers[register as usize];
-        records.push(Record { called: now, answered: None, operation });
+        records.push(Record { called: now, answered: None, session, operation });
         Handle { register, place: records.len() - 1 }
     }
 
@@ -113,6 +113,8 @@ pub struct Client {
     pub think_max: u64,
     /// Requests sent ahead of their replies.
     pipeline_max: u64,
+    /// The register that the pipeline being made is about.
+    favourite: Option<u64>,
     /// A second step of a request, to be sent at once.
     follow_up: Option<(u64, Value)>,
     /// Its WATCH has not been refused.
@@ -137,7 +139,7 @@ pub enum Heard {
 impl Client {
     /// A client that does what its generator says.
     pub fn new(mut prng: Prng, think_max: u64, transfers: bool, spans: bool) -> Self {
-        let pipeline_max = if prng.chance(1, 3) { 1 + prng.below(8) } else { 1 };
+        let pipeline_max = if prng.chance(1, 2) { 1 + prng.below(8) } else { 1 };
         Self {
             prng,
             connection: None,
@@ -147,6 +149,7 @@ impl Client {
             deadline: u64::MAX,
             think_max,
             pipeline_max,
+            favourite: None,
             follow_up: None,
             is_watching: false,
             last_reads: None,
@@ -199,6 +202,8 @@ impl Client {
             }
             return out;
         }
+        // A pipeline that stays with one register is one in which the order of requests shows.
+        self.favourite = self.prng.chance(1, 2).then(|| self.prng.below(REGISTER_COUNT));
         for _ in 0..1 + self.prng.below(self.pipeline_max) {
             if self.prng.chance(1, 5) {
                 self.collection_operation(&mut out);
@@ -225,6 +230,15 @@ impl Client {
         out
     }
 
+    /// Its connection: what it asks there is carried out in that order.
+    fn session(&self) -> u64 {
+        self.connection.expect("who asks is connected")
+    }
+
+    fn some_register(&mut self) -> u64 {
+        self.favourite.unwrap_or_else(|| self.prng.below(REGISTER_COUNT))
+    }
+
     fn command(&mut self, words: &[&[u8]], expected: Expected, out: &mut Vec<u8>) {
         encode(words, out);
         self.expected.push_back(expected);
@@ -242,13 +256,13 @@ impl Client {
     }
 
     fn register_operation(&mut self, now: u64, history: &mut History, out: &mut Vec<u8>) {
-        let register = self.prng.below(REGISTER_COUNT);
+        let register = self.some_register();
         let operation = self.draw_operation(register, history);
         self.single(now, register, operation, history, out);
     }
 
     fn single(&mut self, now: u64, register: u64, operation: Operation, history: &mut History, out: &mut Vec<u8>) {
-        let handle = history.begin(now, register, operation);
+        let handle = history.begin(now, self.session(), register, operation);
         write_operation(register, operation, out);
         self.expected.push_back(Expected::Operation(handle));
     }
@@ -280,7 +294,7 @@ impl Client {
     /// MULTI over one or two registers, which may live in different groups.
     fn transaction(&mut self, now: u64, history: &mut History, out: &mut Vec<u8>) {
         self.command(&[b"MULTI"], Expected::Acknowledgement, out);
-        let first = self.prng.below(REGISTER_COUNT);
+        let first = self.some_register();
         let mut registers = vec![first];
         if self.spans && self.prng.chance(2, 3) {
             registers.push((first + 1 + self.prng.below(REGISTER_COUNT - 1)) % REGISTER_COUNT);
@@ -288,7 +302,7 @@ impl Client {
         let mut handles = Vec::new();
         for register in registers {
             let operation = self.draw_operation(register, history);
-            handles.push(history.begin(now, register, operation));
+            handles.push(history.begin(now, self.session(), register, operation));
             write_operation(register, operation, out);
             self.expected.push_back(Expected::Queued);
         }
@@ -298,7 +312,7 @@ impl Client {
     /// Sets a register if it still holds what was found.
     fn exchange(&mut self, now: u64, register: u64, found: Value, history: &mut History, out: &mut Vec<u8>) {
         let to = history.unique_value();
-        let handle = history.begin(now, register, Operation::Swap { to, found: Some(found) });
+        let handle = history.begin(now, self.session(), register, Operation::Swap { to, found: Some(found) });
         self.command(&[b"MULTI"], Expected::Acknowledgement, out);
         let (name, value) = (register_name(register), to.to_string());
         self.command(&[b"SET", name.as_bytes(), value.as_bytes()], Expected::Queued, out);

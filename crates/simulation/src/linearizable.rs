@@ -4,7 +4,9 @@
 //! configurations already tried ("Testing for linearizability", 2017): take any operation that no finished, untaken one
 //! wholly precedes, try its effect, and go on; a pair of (operations taken, value) that failed once fails always.
 //!
-//! An operation whose outcome is not known may have taken effect at any time after its call, or never.
+//! An operation whose outcome is not known may have taken effect at any time after its call, or never. Operations of one
+//! session that were answered take effect in the order in which they were asked, although they overlap in time: a
+//! pipeline is not a crowd.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashSet;
@@ -60,6 +62,9 @@ pub struct Record {
     pub called: u64,
     /// When the answer came; `None` if the outcome is not known.
     pub answered: Option<u64>,
+    /// The session that asked, whose operations stand in the history in the order of its requests; 0 for one without
+    /// order.
+    pub session: u64,
     /// What and how.
     pub operation: Operation,
 }
@@ -154,8 +159,16 @@ impl Search {
             }
         }
         open.retain(|at| self.records[*at].called <= horizon);
+        let all = open.clone();
+        open.retain(|at| !all.iter().take_while(|before| *before < at).any(|before| self.is_before(*before, *at)));
         open.sort_by_key(|at| self.records[*at].answered.unwrap_or(u64::MAX));
         open
+    }
+
+    /// True if the session that asked both was answered what it asked first.
+    fn is_before(&self, first: usize, second: usize) -> bool {
+        let (first, second) = (&self.records[first], &self.records[second]);
+        first.session != 0 && first.session == second.session && first.answered.is_some()
     }
 
     fn run(mut self, initial: Value) -> Verdict {
@@ -198,7 +211,25 @@ mod tests {
     use stdx::Prng;
 
     fn record(called: u64, answered: u64, operation: Operation) -> Record {
-        Record { called, answered: (answered > 0).then_some(answered), operation }
+        Record { called, answered: (answered > 0).then_some(answered), session: 0, operation }
+    }
+
+    #[test]
+    fn a_session_that_sends_ahead_is_answered_in_its_order() {
+        let of = |session, operation| Record { called: 1, answered: Some(9), session, operation };
+        let late = Operation::Get { found: Some(1) };
+        let history = |reader| [of(reader, late), of(7, Operation::Add { by: 1, sum: Some(1) })];
+        assert_eq!(check(&[None], &history(8)), Verdict::Linearizable, "another session's");
+        assert_eq!(check(&[None], &history(7)), Verdict::Broken, "it saw what it had not asked for yet");
+        let twice = [of(7, late), of(7, Operation::Get { found: None }), of(6, Operation::Set { to: 1 })];
+        assert_eq!(check(&[None], &twice), Verdict::Broken, "it went back in time");
+        let unanswered =
+            [Record { answered: None, ..of(7, Operation::Set { to: 2 }) }, of(7, Operation::Set { to: 1 })];
+        let read = Record { called: 10, ..of(8, Operation::Get { found: Some(2) }) };
+        assert_eq!(
+            check(&[None], &[unanswered[0], unanswered[1], Record { answered: Some(12), ..read }]),
+            Verdict::Linearizable
+        );
     }
 
     /// Times are (call, answer); an answer of 0 never came.
@@ -295,7 +326,7 @@ mod tests {
                 };
                 value = operation.apply(value).expect("it answers truly");
                 let answered = (!prng.chance(1, 10)).then(|| at + prng.below(60));
-                history.push(Record { called: at - prng.below(60), answered, operation });
+                history.push(Record { called: at - prng.below(60), answered, session: 0, operation });
             }
             assert_eq!(check(&[None], &history), Verdict::Linearizable, "seed {seed}");
             let forged = history.iter_mut().rev().find(|record| record.answered.is_some()).expect("most were answered");

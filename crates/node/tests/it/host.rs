@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use keyspace::{Keyspace, Layout, Tuning};
+use node::group::Standing;
 use node::roster::{Member, Roster};
 use node::settings::Settings;
 use node::{
@@ -113,6 +114,14 @@ impl Host {
     /// Cores of the node.
     pub fn core_count(&self) -> usize {
         self.cores.len()
+    }
+
+    /// True if this node leads a group, and may answer for it.
+    pub fn is_serving(&self, group: GroupId) -> bool {
+        self.cores
+            .iter()
+            .flat_map(Core::groups)
+            .any(|found| found.id() == group && found.standing() == Standing::Serving)
     }
 
     /// Another node speaks.

@@ -2,6 +2,7 @@
 
 mod acl;
 mod blocking;
+mod cluster;
 mod collections;
 mod host;
 mod pubsub;

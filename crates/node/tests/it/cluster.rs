@@ -1,0 +1,155 @@
+//! Stories of three nodes: what clients see of changes of leader.
+
+use node::settings::Settings;
+use node::{GroupId, NodeId, SessionId};
+use stdx::Duration;
+
+use crate::host::Host;
+
+/// Messages between nodes begin with their kind.
+const REQUEST: u8 = 2;
+const ANSWER: u8 = 3;
+
+/// Three nodes of one core, and what is under way between them.
+struct Nodes {
+    hosts: Vec<Option<Host>>,
+    under_way: Vec<(NodeId, NodeId, GroupId, Vec<u8>)>,
+}
+
+impl Nodes {
+    /// A cluster whose groups are led by somebody.
+    fn new() -> Self {
+        let host = |node| Some(Host::of_nodes(1, Settings::default(), node, &[1, 2, 3]));
+        let mut this = Self { hosts: (1..=3).map(host).collect(), under_way: Vec::new() };
+        this.elect();
+        this
+    }
+
+    fn host(&mut self, node: usize) -> &mut Host {
+        self.hosts[node - 1].as_mut().expect("it runs")
+    }
+
+    /// The node that leads, if one serves.
+    fn leader(&self) -> Option<usize> {
+        (1..=3).find(|node| self.hosts[node - 1].as_ref().is_some_and(|host| host.is_serving(GroupId(0))))
+    }
+
+    /// Lets time pass until one leads.
+    fn elect(&mut self) -> usize {
+        for _ in 0..100 {
+            if let Some(leader) = self.leader() {
+                self.pass(Duration::from_millis(200)); // the others hear of it
+                return leader;
+            }
+            self.pass(Duration::from_millis(50));
+        }
+        panic!("nobody leads after five seconds");
+    }
+
+    fn pass(&mut self, duration: Duration) {
+        let step = Duration::from_millis(50);
+        for _ in 0..duration.as_millis().div_ceil(50) {
+            self.hosts.iter_mut().flatten().for_each(|host| host.pass(step));
+            self.exchange(|_, _, _| true);
+        }
+    }
+
+    /// Gathers what the nodes have sent.
+    fn gather(&mut self) {
+        for (from, host) in (1..).map(NodeId).zip(&mut self.hosts) {
+            let Some(host) = host else { continue };
+            let sent = host.sent.drain(..);
+            self.under_way.extend(sent.map(|(to, group, bytes)| (from, to, group, bytes)));
+        }
+    }
+
+    /// Delivers what passes, again and again until nothing is left that does; the rest stays under way.
+    fn exchange(&mut self, mut passes: impl FnMut(usize, usize, u8) -> bool) {
+        for _ in 0..1_000 {
+            self.gather();
+            let passing = |(from, to, _, bytes): &(NodeId, NodeId, GroupId, Vec<u8>)| {
+                passes(from.0 as usize, to.0 as usize, bytes[0])
+            };
+            let (now, rest) = std::mem::take(&mut self.under_way).into_iter().partition(passing);
+            self.under_way = rest;
+            let now: Vec<_> = now;
+            if now.is_empty() {
+                return;
+            }
+            for (from, to, group, bytes) in now {
+                if let Some(host) = &mut self.hosts[to.0 as usize - 1] {
+                    host.hear(from, group, &bytes);
+                }
+            }
+            self.hosts.iter_mut().flatten().for_each(Host::settle);
+        }
+        panic!("the nodes never stop talking");
+    }
+
+    /// A node is gone, with all that it had under way.
+    fn kill(&mut self, node: usize) {
+        self.gather();
+        self.hosts[node - 1] = None;
+        self.under_way.retain(|(from, ..)| from.0 as usize != node);
+    }
+
+    fn count(&mut self, kind: u8) -> usize {
+        self.gather();
+        self.under_way.iter().filter(|(.., bytes)| bytes[0] == kind).count()
+    }
+
+    fn run(&mut self, node: usize, session: SessionId, line: &str) -> String {
+        self.host(node).send(session, format!("{line}\r\n").as_bytes());
+        self.host(node).settle();
+        self.exchange(|_, _, _| true);
+        self.host(node).received(session)
+    }
+}
+
+#[test]
+fn a_read_sees_no_change_that_its_pipeline_asks_for_later_although_the_leader_dies_between_them() {
+    for pipeline in ["GET n\r\nINCR n\r\n", "GET n\r\nMULTI\r\nINCR n\r\nEXEC\r\n", "INCR n\r\nGET n\r\nINCR n\r\n"] {
+        let mut nodes = Nodes::new();
+        let leader = nodes.leader().expect("elected");
+        let gateway = leader % 3 + 1;
+        let client = nodes.host(gateway).connect(0);
+        assert_eq!(nodes.run(gateway, client, "INCR n"), ":1");
+        nodes.host(gateway).send(client, pipeline.as_bytes());
+        nodes.host(gateway).settle();
+        // Everything is carried out and committed, and no answer ever comes.
+        nodes.exchange(|from, to, kind| kind != ANSWER || (from, to) != (leader, gateway));
+        assert_eq!(nodes.host(gateway).received(client), "");
+        nodes.kill(leader);
+        nodes.elect();
+        nodes.pass(Duration::from_millis(500));
+        let expected = match pipeline {
+            "GET n\r\nINCR n\r\n" => "$1 1 :2",
+            "INCR n\r\nGET n\r\nINCR n\r\n" => ":2 $1 2 :3",
+            _ => "$1 1 +OK +QUEUED *1 :2",
+        };
+        assert_eq!(nodes.host(gateway).received(client), expected, "{pipeline:?}");
+    }
+}
+
+#[test]
+fn a_change_waits_for_a_read_that_is_under_way() {
+    let mut nodes = Nodes::new();
+    let leader = nodes.leader().expect("elected");
+    let gateway = leader % 3 + 1;
+    let client = nodes.host(gateway).connect(0);
+    assert_eq!(nodes.run(gateway, client, "SET n 1"), "+OK");
+    let say = |nodes: &mut Nodes, line: &str| {
+        nodes.host(gateway).send(client, line.as_bytes());
+        nodes.host(gateway).settle();
+    };
+    say(&mut nodes, "GET n\r\n");
+    assert_eq!(nodes.count(REQUEST), 1);
+    say(&mut nodes, "INCR n\r\nGET n\r\n");
+    assert_eq!(nodes.count(REQUEST), 1, "the read has no answer yet");
+    nodes.exchange(|_, _, _| true);
+    assert_eq!(nodes.host(gateway).received(client), "$1 1 :2 $1 2");
+    // Reads wait for nothing.
+    say(&mut nodes, "GET n\r\n");
+    say(&mut nodes, "GET n\r\nGET n\r\n");
+    assert_eq!(nodes.count(REQUEST), 3);
+}
