@@ -488,8 +488,8 @@ impl Core {
         !session.awaits_read_of(group)
     }
 
-    /// Sends a request to the core of its group, which may be this one, or in a cluster to whoever leads the group: then
-    /// it has a number.
+    /// Sends a request to the core of its group, which may be this one, or in a cluster to whoever leads the group:
+    /// then it has a number.
     pub(crate) fn send_request(&mut self, request: Request, actions: &mut Vec<Action>) -> Option<u64> {
         if self.context.is_clustered {
             let Origin { session, ticket, .. } = request.origin;

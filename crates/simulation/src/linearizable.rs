@@ -4,8 +4,8 @@
 //! configurations already tried ("Testing for linearizability", 2017): take any operation that no finished, untaken one
 //! wholly precedes, try its effect, and go on; a pair of (operations taken, value) that failed once fails always.
 //!
-//! An operation whose outcome is not known may have taken effect at any time after its call, or never. Operations of one
-//! session that were answered take effect in the order in which they were asked, although they overlap in time: a
+//! An operation whose outcome is not known may have taken effect at any time after its call, or never. Operations of
+//! one session that were answered take effect in the order in which they were asked, although they overlap in time: a
 //! pipeline is not a crowd.
 
 use foldhash::fast::FixedState;

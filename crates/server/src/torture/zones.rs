@@ -185,6 +185,7 @@ mod tests {
                 .map(|it| Record {
                     called: it.called,
                     answered: (it.answered != UNKNOWN).then_some(it.answered),
+                    session: 0,
                     operation: match it.is_write {
                         true => linearizable::Operation::Set { to: it.value as i64 },
                         false => linearizable::Operation::Get { found: (it.value > 0).then_some(it.value as i64) },
