@@ -68,6 +68,7 @@ pub struct RealDisk {
     directory: Arc<File>,
     /// Bytes per second at which new files are filled; 0 is as fast as can be.
     fill_rate: u64,
+    is_read_only: bool,
 }
 
 /// An open file: one descriptor through the page cache, and two past it that are opened when first needed.
@@ -87,7 +88,15 @@ impl RealDisk {
     /// # Errors
     /// Any error of the file system.
     pub fn open_directory(path: &Path) -> io::Result<Self> {
-        Ok(Self { path: path.into(), directory: Arc::new(File::open(path)?), fill_rate: 0 })
+        Ok(Self { path: path.into(), directory: Arc::new(File::open(path)?), fill_rate: 0, is_read_only: false })
+    }
+
+    /// Opens a directory whose files are only to be read, and need not be writable.
+    ///
+    /// # Errors
+    /// Any error of the file system.
+    pub fn open_directory_to_read(path: &Path) -> io::Result<Self> {
+        Ok(Self { is_read_only: true, ..Self::open_directory(path)? })
     }
 
     /// A handle that fills new files at no more than this many bytes per second, so that it can work beside a log that
@@ -164,7 +173,7 @@ impl Disk for RealDisk {
 
     fn open(&self, name: &str) -> io::Result<RealFile> {
         let path = self.path.join(name);
-        let cached = OpenOptions::new().read(true).write(true).open(&path)?;
+        let cached = OpenOptions::new().read(true).write(!self.is_read_only).open(&path)?;
         Ok(RealFile::new(path, cached))
     }
 

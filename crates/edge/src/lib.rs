@@ -29,7 +29,10 @@ mod signals;
 mod storage;
 mod users_file;
 
+pub use disk::{DirectoryLock, RealDisk};
+pub use entropy::{random_bytes, random_id};
 pub use fault::Fault;
 pub use listener::ListenOptions;
+pub use log::utc;
 pub use report::Allocated;
 pub use run::{ClusterOptions, Options, run};

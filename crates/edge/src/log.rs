@@ -73,8 +73,8 @@ fn render(moment: UnixMillis, level: Level, line: &str) -> String {
     format!("{} {level} {line}\n", utc(moment))
 }
 
-/// `2026-11-21 03:15:09.042Z`.
-fn utc(UnixMillis(millis): UnixMillis) -> String {
+/// A moment as the calendar has it: `2026-11-21 03:15:09.042Z`.
+pub fn utc(UnixMillis(millis): UnixMillis) -> String {
     let (day, in_day) = (millis.div_euclid(86_400_000), millis.rem_euclid(86_400_000));
     let (year, month, day) = civil(day);
     let (seconds, millis) = (in_day / 1000, in_day % 1000);

@@ -91,8 +91,10 @@ impl Group {
     /// A slice of checkpoint work. True if there is more to do at once.
     pub fn checkpoint_turn(&mut self, now: Now, actions: &mut Vec<Action>) -> bool {
         if self.checkpointing.run.is_none() {
-            // A file being given to a member stays until that has it, and one being taken makes its own superfluous.
-            if !self.checkpointing.is_wanted || self.applied() == 0 || self.is_giving() || self.is_taking() {
+            // A file being given to a member stays until that has it, and one being taken makes its own superfluous. A
+            // backup that is read stays, too.
+            let must_wait = self.is_giving() || self.is_taking() || self.backups.put_off_checkpoints(now);
+            if !self.checkpointing.is_wanted || self.applied() == 0 || must_wait {
                 return false;
             }
             self.begin_checkpoint(now, actions);
@@ -115,7 +117,8 @@ impl Group {
         true
     }
 
-    fn begin_checkpoint(&mut self, now: Now, actions: &mut Vec<Action>) {
+    /// Begins a checkpoint of all that has been applied; its number and its mark.
+    pub(crate) fn begin_checkpoint(&mut self, now: Now, actions: &mut Vec<Action>) -> (u64, CheckpointMark) {
         self.checkpointing.is_wanted = false;
         let id = self.checkpointing.next_id();
         let group = self.id();
@@ -130,7 +133,7 @@ impl Group {
         actions.push(Action::Checkpoint { group, id, step: CheckpointStep::Chunk(state) });
         self.checkpointing.run = Some(Run {
             id,
-            mark,
+            mark: mark.clone(),
             began: now,
             chunk: new_chunk(),
             outstanding_bytes,
@@ -138,6 +141,7 @@ impl Group {
             altered_before: self.keyspace.altered_count(),
             log_bytes_before: self.log_bytes,
         });
+        (id, mark)
     }
 
     /// Throws away a checkpoint being written, and does not begin another.
@@ -163,6 +167,7 @@ impl Group {
             CheckpointNews::Failed(reason) => Some(reason),
         };
         let run = self.checkpointing.run.take().expect("just seen");
+        self.backups.settle(id, failure.as_deref());
         match &failure {
             None => {
                 self.altered_saved = run.altered_before;

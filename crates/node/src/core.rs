@@ -700,7 +700,7 @@ impl Core {
         for (group, id, body) in posts {
             let step = match &body {
                 RequestBody::Lock(_) => Step::Lock,
-                RequestBody::Prepare { .. } => Step::Prepare,
+                RequestBody::Prepare { .. } | RequestBody::Cut { .. } => Step::Prepare,
                 _ => Step::Resolve,
             };
             let origin = self.origin_of(SessionId { serial: 0, index: 0 });
@@ -857,7 +857,7 @@ impl Core {
             RequestBody::Lock(_) => {
                 outlet.answer(&request.origin, wire::put_locked(&Locked::Refused(LOADING.to_owned())));
             }
-            RequestBody::Prepare { .. } => outlet.answer(&request.origin, vec![0]),
+            RequestBody::Prepare { .. } | RequestBody::Cut { .. } => outlet.answer(&request.origin, vec![0]),
             RequestBody::Resolve { .. } => outlet.answer(&request.origin, Vec::new()),
             _ => outlet.refuse(&request.origin, request.protocol, LOADING),
         }

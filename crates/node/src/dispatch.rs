@@ -644,6 +644,12 @@ impl Core {
                 }
                 Err(refusal) => self.finish_control(id, ticket, Err(refusal), resp::Writer::default()),
             },
+            commands::Body::Driven(drive) => {
+                local.session.hold = Hold::Answers;
+                if let Err(refusal) = drive(self, id, ticket, args, actions) {
+                    self.finish_control(id, ticket, Err(refusal), resp::Writer::default());
+                }
+            }
             commands::Body::Flow(_) => unreachable!("taken above"),
             commands::Body::Container => unreachable!("a container's subcommand was looked up"),
         }

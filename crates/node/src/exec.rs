@@ -426,6 +426,7 @@ impl Core {
                     written.ok();
                     Ok(())
                 }
+                commands::Body::Driven(_) => unreachable!("refused when it was to be queued"),
                 commands::Body::Container => unreachable!("a container's subcommand was looked up"),
             };
             composition.take_reply(result, &written);

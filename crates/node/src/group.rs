@@ -23,6 +23,7 @@ use resp::{Args, Protocol, Span, Writer};
 use stdx::log::{Entry, EntryKind, HardState, Membership};
 use stdx::{Duration, Instant, Prng, UnixMillis, leb128};
 
+use crate::backup::Backups;
 use crate::blocking::Lines;
 use crate::book::{self, Book};
 use crate::checkpoint::Checkpointing;
@@ -125,6 +126,7 @@ pub struct Group {
     marked_index: u64,
 
     pub(crate) checkpointing: Checkpointing,
+    pub(crate) backups: Backups,
     /// Bytes of log since the last checkpoint began.
     pub(crate) log_bytes: u64,
     /// Keys altered before the last checkpoint.
@@ -319,6 +321,7 @@ impl Group {
             marked_index: checkpoint_index,
             lines: Lines::default(),
             checkpointing: Checkpointing::default(),
+            backups: Backups::default(),
             log_bytes,
             altered_saved: 0,
             last_tick: now.instant,
@@ -507,6 +510,11 @@ impl Group {
         let Request { origin, protocol, body, floor, .. } = request;
         let body = match body {
             RequestBody::Lock(lock) => return self.lock(lock, origin, now, outlet),
+            RequestBody::Cut { transaction, name } => return self.cut(transaction, name, &origin, now, outlet),
+            RequestBody::ReadCut { name, chunk } => {
+                return self.read_cut(name, chunk, (origin, protocol), now, outlet);
+            }
+            RequestBody::EndCut { name } => return self.end_cut(name, &origin, protocol, outlet),
             RequestBody::Prepare { transaction, participants, effects } => {
                 return self.prepare(transaction, &participants, &effects, (origin, floor), outlet);
             }
@@ -547,9 +555,12 @@ impl Group {
             RequestBody::Read(words) | RequestBody::ReadAtOnce(words) => ReadWhat::Query(words),
             RequestBody::Whole(words) => ReadWhat::Whole(words),
             RequestBody::Versions(keys) => ReadWhat::Versions(keys),
-            RequestBody::Lock(_) | RequestBody::Prepare { .. } | RequestBody::Resolve { .. } => {
-                unreachable!("taken above")
-            }
+            RequestBody::Lock(_)
+            | RequestBody::Prepare { .. }
+            | RequestBody::Resolve { .. }
+            | RequestBody::Cut { .. }
+            | RequestBody::ReadCut { .. }
+            | RequestBody::EndCut { .. } => unreachable!("taken above"),
         };
         self.read(DeferredRead { origin, protocol, what }, is_behind, now, outlet);
     }
@@ -568,6 +579,11 @@ impl Group {
         let exec = entry::Reader::new(packed).exec(protocol, &mut spans);
         execute(&mut self.keyspace, exec, moment, writer);
         self.spans = spans;
+    }
+
+    /// True if this transaction holds locks here.
+    pub(crate) fn holds_locks_of(&self, transaction: TransactionId) -> bool {
+        self.locks.is_held_by(transaction)
     }
 
     /// True if a transaction holds this key.
@@ -659,7 +675,12 @@ impl Group {
             }
             RequestBody::Whole(_) => locked = true,
             RequestBody::Versions(keys) => locked = keys.iter().any(|(_, key)| self.locks.covers(key)),
-            RequestBody::Lock(_) | RequestBody::Prepare { .. } | RequestBody::Resolve { .. } => {}
+            RequestBody::Lock(_)
+            | RequestBody::Prepare { .. }
+            | RequestBody::Resolve { .. }
+            | RequestBody::Cut { .. }
+            | RequestBody::ReadCut { .. }
+            | RequestBody::EndCut { .. } => {}
         }
         self.spans = spans;
         locked
@@ -675,6 +696,9 @@ impl Group {
         }
         if self.held.iter().any(is_waiting) {
             return;
+        }
+        if let Some(text) = self.cut_obstacle(&lock, now) {
+            return outlet.answer(&origin, put_locked(&Locked::Refused(text)));
         }
         let free = if lock.whole {
             self.locks.is_empty()
@@ -1002,6 +1026,7 @@ impl Group {
             self.tell_progress(now, outlet);
         }
         self.look_after_transfers(now, outlet);
+        self.look_after_cut(now, outlet);
         self.drop_stale_reads(now, outlet);
     }
 
@@ -1172,6 +1197,7 @@ impl Group {
         }
         self.is_serving = false;
         self.giving.clear();
+        self.backups.give_up(outlet);
         self.lines.clear(&mut self.keyspace);
         self.locks.clear();
         self.inquiries.clear();

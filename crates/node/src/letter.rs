@@ -202,6 +202,25 @@ pub enum RequestBody {
         /// The changes.
         effects: Vec<Effect>,
     },
+    /// All groups are locked for a backup: begin your part of it. The answer is one byte, 0 if it cannot be.
+    Cut {
+        /// Who holds the locks.
+        transaction: TransactionId,
+        /// The backup's name.
+        name: u128,
+    },
+    /// Give a chunk of your part of a backup.
+    ReadCut {
+        /// The backup's name.
+        name: u128,
+        /// Which chunk, from 0.
+        chunk: u64,
+    },
+    /// Your part of a backup need not be kept.
+    EndCut {
+        /// The backup's name.
+        name: u128,
+    },
     /// The transaction's outcome; its locks on this group can go. The answer is empty.
     Resolve {
         /// Which.
@@ -224,7 +243,7 @@ impl RequestBody {
                 Self::Versions(keys) => keys.iter().map(|(_, key)| 16 + key.len()).sum(),
                 Self::Lock(lock) => lock.keys.iter().map(|(_, key)| 16 + key.len()).sum(),
                 Self::Prepare { effects, .. } => effects.iter().map(Effect::byte_count).sum(),
-                Self::Resolve { .. } => 0,
+                Self::Resolve { .. } | Self::Cut { .. } | Self::ReadCut { .. } | Self::EndCut { .. } => 0,
             }
     }
 }
@@ -247,6 +266,8 @@ pub struct Lock {
     pub queries: Vec<Vec<u8>>,
     /// The moment of the transaction, for expiry.
     pub moment: Moment,
+    /// The name of the backup that is to be cut under the lock.
+    pub cut: Option<u128>,
 }
 
 /// What a group answers to a [`Lock`].

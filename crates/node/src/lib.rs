@@ -3,10 +3,11 @@
 //!
 //! Suggested order of reading: [`event`] (the waist), [`core`] (the stepping unit), [`session`], `dispatch` (from bytes
 //! to requests), [`group`] (the log of one group; the only maker of an acknowledgement), [`entry`] (what is logged),
-//! `exec` and [`transaction`] (all or nothing), [`checkpoint`], [`commands`] (what is not about data).
+//! `exec` and [`transaction`] (all or nothing), [`checkpoint`], [`backup`], [`commands`] (what is not about data).
 
 pub mod acl;
 mod ask;
+pub mod backup;
 pub mod blocking;
 mod book;
 mod catalog;
@@ -27,7 +28,7 @@ mod outlet;
 pub mod pubsub;
 mod relay;
 pub mod roster;
-mod router;
+pub mod router;
 pub mod session;
 pub mod settings;
 mod sha256;

@@ -132,6 +132,12 @@ pub const BOOK_KEPT_MS: i64 = 600_000;
 /// How long a group has been led by one node before another is preferred.
 pub const SETTLED_AFTER: Duration = Duration::from_secs(5);
 
+/// How long no checkpoint begins in a group that a backup is to be made of.
+pub const CUT_WISH: Duration = Duration::from_secs(5);
+
+/// How long a group keeps its part of a backup that nobody reads.
+pub const CUT_PATIENCE: Duration = Duration::from_secs(60);
+
 /// How often a leader asks about a prepared transaction without a gateway.
 pub const INQUIRY_INTERVAL: Duration = Duration::from_millis(200);
 

@@ -346,7 +346,10 @@ impl Stream {
         let is_overdue = |outstanding: &&Outstanding| {
             now.since(outstanding.submitted) >= limits::REQUEST_PATIENCE
                 && outstanding.request.as_ref().is_some_and(|(request, _)| {
-                    !matches!(request.body, RequestBody::Prepare { .. } | RequestBody::Resolve { .. })
+                    !matches!(
+                        request.body,
+                        RequestBody::Prepare { .. } | RequestBody::Resolve { .. } | RequestBody::Cut { .. }
+                    )
                 })
         };
         let overdue: Vec<(u64, bool)> = self

@@ -101,6 +101,8 @@ pub struct Work {
     pub queries: Vec<(usize, Vec<u8>)>,
     /// When the client asked.
     pub begun: Instant,
+    /// The name of a backup to be cut instead of carrying out commands.
+    pub cut: Option<u128>,
 }
 
 impl Work {
@@ -117,6 +119,7 @@ impl Work {
             whole: false,
             queries: Vec::new(),
             begun,
+            cut: None,
         }
     }
 }
@@ -278,6 +281,10 @@ impl Driver {
             transaction.lock_next(group_count, post);
             return Progress::Going;
         }
+        if let Some(name) = transaction.work.cut {
+            transaction.cut(name, databases, post);
+            return Progress::Going;
+        }
         transaction.compute(databases, noted, limits, group_count, low_water, post)
     }
 
@@ -365,8 +372,23 @@ impl Transaction {
             watches,
             queries: self.work.queries.iter().map(|(_, words)| words.clone()).collect(),
             moment: self.moment,
+            cut: self.work.cut,
         };
         post.push((group, self.id, RequestBody::Lock(Box::new(lock))));
+    }
+
+    /// All groups are locked: each begins its part of the backup.
+    fn cut(&mut self, name: u128, databases: u16, post: &mut Vec<Post>) {
+        let mut writer = Writer::new(self.work.protocol);
+        writer.array(3);
+        writer.integer(self.groups.len() as i64);
+        writer.integer(i64::from(databases));
+        writer.integer(self.moment.unix.0);
+        self.reply = writer.into_bytes();
+        for group in &self.groups {
+            post.push((*group, self.id, RequestBody::Cut { transaction: self.id, name }));
+        }
+        self.stage = Stage::Preparing { waiting: self.groups.clone(), changed: Vec::new(), is_refused: false };
     }
 
     /// Runs the commands on a scratch keyspace and sends what they changed to its groups.

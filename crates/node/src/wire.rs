@@ -217,6 +217,20 @@ pub fn encode_request(request: &Request) -> Vec<u8> {
             });
             leb128::put(&mut out, *low_water);
         }
+        RequestBody::Cut { transaction, name } => {
+            out.push(10);
+            transaction.put(&mut out);
+            out.extend_from_slice(&name.to_le_bytes());
+        }
+        RequestBody::ReadCut { name, chunk } => {
+            out.push(11);
+            out.extend_from_slice(&name.to_le_bytes());
+            leb128::put(&mut out, *chunk);
+        }
+        RequestBody::EndCut { name } => {
+            out.push(12);
+            out.extend_from_slice(&name.to_le_bytes());
+        }
     }
     out
 }
@@ -248,6 +262,8 @@ fn put_lock(out: &mut Vec<u8>, lock: &Lock) {
     lock.queries.iter().for_each(|query| put_bytes(out, query));
     leb128::put(out, lock.moment.unix.0.cast_unsigned());
     leb128::put(out, lock.moment.seed);
+    out.push(u8::from(lock.cut.is_some()));
+    out.extend_from_slice(&lock.cut.unwrap_or_default().to_le_bytes());
 }
 
 /// What a group tells a gateway of its request; `None` if that does not travel.
@@ -510,6 +526,9 @@ fn take_request(mut bytes: &[u8]) -> Option<Request> {
             };
             RequestBody::Resolve { transaction, resolution, low_water: leb128::take(rest)? }
         }
+        10 => RequestBody::Cut { transaction: take_transaction(rest)?, name: take_name(rest)? },
+        11 => RequestBody::ReadCut { name: take_name(rest)?, chunk: leb128::take(rest)? },
+        12 => RequestBody::EndCut { name: take_name(rest)? },
         _ => return None,
     };
     let claim = Some(Claim { boot, group, number });
@@ -528,7 +547,15 @@ fn take_lock(rest: &mut &[u8], group: GroupId) -> Option<Lock> {
     let watches = (0..leb128::take(rest)?).map(|_| watch(rest)).collect::<Option<_>>()?;
     let queries = (0..leb128::take(rest)?).map(|_| take_bytes(rest)).collect::<Option<_>>()?;
     let moment = Moment { unix: UnixMillis(leb128::take(rest)?.cast_signed()), seed: leb128::take(rest)? };
-    Some(Lock { transaction, group, keys, whole, watches, queries, moment })
+    let is_cut = take_byte(rest)? == 1;
+    let cut = Some(take_name(rest)?).filter(|_| is_cut);
+    Some(Lock { transaction, group, keys, whole, watches, queries, moment, cut })
+}
+
+fn take_name(rest: &mut &[u8]) -> Option<u128> {
+    let (bytes, tail) = rest.split_first_chunk()?;
+    *rest = tail;
+    Some(u128::from_le_bytes(*bytes))
 }
 
 fn take_effect(rest: &mut &[u8]) -> Option<Effect> {

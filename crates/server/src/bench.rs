@@ -482,6 +482,11 @@ impl Progress {
         Self { shown: false, wanted: !quiet && std::io::stderr().is_terminal() }
     }
 
+    /// True if somebody sees it.
+    pub fn is_wanted(&self) -> bool {
+        self.wanted
+    }
+
     /// Replaces the line.
     pub fn show(&mut self, line: &str) {
         if self.wanted {

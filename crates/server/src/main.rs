@@ -1,8 +1,10 @@
 //! The `holdfast` binary: a server and its tools.
 
 mod allocator;
+mod backup;
 mod bench;
 mod compare;
+mod connection;
 mod serve;
 mod simulate;
 mod torture;
@@ -31,6 +33,8 @@ enum Verb {
     },
     Bench(bench::BenchArguments),
     Compare(compare::CompareArguments),
+    Backup(backup::BackupArguments),
+    Restore(backup::RestoreArguments),
     Simulate(simulate::SimulateArguments),
     Torture(torture::TortureArguments),
 }
@@ -39,6 +43,8 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().verb {
         Verb::Serve { words } => serve::run(&words),
         Verb::Bench(arguments) => bench::run(arguments).map_err(|error| format!("{error:#}")),
+        Verb::Backup(arguments) => backup::run(arguments).map_err(|error| format!("{error:#}")),
+        Verb::Restore(arguments) => backup::restore::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Compare(arguments) => compare::run(arguments).map_err(|error| format!("{error:#}")),
         Verb::Simulate(arguments) => simulate::run(arguments).map_err(|error| format!("{error:#}")),
         Verb::Torture(arguments) => match torture::run(arguments) {

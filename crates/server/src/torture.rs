@@ -6,7 +6,6 @@
 
 mod append;
 pub(crate) mod cluster;
-mod connection;
 mod crew;
 mod cycles;
 mod findings;
@@ -32,7 +31,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 
 use crate::bench::Progress;
-use connection::Connection;
+use crate::connection::{self, Connection};
 use crew::{Arena, Crew, Notes, Player, Step};
 use findings::Findings;
 use schedule::{Fault, Kind, Wishes};

@@ -4,6 +4,7 @@
 //! [`Question`] to all of them and answered by joining their [`Answer`]s.
 
 mod acl;
+mod backup;
 mod client;
 mod config;
 mod connection;
@@ -26,7 +27,7 @@ pub(crate) use describe::categories_of;
 pub use question::{Answer, DebugQuestion, Figures, GroupFigures, Question, SessionFilter};
 
 use crate::core::{Context, Core};
-use crate::event::{Action, Now};
+use crate::event::{Action, Now, SessionId};
 use crate::session::Session;
 
 /// What runs a control command.
@@ -50,6 +51,8 @@ pub enum Body {
     },
     /// A step of a transaction, carried out by the core.
     Flow(Flow),
+    /// Begun by the core, which answers later. May refuse, and has begun nothing then.
+    Driven(Drive),
     /// Has subcommands, and does nothing by itself.
     Container,
 }
@@ -176,6 +179,7 @@ pub static COMMANDS: &[&ControlCommand] = &[
     &server::BGREWRITEAOF,
     &server::SAVE,
     &server::SHUTDOWN,
+    &backup::BACKUP,
     &server::SLOWLOG,
     &server::LATENCY,
     &server::MEMORY,
@@ -277,6 +281,8 @@ pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Act
 pub(super) type Outcome = Result<(), Refusal>;
 /// A handler that answers at once.
 pub(super) type Run = fn(&mut Local<'_>, Args<'_>, &mut Writer) -> Outcome;
+/// A handler that makes the core do something for a ticket of a session.
+pub(super) type Drive = fn(&mut Core, SessionId, u64, Args<'_>, &mut Vec<Action>) -> Outcome;
 /// A handler that puts a question.
 pub(super) type Ask = fn(&mut Local<'_>, Args<'_>) -> Result<Question, Refusal>;
 /// A handler that joins answers.

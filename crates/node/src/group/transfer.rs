@@ -108,6 +108,9 @@ impl Group {
         read: Result<Option<Vec<u8>>, String>,
         outlet: &mut Outlet<'_>,
     ) {
+        if to == self.node {
+            return self.cut_chunk_read(index, chunk, &read, outlet);
+        }
         if !self.giving.iter().any(|giving| giving.to == to.0 && giving.index == index) {
             return;
         }

@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use resp::{Frame, encode_request};
 use stdx::Prng;
 
-use super::connection::Connection;
 use super::crew::{Pen, Player};
 use super::cycles::{self, End, Step, Transaction};
 use super::findings::Findings;
+use crate::connection::Connection;
 
 /// Lists in use at a time.
 const LISTS: u32 = 10;

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::connection::Connection;
 use super::stand::Directory;
 use crate::bench::record::Latencies;
+use crate::connection::Connection;
 
 /// Width of a step of the timeline.
 pub const STEP: Duration = Duration::from_millis(100);

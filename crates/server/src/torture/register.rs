@@ -13,11 +13,11 @@ use std::io;
 use resp::{Frame, encode_request};
 use stdx::Prng;
 
-use super::connection::Connection;
 use super::crew::{Pen, Player};
 use super::findings::{Findings, seconds};
 use super::values::{number_of, shown, value_of};
 use super::zones::{self, Conflict, Operation};
+use crate::connection::Connection;
 
 /// Registers, shared by all clients.
 const REGISTERS: u64 = 32;

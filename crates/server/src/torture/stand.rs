@@ -15,11 +15,11 @@ use resp::Frame;
 use stdx::Prng;
 
 use super::cluster;
-use super::connection::{self, Connection};
 use super::network::Network;
 use super::process::{Folder, Process};
 use super::schedule::{Fault, Kind};
 use super::{Against, Policy, TortureArguments};
+use crate::connection::{self, Connection};
 
 /// A server that does not serve by then will not.
 const START_TIMEOUT: Duration = Duration::from_secs(60);

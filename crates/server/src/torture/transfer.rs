@@ -10,9 +10,9 @@ use std::io;
 use resp::{Frame, encode_request};
 use stdx::Prng;
 
-use super::connection::Connection;
 use super::crew::{Pen, Player};
 use super::findings::{Findings, seconds};
+use crate::connection::Connection;
 
 /// What every account holds at first.
 const DEPOSIT: i64 = 1_000;

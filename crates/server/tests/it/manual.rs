@@ -125,8 +125,14 @@ fn the_command_lines_of_the_manual_are_known_to_the_binary() {
                 };
                 let words: Vec<&str> = command.split_whitespace().collect();
                 let verb = words[0];
-                let help = Command::new(binary()).args([verb, "--help"]).output().expect("the binary runs");
-                let help = String::from_utf8_lossy(&help.stdout).into_owned();
+                let help_of = |path: &[&str]| {
+                    let help = Command::new(binary()).args(path).arg("--help").output().expect("the binary runs");
+                    String::from_utf8_lossy(&help.stdout).into_owned()
+                };
+                let mut help = help_of(&words[..1]);
+                if help.contains("\nCommands:\n") {
+                    help = help_of(&words[..2]);
+                }
                 for option in words.iter().filter_map(|word| word.strip_prefix("--")).filter(|word| !word.is_empty()) {
                     let parameter = || server.client().call(&["CONFIG", "GET", option]) != Frame::Array(Vec::new());
                     let known = help.contains(&format!("--{option}")) || verb == "serve" && parameter();

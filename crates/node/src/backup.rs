@@ -1,0 +1,211 @@
+//! A backup's cut: the checkpoints that all groups begin at one moment, and that a client reads.
+//!
+//! ```text
+//!   gateway                                     every group
+//!     │ lock all keys                             │ no checkpoint is under way, and none begins
+//!     ├──────────────────────────────────────────▶│ holds requests back
+//!     │◀─────────────────────────────── granted ──┤
+//!     │ cut (when all have granted)               │
+//!     ├──────────────────────────────────────────▶│ begins its checkpoint between two entries
+//!     │◀──────────────────────────────────── cut ─┤
+//!     │ release (when all have)                   │
+//!     ├──────────────────────────────────────────▶│ lets requests in; the checkpoint is written meanwhile
+//! ```
+//!
+//! While the locks are held no transaction over groups is half-way anywhere, so the checkpoints together are the data
+//! at one moment. They are checkpoints like any other: a start may count on them. What is special is that each is
+//! kept, and the next one put off, until it has been read, or nobody has asked for it for a while.
+
+use journal::CheckpointMark;
+use resp::Protocol;
+use stdx::{Instant, UnixMillis};
+
+use crate::checkpoint::CHUNK_STATE;
+use crate::event::{Action, Level, Now};
+use crate::group::Group;
+use crate::letter::{Lock, Origin};
+use crate::limits;
+use crate::outlet::Outlet;
+use crate::transaction::TransactionId;
+
+/// What a group knows of backups.
+#[derive(Debug, Default)]
+pub(crate) struct Backups {
+    cut: Option<Cut>,
+    /// Somebody waits for the checkpoint under way to end: no other begins before this.
+    wished_until: Option<Instant>,
+}
+
+/// A group's part of a backup.
+#[derive(Debug)]
+struct Cut {
+    /// The backup's name.
+    name: u128,
+    transaction: TransactionId,
+    /// Number of the checkpoint.
+    checkpoint: u64,
+    mark: CheckpointMark,
+    stage: Stage,
+    heard: Instant,
+    /// Who waits for which chunk.
+    readers: Vec<(u64, Origin, Protocol)>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Stage {
+    Writing,
+    Durable,
+    Failed(String),
+}
+
+impl Backups {
+    /// True if no checkpoint may begin.
+    pub(crate) fn put_off_checkpoints(&self, now: Now) -> bool {
+        self.cut.as_ref().is_some_and(|cut| cut.stage == Stage::Durable)
+            || self.wished_until.is_some_and(|until| now.instant < until)
+    }
+
+    /// A checkpoint has ended.
+    pub(crate) fn settle(&mut self, checkpoint: u64, failure: Option<&str>) {
+        if let Some(cut) = self.cut.as_mut().filter(|cut| cut.checkpoint == checkpoint) {
+            cut.stage = failure.map_or(Stage::Durable, |reason| Stage::Failed(reason.to_owned()));
+        }
+    }
+
+    /// Another replica leads: what was begun here is of no use.
+    pub(crate) fn give_up(&mut self, outlet: &mut Outlet<'_>) {
+        self.wished_until = None;
+        for (_, origin, _) in self.cut.take().into_iter().flat_map(|cut| cut.readers) {
+            outlet.send_back(&origin);
+        }
+    }
+}
+
+impl Group {
+    /// Why a cut cannot be made now, as an error reply; none if the lock is not for one. Asked before the lock is
+    /// granted; from then on no checkpoint begins for a while.
+    pub(crate) fn cut_obstacle(&mut self, lock: &Lock, now: Now) -> Option<String> {
+        let name = lock.cut?;
+        if self.backups.cut.as_ref().is_some_and(|cut| cut.name == name) {
+            self.backups.cut = None; // it is begun anew
+        }
+        self.backups.wished_until = Some(now.instant + limits::CUT_WISH);
+        let group = self.id().0;
+        if self.backups.cut.is_some() {
+            Some(format!("TRYAGAIN Group {group} is being read for another backup"))
+        } else if self.checkpointing.is_running() {
+            let percent = self.checkpoint_percent();
+            Some(format!("TRYAGAIN Group {group} is writing a checkpoint ({percent} %)"))
+        } else if self.is_giving() {
+            Some(format!("TRYAGAIN Group {group} is being copied to another node"))
+        } else {
+            None
+        }
+    }
+
+    fn checkpoint_percent(&self) -> usize {
+        let progress = self.keyspace.checkpoint_progress();
+        progress.map_or(99, |(walked, total)| (walked * 100).checked_div(total).unwrap_or(0).min(99))
+    }
+
+    /// All groups are locked for a backup: this one begins its part of it.
+    pub(crate) fn cut(
+        &mut self,
+        transaction: TransactionId,
+        name: u128,
+        origin: &Origin,
+        now: Now,
+        outlet: &mut Outlet<'_>,
+    ) {
+        let is_cut = self.backups.cut.as_ref().is_some_and(|cut| cut.transaction == transaction);
+        let may_cut = self.holds_locks_of(transaction) && !self.checkpointing.is_running() && !self.is_giving();
+        if !is_cut && may_cut {
+            let (checkpoint, mark) = self.begin_checkpoint(now, outlet.actions);
+            let (stage, heard, readers) = (Stage::Writing, now.instant, Vec::new());
+            self.backups.cut = Some(Cut { name, transaction, checkpoint, mark, stage, heard, readers });
+        }
+        self.backups.wished_until = None;
+        outlet.answer(origin, vec![u8::from(is_cut || may_cut)]);
+    }
+
+    /// Somebody wants a chunk of a backup. The reply is the chunk, null behind the last, or how much of it has been
+    /// written, in percent.
+    pub(crate) fn read_cut(
+        &mut self,
+        name: u128,
+        chunk: u64,
+        (origin, protocol): (Origin, Protocol),
+        now: Now,
+        outlet: &mut Outlet<'_>,
+    ) {
+        let group = self.id().0;
+        let percent = self.checkpoint_percent();
+        let Some(cut) = self.backups.cut.as_mut().filter(|cut| cut.name == name) else {
+            let text = format!("ERR Group {group} does not keep this backup: its leader has changed, or it was ended");
+            return outlet.refuse(&origin, protocol, &text);
+        };
+        cut.heard = now.instant;
+        match &cut.stage {
+            Stage::Writing => outlet.reply(&origin, protocol, |writer| writer.integer(percent as i64)),
+            Stage::Failed(reason) => {
+                let text = format!("ERR Group {group} could not write its part of the backup: {reason}");
+                outlet.refuse(&origin, protocol, &text);
+            }
+            Stage::Durable => {
+                cut.readers.push((chunk, origin, protocol));
+                let (mark, to) = (cut.mark.clone(), outlet.context.node);
+                outlet.actions.push(Action::ReadCheckpoint { group: self.id(), mark, chunk, to });
+            }
+        }
+    }
+
+    /// The host has read a chunk of what this node itself asked for.
+    pub(crate) fn cut_chunk_read(
+        &mut self,
+        index: u64,
+        chunk: u64,
+        read: &Result<Option<Vec<u8>>, String>,
+        outlet: &mut Outlet<'_>,
+    ) {
+        let Some(cut) = self.backups.cut.as_mut().filter(|cut| cut.mark.index == index) else { return };
+        for (_, origin, protocol) in cut.readers.extract_if(.., |(wanted, ..)| *wanted == chunk) {
+            match read {
+                Ok(Some(bytes)) => outlet.reply(&origin, protocol, |writer| writer.bulk(bytes)),
+                Ok(None) => outlet.reply(&origin, protocol, |writer| writer.null()),
+                Err(reason) => outlet.refuse(&origin, protocol, &format!("ERR The backup cannot be read: {reason}")),
+            }
+        }
+    }
+
+    /// Nobody wants more of this backup.
+    pub(crate) fn end_cut(&mut self, name: u128, origin: &Origin, protocol: Protocol, outlet: &mut Outlet<'_>) {
+        if self.backups.cut.as_ref().is_some_and(|cut| cut.name == name) {
+            self.backups.give_up(outlet);
+        }
+        outlet.reply(origin, protocol, |writer| writer.ok());
+    }
+
+    /// A backup that nobody reads is not kept for ever.
+    pub(crate) fn look_after_cut(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        if self.backups.cut.as_ref().is_some_and(|cut| now.instant.since(cut.heard) >= limits::CUT_PATIENCE) {
+            self.backups.give_up(outlet);
+            let line = format!("group {}: a backup that nobody reads any more is ended", self.id().0);
+            outlet.actions.push(Action::Log { level: Level::Warning, line });
+        }
+    }
+}
+
+/// The chunk of a checkpoint that holds a group's own state, for a group that knows nothing but the time: its log goes
+/// on from there.
+pub fn state_chunk(moment: UnixMillis) -> Vec<u8> {
+    let mut chunk = vec![CHUNK_STATE];
+    chunk.extend_from_slice(&moment.0.to_le_bytes());
+    // Nothing prepared, no outcomes.
+    chunk.extend_from_slice(&[0, 0]);
+    chunk
+}
+
+/// The time that a group's own state tells; none if it is too short.
+pub fn moment_of_state(state: &[u8]) -> Option<UnixMillis> {
+    state.first_chunk().map(|bytes| UnixMillis(i64::from_le_bytes(*bytes)))
+}

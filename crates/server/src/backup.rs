@@ -1,0 +1,248 @@
+//! `holdfast backup` and `holdfast restore`: all data of a server or a cluster at one moment, as files of their own.
+//!
+//! A backup is a directory of checkpoints, one for each group, and a manifest that is written last: see
+//! `docs/formats/backup.md`. Suggested order of reading: [`manifest`], [`create`], [`restore`].
+
+mod create;
+mod manifest;
+pub mod restore;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Subcommand;
+use edge::RealDisk;
+use journal::{CheckpointReader, Fault};
+
+pub use restore::RestoreArguments;
+
+use crate::bench::Progress;
+use manifest::{MANIFEST_FILE, Manifest};
+
+/// Makes, lists and checks backups.
+#[derive(clap::Args, Clone, Debug)]
+pub struct BackupArguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+enum Verb {
+    Create(create::CreateArguments),
+    List(ListArguments),
+    Verify(VerifyArguments),
+}
+
+/// Lists the backups in a directory.
+#[derive(clap::Args, Clone, Debug)]
+struct ListArguments {
+    /// The directory that holds backups
+    #[arg(value_name = "DIRECTORY", default_value = ".")]
+    directory: PathBuf,
+}
+
+/// Reads all of a backup back and checks every part of it against its checksum.
+#[derive(clap::Args, Clone, Debug)]
+struct VerifyArguments {
+    /// The backup
+    #[arg(value_name = "BACKUP")]
+    backup: PathBuf,
+    /// Show no progress
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// Runs `holdfast backup`.
+///
+/// # Errors
+/// What an operator must know.
+pub fn run(arguments: BackupArguments) -> Result<()> {
+    match arguments.verb {
+        Verb::Create(arguments) => create::run(&arguments),
+        Verb::List(arguments) => list(&arguments.directory),
+        Verb::Verify(arguments) => verify(&arguments),
+    }
+}
+
+fn list(directory: &Path) -> Result<()> {
+    let mut names: Vec<PathBuf> = fs::read_dir(directory)
+        .with_context(|| format!("cannot list {}", directory.display()))?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<std::io::Result<_>>()
+        .with_context(|| format!("cannot list {}", directory.display()))?;
+    names.sort();
+    let shown = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let mut rows = Vec::new();
+    for path in names.iter().filter(|path| path.is_dir()) {
+        if path.extension().is_some_and(|extension| extension == create::UNFINISHED_EXTENSION) {
+            rows.push([shown(path), "unfinished".into(), String::new(), String::new()]);
+        } else if path.join(MANIFEST_FILE).exists() {
+            rows.push(match Manifest::read(path) {
+                Ok(manifest) => [
+                    shown(path),
+                    edge::utc(manifest.moment),
+                    manifest.parts.len().to_string(),
+                    grouped(manifest.parts.iter().map(|part| part.bytes).sum()),
+                ],
+                Err(error) => [shown(path), error.to_string(), String::new(), String::new()],
+            });
+        }
+    }
+    if rows.is_empty() {
+        println!("no backups in {}", directory.display());
+        return Ok(());
+    }
+    println!("{:<32} {:<24} {:>6} {:>16}", "backup", "moment", "groups", "bytes");
+    for [name, moment, groups, bytes] in rows {
+        println!("{}", format!("{name:<32} {moment:<24} {groups:>6} {bytes:>16}").trim_end());
+    }
+    Ok(())
+}
+
+fn verify(arguments: &VerifyArguments) -> Result<()> {
+    let backup = &arguments.backup;
+    let manifest = Manifest::read(backup)?;
+    let mut pace = Pace::new(arguments.quiet);
+    let mut total = 0;
+    for group in 0..manifest.parts.len() as u32 {
+        read_part(backup, &manifest, group, |chunk| {
+            total += chunk.len() as u64;
+            pace.show(|| format!("reads group {group}: {} MB so far", total / 1_000_000));
+            Ok(())
+        })?;
+    }
+    pace.end();
+    println!(
+        "{}: whole, {} groups as of {}, {} bytes",
+        backup.display(),
+        manifest.parts.len(),
+        edge::utc(manifest.moment),
+        grouped(total)
+    );
+    Ok(())
+}
+
+/// Reads one group's part of a backup, chunk by chunk, and checks that it is whole.
+fn read_part(
+    backup: &Path,
+    manifest: &Manifest,
+    group: u32,
+    mut take: impl FnMut(&[u8]) -> Result<(), String>,
+) -> Result<()> {
+    let told = |fault: Fault| told(backup, &fault);
+    let disk = RealDisk::open_directory_to_read(backup).with_context(|| format!("cannot open {}", backup.display()))?;
+    let mark = manifest::mark();
+    let identity = manifest.identity();
+    let mut reader = CheckpointReader::open(disk, &identity, group, &mark).map_err(told)?;
+    let (mut chunks, mut bytes, mut offset) = (0, 0, 0);
+    while let Some(chunk) = reader.next().map_err(told)? {
+        chunks += 1;
+        bytes += chunk.len() as u64;
+        take(chunk)
+            .map_err(|what| told(Fault::Damaged { file: journal::checkpoint_file(group, mark.index), offset, what }))?;
+        (offset, _) = reader.progress();
+    }
+    let part = &manifest.parts[group as usize];
+    if (part.chunks, part.bytes) != (chunks, bytes) {
+        bail!(
+            "backup {}: {} holds {bytes} bytes in {chunks} chunks, and {MANIFEST_FILE} says {} in {}",
+            backup.display(),
+            journal::checkpoint_file(group, mark.index),
+            part.bytes,
+            part.chunks
+        );
+    }
+    Ok(())
+}
+
+/// A number as people read it.
+fn grouped(number: u64) -> String {
+    crate::bench::grouped(number as f64, 0)
+}
+
+/// What is wrong with a backup, with what to do about it.
+fn told(backup: &Path, fault: &Fault) -> anyhow::Error {
+    let advice = match fault {
+        Fault::Damaged { .. } | Fault::Missing { .. } => ": this backup cannot be used; take another one",
+        Fault::Newer { .. } => ": use the version that wrote it, or a later one",
+        Fault::Full { .. } => ": make room and begin again",
+        Fault::Io { .. } | Fault::Foreign { .. } => "",
+    };
+    anyhow::anyhow!("backup {}: {fault}{advice}", backup.display())
+}
+
+/// Shows how far a long piece of work is: on a terminal all the time, elsewhere a line now and then.
+struct Pace {
+    progress: Progress,
+    shown: Instant,
+    told: Instant,
+    is_quiet: bool,
+}
+
+/// Work that takes no longer than this is not talked about.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// Lines of progress where nobody watches a terminal come so far apart.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
+
+impl Pace {
+    fn new(is_quiet: bool) -> Self {
+        let now = Instant::now();
+        Self { progress: Progress::new(is_quiet), shown: now, told: now, is_quiet }
+    }
+
+    fn show(&mut self, line: impl FnOnce() -> String) {
+        if self.progress.is_wanted() {
+            if self.shown.elapsed() >= SILENCE {
+                self.progress.show(&line());
+                // From the first line on it moves.
+                self.shown = Instant::now().checked_sub(SILENCE * 9 / 10).unwrap_or_else(Instant::now);
+            }
+        } else if !self.is_quiet && self.told.elapsed() >= LINE_INTERVAL {
+            self.told = Instant::now();
+            eprintln!("{}", line());
+        }
+    }
+
+    fn end(&mut self) {
+        self.progress.clear();
+    }
+}
+
+/// The directory beside `path` in which something is made that gets the name `path` when it is whole.
+///
+/// # Errors
+/// If something is at either place.
+fn staging(path: &Path, extension: &str, what: &str) -> Result<PathBuf> {
+    let is_free = match fs::read_dir(path) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    };
+    if !is_free {
+        bail!("{} is there already: {what} is made in a directory that is new or empty", path.display());
+    }
+    let mut name = path.components().as_path().as_os_str().to_owned();
+    name.push(".");
+    name.push(extension);
+    let staging = PathBuf::from(name);
+    match fs::create_dir_all(staging.parent().unwrap_or(Path::new("."))).and_then(|()| fs::create_dir(&staging)) {
+        Ok(()) => Ok(staging),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => bail!(
+            "{} is there: it is being made at this moment, or was left unfinished; in that case remove it",
+            staging.display()
+        ),
+        Err(error) => Err(error).with_context(|| format!("cannot make the directory {}", staging.display())),
+    }
+}
+
+/// Gives a finished directory its name, durably.
+fn settle(staging: &Path, path: &Path) -> Result<()> {
+    fs::rename(staging, path)
+        .and_then(|()| {
+            let parent = path.components().as_path().parent().filter(|parent| !parent.as_os_str().is_empty());
+            fs::File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+        })
+        .with_context(|| format!("cannot give {} its name {}", staging.display(), path.display()))
+}

@@ -1,0 +1,256 @@
+//! `holdfast backup create`: reads a backup from a running server, chunk by chunk, into files.
+
+use std::fs;
+use std::io::Write as _;
+use std::net::ToSocketAddrs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use edge::RealDisk;
+use journal::CheckpointFile;
+use resp::Frame;
+use stdx::UnixMillis;
+
+use super::manifest::{MANIFEST_FILE, Manifest, Part, identity, mark};
+use super::{Pace, grouped, settle, staging, told};
+use crate::connection::Connection;
+
+/// What a directory's name ends in while its backup is being made.
+pub const UNFINISHED_EXTENSION: &str = "unfinished";
+
+/// A server that says nothing for so long is not there.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long it is tried to begin while other checkpoints are under way.
+const BEGIN_PATIENCE: Duration = Duration::from_secs(600);
+
+/// How often it is begun anew if groups lose their leaders meanwhile.
+const ATTEMPTS: usize = 3;
+
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+const RETRY_INTERVAL: Duration = Duration::from_millis(300);
+
+/// Bytes written to a file at once.
+const WRITE_BYTES: usize = 1 << 20;
+
+/// Makes a backup of a server, or of the whole cluster that it belongs to, as of one moment, while it serves.
+///
+/// The data travel over a client connection; the server needs no directory for them. Nothing is called a backup before
+/// all of it is on disk.
+#[derive(clap::Args, Clone, Debug)]
+pub struct CreateArguments {
+    /// Where to put it: a directory that is new or empty
+    #[arg(value_name = "BACKUP")]
+    backup: PathBuf,
+    /// A server; of a cluster, any of its nodes
+    #[arg(long, short, value_name = "HOST:PORT", default_value = "127.0.0.1:6379")]
+    server: String,
+    /// User to authenticate as
+    #[arg(long)]
+    user: Option<String>,
+    /// Password to authenticate with
+    #[arg(long, short = 'a', env = "HOLDFAST_PASSWORD", hide_env_values = true)]
+    password: Option<String>,
+    /// Show no progress
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// Why an attempt came to nothing.
+enum Failure {
+    /// The servers could not, and may be able to the next time.
+    Again(String),
+    Final(anyhow::Error),
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Final(error)
+    }
+}
+
+/// Runs `holdfast backup create`.
+pub fn run(arguments: &CreateArguments) -> Result<()> {
+    let mut connection = connect(arguments)?;
+    let staging = staging(&arguments.backup, UNFINISHED_EXTENSION, "a backup")?;
+    let begun = Instant::now();
+    let manifest = attempts(&mut connection, arguments, &staging)
+        .and_then(|manifest| settle(&staging, &arguments.backup).map(|()| manifest));
+    match manifest {
+        Ok(manifest) => {
+            println!(
+                "{}: {} groups as of {}, {} bytes in {:.1} s",
+                arguments.backup.display(),
+                manifest.parts.len(),
+                edge::utc(manifest.moment),
+                grouped(manifest.parts.iter().map(|part| part.bytes).sum()),
+                begun.elapsed().as_secs_f64()
+            );
+            Ok(())
+        }
+        Err(error) => {
+            // What is left of it cannot be used, and hides the next attempt.
+            let _ = fs::remove_dir_all(&staging);
+            Err(error)
+        }
+    }
+}
+
+fn connect(arguments: &CreateArguments) -> Result<Connection> {
+    let server = &arguments.server;
+    let address = server
+        .to_socket_addrs()
+        .with_context(|| format!("{server} is no HOST:PORT"))?
+        .next()
+        .with_context(|| format!("{server} has no address"))?;
+    let mut connection =
+        Connection::open(address, PATIENCE).with_context(|| format!("no server answers at {server}"))?;
+    if let Some(password) = &arguments.password {
+        let user = arguments.user.as_deref().unwrap_or("default");
+        let reply = connection.call(&["AUTH", user, password]).with_context(|| format!("{server} hung up"))?;
+        ensure!(!reply.is_error(), "{server} does not let in {user}: {reply}");
+    }
+    Ok(connection)
+}
+
+fn attempts(connection: &mut Connection, arguments: &CreateArguments, staging: &Path) -> Result<Manifest> {
+    let mut last = String::new();
+    for _ in 0..ATTEMPTS {
+        let name = u128::from_le_bytes(edge::random_bytes().context("cannot read random numbers")?);
+        let mut attempt = Attempt {
+            connection,
+            name,
+            group_count: 0,
+            staging,
+            pace: Pace::new(arguments.quiet),
+            begun: Instant::now(),
+        };
+        let outcome = attempt.run();
+        attempt.pace.end();
+        match outcome {
+            Ok(manifest) => return Ok(manifest),
+            Err(Failure::Final(error)) => return Err(error),
+            Err(Failure::Again(why)) => last = why,
+        }
+    }
+    bail!("the backup was begun {ATTEMPTS} times and did not come to an end; the last time: {last}")
+}
+
+struct Attempt<'a> {
+    connection: &'a mut Connection,
+    name: u128,
+    group_count: u32,
+    staging: &'a Path,
+    pace: Pace,
+    begun: Instant,
+}
+
+impl Attempt<'_> {
+    fn run(&mut self) -> Result<Manifest, Failure> {
+        let mut manifest = self.begin()?;
+        let read = self.read(&mut manifest);
+        // In any case the servers need not keep it; they find out by themselves if they do not hear this.
+        for group in 0..self.group_count {
+            let _ = self.call(&["BACKUP", "END", &format!("{:032x}", self.name), &group.to_string()]);
+        }
+        read?;
+        self.write_manifest(&manifest)?;
+        Ok(manifest)
+    }
+
+    fn call<W: AsRef<[u8]>>(&mut self, words: &[W]) -> Result<Frame> {
+        self.connection.call(words).context("the server has hung up, or does not answer")
+    }
+
+    /// The moment is chosen: all groups begin to write their parts.
+    fn begin(&mut self) -> Result<Manifest, Failure> {
+        let reply = loop {
+            match self.call(&["BACKUP", "BEGIN", &format!("{:032x}", self.name)])? {
+                Frame::Error(text) => {
+                    let text = String::from_utf8_lossy(&text).into_owned();
+                    let passes = ["TRYAGAIN", "LOADING", "CLUSTERDOWN"].iter().any(|word| text.starts_with(word));
+                    if !passes {
+                        return Err(anyhow!("the server makes no backup: {text}").into());
+                    }
+                    if self.begun.elapsed() > BEGIN_PATIENCE {
+                        return Err(Failure::Again(text));
+                    }
+                    self.pace.show(|| format!("waits: {text}"));
+                    thread::sleep(RETRY_INTERVAL);
+                }
+                reply => break reply,
+            }
+        };
+        let Some([Frame::Integer(groups), Frame::Integer(databases), Frame::Integer(moment)]) = reply.elements() else {
+            return Err(anyhow!("this is no server that makes backups: it answered {reply}").into());
+        };
+        let (Ok(group_count), Ok(databases)) = (u32::try_from(*groups), u16::try_from(*databases)) else {
+            return Err(anyhow!("this is no server that makes backups: it answered {reply}").into());
+        };
+        self.group_count = group_count;
+        let parts = vec![Part::default(); group_count as usize];
+        Ok(Manifest { name: self.name, moment: UnixMillis(*moment), databases, parts })
+    }
+
+    /// Reads a chunk of each group in turn, so that none waits long enough to be given up.
+    fn read(&mut self, manifest: &mut Manifest) -> Result<(), Failure> {
+        let staging = self.staging;
+        let told = |fault: journal::Fault| Failure::Final(told(staging, &fault));
+        let disk = RealDisk::open_directory(staging).with_context(|| format!("cannot open {}", staging.display()))?;
+        let identity = identity(self.name, self.group_count);
+        let mut files = Vec::new();
+        for group in 0..self.group_count {
+            files.push(Some(CheckpointFile::begin(disk.clone(), &identity, group, &mark()).map_err(told)?));
+        }
+        while files.iter().any(Option::is_some) {
+            let mut is_waiting = true;
+            let mut written = 100;
+            for (group, place) in files.iter_mut().enumerate() {
+                let Some(file) = place else { continue };
+                let part = &mut manifest.parts[group];
+                let words =
+                    ["BACKUP", "READ", &format!("{:032x}", self.name), &group.to_string(), &part.chunks.to_string()];
+                match self.connection.call(&words).context("the server has hung up, or does not answer")? {
+                    Frame::Integer(percent) => written = written.min(percent),
+                    Frame::Bulk(chunk) if !chunk.is_empty() => {
+                        is_waiting = false;
+                        part.chunks += 1;
+                        part.bytes += chunk.len() as u64;
+                        file.push(&chunk);
+                        if file.pending_bytes() >= WRITE_BYTES {
+                            file.write(WRITE_BYTES).map_err(told)?;
+                        }
+                    }
+                    Frame::Null => {
+                        is_waiting = false;
+                        place.take().expect("just seen").finish().map_err(told)?;
+                    }
+                    Frame::Error(text) => return Err(Failure::Again(String::from_utf8_lossy(&text).into_owned())),
+                    other => return Err(anyhow!("the server answered {other} instead of a chunk").into()),
+                }
+            }
+            let bytes: u64 = manifest.parts.iter().map(|part| part.bytes).sum();
+            self.pace.show(|| match written {
+                100 => format!("reads: {} MB so far", bytes / 1_000_000),
+                _ => format!("the server writes its checkpoints: {written} %; {} MB read", bytes / 1_000_000),
+            });
+            if is_waiting {
+                thread::sleep(POLL_INTERVAL);
+            }
+        }
+        Ok(())
+    }
+
+    fn write_manifest(&self, manifest: &Manifest) -> Result<()> {
+        let path = self.staging.join(MANIFEST_FILE);
+        let write = || {
+            let mut file = fs::File::create_new(&path)?;
+            file.write_all(manifest.encode().as_bytes())?;
+            file.sync_all()?;
+            fs::File::open(self.staging)?.sync_all()
+        };
+        write().with_context(|| format!("cannot write {}", path.display()))
+    }
+}
