@@ -106,6 +106,17 @@ impl Log {
         self.bytes
     }
 
+    /// Bytes of the entries behind `index`.
+    pub(crate) fn bytes_after(&self, index: u64) -> usize {
+        let before = (index.saturating_sub(self.floor_index) as usize).min(self.entries.len());
+        // Whichever part is shorter is counted.
+        if before < self.entries.len() / 2 {
+            self.bytes - self.entries.range(..before).map(entry_bytes).sum::<usize>()
+        } else {
+            self.entries.range(before..).map(entry_bytes).sum()
+        }
+    }
+
     /// Adds `entries`; those at or below the last index replace what is there and everything behind it.
     pub(crate) fn append(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };

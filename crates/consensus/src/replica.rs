@@ -882,6 +882,11 @@ impl Replica {
         self.raft.store().bytes()
     }
 
+    /// Bytes of entries behind `index`, as far as they are held in memory.
+    pub fn log_bytes_after(&self, index: u64) -> usize {
+        self.raft.store().bytes_after(index)
+    }
+
     /// The library draws election time-outs from the thread's generator whenever it resets one. Ours replaces it, so
     /// that the same seed gives the same elections.
     fn draw_election_timeout(&mut self) {

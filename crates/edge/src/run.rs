@@ -109,7 +109,7 @@ pub fn run(mut options: Options) -> Result<(), Fault> {
     }
     let (peer_queue, peer_poll) = peers::prepare().map_err(system("create an epoll instance"))?;
     let host = Arc::new(Host::new(log, mailboxes, knobs, peer_queue, news));
-    let process = process_facts(&options, started)?;
+    let process = process_facts(&options, &identity, started)?;
     let seed_nodes = seeds.iter().map(|(node, _)| *node).collect();
     let cores = start_cores(&options, &host, &identity, Arc::new(process), (own, seed_nodes), polls)?;
     let peers = Peers::new(Arc::clone(&host), identity, peer_poll, peer_listeners, seeds)
@@ -283,9 +283,10 @@ fn identity(options: &Options, log: &Log) -> Result<(Identity, Vec<(NodeId, Memb
     Ok((identity, seeds))
 }
 
-fn process_facts(options: &Options, started: node::event::Now) -> Result<ProcessFacts, Fault> {
+fn process_facts(options: &Options, identity: &Identity, started: node::event::Now) -> Result<ProcessFacts, Fault> {
     Ok(ProcessFacts {
         process_id: std::process::id(),
+        cluster: identity.cluster,
         run_id: entropy::random_hex::<20>().map_err(system("read random numbers"))?,
         operating_system: report::operating_system(),
         executable: std::env::current_exe().map(|path| path.display().to_string()).unwrap_or_default(),

@@ -10,6 +10,7 @@ use stdx::{Duration, Instant, Prng};
 
 use crate::acl::{AclLog, Users};
 use crate::ask::{Deferred, Pending};
+use crate::bulletin::{Bulletin, Bulletins};
 use crate::commands::{self, DebugQuestion, Figures, Question};
 use crate::event::{
     Action, CoreId, CoreOptions, Event, GroupId, GroupSeed, HostReport, Lane, Level, NodeId, Now, ProcessFacts, Room,
@@ -92,6 +93,8 @@ pub struct Context {
     pub own: Member,
     /// Who belongs to the cluster, as far as this node knows; empty for a node by itself.
     pub roster: Arc<Roster>,
+    /// What leaders have said of their groups; kept by the first core.
+    pub bulletins: Bulletins,
     /// Other nodes may lead groups: requests go where their group is led.
     pub is_clustered: bool,
     /// Where each group is led.
@@ -187,6 +190,7 @@ impl Core {
                 process,
                 own,
                 roster: Arc::default(),
+                bulletins: Bulletins::default(),
                 is_clustered: false,
                 routes: vec![Route::default(); group_count as usize],
                 report: HostReport::default(),
@@ -367,7 +371,14 @@ impl Core {
             databases,
             keyspace_bytes: self.keyspace_bytes(),
             groups: self.groups().map(Group::figures).collect(),
+            bulletins: self.heard_bulletins(),
         }
+    }
+
+    /// What leaders have said of their groups, and how many milliseconds ago.
+    fn heard_bulletins(&self) -> Vec<(Bulletin, u64)> {
+        let age_ms = |heard| self.now.instant.since(heard).as_millis() as u64;
+        self.context.bulletins.iter().map(|(bulletin, heard)| (bulletin.clone(), age_ms(heard))).collect()
     }
 
     /// Sets parameters that have been checked.
@@ -576,6 +587,7 @@ impl Core {
             Mail::Alive { claim } => self.relay.alive(claim, self.now.instant),
             Mail::Route { group, route } => self.set_route(group, route),
             Mail::Reply { session, ticket, bytes } => self.sessions.reply(session, ticket, |writer| writer.raw(&bytes)),
+            Mail::Bulletin(bulletin) => self.context.bulletins.hear(bulletin, self.now.instant),
             Mail::Line(note) => self.take_line(note, actions),
             Mail::Wake { session, ticket, group, is_gone } => self.woken(session, ticket, group, is_gone, actions),
             Mail::Inquire { transaction, from: asker, node, group } => {
@@ -885,6 +897,11 @@ impl Core {
                 });
             }
             Some(Wire::Announce(node, member)) => self.hear_announcement(node, &member, from == node, actions),
+            // Whoever leads speaks for itself.
+            Some(Wire::Bulletin(bulletin)) if bulletin.leader == from => {
+                self.context.bulletins.hear(bulletin, now.instant);
+            }
+            Some(Wire::Bulletin(_)) => self.context.statistics.malformed_peer_count += 1,
             Some(Wire::Line(note)) => self.take_line(note, actions),
             Some(Wire::Wake { waiter, group, is_gone }) => {
                 self.woken(waiter.session, waiter.ticket, group, is_gone, actions);

@@ -15,7 +15,7 @@ use crate::letter::Letter;
 use crate::roster::Member;
 
 /// A node of the cluster; never reused once its log is lost. 0 is no node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u64);
 
 /// One of a node's cores: a thread with its sessions and groups. Counted from 0.
@@ -23,7 +23,7 @@ pub struct NodeId(pub u64);
 pub struct CoreId(pub u16);
 
 /// A group: a set of slots with one replicated log. Counted from 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId(pub u32);
 
 /// One client's connection. The host mints it: `serial` is unique while the node runs and is the client's id as
@@ -502,6 +502,8 @@ pub struct CoreOptions {
 pub struct ProcessFacts {
     /// Process id.
     pub process_id: u32,
+    /// The cluster, as its first node has drawn it.
+    pub cluster: u128,
     /// 40 hexadecimal digits, new at every start.
     pub run_id: String,
     /// Operating system, release and machine.

@@ -11,6 +11,7 @@
 //!
 //! Invariant: only this module can make a [`Committed`], and a session accepts nothing else for a write.
 
+mod bulletin;
 mod members;
 mod transfer;
 
@@ -112,6 +113,10 @@ pub struct Group {
     is_roster_new: bool,
     /// When the leader next looks at who takes part.
     reconcile_at: Instant,
+    /// When the leader next tells all nodes how the group is.
+    bulletin_at: Instant,
+    /// When members were last heard by this replica as their leader, to a tick.
+    heard: BTreeMap<u64, Instant>,
     /// Commit index when it last did.
     committed_seen: u64,
     /// Checkpoints on their way to members.
@@ -313,6 +318,8 @@ impl Group {
             roster: Roster::default(),
             is_roster_new: false,
             reconcile_at: Instant::ZERO,
+            bulletin_at: Instant::ZERO,
+            heard: BTreeMap::new(),
             committed_seen: 0,
             giving: Vec::new(),
             taking: None,
@@ -948,6 +955,9 @@ impl Group {
         if Self::is_offer(&message) {
             return; // it comes as an offer, when the checkpoint is there
         }
+        if self.is_serving {
+            self.heard.insert(message.from(), self.last_tick);
+        }
         // A message that is not for this replica changes nothing; its sender will send again what matters.
         let _ = self.replica.step(message);
     }
@@ -983,6 +993,7 @@ impl Group {
             self.locks.touch(now.instant);
         }
         self.reconcile(now, outlet);
+        self.tell_bulletin(now, outlet);
         self.propose(now, prng);
         let more = self.pump(now, outlet);
         self.settle_taking(outlet.actions);
@@ -1196,6 +1207,7 @@ impl Group {
             return; // serving begins when an entry of the new term has been applied
         }
         self.is_serving = false;
+        self.heard.clear();
         self.giving.clear();
         self.backups.give_up(outlet);
         self.lines.clear(&mut self.keyspace);
@@ -1275,6 +1287,7 @@ impl Group {
         let waiters = self.waiters_of(&entry, outlet);
         if entry.kind == EntryKind::Membership {
             self.membership = self.replica.membership().clone();
+            self.bulletin_at = Instant::ZERO;
             let Membership { voters, learners, .. } = &self.membership;
             let line = format!("group {}: voters {voters:?}, learners {learners:?}", self.id.0);
             outlet.actions.push(Action::Log { level: Level::Notice, line });
@@ -1297,6 +1310,7 @@ impl Group {
     fn begin_serving(&mut self, entry: &Entry) {
         if self.replica.is_leader() && entry.term == self.replica.term() && !self.is_serving {
             self.is_serving = true;
+            self.bulletin_at = Instant::ZERO;
             self.limits_logged = self.keyspace.limits();
             self.log_limits();
             self.adopt_prepared();
@@ -1562,6 +1576,9 @@ impl Group {
                 Standing::Follower(_) => "following",
                 Standing::Leaderless => "leaderless",
             },
+            leader: self.replica.leader().map(NodeId),
+            bulletin: self.bulletin(),
+            is_taking: self.is_taking(),
             term: self.term(),
             applied: self.applied,
             window_bytes: self.window_bytes() as u64,

@@ -8,6 +8,7 @@ use resp::Protocol;
 
 use crate::acl::Users;
 use crate::blocking::LineNote;
+use crate::bulletin::Bulletin;
 use crate::commands::{Answer, Question};
 use crate::entry::{Effect, Watch};
 use crate::event::{CoreId, GroupId, NodeId, SessionId};
@@ -122,6 +123,8 @@ pub enum Mail {
     Publish(Message),
     /// Who belongs to the cluster has changed.
     Roster(Arc<Roster>),
+    /// A leader tells how its group is.
+    Bulletin(Bulletin),
     /// A client waits for data, or does no longer.
     Line(LineNote),
     /// There may be something for a client that waits, or nothing ever again.

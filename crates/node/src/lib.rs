@@ -10,6 +10,7 @@ mod ask;
 pub mod backup;
 pub mod blocking;
 mod book;
+pub mod bulletin;
 mod catalog;
 pub mod checkpoint;
 pub mod commands;

@@ -80,6 +80,9 @@ pub const LEADER_WAIT_MAX: Duration = Duration::from_secs(2);
 /// How often a leader looks at who takes part in its group.
 pub const RECONCILE_INTERVAL: Duration = Duration::from_millis(200);
 
+/// How often a leader tells all nodes how its group is.
+pub const BULLETIN_INTERVAL: Duration = Duration::from_secs(1);
+
 /// How often a node whose address the cluster does not know tells it.
 pub const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(300);
 

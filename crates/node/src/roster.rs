@@ -88,6 +88,18 @@ impl Roster {
     }
 }
 
+/// Forty hexadecimal digits by which clients of a Redis cluster know a node. They begin with its number.
+pub fn name_of(node: NodeId) -> String {
+    let more = stdx::Prng::new(node.0).draw();
+    format!("{:016x}{more:016x}{:08x}", node.0, more >> 32)
+}
+
+/// The parts of `HOST:PORT`; brackets around an IPv6 address are no part of it.
+pub fn host_and_port(address: &str) -> (&str, &str) {
+    let (host, port) = address.rsplit_once(':').unwrap_or((address, "0"));
+    (host.trim_start_matches('[').trim_end_matches(']'), port)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

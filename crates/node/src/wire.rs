@@ -15,6 +15,7 @@
 //! ANNOUNCE node member
 //! LINE     node core serial index ticket  group act flags, keys: database length bytes
 //! WAKE     node core serial index ticket  group is_gone
+//! BULLETIN a leader's word on its group: see `Bulletin::put`
 //! ```
 //! Numbers are LEB128 unless said otherwise. Bytes of another node are never trusted: what does not fit is dropped.
 
@@ -25,6 +26,7 @@ use stdx::UnixMillis;
 use stdx::leb128;
 
 use crate::blocking::{LineAct, LineNote};
+use crate::bulletin::Bulletin;
 use crate::entry::{Effect, Watch, put_bytes, put_prepared};
 use crate::event::{CoreId, GroupId, NodeId, SessionId};
 use crate::letter::{Claim, Fate, Lock, Locked, Mail, Origin, Request, RequestBody, Resolution};
@@ -46,6 +48,7 @@ const REFUSED: u8 = 11;
 const ALIVE: u8 = 12;
 const INQUIRE: u8 = 13;
 const TESTIFY: u8 = 14;
+const BULLETIN: u8 = 30;
 
 /// A decoded message of another node.
 pub enum Wire<'a> {
@@ -103,6 +106,8 @@ pub enum Wire<'a> {
         /// As `CheckpointStep::Chunk` gave it.
         bytes: Option<&'a [u8]>,
     },
+    /// A leader tells how its group is.
+    Bulletin(Bulletin),
     /// A node tells where it is found.
     Announce(NodeId, Member),
     /// A client of that node waits for data, or does no longer.
@@ -151,6 +156,13 @@ pub fn encode_chunk(group: GroupId, index: u64, chunk: u64, bytes: Option<&[u8]>
     leb128::put(&mut out, chunk);
     out.push(u8::from(bytes.is_some()));
     out.extend_from_slice(bytes.unwrap_or_default());
+    out
+}
+
+/// A leader's word on its group.
+pub fn encode_bulletin(bulletin: &Bulletin) -> Vec<u8> {
+    let mut out = vec![BULLETIN];
+    bulletin.put(&mut out);
     out
 }
 
@@ -460,6 +472,10 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
             let (cluster_address, client_address) = (take_text(&mut rest)?, take_text(&mut rest)?);
             let member = Member { cluster_address, client_address, is_removed: false };
             rest.is_empty().then_some(Wire::Announce(node, member))
+        }
+        BULLETIN => {
+            let bulletin = Bulletin::take(&mut rest)?;
+            rest.is_empty().then_some(Wire::Bulletin(bulletin))
         }
         LINE => {
             let waiter = take_origin(&mut rest)?;

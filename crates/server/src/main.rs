@@ -3,6 +3,7 @@
 mod allocator;
 mod backup;
 mod bench;
+mod cluster;
 mod compare;
 mod connection;
 mod serve;
@@ -32,6 +33,7 @@ enum Verb {
         words: Vec<String>,
     },
     Bench(bench::BenchArguments),
+    Cluster(cluster::ClusterArguments),
     Compare(compare::CompareArguments),
     Backup(backup::BackupArguments),
     Restore(backup::RestoreArguments),
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         Verb::Bench(arguments) => bench::run(arguments).map_err(|error| format!("{error:#}")),
         Verb::Backup(arguments) => backup::run(arguments).map_err(|error| format!("{error:#}")),
         Verb::Restore(arguments) => backup::restore::run(&arguments).map_err(|error| format!("{error:#}")),
+        Verb::Cluster(arguments) => cluster::run(arguments).map_err(|error| format!("{error:#}")),
         Verb::Compare(arguments) => compare::run(arguments).map_err(|error| format!("{error:#}")),
         Verb::Simulate(arguments) => simulate::run(arguments).map_err(|error| format!("{error:#}")),
         Verb::Torture(arguments) => match torture::run(arguments) {

@@ -6,7 +6,7 @@ use resp::{Args, Writer};
 use std::collections::BTreeSet;
 
 use super::connection::REDIS_VERSION;
-use super::{Answer, ControlCommand, Figures, Local, Outcome, Question, node};
+use super::{Answer, ControlCommand, Figures, Local, Outcome, Question, node, overview};
 use crate::pubsub::Kind;
 use crate::settings::AppendFsync;
 use crate::statistics::Statistics;
@@ -162,12 +162,7 @@ fn write_section(section: &str, local: &Local<'_>, figures: &[Figures], text: &m
             line("migrate_cached_sockets", &0);
             line("total_error_replies", &sum.errors.values().sum::<u64>());
         }
-        "replication" => {
-            line("role", &"master");
-            line("connected_slaves", &0);
-            line("master_replid", &process.run_id);
-            line("master_repl_offset", &groups().map(|group| group.applied).sum::<u64>());
-        }
+        "replication" => overview::write_replication(core, figures, &mut line),
         "cpu" => {
             let seconds = |us: u64| format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
             line("used_cpu_sys", &seconds(report.cpu_system_us));
@@ -178,7 +173,7 @@ fn write_section(section: &str, local: &Local<'_>, figures: &[Figures], text: &m
                 line(&format!("errorstat_{code}"), &format!("count={count}"));
             }
         }
-        "cluster" => line("cluster_enabled", &0),
+        "cluster" => overview::write_cluster(core, figures, &mut line),
         "keyspace" => {
             for database in 0..settings.databases {
                 let (mut keys, mut expires, mut ttl) = (0, 0, 0);

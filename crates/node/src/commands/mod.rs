@@ -11,6 +11,7 @@ mod connection;
 mod debug;
 mod describe;
 mod info;
+mod overview;
 mod pubsub;
 mod question;
 mod server;
@@ -183,7 +184,8 @@ pub static COMMANDS: &[&ControlCommand] = &[
     &server::SLOWLOG,
     &server::LATENCY,
     &server::MEMORY,
-    &server::ROLE,
+    &overview::ROLE,
+    &overview::HOLDFAST,
     &server::REPLICAOF,
     &server::SLAVEOF,
     &server::WAIT,

@@ -9,7 +9,8 @@ use stdx::{Duration, UnixMillis};
 use super::acl::Change;
 use crate::acl::{LogEntry, Users};
 use crate::blocking::WaitEnd;
-use crate::event::{GroupId, UsersFile};
+use crate::bulletin::Bulletin;
+use crate::event::{GroupId, NodeId, UsersFile};
 use crate::pubsub::{Kind, Message};
 use crate::statistics::{SlowEntry, Statistics};
 
@@ -190,6 +191,8 @@ pub struct Figures {
     pub keyspace_bytes: u64,
     /// Its groups.
     pub groups: Vec<GroupFigures>,
+    /// What leaders have said of their groups, and how many milliseconds ago; of the first core only.
+    pub bulletins: Vec<(Bulletin, u64)>,
 }
 
 /// A group's figures.
@@ -199,6 +202,12 @@ pub struct GroupFigures {
     pub group: u32,
     /// `serving`, `loading`, `following` or `leaderless`.
     pub standing: &'static str,
+    /// The leader it knows of.
+    pub leader: Option<NodeId>,
+    /// What it says of the group, if it leads.
+    pub bulletin: Option<Bulletin>,
+    /// Its leader's checkpoint is coming.
+    pub is_taking: bool,
     /// Raft's term.
     pub term: u64,
     /// Last entry applied.

@@ -261,22 +261,7 @@ fn memory_stats(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer
     Ok(())
 }
 
-// ---- what a single node says of replication
-// ---------------------------------------------------------------------------
-
-pub(super) const ROLE: ControlCommand = ControlCommand {
-    since: "2.8.12",
-    summary: "Answers the node's role.",
-    flags: &[Flag::Noscript, Flag::Loading, Flag::Stale, Flag::Fast],
-    categories: &["@admin", "@dangerous"],
-    ..local("role", 1, |_, _, writer| {
-        writer.array(3);
-        writer.bulk(b"master");
-        writer.integer(0);
-        writer.array(0);
-        Ok(())
-    })
-};
+// ---- replication --------------------------------------------------------------------------------------------------
 
 pub(super) const REPLICAOF: ControlCommand = ControlCommand {
     since: "5.0.0",

@@ -54,6 +54,19 @@ fn nothing_is_acknowledged_or_seen_before_it_is_on_disk() {
 }
 
 #[test]
+fn a_node_by_itself_is_a_master_without_replicas() {
+    let mut host = Host::new(3, settings("always"));
+    let client = host.connect(1);
+    assert!(host.run(client, "ROLE").starts_with("*3 $6 master :"));
+    let info = host.run(client, "INFO replication");
+    assert!(info.contains("role:master connected_slaves:0 master_failover_state:no-failover"), "{info}");
+    assert!(host.run(client, "INFO cluster").contains("cluster_enabled:0"));
+    let told = host.run(client, "HOLDFAST CLUSTER");
+    assert!(told.starts_with("*12 $4 node $1 1 "), "{told}");
+    assert!(told.contains("$5 slots $10 5462-10922 $6 leader $1 1 $4 here $7 serving"), "{told}");
+}
+
+#[test]
 fn replies_leave_in_the_order_of_requests() {
     everywhere(|host| {
         let client = host.connect(0);

@@ -1,9 +1,10 @@
 //! Three real processes: joined one after the other, killed one after the other, audited at the end.
 
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Client, Folder, Server, ServerOptions, free_port};
+use crate::harness::{Client, Folder, Server, ServerOptions, binary, free_port};
 
 /// Longer than any election and any transfer of a few keys.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -91,6 +92,15 @@ impl Cluster {
         self.try_client(node).expect("a connection")
     }
 
+    /// `holdfast cluster` with these words, at the port of a node: what it prints, and whether it did what it should.
+    fn tool(&self, node: usize, words: &[&str]) -> (bool, String) {
+        let port = self.options[node].port.to_string();
+        let output = Command::new(binary()).arg("cluster").args(words).args(["--port", &port]).output();
+        let output = output.expect("the binary runs");
+        let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+        (output.status.success(), text)
+    }
+
     fn kill(&mut self, node: usize) {
         self.nodes[node].take().expect("it runs").kill();
     }
@@ -135,4 +145,47 @@ fn three_nodes_hold_what_each_was_told_and_lose_nothing_when_one_dies() {
         }
         cluster.restart(victim);
     }
+}
+
+#[test]
+fn any_node_tells_how_the_cluster_is() {
+    let mut cluster = Cluster::start(3);
+    let mut client = cluster.client(0);
+    for key in 0..20 {
+        assert_eq!(cluster.ask(&mut client, &format!("SET key:{key} x")), "OK");
+    }
+    let ports: Vec<u16> = cluster.options.iter().map(|options| options.port).collect();
+    for node in 0..3 {
+        cluster.wait_until("a node knows all", |this| {
+            let (is_well, page) = this.tool(node, &["status"]);
+            let all = ports.iter().all(|port| page.contains(&format!("127.0.0.1:{port} ")));
+            is_well && all && page.starts_with("3 nodes, 2 groups") && page.matches("none").count() == 2
+        });
+    }
+    // The leaders of groups say which nodes follow them and how far these have come.
+    let mut replicas = 0;
+    for node in 0..3 {
+        let text = cluster.client(node).show("INFO replication");
+        let role = cluster.client(node).show("ROLE");
+        if text.contains("role:master") {
+            replicas += text.matches("state=online").count();
+            assert!(role.starts_with("[\"master\""), "{role}");
+        } else {
+            assert!(text.contains("master_link_status:up"), "{text}");
+            assert!(role.starts_with("[\"slave\", \"127.0.0.1\""), "{role}");
+        }
+        assert!(cluster.client(node).show("INFO cluster").contains("cluster_enabled:1"));
+    }
+    assert!(replicas >= 2, "{replicas}");
+    cluster.kill(2);
+    let gone = format!("127.0.0.1:{} ", ports[2]);
+    cluster.wait_until("the death is seen, and the cause of the cut", |this| {
+        let (_, page) = this.tool(0, &["status"]);
+        let row = page.lines().find(|line| line.contains(&gone) && line.contains(" down "));
+        row.is_some() && page.contains(&format!("the link to {}is cut: ", gone)) && page.contains("silent for ")
+    });
+    let (is_well, json) = cluster.tool(1, &["status", "--json"]);
+    assert!(is_well && json.contains("\"behind_bytes\""), "{json}");
+    let (is_well, told) = cluster.tool(2, &["status"]);
+    assert!(!is_well && told.contains("no answer from 127.0.0.1"), "{told}");
 }

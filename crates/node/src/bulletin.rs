@@ -1,0 +1,194 @@
+//! What the leader of a group says of it once a second: to the first core of every node, so that any node can tell how
+//! the cluster is.
+
+use std::collections::BTreeMap;
+
+use stdx::{Instant, leb128};
+
+use crate::event::{GroupId, NodeId};
+
+/// A leader's word on its group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bulletin {
+    /// Which group.
+    pub group: GroupId,
+    /// Who leads it, and says so.
+    pub leader: NodeId,
+    /// Raft's term.
+    pub term: u64,
+    /// Last entry that the leader has applied.
+    pub applied: u64,
+    /// Last entry of its log.
+    pub last: u64,
+    /// Who votes, the leader among them.
+    pub voters: Vec<u64>,
+    /// Who receives everything and does not vote.
+    pub learners: Vec<u64>,
+    /// All members but the leader.
+    pub followers: Vec<Follower>,
+}
+
+/// What a leader knows of another member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Follower {
+    /// Who.
+    pub node: NodeId,
+    /// It was heard within an election time-out.
+    pub is_active: bool,
+    /// How the log comes to it.
+    pub feed: Feed,
+    /// It holds all entries up to here: on disk, where acknowledgements wait for the disk.
+    pub matched: u64,
+    /// Bytes of log that it lacks; of those that the leader no longer holds in memory nothing is known.
+    pub behind_bytes: u64,
+    /// Milliseconds since it was last heard.
+    pub silent_ms: u64,
+}
+
+/// How the log comes to a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feed {
+    /// Entries are sent as they come.
+    Streaming,
+    /// It is asked what it has.
+    Probing,
+    /// It is given a checkpoint first.
+    Checkpoint,
+}
+
+impl Feed {
+    const ALL: [Self; 3] = [Self::Streaming, Self::Probing, Self::Checkpoint];
+
+    /// As status reports name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Streaming => "streaming",
+            Self::Probing => "probing",
+            Self::Checkpoint => "checkpoint",
+        }
+    }
+}
+
+impl Bulletin {
+    /// Entries that a member lacks.
+    pub fn behind(&self, follower: &Follower) -> u64 {
+        self.last.saturating_sub(follower.matched)
+    }
+
+    /// Appends it to a message.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        for number in [u64::from(self.group.0), self.leader.0, self.term, self.applied, self.last] {
+            leb128::put(out, number);
+        }
+        for nodes in [&self.voters, &self.learners] {
+            leb128::put(out, nodes.len() as u64);
+            nodes.iter().for_each(|node| leb128::put(out, *node));
+        }
+        leb128::put(out, self.followers.len() as u64);
+        for follower in &self.followers {
+            leb128::put(out, follower.node.0);
+            out.push(u8::from(follower.is_active) << 7 | follower.feed as u8);
+            for number in [follower.matched, follower.behind_bytes, follower.silent_ms] {
+                leb128::put(out, number);
+            }
+        }
+    }
+
+    /// Reads it back; `None` if it is none.
+    pub fn take(rest: &mut &[u8]) -> Option<Self> {
+        let nodes = |rest: &mut &[u8]| (0..leb128::take(rest)?).map(|_| leb128::take(rest)).collect::<Option<_>>();
+        let follower = |rest: &mut &[u8]| {
+            let node = NodeId(leb128::take(rest)?);
+            let (flags, tail) = rest.split_first()?;
+            *rest = tail;
+            Some(Follower {
+                node,
+                is_active: flags & 0x80 != 0,
+                feed: *Feed::ALL.get(usize::from(flags & 0x7F))?,
+                matched: leb128::take(rest)?,
+                behind_bytes: leb128::take(rest)?,
+                silent_ms: leb128::take(rest)?,
+            })
+        };
+        Some(Self {
+            group: GroupId(u32::try_from(leb128::take(rest)?).ok()?),
+            leader: NodeId(leb128::take(rest)?),
+            term: leb128::take(rest)?,
+            applied: leb128::take(rest)?,
+            last: leb128::take(rest)?,
+            voters: nodes(rest)?,
+            learners: nodes(rest)?,
+            followers: (0..leb128::take(rest)?).map(|_| follower(rest)).collect::<Option<_>>()?,
+        })
+    }
+}
+
+/// The latest bulletin of each group, and when it came.
+#[derive(Clone, Debug, Default)]
+pub struct Bulletins(BTreeMap<GroupId, (Bulletin, Instant)>);
+
+impl Bulletins {
+    /// Keeps a bulletin, unless a later leader has been heard.
+    pub fn hear(&mut self, bulletin: Bulletin, now: Instant) {
+        if self.0.get(&bulletin.group).is_none_or(|(known, _)| known.term <= bulletin.term) {
+            self.0.insert(bulletin.group, (bulletin, now));
+        }
+    }
+
+    /// The latest of a group.
+    pub fn of(&self, group: GroupId) -> Option<&Bulletin> {
+        self.0.get(&group).map(|(bulletin, _)| bulletin)
+    }
+
+    /// All of them, by group, with when they came.
+    pub fn iter(&self) -> impl Iterator<Item = (&Bulletin, Instant)> {
+        self.0.values().map(|(bulletin, heard)| (bulletin, *heard))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bulletin(term: u64) -> Bulletin {
+        let follower = Follower {
+            node: NodeId(u64::MAX >> 2),
+            is_active: true,
+            feed: Feed::Checkpoint,
+            matched: 900,
+            behind_bytes: 1 << 40,
+            silent_ms: 80,
+        };
+        let other = Follower { is_active: false, feed: Feed::Streaming, ..follower };
+        Bulletin {
+            group: GroupId(3),
+            leader: NodeId(7),
+            term,
+            applied: 1_000,
+            last: 1_001,
+            voters: vec![7, 8],
+            learners: vec![u64::MAX >> 2],
+            followers: vec![follower, other],
+        }
+    }
+
+    #[test]
+    fn a_bulletin_is_read_as_it_was_written() {
+        let mut bytes = Vec::new();
+        bulletin(5).put(&mut bytes);
+        let mut rest = &bytes[..];
+        assert_eq!(Bulletin::take(&mut rest), Some(bulletin(5)));
+        assert!(rest.is_empty());
+        assert!((0..bytes.len()).all(|length| Bulletin::take(&mut &bytes[..length]).is_none()));
+    }
+
+    #[test]
+    fn a_leader_of_the_past_is_not_believed() {
+        let mut bulletins = Bulletins::default();
+        bulletins.hear(bulletin(5), Instant::ZERO);
+        bulletins.hear(bulletin(4), Instant::ZERO);
+        assert_eq!(bulletins.of(GroupId(3)).map(|bulletin| bulletin.term), Some(5));
+        bulletins.hear(bulletin(6), Instant::ZERO);
+        assert_eq!(bulletins.of(GroupId(3)).map(|bulletin| bulletin.term), Some(6));
+    }
+}

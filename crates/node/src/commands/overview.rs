@@ -1,0 +1,376 @@
+//! What a node says of its cluster: ROLE, the sections of INFO on replication and the cluster, and HOLDFAST CLUSTER.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+
+use command::Flag;
+use resp::{Args, Writer};
+
+use super::info::figures_of;
+use super::{Answer, ControlCommand, Figures, Local, Outcome, Question, container, local, node};
+use crate::bulletin::{Bulletin, Feed};
+use crate::core::Context;
+use crate::event::{GroupId, Lane, LinkReport, NodeId};
+use crate::roster::{Member, host_and_port, name_of};
+use crate::router;
+
+pub(super) const ROLE: ControlCommand = ControlCommand {
+    since: "2.8.12",
+    summary: "Answers the node's role: master if it leads a group.",
+    flags: &[Flag::Noscript, Flag::Loading, Flag::Stale, Flag::Fast],
+    categories: &["@admin", "@dangerous"],
+    ..node("role", 1, |_, _| Ok(Question::Figures), role)
+};
+
+pub(super) const HOLDFAST: ControlCommand = ControlCommand {
+    since: "7.0.0",
+    summary: "Commands of Holdfast's own.",
+    subcommands: &[
+        ControlCommand {
+            summary: "Tells how the cluster is: nodes, links, groups, and how far followers are behind.",
+            flags: &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale],
+            ..node("cluster", 2, |_, _| Ok(Question::Figures), cluster)
+        },
+        ControlCommand {
+            summary: "Lists the subcommands.",
+            flags: &[Flag::Loading, Flag::Stale],
+            ..local("help", 2, |_, _, writer| {
+                super::write_help(writer, "HOLDFAST", HOLDFAST.subcommands);
+                Ok(())
+            })
+        },
+    ],
+    ..container("holdfast")
+};
+
+/// The cluster as this node knows it.
+pub(super) struct Overview<'a> {
+    core: &'a Context,
+    /// The latest word on each group, and how many milliseconds old it is.
+    told: BTreeMap<GroupId, (&'a Bulletin, u64)>,
+    /// Entries applied by this node's own replicas.
+    own_applied: u64,
+}
+
+/// Another node, seen by a leader.
+pub(super) struct Replica<'a> {
+    host: &'a str,
+    port: &'a str,
+    state: &'static str,
+    offset: u64,
+    lag_s: u64,
+}
+
+impl<'a> Overview<'a> {
+    pub(super) fn of(core: &'a Context, figures: &'a [Figures]) -> Self {
+        let mut told: BTreeMap<GroupId, (&Bulletin, u64)> = BTreeMap::new();
+        for (bulletin, age_ms) in figures.iter().flat_map(|figures| &figures.bulletins) {
+            told.insert(bulletin.group, (bulletin, *age_ms));
+        }
+        let groups = || figures.iter().flat_map(|figures| &figures.groups);
+        // What this node leads it knows itself.
+        for bulletin in groups().filter_map(|group| group.bulletin.as_ref()) {
+            told.insert(bulletin.group, (bulletin, 0));
+        }
+        Self { core, told, own_applied: groups().map(|group| group.applied).sum() }
+    }
+
+    fn own(&self) -> NodeId {
+        self.core.node
+    }
+
+    /// Where a node is found.
+    fn member(&self, node: NodeId) -> Option<&'a Member> {
+        if node == self.own() { Some(&self.core.own) } else { self.core.roster.get(node) }
+    }
+
+    fn led(&self) -> impl Iterator<Item = &'a Bulletin> {
+        let own = self.own();
+        self.told.values().map(|(bulletin, _)| *bulletin).filter(move |bulletin| bulletin.leader == own)
+    }
+
+    /// What this node follows, if it leads nothing.
+    fn master(&self) -> Option<NodeId> {
+        if self.led().next().is_some() || !self.core.is_clustered {
+            return None;
+        }
+        let leaders = self.core.routes.iter().filter_map(|route| route.leader);
+        leaders.into_iter().find(|leader| *leader != self.own())
+    }
+
+    /// Sum of the places in the logs of the groups that this node leads; of one that leads nothing, of all.
+    fn offset(&self) -> u64 {
+        match self.led().next() {
+            Some(_) => self.led().map(|bulletin| bulletin.applied).sum(),
+            None => self.own_applied,
+        }
+    }
+
+    /// The nodes that receive what this one leads.
+    pub(super) fn replicas(&self) -> Vec<Replica<'a>> {
+        let mut replicas = Vec::new();
+        for (node, member) in self.core.roster.present().filter(|(node, _)| *node != self.own()) {
+            let followers: Vec<_> =
+                self.led().flat_map(|led| led.followers.iter().filter(|follower| follower.node == node)).collect();
+            if followers.is_empty() || !followers.iter().any(|follower| follower.is_active) {
+                continue;
+            }
+            let is_restoring = followers.iter().any(|follower| follower.feed == Feed::Checkpoint);
+            let (host, port) = host_and_port(&member.client_address);
+            replicas.push(Replica {
+                host,
+                port,
+                state: if is_restoring { "send_bulk" } else { "online" },
+                offset: followers.iter().map(|follower| follower.matched).sum(),
+                lag_s: followers.iter().map(|follower| follower.silent_ms).max().unwrap_or(0) / 1_000,
+            });
+        }
+        replicas
+    }
+}
+
+/// Forty hexadecimal digits that stay the same as long as the cluster: what Redis calls a replication id.
+fn replication_id(core: &Context) -> String {
+    format!("{:032x}{:08x}", core.process.cluster, core.group_count)
+}
+
+/// INFO replication.
+pub(super) fn write_replication(core: &Context, figures: &[Figures], line: &mut dyn FnMut(&str, &dyn Display)) {
+    let overview = Overview::of(core, figures);
+    let offset = overview.offset();
+    match overview.master() {
+        Some(master) => {
+            let address = overview.member(master).map_or("", |member| member.client_address.as_str());
+            let (host, port) = host_and_port(address);
+            line("role", &"slave");
+            line("master_host", &host);
+            line("master_port", &port);
+            line("master_link_status", &if is_linked(core, master) { "up" } else { "down" });
+            let heard = overview.told.values().filter(|(bulletin, _)| bulletin.leader == master);
+            let age_ms = heard.map(|(_, age_ms)| *age_ms).min();
+            line("master_last_io_seconds_ago", &age_ms.map_or(-1, |age_ms| (age_ms / 1_000) as i64));
+            line("master_sync_in_progress", &u8::from(groups_of(figures).any(|group| group.is_taking)));
+            line("slave_read_repl_offset", &offset);
+            line("slave_repl_offset", &offset);
+            line("slave_priority", &core.settings.get("replica-priority"));
+            line("slave_read_only", &1);
+            line("replica_announced", &1);
+            line("connected_slaves", &0);
+        }
+        None => {
+            let replicas = overview.replicas();
+            line("role", &"master");
+            line("connected_slaves", &replicas.len());
+            for (number, replica) in replicas.iter().enumerate() {
+                let Replica { host, port, state, offset, lag_s } = replica;
+                line(
+                    &format!("slave{number}"),
+                    &format!("ip={host},port={port},state={state},offset={offset},lag={lag_s}"),
+                );
+            }
+        }
+    }
+    line("master_failover_state", &"no-failover");
+    line("master_replid", &replication_id(core));
+    line("master_replid2", &"0000000000000000000000000000000000000000");
+    line("master_repl_offset", &offset);
+    line("second_repl_offset", &-1);
+}
+
+/// INFO cluster.
+pub(super) fn write_cluster(core: &Context, figures: &[Figures], line: &mut dyn FnMut(&str, &dyn Display)) {
+    line("cluster_enabled", &u8::from(core.is_clustered));
+    if !core.is_clustered {
+        return;
+    }
+    let overview = Overview::of(core, figures);
+    line("cluster_nodes", &core.roster.present().count());
+    line("cluster_groups", &core.group_count);
+    for (bulletin, age_ms) in overview.told.values() {
+        let names = |nodes: &[u64]| nodes.iter().map(u64::to_string).collect::<Vec<_>>().join("|");
+        let behind: Vec<_> =
+            bulletin.followers.iter().map(|other| format!("{}:{}", other.node.0, bulletin.behind(other))).collect();
+        line(
+            &format!("cluster_group{}", bulletin.group.0),
+            &format!(
+                "leader={},term={},applied={},voters={},learners={},behind={},told_ms={age_ms}",
+                bulletin.leader.0,
+                bulletin.term,
+                bulletin.applied,
+                names(&bulletin.voters),
+                names(&bulletin.learners),
+                behind.join("|"),
+            ),
+        );
+    }
+}
+
+fn groups_of(figures: &[Figures]) -> impl Iterator<Item = &super::GroupFigures> {
+    figures.iter().flat_map(|figures| &figures.groups)
+}
+
+fn link_of(core: &Context, node: NodeId) -> Option<&LinkReport> {
+    core.report.links.iter().find(|link| link.node == node && link.lane == Lane::Log)
+}
+
+fn is_linked(core: &Context, node: NodeId) -> bool {
+    link_of(core, node).is_some_and(|link| link.is_up)
+}
+
+fn role(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mut Writer) -> Outcome {
+    let figures = figures_of(answers);
+    let overview = Overview::of(local.core, &figures);
+    let offset = overview.offset() as i64;
+    if let Some(master) = overview.master() {
+        let address = overview.member(master).map_or("", |member| member.client_address.as_str());
+        let (host, port) = host_and_port(address);
+        writer.array(5);
+        writer.bulk(b"slave");
+        writer.bulk(host.as_bytes());
+        writer.integer(port.parse().unwrap_or(0));
+        writer.bulk(if is_linked(local.core, master) { b"connected" } else { b"connect" });
+        writer.integer(offset);
+        return Ok(());
+    }
+    let replicas = overview.replicas();
+    writer.array(3);
+    writer.bulk(b"master");
+    writer.integer(offset);
+    writer.array(replicas.len());
+    for replica in replicas {
+        writer.array(3);
+        writer.bulk(replica.host.as_bytes());
+        writer.bulk(replica.port.as_bytes());
+        writer.bulk(replica.offset.to_string().as_bytes());
+    }
+    Ok(())
+}
+
+/// Writes a map one field at a time.
+struct Fields<'w> {
+    writer: &'w mut Writer,
+}
+
+impl<'w> Fields<'w> {
+    fn new(writer: &'w mut Writer, count: usize) -> Self {
+        writer.map(count);
+        Self { writer }
+    }
+
+    fn name(&mut self, name: &str) -> &mut Writer {
+        self.writer.bulk(name.as_bytes());
+        self.writer
+    }
+
+    fn text(&mut self, name: &str, text: &str) {
+        self.name(name).bulk(text.as_bytes());
+    }
+
+    fn number(&mut self, name: &str, number: u64) {
+        self.name(name).integer(number as i64);
+    }
+
+    fn flag(&mut self, name: &str, is_so: bool) {
+        self.name(name).integer(i64::from(is_so));
+    }
+
+    fn node(&mut self, name: &str, node: Option<NodeId>) {
+        match node {
+            Some(NodeId(node)) => self.text(name, &node.to_string()),
+            None => self.name(name).null(),
+        }
+    }
+
+    fn nodes(&mut self, name: &str, nodes: &[u64]) {
+        let writer = self.name(name);
+        writer.array(nodes.len());
+        nodes.iter().for_each(|node| writer.bulk(node.to_string().as_bytes()));
+    }
+}
+
+fn cluster(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mut Writer) -> Outcome {
+    let figures = figures_of(answers);
+    let core = &*local.core;
+    let overview = Overview::of(core, &figures);
+    let mut fields = Fields::new(writer, 6);
+    fields.node("node", Some(core.node));
+    fields.text("cluster", &format!("{:032x}", core.process.cluster));
+    fields.flag("clustered", core.is_clustered);
+    fields.number("replicas", core.settings.replica_count as u64);
+    let nodes: BTreeSet<NodeId> =
+        core.roster.present().map(|(node, _)| node).chain(std::iter::once(core.node)).collect();
+    fields.name("nodes").array(nodes.len());
+    for node in nodes {
+        write_node(&overview, node, fields.writer);
+    }
+    fields.name("groups").array(core.group_count as usize);
+    for group in (0..core.group_count).map(GroupId) {
+        write_group(&overview, group, &figures, fields.writer);
+    }
+    Ok(())
+}
+
+fn write_node(overview: &Overview<'_>, node: NodeId, writer: &mut Writer) {
+    let core = overview.core;
+    let is_own = node == core.node;
+    let member = overview.member(node).cloned().unwrap_or_default();
+    let link = link_of(core, node);
+    let told = || overview.told.values().map(|(bulletin, _)| bulletin);
+    let leads: Vec<u64> = told().filter(|told| told.leader == node).map(|told| u64::from(told.group.0)).collect();
+    let votes = told().filter(|told| told.voters.contains(&node.0)).count();
+    // Of other nodes those who lead know best; a leader hears itself.
+    let seen: Vec<bool> = told()
+        .flat_map(|told| told.followers.iter().filter(|other| other.node == node).map(|other| other.is_active))
+        .collect();
+    let state = match () {
+        () if is_own => "here",
+        () if seen.iter().any(|is_active| *is_active) || !leads.is_empty() && link.is_some_and(|link| link.is_up) => {
+            "up"
+        }
+        () if !seen.is_empty() || link.is_some_and(|link| !link.is_up) => "down",
+        () => "joining",
+    };
+    let mut fields = Fields::new(writer, 10);
+    fields.node("id", Some(node));
+    fields.text("name", &name_of(node));
+    fields.text("clients", &member.client_address);
+    fields.text("cluster", &member.cluster_address);
+    fields.text("state", state);
+    fields.nodes("leads", &leads);
+    fields.number("votes", votes as u64);
+    fields.flag("linked", is_own || link.is_some_and(|link| link.is_up));
+    fields.number("links", link.map_or(0, |link| link.count));
+    fields.text("last_cut", link.map_or("", |link| link.last_cause.as_str()));
+}
+
+fn write_group(overview: &Overview<'_>, group: GroupId, figures: &[Figures], writer: &mut Writer) {
+    let core = overview.core;
+    let own = groups_of(figures).find(|own| own.group == group.0);
+    let told = overview.told.get(&group).copied();
+    let first = router::first_slot_of(group, core.group_count);
+    let end = router::first_slot_of(GroupId(group.0 + 1), core.group_count);
+    // A leader that has gone is not shown as one.
+    let leader = core.routes.get(group.0 as usize).and_then(|route| route.leader);
+    let mut fields = Fields::new(writer, 11);
+    fields.number("group", u64::from(group.0));
+    fields.text("slots", &format!("{first}-{}", end - 1));
+    fields.node("leader", leader);
+    fields.text("here", own.map_or("loading", |own| own.standing));
+    fields.number("term", own.map_or(0, |own| own.term));
+    fields.number("applied", own.map_or(0, |own| own.applied));
+    fields.number("last", told.map_or(0, |(told, _)| told.last));
+    fields.number("told_ms", told.map_or(0, |(_, age_ms)| age_ms));
+    fields.nodes("voters", told.map_or(&[], |(told, _)| &told.voters[..]));
+    fields.nodes("learners", told.map_or(&[], |(told, _)| &told.learners[..]));
+    let followers = told.map_or(&[][..], |(told, _)| &told.followers[..]);
+    fields.name("followers").array(followers.len());
+    for follower in followers {
+        let mut fields = Fields::new(fields.writer, 6);
+        fields.node("node", Some(follower.node));
+        fields.flag("active", follower.is_active);
+        fields.text("feed", follower.feed.name());
+        fields.number("behind_entries", told.map_or(0, |(told, _)| told.behind(follower)));
+        fields.number("behind_bytes", follower.behind_bytes);
+        fields.number("silent_ms", follower.silent_ms);
+    }
+}

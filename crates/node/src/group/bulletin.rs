@@ -1,0 +1,62 @@
+//! What a leader tells of its group.
+
+use super::Group;
+use crate::bulletin::{Bulletin, Feed, Follower};
+use crate::event::{CoreId, GroupId, Lane, NodeId, Now};
+use crate::letter::Mail;
+use crate::limits;
+use crate::outlet::Outlet;
+use crate::wire;
+
+impl Group {
+    /// What this replica has to say of its group, if it leads.
+    pub(crate) fn bulletin(&self) -> Option<Bulletin> {
+        if !self.is_serving {
+            return None;
+        }
+        let followers = self.replica.progress().into_iter().map(|other| Follower {
+            node: NodeId(other.node),
+            is_active: other.is_active,
+            feed: match (other.is_restoring, other.is_streaming) {
+                (true, _) => Feed::Checkpoint,
+                (false, true) => Feed::Streaming,
+                (false, false) => Feed::Probing,
+            },
+            matched: other.matched,
+            behind_bytes: self.replica.log_bytes_after(other.matched) as u64,
+            silent_ms: self.last_tick.since(self.last_heard(other.node)).as_millis() as u64,
+        });
+        Some(Bulletin {
+            group: self.id,
+            leader: self.node,
+            term: self.replica.term(),
+            applied: self.applied,
+            last: self.replica.last_index(),
+            voters: self.membership.voters.clone(),
+            learners: self.membership.learners.clone(),
+            followers: followers.collect(),
+        })
+    }
+
+    /// When a member was last heard, to a tick.
+    fn last_heard(&self, node: u64) -> stdx::Instant {
+        self.heard.get(&node).copied().unwrap_or(self.serving_since)
+    }
+
+    /// Tells all nodes of the cluster, from time to time.
+    pub(super) fn tell_bulletin(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        if !self.is_serving || outlet.context.roster.is_empty() || now.instant < self.bulletin_at {
+            return;
+        }
+        self.bulletin_at = now.instant + limits::BULLETIN_INTERVAL;
+        let Some(bulletin) = self.bulletin() else { return };
+        let bytes = wire::encode_bulletin(&bulletin);
+        let others: Vec<NodeId> =
+            outlet.context.roster.present().map(|(node, _)| node).filter(|node| *node != self.node).collect();
+        for node in others {
+            // The first core keeps them, whichever group they are about.
+            outlet.send(node, GroupId(0), Lane::Log, bytes.clone());
+        }
+        outlet.mail(CoreId(0), Mail::Bulletin(bulletin));
+    }
+}

@@ -1,0 +1,111 @@
+//! Which node is asked, and how.
+
+use std::net::ToSocketAddrs;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use resp::Frame;
+use serde_json::{Map, Value};
+
+use crate::connection::Connection;
+
+/// A node that says nothing for so long is not asked further.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The node to be asked.
+#[derive(Clone, Debug, Args)]
+pub struct Door {
+    /// Host of any node of the cluster.
+    #[arg(long, default_value = "127.0.0.1")]
+    pub host: String,
+    /// Its port for clients.
+    #[arg(long, default_value_t = 6379)]
+    pub port: u16,
+    /// Name of a user who may administrate.
+    #[arg(long)]
+    pub user: Option<String>,
+    /// Password.
+    #[arg(long, env = "HOLDFAST_PASSWORD", hide_env_values = true)]
+    pub password: Option<String>,
+}
+
+impl Door {
+    /// Connects, in the third version of the protocol.
+    pub fn open(&self) -> Result<Connection> {
+        let place = format!("{}:{}", self.host, self.port);
+        let told = || format!("no answer from {place}");
+        let addresses = (self.host.as_str(), self.port).to_socket_addrs().with_context(told)?;
+        let mut last = None;
+        for address in addresses {
+            match Connection::open(address, PATIENCE) {
+                Ok(connection) => return self.greet(connection).with_context(told),
+                Err(error) => last = Some(error),
+            }
+        }
+        match last {
+            Some(error) => Err(error).with_context(told),
+            None => bail!("{place} has no address"),
+        }
+    }
+
+    fn greet(&self, mut connection: Connection) -> Result<Connection> {
+        let mut words = vec!["HELLO", "3"];
+        if self.password.is_some() || self.user.is_some() {
+            let user = self.user.as_deref().unwrap_or("default");
+            words.extend(["AUTH", user, self.password.as_deref().unwrap_or_default()]);
+        }
+        ask(&mut connection, &words)?;
+        Ok(connection)
+    }
+}
+
+/// The answer to one request; an error reply is an error.
+pub fn ask(connection: &mut Connection, words: &[&str]) -> Result<Frame> {
+    match connection.call(words).with_context(|| format!("{} was not answered", words.join(" ")))? {
+        Frame::Error(text) => bail!("{}", String::from_utf8_lossy(&text)),
+        reply => Ok(reply),
+    }
+}
+
+/// How the cluster is, as a node tells it.
+pub fn ask_status(connection: &mut Connection) -> Result<Value> {
+    Ok(value_of(&ask(connection, &["HOLDFAST", "CLUSTER"])?))
+}
+
+/// A reply as JSON has it.
+fn value_of(frame: &Frame) -> Value {
+    match frame {
+        Frame::Integer(number) => (*number).into(),
+        Frame::Boolean(is_so) => (*is_so).into(),
+        Frame::Double(number) => (*number).into(),
+        Frame::Null => Value::Null,
+        Frame::Array(elements) | Frame::Set(elements) | Frame::Push(elements) => {
+            elements.iter().map(value_of).collect::<Vec<_>>().into()
+        }
+        Frame::Map(pairs) => {
+            let pairs = pairs.iter().map(|(name, value)| (text_of(name), value_of(value)));
+            pairs.collect::<Map<_, _>>().into()
+        }
+        other => text_of(other).into(),
+    }
+}
+
+fn text_of(frame: &Frame) -> String {
+    String::from_utf8_lossy(frame.as_bytes().unwrap_or_default()).into_owned()
+}
+
+/// A field of a status.
+pub fn text<'v>(value: &'v Value, name: &str) -> &'v str {
+    value.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// See [`text`].
+pub fn number(value: &Value, name: &str) -> u64 {
+    value.get(name).and_then(Value::as_u64).unwrap_or_default()
+}
+
+/// See [`text`].
+pub fn list<'v>(value: &'v Value, name: &str) -> &'v [Value] {
+    value.get(name).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}

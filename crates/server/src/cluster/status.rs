@@ -1,0 +1,140 @@
+//! `holdfast cluster status`.
+
+use std::fmt::Write as _;
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::Value;
+
+use super::door::{Door, ask_status, list, number, text};
+
+/// Show nodes, links and groups, and how far followers are behind.
+#[derive(Debug, Args)]
+pub struct StatusArguments {
+    #[command(flatten)]
+    door: Door,
+    /// Print everything as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Asks and prints.
+pub fn run(arguments: &StatusArguments) -> Result<()> {
+    let status = ask_status(&mut arguments.door.open()?)?;
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&status)?);
+    } else {
+        print!("{}", page(&status));
+    }
+    Ok(())
+}
+
+/// A status as people read it.
+pub fn page(status: &Value) -> String {
+    let (nodes, groups) = (list(status, "nodes"), list(status, "groups"));
+    let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let mut page = format!("{}, {}", count(nodes.len(), "node"), count(groups.len(), "group"));
+    let _ = write!(page, ", as node {} sees it\n\n", text(status, "node"));
+    let mut rows = vec![["node", "clients", "other nodes", "state", "leads", "votes in"].map(str::to_owned)];
+    for node in nodes {
+        let leads = list(node, "leads").len().to_string();
+        let votes = number(node, "votes").to_string();
+        let fields = [text(node, "id"), text(node, "clients"), text(node, "cluster"), text(node, "state")];
+        let [id, clients, cluster, state] = fields.map(str::to_owned);
+        rows.push([id, clients, cluster, state, leads, votes]);
+    }
+    write_table(&rows, &mut page);
+    for node in nodes.iter().filter(|node| !text(node, "last_cut").is_empty()) {
+        let link = if number(node, "linked") == 1 { "was cut last" } else { "is cut" };
+        let _ = writeln!(page, "the link to {} {link}: {}", name(status, text(node, "id")), text(node, "last_cut"));
+    }
+    page.push('\n');
+    let mut rows =
+        vec![["group", "slots", "leader", "term", "applied", "voters", "furthest behind"].map(str::to_owned)];
+    for group in groups {
+        let leader = match text(group, "leader") {
+            "" => "nobody".to_owned(),
+            leader => name(status, leader),
+        };
+        rows.push([
+            number(group, "group").to_string(),
+            text(group, "slots").to_owned(),
+            leader,
+            number(group, "term").to_string(),
+            number(group, "applied").to_string(),
+            list(group, "voters").len().to_string(),
+            furthest_behind(status, group),
+        ]);
+    }
+    write_table(&rows, &mut page);
+    page
+}
+
+/// The member of a group that lacks most.
+fn furthest_behind(status: &Value, group: &Value) -> String {
+    let followers = list(group, "followers");
+    let lag = |other: &&Value| (number(other, "active") == 0, number(other, "behind_entries"));
+    let Some(last) = followers.iter().max_by_key(lag) else { return String::new() };
+    let name = name(status, text(last, "node"));
+    let (entries, bytes) = (number(last, "behind_entries"), number(last, "behind_bytes"));
+    let silent_s = number(last, "silent_ms") / 1_000;
+    match (number(last, "active"), text(last, "feed"), entries) {
+        (0, _, _) => format!("{name}: silent for {silent_s} s, lacks {entries} entries ({bytes} bytes)"),
+        (_, "checkpoint", _) => format!("{name}: is given a checkpoint"),
+        (_, _, 0) => "none".to_owned(),
+        _ => format!("{name}: {entries} entries ({bytes} bytes)"),
+    }
+}
+
+/// What people know a node by: where clients find it.
+pub fn name(status: &Value, id: &str) -> String {
+    let node = list(status, "nodes").iter().find(|node| text(node, "id") == id);
+    match node.map(|node| text(node, "clients")) {
+        Some("") | None => format!("node {id}"),
+        Some(address) => address.to_owned(),
+    }
+}
+
+fn write_table<const COLUMNS: usize>(rows: &[[String; COLUMNS]], page: &mut String) {
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    for row in rows {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let _ = write!(line, "{cell:<width$}  ", width = width(column));
+        }
+        page.push_str(line.trim_end());
+        page.push('\n');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_page_names_nodes_by_where_clients_find_them() {
+        let node = |id: &str, state: &str, cut: &str| {
+            json!({"id": id, "clients": format!("10.0.0.{id}:6379"), "cluster": format!("10.0.0.{id}:16379"),
+                   "state": state, "leads": ["0"], "votes": 1, "linked": 0, "last_cut": cut})
+        };
+        let follower = json!({"node": "2", "active": 0, "feed": "probing", "behind_entries": 7, "behind_bytes": 900,
+                              "silent_ms": 3500});
+        let group = json!({"group": 0, "slots": "0-16383", "leader": "1", "term": 4, "applied": 12,
+                           "voters": ["1", "2"], "followers": [follower]});
+        let status = json!({"node": "1", "nodes": [node("1", "here", ""), node("2", "down", "refused")],
+                            "groups": [group]});
+        let expected = "\
+2 nodes, 1 group, as node 1 sees it
+
+node  clients        other nodes     state  leads  votes in
+1     10.0.0.1:6379  10.0.0.1:16379  here   1      1
+2     10.0.0.2:6379  10.0.0.2:16379  down   1      1
+the link to 10.0.0.2:6379 is cut: refused
+
+group  slots    leader         term  applied  voters  furthest behind
+0      0-16383  10.0.0.1:6379  4     12       2       10.0.0.2:6379: silent for 3 s, lacks 7 entries (900 bytes)
+";
+        assert_eq!(page(&status), expected);
+    }
+}
