@@ -43,6 +43,9 @@ const FILES: &[&str] = &[
     "unit/quit",
     "unit/scan",
     "unit/pubsub",
+    "unit/tracking",
+    "unit/introspection",
+    "unit/introspection-2",
 ];
 
 /// Files print something at least this often, or they hang: a test of HyperLogLogs makes 40,000 durable writes, one

@@ -36,6 +36,9 @@ pub enum Class {
     New = 1 << 10,
     /// `m`: a key that does not exist was read. Noticed by who runs the command.
     Miss = 1 << 11,
+    /// Not for those who listen, but for caches of clients: a key has been given another value or deadline, or was
+    /// removed. Noticed by who runs the command.
+    Changed = 1 << 12,
 }
 
 /// A key of a database.

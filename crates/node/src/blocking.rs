@@ -300,6 +300,11 @@ impl Waiting {
     pub(crate) fn is_at_rest(&self) -> bool {
         self.stage == Stage::Standing
     }
+
+    /// True while it is being carried out.
+    pub(crate) fn is_trying(&self) -> bool {
+        self.stage == Stage::Trying
+    }
 }
 
 /// What a try's reply means for the wait.
@@ -479,6 +484,7 @@ impl Core {
     ) {
         let session = self.sessions.get(id).expect("it waits");
         let protocol = session.protocol();
+        let tracks = session.tracks() && matches!(command.body, Body::Query(_));
         let ticket = session.waiting.as_ref().expect("it waits").ticket;
         let mut words = Vec::new();
         put_words(&mut words, database, args);
@@ -487,11 +493,11 @@ impl Core {
                 Body::Query(_) => RequestBody::Read(words),
                 Body::Mutate(_) | Body::Container => RequestBody::Write(words),
             };
-            let origin = Origin { ticket, ..self.origin_of(id) };
+            let origin = Origin { ticket, tracks, ..self.origin_of(id) };
             self.send_request(Request::new(origin, group, protocol, body), actions);
             return;
         }
-        let mut work = Work { commands: vec![words], ..Work::new(id, ticket, protocol, self.now.instant) };
+        let mut work = Work { commands: vec![words], tracks, ..Work::new(id, ticket, protocol, self.now.instant) };
         self.add_keys(&mut work, command, database, args);
         self.begin_work(work, actions);
     }
@@ -547,12 +553,15 @@ impl Core {
             Meaning::Gone => return self.finish_waiting(id, STREAM_GONE, actions),
         }
         waiting.stage = Stage::Standing;
-        if let Some(end) = waiting.end {
+        let (end, until) = (waiting.end, waiting.until);
+        self.sessions.release_news(id, &self.context.settings.output_limits);
+        if let Some(end) = end {
             return self.end_waiting(id, end, actions);
         }
-        if waiting.until.is_some_and(|until| until <= now) {
+        if until.is_some_and(|until| until <= now) {
             return self.end_waiting(id, WaitEnd::Timeout, actions);
         }
+        let Some(waiting) = self.sessions.get_mut(id).and_then(|session| session.waiting.as_mut()) else { return };
         let tried_at = std::mem::take(&mut waiting.awake_at);
         let woken_at = std::mem::take(&mut waiting.woken_at);
         self.tell_lines(id, Some(&tried_at), LineAct::Tried, actions);
@@ -590,6 +599,7 @@ impl Core {
         self.tell_lines(id, None, LineAct::Leave, actions);
         let Some(waiting) = self.stop_waiting(id) else { return };
         self.sessions.reply(id, waiting.ticket, |writer| writer.raw(reply));
+        self.sessions.release_news(id, &self.context.settings.output_limits);
         self.sessions.mark_resumable(id);
     }
 
@@ -722,7 +732,7 @@ mod tests {
 
     fn waiter(serial: u64) -> Waiter {
         let session = SessionId { serial, index: serial as u32 };
-        let origin = Origin { node: NodeId(2), core: CoreId(0), session, ticket: 1, claim: None };
+        let origin = Origin { node: NodeId(2), core: CoreId(0), session, ticket: 1, claim: None, tracks: false };
         Waiter { origin, wants_end: false, heard: Instant::ZERO }
     }
 

@@ -19,6 +19,7 @@ use crate::event::{
 use crate::group::{Group, LOADING, NO_QUORUM, OUTCOME_UNKNOWN, Standing};
 use crate::letter::{Claim, Letter, Locked, Mail, Origin, Request, RequestBody};
 use crate::limits;
+use crate::monitor::Monitors;
 use crate::outlet::{Outbox, Outlet};
 use crate::pubsub::{Kind, Message, Pubsub};
 use crate::relay::{Expired, Purpose, Relay, Route, Step};
@@ -27,6 +28,7 @@ use crate::router;
 use crate::session::{Hold, Session, Sessions};
 use crate::settings::Settings;
 use crate::statistics::{SlowEntry, Slowlog, Statistics, shorten};
+use crate::tracking::{Mode, Tracker};
 use crate::transaction::{Driver, GatewayId, Post, Progress, TransactionId};
 use crate::wire::{self, Wire};
 
@@ -59,6 +61,8 @@ pub struct Core {
     pub(crate) stalled: Vec<SessionId>,
     /// Requests to groups that other nodes may lead, and steps of transactions.
     pub(crate) relay: Relay,
+    /// Keys that have changed since a reply that is on its way was made, by session and ticket.
+    pub(crate) stale: BTreeMap<(SessionId, u64), BTreeSet<Arc<[u8]>>>,
     prng: Prng,
     pub(crate) now: Now,
     spare: Vec<Vec<u8>>,
@@ -113,6 +117,10 @@ pub struct Context {
     pub acl_log: AclLog,
     /// Passwords made so far.
     pub secret_count: u64,
+    /// Who watches what clients send.
+    pub monitors: Monitors,
+    /// Who has read what, for caches of clients.
+    pub tracker: Tracker,
     /// What sessions of this core listen to.
     pub pubsub: Pubsub,
     /// Commands that took long.
@@ -200,6 +208,8 @@ impl Core {
                 users,
                 acl_log: AclLog::default(),
                 secret_count: 0,
+                monitors: Monitors::default(),
+                tracker: Tracker::default(),
                 pubsub: Pubsub::default(),
                 is_expiry_lazy: false,
                 pause: None,
@@ -226,6 +236,7 @@ impl Core {
             waiting_renewed: Instant::default(),
             stalled: Vec::new(),
             relay,
+            stale: BTreeMap::new(),
             prng,
             now: Now::default(),
             spare: Vec::new(),
@@ -305,7 +316,7 @@ impl Core {
         let policy = self.context.settings.append_fsync;
         match Group::new(seed, self.context.node, policy, &mut self.prng, self.now) {
             Ok(mut group) => {
-                group.keyspace.listen(self.context.settings.notify.noted());
+                group.keyspace.listen(self.context.noted());
                 group.set_limits(self.context.settings.limits());
                 if group.membership().voters != [self.context.node.0] {
                     self.become_clustered();
@@ -365,6 +376,11 @@ impl Core {
         Figures {
             statistics: self.context.statistics.clone(),
             session_count: self.sessions.len() as u64,
+            tracking: {
+                let (keys, readers) = self.context.tracker.counts();
+                (self.context.tracker.session_count(), keys, readers)
+            },
+            prefixes: self.prefixes(),
             names: [Kind::Channel, Kind::Pattern, Kind::Shard]
                 .map(|kind| self.context.pubsub.names(kind).map(<[u8]>::to_vec).collect()),
             waiting_count: self.waiting_count() as u64,
@@ -381,6 +397,17 @@ impl Core {
         self.context.bulletins.iter().map(|(bulletin, heard)| (bulletin.clone(), age_ms(heard))).collect()
     }
 
+    /// Prefixes that broadcasting sessions of this core are told of.
+    fn prefixes(&self) -> BTreeSet<Vec<u8>> {
+        let modes =
+            self.context.tracker.sessions().filter_map(|id| Some(&self.sessions.get(id)?.tracking.as_ref()?.mode));
+        let prefixes = modes.filter_map(|mode| match mode {
+            Mode::Broadcast(prefixes) => Some(prefixes.iter().cloned()),
+            _ => None,
+        });
+        prefixes.flatten().collect()
+    }
+
     /// Sets parameters that have been checked.
     pub(crate) fn configure(&mut self, pairs: &[(String, String)], actions: &mut Vec<Action>) {
         let settings = Arc::make_mut(&mut self.context.settings);
@@ -388,10 +415,12 @@ impl Core {
             settings.set(name, value).expect("checked before the question was put");
         }
         let settings = &self.context.settings;
+        let settings = Arc::clone(settings);
+        let noted = self.context.noted();
         for group in self.groups.iter_mut().flatten() {
             group.append_fsync = settings.append_fsync;
             group.keyspace.set_tuning(settings.tuning());
-            group.keyspace.listen(settings.notify.noted());
+            group.keyspace.listen(noted);
             group.set_limits(settings.limits());
         }
         self.driver.noted = settings.notify.noted();
@@ -533,6 +562,8 @@ impl Core {
         self.give_up_waiting(session, actions);
         if let Some(mut session) = self.sessions.close(session) {
             self.context.pubsub.forget(&mut session);
+            self.context.monitors.remove(session.id);
+            self.context.tracker.set_session(session.id, None);
         }
         self.context.session_count = self.sessions.len();
     }
@@ -598,6 +629,17 @@ impl Core {
                     group.hear(transaction, from, fate);
                 }
             }
+            Mail::Remember { session, keys } => {
+                keys.iter().for_each(|key| self.context.tracker.remember(from, session, key));
+            }
+            Mail::Invalidate { session, news, by } => self.invalidate(session, news, by),
+            Mail::Changed(changes) => self.hear_changes(&changes),
+            Mail::FlushCaches => self.flush_caches(),
+            Mail::Redirected { session, news, from } => self.tell_redirected(session, &news, from),
+            Mail::RedirectBroken { session, lost } => self.redirect_broken(session, lost),
+            Mail::Presence(core, presence) => self.set_presence(core, presence),
+            Mail::Monitored(line) => self.see_command(&line),
+            Mail::Monitoring(core, watches) => self.context.monitors.set_core(core, watches),
             Mail::Users(users) => self.install_users(&users),
             Mail::Publish(message) => {
                 self.deliver(&message);
@@ -709,6 +751,9 @@ impl Core {
     ) {
         let mut posts = Vec::new();
         let progress = act(&mut self.driver, &mut posts);
+        for (session, keys) in std::mem::take(&mut self.driver.reads) {
+            self.remember_keys(session, keys);
+        }
         for (group, id, body) in posts {
             let step = match &body {
                 RequestBody::Lock(_) => Step::Lock,
@@ -724,7 +769,7 @@ impl Core {
 
     /// The origin of a request whose answer this core takes.
     pub(crate) fn origin_of(&self, session: SessionId) -> Origin {
-        Origin { node: self.context.node, core: self.context.core, session, ticket: 0, claim: None }
+        Origin { node: self.context.node, core: self.context.core, session, ticket: 0, claim: None, tracks: false }
     }
 
     // ---- requests to groups -----------------------------------------------------------------------------------------
@@ -757,7 +802,9 @@ impl Core {
     fn flush_relay(&mut self, actions: &mut Vec<Action>) {
         let Self { relay, outbox, context, now, .. } = self;
         let (node, core, core_count) = (context.node, context.core, context.core_count);
-        relay.flush(now.instant, |leader, request| {
+        relay.flush(now.instant, |leader, mut request| {
+            // What it reads is remembered here already.
+            request.origin.tracks = false;
             if leader == node {
                 outbox.push(core, router::core_of(request.group, core_count), Mail::Request(request));
             } else {
@@ -772,7 +819,10 @@ impl Core {
         let Some(purpose) = self.relay.answered(claim, self.now.instant) else { return };
         let group = claim.group;
         match purpose {
-            Purpose::Client { session, ticket } => self.sessions.reply(session, ticket, |writer| writer.raw(bytes)),
+            Purpose::Client { session, ticket } => {
+                self.sessions.reply(session, ticket, |writer| writer.raw(bytes));
+                self.tell_stale(session, ticket);
+            }
             Purpose::Question { id, places } => self.group_answered(id, group, places, Some(bytes), actions),
             Purpose::Transaction { id, step } => {
                 let group_count = self.context.group_count;
@@ -798,6 +848,7 @@ impl Core {
                 Purpose::Client { session, ticket } => {
                     self.context.statistics.count_error(text);
                     self.sessions.reply(session, ticket, |writer| writer.error(text));
+                    self.tell_stale(session, ticket);
                 }
                 Purpose::Question { id, places } => self.group_answered(id, group, places, None, actions),
                 Purpose::Transaction { id, .. } => {
@@ -849,6 +900,10 @@ impl Core {
             }
             Progress::Answered { session, ticket, bytes, notices } => {
                 self.sessions.reply(session, ticket, |writer| writer.raw(&bytes));
+                // With control commands among them the reply is not yet whole.
+                if self.sessions.get(session).is_some_and(|session| session.composition.is_none()) {
+                    self.sessions.end_driving(session, &self.context.settings.output_limits);
+                }
                 let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
                 notices.iter().for_each(|notice| outlet.tell(notice));
             }
@@ -958,6 +1013,11 @@ impl Core {
             more |= round + 1 == limits::ROUNDS_PER_TURN;
         }
         more |= self.background(actions);
+        more |= self.turn_caches();
+        self.turn_monitors();
+        self.read_own_mail(actions);
+        self.broadcast_changes();
+        more |= self.read_own_mail(actions);
         more |= self.flush(actions);
         let next = if more { self.now.instant } else { self.next_wake() };
         actions.push(Action::WakeAt { instant: next });
@@ -988,7 +1048,7 @@ impl Core {
             if !outlet.context.is_expiry_lazy {
                 let moment = group.moment();
                 more |= group.keyspace.collect(moment, limits::COLLECT_PER_TURN);
-                group.tell(&mut outlet);
+                group.tell(&mut outlet, None);
             }
         }
         more
@@ -1133,7 +1193,7 @@ impl Core {
 
     /// True if a client may be silent for as long as it likes: it waits for what others publish.
     pub fn may_be_silent(&self, session: SessionId) -> bool {
-        self.sessions.get(session).is_some_and(Session::is_subscribed)
+        self.sessions.get(session).is_some_and(Session::is_subscribed) || self.context.monitors.contains(session)
     }
 
     /// Bytes of output that wait for a client, in this core and in the host; 0 if it is gone.

@@ -208,14 +208,25 @@ impl Core {
         if session.multi.is_some() && !passes_multi(known) {
             return self.queue(id, known, args);
         }
+        let database = session.database;
         let next = match known {
             Known::Data(command) => self.dispatch_data(id, command, args, actions),
             Known::Control(command) => self.dispatch_control(id, command, args, actions),
         };
         if next == Next::Taken {
+            if self.context.monitors.is_watched() {
+                self.show_command(id, database, known, args);
+            }
             self.context.statistics.command_count += 1;
             if let Some(session) = self.sessions.get_mut(id) {
                 session.request_count += 1;
+                // What CLIENT CACHING says is for one command, or for one transaction.
+                if let Some(tracking) = &mut session.tracking
+                    && session.multi.is_none()
+                    && session.last_command.is_none_or(|(_, container)| container != Some("client"))
+                {
+                    tracking.is_caching = false;
+                }
             }
         }
         next
@@ -275,7 +286,7 @@ impl Core {
     /// Remembers what was denied to a client (ACL LOG).
     pub(crate) fn note_denial(&mut self, id: SessionId, denial: Denial, place: Where) {
         let Some(session) = self.sessions.get(id) else { return };
-        let client = commands::describe(session, self.now);
+        let client = commands::describe(session, &self.context.monitors, self.now);
         let entry = LogEntry::new(denial, place, &session.user.name, self.now.unix, client);
         self.context.acl_log.push(entry, self.context.settings.acl_log_count_max);
     }
@@ -423,7 +434,8 @@ impl Core {
                     }
                     self.is_reading = false;
                     let ticket = session.take_ticket();
-                    local.write(Origin { node, core, session: id, ticket, claim: None }, protocol, database, args);
+                    let origin = Origin { node, core, session: id, ticket, claim: None, tracks: false };
+                    local.write(origin, protocol, database, args);
                     return Next::Taken;
                 }
                 let is_missed = local.keyspace.listens_to().has(Class::Miss);
@@ -432,6 +444,9 @@ impl Core {
                     self.is_reading = true;
                     let started = self.context.start_watch(command);
                     write_muted(session, |writer| local.keyspace.query(database, command, args, moment, writer));
+                    if session.tracks() {
+                        self.context.tracker.remember_command(core, id, command, args);
+                    }
                     if let Some(started) = started {
                         let took = (self.context.stopwatch)().since(started);
                         self.context.note_slow(session, args, took, now);
@@ -453,6 +468,7 @@ impl Core {
             return Next::Postponed(Hold::Answers);
         }
         let awaits_change = session.awaits_change();
+        let tracks = !is_write && session.tracks();
         let ticket = if is_write { session.take_ticket() } else { session.take_ticket_to_read() };
         let mut words = Vec::with_capacity(args.byte_count() + 5 * args.len() + 8);
         put_words(&mut words, database, args);
@@ -461,7 +477,7 @@ impl Core {
             (false, true) => RequestBody::Read(words),
             (false, false) => RequestBody::ReadAtOnce(words),
         };
-        let origin = Origin { node, core, session: id, ticket, claim: None };
+        let origin = Origin { node, core, session: id, ticket, claim: None, tracks };
         let number = self.send_request(Request::new(origin, group, protocol, body), actions);
         if !is_write && let Some(number) = number {
             self.note_read(id, group, number);
@@ -492,7 +508,10 @@ impl Core {
     /// then it has a number.
     pub(crate) fn send_request(&mut self, request: Request, actions: &mut Vec<Action>) -> Option<u64> {
         if self.context.is_clustered {
-            let Origin { session, ticket, .. } = request.origin;
+            let Origin { session, ticket, tracks, .. } = request.origin;
+            if tracks {
+                self.remember_request(&request);
+            }
             let purpose = Purpose::Client { session, ticket };
             return Some(self.relay.submit(request, purpose, self.now.instant));
         }
@@ -534,6 +553,7 @@ impl Core {
         let mut work = Work {
             commands: vec![words],
             whole: matches!(command.span, KeySpan::Whole(_)),
+            tracks: session.tracks(),
             ..Work::new(id, session.take_ticket(), session.protocol(), self.now.instant)
         };
         session.hold = Hold::Answers;
@@ -556,6 +576,9 @@ impl Core {
     }
 
     pub(crate) fn begin_work(&mut self, work: Work, actions: &mut Vec<Action>) {
+        if let Some(session) = self.sessions.get_mut(work.session) {
+            session.is_driving = true;
+        }
         let moment = Moment { unix: self.now.unix, seed: self.draw() };
         let group_count = self.context.group_count;
         self.drive(actions, |driver, posts| {

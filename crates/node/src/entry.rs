@@ -161,6 +161,7 @@ pub enum Item<'a> {
 }
 
 /// A decoded MULTI/EXEC.
+#[derive(Clone)]
 pub struct ExecItem<'a> {
     /// Protocol its reply is written in.
     pub protocol: Protocol,

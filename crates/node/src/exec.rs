@@ -20,7 +20,7 @@ use crate::event::{Action, GroupId, SessionId};
 use crate::frame;
 use crate::letter::{Origin, Request, RequestBody};
 use crate::router;
-use crate::session::{Hold, Multi};
+use crate::session::{Hold, Multi, Session};
 use crate::transaction::Work;
 
 /// A transaction with control commands whose data commands are under way or done.
@@ -249,6 +249,15 @@ impl Core {
         let (node, core) = (self.context.node, self.context.core);
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         let watches = std::mem::take(&mut session.watches);
+        if self.context.monitors.is_watched() {
+            let mut spans: Vec<Span> = Vec::new();
+            for queued in multi.queue.iter().filter(|queued| queued.refusal.is_none()) {
+                let (database, args) = Reader::new(&queued.words).words(&mut spans);
+                self.show_command(id, database, queued.command, args);
+            }
+        }
+        let session = self.sessions.get_mut(id).expect("its request is being looked at");
+        let tracks = session.tracks();
         let protocol = session.protocol();
         let ticket = session.take_ticket();
         let commands: Vec<_> = multi.queue.iter().filter(|queued| data_of(queued).is_some()).collect();
@@ -262,6 +271,7 @@ impl Core {
             work_words = commands.iter().map(|queued| queued.words.clone()).collect();
         }
         if has_control {
+            session.is_driving = true;
             session.composition = Some(Composition {
                 ticket,
                 queue: multi.queue,
@@ -278,11 +288,20 @@ impl Core {
                 if is_query && self.answer_exec_at_once(id, ticket, group, &packed, protocol) {
                     return;
                 }
-                let origin = Origin { node, core, session: id, ticket, claim: None };
+                let origin = Origin { node, core, session: id, ticket, claim: None, tracks };
                 let body = RequestBody::Exec(packed);
                 self.send_request(Request::new(origin, group, protocol, body), actions);
             }
-            Groups::Several => self.begin_exec_over_groups((id, ticket), protocol, watches, work_words, actions),
+            Groups::Several => {
+                let work = Work {
+                    is_exec: true,
+                    tracks,
+                    watches,
+                    commands: work_words,
+                    ..Work::new(id, ticket, protocol, self.now.instant)
+                };
+                self.begin_exec_over_groups(work, actions);
+            }
         }
     }
 
@@ -303,21 +322,17 @@ impl Core {
         }
         let mut writer = Writer::new(protocol);
         group.read_exec(packed, protocol, now, &mut writer);
+        if self.sessions.get(id).is_some_and(Session::tracks) {
+            self.context.tracker.remember_exec(self.context.core, id, packed);
+        }
         self.sessions.reply(id, ticket, |out| out.raw(writer.bytes()));
         true
     }
 
-    fn begin_exec_over_groups(
-        &mut self,
-        (id, ticket): (SessionId, u64),
-        protocol: Protocol,
-        watches: Vec<Watch>,
-        commands: Vec<Vec<u8>>,
-        actions: &mut Vec<Action>,
-    ) {
+    fn begin_exec_over_groups(&mut self, mut work: Work, actions: &mut Vec<Action>) {
         let group_count = self.context.group_count;
         let databases = self.context.settings.databases;
-        let mut work = Work { is_exec: true, watches, ..Work::new(id, ticket, protocol, self.now.instant) };
+        let commands = std::mem::take(&mut work.commands);
         let mut spans: Vec<Span> = Vec::new();
         let mut swaps = false;
         for words in &commands {
@@ -342,7 +357,7 @@ impl Core {
         }
         work.queries = crate::whole::queries(&commands, databases);
         work.commands = commands;
-        if let Some(session) = self.sessions.get_mut(id) {
+        if let Some(session) = self.sessions.get_mut(work.session) {
             session.hold = Hold::Answers;
         }
         self.begin_work(work, actions);
@@ -366,6 +381,7 @@ impl Core {
             // No array: a watched key has changed, or the whole was refused.
             if data.first() != Some(&b'*') || data.starts_with(b"*-1") {
                 self.sessions.reply(id, composition.ticket, |writer| writer.raw(&data));
+                self.sessions.end_driving(id, &self.context.settings.output_limits);
                 return;
             }
             composition.at = frame::aggregate(&data).1;
@@ -433,6 +449,7 @@ impl Core {
         }
         let Composition { ticket, out, .. } = composition;
         self.sessions.reply(id, ticket, |writer| writer.raw(&out));
+        self.sessions.end_driving(id, &self.context.settings.output_limits);
     }
 
     /// All cores have answered a control command inside a transaction.

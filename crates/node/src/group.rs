@@ -658,8 +658,12 @@ impl Group {
         outlet.reply(&read.origin, read.protocol, |writer| {
             observer::run(&mut self.keyspace, database, command, args, moment, writer);
         });
+        if read.origin.tracks {
+            let Origin { core, session, .. } = read.origin;
+            outlet.context.tracker.remember_command(core, session, command, args);
+        }
         self.spans = spans;
-        self.tell(outlet);
+        self.tell(outlet, None);
     }
 
     fn touches_locks(&mut self, request: &Request) -> bool {
@@ -1408,7 +1412,8 @@ impl Group {
             book::Entry::Answered(answer) => answer.to_vec(),
             book::Entry::New => {
                 let mut writer = Writer::default();
-                self.apply_item(item, moment, None, Some(&mut writer), now, outlet);
+                let by = origin.as_ref().and_then(|origin| self.session_of(origin));
+                self.apply_item(item, moment, None, Some((&mut writer, by)), now, outlet);
                 let answer = writer.into_bytes();
                 self.book.note(gateway, number, answer.clone());
                 answer
@@ -1419,18 +1424,29 @@ impl Group {
         }
     }
 
-    /// Carries out an item. What `claimed` gets is the answer to be kept for its gateway.
+    /// The number of a request's session, if it is one of this node.
+    fn session_of(&self, origin: &Origin) -> Option<u64> {
+        (origin.node == self.node).then_some(origin.session.serial)
+    }
+
+    /// Carries out an item. What `claimed` gets is the answer to be kept for its gateway; beside it is who asked, if
+    /// that is a session of this node.
     #[inline]
     fn apply_item(
         &mut self,
         item: Item<'_>,
         moment: Moment,
         waiter: Option<Waiter>,
-        claimed: Option<&mut Writer>,
+        claimed: Option<(&mut Writer, Option<u64>)>,
         now: Now,
         outlet: &mut Outlet<'_>,
     ) {
         let proof = Committed { _sealed: () };
+        let (claimed, by) = match (claimed, &waiter) {
+            (Some((writer, by)), _) => (Some(writer), by),
+            (None, Some(Waiter::Write(origin))) => (None, self.session_of(origin)),
+            (None, _) => (None, None),
+        };
         match item {
             Item::Command { protocol, database, args } => {
                 let command = keyspace::resolve(args).expect("a logged command is known");
@@ -1445,7 +1461,7 @@ impl Group {
                     }
                     Some(Waiter::Eviction(_, key, byte_count)) => {
                         let existed = keyspace.version(database, &key, moment) != 0;
-                        keyspace.mutate(database, command, args, moment, &mut self.scratch);
+                        observer::run(keyspace, database, command, args, moment, &mut self.scratch);
                         self.scratch.truncate(0);
                         // To those who listen it was evicted, not deleted by anybody.
                         let mut notices = keyspace.take_notices();
@@ -1458,7 +1474,7 @@ impl Group {
                                 key: key.as_slice().into(),
                             });
                         }
-                        notices.iter().for_each(|notice| outlet.tell(notice));
+                        self.tell_notices(notices, outlet, None);
                         self.evicting.remove(&(database, key));
                         self.evicting_bytes -= byte_count;
                         self.evicted_count += 1;
@@ -1474,15 +1490,26 @@ impl Group {
                         }
                     },
                 }
-                self.tell(outlet);
+                self.tell(outlet, by);
             }
             Item::Exec(exec) => {
                 let protocol = exec.protocol;
                 let keyspace = &mut self.keyspace;
                 match waiter {
-                    Some(Waiter::Write(origin)) => outlet.reply_committed(&origin, protocol, &proof, |writer| {
-                        execute(keyspace, exec, moment, writer);
-                    }),
+                    Some(Waiter::Write(origin)) => {
+                        let again = origin.tracks.then(|| exec.clone());
+                        outlet.reply_committed(&origin, protocol, &proof, |writer| {
+                            execute(keyspace, exec, moment, writer);
+                        });
+                        // Remembered before its own changes are told: it may have read what it then changed.
+                        if let Some(exec) = again {
+                            let Origin { core, session, .. } = origin;
+                            exec.for_each(&mut Vec::new(), |_, args| {
+                                let command = keyspace::resolve(args).expect("a logged command is known");
+                                outlet.context.tracker.remember_command(core, session, command, args);
+                            });
+                        }
+                    }
                     _ => match claimed {
                         Some(writer) => {
                             writer.set_protocol(protocol);
@@ -1494,17 +1521,23 @@ impl Group {
                         }
                     },
                 }
-                self.tell(outlet);
+                self.tell(outlet, by);
             }
             Item::Tick => {}
             Item::Limits(limits) => self.keyspace.set_limits(limits),
             Item::Install { transaction: _, effects } => {
                 self.install(&effects);
+                self.note_effects(&effects);
+                self.tell(outlet, None);
                 answer_step(waiter, claimed, &[1], outlet);
             }
             Item::Prepare { transaction, participants, effects } => {
                 let refused = self.outcome(transaction) == Some(false);
                 if !refused {
+                    // Its keys are locked until it is resolved: who is told now reads what it leaves. Told later, an
+                    // acknowledged change would find old values in caches.
+                    self.note_effects(&effects);
+                    self.tell(outlet, None);
                     let since = self.prepared.get(&transaction).and_then(|prepared| prepared.since);
                     self.prepared.insert(transaction, Prepared { participants, effects, since });
                 }
@@ -1536,15 +1569,28 @@ impl Group {
         }
     }
 
-    /// Tells those who listen what has happened to keys. Every replica notes it; the one that leads tells it.
+    /// Tells what has happened to keys, by the hand of the session with this number or of none.
     #[inline]
-    pub(crate) fn tell(&mut self, outlet: &mut Outlet<'_>) {
-        if self.keyspace.notice_count() == 0 {
-            return;
+    pub(crate) fn tell(&mut self, outlet: &mut Outlet<'_>, by: Option<u64>) {
+        if self.keyspace.notice_count() > 0 {
+            let notices = self.keyspace.take_notices();
+            self.tell_notices(notices, outlet, by);
         }
-        let notices = self.keyspace.take_notices();
-        if self.is_serving {
-            notices.iter().for_each(|notice| outlet.tell(notice));
+    }
+
+    /// Those who listen are told by the replica that leads. Clients that cache are told by the replica on their own
+    /// node, which lacks nothing that they may have read.
+    fn tell_notices(&self, notices: Vec<Notice>, outlet: &mut Outlet<'_>, by: Option<u64>) {
+        for notice in notices {
+            match notice.class {
+                Class::Changed if notice.name == observer::FLUSHED => outlet.flushed(self.id),
+                Class::Changed => outlet.changed(&notice.key, by),
+                Class::Expired => outlet.changed(&notice.key, None),
+                _ => {}
+            }
+            if self.is_serving && notice.class != Class::Changed {
+                outlet.tell(&notice);
+            }
         }
     }
 
@@ -1563,6 +1609,25 @@ impl Group {
                 Effect::Flush { database } => self.keyspace.edit(*database, moment).flush(*database),
                 Effect::Swap { first, second } => self.keyspace.edit(*first, moment).swap(*first, *second),
             }
+        }
+    }
+
+    /// Notes for caches what a transaction over several groups changes here.
+    fn note_effects(&mut self, effects: &[Effect]) {
+        if !self.keyspace.listens_to().has(Class::Changed) {
+            return;
+        }
+        let mut is_flushed = false;
+        for effect in effects {
+            match effect {
+                Effect::Key { database, key, .. } => {
+                    observer::note_changed(&mut self.keyspace, "", *database, key);
+                }
+                Effect::Flush { .. } | Effect::Swap { .. } => is_flushed = true,
+            }
+        }
+        if is_flushed {
+            observer::note_changed(&mut self.keyspace, observer::FLUSHED, 0, b"");
         }
     }
 

@@ -15,6 +15,7 @@ use crate::event::{CoreId, GroupId, NodeId, SessionId};
 use crate::pubsub::Message;
 use crate::relay::Route;
 use crate::roster::Roster;
+use crate::tracking::{Change, News, Presence};
 use crate::transaction::{GatewayId, TransactionId};
 
 /// All that one core had to tell another in one turn.
@@ -37,6 +38,8 @@ pub struct Origin {
     pub ticket: u64,
     /// Its place among the requests of its gateway to the group, in a cluster. The answer then goes to the gateway.
     pub claim: Option<Claim>,
+    /// True if the session keeps what it reads, and the group is to remember that.
+    pub tracks: bool,
 }
 
 impl Origin {
@@ -117,6 +120,48 @@ pub enum Mail {
         /// What it knows.
         fate: Fate,
     },
+    /// A session has read these keys of yours.
+    Remember {
+        /// Who, on the core that tells this.
+        session: SessionId,
+        /// What.
+        keys: Vec<Vec<u8>>,
+    },
+    /// Tell one of your sessions what is no longer as it has read it.
+    Invalidate {
+        /// Whom.
+        session: SessionId,
+        /// What.
+        news: News,
+        /// The session that changed it, if one did.
+        by: Option<u64>,
+    },
+    /// These keys have changed, by the hand of these: tell those of your sessions that want to know of all.
+    Changed(Arc<Vec<Change>>),
+    /// Tell all your sessions that track: everything has changed.
+    FlushCaches,
+    /// Tell this session of yours, which another has named.
+    Redirected {
+        /// Whom.
+        session: SessionId,
+        /// What.
+        news: News,
+        /// Who has named it.
+        from: (CoreId, SessionId),
+    },
+    /// The session that one of yours has named is gone.
+    RedirectBroken {
+        /// Who has named it.
+        session: SessionId,
+        /// The number of the one that is gone.
+        lost: u64,
+    },
+    /// Clients of this core track, or none does any more.
+    Presence(CoreId, Presence),
+    /// Show this to your sessions that watch.
+    Monitored(Arc<[u8]>),
+    /// Sessions of this core watch, or none does any more.
+    Monitoring(CoreId, bool),
     /// These are the users now.
     Users(Arc<Users>),
     /// Hand this to your sessions that listen.

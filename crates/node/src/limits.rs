@@ -19,6 +19,10 @@ pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
 /// are no longer as it has cached them. Those who listen have `client-output-buffer-limit`.
 pub const PUSHED_BYTES_MAX: usize = 32 << 20;
 
+/// Keys that clients have cached and that are forgotten in one turn, with word to the clients, because there are more
+/// than `tracking-table-max-keys`.
+pub const CACHED_KEYS_FORGOTTEN_PER_TURN: usize = 1_000;
+
 /// Replies that may be owed to a client when it asks for one more to come from another core or behind a write. How long
 /// such a reply will be is not known when it is asked for.
 pub const OWED_COUNT_TO_READ_MAX: u64 = 64;

@@ -22,14 +22,19 @@ pub(crate) fn run(
     }
     match command.body {
         Body::Query(_) => keyspace.query(database, command, args, moment, writer),
-        Body::Mutate(_) | Body::Container if keyspace.listens_to().has(Class::New) => {
+        Body::Mutate(_) | Body::Container
+            if keyspace.listens_to().has(Class::New) || keyspace.listens_to().has(Class::Changed) =>
+        {
             run_watching(keyspace, database, command, args, moment, writer);
         }
         Body::Mutate(_) | Body::Container => keyspace.mutate(database, command, args, moment, writer),
     }
 }
 
-/// Executes a command that may change data, and notes which of its keys it has created.
+/// Name of the notice that all keys of a database have changed.
+pub(crate) const FLUSHED: &str = "flushed";
+
+/// Executes a command that may change data, and notes which of its keys it has created, and which it has changed.
 fn run_watching(
     keyspace: &mut Keyspace,
     database: u16,
@@ -38,24 +43,40 @@ fn run_watching(
     moment: Moment,
     writer: &mut Writer,
 ) {
-    let mut absent = Vec::new();
+    let mut before = Vec::new();
     let databases = std::iter::once(database).chain(other_databases(command, args, keyspace.database_count()));
     for database in databases {
         command.for_each_key(args, |index, access| {
             let key = args.at(index);
-            let is_new = access != Access::Read && keyspace.version(database, key, moment) == 0;
-            if is_new && !absent.contains(&(database, key)) {
-                absent.push((database, key));
+            if access != Access::Read && !before.iter().any(|(known, other, _)| (*known, *other) == (database, key)) {
+                before.push((database, key, keyspace.version(database, key, moment)));
             }
         });
     }
     let place = keyspace.notice_count();
+    let start = writer.len();
     keyspace.mutate(database, command, args, moment, writer);
-    absent.retain(|(database, key)| keyspace.version(*database, key, moment) != 0);
-    for (database, key) in absent.into_iter().rev() {
-        // A key comes to be before anything else happens to it.
-        keyspace.insert_notice(place, Notice { class: Class::New, name: "new", database, key: key.into() });
+    let listens_to = keyspace.listens_to();
+    for (database, key, old) in before.into_iter().rev() {
+        let new = keyspace.version(database, key, moment);
+        if listens_to.has(Class::New) && old == 0 && new != 0 {
+            // A key comes to be before anything else happens to it.
+            keyspace.insert_notice(place, Notice { class: Class::New, name: "new", database, key: key.into() });
+        }
+        if listens_to.has(Class::Changed) && old != new {
+            note_changed(keyspace, "", database, key);
+        }
     }
+    let is_flush = matches!(command.name, "flushall" | "flushdb" | "swapdb");
+    if is_flush && listens_to.has(Class::Changed) && writer.bytes()[start] != b'-' {
+        note_changed(keyspace, FLUSHED, database, b"");
+    }
+}
+
+/// Notes for caches that a key has changed, or with [`FLUSHED`] for its name, all keys.
+pub(crate) fn note_changed(keyspace: &mut Keyspace, name: &'static str, database: u16, key: &[u8]) {
+    let place = keyspace.notice_count();
+    keyspace.insert_notice(place, Notice { class: Class::Changed, name, database, key: key.into() });
 }
 
 /// Notes which of the keys that a command is about to read do not exist.

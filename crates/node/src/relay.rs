@@ -259,6 +259,15 @@ impl Relay {
         expired
     }
 
+    /// Requests of a session's own that have no answer yet.
+    pub fn requests_of(&self, session: SessionId) -> impl Iterator<Item = &Request> {
+        let outstanding = self.streams.iter().flat_map(|stream| &stream.outstanding);
+        outstanding.filter_map(move |outstanding| match &outstanding.request {
+            Some((request, Purpose::Client { session: other, .. })) if *other == session => Some(request),
+            _ => None,
+        })
+    }
+
     /// True if no more should be asked of a group for now.
     pub fn is_full(&self, group: GroupId) -> bool {
         self.streams[group.0 as usize].byte_count > limits::WINDOW_BYTES_MAX

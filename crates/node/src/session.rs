@@ -21,6 +21,7 @@ use crate::group::Committed;
 use crate::limits;
 use crate::pubsub::Subscriptions;
 use crate::settings::{OutputLimit, OutputLimits};
+use crate::tracking::Tracking;
 
 /// One client's connection.
 #[derive(Debug)]
@@ -49,6 +50,8 @@ pub struct Session {
     pub no_evict: bool,
     /// READONLY, of cluster-aware clients.
     pub read_only: bool,
+    /// What it wants to know of keys it has read; `None` if nothing.
+    pub tracking: Option<Box<Tracking>>,
     /// What it listens to; `None` if to nothing.
     pub subscriptions: Option<Box<Subscriptions>>,
     /// MULTI has begun: what has been queued.
@@ -63,6 +66,10 @@ pub struct Session {
     pub(crate) parser: RequestParser,
     /// Bytes worth having room for, as the parser said.
     pub(crate) wanted_bytes: usize,
+    /// A transaction over several groups, or with control commands, is under way for it.
+    pub(crate) is_driving: bool,
+    /// News for its cache that waits for a reply.
+    held_news: Vec<u8>,
     /// A transaction with control commands that is being carried out.
     pub(crate) composition: Option<Composition>,
     /// A request that waits for data.
@@ -170,6 +177,7 @@ impl Session {
             replies: Replies::On,
             no_evict: false,
             read_only: false,
+            tracking: None,
             subscriptions: None,
             multi: None,
             watches: Vec::new(),
@@ -177,6 +185,8 @@ impl Session {
             input_bytes_max: 0,
             parser: RequestParser::new(),
             wanted_bytes: 0,
+            is_driving: false,
+            held_news: Vec::new(),
             composition: None,
             waiting: None,
             input: Vec::new(),
@@ -223,6 +233,18 @@ impl Session {
     /// Name of the last command as CLIENT LIST shows it.
     pub fn last_command_name(&self) -> std::borrow::Cow<'static, str> {
         self.last_command.map_or("NULL".into(), |(known, container)| catalog::full_name(known, container))
+    }
+
+    /// True if the keys that its next command reads are to be remembered.
+    #[inline]
+    pub fn tracks(&self) -> bool {
+        self.tracking.as_ref().is_some_and(|tracking| tracking.remembers())
+    }
+
+    /// True while a request of its own is carried out whose changes are told before it is answered: news waits for the
+    /// reply.
+    fn holds_news(&self) -> bool {
+        self.is_driving || self.waiting.as_ref().is_some_and(|waiting| waiting.is_trying())
     }
 
     /// True if it listens to anything.
@@ -495,6 +517,34 @@ impl Sessions {
 
     pub(crate) fn take_tried(&mut self) -> Vec<SessionId> {
         std::mem::take(&mut self.tried)
+    }
+
+    /// Sends news for a session's cache; see [`Session::holds_news`].
+    pub(crate) fn push_news(&mut self, id: SessionId, limits: &OutputLimits, write: impl FnOnce(&mut Writer)) {
+        match self.get_mut(id) {
+            Some(session) if session.holds_news() => {
+                let mut writer = Writer::onto(std::mem::take(&mut session.held_news), session.protocol());
+                write(&mut writer);
+                session.held_news = writer.into_bytes();
+            }
+            _ => self.push(id, limits, write),
+        }
+    }
+
+    /// The transaction has been answered.
+    pub(crate) fn end_driving(&mut self, id: SessionId, limits: &OutputLimits) {
+        let Some(session) = self.get_mut(id) else { return };
+        session.is_driving = false;
+        self.release_news(id, limits);
+    }
+
+    /// Sends the news that has been held, unless there is still a reason to hold it.
+    pub(crate) fn release_news(&mut self, id: SessionId, limits: &OutputLimits) {
+        let Some(session) = self.get_mut(id).filter(|session| !session.holds_news()) else { return };
+        let news = std::mem::take(&mut session.held_news);
+        if !news.is_empty() {
+            self.push(id, limits, |writer| writer.raw(&news));
+        }
     }
 
     /// Answers a request that changed nothing. `write` must write exactly one reply.

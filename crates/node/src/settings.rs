@@ -159,6 +159,8 @@ pub struct Settings {
     pub all_channels: bool,
     /// `acllog-max-len`
     pub acl_log_count_max: usize,
+    /// `tracking-table-max-keys`; 0 is without limit.
+    pub tracking_key_count_max: usize,
     /// `protected-mode`
     pub protected_mode: bool,
     /// `proto-max-bulk-len`
@@ -223,6 +225,7 @@ impl Default for Settings {
             users: Arc::default(),
             all_channels: false,
             acl_log_count_max: 0,
+            tracking_key_count_max: 0,
             protected_mode: true,
             bulk_bytes_max: 0,
             slow_us: 0,
@@ -329,6 +332,7 @@ impl Settings {
                 self.password = value;
             }
             "acl-pubsub-default" => self.all_channels = value == "allchannels",
+            "tracking-table-max-keys" => self.tracking_key_count_max = number as usize,
             "acllog-max-len" => self.acl_log_count_max = number as usize,
             "protected-mode" => self.protected_mode = value == "yes",
             "proto-max-bulk-len" => self.bulk_bytes_max = number as usize,

@@ -90,6 +90,8 @@ pub struct Work {
     pub commands: Vec<Vec<u8>>,
     /// True for EXEC: the reply is an array of the commands' replies.
     pub is_exec: bool,
+    /// True if the session keeps what it reads, and wants to know when that changes.
+    pub tracks: bool,
     /// What must not have changed.
     pub watches: Vec<Watch>,
     /// Keys to lock by group, with the databases they are looked for in.
@@ -114,6 +116,7 @@ impl Work {
             protocol,
             commands: Vec::new(),
             is_exec: false,
+            tracks: false,
             watches: Vec::new(),
             keys: BTreeMap::new(),
             whole: false,
@@ -137,6 +140,8 @@ pub struct Transaction {
     reply: Vec<u8>,
     /// What its commands did to keys, to be told when it has committed.
     notices: Vec<Notice>,
+    /// Keys that its session will keep.
+    reads: Vec<Vec<u8>>,
     /// The client has its reply, or another transaction sees to it.
     is_answered: bool,
 }
@@ -181,6 +186,8 @@ pub struct Driver {
     databases: u16,
     /// What is to be noted of what happens to keys.
     pub(crate) noted: Classes,
+    /// Keys that transactions have read for sessions that keep them.
+    pub(crate) reads: Vec<(SessionId, Vec<Vec<u8>>)>,
     /// When collections change their form, in what it computes.
     pub(crate) limits: Limits,
 }
@@ -194,6 +201,7 @@ impl Driver {
             running: BTreeMap::new(),
             databases,
             noted: Classes::NONE,
+            reads: Vec::new(),
             limits: Limits::default(),
         }
     }
@@ -233,6 +241,7 @@ impl Driver {
             stage: Stage::Locking { next: 0 },
             reply: Vec::new(),
             notices: Vec::new(),
+            reads: Vec::new(),
             is_answered: false,
         };
         transaction.lock_next(group_count, post);
@@ -285,7 +294,13 @@ impl Driver {
             transaction.cut(name, databases, post);
             return Progress::Going;
         }
-        transaction.compute(databases, noted, limits, group_count, low_water, post)
+        let progress = transaction.compute(databases, noted, limits, group_count, low_water, post);
+        let keys = std::mem::take(&mut transaction.reads);
+        if !keys.is_empty() {
+            let session = transaction.work.session;
+            self.reads.push((session, keys));
+        }
+        progress
     }
 
     /// A group has logged its part, or refused it.
@@ -441,6 +456,9 @@ impl Transaction {
         }
         self.reply = writer.into_bytes();
         self.notices = scratch.take_notices();
+        if self.work.tracks {
+            self.reads = self.keys_read();
+        }
         let effects = self.effects(&scratch, before, group_count, &database_effects);
         if effects.values().any(|effects| entry::effects_bytes(effects) > limits::EFFECTS_BYTES_MAX) {
             let mut writer = Writer::new(self.work.protocol);
@@ -463,6 +481,19 @@ impl Transaction {
         }
         self.stage = Stage::Preparing { waiting: changed.clone(), changed, is_refused: false };
         Progress::Going
+    }
+
+    fn keys_read(&self) -> Vec<Vec<u8>> {
+        let mut keys = Vec::new();
+        let mut spans: Vec<Span> = Vec::new();
+        for words in &self.work.commands {
+            let (_, args) = entry::Reader::new(words).words(&mut spans);
+            let command = keyspace::resolve(args).expect("checked when it was queued");
+            if command.has(command::Flag::Readonly) {
+                command.for_each_key(args, |index, _| keys.push(args.at(index).to_vec()));
+            }
+        }
+        keys
     }
 
     /// A query over a whole database: what the groups say of the keys that the transaction does not name, and what the

@@ -548,7 +548,7 @@ fn take_request(mut bytes: &[u8]) -> Option<Request> {
         _ => return None,
     };
     let claim = Some(Claim { boot, group, number });
-    let origin = Origin { node, core, session: SessionId { serial, index: 0 }, ticket: 0, claim };
+    let origin = Origin { node, core, session: SessionId { serial, index: 0 }, ticket: 0, claim, tracks: false };
     Some(Request { floor, previous, ..Request::new(origin, group, protocol, body) })
 }
 
@@ -619,6 +619,8 @@ fn take_origin(rest: &mut &[u8]) -> Option<Origin> {
         session: SessionId { serial: leb128::take(rest)?, index: u32::try_from(leb128::take(rest)?).ok()? },
         ticket: leb128::take(rest)?,
         claim: None,
+        // Who tracks is known, and told, on the session's own node.
+        tracks: false,
     })
 }
 

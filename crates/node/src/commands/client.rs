@@ -35,10 +35,10 @@ pub(super) const CLIENT: ControlCommand = ControlCommand {
         NO_EVICT,
         SETINFO,
         UNBLOCK,
-        GETREDIR,
-        TRACKINGINFO,
-        CACHING,
-        TRACKING,
+        super::tracking::GETREDIR,
+        super::tracking::TRACKINGINFO,
+        super::tracking::CACHING,
+        super::tracking::TRACKING,
         HELP,
     ],
     ..container("client")
@@ -77,7 +77,7 @@ const SETNAME: ControlCommand = ControlCommand {
 const INFO: ControlCommand = ControlCommand {
     summary: "Describes this connection.",
     ..client("info", 2, |local, _, writer| {
-        let line = describe(local.session, local.now) + "\n";
+        let line = describe(local.session, &local.core.monitors, local.now) + "\n";
         writer.verbatim("txt", line.as_bytes());
         Ok(())
     })
@@ -233,7 +233,7 @@ pub(super) fn describe_sessions(core: &Core, filter: &SessionFilter) -> Vec<(u64
     core.sessions
         .iter()
         .filter(|session| filter.passes(session))
-        .map(|session| (session.id.serial, describe(session, core.now)))
+        .map(|session| (session.id.serial, describe(session, &core.context.monitors, core.now)))
         .collect()
 }
 
@@ -306,7 +306,7 @@ const REPLY: ControlCommand = ControlCommand {
     })
 };
 
-fn on_off(word: &[u8]) -> Result<bool, Refusal> {
+pub(super) fn on_off(word: &[u8]) -> Result<bool, Refusal> {
     match word.to_ascii_lowercase().as_slice() {
         b"on" => Ok(true),
         b"off" => Ok(false),
@@ -347,51 +347,6 @@ fn unblock_question(_: &mut Local<'_>, args: Args<'_>) -> Result<Question, Refus
     };
     Ok(Question::Unblock { serial: serial.max(0) as u64, end })
 }
-
-const GETREDIR: ControlCommand = ControlCommand {
-    summary: "Answers where invalidations are sent: nowhere, since nothing is tracked.",
-    ..client("getredir", 2, |_, _, writer| {
-        writer.integer(-1);
-        Ok(())
-    })
-};
-
-const TRACKINGINFO: ControlCommand = ControlCommand {
-    summary: "Describes the tracking of keys: off.",
-    ..client("trackinginfo", 2, |_, _, writer| {
-        writer.map(3);
-        writer.bulk(b"flags");
-        writer.set(1);
-        writer.bulk(b"off");
-        writer.bulk(b"redirect");
-        writer.integer(-1);
-        writer.bulk(b"prefixes");
-        writer.array(0);
-        Ok(())
-    })
-};
-
-const CACHING: ControlCommand = ControlCommand {
-    summary: "Refused: nothing is tracked.",
-    syntax: "<YES | NO>",
-    ..client("caching", 3, |_, _, _| {
-        Err(Refusal::new(
-            "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled",
-        ))
-    })
-};
-
-const TRACKING: ControlCommand = ControlCommand {
-    summary: "Switches the tracking of keys off; switching it on is refused.",
-    syntax: "<ON | OFF>",
-    ..client("tracking", -3, |_, args, writer| {
-        if on_off(args.at(2))? {
-            return Err(Refusal::new("ERR Client tracking is not supported by this version of Holdfast"));
-        }
-        writer.ok();
-        Ok(())
-    })
-};
 
 const HELP: ControlCommand = ControlCommand {
     summary: "Lists the subcommands.",

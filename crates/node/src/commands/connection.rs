@@ -7,6 +7,7 @@ use resp::{Args, Protocol, Writer};
 
 use super::{ControlCommand, Local, Outcome, local, number};
 use crate::acl::{DEFAULT, Denial, Denied, LogEntry, Where};
+use crate::monitor::Monitors;
 use crate::pubsub::Kind;
 use crate::session::Session;
 
@@ -87,6 +88,9 @@ pub(super) const RESET: ControlCommand = ControlCommand {
         let user = Arc::clone(local.core.users.default_user());
         let session = &mut *local.session;
         local.core.pubsub.forget(session);
+        local.core.monitors.remove(session.id);
+        local.core.tracker.set_session(session.id, None);
+        session.tracking = None;
         session.discard();
         session.database = 0;
         session.set_protocol(Protocol::Resp2);
@@ -136,7 +140,7 @@ fn authenticate(local: &mut Local<'_>, args: Args<'_>, name: &[u8], password: &[
     }
     let denial = Denial { what: Denied::Login, object: args.at(0).to_vec() };
     let place = if local.is_in_transaction { Where::Transaction } else { Where::TopLevel };
-    let client = describe(local.session, local.now);
+    let client = describe(local.session, &local.core.monitors, local.now);
     let entry = LogEntry::new(denial, place, name, local.now.unix, client);
     local.core.acl_log.push(entry, local.core.settings.acl_log_count_max);
     Err(Refusal::WRONG_PASS)
@@ -219,11 +223,15 @@ pub(super) fn check_name(name: &[u8]) -> Outcome {
 }
 
 /// Letters for what a client is and does, as CLIENT LIST shows them.
-fn flags(session: &Session) -> String {
+fn flags(session: &Session, monitors: &Monitors) -> String {
     let letters = [
+        (monitors.contains(session.id), 'O'),
         (session.is_subscribed(), 'P'),
         (session.multi.is_some(), 'x'),
         (session.waiting.is_some(), 'b'),
+        (session.tracking.is_some(), 't'),
+        (session.tracking.as_ref().is_some_and(|tracking| tracking.is_broken), 'R'),
+        (session.tracking.as_ref().is_some_and(|tracking| tracking.broadcasts()), 'B'),
         (session.is_closing, 'c'),
         (session.no_evict, 'e'),
     ];
@@ -232,13 +240,13 @@ fn flags(session: &Session) -> String {
 }
 
 /// One line of CLIENT LIST.
-pub(crate) fn describe(session: &Session, now: crate::event::Now) -> String {
+pub(crate) fn describe(session: &Session, monitors: &Monitors, now: crate::event::Now) -> String {
     let multi = session.multi.as_ref().map_or(-1, |multi| multi.queue.len() as i64);
     let told = |kind| session.subscriptions.as_ref().map_or(0, |all| all.names(kind).len());
     format!(
         "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={multi} \
          qbuf={} qbuf-free=0 argv-mem=0 multi-mem={} rbs=0 rbp=0 obl={} oll=0 omem={} tot-mem={} events=r cmd={} \
-         user={} redir=-1 resp={}",
+         user={} redir={} resp={}",
         session.id.serial,
         session.peer.address,
         session.peer.local_address,
@@ -246,7 +254,7 @@ pub(crate) fn describe(session: &Session, now: crate::event::Now) -> String {
         String::from_utf8_lossy(&session.name),
         now.instant.since(session.opened.instant).as_secs(),
         now.instant.since(session.heard.instant).as_secs(),
-        flags(session),
+        flags(session, monitors),
         session.database,
         told(Kind::Channel),
         told(Kind::Pattern),
@@ -258,6 +266,7 @@ pub(crate) fn describe(session: &Session, now: crate::event::Now) -> String {
         session.input_bytes() + session.output_bytes() + size_of::<Session>(),
         session.last_command_name(),
         String::from_utf8_lossy(&session.user.name),
+        super::tracking::redirect_id(session.tracking.as_deref()),
         if session.protocol() == Protocol::Resp3 { 3 } else { 2 },
     )
 }

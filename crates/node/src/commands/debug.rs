@@ -55,6 +55,11 @@ pub(super) const DEBUG: ControlCommand = ControlCommand {
             syntax: "size",
             ..debug("quicklist-packed-threshold", 3, accept)
         },
+        ControlCommand {
+            summary: "Accepted: nothing here is done by the clock that a pause could put off.",
+            syntax: "<0 | 1>",
+            ..debug("pause-cron", 3, accept)
+        },
         ControlCommand { summary: "Accepted: there is no replication id here.", ..debug("change-repl-id", 2, accept) },
         ControlCommand { summary: "Accepted: nothing here caches keys' places.", ..debug("jmap", 2, accept) },
     ],

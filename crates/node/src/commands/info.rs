@@ -119,6 +119,7 @@ fn write_section(section: &str, local: &Local<'_>, figures: &[Figures], text: &m
             line("maxclients", &settings.get("maxclients"));
             let waiting: u64 = figures.iter().map(|figures| figures.waiting_count).sum();
             line("blocked_clients", &waiting);
+            line("tracking_clients", &figures.iter().map(|figures| figures.tracking.0).sum::<usize>());
         }
         "memory" => {
             let keyspaces: u64 = figures.iter().map(|figures| figures.keyspace_bytes).sum();
@@ -157,6 +158,10 @@ fn write_section(section: &str, local: &Local<'_>, figures: &[Figures], text: &m
                 let names: BTreeSet<_> = figures.iter().flat_map(|figures| &figures.names[kind as usize]).collect();
                 line(title, &names.len());
             }
+            line("tracking_total_keys", &figures.iter().map(|figures| figures.tracking.1).sum::<usize>());
+            line("tracking_total_items", &figures.iter().map(|figures| figures.tracking.2).sum::<usize>());
+            let prefixes: BTreeSet<_> = figures.iter().flat_map(|figures| &figures.prefixes).collect();
+            line("tracking_total_prefixes", &prefixes.len());
             line("client_output_buffer_limit_disconnections", &sum.cut_count);
             line("unexpected_error_replies", &0);
             line("migrate_cached_sockets", &0);

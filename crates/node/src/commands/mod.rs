@@ -15,6 +15,7 @@ mod overview;
 mod pubsub;
 mod question;
 mod server;
+mod tracking;
 mod transactions;
 
 use command::{Command, Flag, Refusal};
@@ -174,6 +175,7 @@ pub static COMMANDS: &[&ControlCommand] = &[
     &config::CONFIG,
     &describe::COMMAND,
     &info::INFO,
+    &server::MONITOR,
     &server::TIME,
     &server::LASTSAVE,
     &server::BGSAVE,
@@ -249,6 +251,15 @@ pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Act
         Question::Unblock { serial, end } => Answer::Count(u64::from(core.unblock(*serial, *end, actions))),
         Question::Pause(pause) => {
             core.pause(*pause);
+            Answer::Done
+        }
+        Question::Find(serial) => Answer::Found(core.find_session(*serial)),
+        Question::Presence(of, presence) => {
+            core.set_presence(*of, *presence);
+            Answer::Done
+        }
+        Question::Monitoring(of) => {
+            core.context.monitors.set_core(*of, true);
             Answer::Done
         }
         Question::ChangeUsers(change) => acl::change_users(core, change),

@@ -1,5 +1,6 @@
 //! What cores ask one another for control commands.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use keyspace::debug::Digest;
@@ -10,9 +11,10 @@ use super::acl::Change;
 use crate::acl::{LogEntry, Users};
 use crate::blocking::WaitEnd;
 use crate::bulletin::Bulletin;
-use crate::event::{GroupId, NodeId, UsersFile};
+use crate::event::{CoreId, GroupId, NodeId, UsersFile};
 use crate::pubsub::{Kind, Message};
 use crate::statistics::{SlowEntry, Statistics};
+use crate::tracking::{Presence, Redirect};
 
 /// Asked of every core of the node.
 #[derive(Clone, Debug)]
@@ -68,6 +70,12 @@ pub enum Question {
         /// The names.
         names: Vec<Vec<u8>>,
     },
+    /// Is the session with this number one of yours?
+    Find(u64),
+    /// Clients of this core track, or none does any more.
+    Presence(CoreId, Presence),
+    /// Sessions of this core watch what others send.
+    Monitoring(CoreId),
     /// Change users; only the first core does.
     ChangeUsers(Change),
     /// These are the users now.
@@ -151,6 +159,8 @@ pub enum Answer {
     Count(u64),
     /// So many of each.
     Counts(Vec<u64>),
+    /// To [`Question::Find`].
+    Found(Option<Redirect>),
     /// To [`Question::ChangeUsers`] and [`Question::UsersFile`].
     Users {
         /// All users, as they are now on the first core.
@@ -181,6 +191,10 @@ pub struct Figures {
     pub statistics: Statistics,
     /// Open sessions.
     pub session_count: u64,
+    /// Sessions that track, keys remembered, and their readers.
+    pub tracking: (usize, usize, usize),
+    /// Prefixes that its sessions are told of.
+    pub prefixes: BTreeSet<Vec<u8>>,
     /// Names that its sessions listen to: channels, patterns, shard channels.
     pub names: [Vec<Vec<u8>>; 3],
     /// Of these, sessions that wait for data.

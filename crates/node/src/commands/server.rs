@@ -22,6 +22,23 @@ pub(super) const TIME: ControlCommand = ControlCommand {
     })
 };
 
+pub(super) const MONITOR: ControlCommand = ControlCommand {
+    summary: "Shows every command that clients send, until RESET or the end of the connection.",
+    flags: &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale],
+    ..node(
+        "monitor",
+        1,
+        |local, _| {
+            if local.is_in_transaction {
+                return Err(Refusal::new("ERR MONITOR isn't allowed for DENY BLOCKING client"));
+            }
+            local.core.monitors.add(local.session.id);
+            Ok(Question::Monitoring(local.core.core))
+        },
+        super::join_done,
+    )
+};
+
 pub(super) const LASTSAVE: ControlCommand = ControlCommand {
     summary: "Answers when the last checkpoint of all data was finished.",
     flags: &[Flag::Loading, Flag::Stale, Flag::Fast],

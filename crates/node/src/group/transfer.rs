@@ -344,7 +344,9 @@ impl Group {
         }
         self.keyspace = keyspace;
         self.keyspace.set_tuning(outlet.context.settings.tuning());
-        self.keyspace.listen(outlet.context.settings.notify.noted());
+        self.keyspace.listen(outlet.context.noted());
+        // Nobody knows which keys have changed.
+        outlet.flush_caches();
         self.clear_state();
         self.load_state(&state);
         (self.applied, self.applied_term) = (mark.index, mark.term);

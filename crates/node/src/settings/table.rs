@@ -42,7 +42,7 @@ pub static TABLE: &[Parameter] = &[
     free("auto-aof-rewrite-percentage", "100", Kind::Integer(0, i64::MAX)),
     fixed("bgsave_cpulist", "", Kind::Text),
     free("bind", "* -::*", Kind::Words),
-    fixed("bind-source-addr", "", Kind::Words),
+    free("bind-source-addr", "", Kind::Words),
     fixed("bio_cpulist", "", Kind::Text),
     free("busy-reply-threshold", "5000", Kind::Integer(0, i64::MAX)),
     free("checkpoint-log-bytes", "268435456", Kind::Memory(1048576, MEMORY_MAX)),

@@ -5,7 +5,9 @@ mod blocking;
 mod cluster;
 mod collections;
 mod host;
+mod monitor;
 mod pubsub;
+mod tracking;
 
 use host::Host;
 use node::settings::Settings;

@@ -1,0 +1,138 @@
+//! MONITOR: every command that clients send, shown to those who ask.
+//!
+//! Every core knows which cores have sessions that watch. While there is none, a command costs one test of a bit.
+
+use std::sync::Arc;
+
+use command::Flag;
+use resp::Args;
+
+use crate::commands::Known;
+use crate::core::Core;
+use crate::event::{CoreId, SessionId};
+use crate::letter::Mail;
+
+/// Which sessions of this core watch, and which cores have such sessions.
+#[derive(Debug, Default)]
+pub struct Monitors {
+    sessions: Vec<SessionId>,
+    cores: Vec<bool>,
+    is_watched: bool,
+}
+
+impl Monitors {
+    /// True if anybody on the node watches.
+    #[inline]
+    pub fn is_watched(&self) -> bool {
+        self.is_watched
+    }
+
+    /// Notes whether sessions of a core watch.
+    pub fn set_core(&mut self, core: CoreId, watches: bool) {
+        let place = usize::from(core.0);
+        if self.cores.len() <= place {
+            self.cores.resize(place + 1, false);
+        }
+        self.cores[place] = watches;
+        self.is_watched = self.cores.contains(&true);
+    }
+
+    /// Lets a session of this core watch.
+    pub fn add(&mut self, session: SessionId) {
+        if !self.sessions.contains(&session) {
+            self.sessions.push(session);
+        }
+    }
+
+    /// A session watches no more, or is gone.
+    pub fn remove(&mut self, session: SessionId) {
+        self.sessions.retain(|other| *other != session);
+    }
+
+    /// True if the session watches.
+    pub fn contains(&self, session: SessionId) -> bool {
+        self.sessions.contains(&session)
+    }
+
+    /// True if other cores still believe that sessions of this one watch, and none does.
+    fn is_to_be_taken_back(&self, own: CoreId) -> bool {
+        self.sessions.is_empty() && self.cores.get(usize::from(own.0)) == Some(&true)
+    }
+}
+
+impl Core {
+    /// Shows a command to those who watch. What administrators do is not shown, nor are passwords.
+    pub(crate) fn show_command(&mut self, id: SessionId, database: u16, known: Known, args: Args<'_>) {
+        if known.has(Flag::Admin) || known.has(Flag::SkipMonitor) {
+            return;
+        }
+        let Some(session) = self.sessions.get(id) else { return };
+        let unix_ms = self.now.unix.0;
+        let (seconds, micros) = (unix_ms.div_euclid(1_000), unix_ms.rem_euclid(1_000) * 1_000);
+        let mut line = format!("+{seconds}.{micros:06} [{database} {}]", session.peer.address).into_bytes();
+        for (place, word) in args.iter().enumerate() {
+            line.push(b' ');
+            quote(if is_secret(known, args, place) { b"(redacted)" } else { word }, &mut line);
+        }
+        line.extend_from_slice(b"\r\n");
+        let line: Arc<[u8]> = line.into();
+        let own = self.context.core;
+        let cores: Vec<_> = (0..).zip(&self.context.monitors.cores).filter(|(_, watches)| **watches).collect();
+        for (core, _) in cores {
+            self.outbox.push(own, CoreId(core), Mail::Monitored(Arc::clone(&line)));
+        }
+    }
+
+    /// A core shows a command.
+    pub(crate) fn see_command(&mut self, line: &[u8]) {
+        for session in &self.context.monitors.sessions {
+            self.sessions.push(*session, &self.context.settings.output_limits, |writer| writer.raw(line));
+        }
+    }
+
+    /// Tells the other cores when the last session of this one that watched is gone.
+    pub(crate) fn turn_monitors(&mut self) {
+        let own = self.context.core;
+        if self.context.monitors.is_to_be_taken_back(own) {
+            for core in (0..self.context.core_count).map(CoreId) {
+                self.outbox.push(own, core, Mail::Monitoring(own, false));
+            }
+        }
+    }
+}
+
+/// True for a word that is a password.
+pub(crate) fn is_secret(known: Known, args: Args<'_>, place: usize) -> bool {
+    let word = |place: usize| args.get(place).unwrap_or_default();
+    match known.name() {
+        "auth" => place > 0,
+        "hello" => {
+            (place >= 1 && word(place - 1).eq_ignore_ascii_case(b"auth"))
+                || (place >= 2 && word(place - 2).eq_ignore_ascii_case(b"auth"))
+        }
+        "setuser" => place > 1,
+        "set" if word(0).eq_ignore_ascii_case(b"config") => {
+            let name = word(place.saturating_sub(1)).to_ascii_lowercase();
+            place > 2 && matches!(name.as_slice(), b"requirepass" | b"masterauth")
+        }
+        _ => false,
+    }
+}
+
+/// Appends a word in quotes, readable whatever it holds.
+fn quote(word: &[u8], line: &mut Vec<u8>) {
+    line.push(b'"');
+    for byte in word {
+        match byte {
+            b'\\' | b'"' => line.extend_from_slice(&[b'\\', *byte]),
+            b'\n' => line.extend_from_slice(b"\\n"),
+            b'\r' => line.extend_from_slice(b"\\r"),
+            b'\t' => line.extend_from_slice(b"\\t"),
+            0x07 => line.extend_from_slice(b"\\a"),
+            0x08 => line.extend_from_slice(b"\\b"),
+            b' '..=b'~' => line.push(*byte),
+            _ => line.extend_from_slice(format!("\\x{byte:02x}").as_bytes()),
+        }
+    }
+    line.push(b'"');
+}

@@ -1,0 +1,294 @@
+//! Client-side caches: who has read which keys, and who is to be told when they change (CLIENT TRACKING).
+//!
+//! Each core remembers the readers of the keys that live on it, whichever core they are connected to. When a key
+//! changes, the core that holds it tells the cores of the readers, which tell the readers. Letters keep their order,
+//! and a push comes behind the replies made before it: so a client reads an old value before the news that it is old,
+//! never after.
+//!
+//! Broadcasting clients are not remembered by key: what has changed goes to every core that has such clients, which
+//! gather it until the end of their turn.
+//!
+//! In a cluster a client's own core remembers what it has read, before the request leaves for whoever leads, and hears
+//! of every change that the replicas of its node apply. Such a replica may be behind the reply: then the client is told
+//! once too often. It may also be ahead of it: then the client is told again behind the reply.
+//!
+//! Every core knows which cores have tracking clients at all. While there is none, nothing is noted of changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use resp::{Protocol, Writer};
+
+use crate::event::{CoreId, SessionId};
+use crate::session::Session;
+
+/// What one session wants to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tracking {
+    /// Where news goes instead of the session itself.
+    pub redirect: Option<Redirect>,
+    /// Which reads are remembered.
+    pub mode: Mode,
+    /// Its own changes are no news to it.
+    pub skips_own: bool,
+    /// CLIENT CACHING was said, for the next command.
+    pub is_caching: bool,
+    /// The session that news goes to is gone.
+    pub is_broken: bool,
+}
+
+/// Another session to which news is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Redirect {
+    /// Its core.
+    pub core: CoreId,
+    /// It.
+    pub session: SessionId,
+}
+
+/// Which reads are remembered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// All.
+    All,
+    /// Those behind CLIENT CACHING YES.
+    OptIn,
+    /// All but those behind CLIENT CACHING NO.
+    OptOut,
+    /// None: it is told of all keys that begin with one of these.
+    Broadcast(BTreeSet<Vec<u8>>),
+}
+
+impl Tracking {
+    /// True if the keys that the next command reads are to be remembered.
+    pub fn remembers(&self) -> bool {
+        match self.mode {
+            Mode::All => true,
+            Mode::OptIn => self.is_caching,
+            Mode::OptOut => !self.is_caching,
+            Mode::Broadcast(_) => false,
+        }
+    }
+
+    /// True if it is told of keys it has not read.
+    pub fn broadcasts(&self) -> bool {
+        matches!(self.mode, Mode::Broadcast(_))
+    }
+}
+
+/// News for a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum News {
+    /// These keys are no longer as they were.
+    Keys(Vec<Arc<[u8]>>),
+    /// No key is.
+    Everything,
+}
+
+impl News {
+    /// Writes it as the session reads it. A RESP2 session understands it only where it listens to channels, and only
+    /// news of others. False if it cannot be told.
+    pub(crate) fn can_be_told(session: &Session, is_redirected: bool) -> bool {
+        session.protocol() == Protocol::Resp3 || (is_redirected && session.is_subscribed())
+    }
+
+    /// Writes it. See [`News::can_be_told`].
+    pub(crate) fn write(&self, writer: &mut Writer) {
+        if writer.protocol() == Protocol::Resp3 {
+            writer.push(2);
+            writer.bulk(b"invalidate");
+        } else {
+            writer.array(3);
+            writer.bulk(b"message");
+            writer.bulk(b"__redis__:invalidate");
+        }
+        match self {
+            Self::Everything => writer.null(),
+            Self::Keys(keys) => {
+                writer.array(keys.len());
+                keys.iter().for_each(|key| writer.bulk(key));
+            }
+        }
+    }
+}
+
+/// A key that has changed, and the number of the session that changed it, if one did.
+pub type Change = (Arc<[u8]>, Option<u64>);
+
+/// A session that has read a key.
+type Reader = (CoreId, SessionId);
+
+/// Which cores have clients that track.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Presence {
+    /// Any.
+    pub tracks: bool,
+    /// Any that broadcast.
+    pub broadcasts: bool,
+    /// It remembers by itself what its clients have read, and is to hear of every change: so it is in a cluster, where
+    /// reads go to other nodes. Who is asked there knows nothing of caches; the replica here tells what has changed.
+    pub gathers: bool,
+}
+
+/// What one core knows of caches.
+#[derive(Debug, Default)]
+pub struct Tracker {
+    /// Readers of keys that live here, and in a cluster what sessions of this core have read anywhere.
+    readers: BTreeMap<Arc<[u8]>, BTreeSet<Reader>>,
+    item_count: usize,
+    /// Sessions of this core that track, and whether they broadcast.
+    sessions: BTreeMap<SessionId, bool>,
+    broadcasting_count: usize,
+    /// By core.
+    presence: Vec<Presence>,
+    /// Keys that have changed and are of concern to broadcasting sessions of this core, with who changed them last.
+    changed_here: BTreeMap<Arc<[u8]>, Option<u64>>,
+    /// Keys changed here in this turn, for cores that hear of every change.
+    pub(crate) changed: Vec<Change>,
+    /// The key that was forgotten last for want of room.
+    hand: Option<Arc<[u8]>>,
+}
+
+impl Tracker {
+    /// What this core's own sessions are.
+    pub fn own_presence(&self, is_clustered: bool) -> Presence {
+        let tracks = !self.sessions.is_empty();
+        Presence { tracks, broadcasts: self.broadcasting_count > 0, gathers: tracks && is_clustered }
+    }
+
+    /// Notes what another core's sessions are, or this one's. Answers what they were.
+    pub fn set_presence(&mut self, core: CoreId, presence: Presence) -> Presence {
+        let place = usize::from(core.0);
+        if self.presence.len() <= place {
+            self.presence.resize(place + 1, Presence::default());
+        }
+        let before = std::mem::replace(&mut self.presence[place], presence);
+        if !self.is_wanted() {
+            self.readers.clear();
+            self.item_count = 0;
+            self.changed.clear();
+        }
+        before
+    }
+
+    /// True if any client of the node tracks anything.
+    #[inline]
+    pub fn is_wanted(&self) -> bool {
+        self.presence.iter().any(|presence| presence.tracks)
+    }
+
+    /// Cores that are to hear of every change.
+    pub fn hearing_cores(&self) -> impl Iterator<Item = CoreId> {
+        let cores = (0..).zip(&self.presence).filter(|(_, presence)| presence.broadcasts || presence.gathers);
+        cores.map(|(core, _)| CoreId(core))
+    }
+
+    /// Notes that a session of this core tracks, or what it is no longer does.
+    pub fn set_session(&mut self, session: SessionId, tracking: Option<&Tracking>) {
+        let before = match tracking {
+            Some(tracking) => {
+                self.broadcasting_count += usize::from(tracking.broadcasts());
+                self.sessions.insert(session, tracking.broadcasts())
+            }
+            None => self.sessions.remove(&session),
+        };
+        self.broadcasting_count -= usize::from(before == Some(true));
+    }
+
+    /// What the cores are to be told because clients of this one, `own`, have gone, or because it is in a cluster now.
+    /// That some have come is told by who lets them track.
+    pub fn presence_to_announce(&self, own: CoreId, is_clustered: bool) -> Option<Presence> {
+        let known = self.presence.get(usize::from(own.0)).copied().unwrap_or_default();
+        let present = self.own_presence(is_clustered);
+        (known.tracks && present != known).then_some(present)
+    }
+
+    /// Sessions of this core that track.
+    pub fn sessions(&self) -> impl Iterator<Item = SessionId> {
+        self.sessions.keys().copied()
+    }
+
+    /// Remembers that a session has read a key.
+    pub fn remember(&mut self, core: CoreId, session: SessionId, key: &[u8]) {
+        let readers = match self.readers.get_mut(key) {
+            Some(readers) => readers,
+            None => self.readers.entry(key.into()).or_default(),
+        };
+        self.item_count += usize::from(readers.insert((core, session)));
+    }
+
+    /// Takes those to be told that a key has changed.
+    pub fn take_readers(&mut self, key: &[u8]) -> Option<(Arc<[u8]>, BTreeSet<Reader>)> {
+        let (key, readers) = self.readers.remove_entry(key)?;
+        self.item_count -= readers.len();
+        Some((key, readers))
+    }
+
+    /// Forgets all readers: everybody is told that everything has changed.
+    pub fn forget_readers(&mut self) {
+        self.readers.clear();
+        self.item_count = 0;
+    }
+
+    /// A key to be forgotten because more than `count_max` are remembered: one after the other in their order, so that
+    /// none is spared for ever.
+    pub fn surplus(&mut self, count_max: usize) -> Option<Arc<[u8]>> {
+        if count_max == 0 || self.readers.len() <= count_max {
+            return None;
+        }
+        let behind = match &self.hand {
+            Some(hand) => (Bound::Excluded(Arc::clone(hand)), Bound::Unbounded),
+            None => (Bound::Unbounded, Bound::Unbounded),
+        };
+        let next = self.readers.range(behind).next().or_else(|| self.readers.first_key_value());
+        self.hand = next.map(|(key, _)| Arc::clone(key));
+        self.hand.clone()
+    }
+
+    /// Notes a change of concern to broadcasting sessions of this core.
+    pub fn note_changed(&mut self, key: Arc<[u8]>, by: Option<u64>) {
+        if self.broadcasting_count > 0 {
+            self.changed_here.insert(key, by);
+        }
+    }
+
+    /// What broadcasting sessions of this core are to be told: for each prefix the keys that begin with it.
+    pub(crate) fn take_broadcasts<'s>(
+        &mut self,
+        mut tracking_of: impl FnMut(SessionId) -> Option<&'s Tracking>,
+    ) -> Vec<(SessionId, News)> {
+        let mut broadcasts = Vec::new();
+        let changed = std::mem::take(&mut self.changed_here);
+        if changed.is_empty() {
+            return broadcasts;
+        }
+        for (session, _) in self.sessions.iter().filter(|(_, broadcasts)| **broadcasts) {
+            let Some(tracking) = tracking_of(*session) else { continue };
+            let Mode::Broadcast(prefixes) = &tracking.mode else { continue };
+            for prefix in prefixes {
+                let from = (Bound::Included(prefix.as_slice()), Bound::Unbounded);
+                let matching = changed.range::<[u8], _>(from).take_while(|(key, _)| key.starts_with(prefix));
+                let own = Some(session.serial);
+                let keys: Vec<_> = matching
+                    .filter(|(_, by)| !(tracking.skips_own && **by == own))
+                    .map(|(key, _)| Arc::clone(key))
+                    .collect();
+                if !keys.is_empty() {
+                    broadcasts.push((*session, News::Keys(keys)));
+                }
+            }
+        }
+        broadcasts
+    }
+
+    /// Keys remembered here, and readers of keys.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.readers.len(), self.item_count)
+    }
+
+    /// Sessions of this core that track.
+    pub fn session_count(&self) -> usize {
+        self.sessions.len()
+    }
+}
