@@ -44,6 +44,38 @@ pub(crate) trait Element: Clone {
     fn heap_bytes(&self) -> usize;
 }
 
+/// An element that is looked for in a [`Tree`] that is in order.
+pub(crate) trait Sought<T: Element> {
+    /// How an element with this key stands to the one sought (`Less`: it lies before), or `Equal` if the key does not
+    /// decide.
+    fn near(&self, key: T::Key) -> Ordering;
+
+    /// How an element stands to the one sought. If it is never `Equal`, a bound is sought.
+    fn exact(&self, element: &T) -> Ordering;
+
+    /// Where it probably lies among `len` elements whose keys run from `first` to `last`, if keys are spread in a known
+    /// way.
+    #[inline]
+    fn guess(&self, _first: T::Key, _last: T::Key, _len: usize) -> Option<usize> {
+        None
+    }
+}
+
+/// What is sought as [`Sought::near`] and [`Sought::exact`] tell, of whose place nothing is known.
+struct By<N, E>(N, E);
+
+impl<T: Element, N: Fn(T::Key) -> Ordering, E: Fn(&T) -> Ordering> Sought<T> for By<N, E> {
+    #[inline]
+    fn near(&self, key: T::Key) -> Ordering {
+        self.0(key)
+    }
+
+    #[inline]
+    fn exact(&self, element: &T) -> Ordering {
+        self.1(element)
+    }
+}
+
 /// A run of elements, as a [`Rope`] holds them. The default one is empty.
 pub(crate) trait Leaf: Clone + Default {
     /// See [`Element::Key`].
@@ -95,6 +127,74 @@ impl Edge {
 
 /// Elements in a sequence, each with its rank.
 pub(crate) type Tree<T> = Rope<Vec<T>>;
+
+/// The way from the root to a place in a leaf.
+trait Route<L: Leaf> {
+    /// Which child it goes through.
+    fn child(&mut self, branch: &Branch<L>) -> usize;
+
+    /// Where in the leaf it ends.
+    fn place(&mut self, leaf: &L) -> usize;
+}
+
+/// To the element of a rank, counted from what has been passed.
+struct ToRank(usize);
+
+impl<L: Leaf> Route<L> for ToRank {
+    #[inline]
+    fn child(&mut self, branch: &Branch<L>) -> usize {
+        let (index, rest) = branch.locate(self.0);
+        self.0 = rest;
+        index
+    }
+
+    #[inline]
+    fn place(&mut self, _: &L) -> usize {
+        self.0
+    }
+}
+
+/// To what is sought, or where it belongs.
+struct To<'s, S>(&'s S);
+
+impl<T: Element, S: Sought<T>> Route<Vec<T>> for To<'_, S> {
+    /// The last that does not begin behind it.
+    #[inline]
+    fn child(&mut self, branch: &Branch<Vec<T>>) -> usize {
+        let Self(sought) = self;
+        // No branch of the program depends on a comparison here: the processor could not foretell it.
+        let before = branch.keys.partition_point(|key| sought.near(*key) == Ordering::Less);
+        let undecided = |key: &&T::Key| sought.near(**key) == Ordering::Equal;
+        if branch.keys.get(before).as_ref().is_none_or(|key| !undecided(key)) {
+            return before.saturating_sub(1);
+        }
+        let count = branch.keys[before..].partition_point(|key| undecided(&key));
+        let beginning = &branch.nodes[before..before + count];
+        let more = beginning.partition_point(|node| sought.exact(first(node)) != Ordering::Greater);
+        (before + more).saturating_sub(1)
+    }
+
+    #[inline]
+    fn place(&mut self, leaf: &Vec<T>) -> usize {
+        let Self(sought) = self;
+        let is_before = |element: &T| sought.exact(element) == Ordering::Less;
+        let ends = leaf.first().zip(leaf.last());
+        match ends.and_then(|(first, last)| sought.guess(first.key(), last.key(), leaf.len())) {
+            None => leaf.partition_point(is_before),
+            // It is near, and what lies between shares a cache line or two.
+            Some(guess) => {
+                let mut place = guess.min(leaf.len());
+                while place > 0 && !is_before(&leaf[place - 1]) {
+                    place -= 1;
+                }
+                while place < leaf.len() && is_before(&leaf[place]) {
+                    place += 1;
+                }
+                place
+            }
+        }
+    }
+}
 
 /// Leaves in a sequence, each of whose elements has its rank.
 #[derive(Clone)]
@@ -213,15 +313,22 @@ impl<L: Leaf> Rope<L> {
     /// If there are fewer elements than `rank`.
     pub(crate) fn edit_leaf<R>(&mut self, rank: usize, change: impl FnOnce(&mut L, usize) -> (R, isize)) -> R {
         assert!(rank <= self.len(), "nothing has or could have this rank");
+        self.edit_at(&mut ToRank(rank), change)
+    }
+
+    /// See [`Rope::edit_leaf`].
+    #[inline]
+    fn edit_at<R>(&mut self, route: &mut impl Route<L>, change: impl FnOnce(&mut L, usize) -> (R, isize)) -> R {
         let Some(mut root) = self.root.take() else {
             let mut leaf = L::default();
-            let (result, _) = change(&mut leaf, rank);
+            let (result, _) = change(&mut leaf, 0);
             let mut parts = Vec::new();
             divide(leaf, Edge { first: true, last: true }, &mut parts);
             *self = Self::from_leaves(parts);
             return result;
         };
-        let (result, siblings) = root.edit(rank, Edge { first: true, last: true }, change);
+        let (result, siblings) =
+            edit(&mut root.node, &mut root.measure, route, Edge { first: true, last: true }, change);
         self.set_root(root, siblings);
         result
     }
@@ -284,19 +391,22 @@ impl<L: Leaf> Rope<L> {
         Rubble { bytes, nodes: self.root.into_iter().map(|root| (root.measure.bytes, root.node)).collect() }
     }
 
-    fn set_root(&mut self, root: Child<L>, siblings: Vec<Child<L>>) {
-        let mut level = vec![root];
-        level.extend(siblings);
-        while level.len() > 1 {
-            // One change makes few siblings, but a leaf may have been given much at once.
-            let mut above = Vec::new();
-            let mut children = level.into_iter();
-            while children.len() > 0 {
-                above.push(Child::new(Node::Branch(Branch::of(children.by_ref().take(CHILDREN_MAX)))));
+    fn set_root(&mut self, mut root: Child<L>, siblings: Vec<Child<L>>) {
+        if !siblings.is_empty() {
+            let mut level = vec![root];
+            level.extend(siblings);
+            while level.len() > 1 {
+                // One change makes few siblings, but a leaf may have been given much at once.
+                let mut above = Vec::new();
+                let mut children = level.into_iter();
+                while children.len() > 0 {
+                    above.push(Child::new(Node::Branch(Branch::of(children.by_ref().take(CHILDREN_MAX)))));
+                }
+                level = above;
             }
-            level = above;
+            root = level.pop().expect("there was one");
         }
-        self.root = level.pop().filter(|root| root.measure.count > 0);
+        self.root = Some(root).filter(|root| root.measure.count > 0);
         while let Some(only) = self.root.as_ref().and_then(Child::only_child) {
             self.root = Some(only);
         }
@@ -336,11 +446,6 @@ impl<L: Leaf> Child<L> {
             Node::Branch(branch) if branch.len() == 1 => Some(branch.child(0)),
             _ => None,
         }
-    }
-
-    /// See [`Rope::edit_leaf`]. Gives back what splits off behind; an emptied node is left to the caller.
-    fn edit<R>(&mut self, rank: usize, edge: Edge, change: impl FnOnce(&mut L, usize) -> (R, isize)) -> (R, Vec<Self>) {
-        edit(&mut self.node, &mut self.measure, rank, edge, change)
     }
 
     /// Cuts the node in two; both get elements.
@@ -400,11 +505,11 @@ impl<L: Leaf> Child<L> {
     }
 }
 
-/// See [`Child::edit`].
+/// See [`Rope::edit_leaf`]. Gives back what splits off behind; an emptied node is left to the caller.
 fn edit<L: Leaf, R>(
     node: &mut Arc<Node<L>>,
     measure: &mut Measure<L::Key>,
-    rank: usize,
+    route: &mut impl Route<L>,
     edge: Edge,
     change: impl FnOnce(&mut L, usize) -> (R, isize),
 ) -> (R, Vec<Child<L>>) {
@@ -416,7 +521,8 @@ fn edit<L: Leaf, R>(
     }
     match node {
         Node::Leaf(leaf) => {
-            let (result, growth) = change(leaf, rank);
+            let place = route.place(leaf);
+            let (result, growth) = change(leaf, place);
             measure.count = leaf.count();
             measure.bytes = measure.bytes.wrapping_add_signed(growth);
             if measure.count > 0 {
@@ -433,11 +539,11 @@ fn edit<L: Leaf, R>(
             (result, parts.map(|part| Child::new(Node::Leaf(part))).collect())
         }
         Node::Branch(branch) => {
-            let (index, rest) = branch.locate(rank);
+            let index = route.child(branch);
             let before = branch.measure(index);
             let mut after = before;
             let within = Edge { first: edge.first && index == 0, last: edge.last && index + 1 == branch.len() };
-            let (result, siblings) = edit(&mut branch.nodes[index], &mut after, rest, within, change);
+            let (result, siblings) = edit(&mut branch.nodes[index], &mut after, route, within, change);
             branch.set_measure(index, after);
             if siblings.is_empty() && after.count > 0 && !branch.mend(index) {
                 measure.count = measure.count + after.count - before.count;
@@ -702,64 +808,71 @@ impl<T: Element> Tree<T> {
         })
     }
 
-    /// Looks for an element in a sequence that is in order. `near` tells how an element with such a key stands to the
-    /// one sought (`Less`: it lies before), or `Equal` if the key does not decide; `exact` tells it of the element
-    /// itself.
-    #[inline]
-    pub(crate) fn find(&self, near: impl Fn(T::Key) -> Ordering, exact: impl Fn(&T) -> Ordering) -> Option<&T> {
-        let (leaf, place, _) = self.descend(&near, &exact, false)?;
-        leaf.get(place).filter(|element| exact(element) == Ordering::Equal)
+    /// Looks for an element in a sequence that is in order. See [`Sought`] for what `near` and `exact` tell.
+    #[cfg(test)]
+    fn find(&self, near: impl Fn(T::Key) -> Ordering, exact: impl Fn(&T) -> Ordering) -> Option<&T> {
+        self.find_sought(&By(near, exact))
     }
 
-    /// The same with the rank: that of the element which is there, or else the one that it would get. An `exact` that
-    /// never says `Equal` finds a bound.
+    /// The same with the rank: that of the element which is there, or else the one that it would get.
     #[inline]
     pub(crate) fn search(
         &self,
         near: impl Fn(T::Key) -> Ordering,
         exact: impl Fn(&T) -> Ordering,
     ) -> Result<(usize, &T), usize> {
-        let Some((leaf, place, before)) = self.descend(&near, &exact, true) else { return Err(0) };
+        self.search_sought(&By(near, exact))
+    }
+
+    /// Looks for an element in a sequence that is in order.
+    #[inline]
+    pub(crate) fn find_sought(&self, sought: &impl Sought<T>) -> Option<&T> {
+        let (leaf, place, _) = self.descend(sought, false)?;
+        leaf.get(place).filter(|element| sought.exact(element) == Ordering::Equal)
+    }
+
+    /// The same with the rank: that of the element which is there, or else the one that it would get.
+    #[inline]
+    pub(crate) fn search_sought(&self, sought: &impl Sought<T>) -> Result<(usize, &T), usize> {
+        let Some((leaf, place, before)) = self.descend(sought, true) else { return Err(0) };
         match leaf.get(place) {
-            Some(element) if exact(element) == Ordering::Equal => Ok((before + place, element)),
+            Some(element) if sought.exact(element) == Ordering::Equal => Ok((before + place, element)),
             _ => Err(before + place),
         }
     }
 
     /// The leaf in which an element belongs, its place there, and, if wanted, how many elements lie before the leaf.
     #[inline]
-    fn descend(
-        &self,
-        near: &impl Fn(T::Key) -> Ordering,
-        exact: &impl Fn(&T) -> Ordering,
-        ranked: bool,
-    ) -> Option<(&Vec<T>, usize, usize)> {
+    fn descend(&self, sought: &impl Sought<T>, ranked: bool) -> Option<(&Vec<T>, usize, usize)> {
+        let mut route = To(sought);
         let mut node = &*self.root.as_ref()?.node;
         let mut before = 0;
         loop {
             match node {
-                Node::Leaf(leaf) => {
-                    let place = leaf.partition_point(|element| exact(element) == Ordering::Less);
-                    return Some((leaf, place, before));
-                }
+                Node::Leaf(leaf) => return Some((leaf, route.place(leaf), before)),
                 Node::Branch(branch) => {
-                    let (mut low, mut high) = (0, branch.len());
-                    // The child sought is the last that does not begin behind the element.
-                    while high - low > 1 {
-                        let middle = low.midpoint(high);
-                        let begins = match near(branch.keys[middle]) {
-                            Ordering::Equal => exact(first(&branch.nodes[middle])),
-                            decided => decided,
-                        };
-                        if begins == Ordering::Greater { high = middle } else { low = middle }
-                    }
+                    let index = route.child(branch);
                     if ranked {
-                        before += branch.counts[..low].iter().sum::<usize>();
+                        before += branch.counts[..index].iter().sum::<usize>();
                     }
-                    node = &branch.nodes[low];
+                    node = &branch.nodes[index];
                 }
             }
         }
+    }
+
+    /// Changes an element of a sequence that is in order, which must not change by it, or puts a new one in. True if it
+    /// is new.
+    pub(crate) fn put(
+        &mut self,
+        sought: &impl Sought<T>,
+        change: impl FnOnce(&mut T),
+        make: impl FnOnce() -> T,
+    ) -> bool {
+        self.edit_at(&mut To(sought), |leaf, place| match leaf.get_mut(place) {
+            Some(found) if sought.exact(found) == Ordering::Equal => (false, updated(found, change).1),
+            _ => (true, inserted(leaf, place, make())),
+        })
     }
 
     /// Puts an element in, so that it gets this rank.
@@ -767,16 +880,7 @@ impl<T: Element> Tree<T> {
     /// # Panics
     /// If there are fewer elements than `rank`.
     pub(crate) fn insert(&mut self, rank: usize, element: T) {
-        self.edit_leaf(rank, |leaf, place| {
-            let before = leaf.capacity();
-            if before == leaf.len() {
-                let wanted = (before + before / 2).next_multiple_of(4).clamp(4, LEAF_END.max(before + 1));
-                leaf.reserve_exact(wanted - before);
-            }
-            let growth = (leaf.capacity() - before) * size_of::<T>() + element.heap_bytes();
-            leaf.insert(place, element);
-            ((), growth as isize)
-        });
+        self.edit_leaf(rank, |leaf, place| ((), inserted(leaf, place, element)));
     }
 
     /// Puts an element behind all others.
@@ -807,11 +911,7 @@ impl<T: Element> Tree<T> {
     /// If no element has this rank.
     pub(crate) fn update<R>(&mut self, rank: usize, change: impl FnOnce(&mut T) -> R) -> R {
         assert!(rank < self.len(), "no element has this rank");
-        self.edit_leaf(rank, |leaf, place| {
-            let before = leaf[place].heap_bytes();
-            let result = change(&mut leaf[place]);
-            (result, leaf[place].heap_bytes() as isize - before as isize)
-        })
+        self.edit_leaf(rank, |leaf, place| updated(&mut leaf[place], change))
     }
 
     /// All elements in order.
@@ -827,6 +927,27 @@ impl<T: Element> Tree<T> {
         assert!(ranks.start <= ranks.end && ranks.end <= self.len(), "there are fewer elements");
         Iter { tree: self, ranks, front: Default::default(), back: Default::default() }
     }
+}
+
+/// Puts an element into a leaf; by how many bytes the leaf has grown.
+#[inline]
+fn inserted<T: Element>(leaf: &mut Vec<T>, place: usize, element: T) -> isize {
+    let before = leaf.capacity();
+    if before == leaf.len() {
+        let wanted = (before + before / 2).next_multiple_of(4).clamp(4, LEAF_END.max(before + 1));
+        leaf.reserve_exact(wanted - before);
+    }
+    let growth = (leaf.capacity() - before) * size_of::<T>() + element.heap_bytes();
+    leaf.insert(place, element);
+    growth as isize
+}
+
+/// Changes an element; with the result, by how many bytes it has grown.
+#[inline]
+fn updated<T: Element, R>(element: &mut T, change: impl FnOnce(&mut T) -> R) -> (R, isize) {
+    let before = element.heap_bytes();
+    let result = change(element);
+    (result, element.heap_bytes() as isize - before as isize)
 }
 
 /// The first element under a node.

@@ -7,8 +7,9 @@ use std::fmt;
 
 use command::Refusal;
 
+use super::order::{self, Placed};
 use super::packed::{self, Head, Items};
-use super::{Cell, Collection, Kind, Large, PACKED_BYTES_MAX, Shape, order};
+use super::{Cell, Collection, Kind, Large, PACKED_BYTES_MAX, Shape};
 use crate::context::{Edit, View};
 use crate::record::allocated_bytes;
 use crate::tree::{self, Element, Tree};
@@ -64,17 +65,11 @@ impl Element for Pair {
     }
 }
 
-#[inline]
-fn search<'a>(pairs: &'a Pairs, field: &[u8]) -> Result<(usize, &'a Pair), usize> {
-    let place = order::place_of(field);
-    pairs.search(|key| key.cmp(&place), |pair| pair.place.cmp(&place).then_with(|| pair.field().cmp(field)))
-}
-
-/// The pair of a field: as [`search`], but it need not count what lies before.
-#[inline]
-fn find<'a>(pairs: &'a Pairs, field: &[u8]) -> Option<&'a Pair> {
-    let place = order::place_of(field);
-    pairs.find(|key| key.cmp(&place), |pair| pair.place.cmp(&place).then_with(|| pair.field().cmp(field)))
+impl Placed for Pair {
+    #[inline]
+    fn text(&self) -> &[u8] {
+        self.field()
+    }
 }
 
 impl Large for Pairs {
@@ -170,7 +165,7 @@ impl<'a> Hash<'a> {
                 }
                 None
             }
-            Form::Large(pairs) => find(pairs, field).map(Pair::value),
+            Form::Large(pairs) => pairs.find_sought(&order::Wanted::new(field)).map(Pair::value),
         }
     }
 
@@ -284,24 +279,15 @@ impl HashMut<'_, '_> {
             let pairs = to_pairs(Hash::packed(bytes).iter());
             self.0.grow_into(Collection::Hash(pairs));
         }
-        let pairs = self.pairs();
-        match search(pairs, field).map(|(rank, _)| rank) {
-            Ok(rank) => {
-                pairs.update(rank, |pair| {
-                    let field_len = pair.field_len as usize;
-                    if pair.text.len() == field_len + value.len() {
-                        pair.text[field_len..].copy_from_slice(value);
-                    } else {
-                        *pair = Pair::new(field, value);
-                    }
-                });
-                false
+        let change = |pair: &mut Pair| {
+            let field_len = pair.field_len as usize;
+            if pair.text.len() == field_len + value.len() {
+                pair.text[field_len..].copy_from_slice(value);
+            } else {
+                *pair = Pair::new(field, value);
             }
-            Err(rank) => {
-                pairs.insert(rank, Pair::new(field, value));
-                true
-            }
-        }
+        };
+        self.pairs().put(&order::Wanted::new(field), change, || Pair::new(field, value))
     }
 
     /// Takes a field away. True if there was one.
@@ -319,13 +305,15 @@ impl HashMut<'_, '_> {
                 self.0.splice(range, &[]);
                 true
             }
-            Shape::Large(Collection::Hash(pairs)) => match search(pairs, field).map(|(rank, _)| rank) {
-                Ok(rank) => {
-                    self.pairs().remove(rank);
-                    true
+            Shape::Large(Collection::Hash(pairs)) => {
+                match pairs.search_sought(&order::Wanted::new(field)).map(|(rank, _)| rank) {
+                    Ok(rank) => {
+                        self.pairs().remove(rank);
+                        true
+                    }
+                    Err(_) => false,
                 }
-                Err(_) => false,
-            },
+            }
             Shape::Large(_) => unreachable!("the type was checked"),
         }
     }

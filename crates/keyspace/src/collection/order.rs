@@ -6,9 +6,10 @@
 //!
 //! Nothing gets slow when many members have one hash: a search looks at their bytes. So the hash need not be secret.
 
+use std::cmp::Ordering;
 use std::ops::Range;
 
-use crate::tree::{Element, Tree};
+use crate::tree::{Element, Sought, Tree};
 
 const FIRST: u64 = 0x9E37_79B9_7F4A_7C15;
 const STEP: u64 = 0xA076_1D64_78BD_642F;
@@ -35,6 +36,44 @@ pub(crate) fn place_of(member: &[u8]) -> u32 {
     (fold(state ^ member.len() as u64, LAST) >> 32) as u32
 }
 
+/// An element that lies in this order.
+pub(crate) trait Placed: Element<Key = u32> {
+    /// The member, or field, whose place is the element's key.
+    fn text(&self) -> &[u8];
+}
+
+/// A member, or field, that is looked for.
+pub(crate) struct Wanted<'a> {
+    place: u32,
+    text: &'a [u8],
+}
+
+impl<'a> Wanted<'a> {
+    #[inline]
+    pub(crate) fn new(text: &'a [u8]) -> Self {
+        Self { place: place_of(text), text }
+    }
+}
+
+impl<T: Placed> Sought<T> for Wanted<'_> {
+    #[inline]
+    fn near(&self, place: u32) -> Ordering {
+        place.cmp(&self.place)
+    }
+
+    #[inline]
+    fn exact(&self, element: &T) -> Ordering {
+        element.key().cmp(&self.place).then_with(|| element.text().cmp(self.text))
+    }
+
+    /// Places are spread evenly.
+    #[inline]
+    fn guess(&self, first: u32, last: u32, len: usize) -> Option<usize> {
+        let (passed, all) = (u64::from(self.place.saturating_sub(first)), u64::from(last - first));
+        Some((passed * (len - 1) as u64).checked_div(all).map_or(0, |guess| guess as usize))
+    }
+}
+
 /// Cursors end here.
 const CURSOR_END: u64 = 1 << 32;
 
@@ -53,7 +92,7 @@ pub(crate) fn scan_range<T: Element<Key = u32>>(tree: &Tree<T>, cursor: u64, cou
 }
 
 fn lower_bound<T: Element<Key = u32>>(tree: &Tree<T>, place: u32) -> usize {
-    match tree.search(|key| key.cmp(&place), |element| element.key().cmp(&place).then(std::cmp::Ordering::Greater)) {
+    match tree.search(|key| key.cmp(&place), |element| element.key().cmp(&place).then(Ordering::Greater)) {
         Ok((rank, _)) | Err(rank) => rank,
     }
 }
@@ -69,6 +108,37 @@ mod tests {
             [("", 3_876_945_003), ("a", 1_278_446_680), ("12345678", 90_412_106), ("a longer member", 2_268_835_145)]
         {
             assert_eq!(place_of(member.as_bytes()), place, "{member}");
+        }
+    }
+
+    #[test]
+    fn a_guess_is_close_where_places_are_spread_and_harmless_where_they_are_not() {
+        let wanted = Wanted { place: 1000, text: b"" };
+        let guess = |first, last, len| Sought::<Spot>::guess(&wanted, first, last, len).unwrap();
+        assert_eq!(guess(0, 4000, 41), 10);
+        assert_eq!(guess(1000, 1000, 64), 0, "all have one place");
+        assert_eq!(guess(2000, 3000, 64), 0, "it lies before all");
+        assert!(guess(0, 10, 64) >= 64, "it lies behind all");
+    }
+
+    #[derive(Clone)]
+    struct Spot(u32);
+
+    impl Element for Spot {
+        type Key = u32;
+
+        fn key(&self) -> u32 {
+            self.0
+        }
+
+        fn heap_bytes(&self) -> usize {
+            0
+        }
+    }
+
+    impl Placed for Spot {
+        fn text(&self) -> &[u8] {
+            &[]
         }
     }
 

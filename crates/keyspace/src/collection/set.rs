@@ -9,8 +9,9 @@ use std::fmt;
 
 use command::Refusal;
 
+use super::order::{self, Placed};
 use super::packed::{self, Head, Items};
-use super::{Cell, Collection, Form as PackedForm, Kind, Large, Limits, PACKED_BYTES_MAX, Shape, order};
+use super::{Cell, Collection, Form as PackedForm, Kind, Large, Limits, PACKED_BYTES_MAX, Shape};
 use crate::context::{Edit, View};
 use crate::record::{Payload, allocated_bytes};
 use crate::tree::{self, Element, Tree};
@@ -51,20 +52,11 @@ impl Element for Member {
     }
 }
 
-/// The rank of a member, or the one it would have.
-#[inline]
-fn search(members: &Members, member: &[u8]) -> Result<usize, usize> {
-    let place = order::place_of(member);
-    let exact = |found: &Member| found.place.cmp(&place).then_with(|| (*found.text).cmp(member));
-    members.search(|key| key.cmp(&place), exact).map(|(rank, _)| rank)
-}
-
-/// True if this is a member: as [`search`], but it need not count what lies before.
-#[inline]
-fn has(members: &Members, member: &[u8]) -> bool {
-    let place = order::place_of(member);
-    let exact = |found: &Member| found.place.cmp(&place).then_with(|| (*found.text).cmp(member));
-    members.find(|key| key.cmp(&place), exact).is_some()
+impl Placed for Member {
+    #[inline]
+    fn text(&self) -> &[u8] {
+        &self.text
+    }
 }
 
 impl Large for Members {
@@ -247,7 +239,7 @@ impl<'a> Set<'a> {
         match self.0 {
             Form::Integers(integers) => canonical_integer(member).is_some_and(|number| integers.search(number).is_ok()),
             Form::Packed(bytes) => Items::new(bytes).any(|found| found == member),
-            Form::Large(members) => has(members, member),
+            Form::Large(members) => members.find_sought(&order::Wanted::new(member)).is_some(),
         }
     }
 
@@ -372,11 +364,12 @@ impl SetMut<'_, '_> {
                 }
             }
             Form::Large(members) => {
-                if has(members, member) {
+                let sought = order::Wanted::new(member);
+                // Looked for first: a tree that is shared is not to be copied for nothing.
+                if members.find_sought(&sought).is_some() {
                     return false;
                 }
-                let (Ok(rank) | Err(rank)) = search(members, member);
-                self.members().insert(rank, Member::new(member));
+                self.members().put(&sought, |_| {}, || Member::new(member));
             }
         }
         true
@@ -436,7 +429,7 @@ impl SetMut<'_, '_> {
                 self.0.splice(range, &[]);
             }
             Form::Large(members) => {
-                let Ok(rank) = search(members, member) else { return false };
+                let Ok((rank, _)) = members.search_sought(&order::Wanted::new(member)) else { return false };
                 self.members().remove(rank);
             }
         }

@@ -11,8 +11,9 @@ use std::sync::Arc;
 
 use command::Refusal;
 
+use super::order::{self, Placed};
 use super::packed::{self, Head, Items};
-use super::{Cell, Collection, Form as PackedForm, Kind, Large, Limits, PACKED_BYTES_MAX, Shape, order};
+use super::{Cell, Collection, Form as PackedForm, Kind, Large, Limits, PACKED_BYTES_MAX, Shape};
 use crate::context::{Edit, View};
 use crate::double::exact_integer;
 use crate::record::allocated_bytes;
@@ -117,6 +118,13 @@ impl Element for Scored {
     }
 }
 
+impl Placed for Scored {
+    #[inline]
+    fn text(&self) -> &[u8] {
+        self.name.as_bytes()
+    }
+}
+
 /// No score is NaN.
 #[inline]
 fn compare_scores(left: f64, right: f64) -> Ordering {
@@ -171,16 +179,12 @@ impl Members {
 
     #[inline]
     fn score(&self, name: &[u8]) -> Option<f64> {
-        let place = order::place_of(name);
-        let exact = |found: &Scored| found.place.cmp(&place).then_with(|| found.name.as_bytes().cmp(name));
-        self.by_name.find(|key| key.cmp(&place), exact).map(|found| found.score)
+        self.by_name.find_sought(&order::Wanted::new(name)).map(|found| found.score)
     }
 
     #[inline]
     fn find(&self, name: &[u8]) -> Result<(usize, f64), usize> {
-        let place = order::place_of(name);
-        let exact = |found: &Scored| found.place.cmp(&place).then_with(|| found.name.as_bytes().cmp(name));
-        self.by_name.search(|key| key.cmp(&place), exact).map(|(rank, found)| (rank, found.score))
+        self.by_name.search_sought(&order::Wanted::new(name)).map(|(rank, found)| (rank, found.score))
     }
 
     /// The rank of a member with this score, or the one that it would have.

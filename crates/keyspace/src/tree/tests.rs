@@ -34,6 +34,26 @@ fn search(tree: &Tree<Item>, number: u64) -> Result<usize, usize> {
     })
 }
 
+/// What is sought with a guess that may be as wrong as can be.
+struct Guessed {
+    number: u64,
+    guess: Option<usize>,
+}
+
+impl Sought<Item> for Guessed {
+    fn near(&self, key: u64) -> Ordering {
+        key.cmp(&(self.number >> 6))
+    }
+
+    fn exact(&self, item: &Item) -> Ordering {
+        item.number.cmp(&self.number)
+    }
+
+    fn guess(&self, _: u64, _: u64, len: usize) -> Option<usize> {
+        self.guess.map(|guess| guess % (2 * len))
+    }
+}
+
 /// Checks what holds of every tree, and the elements.
 fn check(tree: &Tree<Item>, model: &[Item]) {
     assert_eq!(tree.len(), model.len());
@@ -126,7 +146,17 @@ fn it_is_a_vector_with_a_search() {
                     assert_eq!(search(&tree, number), expected);
                     let found = tree.find(|key| key.cmp(&(number >> 6)), |item| item.number.cmp(&number));
                     assert_eq!(found, expected.ok().map(|rank| &model[rank]));
-                    if let Err(rank) = expected {
+                    let guess = prng.chance(1, 2).then(|| prng.below(200) as usize);
+                    let sought = Guessed { number, guess };
+                    assert_eq!(tree.search_sought(&sought).map(|(rank, _)| rank), expected);
+                    if prng.chance(1, 2) {
+                        let is_new = tree.put(&sought, |item| item.text.push(1), || item(number));
+                        assert_eq!(is_new, expected.is_err());
+                        match expected {
+                            Ok(rank) => model[rank].text.push(1),
+                            Err(rank) => model.insert(rank, item(number)),
+                        }
+                    } else if let Err(rank) = expected {
                         tree.insert(rank, item(number));
                         model.insert(rank, item(number));
                     }
