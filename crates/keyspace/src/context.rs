@@ -185,6 +185,12 @@ impl<'a> View<'a> {
         self.keyspace.prng(self.moment)
     }
 
+    /// See [`Edit::clone_value`].
+    pub fn clone_value(&self, key: &[u8]) -> Option<(Value, Option<UnixMillis>)> {
+        let entry = self.entry(key)?;
+        Some((entry.record.to_value(), entry.expires_at()))
+    }
+
     /// True if the key exists. Does not count as a use.
     pub fn contains(&self, key: &[u8]) -> bool {
         self.peek(key).is_some()
@@ -511,8 +517,7 @@ impl<'a> Edit<'a> {
 
     /// A copy of a key's value and its deadline; a large value is shared. `None` if the key does not exist.
     pub fn clone_value(&self, key: &[u8]) -> Option<(Value, Option<UnixMillis>)> {
-        let entry = self.view().entry(key)?;
-        Some((entry.record.to_value(), entry.expires_at()))
+        self.view().clone_value(key)
     }
 
     /// Removes all keys of a database. Their memory is given back later, by [`Keyspace::collect`].

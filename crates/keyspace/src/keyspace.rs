@@ -180,6 +180,19 @@ impl Keyspace {
         Edit::new(self, database, moment)
     }
 
+    /// Makes a key of another keyspace what it is here; a large value is shared.
+    pub fn copy_key(&self, database: u16, key: &[u8], moment: Moment, to: &mut Self) {
+        let view = self.view(database, moment);
+        let copied = view.clone_value(key);
+        let mut edit = to.edit(database, view.moment());
+        match copied {
+            Some((value, expires_at)) => edit.put(database, key, value, expires_at, None),
+            None => {
+                edit.remove(key);
+            }
+        }
+    }
+
     #[inline]
     fn advance(&mut self, moment: Moment) -> Moment {
         let moment = self.clamp(moment);

@@ -13,7 +13,6 @@ mod checkpoint;
 mod collection;
 pub mod commands;
 pub mod context;
-mod crc64;
 pub mod debug;
 mod double;
 mod eviction;
@@ -29,12 +28,13 @@ pub mod rdb;
 mod record;
 mod scan;
 mod segment;
-mod sha1;
 mod table;
 #[cfg(test)]
 pub(crate) mod testing;
 mod tree;
 pub mod value;
+
+use stdx::{crc64, sha1};
 
 pub use absence::absent_since;
 pub use ahead::AHEAD_MAX;

@@ -497,7 +497,8 @@ impl Core {
             self.send_request(Request::new(origin, group, protocol, body), actions);
             return;
         }
-        let mut work = Work { commands: vec![words], tracks, ..Work::new(id, ticket, protocol, self.now.instant) };
+        let origin = Origin { ticket, tracks, ..self.origin_of(id) };
+        let mut work = Work { commands: vec![words], ..Work::new(origin, protocol, self.now.instant) };
         self.add_keys(&mut work, command, database, args);
         self.begin_work(work, actions);
     }

@@ -35,6 +35,11 @@ impl Tracker {
 }
 
 impl Outlet<'_> {
+    /// A script of this session has read these keys, which live here.
+    pub(crate) fn remember_reads(&mut self, origin: &Origin, keys: &[Vec<u8>]) {
+        keys.iter().for_each(|key| self.context.tracker.remember(origin.core, origin.session, key));
+    }
+
     /// A key has changed, by the hand of the session with this number or of none.
     pub(crate) fn changed(&mut self, key: &[u8], by: Option<u64>) {
         let shared = self.tell_readers(key, by);

@@ -12,12 +12,14 @@ use crate::acl::{AclLog, Users};
 use crate::ask::{Deferred, Pending};
 use crate::bulletin::{Bulletin, Bulletins};
 use crate::commands::{self, DebugQuestion, Figures, Question};
+use crate::evaluate::Runner;
 use crate::event::{
     Action, CoreId, CoreOptions, Event, GroupId, GroupSeed, HostReport, Lane, Level, NodeId, Now, ProcessFacts, Room,
     SessionId,
 };
 use crate::group::{Group, LOADING, NO_QUORUM, OUTCOME_UNKNOWN, Standing};
-use crate::letter::{Claim, Letter, Locked, Mail, Origin, Request, RequestBody};
+use crate::letter::{Claim, DeclinedScript, Letter, Locked, Mail, Origin, Request, RequestBody};
+use crate::libraries::{self, Libraries};
 use crate::limits;
 use crate::monitor::Monitors;
 use crate::outlet::{Outbox, Outlet};
@@ -25,6 +27,7 @@ use crate::pubsub::{Kind, Message, Pubsub};
 use crate::relay::{Expired, Purpose, Relay, Route, Step};
 use crate::roster::{Member, Roster};
 use crate::router;
+use crate::scripts::Cache;
 use crate::session::{Hold, Session, Sessions};
 use crate::settings::Settings;
 use crate::statistics::{SlowEntry, Slowlog, Statistics, shorten};
@@ -63,8 +66,9 @@ pub struct Core {
     pub(crate) relay: Relay,
     /// Keys that have changed since a reply that is on its way was made, by session and ticket.
     pub(crate) stale: BTreeMap<(SessionId, u64), BTreeSet<Arc<[u8]>>>,
-    prng: Prng,
+    pub(crate) prng: Prng,
     pub(crate) now: Now,
+    pub(crate) runner: Runner,
     spare: Vec<Vec<u8>>,
     /// The question being answered: who asked, and its number there.
     pub(crate) answering: (CoreId, u64),
@@ -127,6 +131,12 @@ pub struct Context {
     pub slowlog: Slowlog,
     /// No expired key is removed before it is asked for (DEBUG SET-ACTIVE-EXPIRE 0).
     pub is_expiry_lazy: bool,
+    /// Scripts known by name.
+    pub scripts: Cache,
+    /// Libraries of functions.
+    pub libraries: Arc<Libraries>,
+    /// Cores on which a script has been running for long, and whether it is a function.
+    pub(crate) busy: BTreeMap<CoreId, bool>,
     /// CLIENT PAUSE: until when, and whether only writes wait.
     pub pause: Option<(Instant, bool)>,
     /// A stopwatch for statistics. Nothing that is logged or replicated depends on it.
@@ -212,6 +222,9 @@ impl Core {
                 tracker: Tracker::default(),
                 pubsub: Pubsub::default(),
                 is_expiry_lazy: false,
+                scripts: Cache::default(),
+                libraries: Arc::default(),
+                busy: BTreeMap::new(),
                 pause: None,
                 stopwatch,
             },
@@ -239,6 +252,7 @@ impl Core {
             stale: BTreeMap::new(),
             prng,
             now: Now::default(),
+            runner: Runner::default(),
             spare: Vec::new(),
             answering: (core, 0),
             file_work: None,
@@ -386,6 +400,7 @@ impl Core {
             waiting_count: self.waiting_count() as u64,
             databases,
             keyspace_bytes: self.keyspace_bytes(),
+            lua_bytes: self.runner.memory_bytes() as u64,
             groups: self.groups().map(Group::figures).collect(),
             bulletins: self.heard_bulletins(),
         }
@@ -617,6 +632,22 @@ impl Core {
             Mail::Refused { claim } => self.relay.refused(claim, self.now.instant),
             Mail::Alive { claim } => self.relay.alive(claim, self.now.instant),
             Mail::Route { group, route } => self.set_route(group, route),
+            Mail::Retry(request) => self.retry_script(request, actions),
+            Mail::Declined(declined) => self.take_declined(declined, actions),
+            Mail::LetIn { group, origin } => {
+                let now = self.now;
+                self.with_group(group, actions, |group, outlet| group.let_in(&origin, now, outlet));
+            }
+            // That there is no room to remember it keeps nobody from sending it again.
+            Mail::Learn(script) => drop(self.context.scripts.insert(script, false)),
+            Mail::Libraries { libraries, first, reply } => self.take_libraries(from, libraries, first, reply, actions),
+            Mail::LibrariesKnown { version } => self.know_libraries(version),
+            Mail::Busy { core, is_function: Some(is_function) } => {
+                self.context.busy.insert(core, is_function);
+            }
+            Mail::Busy { core, is_function: None } => {
+                self.context.busy.remove(&core);
+            }
             Mail::Reply { session, ticket, bytes } => self.sessions.reply(session, ticket, |writer| writer.raw(&bytes)),
             Mail::Bulletin(bulletin) => self.context.bulletins.hear(bulletin, self.now.instant),
             Mail::Line(note) => self.take_line(note, actions),
@@ -699,6 +730,11 @@ impl Core {
     /// The core of group 0 sees to it that the cluster knows where this node is found, and that this node knows the
     /// cluster.
     fn keep_roster(&mut self, actions: &mut Vec<Action>) {
+        let libraries = self.group_mut(GroupId(libraries::HOME)).and_then(Group::take_libraries);
+        if let Some(libraries) = libraries {
+            let first = self.context.core;
+            self.outbox.push(first, first, Mail::Libraries { libraries, first, reply: None });
+        }
         let news = self.group_mut(GroupId(0)).and_then(Group::take_roster);
         if let Some(roster) = news {
             let roster = Arc::new(roster);
@@ -758,6 +794,7 @@ impl Core {
             let step = match &body {
                 RequestBody::Lock(_) => Step::Lock,
                 RequestBody::Prepare { .. } | RequestBody::Cut { .. } => Step::Prepare,
+                RequestBody::Renew { .. } => Step::Renew,
                 _ => Step::Resolve,
             };
             let origin = self.origin_of(SessionId { serial: 0, index: 0 });
@@ -824,6 +861,14 @@ impl Core {
                 self.tell_stale(session, ticket);
             }
             Purpose::Question { id, places } => self.group_answered(id, group, places, Some(bytes), actions),
+            Purpose::Script { session, ticket, protocol, script } => match wire::take_declined(bytes) {
+                None => self.sessions.reply(session, ticket, |writer| writer.raw(bytes)),
+                Some(declined) => {
+                    let origin = Origin { ticket, ..self.origin_of(session) };
+                    self.take_declined(DeclinedScript { origin, protocol, script, declined, home: None }, actions);
+                }
+            },
+            Purpose::Libraries { session, ticket } => self.libraries_changed(session, ticket, bytes),
             Purpose::Transaction { id, step } => {
                 let group_count = self.context.group_count;
                 self.drive(actions, |driver, posts| match step {
@@ -833,6 +878,7 @@ impl Core {
                         driver.locked(id, group, outcome, group_count, posts)
                     }
                     Step::Prepare => driver.prepared(id, group, bytes == [1], posts),
+                    Step::Renew => Progress::Going,
                     Step::Resolve => driver.resolved(id, group),
                 });
             }
@@ -845,12 +891,15 @@ impl Core {
         for Expired { group, purpose, is_in_doubt, request } in self.relay.pass_time(now) {
             let text = if is_in_doubt { OUTCOME_UNKNOWN } else { NO_QUORUM };
             match purpose {
-                Purpose::Client { session, ticket } => {
+                Purpose::Client { session, ticket }
+                | Purpose::Script { session, ticket, .. }
+                | Purpose::Libraries { session, ticket } => {
                     self.context.statistics.count_error(text);
                     self.sessions.reply(session, ticket, |writer| writer.error(text));
                     self.tell_stale(session, ticket);
                 }
                 Purpose::Question { id, places } => self.group_answered(id, group, places, None, actions),
+                Purpose::Transaction { step: Step::Renew, .. } => {}
                 Purpose::Transaction { id, .. } => {
                     let RequestBody::Lock(lock) = request.body else { unreachable!("only locks are given up") };
                     let group_count = self.context.group_count;
@@ -889,24 +938,39 @@ impl Core {
         }
     }
 
-    fn progress(&mut self, progress: Progress, actions: &mut Vec<Action>) {
+    pub(crate) fn progress(&mut self, progress: Progress, actions: &mut Vec<Action>) {
         match progress {
             Progress::Going | Progress::Over => {}
             Progress::Again(work) if self.now.instant.since(work.begun) < limits::REQUEST_PATIENCE => {
                 self.begin_work(*work, actions);
             }
             Progress::Again(work) => {
-                self.sessions.reply(work.session, work.ticket, |writer| writer.error(NOTHING_DONE));
+                let mut writer = resp::Writer::new(work.protocol);
+                writer.error(NOTHING_DONE);
+                self.answer_work(&work.origin, work.home, writer.bytes(), actions);
             }
-            Progress::Answered { session, ticket, bytes, notices } => {
-                self.sessions.reply(session, ticket, |writer| writer.raw(&bytes));
-                // With control commands among them the reply is not yet whole.
-                if self.sessions.get(session).is_some_and(|session| session.composition.is_none()) {
-                    self.sessions.end_driving(session, &self.context.settings.output_limits);
-                }
+            Progress::Widened(work) => self.begin_work(*work, actions),
+            Progress::Compute(computation) => self.compute(computation, actions),
+            Progress::Answered { origin, home, bytes, logged, notices } => {
+                actions.extend(logged);
+                self.answer_work(&origin, home, &bytes, actions);
                 let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
                 notices.iter().for_each(|notice| outlet.tell(notice));
             }
+        }
+    }
+
+    /// Gives a client the reply to its transaction, and lets in what it has sent since.
+    fn answer_work(&mut self, origin: &Origin, home: Option<GroupId>, bytes: &[u8], actions: &mut Vec<Action>) {
+        let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
+        // The reply is in the session's protocol already.
+        outlet.reply(origin, Protocol::Resp2, |writer| writer.raw(bytes));
+        // With control commands among them the reply is not yet whole.
+        if self.sessions.get(origin.session).is_some_and(|session| session.composition.is_none()) {
+            self.sessions.end_driving(origin.session, &self.context.settings.output_limits);
+        }
+        if let Some(home) = home {
+            self.let_in(home, *origin, actions);
         }
     }
 
@@ -915,7 +979,15 @@ impl Core {
         let now = self.now;
         let standing = self.group_mut(request.group).map(|group| group.standing());
         if standing == Some(Standing::Serving) {
-            return self.with_group(request.group, actions, |group, outlet| group.request(request, now, outlet));
+            if !matches!(request.body, RequestBody::Script(_)) {
+                return self.with_group(request.group, actions, |group, outlet| group.request(request, now, outlet));
+            }
+            let mut is_expected = false;
+            self.with_group(request.group, actions, |group, outlet| is_expected = group.expects(&request, outlet));
+            if is_expected {
+                self.take_script(request, false, actions);
+            }
+            return;
         }
         let is_clustered = self.context.is_clustered;
         let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
@@ -925,7 +997,7 @@ impl Core {
                 outlet.answer(&request.origin, wire::put_locked(&Locked::Refused(LOADING.to_owned())));
             }
             RequestBody::Prepare { .. } | RequestBody::Cut { .. } => outlet.answer(&request.origin, vec![0]),
-            RequestBody::Resolve { .. } => outlet.answer(&request.origin, Vec::new()),
+            RequestBody::Renew { .. } | RequestBody::Resolve { .. } => outlet.answer(&request.origin, Vec::new()),
             _ => outlet.refuse(&request.origin, request.protocol, LOADING),
         }
     }
@@ -1012,6 +1084,7 @@ impl Core {
             }
             more |= round + 1 == limits::ROUNDS_PER_TURN;
         }
+        more |= self.turn_scripts(actions);
         more |= self.background(actions);
         more |= self.turn_caches();
         self.turn_monitors();

@@ -199,6 +199,9 @@ impl Core {
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         session.last_command = Some((known, container_of(known, args)));
         if let Err(refusal) = self.check(id, known, args) {
+            if matches!(known, Known::Control(command) if matches!(command.body, commands::Body::Flow(Flow::Exec))) {
+                return self.abort_exec(id, &refusal);
+            }
             return self.reject(id, &refusal);
         }
         if self.context.pause.is_some() && self.must_pause(id, known) {
@@ -264,6 +267,14 @@ impl Core {
         if !self.is_loaded && !known.has(Flag::Loading) {
             return Err(Refusal::new(LOADING));
         }
+        if let Some(is_function) = self.context.busy.values().next()
+            && !passes_busy(known, args)
+        {
+            let command = if *is_function { "FUNCTION" } else { "SCRIPT" };
+            return Err(Refusal::new(format!(
+                "BUSY Redis is busy running a script. You can only call {command} KILL or SHUTDOWN NOSAVE."
+            )));
+        }
         if let Known::Data(command) = known {
             if matches!(command.body, Body::Mutate(_)) {
                 self.check_write(command)?;
@@ -303,7 +314,7 @@ impl Core {
         Ok(())
     }
 
-    fn can_evict(&self) -> bool {
+    pub(crate) fn can_evict(&self) -> bool {
         let databases = 0..self.context.settings.databases;
         match self.context.settings.maxmemory_policy {
             Policy::NoEviction => false,
@@ -421,12 +432,17 @@ impl Core {
         let (node, core, core_count) = (self.context.node, self.context.core, self.context.core_count);
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         let (database, protocol) = (session.database, session.protocol());
+        if session.awaits_script_beside(group) {
+            return Next::Postponed(Hold::Answers);
+        }
         if router::core_of(group, core_count) == core {
             let place = group.0 as usize / usize::from(core_count);
             let Some(local) = self.groups[place].as_mut() else {
                 return self.reject(id, &Refusal::new(LOADING));
             };
-            if local.serves_at_once() && !local.is_locked(command, args) && !local.holds_request_of(id) {
+            // In a cluster what came before may have been sent on, and must not be overtaken.
+            let is_first = !self.context.is_clustered || session.owed_count() == 0;
+            if is_first && local.serves_at_once() && !local.is_locked(command, args) && !local.holds_request_of(id) {
                 if is_write {
                     if local.is_full() {
                         self.stalled.push(id);
@@ -544,17 +560,18 @@ impl Core {
         args: Args<'_>,
         actions: &mut Vec<Action>,
     ) -> Next {
+        let origin = self.origin_of(id);
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         if session.owed_count() > 0 {
             return Next::Postponed(Hold::Answers);
         }
         let mut words = Vec::new();
         put_words(&mut words, session.database, args);
+        let origin = Origin { ticket: session.take_ticket(), tracks: session.tracks(), ..origin };
         let mut work = Work {
             commands: vec![words],
             whole: matches!(command.span, KeySpan::Whole(_)),
-            tracks: session.tracks(),
-            ..Work::new(id, session.take_ticket(), session.protocol(), self.now.instant)
+            ..Work::new(origin, session.protocol(), self.now.instant)
         };
         session.hold = Hold::Answers;
         let database = session.database;
@@ -576,7 +593,7 @@ impl Core {
     }
 
     pub(crate) fn begin_work(&mut self, work: Work, actions: &mut Vec<Action>) {
-        if let Some(session) = self.sessions.get_mut(work.session) {
+        if let Some(session) = self.sessions.get_mut(work.origin.session) {
             session.is_driving = true;
         }
         let moment = Moment { unix: self.now.unix, seed: self.draw() };
@@ -621,6 +638,12 @@ impl Core {
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         if let commands::Body::Flow(flow) = command.body {
             return self.flow(id, flow, args, actions);
+        }
+        if let commands::Body::Script { naming, is_read_only } = command.body {
+            return self.dispatch_script(id, naming, is_read_only, args, actions);
+        }
+        if let commands::Body::Libraries(changing) = command.body {
+            return self.dispatch_change(id, changing, args, actions);
         }
         let is_telling = matches!(command.body, commands::Body::Tell { .. });
         // Who is told something may look at once for what was changed before.
@@ -673,7 +696,9 @@ impl Core {
                     self.finish_control(id, ticket, Err(refusal), resp::Writer::default());
                 }
             }
-            commands::Body::Flow(_) => unreachable!("taken above"),
+            commands::Body::Flow(_) | commands::Body::Script { .. } | commands::Body::Libraries(_) => {
+                unreachable!("taken above")
+            }
             commands::Body::Container => unreachable!("a container's subcommand was looked up"),
         }
         Next::Taken
@@ -749,6 +774,14 @@ fn passes_subscribed_mode(known: Known) -> bool {
         "reset",
     ];
     matches!(known, Known::Control(command) if NAMES.contains(&command.name))
+}
+
+/// Commands that are carried out although a script has been running for long.
+fn passes_busy(known: Known, args: Args<'_>) -> bool {
+    if known.name() == "shutdown" {
+        return args.iter().skip(1).any(|word| word.eq_ignore_ascii_case(b"nosave"));
+    }
+    known.has(Flag::AllowBusy)
 }
 
 /// Commands that act at once although MULTI has begun.

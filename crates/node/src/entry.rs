@@ -10,6 +10,8 @@
 //!        | RESOLVE  transaction outcome:u8 low_water
 //!        | REFUSE   transaction
 //!        | LIMITS   len bytes
+//!        | SCRIPT   len answer count(command) words*
+//!        | LIBRARIES change
 //! words  = database argc len* bytes
 //! watch  = database len bytes version:u64le
 //! effect = kind:u8 database len bytes [len bytes]
@@ -23,6 +25,7 @@ use resp::{Args, Protocol, Span};
 use stdx::{UnixMillis, leb128};
 
 use crate::event::NodeId;
+use crate::libraries::Change;
 use crate::roster::Member;
 use crate::transaction::{GatewayId, TransactionId};
 
@@ -43,6 +46,8 @@ const LIMITS: u8 = 8;
 const ENLIST: u8 = 9;
 const SOURCE: u8 = 10;
 const CLAIM: u8 = 11;
+const SCRIPT: u8 = 12;
+const LIBRARIES: u8 = 13;
 
 const RESP3: u8 = 1;
 
@@ -158,6 +163,15 @@ pub enum Item<'a> {
         /// What.
         member: Member,
     },
+    /// Execute the commands that a script has called.
+    Script {
+        /// They.
+        commands: ExecItem<'a>,
+        /// What its gateway is told; nothing if no gateway numbers it.
+        answer: &'a [u8],
+    },
+    /// Change the libraries of functions.
+    Libraries(Change),
 }
 
 /// A decoded MULTI/EXEC.
@@ -339,6 +353,20 @@ impl Builder {
         self.payload.push(ENLIST);
         leb128::put(&mut self.payload, node.0);
         member.put(&mut self.payload);
+    }
+
+    /// Adds the commands of a script, as [`put_words`] laid them out, and what its gateway is told.
+    pub fn script(&mut self, count: usize, words: &[u8], answer: &[u8]) {
+        self.payload.push(SCRIPT);
+        put_bytes(&mut self.payload, answer);
+        leb128::put(&mut self.payload, count as u64);
+        self.payload.extend_from_slice(words);
+    }
+
+    /// Adds a change of the libraries, as [`Change::encode`] laid it out.
+    pub(crate) fn libraries(&mut self, change: &[u8]) {
+        self.payload.push(LIBRARIES);
+        self.payload.extend_from_slice(change);
     }
 
     /// Stamps the moment and gives up the entry.
@@ -529,6 +557,10 @@ impl<'a> Reader<'a> {
         let watches = (0..self.number())
             .map(|_| Watch { database: self.number() as u16, key: self.bytes().to_vec(), version: self.fixed() })
             .collect();
+        self.commands(protocol, watches, spans)
+    }
+
+    fn commands(&mut self, protocol: Protocol, watches: Vec<Watch>, spans: &mut Vec<Span>) -> ExecItem<'a> {
         let count = self.number() as usize;
         let commands = self.clone();
         for _ in 0..count {
@@ -572,6 +604,11 @@ impl<'a> Reader<'a> {
             REFUSE => Item::Refuse { transaction: TransactionId::read(self) },
             LIMITS => Item::Limits(Limits::read(self.bytes()).expect("limits in a log entry")),
             ENLIST => Item::Enlist { node: NodeId(self.number()), member: Member::read(self) },
+            LIBRARIES => Item::Libraries(Change::read(self)),
+            SCRIPT => {
+                let answer = self.bytes();
+                Item::Script { answer, commands: self.commands(Protocol::Resp2, Vec::new(), spans) }
+            }
             tag => panic!("an item of kind {tag} in a log entry"),
         })
     }
@@ -618,6 +655,13 @@ impl<'a> Reader<'a> {
                     self.fixed();
                     visit(database, key);
                 }
+                for _ in 0..self.number() {
+                    self.skim_words(visit);
+                }
+            }
+            Some(&SCRIPT) => {
+                self.position += 1;
+                self.bytes();
                 for _ in 0..self.number() {
                     self.skim_words(visit);
                 }
@@ -675,6 +719,7 @@ mod tests {
         with_args(&[b"incr", b"b"], |args| put_words(&mut words, 2, args));
         with_args(&[b"mset", b"c", b"1", b"d", b"2"], |args| put_words(&mut words, 3, args));
         builder.exec(Protocol::Resp2, std::iter::once(&watch), 2, &words);
+        builder.script(2, &words, b"answer");
         builder.tick();
         let entry = builder.finish(Moment { unix: UnixMillis(5), seed: 6 });
 
@@ -686,7 +731,7 @@ mod tests {
             assert!(reader.item(&mut spans).is_some());
             assert_eq!(skimmed.position, reader.position);
         }
-        assert_eq!(keys, [(0, &b"a"[..]), (1, b"watched"), (2, b"b"), (3, b"c")]);
+        assert_eq!(keys, [(0, &b"a"[..]), (1, b"watched"), (2, b"b"), (3, b"c"), (2, b"b"), (3, b"c")]);
         assert!(matches!(reader.item(&mut spans), Some(Item::Tick)), "a tick is for no client");
     }
 }

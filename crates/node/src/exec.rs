@@ -141,16 +141,10 @@ impl Core {
             _ => None,
         });
         if let Some(refusal) = refusal {
-            let text = format!("EXECABORT Transaction discarded because of: {}", refusal.text());
-            let session = self.sessions.get_mut(id).expect("its request is being looked at");
-            session.discard();
-            let ticket = session.take_ticket();
-            self.context.statistics.count_error(&text);
-            self.sessions.reply(id, ticket, |writer| writer.error(&text));
-            return Next::Taken;
+            return self.abort_exec(id, &refusal);
         }
         let multi = self.sessions.get(id).and_then(|session| session.multi.as_ref()).expect("just seen");
-        let has_control = multi.queue.iter().any(|queued| data_of(queued).is_none());
+        let has_control = multi.queue.iter().any(|queued| !works_on_data(queued));
         let is_caught_up = self.sessions.get(id).is_some_and(|session| session.owed_count() == 0);
         if has_control && !is_caught_up {
             return Next::Postponed(Hold::Answers);
@@ -178,7 +172,8 @@ impl Core {
             return Next::Postponed(Hold::Window);
         }
         if let Groups::One(group) = groups
-            && !self.reads_have_their_places(id, group)
+            && (!self.reads_have_their_places(id, group)
+                || self.sessions.get(id).is_some_and(|session| session.awaits_script_beside(group)))
         {
             self.sessions.get_mut(id).expect("just seen").multi = Some(multi);
             return Next::Postponed(Hold::Answers);
@@ -211,6 +206,17 @@ impl Core {
         }
     }
 
+    /// Refuses EXEC, and with it all that was queued.
+    pub(crate) fn abort_exec(&mut self, id: SessionId, refusal: &Refusal) -> Next {
+        let text = format!("EXECABORT Transaction discarded because of: {}", refusal.text());
+        let session = self.sessions.get_mut(id).expect("its request is being looked at");
+        session.discard();
+        let ticket = session.take_ticket();
+        self.context.statistics.count_error(&text);
+        self.sessions.reply(id, ticket, |writer| writer.error(&text));
+        Next::Taken
+    }
+
     fn session_multi(&mut self, id: SessionId) -> Multi {
         self.sessions.get_mut(id).and_then(|session| session.multi.take()).expect("EXEC ends a MULTI")
     }
@@ -218,8 +224,12 @@ impl Core {
     fn groups_of_transaction(&self, id: SessionId, multi: &Multi) -> Groups {
         let group_count = self.context.group_count;
         let session = self.sessions.get(id).expect("its request is being looked at");
+        // A script runs where its keys are locked, since its changes are known only when it has ended.
+        if multi.queue.iter().any(|queued| queued.refusal.is_none() && queued.command.script_naming().is_some()) {
+            return Groups::Several;
+        }
         if group_count == 1 {
-            let has_data = multi.queue.iter().any(|queued| data_of(queued).is_some());
+            let has_data = multi.queue.iter().any(works_on_data);
             return if has_data || !session.watches.is_empty() { Groups::One(GroupId(0)) } else { Groups::None };
         }
         let mut groups = Groups::None;
@@ -260,7 +270,7 @@ impl Core {
         let tracks = session.tracks();
         let protocol = session.protocol();
         let ticket = session.take_ticket();
-        let commands: Vec<_> = multi.queue.iter().filter(|queued| data_of(queued).is_some()).collect();
+        let commands: Vec<_> = multi.queue.iter().filter(|queued| works_on_data(queued)).collect();
         let is_query = commands.iter().all(|queued| is_query(queued));
         let packed = pack(&watches, &commands);
         if has_control {
@@ -282,23 +292,22 @@ impl Core {
                 is_asking: false,
             });
         }
+        let origin = Origin { node, core, session: id, ticket, claim: None, tracks };
         match groups {
             Groups::None => self.sessions.reply(id, ticket, |writer| writer.array(0)),
             Groups::One(group) => {
                 if is_query && self.answer_exec_at_once(id, ticket, group, &packed, protocol) {
                     return;
                 }
-                let origin = Origin { node, core, session: id, ticket, claim: None, tracks };
                 let body = RequestBody::Exec(packed);
                 self.send_request(Request::new(origin, group, protocol, body), actions);
             }
             Groups::Several => {
                 let work = Work {
                     is_exec: true,
-                    tracks,
                     watches,
                     commands: work_words,
-                    ..Work::new(id, ticket, protocol, self.now.instant)
+                    ..Work::new(origin, protocol, self.now.instant)
                 };
                 self.begin_exec_over_groups(work, actions);
             }
@@ -335,8 +344,14 @@ impl Core {
         let commands = std::mem::take(&mut work.commands);
         let mut spans: Vec<Span> = Vec::new();
         let mut swaps = false;
-        for words in &commands {
+        for (place, words) in commands.iter().enumerate() {
             let (database, args) = Reader::new(words).words(&mut spans);
+            if let Ok(known) = crate::dispatch::lookup(args)
+                && let Some((naming, is_read_only)) = known.script_naming()
+            {
+                self.add_script(&mut work, place, database, naming, is_read_only, args);
+                continue;
+            }
             let command = keyspace::resolve(args).expect("checked when it was queued");
             if matches!(command.span, command::Span::Whole(_)) {
                 work.whole = true;
@@ -350,14 +365,15 @@ impl Core {
         }
         if swaps {
             // A key may be looked at in one database and end up in any other.
-            for keys in work.keys.values_mut() {
-                *keys =
-                    keys.iter().flat_map(|(_, key)| (0..databases).map(|database| (database, key.clone()))).collect();
-            }
+            work.spread(databases);
+        }
+        if work.keys.is_empty() && !work.whole {
+            // Scripts without a key, at least none that is known yet.
+            work.keys.insert(GroupId(0), Vec::new());
         }
         work.queries = crate::whole::queries(&commands, databases);
         work.commands = commands;
-        if let Some(session) = self.sessions.get_mut(work.session) {
+        if let Some(session) = self.sessions.get_mut(work.origin.session) {
             session.hold = Hold::Answers;
         }
         self.begin_work(work, actions);
@@ -399,13 +415,14 @@ impl Core {
                 continue;
             }
             let command = match queued.command {
-                Known::Data(_) => {
+                command if command.works_on_data() => {
                     let length = frame::len(&data[composition.at..]);
                     composition.out.extend_from_slice(&data[composition.at..composition.at + length]);
                     composition.at += length;
                     continue;
                 }
                 Known::Control(command) => command,
+                Known::Data(_) => unreachable!("it works on data"),
             };
             let mut spans: Vec<Span> = Vec::new();
             let (_, args) = Reader::new(&queued.words).words(&mut spans);
@@ -443,7 +460,9 @@ impl Core {
                     Ok(())
                 }
                 commands::Body::Driven(_) => unreachable!("refused when it was to be queued"),
-                commands::Body::Container => unreachable!("a container's subcommand was looked up"),
+                commands::Body::Container | commands::Body::Script { .. } | commands::Body::Libraries(_) => {
+                    unreachable!("a subcommand was looked up, a script works on data, and libraries are refused")
+                }
             };
             composition.take_reply(result, &written);
         }
@@ -486,10 +505,15 @@ fn data_of(queued: &Queued) -> Option<&'static DataCommand> {
     }
 }
 
+/// True if it is to be carried out where the data is.
+fn works_on_data(queued: &Queued) -> bool {
+    queued.refusal.is_none() && queued.command.works_on_data()
+}
+
 fn is_query(queued: &Queued) -> bool {
     match queued.command {
         Known::Data(command) => matches!(command.body, Body::Query(_)),
-        Known::Control(_) => true,
+        Known::Control(_) => queued.command.script_naming().is_none(),
     }
 }
 

@@ -12,10 +12,12 @@
 //! Invariant: only this module can make a [`Committed`], and a session accepts nothing else for a write.
 
 mod bulletin;
+mod live;
 mod members;
 mod transfer;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use consensus::{Message, Options, Replica, Role, Seed};
 use journal::{Append, CheckpointMark};
@@ -31,7 +33,8 @@ use crate::checkpoint::Checkpointing;
 use crate::commands::GroupFigures;
 use crate::entry::{self, Builder, Claimed, Effect, Item};
 use crate::event::{Action, GroupId, GroupSeed, Level, NodeId, Now, Persist, SessionId};
-use crate::letter::{Fate, Lock, Locked, Origin, Request, RequestBody, Resolution};
+use crate::letter::{Fate, Lock, Locked, Mail, Origin, Request, RequestBody, Resolution};
+use crate::libraries::Libraries;
 use crate::limits;
 use crate::locks::Locks;
 use crate::observer;
@@ -39,8 +42,11 @@ use crate::outlet::Outlet;
 use crate::relay::Route;
 use crate::roster::{Member, Roster};
 use crate::settings::AppendFsync;
+use crate::speculation::Speculation;
 use crate::transaction::{GatewayId, TransactionId};
-use crate::wire::put_locked;
+use crate::wire::{self, put_locked};
+
+pub(crate) use live::{Declined, Run};
 
 /// Proof that an entry is safe at the level in force and has been applied. Only [`Group`] makes one.
 #[derive(Debug)]
@@ -61,6 +67,10 @@ pub struct Group {
     pub append_fsync: AppendFsync,
 
     builder: Builder,
+    /// The moment that the present batch must carry, since a script has run at it.
+    builder_moment: Option<Moment>,
+    /// Number of the present batch; the first is 1.
+    batch_number: u64,
     waiters: Vec<Waiter>,
     /// Proposed and not yet applied, in log order.
     inflight: VecDeque<Batch>,
@@ -129,6 +139,20 @@ pub struct Group {
     held_log: Option<(u64, Instant)>,
     /// Index of the last checkpoint on disk.
     marked_index: u64,
+    /// Libraries of functions, if this group is their home: replicated state.
+    pub(crate) libraries: Arc<Libraries>,
+    /// They have come with a checkpoint, and the cores do not know them yet.
+    are_libraries_new: bool,
+    /// What scripts see of what is not applied yet.
+    speculation: Speculation,
+    last_script: Instant,
+    /// Room for a script's commands and its reply.
+    script_words: Vec<u8>,
+    script_reply: Vec<u8>,
+    /// Sessions whose script has become a transaction, by node and serial: what they send later waits.
+    kept_out: BTreeSet<(u64, u64)>,
+    /// Scripts of gateways that have run here, and whose entries are not applied yet: they must not run again.
+    scripts_under_way: BTreeSet<(GatewayId, u64)>,
 
     pub(crate) checkpointing: Checkpointing,
     pub(crate) backups: Backups,
@@ -171,6 +195,18 @@ enum Waiter {
     Read(DeferredRead),
     /// A lock already taken, whose keys are read here.
     Fetch(Box<Lock>, Origin),
+    /// A script's client, for the next item, which holds the script's changes; with the reply.
+    Script(Origin, Finished),
+    /// A client whose script has changed nothing and seen what the items before this place do; with the reply.
+    Told(Origin, Finished),
+}
+
+/// What a script has left for its client.
+#[derive(Debug)]
+struct Finished {
+    reply: Vec<u8>,
+    /// Keys that it has read, if the client keeps what it reads.
+    reads: Box<[Vec<u8>]>,
 }
 
 #[derive(Debug)]
@@ -198,6 +234,7 @@ fn fetching(lock: Box<Lock>, origin: Origin) -> DeferredRead {
 
 #[derive(Debug)]
 struct Batch {
+    number: u64,
     index: u64,
     term: u64,
     waiters: Vec<Waiter>,
@@ -268,6 +305,7 @@ impl Group {
         } = seed;
         let recovered_index = entries.last().map_or(checkpoint_index, |entry| entry.index);
         let log_bytes = entries.iter().map(|entry| entry.data.len() as u64).sum();
+        let databases = keyspace.database_count();
         let mut replica = Replica::new(
             Options {
                 recovering: is_recovering,
@@ -291,6 +329,8 @@ impl Group {
             hard_state,
             append_fsync,
             builder: Builder::default(),
+            builder_moment: None,
+            batch_number: 1,
             waiters: Vec::new(),
             inflight: VecDeque::new(),
             inflight_bytes: 0,
@@ -327,6 +367,14 @@ impl Group {
             held_log: None,
             marked_index: checkpoint_index,
             lines: Lines::default(),
+            libraries: Arc::default(),
+            are_libraries_new: false,
+            speculation: Speculation::new(databases),
+            last_script: now.instant,
+            script_words: Vec::new(),
+            script_reply: Vec::new(),
+            kept_out: BTreeSet::new(),
+            scripts_under_way: BTreeSet::new(),
             checkpointing: Checkpointing::default(),
             backups: Backups::default(),
             log_bytes,
@@ -467,27 +515,61 @@ impl Group {
     /// True if an earlier request of this node's session waits here for locked keys.
     #[inline]
     pub(crate) fn holds_request_of(&self, session: SessionId) -> bool {
-        !self.held_sessions.is_empty() && self.held_sessions.contains(&(self.node.0, session.serial))
+        let waiter = (self.node.0, session.serial);
+        (!self.held_sessions.is_empty() && self.held_sessions.contains(&waiter))
+            || (!self.kept_out.is_empty() && self.kept_out.contains(&waiter))
     }
 
     /// Adds a write to the batch. The group must be [`Standing::Serving`], the keys free.
     #[inline]
     pub fn write(&mut self, origin: Origin, protocol: Protocol, database: u16, args: Args<'_>) {
         debug_assert!(self.is_serving);
+        self.note_change(args);
         self.builder.command(protocol, database, args);
         self.waiters.push(Waiter::Write(origin));
+    }
+
+    /// Tells scripts that keys are going to change.
+    #[inline]
+    fn note_change(&mut self, args: Args<'_>) {
+        if !self.speculation.is_active {
+            return;
+        }
+        let command = keyspace::resolve(args).expect("a request was checked by its gateway");
+        if matches!(command.span, command::Span::Whole(_)) {
+            self.speculation.note_everything(self.batch_number);
+        }
+        command.for_each_key(args, |index, _| self.speculation.note(args.at(index), self.batch_number));
+    }
+
+    fn note_packed(&mut self, words: &[u8]) {
+        if self.speculation.is_active {
+            let mut spans = std::mem::take(&mut self.spans);
+            let (_, args) = entry::Reader::new(words).words(&mut spans);
+            self.note_change(args);
+            self.spans = spans;
+        }
+    }
+
+    fn note_exec(&mut self, packed: &[u8], protocol: Protocol) {
+        if self.speculation.is_active {
+            let mut spans = std::mem::take(&mut self.spans);
+            let exec = entry::Reader::new(packed).exec(protocol, &mut spans);
+            exec.for_each(&mut spans, |_, args| self.note_change(args));
+            self.spans = spans;
+        }
     }
 
     /// Takes a request that came as a letter or from another node. The group must be [`Standing::Serving`].
     pub fn request(&mut self, request: Request, now: Now, outlet: &mut Outlet<'_>) {
         debug_assert!(self.is_serving);
-        if self.is_next_of_its_stream(&request, outlet) {
+        if self.expects(&request, outlet) {
             self.take(request, now, outlet);
         }
     }
 
     /// Requests of a gateway are taken in order, and none twice.
-    fn is_next_of_its_stream(&mut self, request: &Request, outlet: &mut Outlet<'_>) -> bool {
+    pub(crate) fn expects(&mut self, request: &Request, outlet: &mut Outlet<'_>) -> bool {
         let origin = &request.origin;
         let (Some(gateway), Some(claim)) = (origin.gateway(), origin.claim) else { return true };
         let last = self.streams.entry(gateway).or_default();
@@ -502,6 +584,12 @@ impl Group {
             return false;
         }
         *last = claim.number;
+        self.is_to_be_done(origin, outlet)
+    }
+
+    /// False for a numbered request that has been carried out; if its gateway may lack the answer it gets it.
+    fn is_to_be_done(&self, origin: &Origin, outlet: &mut Outlet<'_>) -> bool {
+        let (Some(gateway), Some(claim)) = (origin.gateway(), origin.claim) else { return true };
         match self.book.look(gateway, claim.number) {
             book::Entry::New => true,
             book::Entry::Answered(answer) => {
@@ -513,7 +601,6 @@ impl Group {
     }
 
     fn take(&mut self, request: Request, now: Now, outlet: &mut Outlet<'_>) {
-        let waiter = (request.origin.node.0, request.origin.session.serial);
         let Request { origin, protocol, body, floor, .. } = request;
         let body = match body {
             RequestBody::Lock(lock) => return self.lock(lock, origin, now, outlet),
@@ -522,6 +609,10 @@ impl Group {
                 return self.read_cut(name, chunk, (origin, protocol), now, outlet);
             }
             RequestBody::EndCut { name } => return self.end_cut(name, &origin, protocol, outlet),
+            RequestBody::Renew { transaction } => {
+                self.locks.renew(transaction, now.instant);
+                return outlet.answer(&origin, Vec::new());
+            }
             RequestBody::Prepare { transaction, participants, effects } => {
                 return self.prepare(transaction, &participants, &effects, (origin, floor), outlet);
             }
@@ -531,27 +622,34 @@ impl Group {
             body => body,
         };
         let request = Request { floor, ..Request::new(origin, self.id, protocol, body) };
-        let is_behind = origin.session.serial != 0 && self.held_sessions.contains(&waiter);
-        if is_behind || (!self.locks.is_empty() && self.touches_locks(&request)) {
-            if self.held.len() >= limits::HELD_COUNT_MAX {
-                outlet.refuse(&request.origin, request.protocol, "TRYAGAIN Too many requests wait for locked keys");
-                return;
-            }
-            self.held_sessions.insert(waiter);
-            self.held.push_back(Held::Request(request));
+        if self.must_wait(&request, false) {
+            self.hold(request, false, outlet);
             return;
         }
         let is_behind = matches!(request.body, RequestBody::Read(_));
         let what = match request.body {
             RequestBody::Write(words) => {
+                self.note_packed(&words);
                 self.claim(&origin, floor);
                 self.builder.packed_command(protocol, &words);
                 self.waiters.push(Waiter::Write(origin));
                 return;
             }
             RequestBody::Exec(packed) => {
+                self.note_exec(&packed, protocol);
                 self.claim(&origin, floor);
                 self.builder.packed_exec(protocol, &packed);
+                self.waiters.push(Waiter::Write(origin));
+                return;
+            }
+            RequestBody::Script(_) => {
+                // It has waited. A core must run it: until then what its session has sent since waits on.
+                self.keep_out(&origin);
+                return outlet.mail(outlet.context.core, Mail::Retry(request));
+            }
+            RequestBody::Libraries(change) => {
+                self.claim(&origin, floor);
+                self.builder.libraries(&change);
                 self.waiters.push(Waiter::Write(origin));
                 return;
             }
@@ -563,6 +661,7 @@ impl Group {
             RequestBody::Whole(words) => ReadWhat::Whole(words),
             RequestBody::Versions(keys) => ReadWhat::Versions(keys),
             RequestBody::Lock(_)
+            | RequestBody::Renew { .. }
             | RequestBody::Prepare { .. }
             | RequestBody::Resolve { .. }
             | RequestBody::Cut { .. }
@@ -576,6 +675,29 @@ impl Group {
     fn claim(&mut self, origin: &Origin, floor: u64) {
         if let (Some(gateway), Some(claim)) = (origin.gateway(), origin.claim) {
             self.builder.claim(Claimed { gateway, number: claim.number, floor });
+        }
+    }
+
+    /// True if a request must wait for locked keys, or behind another of its session that does. What its session has
+    /// sent since waits behind one that comes back from waiting.
+    pub(crate) fn must_wait(&mut self, request: &Request, is_retry: bool) -> bool {
+        let waiter = (request.origin.node.0, request.origin.session.serial);
+        let is_behind =
+            !is_retry && waiter.1 != 0 && (self.held_sessions.contains(&waiter) || self.kept_out.contains(&waiter));
+        is_behind || (!self.locks.is_empty() && self.touches_locks(request))
+    }
+
+    /// Lets a request wait: behind all others, or before them if it has waited already.
+    pub(crate) fn hold(&mut self, request: Request, is_retry: bool, outlet: &mut Outlet<'_>) {
+        if self.held.len() >= limits::HELD_COUNT_MAX {
+            let text = "TRYAGAIN Too many requests wait for locked keys";
+            return fail(&request.origin, request.protocol, text, outlet);
+        }
+        self.held_sessions.insert((request.origin.node.0, request.origin.session.serial));
+        if is_retry {
+            self.held.push_front(Held::Request(request));
+        } else {
+            self.held.push_back(Held::Request(request));
         }
     }
 
@@ -678,6 +800,11 @@ impl Group {
                 let (_, args) = entry::Reader::new(words).words(&mut spans);
                 check(args);
             }
+            RequestBody::Libraries(_) => {}
+            RequestBody::Script(script) => {
+                let (_, args) = entry::Reader::new(&script.words).words(&mut spans);
+                locked |= script.invocation.keys(args).any(|key| self.locks.covers(key));
+            }
             RequestBody::Exec(packed) => {
                 let exec = entry::Reader::new(packed).exec(request.protocol, &mut spans);
                 let watches = exec.watches.clone();
@@ -687,6 +814,7 @@ impl Group {
             RequestBody::Whole(_) => locked = true,
             RequestBody::Versions(keys) => locked = keys.iter().any(|(_, key)| self.locks.covers(key)),
             RequestBody::Lock(_)
+            | RequestBody::Renew { .. }
             | RequestBody::Prepare { .. }
             | RequestBody::Resolve { .. }
             | RequestBody::Cut { .. }
@@ -807,6 +935,12 @@ impl Group {
     ) {
         if !self.locks.is_held_by(transaction) {
             return outlet.answer(&origin, vec![0]);
+        }
+        for effect in effects {
+            match effect {
+                Effect::Key { key, .. } => self.speculation.note(key, self.batch_number),
+                Effect::Flush { .. } | Effect::Swap { .. } => self.speculation.note_everything(self.batch_number),
+            }
         }
         self.claim(&origin, floor);
         if participants == [self.id.0] {
@@ -982,6 +1116,7 @@ impl Group {
         buffer.extend_from_slice(key);
         let spans =
             [Span { start: 0, end: name.len() as u32 }, Span { start: name.len() as u32, end: buffer.len() as u32 }];
+        self.speculation.note(key, self.batch_number);
         self.builder.command(Protocol::Resp2, database, Args::new(&buffer, &spans));
         self.waiters.push(Waiter::Eviction(database, key.to_vec(), byte_count));
         self.evicting_bytes += byte_count;
@@ -1032,6 +1167,10 @@ impl Group {
                 self.waiters.push(Waiter::Silent);
             }
         }
+        let last_use = now.instant.since(self.last_script);
+        if self.speculation.is_active && last_use >= limits::SCRIPT_MEMORY && self.speculation.is_settled() {
+            self.speculation.clear();
+        }
         if self.is_serving {
             self.look_after_transactions(now, outlet);
             if !self.inquiries.is_empty() {
@@ -1073,12 +1212,19 @@ impl Group {
         let next = Vec::with_capacity(self.waiters.len().min(limits::BATCH_WAITERS_RESERVED_MAX));
         let waiters = std::mem::replace(&mut self.waiters, next);
         // Moments of a log never go back, and some of it may be proposed and not yet applied.
-        self.proposed_unix = now.unix.max(self.moment.unix).max(self.proposed_unix);
-        let data = builder.finish(Moment { unix: self.proposed_unix, seed: prng.draw() });
+        let moment = match self.builder_moment.take() {
+            Some(moment) => moment,
+            None => Moment { unix: now.unix.max(self.moment.unix).max(self.proposed_unix), seed: prng.draw() },
+        };
+        self.proposed_unix = moment.unix;
+        let number = self.batch_number;
+        self.batch_number += 1;
+        let data = builder.finish(moment);
         match self.replica.propose(data) {
             Ok(()) => {
                 self.inflight_bytes += byte_count;
                 self.inflight.push_back(Batch {
+                    number,
                     index: self.replica.last_index(),
                     term: self.replica.term(),
                     waiters,
@@ -1087,7 +1233,7 @@ impl Group {
             }
             Err(_) => {
                 // Leadership was lost in this very turn: the batch never entered the log.
-                self.inflight.push_back(Batch { index: 0, term: 0, waiters, byte_count: 0 });
+                self.inflight.push_back(Batch { number, index: 0, term: 0, waiters, byte_count: 0 });
             }
         }
         true
@@ -1215,6 +1361,7 @@ impl Group {
         self.giving.clear();
         self.backups.give_up(outlet);
         self.lines.clear(&mut self.keyspace);
+        self.speculation.clear();
         self.locks.clear();
         self.inquiries.clear();
         self.streams.clear();
@@ -1234,6 +1381,9 @@ impl Group {
             fail_read(&read, LEADER_LOST, outlet);
         }
         self.builder = Builder::default();
+        self.builder_moment = None;
+        self.kept_out.clear();
+        self.scripts_under_way.clear();
         let waiters = std::mem::take(&mut self.waiters);
         self.fail(waiters, outlet);
     }
@@ -1250,6 +1400,9 @@ impl Group {
                     self.evicting.remove(&(database, key));
                     self.evicting_bytes -= byte_count;
                 }
+                Waiter::Script(origin, _) | Waiter::Told(origin, _) => {
+                    fail(&origin, Protocol::Resp2, LEADER_LOST, outlet);
+                }
                 Waiter::Silent => {}
             }
         }
@@ -1257,9 +1410,10 @@ impl Group {
 
     /// Tells those who wait for a batch that nobody here will ever know what became of it.
     fn fail_unknown(&mut self, waiters: Vec<Waiter>, outlet: &mut Outlet<'_>) {
-        let (writes, others) = waiters.into_iter().partition(|waiter| matches!(waiter, Waiter::Write(_)));
+        let (writes, others) =
+            waiters.into_iter().partition(|waiter| matches!(waiter, Waiter::Write(_) | Waiter::Script(..)));
         for waiter in writes {
-            if let Waiter::Write(origin) = waiter {
+            if let Waiter::Write(origin) | Waiter::Script(origin, _) = waiter {
                 fail(&origin, Protocol::Resp2, OUTCOME_UNKNOWN, outlet);
             }
         }
@@ -1288,7 +1442,7 @@ impl Group {
         assert_eq!(entry.index, self.applied + 1, "entries are applied in order, each once");
         self.applied = entry.index;
         self.applied_term = entry.term;
-        let waiters = self.waiters_of(&entry, outlet);
+        let (number, waiters) = self.waiters_of(&entry, outlet);
         if entry.kind == EntryKind::Membership {
             self.membership = self.replica.membership().clone();
             self.bulletin_at = Instant::ZERO;
@@ -1304,6 +1458,9 @@ impl Group {
         self.moment = Moment { unix: self.moment.unix.max(moment.unix), seed: moment.seed };
         self.keyspace.advance_to(self.moment);
         self.apply_items(self.moment, reader, waiters, now, outlet);
+        if self.speculation.is_active {
+            self.speculation.settle(number);
+        }
         self.wake_waiters(outlet);
         if !self.is_serving {
             self.begin_serving(&entry);
@@ -1321,8 +1478,9 @@ impl Group {
         }
     }
 
-    /// Takes those who wait for this entry, and fails those whose entry it has displaced.
-    fn waiters_of(&mut self, entry: &Entry, outlet: &mut Outlet<'_>) -> Vec<Waiter> {
+    /// Takes those who wait for this entry, with the number of their batch (0: nobody does), and fails those whose
+    /// entry it has displaced.
+    fn waiters_of(&mut self, entry: &Entry, outlet: &mut Outlet<'_>) -> (u64, Vec<Waiter>) {
         while let Some(batch) = self.inflight.front() {
             if batch.index > entry.index {
                 break;
@@ -1330,11 +1488,11 @@ impl Group {
             let batch = self.inflight.pop_front().expect("just seen");
             self.inflight_bytes -= batch.byte_count;
             if batch.index == entry.index && batch.term == entry.term {
-                return batch.waiters;
+                return (batch.number, batch.waiters);
             }
             self.fail(batch.waiters, outlet);
         }
-        Vec::new()
+        (0, Vec::new())
     }
 
     fn apply_items(
@@ -1386,6 +1544,10 @@ impl Group {
             match waiter {
                 Waiter::Read(read) => self.read_now(read, now, outlet),
                 Waiter::Fetch(lock, origin) => self.read_now(fetching(lock, origin), now, outlet),
+                Waiter::Told(origin, Finished { reply, reads }) => {
+                    outlet.reply(&origin, Protocol::Resp2, |out| out.raw(&reply));
+                    outlet.remember_reads(&origin, &reads);
+                }
                 waiter => return Some(waiter),
             }
         }
@@ -1403,6 +1565,7 @@ impl Group {
         outlet: &mut Outlet<'_>,
     ) {
         self.book.settle(gateway, floor, moment);
+        self.scripts_under_way.remove(&(gateway, number));
         let origin = match waiter {
             Some(Waiter::Write(origin) | Waiter::Step(origin)) => Some(origin),
             _ => None,
@@ -1444,7 +1607,7 @@ impl Group {
         let proof = Committed { _sealed: () };
         let (claimed, by) = match (claimed, &waiter) {
             (Some((writer, by)), _) => (Some(writer), by),
-            (None, Some(Waiter::Write(origin))) => (None, self.session_of(origin)),
+            (None, Some(Waiter::Write(origin) | Waiter::Script(origin, _))) => (None, self.session_of(origin)),
             (None, _) => (None, None),
         };
         match item {
@@ -1522,6 +1685,37 @@ impl Group {
                     },
                 }
                 self.tell(outlet, by);
+            }
+            Item::Script { commands, answer } => {
+                let mut spans = Vec::new();
+                commands.for_each(&mut spans, |database, args| {
+                    run_one(&mut self.keyspace, database, args, moment, &mut self.scratch);
+                    self.scratch.truncate(0);
+                });
+                if let Some(Waiter::Script(origin, Finished { reply, reads })) = waiter {
+                    outlet.reply_committed(&origin, Protocol::Resp2, &proof, |out| out.raw(&reply));
+                    // Remembered before its own changes are told: it may have read what it then changed.
+                    outlet.remember_reads(&origin, &reads);
+                }
+                if let Some(writer) = claimed {
+                    writer.raw(answer);
+                }
+                self.tell(outlet, by);
+            }
+            Item::Libraries(change) => {
+                let mut writer = Writer::default();
+                Arc::make_mut(&mut self.libraries).apply(change, &mut writer);
+                if let Some(claimed) = claimed {
+                    claimed.raw(&wire::put_changed(self.libraries.version, writer.bytes()));
+                }
+                let reply = match waiter {
+                    Some(Waiter::Write(origin)) => Some((origin, writer.into_bytes())),
+                    _ => None,
+                };
+                // Whoever hears of the change must find it made on every core.
+                let first = outlet.context.core;
+                let libraries = self.libraries.clone();
+                outlet.mail(first, Mail::Libraries { libraries, first, reply });
             }
             Item::Tick => {}
             Item::Limits(limits) => self.keyspace.set_limits(limits),
@@ -1685,6 +1879,7 @@ impl Group {
         }
         self.roster.put(&mut out);
         self.book.put(&mut out);
+        self.libraries.save(&mut out);
         out
     }
 
@@ -1693,6 +1888,7 @@ impl Group {
         self.outcomes.clear();
         self.roster = Roster::default();
         self.book.clear();
+        self.libraries = Arc::default();
         self.moment = Moment::default();
     }
 
@@ -1713,7 +1909,7 @@ impl Group {
             let outcome = reader.byte() == 1;
             self.outcomes.entry(gateway).or_default().insert(number, outcome);
         }
-        // Checkpoints of a time before clusters end here.
+        // Checkpoints of a time before clusters end here, and those of a time before functions a little later.
         if !reader.is_done() {
             self.roster = Roster::read(&mut reader);
             self.is_roster_new = true;
@@ -1721,6 +1917,10 @@ impl Group {
         if !reader.is_done() {
             self.book = Book::read(&mut reader);
         }
+        if !reader.is_done() {
+            self.libraries = Arc::new(Libraries::load(&mut reader));
+        }
+        self.are_libraries_new = true;
     }
 
     /// Where the group is led, if that has changed since it was last asked.
@@ -1749,6 +1949,11 @@ impl Group {
     /// A message to this node may have been lost.
     pub(crate) fn report_unreachable(&mut self, node: NodeId) {
         self.replica.report_unreachable(node.0);
+    }
+
+    /// The libraries, if a checkpoint has brought them since they were last asked for.
+    pub(crate) fn take_libraries(&mut self) -> Option<Arc<Libraries>> {
+        std::mem::take(&mut self.are_libraries_new).then(|| self.libraries.clone())
     }
 
     /// Writes out all data as a checkpoint would and reads it back (DEBUG RELOAD).

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use keyspace::Moment;
 use resp::Protocol;
+use script::Script;
 
 use crate::acl::Users;
 use crate::blocking::LineNote;
@@ -12,9 +13,12 @@ use crate::bulletin::Bulletin;
 use crate::commands::{Answer, Question};
 use crate::entry::{Effect, Watch};
 use crate::event::{CoreId, GroupId, NodeId, SessionId};
+use crate::group::Declined;
+use crate::libraries::Libraries;
 use crate::pubsub::Message;
 use crate::relay::Route;
 use crate::roster::Roster;
+use crate::scripts::Invocation;
 use crate::tracking::{Change, News, Presence};
 use crate::transaction::{GatewayId, TransactionId};
 
@@ -88,6 +92,41 @@ pub enum Mail {
         group: GroupId,
         /// Where.
         route: Route,
+    },
+    /// Run this script now, which has waited for locked keys on this core.
+    Retry(Request),
+    /// A script of your client cannot run on the keys of a group of mine: make a transaction of it. What the client
+    /// sent behind it to this group waits until it is let in.
+    Declined(DeclinedScript),
+    /// Let in what a client sent behind its script.
+    LetIn {
+        /// The group where it waits.
+        group: GroupId,
+        /// The client.
+        origin: Origin,
+    },
+    /// Remember this script, which a client has brought.
+    Learn(Arc<Script>),
+    /// These are the libraries now. Each core tells the next, so that all know when it comes back to the first.
+    Libraries {
+        /// All of them.
+        libraries: Arc<Libraries>,
+        /// The first core.
+        first: CoreId,
+        /// Whom to tell in the end, and what.
+        reply: Option<(Origin, Vec<u8>)>,
+    },
+    /// Every core knows the libraries of this version.
+    LibrariesKnown {
+        /// Which.
+        version: u64,
+    },
+    /// A script has been running for long, or has ended.
+    Busy {
+        /// Where.
+        core: CoreId,
+        /// Whether it is a function; `None` when it has ended.
+        is_function: Option<bool>,
     },
     /// Here is the reply.
     Reply {
@@ -234,6 +273,11 @@ pub enum RequestBody {
     ReadAtOnce(Vec<u8>),
     /// Log and execute as one; laid out by `entry::put_exec`.
     Exec(Vec<u8>),
+    /// Run a script. A gateway that numbers its requests is told if it has to do so itself: `wire::put_declined`.
+    Script(Arc<ScriptRequest>),
+    /// Change the libraries; laid out by `libraries::Change`. For their home group only. A gateway that numbers its
+    /// requests is told which version has the change: `wire::put_changed`.
+    Libraries(Vec<u8>),
     /// Execute a query over all keys of the group. The answer is the number of keys in the database (LEB128), then the
     /// reply.
     Whole(Vec<u8>),
@@ -241,6 +285,11 @@ pub enum RequestBody {
     Versions(Vec<(u16, Vec<u8>)>),
     /// Lock keys and tell what they hold: the answer is a [`Locked`].
     Lock(Box<Lock>),
+    /// A transaction is still busy with the keys that it has locked. The answer is empty.
+    Renew {
+        /// Which.
+        transaction: TransactionId,
+    },
     /// Make these changes last; the keys are locked by the transaction. The answer is one byte, 0 if they will not.
     Prepare {
         /// Which.
@@ -287,13 +336,42 @@ impl RequestBody {
         FIXED_BYTES
             + match self {
                 Self::Write(words) | Self::Read(words) | Self::ReadAtOnce(words) | Self::Exec(words) => words.len(),
-                Self::Whole(words) => words.len(),
+                Self::Whole(words) | Self::Libraries(words) => words.len(),
+                Self::Script(script) => script.words.len() + script.invocation.code.text().len(),
                 Self::Versions(keys) => keys.iter().map(|(_, key)| 16 + key.len()).sum(),
                 Self::Lock(lock) => lock.keys.iter().map(|(_, key)| 16 + key.len()).sum(),
                 Self::Prepare { effects, .. } => effects.iter().map(Effect::byte_count).sum(),
-                Self::Resolve { .. } | Self::Cut { .. } | Self::ReadCut { .. } | Self::EndCut { .. } => 0,
+                Self::Renew { .. }
+                | Self::Resolve { .. }
+                | Self::Cut { .. }
+                | Self::ReadCut { .. }
+                | Self::EndCut { .. } => 0,
             }
     }
+}
+
+/// A script to be run.
+#[derive(Clone, Debug)]
+pub struct ScriptRequest {
+    /// What is called.
+    pub invocation: Invocation,
+    /// All words of the request.
+    pub words: Vec<u8>,
+}
+
+/// A script that has to become a transaction.
+#[derive(Debug)]
+pub struct DeclinedScript {
+    /// Where the reply goes.
+    pub origin: Origin,
+    /// In which form.
+    pub protocol: Protocol,
+    /// What is called.
+    pub script: Arc<ScriptRequest>,
+    /// What it has reached for.
+    pub(crate) declined: Declined,
+    /// The group that keeps its client's later requests out meanwhile.
+    pub home: Option<GroupId>,
 }
 
 /// A request for locks.

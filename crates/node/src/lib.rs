@@ -3,7 +3,8 @@
 //!
 //! Suggested order of reading: [`event`] (the waist), [`core`] (the stepping unit), [`session`], `dispatch` (from bytes
 //! to requests), [`group`] (the log of one group; the only maker of an acknowledgement), [`entry`] (what is logged),
-//! `exec` and [`transaction`] (all or nothing), [`checkpoint`], [`backup`], [`commands`] (what is not about data).
+//! `exec` and [`transaction`] (all or nothing), [`scripts`], [`checkpoint`], [`backup`], [`commands`] (what is not
+//! about data).
 
 pub mod acl;
 mod ask;
@@ -15,14 +16,17 @@ mod caches;
 mod catalog;
 pub mod checkpoint;
 pub mod commands;
+mod computation;
 pub mod core;
 mod dispatch;
 pub mod entry;
+mod evaluate;
 pub mod event;
 mod exec;
 pub mod frame;
 pub mod group;
 pub mod letter;
+pub mod libraries;
 pub mod limits;
 mod locks;
 mod monitor;
@@ -32,9 +36,11 @@ pub mod pubsub;
 mod relay;
 pub mod roster;
 pub mod router;
+pub mod scripts;
 pub mod session;
 pub mod settings;
 mod sha256;
+mod speculation;
 mod statistics;
 pub mod tracking;
 pub mod transaction;

@@ -127,6 +127,9 @@ pub const REFUSED_REST: Duration = Duration::from_millis(20);
 /// begins anew.
 pub const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
+/// How often a script that takes long says that it still works on the keys that it has locked.
+pub const LOCK_RENEWAL_INTERVAL: Duration = Duration::from_secs(2);
+
 /// How long a prepared transaction waits for its gateway before its group asks the others.
 pub const PREPARED_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -150,3 +153,18 @@ pub const INQUIRY_INTERVAL: Duration = Duration::from_millis(200);
 
 const _: () = assert!(CHECKPOINT_CHUNK_BYTES <= CHECKPOINT_OUTSTANDING_BYTES_MAX);
 const _: () = assert!(CHECKPOINT_BYTES_PER_TURN <= CHECKPOINT_CHUNK_BYTES);
+
+/// Bytes of scripts that a core knows by name, with what it takes to find them.
+pub const SCRIPT_BYTES_MAX: usize = 64 << 20;
+
+/// Scripts known by name that only EVAL has brought.
+pub const PASSING_SCRIPTS_MAX: usize = 500;
+
+/// How long a group remembers what is under way for the sake of scripts, after the last one.
+pub const SCRIPT_MEMORY: Duration = Duration::from_secs(10);
+
+/// Times that a script may reach for keys that nobody has locked for it before it is given up.
+pub const SCRIPT_ATTEMPTS_MAX: u32 = 100;
+
+/// Attempts after which a script gets all keys locked, so that what it reaches for cannot change again.
+pub const SCRIPT_ATTEMPTS_BY_KEY: u32 = 3;

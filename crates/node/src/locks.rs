@@ -73,6 +73,13 @@ impl Locks {
         stale
     }
 
+    /// A transaction has not held anything for long.
+    pub fn renew(&mut self, transaction: TransactionId, now: Instant) {
+        if let Some(since) = self.since.get_mut(&transaction) {
+            *since = now;
+        }
+    }
+
     /// Nobody has held anything for long.
     pub fn touch(&mut self, now: Instant) {
         self.since.values_mut().for_each(|since| *since = now);

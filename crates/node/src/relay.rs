@@ -12,11 +12,13 @@
 //! a pause for a client, and not an error.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
+use resp::Protocol;
 use stdx::Instant;
 
 use crate::event::{GroupId, NodeId, SessionId};
-use crate::letter::{Claim, Request, RequestBody};
+use crate::letter::{Claim, Request, RequestBody, ScriptRequest};
 use crate::limits;
 use crate::transaction::TransactionId;
 
@@ -30,10 +32,28 @@ pub struct Route {
 }
 
 /// What is done with an answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Purpose {
     /// It is a client's reply.
     Client {
+        /// Whose.
+        session: SessionId,
+        /// Which of the session's replies.
+        ticket: u64,
+    },
+    /// It is the outcome of a client's script.
+    Script {
+        /// Whose.
+        session: SessionId,
+        /// Which of the session's replies.
+        ticket: u64,
+        /// The session's protocol.
+        protocol: Protocol,
+        /// What to run if the group declines.
+        script: Arc<ScriptRequest>,
+    },
+    /// It is the outcome of a change of libraries.
+    Libraries {
         /// Whose.
         session: SessionId,
         /// Which of the session's replies.
@@ -60,6 +80,8 @@ pub enum Purpose {
 pub enum Step {
     /// Lock.
     Lock,
+    /// Keep the locks.
+    Renew,
     /// Prepare.
     Prepare,
     /// Resolve.
@@ -151,7 +173,10 @@ impl Relay {
         stream.byte_count += byte_count;
         stream.outstanding.push_back(Outstanding {
             number,
-            is_change: matches!(request.body, RequestBody::Write(_) | RequestBody::Exec(_)),
+            is_change: matches!(
+                request.body,
+                RequestBody::Write(_) | RequestBody::Exec(_) | RequestBody::Script(_) | RequestBody::Libraries(_)
+            ),
             request: Some((request, purpose)),
             byte_count,
             submitted: now,

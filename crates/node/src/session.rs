@@ -84,6 +84,8 @@ pub struct Session {
     behind_changes: u64,
     /// Reads sent to groups of a cluster that had no answer when last looked at: group, and number in its stream.
     reads: Vec<(GroupId, u64)>,
+    /// The last script sent to run on the keys of a group: the group, and the ticket behind the script's.
+    far_script: Option<(GroupId, u64)>,
     /// Replies that came before their turn; the first belongs to `head`.
     early: VecDeque<Option<Early>>,
     early_bytes: usize,
@@ -195,6 +197,7 @@ impl Session {
             behind_changes: 0,
             next: 0,
             reads: Vec::new(),
+            far_script: None,
             early: VecDeque::new(),
             early_bytes: 0,
             pushed_bytes: 0,
@@ -223,6 +226,11 @@ impl Session {
     /// Requests whose replies are still owed.
     pub fn owed_count(&self) -> u64 {
         self.next - self.head
+    }
+
+    /// True if this is the next reply that it is owed: all requests before it have been answered.
+    pub(crate) fn is_next_answer(&self, ticket: u64) -> bool {
+        self.head >= ticket
     }
 
     /// Bytes of replies not yet taken by the kernel.
@@ -360,6 +368,18 @@ impl Session {
     /// True if a change that it asked for has not been answered: a read must not overtake it.
     pub(crate) fn awaits_change(&self) -> bool {
         self.behind_changes > self.head
+    }
+
+    /// Notes that the request whose ticket was taken last is a script, sent to run on the keys of this group.
+    pub(crate) fn note_script(&mut self, group: GroupId) {
+        self.far_script = Some((group, self.next));
+    }
+
+    /// True if a script on the keys of another group has no answer yet. It may reach for keys that it has not named,
+    /// and nothing that comes later may get there first.
+    #[inline]
+    pub(crate) fn awaits_script_beside(&self, group: GroupId) -> bool {
+        self.far_script.is_some_and(|(home, behind)| home != group && behind > self.head)
     }
 
     /// Notes that it has asked a group of a cluster for something. Answers how many of these notes there are.

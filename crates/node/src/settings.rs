@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use keyspace::{Class, Classes, Policy};
+use stdx::Duration;
 
 pub use self::table::TABLE;
 use crate::acl::Users;
@@ -179,6 +180,8 @@ pub struct Settings {
     pub replica_count: usize,
     /// Bytes of log since the last checkpoint that call for the next one (`checkpoint-log-bytes`).
     pub checkpoint_log_bytes: u64,
+    /// How long a script may run before other clients are refused.
+    pub busy_threshold: Duration,
 }
 
 /// A parameter as CONFIG knows it.
@@ -235,6 +238,7 @@ impl Default for Settings {
             output_limits: OutputLimits::default(),
             replica_count: 0,
             checkpoint_log_bytes: 0,
+            busy_threshold: Duration::ZERO,
         };
         for parameter in TABLE {
             this.obey(parameter.name);
@@ -342,6 +346,12 @@ impl Settings {
             "notify-keyspace-events" => self.notify = Notify::parse(&value).unwrap_or_default(),
             "client-output-buffer-limit" => self.output_limits = OutputLimits::parse(&value),
             "replicas" => self.replica_count = number as usize,
+            "busy-reply-threshold" | "lua-time-limit" => {
+                self.busy_threshold = Duration::from_millis(number as u64);
+                // Two names for the same thing.
+                self.values.insert("busy-reply-threshold", value.clone());
+                self.values.insert("lua-time-limit", value);
+            }
             "checkpoint-log-bytes" => self.checkpoint_log_bytes = number as u64,
             _ => {}
         }

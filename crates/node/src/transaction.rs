@@ -14,18 +14,20 @@
 //! that it never will, and all abort. After Gray and Lamport, "Consensus on transaction commit" (2006), with the
 //! participants' own logs in place of the coordinator's.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use keyspace::{Classes, Keyspace, Layout, Limits, Moment, Notice};
-use resp::{Args, Protocol, Span, Writer};
+use command::Refusal;
+use keyspace::{Classes, Limits, Moment, Notice};
+use resp::{Args, Protocol, Writer};
 use stdx::Instant;
 use stdx::leb128;
 
+use crate::computation::{Computation, Computed, Outcome, Wants};
 use crate::entry::{self, Effect, Watch};
-use crate::event::{CoreId, GroupId, SessionId};
-use crate::group::run_one;
-use crate::letter::{Lock, Locked, RequestBody, Resolution};
+use crate::event::{Action, CoreId, GroupId, SessionId};
+use crate::letter::{Lock, Locked, Origin, RequestBody, Resolution};
 use crate::limits;
+use crate::scripts::{Circumstances, Invocation};
 
 /// One life of one core as a driver of transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -78,51 +80,81 @@ impl TransactionId {
 pub type Post = (GroupId, TransactionId, RequestBody);
 
 /// What a client asked for, ready to be driven.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Work {
-    /// Whose reply it is.
-    pub session: SessionId,
-    /// Which reply.
-    pub ticket: u64,
+    /// Where the reply goes.
+    pub origin: Origin,
     /// Its form.
     pub protocol: Protocol,
     /// The commands, each laid out by `entry::put_words`.
     pub commands: Vec<Vec<u8>>,
+    /// The scripts among them, by place; or why one cannot be run.
+    pub(crate) invocations: BTreeMap<usize, Result<Invocation, Refusal>>,
+    /// What holds for the scripts.
+    pub(crate) circumstances: Circumstances,
+    /// The group of this core that keeps the client's later requests out meanwhile.
+    pub home: Option<GroupId>,
+    /// How often it has begun, since a script wanted more keys.
+    pub attempts: u32,
     /// True for EXEC: the reply is an array of the commands' replies.
     pub is_exec: bool,
-    /// True if the session keeps what it reads, and wants to know when that changes.
-    pub tracks: bool,
     /// What must not have changed.
     pub watches: Vec<Watch>,
     /// Keys to lock by group, with the databases they are looked for in.
     pub keys: BTreeMap<GroupId, Vec<(u16, Vec<u8>)>>,
     /// True to lock every key of every group.
     pub whole: bool,
+    /// True if databases may change places: then each key is looked for in all of them.
+    pub swaps: bool,
     /// Queries over a whole database among the commands, by place, as the groups are to answer them; see
-    /// `whole::queries`.
-    pub queries: Vec<(usize, Vec<u8>)>,
-    /// When the client asked.
+    /// `whole::queries`. Those without a place are a script's.
+    pub queries: Vec<(Option<usize>, Vec<u8>)>,
+    /// When the client asked, or when a script that takes long had come to its end.
     pub begun: Instant,
     /// The name of a backup to be cut instead of carrying out commands.
     pub cut: Option<u128>,
 }
 
 impl Work {
-    /// Nothing yet, for this reply.
-    pub fn new(session: SessionId, ticket: u64, protocol: Protocol, begun: Instant) -> Self {
+    /// Work for a client, with nothing to do yet.
+    pub(crate) fn new(origin: Origin, protocol: Protocol, begun: Instant) -> Self {
         Self {
-            session,
-            ticket,
+            origin,
             protocol,
             commands: Vec::new(),
+            invocations: BTreeMap::new(),
+            circumstances: Circumstances::default(),
+            home: None,
+            attempts: 0,
             is_exec: false,
-            tracks: false,
             watches: Vec::new(),
             keys: BTreeMap::new(),
             whole: false,
+            swaps: false,
             queries: Vec::new(),
             begun,
             cut: None,
+        }
+    }
+
+    /// Looks for every key in every database.
+    pub(crate) fn spread(&mut self, databases: u16) {
+        self.swaps = true;
+        for keys in self.keys.values_mut() {
+            *keys = keys.iter().flat_map(|(_, key)| (0..databases).map(|database| (database, key.clone()))).collect();
+        }
+    }
+
+    /// Adds what a script wants. After a few attempts it gets all keys locked, so that it cannot want others for ever.
+    fn widen(&mut self, wants: Wants, databases: u16, group_count: u32) {
+        self.attempts += 1;
+        self.whole |= wants.whole || self.attempts >= limits::SCRIPT_ATTEMPTS_BY_KEY;
+        for (database, key) in wants.keys {
+            self.keys.entry(crate::router::group_of(&key, group_count)).or_default().push((database, key));
+        }
+        self.queries.extend(wants.queries.into_iter().map(|words| (None, words)));
+        if self.swaps || wants.swaps {
+            self.spread(databases);
         }
     }
 }
@@ -131,7 +163,13 @@ impl Work {
 #[derive(Debug)]
 pub struct Transaction {
     id: TransactionId,
-    work: Work,
+    /// `None` while it is being computed.
+    work: Option<Box<Work>>,
+    origin: Origin,
+    protocol: Protocol,
+    home: Option<GroupId>,
+    /// See [`Work::begun`].
+    begun: Instant,
     moment: Moment,
     groups: Vec<GroupId>,
     values: BTreeMap<GroupId, Vec<Option<Vec<u8>>>>,
@@ -140,8 +178,8 @@ pub struct Transaction {
     reply: Vec<u8>,
     /// What its commands did to keys, to be told when it has committed.
     notices: Vec<Notice>,
-    /// Keys that its session will keep.
-    reads: Vec<Vec<u8>>,
+    /// What scripts have logged.
+    logged: Vec<Action>,
     /// The client has its reply, or another transaction sees to it.
     is_answered: bool,
 }
@@ -162,15 +200,21 @@ pub enum Progress {
     Going,
     /// The client's reply is certain.
     Answered {
-        /// Whose.
-        session: SessionId,
-        /// Which.
-        ticket: u64,
+        /// Where the reply goes.
+        origin: Origin,
+        /// See [`Work::home`].
+        home: Option<GroupId>,
         /// The reply, in the session's protocol.
         bytes: Vec<u8>,
         /// What has happened to keys.
         notices: Vec<Notice>,
+        /// What scripts have logged.
+        logged: Vec<Action>,
     },
+    /// Its scripts are to be run; [`Driver::computed`] takes what comes of it.
+    Compute(Box<Computation>),
+    /// A script wants more than has been locked: the same has to be done with that, too.
+    Widened(Box<Work>),
     /// It had no effect, because a group lost its locks with its leader: the same has to be done as another.
     Again(Box<Work>),
     /// All groups have resolved it: it can be forgotten.
@@ -233,7 +277,11 @@ impl Driver {
         }
         let mut transaction = Transaction {
             id,
-            work,
+            origin: work.origin,
+            protocol: work.protocol,
+            home: work.home,
+            begun: work.begun,
+            work: Some(Box::new(work)),
             moment,
             groups,
             values: BTreeMap::new(),
@@ -241,7 +289,7 @@ impl Driver {
             stage: Stage::Locking { next: 0 },
             reply: Vec::new(),
             notices: Vec::new(),
-            reads: Vec::new(),
+            logged: Vec::new(),
             is_answered: false,
         };
         transaction.lock_next(group_count, post);
@@ -267,7 +315,7 @@ impl Driver {
         let low_water = self.low_water();
         let (databases, noted, limits) = (self.databases, self.noted, self.limits);
         let Some(transaction) = self.find(id) else { return Progress::Going };
-        let mut writer = Writer::new(transaction.work.protocol);
+        let mut writer = Writer::new(transaction.protocol);
         let values = match outcome {
             Locked::Granted { values, answers } => Some((values, answers)),
             Locked::Changed => {
@@ -290,17 +338,77 @@ impl Driver {
             transaction.lock_next(group_count, post);
             return Progress::Going;
         }
-        if let Some(name) = transaction.work.cut {
+        if let Some(name) = transaction.work.as_ref().and_then(|work| work.cut) {
             transaction.cut(name, databases, post);
             return Progress::Going;
         }
-        let progress = transaction.compute(databases, noted, limits, group_count, low_water, post);
-        let keys = std::mem::take(&mut transaction.reads);
-        if !keys.is_empty() {
-            let session = transaction.work.session;
-            self.reads.push((session, keys));
+        let computation = Computation {
+            id,
+            work: transaction.work.take().expect("it is computed once"),
+            moment: transaction.moment,
+            databases,
+            noted,
+            limits,
+            group_count,
+            values: std::mem::take(&mut transaction.values),
+            answers: std::mem::take(&mut transaction.answers),
+            chance: transaction.moment.seed,
+        };
+        if computation.has_scripts() {
+            return Progress::Compute(Box::new(computation));
         }
-        progress
+        let computed = computation.run(None);
+        self.computed(computation, computed, post)
+    }
+
+    /// The commands have been run.
+    pub(crate) fn computed(&mut self, computation: Computation, computed: Computed, post: &mut Vec<Post>) -> Progress {
+        let low_water = self.low_water();
+        let Some(transaction) = self.running.get_mut(&computation.id.number) else { return Progress::Going };
+        let Computation { mut work, databases, group_count, .. } = computation;
+        transaction.begun = work.begun;
+        let Outcome { reply, effects, logged, notices, reads } = match computed {
+            Computed::Done(outcome) => outcome,
+            Computed::Wanting(_) if work.attempts >= limits::SCRIPT_ATTEMPTS_MAX => {
+                let mut writer = Writer::new(transaction.protocol);
+                writer.error("TRYAGAIN The script asks for other keys each time");
+                Outcome { reply: writer.into_bytes(), ..Outcome::default() }
+            }
+            Computed::Wanting(wants) => {
+                transaction.resolve_all(Resolution::Release, &[], low_water, post);
+                transaction.is_answered = true;
+                work.widen(wants, databases, group_count);
+                return Progress::Widened(work);
+            }
+            Computed::TooLong => unreachable!("what takes long has been given a stack"),
+        };
+        if !reads.is_empty() {
+            self.reads.push((work.origin.session, reads));
+        }
+        if effects.values().any(|effects| entry::effects_bytes(effects) > limits::EFFECTS_BYTES_MAX) {
+            let mut writer = Writer::new(transaction.protocol);
+            writer.error("ERR The values that the transaction changes are too large to be changed together");
+            transaction.reply = writer.into_bytes();
+            transaction.resolve_all(Resolution::Release, &[], low_water, post);
+            return transaction.answered();
+        }
+        transaction.reply = reply;
+        transaction.notices = notices;
+        transaction.logged = logged;
+        if effects.is_empty() {
+            transaction.resolve_all(Resolution::Release, &[], low_water, post);
+            return transaction.answered();
+        }
+        let changed: Vec<_> = effects.keys().copied().collect();
+        let participants: Vec<_> = changed.iter().map(|group| group.0).collect();
+        transaction.work = Some(work);
+        for (group, effects) in effects {
+            let transaction = transaction.id;
+            let participants = participants.clone();
+            post.push((group, transaction, RequestBody::Prepare { transaction, participants, effects }));
+        }
+        transaction.stage = Stage::Preparing { waiting: changed.clone(), changed, is_refused: false };
+        Progress::Going
     }
 
     /// A group has logged its part, or refused it.
@@ -322,7 +430,7 @@ impl Driver {
                 return Progress::Going;
             }
             transaction.is_answered = true;
-            return Progress::Again(Box::new(transaction.work.clone()));
+            return Progress::Again(transaction.work.take().expect("it has been computed"));
         } else if changed.len() == 1 {
             // One entry was the whole transaction: there is nothing to commit, only locks to let go.
             transaction.resolve_all(Resolution::Release, &[], low_water, post);
@@ -338,19 +446,28 @@ impl Driver {
         let mut given_up = Vec::new();
         for transaction in self.running.values_mut() {
             let is_writing = matches!(transaction.stage, Stage::Preparing { .. });
-            if is_writing && !transaction.is_answered && now.since(transaction.work.begun) >= limits::REQUEST_PATIENCE {
-                let mut writer = Writer::new(transaction.work.protocol);
+            if is_writing && !transaction.is_answered && now.since(transaction.begun) >= limits::REQUEST_PATIENCE {
+                let mut writer = Writer::new(transaction.protocol);
                 writer.error(text);
                 transaction.is_answered = true;
                 given_up.push(Progress::Answered {
-                    session: transaction.work.session,
-                    ticket: transaction.work.ticket,
+                    origin: transaction.origin,
+                    home: transaction.home,
                     bytes: writer.into_bytes(),
                     notices: Vec::new(),
+                    logged: std::mem::take(&mut transaction.logged),
                 });
             }
         }
         given_up
+    }
+
+    /// Tells the groups of a transaction that it still works on what it has locked.
+    pub(crate) fn renew(&self, id: TransactionId, post: &mut Vec<Post>) {
+        if let Some(transaction) = self.running.get(&id.number) {
+            let body = RequestBody::Renew { transaction: id };
+            post.extend(transaction.groups.iter().map(|group| (*group, id, body.clone())));
+        }
     }
 
     /// A group has resolved its part.
@@ -372,8 +489,8 @@ impl Transaction {
         let Stage::Locking { next } = &mut self.stage else { unreachable!("locks are taken before anything else") };
         let group = self.groups[*next];
         *next += 1;
-        let watches = self
-            .work
+        let work = self.work.as_ref().expect("it is not computed yet");
+        let watches = work
             .watches
             .iter()
             .filter(|watch| crate::router::group_of(&watch.key, group_count) == group)
@@ -382,19 +499,19 @@ impl Transaction {
         let lock = Lock {
             transaction: self.id,
             group,
-            keys: self.work.keys.get(&group).cloned().unwrap_or_default(),
-            whole: self.work.whole,
+            keys: work.keys.get(&group).cloned().unwrap_or_default(),
+            whole: work.whole,
             watches,
-            queries: self.work.queries.iter().map(|(_, words)| words.clone()).collect(),
+            queries: work.queries.iter().map(|(_, words)| words.clone()).collect(),
             moment: self.moment,
-            cut: self.work.cut,
+            cut: work.cut,
         };
         post.push((group, self.id, RequestBody::Lock(Box::new(lock))));
     }
 
     /// All groups are locked: each begins its part of the backup.
     fn cut(&mut self, name: u128, databases: u16, post: &mut Vec<Post>) {
-        let mut writer = Writer::new(self.work.protocol);
+        let mut writer = Writer::new(self.protocol);
         writer.array(3);
         writer.integer(self.groups.len() as i64);
         writer.integer(i64::from(databases));
@@ -404,166 +521,6 @@ impl Transaction {
             post.push((*group, self.id, RequestBody::Cut { transaction: self.id, name }));
         }
         self.stage = Stage::Preparing { waiting: self.groups.clone(), changed: Vec::new(), is_refused: false };
-    }
-
-    /// Runs the commands on a scratch keyspace and sends what they changed to its groups.
-    fn compute(
-        &mut self,
-        databases: u16,
-        noted: Classes,
-        limits: Limits,
-        group_count: u32,
-        low_water: u64,
-        post: &mut Vec<Post>,
-    ) -> Progress {
-        let mut scratch = Keyspace::new(keyspace::Options {
-            databases,
-            hash_seed: 0,
-            layout: Layout::Scratch,
-            tuning: keyspace::Tuning::default(),
-        });
-        for (group, values) in &self.values {
-            let Some(keys) = self.work.keys.get(group) else { continue };
-            for ((database, key), value) in keys.iter().zip(values) {
-                scratch.import(*database, key, value.as_deref(), self.moment).expect("a sibling core exported it");
-            }
-        }
-        scratch.listen(noted);
-        scratch.set_limits(limits);
-        let before = scratch.sequence();
-        let mut writer = Writer::new(self.work.protocol);
-        if self.work.is_exec {
-            writer.array(self.work.commands.len());
-        }
-        let mut spans: Vec<Span> = Vec::new();
-        let mut database_effects = Vec::new();
-        for (place, words) in self.work.commands.iter().enumerate() {
-            let (database, args) = entry::Reader::new(words).words(&mut spans);
-            let start = writer.len();
-            match self.work.queries.iter().position(|(other, _)| *other == place) {
-                Some(query) => self.answer_whole(&scratch, database, args, query, group_count, &mut writer),
-                None if crate::whole::is_scan(args) => {
-                    crate::whole::scan_emptied(&scratch, database, args, self.moment, &mut writer);
-                }
-                None => run_one(&mut scratch, database, args, self.moment, &mut writer),
-            }
-            // What is refused changes nothing.
-            if writer.bytes()[start] != b'-'
-                && let Some(effects) = database_effects_of(database, args, databases)
-            {
-                database_effects.extend(effects);
-            }
-        }
-        self.reply = writer.into_bytes();
-        self.notices = scratch.take_notices();
-        if self.work.tracks {
-            self.reads = self.keys_read();
-        }
-        let effects = self.effects(&scratch, before, group_count, &database_effects);
-        if effects.values().any(|effects| entry::effects_bytes(effects) > limits::EFFECTS_BYTES_MAX) {
-            let mut writer = Writer::new(self.work.protocol);
-            writer.error("ERR The values that the transaction changes are too large to be changed together");
-            self.reply = writer.into_bytes();
-            self.notices.clear();
-            self.resolve_all(Resolution::Release, &[], low_water, post);
-            return self.answered();
-        }
-        if effects.is_empty() {
-            self.resolve_all(Resolution::Release, &[], low_water, post);
-            return self.answered();
-        }
-        let changed: Vec<_> = effects.keys().copied().collect();
-        let participants: Vec<_> = changed.iter().map(|group| group.0).collect();
-        for (group, effects) in effects {
-            let transaction = self.id;
-            let participants = participants.clone();
-            post.push((group, transaction, RequestBody::Prepare { transaction, participants, effects }));
-        }
-        self.stage = Stage::Preparing { waiting: changed.clone(), changed, is_refused: false };
-        Progress::Going
-    }
-
-    fn keys_read(&self) -> Vec<Vec<u8>> {
-        let mut keys = Vec::new();
-        let mut spans: Vec<Span> = Vec::new();
-        for words in &self.work.commands {
-            let (_, args) = entry::Reader::new(words).words(&mut spans);
-            let command = keyspace::resolve(args).expect("checked when it was queued");
-            if command.has(command::Flag::Readonly) {
-                command.for_each_key(args, |index, _| keys.push(args.at(index).to_vec()));
-            }
-        }
-        keys
-    }
-
-    /// A query over a whole database: what the groups say of the keys that the transaction does not name, and what the
-    /// scratch keyspace says of those that it does.
-    fn answer_whole(
-        &self,
-        scratch: &Keyspace,
-        database: u16,
-        args: Args<'_>,
-        query: usize,
-        group_count: u32,
-        writer: &mut Writer,
-    ) {
-        let mut spans = Vec::new();
-        let words = &self.work.queries[query].1;
-        let (origin, _) = entry::Reader::new(words).words(&mut spans);
-        let named: BTreeSet<&[u8]> = self
-            .work
-            .keys
-            .values()
-            .flatten()
-            .filter(|(other, _)| *other == origin)
-            .map(|(_, key)| key.as_slice())
-            .collect();
-        let replies = self.answers.iter().map(|(group, answers)| {
-            let (weight, bytes) = &answers[query];
-            (*group, *weight, bytes.clone())
-        });
-        let question = crate::whole::Question {
-            scratch,
-            database,
-            moment: self.moment,
-            args,
-            named,
-            replies: replies.collect(),
-            words,
-            group_count,
-        };
-        question.answer(writer);
-    }
-
-    /// What has changed, by group: first the databases as a whole, then every key whose value differs.
-    fn effects(
-        &self,
-        scratch: &Keyspace,
-        before: u64,
-        group_count: u32,
-        database_effects: &[Effect],
-    ) -> BTreeMap<GroupId, Vec<Effect>> {
-        let mut effects: BTreeMap<GroupId, Vec<Effect>> = BTreeMap::new();
-        if !database_effects.is_empty() {
-            for group in 0..group_count {
-                effects.insert(GroupId(group), database_effects.to_vec());
-            }
-        }
-        for (group, keys) in &self.work.keys {
-            for ((database, key), value) in keys.iter().zip(&self.values[group]) {
-                let version = scratch.version(*database, key, self.moment);
-                let changed = if version == 0 { value.is_some() } else { version > before };
-                if changed || !database_effects.is_empty() {
-                    let exported = scratch.export(*database, key, self.moment);
-                    effects.entry(*group).or_default().push(Effect::Key {
-                        database: *database,
-                        key: key.clone(),
-                        exported,
-                    });
-                }
-            }
-        }
-        effects
     }
 
     /// Ends the transaction in all its groups: `resolution` where something was prepared, release elsewhere.
@@ -586,10 +543,11 @@ impl Transaction {
             return Progress::Going;
         }
         Progress::Answered {
-            session: self.work.session,
-            ticket: self.work.ticket,
+            origin: self.origin,
+            home: self.home,
             bytes: std::mem::take(&mut self.reply),
             notices: std::mem::take(&mut self.notices),
+            logged: std::mem::take(&mut self.logged),
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::transaction::database_effects_of;
 
 /// The queries among a transaction's commands, by place, each naming the database that its keys are in before the
 /// transaction begins: SWAPDB may have moved them. What a flush has emptied needs nobody's answer.
-pub(crate) fn queries(commands: &[Vec<u8>], databases: u16) -> Vec<(usize, Vec<u8>)> {
+pub(crate) fn queries(commands: &[Vec<u8>], databases: u16) -> Vec<(Option<usize>, Vec<u8>)> {
     let mut origins: Vec<_> = (0..databases).map(Some).collect();
     let mut scratch = Keyspace::new(keyspace::Options {
         databases,
@@ -29,14 +29,15 @@ pub(crate) fn queries(commands: &[Vec<u8>], databases: u16) -> Vec<(usize, Vec<u
     let mut spans = Vec::new();
     for (place, words) in commands.iter().enumerate() {
         let (database, args) = Reader::new(words).words(&mut spans);
-        let command = keyspace::resolve(args).expect("checked when it was queued");
+        // A script's queries become known when it runs.
+        let Some(command) = keyspace::resolve(args) else { continue };
         match command.span {
             command::Span::Whole(command::Join::All) => {}
             command::Span::Whole(_) => {
                 if let Some(origin) = origins[usize::from(database)] {
                     let mut words = Vec::new();
                     put_words(&mut words, origin, args);
-                    queries.push((place, words));
+                    queries.push((Some(place), words));
                 }
                 continue;
             }

@@ -19,9 +19,12 @@
 //! ```
 //! Numbers are LEB128 unless said otherwise. Bytes of another node are never trusted: what does not fit is dropped.
 
+use std::sync::Arc;
+
 use consensus::Message;
 use keyspace::Moment;
 use resp::Protocol;
+use script::{Flags, Library, Script};
 use stdx::UnixMillis;
 use stdx::leb128;
 
@@ -29,9 +32,11 @@ use crate::blocking::{LineAct, LineNote};
 use crate::bulletin::Bulletin;
 use crate::entry::{Effect, Watch, put_bytes, put_prepared};
 use crate::event::{CoreId, GroupId, NodeId, SessionId};
-use crate::letter::{Claim, Fate, Lock, Locked, Mail, Origin, Request, RequestBody, Resolution};
+use crate::group::Declined;
+use crate::letter::{Claim, Fate, Lock, Locked, Mail, Origin, Request, RequestBody, Resolution, ScriptRequest};
 use crate::pubsub;
 use crate::roster::Member;
+use crate::scripts::{Code, Invocation};
 use crate::transaction::{GatewayId, TransactionId};
 
 const RAFT: u8 = 1;
@@ -242,6 +247,15 @@ pub fn encode_request(request: &Request) -> Vec<u8> {
         RequestBody::EndCut { name } => {
             out.push(12);
             out.extend_from_slice(&name.to_le_bytes());
+        }
+        RequestBody::Script(script) => {
+            out.push(13);
+            put_script(&mut out, script);
+        }
+        RequestBody::Libraries(change) => put_kind(&mut out, 14, change),
+        RequestBody::Renew { transaction } => {
+            out.push(15);
+            transaction.put(&mut out);
         }
     }
     out
@@ -545,11 +559,79 @@ fn take_request(mut bytes: &[u8]) -> Option<Request> {
         10 => RequestBody::Cut { transaction: take_transaction(rest)?, name: take_name(rest)? },
         11 => RequestBody::ReadCut { name: take_name(rest)?, chunk: leb128::take(rest)? },
         12 => RequestBody::EndCut { name: take_name(rest)? },
+        13 => RequestBody::Script(Arc::new(take_script(rest)?)),
+        14 => RequestBody::Libraries(rest.to_vec()),
+        15 => RequestBody::Renew { transaction: take_transaction(rest)? },
         _ => return None,
     };
     let claim = Some(Claim { boot, group, number });
     let origin = Origin { node, core, session: SessionId { serial, index: 0 }, ticket: 0, claim, tracks: false };
     Some(Request { floor, previous, ..Request::new(origin, group, protocol, body) })
+}
+
+/// read-only:u8  keys  function name (empty: a script)  flags:u8  length text  words
+fn put_script(out: &mut Vec<u8>, script: &ScriptRequest) {
+    let ScriptRequest { invocation, words } = script;
+    debug_assert!(invocation.user.is_none(), "the other node does not know what the user may do");
+    out.push(u8::from(invocation.is_read_only));
+    leb128::put(out, invocation.key_count as u64);
+    let (name, flags) = match &invocation.code {
+        Code::Script(_) => ("", Flags::default()),
+        Code::Function { name, flags, .. } => (name.as_str(), *flags),
+    };
+    put_bytes(out, name.as_bytes());
+    out.push(flags.bits());
+    put_bytes(out, invocation.code.text());
+    out.extend_from_slice(words);
+}
+
+fn take_script(rest: &mut &[u8]) -> Option<ScriptRequest> {
+    let is_read_only = take_byte(rest)? != 0;
+    let key_count = usize::try_from(leb128::take(rest)?).ok()?;
+    let name = String::from_utf8(take_bytes(rest)?).ok()?;
+    let flags = Flags::of_bits(take_byte(rest)?);
+    let text = take_bytes(rest)?;
+    let code = if name.is_empty() {
+        Code::Script(Script::parse(&text).ok()?)
+    } else {
+        Code::Function { library: Library::parse(&text).ok()?, name, flags }
+    };
+    Some(ScriptRequest { invocation: Invocation { code, key_count, is_read_only, user: None }, words: rest.to_vec() })
+}
+
+/// No reply to a client begins with this byte: what follows is for its gateway.
+const FOR_GATEWAY: u8 = 1;
+
+/// What a group answers in place of a script's reply, if it has to be run as a transaction.
+///
+/// ```text
+/// declined = 1 whole:u8 count(key) key*      key = database len bytes
+/// ```
+pub(crate) fn put_declined(declined: &Declined) -> Vec<u8> {
+    let mut out = vec![FOR_GATEWAY, u8::from(declined.whole)];
+    put_keys(&mut out, &declined.keys);
+    out
+}
+
+/// Reads what [`put_declined`] wrote; nothing if it is a reply.
+pub(crate) fn take_declined(bytes: &[u8]) -> Option<Declined> {
+    let rest = &mut bytes.strip_prefix(&[FOR_GATEWAY])?;
+    let whole = take_byte(rest)? == 1;
+    Some(Declined { keys: take_keys(rest)?, whole })
+}
+
+/// What a group answers to a change of libraries: the version that has it, then the reply.
+pub(crate) fn put_changed(version: u64, reply: &[u8]) -> Vec<u8> {
+    let mut out = vec![FOR_GATEWAY];
+    leb128::put(&mut out, version);
+    out.extend_from_slice(reply);
+    out
+}
+
+/// Reads what [`put_changed`] wrote; a reply alone is about no change.
+pub(crate) fn take_changed(bytes: &[u8]) -> (u64, &[u8]) {
+    let Some(mut rest) = bytes.strip_prefix(&[FOR_GATEWAY]) else { return (0, bytes) };
+    (leb128::take(&mut rest).unwrap_or(0), rest)
 }
 
 fn take_lock(rest: &mut &[u8], group: GroupId) -> Option<Lock> {

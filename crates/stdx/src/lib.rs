@@ -2,9 +2,11 @@
 //!
 //! Nothing here reads a clock, draws entropy or does I/O: time and chance are values that a host mints and hands in.
 
+pub mod crc64;
 pub mod leb128;
 pub mod log;
 mod prng;
+pub mod sha1;
 pub mod slot;
 mod time;
 

@@ -6,7 +6,7 @@ use resp::Args;
 use super::{Body, ControlCommand, container, number, plain};
 use crate::core::Core;
 use crate::event::{Action, GroupId, SessionId};
-use crate::letter::{Request, RequestBody};
+use crate::letter::{Origin, Request, RequestBody};
 use crate::relay::Purpose;
 use crate::transaction::Work;
 
@@ -51,7 +51,8 @@ fn begin(
 ) -> Result<(), Refusal> {
     let name = name(args)?;
     let protocol = core.sessions.get(id).expect("its request is being looked at").protocol();
-    let work = Work { whole: true, cut: Some(name), ..Work::new(id, ticket, protocol, core.now.instant) };
+    let origin = Origin { ticket, ..core.origin_of(id) };
+    let work = Work { whole: true, cut: Some(name), ..Work::new(origin, protocol, core.now.instant) };
     core.begin_work(work, actions);
     Ok(())
 }

@@ -10,10 +10,12 @@ mod config;
 mod connection;
 mod debug;
 mod describe;
+mod functions;
 mod info;
 mod overview;
 mod pubsub;
 mod question;
+mod scripting;
 mod server;
 mod tracking;
 mod transactions;
@@ -29,6 +31,7 @@ pub(crate) use describe::categories_of;
 pub use question::{Answer, DebugQuestion, Figures, GroupFigures, Question, SessionFilter};
 
 use crate::core::{Context, Core};
+pub use crate::evaluate::{Changing, Naming, Running};
 use crate::event::{Action, Now, SessionId};
 use crate::session::Session;
 
@@ -55,6 +58,15 @@ pub enum Body {
     Flow(Flow),
     /// Begun by the core, which answers later. May refuse, and has begun nothing then.
     Driven(Drive),
+    /// Runs a script, carried out by the core.
+    Script {
+        /// How the request names it.
+        naming: Naming,
+        /// It may write nothing.
+        is_read_only: bool,
+    },
+    /// Changes the libraries of functions, carried out by the core.
+    Libraries(Changing),
     /// Has subcommands, and does nothing by itself.
     Container,
 }
@@ -139,6 +151,21 @@ impl Known {
         }
     }
 
+    /// How a script is named, and whether it may write nothing, if this runs one.
+    pub fn script_naming(self) -> Option<(Naming, bool)> {
+        match self {
+            Self::Control(ControlCommand { body: Body::Script { naming, is_read_only }, .. }) => {
+                Some((*naming, *is_read_only))
+            }
+            _ => None,
+        }
+    }
+
+    /// True if it is carried out where the data is.
+    pub fn works_on_data(self) -> bool {
+        matches!(self, Self::Data(_)) || self.script_naming().is_some()
+    }
+
     /// Its name; a subcommand's own word only.
     pub fn name(self) -> &'static str {
         match self {
@@ -193,8 +220,14 @@ pub static COMMANDS: &[&ControlCommand] = &[
     &server::WAIT,
     &server::WAITAOF,
     &server::LOLWUT,
-    &server::FUNCTION,
-    &server::SCRIPT,
+    &scripting::EVAL,
+    &scripting::EVAL_RO,
+    &scripting::EVALSHA,
+    &scripting::EVALSHA_RO,
+    &scripting::SCRIPT,
+    &functions::FCALL,
+    &functions::FCALL_RO,
+    &functions::FUNCTION,
     &acl::ACL,
     &server::READONLY,
     &server::READWRITE,
@@ -287,6 +320,21 @@ pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Act
             Answer::Done
         }
         Question::Digest => Answer::Digest(core.digests()),
+        Question::LoadScript(script) => match core.load_script(script) {
+            Ok(()) => Answer::Done,
+            Err(refusal) => Answer::Refused(refusal.text().to_owned()),
+        },
+        Question::ForgetScripts => {
+            core.context.scripts.clear();
+            core.runner.forget_scripts();
+            Answer::Done
+        }
+        Question::RunningScript => Answer::Running(core.runner.running(core.now.instant)),
+        Question::KillScript { is_function } => match core.runner.kill(*is_function) {
+            None => Answer::Count(0),
+            Some(true) => Answer::Count(1),
+            Some(false) => Answer::Refused(scripting::of_other_kind(*is_function).to_owned()),
+        },
     })
 }
 

@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use keyspace::debug::Digest;
 use resp::Protocol;
+use script::Script;
 use stdx::{Duration, UnixMillis};
 
 use super::acl::Change;
 use crate::acl::{LogEntry, Users};
 use crate::blocking::WaitEnd;
 use crate::bulletin::Bulletin;
+use crate::evaluate::Running;
 use crate::event::{CoreId, GroupId, NodeId, UsersFile};
 use crate::pubsub::{Kind, Message};
 use crate::statistics::{SlowEntry, Statistics};
@@ -105,6 +107,17 @@ pub enum Question {
     ResetSlowlog,
     /// Tell the digests of your databases that are not empty.
     Digest,
+    /// Remember a script for good.
+    LoadScript(Arc<Script>),
+    /// Forget all scripts.
+    ForgetScripts,
+    /// Tell of the script that has been running for a while.
+    RunningScript,
+    /// End the script that is running.
+    KillScript {
+        /// Only if it is a function, or only if it is not.
+        is_function: bool,
+    },
 }
 
 /// What DEBUG asks of a key.
@@ -178,6 +191,8 @@ pub enum Answer {
     Digest(Vec<(u16, Digest)>),
     /// To [`Question::Debug`]: place in the question, and description; keys that do not exist are left out.
     Described(Vec<(usize, String)>),
+    /// To [`Question::RunningScript`].
+    Running(Option<Running>),
     /// Done.
     Done,
     /// Not possible now; the text is an error reply.
@@ -203,6 +218,8 @@ pub struct Figures {
     pub databases: Vec<(u64, u64, u64)>,
     /// Bytes of its keyspaces.
     pub keyspace_bytes: u64,
+    /// Bytes that Lua holds for it.
+    pub lua_bytes: u64,
     /// Its groups.
     pub groups: Vec<GroupFigures>,
     /// What leaders have said of their groups, and how many milliseconds ago; of the first core only.

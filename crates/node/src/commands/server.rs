@@ -364,62 +364,6 @@ pub(super) const LOLWUT: ControlCommand = ControlCommand {
     })
 };
 
-pub(super) const FUNCTION: ControlCommand = ControlCommand {
-    since: "7.0.0",
-    group: Group::Scripting,
-    summary: "Commands on function libraries, of which there are none yet.",
-    subcommands: &[
-        ControlCommand {
-            summary: "Forgets all libraries: there are none.",
-            syntax: "[ASYNC | SYNC]",
-            flags: &[Flag::Write, Flag::Noscript],
-            ..local("flush", -2, |_, _, writer| {
-                writer.ok();
-                Ok(())
-            })
-        },
-        ControlCommand {
-            summary: "Lists all libraries: there are none.",
-            flags: &[Flag::Noscript],
-            ..local("list", -2, |_, _, writer| {
-                writer.array(0);
-                Ok(())
-            })
-        },
-    ],
-    ..container("function")
-};
-
-pub(super) const SCRIPT: ControlCommand = ControlCommand {
-    since: "2.6.0",
-    group: Group::Scripting,
-    summary: "Commands on cached scripts, of which there are none yet.",
-    subcommands: &[
-        ControlCommand {
-            summary: "Forgets all scripts: there are none.",
-            syntax: "[ASYNC | SYNC]",
-            flags: &[Flag::Noscript],
-            ..local("flush", -2, |_, _, writer| {
-                writer.ok();
-                Ok(())
-            })
-        },
-        ControlCommand {
-            summary: "Answers which scripts are cached: none.",
-            syntax: "sha1 [sha1 ...]",
-            flags: &[Flag::Noscript],
-            ..local("exists", -3, |_, args, writer| {
-                writer.array(args.len() - 2);
-                for _ in 2..args.len() {
-                    writer.integer(0);
-                }
-                Ok(())
-            })
-        },
-    ],
-    ..container("script")
-};
-
 pub(super) const READONLY: ControlCommand = ControlCommand {
     since: "3.0.0",
     group: Group::Cluster,

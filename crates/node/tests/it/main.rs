@@ -7,20 +7,21 @@ mod collections;
 mod host;
 mod monitor;
 mod pubsub;
+mod scripts;
 mod tracking;
 
 use host::Host;
 use node::settings::Settings;
 use stdx::Duration;
 
-fn settings(appendfsync: &str) -> Settings {
+pub(crate) fn settings(appendfsync: &str) -> Settings {
     let mut settings = Settings::default();
     settings.set("appendfsync", appendfsync).unwrap();
     settings
 }
 
 /// Runs a story on one core and on three, with and without waiting for the disk.
-fn everywhere(story: impl Fn(&mut Host)) {
+pub(crate) fn everywhere(story: impl Fn(&mut Host)) {
     for cores in [1, 3] {
         for policy in ["always", "no"] {
             story(&mut Host::new(cores, settings(policy)));

@@ -47,7 +47,7 @@ static TABLES: [[u64; 256]; 8] = {
 
 #[cfg(test)]
 mod tests {
-    use stdx::Prng;
+    use crate::Prng;
 
     use super::*;
 

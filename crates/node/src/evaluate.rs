@@ -1,0 +1,779 @@
+//! EVAL and FCALL: from a request to the place where its script runs, and the scripts that take long.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use command::Refusal;
+use resp::{Args, Protocol, Span};
+use script::{Engine, Flags, Library, Script, Task};
+use stdx::Instant;
+
+use crate::acl::User;
+use crate::computation::{Computation, Computed, Means};
+use crate::core::Core;
+use crate::dispatch::{Groups, Next};
+use crate::entry::{Reader, put_words};
+use crate::event::{Action, CoreId, GroupId, Room, SessionId};
+use crate::group::{Declined, LEADER_LOST, Run, Standing};
+use crate::letter::{DeclinedScript, Mail, Origin, Request, RequestBody, ScriptRequest};
+use crate::libraries::{self, Change, Libraries, Loaded, Policy};
+use crate::limits;
+use crate::relay::Purpose;
+use crate::router;
+use crate::scripts::{Circumstances, Code, Invocation};
+use crate::session::{Hold, Session};
+use crate::transaction::{Progress, TransactionId, Work};
+use crate::wire;
+
+/// How a script is named by the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Naming {
+    /// By its text.
+    Text,
+    /// By its SHA-1.
+    Digest,
+    /// As a function of a library.
+    Function,
+}
+
+/// How libraries are to be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Changing {
+    /// FUNCTION LOAD
+    Load,
+    /// FUNCTION DELETE
+    Delete,
+    /// FUNCTION FLUSH
+    Flush,
+    /// FUNCTION RESTORE
+    Restore,
+}
+
+/// What a core needs to run scripts.
+#[derive(Default)]
+pub(crate) struct Runner {
+    /// Runs what ends soon. Absent while it runs, and before the first script.
+    engine: Option<Box<Engine>>,
+    /// Another one, for what takes long.
+    patient: Option<Box<Engine>>,
+    /// Waiting for the patient one.
+    waiting: VecDeque<Box<Computation>>,
+    job: Option<Job>,
+    /// Scripts that become transactions when all that their clients asked for before has been answered.
+    declined: Vec<DeclinedScript>,
+    /// When locks are next renewed.
+    renew_at: Instant,
+    /// All cores of this node have the libraries of this version.
+    libraries_known: u64,
+    /// Changes of clients of this core that not all cores know yet: version, session, ticket and reply.
+    changing: Vec<(u64, SessionId, u64, Vec<u8>)>,
+}
+
+/// A script that takes long.
+struct Job {
+    transaction: TransactionId,
+    task: Task<(Box<Engine>, Box<Computation>, Computed)>,
+    is_killed: Rc<Cell<bool>>,
+    began: Instant,
+    is_function: bool,
+    is_told: bool,
+    name: String,
+    words: Vec<Vec<u8>>,
+}
+
+/// A script that is running.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Running {
+    /// Its name.
+    pub name: String,
+    /// The command that called it.
+    pub words: Vec<Vec<u8>>,
+    /// Milliseconds since it began.
+    pub duration_ms: u64,
+    /// True for a function.
+    pub is_function: bool,
+}
+
+impl Runner {
+    /// Bytes that its engines hold.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.engine.iter().chain(&self.patient).map(|engine| engine.memory_bytes()).sum()
+    }
+
+    /// Forgets libraries that are gone.
+    fn retain_libraries(&mut self, mut is_kept: impl FnMut(&str) -> bool) {
+        for engine in self.engine.iter_mut().chain(&mut self.patient) {
+            engine.retain_libraries(&mut is_kept);
+        }
+    }
+
+    /// Forgets what has been compiled.
+    pub(crate) fn forget_scripts(&mut self) {
+        for engine in self.engine.iter_mut().chain(&mut self.patient) {
+            engine.forget_scripts();
+        }
+    }
+
+    /// What is running, if it takes long.
+    pub(crate) fn running(&self, now: Instant) -> Option<Running> {
+        let job = self.job.as_ref()?;
+        Some(Running {
+            name: job.name.clone(),
+            words: job.words.clone(),
+            duration_ms: now.since(job.began).as_millis() as u64,
+            is_function: job.is_function,
+        })
+    }
+
+    fn with_engine<R>(&mut self, act: impl FnOnce(&mut Self, &mut Engine) -> R) -> R {
+        let mut engine = self.engine.take().unwrap_or_default();
+        let result = act(self, &mut engine);
+        self.engine = Some(engine);
+        result
+    }
+
+    /// Ends the running script, if it is of this kind. `None` if there is none.
+    pub(crate) fn kill(&mut self, is_function: bool) -> Option<bool> {
+        let job = self.job.as_mut()?;
+        if job.is_function == is_function {
+            job.is_killed.set(true);
+        }
+        Some(job.is_function == is_function)
+    }
+}
+
+impl Drop for Runner {
+    /// What has begun on a stack of its own is brought to its end, so that nothing is left on that stack.
+    fn drop(&mut self) {
+        if let Some(mut job) = self.job.take() {
+            job.is_killed.set(true);
+            while job.task.resume().is_none() {}
+        }
+    }
+}
+
+impl Core {
+    /// EVAL, EVALSHA, FCALL and their read-only forms.
+    pub(crate) fn dispatch_script(
+        &mut self,
+        id: SessionId,
+        naming: Naming,
+        is_read_only: bool,
+        args: Args<'_>,
+        actions: &mut Vec<Action>,
+    ) -> Next {
+        let user = Arc::clone(&self.sessions.get(id).expect("its request is being looked at").user);
+        let invocation = match self.invocation(&user, naming, is_read_only, args) {
+            Ok(invocation) => invocation,
+            Err(refusal) => return self.refuse_script(id, &refusal),
+        };
+        let groups = self.groups_of_script(&invocation, args);
+        let home = match groups {
+            Groups::One(group) => Some(group),
+            Groups::None => Some(self.own_group()),
+            Groups::Several => None,
+        };
+        let owed = self.sessions.get(id).map_or(0, |session| session.owed_count());
+        let (core, core_count) = (self.context.core, self.context.core_count);
+        let is_clustered = self.context.is_clustered;
+        // Another node would not know what the user may do, nor tell what was read: such scripts run here, on copies of
+        // their keys.
+        let tracks = self.sessions.get(id).is_some_and(Session::tracks);
+        let home = home.filter(|_| !is_clustered || (invocation.user.is_none() && !tracks));
+        // What the script reaches for is not known: in a cluster nothing else of the same client may be under way.
+        if owed > 0 && (is_clustered || home.is_none()) {
+            return Next::Postponed(Hold::Answers);
+        }
+        if let (Some(home), Some(session)) = (home, self.sessions.get(id))
+            && session.awaits_script_beside(home)
+        {
+            return Next::Postponed(Hold::Answers);
+        }
+        let Some(home) = home else {
+            let (origin, protocol, database) = self.script_origin(id);
+            self.hold_for_answers(id);
+            self.begin_script((origin, protocol), database, invocation, args, Declined::default(), None, actions);
+            return Next::Taken;
+        };
+        if is_clustered && self.relay.is_full(home) {
+            self.stalled.push(id);
+            return Next::Postponed(Hold::Window);
+        }
+        let is_here = router::core_of(home, core_count) == core;
+        let is_free = !is_clustered
+            && is_here
+            && self.group_mut(home).is_some_and(|group| {
+                group.serves_at_once()
+                    && !group.holds_request_of(id)
+                    && invocation.keys(args).all(|key| !group.holds_lock_on(key))
+            });
+        if !is_free {
+            let (origin, protocol, database) = self.script_origin(id);
+            let mut words = Vec::with_capacity(args.byte_count() + 5 * args.len() + 8);
+            put_words(&mut words, database, args);
+            let script = Arc::new(ScriptRequest { invocation, words });
+            let request = Request::new(origin, home, protocol, RequestBody::Script(script.clone()));
+            if is_clustered {
+                // What comes later must not overtake it, should the group decline.
+                self.hold_for_answers(id);
+                let Origin { session, ticket, .. } = origin;
+                let purpose = Purpose::Script { session, ticket, protocol, script };
+                self.relay.submit(request, purpose, self.now.instant);
+            } else {
+                if let Some(session) = self.sessions.get_mut(id) {
+                    session.note_script(home);
+                }
+                self.send_request(request, actions);
+            }
+            return Next::Taken;
+        }
+        if self.group_mut(home).is_some_and(|group| group.is_full()) {
+            self.stalled.push(id);
+            return Next::Postponed(Hold::Window);
+        }
+        let (origin, protocol, database) = self.script_origin(id);
+        if let Err(declined) = self.run_here(home, (origin, 0), protocol, database, &invocation, args, actions) {
+            self.hold_for_answers(id);
+            let mut words = Vec::with_capacity(args.byte_count() + 5 * args.len() + 8);
+            put_words(&mut words, database, args);
+            let script = Arc::new(ScriptRequest { invocation, words });
+            self.take_declined(DeclinedScript { origin, protocol, script, declined, home: None }, actions);
+        }
+        Next::Taken
+    }
+
+    /// The first of this core's groups: where a script without keys runs.
+    fn own_group(&self) -> GroupId {
+        GroupId(u32::from(self.context.core.0) % self.context.group_count)
+    }
+
+    fn script_origin(&mut self, id: SessionId) -> (Origin, Protocol, u16) {
+        let origin = self.origin_of(id);
+        let session = self.sessions.get_mut(id).expect("its request is being looked at");
+        let (ticket, tracks) = (session.take_ticket(), session.tracks());
+        (Origin { ticket, tracks, ..origin }, session.protocol(), session.database)
+    }
+
+    fn hold_for_answers(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.hold = Hold::Answers;
+        }
+    }
+
+    fn refuse_script(&mut self, id: SessionId, refusal: &Refusal) -> Next {
+        self.context.statistics.count_error(refusal.text());
+        let Some(session) = self.sessions.get_mut(id) else { return Next::Taken };
+        let ticket = session.take_ticket();
+        self.sessions.reply(id, ticket, |writer| writer.error(refusal.text()));
+        Next::Taken
+    }
+
+    /// Finds out what a request wants to run.
+    pub(crate) fn invocation(
+        &mut self,
+        user: &Arc<User>,
+        naming: Naming,
+        is_read_only: bool,
+        args: Args<'_>,
+    ) -> Result<Invocation, Refusal> {
+        let code = match naming {
+            Naming::Text => None,
+            Naming::Digest => Some(self.context.scripts.named(args.at(1)).map(Code::Script).ok_or_else(no_script)?),
+            Naming::Function => Some(self.function(args.at(1))?),
+        };
+        let key_count = key_count(args, naming)?;
+        let code = match code {
+            Some(code) => code,
+            None => Code::Script(self.script_of_text(args.at(1))?),
+        };
+        let flags = code.flags();
+        if is_read_only && flags.is_some_and(|flags| !flags.has(Flags::NO_WRITES)) {
+            return Err(Refusal::new("ERR Can not execute a script with write flag using *_ro command."));
+        }
+        let is_read_only = is_read_only || flags.is_some_and(|flags| flags.has(Flags::NO_WRITES));
+        let is_harmless = flags.is_some_and(|flags| flags.has(Flags::NO_WRITES) || flags.has(Flags::ALLOW_OOM));
+        if flags.is_some() && !is_harmless && self.is_memory_full() {
+            return Err(Refusal::new(
+                "OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'",
+            ));
+        }
+        if flags.is_some()
+            && !is_read_only
+            && let Room::None(reason) = &self.context.room
+        {
+            return Err(Refusal::new(format!("MISCONF No room on disk for this write: {reason}")));
+        }
+        let user = (!user.is_unrestricted).then(|| Arc::clone(user));
+        Ok(Invocation { code, key_count, is_read_only, user })
+    }
+
+    /// The script of a text; one that is new is made known to all cores.
+    fn script_of_text(&mut self, text: &[u8]) -> Result<Arc<Script>, Refusal> {
+        if let Some(script) = self.context.scripts.with_text(text) {
+            return Ok(script);
+        }
+        let script = Script::parse(text).map_err(Refusal::new)?;
+        self.compile(&script)?;
+        // That there is no room to remember it does not keep it from running.
+        let _ = self.context.scripts.insert(script.clone(), false);
+        let own = self.context.core;
+        for core in (0..self.context.core_count).map(CoreId).filter(|core| *core != own) {
+            self.outbox.push(own, core, Mail::Learn(script.clone()));
+        }
+        Ok(script)
+    }
+
+    /// Compiles a script, to see whether that is possible.
+    pub(crate) fn compile(&mut self, script: &Script) -> Result<(), Refusal> {
+        self.runner.with_engine(|_, engine| engine.compile(script)).map_err(Refusal::new)
+    }
+
+    /// Remembers a script for good, if it is one.
+    pub(crate) fn load_script(&mut self, script: &Arc<Script>) -> Result<(), Refusal> {
+        self.compile(script)?;
+        self.context.scripts.insert(script.clone(), true)
+    }
+
+    fn function(&self, name: &[u8]) -> Result<Code, Refusal> {
+        let (loaded, function) =
+            self.context.libraries.function(name).ok_or_else(|| Refusal::new("ERR Function not found"))?;
+        Ok(Code::Function { library: loaded.library.clone(), name: function.name.clone(), flags: function.flags })
+    }
+
+    /// FUNCTION LOAD, DELETE, FLUSH and RESTORE: a change that the libraries' home group logs.
+    pub(crate) fn dispatch_change(
+        &mut self,
+        id: SessionId,
+        changing: Changing,
+        args: Args<'_>,
+        actions: &mut Vec<Action>,
+    ) -> Next {
+        if self.sessions.get(id).is_some_and(|session| session.owed_count() > 0) {
+            return Next::Postponed(Hold::Answers);
+        }
+        let change = match self.change(changing, args) {
+            Ok(change) => change,
+            Err(refusal) => return self.refuse_script(id, &refusal),
+        };
+        let (origin, protocol, _) = self.script_origin(id);
+        self.hold_for_answers(id);
+        let body = RequestBody::Libraries(change.encode());
+        let request = Request::new(origin, GroupId(libraries::HOME), protocol, body);
+        if self.context.is_clustered {
+            let Origin { session, ticket, .. } = origin;
+            self.relay.submit(request, Purpose::Libraries { session, ticket }, self.now.instant);
+        } else {
+            self.send_request(request, actions);
+        }
+        Next::Taken
+    }
+
+    fn change(&mut self, changing: Changing, args: Args<'_>) -> Result<Change, Refusal> {
+        let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
+        match changing {
+            Changing::Delete => Ok(Change::Delete { name: text(args.at(2)) }),
+            Changing::Flush => {
+                let is_known = |word: &[u8]| word.eq_ignore_ascii_case(b"sync") || word.eq_ignore_ascii_case(b"async");
+                if args.len() > 3 || args.get(2).is_some_and(|word| !is_known(word)) {
+                    return Err(Refusal::new("ERR FUNCTION FLUSH only supports SYNC|ASYNC option"));
+                }
+                Ok(Change::Flush)
+            }
+            Changing::Load => {
+                let mut policy = Policy::Append;
+                for word in args.iter().take(args.len() - 1).skip(2) {
+                    if !word.eq_ignore_ascii_case(b"replace") {
+                        return Err(Refusal::new(format!("ERR Unknown option given: {}", text(word))));
+                    }
+                    policy = Policy::Replace;
+                }
+                let library = self.load_library(args.at(args.len() - 1))?;
+                Ok(Change::Load { policy, library })
+            }
+            Changing::Restore => {
+                let policy = match args.get(3) {
+                    None => Policy::Append,
+                    Some(word) if word.eq_ignore_ascii_case(b"append") => Policy::Append,
+                    Some(word) if word.eq_ignore_ascii_case(b"replace") => Policy::Replace,
+                    Some(word) if word.eq_ignore_ascii_case(b"flush") => Policy::Flush,
+                    Some(_) => {
+                        return Err(Refusal::new(
+                            "ERR Wrong restore policy given, value should be either FLUSH, \
+                                                 APPEND or REPLACE.",
+                        ));
+                    }
+                };
+                let texts = libraries::undump(args.at(2)).map_err(Refusal::new)?;
+                let libraries = texts.iter().map(|text| self.load_library(text)).collect::<Result<_, _>>()?;
+                Ok(Change::Restore { policy, libraries })
+            }
+        }
+    }
+
+    /// Runs a library's code to learn which functions it offers. Whether their names are free is found out when the
+    /// change is applied, but what is taken already is not even run.
+    fn load_library(&mut self, text: &[u8]) -> Result<Arc<Loaded>, Refusal> {
+        let library = Library::parse(text).map_err(Refusal::new)?;
+        let functions = self.runner.with_engine(|_, engine| engine.load(&library)).map_err(Refusal::new)?;
+        Ok(Arc::new(Loaded { library, functions }))
+    }
+
+    /// Takes the libraries as they are now, and tells the next core; or, when all have been told, the client.
+    pub(crate) fn take_libraries(
+        &mut self,
+        from: CoreId,
+        libraries: Arc<Libraries>,
+        first: CoreId,
+        reply: Option<(Origin, Vec<u8>)>,
+        actions: &mut Vec<Action>,
+    ) {
+        let own = self.context.core;
+        let is_done = own == first && (from != own || self.context.core_count == 1);
+        if !is_done || self.context.core_count == 1 {
+            self.context.libraries = libraries.clone();
+            self.runner.retain_libraries(|name| libraries.contains(name));
+        }
+        if !is_done {
+            let next = CoreId((own.0 + 1) % self.context.core_count);
+            self.outbox.push(own, next, Mail::Libraries { libraries, first, reply });
+            return;
+        }
+        for core in (0..self.context.core_count).map(CoreId) {
+            self.outbox.push(own, core, Mail::LibrariesKnown { version: libraries.version });
+        }
+        if let Some((origin, bytes)) = reply
+            && origin.claim.is_none()
+        {
+            let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
+            outlet.reply(&origin, Protocol::Resp2, |writer| writer.raw(&bytes));
+        }
+    }
+
+    /// The home of the libraries has made a client's change. The client hears of it when all cores of this node have.
+    pub(crate) fn libraries_changed(&mut self, session: SessionId, ticket: u64, bytes: &[u8]) {
+        let (version, reply) = wire::take_changed(bytes);
+        if version <= self.runner.libraries_known {
+            self.sessions.reply(session, ticket, |writer| writer.raw(reply));
+        } else {
+            self.runner.changing.push((version, session, ticket, reply.to_vec()));
+        }
+    }
+
+    /// All cores of this node have the libraries of this version.
+    pub(crate) fn know_libraries(&mut self, version: u64) {
+        let known = &mut self.runner.libraries_known;
+        *known = version.max(*known);
+        for (version, session, ticket, reply) in std::mem::take(&mut self.runner.changing) {
+            if version <= self.runner.libraries_known {
+                self.sessions.reply(session, ticket, |writer| writer.raw(&reply));
+            } else {
+                self.runner.changing.push((version, session, ticket, reply));
+            }
+        }
+    }
+
+    fn groups_of_script(&self, invocation: &Invocation, args: Args<'_>) -> Groups {
+        let group_count = self.context.group_count;
+        invocation.keys(args).fold(Groups::None, |groups, key| groups.with(router::group_of(key, group_count)))
+    }
+
+    fn is_memory_full(&self) -> bool {
+        let limit = self.context.settings.maxmemory_bytes;
+        limit > 0 && self.used_memory_bytes() > limit && !self.can_evict()
+    }
+
+    pub(crate) fn circumstances(&self, invocation: &Invocation) -> Circumstances {
+        let allows = invocation.code.flags().is_some_and(|flags| flags.has(Flags::ALLOW_OOM));
+        let no_room = match &self.context.room {
+            Room::None(reason) => Some(format!("MISCONF No room on disk for this write: {reason}")),
+            Room::Enough => None,
+        };
+        Circumstances { denies_growth: !allows && self.is_memory_full(), no_room }
+    }
+
+    /// Runs a script on the keys of a group of this core, which must be serving.
+    #[expect(clippy::too_many_arguments, reason = "a request, piece by piece")]
+    fn run_here(
+        &mut self,
+        group: GroupId,
+        (origin, floor): (Origin, u64),
+        protocol: Protocol,
+        database: u16,
+        invocation: &Invocation,
+        args: Args<'_>,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), Declined> {
+        let circumstances = self.circumstances(invocation);
+        let (now, group_count) = (self.now, self.context.group_count);
+        let seed = self.prng.draw();
+        let run = Run { origin, floor, protocol, database, invocation, args, circumstances, group_count, seed };
+        let mut engine = self.runner.engine.take().unwrap_or_default();
+        let place = group.0 as usize / usize::from(self.context.core_count);
+        let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
+        let group = self.groups[place].as_mut().expect("it is serving");
+        let result = group.run_script(run, &mut engine, &mut self.prng, now, &mut outlet);
+        self.runner.engine = Some(engine);
+        result
+    }
+
+    /// Makes a transaction of a script.
+    #[expect(clippy::too_many_arguments, reason = "a request, piece by piece")]
+    fn begin_script(
+        &mut self,
+        (origin, protocol): (Origin, Protocol),
+        database: u16,
+        invocation: Invocation,
+        args: Args<'_>,
+        declined: Declined,
+        home: Option<GroupId>,
+        actions: &mut Vec<Action>,
+    ) {
+        let group_count = self.context.group_count;
+        let mut work = Work::new(origin, protocol, self.now.instant);
+        let mut words = Vec::with_capacity(args.byte_count() + 5 * args.len() + 8);
+        put_words(&mut words, database, args);
+        work.commands.push(words);
+        work.circumstances = self.circumstances(&invocation);
+        let declared = invocation.keys(args).map(|key| (database, key.to_vec()));
+        for (database, key) in declared.chain(declined.keys) {
+            work.keys.entry(router::group_of(&key, group_count)).or_default().push((database, key));
+        }
+        work.whole = declined.whole;
+        work.invocations.insert(0, Ok(invocation));
+        work.home = home;
+        if work.keys.is_empty() && !work.whole {
+            // It has asked for nothing so far, and takes long.
+            work.keys.insert(home.unwrap_or(self.own_group()), Vec::new());
+        }
+        self.begin_work(work, actions);
+    }
+
+    /// Takes a script of this core's client that a group has declined. It becomes a transaction when all that the
+    /// client asked for before has been answered: nobody knows which of it must come before the script.
+    pub(crate) fn take_declined(&mut self, declined: DeclinedScript, actions: &mut Vec<Action>) {
+        let DeclinedScript { origin, .. } = &declined;
+        if self.sessions.get(origin.session).is_some_and(|session| !session.is_next_answer(origin.ticket)) {
+            self.runner.declined.push(declined);
+            return;
+        }
+        let DeclinedScript { origin, protocol, script, declined, home } = declined;
+        let mut spans: Vec<Span> = Vec::new();
+        let (database, args) = Reader::new(&script.words).words(&mut spans);
+        self.begin_script((origin, protocol), database, script.invocation.clone(), args, declined, home, actions);
+    }
+
+    /// Looks again at declined scripts. True if one has become a transaction.
+    fn begin_declined(&mut self, actions: &mut Vec<Action>) -> bool {
+        let waiting = std::mem::take(&mut self.runner.declined);
+        let count = waiting.len();
+        for declined in waiting {
+            self.take_declined(declined, actions);
+        }
+        self.runner.declined.len() < count
+    }
+
+    /// Lets in what a client has sent behind its script to a group of this node.
+    pub(crate) fn let_in(&mut self, group: GroupId, origin: Origin, actions: &mut Vec<Action>) {
+        let (own, now) = (self.context.core, self.now);
+        let to = router::core_of(group, self.context.core_count);
+        if to == own {
+            self.with_group(group, actions, |group, outlet| group.let_in(&origin, now, outlet));
+        } else {
+            self.outbox.push(own, to, Mail::LetIn { group, origin });
+        }
+    }
+
+    /// Adds a script to a transaction. One that cannot be run answers with the reason at its place.
+    pub(crate) fn add_script(
+        &mut self,
+        work: &mut Work,
+        place: usize,
+        database: u16,
+        naming: Naming,
+        is_read_only: bool,
+        args: Args<'_>,
+    ) {
+        let group_count = self.context.group_count;
+        let session = self.sessions.get(work.origin.session).expect("its request is being looked at");
+        let user = Arc::clone(&session.user);
+        let invocation = self.invocation(&user, naming, is_read_only, args);
+        if let Ok(invocation) = &invocation {
+            for key in invocation.keys(args) {
+                let keys = work.keys.entry(router::group_of(key, group_count)).or_default();
+                keys.push((database, key.to_vec()));
+            }
+            let circumstances = self.circumstances(invocation);
+            work.circumstances.denies_growth |= circumstances.denies_growth;
+            work.circumstances.no_room = circumstances.no_room;
+        }
+        work.invocations.insert(place, invocation);
+    }
+
+    /// Takes a script that another core, another node or a wait has brought. `is_retry` if it has waited here: what its
+    /// session has sent since waits behind it.
+    pub(crate) fn take_script(&mut self, request: Request, is_retry: bool, actions: &mut Vec<Action>) {
+        let now = self.now;
+        let Request { origin, group, protocol, floor, .. } = request;
+        let RequestBody::Script(script) = &request.body else { unreachable!("only scripts come here") };
+        let script = Arc::clone(script);
+        let mut is_over = false;
+        self.with_group(group, actions, |group, outlet| {
+            if is_retry {
+                group.forget_kept_out(&origin);
+            }
+            if !group.is_script_due(&origin, outlet) {
+                is_over = true;
+                if is_retry {
+                    group.admit_held(now, outlet);
+                }
+            } else if group.must_wait(&request, is_retry) {
+                is_over = true;
+                group.hold(request, is_retry, outlet);
+            }
+        });
+        if is_over {
+            return;
+        }
+        let mut spans: Vec<Span> = Vec::new();
+        let (database, args) = Reader::new(&script.words).words(&mut spans);
+        match self.run_here(group, (origin, floor), protocol, database, &script.invocation, args, actions) {
+            Ok(()) if is_retry => self.with_group(group, actions, |group, outlet| group.admit_held(now, outlet)),
+            Ok(()) => {}
+            Err(declined) => {
+                let home = Some(group);
+                if let Some(group) = self.group_mut(group) {
+                    group.keep_out(&origin);
+                }
+                let declined = DeclinedScript { origin, protocol, script, declined, home };
+                self.outbox.push(self.context.core, origin.core, Mail::Declined(declined));
+            }
+        }
+    }
+
+    /// Takes a script that has waited for locked keys in a group of this core, which may not lead any more.
+    pub(crate) fn retry_script(&mut self, request: Request, actions: &mut Vec<Action>) {
+        let standing = self.group_mut(request.group).map(|group| group.standing());
+        if standing == Some(Standing::Serving) {
+            return self.take_script(request, true, actions);
+        }
+        let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
+        if request.origin.claim.is_some() {
+            outlet.send_back(&request.origin);
+        } else {
+            outlet.refuse(&request.origin, request.protocol, LEADER_LOST);
+        }
+    }
+
+    // ---- scripts that take long -------------------------------------------------------------------------------------
+
+    /// Runs the scripts of a transaction that holds its locks, or lets it wait for those before it.
+    pub(crate) fn compute(&mut self, computation: Box<Computation>, actions: &mut Vec<Action>) {
+        let computed = self.runner.with_engine(|_, engine| {
+            computation.run(Some(Means { engine, pause: None, is_killed: &Cell::new(false) }))
+        });
+        match computed {
+            Computed::TooLong => self.runner.waiting.push_back(computation),
+            computed => self.finish_computation(*computation, computed, actions),
+        }
+    }
+
+    fn finish_computation(&mut self, computation: Computation, computed: Computed, actions: &mut Vec<Action>) {
+        self.drive(actions, |driver, posts| driver.computed(computation, computed, posts));
+    }
+
+    /// Tells the groups of long scripts, and of those that wait for them, that they need their locks for longer.
+    fn renew_locks(&mut self, actions: &mut Vec<Action>) {
+        let runner = &mut self.runner;
+        let running = runner.job.as_ref().map(|job| job.transaction);
+        let busy: Vec<_> = running.into_iter().chain(runner.waiting.iter().map(|waiting| waiting.id)).collect();
+        if busy.is_empty() || self.now.instant < runner.renew_at {
+            return;
+        }
+        runner.renew_at = self.now.instant + limits::LOCK_RENEWAL_INTERVAL;
+        self.drive(actions, |driver, posts| {
+            busy.iter().for_each(|transaction| driver.renew(*transaction, posts));
+            Progress::Going
+        });
+    }
+
+    /// A part of the script that takes long, if there is one. True if there is more.
+    pub(crate) fn turn_scripts(&mut self, actions: &mut Vec<Action>) -> bool {
+        let has_begun = self.begin_declined(actions);
+        self.renew_locks(actions);
+        if self.runner.job.is_none()
+            && let Some(computation) = self.runner.waiting.pop_front()
+        {
+            self.runner.job = Some(self.new_job(computation));
+        }
+        let Some(job) = &mut self.runner.job else { return has_begun };
+        match job.task.resume() {
+            None => self.tell_if_busy(),
+            Some((engine, mut computation, computed)) => {
+                computation.work.begun = self.now.instant;
+                let job = self.runner.job.take().expect("it has just ended");
+                self.runner.patient = Some(engine);
+                if job.is_told {
+                    self.tell_busy(None);
+                }
+                self.finish_computation(*computation, computed, actions);
+            }
+        }
+        self.runner.job.is_some() || !self.runner.waiting.is_empty()
+    }
+
+    fn new_job(&mut self, computation: Box<Computation>) -> Job {
+        let mut engine = self.runner.patient.take().unwrap_or_default();
+        let is_killed = Rc::new(Cell::new(false));
+        let flag = is_killed.clone();
+        let transaction = computation.id;
+        let work = &computation.work;
+        let first = work.invocations.iter().find_map(|(place, invocation)| Some((*place, invocation.as_ref().ok()?)));
+        let (place, invocation) = first.expect("only scripts take long");
+        let mut spans = Vec::new();
+        let (_, args) = Reader::new(&work.commands[place]).words(&mut spans);
+        let (name, is_function) = (invocation.code.name().to_owned(), invocation.code.is_function());
+        let words = args.iter().map(<[u8]>::to_vec).collect();
+        let task = Task::new(move |pause| {
+            let means = Means { engine: &mut engine, pause: Some(pause), is_killed: &flag };
+            let computed = computation.run(Some(means));
+            (engine, computation, computed)
+        });
+        Job { transaction, task, is_killed, began: self.now.instant, is_function, is_told: false, name, words }
+    }
+
+    /// Once a script has run for a while every core refuses what could be waiting for it, as Redis does.
+    fn tell_if_busy(&mut self) {
+        let threshold = self.context.settings.busy_threshold;
+        let Some(job) = &mut self.runner.job else { return };
+        if !job.is_told && self.now.instant.since(job.began) >= threshold {
+            job.is_told = true;
+            let is_function = job.is_function;
+            self.tell_busy(Some(is_function));
+        }
+    }
+
+    fn tell_busy(&mut self, busy: Option<bool>) {
+        let own = self.context.core;
+        for core in (0..self.context.core_count).map(CoreId) {
+            self.outbox.push(own, core, Mail::Busy { core: own, is_function: busy });
+        }
+    }
+}
+
+fn no_script() -> Refusal {
+    Refusal::new("NOSCRIPT No matching script. Please use EVAL.")
+}
+
+fn key_count(args: Args<'_>, naming: Naming) -> Result<usize, Refusal> {
+    let number = std::str::from_utf8(args.at(2)).ok().and_then(|text| text.parse::<i64>().ok());
+    let number = number.ok_or_else(|| match naming {
+        Naming::Function => Refusal::new("ERR Bad number of keys provided"),
+        _ => Refusal::NOT_AN_INTEGER,
+    })?;
+    if number > args.len() as i64 - 3 {
+        return Err(Refusal::new("ERR Number of keys can't be greater than number of args"));
+    }
+    usize::try_from(number).map_err(|_| Refusal::new("ERR Number of keys can't be negative"))
+}

@@ -1,0 +1,364 @@
+//! Scripts that run at once on the keys of a group.
+
+use script::{Ending, Engine, Flow, Host};
+
+use keyspace::Body;
+
+use super::*;
+use crate::computation::note_reads;
+use crate::router;
+use crate::scripts::{Circumstances, Invocation, Permitted, check_call, permit};
+use crate::speculation::Trace;
+use crate::wire::put_declined;
+
+/// A script to be run on a group's keys.
+pub(crate) struct Run<'a> {
+    pub(crate) origin: Origin,
+    /// See [`Request::floor`].
+    pub(crate) floor: u64,
+    pub(crate) protocol: Protocol,
+    pub(crate) database: u16,
+    pub(crate) invocation: &'a Invocation,
+    pub(crate) args: Args<'a>,
+    pub(crate) circumstances: Circumstances,
+    pub(crate) group_count: u32,
+    /// What its chance is drawn from.
+    pub(crate) seed: u64,
+}
+
+/// A script cannot run on this group's keys alone, now, or in one turn. Nothing of it remains; these are the keys that
+/// it has used, with their databases.
+#[derive(Debug, Default)]
+pub(crate) struct Declined {
+    pub(crate) keys: Vec<(u16, Vec<u8>)>,
+    /// It asks for all keys.
+    pub(crate) whole: bool,
+}
+
+/// Questions of the engine whether to go on that a script may take here.
+const TICKS_MAX: u32 = 2;
+
+impl Group {
+    /// The last batch that is not applied; 0 if there is none.
+    fn pending_number(&self) -> u64 {
+        if self.builder.is_empty() { self.inflight.back().map_or(0, |batch| batch.number) } else { self.batch_number }
+    }
+
+    /// The moment that the present batch will carry.
+    fn batch_moment(&mut self, now: Now, prng: &mut Prng) -> Moment {
+        let unix = now.unix.max(self.moment.unix).max(self.proposed_unix);
+        *self.builder_moment.get_or_insert_with(|| Moment { unix, seed: prng.draw() })
+    }
+
+    /// False for a numbered script that has been run, or is about to be logged: it must not be run once more.
+    pub(crate) fn is_script_due(&self, origin: &Origin, outlet: &mut Outlet<'_>) -> bool {
+        let (Some(gateway), Some(claim)) = (origin.gateway(), origin.claim) else { return true };
+        !self.scripts_under_way.contains(&(gateway, claim.number)) && self.is_to_be_done(origin, outlet)
+    }
+
+    /// Runs a script. Its changes join the present batch, and its client is answered when they are safe; if there are
+    /// none, as a read is. The group must be [`Standing::Serving`].
+    ///
+    /// What came of a script with a number is logged whatever it is, also that it was declined: its gateway may ask
+    /// again, and must be told the same.
+    pub(crate) fn run_script(
+        &mut self,
+        run: Run<'_>,
+        engine: &mut Engine,
+        prng: &mut Prng,
+        now: Now,
+        outlet: &mut Outlet<'_>,
+    ) -> Result<(), Declined> {
+        let pending = self.pending_number();
+        self.speculation.activate(pending);
+        self.last_script = now.instant;
+        let moment = self.batch_moment(now, prng);
+        let mut host = LiveHost {
+            keyspace: &self.keyspace,
+            speculation: &mut self.speculation,
+            locks: &self.locks,
+            group: self.id,
+            group_count: run.group_count,
+            database: run.database,
+            moment,
+            invocation: run.invocation,
+            circumstances: &run.circumstances,
+            trace: Trace::default(),
+            commands: std::mem::take(&mut self.script_words),
+            command_count: 0,
+            declared: run.args,
+            declared_words: Invocation::FIRST_KEY..Invocation::FIRST_KEY + run.invocation.key_count,
+            used: Vec::new(),
+            declined: None,
+            ticks: 0,
+            logged: Vec::new(),
+            tracks: run.origin.tracks,
+            reads: Vec::new(),
+        };
+        host.commands.clear();
+        for key in run.invocation.keys(run.args) {
+            host.visit(run.database, key);
+        }
+        let mut writer = Writer::onto(std::mem::take(&mut self.script_reply), run.protocol);
+        writer.truncate(0);
+        let mut ending = Ending::Stopped;
+        if host.declined.is_none() {
+            let call = run.invocation.call(run.args, moment, run.seed);
+            ending = run.invocation.code.run(engine, &call, &mut host, &mut writer);
+        }
+        let LiveHost { trace, commands, command_count, used, declined, logged, reads, .. } = host;
+        for line in logged {
+            outlet.actions.push(line);
+        }
+        if declined.is_some() || ending == Ending::Stopped {
+            self.speculation.undo(trace, pending);
+            self.script_words = commands;
+            self.script_reply = writer.into_bytes();
+            if self.builder.is_empty() {
+                self.builder_moment = None;
+            }
+            let mut declined = declined.unwrap_or_default();
+            declined.keys.extend(used);
+            if run.origin.claim.is_none() {
+                return Err(declined);
+            }
+            self.log_outcome(&run.origin, run.floor, &put_declined(&declined), &[], 0);
+            return Ok(());
+        }
+        self.end_script(&run, (writer, reads), trace, &commands, command_count, outlet);
+        self.script_words = commands;
+        Ok(())
+    }
+
+    fn end_script(
+        &mut self,
+        &Run { origin, floor, protocol, .. }: &Run<'_>,
+        (writer, reads): (Writer, Vec<Vec<u8>>),
+        trace: Trace,
+        commands: &[u8],
+        command_count: usize,
+        outlet: &mut Outlet<'_>,
+    ) {
+        let saw_pending = trace.saw_pending;
+        self.speculation.keep(trace, self.batch_number);
+        if origin.claim.is_some() {
+            self.log_outcome(&origin, floor, writer.bytes(), commands, command_count);
+            self.script_reply = writer.into_bytes();
+            return;
+        }
+        // Whether this node still leads is known when an entry has been committed.
+        if command_count > 0 || !self.is_alone() {
+            self.builder.script(command_count, commands, &[]);
+            let finished = Finished { reply: writer.into_bytes(), reads: reads.into() };
+            self.waiters.push(Waiter::Script(origin, finished));
+            return;
+        }
+        if self.builder.is_empty() {
+            self.builder_moment = None;
+        }
+        let waiters = if self.builder.is_empty() {
+            self.inflight.back_mut().map(|batch| &mut batch.waiters)
+        } else {
+            Some(&mut self.waiters)
+        };
+        match waiters {
+            Some(waiters) if saw_pending => {
+                let finished = Finished { reply: writer.into_bytes(), reads: reads.into() };
+                waiters.push(Waiter::Told(origin, finished));
+            }
+            _ => {
+                outlet.reply(&origin, protocol, |out| out.raw(writer.bytes()));
+                outlet.remember_reads(&origin, &reads);
+                self.script_reply = writer.into_bytes();
+            }
+        }
+    }
+
+    /// Logs what came of a script with a number.
+    fn log_outcome(&mut self, origin: &Origin, floor: u64, answer: &[u8], commands: &[u8], command_count: usize) {
+        self.claim(origin, floor);
+        self.builder.script(command_count, commands, answer);
+        self.waiters.push(Waiter::Write(*origin));
+        if let (Some(gateway), Some(claim)) = (origin.gateway(), origin.claim) {
+            self.scripts_under_way.insert((gateway, claim.number));
+        }
+    }
+
+    /// Lets what a session sends later wait here, until [`Group::let_in`].
+    pub(crate) fn keep_out(&mut self, origin: &Origin) {
+        self.kept_out.insert((origin.node.0, origin.session.serial));
+    }
+
+    /// Ends [`Group::keep_out`]; whoever waits is let in later.
+    pub(crate) fn forget_kept_out(&mut self, origin: &Origin) {
+        self.kept_out.remove(&(origin.node.0, origin.session.serial));
+    }
+
+    /// Ends [`Group::keep_out`].
+    pub(crate) fn let_in(&mut self, origin: &Origin, now: Now, outlet: &mut Outlet<'_>) {
+        if self.kept_out.remove(&(origin.node.0, origin.session.serial)) {
+            self.admit_held(now, outlet);
+        }
+    }
+}
+
+/// What a script on a group's own keys can ask for.
+struct LiveHost<'a> {
+    keyspace: &'a Keyspace,
+    speculation: &'a mut Speculation,
+    locks: &'a Locks,
+    group: GroupId,
+    group_count: u32,
+    database: u16,
+    moment: Moment,
+    invocation: &'a Invocation,
+    circumstances: &'a Circumstances,
+    trace: Trace,
+    /// The changing commands it has called, laid out by `entry::put_words`.
+    commands: Vec<u8>,
+    command_count: usize,
+    /// The request, whose keys have been looked at before the script began.
+    declared: Args<'a>,
+    declared_words: std::ops::Range<usize>,
+    /// Other keys that it has used.
+    used: Vec<(u16, Vec<u8>)>,
+    declined: Option<Declined>,
+    ticks: u32,
+    logged: Vec<Action>,
+    /// Its client keeps what it reads.
+    tracks: bool,
+    /// Keys that it has read.
+    reads: Vec<Vec<u8>>,
+}
+
+impl LiveHost<'_> {
+    /// Notes a key that is used, and declines if that is not possible here and now.
+    fn visit(&mut self, database: u16, key: &[u8]) {
+        let is_here = router::group_of(key, self.group_count) == self.group
+            && (self.locks.is_empty() || !self.locks.covers(key))
+            && !self.speculation.is_changing(key);
+        if !is_here {
+            self.declined.get_or_insert_default().keys.push((database, key.to_vec()));
+        }
+    }
+
+    /// True for a key that has been looked at already. Only the first few are compared.
+    fn is_declared(&self, key: &[u8]) -> bool {
+        self.declared_words.clone().take(COMPARED_COUNT_MAX).any(|word| self.declared.at(word) == key)
+    }
+
+    fn run(&mut self, command: &'static keyspace::DataCommand, args: Args<'_>, reply: &mut Writer) -> Flow {
+        match command.span {
+            command::Span::Keys => {}
+            command::Span::Nothing => {
+                self.keyspace.query(self.database, command, args, self.moment, reply);
+                return Flow::On;
+            }
+            // Without other groups, and with nothing under way, the whole is what is here.
+            command::Span::Whole(_)
+                if self.group_count == 1
+                    && matches!(command.body, Body::Query(_))
+                    && self.locks.is_empty()
+                    && self.speculation.is_settled()
+                    && self.command_count == 0 =>
+            {
+                self.keyspace.query(self.database, command, args, self.moment, reply);
+                return Flow::On;
+            }
+            command::Span::Whole(_) => {
+                self.declined.get_or_insert_default().whole = true;
+                return Flow::Stop;
+            }
+        }
+        let others = observer::other_databases(command, args, self.keyspace.database_count());
+        let mut is_ahead = false;
+        command.for_each_key(args, |index, _| {
+            let key = args.at(index);
+            if !self.is_declared(key) {
+                self.visit(self.database, key);
+                if self.used.len() < USED_COUNT_MAX {
+                    self.used.push((self.database, key.to_vec()));
+                }
+            }
+            is_ahead |= self.speculation.holds(self.database, key)
+                || others.iter().any(|other| self.speculation.holds(*other, key));
+        });
+        if self.declined.is_some() {
+            return Flow::Stop;
+        }
+        if self.tracks {
+            note_reads(command, args, &mut self.reads);
+        }
+        let is_query = matches!(command.body, Body::Query(_));
+        if is_query && !is_ahead {
+            self.keyspace.query(self.database, command, args, self.moment, reply);
+            return Flow::On;
+        }
+        self.trace.saw_pending |= is_ahead;
+        command.for_each_key(args, |index, _| {
+            for database in std::iter::once(self.database).chain(others.iter().copied()) {
+                let key = args.at(index);
+                self.speculation.bring(self.keyspace, database, key, self.moment, &mut self.trace);
+                if !is_query {
+                    Speculation::alter(database, key, &mut self.trace);
+                }
+            }
+        });
+        let scratch = self.speculation.scratch();
+        if is_query {
+            scratch.query(self.database, command, args, self.moment, reply);
+            return Flow::On;
+        }
+        let start = reply.len();
+        scratch.mutate(self.database, command, args, self.moment, reply);
+        // What is refused changes nothing.
+        if reply.bytes()[start] != b'-' {
+            entry::put_words(&mut self.commands, self.database, args);
+            self.command_count += 1;
+        }
+        Flow::On
+    }
+}
+
+/// Declared keys among which a key is looked for.
+const COMPARED_COUNT_MAX: usize = 4;
+
+/// Keys remembered for the case that the script must begin again. It would find the others by itself.
+const USED_COUNT_MAX: usize = 1_000;
+
+impl Host for LiveHost<'_> {
+    fn call(&mut self, args: Args<'_>, reply: &mut Writer) -> Flow {
+        if self.declined.is_some() {
+            return Flow::Stop;
+        }
+        let permitted = match permit(args, self.invocation, self.keyspace.database_count()) {
+            Ok(permitted) => permitted,
+            Err(refusal) => {
+                reply.error(refusal.text());
+                return Flow::On;
+            }
+        };
+        if permitted.answer(args, &mut self.database, self.moment, reply) {
+            return Flow::On;
+        }
+        let Permitted::Data(command) = permitted else { unreachable!("answered above") };
+        if let Err(refusal) = check_call(command, self.circumstances, self.command_count > 0) {
+            reply.error(refusal.text());
+            return Flow::On;
+        }
+        self.run(command, args, reply)
+    }
+
+    fn tick(&mut self) -> Flow {
+        self.ticks += 1;
+        if self.ticks < TICKS_MAX && self.declined.is_none() { Flow::On } else { Flow::Stop }
+    }
+
+    fn log(&mut self, level: u8, text: &[u8]) {
+        self.logged.extend(crate::scripts::log_action(level, text));
+    }
+
+    fn may_call(&mut self, args: Args<'_>) -> Option<bool> {
+        crate::scripts::may_call(args, self.invocation)
+    }
+}

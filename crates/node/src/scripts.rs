@@ -1,0 +1,377 @@
+//! Scripts on their way: which are known, what they may call, and the two places where they run.
+//!
+//! A script whose keys live in one group that this core leads runs at once, on the group's keys (`group::live`), and
+//! what it has changed is logged as the commands it called. Every other script, and one that reaches for a key that it
+//! has not named or takes long, is a transaction: it runs on copies of its keys, which are locked meanwhile
+//! (`computation`), and a part of it at each turn. Nothing of a script that does not end is ever seen.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use command::{Flag, Refusal};
+use keyspace::{DataCommand, Moment};
+use resp::{Args, Writer};
+use script::{Engine, Flags, Library, Script};
+
+use crate::acl::{Denied, User};
+use crate::commands::Known;
+use crate::event::{Action, Level};
+use crate::limits;
+
+/// What is to be run.
+#[derive(Clone, Debug)]
+pub enum Code {
+    /// By EVAL.
+    Script(Arc<Script>),
+    /// By FCALL.
+    Function {
+        /// Its library.
+        library: Arc<Library>,
+        /// Its name.
+        name: String,
+        /// What it says of itself.
+        flags: Flags,
+    },
+}
+
+impl Code {
+    /// What it says of itself; nothing if it is of the old kind that says nothing.
+    pub(crate) fn flags(&self) -> Option<Flags> {
+        match self {
+            Self::Script(script) => script.flags,
+            Self::Function { flags, .. } => Some(*flags),
+        }
+    }
+
+    /// The text it comes from.
+    pub(crate) fn text(&self) -> &[u8] {
+        match self {
+            Self::Script(script) => &script.text,
+            Self::Function { library, .. } => &library.text,
+        }
+    }
+
+    /// As errors name it.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Script(script) => script.name(),
+            Self::Function { name, .. } => name,
+        }
+    }
+
+    /// True for a function.
+    pub(crate) fn is_function(&self) -> bool {
+        matches!(self, Self::Function { .. })
+    }
+
+    /// Runs it.
+    pub(crate) fn run(
+        &self,
+        engine: &mut Engine,
+        call: &script::Call<'_>,
+        host: &mut dyn script::Host,
+        writer: &mut Writer,
+    ) -> script::Ending {
+        match self {
+            Self::Script(script) => engine.run_script(script, call, host, writer),
+            Self::Function { library, name, .. } => engine.run_function(library, name, call, host, writer),
+        }
+    }
+}
+
+/// A call of a script: its code, and where its keys are among the words.
+#[derive(Clone, Debug)]
+pub struct Invocation {
+    /// What is run.
+    pub code: Code,
+    /// Its keys stand behind their number, from the third word on.
+    pub key_count: usize,
+    /// It may write nothing.
+    pub is_read_only: bool,
+    /// Who calls it, unless that user may do everything.
+    pub user: Option<Arc<User>>,
+}
+
+impl Invocation {
+    /// Where the first key is.
+    pub(crate) const FIRST_KEY: usize = 3;
+
+    /// The declared keys.
+    pub(crate) fn keys<'a>(&self, args: Args<'a>) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        (Self::FIRST_KEY..Self::FIRST_KEY + self.key_count).map(move |index| args.at(index))
+    }
+
+    /// As the engine wants it.
+    pub(crate) fn call<'a>(&self, args: Args<'a>, moment: Moment, seed: u64) -> script::Call<'a> {
+        script::Call { args, first_key: Self::FIRST_KEY, key_count: self.key_count, unix_ms: moment.unix.0, seed }
+    }
+}
+
+/// What circumstances a script runs in.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Circumstances {
+    /// Memory is full, and the script has not said that it does not mind.
+    pub(crate) denies_growth: bool,
+    /// There is no room on disk: an error reply.
+    pub(crate) no_room: Option<String>,
+}
+
+/// A command that a script may call.
+pub(crate) enum Permitted {
+    Data(&'static DataCommand),
+    Select(u16),
+    Ping,
+    Echo,
+    Time,
+}
+
+/// Finds the command that a script calls, or says why it may not.
+pub(crate) fn permit(args: Args<'_>, invocation: &Invocation, databases: u16) -> Result<Permitted, Refusal> {
+    let known = crate::dispatch::lookup(args).map_err(|_| Refusal::new(UNKNOWN_COMMAND))?;
+    if !known.accepts(args.len()) {
+        return Err(Refusal::new(WRONG_ARGUMENT_COUNT));
+    }
+    if let Some(user) = &invocation.user
+        && let Err(denial) = user.check(known, args)
+    {
+        return Err(Refusal::new(match denial.what {
+            Denied::Command | Denied::Login => "ERR The user executing the script can't run this command or subcommand",
+            Denied::Key(_) => {
+                "ERR The user executing the script can't access at least one of the keys mentioned in the command \
+                 arguments"
+            }
+            Denied::Channel(_) => {
+                "ERR The user executing the script can't publish to the channel mentioned in the command"
+            }
+        }));
+    }
+    match known {
+        Known::Data(command) => {
+            if command.has(Flag::Noscript) {
+                return Err(Refusal::new(NOT_ALLOWED));
+            }
+            if invocation.is_read_only && !matches!(command.body, keyspace::Body::Query(_)) {
+                return Err(Refusal::new(READ_ONLY));
+            }
+            Ok(Permitted::Data(command))
+        }
+        Known::Control(command) => match command.name {
+            "select" => {
+                let number = std::str::from_utf8(args.at(1)).ok().and_then(|text| text.parse::<i64>().ok());
+                let number = number.ok_or(Refusal::new("ERR invalid DB index"))?;
+                let database = u16::try_from(number).ok().filter(|database| *database < databases);
+                database.map(Permitted::Select).ok_or(Refusal::new("ERR DB index is out of range"))
+            }
+            "ping" => Ok(Permitted::Ping),
+            "echo" => Ok(Permitted::Echo),
+            "time" => Ok(Permitted::Time),
+            _ => Err(Refusal::new(NOT_ALLOWED)),
+        },
+    }
+}
+
+impl Permitted {
+    /// Answers a command that needs no key. False if it needs data.
+    pub(crate) fn answer(&self, args: Args<'_>, database: &mut u16, moment: Moment, writer: &mut Writer) -> bool {
+        match self {
+            Self::Data(_) => return false,
+            Self::Select(number) => {
+                *database = *number;
+                writer.ok();
+            }
+            Self::Ping if args.len() > 1 => writer.bulk(args.at(1)),
+            Self::Ping => writer.simple("PONG"),
+            Self::Echo => writer.bulk(args.at(1)),
+            Self::Time => {
+                writer.array(2);
+                writer.bulk(moment.unix.0.div_euclid(1_000).to_string().as_bytes());
+                writer.bulk((moment.unix.0.rem_euclid(1_000) * 1_000).to_string().as_bytes());
+            }
+        }
+        true
+    }
+}
+
+const UNKNOWN_COMMAND: &str = "ERR Unknown Redis command called from script";
+const WRONG_ARGUMENT_COUNT: &str = "ERR Wrong number of args calling Redis command from script";
+const NOT_ALLOWED: &str = "ERR This Redis command is not allowed from script";
+const READ_ONLY: &str = "ERR Write commands are not allowed from read-only scripts.";
+
+/// What `redis.acl_check_cmd` answers.
+pub(crate) fn may_call(args: Args<'_>, invocation: &Invocation) -> Option<bool> {
+    let known = crate::dispatch::lookup(args).ok()?;
+    Some(invocation.user.as_ref().is_none_or(|user| user.check(known, args).is_ok()))
+}
+
+/// What `redis.log` asks of the host; nothing for levels that only a debugger wants.
+pub(crate) fn log_action(level: u8, text: &[u8]) -> Option<Action> {
+    let level = match level {
+        2 => Level::Notice,
+        3 => Level::Warning,
+        _ => return None,
+    };
+    Some(Action::Log { level, line: String::from_utf8_lossy(text).into_owned() })
+}
+
+/// Why a command may not be called at this point; `has_written` exempts a script that must be let finish.
+pub(crate) fn check_call(
+    command: &DataCommand,
+    circumstances: &Circumstances,
+    has_written: bool,
+) -> Result<(), Refusal> {
+    if !matches!(command.body, keyspace::Body::Mutate(_)) {
+        return Ok(());
+    }
+    if let Some(text) = &circumstances.no_room {
+        return Err(Refusal::new(text.clone()));
+    }
+    if circumstances.denies_growth && !has_written && command.has(Flag::Denyoom) {
+        return Err(Refusal::OUT_OF_MEMORY);
+    }
+    Ok(())
+}
+
+/// The scripts that a core knows by name.
+#[derive(Default)]
+pub struct Cache {
+    by_name: BTreeMap<[u8; 40], Cached>,
+    /// Finds a script without computing its name.
+    by_text: BTreeMap<ByText, ()>,
+    /// Those that only EVAL has brought, in the order of their first call.
+    passing: VecDeque<[u8; 40]>,
+    bytes: usize,
+}
+
+struct Cached {
+    script: Arc<Script>,
+    /// SCRIPT LOAD has brought it: it stays.
+    is_loaded: bool,
+}
+
+/// A script in the order of texts.
+struct ByText(Arc<Script>);
+
+impl PartialEq for ByText {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.text == other.0.text
+    }
+}
+
+impl Eq for ByText {}
+
+impl PartialOrd for ByText {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ByText {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.text.cmp(&other.0.text)
+    }
+}
+
+impl std::borrow::Borrow<[u8]> for ByText {
+    fn borrow(&self) -> &[u8] {
+        &self.0.text
+    }
+}
+
+impl Cache {
+    /// The script of this text, if it is known.
+    pub(crate) fn with_text(&self, text: &[u8]) -> Option<Arc<Script>> {
+        self.by_text.get_key_value(text).map(|(known, ())| known.0.clone())
+    }
+
+    /// The script of this name, in whatever case.
+    pub(crate) fn named(&self, name: &[u8]) -> Option<Arc<Script>> {
+        let name: [u8; 40] = name.to_ascii_lowercase().try_into().ok()?;
+        self.by_name.get(&name).map(|known| known.script.clone())
+    }
+
+    /// Remembers a script. One that EVAL brings may be forgotten when many more come.
+    ///
+    /// # Errors
+    /// There is no room for one more that stays.
+    pub(crate) fn insert(&mut self, script: Arc<Script>, is_loaded: bool) -> Result<(), Refusal> {
+        if let Some(known) = self.by_name.get_mut(&script.sha) {
+            if is_loaded && !known.is_loaded {
+                known.is_loaded = true;
+                self.passing.retain(|name| *name != script.sha);
+            }
+            return Ok(());
+        }
+        let size = size_of_entry(&script);
+        while self.bytes + size > limits::SCRIPT_BYTES_MAX || self.passing.len() >= limits::PASSING_SCRIPTS_MAX {
+            let Some(name) = self.passing.pop_front() else { break };
+            let known = self.by_name.remove(&name).expect("what passes is known");
+            self.by_text.remove(known.script.text.as_slice());
+            self.bytes -= size_of_entry(&known.script);
+        }
+        if self.bytes + size > limits::SCRIPT_BYTES_MAX {
+            return Err(Refusal::new("OOM The script cache is full"));
+        }
+        self.bytes += size;
+        if !is_loaded {
+            self.passing.push_back(script.sha);
+        }
+        self.by_text.insert(ByText(script.clone()), ());
+        self.by_name.insert(script.sha, Cached { script, is_loaded });
+        Ok(())
+    }
+
+    /// Forgets all.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// How many are known.
+    pub(crate) fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    /// Bytes that they take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// A script with its share of the trees.
+fn size_of_entry(script: &Script) -> usize {
+    script.text.len() + 200
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn script(text: &str) -> Arc<Script> {
+        Script::parse(text.as_bytes()).expect("no first line to be wrong")
+    }
+
+    #[test]
+    fn scripts_that_pass_are_forgotten_and_loaded_ones_stay() {
+        let mut cache = Cache::default();
+        let first = script("return 'first'");
+        let loaded = script("return 'loaded'");
+        cache.insert(first.clone(), false).expect("room");
+        cache.insert(loaded.clone(), true).expect("room");
+        for number in 0..limits::PASSING_SCRIPTS_MAX {
+            cache.insert(script(&format!("return {number}")), false).expect("room");
+        }
+        assert!(cache.named(&first.sha).is_none());
+        assert!(cache.with_text(&first.text).is_none());
+        assert!(cache.named(loaded.name().to_uppercase().as_bytes()).is_some());
+        assert_eq!(cache.len(), limits::PASSING_SCRIPTS_MAX + 1);
+    }
+
+    #[test]
+    fn the_cache_takes_no_more_than_its_bound() {
+        let mut cache = Cache::default();
+        let filler = "x".repeat(limits::SCRIPT_BYTES_MAX / 4);
+        let results: Vec<_> =
+            (0..5).map(|number| cache.insert(script(&format!("--{number}{filler}")), true).is_ok()).collect();
+        assert_eq!(results, [true, true, true, false, false]);
+        assert!(cache.bytes() <= limits::SCRIPT_BYTES_MAX);
+    }
+}
