@@ -263,8 +263,26 @@ impl Client {
 
     fn single(&mut self, now: u64, register: u64, operation: Operation, history: &mut History, out: &mut Vec<u8>) {
         let handle = history.begin(now, self.session(), register, operation);
-        write_operation(register, operation, out);
+        self.write_operation(register, operation, out);
         self.expected.push_back(Expected::Operation(handle));
+    }
+
+    /// Most operations are commands; some are scripts that call the command, of which some do not name their key.
+    fn write_operation(&mut self, register: u64, operation: Operation, out: &mut Vec<u8>) {
+        if !self.prng.chance(1, 6) {
+            return write_operation(register, operation, out);
+        }
+        let mut command = Vec::new();
+        write_operation(register, operation, &mut command);
+        let words = words_of(&command);
+        let words = words.iter().map(Vec::as_slice);
+        let name = register_name(register);
+        let head: &[&[u8]] = if self.spans && self.prng.chance(1, 4) {
+            &[b"EVAL", b"return redis.call(unpack(ARGV))", b"0"]
+        } else {
+            &[b"EVAL", b"return redis.call(unpack(ARGV))", b"1", name.as_bytes()]
+        };
+        encode(&head.iter().copied().chain(words).collect::<Vec<_>>(), out);
     }
 
     /// Something done to one of a few sets and hashes, small ones and some that outgrow their small form. What chance
@@ -303,7 +321,12 @@ impl Client {
         for register in registers {
             let operation = self.draw_operation(register, history);
             handles.push(history.begin(now, self.session(), register, operation));
-            write_operation(register, operation, out);
+            // A script inside a transaction locks its keys, as one does that spans groups.
+            if self.spans {
+                self.write_operation(register, operation, out);
+            } else {
+                write_operation(register, operation, out);
+            }
             self.expected.push_back(Expected::Queued);
         }
         self.command(&[b"EXEC"], Expected::Exec(handles), out);
@@ -323,6 +346,11 @@ impl Client {
         let from = self.prng.below(ACCOUNT_COUNT);
         let to = (from + 1 + self.prng.below(ACCOUNT_COUNT - 1)) % ACCOUNT_COUNT;
         let amount = (1 + self.prng.below(50)).to_string();
+        if self.prng.chance(1, 3) {
+            let (from, to) = (account_name(from), account_name(to));
+            let words: [&[u8]; 6] = [b"EVAL", TRANSFER_SCRIPT, b"2", from.as_bytes(), to.as_bytes(), amount.as_bytes()];
+            return self.command(&words, Expected::Transfer, out);
+        }
         self.command(&[b"MULTI"], Expected::Acknowledgement, out);
         self.command(&[b"DECRBY", account_name(from).as_bytes(), amount.as_bytes()], Expected::Queued, out);
         self.command(&[b"INCRBY", account_name(to).as_bytes(), amount.as_bytes()], Expected::Queued, out);
@@ -331,6 +359,12 @@ impl Client {
 
     fn audit(&mut self, now: u64, out: &mut Vec<u8>) {
         let names: Vec<String> = (0..ACCOUNT_COUNT).map(account_name).collect();
+        if self.prng.chance(1, 4) {
+            let count = names.len().to_string();
+            let head: [&[u8]; 3] = [b"EVAL_RO", b"return redis.call('MGET', unpack(KEYS))", count.as_bytes()];
+            let words: Vec<_> = head.into_iter().chain(names.iter().map(|name| name.as_bytes())).collect();
+            return self.command(&words, Expected::Audit { called: now }, out);
+        }
         if self.prng.chance(1, 2) {
             let words: Vec<&[u8]> =
                 std::iter::once(&b"MGET"[..]).chain(names.iter().map(|name| name.as_bytes())).collect();
@@ -401,7 +435,14 @@ impl Client {
             Expected::Exec(handles) => match reply {
                 Reply::Array(Some(replies)) if replies.len() == handles.len() => {
                     history.transfer_count += u64::from(handles.len() > 1);
-                    handles.iter().zip(&replies).try_for_each(|(handle, reply)| answer(*handle, now, reply, history))
+                    handles.iter().zip(&replies).try_for_each(|(handle, reply)| match reply {
+                        // What a script of the transaction calls is refused by itself.
+                        Reply::Error(text) if text.starts_with("MISCONF ") => {
+                            refuse(*handle, Outcome::Nothing, history);
+                            Ok(())
+                        }
+                        reply => answer(*handle, now, reply, history),
+                    })
                 }
                 reply => absurd(&reply),
             },
@@ -446,6 +487,24 @@ impl Client {
             },
             Expected::Acknowledgement | Expected::Watch | Expected::Queued => absurd(&reply),
         }
+    }
+}
+
+/// Moves money, and shows for a moment a sum that nobody may see.
+const TRANSFER_SCRIPT: &[u8] = b"local less = redis.call('DECRBY', KEYS[1], ARGV[1]) return {less, \
+                                 redis.call('INCRBY', KEYS[2], ARGV[1])}";
+
+/// The words of a request that `encode` has written.
+fn words_of(request: &[u8]) -> Vec<Vec<u8>> {
+    match parse(request) {
+        Ok(Some((Reply::Array(Some(words)), _))) => words
+            .into_iter()
+            .map(|word| match word {
+                Reply::Bulk(Some(bytes)) => bytes,
+                other => unreachable!("a word is a bulk string, not {other:?}"),
+            })
+            .collect(),
+        other => unreachable!("a request is an array, not {other:?}"),
     }
 }
 

@@ -9,6 +9,7 @@ mod damage;
 mod harness;
 mod manual;
 mod pubsub;
+mod scripts;
 mod serve;
 mod torture;
 mod users;
