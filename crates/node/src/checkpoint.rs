@@ -128,7 +128,7 @@ impl Group {
             CheckpointMark { index: self.applied(), term: self.applied_term(), membership: self.membership().clone() };
         actions.push(Action::Checkpoint { group, id, step: CheckpointStep::Begin(mark.clone()) });
         let mut state = vec![CHUNK_STATE];
-        state.extend_from_slice(&self.save_state());
+        state.extend_from_slice(&self.checkpoint_state());
         let outstanding_bytes = state.len();
         actions.push(Action::Checkpoint { group, id, step: CheckpointStep::Chunk(state) });
         self.checkpointing.run = Some(Run {

@@ -12,6 +12,7 @@ use crate::acl::{AclLog, Users};
 use crate::ask::{Deferred, Pending};
 use crate::bulletin::{Bulletin, Bulletins};
 use crate::commands::{self, DebugQuestion, Figures, Question};
+use crate::defect::Defect;
 use crate::evaluate::Runner;
 use crate::event::{
     Action, CoreId, CoreOptions, Event, GroupId, GroupSeed, HostReport, Lane, Level, NodeId, Now, ProcessFacts, Room,
@@ -279,6 +280,13 @@ impl Core {
     #[doc(hidden)]
     pub fn groups_mut(&mut self) -> impl Iterator<Item = &mut Group> {
         self.groups.iter_mut().flatten()
+    }
+
+    /// Puts a mistake in. Only the simulator has a use for it.
+    #[doc(hidden)]
+    pub fn break_by(&mut self, defect: Defect) {
+        self.driver.defect = Some(defect);
+        self.groups_mut().for_each(|group| group.defect = Some(defect));
     }
 
     /// One thing happens. What is to be done about it is appended to `actions`. Runs to completion: nothing is ever

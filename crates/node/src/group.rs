@@ -31,6 +31,7 @@ use crate::blocking::Lines;
 use crate::book::{self, Book};
 use crate::checkpoint::Checkpointing;
 use crate::commands::GroupFigures;
+use crate::defect::Defect;
 use crate::entry::{self, Builder, Claimed, Effect, Item};
 use crate::event::{Action, GroupId, GroupSeed, Level, NodeId, Now, Persist, SessionId};
 use crate::letter::{Fate, Lock, Locked, Mail, Origin, Request, RequestBody, Resolution};
@@ -178,6 +179,8 @@ pub struct Group {
     pub(crate) evicted_count: u64,
     /// Set by the simulator to prove that its checkers are awake.
     acknowledges_early: bool,
+    /// The same.
+    pub(crate) defect: Option<Defect>,
 }
 
 /// What waits at a place in a batch.
@@ -391,6 +394,7 @@ impl Group {
             evicting: BTreeSet::new(),
             evicted_count: 0,
             acknowledges_early: false,
+            defect: None,
         };
         this.load_state(&state);
         Ok(this)
@@ -434,6 +438,11 @@ impl Group {
     /// Transactions that hold locks here, prepared ones among them.
     pub fn lock_count(&self) -> usize {
         self.locks.holder_count()
+    }
+
+    /// Transactions that are prepared here and not resolved.
+    pub fn prepared_count(&self) -> usize {
+        self.prepared.len()
     }
 
     /// Bytes proposed and not yet applied.
@@ -867,10 +876,11 @@ impl Group {
     fn fetch(&mut self, lock: &Lock, origin: &Origin, outlet: &mut Outlet<'_>) {
         // The lock may have waited: what has expired in the meantime, and was told to be gone, does not come back.
         let moment = Moment { unix: lock.moment.unix.max(self.moment.unix), seed: lock.moment.seed };
-        let changed = lock
-            .watches
-            .iter()
-            .any(|watch| !self.keyspace.is_as_watched(watch.database, &watch.key, watch.version, moment));
+        let changed = self.defect != Some(Defect::ForgottenWatch)
+            && lock
+                .watches
+                .iter()
+                .any(|watch| !self.keyspace.is_as_watched(watch.database, &watch.key, watch.version, moment));
         let outcome = if changed {
             Locked::Changed
         } else {
@@ -1858,8 +1868,19 @@ impl Group {
 
     // ---- replicated state beside the keyspace -----------------------------------------------------------------------
 
-    /// The prepared transactions and outcomes, for a checkpoint.
-    pub(crate) fn save_state(&self) -> Vec<u8> {
+    /// The group's own state for a checkpoint.
+    pub(crate) fn checkpoint_state(&mut self) -> Vec<u8> {
+        if self.defect != Some(Defect::ForgottenPrepared) {
+            return self.save_state();
+        }
+        let prepared = std::mem::take(&mut self.prepared);
+        let state = self.save_state();
+        self.prepared = prepared;
+        state
+    }
+
+    /// The prepared transactions and outcomes, and what else is the group's own.
+    fn save_state(&self) -> Vec<u8> {
         let mut out = Vec::new();
         out.extend_from_slice(&self.moment.unix.0.to_le_bytes());
         leb128::put(&mut out, self.prepared.len() as u64);

@@ -18,6 +18,8 @@ pub mod checkpoint;
 pub mod commands;
 mod computation;
 pub mod core;
+#[doc(hidden)]
+pub mod defect;
 mod dispatch;
 pub mod entry;
 mod evaluate;

@@ -23,6 +23,7 @@ use stdx::Instant;
 use stdx::leb128;
 
 use crate::computation::{Computation, Computed, Outcome, Wants};
+use crate::defect::Defect;
 use crate::entry::{self, Effect, Watch};
 use crate::event::{Action, CoreId, GroupId, SessionId};
 use crate::letter::{Lock, Locked, Origin, RequestBody, Resolution};
@@ -234,6 +235,7 @@ pub struct Driver {
     pub(crate) reads: Vec<(SessionId, Vec<Vec<u8>>)>,
     /// When collections change their form, in what it computes.
     pub(crate) limits: Limits,
+    pub(crate) defect: Option<Defect>,
 }
 
 impl Driver {
@@ -247,6 +249,7 @@ impl Driver {
             noted: Classes::NONE,
             reads: Vec::new(),
             limits: Limits::default(),
+            defect: None,
         }
     }
 
@@ -414,11 +417,12 @@ impl Driver {
     /// A group has logged its part, or refused it.
     pub fn prepared(&mut self, id: TransactionId, group: GroupId, accepted: bool, post: &mut Vec<Post>) -> Progress {
         let low_water = self.low_water();
+        let commits_early = self.defect == Some(Defect::EarlyCommit);
         let Some(transaction) = self.find(id) else { return Progress::Going };
         let Stage::Preparing { waiting, changed, is_refused } = &mut transaction.stage else {
             return Progress::Going;
         };
-        waiting.retain(|other| *other != group);
+        waiting.retain(|other| *other != group && !commits_early);
         *is_refused |= !accepted;
         if !waiting.is_empty() {
             return Progress::Going;

@@ -69,6 +69,23 @@ enum Policy {
 enum CanaryName {
     /// Acknowledge writes before they are on disk.
     EarlyAck,
+    /// Commit a transaction over groups when the first of them has prepared it.
+    EarlyCommit,
+    /// Forget what a transaction over groups watches.
+    ForgottenWatch,
+    /// Leave prepared transactions out of checkpoints.
+    ForgottenPrepared,
+}
+
+impl CanaryName {
+    fn canary(self) -> Canary {
+        match self {
+            Self::EarlyAck => Canary::EarlyAcknowledgement,
+            Self::EarlyCommit => Canary::EarlyCommit,
+            Self::ForgottenWatch => Canary::ForgottenWatch,
+            Self::ForgottenPrepared => Canary::ForgottenPrepared,
+        }
+    }
 }
 
 impl SimulateArguments {
@@ -81,14 +98,15 @@ impl SimulateArguments {
                 Policy::Everysec => Durability::EverySecond,
                 Policy::No => Durability::No,
             },
-            canary: self.canary.map(|CanaryName::EarlyAck| Canary::EarlyAcknowledgement),
+            canary: self.canary.map(CanaryName::canary),
         }
     }
 
     /// The command that lives through one seed again.
     fn replay(&self, seed: u64) -> String {
         let policy = self.policy.to_possible_value().expect("every policy has a name").get_name().to_owned();
-        let canary = if self.canary.is_some() { " --canary early-ack" } else { "" };
+        let canary = self.canary.and_then(|canary| canary.to_possible_value());
+        let canary = canary.map_or(String::new(), |canary| format!(" --canary {}", canary.get_name()));
         format!("holdfast simulate --seeds {seed} --nodes {} --policy {policy}{canary} --trace", self.nodes)
     }
 }

@@ -2,12 +2,11 @@
 //!
 //! It knows the servers from outside only: real processes of this very binary, or of a stock Redis, real sockets, real
 //! signals, real cables as far as one machine has them. What was acknowledged is written down here and nowhere else.
-//! Suggested order of reading: [`schedule`], [`stand`], [`crew`], [`register`], [`zones`], [`append`], [`cycles`].
+//! Suggested order of reading: [`schedule`], [`stand`], [`crew`], [`register`], [`zones`], [`append`].
 
 mod append;
 pub(crate) mod cluster;
 mod crew;
-mod cycles;
 mod findings;
 mod network;
 mod process;

@@ -1,9 +1,17 @@
 //! Simulated clients: what they ask, and what they make of the answers.
 
-use std::collections::VecDeque;
+mod copying;
+mod lists;
+
+use std::collections::{BTreeMap, VecDeque};
 
 use stdx::Prng;
 
+use copying::Copying;
+use lists::Awaited;
+pub use lists::{LIST_COUNT, list_name};
+
+use crate::cycles::{Step, Transaction};
 use crate::linearizable::{Operation, Record, Value};
 use crate::reply::{Reply, encode, parse};
 
@@ -45,7 +53,14 @@ pub struct History {
     pub refused_count: u64,
     /// Operations whose outcome nobody told.
     pub unknown_count: u64,
+    /// Transactions on lists.
+    pub transactions: Vec<Transaction>,
+    /// The lists as they were read in the end, through one node after the other.
+    pub lists: Vec<BTreeMap<u32, Vec<u32>>>,
+    /// Backups that were read to their end.
+    pub backup_count: u64,
     next_value: i64,
+    next_element: u32,
 }
 
 impl History {
@@ -93,8 +108,31 @@ enum Expected {
     Watched { register: u64 },
     /// EXEC after WATCH.
     Exchange(Handle),
+    /// A transaction on lists, or a single command on one.
+    Lists(Awaited),
+    /// LRANGE of a watched list.
+    WatchedList { list: u32 },
+    /// LRANGE when nothing is changed any more.
+    LastList { list: u32 },
+    /// UNWATCH.
+    Unwatched,
+    /// BACKUP BEGIN.
+    BackupBegun,
+    /// BACKUP READ.
+    BackupChunk,
     /// A command on a collection. No checker asks what it found; that the replicas agree afterwards, one does.
     Collection,
+}
+
+/// A second step of a request.
+#[derive(Debug)]
+enum FollowUp {
+    /// Set a register if it still holds what was found.
+    Exchange { register: u64, found: Value },
+    /// Append to lists if others still hold what was found.
+    Append { watched: Vec<Step> },
+    /// What was watched is of no use.
+    Unwatch,
 }
 
 /// One simulated client.
@@ -116,10 +154,14 @@ pub struct Client {
     /// The register that the pipeline being made is about.
     favourite: Option<u64>,
     /// A second step of a request, to be sent at once.
-    follow_up: Option<(u64, Value)>,
+    follow_up: Option<FollowUp>,
     /// Its WATCH has not been refused.
     is_watching: bool,
-    /// Only what a single register can answer, in calm times.
+    /// What it has found in the lists that it watches.
+    watched: Vec<Step>,
+    /// A backup that it makes.
+    copying: Option<Copying>,
+    /// Only what a single register or list can answer, in calm times: registers, then lists.
     pub last_reads: Option<VecDeque<u64>>,
     transfers: bool,
     /// Transactions may touch several groups.
@@ -152,6 +194,8 @@ impl Client {
             favourite: None,
             follow_up: None,
             is_watching: false,
+            watched: Vec::new(),
+            copying: None,
             last_reads: None,
             transfers,
             spans,
@@ -174,6 +218,7 @@ impl Client {
         self.expected.clear();
         self.input.clear();
         self.follow_up = None;
+        self.copying = None;
         self.connection = None;
         self.deadline = u64::MAX;
     }
@@ -192,14 +237,36 @@ impl Client {
     /// The next request, or several at once.
     pub fn ask(&mut self, now: u64, history: &mut History) -> Vec<u8> {
         let mut out = Vec::new();
-        if let Some((register, found)) = self.follow_up.take() {
-            self.exchange(now, register, found, history, &mut out);
+        match self.follow_up.take() {
+            None => {}
+            Some(FollowUp::Exchange { register, found }) => {
+                self.exchange(now, register, found, history, &mut out);
+                return out;
+            }
+            Some(FollowUp::Append { watched }) => {
+                self.append_watching(now, watched, history, &mut out);
+                return out;
+            }
+            Some(FollowUp::Unwatch) => {
+                self.command(&[b"UNWATCH"], Expected::Unwatched, &mut out);
+                return out;
+            }
+        }
+        if let Some(places) = &mut self.last_reads {
+            match places.front().copied() {
+                None => {}
+                Some(register) if register < REGISTER_COUNT => {
+                    self.single(now, register, Operation::Get { found: None }, history, &mut out);
+                }
+                Some(list) => self.last_list((list - REGISTER_COUNT) as u32, &mut out),
+            }
             return out;
         }
-        if let Some(registers) = &mut self.last_reads {
-            if let Some(register) = registers.front().copied() {
-                self.single(now, register, Operation::Get { found: None }, history, &mut out);
-            }
+        if self.go_on_copying(&mut out) {
+            return out;
+        }
+        if self.transfers && self.prng.chance(1, 60) {
+            self.begin_copying(now, &mut out);
             return out;
         }
         // A pipeline that stays with one register is one in which the order of requests shows.
@@ -209,7 +276,7 @@ impl Client {
                 self.collection_operation(&mut out);
                 continue;
             }
-            match self.prng.below(if self.transfers { 16 } else { 12 }) {
+            match self.prng.below(if self.transfers { 22 } else { 12 }) {
                 0..=9 => self.register_operation(now, history, &mut out),
                 10 => self.transaction(now, history, &mut out),
                 11 => {
@@ -224,6 +291,11 @@ impl Client {
                     return out;
                 }
                 12 | 13 => self.transfer(&mut out),
+                14..=19 => {
+                    if self.list_operation(now, history, &mut out) {
+                        return out;
+                    }
+                }
                 _ => self.audit(now, &mut out),
             }
         }
@@ -406,6 +478,9 @@ impl Client {
 
     fn understand(&mut self, now: u64, expected: Expected, reply: Reply, history: &mut History) -> Result<(), String> {
         let absurd = |reply: &Reply| Err(format!("to {expected:?} the server said {reply:?}"));
+        if let Expected::BackupBegun | Expected::BackupChunk = expected {
+            return self.copied(&reply, history);
+        }
         if let Reply::Error(text) = &reply {
             let outcome = judge_error(text)?;
             match &expected {
@@ -415,18 +490,30 @@ impl Client {
                     self.is_watching = false;
                     history.refused_count += 1;
                 }
-                Expected::Watched { .. }
-                | Expected::Acknowledgement
+                Expected::Lists(awaited) => awaited.refused(outcome, history),
+                Expected::Watched { .. } | Expected::WatchedList { .. } => {
+                    self.is_watching = false;
+                    self.follow_up = self.expected.is_empty().then_some(FollowUp::Unwatch);
+                    history.refused_count += 1;
+                }
+                Expected::BackupBegun | Expected::BackupChunk => unreachable!("looked at before"),
+                Expected::Acknowledgement
                 | Expected::Queued
                 | Expected::Transfer
                 | Expected::Collection
+                | Expected::LastList { .. }
+                | Expected::Unwatched
                 | Expected::Audit { .. } => history.refused_count += 1,
             }
             return Ok(());
         }
         history.answered_count += 1;
         match &expected {
-            Expected::Acknowledgement | Expected::Watch if reply == Reply::Simple("OK".into()) => Ok(()),
+            Expected::Acknowledgement | Expected::Watch | Expected::Unwatched
+                if reply == Reply::Simple("OK".into()) =>
+            {
+                Ok(())
+            }
             Expected::Queued if reply == Reply::Simple("QUEUED".into()) => Ok(()),
             Expected::Operation(handle) => {
                 self.last_reads.as_mut().map(VecDeque::pop_front);
@@ -466,7 +553,7 @@ impl Client {
             },
             Expected::Watched { register } => {
                 let found = value(&reply)?;
-                self.follow_up = self.is_watching.then_some((*register, found));
+                self.follow_up = self.is_watching.then_some(FollowUp::Exchange { register: *register, found });
                 Ok(())
             }
             Expected::Exchange(handle) => match &reply {
@@ -485,7 +572,16 @@ impl Client {
                 Reply::Integer(_) | Reply::Bulk(_) => Ok(()),
                 reply => absurd(&reply),
             },
-            Expected::Acknowledgement | Expected::Watch | Expected::Queued => absurd(&reply),
+            Expected::Lists(awaited) => awaited.answered(now, &reply, history),
+            Expected::WatchedList { list } => self.watched_list(*list, &reply),
+            Expected::LastList { list } => {
+                let found = lists::elements(&reply)?;
+                history.lists.last_mut().expect("one is being read").insert(*list, found);
+                self.last_reads.as_mut().map(VecDeque::pop_front);
+                Ok(())
+            }
+            Expected::BackupBegun | Expected::BackupChunk => unreachable!("looked at before"),
+            Expected::Acknowledgement | Expected::Watch | Expected::Unwatched | Expected::Queued => absurd(&reply),
         }
     }
 }

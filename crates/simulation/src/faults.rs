@@ -48,6 +48,8 @@ pub struct Faults {
     pub reset_every: u64,
     /// A turn of a core takes up to this long.
     pub turn_cost: u64,
+    /// A node dies at a step of a transaction over groups: while it is being written, or a little later.
+    pub step_crash: u64,
     /// Bytes of log that call for a checkpoint.
     pub checkpoint_log_bytes: u64,
 }
@@ -77,6 +79,7 @@ impl Faults {
         let power_cut_inside = thousandths(60, 1_000);
         let power_cut_of_all = thousandths(40, 500);
         let sync_stall = thousandths(25, 20);
+        let step_crash = thousandths(40, 10);
         Self {
             net_delay_min: 20_000 + prng.below(MILLISECOND),
             net_jitter: 10_000 + prng.below(5 * MILLISECOND),
@@ -100,6 +103,7 @@ impl Faults {
             clock_drift: prng.below(200),
             reset_every,
             turn_cost: 1_000 + prng.below(100_000),
+            step_crash,
             checkpoint_log_bytes: 2_000 + prng.below(200_000),
         }
     }
@@ -119,6 +123,7 @@ impl Faults {
             &mut self.full_every,
             &mut self.clock_jump_every,
             &mut self.reset_every,
+            &mut self.step_crash,
         ] {
             *rate = 0;
         }

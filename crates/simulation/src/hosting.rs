@@ -6,6 +6,8 @@ use std::sync::Arc;
 use journal::{Append, CheckpointFile, CheckpointMark, CheckpointReader, Fault, Identity, Journal, RecoveredGroup};
 use keyspace::{Keyspace, Layout};
 use node::Core;
+use node::defect::Defect;
+use node::entry::Item;
 use node::event::{
     Action, CheckpointNews, CheckpointStep, CoreId, CoreOptions, Event, GroupId, GroupSeed, NodeId, Persist,
     ProcessFacts, Room,
@@ -13,7 +15,7 @@ use node::event::{
 use node::roster::Member;
 use node::settings::Settings;
 use stdx::Instant;
-use stdx::log::Membership;
+use stdx::log::{Entry, EntryKind, Membership};
 
 use crate::machine::{CoreHost, Inbound, Order, Process};
 use crate::universe::{LAZY_INTERVAL, Universe, WRITE_BACK_INTERVAL, What, say};
@@ -259,6 +261,9 @@ impl Universe {
         if self.plan.canary == Some(Canary::EarlyAcknowledgement) {
             host.core.groups_mut().for_each(node::group::Group::break_by_acknowledging_early);
         }
+        if let Some(defect) = self.plan.canary.and_then(defect_of) {
+            host.core.break_by(defect);
+        }
         // The configuration's least is far more than a universe writes.
         if host.logged_bytes > self.faults.checkpoint_log_bytes {
             host.logged_bytes = 0;
@@ -406,6 +411,14 @@ impl Universe {
                     append.hard_state,
                     append.ticket
                 );
+                if self.faults.step_crash > 0
+                    && append.entries.iter().any(is_step_of_transaction)
+                    && self.luck(self.faults.step_crash)
+                {
+                    let when = self.now + self.some(2 * (self.faults.sync_min + self.faults.sync_jitter));
+                    let power = self.prng.chance(2, 3);
+                    self.at(when, What::StepCrash { machine, life, power });
+                }
                 let process = self.machines[machine].process.as_mut().expect("it is alive");
                 let bytes: usize = append.entries.iter().map(|entry| entry.data.len()).sum();
                 process.cores[usize::from(core)].logged_bytes += bytes as u64;
@@ -462,7 +475,7 @@ impl Universe {
 
     pub(crate) fn journal_takes(&mut self, machine: usize) {
         let paused_until = self.machines[machine].paused_until;
-        let (now, canary) = (self.now, self.plan.canary);
+        let now = self.now;
         let process = self.machines[machine].process.as_mut().expect("it is alive");
         if process.journal_at != Some(now) {
             return;
@@ -474,7 +487,6 @@ impl Universe {
         if process.journal_is_busy || process.queue.is_empty() {
             return;
         }
-        let _ = canary;
         let mut appends: Vec<Append> = Vec::new();
         let mut tickets = Vec::new();
         let mut weight = 0;
@@ -774,8 +786,15 @@ impl Universe {
                 && replicas.iter().any(|replica| replica.is_leader())
                 && replicas.iter().all(|replica| replica.membership().voters.len() == self.machines.len())
                 && replicas.iter().all(|replica| replica.applied() == replicas[0].applied())
-                && replicas.iter().all(|replica| replica.keyspace.digest() == replicas[0].keyspace.digest())
+                && replicas.iter().all(|replica| replica.digest() == replicas[0].digest())
         })
+    }
+
+    /// True if no transaction holds a lock anywhere, or is prepared.
+    pub(crate) fn is_unlocked(&self) -> bool {
+        let processes = self.machines.iter().filter_map(|machine| machine.process.as_ref());
+        let mut groups = processes.flat_map(|process| &process.cores).flat_map(|host| host.core.groups());
+        groups.all(|group| group.lock_count() == 0 && group.prepared_count() == 0)
     }
 
     /// Who is where, for a report of failure.
@@ -799,6 +818,31 @@ impl Universe {
             }
         }
         lines.join("; ")
+    }
+}
+
+/// True if an entry holds a step of a transaction over groups.
+fn is_step_of_transaction(entry: &Entry) -> bool {
+    if entry.kind != EntryKind::Normal {
+        return false;
+    }
+    let Some((_, mut reader)) = node::entry::open(&entry.data) else { return false };
+    let mut spans = Vec::new();
+    while let Some(item) = reader.item(&mut spans) {
+        if matches!(item, Item::Prepare { .. } | Item::Resolve { .. } | Item::Install { .. }) {
+            return true;
+        }
+    }
+    false
+}
+
+/// The defect of a core that a canary stands for, if it is one of these.
+fn defect_of(canary: Canary) -> Option<Defect> {
+    match canary {
+        Canary::EarlyAcknowledgement => None,
+        Canary::EarlyCommit => Some(Defect::EarlyCommit),
+        Canary::ForgottenWatch => Some(Defect::ForgottenWatch),
+        Canary::ForgottenPrepared => Some(Defect::ForgottenPrepared),
     }
 }
 

@@ -3,10 +3,11 @@
 //! again.
 //!
 //! It knows no thread, no real time and no real file. Suggested order of reading: [`universe`], `hosting`, [`faults`],
-//! [`disk`], [`client`], [`linearizable`].
+//! [`disk`], [`client`], [`linearizable`], [`cycles`].
 
 pub mod client;
 pub mod clock;
+pub mod cycles;
 pub mod disk;
 pub mod faults;
 mod hosting;
@@ -40,6 +41,12 @@ pub enum Durability {
 pub enum Canary {
     /// Writes are acknowledged before they are on disk.
     EarlyAcknowledgement,
+    /// A transaction over groups counts as committed when the first group has prepared it.
+    EarlyCommit,
+    /// Groups forget to look at what a transaction over groups watches.
+    ForgottenWatch,
+    /// Checkpoints leave out the transactions that are prepared.
+    ForgottenPrepared,
 }
 
 /// Which universe to live through.

@@ -8,8 +8,11 @@ use std::collections::BTreeMap;
 
 use stdx::Prng;
 
-use crate::client::{ACCOUNT_COUNT, Client, Heard, History, OPENING_BALANCE, REGISTER_COUNT, register_name};
+use crate::client::{
+    ACCOUNT_COUNT, Client, Heard, History, LIST_COUNT, OPENING_BALANCE, REGISTER_COUNT, register_name,
+};
 use crate::clock::FalseClock;
+use crate::cycles::{self, End};
 use crate::disk::{FalseDisk, Survival};
 use crate::faults::Faults;
 use crate::linearizable::{Operation, Record, Value, Verdict, check};
@@ -42,6 +45,8 @@ pub(crate) enum What {
     ClientHears { client: usize, connection: u64, bytes: Option<Vec<u8>> },
     /// A fault strikes.
     Strike(Trouble),
+    /// A machine dies at a step of a transaction: it loses its power, or the process is killed.
+    StepCrash { machine: usize, life: u64, power: bool },
     /// A fault of limited duration is over.
     Over(Trouble, usize),
 }
@@ -199,6 +204,7 @@ impl Universe {
         if self.failure.is_none() {
             self.judge();
         }
+        (0..self.history.backup_count).for_each(|_| self.probes.reach("a backup was read"));
         if self.history.transfer_count > 0 && self.group_count > 1 {
             self.probes.reach("a transaction spanned groups");
         }
@@ -299,6 +305,17 @@ impl Universe {
             What::ClientDeadline { client, deadline } => self.client_deadline(client, deadline),
             What::ClientHears { client, connection, bytes } => self.client_hears(client, connection, bytes),
             What::Strike(trouble) => self.strike(trouble),
+            What::StepCrash { machine, life, power } => {
+                if !self.is_calm && self.is_alive(machine, life) {
+                    self.probes.reach("a node died at a step of a transaction");
+                    if power {
+                        self.cut_power(machine)
+                    } else {
+                        self.kill(machine)
+                    }
+                    self.boot_later(machine);
+                }
+            }
             What::Over(trouble, machine) => self.over(trouble, machine),
         }
     }
@@ -372,7 +389,8 @@ impl Universe {
         // Every register is read through every node.
         for machine in 0..self.machines.len() {
             self.disconnect(0);
-            self.clients[0].last_reads = Some((0..REGISTER_COUNT).collect());
+            self.clients[0].last_reads = Some((0..REGISTER_COUNT + LIST_COUNT).collect());
+            self.history.lists.push(BTreeMap::new());
             self.clients[0].node = machine;
             self.clients_run = true;
             self.at(self.now, What::ClientAsks { client: 0 });
@@ -383,6 +401,10 @@ impl Universe {
                 self.fail(format!("{} s of peace, and node {} does not answer", LIVENESS_MAX / SECOND, machine + 1));
                 return;
             }
+        }
+        if !self.live_until(self.now + LOCKS_GONE_MAX, Self::is_unlocked) {
+            self.fail(format!("{} s after everybody was answered keys are still locked", LOCKS_GONE_MAX / SECOND));
+            return;
         }
         if !self.live_until(deadline, Self::has_converged) {
             self.fail(format!(
@@ -403,6 +425,11 @@ impl Universe {
                 return;
             }
         }
+        if self.plan.durability == Durability::Always
+            && let Some(reason) = self.judge_lists()
+        {
+            return self.fail(reason);
+        }
         for register in 0..REGISTER_COUNT {
             let records = std::mem::take(&mut self.history.registers[register as usize]);
             if let Some(reason) = self.judge_register(&records) {
@@ -412,6 +439,28 @@ impl Universe {
                 return;
             }
         }
+    }
+
+    /// Could all transactions on lists have run one after the other?
+    fn judge_lists(&mut self) -> Option<String> {
+        let transactions = std::mem::take(&mut self.history.transactions);
+        let lists = self.history.lists.pop()?;
+        // What nobody knows the outcome of may come late, between the nodes.
+        for earlier in &self.history.lists {
+            if let Some((list, _)) = earlier.iter().find(|(list, found)| !lists[*list].starts_with(found)) {
+                return Some(format!("list {list} is not the same through all nodes"));
+            }
+        }
+        if transactions.iter().any(|transaction| transaction.end == End::Aborted) {
+            self.probes.reach("a watched list was changed by another");
+        }
+        let anomalies = cycles::check(&transactions, &lists);
+        if anomalies.counts.is_empty() {
+            return None;
+        }
+        let history: Vec<String> = transactions.iter().map(|transaction| format!("{transaction:?}")).collect();
+        say!(self, "transactions on lists:\n{}\nlists: {lists:?}", history.join("\n"));
+        Some(format!("transactions on lists: {}", anomalies.examples.join("; ")))
     }
 
     /// Where the durability in force allows a lapse, the register starts anew after it with any value that was not
@@ -850,6 +899,9 @@ pub(crate) const WRITE_BACK_INTERVAL: u64 = 5 * SECOND;
 
 /// Longest time for which appends that nobody waits for stay unwritten.
 pub(crate) const LAZY_INTERVAL: u64 = 10 * MILLISECOND;
+
+/// The longest that a lock may stay when nobody asks for anything any more.
+const LOCKS_GONE_MAX: u64 = 11 * SECOND;
 
 /// Peace after which everything must be answered and agreed upon.
 const LIVENESS_MAX: u64 = 60 * SECOND;

@@ -1,10 +1,10 @@
-//! Transactions that append to lists and read them, for [`super::cycles`].
+//! Transactions that append to lists and read them, for [`simulation::cycles`].
 //!
 //! A list is a string that APPEND makes longer by one element of fixed width; few lists are in use at a time, and after
 //! some elements others take their place, so that reads stay short. Transactions are of one to four steps, some of them
 //! single commands, some with WATCH, some discarded on purpose: what they appended must never be seen.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,9 +13,9 @@ use resp::{Frame, encode_request};
 use stdx::Prng;
 
 use super::crew::{Pen, Player};
-use super::cycles::{self, End, Step, Transaction};
 use super::findings::Findings;
 use crate::connection::Connection;
+use simulation::cycles::{self, End, Step, Transaction};
 
 /// Lists in use at a time.
 const LISTS: u32 = 10;
@@ -304,7 +304,7 @@ pub fn audit(players: Vec<AppendPlayer>, connection: &mut Connection, spans: &[(
         history.append(&mut player.history);
         all.merge(player.findings);
     }
-    let mut lists = HashMap::new();
+    let mut lists = BTreeMap::new();
     let mut wanted: Vec<u32> = history.iter().flat_map(|it| it.steps.iter().map(list_of)).collect();
     wanted.sort_unstable();
     wanted.dedup();
@@ -334,7 +334,7 @@ pub fn audit(players: Vec<AppendPlayer>, connection: &mut Connection, spans: &[(
 }
 
 /// What was answered in these spans may have been undone. Such losses are counted here, and nowhere else.
-fn soften(history: &mut [Transaction], lists: &HashMap<u32, Vec<u32>>, spans: &[(u64, u64)], all: &mut Findings) {
+fn soften(history: &mut [Transaction], lists: &BTreeMap<u32, Vec<u32>>, spans: &[(u64, u64)], all: &mut Findings) {
     for transaction in history.iter_mut() {
         let End::Committed(answered) = transaction.end else { continue };
         if !spans.iter().any(|span| (span.0..=span.1).contains(&answered)) {
@@ -385,7 +385,7 @@ mod tests {
     fn what_was_answered_in_a_granted_window_is_lost_but_proves_nothing() {
         let append = |element| Step::Append { list: 1, element, length: Some(element) };
         let committed = |answered, steps| Transaction { called: 1, end: End::Committed(answered), steps };
-        let lists = HashMap::from([(1, vec![1])]);
+        let lists = BTreeMap::from([(1, vec![1])]);
         let mut history = [committed(5, vec![append(1)]), committed(15, vec![append(2)])];
         let mut findings = Findings::default();
         soften(&mut history, &lists, &[(10, 20)], &mut findings);

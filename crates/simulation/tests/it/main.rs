@@ -47,6 +47,18 @@ fn the_same_seed_ends_in_the_same_way() {
     }
 }
 
+/// Mistakes in transactions over groups must be caught, or the checkers are asleep.
+#[test]
+fn a_transaction_that_is_half_or_unwatched_is_caught() {
+    for (canary, nodes) in [(Canary::EarlyCommit, 1), (Canary::ForgottenWatch, 1), (Canary::ForgottenPrepared, 1)] {
+        let caught = (0..200).any(|seed| {
+            let broken = Plan { canary: Some(canary), ..plan(seed, nodes, Durability::Always) };
+            run(&broken).failure.is_some()
+        });
+        assert!(caught, "{canary:?}");
+    }
+}
+
 /// A server that acknowledges before its disk has the write must be caught, or the checkers are asleep.
 #[test]
 fn a_server_that_acknowledges_early_is_caught() {

@@ -17,7 +17,7 @@
 //! between two writes of one transaction (G1b), reads that no order of appends explains, and transactions that do not
 //! see their own writes.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Anomalies of one kind that are told in words.
 const EXAMPLES_MAX: usize = 5;
@@ -100,9 +100,9 @@ pub const INTERNAL: &str = "internal";
 pub const HALF: &str = "half transaction";
 
 /// Judges a history; `lists` are all lists as they were in the end.
-pub fn check(transactions: &[Transaction], lists: &HashMap<u32, Vec<u32>>) -> Anomalies {
+pub fn check(transactions: &[Transaction], lists: &BTreeMap<u32, Vec<u32>>) -> Anomalies {
     let mut judge =
-        Judge { transactions, lists, writer: HashMap::new(), place: HashMap::new(), found: Anomalies::default() };
+        Judge { transactions, lists, writer: BTreeMap::new(), place: BTreeMap::new(), found: Anomalies::default() };
     judge.index();
     judge.look_at_lists();
     judge.look_at_transactions();
@@ -112,11 +112,11 @@ pub fn check(transactions: &[Transaction], lists: &HashMap<u32, Vec<u32>>) -> An
 
 struct Judge<'a> {
     transactions: &'a [Transaction],
-    lists: &'a HashMap<u32, Vec<u32>>,
+    lists: &'a BTreeMap<u32, Vec<u32>>,
     /// Element to transaction.
-    writer: HashMap<u32, u32>,
+    writer: BTreeMap<u32, u32>,
     /// List and element to the element's place in the end.
-    place: HashMap<(u32, u32), u32>,
+    place: BTreeMap<(u32, u32), u32>,
     found: Anomalies,
 }
 
@@ -444,9 +444,9 @@ impl Graph {
 
     /// A shortest circle through the first node of a component.
     fn circle(&self, component: &[u32], largest: Kind) -> Vec<(u32, Kind)> {
-        let members: std::collections::HashSet<u32> = component.iter().copied().collect();
+        let members: BTreeSet<u32> = component.iter().copied().collect();
         let start = *component.iter().min().expect("a component has members");
-        let mut came_from: HashMap<u32, (u32, Kind)> = HashMap::new();
+        let mut came_from: BTreeMap<u32, (u32, Kind)> = BTreeMap::new();
         let mut queue = VecDeque::from([start]);
         while let Some(node) = queue.pop_front() {
             for (to, kind) in self.edges(node, largest).filter(|(to, _)| members.contains(to)) {
@@ -488,7 +488,7 @@ mod tests {
         Transaction { called, end: End::Committed(answered), steps }
     }
 
-    fn lists(lists: &[(u32, &[u32])]) -> HashMap<u32, Vec<u32>> {
+    fn lists(lists: &[(u32, &[u32])]) -> BTreeMap<u32, Vec<u32>> {
         lists.iter().map(|(list, elements)| (*list, elements.to_vec())).collect()
     }
 
@@ -614,7 +614,7 @@ mod tests {
     fn true_histories_pass_and_forged_ones_do_not() {
         for seed in 0..300 {
             let mut prng = Prng::new(seed);
-            let mut state: HashMap<u32, Vec<u32>> = HashMap::new();
+            let mut state: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
             let mut history = Vec::new();
             for number in 0..60_u32 {
                 let moment = 100 + 10 * u64::from(number);

@@ -1,0 +1,107 @@
+//! A client that makes a backup, as `holdfast backup create` does, and looks at what it holds: the money of all
+//! accounts at one moment.
+
+use keyspace::{Keyspace, Layout, Moment, Str, Tuning, ValueRef};
+use node::event::{GroupId, GroupSeed, NodeId};
+use stdx::UnixMillis;
+
+use super::{ACCOUNT_COUNT, Client, Expected, History, account_name};
+use crate::reply::Reply;
+
+/// A backup being made.
+#[derive(Debug, Default)]
+pub(super) struct Copying {
+    name: String,
+    called: u64,
+    group_count: u32,
+    /// The group being read, and its chunks so far.
+    group: u32,
+    chunks: Vec<Vec<u8>>,
+    sum: i64,
+    account_count: u64,
+}
+
+/// Databases of every universe.
+const DATABASES: u16 = 16;
+
+impl Client {
+    /// Begins a backup.
+    pub(super) fn begin_copying(&mut self, now: u64, out: &mut Vec<u8>) {
+        let name = format!("{:032x}", self.prng.draw());
+        self.command(&[b"BACKUP", b"BEGIN", name.as_bytes()], Expected::BackupBegun, out);
+        self.copying = Some(Copying { name, called: now, ..Copying::default() });
+    }
+
+    /// Goes on with it; false if there is none.
+    pub(super) fn go_on_copying(&mut self, out: &mut Vec<u8>) -> bool {
+        let Some(Copying { name, group, chunks, .. }) = &self.copying else { return false };
+        let (group, chunk) = (group.to_string(), chunks.len().to_string());
+        let words = ["BACKUP", "READ", name, &group, &chunk].map(str::as_bytes);
+        crate::reply::encode(&words, out);
+        self.expected.push_back(Expected::BackupChunk);
+        true
+    }
+
+    /// The server answered.
+    pub(super) fn copied(&mut self, reply: &Reply, history: &mut History) -> Result<(), String> {
+        let Some(copying) = &mut self.copying else { return Ok(()) };
+        match reply {
+            // The server may not be able to; nothing is promised then.
+            Reply::Error(_) => {
+                self.copying = None;
+                history.refused_count += 1;
+            }
+            Reply::Array(Some(facts)) => {
+                let [Reply::Integer(groups), _, _] = facts[..] else {
+                    return Err(format!("BACKUP BEGIN answered {facts:?}"));
+                };
+                copying.group_count = u32::try_from(groups).map_err(|_| "a strange number of groups".to_owned())?;
+            }
+            // So many percent have been written.
+            Reply::Integer(0..=99) => {}
+            Reply::Bulk(Some(chunk)) => copying.chunks.push(chunk.clone()),
+            Reply::Bulk(None) => {
+                copying.take_group()?;
+                if copying.group == copying.group_count {
+                    if copying.account_count != ACCOUNT_COUNT {
+                        return Err(format!("a backup holds {} accounts", copying.account_count));
+                    }
+                    history.audits.push((copying.called, copying.sum));
+                    history.backup_count += 1;
+                    self.copying = None;
+                }
+            }
+            other => return Err(format!("to BACKUP the server said {other:?}")),
+        }
+        Ok(())
+    }
+}
+
+impl Copying {
+    /// All of a group has come: what do its accounts hold?
+    fn take_group(&mut self) -> Result<(), String> {
+        let keyspace = Keyspace::new(keyspace::Options {
+            databases: DATABASES,
+            hash_seed: 1,
+            layout: Layout::Slots,
+            tuning: Tuning::default(),
+        });
+        let mut seed = GroupSeed::new(GroupId(self.group), NodeId(1), keyspace);
+        for chunk in std::mem::take(&mut self.chunks) {
+            seed.restore(&chunk).map_err(|corrupt| format!("a chunk of a backup: {corrupt}"))?;
+        }
+        let moment = Moment { unix: UnixMillis(0), seed: 0 };
+        for account in 0..ACCOUNT_COUNT {
+            let name = account_name(account);
+            let view = seed.keyspace.view(0, moment);
+            let Some(entry) = view.peek(name.as_bytes()) else { continue };
+            let ValueRef::String(Str::Integer(balance)) = entry.value() else {
+                return Err(format!("{name} holds {:?} in a backup", entry.value()));
+            };
+            self.sum += balance;
+            self.account_count += 1;
+        }
+        self.group += 1;
+        Ok(())
+    }
+}
