@@ -257,6 +257,11 @@ impl Builder {
         self.payload.len()
     }
 
+    /// The bytes.
+    pub fn payload(&self) -> &[u8] {
+        &self.payload
+    }
+
     /// The next item carries out this request. Requests of one gateway that follow each other name it once.
     pub fn claim(&mut self, claimed: Claimed) {
         let known = self.source.filter(|source| source.gateway == claimed.gateway && source.number <= claimed.number);
@@ -450,6 +455,20 @@ pub fn open(entry: &[u8]) -> Option<(Moment, Reader<'_>)> {
     Some((moment, Reader { bytes: entry, position: HEADER_BYTES, source: None, claimed: None }))
 }
 
+/// A place between two items of a batch, from which it can be read on.
+#[derive(Clone, Copy, Debug)]
+pub struct Bookmark {
+    position: usize,
+    source: Option<Claimed>,
+}
+
+impl Default for Bookmark {
+    /// The first item.
+    fn default() -> Self {
+        Self { position: HEADER_BYTES, source: None }
+    }
+}
+
 /// Reads what the functions above wrote. A log entry is covered by checksums and was laid out by this very module, so
 /// whatever does not fit is a defect of ours and stops the process.
 #[derive(Clone)]
@@ -466,6 +485,16 @@ impl<'a> Reader<'a> {
     /// A reader at the start of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, position: 0, source: None, claimed: None }
+    }
+
+    /// A reader of a batch, at a place where another has been.
+    pub fn resume(bytes: &'a [u8], bookmark: Bookmark) -> Self {
+        Self { bytes, position: bookmark.position, source: bookmark.source, claimed: None }
+    }
+
+    /// Where it is.
+    pub fn bookmark(&self) -> Bookmark {
+        Bookmark { position: self.position, source: self.source }
     }
 
     /// True if everything has been read.

@@ -19,6 +19,7 @@ mod transfer;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use consensus::{Message, Options, Replica, Role, Seed};
 use journal::{Append, CheckpointMark};
 use keyspace::{AHEAD_MAX, Class, Keyspace, Limits, Moment, Notice};
@@ -32,7 +33,7 @@ use crate::book::{self, Book};
 use crate::checkpoint::Checkpointing;
 use crate::commands::GroupFigures;
 use crate::defect::Defect;
-use crate::entry::{self, Builder, Claimed, Effect, Item};
+use crate::entry::{self, Builder, Claimed, Effect, Item, Watch};
 use crate::event::{Action, GroupId, GroupSeed, Level, NodeId, Now, Persist, SessionId};
 use crate::letter::{Fate, Lock, Locked, Mail, Origin, Request, RequestBody, Resolution};
 use crate::libraries::Libraries;
@@ -44,6 +45,7 @@ use crate::relay::Route;
 use crate::roster::{Member, Roster};
 use crate::settings::AppendFsync;
 use crate::speculation::Speculation;
+use crate::touched::Touched;
 use crate::transaction::{GatewayId, TransactionId};
 use crate::wire::{self, put_locked};
 
@@ -72,6 +74,8 @@ pub struct Group {
     builder_moment: Option<Moment>,
     /// Number of the present batch; the first is 1.
     batch_number: u64,
+    /// What the batch being gathered works on, as far as somebody has asked.
+    touched: Touched,
     waiters: Vec<Waiter>,
     /// Proposed and not yet applied, in log order.
     inflight: VecDeque<Batch>,
@@ -95,6 +99,8 @@ pub struct Group {
     reads: Vec<DeferredRead>,
 
     locks: Locks,
+    /// Transactions have been decided since those were last looked at who wait for locks.
+    has_decided: bool,
     /// Requests that touch locked keys, in order of arrival.
     held: VecDeque<Held>,
     /// Sessions that have a request among them, by node and serial: what they send later waits behind it.
@@ -242,6 +248,8 @@ struct Batch {
     term: u64,
     waiters: Vec<Waiter>,
     byte_count: usize,
+    data: Bytes,
+    touched: Touched,
 }
 
 #[derive(Debug)]
@@ -334,6 +342,7 @@ impl Group {
             builder: Builder::default(),
             builder_moment: None,
             batch_number: 1,
+            touched: Touched::default(),
             waiters: Vec::new(),
             inflight: VecDeque::new(),
             inflight_bytes: 0,
@@ -347,6 +356,7 @@ impl Group {
             next_read_context: 0,
             reads: Vec::new(),
             locks: Locks::default(),
+            has_decided: false,
             held: VecDeque::new(),
             held_sessions: BTreeSet::new(),
             is_barred: false,
@@ -848,11 +858,11 @@ impl Group {
         if let Some(text) = self.cut_obstacle(&lock, now) {
             return outlet.answer(&origin, put_locked(&Locked::Refused(text)));
         }
-        let free = if lock.whole {
-            self.locks.is_empty()
-        } else {
-            self.locks.is_empty() || lock.keys.iter().all(|(_, key)| !self.locks.covers(key))
-        };
+        // What a transaction that is decided will have done is known: the next one need not wait for the log. But it
+        // does not overtake a command.
+        let may_take_over = !self.held.iter().any(|held| matches!(held, Held::Request(_)));
+        let is_free = |key: &[u8]| if may_take_over { self.locks.is_open(key) } else { !self.locks.covers(key) };
+        let free = self.locks.is_empty() || !lock.whole && lock.keys.iter().all(|(_, key)| is_free(key));
         // A lock on everything must not be overtaken for ever by locks on single keys.
         let whole_waits = self.held.iter().any(|held| matches!(held, Held::Lock(lock, _) if lock.whole));
         if !free || whole_waits || self.is_barred {
@@ -863,8 +873,11 @@ impl Group {
         self.fetch_in_order(lock, origin, now, outlet);
     }
 
+    /// Reads the keys of a lock behind all changes that were asked for before. Changes to other keys do not matter.
     fn fetch_in_order(&mut self, lock: Box<Lock>, origin: Origin, now: Now, outlet: &mut Outlet<'_>) {
-        if !self.builder.is_empty() {
+        if !self.is_touched(&lock) {
+            self.read_now(fetching(lock, origin), now, outlet);
+        } else if !self.builder.is_empty() {
             self.waiters.push(Waiter::Fetch(lock, origin));
         } else if let Some(batch) = self.inflight.back_mut() {
             batch.waiters.push(Waiter::Fetch(lock, origin));
@@ -873,18 +886,76 @@ impl Group {
         }
     }
 
+    /// True if something that is not applied yet works on a key of the lock.
+    fn is_touched(&mut self, lock: &Lock) -> bool {
+        if self.builder.is_empty() && self.inflight.is_empty() {
+            return false;
+        }
+        if lock.whole {
+            return true;
+        }
+        let mut spans = std::mem::take(&mut self.spans);
+        let covers = |touched: &Touched| lock.keys.iter().any(|(_, key)| touched.covers(key));
+        self.touched.read_on(self.builder.payload(), &mut spans);
+        let is_touched = covers(&self.touched)
+            || self.inflight.iter_mut().any(|batch| {
+                if batch.index > 0 {
+                    batch.touched.read_on(&batch.data, &mut spans);
+                }
+                covers(&batch.touched)
+            });
+        self.spans = spans;
+        is_touched
+    }
+
+    /// A key as a transaction that has locked it sees it: as it will be when those are applied that it has taken it over
+    /// from.
+    fn value_under_lock(
+        &self,
+        mut transaction: TransactionId,
+        database: u16,
+        key: &[u8],
+        moment: Moment,
+    ) -> Option<Vec<u8>> {
+        while let Some(before) = self.locks.predecessor(transaction, key) {
+            if let Some(exported) = self.decided_value(before, database, key) {
+                return exported.clone();
+            }
+            transaction = before;
+        }
+        self.keyspace.export(database, key, moment)
+    }
+
+    /// What a transaction that is decided makes of a key, if anything.
+    fn decided_value(&self, transaction: TransactionId, database: u16, key: &[u8]) -> Option<&Option<Vec<u8>>> {
+        self.prepared.get(&transaction)?.effects.iter().find_map(|effect| match effect {
+            Effect::Key { database: other, key: name, exported } if *other == database && name == key => Some(exported),
+            _ => None,
+        })
+    }
+
+    /// True if a watched key that a transaction has locked is no longer as it was.
+    fn is_watch_broken(&self, mut transaction: TransactionId, watch: &Watch, moment: Moment) -> bool {
+        while let Some(before) = self.locks.predecessor(transaction, &watch.key) {
+            if self.decided_value(before, watch.database, &watch.key).is_some() {
+                return true;
+            }
+            transaction = before;
+        }
+        !self.keyspace.is_as_watched(watch.database, &watch.key, watch.version, moment)
+    }
+
     fn fetch(&mut self, lock: &Lock, origin: &Origin, outlet: &mut Outlet<'_>) {
         // The lock may have waited: what has expired in the meantime, and was told to be gone, does not come back.
         let moment = Moment { unix: lock.moment.unix.max(self.moment.unix), seed: lock.moment.seed };
         let changed = self.defect != Some(Defect::ForgottenWatch)
-            && lock
-                .watches
-                .iter()
-                .any(|watch| !self.keyspace.is_as_watched(watch.database, &watch.key, watch.version, moment));
+            && lock.watches.iter().any(|watch| self.is_watch_broken(lock.transaction, watch, moment));
         let outcome = if changed {
             Locked::Changed
         } else {
-            let values = lock.keys.iter().map(|(database, key)| self.keyspace.export(*database, key, moment)).collect();
+            let value =
+                |(database, key): &(u16, Vec<u8>)| self.value_under_lock(lock.transaction, *database, key, moment);
+            let values = lock.keys.iter().map(value).collect();
             Locked::Granted {
                 values,
                 answers: lock.queries.iter().map(|words| self.answer_locked(lock, words, moment)).collect(),
@@ -981,7 +1052,19 @@ impl Group {
                 self.claim(&origin, floor);
                 self.builder.resolve(transaction, resolution == Resolution::Commit, low_water);
                 self.waiters.push(Waiter::Step(origin));
+                if resolution == Resolution::Commit {
+                    self.decide(transaction);
+                }
             }
+        }
+    }
+
+    /// A transaction is committed, and its end stands in the batch: whatever the next one does comes behind it.
+    fn decide(&mut self, transaction: TransactionId) {
+        let is_plain = |effect: &Effect| matches!(effect, Effect::Key { .. });
+        if self.prepared.get(&transaction).is_some_and(|prepared| prepared.effects.iter().all(is_plain)) {
+            self.locks.decide(transaction);
+            self.has_decided = true;
         }
     }
 
@@ -1142,6 +1225,9 @@ impl Group {
             self.locks.touch(now.instant);
         }
         self.reconcile(now, outlet);
+        if std::mem::take(&mut self.has_decided) && !self.held.is_empty() {
+            self.admit_held(now, outlet);
+        }
         self.tell_bulletin(now, outlet);
         self.propose(now, prng);
         let more = self.pump(now, outlet);
@@ -1230,7 +1316,8 @@ impl Group {
         let number = self.batch_number;
         self.batch_number += 1;
         let data = builder.finish(moment);
-        match self.replica.propose(data) {
+        let touched = std::mem::take(&mut self.touched);
+        match self.replica.propose(data.clone()) {
             Ok(()) => {
                 self.inflight_bytes += byte_count;
                 self.inflight.push_back(Batch {
@@ -1239,11 +1326,13 @@ impl Group {
                     term: self.replica.term(),
                     waiters,
                     byte_count,
+                    data,
+                    touched,
                 });
             }
             Err(_) => {
                 // Leadership was lost in this very turn: the batch never entered the log.
-                self.inflight.push_back(Batch { number, index: 0, term: 0, waiters, byte_count: 0 });
+                self.inflight.push_back(Batch { number, index: 0, term: 0, waiters, byte_count: 0, data, touched });
             }
         }
         true
@@ -1394,6 +1483,7 @@ impl Group {
         self.builder_moment = None;
         self.kept_out.clear();
         self.scripts_under_way.clear();
+        self.touched = Touched::default();
         let waiters = std::mem::take(&mut self.waiters);
         self.fail(waiters, outlet);
     }

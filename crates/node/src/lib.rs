@@ -44,6 +44,7 @@ pub mod settings;
 mod sha256;
 mod speculation;
 mod statistics;
+mod touched;
 pub mod tracking;
 pub mod transaction;
 mod whole;

@@ -2,6 +2,13 @@
 //!
 //! Only a group's leader keeps them, in memory. Those of prepared transactions can be found again from the group's
 //! state by a new leader; those of transactions not yet prepared vanish with the leader, and with them the transaction.
+//!
+//! ```text
+//!   locked ── prepared ── decided: its end is on its way into the log ── applied
+//!   ▲                     ▲ the next transaction may take the keys over:
+//!   │                     │ it is given the values that are about to be
+//!   └ everybody waits ────┴ commands wait on ────────────────────────────┘
+//! ```
 
 use std::collections::BTreeMap;
 
@@ -14,9 +21,18 @@ use crate::transaction::TransactionId;
 pub struct Locks {
     keys: BTreeMap<Vec<u8>, TransactionId>,
     whole: Option<TransactionId>,
-    holders: BTreeMap<TransactionId, Vec<Vec<u8>>>,
+    holders: BTreeMap<TransactionId, Holder>,
     /// When each holder was first looked after.
     since: BTreeMap<TransactionId, Instant>,
+}
+
+#[derive(Debug, Default)]
+struct Holder {
+    keys: Vec<Vec<u8>>,
+    /// Keys taken over from transactions that were decided and not yet applied.
+    inherited: BTreeMap<Vec<u8>, TransactionId>,
+    /// It is committed; only its end has yet to be logged and applied.
+    is_decided: bool,
 }
 
 impl Locks {
@@ -41,21 +57,44 @@ impl Locks {
         self.whole.is_some() || self.keys.contains_key(key)
     }
 
-    /// Locks the keys, or every key. They must be free; one transaction may name a key twice.
+    /// True if another transaction may take this key: it is free, or its holder is decided.
+    pub fn is_open(&self, key: &[u8]) -> bool {
+        let is_decided = |holder: &TransactionId| self.holders.get(holder).is_some_and(|holder| holder.is_decided);
+        self.whole.is_none() && self.keys.get(key).is_none_or(is_decided)
+    }
+
+    /// Locks the keys, or every key. They must be [open](Self::is_open); one transaction may name a key twice.
     ///
     /// # Panics
     /// If one of them is held by another transaction.
     pub fn take(&mut self, transaction: TransactionId, keys: impl Iterator<Item = Vec<u8>>, whole: bool) {
-        let held = self.holders.entry(transaction).or_default();
+        self.holders.entry(transaction).or_default();
         for key in keys {
-            let before = self.keys.insert(key.clone(), transaction);
-            assert!(before.is_none_or(|holder| holder == transaction), "a key was locked twice");
-            held.push(key);
+            let is_open = self.is_open(&key);
+            let before = self.keys.insert(key.clone(), transaction).filter(|before| *before != transaction);
+            let held = self.holders.get_mut(&transaction).expect("just made");
+            if let Some(before) = before {
+                assert!(is_open, "a key was locked twice");
+                held.inherited.insert(key.clone(), before);
+            }
+            held.keys.push(key);
         }
         if whole {
             assert!(self.whole.is_none(), "a group was locked twice");
             self.whole = Some(transaction);
         }
+    }
+
+    /// A transaction is committed: others may take over its keys.
+    pub fn decide(&mut self, transaction: TransactionId) {
+        if let Some(holder) = self.holders.get_mut(&transaction) {
+            holder.is_decided = true;
+        }
+    }
+
+    /// From whom a transaction has taken over this key, if what that one does has not been applied yet.
+    pub fn predecessor(&self, transaction: TransactionId, key: &[u8]) -> Option<TransactionId> {
+        self.holders.get(&transaction)?.inherited.get(key).copied().filter(|before| self.is_held_by(*before))
     }
 
     /// Transactions that have held something for so long.
@@ -85,11 +124,17 @@ impl Locks {
         self.since.values_mut().for_each(|since| *since = now);
     }
 
-    /// Lets go of all that a transaction holds.
+    /// Lets go of all that a transaction holds. What it has taken over from one that is not applied yet goes back.
     pub fn release(&mut self, transaction: TransactionId) {
         self.since.remove(&transaction);
-        for key in self.holders.remove(&transaction).unwrap_or_default() {
-            self.keys.remove(&key);
+        let holder = self.holders.remove(&transaction).unwrap_or_default();
+        for key in holder.keys {
+            if self.keys.get(&key) == Some(&transaction) {
+                match holder.inherited.get(&key).filter(|before| self.is_held_by(**before)) {
+                    Some(before) => _ = self.keys.insert(key, *before),
+                    None => _ = self.keys.remove(&key),
+                }
+            }
         }
         if self.whole == Some(transaction) {
             self.whole = None;
@@ -99,5 +144,62 @@ impl Locks {
     /// Lets go of everything, when leadership is lost.
     pub fn clear(&mut self) {
         *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::CoreId;
+    use crate::transaction::GatewayId;
+
+    fn transaction(number: u64) -> TransactionId {
+        TransactionId { gateway: GatewayId { node: 1, boot: 1, core: CoreId(0) }, number }
+    }
+
+    fn keys(names: &[&str]) -> impl Iterator<Item = Vec<u8>> {
+        names.iter().map(|name| name.as_bytes().to_vec()).collect::<Vec<_>>().into_iter()
+    }
+
+    #[test]
+    fn a_key_is_handed_on_once_its_holder_is_decided_and_stays_covered_until_the_last_is_applied() {
+        let mut locks = Locks::default();
+        locks.take(transaction(1), keys(&["a", "b"]), false);
+        assert!(!locks.is_open(b"a") && locks.is_open(b"c"));
+        locks.decide(transaction(1));
+        assert!(locks.is_open(b"a") && locks.covers(b"a"));
+        locks.take(transaction(2), keys(&["a", "c"]), false);
+        assert!(!locks.is_open(b"a") && locks.is_open(b"b"));
+        assert_eq!(locks.predecessor(transaction(2), b"a"), Some(transaction(1)));
+        assert_eq!(locks.predecessor(transaction(2), b"c"), None);
+        // The first is applied: what it handed on is not its own any more.
+        locks.release(transaction(1));
+        assert!(locks.covers(b"a") && !locks.covers(b"b"));
+        assert_eq!(locks.predecessor(transaction(2), b"a"), None);
+        locks.release(transaction(2));
+        assert!(locks.is_empty() && !locks.covers(b"a"));
+    }
+
+    #[test]
+    fn a_key_goes_back_to_whom_it_was_taken_over_from() {
+        let mut locks = Locks::default();
+        locks.take(transaction(1), keys(&["a"]), false);
+        locks.decide(transaction(1));
+        locks.take(transaction(2), keys(&["a"]), false);
+        locks.release(transaction(2));
+        assert!(locks.covers(b"a") && locks.is_open(b"a"));
+        locks.take(transaction(3), keys(&["a"]), false);
+        assert_eq!(locks.predecessor(transaction(3), b"a"), Some(transaction(1)));
+        locks.release(transaction(1));
+        locks.release(transaction(3));
+        assert!(!locks.covers(b"a"));
+    }
+
+    #[test]
+    #[should_panic(expected = "a key was locked twice")]
+    fn nobody_takes_a_key_from_one_that_is_not_decided() {
+        let mut locks = Locks::default();
+        locks.take(transaction(1), keys(&["a"]), false);
+        locks.take(transaction(2), keys(&["a"]), false);
     }
 }
