@@ -20,12 +20,14 @@ use journal::CheckpointMark;
 use resp::Protocol;
 use stdx::{Instant, UnixMillis};
 
+use crate::book::Book;
 use crate::checkpoint::CHUNK_STATE;
 use crate::event::{Action, Level, Now};
-use crate::group::Group;
+use crate::group::{Group, libraries_of_state};
 use crate::letter::{Lock, Origin};
 use crate::limits;
 use crate::outlet::Outlet;
+use crate::roster::Roster;
 use crate::transaction::TransactionId;
 
 /// What a group knows of backups.
@@ -195,13 +197,18 @@ impl Group {
     }
 }
 
-/// The chunk of a checkpoint that holds a group's own state, for a group that knows nothing but the time: its log goes
-/// on from there.
-pub fn state_chunk(moment: UnixMillis) -> Vec<u8> {
+/// The chunk of a checkpoint that holds a group's own state, for a group whose log begins at this moment. Of `state`,
+/// what a group of another cluster knew, it keeps the libraries of functions.
+pub fn state_chunk(moment: UnixMillis, state: Option<&[u8]>) -> Vec<u8> {
     let mut chunk = vec![CHUNK_STATE];
     chunk.extend_from_slice(&moment.0.to_le_bytes());
     // Nothing prepared, no outcomes.
     chunk.extend_from_slice(&[0, 0]);
+    if let Some(state) = state {
+        Roster::default().put(&mut chunk);
+        Book::default().put(&mut chunk);
+        libraries_of_state(state).save(&mut chunk);
+    }
     chunk
 }
 

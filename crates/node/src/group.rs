@@ -2109,6 +2109,27 @@ impl Group {
     }
 }
 
+/// The libraries of functions that a group's own state tells.
+pub(crate) fn libraries_of_state(state: &[u8]) -> Libraries {
+    let Some(state) = state.get(8..) else { return Libraries::default() };
+    let mut reader = entry::Reader::new(state);
+    for _ in 0..reader.number() {
+        let _ = TransactionId::read(&mut reader);
+        let _ = reader.prepared();
+    }
+    for _ in 0..reader.number() {
+        let _ = TransactionId::read(&mut reader);
+        let _ = reader.byte();
+    }
+    if !reader.is_done() {
+        let _ = Roster::read(&mut reader);
+    }
+    if !reader.is_done() {
+        let _ = Book::read(&mut reader);
+    }
+    if reader.is_done() { Libraries::default() } else { Libraries::load(&mut reader) }
+}
+
 /// Answers a step of a transaction, and lets the answer be kept.
 fn answer_step(waiter: Option<Waiter>, claimed: Option<&mut Writer>, answer: &[u8], outlet: &mut Outlet<'_>) {
     if let Some(writer) = claimed {

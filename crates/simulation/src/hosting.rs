@@ -264,6 +264,14 @@ impl Universe {
         if let Some(defect) = self.plan.canary.and_then(defect_of) {
             host.core.break_by(defect);
         }
+        // A checkpoint between two steps of a transaction holds what is prepared.
+        let chance = (10 * self.faults.step_crash).min(500);
+        if chance > 0 && self.prng.below(1_000) < chance {
+            let mut prepared = host.core.groups_mut().filter(|group| group.prepared_count() > 0);
+            if let Some(group) = prepared.next() {
+                group.want_checkpoint();
+            }
+        }
         // The configuration's least is far more than a universe writes.
         if host.logged_bytes > self.faults.checkpoint_log_bytes {
             host.logged_bytes = 0;

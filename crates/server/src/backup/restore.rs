@@ -102,15 +102,21 @@ impl Restore<'_> {
         let moment = self.latest_moment()?;
         let mut keyspaces: Vec<_> = (0..group_count).map(|_| self.keyspace(identity.hash_seed)).collect();
         let mut expected: u64 = 0;
+        let mut state = Vec::new();
         for group in 0..self.manifest.parts.len() as u32 {
-            expected = expected.wrapping_add(self.divide(group, moment, &mut keyspaces)?);
+            let (digest, its_state) = self.divide(group, moment, &mut keyspaces)?;
+            expected = expected.wrapping_add(digest);
+            if group == 0 {
+                // The first group keeps what all share: the libraries of functions.
+                state = its_state;
+            }
         }
         let found = keyspaces.iter().fold(0, |sum: u64, keyspace| sum.wrapping_add(keyspace.digest()));
         ensure!(found == expected, "the keys were not divided as they were: this is a mistake of this program");
         let databases = 0..self.manifest.databases;
         let count = |keyspace: &Keyspace| databases.clone().map(|it| keyspace.key_count(it) as u64).sum::<u64>();
         let key_count = keyspaces.iter().map(count).sum();
-        self.write(&identity, moment, keyspaces)?;
+        self.write(&identity, moment, &state, keyspaces)?;
         Ok(key_count)
     }
 
@@ -133,8 +139,8 @@ impl Restore<'_> {
     }
 
     /// Reads a group of the backup and hands its keys to the groups they belong to from now on. The digest of what it
-    /// holds.
-    fn divide(&mut self, group: u32, moment: Moment, keyspaces: &mut [Keyspace]) -> Result<u64> {
+    /// holds, and its own state.
+    fn divide(&mut self, group: u32, moment: Moment, keyspaces: &mut [Keyspace]) -> Result<(u64, Vec<u8>)> {
         let mut seed = GroupSeed::new(GroupId(group), NodeId(1), self.keyspace(1));
         let (mut bytes, parts) = (0, self.manifest.parts.len());
         let pace = &mut *self.pace;
@@ -165,10 +171,10 @@ impl Restore<'_> {
                 self.pace.show(|| format!("divides group {group} of {parts}: {moved} keys"));
             });
         }
-        Ok(source.digest())
+        Ok((source.digest(), seed.state))
     }
 
-    fn write(&mut self, identity: &Identity, moment: Moment, keyspaces: Vec<Keyspace>) -> Result<()> {
+    fn write(&mut self, identity: &Identity, moment: Moment, state: &[u8], keyspaces: Vec<Keyspace>) -> Result<()> {
         let staging = self.staging;
         let told = |fault: journal::Fault| told(staging, &fault);
         let disk = RealDisk::open_directory(staging).with_context(|| format!("cannot open {}", staging.display()))?;
@@ -177,7 +183,7 @@ impl Restore<'_> {
         let mark = CheckpointMark { index: 1, term: 1, membership };
         for (group, mut keyspace) in (0..).zip(keyspaces) {
             let mut file = CheckpointFile::begin(disk.clone(), identity, group, &mark).map_err(told)?;
-            file.push(&backup::state_chunk(moment.unix));
+            file.push(&backup::state_chunk(moment.unix, (group == 0).then_some(state)));
             keyspace.begin_checkpoint();
             let mut is_walked = false;
             while !is_walked {

@@ -122,6 +122,8 @@ fn a_backup_taken_during_transfers_holds_one_moment_and_restores_to_another_numb
     for member in 0..2_000 {
         client.show(&format!("SADD set member:{member}"));
     }
+    let library = "#!lua name=lib\nredis.register_function{function_name='answer', callback=function() return 42 end}";
+    client.call(&["FUNCTION", "LOAD", library]);
     client.show("SELECT 3");
     client.show("SET other database");
     client.show("SELECT 0");
@@ -158,6 +160,7 @@ fn a_backup_taken_during_transfers_holds_one_moment_and_restores_to_another_numb
         assert_eq!(client.show("STRLEN long"), format!("(integer) {}", 3 << 20));
         assert_eq!(client.show("SCARD set"), "(integer) 2000");
         assert_eq!(client.show("EXISTS gone"), "(integer) 0");
+        assert_eq!(client.show("FCALL answer 0"), "(integer) 42");
         let Frame::Integer(left) = client.call(&["TTL", "fleeting"]) else { panic!("TTL is a number") };
         assert!((4_000..=5_000).contains(&left), "{left}");
         client.show("SELECT 3");

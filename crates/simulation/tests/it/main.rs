@@ -51,7 +51,7 @@ fn the_same_seed_ends_in_the_same_way() {
 #[test]
 fn a_transaction_that_is_half_or_unwatched_is_caught() {
     for (canary, nodes) in [(Canary::EarlyCommit, 1), (Canary::ForgottenWatch, 1), (Canary::ForgottenPrepared, 1)] {
-        let caught = (0..200).any(|seed| {
+        let caught = (0..300).any(|seed| {
             let broken = Plan { canary: Some(canary), ..plan(seed, nodes, Durability::Always) };
             run(&broken).failure.is_some()
         });
