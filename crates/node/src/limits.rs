@@ -131,7 +131,7 @@ pub const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 pub const LOCK_RENEWAL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// How long a prepared transaction waits for its gateway before its group asks the others.
-pub const PREPARED_PATIENCE: Duration = Duration::from_secs(2);
+pub const PREPARED_PATIENCE: Duration = Duration::from_millis(700);
 
 /// How often gateways that have not been heard of are looked for, by the log's clock in milliseconds.
 pub const BOOK_SWEEP_MS: i64 = 60_000;

@@ -26,11 +26,13 @@ use record::{Interval, Second};
 pub use record::{Latencies, Outcome};
 pub use report::grouped;
 pub use requests::Workload;
-use requests::{KEYS_MAX, Requests};
+use requests::{ACCOUNT, KEY_DIGITS, KEYS_MAX, Requests};
 use worker::{Orders, Report, Supply};
 
 /// Longest wait for a server's first words.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
+/// Transfers under way when the load ends are done by then.
+const SETTLING_TIME: Duration = Duration::from_secs(5);
 /// Bytes on their way at once while keys are loaded, per connection.
 const FILL_BYTES: usize = 256 * 1024;
 /// Connections that load keys, per server.
@@ -192,7 +194,10 @@ pub fn measure(arguments: &BenchArguments) -> Result<Outcome> {
     if arguments.workload.reads() && !arguments.no_load {
         crew.load_keys(&mut progress)?;
     }
-    crew.measure(&mut progress)
+    let before = crew.totals()?;
+    let outcome = crew.measure(&mut progress)?;
+    crew.compare_totals(&before)?;
+    Ok(outcome)
 }
 
 struct Greeting {
@@ -217,6 +222,39 @@ impl Greeting {
     fn say(&mut self, words: &[&str]) {
         resp::encode_request(&mut self.bytes, words);
         self.replies += 1;
+    }
+
+    /// The sum of all accounts of a server.
+    fn total(&self, address: SocketAddr, accounts: u64) -> Result<i64> {
+        const AT_ONCE: u64 = 1_000;
+        let mut stream = TcpStream::connect_timeout(&address, GREETING_TIMEOUT)?;
+        stream.set_read_timeout(Some(GREETING_TIMEOUT))?;
+        let mut bytes = self.bytes.clone();
+        for first in (0..accounts).step_by(AT_ONCE as usize) {
+            let names =
+                (first..accounts.min(first + AT_ONCE)).map(|account| format!("{ACCOUNT}{account:0KEY_DIGITS$}"));
+            let words: Vec<String> = std::iter::once("MGET".to_owned()).chain(names).collect();
+            resp::encode_request(&mut bytes, &words);
+        }
+        stream.write_all(&bytes)?;
+        let (mut decoder, mut chunk) = (FrameDecoder::new(), vec![0; 64 << 10]);
+        let (mut replies, mut total) = (0, 0);
+        while replies < self.replies as u64 + accounts.div_ceil(AT_ONCE) {
+            let Some(reply) = decoder.next_frame()? else {
+                let len = stream.read(&mut chunk).context("no answer to MGET")?;
+                ensure!(len > 0, "the server closed the connection");
+                decoder.extend(&chunk[..len]);
+                continue;
+            };
+            replies += 1;
+            ensure!(!reply.is_error(), "the accounts cannot be read: {reply}");
+            let balances = reply.elements().unwrap_or_default().iter().filter_map(Frame::as_bytes);
+            for balance in balances {
+                let number = std::str::from_utf8(balance).ok().and_then(|text| text.parse::<i64>().ok());
+                total += number.with_context(|| format!("an account holds {}", balance.escape_ascii()))?;
+            }
+        }
+        Ok(total)
     }
 
     /// Greets a server and asks for a PONG, so that what is wrong is told before the load begins.
@@ -260,6 +298,30 @@ struct Crew<'a> {
 }
 
 impl Crew<'_> {
+    /// What all accounts of each server hold together, if that is what the workload is about.
+    fn totals(&self) -> Result<Vec<i64>> {
+        if self.arguments.workload != Workload::Transfer {
+            return Ok(Vec::new());
+        }
+        self.addresses.iter().map(|address| self.greeting.total(*address, self.arguments.keys)).collect()
+    }
+
+    /// Fails if money was made or lost. The last transfers may still be under way.
+    fn compare_totals(&self, before: &[i64]) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            let after = self.totals()?;
+            if after == before {
+                return Ok(());
+            }
+            ensure!(
+                begun.elapsed() < SETTLING_TIME,
+                "all accounts held {before:?} before the transfers and {after:?} after them: money was made or lost"
+            );
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
     /// Orders for the thread `share`, which plays every `threads`-th of `clients` on each server.
     fn orders(&self, share: usize, clients: usize, epoch: Instant, supply: Supply, reports: Reports) -> Orders {
         let arguments = self.arguments;

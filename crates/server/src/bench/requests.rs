@@ -12,6 +12,9 @@ pub enum Workload {
     Trans,
     /// The same five requests sent together: one round trip.
     TransAtOnce,
+    /// MULTI, DECRBY of one account, INCRBY of another, EXEC: one round trip, counted as one transaction. What all
+    /// accounts hold together must be the same before and after.
+    Transfer,
     /// SET.
     Set,
     /// SET, and WAIT until a replica has it: one round trip, counted as one operation.
@@ -33,6 +36,7 @@ impl Workload {
             Self::GetSet => "get_set",
             Self::Trans => "trans",
             Self::TransAtOnce => "trans_at_once",
+            Self::Transfer => "transfer",
             Self::Set => "set",
             Self::SetWait => "set_wait",
             Self::Get => "get",
@@ -49,7 +53,7 @@ impl Workload {
 
     /// True if an operation is a transaction of several requests.
     pub fn is_transactional(self) -> bool {
-        matches!(self, Self::Trans | Self::TransAtOnce)
+        matches!(self, Self::Trans | Self::TransAtOnce | Self::Transfer)
     }
 }
 
@@ -64,13 +68,20 @@ pub enum Request {
     Watch,
     Multi,
     Exec,
+    /// DECRBY of an account.
+    Debit,
+    /// INCRBY of an account.
+    Credit,
 }
 
 /// The requests of a transaction, in their order.
 pub const TRANSACTION: [Request; 5] = [Request::Watch, Request::Get, Request::Multi, Request::Set, Request::Exec];
 
+/// What the names of accounts begin with.
+pub const ACCOUNT: &str = "account:";
+
 /// Digits of a key's number; keys are `key:000000000001`.
-const KEY_DIGITS: usize = 12;
+pub const KEY_DIGITS: usize = 12;
 
 /// Most keys that have a name.
 pub const KEYS_MAX: u64 = 10u64.pow(KEY_DIGITS as u32);
@@ -85,6 +96,8 @@ pub struct Requests {
     watch: Template,
     multi: Template,
     exec: Template,
+    debit: Template,
+    credit: Template,
 }
 
 struct Template {
@@ -100,6 +113,7 @@ impl Requests {
         let zero = "0".repeat(KEY_DIGITS);
         let key = format!("key:{zero}");
         let counter = format!("counter:{zero}");
+        let account = format!("{ACCOUNT}{zero}");
         Self {
             get: Template::new(&[b"GET", key.as_bytes()]),
             set: Template::new(&[b"SET", key.as_bytes(), &value]),
@@ -109,6 +123,8 @@ impl Requests {
             watch: Template::new(&[b"WATCH", key.as_bytes()]),
             multi: Template::new(&[b"MULTI"]),
             exec: Template::new(&[b"EXEC"]),
+            debit: Template::new(&[b"DECRBY", account.as_bytes(), b"1"]),
+            credit: Template::new(&[b"INCRBY", account.as_bytes(), b"1"]),
         }
     }
 
@@ -124,6 +140,8 @@ impl Requests {
             Request::Watch => &self.watch,
             Request::Multi => &self.multi,
             Request::Exec => &self.exec,
+            Request::Debit => &self.debit,
+            Request::Credit => &self.credit,
         };
         let start = out.len();
         out.extend_from_slice(&template.bytes);

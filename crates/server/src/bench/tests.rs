@@ -18,6 +18,8 @@ struct Manners {
     abort_every: Option<u64>,
     /// Every so many requests a connection is cut.
     cut_every: Option<u64>,
+    /// INCRBY is forgotten.
+    forgets_credit: bool,
     /// INCR is refused.
     refuses_incr: bool,
     /// Every request before this one is answered at once, this one after the given time; others wait behind it.
@@ -143,9 +145,21 @@ fn answer(
                 }
             }
         }
+        b"MGET" => {
+            writer.array(words.len() - 1);
+            (1..words.len()).for_each(|at| writer.bulk_or_null(memory.values.get(words.at(at)).map(Vec::as_slice)));
+        }
+        b"DECRBY" | b"INCRBY" => {
+            let by = if words.at(0) == b"DECRBY" { CHANGE_DOWN } else { CHANGE_UP };
+            let is_forgotten = by == CHANGE_UP && manners.forgets_credit;
+            let change = if is_forgotten { Vec::new() } else { by.to_vec() };
+            queued.as_mut().expect("accounts change inside MULTI").push((words.at(1).to_vec(), change));
+            writer.simple("QUEUED");
+        }
         b"INCR" if manners.refuses_incr => writer.error("OOM command not allowed"),
         b"INCR" => writer.integer(1),
         b"WATCH" => writer.ok(),
+        b"WAIT" => writer.integer(1),
         b"MULTI" => {
             *queued = Some(Vec::new());
             writer.ok();
@@ -158,13 +172,29 @@ fn answer(
             }
             writer.array(queue.len());
             for (key, value) in queue {
-                memory.values.insert(key, value);
-                writer.ok();
+                let by = match &value[..] {
+                    CHANGE_UP => 1,
+                    CHANGE_DOWN => -1,
+                    [] => 0,
+                    _ => {
+                        memory.values.insert(key, value);
+                        writer.ok();
+                        continue;
+                    }
+                };
+                let old = memory.values.get(&key).and_then(|old| String::from_utf8_lossy(old).parse::<i64>().ok());
+                let new = old.unwrap_or(0) + by;
+                memory.values.insert(key, new.to_string().into_bytes());
+                writer.integer(new);
             }
         }
         other => panic!("the benchmark sent {}", other.escape_ascii()),
     }
 }
+
+/// What a queued INCRBY or DECRBY of 1 looks like.
+const CHANGE_UP: &[u8] = b"\0+";
+const CHANGE_DOWN: &[u8] = b"\0-";
 
 #[test]
 fn every_workload_runs_and_adds_up() {
@@ -181,7 +211,12 @@ fn every_workload_runs_and_adds_up() {
             assert!(counts.operations > 0, "{name}");
             assert_eq!((counts.errors, counts.misses, counts.aborts, counts.connections_lost), (0, 0, 0, 0), "{name}");
             assert_eq!(outcome.total.all().count(), counts.operations, "{name}");
-            let parts = if workload.is_transactional() { 5 } else { 1 };
+            let parts = match workload {
+                Workload::Transfer => 4,
+                Workload::SetWait => 2,
+                workload if workload.is_transactional() => 5,
+                _ => 1,
+            };
             // Transactions that were under way at the end have had some of their replies.
             let open = 4 * pipeline * (parts - 1);
             assert!((0..=open).contains(&(counts.requests - counts.operations * parts)), "{name}: {counts:?}");
@@ -215,6 +250,13 @@ fn several_servers_and_threads_share_the_load() {
         assert_eq!(memory.values.len(), 100);
         assert!(memory.requests > 200);
     }
+}
+
+#[test]
+fn money_that_is_lost_between_accounts_is_found() {
+    let server = Server::start(Manners { forgets_credit: true, ..Manners::default() });
+    let Err(error) = measure(&server.load(Workload::Transfer)) else { panic!("the loss was not noticed") };
+    assert!(error.to_string().contains("money was made or lost"), "{error}");
 }
 
 #[test]

@@ -483,6 +483,13 @@ impl Connection {
                 self.start_ns = start_ns;
                 (TRANSACTION[0], Role::Step)
             }
+            Workload::Transfer => {
+                let other = desk.orders.keys.draw();
+                for (part, key) in [(Request::Multi, key), (Request::Debit, key), (Request::Credit, other)] {
+                    self.send(part, key, Role::Part, start_ns, &desk.orders.requests);
+                }
+                (Request::Exec, Role::Exec)
+            }
             Workload::TransAtOnce => {
                 let (last, parts) = TRANSACTION.split_last().expect("a transaction has requests");
                 for &part in parts {
