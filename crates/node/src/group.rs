@@ -908,8 +908,8 @@ impl Group {
         is_touched
     }
 
-    /// A key as a transaction that has locked it sees it: as it will be when those are applied that it has taken it over
-    /// from.
+    /// A key as a transaction that has locked it sees it: as it will be when those are applied that it has taken it
+    /// over from.
     fn value_under_lock(
         &self,
         mut transaction: TransactionId,

@@ -194,12 +194,4 @@ mod tests {
         locks.release(transaction(3));
         assert!(!locks.covers(b"a"));
     }
-
-    #[test]
-    #[should_panic(expected = "a key was locked twice")]
-    fn nobody_takes_a_key_from_one_that_is_not_decided() {
-        let mut locks = Locks::default();
-        locks.take(transaction(1), keys(&["a"]), false);
-        locks.take(transaction(2), keys(&["a"]), false);
-    }
 }
