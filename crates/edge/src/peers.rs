@@ -9,7 +9,7 @@
 
 mod frame;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -161,6 +161,10 @@ pub struct Peers {
     links: BTreeMap<usize, (NodeId, Link)>,
     tokens: BTreeMap<(NodeId, Lane), usize>,
     callers: BTreeMap<usize, Caller>,
+    /// Nodes that the cluster has removed.
+    removed: BTreeSet<NodeId>,
+    /// The cluster has removed this one, and the cores have been told.
+    is_expelled: bool,
     next_token: usize,
     buffer: Vec<u8>,
     started: Instant,
@@ -190,6 +194,8 @@ impl Peers {
             links: BTreeMap::new(),
             tokens: BTreeMap::new(),
             callers: BTreeMap::new(),
+            removed: BTreeSet::new(),
+            is_expelled: false,
             next_token,
             buffer: vec![0; LINK_READ_BYTES],
             started: Instant::now(),
@@ -262,9 +268,13 @@ impl Peers {
 
     fn meet(&mut self, contacts: Vec<(NodeId, Member)>) {
         let own = NodeId(self.identity.node);
+        self.removed = contacts.iter().filter(|(_, member)| member.is_removed).map(|(node, _)| *node).collect();
+        // They call again, and are told then.
+        let removed = &self.removed;
+        self.callers.retain(|_, caller| caller.from.is_none_or(|node| !removed.contains(&node)));
         let known: BTreeMap<NodeId, String> = contacts
             .into_iter()
-            .filter(|(node, _)| *node != own)
+            .filter(|(node, member)| *node != own && !member.is_removed)
             .map(|(node, member)| (node, member.cluster_address))
             .collect();
         let gone: Vec<_> = self.tokens.keys().filter(|(node, _)| !known.contains_key(node)).copied().collect();
@@ -325,7 +335,12 @@ impl Peers {
             match result {
                 Ok(None) => {}
                 Ok(Some(welcome)) if welcome.verdict == Verdict::Accepted => self.up(token),
-                Ok(Some(welcome)) => self.cut(token, &welcome.verdict.to_string(), LINK_PAUSE_MAX),
+                Ok(Some(welcome)) => {
+                    if welcome.verdict == Verdict::Removed && !std::mem::replace(&mut self.is_expelled, true) {
+                        self.tell_all(|| Event::Expelled);
+                    }
+                    self.cut(token, &welcome.verdict.to_string(), LINK_PAUSE_MAX);
+                }
                 Err(reason) => self.cut(token, &reason, LINK_PAUSE_MIN),
             }
             return;
@@ -509,7 +524,7 @@ impl Peers {
                 return Ok(true);
             }
             let hello = Hello::decode(&caller.input[..HELLO_BYTES])?;
-            let welcome = judge(&self.identity, &hello);
+            let welcome = judge(&self.identity, &self.removed, &hello);
             // A fresh socket has room for so few bytes.
             let is_told = caller.stream.write_all(&welcome.encode()).is_ok();
             if !is_told || welcome.verdict != Verdict::Accepted || hello.purpose == Purpose::Ask {
@@ -543,10 +558,11 @@ impl Peers {
 }
 
 /// Whether a greeting is welcome.
-fn judge(identity: &Identity, hello: &Hello) -> Welcome {
+fn judge(identity: &Identity, removed: &BTreeSet<NodeId>, hello: &Hello) -> Welcome {
     let verdict = match hello.purpose {
         Purpose::Ask => Verdict::Accepted,
         Purpose::Carry(_) if hello.cluster != identity.cluster => Verdict::WrongCluster,
+        Purpose::Carry(_) if removed.contains(&NodeId(hello.from)) => Verdict::Removed,
         Purpose::Carry(_) if hello.to != identity.node => Verdict::WrongNode,
         Purpose::Carry(_) if hello.group_count != identity.group_count => Verdict::WrongGroups,
         Purpose::Carry(_) => Verdict::Accepted,

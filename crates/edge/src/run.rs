@@ -62,6 +62,8 @@ pub struct ClusterOptions {
     pub port: u16,
     /// A host name or address under which other nodes and clients reach this one; empty to find out.
     pub announce_host: String,
+    /// Ports under which they reach it, where that is not where it listens; 0 if it is: for clients, for other nodes.
+    pub announce_ports: [u16; 2],
     /// `HOST:PORT` of a node's cluster port, to join its cluster; empty for none.
     pub join: String,
 }
@@ -197,10 +199,14 @@ fn own_member(options: &Options, cluster_port: u16) -> Member {
         },
         host => host.to_owned(),
     };
+    let announced = |place: usize, port: u16| match options.cluster.announce_ports[place] {
+        0 => port,
+        announced => announced,
+    };
     Member {
-        cluster_address: format!("{host}:{cluster_port}"),
-        client_address: format!("{host}:{}", options.listen.port),
-        is_removed: false,
+        cluster_address: format!("{host}:{}", announced(1, cluster_port)),
+        client_address: format!("{host}:{}", announced(0, options.listen.port)),
+        ..Member::default()
     }
 }
 

@@ -11,6 +11,7 @@ use crate::event::{Action, CoreId, GroupId, SessionId};
 use crate::frame;
 use crate::group::{LOADING, NO_QUORUM, Standing};
 use crate::letter::{Mail, Request, RequestBody};
+use crate::redirect;
 use crate::relay::Purpose;
 use crate::router;
 
@@ -90,8 +91,8 @@ impl Core {
         match question {
             Question::Whole { words, protocol } => {
                 asked.extend(
-                    (0..group_count)
-                        .map(|group| (GroupId(group), RequestBody::Whole(words.clone()), protocol, Vec::new())),
+                    redirect::groups_asked(&self.context)
+                        .map(|group| (group, RequestBody::Whole(words.clone()), protocol, Vec::new())),
                 );
             }
             Question::Versions { keys } => {
@@ -361,6 +362,8 @@ impl Core {
         for answer in answers {
             match answer {
                 Answer::Whole(part) => replies.extend(part),
+                // Of groups that were not asked.
+                Answer::Versions(_) => {}
                 Answer::Refused(text) => {
                     self.sessions.reply(session, ticket, |writer| writer.error(&text));
                     return;
@@ -394,7 +397,10 @@ impl Core {
                     place = place.saturating_sub(*weight);
                     here
                 });
-                writer.raw(&chosen.unwrap_or(&replies[0]).2);
+                match chosen.or(replies.first()) {
+                    Some((_, _, bytes)) => writer.raw(bytes),
+                    None => writer.null(),
+                }
             }
             Join::Cursor => write_scan(&replies, words, group_count, writer),
             Join::All => unreachable!("a transaction"),
@@ -409,17 +415,22 @@ pub(crate) fn write_scan(replies: &[(GroupId, u64, Vec<u8>)], words: &[u8], grou
     let (_, args) = Reader::new(words).words(&mut spans);
     let cursor: u64 = std::str::from_utf8(args.at(1)).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
     let group = router::group_of_slot(keyspace::slot_of_cursor(cursor), group_count);
-    let (_, _, bytes) = &replies[group.0 as usize];
-    let (_, header) = frame::aggregate(bytes);
-    let after_cursor = header + frame::len(&bytes[header..]);
-    let next: u64 = frame::bulk(&bytes[header..]).and_then(|text| text.parse().ok()).unwrap_or(0);
-    let next = match next {
-        0 if group.0 + 1 < group_count => {
-            keyspace::cursor_at_slot(router::first_slot_of(GroupId(group.0 + 1), group_count))
+    // Where clients ask every leader, some groups are not asked here.
+    let reply = replies.iter().find(|(asked, ..)| *asked == group).map(|(_, _, bytes)| bytes);
+    let (next, items) = match reply {
+        Some(bytes) => {
+            let (_, header) = frame::aggregate(bytes);
+            let after_cursor = header + frame::len(&bytes[header..]);
+            let next: u64 = frame::bulk(&bytes[header..]).and_then(|text| text.parse().ok()).unwrap_or(0);
+            (next, &bytes[after_cursor..])
         }
-        next => next,
+        None => (0, &b"*0\r\n"[..]),
+    };
+    let next = match (next, replies.iter().find(|(asked, ..)| *asked > group)) {
+        (0, Some((behind, ..))) => keyspace::cursor_at_slot(router::first_slot_of(*behind, group_count)),
+        (next, _) => next,
     };
     writer.array(2);
     writer.bulk(next.to_string().as_bytes());
-    writer.raw(&bytes[after_cursor..]);
+    writer.raw(items);
 }

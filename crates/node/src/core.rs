@@ -6,6 +6,7 @@ use std::sync::Arc;
 use keyspace::debug::{Digest, database_digest, object_line, value_digest};
 use keyspace::{DataCommand, Keyspace, Layout, Policy};
 use resp::{Args, Protocol, Span};
+use stdx::slot::{Slot, slot_of};
 use stdx::{Duration, Instant, Prng};
 
 use crate::acl::{AclLog, Users};
@@ -80,6 +81,8 @@ pub struct Core {
     /// Nodes to be told of this one if it knows nobody yet.
     seeds: Vec<NodeId>,
     announce_at: Instant,
+    /// Nodes that a node which joins has been told of; of no use once it has the roster.
+    acquaintances: BTreeMap<NodeId, Member>,
 }
 
 /// What control commands see of their core.
@@ -106,6 +109,8 @@ pub struct Context {
     pub bulletins: Bulletins,
     /// Other nodes may lead groups: requests go where their group is led.
     pub is_clustered: bool,
+    /// The cluster has removed this node.
+    pub is_expelled: bool,
     /// Where each group is led.
     pub routes: Vec<Route>,
     /// The host's latest report.
@@ -211,6 +216,7 @@ impl Core {
                 roster: Arc::default(),
                 bulletins: Bulletins::default(),
                 is_clustered: false,
+                is_expelled: false,
                 routes: vec![Route::default(); group_count as usize],
                 report: HostReport::default(),
                 room: Room::Enough,
@@ -260,6 +266,7 @@ impl Core {
             over_soft: Vec::new(),
             seeds,
             announce_at: Instant::ZERO,
+            acquaintances: BTreeMap::new(),
         }
     }
 
@@ -317,6 +324,7 @@ impl Core {
                 self.with_group(group, actions, |group, outlet| group.chunk_read(index, chunk, to, read, outlet));
             }
             Event::Unreachable { node } => self.groups_mut().for_each(|group| group.report_unreachable(node)),
+            Event::Expelled => self.be_expelled(actions),
             Event::Reachable { node } => self.relay.reachable(node, now.instant),
             Event::Room(room) => self.context.room = room,
             Event::UsersFile(outcome) => {
@@ -354,8 +362,17 @@ impl Core {
         if std::mem::replace(&mut self.context.is_clustered, true) {
             return;
         }
+        Arc::make_mut(&mut self.context.settings).set("cluster-enabled", "yes").expect("a parameter of ours");
         for (group, route) in (0..).map(GroupId).zip(&self.context.routes) {
             self.relay.set_route(group, *route, self.now.instant);
+        }
+    }
+
+    /// The cluster does without this node from now on: it serves no data, and takes no part in elections.
+    fn be_expelled(&mut self, actions: &mut Vec<Action>) {
+        if !std::mem::replace(&mut self.context.is_expelled, true) && self.context.core.0 == 0 {
+            let line = EXPELLED.to_owned();
+            actions.push(Action::Log { level: Level::Warning, line });
         }
     }
 
@@ -533,6 +550,26 @@ impl Core {
         self.end_pause();
     }
 
+    /// Keys of a slot, if its group lives on this core.
+    pub(crate) fn keys_of_slot(&self, slot: Slot, database: u16, count: usize) -> Vec<Vec<u8>> {
+        const STEP: usize = 1_000;
+        let group = router::group_of_slot(slot, self.context.group_count);
+        let Some(group) = self.groups().find(|other| other.id() == group) else { return Vec::new() };
+        let view = group.keyspace.view(database, group.read_moment(self.now));
+        let mut keys = Vec::new();
+        let mut cursor = keyspace::cursor_at_slot(slot.0.into());
+        loop {
+            cursor = view.scan(cursor, STEP, |entry| {
+                if slot_of(entry.key()) == slot && keys.len() < count {
+                    keys.push(entry.key().to_vec());
+                }
+            });
+            if cursor == 0 || keys.len() >= count || keyspace::slot_of_cursor(cursor) != slot {
+                return keys;
+            }
+        }
+    }
+
     /// Digests of this core's databases that are not empty.
     pub(crate) fn digests(&self) -> Vec<(u16, Digest)> {
         let mut digests = Vec::new();
@@ -688,6 +725,9 @@ impl Core {
                     self.become_clustered();
                 }
                 self.context.roster = roster;
+                if self.context.roster.is_removed(self.context.node) {
+                    self.be_expelled(actions);
+                }
             }
             Mail::Ask { question_id, question } => self.answer_or_defer(from, question_id, question, actions),
             Mail::Answer { question_id, answer } => self.take_answer(from, question_id, answer, actions),
@@ -716,7 +756,14 @@ impl Core {
     fn hear_announcement(&mut self, node: NodeId, member: &Member, is_first_hand: bool, actions: &mut Vec<Action>) {
         let own = self.context.own.clone();
         let (own_node, is_alone) = (self.context.node, self.context.roster.is_empty());
-        if self.context.roster.get(node) == Some(member) || self.context.roster.is_removed(node) {
+        if own_node != node && is_alone && !is_first_hand {
+            return self.get_acquainted(node, member, actions);
+        }
+        let known = self.context.roster.get(node);
+        if known.is_some_and(|known| known.is_found_as(member) || known.is_removed) {
+            if is_first_hand {
+                self.introduce_all_to(node, actions);
+            }
             return;
         }
         let Some(group) = self.group_mut(GroupId(0)) else { return };
@@ -735,6 +782,24 @@ impl Core {
         }
     }
 
+    /// A node does not know yet that it is known: it may not have been able to hear so, for want of anybody to talk to.
+    fn introduce_all_to(&self, node: NodeId, actions: &mut Vec<Action>) {
+        for (other, member) in self.context.roster.present().filter(|(other, _)| *other != node) {
+            let bytes = wire::encode_announce(other, member);
+            actions.push(Action::Send { to: node, group: GroupId(0), lane: Lane::Log, bytes });
+        }
+    }
+
+    /// A node that joins hears of another one, which it can talk to from now on.
+    fn get_acquainted(&mut self, node: NodeId, member: &Member, actions: &mut Vec<Action>) {
+        let serves = self.group_mut(GroupId(0)).is_none_or(|group| group.standing() == Standing::Serving);
+        if serves || self.acquaintances.get(&node) == Some(member) {
+            return;
+        }
+        self.acquaintances.insert(node, member.clone());
+        actions.push(Action::Peers(self.acquaintances.iter().map(|(node, member)| (*node, member.clone())).collect()));
+    }
+
     /// The core of group 0 sees to it that the cluster knows where this node is found, and that this node knows the
     /// cluster.
     fn keep_roster(&mut self, actions: &mut Vec<Action>) {
@@ -749,8 +814,7 @@ impl Core {
             for core in (0..self.context.core_count).map(CoreId) {
                 self.outbox.push(self.context.core, core, Mail::Roster(Arc::clone(&roster)));
             }
-            let present = roster.present().map(|(node, member)| (node, member.clone())).collect();
-            actions.push(Action::Peers(present));
+            actions.push(Action::Peers(roster.all().map(|(node, member)| (node, member.clone())).collect()));
             self.context.roster = roster;
         }
         if self.now.instant < self.announce_at {
@@ -759,15 +823,28 @@ impl Core {
         self.announce_at = self.now.instant + limits::ANNOUNCE_INTERVAL;
         let (node, own) = (self.context.node, self.context.own.clone());
         let roster = Arc::clone(&self.context.roster);
-        let is_known = roster.get(node).is_some_and(|known| *known == own || known.is_removed);
+        let is_known = roster.get(node).is_some_and(|known| known.is_found_as(&own) || known.is_removed);
         let is_by_itself = roster.is_empty() && self.seeds.is_empty();
+        let is_expelled = self.context.is_expelled;
         let Some(group) = self.group_mut(GroupId(0)) else { return };
-        if is_known || is_by_itself {
+        if group.standing() == Standing::Serving {
+            let now = self.now;
+            self.with_group(GroupId(0), actions, |group, outlet| {
+                group.finish_removals(&outlet.context.bulletins, outlet.context.group_count, now);
+            });
+        }
+        let Some(group) = self.group_mut(GroupId(0)) else { return };
+        if is_known || is_by_itself || is_expelled {
             return;
         }
         match group.standing() {
             Standing::Serving => group.enlist(node, &own),
-            Standing::Follower(leader) => self.announce_to(leader, actions),
+            Standing::Follower(leader) => {
+                self.announce_to(leader, actions);
+                // There may be no link to it yet; those who are linked say where it is.
+                let seeds = if roster.is_empty() { self.seeds.clone() } else { Vec::new() };
+                seeds.into_iter().filter(|seed| *seed != leader).for_each(|seed| self.announce_to(seed, actions));
+            }
             Standing::Loading => {}
             Standing::Leaderless => {
                 let known: Vec<_> = roster.present().map(|(other, _)| other).filter(|other| *other != node).collect();
@@ -1299,6 +1376,10 @@ impl Core {
         limits::TICK_INTERVAL
     }
 }
+
+/// For the operator of a node that has been removed.
+const EXPELLED: &str = "this node has been removed from its cluster: it serves no data any more, and what it holds goes \
+stale. To take it back, start it with an empty directory and --join";
 
 /// Groups lost their locks with their leaders again and again.
 const NOTHING_DONE: &str = "TRYAGAIN The transaction was given up after changes of leader and did not take effect";

@@ -14,6 +14,7 @@ use crate::group::{Group, LOADING};
 use crate::letter::{Mail, Origin, Request, RequestBody};
 use crate::limits;
 use crate::observer::other_databases;
+use crate::redirect;
 use crate::relay::Purpose;
 use crate::router;
 use crate::session::{Hold, write_muted};
@@ -275,9 +276,19 @@ impl Core {
                 "BUSY Redis is busy running a script. You can only call {command} KILL or SHUTDOWN NOSAVE."
             )));
         }
+        let works_on_data = match known {
+            Known::Data(_) => true,
+            Known::Control(command) => matches!(command.body, commands::Body::Script { .. }),
+        };
+        if self.context.is_expelled && works_on_data {
+            return Err(Refusal::new(EXPELLED));
+        }
         if let Known::Data(command) = known {
             if matches!(command.body, Body::Mutate(_)) {
                 self.check_write(command)?;
+            }
+            if self.context.settings.cluster_redirect {
+                redirect::check(&self.context, session.read_only, command, args)?;
             }
             if matches!(command.name, "sort" | "sort_ro") {
                 router::check_sort(args, self.context.group_count)?;
@@ -636,8 +647,10 @@ impl Core {
         actions: &mut Vec<Action>,
     ) -> Next {
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
-        if let commands::Body::Flow(flow) = command.body {
-            return self.flow(id, flow, args, actions);
+        match command.body {
+            commands::Body::Flow(flow) => return self.flow(id, flow, args, actions),
+            commands::Body::Govern => return self.dispatch_to_governor(id, args, actions),
+            _ => {}
         }
         if let commands::Body::Script { naming, is_read_only } = command.body {
             return self.dispatch_script(id, naming, is_read_only, args, actions);
@@ -696,11 +709,23 @@ impl Core {
                     self.finish_control(id, ticket, Err(refusal), resp::Writer::default());
                 }
             }
-            commands::Body::Flow(_) | commands::Body::Script { .. } | commands::Body::Libraries(_) => {
-                unreachable!("taken above")
-            }
+            commands::Body::Flow(_)
+            | commands::Body::Govern
+            | commands::Body::Script { .. }
+            | commands::Body::Libraries(_) => unreachable!("taken above"),
             commands::Body::Container => unreachable!("a container's subcommand was looked up"),
         }
+        Next::Taken
+    }
+
+    /// What concerns the whole cluster is decided by the leader of group 0.
+    fn dispatch_to_governor(&mut self, id: SessionId, args: Args<'_>, actions: &mut Vec<Action>) -> Next {
+        let session = self.sessions.get_mut(id).expect("its request is being looked at");
+        let (ticket, protocol) = (session.take_ticket(), session.protocol());
+        let mut words = Vec::new();
+        put_words(&mut words, 0, args);
+        let origin = Origin { ticket, ..self.origin_of(id) };
+        self.send_request(Request::new(origin, GroupId(0), protocol, RequestBody::Govern(words)), actions);
         Next::Taken
     }
 
@@ -756,6 +781,9 @@ fn session_hold(sessions: &mut crate::session::Sessions, id: SessionId, hold: Ho
         session.hold = hold;
     }
 }
+
+/// The cluster does without this node.
+const EXPELLED: &str = "CLUSTERDOWN This node has been removed from its cluster: ask another one";
 
 /// Capacity that an emptied input buffer may keep.
 const KEPT_CAPACITY_MAX: usize = 64 << 10;

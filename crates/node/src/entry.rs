@@ -10,6 +10,8 @@
 //!        | RESOLVE  transaction outcome:u8 low_water
 //!        | REFUSE   transaction
 //!        | LIMITS   len bytes
+//!        | ENLIST   node member
+//!        | PREFER   group node, 0 for nobody
 //!        | SCRIPT   len answer count(command) words*
 //!        | LIBRARIES change
 //! words  = database argc len* bytes
@@ -24,7 +26,7 @@ use keyspace::{Limits, Moment};
 use resp::{Args, Protocol, Span};
 use stdx::{UnixMillis, leb128};
 
-use crate::event::NodeId;
+use crate::event::{GroupId, NodeId};
 use crate::libraries::Change;
 use crate::roster::Member;
 use crate::transaction::{GatewayId, TransactionId};
@@ -46,6 +48,7 @@ const LIMITS: u8 = 8;
 const ENLIST: u8 = 9;
 const SOURCE: u8 = 10;
 const CLAIM: u8 = 11;
+const PREFER: u8 = 20;
 const SCRIPT: u8 = 12;
 const LIBRARIES: u8 = 13;
 
@@ -156,6 +159,13 @@ pub enum Item<'a> {
     },
     /// From here on, collections change their form by these.
     Limits(Limits),
+    /// Who is to lead a group whenever that is possible.
+    Prefer {
+        /// Which group.
+        group: GroupId,
+        /// Who; `None` for whoever does.
+        node: Option<NodeId>,
+    },
     /// What is to be known of a node of the cluster.
     Enlist {
         /// Which.
@@ -358,6 +368,13 @@ impl Builder {
         self.payload.push(ENLIST);
         leb128::put(&mut self.payload, node.0);
         member.put(&mut self.payload);
+    }
+
+    /// Adds who is to lead a group.
+    pub fn prefer(&mut self, group: GroupId, node: Option<NodeId>) {
+        self.payload.push(PREFER);
+        leb128::put(&mut self.payload, u64::from(group.0));
+        leb128::put(&mut self.payload, node.map_or(0, |node| node.0));
     }
 
     /// Adds the commands of a script, as [`put_words`] laid them out, and what its gateway is told.
@@ -632,6 +649,10 @@ impl<'a> Reader<'a> {
             },
             REFUSE => Item::Refuse { transaction: TransactionId::read(self) },
             LIMITS => Item::Limits(Limits::read(self.bytes()).expect("limits in a log entry")),
+            PREFER => {
+                let group = GroupId(self.number() as u32);
+                Item::Prefer { group, node: Some(NodeId(self.number())).filter(|node| node.0 != 0) }
+            }
             ENLIST => Item::Enlist { node: NodeId(self.number()), member: Member::read(self) },
             LIBRARIES => Item::Libraries(Change::read(self)),
             SCRIPT => {

@@ -137,6 +137,8 @@ pub enum Event<'a> {
         /// Which.
         node: NodeId,
     },
+    /// Another node will have nothing to do with this one: the cluster has removed it, for ever.
+    Expelled,
     /// The link to this node is up.
     Reachable {
         /// Which.
@@ -194,7 +196,8 @@ pub enum Action {
         /// One whole message.
         bytes: Vec<u8>,
     },
-    /// The nodes of the cluster and where they are found, this one among them. Replaces what was told before.
+    /// The nodes of the cluster and where they are found, this one among them, and those that were removed: they are
+    /// not to be called, and told so when they call. Replaces what was told before.
     Peers(Vec<(NodeId, Member)>),
     /// Read a chunk of a checkpoint that is on disk; [`Event::CheckpointRead`] follows. Chunks are mostly asked for in
     /// order.

@@ -19,6 +19,7 @@ use crate::entry::{Reader, Watch, put_exec, put_words};
 use crate::event::{Action, GroupId, SessionId};
 use crate::frame;
 use crate::letter::{Origin, Request, RequestBody};
+use crate::redirect;
 use crate::router;
 use crate::session::{Hold, Multi, Session};
 use crate::transaction::Work;
@@ -120,6 +121,22 @@ impl Core {
         self.sessions.reply(id, ticket, Writer::ok);
     }
 
+    /// True if all keys of what has been queued lie in one slot.
+    fn is_of_one_slot(&self, id: SessionId) -> bool {
+        let multi = self.sessions.get(id).and_then(|session| session.multi.as_ref());
+        let mut spans = Vec::new();
+        let mut slot = None;
+        multi.iter().flat_map(|multi| &multi.queue).all(|queued| {
+            let Known::Data(command) = queued.command else { return true };
+            let (_, args) = Reader::new(&queued.words).words(&mut spans);
+            match redirect::slot_of_keys(command, args) {
+                Ok(Some(other)) => *slot.get_or_insert(other) == other,
+                Ok(None) => true,
+                Err(_) => false,
+            }
+        })
+    }
+
     fn exec(&mut self, id: SessionId, actions: &mut Vec<Action>) -> Next {
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         let Some(multi) = &session.multi else {
@@ -142,6 +159,11 @@ impl Core {
         });
         if let Some(refusal) = refusal {
             return self.abort_exec(id, &refusal);
+        }
+        if self.context.settings.mode() == "cluster" && !self.is_of_one_slot(id) {
+            let session = self.sessions.get_mut(id).expect("its request is being looked at");
+            session.discard();
+            return self.reject(id, &Refusal::new(redirect::CROSS_SLOT));
         }
         let multi = self.sessions.get(id).and_then(|session| session.multi.as_ref()).expect("just seen");
         let has_control = multi.queue.iter().any(|queued| !works_on_data(queued));
@@ -459,7 +481,7 @@ impl Core {
                     written.ok();
                     Ok(())
                 }
-                commands::Body::Driven(_) => unreachable!("refused when it was to be queued"),
+                commands::Body::Driven(_) | commands::Body::Govern => unreachable!("refused when it was to be queued"),
                 commands::Body::Container | commands::Body::Script { .. } | commands::Body::Libraries(_) => {
                     unreachable!("a subcommand was looked up, a script works on data, and libraries are refused")
                 }

@@ -12,6 +12,7 @@
 //! Invariant: only this module can make a [`Committed`], and a session accepts nothing else for a write.
 
 mod bulletin;
+mod govern;
 mod live;
 mod members;
 mod transfer;
@@ -314,6 +315,14 @@ impl Group {
             is_recovering,
             state,
         } = seed;
+        // Who founded a group is not in its log: a member that has nothing must be given a checkpoint, never the log
+        // from its beginning. So a founder's log goes on behind its first entry, which only says that it leads.
+        let (floor_index, floor_term) = match entries.first() {
+            Some(first) if membership.voters == [node.0] && first.index == 1 && is_mark_of_leader(first) => {
+                (1, first.term)
+            }
+            _ => (checkpoint_index, checkpoint_term),
+        };
         let recovered_index = entries.last().map_or(checkpoint_index, |entry| entry.index);
         let log_bytes = entries.iter().map(|entry| entry.data.len() as u64).sum();
         let databases = keyspace.database_count();
@@ -325,7 +334,13 @@ impl Group {
                 incarnation: prng.draw() >> 16,
                 ..Options::new(node.0, group.0, prng.draw())
             },
-            Seed { hard_state, membership: membership.clone(), checkpoint_index, checkpoint_term, entries },
+            Seed {
+                hard_state,
+                membership: membership.clone(),
+                checkpoint_index: floor_index,
+                checkpoint_term: floor_term,
+                entries,
+            },
         )?;
         if checkpoint_index > 0 {
             replica.offer_checkpoint(checkpoint_index, checkpoint_term, membership);
@@ -347,8 +362,8 @@ impl Group {
             inflight: VecDeque::new(),
             inflight_bytes: 0,
             unsynced_count: 0,
-            applied: checkpoint_index,
-            applied_term: checkpoint_term,
+            applied: floor_index,
+            applied_term: floor_term,
             moment: Moment::default(),
             proposed_unix: UnixMillis(i64::MIN),
             is_serving: false,
@@ -623,6 +638,7 @@ impl Group {
         let Request { origin, protocol, body, floor, .. } = request;
         let body = match body {
             RequestBody::Lock(lock) => return self.lock(lock, origin, now, outlet),
+            RequestBody::Govern(words) => return self.govern(&words, origin, protocol, now, outlet),
             RequestBody::Cut { transaction, name } => return self.cut(transaction, name, &origin, now, outlet),
             RequestBody::ReadCut { name, chunk } => {
                 return self.read_cut(name, chunk, (origin, protocol), now, outlet);
@@ -685,7 +701,8 @@ impl Group {
             | RequestBody::Resolve { .. }
             | RequestBody::Cut { .. }
             | RequestBody::ReadCut { .. }
-            | RequestBody::EndCut { .. } => unreachable!("taken above"),
+            | RequestBody::EndCut { .. }
+            | RequestBody::Govern(_) => unreachable!("taken above"),
         };
         self.read(DeferredRead { origin, protocol, what }, is_behind, now, outlet);
     }
@@ -838,7 +855,8 @@ impl Group {
             | RequestBody::Resolve { .. }
             | RequestBody::Cut { .. }
             | RequestBody::ReadCut { .. }
-            | RequestBody::EndCut { .. } => {}
+            | RequestBody::EndCut { .. }
+            | RequestBody::Govern(_) => {}
         }
         self.spans = spans;
         locked
@@ -1257,7 +1275,10 @@ impl Group {
             // After a long pause of the process a burst of ticks would be an election storm.
             let late = now.instant.since(self.last_tick) > limits::TICK_INTERVAL * 4;
             self.last_tick = if late { now.instant } else { self.last_tick + limits::TICK_INTERVAL };
-            self.replica.tick();
+            // A node that has been removed asks nobody for a vote.
+            if !outlet.context.is_expelled {
+                self.replica.tick();
+            }
             if self.is_serving && self.builder.is_empty() && self.is_expiry_due(now) {
                 self.builder.tick();
                 self.waiters.push(Waiter::Silent);
@@ -1853,7 +1874,14 @@ impl Group {
                 }
                 answer_step(waiter, claimed, &[], outlet);
             }
-            Item::Enlist { node, member } => self.is_roster_new |= self.roster.enlist(node, member),
+            Item::Enlist { node, member } => {
+                self.is_roster_new |= self.roster.enlist(node, member);
+                answer_governed(waiter, &proof, outlet);
+            }
+            Item::Prefer { group, node } => {
+                self.is_roster_new |= self.roster.prefer(group, node);
+                answer_governed(waiter, &proof, outlet);
+            }
             Item::Refuse { transaction } => {
                 // It may have been prepared between the question and this entry.
                 if !self.prepared.contains_key(&transaction) && self.outcome(transaction).is_none() {
@@ -2034,6 +2062,11 @@ impl Group {
         self.are_libraries_new = true;
     }
 
+    /// Of group 0: who belongs to the cluster.
+    pub fn roster(&self) -> &Roster {
+        &self.roster
+    }
+
     /// Where the group is led, if that has changed since it was last asked.
     pub(crate) fn take_route(&mut self) -> Option<Route> {
         let leader = match self.standing() {
@@ -2130,6 +2163,11 @@ pub(crate) fn libraries_of_state(state: &[u8]) -> Libraries {
     if reader.is_done() { Libraries::default() } else { Libraries::load(&mut reader) }
 }
 
+/// True for an entry that only marks a new leader.
+fn is_mark_of_leader(entry: &Entry) -> bool {
+    entry.kind == EntryKind::Normal && entry.data.is_empty()
+}
+
 /// Answers a step of a transaction, and lets the answer be kept.
 fn answer_step(waiter: Option<Waiter>, claimed: Option<&mut Writer>, answer: &[u8], outlet: &mut Outlet<'_>) {
     if let Some(writer) = claimed {
@@ -2137,6 +2175,13 @@ fn answer_step(waiter: Option<Waiter>, claimed: Option<&mut Writer>, answer: &[u
     }
     if let Some(Waiter::Step(origin)) = waiter {
         outlet.answer(&origin, answer.to_vec());
+    }
+}
+
+/// Tells an operator that it is done.
+fn answer_governed(waiter: Option<Waiter>, proof: &Committed, outlet: &mut Outlet<'_>) {
+    if let Some(Waiter::Write(origin)) = waiter {
+        outlet.reply_committed(&origin, Protocol::Resp2, proof, Writer::ok);
     }
 }
 

@@ -281,6 +281,8 @@ pub enum RequestBody {
     /// Execute a query over all keys of the group. The answer is the number of keys in the database (LEB128), then the
     /// reply.
     Whole(Vec<u8>),
+    /// Do something about who belongs to the cluster, and who leads. Only group 0 does.
+    Govern(Vec<u8>),
     /// Tell the versions of these keys. The answer is one number (LEB128) for each.
     Versions(Vec<(u16, Vec<u8>)>),
     /// Lock keys and tell what they hold: the answer is a [`Locked`].
@@ -336,7 +338,7 @@ impl RequestBody {
         FIXED_BYTES
             + match self {
                 Self::Write(words) | Self::Read(words) | Self::ReadAtOnce(words) | Self::Exec(words) => words.len(),
-                Self::Whole(words) | Self::Libraries(words) => words.len(),
+                Self::Whole(words) | Self::Govern(words) | Self::Libraries(words) => words.len(),
                 Self::Script(script) => script.words.len() + script.invocation.code.text().len(),
                 Self::Versions(keys) => keys.iter().map(|(_, key)| 16 + key.len()).sum(),
                 Self::Lock(lock) => lock.keys.iter().map(|(_, key)| 16 + key.len()).sum(),

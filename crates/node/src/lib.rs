@@ -35,6 +35,7 @@ mod monitor;
 mod observer;
 mod outlet;
 pub mod pubsub;
+mod redirect;
 mod relay;
 pub mod roster;
 pub mod router;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use stdx::leb128;
 
 use crate::entry::{Reader, put_bytes};
-use crate::event::NodeId;
+use crate::event::{GroupId, NodeId};
 
 /// One node of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,42 +14,83 @@ pub struct Member {
     pub cluster_address: String,
     /// `HOST:PORT` where clients reach it.
     pub client_address: String,
-    /// It has been removed, for ever: its groups are to do without it.
+    /// It is to go: its groups find others for what it does, and then do without it.
+    pub is_leaving: bool,
+    /// It has been removed, for ever: no group has it any more.
     pub is_removed: bool,
 }
+
+const REMOVED: u8 = 1;
+const LEAVING: u8 = 2;
 
 impl Member {
     /// Appends it to an entry or a message.
     pub fn put(&self, out: &mut Vec<u8>) {
-        out.push(u8::from(self.is_removed));
+        out.push((u8::from(self.is_removed) * REMOVED) | (u8::from(self.is_leaving) * LEAVING));
         put_bytes(out, self.cluster_address.as_bytes());
         put_bytes(out, self.client_address.as_bytes());
     }
 
     /// Reads it back.
     pub fn read(reader: &mut Reader<'_>) -> Self {
-        let is_removed = reader.byte() == 1;
+        let flags = reader.byte();
         let mut text = || String::from_utf8_lossy(reader.bytes()).into_owned();
-        Self { cluster_address: text(), client_address: text(), is_removed }
+        Self {
+            cluster_address: text(),
+            client_address: text(),
+            is_leaving: flags & LEAVING != 0,
+            is_removed: flags & REMOVED != 0,
+        }
+    }
+
+    /// True if it is found at the same places.
+    pub fn is_found_as(&self, other: &Self) -> bool {
+        self.cluster_address == other.cluster_address && self.client_address == other.client_address
     }
 }
 
-/// All nodes that ever belonged to the cluster. Those that were removed stay listed, so that an old list never brings
-/// one of them back.
+/// All nodes that ever belonged to the cluster, and who is preferred to lead. Nodes that were removed stay listed, so
+/// that an old list never brings one of them back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roster {
     members: BTreeMap<u64, Member>,
+    /// By group.
+    preferred: BTreeMap<u32, u64>,
 }
 
+/// In the number of members: preferred leaders follow.
+const PREFERS: u64 = 1 << 32;
+
 impl Roster {
-    /// Enters a node, or what is new of it. A node that has been removed stays removed. True if that changed anything.
-    pub fn enlist(&mut self, node: NodeId, member: Member) -> bool {
+    /// Enters a node, or what is new of it. A node that is leaving does not stay after all, and one that has been
+    /// removed stays removed. True if that changed anything.
+    pub fn enlist(&mut self, node: NodeId, mut member: Member) -> bool {
         let known = self.members.get(&node.0);
+        member.is_leaving |= known.is_some_and(|known| known.is_leaving);
         if known == Some(&member) || known.is_some_and(|known| known.is_removed) {
             return false;
         }
+        if member.is_leaving {
+            self.preferred.retain(|_, preferred| *preferred != node.0);
+        }
         self.members.insert(node.0, member);
         true
+    }
+
+    /// From now on this node is to lead the group whenever it can; `None`: whichever does. True if that changed
+    /// anything.
+    pub fn prefer(&mut self, group: GroupId, node: Option<NodeId>) -> bool {
+        let before = match node {
+            Some(node) if self.is_going(node) => return false,
+            Some(node) => self.preferred.insert(group.0, node.0),
+            None => self.preferred.remove(&group.0),
+        };
+        before != node.map(|node| node.0)
+    }
+
+    /// Who is to lead a group, if somebody has said so.
+    pub fn preferred(&self, group: GroupId) -> Option<NodeId> {
+        self.preferred.get(&group.0).copied().map(NodeId)
     }
 
     /// What is known of a node.
@@ -57,9 +98,19 @@ impl Roster {
         self.members.get(&node.0)
     }
 
-    /// The nodes that belong to the cluster now.
+    /// All nodes, those that have been removed among them.
+    pub fn all(&self) -> impl Iterator<Item = (NodeId, &Member)> {
+        self.members.iter().map(|(node, member)| (NodeId(*node), member))
+    }
+
+    /// The nodes that belong to the cluster now, those that are leaving among them.
     pub fn present(&self) -> impl Iterator<Item = (NodeId, &Member)> {
-        self.members.iter().filter(|(_, member)| !member.is_removed).map(|(node, member)| (NodeId(*node), member))
+        self.all().filter(|(_, member)| !member.is_removed)
+    }
+
+    /// The nodes that belong to the cluster and are to do so.
+    pub fn staying(&self) -> impl Iterator<Item = NodeId> {
+        self.present().filter(|(_, member)| !member.is_leaving).map(|(node, _)| node)
     }
 
     /// True if the node has been removed.
@@ -67,24 +118,56 @@ impl Roster {
         self.get(node).is_some_and(|member| member.is_removed)
     }
 
+    /// True if the node is leaving or has been removed.
+    pub fn is_going(&self, node: NodeId) -> bool {
+        self.get(node).is_some_and(|member| member.is_leaving || member.is_removed)
+    }
+
     /// True if nobody has been entered: a node by itself.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
+    /// The node that an operator means: by its number, by the forty digits that clients know or the first of them, or
+    /// by one of its addresses.
+    pub fn find(&self, text: &str) -> Option<NodeId> {
+        const DIGITS_MIN: usize = 6;
+        if let Some(node) = text.parse().ok().map(NodeId).filter(|node| self.get(*node).is_some()) {
+            return Some(node);
+        }
+        let is_meant = |(node, member): &(NodeId, &Member)| {
+            let is_found_there = member.client_address == text || member.cluster_address == text;
+            is_found_there && !member.is_removed || text.len() >= DIGITS_MIN && name_of(*node).starts_with(text)
+        };
+        let mut meant = self.all().filter(is_meant).map(|(node, _)| node);
+        let node = meant.next()?;
+        meant.next().is_none().then_some(node)
+    }
+
     /// Appends it to a checkpoint.
     pub fn put(&self, out: &mut Vec<u8>) {
-        leb128::put(out, self.members.len() as u64);
+        let prefers = u64::from(!self.preferred.is_empty()) * PREFERS;
+        leb128::put(out, self.members.len() as u64 | prefers);
         for (node, member) in &self.members {
             leb128::put(out, *node);
             member.put(out);
+        }
+        if prefers != 0 {
+            leb128::put(out, self.preferred.len() as u64);
+            for (group, node) in &self.preferred {
+                leb128::put(out, u64::from(*group));
+                leb128::put(out, *node);
+            }
         }
     }
 
     /// Reads it back.
     pub fn read(reader: &mut Reader<'_>) -> Self {
         let count = reader.number();
-        Self { members: (0..count).map(|_| (reader.number(), Member::read(reader))).collect() }
+        let members = (0..count & !PREFERS).map(|_| (reader.number(), Member::read(reader))).collect();
+        let preferred_count = if count & PREFERS == 0 { 0 } else { reader.number() };
+        let preferred = (0..preferred_count).map(|_| (reader.number() as u32, reader.number())).collect();
+        Self { members, preferred }
     }
 }
 
@@ -107,14 +190,42 @@ mod tests {
     #[test]
     fn who_was_removed_does_not_come_back() {
         let mut roster = Roster::default();
-        let member = Member { cluster_address: "a:1".into(), client_address: "a:2".into(), is_removed: false };
+        let member = Member { cluster_address: "a:1".into(), client_address: "a:2".into(), ..Member::default() };
         assert!(roster.enlist(NodeId(7), member.clone()));
         assert!(!roster.enlist(NodeId(7), member.clone()));
+        assert!(roster.prefer(GroupId(2), Some(NodeId(7))));
+        assert!(roster.enlist(NodeId(7), Member { is_leaving: true, ..member.clone() }));
+        assert_eq!(roster.preferred(GroupId(2)), None, "who leaves is not preferred");
+        assert!(!roster.prefer(GroupId(2), Some(NodeId(7))));
+        assert!(!roster.enlist(NodeId(7), member.clone()), "it leaves, whatever it says of itself");
+        assert_eq!((roster.staying().count(), roster.present().count()), (0, 1));
         assert!(roster.enlist(NodeId(7), Member { is_removed: true, ..member.clone() }));
-        assert!(!roster.enlist(NodeId(7), member));
+        assert!(!roster.enlist(NodeId(7), member.clone()));
         assert_eq!(roster.present().count(), 0);
-        let mut bytes = Vec::new();
-        roster.put(&mut bytes);
-        assert_eq!(Roster::read(&mut Reader::new(&bytes)), roster);
+        assert!(roster.enlist(NodeId(8), member));
+        for preferred in [None, Some(NodeId(8))] {
+            roster.prefer(GroupId(3), preferred);
+            let mut bytes = Vec::new();
+            roster.put(&mut bytes);
+            assert_eq!(Roster::read(&mut Reader::new(&bytes)), roster);
+        }
+    }
+
+    #[test]
+    fn a_node_is_found_by_number_name_or_address() {
+        let mut roster = Roster::default();
+        for node in [7, 8] {
+            let addresses = [1, 2].map(|place| format!("host{node}:{place}"));
+            let [cluster_address, client_address] = addresses;
+            roster.enlist(NodeId(node), Member { cluster_address, client_address, ..Member::default() });
+        }
+        let name = name_of(NodeId(8));
+        assert_eq!(name.len(), 40);
+        for text in ["8", &name, &name[..16], "host8:1", "host8:2"] {
+            assert_eq!(roster.find(text), Some(NodeId(8)), "{text}");
+        }
+        for text in ["9", "", "000000", "host9:1"] {
+            assert_eq!(roster.find(text), None, "{text}");
+        }
     }
 }

@@ -178,6 +178,10 @@ pub struct Settings {
     pub output_limits: OutputLimits,
     /// Nodes of the cluster that vote in each group, if there are so many (`replicas`).
     pub replica_count: usize,
+    /// `cluster-enabled`; also set when there are other nodes.
+    pub cluster_enabled: bool,
+    /// `cluster-redirect`: clients are sent to the leader of a key, and keys of one request lie in one slot.
+    pub cluster_redirect: bool,
     /// Bytes of log since the last checkpoint that call for the next one (`checkpoint-log-bytes`).
     pub checkpoint_log_bytes: u64,
     /// How long a script may run before other clients are refused.
@@ -237,6 +241,8 @@ impl Default for Settings {
             notify: Notify::default(),
             output_limits: OutputLimits::default(),
             replica_count: 0,
+            cluster_enabled: false,
+            cluster_redirect: false,
             checkpoint_log_bytes: 0,
             busy_threshold: Duration::ZERO,
         };
@@ -346,6 +352,8 @@ impl Settings {
             "notify-keyspace-events" => self.notify = Notify::parse(&value).unwrap_or_default(),
             "client-output-buffer-limit" => self.output_limits = OutputLimits::parse(&value),
             "replicas" => self.replica_count = number as usize,
+            "cluster-enabled" => self.cluster_enabled = value == "yes",
+            "cluster-redirect" => self.cluster_redirect = value == "yes",
             "busy-reply-threshold" | "lua-time-limit" => {
                 self.busy_threshold = Duration::from_millis(number as u64);
                 // Two names for the same thing.
@@ -355,6 +363,11 @@ impl Settings {
             "checkpoint-log-bytes" => self.checkpoint_log_bytes = number as u64,
             _ => {}
         }
+    }
+
+    /// What clients are told of the mode: they must look for leaders themselves only if they are sent there.
+    pub fn mode(&self) -> &'static str {
+        if self.cluster_enabled && self.cluster_redirect { "cluster" } else { "standalone" }
     }
 
     /// When collections change their form. Replicated data, so the keyspace hears of it through the log alone.

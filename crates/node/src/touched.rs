@@ -47,7 +47,8 @@ impl Touched {
                 | Item::Tick
                 | Item::Limits(_)
                 | Item::Libraries(_)
-                | Item::Enlist { .. } => {}
+                | Item::Enlist { .. }
+                | Item::Prefer { .. } => {}
             }
         }
         self.read_to = reader.bookmark();

@@ -211,6 +211,7 @@ pub fn encode_request(request: &Request) -> Vec<u8> {
         RequestBody::Exec(packed) => put_kind(&mut out, 3, packed),
         RequestBody::ReadAtOnce(words) => put_kind(&mut out, 4, words),
         RequestBody::Whole(words) => put_kind(&mut out, 5, words),
+        RequestBody::Govern(words) => put_kind(&mut out, 20, words),
         RequestBody::Versions(keys) => {
             out.push(6);
             put_keys(&mut out, keys);
@@ -484,7 +485,7 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
         ANNOUNCE => {
             let node = NodeId(leb128::take(&mut rest)?);
             let (cluster_address, client_address) = (take_text(&mut rest)?, take_text(&mut rest)?);
-            let member = Member { cluster_address, client_address, is_removed: false };
+            let member = Member { cluster_address, client_address, ..Member::default() };
             rest.is_empty().then_some(Wire::Announce(node, member))
         }
         BULLETIN => {
@@ -538,6 +539,7 @@ fn take_request(mut bytes: &[u8]) -> Option<Request> {
         3 => RequestBody::Exec(rest.to_vec()),
         4 => RequestBody::ReadAtOnce(rest.to_vec()),
         5 => RequestBody::Whole(rest.to_vec()),
+        20 => RequestBody::Govern(rest.to_vec()),
         6 => RequestBody::Versions(take_keys(rest)?),
         7 => RequestBody::Lock(Box::new(take_lock(rest, group)?)),
         8 => {

@@ -1,7 +1,10 @@
 //! `holdfast cluster`: how a cluster is, and what is to become of it. Any node can be asked, at the port of clients.
 
 mod door;
+mod lead;
+mod remove;
 mod status;
+mod trial;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -16,11 +19,19 @@ pub struct ClusterArguments {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Status(status::StatusArguments),
+    Remove(remove::RemoveArguments),
+    Rebalance(lead::RebalanceArguments),
+    Prefer(lead::PreferArguments),
+    Try(trial::TryArguments),
 }
 
 /// Does what was asked for.
 pub fn run(arguments: ClusterArguments) -> Result<()> {
     match arguments.verb {
         Verb::Status(arguments) => status::run(&arguments),
+        Verb::Remove(arguments) => remove::run(&arguments),
+        Verb::Rebalance(arguments) => lead::rebalance(&arguments),
+        Verb::Prefer(arguments) => lead::prefer(&arguments),
+        Verb::Try(arguments) => trial::run(&arguments),
     }
 }

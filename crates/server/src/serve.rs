@@ -283,9 +283,11 @@ impl Plan {
             unix_socket: path("unixsocket"),
             unix_permissions,
         };
+        let port_of = |name: &str| text(name).parse().map_err(|_| format!("{name}: not a port"));
         let cluster = ClusterOptions {
             port: text("cluster-port").parse().map_err(|_| "cluster-port: not a port".to_owned())?,
             announce_host: text("cluster-announce-ip").to_owned(),
+            announce_ports: [port_of("cluster-announce-port")?, port_of("cluster-announce-bus-port")?],
             join: self.join,
         };
         Ok(Options {

@@ -23,6 +23,9 @@ pub struct SimulateArguments {
     /// What an acknowledgement means (appendfsync).
     #[arg(long, value_enum, default_value_t = Policy::Always)]
     policy: Policy,
+    /// Nodes join and are removed (with three nodes and more).
+    #[arg(long)]
+    changes: bool,
     /// Put in a defect that has to be caught; the exit code is then 0 if it was.
     #[arg(long, value_enum)]
     canary: Option<CanaryName>,
@@ -98,6 +101,7 @@ impl SimulateArguments {
                 Policy::Everysec => Durability::EverySecond,
                 Policy::No => Durability::No,
             },
+            changes: self.changes && self.nodes > 1,
             canary: self.canary.map(CanaryName::canary),
         }
     }
@@ -107,7 +111,8 @@ impl SimulateArguments {
         let policy = self.policy.to_possible_value().expect("every policy has a name").get_name().to_owned();
         let canary = self.canary.and_then(|canary| canary.to_possible_value());
         let canary = canary.map_or(String::new(), |canary| format!(" --canary {}", canary.get_name()));
-        format!("holdfast simulate --seeds {seed} --nodes {} --policy {policy}{canary} --trace", self.nodes)
+        let changes = if self.changes { " --changes" } else { "" };
+        format!("holdfast simulate --seeds {seed} --nodes {} --policy {policy}{changes}{canary} --trace", self.nodes)
     }
 }
 

@@ -1,6 +1,7 @@
 //! What an operating system does for a node: starts its process, turns its cores, writes its journal, carries its
 //! bytes. The false twin of `edge`, and of `server` as far as starting goes.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use journal::{Append, CheckpointFile, CheckpointMark, CheckpointReader, Fault, Identity, Journal, RecoveredGroup};
@@ -9,9 +10,10 @@ use node::Core;
 use node::defect::Defect;
 use node::entry::Item;
 use node::event::{
-    Action, CheckpointNews, CheckpointStep, CoreId, CoreOptions, Event, GroupId, GroupSeed, NodeId, Persist,
-    ProcessFacts, Room,
+    Action, CheckpointNews, CheckpointStep, CoreId, CoreOptions, Event, GroupId, GroupSeed, NodeId, Peer, Persist,
+    ProcessFacts, Room, SessionId,
 };
+use node::group::Group;
 use node::roster::Member;
 use node::settings::Settings;
 use stdx::Instant;
@@ -90,6 +92,15 @@ impl Universe {
             }
         }
         let core_count = 1 + self.prng.below(3) as u16;
+        // Whoever founded the cluster may have been removed since.
+        let known = |(index, other): (usize, &crate::machine::Machine)| {
+            (machine > 0 && index != machine && other.has_joined).then_some(other.node)
+        };
+        let seed_nodes: Vec<NodeId> = if self.plan.changes {
+            self.machines.iter().enumerate().filter_map(known).collect()
+        } else {
+            (machine > 0).then_some(NodeId(1)).into_iter().collect()
+        };
         let process = Arc::new(ProcessFacts::default());
         let cores = (0..core_count)
             .map(|core| {
@@ -104,9 +115,9 @@ impl Universe {
                     own: Member {
                         cluster_address: format!("machine:{}", machine + 1),
                         client_address: format!("machine:{}", machine + 1),
-                        is_removed: false,
+                        ..Member::default()
                     },
-                    seeds: (machine > 0).then_some(NodeId(1)).into_iter().collect(),
+                    seeds: seed_nodes.clone(),
                     stopwatch: || Instant::ZERO,
                 };
                 CoreHost::new(Core::new(options))
@@ -114,6 +125,7 @@ impl Universe {
             .collect();
         let state = &mut self.machines[machine];
         state.life += 1;
+        state.has_joined = true;
         state.started = self.now;
         state.process = Some(Process::new(journal, cores));
         let life = state.life;
@@ -253,13 +265,14 @@ impl Universe {
                         Event::CheckpointRead { group, index, chunk, to, read }
                     }
                     Inbound::Room(room) => Event::Room(room),
+                    Inbound::Expelled => Event::Expelled,
                     Inbound::Bytes(..) | Inbound::Peer(..) => unreachable!("borrowed above"),
                 },
             };
             host.core.step(now, event, &mut actions);
         }
         if self.plan.canary == Some(Canary::EarlyAcknowledgement) {
-            host.core.groups_mut().for_each(node::group::Group::break_by_acknowledging_early);
+            host.core.groups_mut().for_each(Group::break_by_acknowledging_early);
         }
         if let Some(defect) = self.plan.canary.and_then(defect_of) {
             host.core.break_by(defect);
@@ -275,7 +288,7 @@ impl Universe {
         // The configuration's least is far more than a universe writes.
         if host.logged_bytes > self.faults.checkpoint_log_bytes {
             host.logged_bytes = 0;
-            host.core.groups_mut().for_each(node::group::Group::want_checkpoint);
+            host.core.groups_mut().for_each(Group::want_checkpoint);
         }
         host.core.step(now, Event::Turn, &mut actions);
         host.busy_until = self.now + MICROSECOND + self.prng.below(self.faults.turn_cost.max(1));
@@ -380,7 +393,14 @@ impl Universe {
                 }
             }
             Action::UsersFile { .. } => unreachable!("no universe has a file of users"),
-            Action::Peers(_) => {}
+            Action::Peers(contacts) => {
+                let removed = contacts.into_iter().filter(|(_, member)| member.is_removed).map(|(node, _)| node);
+                let removed: BTreeSet<NodeId> = removed.collect();
+                if removed.len() > process.removed.len() {
+                    self.probes.reach("a node was removed");
+                }
+                process.removed = removed;
+            }
             Action::ReadCheckpoint { group, mark, chunk, to } => {
                 let read = self.read_chunk(machine, group, &mark, chunk);
                 let index = mark.index;
@@ -781,18 +801,72 @@ impl Universe {
 
     // ---- agreement --------------------------------------------------------------------------------------------------
 
+    /// The machines whose nodes belong to the cluster, as the leader of group 0 has it; the first if it has no roster.
+    pub(crate) fn members(&self) -> Vec<usize> {
+        let groups = self.machines.iter().filter_map(|machine| machine.process.as_ref());
+        let mut groups = groups.flat_map(|process| &process.cores).flat_map(|host| host.core.groups());
+        let leader = groups.find(|group| group.id().0 == 0 && group.is_leader());
+        match leader.map(Group::roster) {
+            Some(roster) if !roster.is_empty() => roster.staying().map(|node| node.0 as usize - 1).collect(),
+            _ => (0..self.plan.nodes).collect(),
+        }
+    }
+
+    /// No node is on its way out, and every one that has joined knows it.
+    pub(crate) fn has_finished_changes(&self) -> bool {
+        let groups = self.machines.iter().filter_map(|machine| machine.process.as_ref());
+        let mut groups = groups.flat_map(|process| &process.cores).flat_map(|host| host.core.groups());
+        let leader = groups.find(|group| group.id().0 == 0 && group.is_leader());
+        !self.plan.changes
+            || leader.is_some_and(|leader| {
+                let roster = leader.roster();
+                let joined = self.machines.iter().filter(|machine| machine.has_joined);
+                roster.present().count() == roster.staying().count()
+                    && joined.into_iter().all(|machine| roster.get(machine.node).is_some())
+            })
+    }
+
+    /// A removed node has called another one, and is told so.
+    pub(crate) fn expel(&mut self, machine: usize) {
+        let life = self.machines[machine].life;
+        let Some(process) = &self.machines[machine].process else { return };
+        for core in 0..process.cores.len() as u16 {
+            self.probes.reach("a removed node was told so");
+            let when = self.now + self.some(MILLISECOND);
+            self.at(when, What::Arrive { machine, life, core, inbound: Inbound::Expelled });
+        }
+    }
+
+    /// An operator says something to a node, and does not wait for the answer.
+    pub(crate) fn tell_as_operator(&mut self, machine: usize, bytes: Vec<u8>) {
+        let Some(process) = &mut self.machines[machine].process else { return };
+        let core = self.prng.below(process.cores.len() as u64) as u16;
+        process.last_serial += 1;
+        let host = &mut process.cores[usize::from(core)];
+        let session = SessionId { serial: process.last_serial, index: host.take_place() };
+        let peer = Peer { is_local: true, ..Peer::default() };
+        host.inbox.push_back(Inbound::Opened(session, peer));
+        host.inbox.push_back(Inbound::Bytes(session, bytes));
+        host.inbox.push_back(Inbound::Closed(session));
+        let when = self.now + self.some(MILLISECOND);
+        self.plan_turn(machine, core, when);
+    }
+
     /// Every group has a leader, and all its replicas have applied the same and hold the same.
     pub(crate) fn has_converged(&self) -> bool {
+        let members = self.members();
+        let voters = members.len().min(self.settings().replica_count);
         (0..self.group_count).all(|group| {
             let mut replicas = Vec::new();
-            for machine in &self.machines {
+            for machine in members.iter().map(|index| &self.machines[*index]) {
                 let Some(process) = &machine.process else { return false };
                 let groups = process.cores.iter().flat_map(|host| host.core.groups());
                 replicas.extend(groups.filter(|found| found.id().0 == group));
             }
-            replicas.len() == self.machines.len()
+            replicas.len() == members.len()
                 && replicas.iter().any(|replica| replica.is_leader())
-                && replicas.iter().all(|replica| replica.membership().voters.len() == self.machines.len())
+                && replicas.iter().all(|replica| replica.membership().voters.len() == voters)
+                && replicas.iter().all(|replica| replica.membership() == replicas[0].membership())
                 && replicas.iter().all(|replica| replica.applied() == replicas[0].applied())
                 && replicas.iter().all(|replica| replica.digest() == replicas[0].digest())
         })

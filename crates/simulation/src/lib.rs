@@ -58,6 +58,8 @@ pub struct Plan {
     pub nodes: usize,
     /// What acknowledgements mean.
     pub durability: Durability,
+    /// Nodes join, and are removed.
+    pub changes: bool,
     /// A defect, if there is to be one.
     pub canary: Option<Canary>,
 }

@@ -20,6 +20,8 @@ pub struct Machine {
     pub disk: FalseDisk,
     /// Its clocks.
     pub clock: FalseClock,
+    /// It has been started at some time: it belongs to the cluster, or did.
+    pub has_joined: bool,
     /// Grows with every start of a process; what was under way to an earlier life is lost.
     pub life: u64,
     /// True time of the last start.
@@ -58,6 +60,8 @@ pub struct Process {
     pub checkpoints: BTreeMap<u32, (u64, CheckpointMark, CheckpointFile<FalseDisk>)>,
     /// Serial of the last session.
     pub last_serial: u64,
+    /// Nodes that the cluster has removed, as far as this process knows: it refuses their calls.
+    pub removed: BTreeSet<NodeId>,
 }
 
 /// Something for the journal's thread.
@@ -100,6 +104,7 @@ pub enum Inbound {
     Checkpoint(GroupId, u64, CheckpointNews),
     CheckpointRead { group: GroupId, index: u64, chunk: u64, to: NodeId, read: Result<Option<Vec<u8>>, String> },
     Room(Room),
+    Expelled,
 }
 
 impl Process {
@@ -117,6 +122,7 @@ impl Process {
             is_dirty: false,
             is_full: false,
             chore: None,
+            removed: BTreeSet::new(),
             checkpoints: BTreeMap::new(),
             last_serial: 0,
         }

@@ -62,9 +62,10 @@ pub(crate) enum Trouble {
     FullDisk,
     ClockJump,
     Reset,
+    Change,
 }
 
-const TROUBLES: [Trouble; 8] = [
+const TROUBLES: [Trouble; 9] = [
     Trouble::Partition,
     Trouble::Kill,
     Trouble::PowerCut,
@@ -73,6 +74,7 @@ const TROUBLES: [Trouble; 8] = [
     Trouble::FullDisk,
     Trouble::ClockJump,
     Trouble::Reset,
+    Trouble::Change,
 ];
 
 /// One client's connection to one node.
@@ -138,7 +140,8 @@ impl Universe {
         let mut prng = Prng::new(plan.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x484F_4C44_4641_5354);
         let faults = Faults::draw(plan, &mut prng.fork());
         let group_count = 1 + prng.below(4) as u32;
-        let machines = (0..plan.nodes)
+        let spares = if plan.changes { SPARES } else { 0 };
+        let machines = (0..plan.nodes + spares)
             .map(|index| {
                 let drift = faults.clock_drift as i64;
                 let drift = prng.below(2 * drift as u64 + 1) as i64 - drift;
@@ -146,6 +149,7 @@ impl Universe {
                     node: NodeId(index as u64 + 1),
                     disk: FalseDisk::new(prng.fork()),
                     clock: FalseClock::new(drift, SECOND + prng.below(SECOND), prng.below(1_000) as i64 - 500),
+                    has_joined: false,
                     life: 0,
                     started: 0,
                     paused_until: 0,
@@ -189,7 +193,7 @@ impl Universe {
     /// Lives through it.
     pub fn run(mut self) -> Outcome {
         say!(self, "{:?} {} groups, {:?}", self.plan, self.group_count, self.faults);
-        for machine in 0..self.machines.len() {
+        for machine in 0..self.plan.nodes {
             self.at(self.now, What::Boot { machine });
         }
         self.open_accounts();
@@ -379,15 +383,19 @@ impl Universe {
             disk.set_full(false);
             disk.set_syncs_fail(false);
             self.machines[machine].paused_until = self.now;
-            if self.machines[machine].process.is_none() {
+            if self.machines[machine].process.is_none() && self.machines[machine].has_joined {
                 self.at(self.now, What::Boot { machine });
             }
         }
         let deadline = self.now + LIVENESS_MAX;
         // Those who still wait are answered, or give up by themselves.
         self.live_until(deadline, |this| this.clients.iter().all(|client| !client.is_waiting()));
+        if !self.live_until(deadline, Self::has_finished_changes) {
+            self.fail(format!("{} s of peace, and a node still leaves: {}", LIVENESS_MAX / SECOND, self.standing()));
+            return;
+        }
         // Every register is read through every node.
-        for machine in 0..self.machines.len() {
+        for machine in self.members() {
             self.disconnect(0);
             self.clients[0].last_reads = Some((0..REGISTER_COUNT + LIST_COUNT).collect());
             self.history.lists.push(BTreeMap::new());
@@ -640,6 +648,7 @@ impl Universe {
             Trouble::FullDisk => self.faults.full_every,
             Trouble::ClockJump => self.faults.clock_jump_every,
             Trouble::Reset => self.faults.reset_every,
+            Trouble::Change => self.faults.change_every,
         }
     }
 
@@ -657,6 +666,9 @@ impl Universe {
         }
         let machine = self.some(self.machines.len() as u64) as usize;
         say!(self, "{trouble:?} strikes {}", machine + 1);
+        if trouble != Trouble::Change && !self.machines[machine].has_joined {
+            return self.next_strike(trouble);
+        }
         match trouble {
             Trouble::Partition => {
                 self.probes.reach("a partition began");
@@ -698,6 +710,7 @@ impl Universe {
                 let error = self.prng.below(20_000) as i64 - 10_000;
                 self.machines[machine].clock.set_error_ms(error);
             }
+            Trouble::Change => self.change_members(machine),
             Trouble::Reset => {
                 let client = self.some(self.clients.len() as u64) as usize;
                 if let Some(number) = self.clients[client].connection {
@@ -747,6 +760,19 @@ impl Universe {
             self.cut_power(machine);
             self.boot_later(machine);
         }
+    }
+
+    /// A node joins, or an operator asks a node to let another one go.
+    fn change_members(&mut self, machine: usize) {
+        let spare = self.machines.iter().position(|machine| !machine.has_joined);
+        if let Some(spare) = spare.filter(|_| self.prng.chance(1, 2)) {
+            self.probes.reach("a node joined");
+            self.at(self.now, What::Boot { machine: spare });
+            return;
+        }
+        let asked = self.some(self.machines.len() as u64) as usize;
+        let words = format!("HOLDFAST REMOVE {}\r\n", machine + 1);
+        self.tell_as_operator(asked, words.into_bytes());
     }
 
     fn boot_later(&mut self, machine: usize) {
@@ -831,8 +857,11 @@ impl Universe {
             self.probes.reach("a message came twice");
         }
         let life = self.machines[to].life;
-        if self.machines[to].process.is_none() {
-            return;
+        let Some(process) = &self.machines[to].process else { return };
+        let speaker = self.machines[from].node;
+        if process.removed.contains(&speaker) {
+            // It hears so when it calls.
+            return self.expel(from);
         }
         for _ in 0..copies {
             let mut delay = self.faults.net_delay_min + self.some(self.faults.net_jitter);
@@ -899,6 +928,9 @@ pub(crate) const WRITE_BACK_INTERVAL: u64 = 5 * SECOND;
 
 /// Longest time for which appends that nobody waits for stay unwritten.
 pub(crate) const LAZY_INTERVAL: u64 = 10 * MILLISECOND;
+
+/// Machines that may join.
+const SPARES: usize = 2;
 
 /// The longest that a lock may stay when nobody asks for anything any more.
 const LOCKS_GONE_MAX: u64 = 11 * SECOND;

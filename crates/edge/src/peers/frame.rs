@@ -91,10 +91,12 @@ pub enum Verdict {
     WrongNode,
     /// The number of groups differs.
     WrongGroups,
+    /// The cluster has removed the node that dials.
+    Removed,
 }
 
 impl Verdict {
-    const ALL: [Self; 4] = [Self::Accepted, Self::WrongCluster, Self::WrongNode, Self::WrongGroups];
+    const ALL: [Self; 5] = [Self::Accepted, Self::WrongCluster, Self::WrongNode, Self::WrongGroups, Self::Removed];
 }
 
 impl fmt::Display for Verdict {
@@ -104,6 +106,7 @@ impl fmt::Display for Verdict {
             Self::WrongCluster => "the node there belongs to another cluster",
             Self::WrongNode => "another node answers there",
             Self::WrongGroups => "the node there has another number of groups",
+            Self::Removed => "this node has been removed from its cluster",
         })
     }
 }

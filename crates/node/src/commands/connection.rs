@@ -205,7 +205,7 @@ fn hello(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome 
     writer.bulk(b"id");
     writer.integer(local.session.id.serial as i64);
     writer.bulk(b"mode");
-    writer.bulk(b"standalone");
+    writer.bulk(local.core.settings.mode().as_bytes());
     writer.bulk(b"role");
     writer.bulk(b"master");
     writer.bulk(b"modules");

@@ -99,7 +99,7 @@ fn write_section(section: &str, local: &Local<'_>, figures: &[Figures], text: &m
             let uptime = local.now.instant.since(process.started_instant).as_secs();
             line("redis_version", &REDIS_VERSION);
             line("holdfast_version", &env!("CARGO_PKG_VERSION"));
-            line("redis_mode", &"standalone");
+            line("redis_mode", &settings.mode());
             line("os", &process.operating_system);
             line("arch_bits", &usize::BITS);
             line("process_id", &process.process_id);

@@ -6,6 +6,7 @@
 mod acl;
 mod backup;
 mod client;
+mod cluster;
 mod config;
 mod connection;
 mod debug;
@@ -24,6 +25,7 @@ use command::{Command, Flag, Refusal};
 use keyspace::DataCommand;
 use resp::{Args, Writer};
 use stdx::Duration;
+use stdx::slot::Slot;
 
 pub(crate) use acl::may_keep_listening;
 pub(crate) use connection::describe;
@@ -56,6 +58,8 @@ pub enum Body {
     },
     /// A step of a transaction, carried out by the core.
     Flow(Flow),
+    /// Decided by the leader of group 0.
+    Govern,
     /// Begun by the core, which answers later. May refuse, and has begun nothing then.
     Driven(Drive),
     /// Runs a script, carried out by the core.
@@ -229,8 +233,10 @@ pub static COMMANDS: &[&ControlCommand] = &[
     &functions::FCALL_RO,
     &functions::FUNCTION,
     &acl::ACL,
-    &server::READONLY,
-    &server::READWRITE,
+    &cluster::CLUSTER,
+    &cluster::ASKING,
+    &cluster::READONLY,
+    &cluster::READWRITE,
     &debug::DEBUG,
 ];
 
@@ -280,6 +286,9 @@ pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Act
         Question::Listeners { kind, names } => {
             let count = |name: &Vec<u8>| core.context.pubsub.listener_count(*kind, name) as u64;
             Answer::Counts(names.iter().map(count).collect())
+        }
+        Question::KeysOfSlot { slot, database, count } => {
+            Answer::Names(core.keys_of_slot(Slot(*slot), *database, *count))
         }
         Question::Unblock { serial, end } => Answer::Count(u64::from(core.unblock(*serial, *end, actions))),
         Question::Pause(pause) => {

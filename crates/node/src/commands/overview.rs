@@ -7,7 +7,7 @@ use command::Flag;
 use resp::{Args, Writer};
 
 use super::info::figures_of;
-use super::{Answer, ControlCommand, Figures, Local, Outcome, Question, container, local, node};
+use super::{Answer, Body, ControlCommand, Figures, Local, Outcome, Question, container, local, node, plain};
 use crate::bulletin::{Bulletin, Feed};
 use crate::core::Context;
 use crate::event::{GroupId, Lane, LinkReport, NodeId};
@@ -32,6 +32,23 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
             ..node("cluster", 2, |_, _| Ok(Question::Figures), cluster)
         },
         ControlCommand {
+            summary: "Lets a node leave the cluster, for ever; refuses what would cost a quorum.",
+            syntax: "node",
+            flags: GOVERNS,
+            ..plain("remove", 3, Body::Govern)
+        },
+        ControlCommand {
+            summary: "Names the node that is to lead a group whenever it can; none takes that back.",
+            syntax: "group node|NONE",
+            flags: GOVERNS,
+            ..plain("prefer", 4, Body::Govern)
+        },
+        ControlCommand {
+            summary: "Spreads the leaders of groups evenly over the nodes.",
+            flags: GOVERNS,
+            ..plain("rebalance", 2, Body::Govern)
+        },
+        ControlCommand {
             summary: "Lists the subcommands.",
             flags: &[Flag::Loading, Flag::Stale],
             ..local("help", 2, |_, _, writer| {
@@ -42,6 +59,8 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
     ],
     ..container("holdfast")
 };
+
+const GOVERNS: &[Flag] = &[Flag::Admin, Flag::Noscript, Flag::NoMulti];
 
 /// The cluster as this node knows it.
 pub(super) struct Overview<'a> {
@@ -179,11 +198,12 @@ pub(super) fn write_replication(core: &Context, figures: &[Figures], line: &mut 
 
 /// INFO cluster.
 pub(super) fn write_cluster(core: &Context, figures: &[Figures], line: &mut dyn FnMut(&str, &dyn Display)) {
-    line("cluster_enabled", &u8::from(core.is_clustered));
+    line("cluster_enabled", &u8::from(core.settings.cluster_enabled));
     if !core.is_clustered {
         return;
     }
     let overview = Overview::of(core, figures);
+    line("cluster_state", &if core.is_expelled { "removed" } else { "member" });
     line("cluster_nodes", &core.roster.present().count());
     line("cluster_groups", &core.group_count);
     for (bulletin, age_ms) in overview.told.values() {
@@ -292,13 +312,15 @@ fn cluster(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mu
     let figures = figures_of(answers);
     let core = &*local.core;
     let overview = Overview::of(core, &figures);
-    let mut fields = Fields::new(writer, 6);
+    let mut fields = Fields::new(writer, 7);
     fields.node("node", Some(core.node));
     fields.text("cluster", &format!("{:032x}", core.process.cluster));
     fields.flag("clustered", core.is_clustered);
     fields.number("replicas", core.settings.replica_count as u64);
     let nodes: BTreeSet<NodeId> =
         core.roster.present().map(|(node, _)| node).chain(std::iter::once(core.node)).collect();
+    let removed = core.roster.all().filter(|(_, member)| member.is_removed).map(|(node, _)| node.0);
+    fields.nodes("removed", &removed.collect::<Vec<_>>());
     fields.name("nodes").array(nodes.len());
     for node in nodes {
         write_node(&overview, node, fields.writer);
@@ -318,11 +340,14 @@ fn write_node(overview: &Overview<'_>, node: NodeId, writer: &mut Writer) {
     let told = || overview.told.values().map(|(bulletin, _)| bulletin);
     let leads: Vec<u64> = told().filter(|told| told.leader == node).map(|told| u64::from(told.group.0)).collect();
     let votes = told().filter(|told| told.voters.contains(&node.0)).count();
+    let learns = told().filter(|told| told.learners.contains(&node.0)).count();
     // Of other nodes those who lead know best; a leader hears itself.
     let seen: Vec<bool> = told()
         .flat_map(|told| told.followers.iter().filter(|other| other.node == node).map(|other| other.is_active))
         .collect();
     let state = match () {
+        () if is_own && core.is_expelled => "removed",
+        () if member.is_leaving || core.roster.is_going(node) => "leaving",
         () if is_own => "here",
         () if seen.iter().any(|is_active| *is_active) || !leads.is_empty() && link.is_some_and(|link| link.is_up) => {
             "up"
@@ -330,7 +355,7 @@ fn write_node(overview: &Overview<'_>, node: NodeId, writer: &mut Writer) {
         () if !seen.is_empty() || link.is_some_and(|link| !link.is_up) => "down",
         () => "joining",
     };
-    let mut fields = Fields::new(writer, 10);
+    let mut fields = Fields::new(writer, 11);
     fields.node("id", Some(node));
     fields.text("name", &name_of(node));
     fields.text("clients", &member.client_address);
@@ -338,6 +363,7 @@ fn write_node(overview: &Overview<'_>, node: NodeId, writer: &mut Writer) {
     fields.text("state", state);
     fields.nodes("leads", &leads);
     fields.number("votes", votes as u64);
+    fields.number("learns", learns as u64);
     fields.flag("linked", is_own || link.is_some_and(|link| link.is_up));
     fields.number("links", link.map_or(0, |link| link.count));
     fields.text("last_cut", link.map_or("", |link| link.last_cause.as_str()));
@@ -351,10 +377,11 @@ fn write_group(overview: &Overview<'_>, group: GroupId, figures: &[Figures], wri
     let end = router::first_slot_of(GroupId(group.0 + 1), core.group_count);
     // A leader that has gone is not shown as one.
     let leader = core.routes.get(group.0 as usize).and_then(|route| route.leader);
-    let mut fields = Fields::new(writer, 11);
+    let mut fields = Fields::new(writer, 12);
     fields.number("group", u64::from(group.0));
     fields.text("slots", &format!("{first}-{}", end - 1));
     fields.node("leader", leader);
+    fields.node("preferred", core.roster.preferred(group));
     fields.text("here", own.map_or("loading", |own| own.standing));
     fields.number("term", own.map_or(0, |own| own.term));
     fields.number("applied", own.map_or(0, |own| own.applied));

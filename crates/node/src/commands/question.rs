@@ -78,6 +78,15 @@ pub enum Question {
     Presence(CoreId, Presence),
     /// Sessions of this core watch what others send.
     Monitoring(CoreId),
+    /// Name keys of a slot, if you have them.
+    KeysOfSlot {
+        /// Which.
+        slot: u16,
+        /// In which database.
+        database: u16,
+        /// So many at most.
+        count: usize,
+    },
     /// Change users; only the first core does.
     ChangeUsers(Change),
     /// These are the users now.

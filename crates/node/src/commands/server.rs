@@ -363,19 +363,3 @@ pub(super) const LOLWUT: ControlCommand = ControlCommand {
         Ok(())
     })
 };
-
-pub(super) const READONLY: ControlCommand = ControlCommand {
-    since: "3.0.0",
-    group: Group::Cluster,
-    summary: "Says that reads may come from a follower; a single node has none.",
-    flags: &[Flag::Loading, Flag::Stale, Flag::Fast],
-    ..local("readonly", 1, |_, _, _| Err(Refusal::new("ERR This instance has cluster support disabled")))
-};
-
-pub(super) const READWRITE: ControlCommand = ControlCommand {
-    since: "3.0.0",
-    group: Group::Cluster,
-    summary: "Says that reads must come from a leader, as they do.",
-    flags: &[Flag::Loading, Flag::Stale, Flag::Fast],
-    ..local("readwrite", 1, |_, _, _| Err(Refusal::new("ERR This instance has cluster support disabled")))
-};

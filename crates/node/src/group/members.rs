@@ -25,12 +25,14 @@ impl Group {
         if let Some(change) = self.wanted_change(roster, replicas, &progress, seen) {
             // Refused only if leadership is going: the next leader sees to it.
             let _ = self.replica.propose_change(change);
-        } else if roster.is_removed(self.node) {
+        } else if roster.is_going(self.node) {
             if let Some(successor) = self.successor(roster, &progress, seen) {
+                let line = format!("group {}: hands over to node {successor}, as this node leaves", self.id.0);
+                outlet.actions.push(Action::Log { level: Level::Notice, line });
                 self.replica.transfer_leadership(successor);
             }
         } else if now.instant.since(self.serving_since) >= limits::SETTLED_AFTER
-            && let Some(preferred) = self.preferred_leader(&progress, seen)
+            && let Some(preferred) = self.preferred_leader(roster, &progress, seen)
         {
             let line = format!("group {}: hands over to node {preferred}, so that leaders are spread", self.id.0);
             outlet.actions.push(Action::Log { level: Level::Notice, line });
@@ -38,36 +40,46 @@ impl Group {
         }
     }
 
-    /// Leaders are spread: each group prefers another voter. Nobody is preferred while one of them is away or behind.
-    fn preferred_leader(&self, progress: &[Progress], seen: u64) -> Option<u64> {
-        let voters = &self.membership.voters;
-        let preferred = *voters.get(self.id.0 as usize % voters.len().max(1))?;
-        let all_well = progress.iter().filter(|other| other.is_voter).all(|other| is_well(other, seen));
+    /// Who should lead instead of this node: whom an operator prefers, or so that leaders are spread, each group
+    /// another voter. Nobody while one of the voters is away or behind.
+    fn preferred_leader(&self, roster: &Roster, progress: &[Progress], seen: u64) -> Option<u64> {
+        let is_going = |node: u64| roster.is_going(NodeId(node));
+        let voters: Vec<u64> = self.membership.voters.iter().copied().filter(|voter| !is_going(*voter)).collect();
+        let named = roster.preferred(self.id).map(|node| node.0).filter(|node| voters.contains(node));
+        let by_turns = || voters.get(self.id.0 as usize % voters.len().max(1)).copied();
+        let preferred = named.or_else(by_turns)?;
+        let all_well =
+            progress.iter().filter(|other| other.is_voter && !is_going(other.node)).all(|other| is_well(other, seen));
         (all_well && preferred != self.node.0).then_some(preferred)
     }
 
     fn wanted_change(&self, roster: &Roster, replicas: usize, progress: &[Progress], seen: u64) -> Option<Change> {
         let voters = &self.membership.voters;
         let is_member = |node: &u64| voters.contains(node) || self.membership.learners.contains(node);
-        if let Some((newcomer, _)) = roster.present().find(|(node, _)| !is_member(&node.0)) {
+        if let Some(newcomer) = roster.staying().find(|node| !is_member(&node.0)) {
             return Some(Change::AddLearner(newcomer.0));
         }
-        let staying = voters.iter().filter(|voter| !roster.is_removed(NodeId(**voter))).count();
+        let staying = voters.iter().filter(|voter| !roster.is_going(NodeId(**voter))).count();
         let is_ready = |other: &&Progress| {
             // It holds what was committed a moment ago: it will not hold up the others.
-            !other.is_voter && is_well(other, seen) && !roster.is_removed(NodeId(other.node))
+            !other.is_voter && is_well(other, seen) && !roster.is_going(NodeId(other.node))
         };
         if staying < replicas
             && let Some(ready) = progress.iter().find(is_ready)
         {
             return Some(Change::AddVoter(ready.node));
         }
-        progress
-            .iter()
-            .find(|other| {
-                roster.is_removed(NodeId(other.node)) && (!other.is_voter || self.can_do_without(other.node, progress))
-            })
-            .map(|other| Change::Remove(other.node))
+        // One who is to go and still serves keeps its vote until somebody who is catching up can take it.
+        let is_awaited = |other: &Progress| {
+            !other.is_voter && other.is_active && !roster.is_going(NodeId(other.node)) && staying < replicas
+        };
+        let awaits_successor = progress.iter().any(is_awaited);
+        let may_go = |other: &&Progress| {
+            let votes_on = awaits_successor && other.is_active;
+            roster.is_going(NodeId(other.node))
+                && (!other.is_voter || !votes_on && self.can_do_without(other.node, progress))
+        };
+        progress.iter().find(may_go).map(|other| Change::Remove(other.node))
     }
 
     /// True if those who are left make a quorum of their own without this voter.
@@ -82,7 +94,7 @@ impl Group {
     fn successor(&self, roster: &Roster, progress: &[Progress], seen: u64) -> Option<u64> {
         progress
             .iter()
-            .find(|other| other.is_voter && is_well(other, seen) && !roster.is_removed(NodeId(other.node)))
+            .find(|other| other.is_voter && is_well(other, seen) && !roster.is_going(NodeId(other.node)))
             .map(|other| other.node)
     }
 }

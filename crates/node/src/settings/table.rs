@@ -68,6 +68,7 @@ pub static TABLE: &[Parameter] = &[
     free("cluster-node-timeout", "15000", Kind::Integer(0, i64::MAX)),
     fixed("cluster-port", "0", Kind::Integer(0, i64::MAX)),
     free("cluster-preferred-endpoint-type", "ip", Kind::Choice(&["ip", "hostname", "unknown-endpoint"])),
+    free("cluster-redirect", "no", Kind::YesNo),
     free("cluster-replica-no-failover", "no", Kind::YesNo),
     free("cluster-replica-validity-factor", "10", Kind::Integer(0, i64::MAX)),
     free("cluster-require-full-coverage", "yes", Kind::YesNo),

@@ -4,7 +4,8 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Client, Folder, Server, ServerOptions, binary, free_port};
+use crate::clients::{missing, output};
+use crate::harness::{Client, Folder, Server, ServerOptions, binary, free_port, say};
 
 /// Longer than any election and any transfer of a few keys.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -13,30 +14,16 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Cluster {
     options: Vec<ServerOptions>,
     nodes: Vec<Option<Server>>,
-    _folders: Vec<Folder>,
+    /// For other nodes.
+    ports: Vec<u16>,
+    folders: Vec<Folder>,
 }
 
 impl Cluster {
     fn start(count: usize) -> Self {
-        let folders: Vec<Folder> = (0..count).map(|_| Folder::new()).collect();
-        let ports: Vec<u16> = (0..count).map(|_| free_port()).collect();
-        let options: Vec<ServerOptions> = folders
-            .iter()
-            .zip(&ports)
-            .map(|(folder, port)| {
-                let join = format!("127.0.0.1:{}", ports[0]);
-                let words = ["--cores", "2", "--cluster-port", &port.to_string()].map(str::to_owned);
-                let mut words = words.to_vec();
-                if *port != ports[0] {
-                    words.extend(["--join".to_owned(), join]);
-                }
-                ServerOptions::new(&folder.path().join("data"))
-                    .extra(&words.iter().map(String::as_str).collect::<Vec<_>>())
-            })
-            .collect();
-        let mut this = Self { nodes: Vec::new(), options, _folders: folders };
+        let mut this = Self { nodes: Vec::new(), options: Vec::new(), ports: Vec::new(), folders: Vec::new() };
         for node in 0..count {
-            this.nodes.push(Some(Server::spawn(&this.options[node])));
+            this.join();
             if node == 0 {
                 this.wait_for_answer(0);
             }
@@ -48,6 +35,20 @@ impl Cluster {
             })
         });
         this
+    }
+
+    /// Starts one more node; all but the first join the last that was started before.
+    fn join(&mut self) {
+        let (folder, port) = (Folder::new(), free_port());
+        let mut words = ["--cores", "2", "--cluster-port", &port.to_string()].map(str::to_owned).to_vec();
+        if let Some(other) = self.nodes.iter().rposition(Option::is_some) {
+            words.extend(["--join".to_owned(), format!("127.0.0.1:{}", self.ports[other])]);
+        }
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        self.options.push(ServerOptions::new(&folder.path().join("data")).extra(&words));
+        self.ports.push(port);
+        self.folders.push(folder);
+        self.nodes.push(Some(Server::spawn(self.options.last().expect("just pushed"))));
     }
 
     fn wait_until(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
@@ -99,6 +100,19 @@ impl Cluster {
         let output = output.expect("the binary runs");
         let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
         (output.status.success(), text)
+    }
+
+    fn address(&self, node: usize) -> String {
+        format!("127.0.0.1:{}", self.options[node].port)
+    }
+
+    /// A field of every group, as a node tells it in `holdfast cluster status --json`.
+    fn of_groups(&self, node: usize, field: &str) -> Vec<String> {
+        let (_, json) = self.tool(node, &["status", "--json"]);
+        let groups = json.split("\"groups\": [").nth(1).unwrap_or_default();
+        let beginning = format!("\"{field}\": ");
+        let values = groups.split(&beginning).skip(1);
+        values.map(|rest| rest.split(['\n', ',']).next().unwrap_or_default().trim_matches('"').to_owned()).collect()
     }
 
     fn kill(&mut self, node: usize) {
@@ -188,4 +202,253 @@ fn any_node_tells_how_the_cluster_is() {
     assert!(is_well && json.contains("\"behind_bytes\""), "{json}");
     let (is_well, told) = cluster.tool(2, &["status"]);
     assert!(!is_well && told.contains("no answer from 127.0.0.1"), "{told}");
+}
+
+/// Writes some keys through a node, and reads them through another.
+fn write(cluster: &Cluster, node: usize, prefix: &str) {
+    let mut client = cluster.client(node);
+    for key in 0..40 {
+        assert_eq!(cluster.ask(&mut client, &format!("SET {prefix}:{key} {key}")), "OK");
+    }
+}
+
+fn read(cluster: &Cluster, node: usize, prefix: &str) {
+    let mut client = cluster.client(node);
+    for key in 0..40 {
+        assert_eq!(cluster.ask(&mut client, &format!("GET {prefix}:{key}")), format!("\"{key}\""), "{prefix}:{key}");
+    }
+}
+
+#[test]
+fn a_dead_node_is_replaced_by_a_new_one() {
+    let mut cluster = Cluster::start(3);
+    write(&cluster, 1, "before");
+    cluster.kill(0);
+    cluster.wait_for_answer(1);
+    let (dead, alive) = (cluster.address(0), cluster.address(2));
+    cluster.wait_until("the death is seen", |this| this.tool(1, &["status"]).1.contains(" down "));
+    let (is_removed, told) = cluster.tool(1, &["remove", &alive]);
+    assert!(!is_removed && told.contains("would lose its quorum without node "), "{told}");
+    let (is_removed, told) = cluster.tool(1, &["remove", "127.0.0.1:1"]);
+    assert!(!is_removed && told.contains("no node of this cluster is '127.0.0.1:1'"), "{told}");
+
+    cluster.join();
+    let (is_removed, told) = cluster.tool(2, &["remove", &dead]);
+    assert!(is_removed && told.contains(&format!("{dead} is out")), "{told}");
+    let (is_removed, told) = cluster.tool(2, &["remove", &dead]);
+    assert!(!is_removed || told.contains("already"), "{told}");
+    cluster.wait_until("the new one has taken its place", |this| {
+        let (_, page) = this.tool(1, &["status"]);
+        page.starts_with("3 nodes") && page.matches("  3       none").count() == 2
+    });
+    write(&cluster, 3, "after");
+
+    // The old one comes back with its data: nobody takes it in, and nobody is disturbed.
+    // By then every leader is where it stays.
+    let (is_spread, told) = cluster.tool(1, &["rebalance"]);
+    assert!(is_spread, "{told}");
+    let terms = cluster.of_groups(1, "term");
+    cluster.nodes[0] = Some(Server::spawn(&cluster.options[0]));
+    cluster.wait_until("it learns that it is out", |this| {
+        let mut client = match this.try_client(0) {
+            Some(client) => client,
+            None => return false,
+        };
+        let reply = client.try_call(&["GET", "before:1"]).map(|reply| reply.to_string());
+        reply.is_some_and(|reply| reply.contains("CLUSTERDOWN This node has been removed from its cluster"))
+    });
+    let log = cluster.nodes[0].as_ref().expect("it runs").log();
+    assert!(log.contains("this node has been removed from its cluster"), "{log}");
+    let mut client = cluster.client(0);
+    assert_eq!(client.show("PING"), "PONG");
+    assert!(client.show("INFO cluster").contains("cluster_state:removed"));
+    thread::sleep(Duration::from_secs(3));
+    assert_eq!(cluster.of_groups(1, "term"), terms, "an election was disturbed");
+    // One more may die now.
+    cluster.kill(2);
+    cluster.wait_for_answer(3);
+    read(&cluster, 3, "before");
+    read(&cluster, 1, "after");
+}
+
+#[test]
+fn a_node_leaves_while_clients_write_through_the_others() {
+    let mut cluster = Cluster::start(3);
+    write(&cluster, 0, "before");
+    let writer = {
+        let port = cluster.options[0].port;
+        thread::spawn(move || {
+            let mut client = Client::try_connect(port).expect("a connection");
+            let begun = Instant::now();
+            let mut count = 0;
+            while begun.elapsed() < Duration::from_secs(4) {
+                let reply = client.show(&format!("INCR count:{}", count % 10));
+                assert!(!reply.contains("error"), "{reply}");
+                count += 1;
+            }
+            count
+        })
+    };
+    thread::sleep(Duration::from_millis(300));
+    let leaving = cluster.address(1);
+    let (is_removed, told) = cluster.tool(1, &["remove", &leaving]);
+    assert!(is_removed && told.contains("is out; "), "{told}");
+    let count: i64 = writer.join().expect("no error while it left");
+    let mut client = cluster.client(2);
+    let sum: i64 = (0..10)
+        .map(|key| {
+            cluster.ask(&mut client, &format!("GET count:{key}")).trim_matches('"').parse::<i64>().expect("a number")
+        })
+        .sum();
+    assert_eq!(sum, count, "counted once each");
+    read(&cluster, 2, "before");
+    cluster.wait_until("it says so", |this| this.client(1).show("GET before:1").contains("CLUSTERDOWN This node has"));
+    let last = cluster.address(2);
+    let (is_removed, told) = cluster.tool(0, &["remove", &last]);
+    assert!(is_removed, "{told}");
+    read(&cluster, 0, "before");
+    let last = cluster.address(0);
+    let (is_removed, told) = cluster.tool(0, &["remove", &last]);
+    assert!(!is_removed && told.contains("is the last one"), "{told}");
+}
+
+#[test]
+fn leaders_go_where_they_are_wanted() {
+    let mut cluster = Cluster::start(3);
+    cluster.wait_until("all are known", |this| this.tool(0, &["status"]).1.matches("  3       none").count() == 2);
+    let wanted = cluster.address(2);
+    for group in ["0", "1"] {
+        let (is_done, told) = cluster.tool(0, &["prefer", group, &wanted]);
+        assert!(is_done && told.contains("every group is led by the node that is preferred"), "{told}");
+    }
+    let leaders = cluster.of_groups(1, "leader");
+    assert_eq!(leaders[0], leaders[1]);
+    assert_eq!(leaders, cluster.of_groups(1, "preferred"));
+    // It comes back to what it is preferred for.
+    cluster.kill(2);
+    cluster.wait_for_answer(0);
+    cluster.restart(2);
+    cluster.wait_until("it leads again", |this| this.of_groups(1, "leader") == leaders);
+    let (is_done, told) = cluster.tool(1, &["rebalance"]);
+    assert!(is_done && told.matches("leads 1").count() == 2, "{told}");
+    assert!(!cluster.tool(0, &["prefer", "7", &wanted]).0);
+    let (is_done, _) = cluster.tool(0, &["prefer", "0", "none"]);
+    assert!(is_done);
+}
+
+/// A cluster whose nodes send clients to leaders.
+fn redirecting() -> Cluster {
+    let mut cluster = Cluster::start(3);
+    for node in 0..3 {
+        assert_eq!(cluster.client(node).show("CONFIG SET cluster-redirect yes"), "OK");
+    }
+    cluster.wait_until("all leaders are known", |this| {
+        (0..3).all(|node| this.client(node).show("CLUSTER INFO").contains("cluster_state:ok"))
+    });
+    cluster
+}
+
+#[test]
+fn clients_can_find_leaders_themselves() {
+    let mut cluster = redirecting();
+    let mut ids = Vec::new();
+    for node in 0..3 {
+        let mut client = cluster.client(node);
+        let id = client.show("CLUSTER MYID").trim_matches('"').to_owned();
+        assert_eq!(id.len(), 40);
+        let nodes = client.show("CLUSTER NODES");
+        assert_eq!(nodes.matches("\\n").count(), 3, "{nodes}");
+        assert!(nodes.contains(&format!("{id} {}@{} myself,", cluster.address(node), cluster.ports[node])), "{nodes}");
+        ids.push(id);
+        assert_eq!(client.show("CLUSTER KEYSLOT city"), "(integer) 11479");
+        assert!(client.show("INFO server").contains("redis_mode:cluster"));
+        assert_eq!(client.show("CONFIG GET cluster-enabled"), "[\"cluster-enabled\", \"yes\"]");
+    }
+    // Each slot has one leader; the others name it.
+    let mut moved = 0;
+    for key in 0..20 {
+        let answers: Vec<String> = (0..3).map(|node| cluster.client(node).show(&format!("SET key:{key} x"))).collect();
+        assert_eq!(answers.iter().filter(|answer| *answer == "OK").count(), 1, "{answers:?}");
+        moved += answers.iter().filter(|answer| answer.starts_with("(error) MOVED ")).count();
+        let leader = answers.iter().position(|answer| answer == "OK").expect("one");
+        for answer in answers.iter().filter(|answer| *answer != "OK") {
+            assert!(answer.ends_with(&cluster.address(leader)), "{answer}");
+        }
+    }
+    assert_eq!(moved, 40);
+    let mut client = cluster.client(0);
+    assert_eq!(client.show("MSET a 1 b 2"), "(error) CROSSSLOT Keys in request don't hash to the same slot");
+    let sizes: i64 = (0..3)
+        .map(|node| {
+            cluster.client(node).show("DBSIZE").trim_start_matches("(integer) ").parse::<i64>().expect("a number")
+        })
+        .sum();
+    assert_eq!(sizes, 20, "every key is counted by one node");
+    let slot = client.show("CLUSTER KEYSLOT key:7").trim_start_matches("(integer) ").to_owned();
+    cluster.wait_until("followers have it as well", |this| {
+        (0..3).all(|node| {
+            let mut client = this.client(node);
+            client.show(&format!("CLUSTER COUNTKEYSINSLOT {slot}")) == "(integer) 1"
+                && client.show(&format!("CLUSTER GETKEYSINSLOT {slot} 10")) == "[\"key:7\"]"
+        })
+    });
+    assert!(client.show("CLUSTER LINKS").contains(&ids[1]));
+    assert!(client.show("CLUSTER SHARDS").contains("\"role\", \"master\""));
+    assert_eq!(client.show("ASKING"), "OK");
+    let mut transaction = |key: &str| {
+        client.show("MULTI");
+        client.show("GET {a}1");
+        client.show(&format!("GET {key}"));
+        client.show("EXEC")
+    };
+    let answer = transaction("{b}1");
+    assert!(answer.contains("CROSSSLOT") || answer.contains("EXECABORT"), "{answer}");
+    // Without redirection, any node does.
+    for node in 0..3 {
+        assert_eq!(cluster.client(node).show("CONFIG SET cluster-redirect no"), "OK");
+        assert_eq!(cluster.client(node).show("MSET a 1 b 2 c 3 d 4"), "OK");
+    }
+}
+
+#[test]
+fn tools_for_clusters_of_redis_accept_it() {
+    if missing("redis-cli") {
+        return;
+    }
+    let mut cluster = redirecting();
+    let port = cluster.options[1].port.to_string();
+    let check = output(Command::new("redis-cli").args(["--cluster", "check", &format!("127.0.0.1:{port}")]));
+    assert!(check.contains("[OK] All nodes agree about slots configuration."), "{check}");
+    assert!(check.contains("[OK] All 16384 slots covered."), "{check}");
+    let info = output(Command::new("redis-cli").args(["--cluster", "info", &format!("127.0.0.1:{port}")]));
+    assert!(info.contains("keys in "), "{info}");
+    for key in ["city", "country", "continent"] {
+        let set = output(Command::new("redis-cli").args(["-c", "-p", &port, "SET", key, "Lisbon"]));
+        assert!(set.contains("OK"), "{set}");
+    }
+    let get = output(Command::new("redis-cli").args(["-c", "-p", &port, "GET", "country"]));
+    assert!(get.contains("Lisbon"), "{get}");
+    cluster.kill(2);
+    cluster.wait_for_answer(0);
+}
+
+#[test]
+fn the_cluster_client_of_redis_py_works_through_a_change_of_leaders() {
+    let python = std::env::var("HOLDFAST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let has_redis = Command::new(&python).args(["-c", "import redis.cluster"]).output();
+    if !has_redis.is_ok_and(|output| output.status.success()) {
+        say("SKIPPED: python3 has no module redis; cargo xtask test installs it");
+        return;
+    }
+    let mut cluster = redirecting();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/clients/redis_py_cluster.py");
+    let run = |cluster: &Cluster, node: usize, step: &str| {
+        output(Command::new(&python).args([script, &cluster.options[node].port.to_string(), step]))
+    };
+    assert!(run(&cluster, 0, "write").contains("written"));
+    cluster.kill(1);
+    cluster.wait_until("the others lead", |this| {
+        [0, 2].into_iter().all(|node| this.client(node).show("CLUSTER INFO").contains("cluster_state:ok"))
+    });
+    assert!(run(&cluster, 2, "read").contains("read"));
 }

@@ -4,7 +4,7 @@
 use simulation::{Canary, Durability, Plan, Probes, run};
 
 fn plan(seed: u64, nodes: usize, durability: Durability) -> Plan {
-    Plan { seed, nodes, durability, canary: None }
+    Plan { seed, nodes, durability, changes: false, canary: None }
 }
 
 fn all_green(seeds: std::ops::Range<u64>, nodes: usize, durability: Durability) -> Probes {
@@ -34,6 +34,23 @@ fn one_node_loses_no_more_than_its_window() {
 fn three_nodes_keep_their_word() {
     let probes = all_green(0..10, 3, Durability::Always);
     assert!(probes.count("a log was recovered") > 0, "nothing ever crashed");
+}
+
+#[test]
+fn nodes_come_and_go_and_nothing_is_lost() {
+    let mut probes = Probes::default();
+    for seed in 0..10 {
+        let plan = Plan { changes: true, ..plan(seed, 3, Durability::Always) };
+        let outcome = run(&plan);
+        assert_eq!(outcome.failure, None, "seed {seed}");
+        probes.add(&outcome.probes);
+        if seed < 2 {
+            assert_eq!(outcome, run(&plan), "seed {seed} lived through twice");
+        }
+    }
+    for what in ["a node joined", "a node was removed", "a removed node was told so"] {
+        assert!(probes.count(what) > 0, "never: {what}");
+    }
 }
 
 #[test]

@@ -1,0 +1,429 @@
+//! CLUSTER: the cluster in the terms of Redis, for clients that look for leaders themselves.
+//!
+//! A node that leads groups is a master of their slots; one that leads none is a replica of the leader of the first
+//! group, though it has the data of all.
+
+use std::collections::BTreeMap;
+
+use command::{Flag, Group, Refusal};
+use resp::{Args, Writer};
+use stdx::slot::{SLOT_COUNT, slot_of};
+
+use super::{Answer, ControlCommand, Local, Outcome, Question, container, local, node, number};
+use crate::core::Context;
+use crate::event::{GroupId, Lane, LinkReport, NodeId};
+use crate::roster::{Member, host_and_port, name_of};
+use crate::router;
+
+const FLAGS: &[Flag] = &[Flag::Loading, Flag::Stale];
+const TIPS: &[&str] = &["nondeterministic_output"];
+
+pub(super) const CLUSTER: ControlCommand = ControlCommand {
+    since: "3.0.0",
+    group: Group::Cluster,
+    summary: "Commands on the cluster, for clients that look for leaders themselves.",
+    subcommands: &[
+        ControlCommand { summary: "Tells whether all slots are served.", tips: TIPS, ..about("info", 2, info) },
+        ControlCommand {
+            summary: "Answers this node's name.",
+            ..about("myid", 2, |local, _, writer| {
+                writer.bulk(name_of(local.core.node).as_bytes());
+                Ok(())
+            })
+        },
+        ControlCommand {
+            since: "7.2.0",
+            summary: "Answers the name of the shard that this node belongs to: its master's.",
+            tips: TIPS,
+            ..about("myshardid", 2, |local, _, writer| {
+                let map = Map::of(local.core);
+                writer.bulk(name_of(map.master_of(local.core.node).unwrap_or(local.core.node)).as_bytes());
+                Ok(())
+            })
+        },
+        ControlCommand {
+            summary: "Lists nodes with what they serve, a line each.",
+            complexity: "O(N) where N is the total number of Cluster nodes",
+            tips: TIPS,
+            ..about("nodes", 2, nodes)
+        },
+        ControlCommand {
+            summary: "Tells which node serves which slots.",
+            complexity: "O(N) where N is the total number of Cluster nodes",
+            tips: TIPS,
+            ..about("slots", 2, slots)
+        },
+        ControlCommand {
+            since: "7.0.0",
+            summary: "Tells which nodes serve which slots, with their roles and health.",
+            complexity: "O(N) where N is the total number of cluster nodes",
+            tips: TIPS,
+            ..about("shards", 2, shards)
+        },
+        ControlCommand {
+            since: "7.0.0",
+            summary: "Lists the links to other nodes.",
+            complexity: "O(N) where N is the total number of Cluster nodes",
+            tips: TIPS,
+            ..about("links", 2, links)
+        },
+        ControlCommand {
+            summary: "Answers the slot of a key.",
+            complexity: "O(N) where N is the number of bytes in the key",
+            syntax: "key",
+            ..about("keyslot", 3, |_, args, writer| {
+                writer.integer(i64::from(slot_of(args.at(2)).0));
+                Ok(())
+            })
+        },
+        ControlCommand {
+            summary: "Answers how many keys of a slot this node has.",
+            syntax: "slot",
+            group: Group::Cluster,
+            flags: FLAGS,
+            ..node("countkeysinslot", 3, count_question, |_, _, answers, writer| {
+                writer.count(keys_of(answers).len());
+                Ok(())
+            })
+        },
+        ControlCommand {
+            summary: "Answers some keys of a slot that this node has.",
+            complexity: "O(log(N)) where N is the number of requested keys",
+            syntax: "slot count",
+            group: Group::Cluster,
+            flags: FLAGS,
+            tips: TIPS,
+            ..node("getkeysinslot", 4, keys_question, |_, _, answers, writer| {
+                let keys = keys_of(answers);
+                writer.array(keys.len());
+                keys.iter().for_each(|key| writer.bulk(key));
+                Ok(())
+            })
+        },
+        ControlCommand {
+            since: "5.0.0",
+            summary: "Lists the subcommands.",
+            ..about("help", 2, |_, _, writer| {
+                super::write_help(writer, "CLUSTER", CLUSTER.subcommands);
+                Ok(())
+            })
+        },
+    ],
+    ..container("cluster")
+};
+
+pub(super) const ASKING: ControlCommand = ControlCommand {
+    since: "3.0.0",
+    group: Group::Cluster,
+    summary: "Says that a redirection is being followed; no slot moves, so it means nothing.",
+    flags: &[Flag::Fast],
+    ..local("asking", 1, |local, _, writer| {
+        check_enabled(local.core)?;
+        writer.ok();
+        Ok(())
+    })
+};
+
+pub(super) const READONLY: ControlCommand = ControlCommand {
+    since: "3.0.0",
+    group: Group::Cluster,
+    summary: "Says that this connection's reads may be answered by a follower, and be a little old.",
+    flags: &[Flag::Loading, Flag::Stale, Flag::Fast],
+    ..local("readonly", 1, |local, _, writer| {
+        check_enabled(local.core)?;
+        local.session.read_only = true;
+        writer.ok();
+        Ok(())
+    })
+};
+
+pub(super) const READWRITE: ControlCommand = ControlCommand {
+    since: "3.0.0",
+    group: Group::Cluster,
+    summary: "Takes READONLY back.",
+    flags: &[Flag::Loading, Flag::Stale, Flag::Fast],
+    ..local("readwrite", 1, |local, _, writer| {
+        check_enabled(local.core)?;
+        local.session.read_only = false;
+        writer.ok();
+        Ok(())
+    })
+};
+
+const fn about(name: &'static str, arity: i32, run: super::Run) -> ControlCommand {
+    ControlCommand { since: "3.0.0", group: Group::Cluster, flags: FLAGS, ..local(name, arity, run) }
+}
+
+/// Refused on a node that is no cluster.
+fn check_enabled(core: &Context) -> Outcome {
+    if core.settings.cluster_enabled {
+        Ok(())
+    } else {
+        Err(Refusal::new("ERR This instance has cluster support disabled"))
+    }
+}
+
+/// Who serves what, as this node knows it.
+struct Map<'a> {
+    core: &'a Context,
+    /// Slots, first and last, by who leads them.
+    served: BTreeMap<NodeId, Vec<(u32, u32)>>,
+}
+
+impl<'a> Map<'a> {
+    fn of(core: &'a Context) -> Self {
+        let mut served: BTreeMap<NodeId, Vec<(u32, u32)>> = BTreeMap::new();
+        for (group, leader) in leaders(core) {
+            let first = router::first_slot_of(group, core.group_count);
+            let last = router::first_slot_of(GroupId(group.0 + 1), core.group_count) - 1;
+            let ranges = served.entry(leader).or_default();
+            match ranges.last_mut() {
+                Some((_, end)) if *end + 1 == first => *end = last,
+                _ => ranges.push((first, last)),
+            }
+        }
+        Self { core, served }
+    }
+
+    fn slot_count(&self) -> u32 {
+        self.served.values().flatten().map(|(first, last)| last - first + 1).sum()
+    }
+
+    /// Whom a node that leads nothing follows, in Redis's terms.
+    fn master_of(&self, node: NodeId) -> Option<NodeId> {
+        if self.served.contains_key(&node) {
+            return None;
+        }
+        leaders(self.core).next().map(|(_, leader)| leader)
+    }
+
+    /// All nodes and where they are found.
+    fn nodes(&self) -> Vec<(NodeId, &'a Member)> {
+        let present = self.core.roster.present();
+        let mut nodes: Vec<_> = present.filter(|(node, _)| *node != self.core.node).collect();
+        nodes.push((self.core.node, &self.core.own));
+        nodes.sort_by_key(|(node, _)| *node);
+        nodes
+    }
+
+    /// Nodes that lead nothing and can be reached.
+    fn replicas(&self) -> Vec<(NodeId, &'a Member)> {
+        let mut nodes = self.nodes();
+        nodes.retain(|(node, _)| !self.served.contains_key(node) && self.health(*node) == Health::Well);
+        nodes
+    }
+
+    fn health(&self, node: NodeId) -> Health {
+        let is_linked = node == self.core.node || link_to(self.core, node).is_some_and(|link| link.is_up);
+        match is_linked {
+            true if self.core.is_expelled => Health::Failed,
+            true => Health::Well,
+            // Those whom it leads hear it, as far as this node knows.
+            false if self.served.contains_key(&node) => Health::Doubted,
+            false => Health::Failed,
+        }
+    }
+
+    /// The largest term among the groups that a node leads.
+    fn epoch(&self, node: NodeId) -> u64 {
+        let terms = self.core.routes.iter().filter(|route| route.leader == Some(node)).map(|route| route.term);
+        terms.max().unwrap_or(0)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Health {
+    Well,
+    Doubted,
+    Failed,
+}
+
+/// The groups that somebody leads. A node by itself leads all.
+fn leaders(core: &Context) -> impl Iterator<Item = (GroupId, NodeId)> {
+    let leader = |route: &crate::relay::Route| if core.is_clustered { route.leader } else { Some(core.node) };
+    (0..).map(GroupId).zip(&core.routes).filter_map(move |(group, route)| Some((group, leader(route)?)))
+}
+
+fn link_to(core: &Context, node: NodeId) -> Option<&LinkReport> {
+    core.report.links.iter().find(|link| link.node == node && link.lane == Lane::Log)
+}
+
+fn info(local: &mut Local<'_>, _: Args<'_>, writer: &mut Writer) -> Outcome {
+    let core = &*local.core;
+    check_enabled(core)?;
+    let map = Map::of(core);
+    let served = map.slot_count();
+    let failing = SLOT_COUNT as u32 - served;
+    let is_whole = failing == 0 && !core.is_expelled;
+    let epoch = core.routes.iter().map(|route| route.term).max().unwrap_or(0);
+    let sent: u64 = core.report.links.iter().map(|link| link.message_count).sum();
+    let text = format!(
+        "cluster_state:{}\r\ncluster_slots_assigned:{SLOT_COUNT}\r\ncluster_slots_ok:{served}\r\n\
+         cluster_slots_pfail:0\r\ncluster_slots_fail:{failing}\r\ncluster_known_nodes:{}\r\ncluster_size:{}\r\n\
+         cluster_current_epoch:{epoch}\r\ncluster_my_epoch:{}\r\ncluster_stats_messages_sent:{sent}\r\n\
+         cluster_stats_messages_received:0\r\ntotal_cluster_links_buffer_limit_exceeded:0\r\n",
+        if is_whole { "ok" } else { "fail" },
+        map.nodes().len(),
+        map.served.len(),
+        map.epoch(core.node),
+    );
+    writer.verbatim("txt", text.as_bytes());
+    Ok(())
+}
+
+fn nodes(local: &mut Local<'_>, _: Args<'_>, writer: &mut Writer) -> Outcome {
+    let core = &*local.core;
+    check_enabled(core)?;
+    let map = Map::of(core);
+    let mut text = String::new();
+    for (node, member) in map.nodes() {
+        let (host, port) = host_and_port(&member.client_address);
+        let (_, cluster_port) = host_and_port(&member.cluster_address);
+        let master = map.master_of(node);
+        let health = map.health(node);
+        let is_linked = node == core.node || link_to(core, node).is_some_and(|link| link.is_up);
+        let flags = [
+            (node == core.node).then_some("myself"),
+            Some(if master.is_some() { "slave" } else { "master" }),
+            match health {
+                Health::Well => None,
+                Health::Doubted => Some("fail?"),
+                Health::Failed => Some("fail"),
+            },
+        ];
+        text.push_str(&format!(
+            "{} {host}:{port}@{cluster_port} {} {} 0 {} {} {}",
+            name_of(node),
+            flags.into_iter().flatten().collect::<Vec<_>>().join(","),
+            master.map_or_else(|| "-".to_owned(), name_of),
+            if node == core.node { 0 } else { local.now.unix.0 },
+            map.epoch(node),
+            if is_linked { "connected" } else { "disconnected" },
+        ));
+        for (first, last) in map.served.get(&node).into_iter().flatten() {
+            text.push_str(&if first == last { format!(" {first}") } else { format!(" {first}-{last}") });
+        }
+        text.push('\n');
+    }
+    writer.verbatim("txt", text.as_bytes());
+    Ok(())
+}
+
+fn slots(local: &mut Local<'_>, _: Args<'_>, writer: &mut Writer) -> Outcome {
+    check_enabled(local.core)?;
+    let map = Map::of(local.core);
+    let nodes = map.nodes();
+    let replicas = map.replicas();
+    let mut ranges: Vec<_> =
+        map.served.iter().flat_map(|(node, ranges)| ranges.iter().map(move |range| (*range, *node))).collect();
+    ranges.sort_unstable();
+    writer.array(ranges.len());
+    for ((first, last), leader) in ranges {
+        let member = nodes.iter().filter(|(node, _)| *node == leader);
+        let serving: Vec<_> = member.chain(&replicas).collect();
+        writer.array(2 + serving.len());
+        writer.integer(first.into());
+        writer.integer(last.into());
+        for (node, member) in serving {
+            let (host, port) = host_and_port(&member.client_address);
+            writer.array(4);
+            writer.bulk(host.as_bytes());
+            writer.integer(port.parse().unwrap_or(0));
+            writer.bulk(name_of(*node).as_bytes());
+            writer.array(0);
+        }
+    }
+    Ok(())
+}
+
+fn shards(local: &mut Local<'_>, _: Args<'_>, writer: &mut Writer) -> Outcome {
+    check_enabled(local.core)?;
+    let map = Map::of(local.core);
+    let nodes = map.nodes();
+    let replicas = map.replicas();
+    writer.array(map.served.len());
+    for (leader, ranges) in &map.served {
+        writer.map(2);
+        writer.bulk(b"slots");
+        writer.array(2 * ranges.len());
+        for (first, last) in ranges {
+            writer.integer((*first).into());
+            writer.integer((*last).into());
+        }
+        writer.bulk(b"nodes");
+        let serving: Vec<_> = nodes.iter().filter(|(node, _)| node == leader).chain(&replicas).collect();
+        writer.array(serving.len());
+        for (node, member) in serving {
+            let (host, port) = host_and_port(&member.client_address);
+            writer.map(7);
+            writer.bulk(b"id");
+            writer.bulk(name_of(*node).as_bytes());
+            writer.bulk(b"port");
+            writer.integer(port.parse().unwrap_or(0));
+            for name in ["ip", "endpoint"] {
+                writer.bulk(name.as_bytes());
+                writer.bulk(host.as_bytes());
+            }
+            writer.bulk(b"role");
+            writer.bulk(if node == leader { b"master" } else { b"replica" });
+            writer.bulk(b"replication-offset");
+            writer.integer(0);
+            writer.bulk(b"health");
+            writer.bulk(if map.health(*node) == Health::Well { b"online" } else { b"failed" });
+        }
+    }
+    Ok(())
+}
+
+fn links(local: &mut Local<'_>, _: Args<'_>, writer: &mut Writer) -> Outcome {
+    let core = &*local.core;
+    check_enabled(core)?;
+    let started_ms = core.process.started.0;
+    let up: Vec<_> = core.report.links.iter().filter(|link| link.is_up).collect();
+    writer.array(up.len());
+    for link in up {
+        writer.map(6);
+        writer.bulk(b"direction");
+        writer.bulk(b"to");
+        writer.bulk(b"node");
+        writer.bulk(name_of(link.node).as_bytes());
+        writer.bulk(b"create-time");
+        writer.integer(started_ms + link.since_s as i64 * 1_000);
+        writer.bulk(b"events");
+        writer.bulk(b"rw");
+        for name in ["send-buffer-allocated", "send-buffer-used"] {
+            writer.bulk(name.as_bytes());
+            writer.integer(link.waiting_bytes as i64);
+        }
+    }
+    Ok(())
+}
+
+fn slot_number(word: &[u8]) -> Option<u16> {
+    number(word).and_then(|slot| u16::try_from(slot).ok()).filter(|slot| usize::from(*slot) < SLOT_COUNT)
+}
+
+fn count_question(local: &mut Local<'_>, args: Args<'_>) -> Result<Question, Refusal> {
+    check_enabled(local.core)?;
+    let slot = slot_number(args.at(2)).ok_or_else(|| Refusal::new("ERR Invalid slot"))?;
+    Ok(Question::KeysOfSlot { slot, database: local.session.database, count: usize::MAX })
+}
+
+fn keys_question(local: &mut Local<'_>, args: Args<'_>) -> Result<Question, Refusal> {
+    check_enabled(local.core)?;
+    let count = number(args.at(3)).and_then(|count| usize::try_from(count).ok());
+    match (slot_number(args.at(2)), count) {
+        (Some(slot), Some(count)) => Ok(Question::KeysOfSlot { slot, database: local.session.database, count }),
+        _ => Err(Refusal::new("ERR Invalid slot or number of keys")),
+    }
+}
+
+fn keys_of(answers: Vec<Answer>) -> Vec<Vec<u8>> {
+    answers
+        .into_iter()
+        .flat_map(|answer| match answer {
+            Answer::Names(keys) => keys,
+            other => unreachable!("a core told {other:?} for its keys"),
+        })
+        .collect()
+}

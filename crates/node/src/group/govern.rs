@@ -1,0 +1,267 @@
+//! What operators ask of group 0: that a node leaves, and who leads where. What cannot go well is refused with the
+//! reason; the rest is logged, and the leaders of all groups do their part of it.
+
+use std::collections::BTreeMap;
+
+use resp::Protocol;
+
+use super::{Group, Waiter};
+use crate::bulletin::{Bulletin, Bulletins};
+use crate::entry;
+use crate::event::{GroupId, NodeId, Now};
+use crate::letter::Origin;
+use crate::limits;
+use crate::outlet::Outlet;
+use crate::roster::{Member, Roster};
+
+impl Group {
+    /// Takes `HOLDFAST REMOVE`, `PREFER` or `REBALANCE`.
+    pub(super) fn govern(
+        &mut self,
+        words: &[u8],
+        origin: Origin,
+        protocol: Protocol,
+        now: Now,
+        outlet: &mut Outlet<'_>,
+    ) {
+        let mut spans = Vec::new();
+        let (_, args) = entry::Reader::new(words).words(&mut spans);
+        let text = |place: usize| String::from_utf8_lossy(args.get(place).unwrap_or_default()).into_owned();
+        let group_count = outlet.context.group_count;
+        let done = match text(1).to_ascii_lowercase().as_str() {
+            "remove" => self.remove(&text(2), &outlet.context.bulletins, group_count, now),
+            "prefer" => self.prefer(&text(2), &text(3), &outlet.context.bulletins, group_count),
+            _ => self.rebalance(&outlet.context.bulletins, group_count, now),
+        };
+        match done {
+            // Who asked hears when the last of it is committed.
+            Ok(true) => *self.waiters.last_mut().expect("something is to be logged") = Waiter::Write(origin),
+            Ok(false) => outlet.reply(&origin, protocol, resp::Writer::ok),
+            Err(reason) => outlet.refuse(&origin, protocol, &reason),
+        }
+    }
+
+    /// Lets a node leave. `Ok(false)` if it does already.
+    fn remove(&mut self, text: &str, bulletins: &Bulletins, group_count: u32, now: Now) -> Result<bool, String> {
+        let node = self.roster.find(text).ok_or_else(|| format!("ERR no node of this cluster is '{text}'"))?;
+        let member = self.roster.get(node).cloned().unwrap_or_default();
+        if member.is_removed || member.is_leaving {
+            return Ok(false);
+        }
+        if self.roster.staying().all(|other| other == node) {
+            return Err(format!("ERR node {} is the last one: with it the cluster would go", node.0));
+        }
+        for group in (0..group_count).map(GroupId) {
+            check_removal(node, fresh(bulletins, group, now)?, &self.roster)?;
+        }
+        self.enlist(node, &Member { is_leaving: true, ..member });
+        Ok(true)
+    }
+
+    /// Names the node that is to lead a group whenever it can.
+    fn prefer(&mut self, group: &str, text: &str, bulletins: &Bulletins, group_count: u32) -> Result<bool, String> {
+        let number = group.parse().ok().filter(|group| *group < group_count);
+        let group = number.map(GroupId).ok_or_else(|| format!("ERR no group of this cluster is '{group}'"))?;
+        let node = if text.eq_ignore_ascii_case("none") {
+            None
+        } else {
+            let node = self.roster.find(text).ok_or_else(|| format!("ERR no node of this cluster is '{text}'"))?;
+            if self.roster.is_going(node) {
+                return Err(format!("ERR node {} leaves the cluster", node.0));
+            }
+            if bulletins.of(group).is_none_or(|told| !told.voters.contains(&node.0)) {
+                return Err(format!("ERR node {} has no vote in group {}, so it cannot lead it", node.0, group.0));
+            }
+            Some(node)
+        };
+        if self.roster.preferred(group) == node {
+            return Ok(false);
+        }
+        self.builder.prefer(group, node);
+        self.waiters.push(Waiter::Silent);
+        Ok(true)
+    }
+
+    /// Spreads leaders over the nodes that vote.
+    fn rebalance(&mut self, bulletins: &Bulletins, group_count: u32, now: Now) -> Result<bool, String> {
+        let groups =
+            (0..group_count).map(|group| fresh(bulletins, GroupId(group), now)).collect::<Result<Vec<_>, _>>()?;
+        let mut any = false;
+        for (group, node) in spread(&groups, &self.roster) {
+            if self.roster.preferred(group) != Some(node) {
+                self.builder.prefer(group, Some(node));
+                self.waiters.push(Waiter::Silent);
+                any = true;
+            }
+        }
+        Ok(any)
+    }
+
+    /// A node that leaves has gone when no group has it any more. Called on the core of group 0.
+    pub(crate) fn finish_removals(&mut self, bulletins: &Bulletins, group_count: u32, now: Now) {
+        let leaving: Vec<_> = self.roster.present().filter(|(_, member)| member.is_leaving).collect();
+        let mut gone = Vec::new();
+        for (node, member) in leaving {
+            let has = |told: &Bulletin| told.voters.contains(&node.0) || told.learners.contains(&node.0);
+            let is_out = |group| fresh(bulletins, group, now).is_ok_and(|told| told.leader != node && !has(told));
+            if (0..group_count).map(GroupId).all(is_out) {
+                gone.push((node, Member { is_removed: true, ..member.clone() }));
+            }
+        }
+        gone.iter().for_each(|(node, member)| self.enlist(*node, member));
+    }
+}
+
+/// What a group's leader said a moment ago.
+fn fresh(bulletins: &Bulletins, group: GroupId, now: Now) -> Result<&Bulletin, String> {
+    let told = bulletins.iter().find(|(told, _)| told.group == group);
+    let is_fresh = |heard| now.instant.since(heard) < limits::BULLETIN_STALE;
+    told.filter(|(_, heard)| is_fresh(*heard)).map(|(told, _)| told).ok_or_else(|| {
+        format!("TRYAGAIN group {} has no leader at present, so it cannot be told what it can do without", group.0)
+    })
+}
+
+/// Whether a group keeps a quorum, and its data, without a node.
+fn check_removal(node: NodeId, told: &Bulletin, roster: &Roster) -> Result<(), String> {
+    if !told.voters.contains(&node.0) {
+        return Ok(());
+    }
+    let stays = |other: NodeId| other != node && !roster.is_going(other);
+    let is_active = |other: NodeId| {
+        other == told.leader || told.followers.iter().any(|follower| follower.node == other && follower.is_active)
+    };
+    let nodes = |nodes: &[u64]| nodes.iter().copied().map(NodeId).filter(|other| stays(*other)).collect::<Vec<_>>();
+    let (voters, learners) = (nodes(&told.voters), nodes(&told.learners));
+    let active = voters.iter().filter(|other| is_active(**other)).count();
+    let group = told.group.0;
+    if voters.is_empty() {
+        // Somebody who is there gets its vote first.
+        return if learners.iter().any(|other| is_active(*other)) {
+            Ok(())
+        } else {
+            Err(format!("ERR group {group} would have nobody without node {}: no other node is there", node.0))
+        };
+    }
+    if 2 * active > voters.len() {
+        return Ok(());
+    }
+    let away: Vec<_> = voters.iter().filter(|other| !is_active(**other)).map(|other| other.0.to_string()).collect();
+    Err(format!(
+        "ERR group {group} would lose its quorum without node {}: of the {} voters left only {active} would be there. \
+         Remove those that are away for good first, or bring them back: {}",
+        node.0,
+        voters.len(),
+        away.join(", ")
+    ))
+}
+
+/// Who is to lead each group, so that every node leads as many as any other of those who could, and as few as possible
+/// change.
+fn spread(groups: &[&Bulletin], roster: &Roster) -> Vec<(GroupId, NodeId)> {
+    let candidates = |told: &Bulletin| -> Vec<NodeId> {
+        let is_active = |node: NodeId| {
+            node == told.leader || told.followers.iter().any(|other| other.node == node && other.is_active)
+        };
+        let voters = told.voters.iter().copied().map(NodeId);
+        voters.filter(|node| !roster.is_going(*node) && is_active(*node)).collect()
+    };
+    let mut counts: BTreeMap<NodeId, usize> = BTreeMap::new();
+    groups.iter().flat_map(|told| candidates(told)).for_each(|node| _ = counts.entry(node).or_default());
+    let share = groups.len() / counts.len().max(1);
+    let mut leaders: BTreeMap<GroupId, NodeId> = BTreeMap::new();
+    for told in groups {
+        let count = counts.get_mut(&told.leader);
+        if let Some(count) = count.filter(|count| **count < share) {
+            *count += 1;
+            leaders.insert(told.group, told.leader);
+        }
+    }
+    for told in groups {
+        if leaders.contains_key(&told.group) {
+            continue;
+        }
+        let fewest = candidates(told).into_iter().min_by_key(|node| (counts[node], *node != told.leader));
+        if let Some(node) = fewest {
+            *counts.entry(node).or_default() += 1;
+            leaders.insert(told.group, node);
+        }
+    }
+    leaders.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bulletin::{Feed, Follower};
+
+    /// Groups of these voters, of whom some are heard; the first leads.
+    fn told(group: u32, voters: &[u64], active: &[u64]) -> Bulletin {
+        let follower = |node: u64| Follower {
+            node: NodeId(node),
+            is_active: active.contains(&node),
+            feed: Feed::Streaming,
+            matched: 0,
+            behind_bytes: 0,
+            silent_ms: 0,
+        };
+        Bulletin {
+            group: GroupId(group),
+            leader: NodeId(voters[0]),
+            voters: voters.to_vec(),
+            followers: voters[1..].iter().map(|node| follower(*node)).collect(),
+            ..Bulletin::default()
+        }
+    }
+
+    fn roster(leaving: &[u64]) -> Roster {
+        let mut roster = Roster::default();
+        for node in 1..=5 {
+            roster.enlist(NodeId(node), Member { is_leaving: leaving.contains(&node), ..Member::default() });
+        }
+        roster
+    }
+
+    #[test]
+    fn a_removal_that_would_cost_the_quorum_is_refused() {
+        let cases: &[(u64, &[u64], &[u64], bool)] = &[
+            (3, &[1, 2, 3], &[2, 3], true), // all are there
+            (3, &[1, 2, 3], &[2], true),    // the dead one goes
+            (2, &[1, 2, 3], &[2], false),   // one alive, one dead left
+            (1, &[1, 2, 3], &[2], false),   // the leader, likewise
+            (1, &[1, 2, 3], &[2, 3], true),
+            (2, &[1, 2], &[2], true),
+            (1, &[1, 2], &[2], true),
+            (1, &[1], &[], false),      // it alone has the data
+            (4, &[1, 2, 3], &[], true), // it has no vote
+            (5, &[1, 2, 3, 4, 5], &[2, 3], true),
+            (3, &[1, 2, 3, 4, 5], &[2, 3], false),
+        ];
+        for (node, voters, active, expected) in cases {
+            let verdict = check_removal(NodeId(*node), &told(0, voters, active), &roster(&[]));
+            assert_eq!(
+                verdict.is_ok(),
+                *expected,
+                "node {node} of {voters:?}, of whom {active:?} are there: {verdict:?}"
+            );
+        }
+        assert!(check_removal(NodeId(3), &told(0, &[1, 2, 3], &[2, 3]), &roster(&[2])).is_ok());
+        assert!(check_removal(NodeId(1), &told(0, &[1, 2], &[2]), &roster(&[2])).is_err(), "the other one leaves");
+    }
+
+    #[test]
+    fn leaders_are_spread_evenly_and_stay_where_they_may() {
+        let groups: Vec<_> = [[1, 2, 3], [1, 2, 3], [1, 3, 2], [2, 1, 3], [1, 2, 3], [1, 2, 3]]
+            .iter()
+            .zip(0..)
+            .map(|(voters, group)| told(group, voters, &[1, 2, 3]))
+            .collect();
+        let groups: Vec<_> = groups.iter().collect();
+        let leaders: Vec<u64> = spread(&groups, &roster(&[])).iter().map(|(_, node)| node.0).collect();
+        for node in 1..=3 {
+            assert_eq!(leaders.iter().filter(|leader| **leader == node).count(), 2, "{leaders:?}");
+        }
+        assert_eq!((leaders[0], leaders[1], leaders[3]), (1, 1, 2));
+        let leaders = spread(&groups, &roster(&[3]));
+        assert!(leaders.iter().all(|(_, node)| node.0 != 3));
+    }
+}

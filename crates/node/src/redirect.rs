@@ -1,0 +1,64 @@
+//! `cluster-redirect yes`: clients are sent to the leader of their keys, in Redis's words.
+
+use command::{Refusal, Span as KeySpan};
+use keyspace::{Body, DataCommand};
+use resp::Args;
+use stdx::slot::{Slot, slot_of};
+
+use crate::core::Context;
+use crate::event::GroupId;
+use crate::router;
+
+/// The one slot of a command's keys; `None` if it has no keys.
+///
+/// # Errors
+/// If they lie in several.
+pub fn slot_of_keys(command: &DataCommand, args: Args<'_>) -> Result<Option<Slot>, Refusal> {
+    if !matches!(command.span, KeySpan::Keys) {
+        return Ok(None);
+    }
+    let mut slot = None;
+    let mut is_one = true;
+    command.for_each_key(args, |index, _| {
+        let other = slot_of(args.at(index));
+        is_one &= *slot.get_or_insert(other) == other;
+    });
+    if is_one { Ok(slot) } else { Err(Refusal::new(CROSS_SLOT)) }
+}
+
+/// Whether a command may be carried out here, or where else.
+///
+/// # Errors
+/// In Redis's words.
+pub fn check(context: &Context, is_read_only: bool, command: &DataCommand, args: Args<'_>) -> Result<(), Refusal> {
+    if !context.settings.cluster_enabled {
+        return Ok(());
+    }
+    let Some(slot) = slot_of_keys(command, args)? else { return Ok(()) };
+    let may_be_old = is_read_only && matches!(command.body, Body::Query(_));
+    if !context.is_clustered || may_be_old {
+        return Ok(());
+    }
+    let group = router::group_of_slot(slot, context.group_count);
+    match context.routes[group.0 as usize].leader {
+        Some(leader) if leader == context.node => Ok(()),
+        Some(leader) => {
+            let address = context.roster.get(leader).map_or("", |member| member.client_address.as_str());
+            Err(Refusal::new(format!("MOVED {} {address}", slot.0)))
+        }
+        None => Err(Refusal::new("CLUSTERDOWN Hash slot not served")),
+    }
+}
+
+/// The groups that a query over all keys is about: all, or those that this node leads where clients ask every leader.
+pub fn groups_asked(context: &Context) -> impl Iterator<Item = GroupId> {
+    let is_asked = |group: &GroupId| {
+        !context.settings.cluster_redirect
+            || !context.is_clustered
+            || context.routes[group.0 as usize].leader == Some(context.node)
+    };
+    (0..context.group_count).map(GroupId).filter(is_asked)
+}
+
+/// Keys of one request, or of one transaction, lie in several slots.
+pub const CROSS_SLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot";

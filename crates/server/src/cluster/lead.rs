@@ -1,0 +1,80 @@
+//! `holdfast cluster prefer` and `rebalance`: who leads where.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::Value;
+
+use super::door::{Door, ask_status, list, number, text};
+use super::remove::{Watch, insist};
+use super::status::name;
+
+/// A node that has not taken over by then will do so when it can.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Let a node lead a group whenever it can: it takes over now, and again after every absence.
+#[derive(Debug, Args)]
+pub struct PreferArguments {
+    /// The group.
+    group: u32,
+    /// The node: its number, the first digits of its name, or one of its addresses; none takes a preference back.
+    node: String,
+    #[command(flatten)]
+    door: Door,
+}
+
+/// Spread the leaders of groups evenly over the nodes.
+#[derive(Debug, Args)]
+pub struct RebalanceArguments {
+    #[command(flatten)]
+    door: Door,
+}
+
+/// Asks, and waits until the node leads.
+pub fn prefer(arguments: &PreferArguments) -> Result<()> {
+    let group = arguments.group.to_string();
+    insist(&mut arguments.door.open()?, &["HOLDFAST", "PREFER", &group, &arguments.node])?;
+    if arguments.node.eq_ignore_ascii_case("none") {
+        println!("group {group} is led by whichever node is next");
+        return Ok(());
+    }
+    settle(&arguments.door)
+}
+
+/// Asks, and waits until every node leads what it should.
+pub fn rebalance(arguments: &RebalanceArguments) -> Result<()> {
+    insist(&mut arguments.door.open()?, &["HOLDFAST", "REBALANCE"])?;
+    settle(&arguments.door)?;
+    let status = ask_status(&mut arguments.door.open()?)?;
+    for node in list(&status, "nodes") {
+        println!("{} leads {}", name(&status, text(node, "id")), list(node, "leads").len());
+    }
+    Ok(())
+}
+
+/// Waits until the groups are led by whom they should be, as far as somebody has said so.
+fn settle(door: &Door) -> Result<()> {
+    let begun = Instant::now();
+    let is_late = || begun.elapsed() > PATIENCE;
+    let after = Watch::new(door).until(|status| match missing(status) {
+        Some(missing) if !is_late() => Err(missing),
+        _ => Ok(()),
+    })?;
+    match missing(&after) {
+        None => println!("every group is led by the node that is preferred"),
+        Some(missing) => println!("{missing}; it takes over when all voters of the group are there and have caught up"),
+    }
+    Ok(())
+}
+
+/// A group that another node should lead.
+fn missing(status: &Value) -> Option<String> {
+    let is_led_by_another = |group: &&Value| {
+        let preferred = text(group, "preferred");
+        !preferred.is_empty() && preferred != text(group, "leader")
+    };
+    let group = list(status, "groups").iter().find(is_led_by_another)?;
+    let preferred = name(status, text(group, "preferred"));
+    Some(format!("group {} waits for {preferred} to take over", number(group, "group")))
+}
