@@ -1,11 +1,38 @@
 //! The bounds of one replica. Each says what breaks without it.
 
-/// Ticks without a leader before a follower campaigns; the drawn time-out lies in `(ELECTION_TICKS, 2 ×
-/// ELECTION_TICKS)`.
+use stdx::Duration;
+
+/// Time between two ticks.
+pub const TICK_INTERVAL: Duration = Duration::from_millis(70);
+
+/// Ticks for which a voter that has heard its leader helps nobody else to lead: the election time-out. Shorter, and a
+/// stall of a leader costs it its place; longer, and clients wait longer for another when it is gone.
 pub const ELECTION_TICKS: u32 = 10;
 
-/// Ticks between a leader's heartbeats.
+/// Ticks beyond the election time-out after which a follower campaigns at the earliest: the others have heard the
+/// leader a little later, and must be free to answer.
+pub const ELECTION_TICKS_BEHIND: u32 = 1;
+
+/// Ticks over which followers are spread, so that seldom two campaign at once.
+pub const ELECTION_TICKS_SPREAD: u32 = 6;
+
+/// Ticks after which one that asks whether it would be elected asks again, at the earliest, and over which these are
+/// spread. Who was not free to answer is so soon, and asking costs nobody anything.
+pub const PRE_CAMPAIGN_TICKS: (u32, u32) = (2, 3);
+
+/// The same for one that asks for votes: they have to be written down before they are given.
+pub const CAMPAIGN_TICKS: (u32, u32) = (4, 6);
+
+/// Ticks between a leader's heartbeats. Each also asks for the leader's lease.
 pub const HEARTBEAT_TICKS: u32 = 2;
+
+/// What a lease is shorter than the election time-out, in hundredths of it. It makes up for clocks that do not run
+/// alike: see [`CLOCK_DRIFT_MAX_MILLIONTHS`].
+pub const LEASE_MARGIN_PERCENT: u32 = 10;
+
+/// How much a monotonic clock may run too fast or too slow, in millionths, for leases to be sound. Real ones are off by
+/// a few hundred at most.
+pub const CLOCK_DRIFT_MAX_MILLIONTHS: u32 = 50_000;
 
 /// Bytes of entries in one append message; a single larger entry still travels alone.
 /// Without it one lagging follower makes a message of the whole log.
@@ -37,5 +64,10 @@ pub const LIVES_MAX: usize = 16;
 /// Largest term, index or node id taken from a peer. Far beyond any honest number, far below where adding overflows.
 pub const NUMBER_MAX: u64 = 1 << 62;
 
+// A lease on a slow leader's clock ends before the promise of a voter whose clock is fast.
+const _: () = assert!(
+    (100 - LEASE_MARGIN_PERCENT as u64) * (1_000_000 + CLOCK_DRIFT_MAX_MILLIONTHS as u64)
+        <= 100 * (1_000_000 - CLOCK_DRIFT_MAX_MILLIONTHS as u64)
+);
 const _: () = assert!(2 * HEARTBEAT_TICKS < ELECTION_TICKS, "one lost heartbeat must not cost an election");
 const _: () = assert!(ENTRY_BYTES_MAX < u32::MAX as usize, "lengths travel as u32");

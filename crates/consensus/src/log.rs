@@ -33,6 +33,8 @@ pub(crate) struct Log {
     pub(crate) offer: Option<Offer>,
     /// A member needs a checkpoint, and there is none to be given.
     pub(crate) asked: Cell<bool>,
+    /// Who took part before the first entry stands in no entry: who is sent that one must know it already.
+    pub(crate) begins_with_founder: bool,
 }
 
 /// A durable checkpoint.
@@ -87,6 +89,7 @@ impl Log {
             conf_state,
             offer: None,
             asked: Cell::new(false),
+            begins_with_founder: false,
         };
         for (offset, entry) in log.entries.iter().enumerate() {
             assert_eq!(entry.index, floor_index + 1 + offset as u64, "the log has a hole");
@@ -160,9 +163,11 @@ impl Storage for Log {
         low: u64,
         high: u64,
         max_size: impl Into<Option<u64>>,
-        _context: GetEntriesContext,
+        context: GetEntriesContext,
     ) -> Result<Vec<Entry>> {
-        if low <= self.floor_index {
+        // Only what is read to be sent may be read later.
+        let is_hidden = self.begins_with_founder && low == 1 && context.can_async();
+        if low <= self.floor_index || is_hidden {
             return Err(Error::Store(StorageError::Compacted));
         }
         assert!(high <= self.last() + 1, "entries up to {high} were asked of a log that ends at {}", self.last());

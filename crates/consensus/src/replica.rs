@@ -8,10 +8,11 @@ use raft::eraftpb::{
     ConfChangeType, ConfChangeV2, ConfState, Entry as InnerEntry, EntryType, HardState as InnerHardState,
 };
 use raft::{Config, ProgressState, RawNode, ReadOnlyOption, SnapshotStatus, StateRole, Storage};
-use stdx::Prng;
 use stdx::log::{Entry, EntryKind, HardState, Membership};
+use stdx::{Instant, Prng};
 
 use crate::change::Change;
+use crate::lease::{Lease, Promise};
 use crate::limits;
 use crate::log::{Log, Offer, membership_of};
 use crate::message::{Message, MessageKind};
@@ -23,7 +24,7 @@ pub struct Options {
     pub node: u64,
     /// The group; only mixed into the jitter, so that the groups of a node do not campaign in step.
     pub group: u32,
-    /// Ticks without a leader before campaigning; the drawn time-out lies in `(election_ticks, 2 × election_ticks)`.
+    /// Ticks for which a voter that has heard its leader helps nobody else to lead. It campaigns a little later.
     pub election_ticks: u32,
     /// Ticks between heartbeats.
     pub heartbeat_ticks: u32,
@@ -272,8 +273,13 @@ pub struct Replica {
     /// (term, role, leader) for which the current election time-out was drawn.
     drawn_for: Option<(u64, StateRole, u64)>,
     election_timeout_ticks: usize,
-    /// Ticks for which a restarted voter still keeps silent.
-    silence_ticks: u32,
+    /// Ticks after which one that campaigns asks again. The library knows only the time-out above.
+    campaign_ticks: usize,
+    /// What it has promised its leader.
+    promise: Promise,
+    /// What a quorum has promised this leader.
+    lease: Lease,
+    now: Instant,
     recovery: Option<Recovery>,
     ticks: u64,
     /// Role last reported.
@@ -283,6 +289,8 @@ pub struct Replica {
     /// Ticket of the latest append handed out, and of the latest reported durable.
     last_append_ticket: u64,
     persisted_ticket: u64,
+    /// Ticket of the latest append that changed term, vote or membership.
+    election_ticket: u64,
     /// Messages that wait for a ticket.
     held: VecDeque<(u64, Vec<Message>)>,
     /// Ours, not the library's, and free to leave.
@@ -373,6 +381,7 @@ impl Replica {
         // the one after them, although they are applied again. Each is on disk with the news of the commitment of all
         // before it, so this is at most one change behind the log.
         let folded_index = hard_state.commit.max(checkpoint_index);
+        let begins_with_founder = checkpoint_index == 0 && membership.voters == [options.node];
         let mut membership = membership;
         let mut changes = VecDeque::new();
         for entry in entries.iter().filter(|entry| entry.kind == EntryKind::Membership) {
@@ -398,6 +407,8 @@ impl Replica {
         let config = Config {
             id: options.node,
             election_tick: options.election_ticks as usize,
+            max_election_tick: (options.election_ticks + limits::ELECTION_TICKS_BEHIND + limits::ELECTION_TICKS_SPREAD)
+                as usize,
             heartbeat_tick: options.heartbeat_ticks as usize,
             applied: checkpoint_index,
             max_size_per_msg: limits::MESSAGE_BYTES_MAX.min(options.uncommitted_bytes_max),
@@ -412,20 +423,25 @@ impl Replica {
             max_committed_size_per_ready: limits::COMMITTED_BYTES_MAX,
             ..Config::default()
         };
-        let log = Log::new(checkpoint_index, checkpoint_term, kept, inner_hard_state, &membership);
+        let mut log = Log::new(checkpoint_index, checkpoint_term, kept, inner_hard_state, &membership);
+        log.begins_with_founder = begins_with_founder;
         let logger = slog::Logger::root(slog::Discard, slog::o!());
         let raft = RawNode::new(&config, log, &logger).expect("the configuration is sound");
         let mut replica = Self {
             jitter: Prng::new(options.seed ^ (u64::from(options.group) << 32) ^ options.node),
             drawn_for: None,
             election_timeout_ticks: options.election_ticks as usize,
-            silence_ticks: if alone { 0 } else { options.election_ticks },
+            campaign_ticks: options.election_ticks as usize,
+            promise: Promise::new(options.election_ticks, alone),
+            lease: Lease::new(options.election_ticks),
+            now: Instant::ZERO,
             recovery: recovering.then_some(Recovery { target: None }),
             ticks: 0,
             role: Role::Follower,
             stored: hard_state,
             last_append_ticket: 0,
             persisted_ticket: 0,
+            election_ticket: 0,
             held: VecDeque::new(),
             outbox: Vec::new(),
             lives: BTreeMap::new(),
@@ -445,23 +461,84 @@ impl Replica {
         Ok(replica)
     }
 
+    /// It is so late now, on the host's monotonic clock. To be told after what has arrived, and before what is to be
+    /// sent: the clock is read between the two.
+    pub fn tell_time(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+        self.promise.tell_time(now);
+    }
+
     /// One step of logical time.
     pub fn tick(&mut self) {
         self.ticks += 1;
-        self.silence_ticks = self.silence_ticks.saturating_sub(1);
         if self.recovery.is_some() {
             self.raft.raft.election_elapsed = 0; // it must not campaign
             if self.ticks.is_multiple_of(u64::from(self.options.heartbeat_ticks)) {
                 self.ask_to_rejoin();
             }
+        } else if !self.is_leader() {
+            let campaigns = matches!(self.raft.raft.state, StateRole::PreCandidate | StateRole::Candidate);
+            let elapsed = &mut self.raft.raft.election_elapsed;
+            if campaigns {
+                *elapsed = (*elapsed).max(self.election_timeout_ticks - self.campaign_ticks);
+            }
+            if self.promise.holds() {
+                // Ticks may come in a burst: for its own vote, too, the clock decides.
+                *elapsed = (*elapsed).min(self.election_timeout_ticks - 2);
+            }
+        }
+        if self.raft.raft.heartbeat_elapsed() + 1 >= self.options.heartbeat_ticks as usize {
+            self.ask_for_lease();
         }
         self.raft.tick();
         self.draw_election_timeout();
     }
 
+    /// A leader asks a quorum to bear with it for some more time: the library's next heartbeats carry the question.
+    fn ask_for_lease(&mut self) {
+        let raft = &self.raft.raft;
+        let term = raft.term;
+        let is_wanted = self.is_leader()
+            && !self.is_alone()
+            && raft.lead_transferee.is_none()
+            && !self.lease.is_surrendered(term)
+            && raft.commit_to_current_term()
+            && raft.pending_read_count() < limits::READS_WAITING_MAX;
+        if is_wanted {
+            let context = self.lease.next_context();
+            self.lease.ask(context, self.now, term);
+            let mut question = raft::eraftpb::Message::default();
+            question.set_entries(
+                vec![InnerEntry { data: context.to_le_bytes().to_vec().into(), ..InnerEntry::default() }].into(),
+            );
+            let raft = &mut self.raft.raft;
+            let committed = raft.raft_log.committed;
+            raft.read_only.add_request(committed, question, self.options.node);
+        }
+    }
+
+    /// True if nobody else can lead at this instant, so that what has been applied here is all that anybody was told.
+    /// The clock must have been read after the question came.
+    pub fn has_lease(&self, now: Instant) -> bool {
+        let raft = &self.raft.raft;
+        self.is_leader() && raft.lead_transferee.is_none() && self.lease.is_valid(raft.term, now)
+    }
+
+    /// Makes leases last longer than the promises they rest on. Only a simulator has a use for it.
+    #[doc(hidden)]
+    pub fn break_by_stretching_leases(&mut self) {
+        self.lease.stretch(self.options.election_ticks);
+    }
+
+    /// Forgets what it may have promised before it was started. Only a simulator has a use for it.
+    #[doc(hidden)]
+    pub fn break_by_voting_at_once(&mut self) {
+        self.promise.break_it();
+    }
+
     /// Starts an election now, if this replica may.
     pub fn campaign(&mut self) {
-        if self.recovery.is_none() {
+        if self.recovery.is_none() && !self.promise.holds() {
             let _ = self.raft.campaign(); // a leader or a learner ignores it
             self.draw_election_timeout();
         }
@@ -486,9 +563,12 @@ impl Replica {
 
         let last = self.raft.raft.raft_log.last_index();
         let of_the_past = message.inner.term < self.raft.raft.term;
+        // Who was told by the leader to lead breaks no promise: that leader has given up its lease.
+        let is_handed_over = message.inner.context == raft::CAMPAIGN_TRANSFER;
         match message.kind {
-            MessageKind::Vote | MessageKind::PreVote if self.silence_ticks > 0 || self.recovery.is_some() => {
-                // Its memory of a leader it had promised to follow, or of entries it had acknowledged, is gone.
+            MessageKind::Vote | MessageKind::PreVote
+                if self.recovery.is_some() || (self.promise.holds() && !is_handed_over) =>
+            {
                 return Ok(());
             }
             MessageKind::Heartbeat if message.inner.commit > last && !of_the_past => {
@@ -512,9 +592,13 @@ impl Replica {
             }
             _ => {}
         }
+        let is_leaders = matches!(message.kind, MessageKind::Heartbeat | MessageKind::Append | MessageKind::Checkpoint);
         // A member not known yet is heard all the same: it may be this replica that is behind. Errors speak of answers
         // from nodes that are no longer members.
         let _ = self.raft.step(message.inner);
+        if is_leaders && !of_the_past && self.leader() == Some(from) {
+            self.promise.renew();
+        }
         self.draw_election_timeout();
         Ok(())
     }
@@ -546,7 +630,8 @@ impl Replica {
     /// Hands leadership to a voter, as soon as that has caught up. Proposals are refused meanwhile; after an election
     /// time-out without success all is as before.
     pub fn transfer_leadership(&mut self, to: u64) {
-        if self.is_leader() && self.membership.voters.contains(&to) {
+        if self.is_leader() && self.membership.voters.contains(&to) && to != self.options.node {
+            self.lease.surrender(self.raft.raft.term);
             self.raft.transfer_leader(to);
         }
     }
@@ -613,6 +698,8 @@ impl Replica {
         if self.raft.raft.pending_read_count() >= limits::READS_WAITING_MAX {
             return Err(Dropped::WindowFull);
         }
+        assert!(!Lease::is_own(context), "a context of the caller's own");
+        self.lease.ask(context, self.now, self.raft.raft.term);
         self.raft.read_index(context.to_le_bytes().to_vec());
         Ok(())
     }
@@ -627,6 +714,9 @@ impl Replica {
         let ticket = inner.number();
         let became = inner.ss().map(|state| role(state.raft_state)).filter(|role| *role != self.role);
         self.role = became.unwrap_or(self.role);
+        if became.is_some() {
+            self.lease.end();
+        }
 
         let new_entries = inner.take_entries();
         let now = HardState {
@@ -644,6 +734,9 @@ impl Replica {
             let hard_state = (now != self.stored).then_some(now);
             self.stored = now;
             self.last_append_ticket = ticket;
+            if election {
+                self.election_ticket = ticket;
+            }
             Append { ticket, entries: new_entries.iter().map(outer_entry).collect(), hard_state, election }
         });
 
@@ -651,6 +744,10 @@ impl Replica {
         self.wrap_messages(inner.take_messages(), &mut messages);
         let mut persisted = Vec::new();
         self.wrap_messages(inner.take_persisted_messages(), &mut persisted);
+        if self.persisted_ticket >= self.election_ticket {
+            // That a leader was heard is true whatever the disk holds, once the leader's term is there.
+            messages.extend(persisted.extract_if(.., |message| message.kind() == MessageKind::HeartbeatReply));
+        }
         if !persisted.is_empty() {
             if self.persisted_ticket >= self.last_append_ticket {
                 messages.append(&mut persisted);
@@ -661,7 +758,9 @@ impl Replica {
 
         let transfers = self.take_transfers(&mut messages);
         let committed: Vec<Entry> = inner.take_committed_entries().iter().map(outer_entry).collect();
-        let reads = inner.take_read_states().iter().filter_map(read).collect();
+        let mut reads: Vec<Read> = inner.take_read_states().iter().filter_map(read).collect();
+        reads.iter().for_each(|read| self.lease.grant(read.context));
+        reads.retain(|read| !Lease::is_own(read.context));
         self.raft.advance_append_async(inner);
         if restored.is_some() {
             self.restoring = self.last_append_ticket; // it counts as applied when it is durable
@@ -732,6 +831,8 @@ impl Replica {
 
     fn set_membership(&mut self, state: &ConfState) {
         self.membership = membership_of(state);
+        // Who has promised was a quorum of those who took part before.
+        self.lease.end();
     }
 
     /// Sorts out the messages that have to wait until their members have a checkpoint.
@@ -894,9 +995,14 @@ impl Replica {
         let key = Some((raft.term, raft.state, raft.leader_id));
         if key != self.drawn_for {
             self.drawn_for = key;
-            // One tick above the least: when the first of several nodes started together asks, the others may answer.
-            let ticks = u64::from(self.options.election_ticks);
-            self.election_timeout_ticks = (ticks + 1 + self.jitter.below(ticks - 1)) as usize;
+            let least = self.options.election_ticks + limits::ELECTION_TICKS_BEHIND;
+            let mut draw = |spread: u32| self.jitter.below(u64::from(spread)) as usize;
+            self.election_timeout_ticks = least as usize + draw(limits::ELECTION_TICKS_SPREAD);
+            let (least, spread) = match raft.state {
+                StateRole::Candidate => limits::CAMPAIGN_TICKS,
+                _ => limits::PRE_CAMPAIGN_TICKS,
+            };
+            self.campaign_ticks = least as usize + draw(spread);
         }
         raft.set_randomized_election_timeout(self.election_timeout_ticks);
     }

@@ -1,13 +1,20 @@
 //! The clocks. The only place that looks at them.
 
 use std::sync::LazyLock;
-use std::time::{Instant as StdInstant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use nix::time::{ClockId, clock_gettime};
 use node::event::Now;
 use stdx::{Instant, UnixMillis};
 
 /// The origin of the process's monotonic clock: its first reading.
-static ORIGIN: LazyLock<StdInstant> = LazyLock::new(StdInstant::now);
+static ORIGIN: LazyLock<Duration> = LazyLock::new(since_boot);
+
+/// Time since the machine was started. Unlike the standard library's clock this one goes on while the machine sleeps,
+/// and so do the other nodes.
+fn since_boot() -> Duration {
+    clock_gettime(ClockId::CLOCK_BOOTTIME).expect("every Linux has this clock").into()
+}
 
 /// What the clocks say.
 pub fn now() -> Now {
@@ -16,7 +23,8 @@ pub fn now() -> Now {
 
 /// What the monotonic clock says.
 pub fn instant() -> Instant {
-    Instant::from_nanos(u64::try_from(ORIGIN.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    let elapsed = since_boot().saturating_sub(*ORIGIN);
+    Instant::from_nanos(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// What the wall clock says. A clock set before 1970 reads as 1970.

@@ -362,6 +362,8 @@ impl CoreThread {
             self.wake_at = None;
         }
         if is_due || self.owes_turn {
+            // What is answered in a turn was asked before this reading: leases depend on it.
+            self.now = clock::now();
             self.core.step(self.now, Event::Turn, &mut self.actions);
             self.owes_turn = false;
         }

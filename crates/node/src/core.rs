@@ -936,8 +936,23 @@ impl Core {
         });
     }
 
+    /// True if a read has been answered and one of the same client before it has not: that answer was lost, and the
+    /// next one may know more than this. Both are asked again.
+    fn has_overtaken(&mut self, claim: Claim) -> bool {
+        let Some(session) = self.relay.reader(claim) else { return false };
+        let relay = &mut self.relay;
+        self.sessions.get(session).is_some_and(|session| {
+            session
+                .reads_of(claim.group)
+                .any(|number| number < claim.number && relay.is_outstanding(claim.group, number))
+        })
+    }
+
     /// The answer to a numbered request has come.
     fn take_relayed(&mut self, claim: Claim, bytes: &[u8], actions: &mut Vec<Action>) {
+        if self.has_overtaken(claim) {
+            return self.relay.refused(claim, self.now.instant);
+        }
         let Some(purpose) = self.relay.answered(claim, self.now.instant) else { return };
         let group = claim.group;
         match purpose {

@@ -528,7 +528,7 @@ impl Core {
         let Some(session) = self.sessions.get_mut(id) else { return true };
         let relay = &mut self.relay;
         session.retain_reads(|of, number| of != group || !relay.give_place_in_log(group, number));
-        !session.awaits_read_of(group)
+        session.reads_of(group).next().is_none()
     }
 
     /// Sends a request to the core of its group, which may be this one, or in a cluster to whoever leads the group:

@@ -201,6 +201,9 @@ impl Core {
             self.stalled.push(id);
             return Next::Postponed(Hold::Window);
         }
+        if is_clustered && !self.reads_have_their_places(id, home) {
+            return Next::Postponed(Hold::Answers);
+        }
         let is_here = router::core_of(home, core_count) == core;
         let is_free = !is_clustered
             && is_here

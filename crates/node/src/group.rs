@@ -224,6 +224,9 @@ struct DeferredRead {
     origin: Origin,
     protocol: Protocol,
     what: ReadWhat,
+    /// Number of the next batch to be proposed when it came. When that one is committed, this replica led when the read
+    /// was there already.
+    before: u64,
 }
 
 #[derive(Debug)]
@@ -238,8 +241,8 @@ enum ReadWhat {
     Locked(Box<Lock>),
 }
 
-fn fetching(lock: Box<Lock>, origin: Origin) -> DeferredRead {
-    DeferredRead { origin, protocol: Protocol::Resp2, what: ReadWhat::Locked(lock) }
+fn fetching(lock: Box<Lock>, origin: Origin, before: u64) -> DeferredRead {
+    DeferredRead { origin, protocol: Protocol::Resp2, what: ReadWhat::Locked(lock), before }
 }
 
 #[derive(Debug)]
@@ -248,6 +251,8 @@ struct Batch {
     index: u64,
     term: u64,
     waiters: Vec<Waiter>,
+    /// Reads that came when it was under way: they must see it, and its commitment says nothing about when they came.
+    late: Vec<DeferredRead>,
     byte_count: usize,
     data: Bytes,
     touched: Touched,
@@ -342,6 +347,7 @@ impl Group {
                 entries,
             },
         )?;
+        replica.tell_time(now.instant);
         if checkpoint_index > 0 {
             replica.offer_checkpoint(checkpoint_index, checkpoint_term, membership);
         }
@@ -491,6 +497,23 @@ impl Group {
     #[doc(hidden)]
     pub fn break_by_acknowledging_early(&mut self) {
         self.acknowledges_early = true;
+    }
+
+    /// Makes leases of this group outlast the promises that they rest on. Only the simulator has a use for it.
+    #[doc(hidden)]
+    pub fn break_by_stretching_leases(&mut self) {
+        self.replica.break_by_stretching_leases();
+    }
+
+    /// Makes this replica forget what it has promised before it was started. Only the simulator has a use for it.
+    #[doc(hidden)]
+    pub fn break_by_voting_at_once(&mut self) {
+        self.replica.break_by_voting_at_once();
+    }
+
+    /// True if reads are answered here at this instant without asking anybody.
+    pub fn has_lease(&self, now: Instant) -> bool {
+        self.replica.has_lease(now)
     }
 
     /// Whether a request can be taken.
@@ -689,7 +712,7 @@ impl Group {
                 return;
             }
             RequestBody::ReadAtOnce(words) if self.is_alone() => {
-                let read = DeferredRead { origin, protocol, what: ReadWhat::Query(words) };
+                let read = DeferredRead { origin, protocol, what: ReadWhat::Query(words), before: self.batch_number };
                 return self.execute_read(read, now, outlet);
             }
             RequestBody::Read(words) | RequestBody::ReadAtOnce(words) => ReadWhat::Query(words),
@@ -704,7 +727,7 @@ impl Group {
             | RequestBody::EndCut { .. }
             | RequestBody::Govern(_) => unreachable!("taken above"),
         };
-        self.read(DeferredRead { origin, protocol, what }, is_behind, now, outlet);
+        self.read(DeferredRead { origin, protocol, what, before: self.batch_number }, is_behind, now, outlet);
     }
 
     /// The next item of the batch carries out this request.
@@ -762,14 +785,13 @@ impl Group {
         } else if !self.builder.is_empty() {
             self.waiters.push(Waiter::Read(read));
         } else if let Some(batch) = self.inflight.back_mut() {
-            batch.waiters.push(Waiter::Read(read));
+            batch.late.push(read);
         } else {
             self.read_now(read, now, outlet);
         }
     }
 
-    /// All that the read must see has been applied. With other voters, a quorum has yet to confirm that this replica
-    /// leads.
+    /// All that the read must see has been applied. With other voters, it has yet to be sure that this replica leads.
     fn read_now(&mut self, read: DeferredRead, now: Now, outlet: &mut Outlet<'_>) {
         if self.is_alone() {
             self.execute_read(read, now, outlet);
@@ -894,13 +916,13 @@ impl Group {
     /// Reads the keys of a lock behind all changes that were asked for before. Changes to other keys do not matter.
     fn fetch_in_order(&mut self, lock: Box<Lock>, origin: Origin, now: Now, outlet: &mut Outlet<'_>) {
         if !self.is_touched(&lock) {
-            self.read_now(fetching(lock, origin), now, outlet);
+            self.read_now(fetching(lock, origin, self.batch_number), now, outlet);
         } else if !self.builder.is_empty() {
             self.waiters.push(Waiter::Fetch(lock, origin));
         } else if let Some(batch) = self.inflight.back_mut() {
-            batch.waiters.push(Waiter::Fetch(lock, origin));
+            batch.late.push(fetching(lock, origin, self.batch_number));
         } else {
-            self.read_now(fetching(lock, origin), now, outlet);
+            self.read_now(fetching(lock, origin, self.batch_number), now, outlet);
         }
     }
 
@@ -1237,6 +1259,7 @@ impl Group {
     /// The end of a turn: time passes, the batch is proposed, what is committed is applied. True if there is more to do
     /// at once.
     pub fn turn(&mut self, now: Now, prng: &mut Prng, outlet: &mut Outlet<'_>) -> bool {
+        self.replica.tell_time(now.instant);
         self.pass_time(now, outlet);
         if std::mem::take(&mut self.is_newly_serving) {
             self.serving_since = now.instant;
@@ -1247,12 +1270,17 @@ impl Group {
             self.admit_held(now, outlet);
         }
         self.tell_bulletin(now, outlet);
+        self.serve_reads(now, outlet);
         self.propose(now, prng);
-        let more = self.pump(now, outlet);
+        let mut more = self.pump(now, outlet);
         self.settle_taking(outlet.actions);
-        // Applying may have let waiting requests in.
+        // Applying may have let waiting requests in, and reads that had to see what was applied.
+        let asked = self.serve_reads(now, outlet);
         let proposed = self.propose(now, prng);
-        more | (proposed && self.pump(now, outlet))
+        if asked || proposed {
+            more |= self.pump(now, outlet);
+        }
+        more
     }
 
     /// Sets when collections change their form. That is replicated data: the log tells it to every replica, before any
@@ -1316,9 +1344,6 @@ impl Group {
     }
 
     fn propose(&mut self, now: Now, prng: &mut Prng) -> bool {
-        if !self.reads.is_empty() {
-            self.begin_read_round(now);
-        }
         if self.builder.is_empty() {
             return false;
         }
@@ -1334,41 +1359,53 @@ impl Group {
             None => Moment { unix: now.unix.max(self.moment.unix).max(self.proposed_unix), seed: prng.draw() },
         };
         self.proposed_unix = moment.unix;
-        let number = self.batch_number;
+        let (number, late) = (self.batch_number, Vec::new());
         self.batch_number += 1;
         let data = builder.finish(moment);
         let touched = std::mem::take(&mut self.touched);
         match self.replica.propose(data.clone()) {
             Ok(()) => {
                 self.inflight_bytes += byte_count;
-                self.inflight.push_back(Batch {
-                    number,
-                    index: self.replica.last_index(),
-                    term: self.replica.term(),
-                    waiters,
-                    byte_count,
-                    data,
-                    touched,
-                });
+                let (index, term) = (self.replica.last_index(), self.replica.term());
+                self.inflight.push_back(Batch { number, index, term, waiters, late, byte_count, data, touched });
             }
             Err(_) => {
                 // Leadership was lost in this very turn: the batch never entered the log.
-                self.inflight.push_back(Batch { number, index: 0, term: 0, waiters, byte_count: 0, data, touched });
+                let (index, term, byte_count) = (0, 0, 0);
+                self.inflight.push_back(Batch { number, index, term, waiters, late, byte_count, data, touched });
             }
         }
         true
     }
 
-    fn begin_read_round(&mut self, now: Now) {
+    /// Answers reads that have waited for nothing but the turn's end, at which the host has read its clock: all of them
+    /// were there before. Under a lease that is enough; otherwise a quorum is asked, and then it is true.
+    fn serve_reads(&mut self, now: Now, outlet: &mut Outlet<'_>) -> bool {
+        if self.reads.is_empty() && self.rounds.is_empty() {
+            return false;
+        }
+        if !self.is_serving || !self.replica.has_lease(now.instant) {
+            return !self.reads.is_empty() && self.begin_read_round(now);
+        }
+        let rounds = std::mem::take(&mut self.rounds).into_iter().flat_map(|round| round.reads);
+        let reads: Vec<_> = rounds.chain(std::mem::take(&mut self.reads)).collect();
+        for read in reads {
+            self.execute_read(read, now, outlet);
+        }
+        false
+    }
+
+    fn begin_read_round(&mut self, now: Now) -> bool {
         let context = self.next_read_context;
         // Too many rounds are under way, or leadership has just been lost: the reads wait, or are refused with the
         // role.
         if self.replica.read_index(context).is_err() {
-            return;
+            return false;
         }
         self.next_read_context += 1;
         let reads = std::mem::take(&mut self.reads);
         self.rounds.push_back(ReadRound { context, index: None, reads, asked: now.instant });
+        true
     }
 
     fn drop_stale_reads(&mut self, now: Now, outlet: &mut Outlet<'_>) {
@@ -1530,22 +1567,27 @@ impl Group {
     }
 
     /// Tells those who wait for a batch that nobody here will ever know what became of it.
-    fn fail_unknown(&mut self, waiters: Vec<Waiter>, outlet: &mut Outlet<'_>) {
+    fn fail_unknown(&mut self, batch: Batch, outlet: &mut Outlet<'_>) {
         let (writes, others) =
-            waiters.into_iter().partition(|waiter| matches!(waiter, Waiter::Write(_) | Waiter::Script(..)));
+            batch.waiters.into_iter().partition(|waiter| matches!(waiter, Waiter::Write(_) | Waiter::Script(..)));
         for waiter in writes {
             if let Waiter::Write(origin) | Waiter::Script(origin, _) = waiter {
                 fail(&origin, Protocol::Resp2, OUTCOME_UNKNOWN, outlet);
             }
         }
-        self.fail(others, outlet);
+        self.fail_batch(Batch { waiters: others, ..batch }, outlet);
     }
 
     fn fail_batches_never_proposed(&mut self, outlet: &mut Outlet<'_>) {
         while self.inflight.front().is_some_and(|batch| batch.index == 0) {
             let batch = self.inflight.pop_front().expect("just seen");
-            self.fail(batch.waiters, outlet);
+            self.fail_batch(batch, outlet);
         }
+    }
+
+    fn fail_batch(&mut self, batch: Batch, outlet: &mut Outlet<'_>) {
+        self.fail(batch.waiters, outlet);
+        batch.late.iter().for_each(|read| fail_read(read, LEADER_LOST, outlet));
     }
 
     fn answer_confirmed_reads(&mut self, now: Now, outlet: &mut Outlet<'_>) {
@@ -1563,7 +1605,14 @@ impl Group {
         assert_eq!(entry.index, self.applied + 1, "entries are applied in order, each once");
         self.applied = entry.index;
         self.applied_term = entry.term;
-        let (number, waiters) = self.waiters_of(&entry, outlet);
+        let batch = self.batch_of(&entry, outlet);
+        let (number, waiters, late) = match batch {
+            Some(Batch { number, waiters, late, .. }) => {
+                self.answer_reads_before(number, now, outlet);
+                (number, waiters, late)
+            }
+            None => (0, Vec::new(), Vec::new()),
+        };
         if entry.kind == EntryKind::Membership {
             self.membership = self.replica.membership().clone();
             self.bulletin_at = Instant::ZERO;
@@ -1579,6 +1628,9 @@ impl Group {
         self.moment = Moment { unix: self.moment.unix.max(moment.unix), seed: moment.seed };
         self.keyspace.advance_to(self.moment);
         self.apply_items(self.moment, reader, waiters, now, outlet);
+        for read in late {
+            self.read_now(read, now, outlet);
+        }
         if self.speculation.is_active {
             self.speculation.settle(number);
         }
@@ -1599,9 +1651,23 @@ impl Group {
         }
     }
 
-    /// Takes those who wait for this entry, with the number of their batch (0: nobody does), and fails those whose
-    /// entry it has displaced.
-    fn waiters_of(&mut self, entry: &Entry, outlet: &mut Outlet<'_>) -> (u64, Vec<Waiter>) {
+    /// Answers the reads that were there before a batch was proposed that is now committed, and not yet applied: this
+    /// replica has led all the time between, and nothing else was committed by anybody.
+    fn answer_reads_before(&mut self, number: u64, now: Now, outlet: &mut Outlet<'_>) {
+        if self.reads.is_empty() && self.rounds.is_empty() {
+            return;
+        }
+        let mut sure = Vec::new();
+        for reads in self.rounds.iter_mut().map(|round| &mut round.reads).chain([&mut self.reads]) {
+            sure.extend(reads.extract_if(.., |read| read.before <= number));
+        }
+        for read in sure {
+            self.execute_read(read, now, outlet);
+        }
+    }
+
+    /// Takes the batch that this entry is, with those who wait for it, and fails those whose entry it has displaced.
+    fn batch_of(&mut self, entry: &Entry, outlet: &mut Outlet<'_>) -> Option<Batch> {
         while let Some(batch) = self.inflight.front() {
             if batch.index > entry.index {
                 break;
@@ -1609,11 +1675,11 @@ impl Group {
             let batch = self.inflight.pop_front().expect("just seen");
             self.inflight_bytes -= batch.byte_count;
             if batch.index == entry.index && batch.term == entry.term {
-                return (batch.number, batch.waiters);
+                return Some(batch);
             }
-            self.fail(batch.waiters, outlet);
+            self.fail_batch(batch, outlet);
         }
-        (0, Vec::new())
+        None
     }
 
     fn apply_items(
@@ -1663,11 +1729,14 @@ impl Group {
     ) -> Option<Waiter> {
         for waiter in waiters.by_ref() {
             match waiter {
-                Waiter::Read(read) => self.read_now(read, now, outlet),
-                Waiter::Fetch(lock, origin) => self.read_now(fetching(lock, origin), now, outlet),
                 Waiter::Told(origin, Finished { reply, reads }) => {
                     outlet.reply(&origin, Protocol::Resp2, |out| out.raw(&reply));
                     outlet.remember_reads(&origin, &reads);
+                }
+                // It was there before the entry was proposed, and that is committed.
+                Waiter::Read(read) => self.execute_read(read, now, outlet),
+                Waiter::Fetch(lock, origin) => {
+                    self.execute_read(fetching(lock, origin, self.batch_number), now, outlet);
                 }
                 waiter => return Some(waiter),
             }

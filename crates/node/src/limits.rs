@@ -73,7 +73,7 @@ pub const REQUESTS_PER_RUN: usize = 4_096;
 pub const ROUNDS_PER_TURN: usize = 64;
 
 /// Raft's tick.
-pub const TICK_INTERVAL: Duration = Duration::from_millis(100);
+pub const TICK_INTERVAL: Duration = consensus::limits::TICK_INTERVAL;
 
 /// How long a read waits for a quorum to confirm that this node leads.
 pub const READ_CONFIRMATION_MAX: Duration = Duration::from_secs(2);

@@ -233,6 +233,18 @@ impl Relay {
         }
     }
 
+    /// The client that a read is for which has no answer yet.
+    pub fn reader(&mut self, claim: Claim) -> Option<SessionId> {
+        if claim.boot != self.boot {
+            return None;
+        }
+        let outstanding = self.streams.get_mut(claim.group.0 as usize)?.find(claim.number)?;
+        match &outstanding.request {
+            Some((_, Purpose::Client { session, .. })) if !outstanding.is_change => Some(*session),
+            _ => None,
+        }
+    }
+
     /// An answer has come: what it is for, unless it is known already.
     pub fn answered(&mut self, claim: Claim, now: Instant) -> Option<Purpose> {
         if claim.boot != self.boot {

@@ -397,9 +397,9 @@ impl Session {
         self.reads.retain(|(group, number)| is_kept(*group, *number));
     }
 
-    /// True if one of the reads kept is of this group.
-    pub(crate) fn awaits_read_of(&self, group: GroupId) -> bool {
-        self.reads.iter().any(|(of, _)| *of == group)
+    /// Numbers of the reads kept that are of this group.
+    pub(crate) fn reads_of(&self, group: GroupId) -> impl Iterator<Item = u64> {
+        self.reads.iter().filter(move |(of, _)| *of == group).map(|(_, number)| *number)
     }
 
     /// Forgets what belongs to a transaction, as DISCARD does.

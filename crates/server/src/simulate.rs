@@ -78,6 +78,10 @@ enum CanaryName {
     ForgottenWatch,
     /// Leave prepared transactions out of checkpoints.
     ForgottenPrepared,
+    /// Let leases last as long as the promises that they rest on, without a margin for clocks.
+    LongLease,
+    /// Vote right after a start, whatever was promised before.
+    EarlyVote,
 }
 
 impl CanaryName {
@@ -87,6 +91,8 @@ impl CanaryName {
             Self::EarlyCommit => Canary::EarlyCommit,
             Self::ForgottenWatch => Canary::ForgottenWatch,
             Self::ForgottenPrepared => Canary::ForgottenPrepared,
+            Self::LongLease => Canary::LongLease,
+            Self::EarlyVote => Canary::EarlyVote,
         }
     }
 }

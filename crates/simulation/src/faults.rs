@@ -83,6 +83,7 @@ impl Faults {
         let power_cut_of_all = thousandths(40, 500);
         let sync_stall = thousandths(25, 20);
         let step_crash = thousandths(40, 10);
+        let drift_max = u64::from(consensus::limits::CLOCK_DRIFT_MAX_MILLIONTHS);
         Self {
             net_delay_min: 20_000 + prng.below(MILLISECOND),
             net_jitter: 10_000 + prng.below(5 * MILLISECOND),
@@ -103,7 +104,7 @@ impl Faults {
             sync_failure_every,
             full_every,
             clock_jump_every,
-            clock_drift: prng.below(200),
+            clock_drift: if prng.chance(1, 3) { prng.below(drift_max) } else { prng.below(200) },
             reset_every,
             change_every,
             turn_cost: 1_000 + prng.below(100_000),

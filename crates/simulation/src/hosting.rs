@@ -19,7 +19,7 @@ use node::settings::Settings;
 use stdx::Instant;
 use stdx::log::{Entry, EntryKind, Membership};
 
-use crate::machine::{CoreHost, Inbound, Order, Process};
+use crate::machine::{CoreHost, Inbound, Machine, Order, Process};
 use crate::universe::{LAZY_INTERVAL, Universe, WRITE_BACK_INTERVAL, What, say};
 use crate::{Canary, Durability, MICROSECOND, MILLISECOND, SECOND};
 
@@ -235,7 +235,7 @@ impl Universe {
 
     pub(crate) fn turn(&mut self, machine: usize, core: u16) {
         let state = &mut self.machines[machine];
-        let paused_until = state.paused_until;
+        let (paused_until, started) = (state.paused_until, state.started);
         let now = state.clock.read(self.now);
         let process = state.process.as_mut().expect("it is alive");
         let host = &mut process.cores[usize::from(core)];
@@ -271,8 +271,16 @@ impl Universe {
             };
             host.core.step(now, event, &mut actions);
         }
-        if self.plan.canary == Some(Canary::EarlyAcknowledgement) {
-            host.core.groups_mut().for_each(Group::break_by_acknowledging_early);
+        match self.plan.canary {
+            None => {}
+            Some(Canary::EarlyAcknowledgement) => {
+                host.core.groups_mut().for_each(Group::break_by_acknowledging_early);
+            }
+            Some(Canary::LongLease) => host.core.groups_mut().for_each(Group::break_by_stretching_leases),
+            Some(Canary::EarlyVote) => {
+                let is_young = self.now < started + 2 * SECOND;
+                host.core.groups_mut().filter(|_| is_young).for_each(Group::break_by_voting_at_once);
+            }
         }
         if let Some(defect) = self.plan.canary.and_then(defect_of) {
             host.core.break_by(defect);
@@ -309,9 +317,19 @@ impl Universe {
         let samples = self.prng.chance(1, 100);
         let mut failure = None;
         let mut changed = 0;
+        let mut leases = 0;
         for group in host.core.groups() {
             let id = group.id().0;
             if group.is_leader() {
+                leases += u64::from(group.has_lease(self.machines[machine].clock.read(self.now).instant));
+                if let Some(other) = self.other_lease(machine, id, group.term()) {
+                    failure = Some(format!(
+                        "node {} leads group {id} in term {}, and node {} may still answer reads",
+                        machine + 1,
+                        group.term(),
+                        other.0
+                    ));
+                }
                 let (term, leader) = self.leaders.get(&id).copied().unwrap_or((0, 0));
                 let this = machine as u64 + 1;
                 if group.term() == term && leader != this && leader != 0 {
@@ -335,11 +353,23 @@ impl Universe {
             }
         }
         (0..changed).for_each(|_| self.probes.reach("a leader changed"));
+        (0..leases).for_each(|_| self.probes.reach("a leader had a lease"));
         if let Some(failure) = failure {
             let contents = self.contents();
             say!(self, "{contents}");
             self.fail(failure);
         }
+    }
+
+    /// A node that has a lease on a group at this moment, by its own clock, although another leads in a later term.
+    fn other_lease(&self, leader: usize, group: u32, term: u64) -> Option<NodeId> {
+        let has_lease = |machine: &&Machine| {
+            let now = machine.clock.read(self.now).instant;
+            let groups = machine.process.iter().flat_map(|process| &process.cores).flat_map(|host| host.core.groups());
+            groups.into_iter().any(|other| other.id().0 == group && other.term() < term && other.has_lease(now))
+        };
+        let others = self.machines.iter().enumerate().filter(|(index, _)| *index != leader).map(|(_, machine)| machine);
+        others.into_iter().find(has_lease).map(|machine| machine.node)
     }
 
     /// What every replica holds, for a report of failure.

@@ -47,6 +47,10 @@ pub enum Canary {
     ForgottenWatch,
     /// Checkpoints leave out the transactions that are prepared.
     ForgottenPrepared,
+    /// Leases last as long as the promises that they rest on, without a margin.
+    LongLease,
+    /// A voter that has just started votes at once, whatever it may have promised.
+    EarlyVote,
 }
 
 /// Which universe to live through.

@@ -29,6 +29,7 @@ pub const EXPECTED: &[&str] = &[
     "a node died at a step of a transaction",
     "a backup was read",
     "a watched list was changed by another",
+    "a leader had a lease",
     "a partition began",
     "a message was lost",
     "a message came twice",

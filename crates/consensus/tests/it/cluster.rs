@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use bytes::Bytes;
-use consensus::{Append, Change, Message, Options, Ready, Replica, Seed, Transfer};
+use consensus::{Append, Change, Message, Options, Ready, Replica, Seed, Transfer, limits};
+use stdx::Instant;
 use stdx::log::{Entry, EntryKind, HardState, Membership};
 
 /// One node: its replica while it runs, and what its disk holds.
@@ -19,6 +20,7 @@ pub struct Node {
     /// Does `persisted` follow at once?
     syncs: bool,
     incarnation: u64,
+    now: Instant,
     pub applied: Vec<String>,
 }
 
@@ -70,6 +72,7 @@ impl Cluster {
             unsynced: Vec::new(),
             syncs: true,
             incarnation: 0,
+            now: Instant::ZERO,
             applied: Vec::new(),
         };
         self.nodes.insert(id, node);
@@ -158,6 +161,10 @@ impl Cluster {
 
     /// Carries out everything a replica wants done.
     pub fn settle(&mut self, id: u64) {
+        let node = self.node(id);
+        if let Some(replica) = &mut node.replica {
+            replica.tell_time(node.now);
+        }
         while let Some(ready) = self.node(id).replica.as_mut().and_then(Replica::take_ready) {
             let Ready { messages, append, restored, committed, transfers, reads, became } = ready;
             if let Some(role) = became {
@@ -244,9 +251,19 @@ impl Cluster {
         self.settle(id);
     }
 
+    /// Tells whether a node may answer reads without asking.
+    pub fn lease(&mut self, id: u64) {
+        let now = self.node(id).now;
+        let has_lease = self.replica(id).has_lease(now);
+        self.say(format_args!("{id} has {} lease", if has_lease { "a" } else { "no" }));
+    }
+
     pub fn tick(&mut self, id: u64, count: u64) {
         for _ in 0..count {
-            if let Some(replica) = self.node(id).replica.as_mut() {
+            let node = self.node(id);
+            node.now = node.now + limits::TICK_INTERVAL;
+            if let Some(replica) = &mut node.replica {
+                replica.tell_time(node.now);
                 replica.tick();
             }
             self.settle(id);

@@ -340,7 +340,7 @@ impl Group {
         // What was proposed here in another term may be in the checkpoint or not.
         for batch in std::mem::take(&mut self.inflight) {
             self.inflight_bytes -= batch.byte_count;
-            self.fail_unknown(batch.waiters, outlet);
+            self.fail_unknown(batch, outlet);
         }
         self.keyspace = keyspace;
         self.keyspace.set_tuning(outlet.context.settings.tuning());
