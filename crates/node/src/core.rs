@@ -363,6 +363,7 @@ impl Core {
             return;
         }
         Arc::make_mut(&mut self.context.settings).set("cluster-enabled", "yes").expect("a parameter of ours");
+        self.driver.may_lose_locks = true;
         for (group, route) in (0..).map(GroupId).zip(&self.context.routes) {
             self.relay.set_route(group, *route, self.now.instant);
         }

@@ -1057,6 +1057,9 @@ impl Group {
         if !self.locks.is_held_by(transaction) {
             return outlet.answer(&origin, vec![0]);
         }
+        if participants.is_empty() {
+            return outlet.answer(&origin, vec![1]); // only whether the locks are held was to be known
+        }
         for effect in effects {
             match effect {
                 Effect::Key { key, .. } => self.speculation.note(key, self.batch_number),

@@ -26,6 +26,7 @@ use crate::computation::{Computation, Computed, Outcome, Wants};
 use crate::defect::Defect;
 use crate::entry::{self, Effect, Watch};
 use crate::event::{Action, CoreId, GroupId, SessionId};
+use crate::group::NO_QUORUM;
 use crate::letter::{Lock, Locked, Origin, RequestBody, Resolution};
 use crate::limits;
 use crate::scripts::{Circumstances, Invocation};
@@ -189,6 +190,8 @@ pub struct Transaction {
 enum Stage {
     /// `groups[..next]` have been asked, all but the last have granted.
     Locking { next: usize },
+    /// Of these, which are only read, it is not yet known whether their locks outlived the taking of the last one.
+    Confirming { waiting: Vec<GroupId>, effects: BTreeMap<GroupId, Vec<Effect>>, is_refused: bool },
     /// These have not yet answered.
     Preparing { waiting: Vec<GroupId>, changed: Vec<GroupId>, is_refused: bool },
     /// These have not yet answered.
@@ -236,6 +239,8 @@ pub struct Driver {
     /// When collections change their form, in what it computes.
     pub(crate) limits: Limits,
     pub(crate) defect: Option<Defect>,
+    /// Groups may be led by others, and then lose locks with their leaders.
+    pub(crate) may_lose_locks: bool,
 }
 
 impl Driver {
@@ -250,6 +255,7 @@ impl Driver {
             reads: Vec::new(),
             limits: Limits::default(),
             defect: None,
+            may_lose_locks: false,
         }
     }
 
@@ -398,20 +404,12 @@ impl Driver {
         transaction.reply = reply;
         transaction.notices = notices;
         transaction.logged = logged;
-        if effects.is_empty() {
-            transaction.resolve_all(Resolution::Release, &[], low_water, post);
-            return transaction.answered();
-        }
-        let changed: Vec<_> = effects.keys().copied().collect();
-        let participants: Vec<_> = changed.iter().map(|group| group.0).collect();
         transaction.work = Some(work);
-        for (group, effects) in effects {
-            let transaction = transaction.id;
-            let participants = participants.clone();
-            post.push((group, transaction, RequestBody::Prepare { transaction, participants, effects }));
+        if self.may_lose_locks {
+            transaction.confirm(effects, low_water, post)
+        } else {
+            transaction.prepare(effects, low_water, post)
         }
-        transaction.stage = Stage::Preparing { waiting: changed.clone(), changed, is_refused: false };
-        Progress::Going
     }
 
     /// A group has logged its part, or refused it.
@@ -419,6 +417,10 @@ impl Driver {
         let low_water = self.low_water();
         let commits_early = self.defect == Some(Defect::EarlyCommit);
         let Some(transaction) = self.find(id) else { return Progress::Going };
+        if let Stage::Confirming { waiting, .. } = &mut transaction.stage {
+            waiting.retain(|other| *other != group);
+            return transaction.confirmed(accepted, low_water, post);
+        }
         let Stage::Preparing { waiting, changed, is_refused } = &mut transaction.stage else {
             return Progress::Going;
         };
@@ -449,8 +451,13 @@ impl Driver {
     pub fn give_up(&mut self, now: Instant, text: &str) -> Vec<Progress> {
         let mut given_up = Vec::new();
         for transaction in self.running.values_mut() {
-            let is_writing = matches!(transaction.stage, Stage::Preparing { .. });
-            if is_writing && !transaction.is_answered && now.since(transaction.begun) >= limits::REQUEST_PATIENCE {
+            let text = match transaction.stage {
+                Stage::Preparing { .. } => text,
+                // It will write nothing any more.
+                Stage::Confirming { .. } => NO_QUORUM,
+                Stage::Locking { .. } | Stage::Resolving { .. } => continue,
+            };
+            if !transaction.is_answered && now.since(transaction.begun) >= limits::REQUEST_PATIENCE {
                 let mut writer = Writer::new(transaction.protocol);
                 writer.error(text);
                 transaction.is_answered = true;
@@ -527,11 +534,62 @@ impl Transaction {
         self.stage = Stage::Preparing { waiting: self.groups.clone(), changed: Vec::new(), is_refused: false };
     }
 
+    /// What was read in one group, and what is read or written in the next, must have been so at one moment: when the
+    /// last lock was taken. Groups that will be written to look for their locks by themselves; the others are asked.
+    fn confirm(&mut self, effects: BTreeMap<GroupId, Vec<Effect>>, low_water: u64, post: &mut Vec<Post>) -> Progress {
+        let before_last = self.groups.split_last().map_or(&[][..], |(_, before)| before);
+        let waiting: Vec<_> = before_last.iter().copied().filter(|group| !effects.contains_key(group)).collect();
+        if waiting.is_empty() {
+            return self.prepare(effects, low_water, post);
+        }
+        for group in &waiting {
+            let (participants, effects) = (Vec::new(), Vec::new());
+            post.push((*group, self.id, RequestBody::Prepare { transaction: self.id, participants, effects }));
+        }
+        self.stage = Stage::Confirming { waiting, effects, is_refused: false };
+        Progress::Going
+    }
+
+    /// A group that is only read has told whether the locks are there.
+    fn confirmed(&mut self, accepted: bool, low_water: u64, post: &mut Vec<Post>) -> Progress {
+        let Stage::Confirming { waiting, effects, is_refused } = &mut self.stage else { return Progress::Going };
+        *is_refused |= !accepted;
+        if !waiting.is_empty() {
+            return Progress::Going;
+        }
+        if !*is_refused && !self.is_answered {
+            let effects = std::mem::take(effects);
+            return self.prepare(effects, low_water, post);
+        }
+        self.resolve_all(Resolution::Release, &[], low_water, post);
+        if std::mem::replace(&mut self.is_answered, true) {
+            return Progress::Going;
+        }
+        Progress::Again(self.work.take().expect("it has been computed"))
+    }
+
+    /// Sends what has changed to its groups.
+    fn prepare(&mut self, effects: BTreeMap<GroupId, Vec<Effect>>, low_water: u64, post: &mut Vec<Post>) -> Progress {
+        if effects.is_empty() {
+            self.resolve_all(Resolution::Release, &[], low_water, post);
+            return self.answered();
+        }
+        let changed: Vec<_> = effects.keys().copied().collect();
+        let participants: Vec<_> = changed.iter().map(|group| group.0).collect();
+        for (group, effects) in effects {
+            let transaction = self.id;
+            let participants = participants.clone();
+            post.push((group, transaction, RequestBody::Prepare { transaction, participants, effects }));
+        }
+        self.stage = Stage::Preparing { waiting: changed.clone(), changed, is_refused: false };
+        Progress::Going
+    }
+
     /// Ends the transaction in all its groups: `resolution` where something was prepared, release elsewhere.
     fn resolve_all(&mut self, resolution: Resolution, prepared: &[GroupId], low_water: u64, post: &mut Vec<Post>) {
         let asked = match self.stage {
             Stage::Locking { next } => next,
-            Stage::Preparing { .. } | Stage::Resolving { .. } => self.groups.len(),
+            Stage::Confirming { .. } | Stage::Preparing { .. } | Stage::Resolving { .. } => self.groups.len(),
         };
         let waiting = self.groups[..asked].to_vec();
         for group in &waiting {
