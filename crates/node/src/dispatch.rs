@@ -527,8 +527,12 @@ impl Core {
     pub(crate) fn reads_have_their_places(&mut self, id: SessionId, group: GroupId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else { return true };
         let relay = &mut self.relay;
-        session.retain_reads(|of, number| of != group || !relay.give_place_in_log(group, number));
-        session.reads_of(group).next().is_none()
+        if session.reads_of(group).any(|number| relay.is_under_way(group, number)) {
+            return false;
+        }
+        session.reads_of(group).for_each(|number| relay.give_place_in_log(group, number));
+        session.retain_reads(|of, _| of != group);
+        true
     }
 
     /// Sends a request to the core of its group, which may be this one, or in a cluster to whoever leads the group:

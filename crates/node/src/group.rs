@@ -285,6 +285,8 @@ struct Prepared {
 struct Inquiry {
     prepared_by: Vec<u32>,
     asked: Option<Instant>,
+    /// Enough is known, and the outcome is on its way through the log.
+    is_decided: bool,
 }
 
 /// Whether a group can take a request now.
@@ -1168,7 +1170,7 @@ impl Group {
     /// Takes another participant's word on a transaction that this group holds without a gateway.
     pub fn hear(&mut self, transaction: TransactionId, from: GroupId, fate: Fate) {
         let Some(prepared) = self.prepared.get(&transaction) else { return };
-        let Some(inquiry) = self.inquiries.get_mut(&transaction) else { return };
+        let Some(inquiry) = self.inquiries.get_mut(&transaction).filter(|inquiry| !inquiry.is_decided) else { return };
         let commit = match fate {
             Fate::Committed => true,
             Fate::Refused => false,
@@ -1186,7 +1188,7 @@ impl Group {
                 true
             }
         };
-        self.inquiries.remove(&transaction);
+        inquiry.is_decided = true;
         self.builder.resolve(transaction, commit, 0);
         self.waiters.push(Waiter::Silent);
     }
@@ -1208,7 +1210,7 @@ impl Group {
     }
 
     fn ask_about_prepared(&mut self, now: Now, outlet: &mut Outlet<'_>) {
-        for (transaction, inquiry) in &mut self.inquiries {
+        for (transaction, inquiry) in self.inquiries.iter_mut().filter(|(_, inquiry)| !inquiry.is_decided) {
             let due = inquiry.asked.is_none_or(|asked| now.instant.since(asked) >= limits::INQUIRY_INTERVAL);
             if !due {
                 continue;

@@ -187,17 +187,19 @@ impl Relay {
     }
 
     /// Gives a read its place in the log, so that no change that comes behind it is seen by it, whatever becomes of
-    /// leaders. False if it is under way already and has no answer: then nothing may come behind it yet.
-    pub fn give_place_in_log(&mut self, group: GroupId, number: u64) -> bool {
-        let Some(outstanding) = self.streams[group.0 as usize].find(number) else { return true };
-        let Some((request, _)) = &mut outstanding.request else { return true };
-        if outstanding.was_sent {
-            return false;
-        }
+    /// leaders. It must not have been sent.
+    pub fn give_place_in_log(&mut self, group: GroupId, number: u64) {
+        let Some(outstanding) = self.streams[group.0 as usize].find(number) else { return };
+        let Some((request, _)) = &mut outstanding.request else { return };
         if let RequestBody::Read(words) | RequestBody::ReadAtOnce(words) = &mut request.body {
             request.body = RequestBody::Write(std::mem::take(words));
         }
-        true
+    }
+
+    /// True if a request has been sent and has no answer yet.
+    pub fn is_under_way(&mut self, group: GroupId, number: u64) -> bool {
+        let outstanding = self.streams[group.0 as usize].find(number);
+        outstanding.is_some_and(|outstanding| outstanding.was_sent && outstanding.request.is_some())
     }
 
     /// True if a request has no answer yet.

@@ -3,7 +3,7 @@
 
 use stdx::Prng;
 
-use crate::{Durability, MILLISECOND, Plan, SECOND};
+use crate::{Canary, Durability, MILLISECOND, Plan, SECOND};
 
 /// The troubles of one universe. Probabilities are in thousandths; times in nanoseconds of true time.
 #[derive(Clone, Debug)]
@@ -57,8 +57,20 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Draws the troubles of a universe.
+    /// Draws the troubles of a universe. Those of a defect that shows only under some are made so that it does.
     pub fn draw(plan: &Plan, prng: &mut Prng) -> Self {
+        let mut faults = Self::draw_freely(plan, prng);
+        if matches!(plan.canary, Some(Canary::LongLease | Canary::EarlyVote)) {
+            faults.partition_every = SECOND;
+            faults.clock_drift = u64::from(consensus::limits::CLOCK_DRIFT_MAX_MILLIONTHS);
+        }
+        if plan.canary == Some(Canary::EarlyVote) {
+            faults.kill_every = SECOND;
+        }
+        faults
+    }
+
+    fn draw_freely(plan: &Plan, prng: &mut Prng) -> Self {
         let several = plan.nodes > 1;
         // Each fault exists in some universes only; where it does, its rate is drawn over a decade.
         let mut every = |exists: u64, mean: u64| {

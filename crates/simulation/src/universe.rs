@@ -18,7 +18,7 @@ use crate::faults::Faults;
 use crate::linearizable::{Operation, Record, Value, Verdict, check};
 use crate::machine::{Inbound, Machine};
 use crate::probes::Probes;
-use crate::{Durability, MICROSECOND, MILLISECOND, Outcome, Plan, SECOND};
+use crate::{Canary, Durability, MICROSECOND, MILLISECOND, Outcome, Plan, SECOND};
 use node::event::{NodeId, Peer, SessionId};
 
 /// Everything that is going to happen.
@@ -144,7 +144,17 @@ impl Universe {
         let machines = (0..plan.nodes + spares)
             .map(|index| {
                 let drift = faults.clock_drift as i64;
-                let drift = prng.below(2 * drift as u64 + 1) as i64 - drift;
+                let drift = match plan.canary {
+                    // One whose lease lasts too long, and others who are free too soon.
+                    Some(Canary::LongLease) => {
+                        if index == 0 {
+                            -drift
+                        } else {
+                            drift
+                        }
+                    }
+                    _ => prng.below(2 * drift as u64 + 1) as i64 - drift,
+                };
                 Machine {
                     node: NodeId(index as u64 + 1),
                     disk: FalseDisk::new(prng.fork()),
@@ -672,7 +682,14 @@ impl Universe {
         match trouble {
             Trouble::Partition => {
                 self.probes.reach("a partition began");
-                for other in (0..self.machines.len()).filter(|other| *other != machine) {
+                // Sometimes two do not hear each other, and a third hears both.
+                let count = self.machines.len() as u64;
+                let only = self
+                    .prng
+                    .chance(1, 3)
+                    .then(|| (machine + 1 + self.prng.below(count - 1) as usize) % count as usize);
+                let others = (0..self.machines.len()).filter(|other| *other != machine);
+                for other in others.filter(|other| only.is_none_or(|only| only == *other)) {
                     let direction = self.prng.below(4);
                     if direction != 0 {
                         self.cut.insert((machine, other));
@@ -776,7 +793,8 @@ impl Universe {
     }
 
     fn boot_later(&mut self, machine: usize) {
-        let when = self.now + self.some(3 * SECOND);
+        let is_hurried = self.plan.canary == Some(Canary::EarlyVote);
+        let when = self.now + self.some(if is_hurried { SECOND / 5 } else { 3 * SECOND });
         self.at(when, What::Boot { machine });
     }
 

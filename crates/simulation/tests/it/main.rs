@@ -85,3 +85,16 @@ fn a_server_that_acknowledges_early_is_caught() {
     });
     assert!(caught);
 }
+
+/// Leases without a margin, and votes against a promise that was forgotten with a restart: somebody else leads while a
+/// leader still answers reads.
+#[test]
+fn leases_that_nothing_rests_on_are_caught() {
+    for canary in [Canary::LongLease, Canary::EarlyVote] {
+        let caught = (0..60).any(|seed| {
+            let unsound = Plan { canary: Some(canary), ..plan(seed, 3, Durability::Always) };
+            run(&unsound).failure.is_some_and(|failure| failure.contains("may still answer reads"))
+        });
+        assert!(caught, "{canary:?}");
+    }
+}
