@@ -5,8 +5,8 @@
 //! node that lost its unsynced tail.
 //!
 //! It knows no disk, no network and no clock. The host tells the time with [`Replica::tell_time`], calls
-//! [`Replica::tick`] at a steady pace, carries [`Ready::messages`] to their nodes, makes [`Ready::append`] durable and says so with [`Replica::persisted`], and
-//! applies [`Ready::committed`] in order.
+//! [`Replica::tick`] at a steady pace, carries [`Ready::messages`] to their nodes, makes [`Ready::append`] durable and
+//! says so with [`Replica::persisted`], and applies [`Ready::committed`] in order.
 //!
 //! ```text
 //!   propose ─┐                     ┌─ messages ──▶ peers           persisted(ticket)

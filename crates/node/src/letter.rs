@@ -296,8 +296,8 @@ pub enum RequestBody {
     Prepare {
         /// Which.
         transaction: TransactionId,
-        /// All groups that it changes; if it is only this one, the changes are made at once; if there is none, the answer
-        /// only tells whether the locks are held.
+        /// All groups that it changes; if it is only this one, the changes are made at once; if there is none, the
+        /// answer only tells whether the locks are held.
         participants: Vec<u32>,
         /// The changes.
         effects: Vec<Effect>,

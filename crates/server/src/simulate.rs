@@ -78,7 +78,7 @@ enum CanaryName {
     ForgottenWatch,
     /// Leave prepared transactions out of checkpoints.
     ForgottenPrepared,
-    /// Let leases last as long as the promises that they rest on, without a margin for clocks.
+    /// Let leases outlast the promises that they rest on.
     LongLease,
     /// Vote right after a start, whatever was promised before.
     EarlyVote,

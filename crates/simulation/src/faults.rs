@@ -116,7 +116,7 @@ impl Faults {
             sync_failure_every,
             full_every,
             clock_jump_every,
-            clock_drift: if prng.chance(1, 3) { prng.below(drift_max) } else { prng.below(200) },
+            clock_drift: if several && prng.chance(1, 3) { prng.below(drift_max) } else { prng.below(200) },
             reset_every,
             change_every,
             turn_cost: 1_000 + prng.below(100_000),

@@ -93,7 +93,7 @@ impl Universe {
         }
         let core_count = 1 + self.prng.below(3) as u16;
         // Whoever founded the cluster may have been removed since.
-        let known = |(index, other): (usize, &crate::machine::Machine)| {
+        let known = |(index, other): (usize, &Machine)| {
             (machine > 0 && index != machine && other.has_joined).then_some(other.node)
         };
         let seed_nodes: Vec<NodeId> = if self.plan.changes {
@@ -272,7 +272,6 @@ impl Universe {
             host.core.step(now, event, &mut actions);
         }
         match self.plan.canary {
-            None => {}
             Some(Canary::EarlyAcknowledgement) => {
                 host.core.groups_mut().for_each(Group::break_by_acknowledging_early);
             }
@@ -281,6 +280,7 @@ impl Universe {
                 let is_young = self.now < started + 2 * SECOND;
                 host.core.groups_mut().filter(|_| is_young).for_each(Group::break_by_voting_at_once);
             }
+            _ => {}
         }
         if let Some(defect) = self.plan.canary.and_then(defect_of) {
             host.core.break_by(defect);
@@ -951,7 +951,7 @@ fn is_step_of_transaction(entry: &Entry) -> bool {
 /// The defect of a core that a canary stands for, if it is one of these.
 fn defect_of(canary: Canary) -> Option<Defect> {
     match canary {
-        Canary::EarlyAcknowledgement => None,
+        Canary::EarlyAcknowledgement | Canary::LongLease | Canary::EarlyVote => None,
         Canary::EarlyCommit => Some(Defect::EarlyCommit),
         Canary::ForgottenWatch => Some(Defect::ForgottenWatch),
         Canary::ForgottenPrepared => Some(Defect::ForgottenPrepared),

@@ -47,7 +47,7 @@ pub enum Canary {
     ForgottenWatch,
     /// Checkpoints leave out the transactions that are prepared.
     ForgottenPrepared,
-    /// Leases last as long as the promises that they rest on, without a margin.
+    /// Leases outlast the promises that they rest on.
     LongLease,
     /// A voter that has just started votes at once, whatever it may have promised.
     EarlyVote,
