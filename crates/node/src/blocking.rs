@@ -632,7 +632,12 @@ impl Core {
 
     /// Number of sessions that wait for data.
     pub(crate) fn waiting_count(&self) -> usize {
-        self.waiting.len()
+        // Who is still trying may not stand in line yet, and may find something.
+        let is_at_rest = |id: &&SessionId| {
+            let session = self.sessions.get(**id);
+            session.and_then(|session| session.waiting.as_ref()).is_some_and(|waiting| waiting.is_at_rest())
+        };
+        self.waiting.iter().filter(is_at_rest).count()
     }
 
     /// When the next wait ends.

@@ -398,6 +398,8 @@ impl Core {
         if command.has(Flag::Blocking) {
             match keyspace::patience(command, args) {
                 Ok(Patience::None) => {}
+                // Without keys there is nothing to wait for, and it will be refused.
+                Ok(_) if self.groups_of(command, args) == Groups::None => {}
                 Ok(patience) => return self.dispatch_waiting(id, command, args, patience, actions),
                 Err(refusal) => return self.reject(id, &refusal),
             }

@@ -210,3 +210,25 @@ fn entries_of_streams_are_waited_for() {
         assert_eq!(host.received(member), "-UNBLOCKED the stream key no longer exists");
     });
 }
+
+#[test]
+fn a_request_that_would_wait_for_no_key_is_refused() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        for (line, why) in [
+            ("BZMPOP 0 0 key MIN", "numkeys should be greater than 0"),
+            ("BZMPOP 0 a key MIN", "numkeys should be greater than 0"),
+            ("BZMPOP 0 7 key MIN", "syntax error"),
+            ("BLMPOP 0 -1 key LEFT", "numkeys should be greater than 0"),
+            ("BLMPOP 0 9223372036854775807 key LEFT", "syntax error"),
+            ("XREAD BLOCK 0 COUNT 1 STREAM key $", "syntax error"),
+            (
+                "XREAD BLOCK 0 STREAMS key",
+                "Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified.",
+            ),
+        ] {
+            assert_eq!(host.run(client, line), format!("-ERR {why}"), "{line}");
+            assert!(host.run(client, "INFO clients").contains("blocked_clients:0"));
+        }
+    });
+}
