@@ -22,9 +22,10 @@ usage: cargo xtask VERB [OPTIONS]
   lint                   formatting, clippy without warnings, tidy; writes nothing
   ci                     lint, then test
   tidy                   the house rules alone
-  tcl [--files A,B] [--redis] [--audit]
+  tcl [--files A,B] [--redis] [--audit] [--nodes N]
                          Redis's Tcl suite against a Holdfast started for it (--redis: against a stock redis-server);
                          --audit runs only what tests/tcl/left-out.toml leaves out and names what passes by now
+                         --nodes tests a cluster of so many nodes, through its first
   crash [--cycles N] [--seed N]
                          power cuts under load, a full disk, failing flushes: audits what was acknowledged (root and
                          loop devices); for kills see holdfast torture

@@ -32,6 +32,13 @@ const FILES: &[&str] = &[
     "unit/type/incr",
     "unit/type/hash",
     "unit/type/set",
+    "unit/type/list",
+    "unit/type/list-3",
+    "unit/type/zset",
+    "unit/type/stream",
+    "unit/type/stream-cgroups",
+    "unit/geo",
+    "unit/sort",
     "unit/bitops",
     "unit/bitfield",
     "unit/hyperloglog",
@@ -46,7 +53,12 @@ const FILES: &[&str] = &[
     "unit/tracking",
     "unit/introspection",
     "unit/introspection-2",
+    "unit/other",
 ];
+
+/// Files run against servers of one core: the patterns of SORT name keys that may live anywhere, which is refused where
+/// keys are divided among cores.
+const ONE_CORE: &[&str] = &["unit/sort"];
 
 /// Files print something at least this often, or they hang: a test of HyperLogLogs makes 40,000 durable writes, one
 /// after the other.
@@ -72,16 +84,19 @@ pub fn run(options: &[String]) -> Result<()> {
     if options.audit {
         return audit(&suite, &options, &list);
     }
-    let subject = if options.stock { Subject::Redis } else { Subject::Holdfast(options.binary()?) };
-    let mut server = Server::start(&subject)?;
+    let subject = options.subject()?;
+    let mut all_cores = Server::start(&subject)?;
     let mut results = Vec::new();
     for file in &options.files {
+        let is_apart = ONE_CORE.contains(file) && !options.stock;
+        let mut one_core = is_apart.then(|| Server::start(&subject.on_one_core())).transpose()?;
+        let server = one_core.as_mut().unwrap_or(&mut all_cores);
         server.prepare()?;
         let (skips, apart) = if options.stock { Default::default() } else { (list.names(file), list.apart(file)) };
         eprint!("{file:<18} ");
-        let mut ran = suite.run_file(file, &list.tags(), Filter::Skip(&[&skips[..], &apart[..]].concat()), &server)?;
+        let mut ran = suite.run_file(file, &list.tags(), Filter::Skip(&[&skips[..], &apart[..]].concat()), server)?;
         if !apart.is_empty() {
-            ran.add(suite.run_file(file, &list.tags(), Filter::Only(&apart), &server)?, &apart);
+            ran.add(suite.run_file(file, &list.tags(), Filter::Only(&apart), server)?, &apart);
         }
         let mut result = Outcome::judge(file, ran, reference.tests(file), &skips);
         if let Some(death) = server.death() {
@@ -89,8 +104,9 @@ pub fn run(options: &[String]) -> Result<()> {
         }
         eprintln!("{} passed, {} failed", result.passed, result.failures.len());
         results.push(result);
+        one_core.map_or(Ok(()), Server::stop)?;
     }
-    server.stop()?;
+    all_cores.stop()?;
     report(&results)
 }
 
@@ -98,11 +114,13 @@ struct Options {
     files: Vec<&'static str>,
     stock: bool,
     audit: bool,
+    /// Nodes of the cluster that is tested, through its first.
+    nodes: u16,
 }
 
 impl Options {
     fn parse(words: &[String]) -> Result<Self> {
-        let mut options = Self { files: FILES.to_vec(), stock: false, audit: false };
+        let mut options = Self { files: FILES.to_vec(), stock: false, audit: false, nodes: 1 };
         let mut words = words.iter();
         while let Some(word) = words.next() {
             match word.as_str() {
@@ -116,17 +134,25 @@ impl Options {
                 }
                 "--redis" => options.stock = true,
                 "--audit" => options.audit = true,
+                "--nodes" => {
+                    let count = words.next().context("--nodes wants a number")?;
+                    options.nodes = count.parse().with_context(|| format!("'{count}' is no number of nodes"))?;
+                }
                 _ => bail!("tcl takes no option '{word}'"),
             }
         }
         Ok(options)
     }
 
-    fn binary(&self) -> Result<PathBuf> {
-        match std::env::var_os("HOLDFAST_BINARY") {
-            Some(binary) => Ok(binary.into()),
-            None => crate::build_release(),
+    fn subject(&self) -> Result<Subject> {
+        if self.stock {
+            return Ok(Subject::Redis);
         }
+        let binary = match std::env::var_os("HOLDFAST_BINARY") {
+            Some(binary) => binary.into(),
+            None => crate::build_release()?,
+        };
+        Ok(Subject::Holdfast { binary, nodes: self.nodes, cores: None })
     }
 }
 
@@ -436,7 +462,7 @@ fn report(results: &[Outcome]) -> Result<()> {
 
 /// Runs what is left out, and names what passes by now.
 fn audit(suite: &Suite, options: &Options, list: &LeftOutList) -> Result<()> {
-    let subject = Subject::Holdfast(options.binary()?);
+    let subject = options.subject()?;
     let mut passing = Vec::new();
     for file in &options.files {
         let names = list.names(file);
@@ -563,9 +589,79 @@ impl Reference {
     }
 }
 
+#[derive(Clone)]
 enum Subject {
-    Holdfast(PathBuf),
+    Holdfast { binary: PathBuf, nodes: u16, cores: Option<u16> },
     Redis,
+}
+
+impl Subject {
+    fn on_one_core(&self) -> Self {
+        match self.clone() {
+            Self::Holdfast { binary, nodes, .. } => Self::Holdfast { binary, nodes, cores: Some(1) },
+            Self::Redis => Self::Redis,
+        }
+    }
+
+    /// The command that starts it, listening on a port; but for the first node it joins the one at a cluster port.
+    fn command(&self, folder: &Path, port: u16, joins: Option<u16>) -> Result<Command> {
+        let mut command;
+        match self {
+            Self::Holdfast { binary, nodes, cores } => {
+                command = Command::new(binary);
+                command.arg("serve").arg("--data-dir").arg(folder.join("data"));
+                if *nodes > 1 {
+                    command.args(["--cluster-port", &(port + CLUSTER_PORT_OFFSET).to_string()]);
+                    command.args(["--replicas", &nodes.to_string()]);
+                }
+                if let Some(cores) = cores {
+                    command.args(["--cores", &cores.to_string()]);
+                }
+                if let Some(first) = joins {
+                    command.args(["--join", &format!("127.0.0.1:{first}")]);
+                }
+            }
+            Self::Redis => {
+                command = Command::new("redis-server");
+                command.args(["--save", "", "--dir"]).arg(folder);
+            }
+        }
+        command.args(["--port", &port.to_string(), "--enable-debug-command", "yes"]);
+        let log = File::create(folder.join("server.log"))?;
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        Ok(command)
+    }
+
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Holdfast { nodes: 1, .. } => "holdfast",
+            Self::Holdfast { .. } => "cluster",
+            Self::Redis => "redis",
+        }
+    }
+}
+
+/// A node's cluster port, from its port.
+const CLUSTER_PORT_OFFSET: u16 = 10_000;
+
+/// A port that is free, and so is the cluster port that belongs to it.
+fn free_port() -> Result<u16> {
+    for _ in 0..1_000 {
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        if let Some(other) = port.checked_add(CLUSTER_PORT_OFFSET)
+            && TcpListener::bind(("127.0.0.1", other)).is_ok()
+        {
+            return Ok(port);
+        }
+        // Ephemeral ports are high: look lower down.
+        let port = 10_000 + port % 20_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok()
+            && TcpListener::bind(("127.0.0.1", port + CLUSTER_PORT_OFFSET)).is_ok()
+        {
+            return Ok(port);
+        }
+    }
+    bail!("no free ports")
 }
 
 /// A server under test, ended when dropped.
@@ -574,6 +670,8 @@ struct Server {
     kind: &'static str,
     family: Family,
     port: u16,
+    /// The other nodes of a cluster.
+    others: Vec<(Family, Scratch)>,
     configuration: BTreeMap<String, String>,
     scratch: Scratch,
 }
@@ -581,24 +679,11 @@ struct Server {
 impl Server {
     fn start(subject: &Subject) -> Result<Self> {
         let scratch = Scratch::new("server")?;
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let (mut command, kind, subject) = match subject {
-            Subject::Holdfast(binary) => {
-                let mut command = Command::new(binary);
-                command.arg("serve").arg("--data-dir").arg(scratch.path.join("data"));
-                (command, "holdfast", Subject::Holdfast(binary.clone()))
-            }
-            Subject::Redis => {
-                let mut command = Command::new("redis-server");
-                command.args(["--save", "", "--dir"]).arg(&scratch.path);
-                (command, "redis", Subject::Redis)
-            }
-        };
-        command.args(["--port", &port.to_string(), "--enable-debug-command", "yes"]);
-        let log = File::create(scratch.path.join("server.log"))?;
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        let family = Family::spawn(&mut command)?;
-        let mut server = Self { subject, kind, family, port, configuration: BTreeMap::new(), scratch };
+        let port = free_port()?;
+        let family = Family::spawn(&mut subject.command(&scratch.path, port, None)?)?;
+        let (subject, kind) = (subject.clone(), subject.kind());
+        let mut server =
+            Self { subject, kind, family, port, others: Vec::new(), configuration: BTreeMap::new(), scratch };
         let started = Instant::now();
         while !server.answers() {
             if let Some(death) = server.death() {
@@ -612,8 +697,40 @@ impl Server {
             );
             thread::sleep(Duration::from_millis(20));
         }
+        server.add_nodes()?;
         server.configuration = server.read_configuration()?;
         Ok(server)
+    }
+
+    /// Starts the other nodes of a cluster, and waits until all of them vote in every group.
+    fn add_nodes(&mut self) -> Result<()> {
+        let nodes = match self.subject {
+            Subject::Holdfast { nodes, .. } if nodes > 1 => nodes,
+            _ => return Ok(()),
+        };
+        for _ in 1..nodes {
+            let scratch = Scratch::new("node")?;
+            let joins = Some(self.port + CLUSTER_PORT_OFFSET);
+            let mut command = self.subject.command(&scratch.path, free_port()?, joins)?;
+            self.others.push((Family::spawn(&mut command)?, scratch));
+        }
+        let started = Instant::now();
+        loop {
+            let told = self.cli(&["info", "cluster"])?;
+            let groups: Vec<&str> = told.lines().filter(|line| line.starts_with("cluster_group")).collect();
+            let is_whole = |line: &&str| {
+                let voters = line.split(',').find_map(|field| field.strip_prefix("voters="));
+                voters.is_some_and(|voters| voters.split('|').count() == usize::from(nodes))
+            };
+            let count = told.lines().find_map(|line| line.strip_prefix("cluster_groups:"));
+            let count = count.and_then(|count| count.trim().parse::<usize>().ok());
+            // The line of their number begins like theirs.
+            if groups.iter().filter(|line| is_whole(line)).count() >= count.unwrap_or(usize::MAX) {
+                return Ok(());
+            }
+            ensure!(started.elapsed() < START_LIMIT * 2, "not all nodes vote: {told}");
+            thread::sleep(Duration::from_millis(100));
+        }
     }
 
     fn answers(&self) -> bool {
@@ -629,8 +746,7 @@ impl Server {
     /// server that is gone or locked up is replaced.
     fn prepare(&mut self) -> Result<()> {
         if self.death().is_some() || self.restore_configuration().is_err() {
-            let subject = std::mem::replace(&mut self.subject, Subject::Redis);
-            *self = Self::start(&subject)?;
+            *self = Self::start(&self.subject.clone())?;
         }
         Ok(())
     }

@@ -490,6 +490,7 @@ fn keys_of(args: Args<'_>) -> Result<KeysAndFlags, Refusal> {
     let keys = collect_keys(known, specs, args);
     match keys {
         None => Err(Refusal::new("ERR The command has no key arguments")),
+        Some(keys) if keys.is_empty() && known.has(Flag::NoMandatoryKeys) => Ok(keys),
         Some(keys) if keys.is_empty() => Err(Refusal::new("ERR Invalid arguments specified for command")),
         Some(keys) => Ok(keys),
     }

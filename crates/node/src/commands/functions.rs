@@ -23,6 +23,7 @@ pub(super) const FCALL_RO: ControlCommand = ControlCommand {
 
 const fn changing(name: &'static str, arity: i32, changing: Changing) -> ControlCommand {
     ControlCommand {
+        group: Group::Scripting,
         since: "7.0.0",
         flags: &[Flag::Write, Flag::Noscript, Flag::NoMulti],
         tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
@@ -34,6 +35,7 @@ const SUBCOMMANDS: &[ControlCommand] = &[
     ControlCommand { summary: "Removes a library.", syntax: "library-name", ..changing("delete", 3, Changing::Delete) },
     ControlCommand {
         since: "7.0.0",
+        group: Group::Scripting,
         summary: "Answers with all libraries in a form that RESTORE understands.",
         complexity: "O(N) for N bytes of code.",
         flags: &[Flag::Noscript],
@@ -50,6 +52,7 @@ const SUBCOMMANDS: &[ControlCommand] = &[
     },
     ControlCommand {
         since: "7.0.0",
+        group: Group::Scripting,
         summary: "Tells what FUNCTION can do.",
         flags: &[Flag::Loading, Flag::Stale],
         ..local("help", 2, |_, _, writer| {
@@ -59,6 +62,7 @@ const SUBCOMMANDS: &[ControlCommand] = &[
     },
     ControlCommand {
         since: "7.0.0",
+        group: Group::Scripting,
         summary: "Ends the function that is running. Nothing of it remains.",
         flags: &[Flag::Noscript, Flag::AllowBusy],
         tips: &["request_policy:all_shards", "response_policy:one_succeeded"],
@@ -75,6 +79,7 @@ const SUBCOMMANDS: &[ControlCommand] = &[
     },
     ControlCommand {
         since: "7.0.0",
+        group: Group::Scripting,
         summary: "Lists libraries with their functions.",
         syntax: "[LIBRARYNAME library-name-pattern] [WITHCODE]",
         complexity: "O(N) for N functions.",
@@ -97,6 +102,7 @@ const SUBCOMMANDS: &[ControlCommand] = &[
     },
     ControlCommand {
         since: "7.0.0",
+        group: Group::Scripting,
         summary: "Tells which function is running, and how many there are.",
         flags: &[Flag::Noscript, Flag::AllowBusy],
         tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],

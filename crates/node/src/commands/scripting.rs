@@ -79,6 +79,7 @@ pub(super) const NOT_BUSY: &str = "NOTBUSY No scripts in execution right now.";
 const SUBCOMMANDS: &[ControlCommand] = &[
     ControlCommand {
         since: "3.2.0",
+        group: Group::Scripting,
         summary: "Refused: there is no debugger.",
         syntax: "YES | SYNC | NO",
         flags: &[Flag::Noscript],
@@ -95,6 +96,7 @@ const SUBCOMMANDS: &[ControlCommand] = &[
     },
     ControlCommand {
         since: "2.6.0",
+        group: Group::Scripting,
         summary: "Tells which scripts are known.",
         syntax: "sha1 [sha1 ...]",
         complexity: "O(N log M) for N digests and M scripts.",
@@ -110,6 +112,7 @@ const SUBCOMMANDS: &[ControlCommand] = &[
     },
     ControlCommand {
         since: "2.6.0",
+        group: Group::Scripting,
         summary: "Forgets all scripts.",
         syntax: "[ASYNC | SYNC]",
         complexity: "O(N) for N scripts.",
@@ -130,6 +133,7 @@ const SUBCOMMANDS: &[ControlCommand] = &[
     },
     ControlCommand {
         since: "5.0.0",
+        group: Group::Scripting,
         summary: "Tells what SCRIPT can do.",
         flags: &[Flag::Loading, Flag::Stale],
         ..local("help", 2, |_, _, writer| {
@@ -139,6 +143,7 @@ const SUBCOMMANDS: &[ControlCommand] = &[
     },
     ControlCommand {
         since: "2.6.0",
+        group: Group::Scripting,
         summary: "Ends the script that is running. Nothing of it remains.",
         flags: &[Flag::Noscript, Flag::AllowBusy],
         tips: &["request_policy:all_shards", "response_policy:one_succeeded"],
@@ -155,6 +160,7 @@ const SUBCOMMANDS: &[ControlCommand] = &[
     },
     ControlCommand {
         since: "2.6.0",
+        group: Group::Scripting,
         summary: "Compiles a script and remembers it.",
         syntax: "script",
         complexity: "O(N) for a text of N bytes.",

@@ -527,3 +527,13 @@ fn a_transaction_that_waited_for_a_lock_sees_all_of_the_entry_that_freed_it() {
         assert!(found.ends_with("$2 bc") || found.ends_with("$2 cb"), "after {moment} steps: {found}");
     }
 }
+
+#[test]
+fn commands_on_scripts_are_described_as_such() {
+    let mut host = Host::new(1, Settings::default());
+    let client = host.connect(0);
+    assert_eq!(host.run(client, "COMMAND GETKEYS EVAL text 0"), "*0");
+    assert_eq!(host.run(client, "COMMAND GETKEYS EVAL text 1 key"), "*1 $3 key");
+    let listed = host.run(client, "COMMAND LIST FILTERBY ACLCAT scripting");
+    assert!(["eval", "script|kill", "function|load"].iter().all(|name| listed.contains(name)), "{listed}");
+}
