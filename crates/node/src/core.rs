@@ -20,6 +20,7 @@ use crate::event::{
     SessionId,
 };
 use crate::group::{Group, LOADING, NO_QUORUM, OUTCOME_UNKNOWN, Standing};
+use crate::holders::HolderWait;
 use crate::letter::{Claim, DeclinedScript, Letter, Locked, Mail, Origin, Request, RequestBody};
 use crate::libraries::{self, Libraries};
 use crate::limits;
@@ -48,6 +49,8 @@ pub struct Core {
     /// Questions whose answers are not complete.
     pub(crate) pending: BTreeMap<u64, Pending>,
     pub(crate) next_question_id: u64,
+    /// Sessions that wait for other nodes to hold their writes.
+    pub(crate) holder_waits: BTreeMap<u64, HolderWait>,
     /// Questions of other cores that wait for locks to go.
     pub(crate) deferred_questions: Vec<Deferred>,
     pub(crate) spans: Vec<Span>,
@@ -241,6 +244,7 @@ impl Core {
             driver,
             pending: BTreeMap::new(),
             next_question_id: 0,
+            holder_waits: BTreeMap::new(),
             deferred_questions: Vec::new(),
             spans: Vec::new(),
             is_loaded: false,
@@ -962,6 +966,7 @@ impl Core {
                 self.tell_stale(session, ticket);
             }
             Purpose::Question { id, places } => self.group_answered(id, group, places, Some(bytes), actions),
+            Purpose::Holders { id } => self.holders_told(id, group, bytes),
             Purpose::Script { session, ticket, protocol, script } => match wire::take_declined(bytes) {
                 None => self.sessions.reply(session, ticket, |writer| writer.raw(bytes)),
                 Some(declined) => {
@@ -1000,6 +1005,7 @@ impl Core {
                     self.tell_stale(session, ticket);
                 }
                 Purpose::Question { id, places } => self.group_answered(id, group, places, None, actions),
+                Purpose::Holders { id } => self.holders_told(id, group, &[]),
                 Purpose::Transaction { step: Step::Renew, .. } => {}
                 Purpose::Transaction { id, .. } => {
                     let RequestBody::Lock(lock) = request.body else { unreachable!("only locks are given up") };
@@ -1163,6 +1169,7 @@ impl Core {
         self.keep_roster(actions);
         self.end_pause();
         self.pass_time_waiting(actions);
+        self.pass_time_for_holders();
         let mut more = false;
         for round in 0..limits::ROUNDS_PER_TURN {
             self.flush_relay(actions);
@@ -1237,8 +1244,12 @@ impl Core {
 
     fn next_wake(&self) -> Instant {
         let tick = self.now.instant + limits::TICK_INTERVAL;
-        let ends =
-            [self.context.pause.map(|(until, _)| until), self.next_wait_end(), self.relay.wake_at(self.now.instant)];
+        let ends = [
+            self.context.pause.map(|(until, _)| until),
+            self.next_wait_end(),
+            self.next_holder_wake(),
+            self.relay.wake_at(self.now.instant),
+        ];
         ends.into_iter().flatten().fold(tick, Instant::min)
     }
 

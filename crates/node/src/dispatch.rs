@@ -455,6 +455,8 @@ impl Core {
             };
             // In a cluster what came before may have been sent on, and must not be overtaken.
             let is_first = !self.context.is_clustered || session.owed_count() == 0;
+            // The group itself counts who is there.
+            let is_first = is_first && !(is_write && self.context.settings.replicas_to_write > 0);
             if is_first && local.serves_at_once() && !local.is_locked(command, args) && !local.holds_request_of(id) {
                 if is_write {
                     if local.is_full() {

@@ -15,6 +15,7 @@ mod bulletin;
 mod govern;
 mod live;
 mod members;
+mod replicas;
 mod transfer;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -660,9 +661,13 @@ impl Group {
     }
 
     fn take(&mut self, request: Request, now: Now, outlet: &mut Outlet<'_>) {
+        if self.refuses_alone(&request, outlet) {
+            return;
+        }
         let Request { origin, protocol, body, floor, .. } = request;
         let body = match body {
             RequestBody::Lock(lock) => return self.lock(lock, origin, now, outlet),
+            RequestBody::Holders(place) => return self.tell_holders(place, &origin, outlet),
             RequestBody::Govern(words) => return self.govern(&words, origin, protocol, now, outlet),
             RequestBody::Cut { transaction, name } => return self.cut(transaction, name, &origin, now, outlet),
             RequestBody::ReadCut { name, chunk } => {
@@ -727,6 +732,7 @@ impl Group {
             | RequestBody::Cut { .. }
             | RequestBody::ReadCut { .. }
             | RequestBody::EndCut { .. }
+            | RequestBody::Holders(_)
             | RequestBody::Govern(_) => unreachable!("taken above"),
         };
         self.read(DeferredRead { origin, protocol, what, before: self.batch_number }, is_behind, now, outlet);
@@ -880,6 +886,7 @@ impl Group {
             | RequestBody::Cut { .. }
             | RequestBody::ReadCut { .. }
             | RequestBody::EndCut { .. }
+            | RequestBody::Holders(_)
             | RequestBody::Govern(_) => {}
         }
         self.spans = spans;

@@ -281,6 +281,9 @@ pub enum RequestBody {
     /// Execute a query over all keys of the group. The answer is the number of keys in the database (LEB128), then the
     /// reply.
     Whole(Vec<u8>),
+    /// How many other nodes hold your log up to this place, or if it is 0, up to what has been applied? The answer is
+    /// the place and the number.
+    Holders(u64),
     /// Do something about who belongs to the cluster, and who leads. Only group 0 does.
     Govern(Vec<u8>),
     /// Tell the versions of these keys. The answer is one number (LEB128) for each.
@@ -345,6 +348,7 @@ impl RequestBody {
                 Self::Lock(lock) => lock.keys.iter().map(|(_, key)| 16 + key.len()).sum(),
                 Self::Prepare { effects, .. } => effects.iter().map(Effect::byte_count).sum(),
                 Self::Renew { .. }
+                | Self::Holders(_)
                 | Self::Resolve { .. }
                 | Self::Cut { .. }
                 | Self::ReadCut { .. }

@@ -27,6 +27,7 @@ pub mod event;
 mod exec;
 pub mod frame;
 pub mod group;
+mod holders;
 pub mod letter;
 pub mod libraries;
 pub mod limits;

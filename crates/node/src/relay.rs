@@ -66,6 +66,11 @@ pub enum Purpose {
         /// What was asked.
         step: Step,
     },
+    /// It is for a session that waits for other nodes to hold its writes.
+    Holders {
+        /// Which wait.
+        id: u64,
+    },
     /// It is part of an answer from all groups.
     Question {
         /// Which.

@@ -178,6 +178,10 @@ pub struct Settings {
     pub output_limits: OutputLimits,
     /// Nodes of the cluster that vote in each group, if there are so many (`replicas`).
     pub replica_count: usize,
+    /// `min-replicas-to-write`: other nodes that must be heard, or writes are refused.
+    pub replicas_to_write: u64,
+    /// `min-replicas-max-lag`: within how long.
+    pub replica_lag_max: Duration,
     /// `cluster-enabled`; also set when there are other nodes.
     pub cluster_enabled: bool,
     /// `cluster-redirect`: clients are sent to the leader of a key, and keys of one request lie in one slot.
@@ -241,6 +245,8 @@ impl Default for Settings {
             notify: Notify::default(),
             output_limits: OutputLimits::default(),
             replica_count: 0,
+            replicas_to_write: 0,
+            replica_lag_max: Duration::ZERO,
             cluster_enabled: false,
             cluster_redirect: false,
             checkpoint_log_bytes: 0,
@@ -255,6 +261,8 @@ impl Default for Settings {
 
 /// Parameters that have two names.
 const TWINS: &[(&str, &str)] = &[
+    ("min-replicas-max-lag", "min-slaves-max-lag"),
+    ("min-replicas-to-write", "min-slaves-to-write"),
     ("hash-max-listpack-entries", "hash-max-ziplist-entries"),
     ("hash-max-listpack-value", "hash-max-ziplist-value"),
     ("list-max-listpack-size", "list-max-ziplist-size"),
@@ -289,7 +297,7 @@ impl Settings {
             self.values.insert(twin, value.clone());
         }
         self.values.insert(parameter.name, value);
-        self.obey(parameter.name);
+        self.obey(TWINS.iter().find(is_one).map_or(parameter.name, |(name, _)| name));
         Ok(())
     }
 
@@ -352,6 +360,8 @@ impl Settings {
             "notify-keyspace-events" => self.notify = Notify::parse(&value).unwrap_or_default(),
             "client-output-buffer-limit" => self.output_limits = OutputLimits::parse(&value),
             "replicas" => self.replica_count = number as usize,
+            "min-replicas-to-write" => self.replicas_to_write = number as u64,
+            "min-replicas-max-lag" => self.replica_lag_max = Duration::from_secs(number as u64),
             "cluster-enabled" => self.cluster_enabled = value == "yes",
             "cluster-redirect" => self.cluster_redirect = value == "yes",
             "busy-reply-threshold" | "lua-time-limit" => {

@@ -212,6 +212,10 @@ pub fn encode_request(request: &Request) -> Vec<u8> {
         RequestBody::ReadAtOnce(words) => put_kind(&mut out, 4, words),
         RequestBody::Whole(words) => put_kind(&mut out, 5, words),
         RequestBody::Govern(words) => put_kind(&mut out, 20, words),
+        RequestBody::Holders(place) => {
+            out.push(21);
+            leb128::put(&mut out, *place);
+        }
         RequestBody::Versions(keys) => {
             out.push(6);
             put_keys(&mut out, keys);
@@ -540,6 +544,7 @@ fn take_request(mut bytes: &[u8]) -> Option<Request> {
         4 => RequestBody::ReadAtOnce(rest.to_vec()),
         5 => RequestBody::Whole(rest.to_vec()),
         20 => RequestBody::Govern(rest.to_vec()),
+        21 => RequestBody::Holders(leb128::take(rest)?),
         6 => RequestBody::Versions(take_keys(rest)?),
         7 => RequestBody::Lock(Box::new(take_lock(rest, group)?)),
         8 => {

@@ -127,7 +127,7 @@ pub(super) const ASKING: ControlCommand = ControlCommand {
 pub(super) const READONLY: ControlCommand = ControlCommand {
     since: "3.0.0",
     group: Group::Cluster,
-    summary: "Says that this connection's reads may be answered by a follower, and be a little old.",
+    summary: "Says that this connection reads from any node. Reads are passed on to leaders, so they are never old.",
     flags: &[Flag::Loading, Flag::Stale, Flag::Fast],
     ..local("readonly", 1, |local, _, writer| {
         check_enabled(local.core)?;

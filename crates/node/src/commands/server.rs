@@ -4,8 +4,10 @@ use command::{Flag, Group, Refusal};
 use resp::{Args, Writer};
 
 use super::info::{figures_of, last_save_seconds};
-use super::{Answer, ControlCommand, Local, Outcome, Question, container, local, node, number};
+use super::{Answer, Body, ControlCommand, Local, Outcome, Question, container, local, node, number, plain};
 use crate::event::Action;
+use crate::holders;
+use crate::settings::AppendFsync;
 
 const ADMIN: &[Flag] = &[Flag::Admin, Flag::Noscript, Flag::NoAsyncLoading];
 
@@ -306,49 +308,44 @@ fn replicaof(_: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome 
 pub(super) const WAIT: ControlCommand = ControlCommand {
     since: "3.0.0",
     group: Group::Generic,
-    summary: "Answers how many replicas have this connection's writes: a single node has none.",
+    summary: "Answers how many other nodes hold this connection's writes, when so many do or the time is up.",
     syntax: "numreplicas timeout",
     flags: &[Flag::Noscript],
     tips: &["request_policy:all_shards", "response_policy:agg_min"],
-    ..local("wait", 3, |_, args, writer| {
-        number(args.at(1)).ok_or(Refusal::NOT_AN_INTEGER)?;
-        timeout(args.at(2))?;
-        // Redis would wait for the time-out first; replicas that do not exist will not come meanwhile.
-        writer.integer(0);
-        Ok(())
-    })
+    ..plain(
+        "wait",
+        3,
+        Body::Driven(|core, session, ticket, args, _| {
+            let (wanted, timeout_ms) = holders::numbers(args, 1)?;
+            core.begin_holder_wait((session, ticket), wanted, timeout_ms, None);
+            Ok(())
+        }),
+    )
 };
 
 pub(super) const WAITAOF: ControlCommand = ControlCommand {
     since: "7.2.0",
     group: Group::Generic,
-    summary: "Answers whether this connection's writes are on disk here, and on how many replicas.",
+    summary: "Answers whether this connection's writes are on disk here, and on how many other nodes.",
     syntax: "numlocal numreplicas timeout",
     flags: &[Flag::Noscript],
     tips: &["request_policy:all_shards", "response_policy:agg_min"],
-    ..local("waitaof", 4, |local, args, writer| {
-        let local_count = number(args.at(1)).ok_or(Refusal::NOT_AN_INTEGER)?;
-        if !(0..=1).contains(&local_count) {
-            return Err(Refusal::new("ERR value is out of range, must be between 0 and 1"));
-        }
-        number(args.at(2)).ok_or(Refusal::NOT_AN_INTEGER)?;
-        timeout(args.at(3))?;
-        // Every write of this connection has been answered, and with `always` that means: it is on disk.
-        let is_synced = local.core.settings.append_fsync == crate::settings::AppendFsync::Always;
-        writer.array(2);
-        writer.integer(i64::from(is_synced));
-        writer.integer(0);
-        Ok(())
-    })
+    ..plain(
+        "waitaof",
+        4,
+        Body::Driven(|core, session, ticket, args, _| {
+            let local_count = number(args.at(1)).ok_or(Refusal::NOT_AN_INTEGER)?;
+            if !(0..=1).contains(&local_count) {
+                return Err(Refusal::new("ERR value is out of range, must be between 0 and 1"));
+            }
+            let (wanted, timeout_ms) = holders::numbers(args, 2)?;
+            // Every write of this connection has been answered, and with `always` that means: it is on disk.
+            let is_synced = core.context.settings.append_fsync == AppendFsync::Always;
+            core.begin_holder_wait((session, ticket), wanted, timeout_ms, Some(i64::from(is_synced)));
+            Ok(())
+        }),
+    )
 };
-
-fn timeout(word: &[u8]) -> Outcome {
-    match number(word) {
-        None => Err(Refusal::new("ERR timeout is not an integer or out of range")),
-        Some(..=-1) => Err(Refusal::new("ERR timeout is negative")),
-        Some(_) => Ok(()),
-    }
-}
 
 // ---- the rest -----------------------------------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ impl Group {
     }
 
     /// When a member was last heard, to a tick.
-    fn last_heard(&self, node: u64) -> stdx::Instant {
+    pub(super) fn last_heard(&self, node: u64) -> stdx::Instant {
         self.heard.get(&node).copied().unwrap_or(self.serving_since)
     }
 

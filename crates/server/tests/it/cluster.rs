@@ -452,3 +452,31 @@ fn the_cluster_client_of_redis_py_works_through_a_change_of_leaders() {
     });
     assert!(run(&cluster, 2, "read").contains("read"));
 }
+
+#[test]
+fn who_waits_hears_how_many_others_hold_its_writes() {
+    let mut cluster = Cluster::start(3);
+    write(&cluster, 0, "before");
+    let mut client = cluster.client(0);
+    assert_eq!(client.show("WAIT 2 10000"), "(integer) 2");
+    assert_eq!(client.show("WAITAOF 1 2 10000"), "[(integer) 1, (integer) 2]");
+    cluster.kill(2);
+    cluster.wait_for_answer(0);
+    write(&cluster, 0, "after");
+    assert_eq!(client.show("WAIT 1 10000"), "(integer) 1");
+    assert_eq!(client.show("WAIT 2 300"), "(integer) 1");
+    assert_eq!(client.show("WAIT 0 0"), "(integer) 1");
+    // Whoever leads refuses writes while fewer are there than are asked for.
+    for node in 0..2 {
+        let setting = "CONFIG SET min-replicas-to-write 2 min-replicas-max-lag 1";
+        assert_eq!(cluster.client(node).show(setting), "OK");
+    }
+    cluster.wait_until("writes are refused", |this| {
+        (0..10).all(|key| this.client(0).show(&format!("SET key:{key} x")).contains("NOREPLICAS Not enough good"))
+    });
+    assert_eq!(cluster.ask(&mut client, "GET before:1"), "\"1\"");
+    for node in 0..2 {
+        assert_eq!(cluster.client(node).show("CONFIG SET min-replicas-to-write 1"), "OK");
+    }
+    assert_eq!(cluster.ask(&mut client, "SET key:1 x"), "OK");
+}

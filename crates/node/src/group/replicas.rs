@@ -1,0 +1,67 @@
+//! What others hold of the log, for WAIT, and whether enough of them are there to write at all.
+
+use keyspace::Body;
+use resp::Protocol;
+use stdx::leb128;
+
+use super::Group;
+use crate::entry;
+use crate::letter::{Origin, Request, RequestBody};
+use crate::outlet::Outlet;
+use crate::settings::Settings;
+
+impl Group {
+    /// How many other nodes hold the log up to a place; 0 is what has been applied.
+    pub(super) fn tell_holders(&self, place: u64, origin: &Origin, outlet: &mut Outlet<'_>) {
+        let place = if place == 0 { self.applied } else { place };
+        let count = self.replica.progress().iter().filter(|other| other.matched >= place).count();
+        let mut answer = Vec::new();
+        leb128::put(&mut answer, place);
+        leb128::put(&mut answer, count as u64);
+        outlet.answer(origin, answer);
+    }
+
+    /// True if fewer other nodes are heard than `min-replicas-to-write` asks for.
+    pub(super) fn lacks_replicas(&self, settings: &Settings) -> bool {
+        let is_heard = |other: &u64| self.last_tick.since(self.last_heard(*other)) <= settings.replica_lag_max;
+        let members = self.membership.voters.iter().chain(&self.membership.learners);
+        let heard = members.filter(|other| **other != self.node.0 && is_heard(other)).count();
+        (heard as u64) < settings.replicas_to_write
+    }
+
+    /// Refuses a request that changes data while too few others are heard. True if it has.
+    pub(super) fn refuses_alone(&mut self, request: &Request, outlet: &mut Outlet<'_>) -> bool {
+        let settings = &outlet.context.settings;
+        if settings.replicas_to_write == 0 || !self.lacks_replicas(settings) || !self.is_change(request) {
+            return false;
+        }
+        match request.body {
+            RequestBody::Prepare { .. } => outlet.answer(&request.origin, vec![0]),
+            _ => outlet.refuse(&request.origin, request.protocol, NO_REPLICAS),
+        }
+        true
+    }
+
+    fn is_change(&mut self, request: &Request) -> bool {
+        let mut spans = Vec::new();
+        let changes = |args: resp::Args<'_>| {
+            keyspace::resolve(args).is_some_and(|command| matches!(command.body, Body::Mutate(_)))
+        };
+        match &request.body {
+            // A read may have been given a place in the log.
+            RequestBody::Write(words) => changes(entry::Reader::new(words).words(&mut spans).1),
+            RequestBody::Exec(packed) => {
+                let exec = entry::Reader::new(packed).exec(Protocol::Resp2, &mut spans);
+                let mut any = false;
+                exec.for_each(&mut spans, |_, args| any |= changes(args));
+                any
+            }
+            RequestBody::Script(script) => !script.invocation.is_read_only,
+            RequestBody::Prepare { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+/// `min-replicas-to-write` is not reached.
+pub(crate) const NO_REPLICAS: &str = "NOREPLICAS Not enough good replicas to write.";

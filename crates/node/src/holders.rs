@@ -1,0 +1,152 @@
+//! WAIT and WAITAOF: how many other nodes hold what has been acknowledged.
+//!
+//! The leader of every group says up to where it has applied its log and how many members hold it up to there; it is
+//! asked again, about the same place, until enough do or the time is up. Every write of the session has been answered
+//! before, so it lies before that place.
+
+use command::Refusal;
+use resp::{Args, Protocol};
+use stdx::{Duration, Instant, leb128};
+
+use crate::core::Core;
+use crate::event::{GroupId, SessionId};
+use crate::letter::{Request, RequestBody};
+use crate::relay::Purpose;
+use crate::settings::AppendFsync;
+
+/// Between two questions to the same leader.
+const INTERVAL: Duration = Duration::from_millis(10);
+
+/// A session that waits for other nodes.
+#[derive(Debug)]
+pub(crate) struct HolderWait {
+    session: SessionId,
+    ticket: u64,
+    /// WAITAOF: how many nodes of this one have it on disk.
+    local_count: Option<i64>,
+    wanted: u64,
+    until: Option<Instant>,
+    /// By group: the place in its log, 0 until its leader has named it, and how many others hold it.
+    groups: Vec<(u64, u64)>,
+    /// Leaders that have not answered.
+    outstanding: usize,
+    again_at: Instant,
+}
+
+impl HolderWait {
+    fn count(&self) -> u64 {
+        self.groups.iter().map(|(_, count)| *count).min().unwrap_or(0)
+    }
+}
+
+impl Core {
+    /// Begins WAIT (`local_count` is none) or WAITAOF.
+    pub(crate) fn begin_holder_wait(
+        &mut self,
+        (session, ticket): (SessionId, u64),
+        wanted: u64,
+        timeout_ms: u64,
+        local_count: Option<i64>,
+    ) {
+        // What others have only in memory is on no disk.
+        let is_synced = self.context.settings.append_fsync == AppendFsync::Always;
+        if !self.context.is_clustered || local_count.is_some() && !is_synced {
+            // Redis would wait for the time-out first; what does not exist will not come meanwhile.
+            return self.finish_holder_wait(session, ticket, 0, local_count);
+        }
+        let now = self.now.instant;
+        let wait = HolderWait {
+            session,
+            ticket,
+            local_count,
+            wanted,
+            until: (timeout_ms > 0).then(|| now + Duration::from_millis(timeout_ms)),
+            groups: vec![(0, 0); self.context.group_count as usize],
+            outstanding: 0,
+            again_at: now,
+        };
+        let id = self.next_question_id;
+        self.next_question_id += 1;
+        self.holder_waits.insert(id, wait);
+        self.ask_for_holders(id);
+    }
+
+    fn finish_holder_wait(&mut self, session: SessionId, ticket: u64, count: u64, local_count: Option<i64>) {
+        self.sessions.reply(session, ticket, |writer| {
+            if let Some(local_count) = local_count {
+                writer.array(2);
+                writer.integer(local_count);
+            }
+            writer.integer(count as i64);
+        });
+    }
+
+    fn ask_for_holders(&mut self, id: u64) {
+        let Some(wait) = self.holder_waits.get_mut(&id) else { return };
+        wait.outstanding = wait.groups.len();
+        let places: Vec<u64> = wait.groups.iter().map(|(place, _)| *place).collect();
+        for (group, place) in (0..).map(GroupId).zip(places) {
+            let origin = self.origin_of(SessionId { serial: 0, index: 0 });
+            let request = Request::new(origin, group, Protocol::Resp2, RequestBody::Holders(place));
+            self.relay.submit(request, Purpose::Holders { id }, self.now.instant);
+        }
+    }
+
+    /// A leader has said who holds its log; `None` if it could not be asked.
+    pub(crate) fn holders_told(&mut self, id: u64, group: GroupId, mut bytes: &[u8]) {
+        let now = self.now.instant;
+        let Some(wait) = self.holder_waits.get_mut(&id) else { return };
+        if let (Some(place), Some(count)) = (leb128::take(&mut bytes), leb128::take(&mut bytes)) {
+            wait.groups[group.0 as usize] = (place, count);
+        }
+        wait.outstanding = wait.outstanding.saturating_sub(1);
+        if wait.outstanding > 0 {
+            return;
+        }
+        wait.again_at = now + INTERVAL;
+        let are_all_known = wait.groups.iter().all(|(place, _)| *place > 0);
+        if are_all_known && wait.count() >= wait.wanted {
+            let wait = self.holder_waits.remove(&id).expect("just seen");
+            self.finish_holder_wait(wait.session, wait.ticket, wait.count(), wait.local_count);
+        }
+    }
+
+    /// Asks again where it is time, and answers those whose time is up.
+    pub(crate) fn pass_time_for_holders(&mut self) {
+        if self.holder_waits.is_empty() {
+            return;
+        }
+        let now = self.now.instant;
+        let sessions = &self.sessions;
+        self.holder_waits.retain(|_, wait| sessions.get(wait.session).is_some());
+        let ids: Vec<u64> = self.holder_waits.keys().copied().collect();
+        for id in ids {
+            let wait = &self.holder_waits[&id];
+            if wait.until.is_some_and(|until| until <= now) {
+                let wait = self.holder_waits.remove(&id).expect("just seen");
+                self.finish_holder_wait(wait.session, wait.ticket, wait.count(), wait.local_count);
+            } else if wait.outstanding == 0 && wait.again_at <= now {
+                self.ask_for_holders(id);
+            }
+        }
+    }
+
+    /// When there is something to do for those who wait.
+    pub(crate) fn next_holder_wake(&self) -> Option<Instant> {
+        let ends = self.holder_waits.values().filter_map(|wait| wait.until);
+        let again = self.holder_waits.values().filter(|wait| wait.outstanding == 0).map(|wait| wait.again_at);
+        ends.chain(again).min()
+    }
+}
+
+/// The numbers of WAIT: of others, and milliseconds.
+pub(crate) fn numbers(args: Args<'_>, at: usize) -> Result<(u64, u64), Refusal> {
+    let number = |place| std::str::from_utf8(args.at(place)).ok().and_then(|text| text.parse::<i64>().ok());
+    let wanted = number(at).ok_or(Refusal::NOT_AN_INTEGER)?;
+    match number(at + 1) {
+        None => Err(Refusal::new("ERR timeout is not an integer or out of range")),
+        Some(..=-1) => Err(Refusal::new("ERR timeout is negative")),
+        // A negative number of others is always there.
+        Some(timeout) => Ok((u64::try_from(wanted).unwrap_or(0), timeout.cast_unsigned())),
+    }
+}
