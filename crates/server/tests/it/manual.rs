@@ -63,12 +63,12 @@ fn printed(frame: &Frame, indent: usize) -> String {
     }
 }
 
-/// Words of a request, with double quotes around those that hold spaces.
+/// Words of a request, with double quotes around those that hold spaces or, as `\n`, ends of lines.
 fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     for (index, part) in line.split('"').enumerate() {
         if index % 2 == 1 {
-            words.push(part.to_owned());
+            words.push(part.replace("\\n", "\n"));
         } else {
             words.extend(part.split_whitespace().map(str::to_owned));
         }
