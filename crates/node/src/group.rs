@@ -270,7 +270,8 @@ struct ReadRound {
 #[derive(Debug)]
 enum Held {
     Request(Request),
-    Lock(Box<Lock>, Origin),
+    /// A lock, with when it was asked for.
+    Lock(Box<Lock>, Origin, Instant),
 }
 
 #[derive(Debug)]
@@ -666,7 +667,7 @@ impl Group {
         }
         let Request { origin, protocol, body, floor, .. } = request;
         let body = match body {
-            RequestBody::Lock(lock) => return self.lock(lock, origin, now, outlet),
+            RequestBody::Lock(lock) => return self.lock(lock, origin, now.instant, now, outlet),
             RequestBody::Holders(place) => return self.tell_holders(place, &origin, outlet),
             RequestBody::Govern(words) => return self.govern(&words, origin, protocol, now, outlet),
             RequestBody::Cut { transaction, name } => return self.cut(transaction, name, &origin, now, outlet),
@@ -896,8 +897,8 @@ impl Group {
     // ---- transactions over several groups -------------------------------------------------------------------------
 
     /// Takes a request for locks. They are granted when the keys are free, in order of arrival.
-    fn lock(&mut self, lock: Box<Lock>, origin: Origin, now: Now, outlet: &mut Outlet<'_>) {
-        let is_waiting = |held: &Held| matches!(held, Held::Lock(other, _) if other.transaction == lock.transaction);
+    fn lock(&mut self, lock: Box<Lock>, origin: Origin, asked: Instant, now: Now, outlet: &mut Outlet<'_>) {
+        let is_waiting = |held: &Held| matches!(held, Held::Lock(other, ..) if other.transaction == lock.transaction);
         if self.locks.is_held_by(lock.transaction) {
             return self.fetch_in_order(lock, origin, now, outlet); // its gateway has not heard
         }
@@ -913,9 +914,9 @@ impl Group {
         let is_free = |key: &[u8]| if may_take_over { self.locks.is_open(key) } else { !self.locks.covers(key) };
         let free = self.locks.is_empty() || !lock.whole && lock.keys.iter().all(|(_, key)| is_free(key));
         // A lock on everything must not be overtaken for ever by locks on single keys.
-        let whole_waits = self.held.iter().any(|held| matches!(held, Held::Lock(lock, _) if lock.whole));
+        let whole_waits = self.held.iter().any(|held| matches!(held, Held::Lock(lock, ..) if lock.whole));
         if !free || whole_waits || self.is_barred {
-            self.held.push_back(Held::Lock(lock, origin));
+            self.held.push_back(Held::Lock(lock, origin, asked));
             return;
         }
         self.locks.take(lock.transaction, lock.keys.iter().map(|(_, key)| key.clone()), lock.whole);
@@ -1122,7 +1123,7 @@ impl Group {
 
     /// Lets go of a transaction's locks. Who waits for them is not yet let in.
     fn unlock(&mut self, transaction: TransactionId) {
-        self.held.retain(|held| !matches!(held, Held::Lock(lock, _) if lock.transaction == transaction));
+        self.held.retain(|held| !matches!(held, Held::Lock(lock, ..) if lock.transaction == transaction));
         self.locks.release(transaction);
     }
 
@@ -1135,7 +1136,7 @@ impl Group {
         for held in std::mem::take(&mut self.held) {
             match held {
                 Held::Request(request) => self.take(request, now, outlet),
-                Held::Lock(lock, origin) => self.lock(lock, origin, now, outlet),
+                Held::Lock(lock, origin, asked) => self.lock(lock, origin, asked, now, outlet),
             }
         }
     }
@@ -1143,6 +1144,14 @@ impl Group {
     /// A gateway may be gone: locks that nobody came back to are let go, and the others are asked about what has been
     /// prepared and not resolved.
     fn look_after_transactions(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        // Who waits for a lock asks again now and then: locks would pass from one gateway that is gone to the next.
+        self.held.retain(|held| match held {
+            Held::Lock(_, origin, asked) if now.instant.since(*asked) >= limits::LOCK_WAIT_RENEWAL => {
+                outlet.send_back(origin);
+                false
+            }
+            _ => true,
+        });
         for transaction in self.locks.stale(now.instant, limits::LOCK_PATIENCE) {
             if !self.prepared.contains_key(&transaction) {
                 self.unlock(transaction);
@@ -1538,7 +1547,7 @@ impl Group {
         for held in std::mem::take(&mut self.held) {
             match held {
                 Held::Request(request) => fail(&request.origin, request.protocol, LEADER_LOST, outlet),
-                Held::Lock(_, origin) => outlet.send_back(&origin),
+                Held::Lock(_, origin, _) => outlet.send_back(&origin),
             }
         }
         for round in std::mem::take(&mut self.rounds) {

@@ -133,6 +133,9 @@ pub const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 /// How often a script that takes long says that it still works on the keys that it has locked.
 pub const LOCK_RENEWAL_INTERVAL: Duration = Duration::from_secs(2);
 
+/// How long a request for locks waits before its gateway has to ask again.
+pub const LOCK_WAIT_RENEWAL: Duration = Duration::from_secs(2);
+
 /// How long a prepared transaction waits for its gateway before its group asks the others.
 pub const PREPARED_PATIENCE: Duration = Duration::from_millis(700);
 

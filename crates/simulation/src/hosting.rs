@@ -919,13 +919,15 @@ impl Universe {
             };
             for group in process.cores.iter().flat_map(|host| host.core.groups()) {
                 lines.push(format!(
-                    "node {} group {} {} term {} applied {} digest {:x}",
+                    "node {} group {} {} term {} applied {} digest {:x} locks {} prepared {}",
                     machine.node.0,
                     group.id().0,
                     if group.is_leader() { "leads" } else { "follows" },
                     group.term(),
                     group.applied(),
-                    group.keyspace.digest()
+                    group.keyspace.digest(),
+                    group.lock_count(),
+                    group.prepared_count()
                 ));
             }
         }

@@ -421,7 +421,11 @@ impl Universe {
             }
         }
         if !self.live_until(self.now + LOCKS_GONE_MAX, Self::is_unlocked) {
-            self.fail(format!("{} s after everybody was answered keys are still locked", LOCKS_GONE_MAX / SECOND));
+            self.fail(format!(
+                "{} s after everybody was answered keys are still locked: {}",
+                LOCKS_GONE_MAX / SECOND,
+                self.standing()
+            ));
             return;
         }
         if !self.live_until(deadline, Self::has_converged) {
