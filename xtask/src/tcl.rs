@@ -49,6 +49,8 @@ const FILES: &[&str] = &[
     "unit/dump",
     "unit/quit",
     "unit/scan",
+    "unit/scripting",
+    "unit/functions",
     "unit/pubsub",
     "unit/tracking",
     "unit/introspection",

@@ -13,10 +13,10 @@ use script::{Ending, Engine, Flow, Host, Pause};
 use stdx::Prng;
 
 use crate::entry::{self, Effect, put_words};
-use crate::event::{Action, GroupId};
+use crate::event::GroupId;
 use crate::group::run_one;
 use crate::router;
-use crate::scripts::{Invocation, Permitted, check_call, log_action, permit};
+use crate::scripts::{Asides, Invocation, Permitted, check_call, log_action, permit};
 use crate::transaction::{TransactionId, Work, database_effects_of};
 
 /// Commands, and the keys they work on.
@@ -55,8 +55,8 @@ pub(crate) struct Outcome {
     pub(crate) reply: Vec<u8>,
     /// The changes, by group.
     pub(crate) effects: BTreeMap<GroupId, Vec<Effect>>,
-    /// What scripts have said to the host's log.
-    pub(crate) logged: Vec<Action>,
+    /// What scripts have done beside.
+    pub(crate) asides: Asides,
     /// What has happened to keys.
     pub(crate) notices: Vec<Notice>,
     /// Keys that have been read, if the client keeps what it reads.
@@ -125,7 +125,7 @@ impl Computation {
         let mut spans: Vec<Span> = Vec::new();
         let mut database_effects = Vec::new();
         let mut origins: Vec<_> = (0..self.databases).map(Some).collect();
-        let mut logged = Vec::new();
+        let mut asides = Asides::default();
         let mut reads = Vec::new();
         let mut chance = Prng::new(self.chance);
         for (place, words) in self.work.commands.iter().enumerate() {
@@ -145,6 +145,7 @@ impl Computation {
                 }
             };
             let means = means.as_mut().expect("there is a script");
+            let read_before = reads.len();
             let mut host = ScratchHost {
                 computation: self,
                 scratch: &mut scratch,
@@ -152,7 +153,7 @@ impl Computation {
                 database,
                 database_effects: &mut database_effects,
                 origins: &mut origins,
-                logged: &mut logged,
+                asides: &mut asides,
                 reads: &mut reads,
                 wants: Wants::default(),
                 has_written: false,
@@ -164,11 +165,16 @@ impl Computation {
             let call = invocation.call(args, self.moment, chance.draw());
             let ending = invocation.code.run(means.engine, &call, &mut host, &mut writer);
             let wants = host.wants;
+            // Whoever reads anything keeps what it has named, as in Redis.
+            if reads.len() > read_before {
+                reads.extend(invocation.keys(args).map(<[u8]>::to_vec));
+            }
             if means.is_killed.get() {
                 let mut writer = Writer::new(self.work.protocol);
                 let command = if invocation.code.is_function() { "FUNCTION" } else { "SCRIPT" };
                 writer.error(&format!("ERR Script killed by user with {command} KILL."));
-                return Computed::Done(Outcome { reply: writer.into_bytes(), logged, ..Outcome::default() });
+                asides.published.clear();
+                return Computed::Done(Outcome { reply: writer.into_bytes(), asides, ..Outcome::default() });
             }
             if !wants.is_empty() {
                 return Computed::Wanting(wants);
@@ -181,14 +187,15 @@ impl Computation {
                         let mut writer = Writer::new(self.work.protocol);
                         let name = invocation.code.name();
                         writer.error(&format!("ERR Error running script {name}, not enough memory"));
-                        Computed::Done(Outcome { reply: writer.into_bytes(), logged, ..Outcome::default() })
+                        asides.published.clear();
+                        Computed::Done(Outcome { reply: writer.into_bytes(), asides, ..Outcome::default() })
                     }
                 };
             }
         }
         let effects = self.effects(&scratch, before, &database_effects);
         let reply = writer.into_bytes();
-        Computed::Done(Outcome { reply, effects, logged, notices: scratch.take_notices(), reads })
+        Computed::Done(Outcome { reply, effects, asides, notices: scratch.take_notices(), reads })
     }
 
     #[expect(clippy::too_many_arguments, reason = "the state of the computation, piece by piece")]
@@ -329,7 +336,7 @@ struct ScratchHost<'a> {
     database: u16,
     database_effects: &'a mut Vec<Effect>,
     origins: &'a mut Vec<Option<u16>>,
-    logged: &'a mut Vec<Action>,
+    asides: &'a mut Asides,
     reads: &'a mut Vec<Vec<u8>>,
     wants: Wants,
     has_written: bool,
@@ -408,14 +415,20 @@ impl Host for ScratchHost<'_> {
                 return Flow::Stop;
             }
         }
-        let permitted = match permit(args, self.invocation, self.computation.databases) {
+        let circumstances = &self.computation.work.circumstances;
+        let permitted = match permit(args, self.invocation, circumstances, self.computation.databases, self.asides) {
             Ok(permitted) => permitted,
             Err(refusal) => {
                 reply.error(refusal.text());
                 return Flow::On;
             }
         };
-        if permitted.answer(args, &mut self.database, self.computation.moment, reply) {
+        if circumstances.is_watched {
+            let mut words = Vec::new();
+            put_words(&mut words, self.database, args);
+            self.asides.calls.push(words);
+        }
+        if permitted.answer(args, &mut self.database, self.computation.moment, self.asides, reply) {
             return Flow::On;
         }
         let Permitted::Data(command) = permitted else { unreachable!("answered above") };
@@ -440,7 +453,7 @@ impl Host for ScratchHost<'_> {
     }
 
     fn log(&mut self, level: u8, text: &[u8]) {
-        self.logged.extend(log_action(level, text));
+        self.asides.logged.extend(log_action(level, text));
     }
 
     fn may_call(&mut self, args: Args<'_>) -> Option<bool> {

@@ -142,6 +142,8 @@ pub struct Context {
     pub is_expiry_lazy: bool,
     /// Scripts known by name.
     pub scripts: Cache,
+    /// Scripts may call some of DEBUG's subcommands (DEBUG SET-DISABLE-DENY-SCRIPTS 1).
+    pub scripts_may_debug: bool,
     /// Libraries of functions.
     pub libraries: Arc<Libraries>,
     /// Cores on which a script has been running for long, and whether it is a function.
@@ -233,6 +235,7 @@ impl Core {
                 pubsub: Pubsub::default(),
                 is_expiry_lazy: false,
                 scripts: Cache::default(),
+                scripts_may_debug: false,
                 libraries: Arc::default(),
                 busy: BTreeMap::new(),
                 pause: None,
@@ -1058,8 +1061,10 @@ impl Core {
             }
             Progress::Widened(work) => self.begin_work(*work, actions),
             Progress::Compute(computation) => self.compute(computation, actions),
-            Progress::Answered { origin, home, bytes, logged, notices } => {
-                actions.extend(logged);
+            Progress::Answered { origin, home, bytes, asides, notices } => {
+                let now = self.now;
+                let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
+                outlet.tell_asides(&origin, *asides, now);
                 self.answer_work(&origin, home, &bytes, actions);
                 let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
                 notices.iter().for_each(|notice| outlet.tell(notice));

@@ -218,7 +218,8 @@ impl Core {
             Known::Control(command) => self.dispatch_control(id, command, args, actions),
         };
         if next == Next::Taken {
-            if self.context.monitors.is_watched() {
+            // A script is shown before what it calls.
+            if self.context.monitors.is_watched() && known.script_naming().is_none() {
                 self.show_command(id, database, known, args);
             }
             self.context.statistics.command_count += 1;
@@ -660,8 +661,8 @@ impl Core {
             commands::Body::Govern => return self.dispatch_to_governor(id, args, actions),
             _ => {}
         }
-        if let commands::Body::Script { naming, is_read_only } = command.body {
-            return self.dispatch_script(id, naming, is_read_only, args, actions);
+        if let commands::Body::Script { .. } = command.body {
+            return self.dispatch_script(id, command, args, actions);
         }
         if let commands::Body::Libraries(changing) = command.body {
             return self.dispatch_change(id, changing, args, actions);

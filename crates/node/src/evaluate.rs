@@ -10,19 +10,21 @@ use resp::{Args, Protocol, Span};
 use script::{Engine, Flags, Library, Script, Task};
 use stdx::Instant;
 
-use crate::acl::User;
+use crate::acl::{LogEntry, User, Where};
+use crate::commands::{self, Body, ControlCommand, Known};
 use crate::computation::{Computation, Computed, Means};
 use crate::core::Core;
 use crate::dispatch::{Groups, Next};
 use crate::entry::{Reader, put_words};
-use crate::event::{Action, CoreId, GroupId, Room, SessionId};
+use crate::event::{Action, CoreId, GroupId, Now, Room, SessionId};
 use crate::group::{Declined, LEADER_LOST, Run, Standing};
 use crate::letter::{DeclinedScript, Mail, Origin, Request, RequestBody, ScriptRequest};
 use crate::libraries::{self, Change, Libraries, Loaded, Policy};
 use crate::limits;
+use crate::outlet::Outlet;
 use crate::relay::Purpose;
 use crate::router;
-use crate::scripts::{Circumstances, Code, Invocation};
+use crate::scripts::{Asides, Circumstances, Code, Invocation};
 use crate::session::{Hold, Session};
 use crate::transaction::{Progress, TransactionId, Work};
 use crate::wire;
@@ -109,11 +111,10 @@ impl Runner {
         }
     }
 
-    /// Forgets what has been compiled.
+    /// Forgets what has been compiled, and lets the engines go with all that they hold.
     pub(crate) fn forget_scripts(&mut self) {
-        for engine in self.engine.iter_mut().chain(&mut self.patient) {
-            engine.forget_scripts();
-        }
+        self.engine = None;
+        self.patient = None;
     }
 
     /// What is running, if it takes long.
@@ -159,11 +160,11 @@ impl Core {
     pub(crate) fn dispatch_script(
         &mut self,
         id: SessionId,
-        naming: Naming,
-        is_read_only: bool,
+        command: &'static ControlCommand,
         args: Args<'_>,
         actions: &mut Vec<Action>,
     ) -> Next {
+        let Body::Script { naming, is_read_only } = command.body else { unreachable!("only scripts come here") };
         let user = Arc::clone(&self.sessions.get(id).expect("its request is being looked at").user);
         let invocation = match self.invocation(&user, naming, is_read_only, args) {
             Ok(invocation) => invocation,
@@ -191,19 +192,32 @@ impl Core {
         {
             return Next::Postponed(Hold::Answers);
         }
+        if let Some(home) = home
+            && (if is_clustered {
+                self.relay.is_full(home)
+            } else {
+                self.group_mut(home).is_some_and(|group| group.is_full())
+            })
+        {
+            self.stalled.push(id);
+            return Next::Postponed(Hold::Window);
+        }
+        if let Some(home) = home
+            && is_clustered
+            && !self.reads_have_their_places(id, home)
+        {
+            return Next::Postponed(Hold::Answers);
+        }
+        if self.context.monitors.is_watched() {
+            let database = self.sessions.get(id).map_or(0, |session| session.database);
+            self.show_command(id, database, Known::Control(command), args);
+        }
         let Some(home) = home else {
             let (origin, protocol, database) = self.script_origin(id);
             self.hold_for_answers(id);
             self.begin_script((origin, protocol), database, invocation, args, Declined::default(), None, actions);
             return Next::Taken;
         };
-        if is_clustered && self.relay.is_full(home) {
-            self.stalled.push(id);
-            return Next::Postponed(Hold::Window);
-        }
-        if is_clustered && !self.reads_have_their_places(id, home) {
-            return Next::Postponed(Hold::Answers);
-        }
         let is_here = router::core_of(home, core_count) == core;
         let is_free = !is_clustered
             && is_here
@@ -231,10 +245,6 @@ impl Core {
                 self.send_request(request, actions);
             }
             return Next::Taken;
-        }
-        if self.group_mut(home).is_some_and(|group| group.is_full()) {
-            self.stalled.push(id);
-            return Next::Postponed(Hold::Window);
         }
         let (origin, protocol, database) = self.script_origin(id);
         if let Err(declined) = self.run_here(home, (origin, 0), protocol, database, &invocation, args, actions) {
@@ -375,11 +385,17 @@ impl Core {
 
     fn change(&mut self, changing: Changing, args: Args<'_>) -> Result<Change, Refusal> {
         let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
+        if matches!(changing, Changing::Load | Changing::Restore) && self.is_memory_full() {
+            return Err(Refusal::OUT_OF_MEMORY);
+        }
         match changing {
             Changing::Delete => Ok(Change::Delete { name: text(args.at(2)) }),
             Changing::Flush => {
                 let is_known = |word: &[u8]| word.eq_ignore_ascii_case(b"sync") || word.eq_ignore_ascii_case(b"async");
-                if args.len() > 3 || args.get(2).is_some_and(|word| !is_known(word)) {
+                if args.len() > 3 {
+                    return Err(wrong_function_call("flush"));
+                }
+                if args.get(2).is_some_and(|word| !is_known(word)) {
                     return Err(Refusal::new("ERR FUNCTION FLUSH only supports SYNC|ASYNC option"));
                 }
                 Ok(Change::Flush)
@@ -396,6 +412,9 @@ impl Core {
                 Ok(Change::Load { policy, library })
             }
             Changing::Restore => {
+                if args.len() > 4 {
+                    return Err(wrong_function_call("restore"));
+                }
                 let policy = match args.get(3) {
                     None => Policy::Append,
                     Some(word) if word.eq_ignore_ascii_case(b"append") => Policy::Append,
@@ -493,7 +512,14 @@ impl Core {
             Room::None(reason) => Some(format!("MISCONF No room on disk for this write: {reason}")),
             Room::Enough => None,
         };
-        Circumstances { denies_growth: !allows && self.is_memory_full(), no_room }
+        let may_debug = self.context.scripts_may_debug;
+        Circumstances {
+            denies_growth: !allows && self.is_memory_full(),
+            no_room,
+            group_count: self.context.group_count,
+            is_watched: self.context.monitors.is_watched(),
+            may_debug,
+        }
     }
 
     /// Runs a script on the keys of a group of this core, which must be serving.
@@ -607,9 +633,9 @@ impl Core {
                 let keys = work.keys.entry(router::group_of(key, group_count)).or_default();
                 keys.push((database, key.to_vec()));
             }
-            let circumstances = self.circumstances(invocation);
-            work.circumstances.denies_growth |= circumstances.denies_growth;
-            work.circumstances.no_room = circumstances.no_room;
+            let denied_before = work.circumstances.denies_growth;
+            work.circumstances = self.circumstances(invocation);
+            work.circumstances.denies_growth |= denied_before;
         }
         work.invocations.insert(place, invocation);
     }
@@ -683,6 +709,9 @@ impl Core {
     }
 
     fn finish_computation(&mut self, computation: Computation, computed: Computed, actions: &mut Vec<Action>) {
+        if let Computed::Done(outcome) = &computed {
+            self.context.statistics.count_error_reply(&outcome.reply);
+        }
         self.drive(actions, |driver, posts| driver.computed(computation, computed, posts));
     }
 
@@ -763,6 +792,26 @@ impl Core {
             self.outbox.push(own, core, Mail::Busy { core: own, is_function: busy });
         }
     }
+}
+
+impl Outlet<'_> {
+    /// Does what a script has done beside its keys, when its changes are safe.
+    pub(crate) fn tell_asides(&mut self, origin: &Origin, asides: Asides, now: Now) {
+        let Asides { logged, published, denials, calls } = asides;
+        self.actions.extend(logged);
+        self.show_calls(&calls, now.unix.0);
+        for (denial, user) in denials {
+            let client = self.sessions.get(origin.session);
+            let client = client.map(|session| commands::describe(session, &self.context.monitors, now));
+            let entry = LogEntry::new(denial, Where::Script, &user, now.unix, client.unwrap_or_default());
+            self.context.acl_log.push(entry, self.context.settings.acl_log_count_max);
+        }
+        published.iter().for_each(|message| self.publish(message));
+    }
+}
+
+fn wrong_function_call(subcommand: &str) -> Refusal {
+    Refusal::new(format!("ERR unknown subcommand or wrong number of arguments for '{subcommand}'. Try FUNCTION HELP."))
 }
 
 fn no_script() -> Refusal {

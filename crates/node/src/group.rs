@@ -43,6 +43,7 @@ use crate::limits;
 use crate::locks::Locks;
 use crate::observer;
 use crate::outlet::Outlet;
+use crate::pubsub;
 use crate::relay::Route;
 use crate::roster::{Member, Roster};
 use crate::settings::AppendFsync;
@@ -218,6 +219,7 @@ struct Finished {
     reply: Vec<u8>,
     /// Keys that it has read, if the client keeps what it reads.
     reads: Box<[Vec<u8>]>,
+    published: Box<[pubsub::Message]>,
 }
 
 #[derive(Debug)]
@@ -1750,7 +1752,8 @@ impl Group {
     ) -> Option<Waiter> {
         for waiter in waiters.by_ref() {
             match waiter {
-                Waiter::Told(origin, Finished { reply, reads }) => {
+                Waiter::Told(origin, Finished { reply, reads, published }) => {
+                    published.iter().for_each(|message| outlet.publish(message));
                     outlet.reply(&origin, Protocol::Resp2, |out| out.raw(&reply));
                     outlet.remember_reads(&origin, &reads);
                 }
@@ -1777,9 +1780,10 @@ impl Group {
     ) {
         self.book.settle(gateway, floor, moment);
         self.scripts_under_way.remove(&(gateway, number));
-        let origin = match waiter {
-            Some(Waiter::Write(origin) | Waiter::Step(origin)) => Some(origin),
-            _ => None,
+        let (origin, published) = match waiter {
+            Some(Waiter::Write(origin) | Waiter::Step(origin)) => (Some(origin), Box::default()),
+            Some(Waiter::Script(origin, finished)) => (Some(origin), finished.published),
+            _ => (None, Box::default()),
         };
         let answer = match self.book.look(gateway, number) {
             book::Entry::Forgotten => return,
@@ -1790,6 +1794,7 @@ impl Group {
                 self.apply_item(item, moment, None, Some((&mut writer, by)), now, outlet);
                 let answer = writer.into_bytes();
                 self.book.note(gateway, number, answer.clone());
+                published.iter().for_each(|message| outlet.publish(message));
                 answer
             }
         };
@@ -1903,7 +1908,8 @@ impl Group {
                     run_one(&mut self.keyspace, database, args, moment, &mut self.scratch);
                     self.scratch.truncate(0);
                 });
-                if let Some(Waiter::Script(origin, Finished { reply, reads })) = waiter {
+                if let Some(Waiter::Script(origin, Finished { reply, reads, published })) = waiter {
+                    published.iter().for_each(|message| outlet.publish(message));
                     outlet.reply_committed(&origin, Protocol::Resp2, &proof, |out| out.raw(&reply));
                     // Remembered before its own changes are told: it may have read what it then changed.
                     outlet.remember_reads(&origin, &reads);

@@ -210,10 +210,13 @@ impl Libraries {
             Change::Delete { name } => {
                 self.by_name.remove(&name).map(|_| None).ok_or_else(|| "ERR Library not found".to_owned())
             }
-            Change::Restore { policy, libraries } => self.add(policy, libraries).map(|()| None),
+            Change::Restore { policy, libraries } => {
+                self.add(policy, libraries, |name| format!("ERR Library {name} already exists")).map(|()| None)
+            }
             Change::Load { policy, library } => {
                 let name = library.library.name.clone();
-                self.add(policy, vec![library]).map(|()| Some(name))
+                let taken = |name: &str| format!("ERR Library '{name}' already exists");
+                self.add(policy, vec![library], taken).map(|()| Some(name))
             }
         };
         self.version += u64::from(outcome.is_ok());
@@ -224,7 +227,12 @@ impl Libraries {
         }
     }
 
-    fn add(&mut self, policy: Policy, libraries: Vec<Arc<Loaded>>) -> Result<(), String> {
+    fn add(
+        &mut self,
+        policy: Policy,
+        libraries: Vec<Arc<Loaded>>,
+        taken: impl Fn(&str) -> String,
+    ) -> Result<(), String> {
         let mut next = self.clone();
         if policy == Policy::Flush {
             next.by_name.clear();
@@ -232,7 +240,7 @@ impl Libraries {
         for loaded in libraries {
             let name = &loaded.library.name;
             if policy != Policy::Replace && next.contains(name) {
-                return Err(format!("ERR Library '{name}' already exists"));
+                return Err(taken(name));
             }
             next.by_name.remove(name);
             let mut functions = loaded.functions.iter();
@@ -375,7 +383,7 @@ mod tests {
         );
         let before = libraries.clone();
         for (change, refusal) in [
-            (add(Policy::Append, &[("a", &["g"])]), "-ERR Library 'a' already exists"),
+            (add(Policy::Append, &[("a", &["g"])]), "-ERR Library a already exists"),
             (add(Policy::Append, &[("c", &["h"]), ("b", &["F"])]), "-ERR Function F already exists"),
             (Change::Delete { name: "b".into() }, "-ERR Library not found"),
         ] {

@@ -8,9 +8,11 @@ use command::Flag;
 use resp::Args;
 
 use crate::commands::Known;
-use crate::core::Core;
+use crate::core::{Context, Core};
+use crate::entry::Reader;
 use crate::event::{CoreId, SessionId};
 use crate::letter::Mail;
+use crate::outlet::{Outbox, Outlet};
 
 /// Which sessions of this core watch, and which cores have such sessions.
 #[derive(Debug, Default)]
@@ -63,24 +65,14 @@ impl Monitors {
 impl Core {
     /// Shows a command to those who watch. What administrators do is not shown, nor are passwords.
     pub(crate) fn show_command(&mut self, id: SessionId, database: u16, known: Known, args: Args<'_>) {
-        if known.has(Flag::Admin) || known.has(Flag::SkipMonitor) {
+        if known.has(Flag::Admin) || (known.has(Flag::SkipMonitor) && known.script_naming().is_none()) {
             return;
         }
         let Some(session) = self.sessions.get(id) else { return };
-        let unix_ms = self.now.unix.0;
-        let (seconds, micros) = (unix_ms.div_euclid(1_000), unix_ms.rem_euclid(1_000) * 1_000);
-        let mut line = format!("+{seconds}.{micros:06} [{database} {}]", session.peer.address).into_bytes();
-        for (place, word) in args.iter().enumerate() {
-            line.push(b' ');
-            quote(if is_secret(known, args, place) { b"(redacted)" } else { word }, &mut line);
-        }
-        line.extend_from_slice(b"\r\n");
-        let line: Arc<[u8]> = line.into();
-        let own = self.context.core;
-        let cores: Vec<_> = (0..).zip(&self.context.monitors.cores).filter(|(_, watches)| **watches).collect();
-        for (core, _) in cores {
-            self.outbox.push(own, CoreId(core), Mail::Monitored(Arc::clone(&line)));
-        }
+        let words = args.iter().enumerate();
+        let words = words.map(|(place, word)| if is_secret(known, args, place) { &b"(redacted)"[..] } else { word });
+        let line = line(self.now.unix.0, database, &session.peer.address, words);
+        show_line(&line, &self.context, &mut self.outbox);
     }
 
     /// A core shows a command.
@@ -98,6 +90,35 @@ impl Core {
                 self.outbox.push(own, core, Mail::Monitoring(own, false));
             }
         }
+    }
+}
+
+impl Outlet<'_> {
+    /// Shows what a script has called, each laid out by `entry::put_words`.
+    pub(crate) fn show_calls(&mut self, calls: &[Vec<u8>], unix_ms: i64) {
+        let mut spans = Vec::new();
+        for words in calls {
+            let (database, args) = Reader::new(words).words(&mut spans);
+            show_line(&line(unix_ms, database, "lua", args.iter()), self.context, self.outbox);
+        }
+    }
+}
+
+/// A command as it is shown: when, in which database, by whom, and its words.
+fn line<'a>(unix_ms: i64, database: u16, by: &str, words: impl Iterator<Item = &'a [u8]>) -> Arc<[u8]> {
+    let (seconds, micros) = (unix_ms.div_euclid(1_000), unix_ms.rem_euclid(1_000) * 1_000);
+    let mut line = format!("+{seconds}.{micros:06} [{database} {by}]").into_bytes();
+    for word in words {
+        line.push(b' ');
+        quote(word, &mut line);
+    }
+    line.extend_from_slice(b"\r\n");
+    line.into()
+}
+
+fn show_line(line: &Arc<[u8]>, context: &Context, outbox: &mut Outbox) {
+    for (core, _) in (0..).zip(&context.monitors.cores).filter(|(_, watches)| **watches) {
+        outbox.push(context.core, CoreId(core), Mail::Monitored(Arc::clone(line)));
     }
 }
 

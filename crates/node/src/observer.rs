@@ -57,13 +57,14 @@ fn run_watching(
     let start = writer.len();
     keyspace.mutate(database, command, args, moment, writer);
     let listens_to = keyspace.listens_to();
-    for (database, key, old) in before.into_iter().rev() {
-        let new = keyspace.version(database, key, moment);
-        if listens_to.has(Class::New) && old == 0 && new != 0 {
+    for (database, key, old) in before.iter().copied().rev() {
+        if listens_to.has(Class::New) && old == 0 && keyspace.version(database, key, moment) != 0 {
             // A key comes to be before anything else happens to it.
             keyspace.insert_notice(place, Notice { class: Class::New, name: "new", database, key: key.into() });
         }
-        if listens_to.has(Class::Changed) && old != new {
+    }
+    for (database, key, old) in before {
+        if listens_to.has(Class::Changed) && old != keyspace.version(database, key, moment) {
             note_changed(keyspace, "", database, key);
         }
     }

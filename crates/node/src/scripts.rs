@@ -13,10 +13,11 @@ use keyspace::{DataCommand, Moment};
 use resp::{Args, Writer};
 use script::{Engine, Flags, Library, Script};
 
-use crate::acl::{Denied, User};
+use crate::acl::{Denial, Denied, User};
 use crate::commands::Known;
 use crate::event::{Action, Level};
 use crate::limits;
+use crate::pubsub::Message;
 
 /// What is to be run.
 #[derive(Clone, Debug)]
@@ -114,6 +115,25 @@ pub(crate) struct Circumstances {
     pub(crate) denies_growth: bool,
     /// There is no room on disk: an error reply.
     pub(crate) no_room: Option<String>,
+    /// Groups of the cluster.
+    pub(crate) group_count: u32,
+    /// Somebody watches what is called (MONITOR).
+    pub(crate) is_watched: bool,
+    /// Scripts may call DEBUG PROTOCOL and DEBUG SLEEP.
+    pub(crate) may_debug: bool,
+}
+
+/// What a script does beside its keys.
+#[derive(Debug, Default)]
+pub struct Asides {
+    /// For the host's log.
+    pub(crate) logged: Vec<Action>,
+    /// To be sent when its changes are safe.
+    pub(crate) published: Vec<Message>,
+    /// What its user may not do, with the user's name.
+    pub(crate) denials: Vec<(Denial, Vec<u8>)>,
+    /// What it has called, if somebody watches: database and words, laid out by `entry::put_words`.
+    pub(crate) calls: Vec<Vec<u8>>,
 }
 
 /// A command that a script may call.
@@ -123,18 +143,38 @@ pub(crate) enum Permitted {
     Ping,
     Echo,
     Time,
+    /// PUBLISH, or SPUBLISH.
+    Publish {
+        is_shard: bool,
+    },
+    /// DEBUG PROTOCOL
+    Sample,
+    /// DEBUG SLEEP: a script has no time.
+    Sleep,
 }
 
 /// Finds the command that a script calls, or says why it may not.
-pub(crate) fn permit(args: Args<'_>, invocation: &Invocation, databases: u16) -> Result<Permitted, Refusal> {
-    let known = crate::dispatch::lookup(args).map_err(|_| Refusal::new(UNKNOWN_COMMAND))?;
+pub(crate) fn permit(
+    args: Args<'_>,
+    invocation: &Invocation,
+    circumstances: &Circumstances,
+    databases: u16,
+    asides: &mut Asides,
+) -> Result<Permitted, Refusal> {
+    let known = crate::dispatch::lookup(args).map_err(|_| {
+        // Whatever CLUSTER could do for Redis that it cannot do here is nothing for scripts.
+        let is_cluster = args.at(0).eq_ignore_ascii_case(b"cluster");
+        Refusal::new(if is_cluster { NOT_ALLOWED } else { UNKNOWN_COMMAND })
+    })?;
     if !known.accepts(args.len()) {
         return Err(Refusal::new(WRONG_ARGUMENT_COUNT));
     }
     if let Some(user) = &invocation.user
         && let Err(denial) = user.check(known, args)
     {
-        return Err(Refusal::new(match denial.what {
+        let what = denial.what;
+        asides.denials.push((denial, user.name.to_vec()));
+        return Err(Refusal::new(match what {
             Denied::Command | Denied::Login => "ERR The user executing the script can't run this command or subcommand",
             Denied::Key(_) => {
                 "ERR The user executing the script can't access at least one of the keys mentioned in the command \
@@ -149,6 +189,13 @@ pub(crate) fn permit(args: Args<'_>, invocation: &Invocation, databases: u16) ->
         Known::Data(command) => {
             if command.has(Flag::Noscript) {
                 return Err(Refusal::new(NOT_ALLOWED));
+            }
+            if matches!(command.name, "sort" | "sort_ro") {
+                crate::router::check_sort(args, circumstances.group_count)?;
+            }
+            if matches!(command.name, "xread" | "xreadgroup") && may_block(args) {
+                let text = format!("ERR {} command is not allowed with BLOCK option from scripts", command.name);
+                return Err(Refusal::new(text));
             }
             if invocation.is_read_only && !matches!(command.body, keyspace::Body::Query(_)) {
                 return Err(Refusal::new(READ_ONLY));
@@ -165,19 +212,47 @@ pub(crate) fn permit(args: Args<'_>, invocation: &Invocation, databases: u16) ->
             "ping" => Ok(Permitted::Ping),
             "echo" => Ok(Permitted::Echo),
             "time" => Ok(Permitted::Time),
+            "publish" | "spublish" if invocation.is_read_only => Err(Refusal::new(READ_ONLY)),
+            "publish" | "spublish" => Ok(Permitted::Publish { is_shard: command.name == "spublish" }),
+            "protocol" if circumstances.may_debug => Ok(Permitted::Sample),
+            "sleep" if circumstances.may_debug => Ok(Permitted::Sleep),
             _ => Err(Refusal::new(NOT_ALLOWED)),
         },
     }
 }
 
+/// True if an XREAD says BLOCK among its options.
+fn may_block(args: Args<'_>) -> bool {
+    let options = args.iter().skip(1).take_while(|word| !word.eq_ignore_ascii_case(b"streams"));
+    options.into_iter().any(|word| word.eq_ignore_ascii_case(b"block"))
+}
+
 impl Permitted {
     /// Answers a command that needs no key. False if it needs data.
-    pub(crate) fn answer(&self, args: Args<'_>, database: &mut u16, moment: Moment, writer: &mut Writer) -> bool {
+    pub(crate) fn answer(
+        &self,
+        args: Args<'_>,
+        database: &mut u16,
+        moment: Moment,
+        asides: &mut Asides,
+        writer: &mut Writer,
+    ) -> bool {
         match self {
             Self::Data(_) => return false,
             Self::Select(number) => {
                 *database = *number;
                 writer.ok();
+            }
+            // It is sent when the script has ended, so nobody has heard it yet.
+            Self::Publish { is_shard } => {
+                asides.published.push(Message { is_shard: *is_shard, ..Message::new(args.at(1), args.at(2)) });
+                writer.integer(0);
+            }
+            Self::Sleep => writer.ok(),
+            Self::Sample => {
+                if let Err(refusal) = crate::commands::write_sample(args, writer) {
+                    writer.error(refusal.text());
+                }
             }
             Self::Ping if args.len() > 1 => writer.bulk(args.at(1)),
             Self::Ping => writer.simple("PONG"),

@@ -93,6 +93,13 @@ pub fn shorten(args: resp::Args<'_>) -> Vec<Vec<u8>> {
 }
 
 impl Statistics {
+    /// Counts a reply if it is an error.
+    pub fn count_error_reply(&mut self, reply: &[u8]) {
+        if let Some(text) = reply.strip_prefix(b"-") {
+            self.count_error(&String::from_utf8_lossy(text.trim_ascii_end()));
+        }
+    }
+
     /// Counts an error reply by its code, the first word of its text.
     pub fn count_error(&mut self, text: &str) {
         const CODES_MAX: usize = 128;

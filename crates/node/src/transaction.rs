@@ -25,11 +25,11 @@ use stdx::leb128;
 use crate::computation::{Computation, Computed, Outcome, Wants};
 use crate::defect::Defect;
 use crate::entry::{self, Effect, Watch};
-use crate::event::{Action, CoreId, GroupId, SessionId};
+use crate::event::{CoreId, GroupId, SessionId};
 use crate::group::NO_QUORUM;
 use crate::letter::{Lock, Locked, Origin, RequestBody, Resolution};
 use crate::limits;
-use crate::scripts::{Circumstances, Invocation};
+use crate::scripts::{Asides, Circumstances, Invocation};
 
 /// One life of one core as a driver of transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -180,8 +180,8 @@ pub struct Transaction {
     reply: Vec<u8>,
     /// What its commands did to keys, to be told when it has committed.
     notices: Vec<Notice>,
-    /// What scripts have logged.
-    logged: Vec<Action>,
+    /// What scripts have done beside.
+    asides: Asides,
     /// The client has its reply, or another transaction sees to it.
     is_answered: bool,
 }
@@ -212,8 +212,8 @@ pub enum Progress {
         bytes: Vec<u8>,
         /// What has happened to keys.
         notices: Vec<Notice>,
-        /// What scripts have logged.
-        logged: Vec<Action>,
+        /// What scripts have done beside.
+        asides: Box<Asides>,
     },
     /// Its scripts are to be run; [`Driver::computed`] takes what comes of it.
     Compute(Box<Computation>),
@@ -298,7 +298,7 @@ impl Driver {
             stage: Stage::Locking { next: 0 },
             reply: Vec::new(),
             notices: Vec::new(),
-            logged: Vec::new(),
+            asides: Asides::default(),
             is_answered: false,
         };
         transaction.lock_next(group_count, post);
@@ -376,7 +376,7 @@ impl Driver {
         let Some(transaction) = self.running.get_mut(&computation.id.number) else { return Progress::Going };
         let Computation { mut work, databases, group_count, .. } = computation;
         transaction.begun = work.begun;
-        let Outcome { reply, effects, logged, notices, reads } = match computed {
+        let Outcome { reply, effects, asides, notices, reads } = match computed {
             Computed::Done(outcome) => outcome,
             Computed::Wanting(_) if work.attempts >= limits::SCRIPT_ATTEMPTS_MAX => {
                 let mut writer = Writer::new(transaction.protocol);
@@ -403,7 +403,7 @@ impl Driver {
         }
         transaction.reply = reply;
         transaction.notices = notices;
-        transaction.logged = logged;
+        transaction.asides = asides;
         transaction.work = Some(work);
         if self.may_lose_locks {
             transaction.confirm(effects, low_water, post)
@@ -466,7 +466,7 @@ impl Driver {
                     home: transaction.home,
                     bytes: writer.into_bytes(),
                     notices: Vec::new(),
-                    logged: std::mem::take(&mut transaction.logged),
+                    asides: Box::default(),
                 });
             }
         }
@@ -609,7 +609,7 @@ impl Transaction {
             home: self.home,
             bytes: std::mem::take(&mut self.reply),
             notices: std::mem::take(&mut self.notices),
-            logged: std::mem::take(&mut self.logged),
+            asides: Box::new(std::mem::take(&mut self.asides)),
         }
     }
 }

@@ -155,8 +155,13 @@ impl Library {
         }
         let end = text.iter().position(|byte| *byte == b'\n').ok_or("ERR Invalid library metadata")?;
         let line = String::from_utf8_lossy(&text[2..end]).into_owned();
-        let mut words = line.split_ascii_whitespace();
-        let engine = words.next().unwrap_or_default();
+        let mut words = split(&line).ok_or("ERR Invalid library metadata")?;
+        // `#! name=mine` names no engine.
+        let engine = if line.starts_with(|first: char| first.is_ascii_whitespace()) || words.is_empty() {
+            String::new()
+        } else {
+            words.remove(0)
+        };
         let mut name = None;
         for word in words {
             let Some(value) = word.strip_prefix("name=").or_else(|| word.strip_prefix("NAME=")) else {
@@ -179,6 +184,28 @@ impl Library {
     pub(crate) fn code(&self) -> &[u8] {
         &self.text[self.code_start..]
     }
+}
+
+/// Words as `redis-cli` reads them, some of them with parts in quotes. Nothing if a quote is not closed.
+fn split(line: &str) -> Option<Vec<String>> {
+    let mut words = Vec::new();
+    let mut rest = line.trim_ascii_start();
+    while !rest.is_empty() {
+        let mut word = String::new();
+        while let Some(first) = rest.chars().next().filter(|first| !first.is_ascii_whitespace()) {
+            if first == '"' || first == '\'' {
+                let (inside, behind) = rest[1..].split_once(first)?;
+                word.push_str(inside);
+                rest = behind;
+            } else {
+                word.push(first);
+                rest = &rest[first.len_utf8()..];
+            }
+        }
+        words.push(word);
+        rest = rest.trim_ascii_start();
+    }
+    Some(words)
 }
 
 pub(crate) const NAME_RULE: &str =

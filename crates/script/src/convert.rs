@@ -45,6 +45,15 @@ pub(crate) fn push_reply(stack: Stack, bytes: &[u8]) -> usize {
             stack.raw_set_field(-2, "double");
         }
         b'#' => stack.push_boolean(line == b"t"),
+        // What is said about a reply is nothing for scripts.
+        b'|' => {
+            let mut at = after;
+            for _ in 0..number().max(0) * 2 {
+                at += push_reply(stack, &bytes[at..]);
+                stack.pop(1);
+            }
+            return at + push_reply(stack, &bytes[at..]);
+        }
         b'(' => push_field(stack, "big_number", line),
         b'=' => {
             let length = number().max(0) as usize;
@@ -115,7 +124,8 @@ fn write_nested(stack: Stack, depth: u32, writer: &mut Writer) {
     }
     match stack.kind(-1) {
         Kind::String => writer.bulk(stack.bytes(-1)),
-        Kind::Boolean => match (writer.protocol(), stack.boolean(-1)) {
+        // What false means is for the script to choose, by redis.setresp: nothing, or false.
+        Kind::Boolean => match (stack.shared().protocol.get(), stack.boolean(-1)) {
             (resp::Protocol::Resp3, value) => writer.boolean(value),
             (resp::Protocol::Resp2, true) => writer.integer(1),
             (resp::Protocol::Resp2, false) => writer.null(),

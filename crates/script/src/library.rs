@@ -19,6 +19,11 @@ pub(crate) fn register_function(stack: Stack) -> Results {
     }
     let registered = match (stack.top(), stack.kind(1)) {
         (1, Kind::Table) => read_named(stack)?,
+        (1, _) => {
+            let text = "calling redis.register_function with a single argument is only applicable to Lua table \
+                        (representing named arguments).";
+            return Err(refuse(stack, text));
+        }
         (2, _) => read_pair(stack)?,
         _ => return Err(refuse(stack, "wrong number of arguments to redis.register_function")),
     };

@@ -20,6 +20,7 @@ pub(super) const DEBUG: ControlCommand = ControlCommand {
     subcommands: &[
         SLEEP,
         SET_ACTIVE_EXPIRE,
+        SET_DISABLE_DENY_SCRIPTS,
         STRINGMATCH_LEN,
         LOG,
         PROTOCOL,
@@ -101,6 +102,18 @@ const SET_ACTIVE_EXPIRE: ControlCommand = ControlCommand {
     )
 };
 
+const SET_DISABLE_DENY_SCRIPTS: ControlCommand = ControlCommand {
+    summary: "Says whether scripts may call DEBUG PROTOCOL and DEBUG SLEEP; the latter does not sleep there.",
+    syntax: "0|1",
+    flags: FLAGS,
+    ..node(
+        "set-disable-deny-scripts",
+        3,
+        |_, args| Ok(Question::LetScriptsDebug(number(args.at(2)).ok_or(Refusal::NOT_AN_INTEGER)? != 0)),
+        super::join_done,
+    )
+};
+
 const STRINGMATCH_LEN: ControlCommand = ControlCommand {
     summary: "Matches a long string against a pattern.",
     syntax: "length pattern",
@@ -128,63 +141,66 @@ const LOG: ControlCommand = ControlCommand {
 const PROTOCOL: ControlCommand = ControlCommand {
     summary: "Answers in the form asked for.",
     syntax: "string|integer|double|bignum|null|array|set|map|attrib|push|verbatim|true|false",
-    ..debug("protocol", 3, |_, args, writer| {
-        match args.at(2).to_ascii_lowercase().as_slice() {
-            b"string" => writer.bulk(b"Hello World"),
-            b"integer" => writer.integer(12_345),
-            b"double" => writer.double_text("3.141"),
-            b"null" => writer.null(),
-            b"array" => {
-                writer.array(3);
-                (0..3).for_each(|number| writer.integer(number));
-            }
-            b"set" => {
-                writer.set(3);
-                (0..3).for_each(|number| writer.integer(number));
-            }
-            b"map" => {
-                writer.map(3);
-                for number in 0..3 {
-                    writer.integer(number);
-                    writer.boolean(number == 1);
-                }
-            }
-            b"verbatim" => writer.verbatim("txt", b"This is a verbatim\nstring"),
-            b"attrib" => {
-                if writer.protocol() == resp::Protocol::Resp3 {
-                    writer.attribute(1);
-                    writer.bulk(b"key-popularity");
-                    writer.array(2);
-                    writer.bulk(b"key:123");
-                    writer.integer(90);
-                }
-                writer.bulk(b"Some real reply following the attribute");
-            }
-            b"push" if writer.protocol() == resp::Protocol::Resp2 => {
-                return Err(Refusal::new("ERR RESP2 is not supported by this command"));
-            }
-            b"push" => {
-                writer.push(2);
-                writer.bulk(b"server-cpu-usage");
-                writer.integer(42);
-                writer.bulk(b"Some real reply following the push reply");
-            }
-            b"true" => writer.boolean(true),
-            b"false" => writer.boolean(false),
-            b"bignum" => match writer.protocol() {
-                resp::Protocol::Resp2 => writer.bulk(BIG_NUMBER.as_bytes()),
-                resp::Protocol::Resp3 => writer.raw(format!("({BIG_NUMBER}\r\n").as_bytes()),
-            },
-            _ => {
-                return Err(Refusal::new(
-                    "ERR Wrong protocol type name. Please use one of the following: \
-                     string|integer|double|bignum|null|array|set|map|attrib|push|verbatim|true|false",
-                ));
+    ..debug("protocol", 3, |_, args, writer| write_sample(args, writer))
+};
+
+/// What DEBUG PROTOCOL answers.
+pub(crate) fn write_sample(args: Args<'_>, writer: &mut Writer) -> Outcome {
+    match args.at(2).to_ascii_lowercase().as_slice() {
+        b"string" => writer.bulk(b"Hello World"),
+        b"integer" => writer.integer(12_345),
+        b"double" => writer.double_text("3.141"),
+        b"null" => writer.null(),
+        b"array" => {
+            writer.array(3);
+            (0..3).for_each(|number| writer.integer(number));
+        }
+        b"set" => {
+            writer.set(3);
+            (0..3).for_each(|number| writer.integer(number));
+        }
+        b"map" => {
+            writer.map(3);
+            for number in 0..3 {
+                writer.integer(number);
+                writer.boolean(number == 1);
             }
         }
-        Ok(())
-    })
-};
+        b"verbatim" => writer.verbatim("txt", b"This is a verbatim\nstring"),
+        b"attrib" => {
+            if writer.protocol() == resp::Protocol::Resp3 {
+                writer.attribute(1);
+                writer.bulk(b"key-popularity");
+                writer.array(2);
+                writer.bulk(b"key:123");
+                writer.integer(90);
+            }
+            writer.bulk(b"Some real reply following the attribute");
+        }
+        b"push" if writer.protocol() == resp::Protocol::Resp2 => {
+            return Err(Refusal::new("ERR RESP2 is not supported by this command"));
+        }
+        b"push" => {
+            writer.push(2);
+            writer.bulk(b"server-cpu-usage");
+            writer.integer(42);
+            writer.bulk(b"Some real reply following the push reply");
+        }
+        b"true" => writer.boolean(true),
+        b"false" => writer.boolean(false),
+        b"bignum" => match writer.protocol() {
+            resp::Protocol::Resp2 => writer.bulk(BIG_NUMBER.as_bytes()),
+            resp::Protocol::Resp3 => writer.raw(format!("({BIG_NUMBER}\r\n").as_bytes()),
+        },
+        _ => {
+            return Err(Refusal::new(
+                "ERR Wrong protocol type name. Please use one of the following: \
+                 string|integer|double|bignum|null|array|set|map|attrib|push|verbatim|true|false",
+            ));
+        }
+    }
+    Ok(())
+}
 
 const BIG_NUMBER: &str = "1234567999999999999999999999999999999";
 

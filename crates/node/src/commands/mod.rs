@@ -29,6 +29,7 @@ use stdx::slot::Slot;
 
 pub(crate) use acl::may_keep_listening;
 pub(crate) use connection::describe;
+pub(crate) use debug::write_sample;
 pub(crate) use describe::categories_of;
 pub use question::{Answer, DebugQuestion, Figures, GroupFigures, Question, SessionFilter};
 
@@ -321,6 +322,10 @@ pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Act
         }
         Question::SetActiveExpire(is_active) => {
             core.context.is_expiry_lazy = !is_active;
+            Answer::Done
+        }
+        Question::LetScriptsDebug(may) => {
+            core.context.scripts_may_debug = *may;
             Answer::Done
         }
         Question::Slowlog => Answer::Slowlog(core.context.slowlog.entries()),

@@ -110,6 +110,8 @@ pub enum Question {
     ResetStatistics,
     /// Switch the removal of expired keys that nobody asks for on or off.
     SetActiveExpire(bool),
+    /// Whether scripts may call some of DEBUG's subcommands.
+    LetScriptsDebug(bool),
     /// Tell the slow commands you remember.
     Slowlog,
     /// Forget them.

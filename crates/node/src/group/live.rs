@@ -6,8 +6,9 @@ use keyspace::Body;
 
 use super::*;
 use crate::computation::note_reads;
+use crate::pubsub::Message;
 use crate::router;
-use crate::scripts::{Circumstances, Invocation, Permitted, check_call, permit};
+use crate::scripts::{Asides, Circumstances, Invocation, Permitted, check_call, permit};
 use crate::speculation::Trace;
 use crate::wire::put_declined;
 
@@ -91,7 +92,7 @@ impl Group {
             used: Vec::new(),
             declined: None,
             ticks: 0,
-            logged: Vec::new(),
+            asides: Asides::default(),
             tracks: run.origin.tracks,
             reads: Vec::new(),
         };
@@ -106,9 +107,10 @@ impl Group {
             let call = run.invocation.call(run.args, moment, run.seed);
             ending = run.invocation.code.run(engine, &call, &mut host, &mut writer);
         }
-        let LiveHost { trace, commands, command_count, used, declined, logged, reads, .. } = host;
-        for line in logged {
-            outlet.actions.push(line);
+        let LiveHost { trace, commands, command_count, used, declined, mut asides, mut reads, .. } = host;
+        // Whoever reads anything keeps what it has named, as in Redis.
+        if !reads.is_empty() {
+            reads.extend(run.invocation.keys(run.args).map(<[u8]>::to_vec));
         }
         if declined.is_some() || ending == Ending::Stopped {
             self.speculation.undo(trace, pending);
@@ -122,10 +124,13 @@ impl Group {
             if run.origin.claim.is_none() {
                 return Err(declined);
             }
-            self.log_outcome(&run.origin, run.floor, &put_declined(&declined), &[], 0);
+            self.log_outcome(&run.origin, run.floor, &put_declined(&declined), (&[], 0), Box::default());
             return Ok(());
         }
-        self.end_script(&run, (writer, reads), trace, &commands, command_count, outlet);
+        outlet.context.statistics.count_error_reply(writer.bytes());
+        let published = std::mem::take(&mut asides.published).into();
+        outlet.tell_asides(&run.origin, asides, now);
+        self.end_script(&run, (writer, reads, published), trace, &commands, command_count, outlet);
         self.script_words = commands;
         Ok(())
     }
@@ -133,7 +138,7 @@ impl Group {
     fn end_script(
         &mut self,
         &Run { origin, floor, protocol, .. }: &Run<'_>,
-        (writer, reads): (Writer, Vec<Vec<u8>>),
+        (writer, reads, published): (Writer, Vec<Vec<u8>>, Box<[Message]>),
         trace: Trace,
         commands: &[u8],
         command_count: usize,
@@ -142,14 +147,14 @@ impl Group {
         let saw_pending = trace.saw_pending;
         self.speculation.keep(trace, self.batch_number);
         if origin.claim.is_some() {
-            self.log_outcome(&origin, floor, writer.bytes(), commands, command_count);
+            self.log_outcome(&origin, floor, writer.bytes(), (commands, command_count), published);
             self.script_reply = writer.into_bytes();
             return;
         }
         // Whether this node still leads is known when an entry has been committed.
         if command_count > 0 || !self.is_alone() {
             self.builder.script(command_count, commands, &[]);
-            let finished = Finished { reply: writer.into_bytes(), reads: reads.into() };
+            let finished = Finished { reply: writer.into_bytes(), reads: reads.into(), published };
             self.waiters.push(Waiter::Script(origin, finished));
             return;
         }
@@ -163,10 +168,11 @@ impl Group {
         };
         match waiters {
             Some(waiters) if saw_pending => {
-                let finished = Finished { reply: writer.into_bytes(), reads: reads.into() };
+                let finished = Finished { reply: writer.into_bytes(), reads: reads.into(), published };
                 waiters.push(Waiter::Told(origin, finished));
             }
             _ => {
+                published.iter().for_each(|message| outlet.publish(message));
                 outlet.reply(&origin, protocol, |out| out.raw(writer.bytes()));
                 outlet.remember_reads(&origin, &reads);
                 self.script_reply = writer.into_bytes();
@@ -175,10 +181,18 @@ impl Group {
     }
 
     /// Logs what came of a script with a number.
-    fn log_outcome(&mut self, origin: &Origin, floor: u64, answer: &[u8], commands: &[u8], command_count: usize) {
+    fn log_outcome(
+        &mut self,
+        origin: &Origin,
+        floor: u64,
+        answer: &[u8],
+        (commands, command_count): (&[u8], usize),
+        published: Box<[Message]>,
+    ) {
         self.claim(origin, floor);
         self.builder.script(command_count, commands, answer);
-        self.waiters.push(Waiter::Write(*origin));
+        let finished = Finished { reply: Vec::new(), reads: Box::default(), published };
+        self.waiters.push(Waiter::Script(*origin, finished));
         if let (Some(gateway), Some(claim)) = (origin.gateway(), origin.claim) {
             self.scripts_under_way.insert((gateway, claim.number));
         }
@@ -224,7 +238,7 @@ struct LiveHost<'a> {
     used: Vec<(u16, Vec<u8>)>,
     declined: Option<Declined>,
     ticks: u32,
-    logged: Vec<Action>,
+    asides: Asides,
     /// Its client keeps what it reads.
     tracks: bool,
     /// Keys that it has read.
@@ -331,14 +345,20 @@ impl Host for LiveHost<'_> {
         if self.declined.is_some() {
             return Flow::Stop;
         }
-        let permitted = match permit(args, self.invocation, self.keyspace.database_count()) {
+        let databases = self.keyspace.database_count();
+        let permitted = match permit(args, self.invocation, self.circumstances, databases, &mut self.asides) {
             Ok(permitted) => permitted,
             Err(refusal) => {
                 reply.error(refusal.text());
                 return Flow::On;
             }
         };
-        if permitted.answer(args, &mut self.database, self.moment, reply) {
+        if self.circumstances.is_watched {
+            let mut words = Vec::new();
+            entry::put_words(&mut words, self.database, args);
+            self.asides.calls.push(words);
+        }
+        if permitted.answer(args, &mut self.database, self.moment, &mut self.asides, reply) {
             return Flow::On;
         }
         let Permitted::Data(command) = permitted else { unreachable!("answered above") };
@@ -355,7 +375,7 @@ impl Host for LiveHost<'_> {
     }
 
     fn log(&mut self, level: u8, text: &[u8]) {
-        self.logged.extend(crate::scripts::log_action(level, text));
+        self.asides.logged.extend(crate::scripts::log_action(level, text));
     }
 
     fn may_call(&mut self, args: Args<'_>) -> Option<bool> {

@@ -421,3 +421,68 @@ fn a_script_may_do_what_its_user_may() {
         assert_eq!(eval(host, client, text, &["0"]), "*2 :1 $-1");
     });
 }
+
+#[test]
+fn what_a_script_publishes_is_heard_when_it_has_ended() {
+    everywhere(|host| {
+        let last = host.core_count() - 1;
+        let (client, listener) = (host.connect(0), host.connect(last));
+        host.run(listener, "SUBSCRIBE news");
+        for keys in [&["1", "a"][..], &["2", "a", "b"], &["0"]] {
+            let text = "redis.call('set', 'a', 1) return redis.call('publish', 'news', 'set')";
+            assert_eq!(eval(host, client, text, keys), ":0");
+            assert_eq!(host.received(listener), "*3 $7 message $4 news $3 set");
+        }
+        assert_eq!(eval(host, client, "return redis.call('publish', 'news', 'none')", &["0"]), ":0");
+        assert_eq!(host.received(listener), "*3 $7 message $4 news $4 none");
+        let refusal = answer(host, client, &["EVAL_RO", "return redis.call('publish', 'news', 'x')", "0"]);
+        assert!(refusal.starts_with("-ERR Write commands are not allowed"), "{refusal}");
+    });
+}
+
+#[test]
+fn who_watches_sees_a_script_and_then_what_it_calls() {
+    everywhere(|host| {
+        let (client, watcher) = (host.connect(0), host.connect(0));
+        host.run(watcher, "MONITOR");
+        for keys in [&["1", "a"][..], &["0"]] {
+            eval(host, client, "redis.call('set', 'a', 1) redis.call('select', 3)", keys);
+            let seen = host.received(watcher);
+            let (script, calls) = (seen.find("\"EVAL\""), seen.find("[0 lua] \"set\" \"a\" \"1\""));
+            assert!(script.is_some() && script < calls, "{seen}");
+            assert!(seen.contains(" lua] \"select\" \"3\""), "{seen}");
+        }
+    });
+}
+
+#[test]
+fn the_log_tells_what_a_script_was_denied() {
+    everywhere(|host| {
+        let (admin, client) = (host.connect(0), host.connect(0));
+        host.run(admin, "ACL SETUSER anna on nopass ~own:* +@scripting +get");
+        host.run(client, "AUTH anna x");
+        eval(host, client, "return redis.call('get', 'other')", &["0"]);
+        let log = host.run(admin, "ACL LOG");
+        assert!(log.contains("$6 reason $3 key $7 context $3 lua $6 object $5 other $8 username $4 anna"), "{log}");
+    });
+}
+
+#[test]
+fn a_cache_hears_of_what_a_script_has_read() {
+    everywhere(|host| {
+        let (client, other) = (host.connect(0), host.connect(0));
+        host.run(client, "HELLO 3");
+        host.run(client, "CLIENT TRACKING ON");
+        for keys in [&["1", "a"][..], &["2", "a", "b"], &["0"]] {
+            eval(host, client, "redis.call('set', 'c', 1) return redis.call('get', 'a')", keys);
+            host.received(client);
+            host.run(other, "SET a 1");
+            let news = host.received(client);
+            assert!(news.contains("invalidate *1 $1 a"), "{keys:?}: {news}");
+        }
+        eval(host, client, "redis.call('set', 'c', 1)", &["1", "a"]);
+        host.received(client);
+        host.run(other, "SET a 2");
+        assert_eq!(host.received(client), "", "nothing was read");
+    });
+}

@@ -387,7 +387,9 @@ fn a_log_line_reaches_the_host() {
 fn the_newer_protocol_has_more_kinds_of_replies() {
     let mut engine = Engine::new();
     for (text, expected) in [
-        ("return true", "#t\r\n"),
+        ("return true", ":1\r\n"),
+        ("return false", "_\r\n"),
+        ("redis.setresp(3) return {true, false}", "*2\r\n#t\r\n#f\r\n"),
         ("return nil", "_\r\n"),
         ("return {double=1.5}", ",1.5\r\n"),
         ("return {map={a=1}}", "%1\r\n$1\r\na\r\n:1\r\n"),

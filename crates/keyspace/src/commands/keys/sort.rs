@@ -206,8 +206,8 @@ impl<'a> Request<'a> {
             }
             Some(_) => return Err(Refusal::WRONG_TYPE),
         };
-        // A list that is stored must not depend on how a set happens to lie in memory.
-        let by_name = self.is_unsorted && is_set && self.destination.is_some();
+        // What is stored, and what a script decides by, must not depend on how a set happens to lie in memory.
+        let by_name = self.is_unsorted && is_set;
         if by_name {
             elements.sort_unstable();
             if self.is_descending {
