@@ -1101,7 +1101,9 @@ impl Core {
             }
             return;
         }
-        let is_clustered = self.context.is_clustered;
+        // A node that has not read its disk yet does not know of its cluster, but others do. What they ask may have
+        // been carried out long ago: only a leader can say what became of it.
+        let is_clustered = self.context.is_clustered || request.origin.node != self.context.node;
         let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
         match &request.body {
             _ if is_clustered && request.origin.claim.is_some() => outlet.send_back(&request.origin),

@@ -9,6 +9,7 @@ use crate::host::Host;
 /// Messages between nodes begin with their kind.
 const REQUEST: u8 = 2;
 const ANSWER: u8 = 3;
+const REFUSED: u8 = 11;
 
 /// Three nodes of one core, and what is under way between them.
 struct Nodes {
@@ -152,4 +153,22 @@ fn a_change_waits_for_a_read_that_is_under_way() {
     say(&mut nodes, "GET n\r\n");
     say(&mut nodes, "GET n\r\nGET n\r\n");
     assert_eq!(nodes.count(REQUEST), 3);
+}
+
+#[test]
+fn a_node_that_has_not_read_its_disk_does_not_answer_for_a_group() {
+    let mut nodes = Nodes::new();
+    let leader = nodes.leader().expect("elected");
+    let gateway = leader % 3 + 1;
+    let client = nodes.host(gateway).connect(0);
+    nodes.host(gateway).send(client, b"INCR n\r\n");
+    nodes.host(gateway).settle();
+    nodes.gather();
+    let (from, _, group, request) =
+        nodes.under_way.iter().find(|(.., bytes)| bytes[0] == REQUEST).expect("it was sent").clone();
+    let mut restarted = Host::unloaded(1, Settings::default(), leader as u64);
+    restarted.hear(from, group, &request);
+    restarted.settle();
+    let kinds: Vec<u8> = restarted.sent.iter().map(|(.., bytes)| bytes[0]).collect();
+    assert_eq!(kinds, [REFUSED], "whether the request was carried out it does not know");
 }
