@@ -902,9 +902,10 @@ impl Universe {
         })
     }
 
-    /// True if no transaction holds a lock anywhere, or is prepared.
+    /// True if no transaction holds a lock anywhere, or is prepared. A node that was removed hears of no end any more.
     pub(crate) fn is_unlocked(&self) -> bool {
-        let processes = self.machines.iter().filter_map(|machine| machine.process.as_ref());
+        let members = self.members();
+        let processes = members.iter().filter_map(|machine| self.machines[*machine].process.as_ref());
         let mut groups = processes.flat_map(|process| &process.cores).flat_map(|host| host.core.groups());
         groups.all(|group| group.lock_count() == 0 && group.prepared_count() == 0)
     }

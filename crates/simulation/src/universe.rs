@@ -688,10 +688,8 @@ impl Universe {
                 self.probes.reach("a partition began");
                 // Sometimes two do not hear each other, and a third hears both.
                 let count = self.machines.len() as u64;
-                let only = self
-                    .prng
-                    .chance(1, 3)
-                    .then(|| (machine + 1 + self.prng.below(count - 1) as usize) % count as usize);
+                let is_pair = self.plan.canary == Some(Canary::LongLease) || self.prng.chance(1, 3);
+                let only = is_pair.then(|| (machine + 1 + self.prng.below(count - 1) as usize) % count as usize);
                 let others = (0..self.machines.len()).filter(|other| *other != machine);
                 for other in others.filter(|other| only.is_none_or(|only| only == *other)) {
                     let direction = self.prng.below(4);
