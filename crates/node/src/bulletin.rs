@@ -75,6 +75,11 @@ impl Bulletin {
         self.last.saturating_sub(follower.matched)
     }
 
+    /// True if a node takes part.
+    pub fn has(&self, node: NodeId) -> bool {
+        self.voters.contains(&node.0) || self.learners.contains(&node.0)
+    }
+
     /// Appends it to a message.
     pub fn put(&self, out: &mut Vec<u8>) {
         for number in [u64::from(self.group.0), self.leader.0, self.term, self.applied, self.last] {

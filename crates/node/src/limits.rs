@@ -87,6 +87,9 @@ pub const RECONCILE_INTERVAL: Duration = Duration::from_millis(200);
 /// How often a leader tells all nodes how its group is.
 pub const BULLETIN_INTERVAL: Duration = Duration::from_secs(1);
 
+/// A member that has been silent for so long is not waited for when another one is to go.
+pub const MEMBER_SILENCE_MAX: Duration = Duration::from_secs(3);
+
 /// A leader that has told nothing for so long may be none any more.
 pub const BULLETIN_STALE: Duration = Duration::from_secs(4);
 

@@ -102,8 +102,7 @@ impl Group {
         let leaving: Vec<_> = self.roster.present().filter(|(_, member)| member.is_leaving).collect();
         let mut gone = Vec::new();
         for (node, member) in leaving {
-            let has = |told: &Bulletin| told.voters.contains(&node.0) || told.learners.contains(&node.0);
-            let is_out = |group| fresh(bulletins, group, now).is_ok_and(|told| told.leader != node && !has(told));
+            let is_out = |group| fresh(bulletins, group, now).is_ok_and(|told| told.leader != node && !told.has(node));
             if (0..group_count).map(GroupId).all(is_out) {
                 gone.push((node, Member { is_removed: true, ..member.clone() }));
             }

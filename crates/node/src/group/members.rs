@@ -4,6 +4,7 @@
 use consensus::{Change, Progress};
 
 use super::Group;
+use crate::bulletin::Bulletins;
 use crate::event::{Action, Level, NodeId, Now};
 use crate::limits;
 use crate::outlet::Outlet;
@@ -22,7 +23,7 @@ impl Group {
         }
         let progress = self.replica.progress();
         let replicas = outlet.context.settings.replica_count;
-        if let Some(change) = self.wanted_change(roster, replicas, &progress, seen) {
+        if let Some(change) = self.wanted_change(roster, &outlet.context.bulletins, replicas, &progress, seen) {
             // Refused only if leadership is going: the next leader sees to it.
             let _ = self.replica.propose_change(change);
         } else if roster.is_going(self.node) {
@@ -53,7 +54,14 @@ impl Group {
         (all_well && preferred != self.node.0).then_some(preferred)
     }
 
-    fn wanted_change(&self, roster: &Roster, replicas: usize, progress: &[Progress], seen: u64) -> Option<Change> {
+    fn wanted_change(
+        &self,
+        roster: &Roster,
+        bulletins: &Bulletins,
+        replicas: usize,
+        progress: &[Progress],
+        seen: u64,
+    ) -> Option<Change> {
         let voters = &self.membership.voters;
         let is_member = |node: &u64| voters.contains(node) || self.membership.learners.contains(node);
         if let Some(newcomer) = roster.staying().find(|node| !is_member(&node.0)) {
@@ -70,13 +78,21 @@ impl Group {
             return Some(Change::AddVoter(ready.node));
         }
         // One who is to go and still serves keeps its vote until somebody who is catching up can take it.
+        let is_heard = |node: u64| self.last_tick.since(self.last_heard(node)) < limits::MEMBER_SILENCE_MAX;
         let is_awaited = |other: &Progress| {
-            !other.is_voter && other.is_active && !roster.is_going(NodeId(other.node)) && staying < replicas
+            !other.is_voter && is_heard(other.node) && !roster.is_going(NodeId(other.node)) && staying < replicas
         };
         let awaits_successor = progress.iter().any(is_awaited);
         let may_go = |other: &&Progress| {
-            let votes_on = awaits_successor && other.is_active;
-            roster.is_going(NodeId(other.node))
+            let node = NodeId(other.node);
+            // The roster is told in group 0: whoever still takes part in another group must hear of it.
+            let is_wanted = self.id.0 == 0
+                && is_heard(node.0)
+                && !roster.is_removed(node)
+                && bulletins.iter().any(|(told, _)| told.group != self.id && told.has(node));
+            let votes_on = awaits_successor && is_heard(node.0);
+            roster.is_going(node)
+                && !is_wanted
                 && (!other.is_voter || !votes_on && self.can_do_without(other.node, progress))
         };
         progress.iter().find(may_go).map(|other| Change::Remove(other.node))
