@@ -72,8 +72,8 @@ const FILE_LIMIT: Duration = Duration::from_secs(600);
 /// A server that has not answered after this long will not.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// The suite's main program flushes its output at its end only; hanging files would take their story with them.
-const LINE_BY_LINE: &str = "fconfigure stdout -buffering line\nsource tests/test_helper.tcl\n";
+/// What starts the suite.
+const START: &str = include_str!("../../tests/tcl/run.tcl");
 
 /// Runs the suite; an error if any test failed or did not run.
 pub fn run(options: &[String]) -> Result<()> {
@@ -196,8 +196,8 @@ impl Suite {
             symlink(self.tree.join(folder), copy.path.join(folder))?;
         }
         fs::create_dir_all(copy.path.join("tests/tmp"))?;
-        let script = copy.path.join("line-by-line.tcl");
-        fs::write(&script, LINE_BY_LINE)?;
+        let script = copy.path.join("run.tcl");
+        fs::write(&script, START)?;
         let port = server.port.to_string();
         let mut command = Command::new("tclsh");
         command.arg(&script).args(["--host", "127.0.0.1", "--port", &port, "--single", file, "--durable"]);
