@@ -5,15 +5,18 @@ use std::sync::Arc;
 
 use keyspace::{Class, Classes, DataCommand};
 use resp::{Args, Span};
+use stdx::Instant;
 
 use crate::core::{Context, Core};
 use crate::entry::Reader;
-use crate::event::{CoreId, GroupId, SessionId};
-use crate::letter::{Mail, Origin, Request, RequestBody};
+use crate::event::{Action, CoreId, GroupId, SessionId};
+use crate::letter::{Claim, Mail, Origin, Request, RequestBody};
 use crate::limits;
 use crate::outlet::Outlet;
+use crate::relay::Purpose;
 use crate::router;
-use crate::tracking::{Change, News, Presence, Redirect, Tracker};
+use crate::telling::Untold;
+use crate::tracking::{Asked, Author, Change, News, Presence, Redirect, Tracker};
 
 impl Tracker {
     /// Remembers that a session has read the keys of a command that only reads.
@@ -40,19 +43,59 @@ impl Outlet<'_> {
         keys.iter().for_each(|key| self.context.tracker.remember(origin.core, origin.session, key));
     }
 
-    /// A key has changed, by the hand of the session with this number or of none.
-    pub(crate) fn changed(&mut self, key: &[u8], by: Option<u64>) {
+    /// A key has changed, by the hand of this client of the node or of none.
+    pub(crate) fn changed(&mut self, key: &[u8], by: Option<Author>) {
         let shared = self.tell_readers(key, by);
         if self.context.tracker.hearing_cores().next().is_some() {
             let key = shared.unwrap_or_else(|| key.into());
             self.context.tracker.changed.push((key, by));
+            self.await_hearing_cores();
+        }
+    }
+
+    /// The answer at hand waits for the cores that hear of every change.
+    fn await_hearing_cores(&mut self) {
+        let Context { tracker, telling, core, .. } = &mut *self.context;
+        for hearing in tracker.hearing_cores().filter(|hearing| must_hear(tracker, *hearing, *core)) {
+            telling.note(hearing);
+        }
+    }
+
+    /// All have been told of a change: its answer leaves, or waits until they have heard.
+    #[inline]
+    pub(crate) fn settle(&mut self) {
+        if let Some(answer) = self.context.telling.settle() {
+            self.release(answer);
+        }
+    }
+
+    /// The same for the word that this node's replica has applied a request of a gateway of its own.
+    pub(crate) fn settle_told(&mut self, gateway: CoreId, claim: Claim) {
+        self.context.telling.put(Untold::Told { gateway, claim });
+        // Also the own core: who has changed the keys is known as long as the answer is kept.
+        let Context { tracker, telling, .. } = &mut *self.context;
+        tracker.hearing_cores().for_each(|hearing| telling.note(hearing));
+        self.settle();
+    }
+
+    /// An answer has waited long enough.
+    fn release(&mut self, answer: Untold) {
+        match answer {
+            Untold::Reply { origin, protocol, bytes } => self.reply(&origin, protocol, |writer| writer.raw(&bytes)),
+            Untold::Answer { origin, bytes } => self.answer(&origin, bytes),
+            Untold::Told { gateway, claim } => self.mail(gateway, Mail::Told { claim }),
         }
     }
 
     /// Tells those who have read a key that it is no longer as it was.
-    fn tell_readers(&mut self, key: &[u8], by: Option<u64>) -> Option<Arc<[u8]>> {
+    fn tell_readers(&mut self, key: &[u8], by: Option<Author>) -> Option<Arc<[u8]>> {
         let (key, readers) = self.context.tracker.take_readers(key)?;
         for (core, session) in readers {
+            // Who has changed it is told behind its reply.
+            let is_author = matches!(by, Some(Author::Session { serial, .. }) if serial == session.serial);
+            if !is_author && must_hear(&self.context.tracker, core, self.context.core) {
+                self.context.telling.note(core);
+            }
             let news = News::Keys(vec![Arc::clone(&key)]);
             self.mail(core, Mail::Invalidate { session, news, by });
         }
@@ -71,9 +114,18 @@ impl Outlet<'_> {
     /// Tells every client that tracks to forget all it has read.
     pub(crate) fn flush_caches(&mut self) {
         for core in (0..self.context.core_count).map(CoreId) {
+            if self.context.tracker.is_wanted() && must_hear(&self.context.tracker, core, self.context.core) {
+                self.context.telling.note(core);
+            }
             self.mail(core, Mail::FlushCaches);
         }
     }
+}
+
+/// True if an answer of this core, `own`, must wait until another has heard. What is told on the own core is in its
+/// sessions' output before the turn's answers leave, unless it goes on to others.
+fn must_hear(tracker: &Tracker, core: CoreId, own: CoreId) -> bool {
+    core != own || !tracker.redirect_cores(own).is_empty()
 }
 
 impl Context {
@@ -105,19 +157,40 @@ impl Core {
     }
 
     /// Tells a session of this core what is no longer as it has read it.
-    pub(crate) fn invalidate(&mut self, id: SessionId, news: News, by: Option<u64>) {
+    pub(crate) fn invalidate(&mut self, id: SessionId, news: News, by: Option<Author>) {
+        let asked = by.and_then(|by| self.request_of(by));
+        self.invalidate_asked(id, news, asked);
+    }
+
+    fn invalidate_asked(&mut self, id: SessionId, news: News, asked: Option<Asked>) {
         self.note_stale(id, &news);
         let Some(session) = self.sessions.get(id) else { return };
         let Some(tracking) = &session.tracking else { return };
+        let own = asked.filter(|(serial, _)| *serial == id.serial);
         let is_remembered = matches!(news, News::Keys(_)) && tracking.broadcasts();
-        if is_remembered || (tracking.skips_own && by == Some(id.serial)) {
+        if is_remembered || (tracking.skips_own && own.is_some()) {
             return;
         }
-        self.tell(id, news);
+        self.tell(id, news, own.map(|(_, ticket)| ticket));
     }
 
-    /// Hands news to a session, or to the one that it has named instead.
-    fn tell(&mut self, id: SessionId, news: News) {
+    /// Which request of which session of this core an author is, if it is one.
+    fn request_of(&self, author: Author) -> Option<Asked> {
+        let (session, ticket) = match author {
+            Author::Session { serial, ticket } => return Some((serial, ticket)),
+            Author::Request { core, .. } if core != self.context.core => return None,
+            Author::Request { claim, .. } => match self.untold.get(&claim) {
+                Some(parked) => parked.purpose.client()?,
+                None => self.relay.purpose(claim)?.client()?,
+            },
+            Author::Transaction(id) => self.driver.client(id)?,
+        };
+        Some((session.serial, ticket))
+    }
+
+    /// Hands news to a session, behind one of its replies if that has not left, or to the session that it has named
+    /// instead.
+    fn tell(&mut self, id: SessionId, news: News, behind: Option<u64>) {
         let Some(session) = self.sessions.get(id) else { return };
         match session.tracking.as_ref().and_then(|tracking| tracking.redirect) {
             Some(redirect) => {
@@ -125,7 +198,8 @@ impl Core {
                 self.outbox.push(self.context.core, redirect.core, mail);
             }
             None if News::can_be_told(session, false) => {
-                self.sessions.push_news(id, &self.context.settings.output_limits, |writer| news.write(writer));
+                let limits = &self.context.settings.output_limits;
+                self.sessions.push_news(id, behind, limits, |writer| news.write(writer));
             }
             None => {}
         }
@@ -139,7 +213,7 @@ impl Core {
             return;
         };
         if News::can_be_told(session, true) {
-            self.sessions.push_news(id, &self.context.settings.output_limits, |writer| news.write(writer));
+            self.sessions.push_news(id, None, &self.context.settings.output_limits, |writer| news.write(writer));
         }
     }
 
@@ -162,7 +236,69 @@ impl Core {
         let sessions: Vec<_> = self.context.tracker.sessions().collect();
         for session in sessions {
             self.note_stale(session, &News::Everything);
-            self.tell(session, News::Everything);
+            self.tell(session, News::Everything, None);
+        }
+    }
+
+    /// Another core wants to know when what it has told before this is in the output of this one's sessions, and of
+    /// those that these have named. It is when this turn is over, and so the answer leaves with it.
+    pub(crate) fn hear(&mut self, home: CoreId, round: u64, left: Option<Vec<CoreId>>) {
+        let own = self.context.core;
+        let mut left = left.unwrap_or_else(|| self.context.tracker.redirect_cores(own).into_iter().collect());
+        match left.pop() {
+            Some(next) => self.outbox.push(own, next, Mail::Hear { home, round, left: Some(left) }),
+            None => self.outbox.push(own, home, Mail::Heard { round }),
+        }
+    }
+
+    /// A core has heard.
+    pub(crate) fn take_heard(&mut self, round: u64, actions: &mut Vec<Action>) {
+        for answer in self.context.telling.heard(round) {
+            Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions).release(answer);
+        }
+    }
+
+    /// In a cluster: the answer to a change has come, perhaps before the replica here has applied it. It waits until
+    /// caches of this node have been told.
+    pub(crate) fn park(&mut self, claim: Claim, purpose: Purpose, bytes: &[u8]) {
+        let (own, now) = (self.context.core, self.now.instant);
+        self.untold.insert(claim, Parked { purpose, bytes: bytes.to_vec(), since: now, is_late: false });
+        let core = router::core_of(claim.group, self.context.core_count);
+        self.outbox.push(own, core, Mail::Tell { gateway: own, claim });
+    }
+
+    /// A gateway of this node waits for the replica here to apply its request.
+    pub(crate) fn tell_gateway(&mut self, gateway: CoreId, claim: Claim, actions: &mut Vec<Action>) {
+        self.with_group(claim.group, actions, |group, outlet| group.tell_when_applied(gateway, claim, outlet));
+    }
+
+    /// What was parked has been told.
+    pub(crate) fn told(&mut self, claim: Claim, actions: &mut Vec<Action>) {
+        if let Some(Parked { purpose, bytes, .. }) = self.untold.remove(&claim) {
+            self.take_answer_of_group(claim, purpose, &bytes, actions);
+        }
+    }
+
+    /// The replica here is too far behind to be waited for: caches are emptied instead.
+    pub(crate) fn pass_time_untold(&mut self, actions: &mut Vec<Action>) {
+        let now = self.now.instant;
+        let is_overdue = |parked: &Parked| !parked.is_late && now.since(parked.since) >= limits::UNTOLD_PATIENCE;
+        let overdue: Vec<_> = self.untold.iter_mut().filter(|(_, parked)| is_overdue(parked)).collect();
+        if overdue.is_empty() {
+            return;
+        }
+        let claims: Vec<Claim> = overdue
+            .into_iter()
+            .map(|(claim, parked)| {
+                parked.is_late = true;
+                *claim
+            })
+            .collect();
+        let gateway = self.context.core;
+        let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
+        outlet.flush_caches();
+        for claim in claims {
+            outlet.settle_told(gateway, claim);
         }
     }
 
@@ -192,11 +328,16 @@ impl Core {
     /// These keys have changed, by the hand of these.
     pub(crate) fn hear_changes(&mut self, changes: &[Change]) {
         for (key, by) in changes {
-            self.context.tracker.note_changed(Arc::clone(key), *by);
+            let asked = by.and_then(|by| self.request_of(by));
+            self.context.tracker.note_changed(Arc::clone(key), asked);
             let Some((key, readers)) = self.context.tracker.take_readers(key) else { continue };
             for (core, session) in readers {
                 let news = News::Keys(vec![Arc::clone(&key)]);
-                self.outbox.push(self.context.core, core, Mail::Invalidate { session, news, by: *by });
+                if core == self.context.core {
+                    self.invalidate_asked(session, news, asked);
+                } else {
+                    self.outbox.push(self.context.core, core, Mail::Invalidate { session, news, by: *by });
+                }
             }
         }
     }
@@ -223,7 +364,7 @@ impl Core {
     /// A reply has been handed to its session: what has overtaken it is told again.
     pub(crate) fn tell_stale(&mut self, session: SessionId, ticket: u64) {
         if let Some(keys) = self.stale.remove(&(session, ticket)) {
-            self.tell(session, News::Keys(keys.into_iter().collect()));
+            self.tell(session, News::Keys(keys.into_iter().collect()), None);
         }
     }
 
@@ -239,6 +380,12 @@ impl Core {
                 self.outbox.push(own, core, Mail::Changed(Arc::clone(&changed)));
             }
         }
+        if let Some((round, cores)) = self.context.telling.begin_round() {
+            for core in cores {
+                self.outbox.push(own, core, Mail::Hear { home: own, round, left: None });
+            }
+        }
+        let tracker = &mut self.context.tracker;
         let mut more = false;
         if tracker.counts().0 > 0 {
             let share = self.context.settings.tracking_key_count_max.div_ceil(usize::from(self.context.core_count));
@@ -265,11 +412,21 @@ impl Core {
     pub(crate) fn broadcast_changes(&mut self) {
         let sessions = &self.sessions;
         let tracking_of = |id| sessions.get(id).and_then(|session| session.tracking.as_deref());
-        for (session, news) in self.context.tracker.take_broadcasts(tracking_of) {
+        for (session, news, behind) in self.context.tracker.take_broadcasts(tracking_of) {
             self.note_stale(session, &news);
-            self.tell(session, news);
+            self.tell(session, news, behind);
         }
     }
+}
+
+/// The answer to a change that caches of this node have yet to be told of.
+#[derive(Debug)]
+pub(crate) struct Parked {
+    purpose: Purpose,
+    bytes: Vec<u8>,
+    since: Instant,
+    /// Caches are being emptied for it.
+    is_late: bool,
 }
 
 /// The keys that a request only reads.

@@ -12,6 +12,7 @@ use stdx::{Duration, Instant, Prng};
 use crate::acl::{AclLog, Users};
 use crate::ask::{Deferred, Pending};
 use crate::bulletin::{Bulletin, Bulletins};
+use crate::caches::Parked;
 use crate::commands::{self, DebugQuestion, Figures, Question};
 use crate::defect::Defect;
 use crate::evaluate::Runner;
@@ -34,6 +35,7 @@ use crate::scripts::Cache;
 use crate::session::{Hold, Session, Sessions};
 use crate::settings::Settings;
 use crate::statistics::{SlowEntry, Slowlog, Statistics, shorten};
+use crate::telling::Telling;
 use crate::tracking::{Mode, Tracker};
 use crate::transaction::{Driver, GatewayId, Post, Progress, TransactionId};
 use crate::wire::{self, Wire};
@@ -71,6 +73,8 @@ pub struct Core {
     pub(crate) relay: Relay,
     /// Keys that have changed since a reply that is on its way was made, by session and ticket.
     pub(crate) stale: BTreeMap<(SessionId, u64), BTreeSet<Arc<[u8]>>>,
+    /// Answers to changes that caches of this node have yet to be told of.
+    pub(crate) untold: BTreeMap<Claim, Parked>,
     pub(crate) prng: Prng,
     pub(crate) now: Now,
     pub(crate) runner: Runner,
@@ -134,6 +138,8 @@ pub struct Context {
     pub monitors: Monitors,
     /// Who has read what, for caches of clients.
     pub tracker: Tracker,
+    /// Answers that wait until caches have been told.
+    pub(crate) telling: Telling,
     /// What sessions of this core listen to.
     pub pubsub: Pubsub,
     /// Commands that took long.
@@ -232,6 +238,7 @@ impl Core {
                 secret_count: 0,
                 monitors: Monitors::default(),
                 tracker: Tracker::default(),
+                telling: Telling::default(),
                 pubsub: Pubsub::default(),
                 is_expiry_lazy: false,
                 scripts: Cache::default(),
@@ -264,6 +271,7 @@ impl Core {
             stalled: Vec::new(),
             relay,
             stale: BTreeMap::new(),
+            untold: BTreeMap::new(),
             prng,
             now: Now::default(),
             runner: Runner::default(),
@@ -719,6 +727,10 @@ impl Core {
             Mail::Invalidate { session, news, by } => self.invalidate(session, news, by),
             Mail::Changed(changes) => self.hear_changes(&changes),
             Mail::FlushCaches => self.flush_caches(),
+            Mail::Hear { home, round, left } => self.hear(home, round, left),
+            Mail::Heard { round } => self.take_heard(round, actions),
+            Mail::Tell { gateway, claim } => self.tell_gateway(gateway, claim, actions),
+            Mail::Told { claim } => self.told(claim, actions),
             Mail::Redirected { session, news, from } => self.tell_redirected(session, &news, from),
             Mail::RedirectBroken { session, lost } => self.redirect_broken(session, lost),
             Mail::Presence(core, presence) => self.set_presence(core, presence),
@@ -905,7 +917,11 @@ impl Core {
     // ---- requests to groups -----------------------------------------------------------------------------------------
 
     fn set_route(&mut self, group: GroupId, route: Route) {
-        self.context.routes[group.0 as usize] = route;
+        let before = std::mem::replace(&mut self.context.routes[group.0 as usize], route).leader;
+        if self.context.is_clustered && before.is_some() != route.leader.is_some() {
+            // Without a leader nobody here learns what changes.
+            self.flush_caches();
+        }
         if route.leader.is_some_and(|leader| leader != self.context.node) {
             self.become_clustered();
         }
@@ -961,7 +977,24 @@ impl Core {
         if self.has_overtaken(claim) {
             return self.relay.refused(claim, self.now.instant);
         }
+        let is_to_be_told =
+            self.context.is_clustered && self.context.tracker.is_wanted() && self.relay.is_of_change(claim, bytes);
         let Some(purpose) = self.relay.answered(claim, self.now.instant) else { return };
+        if is_to_be_told {
+            self.park(claim, purpose, bytes);
+        } else {
+            self.take_answer_of_group(claim, purpose, bytes, actions);
+        }
+    }
+
+    /// The same, when caches of this node have been told.
+    pub(crate) fn take_answer_of_group(
+        &mut self,
+        claim: Claim,
+        purpose: Purpose,
+        bytes: &[u8],
+        actions: &mut Vec<Action>,
+    ) {
         let group = claim.group;
         match purpose {
             Purpose::Client { session, ticket } => {
@@ -1177,6 +1210,7 @@ impl Core {
         self.end_pause();
         self.pass_time_waiting(actions);
         self.pass_time_for_holders();
+        self.pass_time_untold(actions);
         let mut more = false;
         for round in 0..limits::ROUNDS_PER_TURN {
             self.flush_relay(actions);

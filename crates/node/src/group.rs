@@ -36,8 +36,8 @@ use crate::checkpoint::Checkpointing;
 use crate::commands::GroupFigures;
 use crate::defect::Defect;
 use crate::entry::{self, Builder, Claimed, Effect, Item, Watch};
-use crate::event::{Action, GroupId, GroupSeed, Level, NodeId, Now, Persist, SessionId};
-use crate::letter::{Fate, Lock, Locked, Mail, Origin, Request, RequestBody, Resolution};
+use crate::event::{Action, CoreId, GroupId, GroupSeed, Level, NodeId, Now, Persist, SessionId};
+use crate::letter::{Claim, Fate, Lock, Locked, Mail, Origin, Request, RequestBody, Resolution};
 use crate::libraries::Libraries;
 use crate::limits;
 use crate::locks::Locks;
@@ -49,6 +49,7 @@ use crate::roster::{Member, Roster};
 use crate::settings::AppendFsync;
 use crate::speculation::Speculation;
 use crate::touched::Touched;
+use crate::tracking::Author;
 use crate::transaction::{GatewayId, TransactionId};
 use crate::wire::{self, put_locked};
 
@@ -163,6 +164,8 @@ pub struct Group {
     kept_out: BTreeSet<(u64, u64)>,
     /// Scripts of gateways that have run here, and whose entries are not applied yet: they must not run again.
     scripts_under_way: BTreeSet<(GatewayId, u64)>,
+    /// Requests of gateways of this node that want to know when they have been applied here.
+    awaited: BTreeSet<(GatewayId, u64)>,
 
     pub(crate) checkpointing: Checkpointing,
     pub(crate) backups: Backups,
@@ -415,6 +418,7 @@ impl Group {
             script_reply: Vec::new(),
             kept_out: BTreeSet::new(),
             scripts_under_way: BTreeSet::new(),
+            awaited: BTreeSet::new(),
             checkpointing: Checkpointing::default(),
             backups: Backups::default(),
             log_bytes,
@@ -1733,6 +1737,7 @@ impl Group {
                 }
                 Some(claimed) => self.apply_claimed(item, claimed, moment, waiter, now, outlet),
             }
+            outlet.settle();
         }
         self.spans = spans;
         let end = self.next_item_waiter(&mut waiters, now, outlet);
@@ -1790,7 +1795,8 @@ impl Group {
             book::Entry::Answered(answer) => answer.to_vec(),
             book::Entry::New => {
                 let mut writer = Writer::default();
-                let by = origin.as_ref().and_then(|origin| self.session_of(origin));
+                let claim = Claim { boot: gateway.boot, group: self.id, number };
+                let by = (gateway.node == self.node.0).then_some(Author::Request { core: gateway.core, claim });
                 self.apply_item(item, moment, None, Some((&mut writer, by)), now, outlet);
                 let answer = writer.into_bytes();
                 self.book.note(gateway, number, answer.clone());
@@ -1801,11 +1807,34 @@ impl Group {
         if let Some(origin) = origin {
             outlet.answer_committed(&origin, &Committed { _sealed: () }, answer);
         }
+        if self.awaited.remove(&(gateway, number)) {
+            outlet.settle();
+            let claim = Claim { boot: gateway.boot, group: self.id, number };
+            outlet.settle_told(gateway.core, claim);
+        }
     }
 
-    /// The number of a request's session, if it is one of this node.
-    fn session_of(&self, origin: &Origin) -> Option<u64> {
-        (origin.node == self.node).then_some(origin.session.serial)
+    /// A gateway of this node wants to know when a request of its has been applied here, and told to caches. Who has
+    /// no leader learns of nothing: its caches have been told so.
+    pub(crate) fn tell_when_applied(&mut self, core: CoreId, claim: Claim, outlet: &mut Outlet<'_>) {
+        let gateway = GatewayId { node: self.node.0, boot: claim.boot, core };
+        let is_cut_off = self.standing() == Standing::Leaderless;
+        if is_cut_off || !matches!(self.book.look(gateway, claim.number), book::Entry::New) {
+            outlet.settle_told(core, claim);
+        } else {
+            self.awaited.insert((gateway, claim.number));
+        }
+    }
+
+    /// The client behind a request, if it is one of this node.
+    fn author_of(&self, origin: &Origin) -> Option<Author> {
+        let (serial, ticket) = (origin.session.serial, origin.ticket);
+        (origin.node == self.node).then_some(Author::Session { serial, ticket })
+    }
+
+    /// The same for a transaction over several groups.
+    fn author_of_transaction(&self, transaction: TransactionId) -> Option<Author> {
+        (transaction.gateway.node == self.node.0).then_some(Author::Transaction(transaction))
     }
 
     /// Carries out an item. What `claimed` gets is the answer to be kept for its gateway; beside it is who asked, if
@@ -1816,14 +1845,14 @@ impl Group {
         item: Item<'_>,
         moment: Moment,
         waiter: Option<Waiter>,
-        claimed: Option<(&mut Writer, Option<u64>)>,
+        claimed: Option<(&mut Writer, Option<Author>)>,
         now: Now,
         outlet: &mut Outlet<'_>,
     ) {
         let proof = Committed { _sealed: () };
         let (claimed, by) = match (claimed, &waiter) {
             (Some((writer, by)), _) => (Some(writer), by),
-            (None, Some(Waiter::Write(origin) | Waiter::Script(origin, _))) => (None, self.session_of(origin)),
+            (None, Some(Waiter::Write(origin) | Waiter::Script(origin, _))) => (None, self.author_of(origin)),
             (None, _) => (None, None),
         };
         match item {
@@ -1936,10 +1965,10 @@ impl Group {
             }
             Item::Tick => {}
             Item::Limits(limits) => self.keyspace.set_limits(limits),
-            Item::Install { transaction: _, effects } => {
+            Item::Install { transaction, effects } => {
                 self.install(&effects);
                 self.note_effects(&effects);
-                self.tell(outlet, None);
+                self.tell(outlet, self.author_of_transaction(transaction));
                 answer_step(waiter, claimed, &[1], outlet);
             }
             Item::Prepare { transaction, participants, effects } => {
@@ -1948,7 +1977,7 @@ impl Group {
                     // Its keys are locked until it is resolved: who is told now reads what it leaves. Told later, an
                     // acknowledged change would find old values in caches.
                     self.note_effects(&effects);
-                    self.tell(outlet, None);
+                    self.tell(outlet, self.author_of_transaction(transaction));
                     let since = self.prepared.get(&transaction).and_then(|prepared| prepared.since);
                     self.prepared.insert(transaction, Prepared { participants, effects, since });
                 }
@@ -1987,9 +2016,9 @@ impl Group {
         }
     }
 
-    /// Tells what has happened to keys, by the hand of the session with this number or of none.
+    /// Tells what has happened to keys, by the hand of this client of the node or of none.
     #[inline]
-    pub(crate) fn tell(&mut self, outlet: &mut Outlet<'_>, by: Option<u64>) {
+    pub(crate) fn tell(&mut self, outlet: &mut Outlet<'_>, by: Option<Author>) {
         if self.keyspace.notice_count() > 0 {
             let notices = self.keyspace.take_notices();
             self.tell_notices(notices, outlet, by);
@@ -1998,7 +2027,7 @@ impl Group {
 
     /// Those who listen are told by the replica that leads. Clients that cache are told by the replica on their own
     /// node, which lacks nothing that they may have read.
-    fn tell_notices(&self, notices: Vec<Notice>, outlet: &mut Outlet<'_>, by: Option<u64>) {
+    fn tell_notices(&self, notices: Vec<Notice>, outlet: &mut Outlet<'_>, by: Option<Author>) {
         for notice in notices {
             match notice.class {
                 Class::Changed if notice.name == observer::FLUSHED => outlet.flushed(self.id),

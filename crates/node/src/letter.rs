@@ -19,7 +19,7 @@ use crate::pubsub::Message;
 use crate::relay::Route;
 use crate::roster::Roster;
 use crate::scripts::Invocation;
-use crate::tracking::{Change, News, Presence};
+use crate::tracking::{Author, Change, News, Presence};
 use crate::transaction::{GatewayId, TransactionId};
 
 /// All that one core had to tell another in one turn.
@@ -54,7 +54,7 @@ impl Origin {
 }
 
 /// A request's number in the stream of a gateway to a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Claim {
     /// The gateway's life.
     pub boot: u64,
@@ -172,13 +172,39 @@ pub enum Mail {
         session: SessionId,
         /// What.
         news: News,
-        /// The session that changed it, if one did.
-        by: Option<u64>,
+        /// Who changed it, if a client of this node did.
+        by: Option<Author>,
     },
     /// These keys have changed, by the hand of these: tell those of your sessions that want to know of all.
     Changed(Arc<Vec<Change>>),
     /// Tell all your sessions that track: everything has changed.
     FlushCaches,
+    /// Say when the news of before this is in your sessions' output; see [`crate::telling`].
+    Hear {
+        /// Who asks.
+        home: CoreId,
+        /// Number of the question there.
+        round: u64,
+        /// Cores that are to hear the same behind this one; `None` for those that its own sessions have named.
+        left: Option<Vec<CoreId>>,
+    },
+    /// It is.
+    Heard {
+        /// Number of the question.
+        round: u64,
+    },
+    /// Say when your replica of the group has applied this request of mine, and caches have been told of it.
+    Tell {
+        /// The core that asks, a gateway.
+        gateway: CoreId,
+        /// The request.
+        claim: Claim,
+    },
+    /// It has, and they have.
+    Told {
+        /// The request.
+        claim: Claim,
+    },
     /// Tell this session of yours, which another has named.
     Redirected {
         /// Whom.

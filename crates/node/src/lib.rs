@@ -46,6 +46,7 @@ pub mod settings;
 mod sha256;
 mod speculation;
 mod statistics;
+mod telling;
 mod touched;
 pub mod tracking;
 pub mod transaction;

@@ -11,6 +11,7 @@ use crate::group::Committed;
 use crate::letter::{Letter, Mail, Origin};
 use crate::pubsub;
 use crate::session::Sessions;
+use crate::telling::Untold;
 use crate::transaction::TransactionId;
 use crate::wire;
 
@@ -80,7 +81,7 @@ impl Outlet<'_> {
         }
     }
 
-    /// Answers a request that changed data.
+    /// Answers a request that changed data, when those who cache have been told: [`Outlet::settle`] must follow.
     #[inline]
     pub fn reply_committed(
         &mut self,
@@ -89,7 +90,12 @@ impl Outlet<'_> {
         proof: &Committed,
         write: impl FnOnce(&mut Writer),
     ) {
-        if origin.claim.is_none() && origin.node == self.context.node && origin.core == self.context.core {
+        if self.context.tracker.is_wanted() && origin.claim.is_none() {
+            let mut writer = Writer::new(protocol);
+            write(&mut writer);
+            let bytes = writer.into_bytes();
+            self.context.telling.put(Untold::Reply { origin: *origin, protocol, bytes });
+        } else if origin.claim.is_none() && origin.node == self.context.node && origin.core == self.context.core {
             self.sessions.reply_committed(origin.session, origin.ticket, proof, write);
         } else {
             self.reply_elsewhere(origin, protocol, write);
@@ -114,9 +120,14 @@ impl Outlet<'_> {
         self.tell_gateway(origin, Mail::Answered { claim, bytes });
     }
 
-    /// Answers a numbered request that changed data.
+    /// Answers a numbered request that changed data. The answer to a step of a transaction waits for those who cache:
+    /// [`Outlet::settle`] must follow. Gateways see to it that clients' replies do.
     pub fn answer_committed(&mut self, origin: &Origin, _proof: &Committed, bytes: Vec<u8>) {
-        self.answer(origin, bytes);
+        if self.context.tracker.is_wanted() && origin.session.serial == 0 {
+            self.context.telling.put(Untold::Answer { origin: *origin, bytes });
+        } else {
+            self.answer(origin, bytes);
+        }
     }
 
     /// Lets a gateway send again what it has asked: it was not carried out here, and may be elsewhere.

@@ -80,6 +80,16 @@ pub enum Purpose {
     },
 }
 
+impl Purpose {
+    /// The client that waits for it, and which of its replies it is.
+    pub(crate) fn client(&self) -> Option<(SessionId, u64)> {
+        match self {
+            Self::Client { session, ticket } | Self::Script { session, ticket, .. } => Some((*session, *ticket)),
+            _ => None,
+        }
+    }
+}
+
 /// A step of a transaction in one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -250,6 +260,32 @@ impl Relay {
             Some((_, Purpose::Client { session, .. })) if !outstanding.is_change => Some(*session),
             _ => None,
         }
+    }
+
+    /// What a request without an answer is for.
+    pub(crate) fn purpose(&self, claim: Claim) -> Option<&Purpose> {
+        if claim.boot != self.boot {
+            return None;
+        }
+        let outstanding = &self.streams.get(claim.group.0 as usize)?.outstanding;
+        let place = outstanding.binary_search_by_key(&claim.number, |outstanding| outstanding.number).ok()?;
+        outstanding[place].request.as_ref().map(|(_, purpose)| purpose)
+    }
+
+    /// True if this is the first answer to a request that has been logged and may have changed keys. What was refused
+    /// may not have been logged.
+    pub(crate) fn is_of_change(&mut self, claim: Claim, answer: &[u8]) -> bool {
+        let stream = self.streams.get_mut(claim.group.0 as usize).filter(|_| claim.boot == self.boot);
+        let outstanding = stream.and_then(|stream| stream.find(claim.number));
+        outstanding.is_some_and(|outstanding| match &outstanding.request {
+            Some((_, Purpose::Client { .. })) => outstanding.is_change && !answer.starts_with(b"-"),
+            Some((_, Purpose::Script { .. })) => true,
+            Some((request, Purpose::Transaction { .. })) => match &request.body {
+                RequestBody::Prepare { participants, .. } => !participants.is_empty() && answer == [1],
+                _ => false,
+            },
+            _ => false,
+        })
     }
 
     /// An answer has come: what it is for, unless it is known already.

@@ -3,7 +3,7 @@
 //! A client may send requests ahead of their replies. Each request that cannot be answered at once gets a *ticket*;
 //! replies leave in the order of tickets, whichever core or group finishes first.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use resp::{Protocol, RequestParser, Writer};
@@ -70,6 +70,8 @@ pub struct Session {
     pub(crate) is_driving: bool,
     /// News for its cache that waits for a reply.
     held_news: Vec<u8>,
+    /// News of its own changes, by the ticket of the reply that it belongs behind.
+    own_news: BTreeMap<u64, Vec<u8>>,
     /// A transaction with control commands that is being carried out.
     pub(crate) composition: Option<Composition>,
     /// A request that waits for data.
@@ -189,6 +191,7 @@ impl Session {
             wanted_bytes: 0,
             is_driving: false,
             held_news: Vec::new(),
+            own_news: BTreeMap::new(),
             composition: None,
             waiting: None,
             input: Vec::new(),
@@ -412,12 +415,23 @@ impl Session {
     fn advance(&mut self) {
         self.head += 1;
         self.early.pop_front();
+        self.write_own_news();
         while let Some(Some(_)) = self.early.front() {
             let Early { reply, pushed } = self.early.pop_front().flatten().expect("just seen");
             self.early_bytes -= reply.len() + pushed.len();
             write_muted(self, |writer| writer.raw(&reply));
             self.out.raw(&pushed);
             self.head += 1;
+            self.write_own_news();
+        }
+    }
+
+    /// Writes news of its own changes behind the replies that have left.
+    fn write_own_news(&mut self) {
+        while let Some(first) = self.own_news.first_entry().filter(|first| *first.key() < self.head) {
+            let news = first.remove();
+            self.pushed_bytes += news.len();
+            self.out.raw(&news);
         }
     }
 }
@@ -539,9 +553,22 @@ impl Sessions {
         std::mem::take(&mut self.tried)
     }
 
-    /// Sends news for a session's cache; see [`Session::holds_news`].
-    pub(crate) fn push_news(&mut self, id: SessionId, limits: &OutputLimits, write: impl FnOnce(&mut Writer)) {
+    /// Sends news for a session's cache, behind the reply with this ticket; see also [`Session::holds_news`].
+    pub(crate) fn push_news(
+        &mut self,
+        id: SessionId,
+        behind: Option<u64>,
+        limits: &OutputLimits,
+        write: impl FnOnce(&mut Writer),
+    ) {
         match self.get_mut(id) {
+            Some(session) if behind.is_some_and(|ticket| session.head <= ticket) => {
+                let protocol = session.protocol();
+                let held = session.own_news.entry(behind.unwrap_or_default()).or_default();
+                let mut writer = Writer::onto(std::mem::take(held), protocol);
+                write(&mut writer);
+                *held = writer.into_bytes();
+            }
             Some(session) if session.holds_news() => {
                 let mut writer = Writer::onto(std::mem::take(&mut session.held_news), session.protocol());
                 write(&mut writer);

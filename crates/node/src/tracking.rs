@@ -8,6 +8,8 @@
 //! Broadcasting clients are not remembered by key: what has changed goes to every core that has such clients, which
 //! gather it until the end of their turn.
 //!
+//! A change is answered when all who had to be told have the news in their output: see [`crate::telling`].
+//!
 //! In a cluster a client's own core remembers what it has read, before the request leaves for whoever leads, and hears
 //! of every change that the replicas of its node apply. Such a replica may be behind the reply: then the client is told
 //! once too often. It may also be ahead of it: then the client is told again behind the reply.
@@ -21,7 +23,9 @@ use std::sync::Arc;
 use resp::{Protocol, Writer};
 
 use crate::event::{CoreId, SessionId};
+use crate::letter::Claim;
 use crate::session::Session;
+use crate::transaction::TransactionId;
 
 /// What one session wants to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,11 +117,43 @@ impl News {
     }
 }
 
-/// A key that has changed, and the number of the session that changed it, if one did.
-pub type Change = (Arc<[u8]>, Option<u64>);
+/// Who has changed a key, as the replicas of a node know it. Only the core of its session knows all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Author {
+    /// The session of this number, with the request that is answered under this ticket.
+    Session {
+        /// Its number.
+        serial: u64,
+        /// Which of its replies.
+        ticket: u64,
+    },
+    /// Whoever asked for this on a core.
+    Request {
+        /// The core.
+        core: CoreId,
+        /// Its request.
+        claim: Claim,
+    },
+    /// Whose transaction this is.
+    Transaction(TransactionId),
+}
+
+/// A request of a session: the session's number, and the ticket under which it is answered.
+pub type Asked = (u64, u64);
+
+/// A key that has changed, and who changed it, if that was a client of this node.
+pub type Change = (Arc<[u8]>, Option<Author>);
 
 /// A session that has read a key.
 type Reader = (CoreId, SessionId);
+
+/// What a core must know of a session that tracks, besides what the session itself does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Kind {
+    broadcasts: bool,
+    /// The core of the session that it has named.
+    redirect: Option<CoreId>,
+}
 
 /// Which cores have clients that track.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -137,13 +173,13 @@ pub struct Tracker {
     /// Readers of keys that live here, and in a cluster what sessions of this core have read anywhere.
     readers: BTreeMap<Arc<[u8]>, BTreeSet<Reader>>,
     item_count: usize,
-    /// Sessions of this core that track, and whether they broadcast.
-    sessions: BTreeMap<SessionId, bool>,
+    /// Sessions of this core that track.
+    sessions: BTreeMap<SessionId, Kind>,
     broadcasting_count: usize,
     /// By core.
     presence: Vec<Presence>,
     /// Keys that have changed and are of concern to broadcasting sessions of this core, with who changed them last.
-    changed_here: BTreeMap<Arc<[u8]>, Option<u64>>,
+    changed_here: BTreeMap<Arc<[u8]>, Option<Asked>>,
     /// Keys changed here in this turn, for cores that hear of every change.
     pub(crate) changed: Vec<Change>,
     /// The key that was forgotten last for want of room.
@@ -189,11 +225,12 @@ impl Tracker {
         let before = match tracking {
             Some(tracking) => {
                 self.broadcasting_count += usize::from(tracking.broadcasts());
-                self.sessions.insert(session, tracking.broadcasts())
+                let redirect = tracking.redirect.map(|redirect| redirect.core);
+                self.sessions.insert(session, Kind { broadcasts: tracking.broadcasts(), redirect })
             }
             None => self.sessions.remove(&session),
         };
-        self.broadcasting_count -= usize::from(before == Some(true));
+        self.broadcasting_count -= usize::from(before.is_some_and(|before| before.broadcasts));
     }
 
     /// What the cores are to be told because clients of this one, `own`, have gone, or because it is in a cluster now.
@@ -202,6 +239,11 @@ impl Tracker {
         let known = self.presence.get(usize::from(own.0)).copied().unwrap_or_default();
         let present = self.own_presence(is_clustered);
         (known.tracks && present != known).then_some(present)
+    }
+
+    /// Other cores to which news for sessions of this one, `own`, goes.
+    pub(crate) fn redirect_cores(&self, own: CoreId) -> BTreeSet<CoreId> {
+        self.sessions.values().filter_map(|kind| kind.redirect).filter(|core| *core != own).collect()
     }
 
     /// Sessions of this core that track.
@@ -247,35 +289,44 @@ impl Tracker {
     }
 
     /// Notes a change of concern to broadcasting sessions of this core.
-    pub fn note_changed(&mut self, key: Arc<[u8]>, by: Option<u64>) {
+    pub fn note_changed(&mut self, key: Arc<[u8]>, by: Option<Asked>) {
         if self.broadcasting_count > 0 {
             self.changed_here.insert(key, by);
         }
     }
 
-    /// What broadcasting sessions of this core are to be told: for each prefix the keys that begin with it.
+    /// What broadcasting sessions of this core are to be told: for each prefix the keys that begin with it. News of a
+    /// session's own change is by itself, with the ticket of the reply behind which it belongs.
     pub(crate) fn take_broadcasts<'s>(
         &mut self,
         mut tracking_of: impl FnMut(SessionId) -> Option<&'s Tracking>,
-    ) -> Vec<(SessionId, News)> {
+    ) -> Vec<(SessionId, News, Option<u64>)> {
         let mut broadcasts = Vec::new();
         let changed = std::mem::take(&mut self.changed_here);
         if changed.is_empty() {
             return broadcasts;
         }
-        for (session, _) in self.sessions.iter().filter(|(_, broadcasts)| **broadcasts) {
+        for (session, _) in self.sessions.iter().filter(|(_, kind)| kind.broadcasts) {
             let Some(tracking) = tracking_of(*session) else { continue };
             let Mode::Broadcast(prefixes) = &tracking.mode else { continue };
             for prefix in prefixes {
                 let from = (Bound::Included(prefix.as_slice()), Bound::Unbounded);
                 let matching = changed.range::<[u8], _>(from).take_while(|(key, _)| key.starts_with(prefix));
-                let own = Some(session.serial);
-                let keys: Vec<_> = matching
-                    .filter(|(_, by)| !(tracking.skips_own && **by == own))
-                    .map(|(key, _)| Arc::clone(key))
-                    .collect();
+                let (mut keys, mut own, mut behind) = (Vec::new(), Vec::new(), None);
+                for (key, by) in matching {
+                    match by {
+                        Some((serial, ticket)) if *serial == session.serial => {
+                            own.push(Arc::clone(key));
+                            behind = behind.max(Some(*ticket));
+                        }
+                        _ => keys.push(Arc::clone(key)),
+                    }
+                }
                 if !keys.is_empty() {
-                    broadcasts.push((*session, News::Keys(keys)));
+                    broadcasts.push((*session, News::Keys(keys), None));
+                }
+                if !own.is_empty() && !tracking.skips_own {
+                    broadcasts.push((*session, News::Keys(own), behind));
                 }
             }
         }

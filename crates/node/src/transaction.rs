@@ -259,6 +259,12 @@ impl Driver {
         }
     }
 
+    /// Whose transaction this is, if it is one of this driver's, and which of the client's replies it is.
+    pub(crate) fn client(&self, id: TransactionId) -> Option<(SessionId, u64)> {
+        let transaction = self.running.get(&id.number).filter(|_| id.gateway == self.gateway)?;
+        Some((transaction.origin.session, transaction.origin.ticket))
+    }
+
     /// Transactions on their way.
     pub fn len(&self) -> usize {
         self.running.len()

@@ -4,8 +4,8 @@ use node::settings::Settings;
 use node::{NodeId, SessionId};
 use stdx::Duration;
 
-use crate::everywhere;
 use crate::host::Host;
+use crate::{everywhere, settings};
 
 /// A client that caches, on the first core, and another on the last.
 fn caching(host: &mut Host, options: &str) -> [SessionId; 2] {
@@ -180,6 +180,51 @@ fn news_never_overtakes_the_value_it_replaces() {
             // The reply to its GET is the 2·key+1st; what stands before the news must hold it.
             let replies = heard[..changed].matches("$3 ").count();
             assert!(replies > key, "news of key{key} before its value: {heard}");
+        }
+    }
+}
+
+#[test]
+fn a_change_is_answered_when_the_cores_of_those_who_cache_it_have_the_news() {
+    for options in ["", "BCAST", "BCAST NOLOOP", "REDIRECT"] {
+        let mut host = Host::new(4, settings("no"));
+        let [reader, listener, writer] = [host.connect(0), host.connect(3), host.connect(2)];
+        [reader, listener].into_iter().for_each(|client| assert!(host.run(client, "HELLO 3").starts_with('%')));
+        let id = host.run(listener, "CLIENT ID").trim_start_matches(':').to_owned();
+        let (options, held, told) = match options {
+            "REDIRECT" => (format!("REDIRECT {id}"), 3, listener),
+            options => (options.to_owned(), 0, reader),
+        };
+        host.run(listener, "SUBSCRIBE __redis__:invalidate");
+        assert_eq!(host.run(reader, &format!("CLIENT TRACKING ON {options}")), "+OK");
+        for key in 0..12 {
+            host.run(writer, &format!("SET key{key} 1"));
+            host.run(reader, &format!("GET key{key}"));
+            host.received(told);
+            host.send(writer, format!("SET key{key} 2\r\n").as_bytes());
+            for _ in 0..5 {
+                (0..4).filter(|core| *core != held).for_each(|core| host.turn_core(core));
+            }
+            let mut heard = String::new();
+            while heard.is_empty() {
+                assert_eq!(host.received(writer), "", "{options}: key{key} has not been told");
+                host.turn_core(held);
+                heard = host.received(told);
+                (0..4).filter(|core| *core != held).for_each(|core| host.turn_core(core));
+            }
+            assert_eq!(heard, news(&[&format!("key{key}")]), "{options}");
+            host.settle();
+            assert_eq!(host.received(writer), "+OK");
+            // Of what nobody has read nobody has to hear.
+            if options.is_empty() {
+                host.send(writer, format!("SET other{key} 2\r\n").as_bytes());
+                for _ in 0..5 {
+                    (1..4).for_each(|core| host.turn_core(core));
+                }
+                let is_far = host.received(writer).is_empty();
+                host.settle();
+                assert_eq!(host.received(writer).is_empty(), !is_far);
+            }
         }
     }
 }
@@ -362,15 +407,40 @@ impl Trio {
     }
 
     fn settle(&mut self) {
-        for _ in 0..12 {
+        self.settle_but(|_, _, _| false);
+    }
+
+    /// What is lost goes from a node to a node, and begins with its kind.
+    fn settle_but(&mut self, mut is_lost: impl FnMut(usize, usize, u8) -> bool) {
+        for _ in 0..24 {
             for place in 0..self.hosts.len() {
                 self.hosts[place].settle();
                 let from = NodeId(place as u64 + 1);
                 for (to, group, bytes) in std::mem::take(&mut self.hosts[place].sent) {
-                    self.hosts[to.0 as usize - 1].hear(from, group, &bytes);
+                    let other = to.0 as usize - 1;
+                    if !is_lost(place, other, bytes[0]) {
+                        self.hosts[other].hear(from, group, &bytes);
+                    }
                 }
             }
         }
+    }
+
+    /// So much time passes, and nothing comes to a node or from it.
+    fn cut_off(&mut self, node: usize, duration: Duration) {
+        let step = Duration::from_millis(100);
+        for _ in 0..duration.as_millis() / 100 {
+            self.hosts.iter_mut().for_each(|host| host.pass(step));
+            self.settle_but(|from, to, _| from == node || to == node);
+        }
+    }
+
+    /// A client of a node that caches, and another.
+    fn caching(&mut self, node: usize, options: &str) -> [(usize, SessionId); 2] {
+        let [reader, other] = [0, 1].map(|core| (node, self.hosts[node].connect(core)));
+        self.run(reader, "HELLO 3");
+        assert_eq!(self.run(reader, &format!("CLIENT TRACKING ON {options}")), "+OK");
+        [reader, other]
     }
 
     fn pass(&mut self, duration: Duration) {
@@ -464,5 +534,87 @@ fn a_change_that_overtakes_a_reply_of_another_node_is_told_again_behind_it() {
             trio.run(reader, "QUIT");
         }
         assert!(late_count > 0, "no group is led elsewhere");
+    }
+}
+
+#[test]
+fn a_client_of_a_cluster_is_not_told_of_its_own_changes_unless_it_wants_to_be() {
+    for options in ["NOLOOP", "BCAST NOLOOP", ""] {
+        let mut trio = Trio::new();
+        for node in 0..3 {
+            let [reader, _] = trio.caching(node, options);
+            let own = |reply: &str, keys: &[&str]| match options {
+                "" => format!("{reply} {}", news(keys)),
+                _ => reply.to_owned(),
+            };
+            for key in ["a", "b", "c", "d"] {
+                trio.run(reader, &format!("DEL {key}"));
+                trio.run(reader, &format!("GET {key}"));
+                assert_eq!(trio.run(reader, &format!("INCR {key}")), own(":1", &[key]), "{options}");
+                trio.run(reader, &format!("GET {key}"));
+                let script = format!("EVAL \"return redis.call('incr', KEYS[1])\" 1 {key}");
+                assert_eq!(trio.run(reader, &script), own(":2", &[key]), "{options}");
+            }
+            trio.run(reader, "MGET a b c d");
+            let heard = trio.run(reader, "MSET a 1 b 1 c 1 d 1");
+            assert!(heard.starts_with("+OK"), "{heard}");
+            assert_eq!(heard.matches("invalidate").count(), if options.is_empty() { 4 } else { 0 }, "{heard}");
+            trio.run(reader, "QUIT");
+        }
+    }
+}
+
+#[test]
+fn a_change_that_another_node_leads_is_answered_behind_the_news_of_it() {
+    const RAFT: u8 = 1;
+    const REQUEST: u8 = 2;
+    let mut trio = Trio::new();
+    let [reader, writer] = trio.caching(0, "");
+    let mut late_count = 0;
+    for key in ["a", "b", "c", "d"] {
+        trio.run(writer, &format!("SET {key} 1"));
+        trio.run(reader, &format!("GET {key}"));
+        trio.hosts[0].send(writer.1, format!("INCR {key}\r\n").as_bytes());
+        trio.hosts[0].settle();
+        let is_led_here = trio.hosts[0].sent.iter().all(|(.., bytes)| bytes[0] != REQUEST);
+        trio.settle_but(|_, to, kind| to == 0 && kind == RAFT && !is_led_here);
+        if !is_led_here {
+            assert_eq!(trio.hosts[0].received(reader.1), "");
+            assert_eq!(trio.hosts[0].received(writer.1), "");
+            late_count += 1;
+            // The replica hears of it after all, or does not for long.
+            if late_count % 2 == 1 {
+                (0..5).for_each(|_| trio.pass(Duration::from_millis(100)));
+                assert_eq!(trio.hosts[0].received(reader.1), news(&[key]));
+            } else {
+                for _ in 0..11 {
+                    trio.hosts.iter_mut().for_each(|host| host.pass(Duration::from_millis(100)));
+                    trio.settle_but(|_, to, kind| to == 0 && kind == RAFT);
+                }
+                assert!(trio.hosts[0].received(reader.1).contains(">2 $10 invalidate _"));
+                trio.pass(Duration::from_secs(1));
+            }
+        }
+        assert_eq!(trio.hosts[0].received(writer.1), ":2");
+        trio.hosts[0].received(reader.1);
+    }
+    assert!(late_count > 1, "no group is led elsewhere");
+}
+
+#[test]
+fn a_node_without_touch_tells_its_clients_to_forget_what_they_have_read() {
+    let mut trio = Trio::new();
+    let [reader, _] = trio.caching(0, "");
+    let [broadcast, _] = trio.caching(0, "BCAST PREFIX none:");
+    trio.run(reader, "MGET a b c d");
+    trio.cut_off(0, Duration::from_secs(2));
+    for client in [reader, broadcast] {
+        assert!(trio.hosts[0].received(client.1).contains(">2 $10 invalidate _"), "it has been cut off");
+    }
+    for _ in 0..30 {
+        trio.pass(Duration::from_millis(100));
+    }
+    for client in [reader, broadcast] {
+        assert!(trio.hosts[0].received(client.1).contains(">2 $10 invalidate _"), "it is back");
     }
 }
