@@ -26,5 +26,5 @@ mod replica;
 pub use change::Change;
 pub use message::{Malformed, Message, MessageKind};
 pub use replica::{
-    Append, Dropped, Fault, Options, Progress, Read, Ready, Refused, Replica, Restored, Role, Seed, Transfer,
+    Append, Dropped, Fault, Fetch, Options, Progress, Read, Ready, Refused, Replica, Restored, Role, Seed, Transfer,
 };

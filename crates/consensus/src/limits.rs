@@ -42,6 +42,13 @@ pub const MESSAGE_BYTES_MAX: u64 = 1 << 20;
 /// [`MESSAGE_BYTES_MAX`] is what a slow follower may pin in the sender's buffers.
 pub const MESSAGES_IN_FLIGHT_MAX: usize = 32;
 
+/// Bytes of forgotten entries that are told apart when the bytes are counted that a member lacks.
+pub const PAST_BYTES: u64 = 1 << 20;
+
+/// Stretches of forgotten entries of which something is known, each of one term and of at most [`PAST_BYTES`]. Members
+/// that lack more are given a checkpoint, however much the disk may hold.
+pub const PAST_COUNT_MAX: usize = 64 << 10;
+
 /// Bytes proposed and not yet committed; beyond it proposals are refused and sockets wait. One larger entry is taken
 /// when nothing else is waiting.
 pub const UNCOMMITTED_BYTES_MAX: u64 = 32 << 20;

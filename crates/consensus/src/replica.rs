@@ -216,6 +216,17 @@ pub struct Transfer {
     pub message: Message,
 }
 
+/// Entries that members lack and that are not in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fetch {
+    /// Index of the first.
+    pub first: u64,
+    /// Index of the last that is not in memory. Any number of the first may be handed over.
+    pub last: u64,
+    /// Their terms, each with the index from which it counts: an entry of another term has been replaced since.
+    pub terms: Vec<(u64, u64)>,
+}
+
 /// A checkpoint of the leader's takes the place of this replica's log and state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restored {
@@ -240,6 +251,8 @@ pub struct Progress {
     pub is_active: bool,
     /// It is being fed entries as they come, not probed and not waiting for a checkpoint.
     pub is_streaming: bool,
+    /// What it is sent next is not in memory.
+    pub is_fetching: bool,
     /// It waits for a checkpoint.
     pub is_restoring: bool,
 }
@@ -872,11 +885,75 @@ impl Replica {
         self.finish_recovery();
     }
 
-    /// Forgets entries up to `index`, which must have been applied. A member that still needs them will need a
-    /// checkpoint: see [`Replica::match_index_min`].
+    /// Gives up entries up to `index`, which must have been applied: the host does not hold them any more. A member
+    /// that still needs them will need a checkpoint.
     pub fn compact(&mut self, index: u64) {
         assert!(index <= self.raft.raft.raft_log.applied(), "compacting to {index} what is not applied");
         self.raft.mut_store().compact(index);
+    }
+
+    /// Drops from memory what has been applied: entries up to `index`, and the oldest behind it while there are more
+    /// than `bytes_max`. The host holds them; for members that need them they are fetched.
+    pub fn forget(&mut self, index: u64, bytes_max: usize) {
+        let applied = self.raft.raft.raft_log.applied();
+        let log = self.raft.mut_store();
+        log.forget(index.min(applied).max(log.memory_index()));
+        log.forget_beyond(bytes_max, applied);
+    }
+
+    /// Entries that members lack and that are not in memory: the host is to read them and hand them to
+    /// [`Replica::fetched`].
+    pub fn take_fetches(&mut self) -> Vec<Fetch> {
+        self.send_fetched();
+        let log = self.raft.mut_store();
+        let firsts = log.take_wanted();
+        let last = log.memory_index();
+        firsts.into_iter().map(|first| Fetch { first, last, terms: log.terms_from(first) }).collect()
+    }
+
+    /// The host has read entries for [`Fetch::first`]; as many as it liked to, in order. None, if they are not there
+    /// yet: they are asked for again.
+    pub fn fetched(&mut self, first: u64, entries: &[Entry]) {
+        self.raft.mut_store().take_fetched(first, entries.iter().map(inner_entry).collect());
+        self.send_fetched();
+    }
+
+    /// The host does not hold the entry [`Fetch::first`] any more: who lacks it is given a checkpoint.
+    pub fn fetch_failed(&mut self, first: u64) {
+        let log = self.raft.mut_store();
+        log.take_fetched(first, Vec::new());
+        if first <= log.memory_index() {
+            log.compact(first);
+        }
+    }
+
+    fn send_fetched(&mut self) {
+        if !self.raft.store().has_fetched() {
+            return;
+        }
+        if !self.is_leader() {
+            return self.raft.mut_store().keep_fetched(&[]);
+        }
+        let next_of = |raft: &RawNode<Log>, node| raft.raft.prs().get(node).map_or(0, |progress| progress.next_idx);
+        let own = self.options.node;
+        let mut others: Vec<u64> =
+            self.raft.raft.prs().iter().map(|(node, _)| *node).filter(|node| *node != own).collect();
+        others.sort_unstable();
+        for node in &others {
+            // One message a round, until it has caught up with what is at hand, or has enough under way.
+            loop {
+                let before = next_of(&self.raft, *node);
+                if before > self.raft.store().memory_index() {
+                    break;
+                }
+                self.raft.raft.send_append(*node);
+                if next_of(&self.raft, *node) == before {
+                    break;
+                }
+            }
+        }
+        let next: Vec<u64> = others.iter().map(|node| next_of(&self.raft, *node)).collect();
+        self.raft.mut_store().keep_fetched(&next);
     }
 
     /// Who takes part, as far as entries have been applied.
@@ -912,6 +989,7 @@ impl Replica {
                 matched: progress.matched,
                 is_active: progress.recent_active,
                 is_streaming: progress.state == ProgressState::Replicate,
+                is_fetching: progress.next_idx <= self.raft.store().memory_index(),
                 is_restoring: progress.state == ProgressState::Snapshot,
             })
             .collect();
@@ -954,7 +1032,7 @@ impl Replica {
         self.raft.raft.raft_log.last_index()
     }
 
-    /// Index of the last entry it has forgotten; 0 when it has them all.
+    /// Index of the last entry that it has given up; 0 when it has them all.
     pub fn floor_index(&self) -> u64 {
         self.raft.store().floor_index()
     }
@@ -983,8 +1061,8 @@ impl Replica {
         self.raft.store().bytes()
     }
 
-    /// Bytes of entries behind `index`, as far as they are held in memory.
-    pub fn log_bytes_after(&self, index: u64) -> usize {
+    /// Bytes of entries behind `index`; roughly, where they are not in memory any more.
+    pub fn log_bytes_after(&self, index: u64) -> u64 {
         self.raft.store().bytes_after(index)
     }
 

@@ -421,6 +421,8 @@ impl CoreThread {
             Action::ReadCheckpoint { group, mark, chunk, to } => {
                 self.storage.as_ref().expect(STORAGE_FIRST).read_checkpoint(group, mark, chunk, to);
             }
+            Action::ReadLog(span) => self.storage.as_ref().expect(STORAGE_FIRST).read_log(span),
+            Action::KeepLog { group, index } => self.storage.as_ref().expect(STORAGE_FIRST).keep_log(group, index),
             Action::Post { to, letter } => {
                 let event = Event::Letter { from: self.id, letter };
                 self.host.desks[usize::from(to.0)].mailbox.post(Mail::Event(event));

@@ -17,7 +17,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-use journal::{Append, CheckpointMark, Chore, Fault, Journal};
+use journal::{Append, CheckpointMark, Chore, Fault, Journal, LogMap};
 use stdx::log::HardState;
 
 use crate::disk::RealDisk;
@@ -100,6 +100,8 @@ pub struct JournalCounters {
     pub queue_bytes: u64,
     /// Bytes of log that a restart would read.
     pub kept_bytes: u64,
+    /// Bytes of log kept only for members that lack them.
+    pub held_bytes: u64,
     /// Sequence of the segment being written.
     pub segment: u64,
     /// True if the next segment is prepared.
@@ -132,6 +134,7 @@ struct Controls {
 }
 
 enum Control {
+    Hold { group: u32, index: u64 },
     Mark { group: u32, mark: CheckpointMark, hard_state: Option<HardState>, done: MarkDone },
     ChoreDone(Chore, Result<(), Fault>),
     Flush(Sender<()>),
@@ -171,6 +174,9 @@ struct Shared {
     sync_total_us: AtomicU64,
     sync_max_us: AtomicU64,
     kept_bytes: AtomicU64,
+    held_bytes: AtomicU64,
+    /// Where the log is, for who reads it.
+    map: Mutex<Arc<LogMap>>,
     segment: AtomicU64,
     is_spare_ready: AtomicBool,
     room_bytes: AtomicU64,
@@ -236,6 +242,8 @@ impl JournalThread {
             sync_total_us: AtomicU64::new(0),
             sync_max_us: AtomicU64::new(0),
             kept_bytes: AtomicU64::new(0),
+            held_bytes: AtomicU64::new(0),
+            map: Mutex::new(Arc::new(journal.map())),
             segment: AtomicU64::new(0),
             is_spare_ready: AtomicBool::new(false),
             room_bytes: AtomicU64::new(0),
@@ -321,6 +329,16 @@ impl JournalQueue {
         self.control(Control::Mark { group, mark, hard_state, done });
     }
 
+    /// Entries of a group behind `index` are to be kept for members that lack them.
+    pub fn hold(&self, group: u32, index: u64) {
+        self.control(Control::Hold { group, index });
+    }
+
+    /// Where the log is.
+    pub fn map(&self) -> Arc<LogMap> {
+        Arc::clone(&lock(&self.shared.map))
+    }
+
     /// Waits until all that was handed in before is durable.
     pub fn flush(&self) {
         let (done, flushed) = mpsc::channel();
@@ -357,6 +375,7 @@ impl JournalQueue {
             queue_count: load(&shared.queue_count),
             queue_bytes: load(&shared.queue_bytes),
             kept_bytes: load(&shared.kept_bytes),
+            held_bytes: load(&shared.held_bytes),
             segment: load(&shared.segment),
             is_spare_ready: shared.is_spare_ready.load(Ordering::Relaxed),
             room_bytes: load(&shared.room_bytes),
@@ -426,6 +445,8 @@ struct Writer {
     dirty_since: Option<Instant>,
     written_at: Instant,
     record: Vec<Append>,
+    /// Of the map that is published.
+    map_version: u64,
 }
 
 impl Writer {
@@ -447,6 +468,7 @@ impl Writer {
             dirty_since: None,
             written_at: Instant::now(),
             record: Vec::new(),
+            map_version: 0,
         }
     }
 
@@ -514,6 +536,7 @@ impl Writer {
                 Control::Mark { group, mark, hard_state, done } => {
                     self.marks.push_back((group, mark, hard_state, done));
                 }
+                Control::Hold { group, index } => self.journal.hold(group, index),
                 Control::Flush(done) => self.flushes.push(done),
                 Control::Stop(done) => self.stop = Some(done),
                 Control::ChoreDone(chore, result) => self.take_chore_back(chore, result)?,
@@ -549,6 +572,7 @@ impl Writer {
                 Ok(()) => {}
                 Err(fault) if fault.is_full() => {
                     // Nothing was written; it stays in line.
+                    self.journal.let_go();
                     for append in self.record.drain(..).rev() {
                         self.appends.push_front(append);
                     }
@@ -684,7 +708,10 @@ impl Writer {
                 Ok(())
             }
             Err(fault) if fault.is_full() => {
-                self.spare_wanted_at = Some(Instant::now() + FULL_RETRY);
+                // What is kept for others makes room first, and then there may be some at once.
+                let is_freed = self.journal.held_bytes() > 0;
+                self.journal.let_go();
+                self.spare_wanted_at = Some(if is_freed { Instant::now() } else { Instant::now() + FULL_RETRY });
                 Ok(())
             }
             Err(fault) => Err(fault),
@@ -712,8 +739,13 @@ impl Writer {
         Ok(())
     }
 
-    fn publish(&self) {
+    fn publish(&mut self) {
         let shared = &*self.shared;
+        if self.map_version != self.journal.map_version() {
+            self.map_version = self.journal.map_version();
+            *lock(&shared.map) = Arc::new(self.journal.map());
+        }
+        shared.held_bytes.store(self.journal.held_bytes(), Ordering::Relaxed);
         shared.written_bytes.store(self.journal.written_bytes(), Ordering::Relaxed);
         shared.kept_bytes.store(self.journal.log_bytes(), Ordering::Relaxed);
         shared.segment.store(self.journal.segment_sequence(), Ordering::Relaxed);

@@ -21,6 +21,7 @@ mod limits;
 mod listener;
 mod load;
 mod log;
+mod log_reader;
 mod mailbox;
 mod peers;
 mod report;

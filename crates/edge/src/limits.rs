@@ -57,6 +57,10 @@ pub const fn lane_bytes_max(lane: Lane) -> usize {
     }
 }
 
+/// Bytes of log kept on disk only because members lack them: a minute and more of what a disk takes. Beyond it, and
+/// whenever the disk is full, the oldest go, and who lacks them is given a checkpoint.
+pub const LOG_HELD_BYTES_MAX: u64 = 8 << 30;
+
 /// Messages to one node that are handed in together travel in frames of this size. A longer message has its own.
 pub const LINK_FRAME_BYTES: usize = 256 << 10;
 

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use journal::{Append, CheckpointMark, Identity, Journal, Recovered};
+use journal::{Append, CheckpointMark, Identity, Journal, Recovered, Span};
 use node::event::{CheckpointStep, Event, GroupId, JournalFigures, NodeId, Room};
 use node::settings::{AppendFsync, Settings};
 
@@ -14,6 +14,8 @@ use crate::disk::{DirectoryLock, RealDisk};
 use crate::fault::Fault;
 use crate::host::{End, Host};
 use crate::journal_thread::{JournalQueue, JournalThread, LazySync, Listener, Notice};
+use crate::limits::LOG_HELD_BYTES_MAX;
+use crate::log_reader::{ReadQueue, ReadThread};
 use crate::mailbox::Mail;
 use crate::run::system;
 
@@ -22,6 +24,7 @@ use crate::run::system;
 pub struct Storage {
     journal: JournalQueue,
     checkpoints: CheckpointQueue,
+    reads: ReadQueue,
     disk: RealDisk,
     shared: Arc<Shared>,
 }
@@ -29,7 +32,7 @@ pub struct Storage {
 struct Shared {
     directory: PathBuf,
     /// Taken when they are stopped.
-    threads: Mutex<Option<(JournalThread, CheckpointThread)>>,
+    threads: Mutex<Option<(JournalThread, CheckpointThread, ReadThread)>>,
     /// Held until the process has let go of everything in the directory.
     _lock: DirectoryLock,
 }
@@ -51,7 +54,8 @@ impl Storage {
             purpose: "open",
             cause,
         })?;
-        let (journal, recovered) = match Journal::open(disk.clone(), &journal::Options::new(identity)) {
+        let options = journal::Options { held_bytes_max: LOG_HELD_BYTES_MAX, ..journal::Options::new(identity) };
+        let (journal, recovered) = match Journal::open(disk.clone(), &options) {
             Ok(opened) => opened,
             Err(fault) => {
                 if matches!(fault, journal::Fault::Foreign { .. }) {
@@ -71,13 +75,16 @@ impl Storage {
             news_listener(Arc::clone(host)),
         )
         .map_err(system("start the checkpoint writer"))?;
+        let reads = ReadThread::start(disk.clone(), journal.queue().clone(), news_listener(Arc::clone(host)))
+            .map_err(system("start the log reader"))?;
         let storage = Self {
             journal: journal.queue().clone(),
             checkpoints: checkpoints.queue().clone(),
+            reads: reads.queue().clone(),
             disk,
             shared: Arc::new(Shared {
                 directory: directory.to_owned(),
-                threads: Mutex::new(Some((journal, checkpoints))),
+                threads: Mutex::new(Some((journal, checkpoints, reads))),
                 _lock: lock,
             }),
         };
@@ -98,6 +105,16 @@ impl Storage {
     /// Asks for a chunk of a checkpoint on disk.
     pub fn read_checkpoint(&self, group: GroupId, mark: CheckpointMark, chunk: u64, to: NodeId) {
         self.checkpoints.read(group, mark, chunk, to);
+    }
+
+    /// Asks for entries of the log.
+    pub fn read_log(&self, span: Span) {
+        self.reads.read(span);
+    }
+
+    /// Entries of a group behind `index` are to be kept for members that lack them.
+    pub fn keep_log(&self, group: GroupId, index: u64) {
+        self.journal.hold(group.0, index);
     }
 
     /// Changes `appendfsync`. Cores wait for their appends or not by themselves.
@@ -127,6 +144,8 @@ impl Storage {
             queue_count: counters.queue_count,
             queue_bytes: counters.queue_bytes,
             kept_bytes: counters.kept_bytes,
+            held_bytes: counters.held_bytes,
+            held_bytes_max: LOG_HELD_BYTES_MAX,
             segment: counters.segment,
             unsynced_us: counters.unsynced_us,
             checkpoint_bytes: self.checkpoints.written_bytes(),
@@ -150,7 +169,8 @@ impl Storage {
     /// If the log could not be brought to that point.
     pub fn close(self) -> Result<(), Fault> {
         let threads = self.shared.threads.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some((journal, checkpoints)) = threads else { return Ok(()) };
+        let Some((journal, checkpoints, reads)) = threads else { return Ok(()) };
+        reads.stop();
         checkpoints.stop();
         journal.stop().map_err(|fault| Fault::data(&self.shared.directory, &fault))
     }

@@ -10,11 +10,12 @@ use crate::buffer::BlockBuffer;
 use crate::chore::Chore;
 use crate::disk::{BLOCK_BYTES, Disk};
 use crate::fault::Fault;
-use crate::frame::{self, Sink};
+use crate::frame::{self, Frame, Sink};
 use crate::identity::Identity;
 use crate::layout::{
     DIRECTORY, FileKind, IDENTITY_FILE, IDENTITY_FILE_NEW, SEGMENT_BYTES_MIN, checkpoint_file, classify, segment_file,
 };
+use crate::reader::LogMap;
 use crate::record::{
     Place, RECORD_HEADER_BYTES, RECORDS_START, RecordHeader, RecordKind, check_segment_header, directory_of_segment,
     record_bytes,
@@ -65,6 +66,11 @@ pub struct Journal<D: Disk> {
     groups: BTreeMap<u32, Standing>,
     /// Full segments, oldest first.
     full: VecDeque<FullSegment>,
+    /// Entries behind these indexes are kept, by group, although a checkpoint covers them.
+    holds: BTreeMap<u32, u64>,
+    held_bytes_max: u64,
+    /// Grows when segments come or go.
+    map_version: u64,
     successor: Successor<D::File>,
     /// Segments no longer needed, to be recycled.
     recycled: Vec<u64>,
@@ -152,6 +158,9 @@ impl<D: Disk> Journal<D> {
             buffer: BlockBuffer::new(64 << 10),
             groups: BTreeMap::new(),
             full: VecDeque::new(),
+            holds: BTreeMap::new(),
+            held_bytes_max: options.held_bytes_max,
+            map_version: 0,
             successor: Successor::None,
             recycled: Vec::new(),
             doomed: Vec::new(),
@@ -172,6 +181,7 @@ impl<D: Disk> Journal<D> {
     fn open_existing(disk: D, options: &Options, names: &[String]) -> Result<(Self, Recovered), Fault> {
         let identity = read_identity(&disk)?;
         let (mut segments, mut leftovers) = find_chain(&disk, names)?;
+        let passed = pass_covered(&disk, &identity, &mut segments)?;
         let mut notes = Vec::new();
         let mut replay = Replay::default();
         let mut full = VecDeque::new();
@@ -311,9 +321,12 @@ impl<D: Disk> Journal<D> {
             buffer,
             groups,
             full,
+            holds: BTreeMap::new(),
+            held_bytes_max: options.held_bytes_max,
+            map_version: 0,
             successor,
             recycled: Vec::new(),
-            doomed: Vec::new(),
+            doomed: passed,
             is_chore_out: false,
             written_bytes: 0,
         };
@@ -437,6 +450,36 @@ impl<D: Disk> Journal<D> {
         Ok(())
     }
 
+    /// Entries of the group behind `index` are kept although a checkpoint covers them, as far as
+    /// [`Options::held_bytes_max`] goes; until told otherwise, or until the directory is opened again.
+    pub fn hold(&mut self, group: u32, index: u64) {
+        self.holds.insert(group, index);
+        self.free_segments();
+    }
+
+    /// Keeps nothing for others any more, until told to anew: the disk is full.
+    pub fn let_go(&mut self) {
+        self.holds.clear();
+        self.free_segments();
+    }
+
+    /// Where the entries of the log are, for a [`LogReader`](crate::LogReader).
+    pub fn map(&self) -> LogMap {
+        let full = self.full.iter().map(|segment| (segment.sequence, segment.last_indexes.clone())).collect();
+        LogMap { directory: self.identity.directory, full, current: self.sequence }
+    }
+
+    /// Grows whenever [`map`](Self::map) changes.
+    pub fn map_version(&self) -> u64 {
+        self.map_version
+    }
+
+    /// Bytes of segments that are kept only because somebody holds them.
+    pub fn held_bytes(&self) -> u64 {
+        let held = self.full.iter().take_while(|segment| self.is_covered(segment));
+        held.map(|segment| segment.bytes).sum()
+    }
+
     /// Work for the background: preparing the next segment, removing files. At most one chore is out at a time; it is
     /// handed back with [`chore_done`](Self::chore_done) after [`Chore::run`].
     pub fn chore(&mut self) -> Option<Chore> {
@@ -525,7 +568,8 @@ impl<D: Disk> Journal<D> {
 
     /// Bytes of log that a restart would have to read.
     pub fn log_bytes(&self) -> u64 {
-        self.full.iter().map(|segment| segment.used_bytes).sum::<u64>() + self.end
+        let needed = self.full.iter().skip_while(|segment| self.is_covered(segment));
+        needed.map(|segment| segment.used_bytes).sum::<u64>() + self.end
     }
 
     /// Bytes of records written since the journal was opened.
@@ -546,7 +590,7 @@ impl<D: Disk> Journal<D> {
     /// The group whose lack of a newer checkpoint keeps the oldest segment from being freed: the one to write a
     /// checkpoint of first.
     pub fn pinning_group(&self) -> Option<u32> {
-        let oldest = self.full.front()?;
+        let oldest = self.full.iter().find(|segment| !self.is_covered(segment))?;
         oldest.last_indexes.iter().find(|(group, last_index)| self.mark_index(*group) < *last_index).map(|pin| pin.0)
     }
 
@@ -661,6 +705,7 @@ impl<D: Disk> Journal<D> {
             last_indexes: self.groups.iter().map(|(group, standing)| (*group, standing.last_index)).collect(),
         });
         self.sequence += 1;
+        self.map_version += 1;
         self.place = Place::new(self.identity.directory, self.sequence);
         self.file = file;
         self.bytes = bytes;
@@ -673,10 +718,13 @@ impl<D: Disk> Journal<D> {
     }
 
     fn free_segments(&mut self) {
+        let mut held_bytes = self.held_bytes();
         while let Some(oldest) = self.full.front() {
-            if oldest.last_indexes.iter().any(|(group, last_index)| self.mark_index(*group) < *last_index) {
+            if !self.is_covered(oldest) || (self.is_held(oldest) && held_bytes <= self.held_bytes_max) {
                 break;
             }
+            held_bytes -= oldest.bytes;
+            self.map_version += 1;
             let oldest = self.full.pop_front().expect("it was looked at");
             if oldest.bytes == self.segment_bytes {
                 self.recycled.push(oldest.sequence);
@@ -684,6 +732,16 @@ impl<D: Disk> Journal<D> {
                 self.doomed.push(segment_file(oldest.sequence));
             }
         }
+    }
+
+    /// True if all entries of a segment are in checkpoints as well.
+    fn is_covered(&self, segment: &FullSegment) -> bool {
+        segment.last_indexes.iter().all(|(group, last_index)| self.mark_index(*group) >= *last_index)
+    }
+
+    fn is_held(&self, segment: &FullSegment) -> bool {
+        let is_held = |(group, last_index): &(u32, u64)| self.holds.get(group).is_some_and(|held| held < last_index);
+        segment.last_indexes.iter().any(is_held)
     }
 
     /// Upper bound of what restating all groups takes.
@@ -958,6 +1016,58 @@ fn find_chain<D: Disk>(disk: &D, names: &[String]) -> Result<(Vec<Segment>, Vec<
         return Err(Fault::Missing { file: segment_file(1), why });
     }
     Ok((segments, leftovers))
+}
+
+/// Passes over the oldest segments all of whose entries are in checkpoints: they were kept for others, and the log is
+/// whole without them. Returns their names.
+fn pass_covered<D: Disk>(disk: &D, identity: &Identity, segments: &mut Vec<Segment>) -> Result<Vec<String>, Fault> {
+    if segments.len() < 3 {
+        return Ok(Vec::new());
+    }
+    let mut marks = None;
+    for segment in segments.iter().rev() {
+        marks = restated(disk, identity, segment)?;
+        if marks.is_some() {
+            break;
+        }
+    }
+    let marks: BTreeMap<u32, u64> =
+        marks.into_iter().flatten().map(|(group, (_, mark_index))| (group, mark_index)).collect();
+    let mut count = 0;
+    while let Some(next) = segments.get(count + 1) {
+        let Some(standing) = restated(disk, identity, next)? else { break };
+        let covers =
+            |(group, (last_index, _)): (&u32, &(u64, u64))| marks.get(group).is_some_and(|at| at >= last_index);
+        if standing.is_empty() || !standing.iter().all(covers) {
+            break;
+        }
+        count += 1;
+    }
+    Ok(segments.drain(..count).map(|segment| segment.name).collect())
+}
+
+/// By group, its last index before a segment, and the index of its newest checkpoint.
+type Restated = BTreeMap<u32, (u64, u64)>;
+
+/// What the first record of a segment restates. None if the record does not verify.
+fn restated<D: Disk>(disk: &D, identity: &Identity, segment: &Segment) -> Result<Option<Restated>, Fault> {
+    let place = Place::new(identity.directory, segment.sequence);
+    let start = read_up_to(disk, &segment.name, 2 * BLOCK_BYTES)?;
+    let Some(header) = place.decode_header(&start, RECORDS_START as usize) else { return Ok(None) };
+    let bytes = RECORDS_START as usize + RECORD_HEADER_BYTES + header.body_bytes as usize;
+    let start = Bytes::from(read_up_to(disk, &segment.name, bytes)?);
+    let Some((_, body_end)) = place.decode(&start, RECORDS_START as usize) else { return Ok(None) };
+    let mut found = Restated::new();
+    let mut offset = RECORDS_START as usize + RECORD_HEADER_BYTES;
+    while let Some((group, frame, next)) = frame::decode(&start, offset, body_end) {
+        match frame {
+            Frame::Standing { last_index } => _ = found.insert(group, (last_index, 0)),
+            Frame::Mark(mark) => _ = found.entry(group).and_modify(|known| known.1 = mark.index),
+            _ => {}
+        }
+        offset = next;
+    }
+    Ok(Some(found))
 }
 
 fn read_whole<D: Disk>(disk: &D, segment: &Segment) -> Result<Bytes, Fault> {

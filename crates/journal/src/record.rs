@@ -80,7 +80,12 @@ impl Place {
     /// Reads the header of a record at `offset` of a segment. None if there is none that verifies.
     #[inline]
     pub fn decode_header(self, segment: &[u8], offset: usize) -> Option<RecordHeader> {
-        let header = segment.get(offset..offset + RECORD_HEADER_BYTES)?;
+        self.header_at(offset as u64, segment.get(offset..offset + RECORD_HEADER_BYTES)?)
+    }
+
+    /// Reads a header that stands at `offset` of its segment.
+    #[inline]
+    pub fn header_at(self, offset: u64, header: &[u8]) -> Option<RecordHeader> {
         // Cheap first: this runs at every eighth byte behind the log's end, most of which are zero.
         let kind = match header[12..16] {
             [1, 0, 0, 0] => RecordKind::Batch,
@@ -89,7 +94,7 @@ impl Place {
             [4, 0, 0, 0] => RecordKind::Stop,
             _ => return None,
         };
-        (u32_at(header, 0) == self.check(offset as u64, header)).then(|| RecordHeader {
+        (u32_at(header, 0) == self.check(offset, header)).then(|| RecordHeader {
             kind,
             body_bytes: u32_at(header, 8),
             body_check: u32_at(header, 4),

@@ -54,12 +54,14 @@ pub struct Options {
     /// Size of a log segment. A multiple of [`crate::BLOCK_BYTES`], at least 64 KiB. A segment becomes larger if one
     /// record needs that.
     pub segment_bytes: u64,
+    /// Bytes of segments that are kept only because somebody [holds](crate::Journal::hold) them.
+    pub held_bytes_max: u64,
 }
 
 impl Options {
-    /// The defaults, and the identity that a new directory gets.
+    /// The defaults, and the identity that a new directory gets. Nothing is held.
     pub fn new(new_identity: Identity) -> Self {
-        Self { new_identity, segment_bytes: SEGMENT_BYTES_DEFAULT }
+        Self { new_identity, segment_bytes: SEGMENT_BYTES_DEFAULT, held_bytes_max: 0 }
     }
 }
 

@@ -39,7 +39,7 @@ pub struct Follower {
     pub feed: Feed,
     /// It holds all entries up to here: on disk, where acknowledgements wait for the disk.
     pub matched: u64,
-    /// Bytes of log that it lacks; of those that the leader no longer holds in memory nothing is known.
+    /// Bytes of log that it lacks, roughly if they are many; of those that the leader has given up nothing is known.
     pub behind_bytes: u64,
     /// Milliseconds since it was last heard.
     pub silent_ms: u64,
@@ -54,10 +54,12 @@ pub enum Feed {
     Probing,
     /// It is given a checkpoint first.
     Checkpoint,
+    /// It lacks so much that it is fed from the leader's disk.
+    Disk,
 }
 
 impl Feed {
-    const ALL: [Self; 3] = [Self::Streaming, Self::Probing, Self::Checkpoint];
+    const ALL: [Self; 4] = [Self::Streaming, Self::Probing, Self::Checkpoint, Self::Disk];
 
     /// As status reports name it.
     pub fn name(self) -> &'static str {
@@ -65,6 +67,7 @@ impl Feed {
             Self::Streaming => "streaming",
             Self::Probing => "probing",
             Self::Checkpoint => "checkpoint",
+            Self::Disk => "disk",
         }
     }
 }

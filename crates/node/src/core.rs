@@ -338,6 +338,9 @@ impl Core {
             Event::CheckpointRead { group, index, chunk, to, read } => {
                 self.with_group(group, actions, |group, outlet| group.chunk_read(index, chunk, to, read, outlet));
             }
+            Event::LogRead { group, first, read } => {
+                self.with_group(group, actions, |group, outlet| group.log_read(first, read, outlet));
+            }
             Event::Unreachable { node } => self.groups_mut().for_each(|group| group.report_unreachable(node)),
             Event::Expelled => self.be_expelled(actions),
             Event::Reachable { node } => self.relay.reachable(node, now.instant),
@@ -1260,7 +1263,7 @@ impl Core {
         let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
         for group in self.groups.iter_mut().flatten() {
             let log_bytes_max = outlet.context.settings.checkpoint_log_bytes.max(group.keyspace.memory_bytes() as u64);
-            if (group.log_bytes > log_bytes_max || group.is_log_long())
+            if group.log_bytes > log_bytes_max
                 && !group.is_checkpoint_due()
                 && !group.checkpointing.is_resting(self.now)
             {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use journal::{Append, CheckpointMark};
+use journal::{Append, CheckpointMark, Span};
 use keyspace::{Corrupt, Keyspace};
 use stdx::log::{Entry, HardState, Membership};
 use stdx::{Duration, Instant, UnixMillis};
@@ -132,6 +132,15 @@ pub enum Event<'a> {
         /// The chunk; `None` behind the last; or why it cannot be read.
         read: Result<Option<Vec<u8>>, String>,
     },
+    /// What an [`Action::ReadLog`] asked for.
+    LogRead {
+        /// Whose.
+        group: GroupId,
+        /// Index of the first entry that was asked for.
+        first: u64,
+        /// The first of the entries, none if they are not written yet; or why there are none.
+        read: Result<Vec<Entry>, String>,
+    },
     /// A message to this node may have been lost: its link was cut, or is too slow.
     Unreachable {
         /// Which.
@@ -210,6 +219,16 @@ pub enum Action {
         chunk: u64,
         /// Handed back in the event.
         to: NodeId,
+    },
+    /// Read entries back that are on disk; [`Event::LogRead`] follows.
+    ReadLog(Span),
+    /// Entries of a group behind `index` are to stay on disk although a checkpoint covers them: members lack them. As
+    /// far as the host's bound allows; replaces what was asked before.
+    KeepLog {
+        /// Whose.
+        group: GroupId,
+        /// Up to here nobody lacks them.
+        index: u64,
     },
     /// Hand to a sibling core; never lost, in order.
     Post {
@@ -550,6 +569,10 @@ pub struct JournalFigures {
     pub queue_bytes: u64,
     /// Bytes of log kept on disk.
     pub kept_bytes: u64,
+    /// Bytes of log kept on disk only for members that lack them.
+    pub held_bytes: u64,
+    /// Most of them that are kept.
+    pub held_bytes_max: u64,
     /// Number of the segment being written.
     pub segment: u64,
     /// Microseconds since the last sync.

@@ -12,6 +12,7 @@
 //! Invariant: only this module can make a [`Committed`], and a session accepts nothing else for a write.
 
 mod bulletin;
+mod catch_up;
 mod govern;
 mod live;
 mod members;
@@ -148,6 +149,10 @@ pub struct Group {
     is_checkpoint_awaited: bool,
     /// The log behind this index is kept until then.
     held_log: Option<(u64, Instant)>,
+    /// Up to where the host was last told that nobody lacks the log, and when.
+    told_keep: (u64, Instant),
+    /// Bytes of the log that stay in memory when they have been applied.
+    log_bytes_max: usize,
     /// Index of the last checkpoint on disk.
     marked_index: u64,
     /// Libraries of functions, if this group is their home: replicated state.
@@ -408,6 +413,8 @@ impl Group {
             taking: None,
             is_checkpoint_awaited: false,
             held_log: None,
+            told_keep: (u64::MAX, Instant::ZERO),
+            log_bytes_max: limits::LOG_BYTES_MAX,
             marked_index: checkpoint_index,
             lines: Lines::default(),
             libraries: Arc::default(),
@@ -1352,6 +1359,7 @@ impl Group {
             self.tell_progress(now, outlet);
         }
         self.look_after_transfers(now, outlet);
+        self.keep_log(now, outlet.actions);
         self.look_after_cut(now, outlet);
         self.drop_stale_reads(now, outlet);
     }
@@ -1482,33 +1490,14 @@ impl Group {
             }
             self.answer_confirmed_reads(now, outlet);
             if applied_bytes > limits::APPLY_BYTES_PER_TURN {
+                self.forget_log();
                 return true;
             }
         }
         self.fail_batches_never_proposed(outlet);
         self.forget_log();
+        self.read_log(outlet.actions);
         false
-    }
-
-    /// Entries that every member holds need not be kept in memory: a restart finds them on disk. Beyond a bound, those
-    /// that a checkpoint covers need not either: who lacks them is given the checkpoint.
-    fn forget_log(&mut self) {
-        let mut index = self.replica.match_index_min();
-        if self.is_log_long() {
-            index = index.max(self.marked_index);
-        }
-        if let Some((held, _)) = self.held_log {
-            index = index.min(held);
-        }
-        let index = index.min(self.applied);
-        if index > self.replica.floor_index() {
-            self.replica.compact(index);
-        }
-    }
-
-    /// True if the log in memory has outgrown its bound, because a member is far behind.
-    pub(crate) fn is_log_long(&self) -> bool {
-        self.replica.log_bytes() > limits::LOG_BYTES_MAX
     }
 
     fn append(&mut self, append: consensus::Append, outlet: &mut Outlet<'_>) {
@@ -2240,16 +2229,17 @@ impl Group {
     pub(crate) fn marked(&mut self, mark: CheckpointMark, now: Now) {
         self.marked_index = mark.index;
         if std::mem::take(&mut self.is_checkpoint_awaited) {
-            self.held_log = Some((mark.index, now.instant + limits::LOG_HOLD));
+            self.hold_log(mark.index, now.instant + limits::LOG_HOLD);
         }
+        // From here on the host keeps only what it was told to keep.
+        self.replica.compact(mark.index.min(self.told_keep.0).min(self.applied));
         self.replica.offer_checkpoint(mark.index, mark.term, mark.membership);
-        self.forget_log();
     }
 
     /// A checkpoint begins: if a member waits for it, the log behind it is kept.
     pub(crate) fn begin_holding(&mut self, now: Now) {
         if self.is_checkpoint_awaited {
-            self.held_log = Some((self.applied, now.instant + limits::LOG_HOLD_FOR_CHECKPOINT));
+            self.hold_log(self.applied, now.instant + limits::LOG_HOLD_FOR_CHECKPOINT);
         }
     }
 

@@ -96,9 +96,15 @@ pub const BULLETIN_STALE: Duration = Duration::from_secs(4);
 /// How often a node whose address the cluster does not know tells it.
 pub const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(300);
 
-/// Bytes of a group's log held in memory for members that are behind, beyond which they are given a checkpoint. One
-/// checkpoint's time of writes may come on top.
-pub const LOG_BYTES_MAX: usize = 64 << 20;
+/// Bytes of a group's log held in memory once they have been applied, for members that are behind. Those who lack more
+/// are fed from the disk.
+pub const LOG_BYTES_MAX: usize = 16 << 20;
+
+/// Bytes of entries read from the disk at a time for a member that is behind. One more record may come on top.
+pub const LOG_READ_BYTES: usize = 4 << 20;
+
+/// How often the host is told which part of the log members lack.
+pub const LOG_KEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long the log behind a checkpoint is kept for a member that has not asked for the next chunk.
 pub const LOG_HOLD: Duration = Duration::from_secs(20);

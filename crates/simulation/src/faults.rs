@@ -54,6 +54,10 @@ pub struct Faults {
     pub step_crash: u64,
     /// Bytes of log that call for a checkpoint.
     pub checkpoint_log_bytes: u64,
+    /// Bytes of log that stay in memory once applied.
+    pub log_memory_bytes: usize,
+    /// Bytes of log that are kept on disk for members that lack them.
+    pub log_held_bytes_max: u64,
 }
 
 impl Faults {
@@ -96,6 +100,10 @@ impl Faults {
         let sync_stall = thousandths(25, 20);
         let step_crash = thousandths(40, 10);
         let drift_max = u64::from(consensus::limits::CLOCK_DRIFT_MAX_MILLIONTHS);
+        // Mostly less than a member lacks after a while away. Those who look for a defect want no other troubles.
+        let mut of_log = Prng::new(plan.seed ^ 0x6C6F67);
+        let log_memory_bytes = if plan.canary.is_some() { usize::MAX } else { of_log.below(20_000) as usize };
+        let log_held_bytes_max = of_log.below(400_000);
         Self {
             net_delay_min: 20_000 + prng.below(MILLISECOND),
             net_jitter: 10_000 + prng.below(5 * MILLISECOND),
@@ -122,6 +130,8 @@ impl Faults {
             turn_cost: 1_000 + prng.below(100_000),
             step_crash,
             checkpoint_log_bytes: 2_000 + prng.below(200_000),
+            log_memory_bytes,
+            log_held_bytes_max,
         }
     }
 

@@ -4,7 +4,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use journal::{Append, CheckpointFile, CheckpointMark, CheckpointReader, Fault, Identity, Journal, RecoveredGroup};
+use journal::{
+    Append, CheckpointFile, CheckpointMark, CheckpointReader, Fault, Identity, Journal, LogReader, RecoveredGroup,
+    Span, Unread,
+};
 use keyspace::{Keyspace, Layout};
 use node::Core;
 use node::defect::Defect;
@@ -52,8 +55,11 @@ impl Universe {
             hash_seed: self.plan.seed,
             has_joined: machine > 0,
         };
-        let options =
-            journal::Options { segment_bytes: 4096 * (16 + self.prng.below(48)), ..journal::Options::new(identity) };
+        let options = journal::Options {
+            segment_bytes: 4096 * (16 + self.prng.below(48)),
+            held_bytes_max: self.faults.log_held_bytes_max,
+            ..journal::Options::new(identity)
+        };
         let disk = self.machines[machine].disk.clone();
         let (journal, recovered) = match Journal::open(disk.clone(), &options) {
             Ok(opened) => opened,
@@ -264,6 +270,7 @@ impl Universe {
                     Inbound::CheckpointRead { group, index, chunk, to, read } => {
                         Event::CheckpointRead { group, index, chunk, to, read }
                     }
+                    Inbound::LogRead(group, first, read) => Event::LogRead { group, first, read },
                     Inbound::Room(room) => Event::Room(room),
                     Inbound::Expelled => Event::Expelled,
                     Inbound::Bytes(..) | Inbound::Peer(..) => unreachable!("borrowed above"),
@@ -298,6 +305,8 @@ impl Universe {
             host.logged_bytes = 0;
             host.core.groups_mut().for_each(Group::want_checkpoint);
         }
+        let log_memory_bytes = self.faults.log_memory_bytes;
+        host.core.groups_mut().for_each(|group| group.narrow_memory(log_memory_bytes));
         host.core.step(now, Event::Turn, &mut actions);
         host.busy_until = self.now + MICROSECOND + self.prng.below(self.faults.turn_cost.max(1));
         self.observe(machine, core);
@@ -439,6 +448,14 @@ impl Universe {
                 let inbound = Inbound::CheckpointRead { group, index, chunk, to, read };
                 self.at(when, What::Arrive { machine, life, core, inbound });
             }
+            Action::ReadLog(span) => {
+                let (group, first) = (GroupId(span.group), span.first);
+                let read = self.read_log(machine, &span);
+                let when = self.now + self.some(5 * MILLISECOND);
+                let inbound = Inbound::LogRead(group, first, read);
+                self.at(when, What::Arrive { machine, life, core, inbound });
+            }
+            Action::KeepLog { group, index } => process.journal.hold(group.0, index),
             Action::Send { to, group, lane: _, bytes } => {
                 self.mix_bytes(&bytes);
                 if self.trace.is_some()
@@ -827,6 +844,21 @@ impl Universe {
             reader.next().map_err(told)?;
         }
         Ok(reader.next().map_err(told)?.map(<[u8]>::to_vec))
+    }
+
+    /// Reads entries of the log, as far as the disk has them.
+    fn read_log(&mut self, machine: usize, span: &Span) -> Result<Vec<Entry>, String> {
+        let process = self.machines[machine].process.as_ref().expect("it is alive");
+        let read = LogReader::new(self.machines[machine].disk.clone()).read(&process.journal.map(), span);
+        self.probes.reach(match &read {
+            Ok(_) => "a member was fed from the disk",
+            Err(Unread::Gone) => "the log on disk did not reach back to a member",
+            Err(Unread::Fault(_)) => "the log could not be read",
+        });
+        read.map_err(|unread| match unread {
+            Unread::Gone => "gone".to_owned(),
+            Unread::Fault(fault) => fault.to_string(),
+        })
     }
 
     // ---- agreement --------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ use journal::{Append, CheckpointFile, CheckpointMark, Chore, Journal};
 use node::Core;
 use node::event::{CheckpointNews, CoreId, GroupId, GroupSeed, NodeId, Peer, Persist, Room, SessionId};
 use node::letter::Letter;
-use stdx::log::HardState;
+use stdx::log::{Entry, HardState};
 
 use crate::clock::FalseClock;
 use crate::disk::FalseDisk;
@@ -102,6 +102,7 @@ pub enum Inbound {
     Loaded(Box<GroupSeed>),
     Persisted(GroupId, u64),
     Checkpoint(GroupId, u64, CheckpointNews),
+    LogRead(GroupId, u64, Result<Vec<Entry>, String>),
     CheckpointRead { group: GroupId, index: u64, chunk: u64, to: NodeId, read: Result<Option<Vec<u8>>, String> },
     Room(Room),
     Expelled,

@@ -34,6 +34,7 @@ pub const EXPECTED: &[&str] = &[
     "a message was lost",
     "a message came twice",
     "a segment was recycled",
+    "a member was fed from the disk",
 ];
 
 impl Probes {

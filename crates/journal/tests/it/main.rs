@@ -6,3 +6,4 @@ mod damage;
 mod memory_disk;
 mod model;
 mod open;
+mod reader;

@@ -275,6 +275,8 @@ fn write_persistence(local: &Local<'_>, figures: &[Figures], line: &mut dyn FnMu
     line("log_queue_appends", &journal.queue_count);
     line("log_queue_bytes", &journal.queue_bytes);
     line("log_segment", &journal.segment);
+    line("log_held_bytes", &journal.held_bytes);
+    line("log_held_bytes_max", &journal.held_bytes_max);
     line("checkpoint_bytes_written", &journal.checkpoint_bytes);
 }
 

@@ -17,13 +17,14 @@ impl Group {
         let followers = self.replica.progress().into_iter().map(|other| Follower {
             node: NodeId(other.node),
             is_active: other.is_active,
-            feed: match (other.is_restoring, other.is_streaming) {
-                (true, _) => Feed::Checkpoint,
-                (false, true) => Feed::Streaming,
-                (false, false) => Feed::Probing,
+            feed: match (other.is_restoring, other.is_streaming, other.is_fetching) {
+                (true, _, _) => Feed::Checkpoint,
+                (false, true, true) => Feed::Disk,
+                (false, true, false) => Feed::Streaming,
+                (false, false, _) => Feed::Probing,
             },
             matched: other.matched,
-            behind_bytes: self.replica.log_bytes_after(other.matched) as u64,
+            behind_bytes: self.replica.log_bytes_after(other.matched),
             silent_ms: self.last_tick.since(self.last_heard(other.node)).as_millis() as u64,
         });
         Some(Bulletin {

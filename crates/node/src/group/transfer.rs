@@ -70,7 +70,7 @@ impl Group {
     pub(super) fn give(&mut self, transfer: Transfer, now: Now, outlet: &mut Outlet<'_>) {
         let Transfer { to, index, message } = transfer;
         self.giving.retain(|giving| giving.to != to);
-        self.hold_log(index, now);
+        self.hold_log(index, now.instant + limits::LOG_HOLD);
         let giving = Giving { to, index, message, offered: now.instant, heard: now.instant };
         self.offer(&giving, outlet);
         self.giving.push(giving);
@@ -82,11 +82,6 @@ impl Group {
         outlet.send(NodeId(giving.to), self.id, Lane::Bulk, wire::encode_offer(self.id, &giving.message));
     }
 
-    /// The log behind this index is kept for a while.
-    fn hold_log(&mut self, index: u64, now: Now) {
-        self.held_log = Some((index, now.instant + limits::LOG_HOLD));
-    }
-
     /// A member wants a chunk.
     pub(crate) fn pulled(&mut self, from: NodeId, index: u64, chunk: u64, now: Now, outlet: &mut Outlet<'_>) {
         let Some(giving) = self.giving.iter_mut().find(|giving| giving.to == from.0 && giving.index == index) else {
@@ -95,7 +90,7 @@ impl Group {
         giving.heard = now.instant;
         let (_, term, membership) = giving.message.checkpoint().expect("an offer names its checkpoint");
         let mark = CheckpointMark { index, term, membership };
-        self.hold_log(index, now);
+        self.hold_log(index, now.instant + limits::LOG_HOLD);
         outlet.actions.push(Action::ReadCheckpoint { group: self.id, mark, chunk, to: from });
     }
 

@@ -82,6 +82,7 @@ fn furthest_behind(status: &Value, group: &Value) -> String {
         (0, _, _) => format!("{name}: silent for {silent_s} s, lacks {entries} entries ({bytes} bytes)"),
         (_, "checkpoint", _) => format!("{name}: is given a checkpoint"),
         (_, _, 0) => "none".to_owned(),
+        (_, "disk", _) => format!("{name}: {entries} entries ({bytes} bytes), fed from disk"),
         _ => format!("{name}: {entries} entries ({bytes} bytes)"),
     }
 }

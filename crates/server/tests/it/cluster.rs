@@ -11,16 +11,16 @@ use crate::harness::{Client, Folder, Server, ServerOptions, binary, free_port, s
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A cluster on this machine.
-struct Cluster {
+pub(crate) struct Cluster {
     options: Vec<ServerOptions>,
-    nodes: Vec<Option<Server>>,
+    pub(crate) nodes: Vec<Option<Server>>,
     /// For other nodes.
     ports: Vec<u16>,
     folders: Vec<Folder>,
 }
 
 impl Cluster {
-    fn start(count: usize) -> Self {
+    pub(crate) fn start(count: usize) -> Self {
         let mut this = Self { nodes: Vec::new(), options: Vec::new(), ports: Vec::new(), folders: Vec::new() };
         for node in 0..count {
             this.join();
@@ -51,7 +51,7 @@ impl Cluster {
         self.nodes.push(Some(Server::spawn(self.options.last().expect("just pushed"))));
     }
 
-    fn wait_until(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
+    pub(crate) fn wait_until(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
         let begun = Instant::now();
         while !holds(self) {
             let logs: Vec<String> = self.nodes.iter().flatten().map(Server::log).collect();
@@ -60,7 +60,7 @@ impl Cluster {
         }
     }
 
-    fn wait_for_answer(&mut self, node: usize) {
+    pub(crate) fn wait_for_answer(&mut self, node: usize) {
         self.wait_until("the node answers", |this| {
             this.try_client(node)
                 .and_then(|mut client| client.try_call(&["GET", "nothing"]))
@@ -68,7 +68,7 @@ impl Cluster {
         });
     }
 
-    fn try_client(&self, node: usize) -> Option<Client> {
+    pub(crate) fn try_client(&self, node: usize) -> Option<Client> {
         let mut client = Client::try_connect(self.options[node].port)?;
         client.is_patient_for(PATIENCE);
         Some(client)
@@ -76,7 +76,7 @@ impl Cluster {
 
     /// Asks until there is an answer: while nobody leads there may be refusals, which promise that nothing was done.
     #[track_caller]
-    fn ask(&self, client: &mut Client, request: &str) -> String {
+    pub(crate) fn ask(&self, client: &mut Client, request: &str) -> String {
         let begun = Instant::now();
         loop {
             let answer = client.show(request);
@@ -89,12 +89,12 @@ impl Cluster {
     }
 
     #[track_caller]
-    fn client(&self, node: usize) -> Client {
+    pub(crate) fn client(&self, node: usize) -> Client {
         self.try_client(node).expect("a connection")
     }
 
     /// `holdfast cluster` with these words, at the port of a node: what it prints, and whether it did what it should.
-    fn tool(&self, node: usize, words: &[&str]) -> (bool, String) {
+    pub(crate) fn tool(&self, node: usize, words: &[&str]) -> (bool, String) {
         let port = self.options[node].port.to_string();
         let output = Command::new(binary()).arg("cluster").args(words).args(["--port", &port]).output();
         let output = output.expect("the binary runs");
@@ -102,12 +102,12 @@ impl Cluster {
         (output.status.success(), text)
     }
 
-    fn address(&self, node: usize) -> String {
+    pub(crate) fn address(&self, node: usize) -> String {
         format!("127.0.0.1:{}", self.options[node].port)
     }
 
     /// A field of every group, as a node tells it in `holdfast cluster status --json`.
-    fn of_groups(&self, node: usize, field: &str) -> Vec<String> {
+    pub(crate) fn of_groups(&self, node: usize, field: &str) -> Vec<String> {
         let (_, json) = self.tool(node, &["status", "--json"]);
         let groups = json.split("\"groups\": [").nth(1).unwrap_or_default();
         let beginning = format!("\"{field}\": ");
@@ -115,11 +115,11 @@ impl Cluster {
         values.map(|rest| rest.split(['\n', ',']).next().unwrap_or_default().trim_matches('"').to_owned()).collect()
     }
 
-    fn kill(&mut self, node: usize) {
+    pub(crate) fn kill(&mut self, node: usize) {
         self.nodes[node].take().expect("it runs").kill();
     }
 
-    fn restart(&mut self, node: usize) {
+    pub(crate) fn restart(&mut self, node: usize) {
         self.nodes[node] = Some(Server::spawn(&self.options[node]));
         self.wait_for_answer(node);
     }

@@ -1,6 +1,7 @@
 //! Tests of the binary from outside: real processes, real sockets, real files, and the accidents that befall them.
 
 mod backup;
+mod catch_up;
 mod clients;
 mod cluster;
 mod compare;

@@ -1,0 +1,59 @@
+//! A node that stops for a while: the others keep what it lacks on disk, and it needs no checkpoint.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::cluster::Cluster;
+use crate::harness::{Client, say};
+
+/// More than the leaders of two groups keep in memory between them.
+const VALUES: usize = 1_200;
+const VALUE_BYTES: usize = 64 << 10;
+
+fn figure(client: &mut Client, section: &str, name: &str) -> u64 {
+    let text = client.show(&format!("INFO {section}"));
+    let beginning = format!("{name}:");
+    let at = text.find(&beginning).unwrap_or_else(|| panic!("no {name} in {text}")) + beginning.len();
+    text[at..].chars().take_while(char::is_ascii_digit).collect::<String>().parse().expect("a number")
+}
+
+#[test]
+fn a_node_that_has_stopped_for_a_while_is_fed_from_the_disk() {
+    let mut cluster = Cluster::start(3);
+    let mut client = cluster.client(0);
+    let value = "v".repeat(VALUE_BYTES);
+    for key in 0..10 {
+        assert_eq!(cluster.ask(&mut client, &format!("SET before:{key} {value}")), "OK");
+    }
+    cluster.nodes[2].as_ref().expect("it runs").signal("STOP");
+    // What it led is led by another soon.
+    for key in 0..VALUES {
+        assert_eq!(cluster.ask(&mut client, &format!("SET during:{key} {value}")), "OK");
+    }
+    // Without it the log could go now.
+    for node in 0..2 {
+        assert_eq!(cluster.client(node).show("SAVE"), "OK");
+    }
+    let held: u64 = (0..2).map(|node| figure(&mut cluster.client(node), "persistence", "log_held_bytes")).sum();
+    assert!(held > 0, "nothing is kept for the node that has stopped");
+    let begun = Instant::now();
+    cluster.nodes[2].as_ref().expect("it runs").signal("CONT");
+    cluster.wait_until("it has caught up", |this| {
+        let (is_well, page) = this.tool(0, &["status"]);
+        is_well && page.matches("  3       none").count() == 2
+    });
+    say(&format!("it had caught up after {:?}", begun.elapsed()));
+    let logs = cluster.nodes.iter().flatten().map(crate::harness::Server::log).collect::<String>();
+    let given = logs.rsplit("group 0: voters").next().map_or(0, |rest| rest.matches("the checkpoint at index").count());
+    assert_eq!(given, 0, "a node that the log reaches back to was given a checkpoint:\n{logs}");
+    // What was kept for it goes.
+    let begun = Instant::now();
+    while (0..3).any(|node| figure(&mut cluster.client(node), "persistence", "log_held_bytes") > 0) {
+        assert!(begun.elapsed() < Duration::from_secs(20), "log is still kept for a node that lacks nothing");
+        thread::sleep(Duration::from_millis(100));
+    }
+    let mut client = cluster.client(2);
+    for key in (0..VALUES).step_by(50) {
+        assert_eq!(cluster.ask(&mut client, &format!("STRLEN during:{key}")), format!("(integer) {VALUE_BYTES}"));
+    }
+}
