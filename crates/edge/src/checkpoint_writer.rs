@@ -234,6 +234,13 @@ impl Writer {
                 result?;
                 self.tell(group, id, CheckpointNews::Written(chunk.len()));
             }
+            CheckpointStep::Keep => {
+                let Some(mut open) = self.take(group, id) else { return Ok(()) };
+                let result = open.file.complete();
+                self.files.insert(group.0, open);
+                result?;
+                self.tell(group, id, CheckpointNews::Kept);
+            }
             CheckpointStep::Finish | CheckpointStep::Install(_) => {
                 let Some(open) = self.take(group, id) else { return Ok(()) };
                 open.file.finish()?;

@@ -434,6 +434,8 @@ struct Writer {
     /// Of these, and of those written but not synced, somebody waits for these.
     tickets: Vec<(u32, u64)>,
     marks: VecDeque<(u32, CheckpointMark, Option<HardState>, MarkDone)>,
+    /// The first of them had no room, and cannot be given up. When to try again.
+    marks_wanted_at: Option<Instant>,
     flushes: Vec<Sender<()>>,
     stop: Option<Sender<Result<(), Fault>>>,
     /// The disk is full, and what is waiting does not fit. When to try again.
@@ -460,6 +462,7 @@ impl Writer {
             appends: VecDeque::new(),
             tickets: Vec::new(),
             marks: VecDeque::new(),
+            marks_wanted_at: None,
             flushes: Vec::new(),
             stop: None,
             stalled_until: None,
@@ -608,6 +611,10 @@ impl Writer {
     }
 
     fn write_marks(&mut self) -> Result<(), Fault> {
+        if self.marks_wanted_at.is_some_and(|at| Instant::now() < at) {
+            return Ok(());
+        }
+        self.marks_wanted_at = None;
         while let Some((group, mark, hard_state, done)) = self.marks.pop_front() {
             if mark.index > self.journal.last_index(group) {
                 // The checkpoint covers entries that a full disk has kept from being written: they need no writing.
@@ -619,13 +626,20 @@ impl Writer {
                 }
             }
             self.wait_for_chore()?;
-            match self.journal.install(group, mark, hard_state) {
+            match self.journal.install(group, mark.clone(), hard_state) {
                 Ok(()) => {
                     self.dirty_since = None;
                     self.stalled_until = None;
                     // It may have freed a segment to be used again.
                     self.spare_wanted_at = self.spare_wanted_at.map(|_| Instant::now());
                     done(Ok(()));
+                }
+                // A leader's checkpoint is all that its group has: there is no way back.
+                Err(fault) if fault.is_full() && hard_state.is_some() => {
+                    self.tell_room(Err(fault.to_string()));
+                    self.marks.push_front((group, mark, hard_state, done));
+                    self.marks_wanted_at = Some(Instant::now() + FULL_RETRY);
+                    return Ok(());
                 }
                 Err(fault) if fault.is_full() => done(Err(fault.to_string())),
                 Err(fault) => return Err(fault),
@@ -686,7 +700,7 @@ impl Writer {
             && self.journal.room_bytes() < RESERVE_BYTES + self.shared.queue_bytes.load(Ordering::Relaxed);
         if is_short && self.has_room {
             self.tell_room(Err("no room on the disk for the next log segment".to_owned()));
-        } else if !is_short && self.stalled_until.is_none() {
+        } else if !is_short && self.stalled_until.is_none() && self.marks_wanted_at.is_none() {
             self.tell_room(Ok(()));
         }
         Ok(())
@@ -763,7 +777,7 @@ impl Writer {
         let is_unsealed = self.dirty_since.is_none() && !self.journal.is_sealed();
         let seal_at = is_unsealed.then(|| self.written_at + SEAL_AFTER);
         let ask_at = self.spare_wanted_at.filter(|_| !self.is_chore_out);
-        let until = [sync_at, seal_at, self.stalled_until, ask_at].into_iter().flatten().min();
+        let until = [sync_at, seal_at, self.stalled_until, self.marks_wanted_at, ask_at].into_iter().flatten().min();
         // Right after appends that nobody waited for there will be more: those need not wake anybody.
         let doze_until = self.written_at + LAZY_INTERVAL;
         let is_lazy = self.dirty_since.is_some() && now < doze_until;

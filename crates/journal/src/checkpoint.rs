@@ -65,6 +65,8 @@ pub struct CheckpointFile<D: Disk> {
     buffer_offset: u64,
     chunks: u64,
     chunk_bytes: u64,
+    /// All of it is written and durable.
+    is_complete: bool,
 }
 
 impl<D: Disk> CheckpointFile<D> {
@@ -80,7 +82,18 @@ impl<D: Disk> CheckpointFile<D> {
         let mut buffer = BlockBuffer::new(READ_BYTES);
         buffer.reserve(header.len());
         buffer.push(&header);
-        Ok(Self { disk, file, name, name_new, header_check, buffer, buffer_offset: 0, chunks: 0, chunk_bytes: 0 })
+        Ok(Self {
+            disk,
+            file,
+            name,
+            name_new,
+            header_check,
+            buffer,
+            buffer_offset: 0,
+            chunks: 0,
+            chunk_bytes: 0,
+            is_complete: false,
+        })
     }
 
     fn fault(action: &'static str, file: &str, bytes: u64) -> impl FnOnce(std::io::Error) -> Fault {
@@ -144,11 +157,15 @@ impl<D: Disk> CheckpointFile<D> {
         self.disk.sync(&self.file).map_err(Self::fault("sync", &self.name_new, 0))
     }
 
-    /// Writes the rest, makes all of it durable, and gives it its name. Returns the size of the file in bytes.
+    /// Writes the rest and makes all of it durable. Nothing can be added any more, and it still counts for nothing:
+    /// what is left for [`finish`](Self::finish) takes no room. Doing it again changes nothing.
     ///
     /// # Errors
     /// [`Fault::Full`] if there is no room; any error of the disk.
-    pub fn finish(mut self) -> Result<u64, Fault> {
+    pub fn complete(&mut self) -> Result<(), Fault> {
+        if self.is_complete {
+            return Ok(());
+        }
         let offset = self.buffer_offset + self.buffer.length() as u64;
         let mut footer = [0; FOOTER_BYTES];
         footer[0..4].copy_from_slice(&FOOTER_LENGTH.to_le_bytes());
@@ -165,9 +182,20 @@ impl<D: Disk> CheckpointFile<D> {
             BLOCK_BYTES as u64,
         ))?;
         self.sync()?;
+        self.buffer_offset = offset + FOOTER_BYTES as u64;
+        self.is_complete = true;
+        Ok(())
+    }
+
+    /// Completes it and gives it its name. Returns the size of the file in bytes.
+    ///
+    /// # Errors
+    /// [`Fault::Full`] if there is no room; any error of the disk.
+    pub fn finish(mut self) -> Result<u64, Fault> {
+        self.complete()?;
         self.disk.rename(&self.name_new, &self.name).map_err(Self::fault("rename", &self.name_new, 0))?;
         self.disk.sync_directory().map_err(Self::fault("sync", DIRECTORY, 0))?;
-        Ok(offset + FOOTER_BYTES as u64)
+        Ok(self.buffer_offset)
     }
 
     /// Throws it away.

@@ -163,6 +163,7 @@ impl Group {
                 run.outstanding_bytes = run.outstanding_bytes.saturating_sub(bytes);
                 return;
             }
+            CheckpointNews::Kept => return,
             CheckpointNews::Finished => None,
             CheckpointNews::Failed(reason) => Some(reason),
         };

@@ -331,8 +331,8 @@ pub enum Persist {
     Lazily,
 }
 
-/// A step in writing a checkpoint. Steps of one checkpoint come in order: `Begin`, chunks, then `Finish`, `Install` or
-/// `Abandon`.
+/// A step in writing a checkpoint. Steps of one checkpoint come in order: `Begin`, chunks, then `Finish`; or for one of
+/// a leader's `Keep` and `Install`; or `Abandon` at any time.
 #[derive(Debug)]
 pub enum CheckpointStep {
     /// Open a new file for it.
@@ -341,8 +341,11 @@ pub enum CheckpointStep {
     Chunk(Vec<u8>),
     /// All chunks have been given: make it durable and let it count. [`CheckpointNews::Finished`] follows.
     Finish,
-    /// All chunks have been given, and they are a leader's: let it count and take the place of the group's log, with
-    /// this hard state, in one record. [`CheckpointNews::Finished`] follows.
+    /// All chunks have been given, and they are a leader's: make it durable, without letting it count. Whatever may be
+    /// lacking for it, as room, is found out here. [`CheckpointNews::Kept`] follows.
+    Keep,
+    /// Let what is kept count and take the place of the group's log, with this hard state, in one record, however long
+    /// that takes: the group has no other log any more. [`CheckpointNews::Finished`] follows.
     Install(HardState),
     /// Throw it away.
     Abandon,
@@ -353,6 +356,8 @@ pub enum CheckpointStep {
 pub enum CheckpointNews {
     /// So many bytes of its chunks have been written since the last such news.
     Written(usize),
+    /// It is durable, and does not count yet.
+    Kept,
     /// It is durable and counts; log before it may be dropped.
     Finished,
     /// It could not be written; it does not count, and the log is kept.

@@ -145,6 +145,8 @@ pub struct Group {
     giving: Vec<transfer::Giving>,
     /// A checkpoint on its way from the leader.
     taking: Option<transfer::Taking>,
+    /// When one could not be kept.
+    taking_failed: Option<Instant>,
     /// A member waits for a checkpoint that has not been made yet.
     is_checkpoint_awaited: bool,
     /// The log behind this index is kept until then.
@@ -411,6 +413,7 @@ impl Group {
             committed_seen: 0,
             giving: Vec::new(),
             taking: None,
+            taking_failed: None,
             is_checkpoint_awaited: false,
             held_log: None,
             told_keep: (u64::MAX, Instant::ZERO),

@@ -785,6 +785,19 @@ impl Universe {
                 }
                 written.err()
             }
+            CheckpointStep::Keep => {
+                let Some((known, _, file)) = process.checkpoints.get_mut(&group.0) else { return };
+                if *known != id {
+                    return;
+                }
+                let kept = file.complete();
+                if kept.is_ok() {
+                    let when = self.now + self.prng.below(5 * MILLISECOND);
+                    let inbound = Inbound::Checkpoint(group, id, CheckpointNews::Kept);
+                    self.at(when, What::Arrive { machine, life, core, inbound });
+                }
+                kept.err()
+            }
             CheckpointStep::Finish | CheckpointStep::Install(_) => {
                 let Some((known, mark, file)) = process.checkpoints.remove(&group.0) else { return };
                 assert_eq!(known, id, "one checkpoint of a group at a time");

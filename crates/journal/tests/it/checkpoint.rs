@@ -131,3 +131,25 @@ fn a_checkpoint_is_whole_or_absent_wherever_the_power_fails() {
         }
     }
 }
+
+#[test]
+fn what_is_complete_needs_no_more_room() {
+    let disk = MemoryDisk::default();
+    let mut file = CheckpointFile::begin(disk.clone(), &IDENTITY, 2, &mark()).unwrap();
+    file.push(&[7; 100]);
+    disk.limit_room(Some(0));
+    let fault = file.complete().expect_err("nothing can grow");
+    assert!(fault.is_full(), "{fault}");
+    file.abandon().unwrap();
+    assert!(disk.names().is_empty(), "no name counts, and no room is taken");
+
+    disk.limit_room(None);
+    let mut file = CheckpointFile::begin(disk.clone(), &IDENTITY, 2, &mark()).unwrap();
+    file.push(&[7; 100]);
+    file.complete().unwrap();
+    file.complete().unwrap();
+    disk.limit_room(Some(0));
+    let bytes = file.finish().unwrap();
+    assert_eq!(disk.content(&checkpoint_file(2, 31)).len() as u64, bytes);
+    assert_eq!(read(&disk).unwrap(), [vec![7; 100]]);
+}

@@ -169,7 +169,7 @@ impl MemoryDisk {
         self.0.borrow_mut().failing_syncs = Some(Prng::new(seed));
     }
 
-    /// Limits how many bytes of files can still be created.
+    /// Limits how many bytes files can still be created with, or grow by.
     pub fn limit_room(&self, bytes: Option<u64>) {
         self.0.borrow_mut().room_bytes = bytes;
     }
@@ -279,6 +279,10 @@ impl Disk for MemoryDisk {
         let offset = offset as usize;
         let is_growing = offset + bytes.len() > state.inodes[*file].data.len();
         assert!(is_growing || bytes.len().is_multiple_of(BLOCK_BYTES), "lengths are whole blocks");
+        let growth = (offset + bytes.len()).saturating_sub(state.inodes[*file].data.len()) as u64;
+        if let Some(room) = &mut state.room_bytes {
+            *room = room.checked_sub(growth).ok_or(io::ErrorKind::StorageFull)?;
+        }
         let is_powered = state.change();
         // The write during which the power fails may leave anything.
         if is_powered.is_ok() || state.changes_left == Some(0) {

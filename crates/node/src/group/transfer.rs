@@ -6,12 +6,14 @@
 //!     ├───────────────────────────────────────▶│ begins a file
 //!     │◀──────────────────── pull: chunk n ────┤
 //!     ├─ chunk n, read from the leader's file ▶│ to its file and to a keyspace beside its own; then pull n + 1
-//!     │                                        │ after the last: the file counts and the log goes on behind it,
-//!     │                                        │ in one record; the keyspace takes the place of the old one
+//!     │                                        │ after the last: the file is made durable; then it counts and the
+//!     │                                        │ log goes on behind it, in one record; the keyspace takes the place
+//!     │                                        │ of the old one
 //! ```
 //!
 //! The member asks for one chunk at a time, when its disk has taken the one before: that is the pacing. What a cut link
-//! loses is asked for again; what has come stays. Until the end the leader keeps the log behind the checkpoint.
+//! loses is asked for again; what has come stays. Until the end the leader keeps the log behind the checkpoint. A
+//! member whose disk has no room for it takes no offers for a while, and is offered it again.
 
 use consensus::{Message, MessageKind, Restored, Transfer};
 use journal::CheckpointMark;
@@ -57,7 +59,9 @@ pub(super) struct Taking {
 enum Stage {
     /// Chunks are coming.
     Fetching,
-    /// It is all there; the replica has been told.
+    /// They are all there, and are being made durable.
+    Keeping,
+    /// It is all there and durable; the replica has been told.
     Complete,
     /// The replica has taken it over; it becomes durable. The ticket is the replica's.
     Installing { ticket: u64 },
@@ -169,6 +173,10 @@ impl Group {
             let _ = self.replica.step(message); // its answer tells the leader so
             return;
         }
+        // What has just found no room would hardly find it now.
+        if self.taking_failed.is_some_and(|failed| now.instant.since(failed) < limits::CHECKPOINT_REST) {
+            return;
+        }
         match &mut self.taking {
             Some(taking) if taking.stage != Stage::Fetching => return,
             Some(taking) if taking.mark.index == index && taking.mark.term == term => {
@@ -230,9 +238,8 @@ impl Group {
         }
         taking.heard = now.instant;
         let Some(bytes) = bytes else {
-            taking.stage = Stage::Complete;
-            let message = taking.message.clone();
-            let _ = self.replica.step(message);
+            taking.stage = Stage::Keeping;
+            outlet.actions.push(Action::Checkpoint { group: self.id, id: taking.id, step: CheckpointStep::Keep });
             return;
         };
         let is_sound = match bytes.split_first() {
@@ -277,15 +284,21 @@ impl Group {
                 taking.chunk += 1;
                 self.pull(now, outlet);
             }
+            CheckpointNews::Kept => {
+                taking.stage = Stage::Complete;
+                let message = taking.message.clone();
+                let _ = self.replica.step(message);
+            }
             CheckpointNews::Finished => self.finish_taking(outlet),
             CheckpointNews::Failed(reason) => {
-                let line = format!("group {}: cannot keep the leader's checkpoint: {reason}", self.id.0);
+                let line = format!("group {}: cannot keep the leader's checkpoint for now: {reason}", self.id.0);
                 if let Stage::Installing { .. } = taking.stage {
                     // The replica counts on it; at the next start it does not.
                     outlet.actions.push(Action::Fatal { line });
                 } else {
                     outlet.actions.push(Action::Log { level: Level::Warning, line });
                     self.taking = None;
+                    self.taking_failed = Some(now.instant);
                 }
             }
         }

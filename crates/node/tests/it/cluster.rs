@@ -156,6 +156,29 @@ fn a_change_waits_for_a_read_that_is_under_way() {
 }
 
 #[test]
+fn a_checkpoint_for_which_there_is_no_room_is_put_off_until_there_is() {
+    let founder = Host::new(1, Settings::default());
+    let mut newcomer = Host::unloaded_with_seeds(1, Settings::default(), 2, &[1]);
+    newcomer.load(2, &[]);
+    newcomer.is_full = true;
+    let mut nodes = Nodes { hosts: vec![Some(founder), Some(newcomer)], under_way: Vec::new() };
+    let client = nodes.host(1).connect(0);
+    assert_eq!(nodes.run(1, client, "SET n 1"), "+OK");
+    nodes.pass(Duration::from_secs(20));
+    let told = |nodes: &mut Nodes, what: &str| nodes.host(2).log.iter().filter(|line| line.contains(what)).count();
+    let refused = told(&mut nodes, "cannot keep the leader's checkpoint for now: no room");
+    assert!((2..=10).contains(&refused), "refused {refused} times");
+    assert_eq!(told(&mut nodes, "has the checkpoint"), 0);
+    assert_eq!(nodes.run(1, client, "INCR n"), ":2", "the others go on");
+
+    nodes.host(2).is_full = false;
+    nodes.pass(Duration::from_secs(20));
+    assert_eq!(told(&mut nodes, "has the checkpoint"), 1, "{:?}", nodes.host(2).log);
+    let client = nodes.host(2).connect(0);
+    assert_eq!(nodes.run(2, client, "GET n"), "$1 2");
+}
+
+#[test]
 fn a_node_that_has_not_read_its_disk_does_not_answer_for_a_group() {
     let mut nodes = Nodes::new();
     let leader = nodes.leader().expect("elected");

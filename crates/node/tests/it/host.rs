@@ -8,7 +8,8 @@ use node::group::Standing;
 use node::roster::{Member, Roster};
 use node::settings::Settings;
 use node::{
-    Action, Core, CoreId, CoreOptions, Event, GroupId, GroupSeed, NodeId, Now, Peer, Persist, ProcessFacts, SessionId,
+    Action, CheckpointNews, CheckpointStep, Core, CoreId, CoreOptions, Event, GroupId, GroupSeed, NodeId, Now, Peer,
+    Persist, ProcessFacts, SessionId,
 };
 use stdx::{Duration, Instant, UnixMillis};
 
@@ -25,6 +26,15 @@ pub struct Host {
     /// What was sent to other nodes.
     pub sent: Vec<(NodeId, GroupId, Vec<u8>)>,
     paused: BTreeSet<SessionId>,
+    /// Chunks of checkpoints, by group and number.
+    checkpoints: BTreeMap<(GroupId, u64), Checkpoint>,
+    /// No checkpoint can be kept.
+    pub is_full: bool,
+}
+
+struct Checkpoint {
+    index: u64,
+    chunks: Vec<Vec<u8>>,
 }
 
 impl Host {
@@ -42,6 +52,11 @@ impl Host {
 
     /// A node before it has read its disk.
     pub fn unloaded(core_count: u16, settings: Settings, node: u64) -> Self {
+        Self::unloaded_with_seeds(core_count, settings, node, &[])
+    }
+
+    /// The same for one that joins through these.
+    pub fn unloaded_with_seeds(core_count: u16, settings: Settings, node: u64, seeds: &[u64]) -> Self {
         let settings = Arc::new(settings);
         let group_count = u32::from(core_count);
         let mut this = Self {
@@ -54,6 +69,8 @@ impl Host {
             log: Vec::new(),
             sent: Vec::new(),
             paused: BTreeSet::new(),
+            checkpoints: BTreeMap::new(),
+            is_full: false,
         };
         for core in 0..core_count {
             this.cores.push(Core::new(CoreOptions {
@@ -65,7 +82,7 @@ impl Host {
                 settings: Arc::clone(&settings),
                 process: Arc::new(ProcessFacts::default()),
                 own: Member::default(),
-                seeds: Vec::new(),
+                seeds: seeds.iter().copied().map(NodeId).collect(),
                 stopwatch: || Instant::ZERO,
             }));
         }
@@ -163,12 +180,46 @@ impl Host {
             Action::Resume { session } => {
                 self.paused.remove(&session);
             }
+            Action::Checkpoint { group, id, step } => self.checkpoint(core, group, id, step),
+            Action::ReadCheckpoint { group, mark, chunk, to } => {
+                let of_group = self.checkpoints.iter().filter(|((found, _), _)| *found == group);
+                let found = of_group.map(|(_, checkpoint)| checkpoint).find(|found| found.index == mark.index);
+                let read = Ok(found.expect("it was finished").chunks.get(chunk as usize).cloned());
+                self.step(core, Event::CheckpointRead { group, index: mark.index, chunk, to, read });
+            }
             Action::Send { to, group, bytes, .. } => self.sent.push((to, group, bytes)),
             Action::Log { line, .. } => self.log.push(line),
             Action::Fatal { line } => panic!("{line}"),
             Action::Close { session } | Action::Abort { session } => self.step(core, Event::Closed { session }),
             _ => {}
         }
+    }
+
+    fn checkpoint(&mut self, core: usize, group: GroupId, id: u64, step: CheckpointStep) {
+        let key = (group, id);
+        let news = match step {
+            CheckpointStep::Begin(mark) => {
+                self.checkpoints.insert(key, Checkpoint { index: mark.index, chunks: Vec::new() });
+                return;
+            }
+            CheckpointStep::Abandon => {
+                self.checkpoints.remove(&key);
+                return;
+            }
+            CheckpointStep::Chunk(chunk) => {
+                let Some(checkpoint) = self.checkpoints.get_mut(&key) else { return };
+                let count = chunk.len();
+                checkpoint.chunks.push(chunk);
+                CheckpointNews::Written(count)
+            }
+            CheckpointStep::Keep if self.is_full => {
+                self.checkpoints.remove(&key);
+                CheckpointNews::Failed("no room".to_owned())
+            }
+            CheckpointStep::Keep => CheckpointNews::Kept,
+            CheckpointStep::Finish | CheckpointStep::Install(_) => CheckpointNews::Finished,
+        };
+        self.step(core, Event::Checkpoint { group, id, news });
     }
 
     /// Turns and syncs until nothing moves any more.
