@@ -167,6 +167,12 @@ impl Log {
         bytes as u64
     }
 
+    /// Entries behind `index`, as far as they are in memory.
+    pub(crate) fn entries_after(&self, index: u64) -> impl Iterator<Item = &Entry> {
+        let before = (index.saturating_sub(self.memory_index) as usize).min(self.entries.len());
+        self.entries.range(before..)
+    }
+
     /// Adds `entries`; those at or below the last index replace what is there and everything behind it.
     pub(crate) fn append(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };

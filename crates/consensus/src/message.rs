@@ -5,6 +5,8 @@
 //!   · context u8 + bytes · entries count, then for each: kind u8 · term (minus the last one's) · length · data
 //! ```
 //!
+//! Of the flags 1 says no, and 2 that a vote is of one in doubt.
+//!
 //! A `Checkpoint` goes on with the checkpoint's members: count and nodes of those that vote, then of those that do not.
 //! Its `index` and `log_term` are the checkpoint's.
 //!
@@ -99,6 +101,8 @@ pub struct Message {
     pub(crate) incarnation: u64,
     /// An index that every member of the group is known to hold; 0 when not known.
     pub(crate) everywhere: u64,
+    /// A vote of somebody who may have lost the end of its log: it counts only if all voters give theirs.
+    pub(crate) is_in_doubt: bool,
     pub(crate) inner: Inner,
 }
 
@@ -129,6 +133,7 @@ impl fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 const FLAG_REJECT: u8 = 1;
+const FLAG_IN_DOUBT: u8 = 2;
 const ENTRY_NORMAL: u8 = 0;
 const ENTRY_MEMBERSHIP: u8 = 1;
 const CONTEXT_BYTES_MAX: usize = 16;
@@ -141,7 +146,7 @@ impl Message {
         for (entry, index) in inner.entries.iter().zip(inner.index + 1..) {
             assert_eq!(entry.index, index, "entries of an append follow its index");
         }
-        Some(Self { kind, incarnation, everywhere, inner })
+        Some(Self { kind, incarnation, everywhere, is_in_doubt: false, inner })
     }
 
     /// Index, term and members of a checkpoint that this message speaks of.
@@ -156,7 +161,7 @@ impl Message {
     pub(crate) fn own(kind: MessageKind, from: u64, to: u64, incarnation: u64, term: u64) -> Self {
         let mut inner = Inner::default();
         (inner.from, inner.to, inner.term) = (from, to, term);
-        Self { kind, incarnation, everywhere: 0, inner }
+        Self { kind, incarnation, everywhere: 0, is_in_doubt: false, inner }
     }
 
     /// What it is for.
@@ -193,7 +198,8 @@ impl Message {
             None => (inner.index, inner.log_term),
         };
         out.push(self.kind as u8);
-        out.push(if inner.reject { FLAG_REJECT } else { 0 });
+        let doubt = if self.is_in_doubt { FLAG_IN_DOUBT } else { 0 };
+        out.push(doubt | if inner.reject { FLAG_REJECT } else { 0 });
         for number in [
             inner.from,
             inner.to,
@@ -239,9 +245,10 @@ impl Message {
         let kind_byte = reader.byte()?;
         let kind = MessageKind::ALL.into_iter().find(|kind| *kind as u8 == kind_byte).ok_or(Malformed::Kind)?;
         let flags = reader.byte()?;
-        if flags & !FLAG_REJECT != 0 {
+        if flags & !(FLAG_REJECT | FLAG_IN_DOUBT) != 0 {
             return Err(Malformed::Kind);
         }
+        let is_in_doubt = flags & FLAG_IN_DOUBT != 0;
         let mut inner = Inner::default();
         if let Some(message_type) = kind.inner() {
             inner.set_msg_type(message_type);
@@ -321,7 +328,7 @@ impl Message {
         if !reader.bytes.is_empty() {
             return Err(Malformed::Length);
         }
-        Ok(Self { kind, incarnation, everywhere, inner })
+        Ok(Self { kind, incarnation, everywhere, is_in_doubt, inner })
     }
 }
 
@@ -345,7 +352,11 @@ impl fmt::Display for Message {
                 write!(formatter, " log {}@{}", inner.index, inner.log_term)?;
             }
             MessageKind::PreVoteReply | MessageKind::VoteReply => {
-                formatter.write_str(if inner.reject { " no" } else { " yes" })?;
+                formatter.write_str(match (inner.reject, self.is_in_doubt) {
+                    (true, _) => " no",
+                    (false, false) => " yes",
+                    (false, true) => " yes, in doubt",
+                })?;
             }
             MessageKind::Heartbeat | MessageKind::Welcome => write!(formatter, " commit {}", inner.commit)?,
             MessageKind::HeartbeatReply => {}

@@ -1,6 +1,6 @@
 //! One node's replica of one group.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
 use bytes::Bytes;
@@ -36,8 +36,8 @@ pub struct Options {
     /// [`limits::NUMBER_MAX`]. Peers ignore what an earlier life still had under way.
     pub incarnation: u64,
     /// The node may have lost entries that it had acknowledged (an unclean stop while acknowledgements did not wait for
-    /// the disk). It then neither votes nor campaigns until it holds all that its leader had committed when it joined.
-    /// Ignored in a group of one voter, which has nobody to learn from.
+    /// the disk). Until it holds all that its leader had committed when it joined it is in doubt: its vote counts, and
+    /// it is elected, only if all voters say yes. Ignored in a group of one voter, which has nobody to learn from.
     pub recovering: bool,
 }
 
@@ -121,6 +121,8 @@ pub enum Refused {
     Misdelivered,
     /// It speaks of entries beyond the log: the peer is broken, or this node has lost synced entries.
     BeyondLog,
+    /// The leader holds other entries where this replica knows its own to be committed: all voters have lost them.
+    Overtaken,
 }
 
 impl fmt::Display for Refused {
@@ -128,6 +130,7 @@ impl fmt::Display for Refused {
         formatter.write_str(match self {
             Self::Misdelivered => "a message for another node",
             Self::BeyondLog => "a message about entries that this node does not hold",
+            Self::Overtaken => "a leader without entries that were committed",
         })
     }
 }
@@ -294,6 +297,7 @@ pub struct Replica {
     lease: Lease,
     now: Instant,
     recovery: Option<Recovery>,
+    ballot: Ballot,
     ticks: u64,
     /// Role last reported.
     role: Role,
@@ -358,6 +362,19 @@ impl Lives {
 struct Recovery {
     /// Commit index of a leader that has been told; `None` until one answered.
     target: Option<u64>,
+}
+
+/// Who has said yes to this replica, as far as the library has not been told because of somebody's doubt.
+///
+/// An entry that was acknowledged may be gone from one in doubt, so the usual quorum proves nothing. But whoever is at
+/// least as far as *every* voter holds whatever any of them still holds: with such an election nothing is lost but what
+/// nobody has any more. A vote itself is always on disk before it is given, so there is still one leader in a term.
+#[derive(Debug, Default)]
+struct Ballot {
+    /// What is asked, and in which term.
+    subject: Option<(MessageKind, u64)>,
+    granted: BTreeSet<u64>,
+    held: Vec<Message>,
 }
 
 impl Replica {
@@ -449,6 +466,7 @@ impl Replica {
             lease: Lease::new(options.election_ticks),
             now: Instant::ZERO,
             recovery: recovering.then_some(Recovery { target: None }),
+            ballot: Ballot::default(),
             ticks: 0,
             role: Role::Follower,
             stored: hard_state,
@@ -484,12 +502,10 @@ impl Replica {
     /// One step of logical time.
     pub fn tick(&mut self) {
         self.ticks += 1;
-        if self.recovery.is_some() {
-            self.raft.raft.election_elapsed = 0; // it must not campaign
-            if self.ticks.is_multiple_of(u64::from(self.options.heartbeat_ticks)) {
-                self.ask_to_rejoin();
-            }
-        } else if !self.is_leader() {
+        if self.recovery.is_some() && self.ticks.is_multiple_of(u64::from(self.options.heartbeat_ticks)) {
+            self.ask_to_rejoin();
+        }
+        if !self.is_leader() {
             let campaigns = matches!(self.raft.raft.state, StateRole::PreCandidate | StateRole::Candidate);
             let elapsed = &mut self.raft.raft.election_elapsed;
             if campaigns {
@@ -551,7 +567,7 @@ impl Replica {
 
     /// Starts an election now, if this replica may.
     pub fn campaign(&mut self) {
-        if self.recovery.is_none() && !self.promise.holds() {
+        if !self.promise.holds() {
             let _ = self.raft.campaign(); // a leader or a learner ignores it
             self.draw_election_timeout();
         }
@@ -579,11 +595,8 @@ impl Replica {
         // Who was told by the leader to lead breaks no promise: that leader has given up its lease.
         let is_handed_over = message.inner.context == raft::CAMPAIGN_TRANSFER;
         match message.kind {
-            MessageKind::Vote | MessageKind::PreVote
-                if self.recovery.is_some() || (self.promise.holds() && !is_handed_over) =>
-            {
-                return Ok(());
-            }
+            MessageKind::Vote | MessageKind::PreVote if self.promise.holds() && !is_handed_over => return Ok(()),
+            MessageKind::Append if !of_the_past && self.is_overtaken_by(&message) => return Err(Refused::Overtaken),
             MessageKind::Heartbeat if message.inner.commit > last && !of_the_past => {
                 if self.recovery.is_none() {
                     return Err(Refused::BeyondLog);
@@ -608,12 +621,104 @@ impl Replica {
         let is_leaders = matches!(message.kind, MessageKind::Heartbeat | MessageKind::Append | MessageKind::Checkpoint);
         // A member not known yet is heard all the same: it may be this replica that is behind. Errors speak of answers
         // from nodes that are no longer members.
-        let _ = self.raft.step(message.inner);
+        let is_yes =
+            matches!(message.kind, MessageKind::VoteReply | MessageKind::PreVoteReply) && !message.inner.reject;
+        if is_yes {
+            for vote in self.count_vote(message) {
+                let _ = self.raft.step(vote.inner);
+            }
+        } else {
+            let _ = self.raft.step(message.inner);
+        }
         if is_leaders && !of_the_past && self.leader() == Some(from) {
             self.promise.renew();
         }
         self.draw_election_timeout();
         Ok(())
+    }
+
+    /// Takes a yes, and returns those that count now.
+    fn count_vote(&mut self, vote: Message) -> Vec<Message> {
+        let raft = &self.raft.raft;
+        let is_awaited = match vote.kind {
+            MessageKind::PreVoteReply => raft.state == StateRole::PreCandidate && vote.inner.term == raft.term + 1,
+            _ => raft.state == StateRole::Candidate && vote.inner.term == raft.term,
+        };
+        if !is_awaited {
+            return Vec::new();
+        }
+        let subject = Some((vote.kind, vote.inner.term));
+        if self.ballot.subject != subject {
+            self.ballot = Ballot { subject, ..Ballot::default() };
+        }
+        self.ballot.granted.insert(vote.from());
+        let mut counting = Vec::new();
+        if self.recovery.is_some() || vote.is_in_doubt {
+            self.ballot.held.push(vote);
+        } else {
+            counting.push(vote);
+        }
+        if self.missing_voters().is_empty() {
+            counting.append(&mut self.ballot.held);
+        }
+        counting
+    }
+
+    /// All who vote, or may vote already without this replica's knowing it: the log says so, and it is not known to be
+    /// committed.
+    fn electorate(&self) -> BTreeSet<u64> {
+        let membership = &self.membership;
+        let mut all: BTreeSet<u64> = membership.voters.iter().chain(&membership.voters_outgoing).copied().collect();
+        let applied = self.raft.raft.raft_log.applied;
+        let changes = self.raft.store().entries_after(applied).filter(|entry| is_change(entry));
+        all.extend(changes.filter_map(|entry| match Change::decode(&entry.data) {
+            Some(Change::AddVoter(node)) => Some(node),
+            _ => None,
+        }));
+        all
+    }
+
+    /// Of a replica in doubt: the voters that have not said yes to it, as far as it has asked them.
+    pub fn missing_voters(&self) -> Vec<u64> {
+        let has_voted = |node: &u64| *node == self.options.node || self.ballot.granted.contains(node);
+        self.electorate().into_iter().filter(|node| !has_voted(node)).collect()
+    }
+
+    /// Takes the end of the log for whole although it may not be: an operator says so. What only this replica had
+    /// acknowledged, and lost, is given up.
+    pub fn trust(&mut self) {
+        self.recovery = None;
+    }
+
+    /// If others are asked for their votes now, all begins anew; and whoever may vote already is asked as well: the
+    /// library asks those of whom that is known.
+    fn begin_ballot(&mut self, messages: &mut Vec<Message>) {
+        let is_request = |message: &&Message| matches!(message.kind, MessageKind::Vote | MessageKind::PreVote);
+        let Some(request) = messages.iter().find(is_request).cloned() else { return };
+        self.ballot = Ballot::default();
+        let membership = &self.membership;
+        let knows = |node: &u64| membership.voters.contains(node) || membership.voters_outgoing.contains(node);
+        for node in self.electorate().into_iter().filter(|node| !knows(node) && *node != self.options.node) {
+            let mut invitation = request.clone();
+            invitation.inner.to = node;
+            messages.push(invitation);
+        }
+    }
+
+    /// True if a leader sends other entries where this replica's are committed. The library would take it for a message
+    /// of the past.
+    fn is_overtaken_by(&self, message: &Message) -> bool {
+        let inner = &message.inner;
+        let (floor, committed) = (self.floor_index(), self.committed_index());
+        let before = std::iter::once((inner.index, inner.log_term));
+        let mut all = before.chain(inner.entries.iter().map(|entry| (entry.index, entry.term)));
+        // Terms of a log never go back, so something is known of forgotten entries, too.
+        let floor_term = self.term_at(floor).unwrap_or_default();
+        inner.index < committed
+            && all.any(|(index, term)| match self.term_at(index) {
+                Some(own) => index <= committed && own != term,
+                None => index < floor && term > floor_term,
+            })
     }
 
     /// Adds a change of membership to the log, if this replica leads and no other change is under way. It takes effect
@@ -723,6 +828,9 @@ impl Replica {
         if !self.raft.has_ready() {
             return (!outbox.is_empty()).then(|| Ready { messages: outbox, ..Ready::default() });
         }
+        if self.is_leader() {
+            self.recovery = None; // it was at least as far as all who could know more
+        }
         let mut inner = self.raft.ready();
         let ticket = inner.number();
         let became = inner.ss().map(|state| role(state.raft_state)).filter(|role| *role != self.role);
@@ -757,6 +865,7 @@ impl Replica {
         self.wrap_messages(inner.take_messages(), &mut messages);
         let mut persisted = Vec::new();
         self.wrap_messages(inner.take_persisted_messages(), &mut persisted);
+        self.begin_ballot(&mut persisted);
         if self.persisted_ticket >= self.election_ticket {
             // That a leader was heard is true whatever the disk holds, once the leader's term is there.
             messages.extend(persisted.extract_if(.., |message| message.kind() == MessageKind::HeartbeatReply));
@@ -809,7 +918,7 @@ impl Replica {
         if let Some(first) = new_entries.first() {
             self.changes.retain(|index| *index < first.index);
         }
-        let new = new_entries.iter().filter(|entry| entry.get_entry_type() != EntryType::EntryNormal);
+        let new = new_entries.iter().filter(|entry| is_change(entry));
         let count = self.changes.len();
         self.changes.extend(new.map(|entry| entry.index));
         let mut counts = self.changes.len() > count;
@@ -1007,7 +1116,7 @@ impl Replica {
         self.membership.voters == [self.options.node] && self.membership.voters_outgoing.is_empty()
     }
 
-    /// Must it still catch up before it votes?
+    /// May it lack the end of its log, so that it must catch up before its vote counts like any other?
     pub fn is_recovering(&self) -> bool {
         self.recovery.is_some()
     }
@@ -1091,7 +1200,12 @@ impl Replica {
         }
         let everywhere = if self.is_leader() { self.match_index_min() } else { 0 };
         let incarnation = self.options.incarnation;
-        messages.extend(inner.into_iter().filter_map(|message| Message::wrap(message, incarnation, everywhere)));
+        messages.extend(inner.into_iter().filter_map(|message| {
+            let mut message = Message::wrap(message, incarnation, everywhere)?;
+            let is_vote = matches!(message.kind, MessageKind::VoteReply | MessageKind::PreVoteReply);
+            message.is_in_doubt = is_vote && !message.inner.reject && self.recovery.is_some();
+            Some(message)
+        }));
     }
 
     /// A follower has lost the end of its log. What it had acknowledged no longer counts, and it must be sent again.
@@ -1166,6 +1280,10 @@ fn role(state: StateRole) -> Role {
 fn read(state: &raft::ReadState) -> Option<Read> {
     let context = u64::from_le_bytes(state.request_ctx.as_slice().try_into().ok()?);
     Some(Read { context, index: state.index })
+}
+
+fn is_change(entry: &InnerEntry) -> bool {
+    entry.get_entry_type() != EntryType::EntryNormal
 }
 
 fn outer_entry(entry: &InnerEntry) -> Entry {

@@ -13,6 +13,7 @@
 
 mod bulletin;
 mod catch_up;
+mod doubt;
 mod govern;
 mod live;
 mod members;
@@ -23,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use consensus::{Message, Options, Replica, Role, Seed};
+use consensus::{Message, Options, Refused, Replica, Role, Seed};
 use journal::{Append, CheckpointMark};
 use keyspace::{AHEAD_MAX, Class, Keyspace, Limits, Moment, Notice};
 use resp::{Args, Protocol, Span, Writer};
@@ -147,6 +148,10 @@ pub struct Group {
     taking: Option<transfer::Taking>,
     /// When one could not be kept.
     taking_failed: Option<Instant>,
+    /// The cluster has lost entries that have been applied here.
+    is_overtaken: bool,
+    /// When it was last told that this replica may lack the end of its log, or last known that it need not be told.
+    doubt_told: Instant,
     /// A member waits for a checkpoint that has not been made yet.
     is_checkpoint_awaited: bool,
     /// The log behind this index is kept until then.
@@ -414,6 +419,8 @@ impl Group {
             giving: Vec::new(),
             taking: None,
             taking_failed: None,
+            is_overtaken: false,
+            doubt_told: now.instant,
             is_checkpoint_awaited: false,
             held_log: None,
             told_keep: (u64::MAX, Instant::ZERO),
@@ -1267,7 +1274,7 @@ impl Group {
             self.heard.insert(message.from(), self.last_tick);
         }
         // A message that is not for this replica changes nothing; its sender will send again what matters.
-        let _ = self.replica.step(message);
+        self.is_overtaken |= self.replica.step(message) == Err(Refused::Overtaken);
     }
 
     /// An append is on disk.
@@ -1364,6 +1371,7 @@ impl Group {
         self.look_after_transfers(now, outlet);
         self.keep_log(now, outlet.actions);
         self.look_after_cut(now, outlet);
+        self.look_after_doubt(now, outlet);
         self.drop_stale_reads(now, outlet);
     }
 
@@ -2078,6 +2086,7 @@ impl Group {
                 Standing::Serving => "serving",
                 Standing::Loading => "loading",
                 Standing::Follower(_) => "following",
+                Standing::Leaderless if self.is_in_doubt() => "in-doubt",
                 Standing::Leaderless => "leaderless",
             },
             leader: self.replica.leader().map(NodeId),

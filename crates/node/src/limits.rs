@@ -112,6 +112,9 @@ pub const LOG_HOLD: Duration = Duration::from_secs(20);
 /// How long the log is kept while a checkpoint that a member waits for is being written.
 pub const LOG_HOLD_FOR_CHECKPOINT: Duration = Duration::from_secs(600);
 
+/// How often a replica that may lack the end of its log, and that nobody leads, says what it waits for.
+pub const DOUBT_TOLD_INTERVAL: Duration = Duration::from_secs(5);
+
 /// How long either side of a checkpoint's transfer waits for the other before it gives up.
 pub const TRANSFER_PATIENCE: Duration = Duration::from_secs(10);
 

@@ -16,7 +16,7 @@ use crate::cluster::Cluster;
 /// partition A… | B…           heal                     status                  applied NODE
 /// hold-syncs NODE             persist NODE             pretend NODE            compact NODE INDEX
 /// lag NODE                    join NODE                offer NODE INDEX        transfer
-/// lease NODE
+/// lease NODE                  trust NODE
 /// change NODE add-learner|add-voter|remove MEMBER      hand-over NODE MEMBER
 /// ```
 fn perform(cluster: &mut Option<Cluster>, line: &str) {
@@ -72,6 +72,7 @@ fn perform(cluster: &mut Option<Cluster>, line: &str) {
         "hand-over" => stage.hand_over(number(1), number(2)),
         "offer" => stage.offer(number(1), number(2)),
         "transfer" => stage.transfer(),
+        "trust" => stage.replica(number(1)).trust(),
         "lease" => stage.lease(number(1)),
         "status" => stage.status(),
         "applied" => {

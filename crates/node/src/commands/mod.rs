@@ -261,6 +261,7 @@ pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Act
             }
             Answer::Done
         }
+        Question::Trust => Answer::Count(core.groups_mut().map(|group| u64::from(group.trust())).sum()),
         Question::FinishCheckpoint => unreachable!("asked as two questions"),
         Question::Reload => {
             if core.groups().any(|group| group.is_checkpoint_due()) {

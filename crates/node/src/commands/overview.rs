@@ -49,6 +49,11 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
             ..plain("rebalance", 2, Body::Govern)
         },
         ControlCommand {
+            summary: "Takes what this node has for whole, where it may lack the end of a log and nobody leads.",
+            flags: &[Flag::Admin, Flag::Noscript, Flag::NoMulti, Flag::Loading, Flag::Stale],
+            ..node("trust", 2, |_, _| Ok(Question::Trust), trust)
+        },
+        ControlCommand {
             summary: "Lists the subcommands.",
             flags: &[Flag::Loading, Flag::Stale],
             ..local("help", 2, |_, _, writer| {
@@ -61,6 +66,16 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
 };
 
 const GOVERNS: &[Flag] = &[Flag::Admin, Flag::Noscript, Flag::NoMulti];
+
+/// Answers for how many groups that was a question.
+fn trust(_: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mut Writer) -> Outcome {
+    let count = |answer: &Answer| match answer {
+        Answer::Count(count) => *count,
+        other => unreachable!("a core told {other:?} for its groups"),
+    };
+    writer.count(answers.iter().map(count).sum::<u64>() as usize);
+    Ok(())
+}
 
 /// The cluster as this node knows it.
 pub(super) struct Overview<'a> {

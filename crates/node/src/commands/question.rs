@@ -43,6 +43,8 @@ pub enum Question {
     FinishCheckpoint,
     /// Answer when no checkpoint is under way.
     CheckpointsFinished,
+    /// Take what your groups have for whole although the end of their logs may be lacking.
+    Trust,
     /// Write out all data and read it back.
     Reload,
     /// Describe keys.
@@ -242,7 +244,7 @@ pub struct Figures {
 pub struct GroupFigures {
     /// Which.
     pub group: u32,
-    /// `serving`, `loading`, `following` or `leaderless`.
+    /// `serving`, `loading`, `following`, `leaderless`, or `in-doubt`: leaderless, and it may lack the end of its log.
     pub standing: &'static str,
     /// The leader it knows of.
     pub leader: Option<NodeId>,

@@ -1,0 +1,55 @@
+//! A replica that may lack the end of its log, since its node stopped uncleanly while acknowledgements did not wait for
+//! the disk. Until a leader has told it the rest, its vote counts only together with those of all voters: see
+//! `docs/decisions/0012-doubt.md`. Here is what it says of that, and what an operator can do.
+
+use super::Group;
+use crate::event::{Action, Level, Now};
+use crate::limits;
+use crate::outlet::Outlet;
+
+impl Group {
+    /// True if this replica may lack the end of its log, and nobody leads who could tell it the rest.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.replica.is_recovering() && self.replica.leader().is_none()
+    }
+
+    /// Tells what is waited for.
+    pub(super) fn look_after_doubt(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        if self.is_overtaken {
+            let line = format!(
+                "group {}: the cluster has lost entries up to {} that this node holds: all nodes that vote stopped \
+                 before they were on disk. This node cannot follow any more. Remove it from the cluster, and let it \
+                 join anew with an empty directory; what it holds stays in the directory it has now",
+                self.id.0, self.applied
+            );
+            outlet.actions.push(Action::Fatal { line });
+            return;
+        }
+        if !self.is_in_doubt() {
+            self.doubt_told = now.instant;
+            return;
+        }
+        if now.instant.since(self.doubt_told) < limits::DOUBT_TOLD_INTERVAL {
+            return;
+        }
+        self.doubt_told = now.instant;
+        let missing: Vec<String> = self.replica.missing_voters().iter().map(u64::to_string).collect();
+        let missing = missing.join(", ");
+        let line = format!(
+            "group {}: nobody leads, and this node may lack what was not on its disk when it stopped. It needs all \
+             nodes that vote, to find who has most; not heard, or ahead of this node: {missing}. If one of them is \
+             lost for good, HOLDFAST TRUST on the others lets them go on with what they have",
+            self.id.0
+        );
+        outlet.actions.push(Action::Log { level: Level::Warning, line });
+    }
+
+    /// An operator says that what this replica has is to be taken for whole. False if it is no question.
+    pub(crate) fn trust(&mut self) -> bool {
+        let is_question = self.is_in_doubt();
+        if is_question {
+            self.replica.trust();
+        }
+        is_question
+    }
+}
