@@ -3,7 +3,7 @@
 
 use stdx::Prng;
 
-use crate::{Canary, Durability, MILLISECOND, Plan, SECOND};
+use crate::{Canary, MILLISECOND, Plan, SECOND};
 
 /// The troubles of one universe. Probabilities are in thousandths; times in nanoseconds of true time.
 #[derive(Clone, Debug)]
@@ -114,9 +114,7 @@ impl Faults {
             kill_every,
             power_cut_every,
             power_cut_inside,
-            // Where acknowledgements do not wait for the disk, a quorum that loses power at once has lost its word, and
-            // must ask its operator: no universe can be asked to survive that.
-            power_cut_of_all: if several && plan.durability != Durability::Always { 0 } else { power_cut_of_all },
+            power_cut_of_all,
             pause_every,
             sync_min: 50_000 + prng.below(2 * MILLISECOND),
             sync_jitter: 10_000 + prng.below(10 * MILLISECOND),

@@ -887,6 +887,21 @@ impl Universe {
         }
     }
 
+    /// The smallest number of nodes that are a quorum of some group, as those know it who are furthest.
+    pub(crate) fn quorum_min(&self) -> usize {
+        if !self.plan.changes {
+            return self.plan.nodes / 2 + 1;
+        }
+        let groups = self.machines.iter().filter_map(|machine| machine.process.as_ref());
+        let groups: Vec<_> = groups.flat_map(|process| &process.cores).flat_map(|host| host.core.groups()).collect();
+        let quorum = |number: u32| {
+            let replicas = groups.iter().filter(|group| group.id().0 == number);
+            let furthest = replicas.max_by_key(|group| group.applied())?;
+            Some(furthest.membership().voters.len() / 2 + 1)
+        };
+        (0..self.group_count).filter_map(quorum).min().unwrap_or(1)
+    }
+
     /// No node is on its way out, and every one that has joined knows it.
     pub(crate) fn has_finished_changes(&self) -> bool {
         let groups = self.machines.iter().filter_map(|machine| machine.process.as_ref());

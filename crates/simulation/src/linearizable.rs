@@ -70,6 +70,18 @@ pub struct Record {
 }
 
 impl Operation {
+    /// The same, if what it answered is not known. `None` if it then says nothing.
+    pub fn without_answer(self) -> Option<Self> {
+        Some(match self {
+            Self::Get { .. } => return None,
+            Self::Set { to } => Self::Set { to },
+            Self::Swap { to, .. } => Self::Swap { to, found: None },
+            Self::SetIfAbsent { to, .. } => Self::SetIfAbsent { to, done: None },
+            Self::Add { by, .. } => Self::Add { by, sum: None },
+            Self::Remove { .. } => Self::Remove { found: None },
+        })
+    }
+
     /// The value after the operation, if the answer fits.
     fn apply(self, value: Value) -> Option<Value> {
         match self {

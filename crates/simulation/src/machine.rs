@@ -26,6 +26,8 @@ pub struct Machine {
     pub life: u64,
     /// True time of the last start.
     pub started: u64,
+    /// True time of the last stop, and from when on what was not on disk may have been lost in it.
+    pub stopped: Option<(u64, u64)>,
     /// Nothing of it moves before this time.
     pub paused_until: u64,
     /// The process, while there is one.
