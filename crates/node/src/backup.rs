@@ -189,7 +189,9 @@ impl Group {
 
     /// A backup that nobody reads is not kept for ever.
     pub(crate) fn look_after_cut(&mut self, now: Now, outlet: &mut Outlet<'_>) {
-        if self.backups.cut.as_ref().is_some_and(|cut| now.instant.since(cut.heard) >= limits::CUT_PATIENCE) {
+        // Without a checkpoint a member may have no vote, and no end of its log.
+        let patience = if self.awaits_checkpoint() { limits::CUT_PATIENCE_OF_MEMBERS } else { limits::CUT_PATIENCE };
+        if self.backups.cut.as_ref().is_some_and(|cut| now.instant.since(cut.heard) >= patience) {
             self.backups.give_up(outlet);
             let line = format!("group {}: a backup that nobody reads any more is ended", self.id().0);
             outlet.actions.push(Action::Log { level: Level::Warning, line });

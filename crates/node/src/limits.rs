@@ -170,6 +170,9 @@ pub const CUT_WISH: Duration = Duration::from_secs(5);
 /// How long a group keeps its part of a backup that nobody reads.
 pub const CUT_PATIENCE: Duration = Duration::from_secs(60);
 
+/// The same while a member waits for a checkpoint, which cannot be made as long as that part is kept.
+pub const CUT_PATIENCE_OF_MEMBERS: Duration = Duration::from_secs(5);
+
 /// How often a leader asks about a prepared transaction without a gateway.
 pub const INQUIRY_INTERVAL: Duration = Duration::from_millis(200);
 

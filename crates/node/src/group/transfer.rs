@@ -373,6 +373,11 @@ impl Group {
         self.taking.is_some()
     }
 
+    /// True if a member waits for a checkpoint that has not been made yet.
+    pub(crate) fn awaits_checkpoint(&self) -> bool {
+        self.is_checkpoint_awaited
+    }
+
     /// True while members are being given a checkpoint.
     pub(crate) fn is_giving(&self) -> bool {
         !self.giving.is_empty()

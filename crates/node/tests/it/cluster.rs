@@ -179,6 +179,22 @@ fn a_checkpoint_for_which_there_is_no_room_is_put_off_until_there_is() {
 }
 
 #[test]
+fn a_newcomer_does_not_wait_for_a_backup_that_nobody_reads() {
+    let mut nodes = Nodes { hosts: vec![Some(Host::new(1, Settings::default()))], under_way: Vec::new() };
+    let client = nodes.host(1).connect(0);
+    assert_eq!(nodes.run(1, client, "SET n 1"), "+OK");
+    let begun = nodes.run(1, client, "BACKUP BEGIN 000102030405060708090a0b0c0d0e0f");
+    assert!(begun.starts_with('*'), "{begun}");
+    let mut newcomer = Host::unloaded_with_seeds(1, Settings::default(), 2, &[1]);
+    newcomer.load(2, &[]);
+    nodes.hosts.push(Some(newcomer));
+    nodes.pass(Duration::from_secs(10));
+    assert!(nodes.host(1).log.iter().any(|line| line.contains("a backup that nobody reads any more is ended")));
+    let client = nodes.host(2).connect(0);
+    assert_eq!(nodes.run(2, client, "GET n"), "$1 1");
+}
+
+#[test]
 fn a_node_that_has_not_read_its_disk_does_not_answer_for_a_group() {
     let mut nodes = Nodes::new();
     let leader = nodes.leader().expect("elected");
