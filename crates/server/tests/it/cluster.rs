@@ -134,6 +134,39 @@ fn last_voters(log: &str, group: u32) -> usize {
 }
 
 #[test]
+fn a_cluster_killed_as_a_whole_comes_back_when_all_are_there_or_an_operator_does_without_one() {
+    let mut cluster = Cluster::start(3);
+    for node in 0..3 {
+        cluster.options[node] = cluster.options[node].clone().extra(&["--appendfsync", "everysec"]);
+        cluster.kill(node);
+    }
+    for round in 0..2 {
+        let started = 3 - round;
+        for node in 0..started {
+            cluster.nodes[node] = Some(Server::spawn(&cluster.options[node]));
+        }
+        if started < 3 {
+            cluster.wait_until("they say whom they wait for", |this| {
+                this.nodes.iter().flatten().all(|node| node.log().contains("not heard, or ahead of this node: "))
+            });
+            for node in 0..started {
+                let answer = cluster.client(node).show("HOLDFAST TRUST");
+                assert!(answer.starts_with("(integer) "), "{answer}");
+            }
+        }
+        cluster.wait_for_answer(0);
+        let mut client = cluster.client(0);
+        assert_eq!(cluster.ask(&mut client, &format!("SET round {round}")), "OK");
+        thread::sleep(Duration::from_millis(1500));
+        (0..started).for_each(|node| cluster.kill(node));
+    }
+    (0..3).for_each(|node| cluster.nodes[node] = Some(Server::spawn(&cluster.options[node])));
+    cluster.wait_for_answer(2);
+    let mut client = cluster.client(2);
+    assert_eq!(cluster.ask(&mut client, "GET round"), "\"1\"");
+}
+
+#[test]
 fn three_nodes_hold_what_each_was_told_and_lose_nothing_when_one_dies() {
     let mut cluster = Cluster::start(3);
     for round in 0..3 {
