@@ -193,7 +193,43 @@ macro_rules! on_each {
     };
 }
 
+/// An element that is looked up ahead; see [`crate::ahead`].
+pub(crate) enum Glimpse<'a> {
+    Hash(order::Glimpse<'a, hash::Pair>),
+    Set(order::Glimpse<'a, set::Member>),
+}
+
+impl Glimpse<'_> {
+    /// Goes down one level. False if there is none.
+    #[inline]
+    pub(crate) fn step(&mut self) -> bool {
+        match self {
+            Self::Hash(glimpse) => glimpse.step(),
+            Self::Set(glimpse) => glimpse.step(),
+        }
+    }
+
+    /// Reads from the element, and tells nothing of value.
+    #[inline]
+    pub(crate) fn touch(&self) -> u8 {
+        match self {
+            Self::Hash(glimpse) => glimpse.touch(),
+            Self::Set(glimpse) => glimpse.touch(),
+        }
+    }
+}
+
 impl Collection {
+    /// Begins to look up a field or a member; `None` where that would gain nothing.
+    #[inline]
+    pub(crate) fn glimpse<'a>(&'a self, element: &'a [u8]) -> Option<Glimpse<'a>> {
+        match self {
+            Self::Hash(pairs) => order::Glimpse::new(pairs, element).map(Glimpse::Hash),
+            Self::Set(members) => order::Glimpse::new(members, element).map(Glimpse::Set),
+            _ => None,
+        }
+    }
+
     #[inline]
     pub(crate) fn kind(&self) -> Kind {
         match self {

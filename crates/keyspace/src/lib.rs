@@ -37,7 +37,7 @@ pub mod value;
 use stdx::{crc64, sha1};
 
 pub use absence::absent_since;
-pub use ahead::AHEAD_MAX;
+pub use ahead::{AHEAD_MAX, Ahead};
 pub use checkpoint::Corrupt;
 pub use collection::{End, Hash, Id, Limits, List, Set, SortedSet, Stream};
 pub use commands::{Body, COMMANDS, DataCommand, find, resolve, sort_patterns};

@@ -154,6 +154,21 @@ impl<L: Leaf> Route<L> for ToRank {
     }
 }
 
+/// Behind the last element: no counts need to be summed up to find it.
+struct ToEnd;
+
+impl<L: Leaf> Route<L> for ToEnd {
+    #[inline]
+    fn child(&mut self, branch: &Branch<L>) -> usize {
+        branch.len() - 1
+    }
+
+    #[inline]
+    fn place(&mut self, leaf: &L) -> usize {
+        leaf.count()
+    }
+}
+
 /// To what is sought, or where it belongs.
 struct To<'s, S>(&'s S);
 
@@ -313,6 +328,9 @@ impl<L: Leaf> Rope<L> {
     /// If there are fewer elements than `rank`.
     pub(crate) fn edit_leaf<R>(&mut self, rank: usize, change: impl FnOnce(&mut L, usize) -> (R, isize)) -> R {
         assert!(rank <= self.len(), "nothing has or could have this rank");
+        if rank == self.len() {
+            return self.edit_at(&mut ToEnd, change);
+        }
         self.edit_at(&mut ToRank(rank), change)
     }
 
@@ -841,6 +859,12 @@ impl<T: Element> Tree<T> {
         }
     }
 
+    /// A search at its beginning; `None` in an empty sequence.
+    #[inline]
+    pub(crate) fn descent(&self) -> Option<Descent<'_, T>> {
+        self.root.as_ref().map(|root| Descent(&root.node))
+    }
+
     /// The leaf in which an element belongs, its place there, and, if wanted, how many elements lie before the leaf.
     #[inline]
     fn descend(&self, sought: &impl Sought<T>, ranked: bool) -> Option<(&Vec<T>, usize, usize)> {
@@ -926,6 +950,26 @@ impl<T: Element> Tree<T> {
     pub(crate) fn range(&self, ranks: Range<usize>) -> Iter<'_, T> {
         assert!(ranks.start <= ranks.end && ranks.end <= self.len(), "there are fewer elements");
         Iter { tree: self, ranks, front: Default::default(), back: Default::default() }
+    }
+}
+
+/// A search that goes down when it is told, so that several can go side by side.
+pub(crate) struct Descent<'a, T: Element>(&'a Node<Vec<T>>);
+
+impl<'a, T: Element> Descent<'a, T> {
+    /// Goes down one level. False if it has arrived at a leaf.
+    #[inline]
+    pub(crate) fn step(&mut self, sought: &impl Sought<T>) -> bool {
+        let Node::Branch(branch) = self.0 else { return false };
+        self.0 = &branch.nodes[To(sought).child(branch)];
+        true
+    }
+
+    /// The first element of the leaf, if the search has arrived at one, that is not before what is sought.
+    #[inline]
+    pub(crate) fn element(&self, sought: &impl Sought<T>) -> Option<&'a T> {
+        let Node::Leaf(leaf) = self.0 else { return None };
+        leaf.get(To(sought).place(leaf))
     }
 }
 

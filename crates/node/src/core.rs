@@ -58,7 +58,7 @@ pub struct Core {
     pub(crate) spans: Vec<Span>,
     /// The groups of this core have been loaded and have applied what they recovered.
     pub(crate) is_loaded: bool,
-    /// The last data command of a client was a read, so the next one is probably, too.
+    /// The last command of a client looked at keys at once (a read, a script), so the next one probably will, too.
     pub(crate) is_reading: bool,
     /// A keyspace without keys, for commands that need none.
     pub(crate) scratch: Keyspace,

@@ -1,7 +1,7 @@
 //! From bytes to requests, and from requests to where they are carried out.
 
 use command::{Flag, Join, Refusal, Span as KeySpan};
-use keyspace::{AHEAD_MAX, Body, Class, DataCommand, Moment, Patience, Policy};
+use keyspace::{AHEAD_MAX, Ahead, Body, Class, DataCommand, Moment, Patience, Policy};
 use resp::{Args, Glance, Limits, Parsed};
 
 use crate::acl::{Denial, LogEntry, Where};
@@ -756,33 +756,49 @@ impl Core {
     }
 }
 
-/// Looks up the keys of the next requests of a client that reads. Says how many bytes these requests take. (The keys of
+/// Looks up what the next requests of a client that reads name. Says how many bytes these requests take. (The keys of
 /// writes are looked up when their entry is applied.)
 fn look_ahead(groups: &[Option<Group>], context: &Context, database: u16, input: &[u8]) -> usize {
-    let mut keys = [(GroupId(0), &[][..]); AHEAD_MAX];
+    let mut found = [(GroupId(0), Ahead::default()); AHEAD_MAX];
     let mut count = 0;
     let mut seen = 0;
     while count < AHEAD_MAX
-        && let Some(Glance { consumed, second }) = resp::glance(&input[seen..])
+        && let Some(Glance { consumed, words }) = resp::glance(&input[seen..])
     {
-        let key = &input[seen..][second.start as usize..second.end as usize];
-        keys[count] = (router::group_of(key, context.group_count), key);
-        count += 1;
+        let [name, second, third, fourth, fifth] =
+            words.map(|span| &input[seen..][span.start as usize..span.end as usize]);
+        let named = match (is_script(name), third) {
+            (false, _) => [Some((second, third)), None],
+            // EVAL script 2 key key
+            (true, b"0") => [None, None],
+            (true, b"1") => [Some((fourth, &[][..])), None],
+            (true, _) => [Some((fourth, &[][..])), Some((fifth, &[][..]))],
+        };
+        for ((key, element), place) in named.into_iter().flatten().zip(&mut found[count..]) {
+            *place = (router::group_of(key, context.group_count), Ahead { database, key, element });
+            count += 1;
+        }
         seen += consumed;
     }
     // For a single key there is nothing to be done side by side.
     if count > 1 {
         for group in groups.iter().flatten() {
-            let mut own = [(database, &[][..]); AHEAD_MAX];
+            let mut own = [Ahead::default(); AHEAD_MAX];
             let mut own_count = 0;
-            for (_, key) in keys[..count].iter().filter(|(of, _)| *of == group.id()) {
-                own[own_count].1 = key;
+            for (_, ahead) in found[..count].iter().filter(|(of, _)| *of == group.id()) {
+                own[own_count] = *ahead;
                 own_count += 1;
             }
             group.keyspace.look_ahead(&own[..own_count]);
         }
     }
     seen
+}
+
+/// Whether a command of this name has its keys where scripts have them.
+fn is_script(name: &[u8]) -> bool {
+    let begins = |with: &[u8]| name.get(..with.len()).is_some_and(|start| start.eq_ignore_ascii_case(with));
+    begins(b"eval") || begins(b"fcall")
 }
 
 fn session_hold(sessions: &mut crate::session::Sessions, id: SessionId, hold: Hold) {

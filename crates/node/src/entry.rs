@@ -22,7 +22,7 @@
 //! where they are.
 
 use bytes::Bytes;
-use keyspace::{Limits, Moment};
+use keyspace::{Ahead, Limits, Moment};
 use resp::{Args, Protocol, Span};
 use stdx::{UnixMillis, leb128};
 
@@ -688,10 +688,10 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Passes over the next item, and calls `visit` with the keys that it probably works on, each with its database:
-    /// the first word behind the name is a key of nearly every command. False at the end, and at an item that is not
-    /// for a client.
-    pub fn skim(&mut self, visit: &mut impl FnMut(u16, &'a [u8])) -> bool {
+    /// Passes over the next item, and calls `visit` with what its words probably name: the first word behind the name
+    /// is a key of nearly every command, and the next one often a field or a member. False at the end, and at an item
+    /// that is not for a client.
+    pub fn skim(&mut self, visit: &mut impl FnMut(Ahead<'a>)) -> bool {
         self.claim();
         match self.bytes.get(self.position) {
             Some(&COMMAND) => {
@@ -703,7 +703,7 @@ impl<'a> Reader<'a> {
                 for _ in 0..self.number() {
                     let (database, key) = (self.number() as u16, self.bytes());
                     self.fixed();
-                    visit(database, key);
+                    visit(Ahead { database, key, element: &[] });
                 }
                 for _ in 0..self.number() {
                     self.skim_words(visit);
@@ -721,22 +721,24 @@ impl<'a> Reader<'a> {
         true
     }
 
-    fn skim_words(&mut self, visit: &mut impl FnMut(u16, &'a [u8])) {
+    fn skim_words(&mut self, visit: &mut impl FnMut(Ahead<'a>)) {
         let database = self.number() as u16;
         let count = self.number();
-        let mut first = 0..0;
+        let (mut first, mut second) = (0..0, 0..0);
         let mut length = 0;
         for word in 0..count {
             let start = length;
             length += self.number() as usize;
-            if word == 1 {
-                first = start..length;
+            match word {
+                1 => first = start..length,
+                2 => second = start..length,
+                _ => {}
             }
         }
         let words = &self.bytes[self.position..self.position + length];
         self.position += length;
         if count > 1 {
-            visit(database, &words[first]);
+            visit(Ahead { database, key: &words[first], element: &words[second] });
         }
     }
 
@@ -777,11 +779,13 @@ mod tests {
         let mut skimmed = reader.clone();
         let mut keys = Vec::new();
         let mut spans = Vec::new();
-        while skimmed.skim(&mut |database, key| keys.push((database, key))) {
+        while skimmed.skim(&mut |ahead| keys.push((ahead.database, ahead.key, ahead.element))) {
             assert!(reader.item(&mut spans).is_some());
             assert_eq!(skimmed.position, reader.position);
         }
-        assert_eq!(keys, [(0, &b"a"[..]), (1, b"watched"), (2, b"b"), (3, b"c"), (2, b"b"), (3, b"c")]);
+        let of_words: [(u16, &[u8], &[u8]); 2] = [(2, b"b", b""), (3, b"c", b"1")];
+        assert_eq!(keys[..2], [(0, &b"a"[..], &[7; 300][..]), (1, b"watched", b"")]);
+        assert_eq!(keys[2..], of_words.repeat(2));
         assert!(matches!(reader.item(&mut spans), Some(Item::Tick)), "a tick is for no client");
     }
 }

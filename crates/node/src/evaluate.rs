@@ -247,6 +247,8 @@ impl Core {
             return Next::Taken;
         }
         let (origin, protocol, database) = self.script_origin(id);
+        // Another script is likely to follow, and its keys can be looked up before.
+        self.is_reading = true;
         if let Err(declined) = self.run_here(home, (origin, 0), protocol, database, &invocation, args, actions) {
             self.hold_for_answers(id);
             let mut words = Vec::with_capacity(args.byte_count() + 5 * args.len() + 8);

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use consensus::{Message, Options, Refused, Replica, Role, Seed};
 use journal::{Append, CheckpointMark};
-use keyspace::{AHEAD_MAX, Class, Keyspace, Limits, Moment, Notice};
+use keyspace::{AHEAD_MAX, Ahead, Class, Keyspace, Limits, Moment, Notice};
 use resp::{Args, Protocol, Span, Writer};
 use stdx::log::{Entry, EntryKind, HardState, Membership};
 use stdx::{Duration, Instant, Prng, UnixMillis, leb128};
@@ -2325,13 +2325,13 @@ fn fail_read(read: &DeferredRead, text: &str, outlet: &mut Outlet<'_>) {
     fail(&read.origin, read.protocol, text, outlet);
 }
 
-/// Looks up the keys of the next items of an entry, and says for how many items that lasts: at least one.
+/// Looks up what the next items of an entry name, and says for how many items that lasts: at least one.
 fn look_ahead<'a>(keyspace: &Keyspace, ahead: &mut entry::Reader<'a>) -> usize {
-    let mut keys = [(0, &[][..]); AHEAD_MAX];
+    let mut words = [Ahead::default(); AHEAD_MAX];
     let mut key_count = 0;
-    let mut note = |database: u16, key: &'a [u8]| {
-        if let Some(place) = keys.get_mut(key_count) {
-            *place = (database, key);
+    let mut note = |ahead| {
+        if let Some(place) = words.get_mut(key_count) {
+            *place = ahead;
             key_count += 1;
         }
     };
@@ -2341,7 +2341,7 @@ fn look_ahead<'a>(keyspace: &Keyspace, ahead: &mut entry::Reader<'a>) -> usize {
     }
     // For a single key there is nothing to be done side by side.
     if key_count > 1 {
-        keyspace.look_ahead(&keys[..key_count]);
+        keyspace.look_ahead(&words[..key_count]);
     }
     if item_count == 0 { usize::MAX } else { item_count }
 }

@@ -391,9 +391,12 @@ impl RequestParser {
 pub struct Glance {
     /// Bytes it takes.
     pub consumed: usize,
-    /// Its second word, a span of the input.
-    pub second: Span,
+    /// Its first words, as spans of the input; of one with fewer words the rest is empty.
+    pub words: [Span; GLIMPSED_WORDS],
 }
+
+/// How many words of a request a [`Glance`] shows.
+pub const GLIMPSED_WORDS: usize = 5;
 
 /// Looks at the request at the start of `input` without taking it. None unless it has come in full, is an array of a
 /// few words, and has at least two: whoever wants to know more must parse.
@@ -404,7 +407,7 @@ pub fn glance(input: &[u8]) -> Option<Glance> {
         return None;
     }
     let (count, mut position) = short_number(input, 1).filter(|(count, _)| WORDS.contains(count))?;
-    let mut second = Span { start: 0, end: 0 };
+    let mut words = [Span { start: 0, end: 0 }; GLIMPSED_WORDS];
     for word in 0..count {
         if input.get(position) != Some(&b'$') {
             return None;
@@ -414,12 +417,12 @@ pub fn glance(input: &[u8]) -> Option<Glance> {
         if input.len() < end + 2 {
             return None;
         }
-        if word == 1 {
-            second = Span { start: start as u32, end: end as u32 };
+        if let Some(span) = words.get_mut(word) {
+            *span = Span { start: start as u32, end: end as u32 };
         }
         position = end + 2;
     }
-    Some(Glance { consumed: position, second })
+    Some(Glance { consumed: position, words })
 }
 
 enum Number {

@@ -148,8 +148,9 @@ impl BenchArguments {
         ensure!(self.threads != Some(0), "--threads must be at least 1");
         ensure!(self.rate.is_none_or(|rate| rate.is_finite() && rate > 0.0), "--rate must be above 0");
         ensure!(
-            self.workload != Workload::Trans || self.pipeline == 1,
-            "trans makes five round trips for each transaction: use --workload trans_at_once with --pipeline"
+            self.workload.steps().is_empty() || self.pipeline == 1,
+            "{} makes several round trips for each transaction: use --workload trans_at_once with --pipeline",
+            self.workload.name()
         );
         Ok(())
     }

@@ -185,6 +185,19 @@ impl Figures {
             aborts: runs.iter().map(|run| run.aborts).sum(),
         }
     }
+
+    fn json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "operations_per_s": self.operations_per_second,
+            "p50_ms": self.p50_ms,
+            "p99_ms": self.p99_ms,
+            "p999_ms": self.p999_ms,
+            "max_ms": self.max_ms,
+            "server_cpu_us_per_operation": self.server_cpu_us,
+            "errors": self.errors,
+            "aborts": self.aborts,
+        })
+    }
 }
 
 /// All runs of one scenario: for each contender, one for each round.

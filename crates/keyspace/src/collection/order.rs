@@ -9,7 +9,7 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use crate::tree::{Element, Sought, Tree};
+use crate::tree::{Descent, Element, Sought, Tree};
 
 const FIRST: u64 = 0x9E37_79B9_7F4A_7C15;
 const STEP: u64 = 0xA076_1D64_78BD_642F;
@@ -73,6 +73,38 @@ impl<T: Placed> Sought<T> for Wanted<'_> {
         Some((passed * (len - 1) as u64).checked_div(all).map_or(0, |guess| guess as usize))
     }
 }
+
+/// A member, or field, that is looked up ahead of the command that names it.
+pub(crate) struct Glimpse<'a, T: Placed> {
+    wanted: Wanted<'a>,
+    descent: Descent<'a, T>,
+}
+
+impl<'a, T: Placed> Glimpse<'a, T> {
+    /// `None` in a tree that is small enough to be near anyway.
+    #[inline]
+    pub(crate) fn new(tree: &'a Tree<T>, text: &'a [u8]) -> Option<Self> {
+        (tree.len() >= GLIMPSED_LEN_MIN)
+            .then(|| tree.descent())
+            .flatten()
+            .map(|descent| Self { wanted: Wanted::new(text), descent })
+    }
+
+    /// See [`Descent::step`].
+    #[inline]
+    pub(crate) fn step(&mut self) -> bool {
+        self.descent.step(&self.wanted)
+    }
+
+    /// Reads from the element that was found, and tells nothing of value.
+    #[inline]
+    pub(crate) fn touch(&self) -> u8 {
+        self.descent.element(&self.wanted).and_then(|element| element.text().first()).map_or(0, |first| *first)
+    }
+}
+
+/// Trees of fewer elements are in the processor's caches as soon as they are used often.
+const GLIMPSED_LEN_MIN: usize = 8192;
 
 /// Cursors end here.
 const CURSOR_END: u64 = 1 << 32;

@@ -52,6 +52,19 @@ impl KeyChooser {
         }
     }
 
+    /// The next key that suits, of a few that are drawn; the last of them if none does.
+    pub fn draw_until(&mut self, suits: impl Fn(u64) -> bool) -> u64 {
+        const DRAWS_MAX: usize = 64;
+        let mut key = self.draw();
+        for _ in 1..DRAWS_MAX {
+            if suits(key) {
+                break;
+            }
+            key = self.draw();
+        }
+        key
+    }
+
     /// True with a probability of `share`.
     #[inline]
     pub fn chance(&mut self, share: f64) -> bool {

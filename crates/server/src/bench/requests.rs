@@ -1,6 +1,7 @@
 //! What is asked of the server, as bytes that are made once and copied with another key each time.
 
 use clap::ValueEnum;
+use stdx::slot::{SLOT_COUNT, slot_of};
 
 /// What each client does, over and over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -12,6 +13,9 @@ pub enum Workload {
     Trans,
     /// The same five requests sent together: one round trip.
     TransAtOnce,
+    /// WATCH and GET of one key, MULTI, SET of it and of another, EXEC: six round trips, counted as one transaction.
+    /// The keys are of different halves of all slots, and so of different groups wherever there are several.
+    TransPair,
     /// MULTI, DECRBY of one account, INCRBY of another, EXEC: one round trip, counted as one transaction. What all
     /// accounts hold together must be the same before and after.
     Transfer,
@@ -36,6 +40,7 @@ impl Workload {
             Self::GetSet => "get_set",
             Self::Trans => "trans",
             Self::TransAtOnce => "trans_at_once",
+            Self::TransPair => "trans_pair",
             Self::Transfer => "transfer",
             Self::Set => "set",
             Self::SetWait => "set_wait",
@@ -48,12 +53,23 @@ impl Workload {
 
     /// True if it asks for values that must be there first.
     pub fn reads(self) -> bool {
-        matches!(self, Self::GetSet | Self::Trans | Self::TransAtOnce | Self::Get | Self::Mixed)
+        matches!(self, Self::GetSet | Self::Trans | Self::TransAtOnce | Self::TransPair | Self::Get | Self::Mixed)
     }
 
     /// True if an operation is a transaction of several requests.
     pub fn is_transactional(self) -> bool {
-        matches!(self, Self::Trans | Self::TransAtOnce | Self::Transfer)
+        matches!(self, Self::Trans | Self::TransAtOnce | Self::TransPair | Self::Transfer)
+    }
+
+    /// The requests of a transaction that are sent one by one, each when the one before has been answered.
+    pub fn steps(self) -> &'static [Request] {
+        match self {
+            Self::Trans => &TRANSACTION,
+            Self::TransPair => {
+                &[Request::Watch, Request::Get, Request::Multi, Request::Set, Request::SetOther, Request::Exec]
+            }
+            _ => &[],
+        }
     }
 }
 
@@ -62,6 +78,8 @@ impl Workload {
 pub enum Request {
     Get,
     Set,
+    /// SET of the other key of a transaction on two.
+    SetOther,
     Incr,
     Ping,
     Wait,
@@ -79,6 +97,11 @@ pub const TRANSACTION: [Request; 5] = [Request::Watch, Request::Get, Request::Mu
 
 /// What the names of accounts begin with.
 pub const ACCOUNT: &str = "account:";
+
+/// Which half of all slots a key's is in.
+pub fn half_of(key: u64) -> bool {
+    usize::from(slot_of(format!("key:{key:0KEY_DIGITS$}").as_bytes()).0) < SLOT_COUNT / 2
+}
 
 /// Digits of a key's number; keys are `key:000000000001`.
 pub const KEY_DIGITS: usize = 12;
@@ -133,7 +156,7 @@ impl Requests {
     pub fn append(&self, out: &mut Vec<u8>, request: Request, key: u64) {
         let template = match request {
             Request::Get => &self.get,
-            Request::Set => &self.set,
+            Request::Set | Request::SetOther => &self.set,
             Request::Incr => &self.incr,
             Request::Ping => &self.ping,
             Request::Wait => &self.wait,

@@ -22,7 +22,7 @@ use resp::{ReplyScanner, Scanned};
 
 use super::keys::KeyChooser;
 use super::record::Interval;
-use super::requests::{Request, Requests, TRANSACTION, Workload};
+use super::requests::{Request, Requests, TRANSACTION, Workload, half_of};
 
 /// Bytes read at once.
 const READ_BYTES_MAX: usize = 256 * 1024;
@@ -145,9 +145,10 @@ struct Connection {
     expected: VecDeque<Expected>,
     /// Operations begun and not completed.
     open: usize,
-    /// Requests sent of the transaction that is under way, its key and start.
+    /// Requests sent of the transaction that is under way, its keys and start.
     step: usize,
     key: u64,
+    other_key: u64,
     start_ns: u64,
     /// The key of the SET that follows a GET.
     set_follows: Option<u64>,
@@ -262,6 +263,7 @@ impl Connection {
             open: 0,
             step: 0,
             key: 0,
+            other_key: 0,
             start_ns: 0,
             set_follows: None,
             queued: false,
@@ -369,7 +371,10 @@ impl Connection {
         let failed = match scanned.kind {
             b'-' | b'!' => Some(reply),
             // The last reply of a transaction that was carried out says whether its SET was.
-            b'*' if role == Role::Exec => reply.strip_prefix(b"*1\r\n").filter(|reply| reply.starts_with(b"-")),
+            b'*' if role == Role::Exec => {
+                let first = reply.strip_prefix(b"*1\r\n").or_else(|| reply.strip_prefix(b"*2\r\n"));
+                first.filter(|reply| reply.starts_with(b"-"))
+            }
             _ => None,
         };
         if let Some(text) = failed {
@@ -383,10 +388,12 @@ impl Connection {
         let latency_ns = now.saturating_sub(start_ns);
         match role {
             Role::Step => {
-                let request = TRANSACTION[self.step];
+                let steps = desk.orders.workload.steps();
+                let request = steps[self.step];
                 self.step += 1;
-                let role = if self.step == TRANSACTION.len() { Role::Exec } else { Role::Step };
-                self.send(request, self.key, role, self.start_ns, &desk.orders.requests);
+                let role = if self.step == steps.len() { Role::Exec } else { Role::Step };
+                let key = if request == Request::SetOther { self.other_key } else { self.key };
+                self.send(request, key, role, self.start_ns, &desk.orders.requests);
                 return;
             }
             Role::Part | Role::Greeting => return,
@@ -477,11 +484,14 @@ impl Connection {
                 self.set_follows = Some(key);
                 (Request::Get, Role::Read)
             }
-            Workload::Trans => {
+            Workload::Trans | Workload::TransPair => {
                 self.step = 1;
                 self.key = key;
+                if desk.orders.workload == Workload::TransPair {
+                    self.other_key = desk.orders.keys.draw_until(|other| half_of(other) != half_of(key));
+                }
                 self.start_ns = start_ns;
-                (TRANSACTION[0], Role::Step)
+                (desk.orders.workload.steps()[0], Role::Step)
             }
             Workload::Transfer => {
                 let other = desk.orders.keys.draw();

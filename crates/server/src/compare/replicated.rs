@@ -23,8 +23,40 @@ const NODES: usize = 3;
 const FORM_TIMEOUT: Duration = Duration::from_secs(60);
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Clients, and writes that each sends together.
-const LOADS: [(u64, u64); 4] = [(50, 1), (200, 1), (50, 16), (200, 16)];
+/// What is asked of the servers.
+struct Load {
+    clients: u64,
+    /// Writes that each sends together.
+    pipeline: u64,
+    /// Transactions instead of writes.
+    transaction: Option<Workload>,
+}
+
+const LOADS: [Load; 6] = [
+    Load { clients: 50, pipeline: 1, transaction: None },
+    Load { clients: 200, pipeline: 1, transaction: None },
+    Load { clients: 50, pipeline: 16, transaction: None },
+    Load { clients: 200, pipeline: 16, transaction: None },
+    Load { clients: 100, pipeline: 1, transaction: Some(Workload::Trans) },
+    Load { clients: 100, pipeline: 1, transaction: Some(Workload::TransPair) },
+];
+
+impl Load {
+    fn name(&self) -> String {
+        match self.transaction {
+            None => format!("SET, {} clients x pipeline {}", self.clients, self.pipeline),
+            Some(workload) => format!("{}, {} clients", workload.name(), self.clients),
+        }
+    }
+
+    /// Transactions are compared with those of one server, as replicas promise nothing of them.
+    fn suits(&self, promise: Promise, is_holdfast: bool) -> bool {
+        match self.transaction {
+            None => promise != Promise::Alone,
+            Some(_) => promise == if is_holdfast { Promise::Disk } else { Promise::Alone },
+        }
+    }
+}
 
 /// What an OK means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,10 +67,13 @@ enum Promise {
     Memory,
     /// It is in the memory of the primary.
     Primary,
+    /// It is on the disk of the only server.
+    Alone,
 }
 
 /// Our promise beside a peer's, as they are compared.
-const PAIRS: [(Promise, Promise); 4] = [
+const PAIRS: [(Promise, Promise); 5] = [
+    (Promise::Disk, Promise::Alone),
     (Promise::Disk, Promise::Disk),
     (Promise::Memory, Promise::Memory),
     (Promise::Disk, Promise::Memory),
@@ -67,6 +102,7 @@ impl Promise {
             (Self::Memory, true) => "in memory on a quorum: appendfsync everysec",
             (Self::Memory, false) => "in memory here and on a replica: no log, WAIT 1",
             (Self::Primary, _) => "in memory here: no log, asynchronous replicas",
+            (Self::Alone, _) => "on disk here, no replicas: appendfsync always",
         }
     }
 
@@ -75,12 +111,13 @@ impl Promise {
             Self::Disk => "disk",
             Self::Memory => "memory",
             Self::Primary => "primary",
+            Self::Alone => "alone",
         }
     }
 
     fn durability(self, is_holdfast: bool) -> Durability {
         match self {
-            Self::Disk => Durability::Always,
+            Self::Disk | Self::Alone => Durability::Always,
             Self::Memory if is_holdfast => Durability::EverySecond,
             Self::Memory | Self::Primary => Durability::Unsynced,
         }
@@ -92,8 +129,9 @@ impl ReplicatedFigures {
         format!("{}: {}", self.contender.name, self.promise.words(self.contender.is_holdfast))
     }
 
-    fn medians(&self) -> Vec<Figures> {
-        self.runs.iter().map(|runs| Figures::median(runs)).collect()
+    /// Of its runs under one of `LOADS`, if there are any.
+    fn median(&self, load: usize) -> Option<Figures> {
+        Some(&self.runs[load]).filter(|runs| !runs.is_empty()).map(|runs| Figures::median(runs))
     }
 }
 
@@ -112,7 +150,7 @@ pub fn measure(
         let promises: &[Promise] = if contender.is_holdfast {
             &[Promise::Disk, Promise::Memory]
         } else {
-            &[Promise::Disk, Promise::Memory, Promise::Primary]
+            &[Promise::Disk, Promise::Memory, Promise::Primary, Promise::Alone]
         };
         for &promise in promises {
             let figures =
@@ -125,16 +163,15 @@ pub fn measure(
         }
     }
     for round in 0..rounds {
-        for (index, &(clients, pipeline)) in LOADS.iter().enumerate() {
+        for (index, load) in LOADS.iter().enumerate() {
             for turn in 0..clusters.len() {
                 let which = (turn + round) % clusters.len(); // another begins in each round
                 let (cluster, result) = (&clusters[which], &mut results[which]);
-                progress.show(&format!(
-                    "round {}/{rounds}: {clients} clients x pipeline {pipeline}: {}",
-                    round + 1,
-                    result.name()
-                ));
-                let outcome = bench::measure(&cluster.load(clients, pipeline, seconds))?;
+                if !load.suits(result.promise, result.contender.is_holdfast) {
+                    continue;
+                }
+                progress.show(&format!("round {}/{rounds}: {}: {}", round + 1, load.name(), result.name()));
+                let outcome = bench::measure(&cluster.arguments(load, seconds))?;
                 result.runs[index].push(Figures::of(&outcome));
             }
         }
@@ -148,7 +185,7 @@ pub fn measure(
 impl Cluster {
     fn start(contender: &Contender, promise: Promise, folder: &Folder, prng: &mut Prng) -> Result<Self> {
         let mut addresses = Vec::new();
-        for _ in 0..NODES {
+        for _ in 0..if promise == Promise::Alone { 1 } else { NODES } {
             addresses.push(SocketAddr::from((Ipv4Addr::LOCALHOST, cluster::free_port(prng)?)));
         }
         let mut servers = Vec::new();
@@ -164,7 +201,7 @@ impl Cluster {
             let durability = promise.durability(contender.is_holdfast);
             servers.push(RunningServer::start_on(contender, durability, address.port(), words, folder)?);
         }
-        let asks_for_more = !contender.is_holdfast && promise != Promise::Primary;
+        let asks_for_more = !contender.is_holdfast && matches!(promise, Promise::Disk | Promise::Memory);
         let workload = if asks_for_more { Workload::SetWait } else { Workload::Set };
         let cluster = Self { servers, workload };
         let started = Instant::now();
@@ -189,11 +226,11 @@ impl Cluster {
         Ok(true)
     }
 
-    fn load(&self, clients: u64, pipeline: u64, seconds: f64) -> BenchArguments {
+    fn arguments(&self, load: &Load, seconds: f64) -> BenchArguments {
         BenchArguments {
-            clients,
-            workload: self.workload,
-            pipeline,
+            clients: load.clients,
+            workload: load.transaction.unwrap_or(self.workload),
+            pipeline: load.pipeline,
             seconds,
             warmup: warmup(seconds),
             value_bytes: VALUE_BYTES,
@@ -224,32 +261,38 @@ fn pairs(results: &[ReplicatedFigures]) -> impl Iterator<Item = (&ReplicatedFigu
 pub fn text(results: &[ReplicatedFigures], rounds: usize, seconds: f64) -> String {
     use std::fmt::Write;
     let mut out = format!(
-        "Three servers, SET of {VALUE_BYTES} bytes; medians of {rounds} rounds of {seconds} s, in turns; servers and \
-         load share all processors; CPU of all three servers\n"
+        "Three servers, values of {VALUE_BYTES} bytes; medians of {rounds} rounds of {seconds} s, in turns; servers and \
+         load share all processors; CPU of all servers\n"
     );
-    for (index, (clients, pipeline)) in LOADS.into_iter().enumerate() {
+    for (index, load) in LOADS.iter().enumerate() {
         let _ = writeln!(
             out,
-            "\n{:<74}{:>10}{:>10}{:>10}{:>12}",
-            format!("{clients} clients x pipeline {pipeline}"),
+            "\n{:<74}{:>10}{:>10}{:>10}{:>10}{:>12}",
+            load.name(),
             "ops/s",
             "p50 ms",
             "p99.9 ms",
+            "max ms",
             "CPU µs/op"
         );
         for result in results {
-            let Figures { operations_per_second, p50_ms, p999_ms, server_cpu_us, errors, .. } = result.medians()[index];
+            let Some(Figures { operations_per_second, p50_ms, p999_ms, max_ms, server_cpu_us, errors, .. }) =
+                result.median(index)
+            else {
+                continue;
+            };
             let _ = write!(
                 out,
-                "  {:<72}{operations_per_second:>10.0}{p50_ms:>10.3}{p999_ms:>10.3}{server_cpu_us:>12.2}",
+                "  {:<72}{operations_per_second:>10.0}{p50_ms:>10.3}{p999_ms:>10.3}{max_ms:>10.3}{server_cpu_us:>12.2}",
                 result.name()
             );
             let _ = if errors > 0 { writeln!(out, "   {errors} errors") } else { writeln!(out) };
         }
         for (ours, theirs) in pairs(results) {
-            let (throughput, cpu) = ratios(&ours.medians()[index], &theirs.medians()[index]);
+            let (Some(our), Some(their)) = (ours.median(index), theirs.median(index)) else { continue };
+            let (throughput, cpu) = ratios(&our, &their);
             let label = format!("{} to {}: {}", ours.promise.name(), theirs.contender.name, theirs.promise.name());
-            let _ = writeln!(out, "  {label:<72}{throughput:>9.2}x{cpu:>31.2}x");
+            let _ = writeln!(out, "  {label:<72}{throughput:>9.2}x{cpu:>41.2}x");
         }
     }
     out
@@ -257,39 +300,29 @@ pub fn text(results: &[ReplicatedFigures], rounds: usize, seconds: f64) -> Strin
 
 /// The report to be processed, with every run.
 pub fn json(results: &[ReplicatedFigures], rounds: usize, seconds: f64) -> Value {
-    let figures = |figures: &Figures| {
-        json!({
-            "operations_per_s": figures.operations_per_second,
-            "p50_ms": figures.p50_ms,
-            "p99_ms": figures.p99_ms,
-            "p999_ms": figures.p999_ms,
-            "max_ms": figures.max_ms,
-            "server_cpu_us_per_operation": figures.server_cpu_us,
-            "errors": figures.errors,
-        })
-    };
-    let loads = LOADS.into_iter().enumerate().map(|(index, (clients, pipeline))| {
-        let servers = results.iter().map(|result| {
-            json!({
+    let loads = LOADS.iter().enumerate().map(|(index, load)| {
+        let servers = results.iter().filter_map(|result| {
+            Some(json!({
                 "name": result.contender.name,
                 "promise": result.promise.name(),
-                "median": figures(&result.medians()[index]),
-                "runs": result.runs[index].iter().map(figures).collect::<Vec<_>>(),
-            })
+                "median": result.median(index)?.json(),
+                "runs": result.runs[index].iter().map(Figures::json).collect::<Vec<_>>(),
+            }))
         });
-        let ratios = pairs(results).map(|(ours, theirs)| {
-            let (throughput, cpu) = ratios(&ours.medians()[index], &theirs.medians()[index]);
-            json!({
+        let ratios = pairs(results).filter_map(|(ours, theirs)| {
+            let (throughput, cpu) = ratios(&ours.median(index)?, &theirs.median(index)?);
+            Some(json!({
                 "holdfast": ours.promise.name(),
                 "peer": theirs.contender.name,
                 "peer_promise": theirs.promise.name(),
                 "throughput": throughput,
                 "server_cpu": cpu,
-            })
+            }))
         });
         json!({
-            "clients": clients,
-            "pipeline": pipeline,
+            "workload": load.transaction.unwrap_or(Workload::Set).name(),
+            "clients": load.clients,
+            "pipeline": load.pipeline,
             "servers": servers.collect::<Vec<_>>(),
             "ratios": ratios.collect::<Vec<_>>(),
         })

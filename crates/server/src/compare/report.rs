@@ -82,25 +82,13 @@ impl Comparison<'_> {
 
     /// The report to be processed, with every run.
     pub fn json(&self) -> Value {
-        let figures = |figures: &Figures| {
-            json!({
-                "operations_per_s": figures.operations_per_second,
-                "p50_ms": figures.p50_ms,
-                "p99_ms": figures.p99_ms,
-                "p999_ms": figures.p999_ms,
-                "max_ms": figures.max_ms,
-                "server_cpu_us_per_operation": figures.server_cpu_us,
-                "errors": figures.errors,
-                "aborts": figures.aborts,
-            })
-        };
         let scenario = |result: &Runs| {
             let medians = self.medians(result);
             let contenders = self.contenders.iter().zip(&medians).zip(&result.runs).map(|((contender, median), runs)| {
                 let mut value = json!({
                     "name": contender.name,
-                    "median": figures(median),
-                    "runs": runs.iter().map(figures).collect::<Vec<_>>(),
+                    "median": median.json(),
+                    "runs": runs.iter().map(Figures::json).collect::<Vec<_>>(),
                 });
                 if !contender.is_holdfast {
                     let Ratios { throughput, p50, p99, p999, cpu } = Ratios::new(&medians[0], median);
