@@ -46,6 +46,8 @@ const FILES: &[&str] = &[
     "unit/keyspace",
     "unit/multi",
     "unit/protocol",
+    "unit/pause",
+    "unit/replybufsize",
     "unit/dump",
     "unit/quit",
     "unit/scan",
@@ -55,12 +57,17 @@ const FILES: &[&str] = &[
     "unit/tracking",
     "unit/introspection",
     "unit/introspection-2",
+    "unit/info-command",
+    "unit/slowlog",
+    "unit/latency-monitor",
+    "unit/lazyfree",
+    "unit/violations",
     "unit/other",
 ];
 
 /// Files run against servers of one core: the patterns of SORT name keys that may live anywhere, which is refused where
 /// keys are divided among cores.
-const ONE_CORE: &[&str] = &["unit/sort"];
+const ONE_CORE: &[&str] = &["unit/sort", "unit/violations"];
 
 /// Files print something at least this often, or they hang: a test of HyperLogLogs makes 40,000 durable writes, one
 /// after the other.
@@ -83,6 +90,10 @@ pub fn run(options: &[String]) -> Result<()> {
     let list = LeftOutList::read(&root().join("tests/tcl/left-out.toml"))?;
     let reference = Reference::provide(&suite, &options.files, &list)?;
     list.check(&reference, &options.files)?;
+    if options.files == FILES {
+        list.check_files(&suite)?;
+        reference.check_empty(&suite, &list)?;
+    }
     if options.audit {
         return audit(&suite, &options, &list);
     }
@@ -186,6 +197,14 @@ impl Suite {
             fs::remove_dir_all(&unpacked)?;
         }
         Ok(Self { tree })
+    }
+
+    /// The files of the suite that are about one server, as it lists them itself.
+    fn files(&self) -> Result<Vec<String>> {
+        let text = fs::read_to_string(self.tree.join("tests/test_helper.tcl"))?;
+        let list = text.split_once("set ::all_tests {").and_then(|(_, rest)| rest.split_once('}'));
+        let (list, _) = list.context("the suite lists its files")?;
+        Ok(list.split_whitespace().filter(|file| file.starts_with("unit/")).map(str::to_owned).collect())
     }
 
     /// Runs one file in a process of its own, in a working copy of its own: two runs in one tree disturb each other.
@@ -485,6 +504,8 @@ struct LeftOutList {
     tests: Vec<LeftOut>,
     /// Not left out, but run by themselves, since tests before them on which they rely are left out.
     apart: Vec<LeftOut>,
+    /// Files of which no test can be run against a server that is already up.
+    files: Vec<String>,
     /// Tags of the suite whose tests are not run at all.
     tags: Vec<String>,
 }
@@ -511,7 +532,12 @@ impl LeftOutList {
             ensure!(!text.is_empty(), "an entry lacks '{name}': {entry:?}");
             Ok(text.to_owned())
         };
-        let mut list = Self { tests: Vec::new(), apart: Vec::new(), tags: Vec::new() };
+        let mut list = Self { tests: Vec::new(), apart: Vec::new(), files: Vec::new(), tags: Vec::new() };
+        for entry in entries("file")? {
+            let (name, reason) = (field(&entry, "name")?, field(&entry, "reason")?);
+            ensure!(reason.split_whitespace().count() >= 3, "'{reason}' is no reason to leave out '{name}'");
+            list.files.push(name);
+        }
         for entry in entries("tag")? {
             field(&entry, "reason")?;
             list.tags.push(field(&entry, "name")?);
@@ -541,6 +567,22 @@ impl LeftOutList {
         self.tags.iter().map(|tag| format!("-{tag}")).collect::<Vec<_>>().join(" ")
     }
 
+    /// Every file of the suite is either run or left out, with a reason.
+    fn check_files(&self, suite: &Suite) -> Result<()> {
+        let there = suite.files()?;
+        for file in &there {
+            match (FILES.contains(&file.as_str()), self.files.contains(file)) {
+                (true, false) | (false, true) => {}
+                (true, true) => bail!("left-out list: {file} is run"),
+                (false, false) => bail!("{file} is neither run nor left out"),
+            }
+        }
+        for file in FILES.iter().copied().chain(self.files.iter().map(String::as_str)) {
+            ensure!(there.iter().any(|other| other == file), "the suite has no file '{file}'");
+        }
+        Ok(())
+    }
+
     /// Every entry names a test that there is.
     fn check(&self, reference: &Reference, files: &[&str]) -> Result<()> {
         for test in self.tests.iter().chain(&self.apart) {
@@ -561,12 +603,10 @@ struct Reference {
 
 impl Reference {
     fn provide(suite: &Suite, files: &[&str], list: &LeftOutList) -> Result<Self> {
-        let folder = crate::cache().join("tcl/reference").join(list.tags().replace([' ', ':'], "_"));
-        fs::create_dir_all(&folder)?;
         let mut server = None;
         let mut tests = BTreeMap::new();
         for file in files {
-            let path = folder.join(format!("{}.txt", file.replace('/', "-")));
+            let path = Self::path(list, file)?;
             if !path.is_file() {
                 if server.is_none() {
                     eprintln!("learning from a stock redis-server which tests there are");
@@ -584,6 +624,34 @@ impl Reference {
             tests.insert((*file).to_owned(), fs::read_to_string(&path)?.lines().map(str::to_owned).collect());
         }
         Ok(Self { tests })
+    }
+
+    /// Of files that are left out a stock server runs no test either.
+    fn check_empty(&self, suite: &Suite, list: &LeftOutList) -> Result<()> {
+        let mut server = None;
+        for file in &list.files {
+            let path = Self::path(list, file)?;
+            if !path.is_file() {
+                let server = server.get_or_insert(Server::start(&Subject::Redis)?);
+                server.prepare()?;
+                let ran = suite.run_file(file, &list.tags(), Filter::Skip(&[]), server)?;
+                ensure!(
+                    ran.abort.is_none() && ran.failed.is_empty(),
+                    "{file} fails against a stock redis-server: {ran:?}"
+                );
+                fs::write(&path, ran.passed.join("\n"))?;
+            }
+            let ran = fs::read_to_string(&path)?;
+            ensure!(ran.is_empty(), "left-out list: {file} has tests that can be run: {ran}");
+        }
+        Ok(())
+    }
+
+    /// Where the names of a file's tests are kept.
+    fn path(list: &LeftOutList, file: &str) -> Result<PathBuf> {
+        let folder = crate::cache().join("tcl/reference").join(list.tags().replace([' ', ':'], "_"));
+        fs::create_dir_all(&folder)?;
+        Ok(folder.join(format!("{}.txt", file.replace('/', "-"))))
     }
 
     fn tests(&self, file: &str) -> &[String] {
@@ -747,8 +815,19 @@ impl Server {
     /// Puts every parameter back to what it was at the start, since one left astray sinks hundreds of later tests. A
     /// server that is gone or locked up is replaced.
     fn prepare(&mut self) -> Result<()> {
-        if self.death().is_some() || self.restore_configuration().is_err() {
+        if self.death().is_some() || self.restore_configuration().and_then(|()| self.empty()).is_err() {
             *self = Self::start(&self.subject.clone())?;
+        }
+        Ok(())
+    }
+
+    /// Removes what the file before has left, and waits until its memory has been given back.
+    fn empty(&self) -> Result<()> {
+        self.cli(&["flushall"])?;
+        let started = Instant::now();
+        while !self.cli(&["info", "memory"])?.lines().any(|line| line.trim() == "lazyfree_pending_objects:0") {
+            ensure!(started.elapsed() < START_LIMIT, "memory is not given back");
+            thread::sleep(Duration::from_millis(20));
         }
         Ok(())
     }

@@ -24,6 +24,8 @@ pub(crate) struct Keeper {
     /// With the bytes that each takes.
     debris: Vec<(Debris, usize)>,
     debris_bytes: usize,
+    /// Values, and keys of flushed databases, that have been freed piece by piece.
+    pub(crate) freed_count: u64,
 }
 
 enum Debris {
@@ -118,10 +120,18 @@ impl Keeper {
                     *held = rest;
                     self.debris_bytes += rest;
                 }
-                None => _ = self.debris.pop(),
+                None => {
+                    self.debris.pop();
+                    self.freed_count += 1;
+                }
             }
         }
         !self.debris.is_empty()
+    }
+
+    /// Values that are still to be freed.
+    pub(crate) fn debris_count(&self) -> usize {
+        self.debris.len()
     }
 
     /// Bytes held for others: old images that have not been written, values that have not been freed.

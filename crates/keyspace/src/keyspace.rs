@@ -90,6 +90,19 @@ pub struct Keyspace {
     pub(crate) limits: Limits,
     /// How often chance was asked since the latest change.
     draws: Cell<u64>,
+    /// Keys removed because they had expired.
+    expired_count: u64,
+}
+
+/// What a keyspace has counted of removals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Removals {
+    /// Keys removed because they had expired.
+    pub expired: u64,
+    /// Values, and keys of flushed databases, that have been freed piece by piece.
+    pub freed_later: u64,
+    /// The same that are still to be freed.
+    pub to_be_freed: u64,
 }
 
 impl Keyspace {
@@ -117,6 +130,7 @@ impl Keyspace {
             notices: Notices::default(),
             limits: Limits::default(),
             draws: Cell::new(0),
+            expired_count: 0,
         }
     }
 
@@ -212,6 +226,22 @@ impl Keyspace {
     /// finds everything as it wants it counts for nothing.
     pub fn altered_count(&self) -> u64 {
         self.altered
+    }
+
+    /// Removals since it was made, or since [`Keyspace::forget_removals`].
+    pub fn removals(&self) -> Removals {
+        let flushed: usize = self.graveyard.iter().map(|table| table.count).sum();
+        Removals {
+            expired: self.expired_count,
+            freed_later: self.keeper.freed_count,
+            to_be_freed: (self.keeper.debris_count() + flushed) as u64,
+        }
+    }
+
+    /// Counts removals from zero again.
+    pub fn forget_removals(&mut self) {
+        self.expired_count = 0;
+        self.keeper.freed_count = 0;
     }
 
     /// The sequence number of a key's last change: what WATCH remembers. 0 if the key does not exist at `moment`.
@@ -354,9 +384,12 @@ impl Keyspace {
         let now = self.latest;
         let mut rest = budget.max(1);
         let mut more = false;
-        let notices = &mut self.notices;
+        let (notices, expired_count) = (&mut self.notices, &mut self.expired_count);
         for (database, table) in (0..).zip(&mut self.databases) {
-            let mut expired = |key: &[u8]| notices.note_expired(database, key);
+            let mut expired = |key: &[u8]| {
+                *expired_count += 1;
+                notices.note_expired(database, key);
+            };
             more |= table.sweep(now, &mut rest, &self.hasher, &mut self.keeper, &mut expired);
         }
         more |= self.collect_graveyard(&mut rest);
@@ -384,7 +417,10 @@ impl Keyspace {
                 continue;
             }
             match table.demolish(&self.hasher, &mut self.keeper) {
-                Some(freed) => *rest = rest.saturating_sub(freed.max(1)),
+                Some(freed) => {
+                    self.keeper.freed_count += freed as u64;
+                    *rest = rest.saturating_sub(freed.max(1));
+                }
                 None => {
                     self.graveyard.pop_front();
                 }

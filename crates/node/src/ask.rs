@@ -4,7 +4,7 @@ use command::{Join, Refusal};
 use keyspace::DataCommand;
 use resp::{Protocol, Span, Writer};
 
-use crate::commands::{self, Answer, ControlCommand, Question};
+use crate::commands::{self, Answer, ControlCommand, Known, Question};
 use crate::core::Core;
 use crate::entry::Reader;
 use crate::event::{Action, CoreId, GroupId, SessionId};
@@ -137,7 +137,7 @@ impl Core {
             Some(bytes) if places.is_empty() => {
                 let mut reader = Reader::new(bytes);
                 let count = reader.number();
-                Answer::Whole(vec![(group, count, reader.rest().to_vec())])
+                Answer::Whole(vec![(group, count, reader.rest().to_vec())], None)
             }
             Some(bytes) => {
                 let mut reader = Reader::new(bytes);
@@ -226,6 +226,8 @@ impl Core {
         let mut spans: Vec<Span> = Vec::new();
         let (database, args) = Reader::new(words).words(&mut spans);
         let command = keyspace::resolve(args).expect("checked by its gateway");
+        let stopwatch = self.context.timings.stopwatch();
+        let started = stopwatch();
         let mut must_wait = false;
         for group in &mut self.groups {
             let Some(group) = group.as_mut().filter(|group| group.standing() == Standing::Serving) else {
@@ -245,7 +247,7 @@ impl Core {
             let key_count = group.keyspace.key_count(database) as u64;
             parts.push((group.id(), key_count, writer.into_bytes()));
         }
-        (!must_wait).then(|| Answer::Whole(std::mem::take(parts)))
+        (!must_wait).then(|| Answer::Whole(std::mem::take(parts), Some(stopwatch().since(started))))
     }
 
     fn answer_versions(&mut self, keys: &[(u16, Vec<u8>)], versions: &mut Vec<(usize, u64)>) -> Option<Answer> {
@@ -345,8 +347,9 @@ impl Core {
             is_in_transaction: false,
             is_pushed: false,
             follow_up: None,
+            sleeps: None,
         };
-        let result = join(&mut local, args, answers, &mut writer);
+        let result = local.join(command, join, args, answers, &mut writer);
         Some((result, writer, local.follow_up))
     }
 
@@ -359,9 +362,13 @@ impl Core {
         answers: Vec<Answer>,
     ) {
         let mut replies: Vec<(GroupId, u64, Vec<u8>)> = Vec::new();
+        let mut longest = None;
         for answer in answers {
             match answer {
-                Answer::Whole(part) => replies.extend(part),
+                Answer::Whole(part, took) => {
+                    replies.extend(part);
+                    longest = longest.max(took);
+                }
                 // Of groups that were not asked.
                 Answer::Versions(_) => {}
                 Answer::Refused(text) => {
@@ -372,6 +379,15 @@ impl Core {
             }
         }
         replies.sort_by_key(|(group, ..)| *group);
+        // Other nodes do not tell how long it took them.
+        if let Some(longest) = longest
+            && let Some(session) = self.sessions.get(session)
+        {
+            let mut spans = Vec::new();
+            let (_, args) = Reader::new(words).words(&mut spans);
+            self.context.timings.note(Known::Data(command), args, longest);
+            self.context.note_slow(session);
+        }
         // A refusal is the same from every group.
         if let Some((_, _, error)) = replies.iter().find(|(_, _, bytes)| bytes.first() == Some(&b'-')) {
             self.sessions.reply(session, ticket, |writer| writer.raw(error));

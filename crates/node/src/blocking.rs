@@ -30,7 +30,7 @@ use crate::dispatch::{Groups, Next};
 use crate::entry::{Reader, put_words};
 use crate::event::{Action, GroupId, Lane, SessionId};
 use crate::frame;
-use crate::group::{Group, Standing};
+use crate::group::{Group, Standing, is_null};
 use crate::letter::{Mail, Origin, Request, RequestBody};
 use crate::limits;
 use crate::outlet::Outlet;
@@ -321,7 +321,7 @@ const STREAM_GONE: &[u8] = b"-UNBLOCKED the stream key no longer exists\r\n";
 
 impl Waiting {
     fn meaning_of(&self, reply: &[u8]) -> Meaning {
-        if matches!(reply, b"*-1\r\n" | b"$-1\r\n" | b"_\r\n") {
+        if is_null(reply) {
             return Meaning::Nothing;
         }
         let is_first = self.try_count <= 1;
@@ -630,14 +630,18 @@ impl Core {
         id.is_some()
     }
 
-    /// Number of sessions that wait for data.
+    /// Number of sessions that wait for data, or for the end of CLIENT PAUSE.
     pub(crate) fn waiting_count(&self) -> usize {
+        let paused_count = match self.context.pause {
+            Some(_) => self.sessions.iter().filter(|session| session.hold == Hold::Paused).count(),
+            None => 0,
+        };
         // Who is still trying may not stand in line yet, and may find something.
         let is_at_rest = |id: &&SessionId| {
             let session = self.sessions.get(**id);
             session.and_then(|session| session.waiting.as_ref()).is_some_and(|waiting| waiting.is_at_rest())
         };
-        self.waiting.iter().filter(is_at_rest).count()
+        paused_count + self.waiting.iter().filter(is_at_rest).count()
     }
 
     /// When the next wait ends.
@@ -720,7 +724,8 @@ fn with_id(words: &[u8], place: usize, id: &[u8]) -> Vec<u8> {
     out
 }
 
-fn lay_out<'a>(words: impl Iterator<Item = &'a [u8]>) -> (Vec<u8>, Vec<Span>) {
+/// Words as they would have come from a client.
+pub(crate) fn lay_out<'a>(words: impl Iterator<Item = &'a [u8]>) -> (Vec<u8>, Vec<Span>) {
     let mut buffer = Vec::new();
     let mut spans = Vec::new();
     for word in words {

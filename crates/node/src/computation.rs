@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use keyspace::{Body, Classes, Keyspace, Layout, Limits, Moment, Notice};
 use resp::{Args, Span, Writer};
 use script::{Ending, Engine, Flow, Host, Pause};
-use stdx::Prng;
+use stdx::{Instant, Prng};
 
 use crate::entry::{self, Effect, put_words};
 use crate::event::GroupId;
@@ -21,6 +21,8 @@ use crate::transaction::{TransactionId, Work, database_effects_of};
 
 /// Commands, and the keys they work on.
 pub struct Computation {
+    /// For statistics.
+    pub(crate) stopwatch: fn() -> Instant,
     pub(crate) id: TransactionId,
     pub(crate) work: Box<Work>,
     pub(crate) moment: Moment,
@@ -42,7 +44,7 @@ pub struct Computation {
 #[derive(Debug)]
 pub(crate) enum Computed {
     /// The reply, and the changes by group.
-    Done(Outcome),
+    Done(Box<Outcome>),
     /// A script wants more than is locked.
     Wanting(Wants),
     /// It cannot be done in one go.
@@ -130,8 +132,10 @@ impl Computation {
         let mut chance = Prng::new(self.chance);
         for (place, words) in self.work.commands.iter().enumerate() {
             let (database, args) = entry::Reader::new(words).words(&mut spans);
+            let started = (self.stopwatch)();
             let Some(invocation) = self.work.invocations.get(&place) else {
                 self.run_command(&mut scratch, place, database, args, &mut database_effects, &mut origins, &mut writer);
+                asides.note_time(words, (self.stopwatch)().since(started));
                 if self.work.origin.tracks {
                     note_reads(keyspace::resolve(args).expect("checked when it was queued"), args, &mut reads);
                 }
@@ -140,12 +144,14 @@ impl Computation {
             let invocation = match invocation {
                 Ok(invocation) => invocation,
                 Err(refusal) => {
+                    asides.tally.note_error(refusal.text().as_bytes());
                     writer.error(refusal.text());
                     continue;
                 }
             };
             let means = means.as_mut().expect("there is a script");
             let read_before = reads.len();
+            let reply_start = writer.len();
             let mut host = ScratchHost {
                 computation: self,
                 scratch: &mut scratch,
@@ -173,8 +179,9 @@ impl Computation {
                 let mut writer = Writer::new(self.work.protocol);
                 let command = if invocation.code.is_function() { "FUNCTION" } else { "SCRIPT" };
                 writer.error(&format!("ERR Script killed by user with {command} KILL."));
+                asides.tally.end(writer.bytes());
                 asides.published.clear();
-                return Computed::Done(Outcome { reply: writer.into_bytes(), asides, ..Outcome::default() });
+                return Computed::Done(Box::new(Outcome { reply: writer.into_bytes(), asides, ..Outcome::default() }));
             }
             if !wants.is_empty() {
                 return Computed::Wanting(wants);
@@ -187,15 +194,18 @@ impl Computation {
                         let mut writer = Writer::new(self.work.protocol);
                         let name = invocation.code.name();
                         writer.error(&format!("ERR Error running script {name}, not enough memory"));
+                        asides.tally.end(writer.bytes());
                         asides.published.clear();
-                        Computed::Done(Outcome { reply: writer.into_bytes(), asides, ..Outcome::default() })
+                        Computed::Done(Box::new(Outcome { reply: writer.into_bytes(), asides, ..Outcome::default() }))
                     }
                 };
             }
+            asides.tally.end(&writer.bytes()[reply_start..]);
+            asides.note_time(words, (self.stopwatch)().since(started));
         }
         let effects = self.effects(&scratch, before, &database_effects);
         let reply = writer.into_bytes();
-        Computed::Done(Outcome { reply, effects, asides, notices: scratch.take_notices(), reads })
+        Computed::Done(Box::new(Outcome { reply, effects, asides, notices: scratch.take_notices(), reads }))
     }
 
     #[expect(clippy::too_many_arguments, reason = "the state of the computation, piece by piece")]
@@ -416,25 +426,34 @@ impl Host for ScratchHost<'_> {
             }
         }
         let circumstances = &self.computation.work.circumstances;
-        let permitted = match permit(args, self.invocation, circumstances, self.computation.databases, self.asides) {
-            Ok(permitted) => permitted,
-            Err(refusal) => {
-                reply.error(refusal.text());
-                return Flow::On;
-            }
-        };
+        let (known, permitted) =
+            match permit(args, self.invocation, circumstances, self.computation.databases, self.asides) {
+                Ok(permitted) => permitted,
+                Err(refusal) => {
+                    reply.error(refusal.text());
+                    return Flow::On;
+                }
+            };
         if circumstances.is_watched {
             let mut words = Vec::new();
             put_words(&mut words, self.database, args);
             self.asides.calls.push(words);
         }
+        let start = reply.len();
         if permitted.answer(args, &mut self.database, self.computation.moment, self.asides, reply) {
+            self.asides.tally.note(known, args, &reply.bytes()[start..]);
             return Flow::On;
         }
         let Permitted::Data(command) = permitted else { unreachable!("answered above") };
         match check_call(command, &self.computation.work.circumstances, self.has_written) {
-            Ok(()) => self.run(command, args, reply),
-            Err(refusal) => reply.error(refusal.text()),
+            Ok(()) => {
+                self.run(command, args, reply);
+                self.asides.tally.note(known, args, &reply.bytes()[start..]);
+            }
+            Err(refusal) => {
+                self.asides.tally.note_rejected(known, args, refusal.text());
+                reply.error(refusal.text());
+            }
         }
         Flow::On
     }

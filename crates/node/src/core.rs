@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use keyspace::debug::{Digest, database_digest, object_line, value_digest};
-use keyspace::{DataCommand, Keyspace, Layout, Policy};
+use keyspace::{Keyspace, Layout, Policy};
 use resp::{Args, Protocol, Span};
 use stdx::slot::{Slot, slot_of};
 use stdx::{Duration, Instant, Prng};
@@ -13,12 +13,12 @@ use crate::acl::{AclLog, Users};
 use crate::ask::{Deferred, Pending};
 use crate::bulletin::{Bulletin, Bulletins};
 use crate::caches::Parked;
-use crate::commands::{self, DebugQuestion, Figures, Question};
+use crate::commands::{self, DebugQuestion, Figures, Known, Question};
 use crate::defect::Defect;
 use crate::evaluate::Runner;
 use crate::event::{
-    Action, CoreId, CoreOptions, Event, GroupId, GroupSeed, HostReport, Lane, Level, NodeId, Now, ProcessFacts, Room,
-    SessionId,
+    Action, CoreId, CoreOptions, Event, GroupId, GroupSeed, HostReport, JournalFigures, Lane, Level, NodeId, Now,
+    ProcessFacts, Room, SessionId,
 };
 use crate::group::{Group, LOADING, NO_QUORUM, OUTCOME_UNKNOWN, Standing};
 use crate::holders::HolderWait;
@@ -34,8 +34,10 @@ use crate::router;
 use crate::scripts::Cache;
 use crate::session::{Hold, Session, Sessions};
 use crate::settings::Settings;
-use crate::statistics::{SlowEntry, Slowlog, Statistics, shorten};
+use crate::statistics::{SlowEntry, Slowlog, Statistics};
+use crate::tally::Asked;
 use crate::telling::Telling;
+use crate::timing::Timings;
 use crate::tracking::{Mode, Tracker};
 use crate::transaction::{Driver, GatewayId, Post, Progress, TransactionId};
 use crate::wire::{self, Wire};
@@ -156,37 +158,30 @@ pub struct Context {
     pub(crate) busy: BTreeMap<CoreId, bool>,
     /// CLIENT PAUSE: until when, and whether only writes wait.
     pub pause: Option<(Instant, bool)>,
-    /// A stopwatch for statistics. Nothing that is logged or replicated depends on it.
-    pub stopwatch: fn() -> Instant,
+    /// How long commands take.
+    pub(crate) timings: Timings,
 }
 
 impl Context {
-    /// Reads the stopwatch, unless the command cannot be slow enough to be noted. A reading costs as much as a small
-    /// command's tenth, so commands of constant time are spared while only long ones are wanted.
+    /// What a request counts as.
     #[inline]
-    pub(crate) fn start_watch(&self, command: &DataCommand) -> Option<Instant> {
-        const LONG_US: i64 = 1_000;
-        let slow_us = self.settings.slow_us;
-        if slow_us < 0 || (slow_us >= LONG_US && command.complexity == "O(1)") {
-            return None;
-        }
-        Some((self.stopwatch)())
+    pub(crate) fn asked(&mut self, known: Known, args: Args<'_>) -> Asked {
+        let place = self.timings.place_of(known, args);
+        Asked::at(place, known.script_naming().is_some())
     }
 
-    /// Notes a command that took long, if that is wanted.
-    pub(crate) fn note_slow(&mut self, session: &Session, args: Args<'_>, took: Duration, now: Now) {
-        let took_us = took.as_micros() as u64;
-        if self.settings.slow_us < 0 || (took_us as i64) < self.settings.slow_us {
-            return;
+    /// Notes the slow commands among those measured since it was last asked: a session of this core has sent them.
+    pub(crate) fn note_slow(&mut self, session: &Session) {
+        if self.timings.has_slow() {
+            for entry in self.timings.take_slow() {
+                let (address, name) = (session.peer.address.clone(), session.name.clone());
+                self.keep_slow(SlowEntry { address, name, ..entry });
+            }
         }
-        let entry = SlowEntry {
-            number: 0,
-            unix_seconds: now.unix.0.div_euclid(1_000),
-            took_us,
-            words: shorten(args),
-            address: session.peer.address.clone(),
-            name: session.name.clone(),
-        };
+    }
+
+    /// Keeps a slow command.
+    pub(crate) fn keep_slow(&mut self, entry: SlowEntry) {
         self.slowlog.push(entry, self.settings.slow_count_max);
     }
 }
@@ -203,6 +198,7 @@ impl Core {
         let mut prng = Prng::new(seed);
         let local_count = (group_count as usize).saturating_sub(usize::from(core.0)).div_ceil(usize::from(core_count));
         let databases = settings.databases;
+        let timings = Timings::new(stopwatch, &settings);
         let gateway = GatewayId { node: node.0, boot: prng.draw(), core };
         let mut relay = Relay::new(gateway.boot, group_count);
         for group in (0..group_count).map(GroupId) {
@@ -210,7 +206,7 @@ impl Core {
             relay.set_route(group, Route { leader: Some(node), term: 0 }, Instant::ZERO);
         }
         let users = Arc::clone(&settings.users);
-        let mut driver = Driver::new(gateway, databases);
+        let mut driver = Driver::new(gateway, databases, stopwatch);
         driver.noted = settings.notify.noted();
         driver.limits = settings.limits();
         Self {
@@ -246,7 +242,7 @@ impl Core {
                 libraries: Arc::default(),
                 busy: BTreeMap::new(),
                 pause: None,
-                stopwatch,
+                timings,
             },
             sessions: Sessions::default(),
             groups: (0..local_count).map(|_| None).collect(),
@@ -315,6 +311,8 @@ impl Core {
     /// suspended half-way.
     pub fn step(&mut self, now: Now, event: Event<'_>, actions: &mut Vec<Action>) {
         self.now = now;
+        self.context.timings.unix = now.unix;
+        self.context.timings.break_off();
         match event {
             Event::Opened { session, peer } => self.open(session, peer, actions),
             Event::Bytes { session, bytes } => self.receive(session, bytes, actions),
@@ -351,11 +349,23 @@ impl Core {
                 }
             }
             Event::Report(report) => {
+                self.note_syncs(&report);
                 self.context.report = *report;
                 self.context.reported_keyspace_bytes = self.keyspace_bytes();
             }
             Event::Turn => self.turn(actions),
         }
+    }
+
+    /// Notes how long the log's latest sync took, and the longest if there is a new one.
+    fn note_syncs(&mut self, report: &HostReport) {
+        if self.context.core.0 != 0 || report.journal.sync_count == self.context.report.journal.sync_count {
+            return;
+        }
+        let JournalFigures { sync_last_us, sync_max_us, .. } = report.journal;
+        let is_longest = sync_max_us > self.context.report.journal.sync_max_us;
+        let worst_us = if is_longest { sync_max_us } else { sync_last_us };
+        self.context.timings.note_work("log-sync", Duration::from_micros(worst_us));
     }
 
     fn load(&mut self, seed: GroupSeed, actions: &mut Vec<Action>) {
@@ -417,7 +427,7 @@ impl Core {
     }
 
     /// This core's figures, for INFO.
-    pub(crate) fn figures(&self) -> Figures {
+    pub(crate) fn figures(&self, with_histograms: bool) -> Figures {
         let databases = (0..self.context.settings.databases)
             .map(|database| {
                 let mut sum = (0, 0, 0);
@@ -433,6 +443,8 @@ impl Core {
             .collect();
         Figures {
             statistics: self.context.statistics.clone(),
+            calls: self.sessions.calls.clone(),
+            times: self.context.timings.figures(with_histograms),
             session_count: self.sessions.len() as u64,
             tracking: {
                 let (keys, readers) = self.context.tracker.counts();
@@ -444,6 +456,7 @@ impl Core {
             waiting_count: self.waiting_count() as u64,
             databases,
             keyspace_bytes: self.keyspace_bytes(),
+            reported_keyspace_bytes: self.context.reported_keyspace_bytes,
             lua_bytes: self.runner.memory_bytes() as u64,
             groups: self.groups().map(Group::figures).collect(),
             bulletins: self.heard_bulletins(),
@@ -484,6 +497,7 @@ impl Core {
         }
         self.driver.noted = settings.notify.noted();
         self.driver.limits = settings.limits();
+        self.context.timings.obey(&settings);
         if pairs.iter().any(|(name, _)| name == "requirepass") {
             self.require_password();
         }
@@ -647,6 +661,15 @@ impl Core {
         self.context.session_count = self.sessions.len();
     }
 
+    /// A session of this core has sent commands that another found slow.
+    fn take_slow(&mut self, id: SessionId, entries: Vec<SlowEntry>) {
+        let client = self.sessions.get(id).map(|session| (session.peer.address.clone(), session.name.clone()));
+        let (address, name) = client.unwrap_or_default();
+        for entry in entries {
+            self.context.keep_slow(SlowEntry { address: address.clone(), name: name.clone(), ..entry });
+        }
+    }
+
     fn note_backlog(&mut self, id: SessionId, bytes: usize) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.backlog_bytes = bytes;
@@ -712,6 +735,7 @@ impl Core {
             Mail::Busy { core, is_function: None } => {
                 self.context.busy.remove(&core);
             }
+            Mail::Slow { session, entries } => self.take_slow(session, entries),
             Mail::Reply { session, ticket, bytes } => self.sessions.reply(session, ticket, |writer| writer.raw(&bytes)),
             Mail::Bulletin(bulletin) => self.context.bulletins.hear(bulletin, self.now.instant),
             Mail::Line(note) => self.take_line(note, actions),
@@ -1039,7 +1063,6 @@ impl Core {
                 Purpose::Client { session, ticket }
                 | Purpose::Script { session, ticket, .. }
                 | Purpose::Libraries { session, ticket } => {
-                    self.context.statistics.count_error(text);
                     self.sessions.reply(session, ticket, |writer| writer.error(text));
                     self.tell_stale(session, ticket);
                 }
@@ -1269,10 +1292,14 @@ impl Core {
             {
                 group.want_checkpoint();
             }
+            let started = outlet.context.timings.start_work();
             more |= group.checkpoint_turn(self.now, outlet.actions);
-            if !outlet.context.is_expiry_lazy {
+            outlet.context.timings.stop_work("checkpoint", started);
+            if !outlet.context.is_expiry_lazy && outlet.context.pause.is_none() {
                 let moment = group.moment();
+                let started = outlet.context.timings.start_work();
                 more |= group.keyspace.collect(moment, limits::COLLECT_PER_TURN);
+                outlet.context.timings.stop_work("expire-cycle", started);
                 group.tell(&mut outlet, None);
             }
         }
@@ -1317,6 +1344,7 @@ impl Core {
         }
         let mut used = self.used_memory_bytes();
         let now = self.now;
+        let started = self.context.timings.start_work();
         for group in self.groups.iter_mut().flatten() {
             if group.standing() != Standing::Serving {
                 continue;
@@ -1334,6 +1362,7 @@ impl Core {
                 }
             }
         }
+        self.context.timings.stop_work("eviction-cycle", started);
     }
 
     /// Lets sessions go on that waited for a window.

@@ -8,7 +8,7 @@ use crate::acl::{Denial, LogEntry, Where};
 use crate::catalog::{container_of, full_name};
 use crate::commands::{self, ControlCommand, Flow, Known, Question, Queued};
 use crate::core::{Context, Core};
-use crate::entry::put_words;
+use crate::entry::{Reader, put_words};
 use crate::event::{Action, GroupId, Room, SessionId};
 use crate::group::{Group, LOADING};
 use crate::letter::{Mail, Origin, Request, RequestBody};
@@ -17,7 +17,8 @@ use crate::observer::other_databases;
 use crate::redirect;
 use crate::relay::Purpose;
 use crate::router;
-use crate::session::{Hold, write_muted};
+use crate::session::{Hold, write_at_once};
+use crate::tally::Asked;
 use crate::transaction::{Progress, Work};
 
 /// What became of a request.
@@ -107,6 +108,7 @@ impl Core {
     /// Carries out the requests at the start of `input` as far as they have come and nothing holds them up. Answers
     /// how many bytes they took.
     fn run(&mut self, id: SessionId, input: &[u8], actions: &mut Vec<Action>) -> usize {
+        self.context.timings.break_off();
         let mut spans = std::mem::take(&mut self.spans);
         let mut consumed = 0;
         let mut count = 0;
@@ -179,8 +181,8 @@ impl Core {
 
     fn protocol_error(&mut self, id: SessionId, text: &str) {
         let text = format!("ERR {text}");
-        self.context.statistics.count_error(&text);
         let Some(session) = self.sessions.get_mut(id) else { return };
+        session.asking = Asked::NOTHING;
         let ticket = session.take_ticket();
         session.is_closing = true;
         self.sessions.reply(id, ticket, |writer| writer.error(&text));
@@ -192,12 +194,17 @@ impl Core {
         let known = match lookup(args) {
             Ok(known) => known,
             Err(refusal) => {
+                if let Some(session) = self.sessions.get_mut(id) {
+                    session.asking = Asked::NOTHING;
+                }
                 // Whether a command exists is nobody's business before AUTH.
                 let refusal = if self.is_known_to(id) { refusal } else { Refusal::NO_AUTH };
                 return self.reject(id, &refusal);
             }
         };
+        let asked = self.context.asked(known, args);
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
+        session.asking = asked;
         session.last_command = Some((known, container_of(known, args)));
         if let Err(refusal) = self.check(id, known, args) {
             if matches!(known, Known::Control(command) if matches!(command.body, commands::Body::Flow(Flow::Exec))) {
@@ -205,7 +212,7 @@ impl Core {
             }
             return self.reject(id, &refusal);
         }
-        if self.context.pause.is_some() && self.must_pause(id, known) {
+        if self.context.pause.is_some() && self.must_pause(id, known, args) {
             return Next::Postponed(Hold::Paused);
         }
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
@@ -222,7 +229,6 @@ impl Core {
             if self.context.monitors.is_watched() && known.script_naming().is_none() {
                 self.show_command(id, database, known, args);
             }
-            self.context.statistics.command_count += 1;
             if let Some(session) = self.sessions.get_mut(id) {
                 session.request_count += 1;
                 // What CLIENT CACHING says is for one command, or for one transaction.
@@ -339,32 +345,47 @@ impl Core {
         }
     }
 
-    fn must_pause(&self, id: SessionId, known: Known) -> bool {
+    /// True if a request must wait for the end of CLIENT PAUSE.
+    fn must_pause(&self, id: SessionId, known: Known, args: Args<'_>) -> bool {
         let Some((_, only_writes)) = self.context.pause else { return false };
-        let may_write =
-            |command: &DataCommand| matches!(command.body, Body::Mutate(_)) || command.has(Flag::MayReplicate);
-        match known {
-            Known::Data(command) => !only_writes || may_write(command),
-            Known::Control(command) => match command.body {
-                commands::Body::Flow(Flow::Exec) => {
-                    let multi = self.sessions.get(id).and_then(|session| session.multi.as_ref());
-                    let mut queue = multi.iter().flat_map(|multi| &multi.queue);
-                    !only_writes
-                        || queue.any(|queued| matches!(queued.command, Known::Data(command) if may_write(command)))
-                }
-                _ => !only_writes && command.name != "client",
-            },
+        if !only_writes {
+            return known.name() != "client";
+        }
+        if !matches!(known, Known::Control(command) if matches!(command.body, commands::Body::Flow(Flow::Exec))) {
+            return self.may_change(known, args);
+        }
+        let multi = self.sessions.get(id).and_then(|session| session.multi.as_ref());
+        let mut spans = Vec::new();
+        multi.iter().flat_map(|multi| &multi.queue).any(|queued| {
+            let (_, args) = Reader::new(&queued.words).words(&mut spans);
+            self.may_change(queued.command, args)
+        })
+    }
+
+    /// True if a request may change data, or something that Redis tells its replicas of as if it were data.
+    fn may_change(&self, known: Known, args: Args<'_>) -> bool {
+        match (known, known.script_naming()) {
+            (_, Some((naming, is_read_only))) => !is_read_only && self.script_may_write(naming, args),
+            (Known::Data(command), None) => matches!(command.body, Body::Mutate(_)) || command.name == "pfcount",
+            (Known::Control(command), None) => {
+                command.has(Flag::Write) || matches!(command.name, "publish" | "spublish")
+            }
         }
     }
 
     /// Refuses a request without carrying it out.
     pub(crate) fn reject(&mut self, id: SessionId, refusal: &Refusal) -> Next {
-        self.context.statistics.rejected_call_count += 1;
-        self.context.statistics.count_error(refusal.text());
         let Some(session) = self.sessions.get_mut(id) else { return Next::Taken };
         if let Some(multi) = &mut session.multi {
             multi.is_broken = true;
         }
+        session.asking = session.asking.rejected();
+        self.fail(id, refusal)
+    }
+
+    /// Carries out a request to the effect that it fails.
+    pub(crate) fn fail(&mut self, id: SessionId, refusal: &Refusal) -> Next {
+        let Some(session) = self.sessions.get_mut(id) else { return Next::Taken };
         let ticket = session.take_ticket();
         self.sessions.reply(id, ticket, |writer| writer.error(refusal.text()));
         Next::Taken
@@ -380,7 +401,8 @@ impl Core {
         }
         let mut words = Vec::with_capacity(args.byte_count() + 5 * args.len() + 8);
         put_words(&mut words, database, args);
-        multi.queue.push(Queued { command: known, words, refusal: None });
+        multi.queue.push(Queued { command: known, words, asked: session.asking, refusal: None });
+        session.asking = Asked::NOTHING;
         let ticket = session.take_ticket();
         self.sessions.reply(id, ticket, |writer| writer.simple("QUEUED"));
         Next::Taken
@@ -402,7 +424,7 @@ impl Core {
                 // Without keys there is nothing to wait for, and it will be refused.
                 Ok(_) if self.groups_of(command, args) == Groups::None => {}
                 Ok(patience) => return self.dispatch_waiting(id, command, args, patience, actions),
-                Err(refusal) => return self.reject(id, &refusal),
+                Err(refusal) => return self.fail(id, &refusal),
             }
         }
         match command.span {
@@ -474,14 +496,17 @@ impl Core {
                 if session.owed_count() == 0 && local.can_read() && !is_missed {
                     let moment = local.read_moment(now);
                     self.is_reading = true;
-                    let started = self.context.start_watch(command);
-                    write_muted(session, |writer| local.keyspace.query(database, command, args, moment, writer));
+                    let watch = self.context.timings.start(Known::Data(command), args);
+                    let (session, calls) = self.sessions.get_to_count(id).expect("its request is being looked at");
+                    write_at_once(session, calls, |writer| {
+                        local.keyspace.query(database, command, args, moment, writer);
+                    });
                     if session.tracks() {
                         self.context.tracker.remember_command(core, id, command, args);
                     }
-                    if let Some(started) = started {
-                        let took = (self.context.stopwatch)().since(started);
-                        self.context.note_slow(session, args, took, now);
+                    if let Some(watch) = watch {
+                        self.context.timings.stop(watch, args);
+                        self.context.note_slow(session);
                     }
                     self.sessions.mark(id);
                     return Next::Taken;
@@ -565,10 +590,17 @@ impl Core {
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         let (database, ticket) = (session.database, session.take_ticket());
         let scratch = &mut self.scratch;
+        let watch = self.context.timings.start(Known::Data(command), args);
         self.sessions.reply(id, ticket, |writer| match command.body {
             Body::Query(_) => scratch.query(database, command, args, moment, writer),
             Body::Mutate(_) | Body::Container => scratch.mutate(database, command, args, moment, writer),
         });
+        if let Some(watch) = watch
+            && let Some(session) = self.sessions.get(id)
+        {
+            self.context.timings.stop(watch, args);
+            self.context.note_slow(session);
+        }
         Next::Taken
     }
 
@@ -687,11 +719,12 @@ impl Core {
             is_in_transaction: false,
             is_pushed: false,
             follow_up: None,
+            sleeps: None,
         };
         match command.body {
             commands::Body::Local(run) => {
                 let mut bytes = resp::Writer::new(local.session.protocol());
-                let result = run(&mut local, args, &mut bytes);
+                let result = local.run(command, run, args, &mut bytes);
                 if local.is_pushed {
                     self.sessions.reply_pushed(id, ticket, bytes.bytes());
                 } else {
@@ -749,7 +782,6 @@ impl Core {
             // HELLO may have switched the protocol: its own reply is already in the new form.
             Ok(()) => self.sessions.reply(id, ticket, |writer| writer.raw(written.bytes())),
             Err(refusal) => {
-                self.context.statistics.count_error(refusal.text());
                 self.sessions.reply(id, ticket, |writer| writer.error(refusal.text()));
             }
         }

@@ -278,11 +278,11 @@ impl Core {
     }
 
     fn refuse_script(&mut self, id: SessionId, refusal: &Refusal) -> Next {
-        self.context.statistics.count_error(refusal.text());
-        let Some(session) = self.sessions.get_mut(id) else { return Next::Taken };
-        let ticket = session.take_ticket();
-        self.sessions.reply(id, ticket, |writer| writer.error(refusal.text()));
-        Next::Taken
+        // What fails here has run nowhere, where it would have been counted.
+        if self.sessions.get(id).is_some_and(|session| !session.asking.counts_errors()) {
+            self.sessions.calls.count_error(refusal.text());
+        }
+        self.fail(id, refusal)
     }
 
     /// Finds out what a request wants to run.
@@ -322,6 +322,16 @@ impl Core {
         }
         let user = (!user.is_unrestricted).then(|| Arc::clone(user));
         Ok(Invocation { code, key_count, is_read_only, user })
+    }
+
+    /// False for a script that says of itself that it writes nothing.
+    pub(crate) fn script_may_write(&self, naming: Naming, args: Args<'_>) -> bool {
+        let code = match naming {
+            Naming::Text => Script::parse(args.at(1)).ok().map(Code::Script),
+            Naming::Digest => self.context.scripts.named(args.at(1)).map(Code::Script),
+            Naming::Function => self.function(args.at(1)).ok(),
+        };
+        code.and_then(|code| code.flags()).is_none_or(|flags| !flags.has(Flags::NO_WRITES))
     }
 
     /// The script of a text; one that is new is made known to all cores.
@@ -711,9 +721,6 @@ impl Core {
     }
 
     fn finish_computation(&mut self, computation: Computation, computed: Computed, actions: &mut Vec<Action>) {
-        if let Computed::Done(outcome) = &computed {
-            self.context.statistics.count_error_reply(&outcome.reply);
-        }
         self.drive(actions, |driver, posts| driver.computed(computation, computed, posts));
     }
 
@@ -799,7 +806,15 @@ impl Core {
 impl Outlet<'_> {
     /// Does what a script has done beside its keys, when its changes are safe.
     pub(crate) fn tell_asides(&mut self, origin: &Origin, asides: Asides, now: Now) {
-        let Asides { logged, published, denials, calls } = asides;
+        let Asides { logged, published, denials, calls, tally, times } = asides;
+        self.sessions.calls.add_script(tally);
+        let mut spans = Vec::new();
+        for (words, took) in &times {
+            let (_, args) = Reader::new(words).words(&mut spans);
+            let known = crate::dispatch::lookup(args).expect("it has been carried out");
+            self.context.timings.note(known, args, *took);
+        }
+        self.name_slow(origin);
         self.actions.extend(logged);
         self.show_calls(&calls, now.unix.0);
         for (denial, user) in denials {

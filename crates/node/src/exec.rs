@@ -55,7 +55,7 @@ impl Core {
                 self.sessions.reply(id, ticket, Writer::ok);
             }
             Flow::Discard if session.multi.is_none() => {
-                return self.reject(id, &Refusal::new("ERR DISCARD without MULTI"));
+                return self.fail(id, &Refusal::new("ERR DISCARD without MULTI"));
             }
             Flow::Discard | Flow::Unwatch => {
                 if flow == Flow::Discard {
@@ -140,14 +140,11 @@ impl Core {
     fn exec(&mut self, id: SessionId, actions: &mut Vec<Action>) -> Next {
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         let Some(multi) = &session.multi else {
-            return self.reject(id, &Refusal::new("ERR EXEC without MULTI"));
+            return self.fail(id, &Refusal::new("ERR EXEC without MULTI"));
         };
         if multi.is_broken {
             session.discard();
-            self.context.statistics.count_error(Refusal::EXEC_ABORT.text());
-            let ticket = session.take_ticket();
-            self.sessions.reply(id, ticket, |writer| writer.error(Refusal::EXEC_ABORT.text()));
-            return Next::Taken;
+            return self.fail(id, &Refusal::EXEC_ABORT);
         }
         self.check_rules_again(id);
         // What was queued may no longer be possible: then nothing of it is done.
@@ -163,7 +160,7 @@ impl Core {
         if self.context.settings.mode() == "cluster" && !self.is_of_one_slot(id) {
             let session = self.sessions.get_mut(id).expect("its request is being looked at");
             session.discard();
-            return self.reject(id, &Refusal::new(redirect::CROSS_SLOT));
+            return self.fail(id, &Refusal::new(redirect::CROSS_SLOT));
         }
         let multi = self.sessions.get(id).and_then(|session| session.multi.as_ref()).expect("just seen");
         let has_control = multi.queue.iter().any(|queued| !works_on_data(queued));
@@ -233,10 +230,8 @@ impl Core {
         let text = format!("EXECABORT Transaction discarded because of: {}", refusal.text());
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         session.discard();
-        let ticket = session.take_ticket();
-        self.context.statistics.count_error(&text);
-        self.sessions.reply(id, ticket, |writer| writer.error(&text));
-        Next::Taken
+        session.asking = session.asking.rejected();
+        self.fail(id, &Refusal::new(text))
     }
 
     fn session_multi(&mut self, id: SessionId) -> Multi {
@@ -291,7 +286,11 @@ impl Core {
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         let tracks = session.tracks();
         let protocol = session.protocol();
-        let ticket = session.take_ticket();
+        let asked = multi.queue.iter().map(|queued| match queued.refusal {
+            None => queued.asked,
+            Some(_) => queued.asked.rejected(),
+        });
+        let ticket = session.take_ticket_to_exec(asked.collect());
         let commands: Vec<_> = multi.queue.iter().filter(|queued| works_on_data(queued)).collect();
         let is_query = commands.iter().all(|queued| is_query(queued));
         let packed = pack(&watches, &commands);
@@ -347,16 +346,23 @@ impl Core {
     ) -> bool {
         let now = self.now;
         let owed = self.sessions.get(id).map_or(0, |session| session.owed_count());
-        let Some(group) = self.group_mut(group) else { return false };
+        if router::core_of(group, self.context.core_count) != self.context.core {
+            return false;
+        }
+        let place = group.0 as usize / usize::from(self.context.core_count);
+        let Some(Some(group)) = self.groups.get_mut(place) else { return false };
         if owed > 1 || !group.can_read() || group.lock_count() > 0 {
             return false;
         }
         let mut writer = Writer::new(protocol);
-        group.read_exec(packed, protocol, now, &mut writer);
+        group.read_exec(packed, protocol, now, &mut self.context.timings, &mut writer);
         if self.sessions.get(id).is_some_and(Session::tracks) {
             self.context.tracker.remember_exec(self.context.core, id, packed);
         }
         self.sessions.reply(id, ticket, |out| out.raw(writer.bytes()));
+        if let Some(session) = self.sessions.get(id) {
+            self.context.note_slow(session);
+        }
         true
     }
 
@@ -459,9 +465,10 @@ impl Core {
                 is_in_transaction: true,
                 is_pushed: false,
                 follow_up: None,
+                sleeps: None,
             };
             let result = match command.body {
-                commands::Body::Local(run) => run(&mut local, args, &mut written),
+                commands::Body::Local(run) => local.run(command, run, args, &mut written),
                 commands::Body::Node { ask, .. } | commands::Body::Tell { ask, .. } => match ask(&mut local, args) {
                     Ok(question) => {
                         let mut words = Vec::new();

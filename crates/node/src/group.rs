@@ -24,6 +24,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use command::Flag;
 use consensus::{Message, Options, Refused, Replica, Role, Seed};
 use journal::{Append, CheckpointMark};
 use keyspace::{AHEAD_MAX, Ahead, Class, Keyspace, Limits, Moment, Notice};
@@ -35,7 +36,7 @@ use crate::backup::Backups;
 use crate::blocking::Lines;
 use crate::book::{self, Book};
 use crate::checkpoint::Checkpointing;
-use crate::commands::GroupFigures;
+use crate::commands::{GroupFigures, Known};
 use crate::defect::Defect;
 use crate::entry::{self, Builder, Claimed, Effect, Item, Watch};
 use crate::event::{Action, CoreId, GroupId, GroupSeed, Level, NodeId, Now, Persist, SessionId};
@@ -50,6 +51,7 @@ use crate::relay::Route;
 use crate::roster::{Member, Roster};
 use crate::settings::AppendFsync;
 use crate::speculation::Speculation;
+use crate::timing::Timings;
 use crate::touched::Touched;
 use crate::tracking::Author;
 use crate::transaction::{GatewayId, TransactionId};
@@ -793,11 +795,18 @@ impl Group {
     }
 
     /// Executes a transaction that only reads. The group must be able to [`Group::can_read`].
-    pub fn read_exec(&mut self, packed: &[u8], protocol: Protocol, now: Now, writer: &mut Writer) {
+    pub(crate) fn read_exec(
+        &mut self,
+        packed: &[u8],
+        protocol: Protocol,
+        now: Now,
+        timings: &mut Timings,
+        writer: &mut Writer,
+    ) {
         let moment = self.read_moment(now);
         let mut spans = std::mem::take(&mut self.spans);
         let exec = entry::Reader::new(packed).exec(protocol, &mut spans);
-        execute(&mut self.keyspace, exec, moment, writer);
+        execute(&mut self.keyspace, exec, moment, Some(timings), writer);
         self.spans = spans;
     }
 
@@ -867,9 +876,14 @@ impl Group {
         };
         let (database, args) = entry::Reader::new(words).words(&mut spans);
         let command = keyspace::resolve(args).expect("a read was checked by its gateway");
+        let watch = outlet.start_watch(command, args);
+        let mut must_wait = false;
         outlet.reply(&read.origin, read.protocol, |writer| {
+            let start = writer.len();
             observer::run(&mut self.keyspace, database, command, args, moment, writer);
+            must_wait = command.has(Flag::Blocking) && is_null(&writer.bytes()[start..]);
         });
+        outlet.stop_watch(watch.filter(|_| !must_wait), &read.origin, args);
         if read.origin.tracks {
             let Origin { core, session, .. } = read.origin;
             outlet.context.tracker.remember_command(core, session, command, args);
@@ -1717,6 +1731,7 @@ impl Group {
         now: Now,
         outlet: &mut Outlet<'_>,
     ) {
+        outlet.context.timings.break_off();
         let mut spans = std::mem::take(&mut self.spans);
         let mut waiters = waiters.into_iter();
         let mut ahead = reader.clone();
@@ -1733,9 +1748,9 @@ impl Group {
             let waiter = self.next_item_waiter(&mut waiters, now, outlet);
             match claimed {
                 None => {
-                    self.apply_item(item, moment, waiter, None, now, outlet);
+                    self.apply_item(item, moment, waiter, None, outlet);
                 }
-                Some(claimed) => self.apply_claimed(item, claimed, moment, waiter, now, outlet),
+                Some(claimed) => self.apply_claimed(item, claimed, moment, waiter, outlet),
             }
             outlet.settle();
         }
@@ -1780,7 +1795,6 @@ impl Group {
         Claimed { gateway, number, floor }: Claimed,
         moment: Moment,
         waiter: Option<Waiter>,
-        now: Now,
         outlet: &mut Outlet<'_>,
     ) {
         self.book.settle(gateway, floor, moment);
@@ -1797,7 +1811,7 @@ impl Group {
                 let mut writer = Writer::default();
                 let claim = Claim { boot: gateway.boot, group: self.id, number };
                 let by = (gateway.node == self.node.0).then_some(Author::Request { core: gateway.core, claim });
-                self.apply_item(item, moment, None, Some((&mut writer, by)), now, outlet);
+                self.apply_item(item, moment, None, Some((&mut writer, by)), outlet);
                 let answer = writer.into_bytes();
                 self.book.note(gateway, number, answer.clone());
                 published.iter().for_each(|message| outlet.publish(message));
@@ -1846,7 +1860,6 @@ impl Group {
         moment: Moment,
         waiter: Option<Waiter>,
         claimed: Option<(&mut Writer, Option<Author>)>,
-        now: Now,
         outlet: &mut Outlet<'_>,
     ) {
         let proof = Committed { _sealed: () };
@@ -1861,11 +1874,14 @@ impl Group {
                 let keyspace = &mut self.keyspace;
                 match waiter {
                     Some(Waiter::Write(origin)) => {
-                        let started = outlet.start_watch(command);
+                        let watch = outlet.start_watch(command, args);
+                        let mut must_wait = false;
                         outlet.reply_committed(&origin, protocol, &proof, |writer| {
+                            let start = writer.len();
                             observer::run(keyspace, database, command, args, moment, writer);
+                            must_wait = command.has(Flag::Blocking) && is_null(&writer.bytes()[start..]);
                         });
-                        outlet.stop_watch(started, &origin, args, now);
+                        outlet.stop_watch(watch.filter(|_| !must_wait), &origin, args);
                     }
                     Some(Waiter::Eviction(_, key, byte_count)) => {
                         let existed = keyspace.version(database, &key, moment) != 0;
@@ -1890,7 +1906,12 @@ impl Group {
                     _ => match claimed {
                         Some(writer) => {
                             writer.set_protocol(protocol);
+                            let watch = outlet.start_watch(command, args);
                             observer::run(keyspace, database, command, args, moment, writer);
+                            let must_wait = command.has(Flag::Blocking) && is_null(writer.bytes());
+                            if let (false, Some(watch)) = (must_wait, watch) {
+                                outlet.context.timings.stop(watch, args);
+                            }
                         }
                         None => {
                             observer::run(keyspace, database, command, args, moment, &mut self.scratch);
@@ -1906,9 +1927,10 @@ impl Group {
                 match waiter {
                     Some(Waiter::Write(origin)) => {
                         let again = origin.tracks.then(|| exec.clone());
-                        outlet.reply_committed(&origin, protocol, &proof, |writer| {
-                            execute(keyspace, exec, moment, writer);
+                        outlet.reply_timed(&origin, protocol, &proof, |timings, writer| {
+                            execute(keyspace, exec, moment, Some(timings), writer);
                         });
+                        outlet.name_slow(&origin);
                         // Remembered before its own changes are told: it may have read what it then changed.
                         if let Some(exec) = again {
                             let Origin { core, session, .. } = origin;
@@ -1921,10 +1943,10 @@ impl Group {
                     _ => match claimed {
                         Some(writer) => {
                             writer.set_protocol(protocol);
-                            execute(keyspace, exec, moment, writer);
+                            execute(keyspace, exec, moment, Some(&mut outlet.context.timings), writer);
                         }
                         None => {
-                            execute(keyspace, exec, moment, &mut self.scratch);
+                            execute(keyspace, exec, moment, None, &mut self.scratch);
                             self.scratch.truncate(0);
                         }
                     },
@@ -2078,6 +2100,12 @@ impl Group {
         }
     }
 
+    /// Counts from zero again (CONFIG RESETSTAT).
+    pub(crate) fn reset_counts(&mut self) {
+        self.evicted_count = 0;
+        self.keyspace.forget_removals();
+    }
+
     /// Figures for INFO.
     pub fn figures(&self) -> GroupFigures {
         GroupFigures {
@@ -2107,6 +2135,7 @@ impl Group {
             loaded_percent: self.loaded_percent(),
             lock_count: self.lock_count() as u64,
             evicted_count: self.evicted_count,
+            removals: self.keyspace.removals(),
         }
     }
 
@@ -2347,7 +2376,13 @@ fn look_ahead<'a>(keyspace: &Keyspace, ahead: &mut entry::Reader<'a>) -> usize {
 }
 
 /// Executes a MULTI's commands, or none of them if a watched key has changed.
-fn execute(keyspace: &mut Keyspace, exec: entry::ExecItem<'_>, moment: Moment, writer: &mut Writer) {
+fn execute(
+    keyspace: &mut Keyspace,
+    exec: entry::ExecItem<'_>,
+    moment: Moment,
+    mut timings: Option<&mut Timings>,
+    writer: &mut Writer,
+) {
     // Of a key that was absent only a leader knows what has become of it, so a transaction that watches one takes locks
     // and is not logged in this form.
     let changed = exec.watches.iter().any(|watch| {
@@ -2361,8 +2396,18 @@ fn execute(keyspace: &mut Keyspace, exec: entry::ExecItem<'_>, moment: Moment, w
     writer.array(exec.command_count());
     let mut spans = Vec::new();
     exec.for_each(&mut spans, |database, args| {
-        run_one(keyspace, database, args, moment, writer);
+        let command = keyspace::resolve(args).expect("a logged command is known");
+        let watch = timings.as_mut().and_then(|timings| timings.start(Known::Data(command), args));
+        observer::run(keyspace, database, command, args, moment, writer);
+        if let (Some(timings), Some(watch)) = (timings.as_mut(), watch) {
+            timings.stop(watch, args);
+        }
     });
+}
+
+/// True for what a request that may wait is answered when there is nothing for it.
+pub(crate) fn is_null(reply: &[u8]) -> bool {
+    matches!(reply, b"*-1\r\n" | b"$-1\r\n" | b"_\r\n")
 }
 
 /// Executes one command, whichever kind it is.

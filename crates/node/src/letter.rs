@@ -19,6 +19,7 @@ use crate::pubsub::Message;
 use crate::relay::Route;
 use crate::roster::Roster;
 use crate::scripts::Invocation;
+use crate::statistics::SlowEntry;
 use crate::tracking::{Author, Change, News, Presence};
 use crate::transaction::{GatewayId, TransactionId};
 
@@ -69,6 +70,13 @@ pub struct Claim {
 pub enum Mail {
     /// Do this for a client.
     Request(Request),
+    /// Your client has sent commands that were slow.
+    Slow {
+        /// Who.
+        session: SessionId,
+        /// What.
+        entries: Vec<SlowEntry>,
+    },
     /// Here is the answer to a numbered request.
     Answered {
         /// Which.

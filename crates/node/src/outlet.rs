@@ -3,15 +3,16 @@
 use consensus::Message;
 use keyspace::{DataCommand, Notice};
 use resp::{Args, Protocol, Writer};
-use stdx::Instant;
 
+use crate::commands::Known;
 use crate::core::Context;
-use crate::event::{Action, CoreId, GroupId, Lane, NodeId, Now};
+use crate::event::{Action, CoreId, GroupId, Lane, NodeId};
 use crate::group::Committed;
 use crate::letter::{Letter, Mail, Origin};
 use crate::pubsub;
 use crate::session::Sessions;
 use crate::telling::Untold;
+use crate::timing::{Timings, Watch};
 use crate::transaction::TransactionId;
 use crate::wire;
 
@@ -90,22 +91,41 @@ impl Outlet<'_> {
         proof: &Committed,
         write: impl FnOnce(&mut Writer),
     ) {
+        self.reply_timed(origin, protocol, proof, |_, writer| write(writer));
+    }
+
+    /// The same for commands that are measured one by one.
+    #[inline]
+    pub(crate) fn reply_timed(
+        &mut self,
+        origin: &Origin,
+        protocol: Protocol,
+        proof: &Committed,
+        write: impl FnOnce(&mut Timings, &mut Writer),
+    ) {
+        let timings = &mut self.context.timings;
         if self.context.tracker.is_wanted() && origin.claim.is_none() {
             let mut writer = Writer::new(protocol);
-            write(&mut writer);
+            write(timings, &mut writer);
             let bytes = writer.into_bytes();
             self.context.telling.put(Untold::Reply { origin: *origin, protocol, bytes });
         } else if origin.claim.is_none() && origin.node == self.context.node && origin.core == self.context.core {
+            let write = |writer: &mut Writer| write(timings, writer);
             self.sessions.reply_committed(origin.session, origin.ticket, proof, write);
         } else {
-            self.reply_elsewhere(origin, protocol, write);
+            let mut writer = Writer::new(protocol);
+            write(timings, &mut writer);
+            self.send_reply(origin, writer.into_bytes());
         }
     }
 
     fn reply_elsewhere(&mut self, origin: &Origin, protocol: Protocol, write: impl FnOnce(&mut Writer)) {
         let mut writer = Writer::new(protocol);
         write(&mut writer);
-        let bytes = writer.into_bytes();
+        self.send_reply(origin, writer.into_bytes());
+    }
+
+    fn send_reply(&mut self, origin: &Origin, bytes: Vec<u8>) {
         if origin.claim.is_some() {
             self.answer(origin, bytes);
         } else {
@@ -169,18 +189,41 @@ impl Outlet<'_> {
         }
     }
 
-    /// Reads the stopwatch before a command that may turn out to be slow.
+    /// A command begins to be carried out.
     #[inline]
-    pub fn start_watch(&self, command: &DataCommand) -> Option<Instant> {
-        self.context.start_watch(command)
+    pub(crate) fn start_watch(&mut self, command: &'static DataCommand, args: Args<'_>) -> Option<Watch> {
+        self.context.timings.start(Known::Data(command), args)
     }
 
-    /// Reads it again, and notes the command if it was slow.
-    pub fn stop_watch(&mut self, started: Option<Instant>, origin: &Origin, args: Args<'_>, now: Now) {
-        let Some(started) = started else { return };
-        let took = (self.context.stopwatch)().since(started);
-        if let Some(session) = self.sessions.get(origin.session) {
-            self.context.note_slow(session, args, took, now);
+    /// It has been.
+    #[inline]
+    pub(crate) fn stop_watch(&mut self, watch: Option<Watch>, origin: &Origin, args: Args<'_>) {
+        if let Some(watch) = watch {
+            self.context.timings.stop(watch, args);
+            self.name_slow(origin);
+        }
+    }
+
+    /// Gives the slow commands measured last to the core of their client.
+    #[inline]
+    pub(crate) fn name_slow(&mut self, origin: &Origin) {
+        if self.context.timings.has_slow() {
+            self.name_slow_now(origin);
+        }
+    }
+
+    #[cold]
+    fn name_slow_now(&mut self, origin: &Origin) {
+        if origin.node != self.context.node {
+            // Who asked is known to its own node only.
+            for entry in self.context.timings.take_slow() {
+                self.context.keep_slow(entry);
+            }
+        } else if let Some(session) = self.sessions.get(origin.session) {
+            self.context.note_slow(session);
+        } else {
+            let entries = self.context.timings.take_slow();
+            self.mail(origin.core, Mail::Slow { session: origin.session, entries });
         }
     }
 

@@ -12,12 +12,17 @@ use command::{Flag, Refusal};
 use keyspace::{DataCommand, Moment};
 use resp::{Args, Writer};
 use script::{Engine, Flags, Library, Script};
+use stdx::Duration;
 
 use crate::acl::{Denial, Denied, User};
+use crate::blocking::lay_out;
 use crate::commands::Known;
+use crate::entry::{Reader, put_words};
 use crate::event::{Action, Level};
 use crate::limits;
 use crate::pubsub::Message;
+use crate::statistics::shorten;
+use crate::tally::ScriptCalls;
 
 /// What is to be run.
 #[derive(Clone, Debug)]
@@ -132,14 +137,37 @@ pub struct Asides {
     pub(crate) published: Vec<Message>,
     /// What its user may not do, with the user's name.
     pub(crate) denials: Vec<(Denial, Vec<u8>)>,
+    /// What it has called, and what came of that.
+    pub(crate) tally: ScriptCalls,
+    /// Commands of a transaction and how long they took.
+    pub(crate) times: Vec<(Vec<u8>, Duration)>,
     /// What it has called, if somebody watches: database and words, laid out by `entry::put_words`.
     pub(crate) calls: Vec<Vec<u8>>,
+}
+
+impl Asides {
+    /// Notes how long a command took, laid out by `entry::put_words`.
+    pub(crate) fn note_time(&mut self, words: &[u8], took: Duration) {
+        /// What is longer is told in short, and not copied.
+        const WORDS_BYTES_MAX: usize = 4_096;
+        if words.len() <= WORDS_BYTES_MAX {
+            return self.times.push((words.to_vec(), took));
+        }
+        let mut spans = Vec::new();
+        let (database, args) = Reader::new(words).words(&mut spans);
+        let known = crate::dispatch::lookup(args).expect("it has been carried out");
+        let words = shorten(known, args);
+        let (buffer, spans) = lay_out(words.iter().map(Vec::as_slice));
+        let mut brief = Vec::new();
+        put_words(&mut brief, database, Args::new(&buffer, &spans));
+        self.times.push((brief, took));
+    }
 }
 
 /// A command that a script may call.
 pub(crate) enum Permitted {
     Data(&'static DataCommand),
-    Select(u16),
+    Select(Result<u16, Refusal>),
     Ping,
     Echo,
     Time,
@@ -160,12 +188,31 @@ pub(crate) fn permit(
     circumstances: &Circumstances,
     databases: u16,
     asides: &mut Asides,
-) -> Result<Permitted, Refusal> {
-    let known = crate::dispatch::lookup(args).map_err(|_| {
+) -> Result<(Known, Permitted), Refusal> {
+    let Ok(known) = crate::dispatch::lookup(args) else {
         // Whatever CLUSTER could do for Redis that it cannot do here is nothing for scripts.
         let is_cluster = args.at(0).eq_ignore_ascii_case(b"cluster");
-        Refusal::new(if is_cluster { NOT_ALLOWED } else { UNKNOWN_COMMAND })
-    })?;
+        let text = if is_cluster { NOT_ALLOWED } else { UNKNOWN_COMMAND };
+        asides.tally.note_error(text.as_bytes());
+        return Err(Refusal::new(text));
+    };
+    match permit_known(known, args, invocation, circumstances, databases, asides) {
+        Ok(permitted) => Ok((known, permitted)),
+        Err(refusal) => {
+            asides.tally.note_rejected(known, args, refusal.text());
+            Err(refusal)
+        }
+    }
+}
+
+fn permit_known(
+    known: Known,
+    args: Args<'_>,
+    invocation: &Invocation,
+    circumstances: &Circumstances,
+    databases: u16,
+    asides: &mut Asides,
+) -> Result<Permitted, Refusal> {
     if !known.accepts(args.len()) {
         return Err(Refusal::new(WRONG_ARGUMENT_COUNT));
     }
@@ -205,9 +252,11 @@ pub(crate) fn permit(
         Known::Control(command) => match command.name {
             "select" => {
                 let number = std::str::from_utf8(args.at(1)).ok().and_then(|text| text.parse::<i64>().ok());
-                let number = number.ok_or(Refusal::new("ERR invalid DB index"))?;
-                let database = u16::try_from(number).ok().filter(|database| *database < databases);
-                database.map(Permitted::Select).ok_or(Refusal::new("ERR DB index is out of range"))
+                Ok(Permitted::Select(match number.map(u16::try_from) {
+                    None => Err(Refusal::new("ERR invalid DB index")),
+                    Some(Ok(database)) if database < databases => Ok(database),
+                    Some(_) => Err(Refusal::new("ERR DB index is out of range")),
+                }))
             }
             "ping" => Ok(Permitted::Ping),
             "echo" => Ok(Permitted::Echo),
@@ -239,10 +288,11 @@ impl Permitted {
     ) -> bool {
         match self {
             Self::Data(_) => return false,
-            Self::Select(number) => {
+            Self::Select(Ok(number)) => {
                 *database = *number;
                 writer.ok();
             }
+            Self::Select(Err(refusal)) => writer.error(refusal.text()),
             // It is sent when the script has ended, so nobody has heard it yet.
             Self::Publish { is_shard } => {
                 asides.published.push(Message { is_shard: *is_shard, ..Message::new(args.at(1), args.at(2)) });

@@ -21,6 +21,7 @@ use crate::group::Committed;
 use crate::limits;
 use crate::pubsub::Subscriptions;
 use crate::settings::{OutputLimit, OutputLimits};
+use crate::tally::{Asked, Calls};
 use crate::tracking::Tracking;
 
 /// One client's connection.
@@ -78,6 +79,12 @@ pub struct Session {
     pub(crate) waiting: Option<Box<Waiting>>,
     pub(crate) input: Vec<u8>,
     pub(crate) out: Writer,
+    /// What the request being looked at counts as.
+    pub(crate) asking: Asked,
+    /// The same of the requests whose replies are owed; the first belongs to `head`.
+    asked: VecDeque<Asked>,
+    /// What transactions under way have queued, by the ticket of their EXEC.
+    queues: Vec<(u64, Box<[Asked]>)>,
     /// Ticket of the next reply to leave.
     head: u64,
     /// Ticket of the next request.
@@ -196,6 +203,9 @@ impl Session {
             waiting: None,
             input: Vec::new(),
             out: Writer::new(Protocol::Resp2),
+            asking: Asked::NOTHING,
+            asked: VecDeque::new(),
+            queues: Vec::new(),
             head: 0,
             behind_changes: 0,
             next: 0,
@@ -256,6 +266,11 @@ impl Session {
     /// reply.
     fn holds_news(&self) -> bool {
         self.is_driving || self.waiting.as_ref().is_some_and(|waiting| waiting.is_trying())
+    }
+
+    /// True if it waits for data, or for the end of CLIENT PAUSE.
+    pub fn is_blocked(&self) -> bool {
+        self.hold == Hold::Paused || self.waiting.as_ref().is_some_and(|waiting| waiting.is_at_rest())
     }
 
     /// True if it listens to anything.
@@ -357,15 +372,23 @@ impl Session {
 
     /// A ticket for a reply that comes later.
     pub(crate) fn take_ticket(&mut self) -> u64 {
-        self.next += 1;
+        let ticket = self.take_ticket_to_read();
         self.behind_changes = self.next;
-        self.next - 1
+        ticket
     }
 
     /// The same for a request that changes nothing.
     pub(crate) fn take_ticket_to_read(&mut self) -> u64 {
+        self.asked.push_back(self.asking);
         self.next += 1;
         self.next - 1
+    }
+
+    /// A ticket for EXEC, which carries out what has been queued.
+    pub(crate) fn take_ticket_to_exec(&mut self, queue: Box<[Asked]>) -> u64 {
+        let ticket = self.take_ticket();
+        self.queues.push((ticket, queue));
+        ticket
     }
 
     /// True if a change that it asked for has not been answered: a read must not overtake it.
@@ -414,6 +437,7 @@ impl Session {
     /// Moves the head over a reply just written, and over all that waited behind it.
     fn advance(&mut self) {
         self.head += 1;
+        self.asked.pop_front();
         self.early.pop_front();
         self.write_own_news();
         while let Some(Some(_)) = self.early.front() {
@@ -422,6 +446,7 @@ impl Session {
             write_muted(self, |writer| writer.raw(&reply));
             self.out.raw(&pushed);
             self.head += 1;
+            self.asked.pop_front();
             self.write_own_news();
         }
     }
@@ -449,6 +474,8 @@ pub struct Sessions {
     /// Sessions that wait for data and have tried.
     tried: Vec<SessionId>,
     count: usize,
+    /// What they have asked for.
+    pub(crate) calls: Calls,
 }
 
 impl Sessions {
@@ -487,7 +514,14 @@ impl Sessions {
     /// The session, unless it has been closed.
     #[inline]
     pub fn get_mut(&mut self, id: SessionId) -> Option<&mut Session> {
-        self.slab.get_mut(id.index as usize)?.as_deref_mut().filter(|session| session.id == id)
+        self.get_to_count(id).map(|(session, _)| session)
+    }
+
+    /// The same, with what counts its requests.
+    #[inline]
+    pub(crate) fn get_to_count(&mut self, id: SessionId) -> Option<(&mut Session, &mut Calls)> {
+        let session = self.slab.get_mut(id.index as usize)?.as_deref_mut().filter(|session| session.id == id)?;
+        Some((session, &mut self.calls))
     }
 
     /// All open sessions.
@@ -620,8 +654,9 @@ impl Sessions {
             self.tried.push(id);
             return;
         }
+        let (session, calls) = self.get_to_count(id).expect("just seen");
         if ticket == session.head {
-            write_muted(session, write);
+            write_counted(session, calls, ticket, write);
             session.advance();
         } else {
             let place = (ticket - session.head) as usize;
@@ -630,6 +665,10 @@ impl Sessions {
             }
             let mut writer = Writer::new(protocol);
             write(&mut writer);
+            calls.count(session.asked[place], writer.bytes());
+            if !session.queues.is_empty() {
+                count_queue(&mut session.queues, ticket, writer.bytes(), calls);
+            }
             session.early_bytes += writer.len();
             session.early[place] = Some(Early { reply: writer.into_bytes(), pushed: Vec::new() });
         }
@@ -666,14 +705,47 @@ impl Sessions {
     }
 }
 
-/// Writes a reply, unless CLIENT REPLY says that it is not wanted.
-pub(crate) fn write_muted(session: &mut Session, write: impl FnOnce(&mut Writer)) {
-    if session.replies == Replies::On {
-        write(&mut session.out);
-        return;
-    }
+/// Writes the reply to the request being looked at, and counts it.
+#[inline]
+pub(crate) fn write_at_once(session: &mut Session, calls: &mut Calls, write: impl FnOnce(&mut Writer)) {
     let start = session.out.len();
     write(&mut session.out);
+    calls.count(session.asking, &session.out.bytes()[start..]);
+    mute(session, start);
+}
+
+/// Writes a reply, and counts its request.
+#[inline]
+fn write_counted(session: &mut Session, calls: &mut Calls, ticket: u64, write: impl FnOnce(&mut Writer)) {
+    let start = session.out.len();
+    write(&mut session.out);
+    let reply = &session.out.bytes()[start..];
+    calls.count(session.asked[0], reply);
+    if !session.queues.is_empty() {
+        count_queue(&mut session.queues, ticket, reply, calls);
+    }
+    mute(session, start);
+}
+
+/// Counts what a transaction has carried out, if this is its ticket.
+#[cold]
+fn count_queue(queues: &mut Vec<(u64, Box<[Asked]>)>, ticket: u64, reply: &[u8], calls: &mut Calls) {
+    if let Some(place) = queues.iter().position(|(other, _)| *other == ticket) {
+        let (_, queue) = queues.swap_remove(place);
+        calls.count_queue(&queue, reply);
+    }
+}
+
+/// Writes a reply that has been counted.
+fn write_muted(session: &mut Session, write: impl FnOnce(&mut Writer)) {
+    let start = session.out.len();
+    write(&mut session.out);
+    mute(session, start);
+}
+
+/// Takes back the reply that begins here if CLIENT REPLY says that it is not wanted.
+#[inline]
+fn mute(session: &mut Session, start: usize) {
     match session.replies {
         Replies::On => {}
         Replies::Off => session.out.truncate(start),

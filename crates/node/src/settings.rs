@@ -172,6 +172,8 @@ pub struct Settings {
     pub slow_count_max: usize,
     /// `latency-monitor-threshold` in milliseconds; 0 switches it off.
     pub latency_threshold_ms: u64,
+    /// `latency-tracking`
+    pub tracks_latency: bool,
     /// `notify-keyspace-events`
     pub notify: Notify,
     /// `client-output-buffer-limit`
@@ -242,6 +244,7 @@ impl Default for Settings {
             slow_us: 0,
             slow_count_max: 0,
             latency_threshold_ms: 0,
+            tracks_latency: true,
             notify: Notify::default(),
             output_limits: OutputLimits::default(),
             replica_count: 0,
@@ -285,6 +288,7 @@ impl Settings {
         let mut value = parameter.kind.normal(value)?;
         match parameter.name {
             "client-output-buffer-limit" => value = OutputLimits::merge(self.get(parameter.name), &value)?,
+            "latency-tracking-info-percentiles" => value = percentiles_line(&value)?,
             "notify-keyspace-events" => value = Notify::parse(&value).map(Notify::letters).unwrap_or_default(),
             _ => {}
         }
@@ -356,6 +360,7 @@ impl Settings {
             "proto-max-bulk-len" => self.bulk_bytes_max = number as usize,
             "slowlog-log-slower-than" => self.slow_us = number,
             "slowlog-max-len" => self.slow_count_max = number as usize,
+            "latency-tracking" => self.tracks_latency = value == "yes",
             "latency-monitor-threshold" => self.latency_threshold_ms = number as u64,
             "notify-keyspace-events" => self.notify = Notify::parse(&value).unwrap_or_default(),
             "client-output-buffer-limit" => self.output_limits = OutputLimits::parse(&value),
@@ -446,6 +451,15 @@ impl Kind {
             Self::Words => Ok(value.split_whitespace().collect::<Vec<_>>().join(" ")),
         }
     }
+}
+
+/// Percentiles as CONFIG GET shows them.
+fn percentiles_line(value: &str) -> Result<String, String> {
+    let words = value.split_whitespace().map(|word| match word.parse::<f64>() {
+        Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent.to_string()),
+        _ => Err("latency-tracking-info-percentiles must consist of numbers between 0 and 100".to_owned()),
+    });
+    Ok(words.collect::<Result<Vec<_>, _>>()?.join(" "))
 }
 
 /// Parses a number of bytes with an optional unit, as Redis's configuration writes it.

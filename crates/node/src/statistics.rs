@@ -1,20 +1,17 @@
 //! What a core counts.
 
+use crate::commands::Known;
+use crate::monitor::is_secret;
+
 /// Counters of one core since its start, and what they are derived from. Nothing replicated depends on them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Connections opened.
     pub connection_count: u64,
-    /// Commands executed, those inside transactions included.
-    pub command_count: u64,
     /// Bytes received from clients.
     pub input_bytes: u64,
     /// Bytes sent to clients.
     pub output_bytes: u64,
-    /// Requests answered with an error before they were executed.
-    pub rejected_call_count: u64,
-    /// Error replies, by their code.
-    pub errors: std::collections::BTreeMap<String, u64>,
     /// Messages of other nodes that were none.
     pub malformed_peer_count: u64,
     /// Clients cut off because they left too much output unread.
@@ -30,7 +27,9 @@ pub struct Statistics {
 pub struct SlowEntry {
     /// Number on its core, growing.
     pub number: u64,
-    /// Wall clock when it was executed, in seconds.
+    /// When it had been executed, for the order among cores.
+    pub ended: stdx::Instant,
+    /// The same by the wall clock, in seconds.
     pub unix_seconds: i64,
     /// How long it took, in microseconds.
     pub took_us: u64,
@@ -70,13 +69,16 @@ impl Slowlog {
 }
 
 /// The words of a request as SLOWLOG keeps them: at most 32 of at most 128 bytes, saying what is left out.
-pub fn shorten(args: resp::Args<'_>) -> Vec<Vec<u8>> {
+/// Passwords are not told.
+pub fn shorten(known: Known, args: resp::Args<'_>) -> Vec<Vec<u8>> {
     const WORDS_MAX: usize = 32;
     const BYTES_MAX: usize = 128;
     let kept = if args.len() > WORDS_MAX { WORDS_MAX - 1 } else { args.len() };
     let mut words: Vec<Vec<u8>> = args
         .iter()
         .take(kept)
+        .enumerate()
+        .map(|(place, word)| if is_secret(known, args, place) { &b"(redacted)"[..] } else { word })
         .map(|word| match word.len().checked_sub(BYTES_MAX) {
             None | Some(0) => word.to_vec(),
             Some(more) => {
@@ -90,24 +92,4 @@ pub fn shorten(args: resp::Args<'_>) -> Vec<Vec<u8>> {
         words.push(format!("... ({} more arguments)", args.len() - kept).into_bytes());
     }
     words
-}
-
-impl Statistics {
-    /// Counts a reply if it is an error.
-    pub fn count_error_reply(&mut self, reply: &[u8]) {
-        if let Some(text) = reply.strip_prefix(b"-") {
-            self.count_error(&String::from_utf8_lossy(text.trim_ascii_end()));
-        }
-    }
-
-    /// Counts an error reply by its code, the first word of its text.
-    pub fn count_error(&mut self, text: &str) {
-        const CODES_MAX: usize = 128;
-        let code = text.split(' ').next().unwrap_or_default();
-        if let Some(count) = self.errors.get_mut(code) {
-            *count += 1;
-        } else if self.errors.len() < CODES_MAX {
-            self.errors.insert(code.to_owned(), 1);
-        }
-    }
 }

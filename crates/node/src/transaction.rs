@@ -241,11 +241,13 @@ pub struct Driver {
     pub(crate) defect: Option<Defect>,
     /// Groups may be led by others, and then lose locks with their leaders.
     pub(crate) may_lose_locks: bool,
+    /// For statistics.
+    stopwatch: fn() -> Instant,
 }
 
 impl Driver {
     /// A driver for one life of a core.
-    pub fn new(gateway: GatewayId, databases: u16) -> Self {
+    pub fn new(gateway: GatewayId, databases: u16, stopwatch: fn() -> Instant) -> Self {
         Self {
             gateway,
             next_number: 1,
@@ -256,6 +258,7 @@ impl Driver {
             limits: Limits::default(),
             defect: None,
             may_lose_locks: false,
+            stopwatch,
         }
     }
 
@@ -329,6 +332,7 @@ impl Driver {
     ) -> Progress {
         let low_water = self.low_water();
         let (databases, noted, limits) = (self.databases, self.noted, self.limits);
+        let stopwatch = self.stopwatch;
         let Some(transaction) = self.find(id) else { return Progress::Going };
         let mut writer = Writer::new(transaction.protocol);
         let values = match outcome {
@@ -358,6 +362,7 @@ impl Driver {
             return Progress::Going;
         }
         let computation = Computation {
+            stopwatch,
             id,
             work: transaction.work.take().expect("it is computed once"),
             moment: transaction.moment,
@@ -383,7 +388,7 @@ impl Driver {
         let Computation { mut work, databases, group_count, .. } = computation;
         transaction.begun = work.begun;
         let Outcome { reply, effects, asides, notices, reads } = match computed {
-            Computed::Done(outcome) => outcome,
+            Computed::Done(outcome) => *outcome,
             Computed::Wanting(_) if work.attempts >= limits::SCRIPT_ATTEMPTS_MAX => {
                 let mut writer = Writer::new(transaction.protocol);
                 writer.error("TRYAGAIN The script asks for other keys each time");

@@ -228,7 +228,7 @@ fn flags(session: &Session, monitors: &Monitors) -> String {
         (monitors.contains(session.id), 'O'),
         (session.is_subscribed(), 'P'),
         (session.multi.is_some(), 'x'),
-        (session.waiting.as_ref().is_some_and(|waiting| waiting.is_at_rest()), 'b'),
+        (session.is_blocked(), 'b'),
         (session.tracking.is_some(), 't'),
         (session.tracking.as_ref().is_some_and(|tracking| tracking.is_broken), 'R'),
         (session.tracking.as_ref().is_some_and(|tracking| tracking.broadcasts()), 'B'),

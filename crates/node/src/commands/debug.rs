@@ -83,7 +83,7 @@ const SLEEP: ControlCommand = ControlCommand {
             .filter(|seconds| (0.0..=3_600.0).contains(seconds))
             .ok_or(Refusal::NOT_A_FLOAT)?;
         let duration = Duration::from_secs_f64(seconds);
-        local.note_slow(args, duration);
+        local.sleeps = Some(duration);
         local.actions.push(Action::Sleep { duration });
         writer.ok();
         Ok(())

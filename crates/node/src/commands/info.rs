@@ -1,15 +1,19 @@
 //! INFO: what the node is and how it does.
 
-use command::Flag;
+use command::{Flag, Refusal};
+use keyspace::Removals;
 use resp::{Args, Writer};
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::connection::REDIS_VERSION;
 use super::{Answer, ControlCommand, Figures, Local, Outcome, Question, node, overview};
+use crate::catalog::catalog;
 use crate::pubsub::Kind;
 use crate::settings::AppendFsync;
 use crate::statistics::Statistics;
+use crate::tally::CallFigures;
+use crate::timing::TimeFigures;
 
 pub(super) const INFO: ControlCommand = ControlCommand {
     summary: "Tells what the node is and how it does.",
@@ -17,10 +21,16 @@ pub(super) const INFO: ControlCommand = ControlCommand {
     flags: &[Flag::Loading, Flag::Stale],
     categories: &["@dangerous"],
     tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
-    ..node("info", -1, |_, _| Ok(Question::Figures), join)
+    ..node("info", -1, question, join)
 };
 
-/// Sections in the order in which they are told; those after `cluster` and `keyspace` only when asked for.
+fn question(_: &mut Local<'_>, args: Args<'_>) -> Result<Question, Refusal> {
+    let shows_times = |word: &[u8]| matches!(word, b"all" | b"everything" | b"latencystats");
+    let wanted = args.iter().skip(1).any(|word| shows_times(word.to_ascii_lowercase().as_slice()));
+    Ok(if wanted { Question::FiguresWithTimes } else { Question::Figures })
+}
+
+/// Sections in the order in which they are told.
 const SECTIONS: &[&str] = &[
     "server",
     "clients",
@@ -29,21 +39,29 @@ const SECTIONS: &[&str] = &[
     "stats",
     "replication",
     "cpu",
+    "commandstats",
     "errorstats",
+    "latencystats",
     "cluster",
     "keyspace",
     "holdfast",
 ];
 
+/// Those that are told only to who asks for them, or for all.
+const LONG_SECTIONS: &[&str] = &["commandstats", "latencystats"];
+
 fn join(local: &mut Local<'_>, args: Args<'_>, answers: Vec<Answer>, writer: &mut Writer) -> Outcome {
     let figures = figures_of(answers);
     let wanted: Vec<String> =
         args.iter().skip(1).map(|word| String::from_utf8_lossy(word).to_ascii_lowercase()).collect();
-    let takes_all =
-        wanted.is_empty() || wanted.iter().any(|word| matches!(word.as_str(), "all" | "everything" | "default"));
+    let takes_all = wanted.iter().any(|word| matches!(word.as_str(), "all" | "everything"));
+    let takes_usual = wanted.is_empty() || wanted.iter().any(|word| word == "default");
+    let is_told = |section: &str| {
+        takes_all || (takes_usual && !LONG_SECTIONS.contains(&section)) || wanted.iter().any(|word| word == section)
+    };
     let mut text = String::new();
     for section in SECTIONS {
-        if takes_all || wanted.iter().any(|word| word == section) {
+        if is_told(section) {
             if !text.is_empty() {
                 text.push_str("\r\n");
             }
@@ -59,15 +77,37 @@ fn total(figures: &[Figures]) -> Statistics {
     let mut sum = Statistics::default();
     for Figures { statistics, .. } in figures {
         sum.connection_count += statistics.connection_count;
-        sum.command_count += statistics.command_count;
         sum.input_bytes += statistics.input_bytes;
         sum.output_bytes += statistics.output_bytes;
-        sum.rejected_call_count += statistics.rejected_call_count;
         sum.malformed_peer_count += statistics.malformed_peer_count;
         sum.cut_count += statistics.cut_count;
-        for (code, count) in &statistics.errors {
-            *sum.errors.entry(code.clone()).or_default() += count;
-        }
+    }
+    sum
+}
+
+/// Calls of all cores, by the command's full name.
+pub(super) fn total_calls(figures: &[Figures]) -> BTreeMap<&'static str, CallFigures> {
+    let mut sum: BTreeMap<_, CallFigures> = BTreeMap::new();
+    for (place, figures) in figures.iter().flat_map(|figures| figures.calls.commands()) {
+        sum.entry(catalog().entries()[place].full_name.as_str()).or_default().add(figures);
+    }
+    sum
+}
+
+/// Times of all cores, by the command's full name.
+pub(super) fn total_times(figures: &[Figures]) -> BTreeMap<&'static str, TimeFigures> {
+    let mut sum: BTreeMap<_, TimeFigures> = BTreeMap::new();
+    for (place, figures) in figures.iter().flat_map(|figures| &figures.times) {
+        sum.entry(catalog().entries()[*place].full_name.as_str()).or_default().add(figures);
+    }
+    sum
+}
+
+/// Error replies of all cores, by their code.
+fn total_errors(figures: &[Figures]) -> BTreeMap<&str, u64> {
+    let mut sum = BTreeMap::new();
+    for (code, count) in figures.iter().flat_map(|figures| figures.calls.errors()) {
+        *sum.entry(code.as_str()).or_default() += count;
     }
     sum
 }
@@ -123,8 +163,11 @@ fn write_section(section: &str, local: &Local<'_>, figures: &[Figures], text: &m
         }
         "memory" => {
             let keyspaces: u64 = figures.iter().map(|figures| figures.keyspace_bytes).sum();
-            line("used_memory", &report.used_memory_bytes);
-            line("used_memory_human", &human(report.used_memory_bytes));
+            // The host measures once a second; what has changed since is known for keys.
+            let reported: u64 = figures.iter().map(|figures| figures.reported_keyspace_bytes).sum();
+            let used = (report.used_memory_bytes + keyspaces).saturating_sub(reported);
+            line("used_memory", &used);
+            line("used_memory_human", &human(used));
             line("used_memory_rss", &report.resident_bytes);
             line("used_memory_rss_human", &human(report.resident_bytes));
             line("used_memory_dataset", &keyspaces);
@@ -153,16 +196,19 @@ fn write_section(section: &str, local: &Local<'_>, figures: &[Figures], text: &m
             let ratio = report.resident_bytes as f64 / report.used_memory_bytes.max(1) as f64;
             line("mem_fragmentation_ratio", &format!("{ratio:.2}"));
             line("mem_allocator", &"jemalloc");
-            line("lazyfree_pending_objects", &0);
+            let sum = |field: fn(&Removals) -> u64| groups().map(|group| field(&group.removals)).sum::<u64>();
+            line("lazyfree_pending_objects", &sum(|removals| removals.to_be_freed));
+            line("lazyfreed_objects", &sum(|removals| removals.freed_later));
         }
         "persistence" => write_persistence(local, figures, &mut line),
         "stats" => {
             let sum = total(figures);
             line("total_connections_received", &sum.connection_count);
-            line("total_commands_processed", &sum.command_count);
+            line("total_commands_processed", &total_calls(figures).values().map(|figures| figures.calls).sum::<u64>());
             line("total_net_input_bytes", &sum.input_bytes);
             line("total_net_output_bytes", &sum.output_bytes);
             line("rejected_connections", &report.rejected_count);
+            line("expired_keys", &groups().map(|group| group.removals.expired).sum::<u64>());
             line("evicted_keys", &groups().map(|group| group.evicted_count).sum::<u64>());
             for (title, kind) in [
                 ("pubsub_channels", Kind::Channel),
@@ -179,7 +225,7 @@ fn write_section(section: &str, local: &Local<'_>, figures: &[Figures], text: &m
             line("client_output_buffer_limit_disconnections", &sum.cut_count);
             line("unexpected_error_replies", &0);
             line("migrate_cached_sockets", &0);
-            line("total_error_replies", &sum.errors.values().sum::<u64>());
+            line("total_error_replies", &total_errors(figures).values().sum::<u64>());
         }
         "replication" => overview::write_replication(core, figures, &mut line),
         "cpu" => {
@@ -187,8 +233,32 @@ fn write_section(section: &str, local: &Local<'_>, figures: &[Figures], text: &m
             line("used_cpu_sys", &seconds(report.cpu_system_us));
             line("used_cpu_user", &seconds(report.cpu_user_us));
         }
+        "commandstats" => {
+            let times = total_times(figures);
+            for (name, CallFigures { calls, rejected, failed }) in total_calls(figures) {
+                let mean_us = times.get(name).map_or(0.0, TimeFigures::mean_us);
+                let sum_us = (mean_us * calls as f64) as u64;
+                line(
+                    &format!("cmdstat_{name}"),
+                    &format!(
+                        "calls={calls},usec={sum_us},usec_per_call={mean_us:.2},rejected_calls={rejected},\
+                         failed_calls={failed}"
+                    ),
+                );
+            }
+        }
+        "latencystats" => {
+            for (name, times) in total_times(figures).iter().filter(|(_, times)| times.histogram.total() > 0) {
+                let percentiles = settings.get("latency-tracking-info-percentiles").split_whitespace().map(|percent| {
+                    let nanos = times.histogram.percentile(percent.parse().expect("checked when it was set"));
+                    format!("p{percent}={:.3}", nanos as f64 / 1_000.0)
+                });
+                let percentiles = percentiles.collect::<Vec<_>>().join(",");
+                line(&format!("latency_percentiles_usec_{name}"), &percentiles);
+            }
+        }
         "errorstats" => {
-            for (code, count) in &total(figures).errors {
+            for (code, count) in total_errors(figures) {
                 line(&format!("errorstat_{code}"), &format!("count={count}"));
             }
         }

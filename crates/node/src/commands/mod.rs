@@ -13,6 +13,7 @@ mod debug;
 mod describe;
 mod functions;
 mod info;
+mod latency;
 mod overview;
 mod pubsub;
 mod question;
@@ -37,6 +38,7 @@ use crate::core::{Context, Core};
 pub use crate::evaluate::{Changing, Naming, Running};
 use crate::event::{Action, Now, SessionId};
 use crate::session::Session;
+use crate::tally::Asked;
 
 /// What runs a control command.
 #[derive(Debug)]
@@ -110,12 +112,47 @@ pub struct Local<'a> {
     pub is_pushed: bool,
     /// Set by a handler that joins answers: what is to be asked of all cores before its own reply leaves.
     pub follow_up: Option<Question>,
+    /// Set by a handler after which the core sleeps for so long.
+    pub sleeps: Option<Duration>,
 }
 
 impl Local<'_> {
-    /// Notes a command that took long, if that is wanted.
-    pub(crate) fn note_slow(&mut self, args: Args<'_>, took: Duration) {
-        self.core.note_slow(self.session, args, took, self.now);
+    /// Carries out a command, and notes how long it takes.
+    pub(crate) fn run(
+        &mut self,
+        command: &'static ControlCommand,
+        run: fn(&mut Self, Args<'_>, &mut Writer) -> Result<(), Refusal>,
+        args: Args<'_>,
+        writer: &mut Writer,
+    ) -> Result<(), Refusal> {
+        let known = Known::Control(command);
+        let watch = self.core.timings.start(known, args);
+        let result = run(self, args, writer);
+        match (self.sleeps, watch) {
+            (Some(took), _) => self.core.timings.note(known, args, took),
+            (None, Some(watch)) => self.core.timings.stop(watch, args),
+            (None, None) => {}
+        }
+        self.core.note_slow(self.session);
+        result
+    }
+
+    /// Joins answers to a command's question, and notes how long that takes.
+    pub(crate) fn join(
+        &mut self,
+        command: &'static ControlCommand,
+        join: fn(&mut Self, Args<'_>, Vec<Answer>, &mut Writer) -> Result<(), Refusal>,
+        args: Args<'_>,
+        answers: Vec<Answer>,
+        writer: &mut Writer,
+    ) -> Result<(), Refusal> {
+        let watch = self.core.timings.start(Known::Control(command), args);
+        let result = join(self, args, answers, writer);
+        if let Some(watch) = watch {
+            self.core.timings.stop(watch, args);
+            self.core.note_slow(self.session);
+        }
+        result
     }
 }
 
@@ -135,6 +172,8 @@ pub struct Queued {
     pub command: Known,
     /// Its words, laid out by `entry::put_words` with the database selected when it was queued.
     pub words: Vec<u8>,
+    /// What it counts as.
+    pub(crate) asked: Asked,
     /// Why it is not carried out after all: its user may no longer do it.
     pub refusal: Option<String>,
 }
@@ -169,6 +208,15 @@ impl Known {
     /// True if it is carried out where the data is.
     pub fn works_on_data(self) -> bool {
         matches!(self, Self::Data(_)) || self.script_naming().is_some()
+    }
+
+    /// Where its record lies: no two commands have the same.
+    #[inline]
+    pub(crate) fn address(self) -> usize {
+        match self {
+            Self::Data(command) => std::ptr::from_ref(command).addr(),
+            Self::Control(command) => std::ptr::from_ref(command).addr(),
+        }
     }
 
     /// Its name; a subcommand's own word only.
@@ -216,7 +264,7 @@ pub static COMMANDS: &[&ControlCommand] = &[
     &server::SHUTDOWN,
     &backup::BACKUP,
     &server::SLOWLOG,
-    &server::LATENCY,
+    &latency::LATENCY,
     &server::MEMORY,
     &overview::ROLE,
     &overview::HOLDFAST,
@@ -250,7 +298,10 @@ pub fn find(name: &[u8]) -> Option<&'static ControlCommand> {
 pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Action>) -> Option<Answer> {
     Some(match question {
         Question::Whole { .. } | Question::Versions { .. } => unreachable!("answered by their own functions"),
-        Question::Figures => Answer::Figures(Box::new(core.figures())),
+        Question::Figures => Answer::Figures(Box::new(core.figures(false))),
+        Question::FiguresWithTimes => Answer::Figures(Box::new(core.figures(true))),
+        Question::Delays => Answer::Delays(core.context.timings.delays.clone()),
+        Question::ResetDelays(causes) => Answer::Names(core.context.timings.delays.reset(causes)),
         Question::Configure(pairs) => {
             core.configure(pairs, actions);
             Answer::Done
@@ -319,6 +370,9 @@ pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Act
         }
         Question::ResetStatistics => {
             core.context.statistics = Default::default();
+            core.sessions.calls = Default::default();
+            core.context.timings.reset();
+            core.groups_mut().for_each(|group| group.reset_counts());
             Answer::Done
         }
         Question::SetActiveExpire(is_active) => {

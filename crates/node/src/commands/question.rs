@@ -16,6 +16,8 @@ use crate::evaluate::Running;
 use crate::event::{CoreId, GroupId, NodeId, UsersFile};
 use crate::pubsub::{Kind, Message};
 use crate::statistics::{SlowEntry, Statistics};
+use crate::tally::Calls;
+use crate::timing::{Delays, TimeFigures};
 use crate::tracking::{Presence, Redirect};
 
 /// Asked of every core of the node.
@@ -35,6 +37,12 @@ pub enum Question {
     },
     /// What have you counted, and how are your groups?
     Figures,
+    /// The same, and how long have commands taken?
+    FiguresWithTimes,
+    /// What has caused long delays?
+    Delays,
+    /// Forget delays of these causes, or of all if none is named.
+    ResetDelays(Vec<Vec<u8>>),
     /// Set these parameters; they have been checked.
     Configure(Vec<(String, String)>),
     /// Begin a checkpoint of every group.
@@ -173,8 +181,9 @@ pub struct SessionFilter {
 /// What a core answers.
 #[derive(Debug)]
 pub enum Answer {
-    /// To [`Question::Whole`]: each group's number of keys in the database, and its reply.
-    Whole(Vec<(GroupId, u64, Vec<u8>)>),
+    /// To [`Question::Whole`]: each group's number of keys in the database, its reply, and how long all took if that
+    /// is known.
+    Whole(Vec<(GroupId, u64, Vec<u8>)>, Option<Duration>),
     /// To [`Question::Versions`]: place in the question, and version.
     Versions(Vec<(usize, u64)>),
     /// To [`Question::Figures`].
@@ -198,6 +207,8 @@ pub enum Answer {
     AclLog(Vec<LogEntry>),
     /// To [`Question::Names`].
     Names(Vec<Vec<u8>>),
+    /// To [`Question::Delays`].
+    Delays(Delays),
     /// To [`Question::Slowlog`].
     Slowlog(Vec<SlowEntry>),
     /// To [`Question::Digest`].
@@ -217,6 +228,10 @@ pub enum Answer {
 pub struct Figures {
     /// What it has counted.
     pub statistics: Statistics,
+    /// Calls of its sessions.
+    pub calls: Calls,
+    /// What it has measured of commands, by their place in the catalog.
+    pub times: Vec<(usize, TimeFigures)>,
     /// Open sessions.
     pub session_count: u64,
     /// Sessions that track, keys remembered, and their readers.
@@ -231,6 +246,8 @@ pub struct Figures {
     pub databases: Vec<(u64, u64, u64)>,
     /// Bytes of its keyspaces.
     pub keyspace_bytes: u64,
+    /// The same when the host last measured its memory.
+    pub reported_keyspace_bytes: u64,
     /// Bytes that Lua holds for it.
     pub lua_bytes: u64,
     /// Its groups.
@@ -276,4 +293,6 @@ pub struct GroupFigures {
     pub lock_count: u64,
     /// Keys evicted.
     pub evicted_count: u64,
+    /// Keys expired, and values freed.
+    pub removals: keyspace::Removals,
 }

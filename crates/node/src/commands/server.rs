@@ -179,8 +179,7 @@ fn slow_entries(local: &Local<'_>, answers: Vec<Answer>) -> Vec<crate::statistic
             other => unreachable!("a core told {other:?} for its slow commands"),
         })
         .collect();
-    // Numbers are unique on a core only; the clock orders cores.
-    entries.sort_by_key(|entry| std::cmp::Reverse((entry.unix_seconds, entry.number)));
+    entries.sort_by_key(|entry| std::cmp::Reverse((entry.ended, entry.number)));
     entries.truncate(local.core.settings.slow_count_max);
     entries
 }
@@ -206,40 +205,6 @@ fn slowlog_get(local: &mut Local<'_>, args: Args<'_>, answers: Vec<Answer>, writ
     }
     Ok(())
 }
-
-pub(super) const LATENCY: ControlCommand = ControlCommand {
-    since: "2.8.13",
-    summary: "Commands on latencies.",
-    subcommands: &[
-        ControlCommand {
-            summary: "Tells what the longest delays were due to.",
-            flags: &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale],
-            ..local("doctor", 2, |local, _, writer| {
-                let journal = &local.core.report.journal;
-                let text = format!(
-                    "The log has been synced {} times, in {} microseconds on average and {} at most, the last time in {}.\n\
-                     Commands that took longer than {} microseconds are in SLOWLOG.\n",
-                    journal.sync_count,
-                    journal.sync_mean_us,
-                    journal.sync_max_us,
-                    journal.sync_last_us,
-                    local.core.settings.slow_us,
-                );
-                writer.verbatim("txt", text.as_bytes());
-                Ok(())
-            })
-        },
-        ControlCommand {
-            summary: "Lists the subcommands.",
-            flags: &[Flag::Loading, Flag::Stale],
-            ..local("help", 2, |_, _, writer| {
-                super::write_help(writer, "LATENCY", LATENCY.subcommands);
-                Ok(())
-            })
-        },
-    ],
-    ..container("latency")
-};
 
 pub(super) const MEMORY: ControlCommand = ControlCommand {
     since: "4.0.0",

@@ -103,8 +103,11 @@ impl Group {
         let mut writer = Writer::onto(std::mem::take(&mut self.script_reply), run.protocol);
         writer.truncate(0);
         let mut ending = Ending::Stopped;
+        let mut watch = None;
         if host.declined.is_none() {
             let call = run.invocation.call(run.args, moment, run.seed);
+            let known = crate::dispatch::lookup(run.args).expect("its gateway knew it");
+            watch = outlet.context.timings.start(known, run.args);
             ending = run.invocation.code.run(engine, &call, &mut host, &mut writer);
         }
         let LiveHost { trace, commands, command_count, used, declined, mut asides, mut reads, .. } = host;
@@ -127,7 +130,8 @@ impl Group {
             self.log_outcome(&run.origin, run.floor, &put_declined(&declined), (&[], 0), Box::default());
             return Ok(());
         }
-        outlet.context.statistics.count_error_reply(writer.bytes());
+        asides.tally.end(writer.bytes());
+        outlet.stop_watch(watch, &run.origin, run.args);
         let published = std::mem::take(&mut asides.published).into();
         outlet.tell_asides(&run.origin, asides, now);
         self.end_script(&run, (writer, reads, published), trace, &commands, command_count, outlet);
@@ -346,7 +350,7 @@ impl Host for LiveHost<'_> {
             return Flow::Stop;
         }
         let databases = self.keyspace.database_count();
-        let permitted = match permit(args, self.invocation, self.circumstances, databases, &mut self.asides) {
+        let (known, permitted) = match permit(args, self.invocation, self.circumstances, databases, &mut self.asides) {
             Ok(permitted) => permitted,
             Err(refusal) => {
                 reply.error(refusal.text());
@@ -358,15 +362,20 @@ impl Host for LiveHost<'_> {
             entry::put_words(&mut words, self.database, args);
             self.asides.calls.push(words);
         }
+        let start = reply.len();
         if permitted.answer(args, &mut self.database, self.moment, &mut self.asides, reply) {
+            self.asides.tally.note(known, args, &reply.bytes()[start..]);
             return Flow::On;
         }
         let Permitted::Data(command) = permitted else { unreachable!("answered above") };
         if let Err(refusal) = check_call(command, self.circumstances, self.command_count > 0) {
+            self.asides.tally.note_rejected(known, args, refusal.text());
             reply.error(refusal.text());
             return Flow::On;
         }
-        self.run(command, args, reply)
+        let flow = self.run(command, args, reply);
+        self.asides.tally.note(known, args, &reply.bytes()[start..]);
+        flow
     }
 
     fn tick(&mut self) -> Flow {

@@ -8,6 +8,7 @@ mod host;
 mod monitor;
 mod pubsub;
 mod scripts;
+mod statistics;
 mod tracking;
 
 use host::Host;

@@ -1,0 +1,249 @@
+//! Stories of what a node counts and measures of commands.
+
+use crate::host::Host;
+use crate::{everywhere, settings};
+
+/// What INFO says of a command: calls, rejected and failed ones.
+fn calls(host: &mut Host, client: node::SessionId, command: &str) -> String {
+    let told = host.run(client, "INFO commandstats");
+    let line = told.split_whitespace().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:")));
+    let fields: Vec<&str> = line.unwrap_or_default().split(',').filter(|field| !field.starts_with("usec")).collect();
+    fields.join(",")
+}
+
+fn errors(host: &mut Host, client: node::SessionId) -> Vec<String> {
+    let told = host.run(client, "INFO errorstats");
+    told.split_whitespace().filter_map(|line| Some(line.strip_prefix("errorstat_")?.to_owned())).collect()
+}
+
+#[test]
+fn every_call_counts_once_whoever_carries_it_out() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        for key in 0..20 {
+            host.run(client, &format!("SET key{key} x"));
+            host.run(client, &format!("GET key{key}"));
+        }
+        host.run(client, "MSET key1 a key2 b key3 c");
+        host.run(client, "LPUSH key1 x");
+        host.run(client, "GET");
+        host.run(client, "DBSIZE");
+        host.run(client, "CLIENT ID");
+        assert_eq!(calls(host, client, "set"), "calls=20,rejected_calls=0,failed_calls=0");
+        assert_eq!(calls(host, client, "get"), "calls=20,rejected_calls=1,failed_calls=0");
+        assert_eq!(calls(host, client, "mset"), "calls=1,rejected_calls=0,failed_calls=0");
+        assert_eq!(calls(host, client, "lpush"), "calls=1,rejected_calls=0,failed_calls=1");
+        assert_eq!(calls(host, client, "dbsize"), "calls=1,rejected_calls=0,failed_calls=0");
+        assert_eq!(calls(host, client, "client|id"), "calls=1,rejected_calls=0,failed_calls=0");
+        assert_eq!(errors(host, client), ["ERR:count=1", "WRONGTYPE:count=1"]);
+        assert_eq!(host.run(client, "CONFIG RESETSTAT"), "+OK");
+        assert_eq!(calls(host, client, "set"), "");
+        assert_eq!(calls(host, client, "config|resetstat"), "calls=1,rejected_calls=0,failed_calls=0");
+        assert!(errors(host, client).is_empty());
+    });
+}
+
+#[test]
+fn requests_sent_ahead_of_their_replies_count_as_what_they_are() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        let mut lines = String::new();
+        for key in 0..20 {
+            lines.push_str(&format!("SET key{key} x\r\nGET key{key}\r\nLPUSH key{key} y\r\nNOSUCH\r\n"));
+        }
+        host.send(client, lines.as_bytes());
+        host.settle();
+        host.received(client);
+        assert_eq!(calls(host, client, "set"), "calls=20,rejected_calls=0,failed_calls=0");
+        assert_eq!(calls(host, client, "get"), "calls=20,rejected_calls=0,failed_calls=0");
+        assert_eq!(calls(host, client, "lpush"), "calls=20,rejected_calls=0,failed_calls=20");
+        assert_eq!(errors(host, client), ["ERR:count=20", "WRONGTYPE:count=20"]);
+    });
+}
+
+#[test]
+fn what_is_queued_counts_when_it_is_carried_out() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        for line in ["MULTI", "SET a 1", "SET b 2", "LPUSH a x", "CONFIG GET hz"] {
+            host.run(client, line);
+        }
+        let watcher = host.connect(0);
+        assert_eq!(calls(host, watcher, "set"), "");
+        host.run(client, "EXEC");
+        for line in ["MULTI", "SET", "EXEC", "EXEC", "DISCARD"] {
+            host.run(client, line);
+        }
+        assert_eq!(calls(host, client, "set"), "calls=2,rejected_calls=1,failed_calls=0");
+        assert_eq!(calls(host, client, "lpush"), "calls=1,rejected_calls=0,failed_calls=1");
+        assert_eq!(calls(host, client, "config|get"), "calls=1,rejected_calls=0,failed_calls=0");
+        assert_eq!(calls(host, client, "multi"), "calls=2,rejected_calls=0,failed_calls=0");
+        assert_eq!(calls(host, client, "exec"), "calls=3,rejected_calls=0,failed_calls=2");
+        assert_eq!(calls(host, client, "discard"), "calls=1,rejected_calls=0,failed_calls=1");
+        assert_eq!(errors(host, client), ["ERR:count=3", "EXECABORT:count=1", "WRONGTYPE:count=1"]);
+    });
+}
+
+#[test]
+fn who_waits_has_called_once() {
+    everywhere(|host| {
+        let (waiter, pusher) = (host.connect(0), host.connect(0));
+        for list in ["a", "b", "c"] {
+            assert_eq!(host.run(waiter, "BLPOP a b c 0"), "");
+            assert_eq!(calls(host, pusher, "blpop").split(',').count(), if list == "a" { 1 } else { 3 });
+            host.run(pusher, &format!("RPUSH {list} x"));
+            assert_ne!(host.received(waiter), "");
+        }
+        assert_eq!(calls(host, pusher, "blpop"), "calls=3,rejected_calls=0,failed_calls=0");
+        host.run(waiter, "BLPOP a 0");
+        host.run(pusher, "CLIENT UNBLOCK 1 ERROR");
+        assert_eq!(calls(host, pusher, "blpop"), "calls=4,rejected_calls=0,failed_calls=1");
+        assert_eq!(errors(host, pusher), ["UNBLOCKED:count=1"]);
+    });
+}
+
+#[test]
+fn an_error_in_a_script_counts_once() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        host.run(client, "SET text x");
+        for line in [
+            "EVAL \"redis.call('set', KEYS[1], 0) redis.call('expire', KEYS[1], 0)\" 1 key",
+            "EVAL \"return redis.call('lpush', 'text', 'x')\" 0",
+            "EVAL \"return redis.pcall('lpush', 'text', 'x')\" 0",
+            "EVAL \"redis.pcall('lpush', 'text', 'x') return 1\" 0",
+            "EVAL \"return redis.error_reply('MINE not yours')\" 0",
+            "EVAL_RO \"return redis.call('set', 'x', 'y')\" 0",
+            "EVALSHA 0123456789012345678901234567890123456789 0",
+        ] {
+            host.run(client, line);
+        }
+        assert_eq!(calls(host, client, "set"), "calls=2,rejected_calls=1,failed_calls=0");
+        assert_eq!(calls(host, client, "expire"), "calls=1,rejected_calls=0,failed_calls=0");
+        assert_eq!(calls(host, client, "lpush"), "calls=3,rejected_calls=0,failed_calls=3");
+        assert_eq!(calls(host, client, "eval"), "calls=5,rejected_calls=0,failed_calls=3");
+        assert_eq!(calls(host, client, "eval_ro"), "calls=1,rejected_calls=0,failed_calls=1");
+        assert_eq!(calls(host, client, "evalsha"), "calls=1,rejected_calls=0,failed_calls=1");
+        assert_eq!(errors(host, client), ["ERR:count=1", "MINE:count=1", "NOSCRIPT:count=1", "WRONGTYPE:count=3"]);
+    });
+}
+
+#[test]
+fn slow_commands_of_all_kinds_are_remembered_without_passwords() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        host.run(client, "CONFIG SET slowlog-log-slower-than 0");
+        host.run(client, "CLIENT SETNAME me");
+        for line in [
+            "SLOWLOG RESET",
+            "SET a 1",
+            "GET a",
+            "MSET a 1 b 2 c 3",
+            "PING",
+            "AUTH default secret",
+            "ACL SETUSER other >secret",
+            "CONFIG SET requirepass \"\"",
+            "KEYS *",
+            "EVAL \"return 1\" 0",
+        ] {
+            host.run(client, line);
+        }
+        let told = host.run(client, "SLOWLOG GET -1");
+        assert!(!told.contains("secret"), "{told}");
+        for words in [
+            "*2 $7 slowlog $5 reset",
+            "*3 $3 set $1 a $1 1",
+            "*2 $3 get $1 a",
+            "*7 $4 mset",
+            "*1 $4 ping",
+            "*3 $4 auth $10 (redacted) $10 (redacted)",
+            "*4 $3 acl $7 setuser $10 (redacted) $10 (redacted)",
+            "*4 $6 config $3 set $11 requirepass $10 (redacted)",
+            "*2 $4 keys $1 *",
+            "*3 $4 eval",
+        ] {
+            assert!(told.to_lowercase().contains(words), "{words} is not in {told}");
+        }
+        assert_eq!(told.matches("$2 me").count(), 10, "{told}");
+        host.run(client, "CONFIG SET slowlog-log-slower-than -1");
+        host.run(client, "SLOWLOG RESET");
+        host.run(client, "PING");
+        assert_eq!(host.run(client, "SLOWLOG LEN"), ":0");
+    });
+}
+
+#[test]
+fn long_delays_are_told_by_their_cause() {
+    let mut settings = settings("always");
+    settings.set("enable-debug-command", "yes").unwrap();
+    let host = &mut Host::new(2, settings);
+    let client = host.connect(1);
+    host.run(client, "DEBUG SLEEP 0.3");
+    assert_eq!(host.run(client, "LATENCY LATEST"), "*0");
+    assert!(host.run(client, "LATENCY DOCTOR").contains("latency-monitor-threshold"));
+    host.run(client, "CONFIG SET latency-monitor-threshold 200");
+    host.run(client, "DEBUG SLEEP 0.1");
+    host.run(client, "DEBUG SLEEP 0.3");
+    assert_eq!(host.run(client, "LATENCY LATEST"), "*1 *4 $7 command :1700000000 :300 :300");
+    assert_eq!(host.run(client, "LATENCY HISTORY command"), "*1 *2 :1700000000 :300");
+    assert_eq!(host.run(client, "LATENCY HISTORY other"), "*0");
+    assert!(host.run(client, "LATENCY GRAPH command").contains("all time high 300 ms"));
+    assert!(host.run(client, "LATENCY GRAPH other").starts_with("-ERR No samples available"));
+    assert!(host.run(client, "LATENCY DOCTOR").contains("command: 1 delays"));
+    assert_eq!(host.run(client, "LATENCY RESET other"), ":0");
+    assert_eq!(host.run(client, "LATENCY RESET"), ":1");
+    assert_eq!(host.run(client, "LATENCY LATEST"), "*0");
+}
+
+#[test]
+fn how_long_commands_take_is_told_by_percentiles() {
+    let mut settings = settings("always");
+    settings.set("enable-debug-command", "yes").unwrap();
+    let host = &mut Host::new(2, settings);
+    let client = host.connect(0);
+    for seconds in ["0.001", "0.002", "0.004"] {
+        host.run(client, &format!("DEBUG SLEEP {seconds}"));
+    }
+    let told = host.run(client, "LATENCY HISTOGRAM debug");
+    assert_eq!(told, "*2 $11 debug|sleep *4 $5 calls :3 $14 histogram_usec *6 :1024 :1 :2048 :2 :4096 :3");
+    assert_eq!(host.run(client, "LATENCY HISTOGRAM nosuch|thing"), "*0");
+    let told = host.run(client, "INFO latencystats");
+    assert!(told.contains("latency_percentiles_usec_debug|sleep:p50=20"), "{told}");
+    assert!(host.run(client, "CONFIG SET latency-tracking-info-percentiles \"50 101\"").starts_with("-ERR"));
+    host.run(client, "CONFIG SET latency-tracking-info-percentiles \"0.0 100.0\"");
+    let told = host.run(client, "INFO latencystats");
+    assert!(told.contains("latency_percentiles_usec_debug|sleep:p0=10"), "{told}");
+    host.run(client, "CONFIG SET latency-tracking no");
+    assert!(!host.run(client, "INFO latencystats").contains("percentiles"));
+    assert!(!host.run(client, "INFO").contains("cmdstat"));
+    assert!(
+        host.run(client, "INFO everything").contains("cmdstat_debug|sleep:calls=3,usec=7000,usec_per_call=2333.33")
+    );
+}
+
+#[test]
+fn who_may_change_data_waits_while_writes_are_paused_and_counts_as_blocked() {
+    everywhere(|host| {
+        let [admin, reader, writer] = [0; 3].map(|core| host.connect(core));
+        let waiting = ["SET a 1", "PUBLISH news x", "PFCOUNT a", "EVAL \"return 1\" 0", "EVAL \"#!lua\\nreturn 1\" 0"];
+        for line in ["MULTI", "EVAL \"return 1\" 0"] {
+            host.run(writer, line);
+        }
+        assert_eq!(host.run(admin, "CLIENT PAUSE 60000 WRITE"), "+OK");
+        assert_eq!(host.run(reader, "GET a"), "$-1");
+        assert_eq!(host.run(reader, "EVAL \"#!lua flags=no-writes\\nreturn 1\" 0"), ":1");
+        assert_eq!(host.run(reader, "EVAL_RO \"return 1\" 0"), ":1");
+        let clients: Vec<_> = waiting.iter().map(|_| host.connect(0)).collect();
+        for (client, line) in clients.iter().zip(waiting) {
+            assert_eq!(host.run(*client, line), "", "{line}");
+        }
+        assert_eq!(host.run(writer, "EXEC"), "");
+        assert!(host.run(admin, "INFO clients").contains("blocked_clients:6"));
+        assert_eq!(host.run(admin, "CLIENT UNPAUSE"), "+OK");
+        assert_eq!(host.received(writer), "*1 :1");
+        for client in clients {
+            assert_ne!(host.received(client), "");
+        }
+        assert!(host.run(admin, "INFO clients").contains("blocked_clients:0"));
+    });
+}
