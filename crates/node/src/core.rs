@@ -87,6 +87,8 @@ pub struct Core {
     file_work: Option<((CoreId, u64), Option<FileOutcome>)>,
     /// Sessions with more output waiting than their soft limit allows.
     over_soft: Vec<SessionId>,
+    /// When the memory of clients was last looked at.
+    clients_weighed: Instant,
     /// Nodes to be told of this one if it knows nobody yet.
     seeds: Vec<NodeId>,
     announce_at: Instant,
@@ -275,6 +277,7 @@ impl Core {
             answering: (core, 0),
             file_work: None,
             over_soft: Vec::new(),
+            clients_weighed: Instant::ZERO,
             seeds,
             announce_at: Instant::ZERO,
             acquaintances: BTreeMap::new(),
@@ -1232,6 +1235,7 @@ impl Core {
     fn turn(&mut self, actions: &mut Vec<Action>) {
         self.expire_requests(actions);
         self.check_soft_limits();
+        self.evict_clients();
         self.keep_roster(actions);
         self.end_pause();
         self.pass_time_waiting(actions);
@@ -1313,6 +1317,31 @@ impl Core {
         }
     }
 
+    /// Cuts off those clients that take most, while this core's take more than its part of `maxmemory-clients`.
+    fn evict_clients(&mut self) {
+        let bytes_max = self.context.settings.clients_bytes_max / u64::from(self.context.core_count);
+        let now = self.now.instant;
+        if bytes_max == 0 || now.since(self.clients_weighed) < limits::TICK_INTERVAL {
+            return;
+        }
+        self.clients_weighed = now;
+        let mut weights: Vec<_> =
+            self.sessions.iter().map(|session| (session.memory_bytes() as u64, session.id)).collect();
+        let mut sum: u64 = weights.iter().map(|(bytes, _)| bytes).sum();
+        weights.sort_unstable();
+        while sum > bytes_max
+            && let Some((bytes, id)) = weights.pop()
+        {
+            let Some(session) = self.sessions.get_mut(id).filter(|session| !session.no_evict && !session.is_closing)
+            else {
+                continue;
+            };
+            session.evict();
+            self.sessions.mark(id);
+            sum -= bytes;
+        }
+    }
+
     fn next_wake(&self) -> Instant {
         let tick = self.now.instant + limits::TICK_INTERVAL;
         let ends = [
@@ -1391,18 +1420,17 @@ impl Core {
     fn flush(&mut self, actions: &mut Vec<Action>) -> bool {
         let spare = &mut self.spare;
         let mut relieved = Vec::new();
-        let output_bytes = &mut self.context.statistics.output_bytes;
         let (output_limits, now) = (self.context.settings.output_limits, self.now.instant);
-        let cut_count = &mut self.context.statistics.cut_count;
+        let Statistics { cut_count, evicted_count, output_bytes, .. } = &mut self.context.statistics;
         let over_soft = &mut self.over_soft;
         self.sessions.take_dirty(|session| {
             session.check_output(&output_limits, now);
             if session.is_cut {
-                *cut_count += 1;
-                let line = format!(
-                    "client id={} addr={} has left too much output unread and is cut off",
-                    session.id.serial, session.peer.address
-                );
+                let count = if session.is_evicted { &mut *evicted_count } else { &mut *cut_count };
+                *count += 1;
+                let what = if session.is_evicted { "takes too much memory" } else { "has left too much output unread" };
+                let line =
+                    format!("client id={} addr={} {what} and is cut off", session.id.serial, session.peer.address);
                 actions.push(Action::Log { level: Level::Warning, line });
                 actions.push(Action::Abort { session: session.id });
                 return;

@@ -382,8 +382,17 @@ impl Core {
             Ok(change) => change,
             Err(refusal) => return self.refuse_script(id, &refusal),
         };
-        let (origin, protocol, _) = self.script_origin(id);
+        let (origin, _, _) = self.script_origin(id);
         self.hold_for_answers(id);
+        self.send_change(id, origin.ticket, &change, actions);
+        Next::Taken
+    }
+
+    /// Sends a change of libraries to their home, whose answer is the reply to this ticket.
+    pub(crate) fn send_change(&mut self, id: SessionId, ticket: u64, change: &Change, actions: &mut Vec<Action>) {
+        let Some(session) = self.sessions.get(id) else { return };
+        let protocol = session.protocol();
+        let origin = Origin { ticket, ..self.origin_of(id) };
         let body = RequestBody::Libraries(change.encode());
         let request = Request::new(origin, GroupId(libraries::HOME), protocol, body);
         if self.context.is_clustered {
@@ -392,10 +401,9 @@ impl Core {
         } else {
             self.send_request(request, actions);
         }
-        Next::Taken
     }
 
-    fn change(&mut self, changing: Changing, args: Args<'_>) -> Result<Change, Refusal> {
+    pub(crate) fn change(&mut self, changing: Changing, args: Args<'_>) -> Result<Change, Refusal> {
         let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
         if matches!(changing, Changing::Load | Changing::Restore) && self.is_memory_full() {
             return Err(Refusal::OUT_OF_MEMORY);

@@ -35,8 +35,8 @@ pub(crate) struct Composition {
     next: usize,
     at: usize,
     out: Vec<u8>,
-    /// A question to all cores is under way.
-    is_asking: bool,
+    /// A question to all cores, or to the home of the libraries, is under way.
+    pub(crate) is_asking: bool,
 }
 
 impl Core {
@@ -454,6 +454,20 @@ impl Core {
             };
             let mut spans: Vec<Span> = Vec::new();
             let (_, args) = Reader::new(&queued.words).words(&mut spans);
+            if let commands::Body::Libraries(changing) = command.body {
+                match self.change(changing, args) {
+                    Err(refusal) => composition.take_reply(Err(refusal), &Writer::default()),
+                    Ok(change) => {
+                        let ticket = composition.ticket;
+                        composition.is_asking = true;
+                        composition.data = Some(data);
+                        let Some(session) = self.sessions.get_mut(id) else { return };
+                        session.composition = Some(composition);
+                        return self.send_change(id, ticket, &change, actions);
+                    }
+                }
+                continue;
+            }
             let Some(session) = self.sessions.get_mut(id) else { return };
             let now = self.now;
             let mut written = Writer::new(session.protocol());
@@ -502,7 +516,7 @@ impl Core {
                 }
                 commands::Body::Driven(_) | commands::Body::Govern => unreachable!("refused when it was to be queued"),
                 commands::Body::Container | commands::Body::Script { .. } | commands::Body::Libraries(_) => {
-                    unreachable!("a subcommand was looked up, a script works on data, and libraries are refused")
+                    unreachable!("a subcommand was looked up, a script works on data, and libraries were taken above")
                 }
             };
             composition.take_reply(result, &written);
@@ -523,6 +537,12 @@ impl Core {
 }
 
 impl Composition {
+    /// Takes what the home of the libraries has answered.
+    pub(crate) fn take_answer(&mut self, bytes: &[u8]) {
+        self.is_asking = false;
+        self.out.extend_from_slice(bytes);
+    }
+
     fn take_reply(&mut self, result: Result<(), Refusal>, written: &Writer) {
         match result {
             Ok(()) => self.out.extend_from_slice(written.bytes()),

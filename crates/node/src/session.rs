@@ -116,6 +116,8 @@ pub struct Session {
     pub(crate) is_closing: bool,
     /// To be cut off at once: it does not read what it is sent.
     pub(crate) is_cut: bool,
+    /// That is because it takes too much memory.
+    pub(crate) is_evicted: bool,
     is_dirty: bool,
 }
 
@@ -222,6 +224,7 @@ impl Session {
             is_paused: false,
             is_closing: false,
             is_cut: false,
+            is_evicted: false,
             is_dirty: false,
         }
     }
@@ -336,6 +339,19 @@ impl Session {
         if now.since(since).as_secs() >= limit.soft_seconds {
             self.cut();
         }
+    }
+
+    /// Bytes of memory that it takes.
+    pub fn memory_bytes(&self) -> usize {
+        let queued = self.multi.as_ref().map_or(0, |multi| multi.byte_count);
+        size_of::<Self>() + self.input.capacity() + self.output_bytes() + queued
+    }
+
+    /// It takes too much memory, and is to be cut off.
+    pub(crate) fn evict(&mut self) {
+        self.is_evicted = true;
+        self.input = Vec::new();
+        self.cut();
     }
 
     /// It is to be cut off at the end of the turn, and what waits for it is dropped now.
@@ -637,11 +653,14 @@ impl Sessions {
         let protocol = session.protocol();
         if let Some(composition) = &mut session.composition
             && composition.ticket == ticket
-            && composition.data.is_none()
+            && (composition.data.is_none() || composition.is_asking)
         {
             let mut writer = Writer::new(protocol);
             write(&mut writer);
-            composition.data = Some(writer.into_bytes());
+            match &composition.data {
+                None => composition.data = Some(writer.into_bytes()),
+                Some(_) => composition.take_answer(writer.bytes()),
+            }
             self.composed.push(id);
             return;
         }

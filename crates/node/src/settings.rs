@@ -172,6 +172,8 @@ pub struct Settings {
     pub slow_count_max: usize,
     /// `latency-monitor-threshold` in milliseconds; 0 switches it off.
     pub latency_threshold_ms: u64,
+    /// `maxmemory-clients`: bytes of all clients of the node together; 0: any number.
+    pub clients_bytes_max: u64,
     /// `latency-tracking`
     pub tracks_latency: bool,
     /// `notify-keyspace-events`
@@ -216,6 +218,8 @@ pub enum Kind {
     Integer(i64, i64),
     /// A number of bytes in a range, with an optional unit: `1kb` is 1,024 bytes, `1k` is 1,000.
     Memory(u64, u64),
+    /// The same, or a part of `maxmemory` as `5%`.
+    MemoryOrPercent,
     /// One of these words.
     Choice(&'static [&'static str]),
     /// Any of these letters (`notify-keyspace-events`).
@@ -244,6 +248,7 @@ impl Default for Settings {
             slow_us: 0,
             slow_count_max: 0,
             latency_threshold_ms: 0,
+            clients_bytes_max: 0,
             tracks_latency: true,
             notify: Notify::default(),
             output_limits: OutputLimits::default(),
@@ -333,7 +338,17 @@ impl Settings {
                 };
             }
             "databases" => self.databases = number as u16,
-            "maxmemory" => self.maxmemory_bytes = number as u64,
+            "maxmemory" => {
+                self.maxmemory_bytes = number as u64;
+                // It may be a part of this.
+                self.obey("maxmemory-clients");
+            }
+            "maxmemory-clients" => {
+                self.clients_bytes_max = match value.strip_suffix('%') {
+                    Some(percent) => self.maxmemory_bytes / 100 * percent.parse::<u64>().unwrap_or(0),
+                    None => number as u64,
+                };
+            }
             "maxmemory-policy" => {
                 self.maxmemory_policy = match value.as_str() {
                     "allkeys-lru" => Policy::AllkeysLru,
@@ -435,6 +450,14 @@ impl Kind {
                 }
                 Ok(bytes.to_string())
             }
+            Self::MemoryOrPercent => match value.strip_suffix('%') {
+                None => Self::Memory(0, i64::MAX as u64).normal(value),
+                Some(percent) => match percent.parse::<u64>() {
+                    Ok(percent @ 0..=100) => Ok(format!("{percent}%")),
+                    Ok(_) => Err("percentage argument must be less or equal to 100".to_owned()),
+                    Err(_) => Err("argument must be a memory or percent value".to_owned()),
+                },
+            },
             Self::Choice(words) => words
                 .iter()
                 .find(|word| word.eq_ignore_ascii_case(value))

@@ -16,6 +16,8 @@ pub struct Statistics {
     pub malformed_peer_count: u64,
     /// Clients cut off because they left too much output unread.
     pub cut_count: u64,
+    /// Clients cut off because all clients together took too much memory.
+    pub evicted_count: u64,
     /// Reads that found their key, and that did not.
     pub hit_count: u64,
     /// See above.

@@ -25,7 +25,7 @@ const fn changing(name: &'static str, arity: i32, changing: Changing) -> Control
     ControlCommand {
         group: Group::Scripting,
         since: "7.0.0",
-        flags: &[Flag::Write, Flag::Noscript, Flag::NoMulti],
+        flags: &[Flag::Write, Flag::Noscript],
         tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
         ..plain(name, arity, Body::Libraries(changing))
     }
@@ -90,14 +90,14 @@ const SUBCOMMANDS: &[ControlCommand] = &[
     ControlCommand {
         summary: "Brings a library.",
         syntax: "[REPLACE] function-code",
-        flags: &[Flag::Write, Flag::Denyoom, Flag::Noscript, Flag::NoMulti],
+        flags: &[Flag::Write, Flag::Denyoom, Flag::Noscript],
         ..changing("load", -3, Changing::Load)
     },
     ControlCommand {
         summary: "Brings the libraries that DUMP has given.",
         syntax: "serialized-value [FLUSH | APPEND | REPLACE]",
         complexity: "O(N) for N functions.",
-        flags: &[Flag::Write, Flag::Denyoom, Flag::Noscript, Flag::NoMulti],
+        flags: &[Flag::Write, Flag::Denyoom, Flag::Noscript],
         ..changing("restore", -3, Changing::Restore)
     },
     ControlCommand {

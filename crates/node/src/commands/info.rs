@@ -81,6 +81,7 @@ fn total(figures: &[Figures]) -> Statistics {
         sum.output_bytes += statistics.output_bytes;
         sum.malformed_peer_count += statistics.malformed_peer_count;
         sum.cut_count += statistics.cut_count;
+        sum.evicted_count += statistics.evicted_count;
     }
     sum
 }
@@ -210,6 +211,7 @@ fn write_section(section: &str, local: &Local<'_>, figures: &[Figures], text: &m
             line("rejected_connections", &report.rejected_count);
             line("expired_keys", &groups().map(|group| group.removals.expired).sum::<u64>());
             line("evicted_keys", &groups().map(|group| group.evicted_count).sum::<u64>());
+            line("evicted_clients", &sum.evicted_count);
             for (title, kind) in [
                 ("pubsub_channels", Kind::Channel),
                 ("pubsub_patterns", Kind::Pattern),

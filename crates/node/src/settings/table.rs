@@ -117,7 +117,7 @@ pub static TABLE: &[Parameter] = &[
     free("masteruser", "", Kind::Text),
     free("maxclients", "10000", Kind::Integer(1, 4294967295)),
     free("maxmemory", "0", Kind::Memory(0, MEMORY_MAX)),
-    free("maxmemory-clients", "0", Kind::Memory(0, MEMORY_MAX)),
+    free("maxmemory-clients", "0", Kind::MemoryOrPercent),
     free("maxmemory-eviction-tenacity", "10", Kind::Integer(0, 100)),
     free(
         "maxmemory-policy",

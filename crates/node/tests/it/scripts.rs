@@ -24,6 +24,29 @@ fn eval(host: &mut Host, client: SessionId, text: &str, rest: &[&str]) -> String
 }
 
 #[test]
+fn libraries_can_be_changed_inside_a_transaction() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        let load = |name: &str| {
+            format!(
+                "FUNCTION LOAD \"#!lua name={name}\\nredis.register_function('{name}', function() return '{name}' end)\""
+            )
+        };
+        for line in ["MULTI", "SET key1 a", &load("first"), "FUNCTION DELETE nosuch", &load("second"), "GET key1"] {
+            host.run(client, line);
+        }
+        assert_eq!(host.run(client, "EXEC"), "*5 +OK $5 first -ERR Library not found $6 second $1 a");
+        let other = host.connect(host.core_count() - 1);
+        assert_eq!(host.run(other, "FCALL second 0"), "$6 second");
+        for line in ["MULTI", "FUNCTION FLUSH", "PING"] {
+            host.run(client, line);
+        }
+        assert_eq!(host.run(client, "EXEC"), "*2 +OK +PONG");
+        assert_eq!(host.run(other, "FCALL first 0"), "-ERR Function not found");
+    });
+}
+
+#[test]
 fn a_script_reads_and_writes_its_keys() {
     everywhere(|host| {
         let client = host.connect(0);

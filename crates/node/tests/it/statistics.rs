@@ -1,5 +1,7 @@
 //! Stories of what a node counts and measures of commands.
 
+use stdx::Duration;
+
 use crate::host::Host;
 use crate::{everywhere, settings};
 
@@ -219,6 +221,27 @@ fn how_long_commands_take_is_told_by_percentiles() {
     assert!(
         host.run(client, "INFO everything").contains("cmdstat_debug|sleep:calls=3,usec=7000,usec_per_call=2333.33")
     );
+}
+
+#[test]
+fn clients_that_take_too_much_memory_are_cut_off_the_largest_first() {
+    everywhere(|host| {
+        let [large, small, kept, admin] = [0; 4].map(|core| host.connect(core));
+        host.run(kept, "CLIENT NO-EVICT ON");
+        for (client, bytes) in [(large, 900_000), (small, 10_000), (kept, 900_000)] {
+            host.send(
+                client,
+                format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${bytes}\r\n{}", "x".repeat(bytes / 10 * 9)).as_bytes(),
+            );
+        }
+        assert!(host.run(admin, "CONFIG SET maxmemory-clients 101%").starts_with("-ERR"));
+        let bound = 3_000_000 * host.core_count();
+        host.run(admin, &format!("CONFIG SET maxmemory {bound} maxmemory-clients 40%"));
+        host.pass(Duration::from_millis(200));
+        assert!(host.run(admin, "INFO stats").contains("evicted_clients:1"));
+        assert!(host.run(admin, "CLIENT LIST").contains("flags=e"));
+        assert!(host.log.iter().any(|line| line.contains("takes too much memory")));
+    });
 }
 
 #[test]
