@@ -673,6 +673,14 @@ impl Group {
         self.is_to_be_done(origin, outlet)
     }
 
+    /// A request goes back to its gateway. What that has sent behind it must not overtake it: its requests are taken
+    /// again when they come again, in order.
+    fn lose_place(&mut self, origin: &Origin) {
+        if let Some(gateway) = origin.gateway() {
+            self.streams.remove(&gateway);
+        }
+    }
+
     /// False for a numbered request that has been carried out; if its gateway may lack the answer it gets it.
     fn is_to_be_done(&self, origin: &Origin, outlet: &mut Outlet<'_>) -> bool {
         let (Some(gateway), Some(claim)) = (origin.gateway(), origin.claim) else { return true };
@@ -1591,6 +1599,15 @@ impl Group {
     /// stands in its place. That is certain, so the refusal may be retried without doubling anything.
     fn fail(&mut self, waiters: Vec<Waiter>, outlet: &mut Outlet<'_>) {
         for waiter in waiters {
+            if let Waiter::Write(origin)
+            | Waiter::Read(DeferredRead { origin, .. })
+            | Waiter::Step(origin)
+            | Waiter::Fetch(_, origin)
+            | Waiter::Script(origin, _)
+            | Waiter::Told(origin, _) = &waiter
+            {
+                self.lose_place(origin);
+            }
             match waiter {
                 Waiter::Write(origin) => fail(&origin, Protocol::Resp2, LEADER_LOST, outlet),
                 Waiter::Read(read) => fail_read(&read, LEADER_LOST, outlet),
@@ -1628,7 +1645,10 @@ impl Group {
 
     fn fail_batch(&mut self, batch: Batch, outlet: &mut Outlet<'_>) {
         self.fail(batch.waiters, outlet);
-        batch.late.iter().for_each(|read| fail_read(read, LEADER_LOST, outlet));
+        for read in &batch.late {
+            self.lose_place(&read.origin);
+            fail_read(read, LEADER_LOST, outlet);
+        }
     }
 
     fn answer_confirmed_reads(&mut self, now: Now, outlet: &mut Outlet<'_>) {

@@ -15,13 +15,15 @@ const REFUSED: u8 = 11;
 struct Nodes {
     hosts: Vec<Option<Host>>,
     under_way: Vec<(NodeId, NodeId, GroupId, Vec<u8>)>,
+    /// A leader that hands over is not heard.
+    holds_hand_over: bool,
 }
 
 impl Nodes {
     /// A cluster whose groups are led by somebody.
     fn new() -> Self {
         let host = |node| Some(Host::of_nodes(1, Settings::default(), node, &[1, 2, 3]));
-        let mut this = Self { hosts: (1..=3).map(host).collect(), under_way: Vec::new() };
+        let mut this = Self { hosts: (1..=3).map(host).collect(), under_way: Vec::new(), holds_hand_over: false };
         this.elect();
         this
     }
@@ -68,8 +70,9 @@ impl Nodes {
     fn exchange(&mut self, mut passes: impl FnMut(usize, usize, u8) -> bool) {
         for _ in 0..1_000 {
             self.gather();
+            let holds_hand_over = self.holds_hand_over;
             let passing = |(from, to, _, bytes): &(NodeId, NodeId, GroupId, Vec<u8>)| {
-                passes(from.0 as usize, to.0 as usize, bytes[0])
+                !(holds_hand_over && is_hand_over(bytes)) && passes(from.0 as usize, to.0 as usize, bytes[0])
             };
             let (now, rest) = std::mem::take(&mut self.under_way).into_iter().partition(passing);
             self.under_way = rest;
@@ -105,6 +108,41 @@ impl Nodes {
         self.exchange(|_, _, _| true);
         self.host(node).received(session)
     }
+}
+
+/// A message of the consensus, behind its group, by which a leader hands over.
+fn is_hand_over(bytes: &[u8]) -> bool {
+    bytes[0] == 1 && bytes[5] == 12
+}
+
+#[test]
+fn a_read_does_not_overtake_a_write_of_its_pipeline_that_comes_back_from_a_leader_that_hands_over() {
+    let mut nodes = Nodes::new();
+    let leader = nodes.leader().expect("elected");
+    let (successor, gateway) = (leader % 3 + 1, (leader + 1) % 3 + 1);
+    let client = nodes.host(gateway).connect(0);
+    assert_eq!(nodes.run(gateway, client, "SET n 1"), "+OK");
+    nodes.pass(Duration::from_secs(6));
+    nodes.holds_hand_over = true;
+    assert_eq!(nodes.run(gateway, client, &format!("HOLDFAST PREFER 0 {successor}")), "+OK");
+    for _ in 0..100 {
+        if nodes.under_way.iter().any(|(.., bytes)| is_hand_over(bytes)) {
+            break;
+        }
+        nodes.pass(Duration::from_millis(50));
+    }
+    assert!(nodes.under_way.iter().any(|(.., bytes)| is_hand_over(bytes)), "it hands over");
+    for line in ["SET n 2\r\n", "GET n\r\n"] {
+        nodes.host(gateway).send(client, line.as_bytes());
+        nodes.host(gateway).settle();
+        nodes.exchange(|_, _, kind| kind != REFUSED);
+    }
+    assert_eq!(nodes.host(gateway).received(client), "");
+    nodes.holds_hand_over = false;
+    nodes.exchange(|_, _, _| true);
+    nodes.pass(Duration::from_secs(3));
+    assert_eq!(nodes.leader(), Some(successor));
+    assert_eq!(nodes.host(gateway).received(client), "+OK $1 2");
 }
 
 #[test]
@@ -161,7 +199,7 @@ fn a_checkpoint_for_which_there_is_no_room_is_put_off_until_there_is() {
     let mut newcomer = Host::unloaded_with_seeds(1, Settings::default(), 2, &[1]);
     newcomer.load(2, &[]);
     newcomer.is_full = true;
-    let mut nodes = Nodes { hosts: vec![Some(founder), Some(newcomer)], under_way: Vec::new() };
+    let mut nodes = Nodes { hosts: vec![Some(founder), Some(newcomer)], under_way: Vec::new(), holds_hand_over: false };
     let client = nodes.host(1).connect(0);
     assert_eq!(nodes.run(1, client, "SET n 1"), "+OK");
     nodes.pass(Duration::from_secs(20));
@@ -180,7 +218,8 @@ fn a_checkpoint_for_which_there_is_no_room_is_put_off_until_there_is() {
 
 #[test]
 fn a_newcomer_does_not_wait_for_a_backup_that_nobody_reads() {
-    let mut nodes = Nodes { hosts: vec![Some(Host::new(1, Settings::default()))], under_way: Vec::new() };
+    let founder = Host::new(1, Settings::default());
+    let mut nodes = Nodes { hosts: vec![Some(founder)], under_way: Vec::new(), holds_hand_over: false };
     let client = nodes.host(1).connect(0);
     assert_eq!(nodes.run(1, client, "SET n 1"), "+OK");
     let begun = nodes.run(1, client, "BACKUP BEGIN 000102030405060708090a0b0c0d0e0f");
