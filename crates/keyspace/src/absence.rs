@@ -8,6 +8,12 @@
 //! leaves only its version behind, so that a watch may be told of a change that there was not, never the other way.
 //! Notes are no part of the replicated state: only a leader asks, of watches that it has taken itself.
 
+use std::collections::BTreeMap;
+
+use stdx::slot::Slot;
+
+use crate::table::Place;
+
 /// Places for notes; a few hundred KiB, once there is a watch.
 const NOTES: usize = 16_384;
 
@@ -19,6 +25,8 @@ pub(crate) struct Absences {
     /// Records that go are noted if their version is later than this.
     since: u64,
     notes: Vec<Note>,
+    /// Slots that have come from elsewhere, and when: of what was before nothing is known here.
+    slots: BTreeMap<u16, u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,7 +39,7 @@ struct Note {
 
 impl Default for Absences {
     fn default() -> Self {
-        Self { since: u64::MAX, notes: Vec::new() }
+        Self { since: u64::MAX, notes: Vec::new(), slots: BTreeMap::new() }
     }
 }
 
@@ -64,9 +72,15 @@ impl Absences {
         }
     }
 
-    /// True if a key with this hash may have been there after `sequence`, and has gone.
-    pub(crate) fn may_have_come(&self, hash: u64, sequence: u64) -> bool {
-        if sequence < self.since {
+    /// From this point of the sequence on a slot is looked after here.
+    pub(crate) fn begin_slot(&mut self, slot: Slot, sequence: u64) {
+        self.slots.insert(slot.0, sequence);
+    }
+
+    /// True if a key of this place may have been there after `sequence`, and has gone.
+    pub(crate) fn may_have_come(&self, Place { slot, hash }: Place, sequence: u64) -> bool {
+        let began = self.slots.get(&(slot as u16)).copied().unwrap_or(0);
+        if sequence < self.since || sequence <= began {
             return true; // somebody else took this watch
         }
         let note = &self.notes[hash as usize % NOTES];
@@ -87,16 +101,31 @@ pub fn absent_since(version: u64) -> Option<u64> {
 mod tests {
     use super::*;
 
+    fn at(hash: u64) -> Place {
+        Place { slot: 3, hash }
+    }
+
+    #[test]
+    fn of_a_slot_that_has_come_from_elsewhere_only_later_watches_are_known() {
+        let mut absences = Absences::default();
+        absences.watch(5);
+        absences.begin_slot(Slot(3), 8);
+        assert!(absences.may_have_come(at(7), 8) && !absences.may_have_come(at(7), 9));
+        assert!(!absences.may_have_come(Place { slot: 4, hash: 7 }, 6));
+    }
+
     #[test]
     fn a_key_that_came_and_went_is_known_and_no_other() {
         let mut absences = Absences::default();
         absences.note(7, 3);
-        assert!(absences.may_have_come(7, 5), "nobody took this watch");
+        assert!(absences.may_have_come(at(7), 5), "nobody took this watch");
         assert_eq!(absent_since(absences.watch(5)), Some(5));
         absences.note(7, 5);
-        assert!(!absences.may_have_come(7, 5), "it had gone before");
+        assert!(!absences.may_have_come(at(7), 5), "it had gone before");
         absences.note(7, 6);
-        assert!(absences.may_have_come(7, 5) && !absences.may_have_come(7, 6) && !absences.may_have_come(8, 5));
+        assert!(
+            absences.may_have_come(at(7), 5) && !absences.may_have_come(at(7), 6) && !absences.may_have_come(at(8), 5)
+        );
     }
 
     #[test]
@@ -107,7 +136,7 @@ mod tests {
         for (hash, version) in hashes.into_iter().zip(1..) {
             absences.note(hash, version);
         }
-        assert!(hashes.iter().all(|hash| absences.may_have_come(*hash, 0)));
-        assert!(!absences.may_have_come(1, 2), "what came later was another key");
+        assert!(hashes.iter().all(|hash| absences.may_have_come(at(*hash), 0)));
+        assert!(!absences.may_have_come(at(1), 2), "what came later was another key");
     }
 }

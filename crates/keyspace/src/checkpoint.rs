@@ -37,7 +37,7 @@
 //! Numbers of fixed size are little-endian; a varint has seven bits a byte, the lowest first. Collections are not
 //! written as in RDB because their form must come back with them: the order of their elements depends on it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
@@ -122,11 +122,38 @@ pub(crate) struct Walk {
     /// Keys that have been walked, or changed before they were.
     passed: usize,
     total: usize,
+    /// Slots that have come since, with keys as old as they were elsewhere.
+    arrived: BTreeSet<u16>,
 }
 
 struct LargeImage {
     head: Vec<u8>,
     value: LargeValue,
+}
+
+impl LargeImage {
+    /// The image of a record that is written in parts; `None` for one that is not.
+    fn of(rank: u32, record: &Record) -> Option<Self> {
+        let value = match (record.large(), record.collection()) {
+            (Some(bytes), _) if bytes.len() > PART_BYTES => LargeValue::Bytes(Arc::clone(bytes)),
+            (_, Some(collection)) if collection.len() > SMALL_LEN_MAX || collection.footprint() > PART_BYTES => {
+                LargeValue::Many(collection.clone())
+            }
+            _ => return None,
+        };
+        let mut head = Vec::with_capacity(record.key().len() + 64);
+        match &value {
+            LargeValue::Bytes(bytes) => {
+                write_head(&mut head, LARGE, rank, record);
+                write_varint(&mut head, bytes.len() as u64);
+            }
+            LargeValue::Many(collection) => {
+                write_head(&mut head, MANY, rank, record);
+                collection::write_large_head(&mut head, collection);
+            }
+        }
+        Some(Self { head, value })
+    }
 }
 
 /// A value that is shared with the keyspace, as long as that does not change it.
@@ -177,6 +204,7 @@ impl Walk {
             && position >= self.position
             && position.rank != RANK_NONE
             && record.is_alive(self.now)
+            && !self.arrived.contains(&position.slot)
         {
             self.passed += 1;
             let mut images = match self.images.back_mut() {
@@ -206,28 +234,10 @@ impl Walk {
 
     /// Writes a record, or puts it into the queue of those that are written in parts.
     fn write(&mut self, out: &mut Vec<u8>, rank: u32, record: &Record) {
-        let value = match (record.large(), record.collection()) {
-            (Some(bytes), _) if bytes.len() > PART_BYTES => LargeValue::Bytes(Arc::clone(bytes)),
-            (_, Some(collection)) if collection.len() > SMALL_LEN_MAX || collection.footprint() > PART_BYTES => {
-                LargeValue::Many(collection.clone())
-            }
-            _ => {
-                write_head(out, KEY, rank, record);
-                return write_value(out, record);
-            }
-        };
-        let mut head = Vec::with_capacity(record.key().len() + 64);
-        match &value {
-            LargeValue::Bytes(bytes) => {
-                write_head(&mut head, LARGE, rank, record);
-                write_varint(&mut head, bytes.len() as u64);
-            }
-            LargeValue::Many(collection) => {
-                write_head(&mut head, MANY, rank, record);
-                collection::write_large_head(&mut head, collection);
-            }
+        match LargeImage::of(rank, record) {
+            Some(image) => self.large.push_back(image),
+            None => write_small(out, rank, record),
         }
-        self.large.push_back(LargeImage { head, value });
     }
 
     /// Writes something of what waits; false if nothing does.
@@ -253,6 +263,9 @@ impl Walk {
     fn walk_segment(&mut self, table: &Table, hasher: &KeyHasher, out: &mut Vec<u8>, end: usize) {
         let Position { rank, slot: slot_index, hash } = self.position;
         let Some(slot) = table.slot(usize::from(slot_index)) else { return self.go_to_table(rank + 1) };
+        if self.arrived.contains(&slot_index) {
+            return self.go_behind_segment(table, None);
+        }
         let segment = slot.segment(hash);
         let (cut, now) = (self.cut, self.now);
         let wanted = |record: &&Record| record.version() <= cut && record.is_alive(now);
@@ -331,6 +344,7 @@ impl Keyspace {
             parts: None,
             passed: 0,
             total: self.databases.iter().map(|table| table.count).sum(),
+            arrived: BTreeSet::new(),
         }));
     }
 
@@ -558,6 +572,11 @@ fn write_value(out: &mut Vec<u8>, record: &Record) {
     }
 }
 
+fn write_small(out: &mut Vec<u8>, rank: u32, record: &Record) {
+    write_head(out, KEY, rank, record);
+    write_value(out, record);
+}
+
 fn write_head(out: &mut Vec<u8>, tag: u8, rank: u32, record: &Record) {
     out.push(tag);
     out.push(flags_of(record));
@@ -644,6 +663,8 @@ impl<'a> Reader<'a> {
         }
     }
 }
+
+mod slots;
 
 #[cfg(test)]
 mod tests;

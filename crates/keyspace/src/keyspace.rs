@@ -90,6 +90,8 @@ pub struct Keyspace {
     pub(crate) limits: Limits,
     /// How often chance was asked since the latest change.
     draws: Cell<u64>,
+    /// By slot: others hold it. `None` for a keyspace that is walked as a whole.
+    pub(crate) foreign: Option<Box<[bool]>>,
     /// Keys removed because they had expired.
     expired_count: u64,
 }
@@ -131,6 +133,7 @@ impl Keyspace {
             limits: Limits::default(),
             draws: Cell::new(0),
             expired_count: 0,
+            foreign: None,
         }
     }
 
@@ -142,6 +145,7 @@ impl Keyspace {
         new.hasher = self.hasher.clone();
         new.notices.wanted = self.notices.wanted;
         new.limits = self.limits;
+        new.foreign.clone_from(&self.foreign);
         new.notices.awaited.clone_from(&self.notices.awaited);
         new
     }
@@ -265,7 +269,7 @@ impl Keyspace {
         // It may have gone and not been freed: expired, or flushed.
         let is_left = |table: &Table| table.find(place, key).is_some_and(|record| record.version() > sequence);
         version == 0
-            && !self.keeper.absences.may_have_come(place.hash, sequence)
+            && !self.keeper.absences.may_have_come(place, sequence)
             && !is_left(&self.databases[usize::from(database)])
             && !self.graveyard.iter().any(is_left)
     }

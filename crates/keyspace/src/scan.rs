@@ -52,7 +52,13 @@ impl Keyspace {
                     from = end;
                 }
             }
-            slot_index = table.next_slot(slot_index + 1);
+            let next = table.next_slot(slot_index + 1);
+            if let Some(foreign) = &self.foreign
+                && let Some(stop) = (slot_index + 1..foreign.len().min(next + 1)).find(|slot| foreign[*slot])
+            {
+                return cursor_at(stop, 0);
+            }
+            slot_index = next;
             from = Some(0);
         }
         0

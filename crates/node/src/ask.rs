@@ -1,8 +1,11 @@
 //! Questions to every core of the node, and their answers.
 
+use std::collections::BTreeMap;
+
 use command::{Join, Refusal};
 use keyspace::DataCommand;
-use resp::{Protocol, Span, Writer};
+use resp::{Args, Protocol, Span, Writer};
+use stdx::slot::Slot;
 
 use crate::commands::{self, Answer, ControlCommand, Known, Question};
 use crate::core::Core;
@@ -10,10 +13,13 @@ use crate::entry::Reader;
 use crate::event::{Action, CoreId, GroupId, SessionId};
 use crate::frame;
 use crate::group::{LOADING, NO_QUORUM, Standing};
-use crate::letter::{Mail, Request, RequestBody};
+use crate::letter::{Mail, Origin, Request, RequestBody};
 use crate::redirect;
 use crate::relay::Purpose;
 use crate::router;
+use crate::session::Session;
+use crate::slots::SlotMap;
+use crate::wire;
 
 /// A question whose answers are not complete.
 #[derive(Debug)]
@@ -23,6 +29,10 @@ pub(crate) struct Pending {
     joining: Joining,
     words: Vec<u8>,
     answers: Vec<Option<Answer>>,
+    /// Of groups that were asked about all keys: the slots that they hold, summed up, and who holds that of SCAN's
+    /// cursor.
+    cover: u64,
+    cursor_holder: Option<GroupId>,
 }
 
 /// A question of some core that waits for transactions to end.
@@ -71,12 +81,14 @@ impl Core {
         let question_id = self.next_question_id;
         self.next_question_id += 1;
         if self.context.is_clustered && matches!(question, Question::Whole { .. } | Question::Versions { .. }) {
-            let pending = Pending { session, ticket, joining, words, answers: Vec::new() };
+            let (answers, cover, cursor_holder) = (Vec::new(), 0, None);
+            let pending = Pending { session, ticket, joining, words, answers, cover, cursor_holder };
             return self.ask_groups(question_id, pending, question, actions);
         }
         let count = usize::from(self.context.core_count);
         let answers = (0..count).map(|_| None).collect();
-        self.pending.insert(question_id, Pending { session, ticket, joining, words, answers });
+        let (cover, cursor_holder) = (0, None);
+        self.pending.insert(question_id, Pending { session, ticket, joining, words, answers, cover, cursor_holder });
         let own = self.context.core;
         for core in (0..self.context.core_count).map(CoreId).filter(|core| *core != own) {
             self.outbox.push(own, core, Mail::Ask { question_id, question: question.clone() });
@@ -99,7 +111,7 @@ impl Core {
                 for group in (0..group_count).map(GroupId) {
                     let of_group = keys.iter().enumerate();
                     let (places, keys): (Vec<_>, Vec<_>) = of_group
-                        .filter(|(_, (_, key))| router::group_of(key, group_count) == group)
+                        .filter(|(_, (_, key))| self.context.slots.group_of(key) == group)
                         .map(|(place, key)| (place, key.clone()))
                         .unzip();
                     if !places.is_empty() {
@@ -119,33 +131,67 @@ impl Core {
         for (group, body, protocol, places) in asked {
             let origin = self.origin_of(session);
             let request = Request::new(origin, group, protocol, body);
-            self.relay.submit(request, Purpose::Question { id, places }, self.now.instant);
+            let part = group.0 as usize;
+            self.relay.submit(request, Purpose::Question { id, part, places }, self.now.instant);
         }
+    }
+
+    /// A group was asked for versions of keys that it does not hold any more: asks those who do.
+    pub(crate) fn ask_elsewhere(
+        &mut self,
+        id: u64,
+        part: usize,
+        places: &[usize],
+        request: Request,
+        actions: &mut Vec<Action>,
+    ) {
+        let RequestBody::Versions(keys) = request.body else { unreachable!("places are those of keys") };
+        let Some(pending) = self.pending.get_mut(&id) else { return };
+        let mut asked: BTreeMap<GroupId, Vec<_>> = BTreeMap::new();
+        for (place, key) in places.iter().zip(keys) {
+            asked.entry(self.context.slots.group_of(&key.1)).or_default().push((*place, key));
+        }
+        // The first takes the part of the one that was asked in vain.
+        let first_part = std::iter::once(part);
+        let more_parts = pending.answers.len()..;
+        pending.answers.extend((1..asked.len()).map(|_| None));
+        let origin = Origin { claim: None, ..request.origin };
+        for ((group, of_group), part) in asked.into_iter().zip(first_part.chain(more_parts)) {
+            let (places, keys) = of_group.into_iter().unzip();
+            let request = Request::new(origin, group, Protocol::Resp2, RequestBody::Versions(keys));
+            self.relay.submit(request, Purpose::Question { id, part, places }, self.now.instant);
+        }
+        self.flush_relay(actions);
     }
 
     /// A group has answered; `None` if it could not be asked.
     pub(crate) fn group_answered(
         &mut self,
         id: u64,
-        group: GroupId,
+        (group, part): (GroupId, usize),
         places: Vec<usize>,
         bytes: Option<&[u8]>,
         actions: &mut Vec<Action>,
     ) {
+        let Some(pending) = self.pending.get_mut(&id) else { return };
         let answer = match bytes {
             None => Answer::Refused(NO_QUORUM.to_owned()),
-            Some(bytes) if places.is_empty() => {
-                let mut reader = Reader::new(bytes);
-                let count = reader.number();
-                Answer::Whole(vec![(group, count, reader.rest().to_vec())], None)
-            }
+            Some(bytes) if places.is_empty() => match wire::take_whole(bytes) {
+                None => Answer::Refused(NO_QUORUM.to_owned()),
+                Some(part) => {
+                    pending.cover ^= part.cover;
+                    if part.holds_cursor {
+                        pending.cursor_holder = Some(group);
+                    }
+                    Answer::Whole(vec![(group, part.key_count, part.reply.to_vec())], None)
+                }
+            },
             Some(bytes) => {
                 let mut reader = Reader::new(bytes);
                 Answer::Versions(places.into_iter().map(|place| (place, reader.number())).collect())
             }
         };
-        let Some(pending) = self.pending.get_mut(&id) else { return };
-        pending.answers[group.0 as usize] = Some(answer);
+        pending.answers[part] = Some(answer);
         self.complete_answer(id, actions);
     }
 
@@ -251,11 +297,11 @@ impl Core {
     }
 
     fn answer_versions(&mut self, keys: &[(u16, Vec<u8>)], versions: &mut Vec<(usize, u64)>) -> Option<Answer> {
-        let (core, core_count, group_count) = (self.context.core, self.context.core_count, self.context.group_count);
+        let (core, core_count) = (self.context.core, self.context.core_count);
         let now = self.now;
         let mut must_wait = false;
         for (place, (database, key)) in keys.iter().enumerate() {
-            let group = router::group_of(key, group_count);
+            let group = self.context.slots.group_of(key);
             if router::core_of(group, core_count) != core || versions.iter().any(|(answered, _)| *answered == place) {
                 continue;
             }
@@ -284,11 +330,19 @@ impl Core {
         if self.pending.get(&question_id).is_none_or(|pending| pending.answers.iter().any(Option::is_none)) {
             return;
         }
-        let Pending { session, ticket, joining, words, answers } =
+        let Pending { session, ticket, joining, words, answers, cover, cursor_holder } =
             self.pending.remove(&question_id).expect("just seen");
         let answers: Vec<_> = answers.into_iter().flatten().collect();
+        let group_count = self.context.group_count as usize;
+        let whole = answers.iter().filter(|answer| matches!(answer, Answer::Whole(..))).count();
+        if self.context.is_clustered && whole == group_count && cover != SlotMap::whole_cover() {
+            // A slot has moved from a group that had answered to one that had not, or the other way round.
+            let Some(protocol) = self.sessions.get(session).map(Session::protocol) else { return };
+            let question = Question::Whole { words: words.clone(), protocol };
+            return self.ask(session, ticket, joining, words, question, actions);
+        }
         match joining {
-            Joining::Whole(command) => self.join_whole(session, ticket, command, &words, answers),
+            Joining::Whole(command) => self.join_whole(session, ticket, command, &words, answers, cursor_holder),
             Joining::Watch => self.finish_watch(session, ticket, answers),
             Joining::Control(command) | Joining::Composed(command) => {
                 let is_composed = matches!(joining, Joining::Composed(_));
@@ -360,6 +414,7 @@ impl Core {
         command: &'static DataCommand,
         words: &[u8],
         answers: Vec<Answer>,
+        cursor_holder: Option<GroupId>,
     ) {
         let mut replies: Vec<(GroupId, u64, Vec<u8>)> = Vec::new();
         let mut longest = None;
@@ -395,7 +450,7 @@ impl Core {
         }
         let command::Span::Whole(join) = command.span else { unreachable!("only these are asked of all groups") };
         let chance = self.draw();
-        let group_count = self.context.group_count;
+        let slots = &self.context.slots;
         self.sessions.reply(session, ticket, |writer| match join {
             Join::Sum => writer.integer(replies.iter().map(|(_, _, bytes)| frame::integer(bytes)).sum()),
             Join::Concatenate => {
@@ -418,19 +473,32 @@ impl Core {
                     None => writer.null(),
                 }
             }
-            Join::Cursor => write_scan(&replies, words, group_count, writer),
+            Join::Cursor => write_scan(&replies, words, slots, cursor_holder, writer),
             Join::All => unreachable!("a transaction"),
         });
     }
 }
 
-/// SCAN walks through one group after the other. A group's own cursors lie within its slots, so a cursor alone tells
-/// whose it is; when a group is done the walk goes on at the first slot of the next.
-pub(crate) fn write_scan(replies: &[(GroupId, u64, Vec<u8>)], words: &[u8], group_count: u32, writer: &mut Writer) {
+/// The slot in which a step of SCAN begins.
+pub(crate) fn cursor_slot(args: Args<'_>) -> Option<Slot> {
+    let cursor: u64 = std::str::from_utf8(args.get(1)?).ok()?.parse().ok()?;
+    Some(keyspace::slot_of_cursor(cursor))
+}
+
+/// SCAN walks through the slots in their order. Each group walks on for as long as it holds them; when one is done the
+/// walk goes on at the next slot that another one holds. So a cursor alone tells whose it is: that of `holder`, if that
+/// is known.
+pub(crate) fn write_scan(
+    replies: &[(GroupId, u64, Vec<u8>)],
+    words: &[u8],
+    slots: &SlotMap,
+    holder: Option<GroupId>,
+    writer: &mut Writer,
+) {
     let mut spans = Vec::new();
     let (_, args) = Reader::new(words).words(&mut spans);
-    let cursor: u64 = std::str::from_utf8(args.at(1)).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
-    let group = router::group_of_slot(keyspace::slot_of_cursor(cursor), group_count);
+    let slot = cursor_slot(args).unwrap_or(Slot(0));
+    let group = holder.unwrap_or(slots.group_of_slot(slot));
     // Where clients ask every leader, some groups are not asked here.
     let reply = replies.iter().find(|(asked, ..)| *asked == group).map(|(_, _, bytes)| bytes);
     let (next, items) = match reply {
@@ -442,8 +510,9 @@ pub(crate) fn write_scan(replies: &[(GroupId, u64, Vec<u8>)], words: &[u8], grou
         }
         None => (0, &b"*0\r\n"[..]),
     };
-    let next = match (next, replies.iter().find(|(asked, ..)| *asked > group)) {
-        (0, Some((behind, ..))) => keyspace::cursor_at_slot(router::first_slot_of(*behind, group_count)),
+    let is_next = |other| other != group && replies.iter().any(|(asked, ..)| *asked == other);
+    let next = match (next, slots.next_of(slot, is_next)) {
+        (0, Some(behind)) => keyspace::cursor_at_slot(behind.0.into()),
         (next, _) => next,
     };
     writer.array(2);

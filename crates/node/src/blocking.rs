@@ -20,9 +20,11 @@
 //! whose groups are not all led from here takes its place anew every [`limits::LINE_RENEWAL_INTERVAL`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use keyspace::{Body, DataCommand, DatabaseKey, Keyspace, Patience};
 use resp::{Args, Span};
+use stdx::slot::{Slot, slot_of};
 use stdx::{Duration, Instant};
 
 use crate::core::Core;
@@ -130,6 +132,18 @@ impl Line {
 }
 
 impl Lines {
+    /// Forgets those who wait for keys of a slot that has gone: their gateways hear of it, and let them stand in line
+    /// where it is now.
+    pub(crate) fn leave_slot(&mut self, slot: Slot, keyspace: &mut Keyspace) {
+        self.lines.retain(|(database, key), _| {
+            let stays = slot_of(key) != slot;
+            if !stays {
+                keyspace.forget_key(*database, key);
+            }
+            stays
+        });
+    }
+
     /// Forgets everybody.
     pub(crate) fn clear(&mut self, keyspace: &mut Keyspace) {
         for (database, key) in std::mem::take(&mut self.lines).into_keys() {
@@ -358,11 +372,10 @@ impl Core {
             Patience::None | Patience::Endless => None,
         };
         let database = session.database;
-        let group_count = self.context.group_count;
         let mut keys: BTreeMap<GroupId, Vec<DatabaseKey>> = BTreeMap::new();
         command.for_each_key(args, |index, _| {
             let key = args.at(index);
-            let own = keys.entry(router::group_of(key, group_count)).or_default();
+            let own = keys.entry(self.context.slots.group_of(key)).or_default();
             if !own.iter().any(|(_, other)| other == key) {
                 own.push((database, key.to_vec()));
             }
@@ -414,7 +427,14 @@ impl Core {
 
     /// Takes, or keeps, the place in every line.
     fn stand(&mut self, id: SessionId, is_trying: bool, actions: &mut Vec<Action>) {
+        let slots = Arc::clone(&self.context.slots);
         let Some(waiting) = self.sessions.get_mut(id).and_then(|session| session.waiting.as_mut()) else { return };
+        if !slots.is_even() {
+            let keys: Vec<_> = std::mem::take(&mut waiting.keys).into_values().flatten().collect();
+            for key in keys {
+                waiting.keys.entry(slots.group_of(&key.1)).or_default().push(key);
+            }
+        }
         let wants_end = waiting.command.name == "xreadgroup";
         if is_trying {
             waiting.awake_at = waiting.keys.keys().copied().collect();
@@ -658,13 +678,14 @@ impl Core {
             self.wait_ends.pop_first();
             self.end_waiting(id, WaitEnd::Timeout, actions);
         }
-        if now.since(self.waiting_renewed) < limits::LINE_RENEWAL_INTERVAL {
+        let has_moved = std::mem::take(&mut self.must_stand_anew);
+        if !has_moved && now.since(self.waiting_renewed) < limits::LINE_RENEWAL_INTERVAL {
             return;
         }
         self.waiting_renewed = now;
         self.forget_silent_waiters(actions);
         // A line that only this node can ever keep needs no care.
-        if self.groups.iter().all(|group| group.as_ref().is_some_and(Group::can_read)) {
+        if !has_moved && self.groups.iter().all(|group| group.as_ref().is_some_and(Group::can_read)) {
             return;
         }
         for id in self.waiting.iter().copied().collect::<Vec<_>>() {

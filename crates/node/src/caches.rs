@@ -317,7 +317,7 @@ impl Core {
         }
         let mut by_core: BTreeMap<CoreId, Vec<Vec<u8>>> = BTreeMap::new();
         for key in keys {
-            let group = router::group_of(&key, self.context.group_count);
+            let group = self.context.slots.group_of(&key);
             by_core.entry(router::core_of(group, core_count)).or_default().push(key);
         }
         for (core, keys) in by_core {

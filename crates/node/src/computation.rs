@@ -6,6 +6,7 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use keyspace::{Body, Classes, Keyspace, Layout, Limits, Moment, Notice};
 use resp::{Args, Span, Writer};
@@ -15,8 +16,8 @@ use stdx::{Instant, Prng};
 use crate::entry::{self, Effect, put_words};
 use crate::event::GroupId;
 use crate::group::run_one;
-use crate::router;
 use crate::scripts::{Asides, Invocation, Permitted, check_call, log_action, permit};
+use crate::slots::SlotMap;
 use crate::transaction::{TransactionId, Work, database_effects_of};
 
 /// Commands, and the keys they work on.
@@ -31,7 +32,8 @@ pub struct Computation {
     pub(crate) noted: Classes,
     /// By which collections change their form.
     pub(crate) limits: Limits,
-    pub(crate) group_count: u32,
+    /// Where its keys are.
+    pub(crate) slots: Arc<SlotMap>,
     /// Values of `work.keys`, in their order.
     pub(crate) values: BTreeMap<GroupId, Vec<Option<Vec<u8>>>>,
     /// Answers to `work.queries`, with the numbers of keys that are not named.
@@ -282,7 +284,7 @@ impl Computation {
             named,
             replies: replies.collect(),
             words,
-            group_count: self.group_count,
+            slots: &self.slots,
         };
         question.answer(writer);
     }
@@ -291,7 +293,7 @@ impl Computation {
     fn effects(&self, scratch: &Keyspace, before: u64, database_effects: &[Effect]) -> BTreeMap<GroupId, Vec<Effect>> {
         let mut effects: BTreeMap<GroupId, Vec<Effect>> = BTreeMap::new();
         if !database_effects.is_empty() {
-            for group in 0..self.group_count {
+            for group in 0..self.slots.group_count() {
                 effects.insert(GroupId(group), database_effects.to_vec());
             }
         }
@@ -313,7 +315,7 @@ impl Computation {
     }
 
     fn is_named(&self, database: u16, key: &[u8]) -> bool {
-        let group = router::group_of(key, self.group_count);
+        let group = self.slots.group_of(key);
         self.work.keys.get(&group).is_some_and(|keys| {
             keys.binary_search_by(|(other, name)| (*other, name.as_slice()).cmp(&(database, key))).is_ok()
         })
@@ -326,7 +328,7 @@ fn follow(effects: &[Effect], origins: &mut [Option<u16>]) {
         match effect {
             Effect::Flush { database } => origins[usize::from(*database)] = None,
             Effect::Swap { first, second } => origins.swap(usize::from(*first), usize::from(*second)),
-            Effect::Key { .. } => {}
+            Effect::Key { .. } | Effect::Give(_) | Effect::Take(_) => {}
         }
     }
 }

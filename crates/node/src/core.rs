@@ -34,6 +34,7 @@ use crate::router;
 use crate::scripts::Cache;
 use crate::session::{Hold, Session, Sessions};
 use crate::settings::Settings;
+use crate::slots::SlotMap;
 use crate::statistics::{SlowEntry, Slowlog, Statistics};
 use crate::tally::Asked;
 use crate::telling::Telling;
@@ -69,6 +70,10 @@ pub struct Core {
     pub(crate) wait_ends: BTreeSet<(Instant, SessionId)>,
     /// When they took their places last.
     pub(crate) waiting_renewed: Instant,
+    /// Slots have moved: those who wait stand in other lines.
+    pub(crate) must_stand_anew: bool,
+    /// Requests of clients that a group has sent back because it does not hold their slot any more.
+    pub(crate) sent_back: Vec<Request>,
     /// Sessions that wait for a group's window.
     pub(crate) stalled: Vec<SessionId>,
     /// Requests to groups that other nodes may lead, and steps of transactions.
@@ -106,6 +111,10 @@ pub struct Context {
     pub core_count: u16,
     /// Groups of the cluster.
     pub group_count: u32,
+    /// Which of them holds which slot, as far as this core knows.
+    pub slots: Arc<SlotMap>,
+    /// Slots are to move that have not moved yet.
+    pub is_moving: bool,
     /// The configuration.
     pub settings: Arc<Settings>,
     /// What has been counted.
@@ -217,6 +226,8 @@ impl Core {
                 core,
                 core_count,
                 group_count,
+                slots: Arc::new(SlotMap::even(group_count)),
+                is_moving: false,
                 settings,
                 statistics: Statistics::default(),
                 slowlog: Slowlog::default(),
@@ -266,6 +277,8 @@ impl Core {
             waiting: BTreeSet::new(),
             wait_ends: BTreeSet::new(),
             waiting_renewed: Instant::default(),
+            must_stand_anew: false,
+            sent_back: Vec::new(),
             stalled: Vec::new(),
             relay,
             stale: BTreeMap::new(),
@@ -375,11 +388,14 @@ impl Core {
         let place = seed.group.0 as usize / usize::from(self.context.core_count);
         let group = seed.group;
         let policy = self.context.settings.append_fsync;
-        match Group::new(seed, self.context.node, policy, &mut self.prng, self.now) {
+        match Group::new(seed, self.context.group_count, self.context.node, policy, &mut self.prng, self.now) {
             Ok(mut group) => {
                 group.keyspace.listen(self.context.noted());
                 group.set_limits(self.context.settings.limits());
                 if group.membership().voters != [self.context.node.0] {
+                    self.become_clustered();
+                }
+                if !group.slots().is_even() {
                     self.become_clustered();
                 }
                 self.groups[place] = Some(group);
@@ -589,7 +605,7 @@ impl Core {
     /// Keys of a slot, if its group lives on this core.
     pub(crate) fn keys_of_slot(&self, slot: Slot, database: u16, count: usize) -> Vec<Vec<u8>> {
         const STEP: usize = 1_000;
-        let group = router::group_of_slot(slot, self.context.group_count);
+        let group = self.context.slots.group_of_slot(slot);
         let Some(group) = self.groups().find(|other| other.id() == group) else { return Vec::new() };
         let view = group.keyspace.view(database, group.read_moment(self.now));
         let mut keys = Vec::new();
@@ -626,7 +642,7 @@ impl Core {
     pub(crate) fn describe_keys(&self, kind: DebugQuestion, keys: &[(u16, Vec<u8>)]) -> Vec<(usize, String)> {
         let mut described = Vec::new();
         for (place, (database, key)) in keys.iter().enumerate() {
-            let group = router::group_of(key, self.context.group_count);
+            let group = self.context.slots.group_of(key);
             let Some(group) = self.groups().find(|other| other.id() == group) else { continue };
             let view = group.keyspace.view(*database, group.read_moment(self.now));
             let text = match kind {
@@ -722,6 +738,12 @@ impl Core {
             Mail::Refused { claim } => self.relay.refused(claim, self.now.instant),
             Mail::Alive { claim } => self.relay.alive(claim, self.now.instant),
             Mail::Route { group, route } => self.set_route(group, route),
+            Mail::Slots(news) => self.learn_slots(&news),
+            Mail::Move { by, id, group, step, body } => {
+                let origin = self.origin_of(SessionId { serial: 0, index: 0 });
+                let request = Request::new(origin, group, Protocol::Resp2, body);
+                self.relay.submit(request, Purpose::Move { by, id, step }, self.now.instant);
+            }
             Mail::Retry(request) => self.retry_script(request, actions),
             Mail::Declined(declined) => self.take_declined(declined, actions),
             Mail::LetIn { group, origin } => {
@@ -775,6 +797,7 @@ impl Core {
                     self.become_clustered();
                 }
                 self.context.roster = roster;
+                self.look_at_slots();
                 if self.context.roster.is_removed(self.context.node) {
                     self.be_expelled(actions);
                 }
@@ -975,7 +998,7 @@ impl Core {
     }
 
     /// Sends what gateways of this core ask of groups, here or elsewhere.
-    fn flush_relay(&mut self, actions: &mut Vec<Action>) {
+    pub(crate) fn flush_relay(&mut self, actions: &mut Vec<Action>) {
         let Self { relay, outbox, context, now, .. } = self;
         let (node, core, core_count) = (context.node, context.core, context.core_count);
         relay.flush(now.instant, |leader, mut request| {
@@ -1007,6 +1030,11 @@ impl Core {
         if self.has_overtaken(claim) {
             return self.relay.refused(claim, self.now.instant);
         }
+        if let Some(moved) = wire::take_moved(bytes)
+            && self.has_moved(claim, moved, actions)
+        {
+            return;
+        }
         let is_to_be_told =
             self.context.is_clustered && self.context.tracker.is_wanted() && self.relay.is_of_change(claim, bytes);
         let Some(purpose) = self.relay.answered(claim, self.now.instant) else { return };
@@ -1031,7 +1059,9 @@ impl Core {
                 self.sessions.reply(session, ticket, |writer| writer.raw(bytes));
                 self.tell_stale(session, ticket);
             }
-            Purpose::Question { id, places } => self.group_answered(id, group, places, Some(bytes), actions),
+            Purpose::Question { id, part, places } => {
+                self.group_answered(id, (group, part), places, Some(bytes), actions)
+            }
             Purpose::Holders { id } => self.holders_told(id, group, bytes),
             Purpose::Script { session, ticket, protocol, script } => match wire::take_declined(bytes) {
                 None => self.sessions.reply(session, ticket, |writer| writer.raw(bytes)),
@@ -1041,13 +1071,18 @@ impl Core {
                 }
             },
             Purpose::Libraries { session, ticket } => self.libraries_changed(session, ticket, bytes),
+            Purpose::Move { by, id, step } => {
+                let now = self.now;
+                self.with_group(by, actions, |driving, outlet| {
+                    driving.move_answered(id, group, step, bytes, now, outlet);
+                });
+            }
             Purpose::Transaction { id, step } => {
-                let group_count = self.context.group_count;
                 self.drive(actions, |driver, posts| match step {
                     Step::Lock => {
                         let outcome = wire::take_locked(bytes);
                         let outcome = outcome.unwrap_or_else(|| Locked::Refused(NO_QUORUM.to_owned()));
-                        driver.locked(id, group, outcome, group_count, posts)
+                        driver.locked(id, group, outcome, posts)
                     }
                     Step::Prepare => driver.prepared(id, group, bytes == [1], posts),
                     Step::Renew => Progress::Going,
@@ -1069,15 +1104,14 @@ impl Core {
                     self.sessions.reply(session, ticket, |writer| writer.error(text));
                     self.tell_stale(session, ticket);
                 }
-                Purpose::Question { id, places } => self.group_answered(id, group, places, None, actions),
+                Purpose::Question { id, part, places } => self.group_answered(id, (group, part), places, None, actions),
                 Purpose::Holders { id } => self.holders_told(id, group, &[]),
-                Purpose::Transaction { step: Step::Renew, .. } => {}
+                Purpose::Transaction { step: Step::Renew, .. } | Purpose::Move { .. } => {}
                 Purpose::Transaction { id, .. } => {
                     let RequestBody::Lock(lock) = request.body else { unreachable!("only locks are given up") };
-                    let group_count = self.context.group_count;
                     self.drive(actions, |driver, posts| {
                         let outcome = Locked::Refused(NO_QUORUM.to_owned());
-                        driver.locked(id, lock.group, outcome, group_count, posts)
+                        driver.locked(id, lock.group, outcome, posts)
                     });
                 }
             }
@@ -1243,22 +1277,25 @@ impl Core {
         self.pass_time_untold(actions);
         let mut more = false;
         for round in 0..limits::ROUNDS_PER_TURN {
+            self.send_anew(actions);
             self.flush_relay(actions);
             self.read_own_mail(actions);
             self.evict();
             more = self.turn_groups(actions);
             self.tell_routes();
+            self.tell_slots();
             if !self.is_loaded {
                 let is_loaded = |group: &Group| group.standing() != Standing::Loading;
                 self.is_loaded = self.groups.iter().all(|group| group.as_ref().is_some_and(is_loaded));
             }
             let had_mail = self.read_own_mail(actions);
+            let sent = self.send_anew(actions);
             let admitted = self.retry_deferred_questions(actions);
             self.compose(actions);
             let settled = self.settle_waiting(actions);
             self.open_windows();
             let resumed = self.resume(actions);
-            if !resumed && !settled && !had_mail && !admitted && self.outbox.own.is_empty() {
+            if !resumed && !settled && !had_mail && !admitted && !sent && self.outbox.own.is_empty() {
                 break;
             }
             more |= round + 1 == limits::ROUNDS_PER_TURN;

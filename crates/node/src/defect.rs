@@ -1,6 +1,6 @@
 //! Mistakes that the simulator puts in on purpose: checkers that do not catch them are asleep.
 
-/// A mistake in transactions over groups.
+/// A mistake in transactions over groups, or in moves of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
     /// They count as committed when the first group has prepared them.
@@ -9,4 +9,8 @@ pub enum Defect {
     ForgottenWatch,
     /// Checkpoints leave out those that are prepared.
     ForgottenPrepared,
+    /// The keys of a slot that moves are read before the latest changes to them have been made.
+    EarlyCopy,
+    /// A group that has given a slot away does not look whether it had carried out what it is asked for.
+    ForgottenBook,
 }

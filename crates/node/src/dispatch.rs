@@ -1,5 +1,7 @@
 //! From bytes to requests, and from requests to where they are carried out.
 
+use std::sync::Arc;
+
 use command::{Flag, Join, Refusal, Span as KeySpan};
 use keyspace::{AHEAD_MAX, Ahead, Body, Class, DataCommand, Moment, Patience, Policy};
 use resp::{Args, Glance, Limits, Parsed};
@@ -216,6 +218,13 @@ impl Core {
             return Next::Postponed(Hold::Paused);
         }
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
+        if session.map_version != self.context.slots.version() {
+            // Slots have moved since what it is owed was sent, to where it must not be overtaken.
+            if session.owed_count() > 0 {
+                return Next::Postponed(Hold::Answers);
+            }
+            session.map_version = self.context.slots.version();
+        }
         if session.multi.is_some() && !passes_multi(known) {
             return self.queue(id, known, args);
         }
@@ -298,7 +307,7 @@ impl Core {
                 redirect::check(&self.context, session.read_only, command, args)?;
             }
             if matches!(command.name, "sort" | "sort_ro") {
-                router::check_sort(args, self.context.group_count)?;
+                router::check_sort(args, &self.context.slots)?;
             }
         }
         let session = self.sessions.get(id).expect("its request is being looked at");
@@ -429,6 +438,9 @@ impl Core {
         }
         match command.span {
             KeySpan::Keys => match self.groups_of(command, args) {
+                Groups::One(group) if self.context.is_moving && redirect::slot_of_keys(command, args).is_err() => {
+                    self.dispatch_alone(id, group, command, args, actions)
+                }
                 Groups::One(group) => self.dispatch_to_group(id, group, command, args, actions),
                 Groups::Several => self.dispatch_to_several(id, command, args, actions),
                 // Its keys cannot be found among the words, so it will be refused: any keyspace can do that.
@@ -443,14 +455,37 @@ impl Core {
         }
     }
 
+    /// While slots move, a command on several slots of a group may be one on several groups by the time it comes there,
+    /// and then has no order with others of its client. So it goes by itself.
+    fn dispatch_alone(
+        &mut self,
+        id: SessionId,
+        group: GroupId,
+        command: &'static DataCommand,
+        args: Args<'_>,
+        actions: &mut Vec<Action>,
+    ) -> Next {
+        if self.sessions.get(id).is_some_and(|session| session.owed_count() > 0) {
+            return Next::Postponed(Hold::Answers);
+        }
+        let next = self.dispatch_to_group(id, group, command, args, actions);
+        if let Some(session) = self.sessions.get_mut(id)
+            && session.owed_count() > 0
+            && session.hold == Hold::None
+        {
+            session.hold = Hold::Answers;
+        }
+        next
+    }
+
     #[inline]
     pub(crate) fn groups_of(&self, command: &DataCommand, args: Args<'_>) -> Groups {
-        let group_count = self.context.group_count;
-        if group_count == 1 {
+        let slots = &*self.context.slots;
+        if slots.group_count() == 1 {
             return Groups::One(GroupId(0));
         }
         let mut groups = Groups::None;
-        command.for_each_key(args, |index, _| groups = groups.with(router::group_of(args.at(index), group_count)));
+        command.for_each_key(args, |index, _| groups = groups.with(slots.group_of(args.at(index))));
         groups
     }
 
@@ -543,7 +578,7 @@ impl Core {
     }
 
     /// Remembers a read for as long as it has no answer.
-    fn note_read(&mut self, id: SessionId, group: GroupId, number: u64) {
+    pub(crate) fn note_read(&mut self, id: SessionId, group: GroupId, number: u64) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         if session.note_read(group, number) >= limits::READS_NOTED_MAX {
             let relay = &mut self.relay;
@@ -634,11 +669,10 @@ impl Core {
 
     /// Adds the keys of one command to what a transaction locks.
     pub(crate) fn add_keys(&self, work: &mut Work, command: &DataCommand, database: u16, args: Args<'_>) {
-        let group_count = self.context.group_count;
         let others = other_databases(command, args, self.context.settings.databases);
         command.for_each_key(args, |index, _| {
             let key = args.at(index);
-            let keys = work.keys.entry(router::group_of(key, group_count)).or_default();
+            let keys = work.keys.entry(self.context.slots.group_of(key)).or_default();
             keys.push((database, key.to_vec()));
             keys.extend(others.iter().map(|other| (*other, key.to_vec())));
         });
@@ -649,9 +683,9 @@ impl Core {
             session.is_driving = true;
         }
         let moment = Moment { unix: self.now.unix, seed: self.draw() };
-        let group_count = self.context.group_count;
+        let slots = Arc::clone(&self.context.slots);
         self.drive(actions, |driver, posts| {
-            driver.begin(work, group_count, moment, posts);
+            driver.begin(work, &slots, moment, posts);
             Progress::Going
         });
     }
@@ -807,7 +841,7 @@ fn look_ahead(groups: &[Option<Group>], context: &Context, database: u16, input:
             (true, _) => [Some((fourth, &[][..])), Some((fifth, &[][..]))],
         };
         for ((key, element), place) in named.into_iter().flatten().zip(&mut found[count..]) {
-            *place = (router::group_of(key, context.group_count), Ahead { database, key, element });
+            *place = (context.slots.group_of(key), Ahead { database, key, element });
             count += 1;
         }
         seen += consumed;

@@ -14,9 +14,13 @@
 //!        | PREFER   group node, 0 for nobody
 //!        | SCRIPT   len answer count(command) words*
 //!        | LIBRARIES change
+//!        | MOVED    slot
+//!        | WANT     slot first slot last group
 //! words  = database argc len* bytes
 //! watch  = database len bytes version:u64le
 //! effect = kind:u8 database len bytes [len bytes]
+//!        | 4 slot group epoch
+//!        | 5 slot epoch sequence unix_ms:u64le len records
 //! ```
 //! All other numbers are LEB128. The words of a command lie together behind their lengths, so that they can be executed
 //! where they are.
@@ -24,11 +28,13 @@
 use bytes::Bytes;
 use keyspace::{Ahead, Limits, Moment};
 use resp::{Args, Protocol, Span};
+use stdx::slot::Slot;
 use stdx::{UnixMillis, leb128};
 
 use crate::event::{GroupId, NodeId};
 use crate::libraries::Change;
 use crate::roster::Member;
+use crate::slots::Moved;
 use crate::transaction::{GatewayId, TransactionId};
 
 /// Version of this layout, the first byte of every entry.
@@ -51,6 +57,8 @@ const CLAIM: u8 = 11;
 const PREFER: u8 = 20;
 const SCRIPT: u8 = 12;
 const LIBRARIES: u8 = 13;
+const MOVED: u8 = 30;
+const WANT: u8 = 31;
 
 const RESP3: u8 = 1;
 
@@ -89,6 +97,25 @@ pub enum Effect {
         /// The other.
         second: u16,
     },
+    /// The group does not hold this slot any more.
+    Give(Moved),
+    /// The group holds this slot from now on.
+    Take(Box<Taken>),
+}
+
+/// A slot that comes from another group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Which.
+    pub slot: Slot,
+    /// How often it has moved by then.
+    pub epoch: u64,
+    /// The sequence of the group that gives it.
+    pub sequence: u64,
+    /// The latest moment there: what had expired by then does not come back.
+    pub unix: UnixMillis,
+    /// The keys, as `Keyspace::export_slot` gave them.
+    pub records: Vec<u8>,
 }
 
 impl Effect {
@@ -96,7 +123,17 @@ impl Effect {
     pub fn byte_count(&self) -> usize {
         match self {
             Self::Key { key, exported, .. } => 16 + key.len() + exported.as_ref().map_or(0, Vec::len),
-            Self::Flush { .. } | Self::Swap { .. } => 16,
+            Self::Take(taken) => 64 + taken.records.len(),
+            Self::Flush { .. } | Self::Swap { .. } | Self::Give(_) => 16,
+        }
+    }
+
+    /// The slot that it moves, if it does.
+    pub fn slot(&self) -> Option<Slot> {
+        match self {
+            Self::Give(moved) => Some(moved.slot),
+            Self::Take(taken) => Some(taken.slot),
+            Self::Key { .. } | Self::Flush { .. } | Self::Swap { .. } => None,
         }
     }
 }
@@ -182,6 +219,15 @@ pub enum Item<'a> {
     },
     /// Change the libraries of functions.
     Libraries(Change),
+    /// A gateway has asked for something of a slot that another group holds: tell it so.
+    Moved(Slot),
+    /// A group is to hold these slots, from the first to the last.
+    Want {
+        /// First and last.
+        slots: (Slot, Slot),
+        /// Who.
+        group: GroupId,
+    },
 }
 
 /// A decoded MULTI/EXEC.
@@ -391,6 +437,20 @@ impl Builder {
         self.payload.extend_from_slice(change);
     }
 
+    /// Adds that a request was for a slot that another group holds.
+    pub(crate) fn moved(&mut self, slot: Slot) {
+        self.payload.push(MOVED);
+        leb128::put(&mut self.payload, u64::from(slot.0));
+    }
+
+    /// Adds who is to hold some slots.
+    pub(crate) fn want(&mut self, (first, last): (Slot, Slot), group: GroupId) {
+        self.payload.push(WANT);
+        leb128::put(&mut self.payload, u64::from(first.0));
+        leb128::put(&mut self.payload, u64::from(last.0));
+        leb128::put(&mut self.payload, u64::from(group.0));
+    }
+
     /// Stamps the moment and gives up the entry.
     pub fn finish(mut self, moment: Moment) -> Bytes {
         self.payload[0] = VERSION;
@@ -425,7 +485,8 @@ pub fn put_prepared(out: &mut Vec<u8>, participants: &[u32], effects: &[Effect])
 pub fn effects_bytes(effects: &[Effect]) -> usize {
     let of_one = |effect: &Effect| match effect {
         Effect::Key { key, exported, .. } => key.len() + exported.as_ref().map_or(0, Vec::len) + 32,
-        Effect::Flush { .. } | Effect::Swap { .. } => 32,
+        Effect::Take(taken) => 64 + taken.records.len(),
+        Effect::Flush { .. } | Effect::Swap { .. } | Effect::Give(_) => 32,
     };
     effects.iter().map(of_one).sum()
 }
@@ -450,6 +511,18 @@ fn put_effects(out: &mut Vec<u8>, effects: &[Effect]) {
                 out.push(3);
                 leb128::put(out, u64::from(*first));
                 leb128::put(out, u64::from(*second));
+            }
+            Effect::Give(moved) => {
+                out.push(4);
+                moved.put(out);
+            }
+            Effect::Take(taken) => {
+                out.push(5);
+                leb128::put(out, u64::from(taken.slot.0));
+                leb128::put(out, taken.epoch);
+                leb128::put(out, taken.sequence);
+                out.extend_from_slice(&taken.unix.0.to_le_bytes());
+                put_bytes(out, &taken.records);
             }
         }
     }
@@ -586,9 +659,22 @@ impl<'a> Reader<'a> {
                 },
                 2 => Effect::Flush { database: self.number() as u16 },
                 3 => Effect::Swap { first: self.number() as u16, second: self.number() as u16 },
+                4 => Effect::Give(self.moved()),
+                5 => Effect::Take(Box::new(Taken {
+                    slot: Slot(self.number() as u16),
+                    epoch: self.number(),
+                    sequence: self.number(),
+                    unix: UnixMillis(self.fixed().cast_signed()),
+                    records: self.bytes().to_vec(),
+                })),
                 kind => panic!("an effect of kind {kind} in a log entry"),
             })
             .collect()
+    }
+
+    /// What `Moved::put` wrote.
+    pub fn moved(&mut self) -> Moved {
+        Moved { slot: Slot(self.number() as u16), group: GroupId(self.number() as u32), epoch: self.number() }
     }
 
     /// Participants and effects as [`put_prepared`] wrote them.
@@ -655,6 +741,11 @@ impl<'a> Reader<'a> {
             }
             ENLIST => Item::Enlist { node: NodeId(self.number()), member: Member::read(self) },
             LIBRARIES => Item::Libraries(Change::read(self)),
+            MOVED => Item::Moved(Slot(self.number() as u16)),
+            WANT => Item::Want {
+                slots: (Slot(self.number() as u16), Slot(self.number() as u16)),
+                group: GroupId(self.number() as u32),
+            },
             SCRIPT => {
                 let answer = self.bytes();
                 Item::Script { answer, commands: self.commands(Protocol::Resp2, Vec::new(), spans) }

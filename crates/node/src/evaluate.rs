@@ -517,8 +517,8 @@ impl Core {
     }
 
     fn groups_of_script(&self, invocation: &Invocation, args: Args<'_>) -> Groups {
-        let group_count = self.context.group_count;
-        invocation.keys(args).fold(Groups::None, |groups, key| groups.with(router::group_of(key, group_count)))
+        let slots = &self.context.slots;
+        invocation.keys(args).fold(Groups::None, |groups, key| groups.with(slots.group_of(key)))
     }
 
     fn is_memory_full(&self) -> bool {
@@ -536,7 +536,7 @@ impl Core {
         Circumstances {
             denies_growth: !allows && self.is_memory_full(),
             no_room,
-            group_count: self.context.group_count,
+            slots: Some(Arc::clone(&self.context.slots)),
             is_watched: self.context.monitors.is_watched(),
             may_debug,
         }
@@ -555,9 +555,9 @@ impl Core {
         actions: &mut Vec<Action>,
     ) -> Result<(), Declined> {
         let circumstances = self.circumstances(invocation);
-        let (now, group_count) = (self.now, self.context.group_count);
+        let now = self.now;
         let seed = self.prng.draw();
-        let run = Run { origin, floor, protocol, database, invocation, args, circumstances, group_count, seed };
+        let run = Run { origin, floor, protocol, database, invocation, args, circumstances, seed };
         let mut engine = self.runner.engine.take().unwrap_or_default();
         let place = group.0 as usize / usize::from(self.context.core_count);
         let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
@@ -579,7 +579,6 @@ impl Core {
         home: Option<GroupId>,
         actions: &mut Vec<Action>,
     ) {
-        let group_count = self.context.group_count;
         let mut work = Work::new(origin, protocol, self.now.instant);
         let mut words = Vec::with_capacity(args.byte_count() + 5 * args.len() + 8);
         put_words(&mut words, database, args);
@@ -587,7 +586,7 @@ impl Core {
         work.circumstances = self.circumstances(&invocation);
         let declared = invocation.keys(args).map(|key| (database, key.to_vec()));
         for (database, key) in declared.chain(declined.keys) {
-            work.keys.entry(router::group_of(&key, group_count)).or_default().push((database, key));
+            work.keys.entry(self.context.slots.group_of(&key)).or_default().push((database, key));
         }
         work.whole = declined.whole;
         work.invocations.insert(0, Ok(invocation));
@@ -644,13 +643,12 @@ impl Core {
         is_read_only: bool,
         args: Args<'_>,
     ) {
-        let group_count = self.context.group_count;
         let session = self.sessions.get(work.origin.session).expect("its request is being looked at");
         let user = Arc::clone(&session.user);
         let invocation = self.invocation(&user, naming, is_read_only, args);
         if let Ok(invocation) = &invocation {
             for key in invocation.keys(args) {
-                let keys = work.keys.entry(router::group_of(key, group_count)).or_default();
+                let keys = work.keys.entry(self.context.slots.group_of(key)).or_default();
                 keys.push((database, key.to_vec()));
             }
             let denied_before = work.circumstances.denies_growth;

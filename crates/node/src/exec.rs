@@ -175,9 +175,8 @@ impl Core {
             // Whether such a key has come and gone is asked of its group under a lock.
             groups = Groups::Several;
         }
-        if let Groups::Several = groups
-            && !is_caught_up
-        {
+        // While slots move, those of one group may be of several by the time it comes there.
+        if (groups == Groups::Several || self.context.is_moving) && !is_caught_up {
             // It comes again: put back what was taken.
             self.sessions.get_mut(id).expect("just seen").multi = Some(multi);
             return Next::Postponed(Hold::Answers);
@@ -239,19 +238,19 @@ impl Core {
     }
 
     fn groups_of_transaction(&self, id: SessionId, multi: &Multi) -> Groups {
-        let group_count = self.context.group_count;
+        let slots = &self.context.slots;
         let session = self.sessions.get(id).expect("its request is being looked at");
         // A script runs where its keys are locked, since its changes are known only when it has ended.
         if multi.queue.iter().any(|queued| queued.refusal.is_none() && queued.command.script_naming().is_some()) {
             return Groups::Several;
         }
-        if group_count == 1 {
+        if slots.group_count() == 1 {
             let has_data = multi.queue.iter().any(works_on_data);
             return if has_data || !session.watches.is_empty() { Groups::One(GroupId(0)) } else { Groups::None };
         }
         let mut groups = Groups::None;
         for watch in &session.watches {
-            groups = groups.with(router::group_of(&watch.key, group_count));
+            groups = groups.with(slots.group_of(&watch.key));
         }
         let mut spans: Vec<Span> = Vec::new();
         let mut has_keyless = false;
@@ -264,7 +263,7 @@ impl Core {
             let mut has_key = false;
             command.for_each_key(args, |index, _| {
                 has_key = true;
-                groups = groups.with(router::group_of(args.at(index), group_count));
+                groups = groups.with(slots.group_of(args.at(index)));
             });
             has_keyless |= !has_key;
         }
@@ -294,7 +293,7 @@ impl Core {
         let commands: Vec<_> = multi.queue.iter().filter(|queued| works_on_data(queued)).collect();
         let is_query = commands.iter().all(|queued| is_query(queued));
         let packed = pack(&watches, &commands);
-        if has_control {
+        if has_control || self.context.is_moving {
             session.hold = Hold::Answers;
         }
         let mut work_words = Vec::new();
@@ -366,8 +365,8 @@ impl Core {
         true
     }
 
-    fn begin_exec_over_groups(&mut self, mut work: Work, actions: &mut Vec<Action>) {
-        let group_count = self.context.group_count;
+    pub(crate) fn begin_exec_over_groups(&mut self, mut work: Work, actions: &mut Vec<Action>) {
+        let slots = Arc::clone(&self.context.slots);
         let databases = self.context.settings.databases;
         let commands = std::mem::take(&mut work.commands);
         let mut spans: Vec<Span> = Vec::new();
@@ -388,7 +387,7 @@ impl Core {
             self.add_keys(&mut work, command, database, args);
         }
         for watch in &work.watches {
-            let keys = work.keys.entry(router::group_of(&watch.key, group_count)).or_default();
+            let keys = work.keys.entry(slots.group_of(&watch.key)).or_default();
             keys.push((watch.database, watch.key.clone()));
         }
         if swaps {

@@ -17,6 +17,7 @@ mod doubt;
 mod govern;
 mod live;
 mod members;
+mod moving;
 mod replicas;
 mod transfer;
 
@@ -50,6 +51,7 @@ use crate::pubsub;
 use crate::relay::Route;
 use crate::roster::{Member, Roster};
 use crate::settings::AppendFsync;
+use crate::slots::{Moved, SlotMap};
 use crate::speculation::Speculation;
 use crate::timing::Timings;
 use crate::touched::Touched;
@@ -105,6 +107,13 @@ pub struct Group {
     rounds: VecDeque<ReadRound>,
     next_read_context: u64,
     reads: Vec<DeferredRead>,
+
+    /// Which slots the group holds, and what it knows of those it has given away. Replicated state.
+    slots: SlotMap,
+    /// What has become of slots since that was last asked for.
+    slot_news: Vec<Moved>,
+    /// Its leader gives slots away.
+    mover: moving::Mover,
 
     locks: Locks,
     /// Transactions have been decided since those were last looked at who wait for locks.
@@ -327,6 +336,7 @@ impl Group {
     /// A group as found on disk, or a new one.
     pub fn new(
         seed: GroupSeed,
+        group_count: u32,
         node: NodeId,
         append_fsync: AppendFsync,
         prng: &mut Prng,
@@ -399,6 +409,9 @@ impl Group {
             rounds: VecDeque::new(),
             next_read_context: 0,
             reads: Vec::new(),
+            slots: SlotMap::even(group_count),
+            slot_news: Vec::new(),
+            mover: moving::Mover::default(),
             locks: Locks::default(),
             has_decided: false,
             held: VecDeque::new(),
@@ -649,6 +662,11 @@ impl Group {
     /// Takes a request that came as a letter or from another node. The group must be [`Standing::Serving`].
     pub fn request(&mut self, request: Request, now: Now, outlet: &mut Outlet<'_>) {
         debug_assert!(self.is_serving);
+        if self.defect == Some(Defect::ForgottenBook)
+            && let Some(slot) = self.foreign_slot(&request)
+        {
+            return self.tell_reader_moved(slot, &request.origin, request.protocol, outlet);
+        }
         if self.expects(&request, outlet) {
             self.take(request, now, outlet);
         }
@@ -724,6 +742,9 @@ impl Group {
         if self.must_wait(&request, false) {
             self.hold(request, false, outlet);
             return;
+        }
+        if let Some(slot) = self.foreign_slot(&request) {
+            return self.tell_moved(slot, request, outlet);
         }
         let is_behind = matches!(request.body, RequestBody::Read(_));
         let what = match request.body {
@@ -850,6 +871,9 @@ impl Group {
     }
 
     fn execute_read(&mut self, read: DeferredRead, now: Now, outlet: &mut Outlet<'_>) {
+        if let Some(slot) = self.foreign_slot_of_read(&read.what) {
+            return self.tell_reader_moved(slot, &read.origin, read.protocol, outlet);
+        }
         let moment = self.read_moment(now);
         let mut spans = std::mem::take(&mut self.spans);
         let words = match &read.what {
@@ -859,9 +883,12 @@ impl Group {
                 let command = keyspace::resolve(args).expect("a read was checked by its gateway");
                 let mut writer = Writer::new(read.protocol);
                 self.keyspace.query(database, command, args, moment, &mut writer);
-                let mut answer = Vec::new();
-                leb128::put(&mut answer, self.keyspace.key_count(database) as u64);
-                answer.extend_from_slice(writer.bytes());
+                let answer = wire::put_whole(&wire::Part {
+                    key_count: self.keyspace.key_count(database) as u64,
+                    cover: self.slots.cover_of(self.id),
+                    holds_cursor: self.holds_cursor(args),
+                    reply: writer.bytes(),
+                });
                 self.spans = spans;
                 return outlet.answer(&read.origin, answer);
             }
@@ -963,6 +990,9 @@ impl Group {
         if !free || whole_waits || self.is_barred {
             self.held.push_back(Held::Lock(lock, origin, asked));
             return;
+        }
+        if let Some(slot) = lock.keys.iter().find_map(|(_, key)| self.foreign(key)) {
+            return self.tell_reader_moved(slot, &origin, Protocol::Resp2, outlet);
         }
         self.locks.take(lock.transaction, lock.keys.iter().map(|(_, key)| key.clone()), lock.whole);
         self.fetch_in_order(lock, origin, now, outlet);
@@ -1109,7 +1139,7 @@ impl Group {
         (origin, floor): (Origin, u64),
         outlet: &mut Outlet<'_>,
     ) {
-        if !self.locks.is_held_by(transaction) {
+        if !self.locks.is_held_by(transaction) && !self.takes_slots(transaction, effects) {
             return outlet.answer(&origin, vec![0]);
         }
         if participants.is_empty() {
@@ -1119,6 +1149,7 @@ impl Group {
             match effect {
                 Effect::Key { key, .. } => self.speculation.note(key, self.batch_number),
                 Effect::Flush { .. } | Effect::Swap { .. } => self.speculation.note_everything(self.batch_number),
+                Effect::Give(_) | Effect::Take(_) => {}
             }
         }
         self.claim(&origin, floor);
@@ -1263,9 +1294,11 @@ impl Group {
                 match effect {
                     Effect::Key { key, .. } => keys.push(key.clone()),
                     Effect::Flush { .. } | Effect::Swap { .. } => whole = true,
+                    Effect::Give(_) | Effect::Take(_) => {}
                 }
             }
             self.locks.take(*transaction, keys.into_iter(), whole);
+            self.locks.take_slots(*transaction, prepared.effects.iter().filter_map(Effect::slot));
             self.inquiries.entry(*transaction).or_default();
         }
     }
@@ -1307,7 +1340,8 @@ impl Group {
 
     /// Adds the removal of a key chosen for eviction; false if it is under way already.
     pub fn evict(&mut self, database: u16, key: &[u8], byte_count: usize) -> bool {
-        if !self.evicting.insert((database, key.to_vec())) {
+        // What moves is counted where it arrives.
+        if self.holds_lock_on(key) || !self.evicting.insert((database, key.to_vec())) {
             return false;
         }
         let name = b"unlink";
@@ -1332,6 +1366,7 @@ impl Group {
             self.locks.touch(now.instant);
         }
         self.reconcile(now, outlet);
+        self.look_after_moves(now, prng, outlet);
         if std::mem::take(&mut self.has_decided) && !self.held.is_empty() {
             self.admit_held(now, outlet);
         }
@@ -1568,6 +1603,7 @@ impl Group {
         self.backups.give_up(outlet);
         self.lines.clear(&mut self.keyspace);
         self.speculation.clear();
+        self.mover.stop();
         self.locks.clear();
         self.inquiries.clear();
         self.streams.clear();
@@ -1891,6 +1927,7 @@ impl Group {
         match item {
             Item::Command { protocol, database, args } => {
                 let command = keyspace::resolve(args).expect("a logged command is known");
+                debug_assert!(self.foreign_of(command, args).is_none(), "a change of a slot that another group holds");
                 let keyspace = &mut self.keyspace;
                 match waiter {
                     Some(Waiter::Write(origin)) => {
@@ -2049,6 +2086,15 @@ impl Group {
                 self.is_roster_new |= self.roster.prefer(group, node);
                 answer_governed(waiter, &proof, outlet);
             }
+            Item::Moved(slot) => {
+                if let Some(writer) = claimed {
+                    writer.raw(&wire::put_moved(&self.slots.known(slot)));
+                }
+            }
+            Item::Want { slots, group } => {
+                self.is_roster_new |= self.roster.want(slots, group);
+                answer_governed(waiter, &proof, outlet);
+            }
             Item::Refuse { transaction } => {
                 // It may have been prepared between the question and this entry.
                 if !self.prepared.contains_key(&transaction) && self.outcome(transaction).is_none() {
@@ -2097,7 +2143,12 @@ impl Group {
                     .expect("a gateway exported it, and checksums hold"),
                 Effect::Flush { database } => self.keyspace.edit(*database, moment).flush(*database),
                 Effect::Swap { first, second } => self.keyspace.edit(*first, moment).swap(*first, *second),
+                Effect::Give(moved) => self.give_slot(*moved),
+                Effect::Take(taken) => self.take_slot(taken),
             }
+        }
+        if effects.iter().any(|effect| effect.slot().is_some()) {
+            self.settle_slots();
         }
     }
 
@@ -2113,6 +2164,8 @@ impl Group {
                     observer::note_changed(&mut self.keyspace, "", *database, key);
                 }
                 Effect::Flush { .. } | Effect::Swap { .. } => is_flushed = true,
+                // For clients the keys are what they were.
+                Effect::Give(_) | Effect::Take(_) => {}
             }
         }
         if is_flushed {
@@ -2194,6 +2247,7 @@ impl Group {
         self.roster.put(&mut out);
         self.book.put(&mut out);
         self.libraries.save(&mut out);
+        self.slots.put(&mut out);
         out
     }
 
@@ -2203,6 +2257,7 @@ impl Group {
         self.roster = Roster::default();
         self.book.clear();
         self.libraries = Arc::default();
+        self.slots = SlotMap::even(self.slots.group_count());
         self.moment = Moment::default();
     }
 
@@ -2233,6 +2288,11 @@ impl Group {
         }
         if !reader.is_done() {
             self.libraries = Arc::new(Libraries::load(&mut reader));
+        }
+        if !reader.is_done() {
+            self.slots = SlotMap::read(&mut reader, self.slots.group_count());
+            self.slot_news = self.slots.moved().collect();
+            self.settle_slots();
         }
         self.are_libraries_new = true;
     }

@@ -16,9 +16,10 @@ use crate::event::{CoreId, GroupId, NodeId, SessionId};
 use crate::group::Declined;
 use crate::libraries::Libraries;
 use crate::pubsub::Message;
-use crate::relay::Route;
+use crate::relay::{Route, Step};
 use crate::roster::Roster;
 use crate::scripts::Invocation;
+use crate::slots::Moved;
 use crate::statistics::SlowEntry;
 use crate::tracking::{Author, Change, News, Presence};
 use crate::transaction::{GatewayId, TransactionId};
@@ -112,6 +113,21 @@ pub enum Mail {
         group: GroupId,
         /// The client.
         origin: Origin,
+    },
+    /// Slots have moved.
+    Slots(Arc<Vec<Moved>>),
+    /// Ask a group for a step of a move that a group of this core drives.
+    Move {
+        /// Who drives it.
+        by: GroupId,
+        /// Which.
+        id: TransactionId,
+        /// Who is asked.
+        group: GroupId,
+        /// Which step.
+        step: Step,
+        /// What.
+        body: RequestBody,
     },
     /// Remember this script, which a client has brought.
     Learn(Arc<Script>),

@@ -21,6 +21,7 @@ pub mod core;
 #[doc(hidden)]
 pub mod defect;
 mod dispatch;
+mod elsewhere;
 pub mod entry;
 mod evaluate;
 pub mod event;
@@ -44,6 +45,7 @@ pub mod scripts;
 pub mod session;
 pub mod settings;
 mod sha256;
+pub mod slots;
 mod speculation;
 mod statistics;
 mod tally;

@@ -173,9 +173,39 @@ pub const CUT_PATIENCE: Duration = Duration::from_secs(60);
 /// The same while a member waits for a checkpoint, which cannot be made as long as that part is kept.
 pub const CUT_PATIENCE_OF_MEMBERS: Duration = Duration::from_secs(5);
 
+/// Bytes of keys that move to another group at once, as long as a single slot has not more: for so long as they take
+/// to be logged by both groups, requests for them wait.
+pub const MOVE_BYTES: usize = 1 << 20;
+
+/// Slots that move at once.
+pub const MOVE_SLOTS: usize = 64;
+
+/// Bytes of keys of a slot, as they lie in memory, beyond which it is not moved: they travel in one entry.
+pub const MOVE_BYTES_MAX: usize = 64 << 20;
+
+/// How long a group that gives slots away rests before the next.
+pub const MOVE_REST: Duration = Duration::from_millis(5);
+
+/// How long a slot that is to move waits for those who hold its keys before they have precedence.
+pub const MOVE_DRAIN_MAX: Duration = Duration::from_millis(300);
+
+/// How long both groups may take to prepare a move before it is given up.
+pub const MOVE_PREPARE_MAX: Duration = Duration::from_secs(2);
+
+/// After how long a move that was given up is tried again.
+pub const MOVE_RETRY: Duration = Duration::from_millis(500);
+
+/// After how long it is looked again whether a slot is still too large.
+pub const MOVE_LARGE_RETRY: Duration = Duration::from_secs(60);
+
+/// How long a slot stays where it has come to. By then nobody asks its last holder any more for what he has asked this
+/// one for.
+pub const MOVE_AGAIN: Duration = Duration::from_secs(1);
+
 /// How often a leader asks about a prepared transaction without a gateway.
 pub const INQUIRY_INTERVAL: Duration = Duration::from_millis(200);
 
+const _: () = assert!(MOVE_BYTES_MAX < EFFECTS_BYTES_MAX && MOVE_BYTES < MOVE_BYTES_MAX);
 const _: () = assert!(CHECKPOINT_CHUNK_BYTES <= CHECKPOINT_OUTSTANDING_BYTES_MAX);
 const _: () = assert!(CHECKPOINT_BYTES_PER_TURN <= CHECKPOINT_CHUNK_BYTES);
 

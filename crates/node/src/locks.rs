@@ -12,6 +12,7 @@
 
 use std::collections::BTreeMap;
 
+use stdx::slot::{Slot, slot_of};
 use stdx::{Duration, Instant};
 
 use crate::transaction::TransactionId;
@@ -20,6 +21,8 @@ use crate::transaction::TransactionId;
 #[derive(Debug, Default)]
 pub struct Locks {
     keys: BTreeMap<Vec<u8>, TransactionId>,
+    /// Slots that move: all their keys.
+    slots: BTreeMap<u16, TransactionId>,
     whole: Option<TransactionId>,
     holders: BTreeMap<TransactionId, Holder>,
     /// When each holder was first looked after.
@@ -54,13 +57,34 @@ impl Locks {
 
     /// True if somebody holds this key.
     pub fn covers(&self, key: &[u8]) -> bool {
-        self.whole.is_some() || self.keys.contains_key(key)
+        self.whole.is_some() || self.keys.contains_key(key) || self.covers_slot_of(key)
+    }
+
+    fn covers_slot_of(&self, key: &[u8]) -> bool {
+        !self.slots.is_empty() && self.slots.contains_key(&slot_of(key).0)
+    }
+
+    /// True if the whole group is locked.
+    pub fn is_whole_held(&self) -> bool {
+        self.whole.is_some()
+    }
+
+    /// Locks slots that move. Transactions may still hold keys of them: see [`Locks::are_slots_free`].
+    pub fn take_slots(&mut self, transaction: TransactionId, slots: impl Iterator<Item = Slot>) {
+        self.holders.entry(transaction).or_default();
+        self.slots.extend(slots.map(|slot| (slot.0, transaction)));
+    }
+
+    /// True if no other transaction holds a key of the slots that this one has locked.
+    pub fn are_slots_free(&self, transaction: TransactionId) -> bool {
+        let is_of_these = |key: &[u8]| self.slots.get(&slot_of(key).0) == Some(&transaction);
+        self.whole.is_none() && !self.keys.keys().any(|key| is_of_these(key))
     }
 
     /// True if another transaction may take this key: it is free, or its holder is decided.
     pub fn is_open(&self, key: &[u8]) -> bool {
         let is_decided = |holder: &TransactionId| self.holders.get(holder).is_some_and(|holder| holder.is_decided);
-        self.whole.is_none() && self.keys.get(key).is_none_or(is_decided)
+        self.whole.is_none() && self.keys.get(key).is_none_or(is_decided) && !self.covers_slot_of(key)
     }
 
     /// Locks the keys, or every key. They must be [open](Self::is_open); one transaction may name a key twice.
@@ -136,6 +160,7 @@ impl Locks {
                 }
             }
         }
+        self.slots.retain(|_, by| *by != transaction);
         if self.whole == Some(transaction) {
             self.whole = None;
         }
@@ -178,6 +203,19 @@ mod tests {
         assert_eq!(locks.predecessor(transaction(2), b"a"), None);
         locks.release(transaction(2));
         assert!(locks.is_empty() && !locks.covers(b"a"));
+    }
+
+    #[test]
+    fn a_slot_that_moves_waits_for_those_who_hold_its_keys_and_lets_no_others_in() {
+        let mut locks = Locks::default();
+        locks.take(transaction(1), keys(&["{a}1"]), false);
+        locks.take_slots(transaction(2), [slot_of(b"a")].into_iter());
+        assert!(locks.covers(b"{a}2") && !locks.is_open(b"{a}2") && !locks.covers(b"b"));
+        assert!(!locks.are_slots_free(transaction(2)));
+        locks.release(transaction(1));
+        assert!(locks.are_slots_free(transaction(2)) && locks.covers(b"{a}1"));
+        locks.release(transaction(2));
+        assert!(locks.is_empty() && !locks.covers(b"{a}2"));
     }
 
     #[test]

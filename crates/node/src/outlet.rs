@@ -8,8 +8,9 @@ use crate::commands::Known;
 use crate::core::Context;
 use crate::event::{Action, CoreId, GroupId, Lane, NodeId};
 use crate::group::Committed;
-use crate::letter::{Letter, Mail, Origin};
+use crate::letter::{Letter, Mail, Origin, RequestBody};
 use crate::pubsub;
+use crate::relay::Step;
 use crate::session::Sessions;
 use crate::telling::Untold;
 use crate::timing::{Timings, Watch};
@@ -187,6 +188,11 @@ impl Outlet<'_> {
                 self.mail(core, Mail::Inquire { transaction, from, node: own, group });
             }
         }
+    }
+
+    /// Asks a group for a step of a move that another group of this core drives.
+    pub fn ask_for_move(&mut self, by: GroupId, id: TransactionId, group: GroupId, step: Step, body: RequestBody) {
+        self.mail(self.context.core, Mail::Move { by, id, group, step, body });
     }
 
     /// A command begins to be carried out.

@@ -7,7 +7,6 @@ use stdx::slot::{Slot, slot_of};
 
 use crate::core::Context;
 use crate::event::GroupId;
-use crate::router;
 
 /// The one slot of a command's keys; `None` if it has no keys.
 ///
@@ -39,7 +38,7 @@ pub fn check(context: &Context, is_read_only: bool, command: &DataCommand, args:
     if !context.is_clustered || may_be_old {
         return Ok(());
     }
-    let group = router::group_of_slot(slot, context.group_count);
+    let group = context.slots.group_of_slot(slot);
     match context.routes[group.0 as usize].leader {
         Some(leader) if leader == context.node => Ok(()),
         Some(leader) => {

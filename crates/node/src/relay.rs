@@ -66,6 +66,15 @@ pub enum Purpose {
         /// What was asked.
         step: Step,
     },
+    /// It takes a move of slots further.
+    Move {
+        /// The group that drives it.
+        by: GroupId,
+        /// Which.
+        id: TransactionId,
+        /// What was asked.
+        step: Step,
+    },
     /// It is for a session that waits for other nodes to hold its writes.
     Holders {
         /// Which wait.
@@ -75,6 +84,8 @@ pub enum Purpose {
     Question {
         /// Which.
         id: u64,
+        /// Which part of it.
+        part: usize,
         /// Places of the keys asked about.
         places: Vec<usize>,
     },
@@ -286,6 +297,13 @@ impl Relay {
             },
             _ => false,
         })
+    }
+
+    /// The group that was asked does not hold the keys any more: what was asked of it, and what for.
+    pub fn take_back(&mut self, claim: Claim, now: Instant) -> Option<(Request, Purpose)> {
+        let stream = self.streams.get_mut(claim.group.0 as usize)?;
+        stream.heard = now;
+        stream.take(claim.number)
     }
 
     /// An answer has come: what it is for, unless it is known already.

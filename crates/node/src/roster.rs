@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use stdx::leb128;
+use stdx::slot::Slot;
 
 use crate::entry::{Reader, put_bytes};
 use crate::event::{GroupId, NodeId};
@@ -56,10 +57,15 @@ pub struct Roster {
     members: BTreeMap<u64, Member>,
     /// By group.
     preferred: BTreeMap<u32, u64>,
+    /// Who is to hold which slots, by the first of them: the last, and the group.
+    wanted: BTreeMap<u16, (u16, u32)>,
 }
 
 /// In the number of members: preferred leaders follow.
 const PREFERS: u64 = 1 << 32;
+
+/// In the number of members: who is to hold which slots follows, behind preferred leaders.
+const WANTS: u64 = 1 << 33;
 
 impl Roster {
     /// Enters a node, or what is new of it. A node that is leaving does not stay after all, and one that has been
@@ -91,6 +97,27 @@ impl Roster {
     /// Who is to lead a group, if somebody has said so.
     pub fn preferred(&self, group: GroupId) -> Option<NodeId> {
         self.preferred.get(&group.0).copied().map(NodeId)
+    }
+
+    /// From now on this group is to hold these slots. True if that changed anything.
+    pub fn want(&mut self, (Slot(first), Slot(last)): (Slot, Slot), group: GroupId) -> bool {
+        let before = std::mem::take(&mut self.wanted);
+        for (from, (to, of)) in &before {
+            // What is left of a run before and behind these.
+            if *from < first {
+                self.wanted.insert(*from, ((*to).min(first - 1), *of));
+            }
+            if *to > last {
+                self.wanted.insert((*from).max(last + 1), (*to, *of));
+            }
+        }
+        self.wanted.insert(first, (last, group.0));
+        self.wanted != before
+    }
+
+    /// Who is to hold which slots, as far as somebody has said so: first, last, group.
+    pub fn wanted(&self) -> impl Iterator<Item = (u16, u16, GroupId)> {
+        self.wanted.iter().map(|(first, (last, group))| (*first, *last, GroupId(*group)))
     }
 
     /// What is known of a node.
@@ -147,7 +174,8 @@ impl Roster {
     /// Appends it to a checkpoint.
     pub fn put(&self, out: &mut Vec<u8>) {
         let prefers = u64::from(!self.preferred.is_empty()) * PREFERS;
-        leb128::put(out, self.members.len() as u64 | prefers);
+        let wants = u64::from(!self.wanted.is_empty()) * WANTS;
+        leb128::put(out, self.members.len() as u64 | prefers | wants);
         for (node, member) in &self.members {
             leb128::put(out, *node);
             member.put(out);
@@ -159,15 +187,27 @@ impl Roster {
                 leb128::put(out, *node);
             }
         }
+        if wants != 0 {
+            leb128::put(out, self.wanted.len() as u64);
+            for (first, (last, group)) in &self.wanted {
+                leb128::put(out, u64::from(*first));
+                leb128::put(out, u64::from(*last));
+                leb128::put(out, u64::from(*group));
+            }
+        }
     }
 
     /// Reads it back.
     pub fn read(reader: &mut Reader<'_>) -> Self {
         let count = reader.number();
-        let members = (0..count & !PREFERS).map(|_| (reader.number(), Member::read(reader))).collect();
+        let members = (0..count & !(PREFERS | WANTS)).map(|_| (reader.number(), Member::read(reader))).collect();
         let preferred_count = if count & PREFERS == 0 { 0 } else { reader.number() };
         let preferred = (0..preferred_count).map(|_| (reader.number() as u32, reader.number())).collect();
-        Self { members, preferred }
+        let wanted_count = if count & WANTS == 0 { 0 } else { reader.number() };
+        let wanted = (0..wanted_count)
+            .map(|_| (reader.number() as u16, (reader.number() as u16, reader.number() as u32)))
+            .collect();
+        Self { members, preferred, wanted }
     }
 }
 
@@ -209,6 +249,20 @@ mod tests {
             roster.put(&mut bytes);
             assert_eq!(Roster::read(&mut Reader::new(&bytes)), roster);
         }
+    }
+
+    #[test]
+    fn a_later_wish_for_slots_takes_the_place_of_earlier_ones() {
+        let mut roster = Roster::default();
+        assert!(roster.want((Slot(10), Slot(20)), GroupId(1)));
+        assert!(!roster.want((Slot(10), Slot(20)), GroupId(1)));
+        assert!(roster.want((Slot(13), Slot(15)), GroupId(2)));
+        assert!(roster.want((Slot(0), Slot(10)), GroupId(0)));
+        let wanted: Vec<_> = roster.wanted().map(|(first, last, group)| (first, last, group.0)).collect();
+        assert_eq!(wanted, [(0, 10, 0), (11, 12, 1), (13, 15, 2), (16, 20, 1)]);
+        let mut bytes = Vec::new();
+        roster.put(&mut bytes);
+        assert_eq!(Roster::read(&mut Reader::new(&bytes)), roster);
     }
 
     #[test]

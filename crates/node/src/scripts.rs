@@ -21,6 +21,7 @@ use crate::entry::{Reader, put_words};
 use crate::event::{Action, Level};
 use crate::limits;
 use crate::pubsub::Message;
+use crate::slots::SlotMap;
 use crate::statistics::shorten;
 use crate::tally::ScriptCalls;
 
@@ -121,7 +122,8 @@ pub(crate) struct Circumstances {
     /// There is no room on disk: an error reply.
     pub(crate) no_room: Option<String>,
     /// Groups of the cluster.
-    pub(crate) group_count: u32,
+    /// Where keys are; `None` if no script runs.
+    pub(crate) slots: Option<Arc<SlotMap>>,
     /// Somebody watches what is called (MONITOR).
     pub(crate) is_watched: bool,
     /// Scripts may call DEBUG PROTOCOL and DEBUG SLEEP.
@@ -237,8 +239,10 @@ fn permit_known(
             if command.has(Flag::Noscript) {
                 return Err(Refusal::new(NOT_ALLOWED));
             }
-            if matches!(command.name, "sort" | "sort_ro") {
-                crate::router::check_sort(args, circumstances.group_count)?;
+            if matches!(command.name, "sort" | "sort_ro")
+                && let Some(slots) = &circumstances.slots
+            {
+                crate::router::check_sort(args, slots)?;
             }
             if matches!(command.name, "xread" | "xreadgroup") && may_block(args) {
                 let text = format!("ERR {} command is not allowed with BLOCK option from scripts", command.name);

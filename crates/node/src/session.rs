@@ -108,6 +108,8 @@ pub struct Session {
     pub(crate) backlog_bytes: usize,
     /// Bytes of requests taken since nothing was owed.
     pub(crate) unanswered_bytes: usize,
+    /// Version of the map of slots by which all that it is owed was sent.
+    pub(crate) map_version: u64,
     /// Why no further request is parsed for now.
     pub(crate) hold: Hold,
     /// The host was told not to read from the socket.
@@ -220,6 +222,7 @@ impl Session {
             request_bytes: 0,
             backlog_bytes: 0,
             unanswered_bytes: 0,
+            map_version: 0,
             hold: Hold::None,
             is_paused: false,
             is_closing: false,

@@ -40,6 +40,8 @@ impl Touched {
                 Item::Install { effects, .. } => effects.iter().for_each(|effect| match effect {
                     Effect::Key { key, .. } => _ = self.keys.insert(hash(key)),
                     Effect::Flush { .. } | Effect::Swap { .. } => self.is_all = true,
+                    // Slots move by what two groups prepare.
+                    Effect::Give(_) | Effect::Take(_) => {}
                 }),
                 Item::Prepare { .. }
                 | Item::Resolve { .. }
@@ -48,7 +50,9 @@ impl Touched {
                 | Item::Limits(_)
                 | Item::Libraries(_)
                 | Item::Enlist { .. }
-                | Item::Prefer { .. } => {}
+                | Item::Prefer { .. }
+                | Item::Moved(_)
+                | Item::Want { .. } => {}
             }
         }
         self.read_to = reader.bookmark();

@@ -15,6 +15,7 @@
 //! participants' own logs in place of the coordinator's.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use command::Refusal;
 use keyspace::{Classes, Limits, Moment, Notice};
@@ -30,6 +31,7 @@ use crate::group::NO_QUORUM;
 use crate::letter::{Lock, Locked, Origin, RequestBody, Resolution};
 use crate::limits;
 use crate::scripts::{Asides, Circumstances, Invocation};
+use crate::slots::SlotMap;
 
 /// One life of one core as a driver of transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -147,12 +149,27 @@ impl Work {
         }
     }
 
+    /// Looks for its keys where they are now.
+    fn regroup(&mut self, slots: &SlotMap) {
+        if slots.is_even() {
+            return;
+        }
+        // One without keys is carried out by a group all the same.
+        let keys: Vec<_> = self.keys.values_mut().flat_map(std::mem::take).collect();
+        if !keys.is_empty() {
+            self.keys.clear();
+        }
+        for (database, key) in keys {
+            self.keys.entry(slots.group_of(&key)).or_default().push((database, key));
+        }
+    }
+
     /// Adds what a script wants. After a few attempts it gets all keys locked, so that it cannot want others for ever.
-    fn widen(&mut self, wants: Wants, databases: u16, group_count: u32) {
+    fn widen(&mut self, wants: Wants, databases: u16, slots: &SlotMap) {
         self.attempts += 1;
         self.whole |= wants.whole || self.attempts >= limits::SCRIPT_ATTEMPTS_BY_KEY;
         for (database, key) in wants.keys {
-            self.keys.entry(crate::router::group_of(&key, group_count)).or_default().push((database, key));
+            self.keys.entry(slots.group_of(&key)).or_default().push((database, key));
         }
         self.queries.extend(wants.queries.into_iter().map(|words| (None, words)));
         if self.swaps || wants.swaps {
@@ -173,6 +190,8 @@ pub struct Transaction {
     /// See [`Work::begun`].
     begun: Instant,
     moment: Moment,
+    /// Where it looks for its keys.
+    slots: Arc<SlotMap>,
     groups: Vec<GroupId>,
     values: BTreeMap<GroupId, Vec<Option<Vec<u8>>>>,
     answers: BTreeMap<GroupId, Vec<(u64, Vec<u8>)>>,
@@ -284,11 +303,15 @@ impl Driver {
     }
 
     /// Begins a transaction.
-    pub fn begin(&mut self, mut work: Work, group_count: u32, moment: Moment, post: &mut Vec<Post>) {
+    pub fn begin(&mut self, mut work: Work, slots: &Arc<SlotMap>, moment: Moment, post: &mut Vec<Post>) {
         let id = TransactionId { gateway: self.gateway, number: self.next_number };
         self.next_number += 1;
-        let groups: Vec<_> =
-            if work.whole { (0..group_count).map(GroupId).collect() } else { work.keys.keys().copied().collect() };
+        work.regroup(slots);
+        let groups: Vec<_> = if work.whole {
+            (0..slots.group_count()).map(GroupId).collect()
+        } else {
+            work.keys.keys().copied().collect()
+        };
         for keys in work.keys.values_mut() {
             keys.sort();
             keys.dedup();
@@ -299,6 +322,7 @@ impl Driver {
             protocol: work.protocol,
             home: work.home,
             begun: work.begun,
+            slots: Arc::clone(slots),
             work: Some(Box::new(work)),
             moment,
             groups,
@@ -310,7 +334,7 @@ impl Driver {
             asides: Asides::default(),
             is_answered: false,
         };
-        transaction.lock_next(group_count, post);
+        transaction.lock_next(post);
         self.running.insert(id.number, transaction);
     }
 
@@ -322,14 +346,7 @@ impl Driver {
     }
 
     /// A group has answered a lock.
-    pub fn locked(
-        &mut self,
-        id: TransactionId,
-        group: GroupId,
-        outcome: Locked,
-        group_count: u32,
-        post: &mut Vec<Post>,
-    ) -> Progress {
+    pub fn locked(&mut self, id: TransactionId, group: GroupId, outcome: Locked, post: &mut Vec<Post>) -> Progress {
         let low_water = self.low_water();
         let (databases, noted, limits) = (self.databases, self.noted, self.limits);
         let stopwatch = self.stopwatch;
@@ -354,7 +371,7 @@ impl Driver {
         transaction.values.insert(group, values);
         transaction.answers.insert(group, answers);
         if transaction.values.len() < transaction.groups.len() {
-            transaction.lock_next(group_count, post);
+            transaction.lock_next(post);
             return Progress::Going;
         }
         if let Some(name) = transaction.work.as_ref().and_then(|work| work.cut) {
@@ -369,7 +386,7 @@ impl Driver {
             databases,
             noted,
             limits,
-            group_count,
+            slots: Arc::clone(&transaction.slots),
             values: std::mem::take(&mut transaction.values),
             answers: std::mem::take(&mut transaction.answers),
             chance: transaction.moment.seed,
@@ -381,11 +398,25 @@ impl Driver {
         self.computed(computation, computed, post)
     }
 
+    /// A group does not hold a key any more: the same has to be done where it is now.
+    pub(crate) fn moved(&mut self, id: TransactionId, post: &mut Vec<Post>) -> Progress {
+        let low_water = self.low_water();
+        let Some(transaction) = self.find(id) else { return Progress::Going };
+        if !matches!(transaction.stage, Stage::Locking { .. }) {
+            return Progress::Going;
+        }
+        transaction.resolve_all(Resolution::Release, &[], low_water, post);
+        if std::mem::replace(&mut transaction.is_answered, true) {
+            return Progress::Going;
+        }
+        Progress::Again(transaction.work.take().expect("it is not computed yet"))
+    }
+
     /// The commands have been run.
     pub(crate) fn computed(&mut self, computation: Computation, computed: Computed, post: &mut Vec<Post>) -> Progress {
         let low_water = self.low_water();
         let Some(transaction) = self.running.get_mut(&computation.id.number) else { return Progress::Going };
-        let Computation { mut work, databases, group_count, .. } = computation;
+        let Computation { mut work, databases, slots, .. } = computation;
         transaction.begun = work.begun;
         let Outcome { reply, effects, asides, notices, reads } = match computed {
             Computed::Done(outcome) => *outcome,
@@ -397,7 +428,7 @@ impl Driver {
             Computed::Wanting(wants) => {
                 transaction.resolve_all(Resolution::Release, &[], low_water, post);
                 transaction.is_answered = true;
-                work.widen(wants, databases, group_count);
+                work.widen(wants, databases, &slots);
                 return Progress::Widened(work);
             }
             Computed::TooLong => unreachable!("what takes long has been given a stack"),
@@ -507,17 +538,12 @@ impl Driver {
 }
 
 impl Transaction {
-    fn lock_next(&mut self, group_count: u32, post: &mut Vec<Post>) {
+    fn lock_next(&mut self, post: &mut Vec<Post>) {
         let Stage::Locking { next } = &mut self.stage else { unreachable!("locks are taken before anything else") };
         let group = self.groups[*next];
         *next += 1;
         let work = self.work.as_ref().expect("it is not computed yet");
-        let watches = work
-            .watches
-            .iter()
-            .filter(|watch| crate::router::group_of(&watch.key, group_count) == group)
-            .cloned()
-            .collect();
+        let watches = work.watches.iter().filter(|watch| self.slots.group_of(&watch.key) == group).cloned().collect();
         let lock = Lock {
             transaction: self.id,
             group,

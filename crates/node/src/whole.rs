@@ -13,6 +13,7 @@ use crate::entry::{Effect, Reader, put_words};
 use crate::event::GroupId;
 use crate::frame;
 use crate::group::run_one;
+use crate::slots::SlotMap;
 use crate::transaction::database_effects_of;
 
 /// The queries among a transaction's commands, by place, each naming the database that its keys are in before the
@@ -53,7 +54,7 @@ pub(crate) fn queries(commands: &[Vec<u8>], databases: u16) -> Vec<(Option<usize
             match effect {
                 Effect::Flush { database } => origins[usize::from(database)] = None,
                 Effect::Swap { first, second } => origins.swap(usize::from(first), usize::from(second)),
-                Effect::Key { .. } => {}
+                Effect::Key { .. } | Effect::Give(_) | Effect::Take(_) => {}
             }
         }
     }
@@ -76,8 +77,8 @@ pub(crate) struct Question<'a> {
     pub replies: Vec<(GroupId, u64, Vec<u8>)>,
     /// The query as the groups saw it.
     pub words: &'a [u8],
-    /// Groups of the cluster.
-    pub group_count: u32,
+    /// Which group holds what.
+    pub slots: &'a SlotMap,
 }
 
 impl Question<'_> {
@@ -124,7 +125,7 @@ impl Question<'_> {
     /// since a walk owes nothing to keys that come and go while it lasts.
     fn scan(&self, writer: &mut Writer) {
         let mut step = Writer::default();
-        write_scan(&self.replies, self.words, self.group_count, &mut step);
+        write_scan(&self.replies, self.words, self.slots, None, &mut step);
         let step = step.into_bytes();
         let (cursor, keys) = split_scan(&step);
         let created = match self.args.at(1) {

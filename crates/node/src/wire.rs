@@ -25,18 +25,19 @@ use consensus::Message;
 use keyspace::Moment;
 use resp::Protocol;
 use script::{Flags, Library, Script};
-use stdx::UnixMillis;
-use stdx::leb128;
+use stdx::slot::{SLOT_COUNT, Slot};
+use stdx::{UnixMillis, leb128};
 
 use crate::blocking::{LineAct, LineNote};
 use crate::bulletin::Bulletin;
-use crate::entry::{Effect, Watch, put_bytes, put_prepared};
+use crate::entry::{Effect, Taken, Watch, put_bytes, put_prepared};
 use crate::event::{CoreId, GroupId, NodeId, SessionId};
 use crate::group::Declined;
 use crate::letter::{Claim, Fate, Lock, Locked, Mail, Origin, Request, RequestBody, Resolution, ScriptRequest};
 use crate::pubsub;
 use crate::roster::Member;
 use crate::scripts::{Code, Invocation};
+use crate::slots::Moved;
 use crate::transaction::{GatewayId, TransactionId};
 
 const RAFT: u8 = 1;
@@ -663,6 +664,66 @@ fn take_name(rest: &mut &[u8]) -> Option<u128> {
     Some(u128::from_le_bytes(*bytes))
 }
 
+/// The answer to a request for a slot that another group holds. Nothing else that a gateway may be told of such a
+/// request begins with this byte: no reply does, no number of keys' versions, no outcome of a lock.
+///
+/// ```text
+/// moved = 0 slot group epoch
+/// ```
+pub(crate) fn put_moved(moved: &Moved) -> Vec<u8> {
+    let mut out = vec![0];
+    moved.put(&mut out);
+    out
+}
+
+/// Reads what [`put_moved`] wrote; nothing if it is something else.
+pub(crate) fn take_moved(bytes: &[u8]) -> Option<Moved> {
+    read_moved(&mut bytes.strip_prefix(&[0])?)
+}
+
+fn read_moved(rest: &mut &[u8]) -> Option<Moved> {
+    Some(Moved { slot: take_slot(rest)?, group: take_group(rest)?, epoch: leb128::take(rest)? })
+}
+
+fn take_slot(rest: &mut &[u8]) -> Option<Slot> {
+    let slot = u16::try_from(leb128::take(rest)?).ok().filter(|slot| usize::from(*slot) < SLOT_COUNT)?;
+    Some(Slot(slot))
+}
+
+/// A group's part of the answer to a query over all keys.
+///
+/// ```text
+/// part = key_count holds_cursor:u8 cover:u64le reply
+/// ```
+pub(crate) struct Part<'a> {
+    /// Keys of the database.
+    pub key_count: u64,
+    /// See `SlotMap::cover_of`.
+    pub cover: u64,
+    /// The query is a step of SCAN, and its cursor is in a slot of the group.
+    pub holds_cursor: bool,
+    /// The reply.
+    pub reply: &'a [u8],
+}
+
+/// Writes it.
+pub(crate) fn put_whole(part: &Part<'_>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(part.reply.len() + 24);
+    leb128::put(&mut out, part.key_count);
+    out.push(u8::from(part.holds_cursor));
+    out.extend_from_slice(&part.cover.to_le_bytes());
+    out.extend_from_slice(part.reply);
+    out
+}
+
+/// Reads it back.
+pub(crate) fn take_whole(mut bytes: &[u8]) -> Option<Part<'_>> {
+    let rest = &mut bytes;
+    let (key_count, holds_cursor) = (leb128::take(rest)?, take_byte(rest)? == 1);
+    let (cover, reply) = rest.split_at_checked(8)?;
+    Some(Part { key_count, holds_cursor, cover: u64::from_le_bytes(cover.try_into().expect("eight bytes")), reply })
+}
+
 fn take_effect(rest: &mut &[u8]) -> Option<Effect> {
     let kind = take_byte(rest)?;
     let mut database = || u16::try_from(leb128::take(rest)?).ok();
@@ -675,6 +736,18 @@ fn take_effect(rest: &mut &[u8]) -> Option<Effect> {
         }
         2 => Effect::Flush { database: database()? },
         3 => Effect::Swap { first: database()?, second: database()? },
+        4 => Effect::Give(read_moved(rest)?),
+        5 => Effect::Take(Box::new(Taken {
+            slot: take_slot(rest)?,
+            epoch: leb128::take(rest)?,
+            sequence: leb128::take(rest)?,
+            unix: {
+                let (bytes, behind) = rest.split_at_checked(8)?;
+                *rest = behind;
+                UnixMillis(i64::from_le_bytes(bytes.try_into().expect("eight bytes")))
+            },
+            records: take_bytes(rest)?,
+        })),
         _ => return None,
     })
 }

@@ -3,6 +3,7 @@
 mod door;
 mod lead;
 mod remove;
+mod slots;
 mod status;
 mod trial;
 
@@ -22,6 +23,7 @@ enum Verb {
     Remove(remove::RemoveArguments),
     Rebalance(lead::RebalanceArguments),
     Prefer(lead::PreferArguments),
+    Move(slots::MoveArguments),
     Try(trial::TryArguments),
 }
 
@@ -32,6 +34,7 @@ pub fn run(arguments: ClusterArguments) -> Result<()> {
         Verb::Remove(arguments) => remove::run(&arguments),
         Verb::Rebalance(arguments) => lead::rebalance(&arguments),
         Verb::Prefer(arguments) => lead::prefer(&arguments),
+        Verb::Move(arguments) => slots::run(&arguments),
         Verb::Try(arguments) => trial::run(&arguments),
     }
 }

@@ -26,6 +26,9 @@ pub struct SimulateArguments {
     /// Nodes join and are removed (with three nodes and more).
     #[arg(long)]
     changes: bool,
+    /// Slots move between groups (with three nodes and more).
+    #[arg(long)]
+    moves: bool,
     /// Put in a defect that has to be caught; the exit code is then 0 if it was.
     #[arg(long, value_enum)]
     canary: Option<CanaryName>,
@@ -82,6 +85,10 @@ enum CanaryName {
     LongLease,
     /// Vote right after a start, whatever was promised before.
     EarlyVote,
+    /// Read the keys of a slot that moves before the latest changes to them have been made.
+    EarlyCopy,
+    /// Forget what had been carried out of a slot that has been given away.
+    ForgottenBook,
 }
 
 impl CanaryName {
@@ -93,6 +100,8 @@ impl CanaryName {
             Self::ForgottenPrepared => Canary::ForgottenPrepared,
             Self::LongLease => Canary::LongLease,
             Self::EarlyVote => Canary::EarlyVote,
+            Self::EarlyCopy => Canary::EarlyCopy,
+            Self::ForgottenBook => Canary::ForgottenBook,
         }
     }
 }
@@ -108,6 +117,7 @@ impl SimulateArguments {
                 Policy::No => Durability::No,
             },
             changes: self.changes && self.nodes > 1,
+            moves: self.moves && self.nodes > 1,
             canary: self.canary.map(CanaryName::canary),
         }
     }
@@ -118,7 +128,9 @@ impl SimulateArguments {
         let canary = self.canary.and_then(|canary| canary.to_possible_value());
         let canary = canary.map_or(String::new(), |canary| format!(" --canary {}", canary.get_name()));
         let changes = if self.changes { " --changes" } else { "" };
-        format!("holdfast simulate --seeds {seed} --nodes {} --policy {policy}{changes}{canary} --trace", self.nodes)
+        let moves = if self.moves { " --moves" } else { "" };
+        let nodes = self.nodes;
+        format!("holdfast simulate --seeds {seed} --nodes {nodes} --policy {policy}{changes}{moves}{canary} --trace")
     }
 }
 

@@ -48,6 +48,8 @@ pub struct Faults {
     pub reset_every: u64,
     /// Mean time between changes of the cluster's members; 0 is never.
     pub change_every: u64,
+    /// Mean time between moves of slots; 0 is never.
+    pub move_every: u64,
     /// A turn of a core takes up to this long.
     pub turn_cost: u64,
     /// A node dies at a step of a transaction over groups: while it is being written, or a little later.
@@ -89,6 +91,7 @@ impl Faults {
         let clock_jump_every = every(25, 4 * SECOND);
         let reset_every = every(40, 2 * SECOND);
         let change_every = if plan.changes { every(100, SECOND) } else { 0 };
+        let move_every = if plan.moves { every(100, SECOND / 4) } else { 0 };
         let mut thousandths = |exists: u64, most: u64| {
             if prng.chance(exists, 100) { 1 + prng.below(most) } else { 0 }
         };
@@ -125,6 +128,7 @@ impl Faults {
             clock_drift: if several && prng.chance(1, 3) { prng.below(drift_max) } else { prng.below(200) },
             reset_every,
             change_every,
+            move_every,
             turn_cost: 1_000 + prng.below(100_000),
             step_crash,
             checkpoint_log_bytes: 2_000 + prng.below(200_000),
@@ -149,6 +153,7 @@ impl Faults {
             &mut self.clock_jump_every,
             &mut self.reset_every,
             &mut self.change_every,
+            &mut self.move_every,
             &mut self.step_crash,
         ] {
             *rate = 0;

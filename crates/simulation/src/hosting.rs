@@ -327,6 +327,7 @@ impl Universe {
         let mut failure = None;
         let mut changed = 0;
         let mut leases = 0;
+        let has_moved = samples && host.core.groups().any(|group| !group.slots().is_even());
         for group in host.core.groups() {
             let id = group.id().0;
             if group.is_leader() {
@@ -362,6 +363,9 @@ impl Universe {
             }
         }
         (0..changed).for_each(|_| self.probes.reach("a leader changed"));
+        if has_moved {
+            self.probes.reach("a slot moved");
+        }
         (0..leases).for_each(|_| self.probes.reach("a leader had a lease"));
         if let Some(failure) = failure {
             let contents = self.contents();
@@ -1018,6 +1022,8 @@ fn defect_of(canary: Canary) -> Option<Defect> {
         Canary::EarlyCommit => Some(Defect::EarlyCommit),
         Canary::ForgottenWatch => Some(Defect::ForgottenWatch),
         Canary::ForgottenPrepared => Some(Defect::ForgottenPrepared),
+        Canary::EarlyCopy => Some(Defect::EarlyCopy),
+        Canary::ForgottenBook => Some(Defect::ForgottenBook),
     }
 }
 

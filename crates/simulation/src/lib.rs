@@ -51,6 +51,10 @@ pub enum Canary {
     LongLease,
     /// A voter that has just started votes at once, whatever it may have promised.
     EarlyVote,
+    /// The keys of a slot that moves are read before the latest changes to them have been made.
+    EarlyCopy,
+    /// A group that has given a slot away does not look whether it had carried out what it is asked for.
+    ForgottenBook,
 }
 
 /// Which universe to live through.
@@ -64,6 +68,8 @@ pub struct Plan {
     pub durability: Durability,
     /// Nodes join, and are removed.
     pub changes: bool,
+    /// Slots move between groups.
+    pub moves: bool,
     /// A defect, if there is to be one.
     pub canary: Option<Canary>,
 }

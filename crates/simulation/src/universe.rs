@@ -7,9 +7,11 @@
 use std::collections::BTreeMap;
 
 use stdx::Prng;
+use stdx::slot::{SLOT_COUNT, slot_of};
 
 use crate::client::{
-    ACCOUNT_COUNT, Client, Heard, History, LIST_COUNT, OPENING_BALANCE, REGISTER_COUNT, register_name,
+    ACCOUNT_COUNT, Client, Heard, History, LIST_COUNT, OPENING_BALANCE, REGISTER_COUNT, account_name, list_name,
+    register_name,
 };
 use crate::clock::FalseClock;
 use crate::cycles::{self, End};
@@ -63,9 +65,10 @@ pub(crate) enum Trouble {
     ClockJump,
     Reset,
     Change,
+    Move,
 }
 
-const TROUBLES: [Trouble; 9] = [
+const TROUBLES: [Trouble; 10] = [
     Trouble::Partition,
     Trouble::Kill,
     Trouble::PowerCut,
@@ -75,6 +78,7 @@ const TROUBLES: [Trouble; 9] = [
     Trouble::ClockJump,
     Trouble::Reset,
     Trouble::Change,
+    Trouble::Move,
 ];
 
 /// One client's connection to one node.
@@ -687,6 +691,7 @@ impl Universe {
             Trouble::ClockJump => self.faults.clock_jump_every,
             Trouble::Reset => self.faults.reset_every,
             Trouble::Change => self.faults.change_every,
+            Trouble::Move => self.faults.move_every,
         }
     }
 
@@ -704,7 +709,7 @@ impl Universe {
         }
         let machine = self.some(self.machines.len() as u64) as usize;
         say!(self, "{trouble:?} strikes {}", machine + 1);
-        if trouble != Trouble::Change && !self.machines[machine].has_joined {
+        if !matches!(trouble, Trouble::Change | Trouble::Move) && !self.machines[machine].has_joined {
             return self.next_strike(trouble);
         }
         match trouble {
@@ -753,6 +758,7 @@ impl Universe {
                 self.machines[machine].clock.set_error_ms(error);
             }
             Trouble::Change => self.change_members(machine),
+            Trouble::Move => self.move_slots(machine),
             Trouble::Reset => {
                 let client = self.some(self.clients.len() as u64) as usize;
                 if let Some(number) = self.clients[client].connection {
@@ -803,6 +809,21 @@ impl Universe {
         }
         let asked = self.some(self.machines.len() as u64) as usize;
         let words = format!("HOLDFAST REMOVE {}\r\n", machine + 1);
+        self.tell_as_operator(asked, words.into_bytes());
+    }
+
+    /// An operator lets another group hold the slot of a key that clients use, sometimes with many others.
+    fn move_slots(&mut self, asked: usize) {
+        let name = match self.prng.below(4) {
+            0 => account_name(self.prng.below(ACCOUNT_COUNT)),
+            1 => list_name(self.prng.below(LIST_COUNT) as u32),
+            _ => register_name(self.prng.below(REGISTER_COUNT)),
+        };
+        let slot = slot_of(name.as_bytes()).0;
+        let behind = if self.prng.chance(1, 20) { self.prng.below(2_000) as u16 } else { 0 };
+        let last = (slot + behind).min(SLOT_COUNT as u16 - 1);
+        let group = self.prng.below(u64::from(self.group_count));
+        let words = format!("HOLDFAST MOVE {slot} {last} {group}\r\n");
         self.tell_as_operator(asked, words.into_bytes());
     }
 

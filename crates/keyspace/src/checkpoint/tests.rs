@@ -444,3 +444,47 @@ fn limits_are_part_of_a_checkpoint() {
     assert!(keyspace.checkpoint_step(1 << 20, &mut records));
     assert_eq!(restored(&records).limits(), limits);
 }
+
+#[test]
+fn a_slot_takes_its_keys_with_their_versions_along_and_is_no_part_of_a_checkpoint_begun_before() {
+    let hot = stdx::slot::slot_of(b"{hot}");
+    for seed in 0..20 {
+        let mut prng = Prng::new(seed);
+        let (mut giver, mut taker) = (keyspace(), keyspace());
+        let mut now = 1_000_000;
+        for _ in 0..2_000 {
+            change(&mut giver, &mut now, &mut prng);
+        }
+        for _ in 0..500 {
+            change(&mut taker, &mut now, &mut prng);
+        }
+        taker.drop_slot(hot);
+        taker.advance_to(Moment::at(now, 0));
+        giver.advance_to(Moment::at(now, 0));
+        let is_hot = |(_, key): &(u16, Vec<u8>)| stdx::slot::slot_of(key) == hot;
+        let mut expected = picture(&giver);
+        expected.retain(|name, _| is_hot(name));
+        let before = picture(&taker);
+        taker.begin_checkpoint();
+        let mut written = Vec::new();
+        let _ = taker.checkpoint_step(1 + prng.below(20_000) as usize, &mut written);
+
+        let records = giver.export_slot(hot);
+        assert!(giver.slot_bytes(hot) > 0);
+        taker.import_slot(hot, giver.sequence(), &records).unwrap();
+        giver.drop_slot(hot);
+        assert_eq!(giver.slot_bytes(hot), 0);
+        assert!(taker.sequence() >= giver.sequence());
+        let mut taken = picture(&taker);
+        let rest = taken.extract_if(.., |name, _| !is_hot(name)).collect::<Picture>();
+        assert_eq!(taken, expected, "seed {seed}");
+        assert_eq!(rest, before);
+        assert!(!picture(&giver).keys().any(is_hot));
+        // What is changed there next is newer than all that was ever seen of it.
+        let latest = expected.values().map(|(.., version)| *version).max().unwrap_or(0);
+        taker.edit(0, Moment::at(now, 0)).set_integer(b"{hot}new", 1, Expiry::Keep);
+        assert!(taker.version(0, b"{hot}new", Moment::at(now, 0)) > latest);
+        while !taker.checkpoint_step(5_000, &mut written) {}
+        assert_eq!(picture(&restored(&written)), before, "seed {seed}");
+    }
+}

@@ -13,7 +13,6 @@ use super::{Answer, ControlCommand, Local, Outcome, Question, container, local, 
 use crate::core::Context;
 use crate::event::{GroupId, Lane, LinkReport, NodeId};
 use crate::roster::{Member, host_and_port, name_of};
-use crate::router;
 
 const FLAGS: &[Flag] = &[Flag::Loading, Flag::Stale];
 const TIPS: &[&str] = &["nondeterministic_output"];
@@ -115,7 +114,7 @@ pub(super) const CLUSTER: ControlCommand = ControlCommand {
 pub(super) const ASKING: ControlCommand = ControlCommand {
     since: "3.0.0",
     group: Group::Cluster,
-    summary: "Says that a redirection is being followed; no slot moves, so it means nothing.",
+    summary: "Says that a redirection is being followed; no slot is ever between two nodes, so it means nothing.",
     flags: &[Flag::Fast],
     ..local("asking", 1, |local, _, writer| {
         check_enabled(local.core)?;
@@ -173,10 +172,11 @@ struct Map<'a> {
 impl<'a> Map<'a> {
     fn of(core: &'a Context) -> Self {
         let mut served: BTreeMap<NodeId, Vec<(u32, u32)>> = BTreeMap::new();
-        for (group, leader) in leaders(core) {
-            let first = router::first_slot_of(group, core.group_count);
-            let last = router::first_slot_of(GroupId(group.0 + 1), core.group_count) - 1;
-            let ranges = served.entry(leader).or_default();
+        let leaders: BTreeMap<_, _> = leaders(core).collect();
+        for (first, last, group) in core.slots.runs() {
+            let Some(leader) = leaders.get(&group) else { continue };
+            let (first, last) = (u32::from(first), u32::from(last));
+            let ranges = served.entry(*leader).or_default();
             match ranges.last_mut() {
                 Some((_, end)) if *end + 1 == first => *end = last,
                 _ => ranges.push((first, last)),

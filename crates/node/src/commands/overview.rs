@@ -12,7 +12,6 @@ use crate::bulletin::{Bulletin, Feed};
 use crate::core::Context;
 use crate::event::{GroupId, Lane, LinkReport, NodeId};
 use crate::roster::{Member, host_and_port, name_of};
-use crate::router;
 
 pub(super) const ROLE: ControlCommand = ControlCommand {
     since: "2.8.12",
@@ -42,6 +41,12 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
             syntax: "group node|NONE",
             flags: GOVERNS,
             ..plain("prefer", 4, Body::Govern)
+        },
+        ControlCommand {
+            summary: "Names the group that is to hold some slots: they move there while clients go on.",
+            syntax: "first-slot last-slot group",
+            flags: GOVERNS,
+            ..plain("move", 5, Body::Govern)
         },
         ControlCommand {
             summary: "Spreads the leaders of groups evenly over the nodes.",
@@ -388,13 +393,11 @@ fn write_group(overview: &Overview<'_>, group: GroupId, figures: &[Figures], wri
     let core = overview.core;
     let own = groups_of(figures).find(|own| own.group == group.0);
     let told = overview.told.get(&group).copied();
-    let first = router::first_slot_of(group, core.group_count);
-    let end = router::first_slot_of(GroupId(group.0 + 1), core.group_count);
     // A leader that has gone is not shown as one.
     let leader = core.routes.get(group.0 as usize).and_then(|route| route.leader);
-    let mut fields = Fields::new(writer, 12);
+    let mut fields = Fields::new(writer, 13);
     fields.number("group", u64::from(group.0));
-    fields.text("slots", &format!("{first}-{}", end - 1));
+    fields.text("slots", &core.slots.text_of(group));
     fields.node("leader", leader);
     fields.node("preferred", core.roster.preferred(group));
     fields.text("here", own.map_or("loading", |own| own.standing));
@@ -402,6 +405,7 @@ fn write_group(overview: &Overview<'_>, group: GroupId, figures: &[Figures], wri
     fields.number("applied", own.map_or(0, |own| own.applied));
     fields.number("last", told.map_or(0, |(told, _)| told.last));
     fields.number("told_ms", told.map_or(0, |(_, age_ms)| age_ms));
+    fields.number("to_give", core.slots_to_give(group));
     fields.nodes("voters", told.map_or(&[], |(told, _)| &told.voters[..]));
     fields.nodes("learners", told.map_or(&[], |(told, _)| &told.learners[..]));
     let followers = told.map_or(&[][..], |(told, _)| &told.followers[..]);

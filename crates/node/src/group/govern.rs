@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use resp::Protocol;
+use stdx::slot::{SLOT_COUNT, Slot};
 
 use super::{Group, Waiter};
 use crate::bulletin::{Bulletin, Bulletins};
@@ -15,7 +16,7 @@ use crate::outlet::Outlet;
 use crate::roster::{Member, Roster};
 
 impl Group {
-    /// Takes `HOLDFAST REMOVE`, `PREFER` or `REBALANCE`.
+    /// Takes `HOLDFAST REMOVE`, `PREFER`, `MOVE` or `REBALANCE`.
     pub(super) fn govern(
         &mut self,
         words: &[u8],
@@ -30,6 +31,8 @@ impl Group {
         let group_count = outlet.context.group_count;
         let done = match text(1).to_ascii_lowercase().as_str() {
             "remove" => self.remove(&text(2), &outlet.context.bulletins, group_count, now),
+            "move" if !outlet.context.is_clustered => Err(NO_CLUSTER.to_owned()),
+            "move" => self.want([&text(2), &text(3), &text(4)], group_count),
             "prefer" => self.prefer(&text(2), &text(3), &outlet.context.bulletins, group_count),
             _ => self.rebalance(&outlet.context.bulletins, group_count, now),
         };
@@ -82,6 +85,23 @@ impl Group {
         Ok(true)
     }
 
+    /// Names the group that is to hold some slots. Their holders give them away when they hear of it.
+    fn want(&mut self, [first, last, group]: [&str; 3], group_count: u32) -> Result<bool, String> {
+        let slot = |text: &str| {
+            let slot = text.parse().ok().filter(|slot| usize::from(*slot) < SLOT_COUNT).map(Slot);
+            slot.ok_or_else(|| format!("ERR no slot is '{text}'"))
+        };
+        let slots = (slot(first)?, slot(last)?);
+        if slots.0 > slots.1 {
+            return Err(format!("ERR slot {first} is behind slot {last}"));
+        }
+        let number = group.parse().ok().filter(|group| *group < group_count);
+        let group = number.map(GroupId).ok_or_else(|| format!("ERR no group of this cluster is '{group}'"))?;
+        self.builder.want(slots, group);
+        self.waiters.push(Waiter::Silent);
+        Ok(true)
+    }
+
     /// Spreads leaders over the nodes that vote.
     fn rebalance(&mut self, bulletins: &Bulletins, group_count: u32, now: Now) -> Result<bool, String> {
         let groups =
@@ -110,6 +130,9 @@ impl Group {
         gone.iter().for_each(|(node, member)| self.enlist(*node, member));
     }
 }
+
+/// Slots were to move in a server by itself.
+const NO_CLUSTER: &str = "ERR This server is no cluster: let a second node join it, and slots can move";
 
 /// What a group's leader said a moment ago.
 fn fresh(bulletins: &Bulletins, group: GroupId, now: Now) -> Result<&Bulletin, String> {

@@ -7,7 +7,6 @@ use keyspace::Body;
 use super::*;
 use crate::computation::note_reads;
 use crate::pubsub::Message;
-use crate::router;
 use crate::scripts::{Asides, Circumstances, Invocation, Permitted, check_call, permit};
 use crate::speculation::Trace;
 use crate::wire::put_declined;
@@ -22,7 +21,6 @@ pub(crate) struct Run<'a> {
     pub(crate) invocation: &'a Invocation,
     pub(crate) args: Args<'a>,
     pub(crate) circumstances: Circumstances,
-    pub(crate) group_count: u32,
     /// What its chance is drawn from.
     pub(crate) seed: u64,
 }
@@ -79,7 +77,7 @@ impl Group {
             speculation: &mut self.speculation,
             locks: &self.locks,
             group: self.id,
-            group_count: run.group_count,
+            slots: &self.slots,
             database: run.database,
             moment,
             invocation: run.invocation,
@@ -226,7 +224,7 @@ struct LiveHost<'a> {
     speculation: &'a mut Speculation,
     locks: &'a Locks,
     group: GroupId,
-    group_count: u32,
+    slots: &'a SlotMap,
     database: u16,
     moment: Moment,
     invocation: &'a Invocation,
@@ -252,7 +250,7 @@ struct LiveHost<'a> {
 impl LiveHost<'_> {
     /// Notes a key that is used, and declines if that is not possible here and now.
     fn visit(&mut self, database: u16, key: &[u8]) {
-        let is_here = router::group_of(key, self.group_count) == self.group
+        let is_here = self.slots.group_of(key) == self.group
             && (self.locks.is_empty() || !self.locks.covers(key))
             && !self.speculation.is_changing(key);
         if !is_here {
@@ -274,7 +272,7 @@ impl LiveHost<'_> {
             }
             // Without other groups, and with nothing under way, the whole is what is here.
             command::Span::Whole(_)
-                if self.group_count == 1
+                if self.slots.group_count() == 1
                     && matches!(command.body, Body::Query(_))
                     && self.locks.is_empty()
                     && self.speculation.is_settled()

@@ -9,7 +9,7 @@ use edge::RealDisk;
 use journal::{CheckpointFile, CheckpointMark, Identity, Journal};
 use keyspace::{Keyspace, Layout, Moment, Tuning};
 use node::checkpoint::CHUNK_KEYSPACE;
-use node::router::group_of;
+use node::slots::SlotMap;
 use node::{GroupId, GroupSeed, NodeId, backup};
 use stdx::log::{HardState, Membership};
 
@@ -154,7 +154,7 @@ impl Restore<'_> {
             bail!("backup {}: group {group} ends in the middle of a value", self.backup.display());
         }
         source.advance_to(moment);
-        let group_count = keyspaces.len() as u32;
+        let slots = SlotMap::even(keyspaces.len() as u32);
         for keyspace in keyspaces.iter_mut() {
             keyspace.set_limits(source.limits());
             keyspace.advance_to(moment);
@@ -164,7 +164,7 @@ impl Restore<'_> {
             source.for_each(database, moment, |entry| {
                 let key = entry.key();
                 let exported = source.export(database, key, moment);
-                keyspaces[group_of(key, group_count).0 as usize]
+                keyspaces[slots.group_of(key).0 as usize]
                     .import(database, key, exported.as_deref(), moment)
                     .expect("just exported");
                 moved += 1;

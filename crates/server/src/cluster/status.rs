@@ -67,6 +67,10 @@ pub fn page(status: &Value) -> String {
         ]);
     }
     write_table(&rows, &mut page);
+    for group in groups.iter().filter(|group| number(group, "to_give") > 0) {
+        let count = number(group, "to_give");
+        let _ = writeln!(page, "group {} has {count} slots to give to others", number(group, "group"));
+    }
     page
 }
 

@@ -4,6 +4,8 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use resp::Frame;
+
 use crate::clients::{missing, output};
 use crate::harness::{Client, Folder, Server, ServerOptions, binary, free_port, say};
 
@@ -343,6 +345,111 @@ fn a_node_leaves_while_clients_write_through_the_others() {
     let last = cluster.address(0);
     let (is_removed, told) = cluster.tool(0, &["remove", &last]);
     assert!(!is_removed && told.contains("is the last one"), "{told}");
+}
+
+/// What one client did to the keys of its own, without an error.
+fn work_on(port: u16, client_number: usize, until: Instant) -> (usize, Duration) {
+    let mut client = Client::try_connect(port).expect("a connection");
+    let (mut rounds, mut longest) = (0, Duration::ZERO);
+    while Instant::now() < until {
+        let begun = Instant::now();
+        let key = rounds % 50;
+        let mut expect = |request: &str, expected: &str| {
+            let reply = client.show(request);
+            assert!(!reply.contains("error") && (expected.is_empty() || reply == expected), "{request}: {reply}");
+        };
+        expect(&format!("INCR count:{client_number}:{key}"), &format!("(integer) {}", rounds / 50 + 1));
+        expect(&format!("MSET a:{client_number}:{key} {rounds} b:{client_number}:{key} {rounds}"), "OK");
+        expect(
+            &format!("MGET a:{client_number}:{key} b:{client_number}:{key}"),
+            &format!("[\"{rounds}\", \"{rounds}\"]"),
+        );
+        expect("MULTI", "OK");
+        expect(&format!("RPUSH list:{client_number}:{key} {rounds}"), "QUEUED");
+        expect(&format!("INCR sum:{client_number}"), "QUEUED");
+        expect("EXEC", "");
+        expect(&format!("EVAL return\tredis.call('incr',KEYS[1]) 1 script:{client_number}:{key}"), "");
+        rounds += 1;
+        longest = longest.max(begun.elapsed());
+    }
+    (rounds, longest)
+}
+
+#[test]
+fn slots_move_between_groups_while_clients_write_and_nothing_is_lost_or_doubled() {
+    const CLIENTS: usize = 4;
+    let mut cluster = Cluster::start(3);
+    let until = Instant::now() + Duration::from_secs(6);
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|number| {
+            let port = cluster.options[number % 3].port;
+            thread::spawn(move || work_on(port, number, until))
+        })
+        .collect();
+    let mut watcher = cluster.client(0);
+    assert_eq!(watcher.show("SET watched 1"), "OK");
+    assert_eq!(watcher.show("WATCH watched"), "OK");
+    let mut waiter = cluster.client(1);
+    waiter.send(&["BLPOP", "awaited", "0"]).expect("a connection");
+    for (slots, to) in [("0-8191", "1"), ("8192-16383", "0"), ("4000-12000", "1")] {
+        let (is_done, told) = cluster.tool(1, &["move", "--slots", slots, "--to", to]);
+        assert!(is_done && told.contains(&format!("group {to} holds slots {slots}")), "{told}");
+    }
+    assert_eq!(cluster.of_groups(2, "to_give"), ["0", "0"]);
+    let (_, page) = cluster.tool(2, &["status"]);
+    assert!(page.contains("0-8191") || page.contains("0-12000"), "{page}");
+    // What was watched before is as it was.
+    assert_eq!(watcher.show("MULTI"), "OK");
+    assert_eq!(watcher.show("SET watched 2"), "QUEUED");
+    assert_eq!(watcher.show("EXEC"), "[OK]");
+    assert_eq!(cluster.client(2).show("RPUSH awaited here"), "(integer) 1");
+    assert_eq!(waiter.receive().expect("a reply").to_string(), "[\"awaited\", \"here\"]");
+    let done: Vec<_> = clients.into_iter().map(|client| client.join().expect("no error while slots moved")).collect();
+    say(&format!("rounds and the longest of each client: {done:?}"));
+    let check = |cluster: &Cluster, node: usize| {
+        let mut client = cluster.client(node);
+        for (number, (rounds, _)) in done.iter().enumerate() {
+            assert_eq!(cluster.ask(&mut client, &format!("GET sum:{number}")), format!("\"{rounds}\""));
+            for key in 0..50.min(*rounds) {
+                let of_key: Vec<String> = (key..*rounds).step_by(50).map(|round| format!("\"{round}\"")).collect();
+                let list = cluster.ask(&mut client, &format!("LRANGE list:{number}:{key} 0 -1"));
+                assert_eq!(list, format!("[{}]", of_key.join(", ")));
+                for name in ["count", "script"] {
+                    let count = cluster.ask(&mut client, &format!("GET {name}:{number}:{key}"));
+                    assert_eq!(count, format!("\"{}\"", of_key.len()));
+                }
+            }
+        }
+        let key_count: usize = done.iter().map(|(rounds, _)| 1 + 5 * 50.min(*rounds)).sum();
+        assert_eq!(cluster.ask(&mut client, "DBSIZE"), format!("(integer) {}", key_count + 1));
+        let mut seen = std::collections::BTreeSet::new();
+        let mut cursor = "0".to_owned();
+        loop {
+            let Frame::Array(step) = client.call(&["SCAN", &cursor, "COUNT", "100"]) else { panic!("no step") };
+            let Frame::Array(keys) = &step[1] else { panic!("no keys") };
+            seen.extend(keys.iter().map(Frame::to_string));
+            cursor = step[0].to_string().trim_matches('"').to_owned();
+            if cursor == "0" {
+                break;
+            }
+        }
+        assert_eq!(seen.len(), key_count + 1, "SCAN finds every key");
+    };
+    check(&cluster, 2);
+    // The map survives.
+    for node in 0..3 {
+        cluster.kill(node);
+    }
+    for node in 0..3 {
+        cluster.nodes[node] = Some(Server::spawn(&cluster.options[node]));
+    }
+    cluster.wait_for_answer(0);
+    cluster.wait_until("all groups answer", |this| {
+        this.try_client(0).is_some_and(|mut client| !client.show("DBSIZE").contains("error"))
+    });
+    check(&cluster, 0);
+    assert!(!cluster.tool(0, &["move", "--slots", "5-3", "--to", "0"]).0);
+    assert!(!cluster.tool(0, &["move", "--slots", "0-3", "--to", "9"]).0);
 }
 
 #[test]

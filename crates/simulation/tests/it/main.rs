@@ -4,7 +4,7 @@
 use simulation::{Canary, Durability, Plan, Probes, run};
 
 fn plan(seed: u64, nodes: usize, durability: Durability) -> Plan {
-    Plan { seed, nodes, durability, changes: false, canary: None }
+    Plan { seed, nodes, durability, changes: false, moves: false, canary: None }
 }
 
 fn all_green(seeds: std::ops::Range<u64>, nodes: usize, durability: Durability) -> Probes {
@@ -50,6 +50,33 @@ fn nodes_come_and_go_and_nothing_is_lost() {
     }
     for what in ["a node joined", "a node was removed", "a removed node was told so"] {
         assert!(probes.count(what) > 0, "never: {what}");
+    }
+}
+
+#[test]
+fn slots_move_and_nothing_is_lost_or_done_twice() {
+    let mut probes = Probes::default();
+    for seed in 0..12 {
+        let plan = Plan { moves: true, changes: seed % 3 == 0, ..plan(seed, 3, Durability::Always) };
+        let outcome = run(&plan);
+        assert_eq!(outcome.failure, None, "seed {seed}");
+        probes.add(&outcome.probes);
+        if seed < 2 {
+            assert_eq!(outcome, run(&plan), "seed {seed} lived through twice");
+        }
+    }
+    assert!(probes.count("a slot moved") > 0, "nothing ever moved");
+}
+
+/// Keys that are copied before the latest changes to them are made, and a group that forgets what it had carried out.
+#[test]
+fn a_move_that_loses_changes_or_doubles_them_is_caught() {
+    for canary in [Canary::EarlyCopy, Canary::ForgottenBook] {
+        let caught = (0..300).any(|seed| {
+            let broken = Plan { moves: true, canary: Some(canary), ..plan(seed, 3, Durability::Always) };
+            run(&broken).failure.is_some()
+        });
+        assert!(caught, "{canary:?}");
     }
 }
 

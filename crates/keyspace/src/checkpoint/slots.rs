@@ -1,0 +1,79 @@
+//! The keys of a slot on their way from one group to another.
+//!
+//! They travel as records of a checkpoint, each with its version, so that a watch which was taken in one group is
+//! compared in the other with what it has seen. The sequence of the group that takes them goes on behind that of the
+//! one that gives them: a later change has a later version than any that was ever seen.
+
+use stdx::slot::{Slot, slot_of};
+
+use super::*;
+use crate::segment::Segment;
+
+impl Keyspace {
+    /// Bytes that the keys of a slot take.
+    pub fn slot_bytes(&self, slot: Slot) -> usize {
+        (0..self.database_count()).flat_map(|database| self.records_of(database, slot)).map(Record::footprint).sum()
+    }
+
+    fn records_of(&self, database: u16, slot: Slot) -> impl Iterator<Item = &Record> {
+        let slot = self.databases[usize::from(database)].slot(usize::from(slot.0));
+        slot.into_iter().flat_map(|slot| slot.segments()).flat_map(Segment::iter)
+    }
+
+    /// The keys of a slot that exist at the moment of the latest change, as records of a checkpoint.
+    pub fn export_slot(&self, slot: Slot) -> Vec<u8> {
+        let mut out = Vec::new();
+        for database in 0..self.database_count() {
+            for record in self.records_of(database, slot).filter(|record| record.is_alive(self.latest)) {
+                let Some(LargeImage { head, value }) = LargeImage::of(database.into(), record) else {
+                    write_small(&mut out, database.into(), record);
+                    continue;
+                };
+                out.extend_from_slice(&head);
+                let mut from = Some(0);
+                while let Some(start) = from {
+                    from = value.write_part(start, &mut out);
+                }
+            }
+        }
+        out
+    }
+
+    /// Takes in what [`Keyspace::export_slot`] of another keyspace gave when its [sequence](Keyspace::sequence) was
+    /// this. Whatever the slot held here goes.
+    ///
+    /// # Errors
+    /// [`Corrupt`] at the first byte of a record that is none.
+    pub fn import_slot(&mut self, slot: Slot, sequence: u64, records: &[u8]) -> Result<(), Corrupt> {
+        self.drop_slot(slot);
+        self.sequence = self.sequence.max(sequence);
+        if let Some(walk) = &mut self.keeper.walk {
+            walk.arrived.insert(slot.0);
+        }
+        self.keeper.absences.begin_slot(slot, self.sequence);
+        self.restore(records)?;
+        let awaited: Vec<_> = self.notices.awaited.iter().filter(|(_, key)| slot_of(key) == slot).cloned().collect();
+        awaited.iter().for_each(|(database, key)| self.notices.touch(*database, key));
+        Ok(())
+    }
+
+    /// Removes the keys of a slot without a word: for clients they are where they were, in another group.
+    pub fn drop_slot(&mut self, slot: Slot) {
+        for database in 0..self.database_count() {
+            let keys: Vec<_> = self.records_of(database, slot).map(|record| record.key().to_vec()).collect();
+            for key in keys {
+                let place = self.place(&key);
+                let Self { databases, keeper, hasher, .. } = self;
+                if let Some(record) = databases[usize::from(database)].remove(place, &key, hasher, keeper) {
+                    keeper.bury(record);
+                }
+            }
+        }
+    }
+
+    /// Tells which slots other groups hold: a walk by [`Keyspace::scan`] does not pass over them, but stops before
+    /// them.
+    pub fn set_foreign(&mut self, is_foreign: impl Fn(Slot) -> bool) {
+        self.foreign = Some((0..stdx::slot::SLOT_COUNT as u16).map(|slot| is_foreign(Slot(slot))).collect());
+    }
+}

@@ -1,0 +1,170 @@
+//! A gateway's side of slots that move: it learns where they are, and sends on what came too late.
+
+use std::sync::Arc;
+
+use resp::Span;
+use stdx::slot::Slot;
+
+use crate::core::{Context, Core};
+use crate::dispatch::Groups;
+use crate::entry::{Reader, put_words};
+use crate::event::{Action, CoreId, GroupId, SessionId};
+use crate::letter::{Claim, Mail, Origin, Request, RequestBody};
+use crate::relay::{Purpose, Step};
+use crate::session::Hold;
+use crate::slots::Moved;
+use crate::transaction::Work;
+
+impl Context {
+    /// Number of slots that a group holds and is not to hold, as far as this core knows.
+    pub(crate) fn slots_to_give(&self, group: GroupId) -> u64 {
+        let is_held = |slot: &u16| self.slots.group_of_slot(Slot(*slot)) == group;
+        let foreign = self.roster.wanted().filter(|(.., wanted)| *wanted != group);
+        foreign.map(|(first, last, _)| (first..=last).filter(is_held).count() as u64).sum()
+    }
+}
+
+impl Core {
+    /// Tells all cores what has become of slots of the groups of this one.
+    pub(crate) fn tell_slots(&mut self) {
+        let mut news = Vec::new();
+        for group in self.groups.iter_mut().flatten() {
+            news.append(&mut group.take_slot_news());
+        }
+        if news.is_empty() {
+            return;
+        }
+        self.learn_slots(&news);
+        let news = Arc::new(news);
+        let own = self.context.core;
+        for core in (0..self.context.core_count).map(CoreId).filter(|core| *core != own) {
+            self.outbox.push(own, core, Mail::Slots(Arc::clone(&news)));
+        }
+    }
+
+    /// Hears that slots have moved.
+    pub(crate) fn learn_slots(&mut self, news: &[Moved]) {
+        let known = &self.context.slots;
+        if news.iter().all(|moved| moved.epoch <= known.epoch_of(moved.slot)) {
+            return;
+        }
+        let slots = Arc::make_mut(&mut self.context.slots);
+        news.iter().for_each(|moved| _ = slots.learn(*moved));
+        self.must_stand_anew = true;
+        self.look_at_slots();
+    }
+
+    /// Looks whether slots are still to move.
+    pub(crate) fn look_at_slots(&mut self) {
+        let (slots, roster) = (&self.context.slots, &self.context.roster);
+        self.context.is_moving = slots.runs().into_iter().any(|(first, last, group)| {
+            roster.wanted().any(|(from, to, wanted)| wanted != group && from <= last && to >= first)
+        });
+    }
+
+    /// A group does not hold what it was asked for any more. True if the answer says so, and nothing else.
+    pub(crate) fn has_moved(&mut self, claim: Claim, moved: Moved, actions: &mut Vec<Action>) -> bool {
+        let says_so = match self.relay.purpose(claim) {
+            Some(Purpose::Client { .. } | Purpose::Transaction { step: Step::Lock, .. }) => true,
+            Some(Purpose::Question { places, .. }) => !places.is_empty(),
+            _ => false,
+        };
+        if !says_so {
+            return false;
+        }
+        self.learn_slots(&[moved]);
+        let Some((request, purpose)) = self.relay.take_back(claim, self.now.instant) else { return true };
+        match purpose {
+            Purpose::Client { .. } => self.sent_back.push(request),
+            Purpose::Transaction { id, .. } => self.drive(actions, |driver, posts| driver.moved(id, posts)),
+            Purpose::Question { id, part, places } => self.ask_elsewhere(id, part, &places, request, actions),
+            _ => unreachable!("just looked at"),
+        }
+        true
+    }
+
+    /// Sends requests that have come back to where their slots are now: each when all that its client asked for before
+    /// has been answered, so that it is not overtaken by what came back earlier, or will. True if one has been sent.
+    pub(crate) fn send_anew(&mut self, actions: &mut Vec<Action>) -> bool {
+        if self.sent_back.is_empty() {
+            return false;
+        }
+        let mut waiting = std::mem::take(&mut self.sent_back);
+        waiting.sort_by_key(|request| (request.origin.session.serial, request.origin.ticket));
+        let count = waiting.len();
+        for request in waiting {
+            let Origin { session, ticket, .. } = request.origin;
+            if self.sessions.get(session).is_none_or(|session| session.is_next_answer(ticket)) {
+                self.send_elsewhere(request, actions);
+            } else {
+                self.sent_back.push(request);
+            }
+        }
+        self.sent_back.len() < count
+    }
+
+    fn send_elsewhere(&mut self, request: Request, actions: &mut Vec<Action>) {
+        let Request { origin, protocol, body, .. } = request;
+        let origin = Origin { claim: None, ..origin };
+        let mut spans: Vec<Span> = Vec::new();
+        match body {
+            RequestBody::Exec(packed) => self.send_exec_elsewhere(origin, protocol, packed, actions),
+            RequestBody::Write(ref words) | RequestBody::Read(ref words) | RequestBody::ReadAtOnce(ref words) => {
+                let (database, args) = Reader::new(words).words(&mut spans);
+                let command = keyspace::resolve(args).expect("checked when it was sent");
+                if let Groups::One(group) = self.groups_of(command, args) {
+                    let is_read = !matches!(body, RequestBody::Write(_));
+                    let number = self.send_request(Request::new(origin, group, protocol, body), actions);
+                    if is_read && let Some(number) = number {
+                        self.note_read(origin.session, group, number);
+                    }
+                    return;
+                }
+                let mut work = Work { commands: vec![words.clone()], ..Work::new(origin, protocol, self.now.instant) };
+                self.add_keys(&mut work, command, database, args);
+                self.hold_if_free(origin.session);
+                self.begin_work(work, actions);
+            }
+            _ => unreachable!("only these are sent back"),
+        }
+    }
+
+    fn send_exec_elsewhere(
+        &mut self,
+        origin: Origin,
+        protocol: resp::Protocol,
+        packed: Vec<u8>,
+        actions: &mut Vec<Action>,
+    ) {
+        let mut spans: Vec<Span> = Vec::new();
+        let exec = Reader::new(&packed).exec(protocol, &mut spans);
+        let watches = exec.watches.clone();
+        let slots = Arc::clone(&self.context.slots);
+        let mut groups = watches.iter().fold(Groups::None, |groups, watch| groups.with(slots.group_of(&watch.key)));
+        let mut commands = Vec::new();
+        exec.for_each(&mut spans, |database, args| {
+            let command = keyspace::resolve(args).expect("checked when it was queued");
+            command.for_each_key(args, |index, _| groups = groups.with(slots.group_of(args.at(index))));
+            let mut words = Vec::new();
+            put_words(&mut words, database, args);
+            commands.push(words);
+        });
+        if let Groups::One(group) = groups {
+            let body = RequestBody::Exec(packed);
+            self.send_request(Request::new(origin, group, protocol, body), actions);
+            return;
+        }
+        let work = Work { is_exec: true, watches, commands, ..Work::new(origin, protocol, self.now.instant) };
+        self.hold_if_free(origin.session);
+        self.begin_exec_over_groups(work, actions);
+    }
+
+    /// What a client sends next waits for the answers to all that it is owed, unless it waits already.
+    fn hold_if_free(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.get_mut(id)
+            && session.hold == Hold::None
+        {
+            session.hold = Hold::Answers;
+        }
+    }
+}

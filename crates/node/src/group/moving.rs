@@ -1,0 +1,448 @@
+//! Slots that move from this group to another.
+//!
+//! The roster says which group is to hold which slots. A leader whose group holds one that it is not to hold gives it
+//! away, by a transaction of both groups. Nothing of this is remembered: a new leader looks again, and goes on.
+//!
+//! ```text
+//!   giver                                     taker
+//!     │ locks the slots; waits for those who hold keys of them
+//!     │ reads their keys                        │
+//!     │──────────── prepare: take, with keys ──▶│ logs it, locks the slots
+//!     │◀──────────────────────────── prepared ──│
+//!     │ logs: prepared to give                  │
+//!     │──────────── commit ────────────────────▶│ holds the slots, lets in who waits
+//!     │ holds them no more, drops their keys
+//!     │ sends who waits to the taker
+//! ```
+//!
+//! From the lock to the commit, requests for the slots wait, as for locked keys. Slots go several at a time, up to
+//! [`limits::MOVE_BYTES`] of keys; a single one may be larger, up to [`limits::MOVE_BYTES_MAX`]. As long as the giver
+//! has not prepared anything itself it may let go when it takes too long, and try again later. If it is lost in
+//! between, the groups find out from one another what has become of it, as of any transaction.
+//!
+//! What a gateway asks of a group that does not hold the slot any more is answered by saying so, and that answer is
+//! logged and kept like any other: asked once more, with the slot back again or not, it is the same. So a request is
+//! carried out in one group or in the other, and its answer stays where its number is; the book does not move.
+
+use std::collections::BTreeMap;
+
+use keyspace::DataCommand;
+use stdx::slot::{SLOT_COUNT, Slot, slot_of};
+
+use super::*;
+use crate::entry::Taken;
+use crate::relay::Step;
+
+/// What a leader does about slots that are to move.
+#[derive(Debug, Default)]
+pub(super) struct Mover {
+    gateway: Option<GatewayId>,
+    next_number: u64,
+    present: Option<Moving>,
+    /// There was nothing to do for this roster.
+    idle_under: Option<Arc<Roster>>,
+    rest_until: Instant,
+    /// Slots given away since there was last nothing to do.
+    given_count: usize,
+    /// Slots that could not be had, or were too large, and when they are tried again.
+    put_off: BTreeMap<u16, Instant>,
+    /// Since when slots are held that have come from elsewhere.
+    taken: BTreeMap<u16, Instant>,
+}
+
+#[derive(Debug)]
+struct Moving {
+    id: TransactionId,
+    slots: Vec<Slot>,
+    to: GroupId,
+    since: Instant,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Those who hold keys of the slots are waited for, and this batch.
+    Draining { batch: u64 },
+    /// The taker is asked to prepare; this is to be prepared here when it has.
+    AskingTaker { given: Vec<Effect> },
+    /// This group prepares: from here on only the log knows what becomes of it.
+    AskingOwn,
+    /// These have not yet answered.
+    Resolving { waiting: Vec<GroupId> },
+}
+
+impl Mover {
+    /// Leadership is lost.
+    pub(super) fn stop(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl Group {
+    // ---- who holds what -------------------------------------------------------------------------------------------
+
+    /// Which slots the group holds.
+    pub fn slots(&self) -> &SlotMap {
+        &self.slots
+    }
+
+    /// What has become of slots since the last call.
+    pub(crate) fn take_slot_news(&mut self) -> Vec<Moved> {
+        std::mem::take(&mut self.slot_news)
+    }
+
+    /// The slot of a key, if another group holds it.
+    pub(super) fn foreign(&self, key: &[u8]) -> Option<Slot> {
+        if self.slots.is_even() {
+            return None;
+        }
+        let slot = slot_of(key);
+        (self.slots.group_of_slot(slot) != self.id).then_some(slot)
+    }
+
+    pub(super) fn foreign_of(&self, command: &DataCommand, args: Args<'_>) -> Option<Slot> {
+        let mut foreign = None;
+        command.for_each_key(args, |index, _| foreign = foreign.or_else(|| self.foreign(args.at(index))));
+        foreign
+    }
+
+    fn foreign_of_words(&self, words: &[u8], spans: &mut Vec<Span>) -> Option<Slot> {
+        let (_, args) = entry::Reader::new(words).words(spans);
+        self.foreign_of(keyspace::resolve(args).expect("a request was checked by its gateway"), args)
+    }
+
+    /// The slot of a change that another group holds. Reads are looked at when they are carried out.
+    pub(super) fn foreign_slot(&mut self, request: &Request) -> Option<Slot> {
+        if self.slots.is_even() {
+            return None;
+        }
+        let mut spans = std::mem::take(&mut self.spans);
+        let foreign = match &request.body {
+            RequestBody::Write(words) => self.foreign_of_words(words, &mut spans),
+            RequestBody::Exec(packed) => {
+                let exec = entry::Reader::new(packed).exec(request.protocol, &mut spans);
+                let mut foreign = exec.watches.iter().find_map(|watch| self.foreign(&watch.key));
+                exec.for_each(&mut spans, |_, args| {
+                    let command = keyspace::resolve(args).expect("a request was checked by its gateway");
+                    foreign = foreign.or_else(|| self.foreign_of(command, args));
+                });
+                foreign
+            }
+            _ => None,
+        };
+        self.spans = spans;
+        foreign
+    }
+
+    /// The slot of a read that another group holds by now.
+    pub(super) fn foreign_slot_of_read(&mut self, what: &ReadWhat) -> Option<Slot> {
+        if self.slots.is_even() {
+            return None;
+        }
+        let mut spans = std::mem::take(&mut self.spans);
+        let foreign = match what {
+            ReadWhat::Query(words) => self.foreign_of_words(words, &mut spans),
+            ReadWhat::Versions(keys) => keys.iter().find_map(|(_, key)| self.foreign(key)),
+            ReadWhat::Whole(_) | ReadWhat::Locked(_) => None,
+        };
+        self.spans = spans;
+        foreign
+    }
+
+    /// True if a query is a step of SCAN whose cursor is in a slot of this group.
+    pub(super) fn holds_cursor(&self, args: Args<'_>) -> bool {
+        crate::whole::is_scan(args)
+            && crate::ask::cursor_slot(args).is_some_and(|slot| self.slots.group_of_slot(slot) == self.id)
+    }
+
+    /// A change was asked for that is another group's to make.
+    pub(super) fn tell_moved(&mut self, slot: Slot, request: Request, outlet: &mut Outlet<'_>) {
+        let Request { origin, protocol, floor, .. } = request;
+        if origin.claim.is_none() {
+            return outlet.refuse(&origin, protocol, HAS_MOVED);
+        }
+        self.claim(&origin, floor);
+        self.builder.moved(slot);
+        self.waiters.push(Waiter::Write(origin));
+    }
+
+    /// The same of something that changes nothing.
+    pub(super) fn tell_reader_moved(&self, slot: Slot, origin: &Origin, protocol: Protocol, outlet: &mut Outlet<'_>) {
+        if origin.claim.is_none() {
+            outlet.refuse(origin, protocol, HAS_MOVED);
+        } else {
+            outlet.answer(origin, wire::put_moved(&self.slots.known(slot)));
+        }
+    }
+
+    pub(super) fn give_slot(&mut self, moved: Moved) {
+        self.lines.leave_slot(moved.slot, &mut self.keyspace);
+        self.keyspace.drop_slot(moved.slot);
+        self.learn_slot(moved);
+    }
+
+    pub(super) fn take_slot(&mut self, taken: &Taken) {
+        let Taken { slot, epoch, sequence, unix, records } = taken;
+        self.moment.unix = self.moment.unix.max(*unix);
+        self.keyspace.advance_to(self.moment);
+        self.keyspace.import_slot(*slot, *sequence, records).expect("a group exported it, and checksums hold");
+        self.mover.taken.insert(slot.0, self.last_tick);
+        self.learn_slot(Moved { slot: *slot, group: self.id, epoch: *epoch });
+    }
+
+    fn learn_slot(&mut self, moved: Moved) {
+        self.slots.learn(moved);
+        self.slot_news.push(moved);
+        self.mover.idle_under = None;
+    }
+
+    /// Slots have moved: walks stop where the group's own end.
+    pub(super) fn settle_slots(&mut self) {
+        let (slots, id) = (&self.slots, self.id);
+        self.keyspace.set_foreign(|slot| slots.group_of_slot(slot) != id);
+    }
+
+    /// True if a transaction may give these slots to this group, for which they are locked from now on.
+    pub(super) fn takes_slots(&mut self, transaction: TransactionId, effects: &[Effect]) -> bool {
+        let taken: Vec<_> = effects
+            .iter()
+            .filter_map(|effect| match effect {
+                Effect::Take(taken) => Some((taken.slot, taken.epoch)),
+                _ => None,
+            })
+            .collect();
+        // Who has locked everything may have been told what there is.
+        let may_take = taken.len() == effects.len()
+            && !taken.is_empty()
+            && !self.locks.is_whole_held()
+            && !self.is_barred
+            && taken.iter().all(|(slot, epoch)| *epoch > self.slots.epoch_of(*slot));
+        if may_take {
+            self.locks.take_slots(transaction, taken.into_iter().map(|(slot, _)| slot));
+        }
+        may_take
+    }
+
+    // ---- giving slots away ----------------------------------------------------------------------------------------
+
+    /// Begins or goes on with giving away what others are to hold.
+    pub(super) fn look_after_moves(&mut self, now: Now, prng: &mut Prng, outlet: &mut Outlet<'_>) {
+        if !self.is_serving {
+            return;
+        }
+        if self.mover.present.is_some() {
+            return self.go_on_moving(now, outlet);
+        }
+        let roster = &outlet.context.roster;
+        let is_idle = self.mover.idle_under.as_ref().is_some_and(|known| Arc::ptr_eq(known, roster));
+        if is_idle || now.instant < self.mover.rest_until || roster.wanted().next().is_none() {
+            return;
+        }
+        let roster = Arc::clone(roster);
+        // Whoever wants everything locked is not kept waiting for ever.
+        let is_wanted_whole = self.held.iter().any(|held| match held {
+            Held::Lock(lock, ..) => lock.whole,
+            Held::Request(request) => matches!(request.body, RequestBody::Whole(_)),
+        });
+        if is_wanted_whole || self.is_barred || self.locks.is_whole_held() || self.is_full() {
+            return;
+        }
+        let (slots, to) = match self.choose_slots(&roster, now, outlet) {
+            Choice::These(slots, to) => (slots, to),
+            Choice::Later => return self.mover.rest_until = now.instant + limits::MOVE_RETRY,
+            Choice::Nothing => {
+                let given_count = std::mem::take(&mut self.mover.given_count);
+                if given_count > 0 {
+                    let line = format!("group {}: has given {given_count} slots to others", self.id.0);
+                    outlet.actions.push(Action::Log { level: Level::Notice, line });
+                }
+                return self.mover.idle_under = Some(roster);
+            }
+        };
+        let node = self.node.0;
+        let core = outlet.context.core;
+        let gateway = *self.mover.gateway.get_or_insert_with(|| GatewayId { node, boot: prng.draw(), core });
+        self.mover.next_number += 1;
+        let id = TransactionId { gateway, number: self.mover.next_number };
+        self.locks.take_slots(id, slots.iter().copied());
+        let batch = self.batch_number - u64::from(self.builder.is_empty());
+        self.mover.present = Some(Moving { id, slots, to, since: now.instant, stage: Stage::Draining { batch } });
+        self.go_on_moving(now, outlet);
+    }
+
+    fn choose_slots(&mut self, roster: &Roster, now: Now, outlet: &mut Outlet<'_>) -> Choice {
+        let mut chosen: Vec<Slot> = Vec::new();
+        let (mut target, mut bytes, mut is_any_put_off) = (None, 0, false);
+        for (first, last, to) in roster.wanted().filter(|(.., to)| *to != self.id) {
+            for slot in (first..=last).map(Slot) {
+                if self.slots.group_of_slot(slot) != self.id || target.is_some_and(|target| target != to) {
+                    continue;
+                }
+                let put_off = self.mover.put_off.get(&slot.0).copied().unwrap_or_default();
+                let taken = self.mover.taken.get(&slot.0).copied();
+                let may_go = outlet.context.routes.get(to.0 as usize).is_some_and(|route| route.leader.is_some())
+                    && put_off <= now.instant
+                    && taken.is_none_or(|taken| now.instant.since(taken) >= limits::MOVE_AGAIN);
+                if !may_go {
+                    is_any_put_off = true;
+                    continue;
+                }
+                let more = self.keyspace.slot_bytes(slot);
+                if more > limits::MOVE_BYTES_MAX {
+                    is_any_put_off = true;
+                    self.mover.put_off.insert(slot.0, now.instant + limits::MOVE_LARGE_RETRY);
+                    let line = format!(
+                        "group {}: slot {} is too large to be moved: {more} bytes, at most {} go at once",
+                        self.id.0,
+                        slot.0,
+                        limits::MOVE_BYTES_MAX
+                    );
+                    outlet.actions.push(Action::Log { level: Level::Warning, line });
+                    continue;
+                }
+                if !chosen.is_empty() && bytes + more > limits::MOVE_BYTES {
+                    return Choice::These(chosen, target.expect("some are chosen"));
+                }
+                (target, bytes) = (Some(to), bytes + more);
+                chosen.push(slot);
+                if chosen.len() == limits::MOVE_SLOTS || bytes > limits::MOVE_BYTES {
+                    return Choice::These(chosen, to);
+                }
+            }
+        }
+        match target {
+            Some(to) => Choice::These(chosen, to),
+            None if is_any_put_off => Choice::Later,
+            None => Choice::Nothing,
+        }
+    }
+
+    fn go_on_moving(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        let Some(moving) = &mut self.mover.present else { return };
+        let (id, lasted) = (moving.id, now.instant.since(moving.since));
+        match &mut moving.stage {
+            Stage::Draining { batch } => {
+                let is_applied = self.batch_number > *batch && self.inflight.front().is_none_or(|b| b.number > *batch);
+                let is_held = self.locks.is_held_by(id);
+                let is_early = self.defect == Some(Defect::EarlyCopy);
+                if is_early || is_held && is_applied && self.locks.are_slots_free(id) {
+                    self.prepare_move(outlet);
+                } else if !is_held || lasted >= limits::MOVE_DRAIN_MAX {
+                    self.put_off_move(now);
+                    self.unlock(id);
+                    self.admit_held(now, outlet);
+                }
+            }
+            Stage::AskingTaker { .. } => {
+                self.locks.renew(id, now.instant);
+                if lasted >= limits::MOVE_PREPARE_MAX {
+                    self.abort_move(now, outlet);
+                }
+            }
+            Stage::AskingOwn => self.locks.renew(id, now.instant),
+            Stage::Resolving { waiting } => {
+                self.locks.renew(id, now.instant);
+                if waiting.is_empty() {
+                    self.mover.given_count += moving.slots.len();
+                    self.mover.present = None;
+                    self.mover.rest_until = now.instant + limits::MOVE_REST;
+                }
+            }
+        }
+    }
+
+    /// The slots are tried again later.
+    fn put_off_move(&mut self, now: Now) {
+        let Some(moving) = self.mover.present.take() else { return };
+        let until = now.instant + limits::MOVE_RETRY;
+        self.mover.put_off.extend(moving.slots.iter().map(|slot| (slot.0, until)));
+    }
+
+    /// Nothing has been prepared here, and nothing will be.
+    fn abort_move(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        let Some(Moving { id, to, .. }) = self.mover.present else { return };
+        self.put_off_move(now);
+        let body = RequestBody::Resolve { transaction: id, resolution: Resolution::Abort, low_water: id.number };
+        outlet.ask_for_move(self.id, id, to, Step::Resolve, body);
+        self.unlock(id);
+        self.admit_held(now, outlet);
+    }
+
+    /// Nobody works on the slots any more: reads their keys, and asks both groups to prepare.
+    fn prepare_move(&mut self, outlet: &mut Outlet<'_>) {
+        let Some(moving) = &mut self.mover.present else { return };
+        let participants = participants(self.id, moving.to);
+        let unix = self.keyspace.latest();
+        let (mut given, mut taken) = (Vec::new(), Vec::new());
+        for slot in &moving.slots {
+            let epoch = self.slots.epoch_of(*slot) + 1;
+            given.push(Effect::Give(Moved { slot: *slot, group: moving.to, epoch }));
+            let records = self.keyspace.export_slot(*slot);
+            let sequence = self.keyspace.sequence();
+            taken.push(Effect::Take(Box::new(Taken { slot: *slot, epoch, sequence, unix, records })));
+        }
+        let (transaction, to) = (moving.id, moving.to);
+        moving.stage = Stage::AskingTaker { given };
+        let body = RequestBody::Prepare { transaction, participants, effects: taken };
+        outlet.ask_for_move(self.id, transaction, to, Step::Prepare, body);
+    }
+
+    /// The taker has prepared.
+    fn prepare_own(&mut self, outlet: &mut Outlet<'_>) {
+        let Some(moving) = &mut self.mover.present else { return };
+        let Stage::AskingTaker { given } = std::mem::replace(&mut moving.stage, Stage::AskingOwn) else { return };
+        let (transaction, participants) = (moving.id, participants(self.id, moving.to));
+        let body = RequestBody::Prepare { transaction, participants, effects: given };
+        outlet.ask_for_move(self.id, transaction, self.id, Step::Prepare, body);
+    }
+
+    fn commit_move(&mut self, outlet: &mut Outlet<'_>) {
+        let Some(moving) = &mut self.mover.present else { return };
+        let (transaction, to, own) = (moving.id, moving.to, self.id);
+        moving.stage = Stage::Resolving { waiting: vec![own, to] };
+        for group in [to, own] {
+            let resolution = Resolution::Commit;
+            let body = RequestBody::Resolve { transaction, resolution, low_water: transaction.number };
+            outlet.ask_for_move(own, transaction, group, Step::Resolve, body);
+        }
+    }
+
+    /// A group has answered a step of a move.
+    pub(crate) fn move_answered(
+        &mut self,
+        id: TransactionId,
+        group: GroupId,
+        step: Step,
+        bytes: &[u8],
+        now: Now,
+        outlet: &mut Outlet<'_>,
+    ) {
+        let Some(moving) = self.mover.present.as_mut().filter(|moving| moving.id == id) else { return };
+        let is_accepted = bytes == [1];
+        match (&mut moving.stage, step) {
+            (Stage::AskingTaker { .. }, Step::Prepare) if is_accepted => self.prepare_own(outlet),
+            (Stage::AskingOwn, Step::Prepare) if is_accepted => self.commit_move(outlet),
+            (Stage::AskingTaker { .. } | Stage::AskingOwn, Step::Prepare) => self.abort_move(now, outlet),
+            (Stage::Resolving { waiting }, Step::Resolve) => waiting.retain(|other| *other != group),
+            _ => {}
+        }
+        self.go_on_moving(now, outlet);
+    }
+}
+
+/// All groups that a move changes.
+fn participants(giver: GroupId, taker: GroupId) -> Vec<u32> {
+    vec![giver.0.min(taker.0), giver.0.max(taker.0)]
+}
+
+/// What to do next.
+enum Choice {
+    These(Vec<Slot>, GroupId),
+    Later,
+    Nothing,
+}
+
+/// A group was asked directly for what another one holds; only where nobody numbers requests.
+const HAS_MOVED: &str = "TRYAGAIN The slot of this key has just moved";
+
+const _: () = assert!(SLOT_COUNT <= u16::MAX as usize);

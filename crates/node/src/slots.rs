@@ -1,0 +1,197 @@
+//! Which group holds which slot.
+//!
+//! At first slots are divided evenly, in order. Each move of a slot raises its *epoch*, and whoever hears of two
+//! holders believes the later one. The truth about a slot is the state of the two groups that it moved between: the
+//! one knows that it has given it, and to whom, the other that it has taken it. Every core has a map of its own, learnt
+//! from the groups of its node, or from the answer of one that was asked for what it does not hold any more.
+
+use std::collections::BTreeMap;
+
+use stdx::leb128;
+use stdx::slot::{SLOT_COUNT, Slot, slot_of};
+
+use crate::entry::Reader;
+use crate::event::GroupId;
+
+/// That a slot has moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// Which slot.
+    pub slot: Slot,
+    /// Who holds it now.
+    pub group: GroupId,
+    /// How often it has moved.
+    pub epoch: u64,
+}
+
+impl Moved {
+    /// Appends it to an entry or a message.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        leb128::put(out, u64::from(self.slot.0));
+        leb128::put(out, u64::from(self.group.0));
+        leb128::put(out, self.epoch);
+    }
+}
+
+/// Who holds what, as far as its owner knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotMap {
+    group_count: u32,
+    /// By slot.
+    holders: Box<[u16]>,
+    /// Slots that have ever moved, with their epochs.
+    epochs: BTreeMap<u16, u64>,
+    version: u64,
+}
+
+impl SlotMap {
+    /// Slots divided evenly, in order.
+    pub fn even(group_count: u32) -> Self {
+        let holder = |slot: usize| (slot * group_count as usize / SLOT_COUNT) as u16;
+        Self { group_count, holders: (0..SLOT_COUNT).map(holder).collect(), epochs: BTreeMap::new(), version: 0 }
+    }
+
+    /// Number of groups.
+    pub fn group_count(&self) -> u32 {
+        self.group_count
+    }
+
+    /// The group that holds a slot.
+    #[inline]
+    pub fn group_of_slot(&self, slot: Slot) -> GroupId {
+        GroupId(u32::from(self.holders[usize::from(slot.0)]))
+    }
+
+    /// The group that holds a key.
+    #[inline]
+    pub fn group_of(&self, key: &[u8]) -> GroupId {
+        if self.group_count == 1 { GroupId(0) } else { self.group_of_slot(slot_of(key)) }
+    }
+
+    /// How often a slot has moved.
+    pub fn epoch_of(&self, slot: Slot) -> u64 {
+        self.epochs.get(&slot.0).copied().unwrap_or(0)
+    }
+
+    /// What is known of a slot.
+    pub fn known(&self, slot: Slot) -> Moved {
+        Moved { slot, group: self.group_of_slot(slot), epoch: self.epoch_of(slot) }
+    }
+
+    /// True while no slot has ever moved.
+    #[inline]
+    pub fn is_even(&self) -> bool {
+        self.epochs.is_empty()
+    }
+
+    /// Goes up with every change.
+    #[inline]
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Hears that a slot has moved. True if that is news.
+    pub fn learn(&mut self, Moved { slot, group, epoch }: Moved) -> bool {
+        let is_news = epoch > self.epoch_of(slot) && group.0 < self.group_count;
+        if is_news {
+            self.epochs.insert(slot.0, epoch);
+            self.holders[usize::from(slot.0)] = group.0 as u16;
+            self.version += 1;
+        }
+        is_news
+    }
+
+    /// All slots that have ever moved.
+    pub fn moved(&self) -> impl Iterator<Item = Moved> {
+        self.epochs.keys().map(|slot| self.known(Slot(*slot)))
+    }
+
+    /// Runs of neighbouring slots of one group, in order: first, last, group.
+    pub fn runs(&self) -> Vec<(u16, u16, GroupId)> {
+        let mut runs: Vec<(u16, u16, GroupId)> = Vec::new();
+        for (slot, holder) in (0..).zip(&self.holders) {
+            let group = GroupId(u32::from(*holder));
+            match runs.last_mut() {
+                Some((_, last, of)) if *of == group => *last = slot,
+                _ => runs.push((slot, slot, group)),
+            }
+        }
+        runs
+    }
+
+    /// The runs of one group, as they are written for people.
+    pub fn text_of(&self, group: GroupId) -> String {
+        let runs = self.runs().into_iter().filter(|(.., of)| *of == group);
+        let text = |(first, last, _)| if first == last { format!("{first}") } else { format!("{first}-{last}") };
+        runs.map(text).collect::<Vec<_>>().join(",")
+    }
+
+    /// The first slot behind this one that is held by such a group.
+    pub fn next_of(&self, slot: Slot, is_meant: impl Fn(GroupId) -> bool) -> Option<Slot> {
+        (slot.0 + 1..SLOT_COUNT as u16).map(Slot).find(|slot| is_meant(self.group_of_slot(*slot)))
+    }
+
+    /// A sum over the slots of a group. Over all groups it makes [`SlotMap::whole_cover`] if each slot is held by one:
+    /// then their answers together are about every key once.
+    pub fn cover_of(&self, group: GroupId) -> u64 {
+        let held = (0..SLOT_COUNT as u16).filter(|slot| self.group_of_slot(Slot(*slot)) == group);
+        held.fold(0, |sum, slot| sum ^ weight(slot))
+    }
+
+    /// See [`SlotMap::cover_of`].
+    pub fn whole_cover() -> u64 {
+        (0..SLOT_COUNT as u16).fold(0, |sum, slot| sum ^ weight(slot))
+    }
+
+    /// Appends it to a checkpoint.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        leb128::put(out, self.epochs.len() as u64);
+        self.moved().for_each(|moved| moved.put(out));
+    }
+
+    /// Reads it back.
+    pub fn read(reader: &mut Reader<'_>, group_count: u32) -> Self {
+        let mut map = Self::even(group_count);
+        for _ in 0..reader.number() {
+            map.learn(reader.moved());
+        }
+        map
+    }
+}
+
+fn weight(slot: u16) -> u64 {
+    stdx::Prng::new(u64::from(slot) + 1).draw()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn at_first_every_slot_has_one_group_and_groups_are_runs_of_slots() {
+        for group_count in [1, 2, 3, 5, 8, 64] {
+            let runs = SlotMap::even(group_count).runs();
+            assert_eq!(runs.len(), group_count as usize);
+            assert!(runs.iter().zip(0..).all(|((.., group), number)| group.0 == number));
+            assert_eq!((runs[0].0, runs[runs.len() - 1].1), (0, SLOT_COUNT as u16 - 1));
+        }
+    }
+
+    #[test]
+    fn the_later_holder_is_believed_and_a_map_survives_a_checkpoint() {
+        let mut map = SlotMap::even(3);
+        let slot = Slot(7);
+        assert!(map.learn(Moved { slot, group: GroupId(2), epoch: 2 }));
+        assert!(!map.learn(Moved { slot, group: GroupId(1), epoch: 1 }), "that was before");
+        assert!(!map.learn(Moved { slot, group: GroupId(3), epoch: 5 }), "there is no such group");
+        assert_eq!((map.group_of_slot(slot), map.epoch_of(slot)), (GroupId(2), 2));
+        assert_eq!(map.text_of(GroupId(0)), "0-6,8-5461");
+        assert_eq!(map.next_of(Slot(0), |group| group != GroupId(0)), Some(slot));
+        assert_eq!((0..3).fold(0, |sum, group| sum ^ map.cover_of(GroupId(group))), SlotMap::whole_cover());
+        let mut bytes = Vec::new();
+        map.put(&mut bytes);
+        let read = SlotMap::read(&mut Reader::new(&bytes), 3);
+        assert_eq!(read.moved().collect::<Vec<_>>(), map.moved().collect::<Vec<_>>());
+        assert_eq!(read.runs(), map.runs());
+    }
+}
