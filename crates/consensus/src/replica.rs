@@ -1151,6 +1151,11 @@ impl Replica {
         self.raft.store().term(index).ok()
     }
 
+    /// Index up to which this replica's own log is safe, as the policy in force has it.
+    pub fn persisted_index(&self) -> u64 {
+        self.raft.raft.raft_log.persisted
+    }
+
     /// Highest index known to be committed.
     pub fn committed_index(&self) -> u64 {
         self.raft.raft.raft_log.committed

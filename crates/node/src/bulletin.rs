@@ -41,6 +41,10 @@ pub struct Follower {
     pub matched: u64,
     /// Bytes of log that it lacks, roughly if they are many; of those that the leader has given up nothing is known.
     pub behind_bytes: u64,
+    /// Age of the oldest entry that it lacks, in milliseconds.
+    pub lag_ms: u64,
+    /// Checkpoints that it was given by this leader.
+    pub resync_count: u64,
     /// Milliseconds since it was last heard.
     pub silent_ms: u64,
 }
@@ -96,7 +100,8 @@ impl Bulletin {
         for follower in &self.followers {
             leb128::put(out, follower.node.0);
             out.push(u8::from(follower.is_active) << 7 | follower.feed as u8);
-            for number in [follower.matched, follower.behind_bytes, follower.silent_ms] {
+            let Follower { matched, behind_bytes, lag_ms, resync_count, silent_ms, .. } = *follower;
+            for number in [matched, behind_bytes, lag_ms, resync_count, silent_ms] {
                 leb128::put(out, number);
             }
         }
@@ -115,6 +120,8 @@ impl Bulletin {
                 feed: *Feed::ALL.get(usize::from(flags & 0x7F))?,
                 matched: leb128::take(rest)?,
                 behind_bytes: leb128::take(rest)?,
+                lag_ms: leb128::take(rest)?,
+                resync_count: leb128::take(rest)?,
                 silent_ms: leb128::take(rest)?,
             })
         };
@@ -165,6 +172,8 @@ mod tests {
             feed: Feed::Checkpoint,
             matched: 900,
             behind_bytes: 1 << 40,
+            lag_ms: 70_000,
+            resync_count: 2,
             silent_ms: 80,
         };
         let other = Follower { is_active: false, feed: Feed::Streaming, ..follower };

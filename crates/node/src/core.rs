@@ -39,6 +39,7 @@ use crate::statistics::{SlowEntry, Slowlog, Statistics};
 use crate::tally::Asked;
 use crate::telling::Telling;
 use crate::timing::Timings;
+use crate::timeline::{self, Timeline};
 use crate::tracking::{Mode, Tracker};
 use crate::transaction::{Driver, GatewayId, Post, Progress, TransactionId};
 use crate::wire::{self, Wire};
@@ -99,6 +100,10 @@ pub struct Core {
     announce_at: Instant,
     /// Nodes that a node which joins has been told of; of no use once it has the roster.
     acquaintances: BTreeMap<NodeId, Member>,
+    /// Which links were up in the last report.
+    pub(crate) links_seen: BTreeMap<NodeId, bool>,
+    /// When troubles were noted last.
+    pub(crate) troubles: BTreeMap<timeline::Kind, Instant>,
 }
 
 /// What control commands see of their core.
@@ -127,6 +132,10 @@ pub struct Context {
     pub roster: Arc<Roster>,
     /// What leaders have said of their groups; kept by the first core.
     pub bulletins: Bulletins,
+    /// What has happened in the cluster; kept by the first core.
+    pub timeline: Timeline,
+    /// How much of it was noted by this node since its start, by kind.
+    pub happened: BTreeMap<&'static str, u64>,
     /// Other nodes may lead groups: requests go where their group is led.
     pub is_clustered: bool,
     /// The cluster has removed this node.
@@ -235,6 +244,8 @@ impl Core {
                 own,
                 roster: Arc::default(),
                 bulletins: Bulletins::default(),
+                timeline: Timeline::default(),
+                happened: BTreeMap::new(),
                 is_clustered: false,
                 is_expelled: false,
                 routes: vec![Route::default(); group_count as usize],
@@ -294,6 +305,8 @@ impl Core {
             seeds,
             announce_at: Instant::ZERO,
             acquaintances: BTreeMap::new(),
+            links_seen: BTreeMap::new(),
+            troubles: BTreeMap::new(),
         }
     }
 
@@ -357,7 +370,10 @@ impl Core {
             }
             Event::Unreachable { node } => self.groups_mut().for_each(|group| group.report_unreachable(node)),
             Event::Expelled => self.be_expelled(actions),
-            Event::Reachable { node } => self.relay.reachable(node, now.instant),
+            Event::Reachable { node } => {
+                self.relay.reachable(node, now.instant);
+                self.tell_timeline(node, actions);
+            }
             Event::Room(room) => self.context.room = room,
             Event::UsersFile(outcome) => {
                 if let Some((_, place)) = &mut self.file_work {
@@ -368,6 +384,7 @@ impl Core {
                 self.note_syncs(&report);
                 self.context.report = *report;
                 self.context.reported_keyspace_bytes = self.keyspace_bytes();
+                self.note_report(actions);
             }
             Event::Turn => self.turn(actions),
         }
@@ -762,6 +779,7 @@ impl Core {
             }
             Mail::Slow { session, entries } => self.take_slow(session, entries),
             Mail::Reply { session, ticket, bytes } => self.sessions.reply(session, ticket, |writer| writer.raw(&bytes)),
+            Mail::Happened { kind, group, text } => self.note(kind, group, text, actions),
             Mail::Bulletin(bulletin) => self.context.bulletins.hear(bulletin, self.now.instant),
             Mail::Line(note) => self.take_line(note, actions),
             Mail::Wake { session, ticket, group, is_gone } => self.woken(session, ticket, group, is_gone, actions),
@@ -1097,6 +1115,7 @@ impl Core {
         let now = self.now.instant;
         for Expired { group, purpose, is_in_doubt, request } in self.relay.pass_time(now) {
             let text = if is_in_doubt { OUTCOME_UNKNOWN } else { NO_QUORUM };
+            self.note_refusal(group, actions);
             match purpose {
                 Purpose::Client { session, ticket }
                 | Purpose::Script { session, ticket, .. }
@@ -1238,6 +1257,9 @@ impl Core {
             Some(Wire::Bulletin(bulletin)) if bulletin.leader == from => {
                 self.context.bulletins.hear(bulletin, now.instant);
             }
+            Some(Wire::Timeline(happenings)) => {
+                happenings.into_iter().for_each(|happening| self.context.timeline.hear(happening));
+            }
             Some(Wire::Bulletin(_)) => self.context.statistics.malformed_peer_count += 1,
             Some(Wire::Line(note)) => self.take_line(note, actions),
             Some(Wire::Wake { waiter, group, is_gone }) => {
@@ -1287,6 +1309,10 @@ impl Core {
             if !self.is_loaded {
                 let is_loaded = |group: &Group| group.standing() != Standing::Loading;
                 self.is_loaded = self.groups.iter().all(|group| group.as_ref().is_some_and(is_loaded));
+                if self.is_loaded && self.context.core.0 == 0 {
+                    let text = format!("node {} has started", self.context.node.0);
+                    self.note(timeline::Kind::Start, None, text, actions);
+                }
             }
             let had_mail = self.read_own_mail(actions);
             let sent = self.send_anew(actions);

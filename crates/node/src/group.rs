@@ -18,6 +18,7 @@ mod govern;
 mod live;
 mod members;
 mod moving;
+mod pace;
 mod replicas;
 mod transfer;
 
@@ -26,7 +27,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use command::Flag;
-use consensus::{Message, Options, Refused, Replica, Role, Seed};
+use consensus::{Message, MessageKind, Options, Refused, Replica, Role, Seed};
 use journal::{Append, CheckpointMark};
 use keyspace::{AHEAD_MAX, Ahead, Class, Keyspace, Limits, Moment, Notice};
 use resp::{Args, Protocol, Span, Writer};
@@ -54,12 +55,14 @@ use crate::settings::AppendFsync;
 use crate::slots::{Moved, SlotMap};
 use crate::speculation::Speculation;
 use crate::timing::Timings;
+use crate::timeline::Kind;
 use crate::touched::Touched;
 use crate::tracking::Author;
 use crate::transaction::{GatewayId, TransactionId};
 use crate::wire::{self, put_locked};
 
 pub(crate) use live::{Declined, Run};
+use pace::Pace;
 
 /// Proof that an entry is safe at the level in force and has been applied. Only [`Group`] makes one.
 #[derive(Debug)]
@@ -153,6 +156,14 @@ pub struct Group {
     heard: BTreeMap<u64, Instant>,
     /// Commit index when it last did.
     committed_seen: u64,
+    /// Who led before, and when it was last heard, to a tick.
+    led_before: Option<(u64, Instant)>,
+    /// The leader has asked this replica to lead.
+    is_asked_to_lead: bool,
+    /// How late followers are, and how fast disks.
+    pace: Pace,
+    /// Checkpoints given to members since this replica leads.
+    given: BTreeMap<u64, u64>,
     /// Checkpoints on their way to members.
     giving: Vec<transfer::Giving>,
     /// A checkpoint on its way from the leader.
@@ -431,6 +442,10 @@ impl Group {
             bulletin_at: Instant::ZERO,
             heard: BTreeMap::new(),
             committed_seen: 0,
+            led_before: None,
+            is_asked_to_lead: false,
+            pace: Pace::default(),
+            given: BTreeMap::new(),
             giving: Vec::new(),
             taking: None,
             taking_failed: None,
@@ -1327,6 +1342,9 @@ impl Group {
         }
         if self.is_serving {
             self.heard.insert(message.from(), self.last_tick);
+        } else if self.replica.leader() == Some(message.from()) {
+            self.led_before = Some((message.from(), self.last_tick));
+            self.is_asked_to_lead = message.kind() == MessageKind::HandOver;
         }
         // A message that is not for this replica changes nothing; its sender will send again what matters.
         self.is_overtaken |= self.replica.step(message) == Err(Refused::Overtaken);
@@ -1364,6 +1382,7 @@ impl Group {
         if std::mem::take(&mut self.is_newly_serving) {
             self.serving_since = now.instant;
             self.locks.touch(now.instant);
+            self.tell_lead(now, outlet);
         }
         self.reconcile(now, outlet);
         self.look_after_moves(now, prng, outlet);
@@ -1407,6 +1426,9 @@ impl Group {
             // A node that has been removed asks nobody for a vote.
             if !outlet.context.is_expelled {
                 self.replica.tick();
+            }
+            if self.is_serving {
+                self.pace.tick(now.instant, &self.replica);
             }
             if self.is_serving && self.builder.is_empty() && self.is_expiry_due(now) {
                 self.builder.tick();
@@ -1471,6 +1493,7 @@ impl Group {
                 self.inflight_bytes += byte_count;
                 let (index, term) = (self.replica.last_index(), self.replica.term());
                 self.inflight.push_back(Batch { number, index, term, waiters, late, byte_count, data, touched });
+                self.pace.proposed(now.instant, index);
             }
             Err(_) => {
                 // Leadership was lost in this very turn: the batch never entered the log.
@@ -1563,6 +1586,9 @@ impl Group {
             }
         }
         self.fail_batches_never_proposed(outlet);
+        if self.is_serving {
+            self.pace.watch(now.instant, &self.replica);
+        }
         self.forget_log();
         self.read_log(outlet.actions);
         false
@@ -1599,6 +1625,8 @@ impl Group {
         }
         self.is_serving = false;
         self.heard.clear();
+        self.pace = Pace::default();
+        self.given.clear();
         self.giving.clear();
         self.backups.give_up(outlet);
         self.lines.clear(&mut self.keyspace);
@@ -1716,6 +1744,10 @@ impl Group {
             let Membership { voters, learners, .. } = &self.membership;
             let line = format!("group {}: voters {voters:?}, learners {learners:?}", self.id.0);
             outlet.actions.push(Action::Log { level: Level::Notice, line });
+            if self.is_serving {
+                let text = format!("voters {voters:?}, learners {learners:?}");
+                outlet.mail(CoreId(0), Mail::Happened { kind: Kind::Member, group: Some(self.id), text });
+            }
             return;
         }
         let Some((moment, reader)) = entry::open(&entry.data) else {
@@ -1741,6 +1773,7 @@ impl Group {
     fn begin_serving(&mut self, entry: &Entry) {
         if self.replica.is_leader() && entry.term == self.replica.term() && !self.is_serving {
             self.is_serving = true;
+            self.is_newly_serving = true;
             self.bulletin_at = Instant::ZERO;
             self.limits_logged = self.keyspace.limits();
             self.log_limits();
@@ -2079,7 +2112,12 @@ impl Group {
                 answer_step(waiter, claimed, &[], outlet);
             }
             Item::Enlist { node, member } => {
-                self.is_roster_new |= self.roster.enlist(node, member);
+                let before = self.roster.get(node).cloned();
+                let is_changed = self.roster.enlist(node, member);
+                self.is_roster_new |= is_changed;
+                if is_changed && self.is_serving {
+                    self.tell_member(node, before.as_ref(), outlet);
+                }
                 answer_governed(waiter, &proof, outlet);
             }
             Item::Prefer { group, node } => {

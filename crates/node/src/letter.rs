@@ -21,6 +21,7 @@ use crate::roster::Roster;
 use crate::scripts::Invocation;
 use crate::slots::Moved;
 use crate::statistics::SlowEntry;
+use crate::timeline;
 use crate::tracking::{Author, Change, News, Presence};
 use crate::transaction::{GatewayId, TransactionId};
 
@@ -259,6 +260,15 @@ pub enum Mail {
     Roster(Arc<Roster>),
     /// A leader tells how its group is.
     Bulletin(Bulletin),
+    /// Something for the timeline has happened.
+    Happened {
+        /// What kind of thing.
+        kind: timeline::Kind,
+        /// The group it is about.
+        group: Option<GroupId>,
+        /// What, and why.
+        text: String,
+    },
     /// A client waits for data, or does no longer.
     Line(LineNote),
     /// There may be something for a client that waits, or nothing ever again.

@@ -120,6 +120,37 @@ pub const TRANSFER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// After so long without an answer an offer or a chunk is asked for again.
 pub const TRANSFER_RETRY: Duration = Duration::from_millis(500);
+
+/// Happenings that a node remembers.
+pub const TIMELINE_COUNT_MAX: usize = 1_000;
+
+/// Happenings in one message to another node.
+pub const TIMELINE_COUNT_PER_MESSAGE: usize = 100;
+
+/// The same trouble is noted on the timeline no more often than this.
+pub const TROUBLE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// A sync of the log that takes so long is noted on the timeline.
+pub const SLOW_SYNC: Duration = Duration::from_millis(500);
+
+/// Places in a group's log that are remembered with when they were reached, to tell how late followers are.
+pub const PACE_COUNT_MAX: usize = 1_024;
+
+/// A leader whose writes take so long on its own disk, and [`SLOW_LEADER_TIMES`] as long as on another's, hands over.
+pub const SLOW_LEADER: Duration = Duration::from_millis(40);
+
+/// See above.
+pub const SLOW_LEADER_TIMES: u32 = 4;
+
+/// Writes by which it is told whether a host is slow: half of them, over ten seconds, must have been.
+pub const PACE_SAMPLES: usize = 20;
+
+/// How often a write is followed on its way to the disks of all.
+pub const PACE_INTERVAL: Duration = Duration::from_millis(500);
+
+/// A write that a member does not have by then counts as having taken so long.
+pub const PACE_PATIENCE: Duration = Duration::from_secs(2);
+
 /// How often a client that waits for data takes its place anew at groups that another node may lead.
 pub const LINE_RENEWAL_INTERVAL: Duration = Duration::from_secs(1);
 

@@ -6,7 +6,7 @@ use resp::{Args, Protocol, Writer};
 
 use crate::commands::Known;
 use crate::core::Context;
-use crate::event::{Action, CoreId, GroupId, Lane, NodeId};
+use crate::event::{Action, CoreId, GroupId, Lane, Level, NodeId};
 use crate::group::Committed;
 use crate::letter::{Letter, Mail, Origin, RequestBody};
 use crate::pubsub;
@@ -14,6 +14,7 @@ use crate::relay::Step;
 use crate::session::Sessions;
 use crate::telling::Untold;
 use crate::timing::{Timings, Watch};
+use crate::timeline;
 use crate::transaction::TransactionId;
 use crate::wire;
 
@@ -66,6 +67,13 @@ impl Outlet<'_> {
     /// The core of this node on which a group lives.
     pub fn core_of(&self, group: GroupId) -> CoreId {
         CoreId((group.0 % u32::from(self.context.core_count)) as u16)
+    }
+
+    /// Notes something on the timeline of the cluster, and in the operator's log.
+    pub fn happened(&mut self, kind: timeline::Kind, group: Option<GroupId>, text: String) {
+        let line = group.map_or_else(|| text.clone(), |group| format!("group {}: {text}", group.0));
+        self.actions.push(Action::Log { level: Level::Notice, line });
+        self.mail(CoreId(0), Mail::Happened { kind, group, text });
     }
 
     /// Tells a core of this node.

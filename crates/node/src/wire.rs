@@ -16,6 +16,7 @@
 //! LINE     node core serial index ticket  group act flags, keys: database length bytes
 //! WAKE     node core serial index ticket  group is_gone
 //! BULLETIN a leader's word on its group: see `Bulletin::put`
+//! TIMELINE what has happened: see `timeline::put`
 //! ```
 //! Numbers are LEB128 unless said otherwise. Bytes of another node are never trusted: what does not fit is dropped.
 
@@ -38,6 +39,7 @@ use crate::pubsub;
 use crate::roster::Member;
 use crate::scripts::{Code, Invocation};
 use crate::slots::Moved;
+use crate::timeline::{self, Happening};
 use crate::transaction::{GatewayId, TransactionId};
 
 const RAFT: u8 = 1;
@@ -55,6 +57,7 @@ const ALIVE: u8 = 12;
 const INQUIRE: u8 = 13;
 const TESTIFY: u8 = 14;
 const BULLETIN: u8 = 30;
+const TIMELINE: u8 = 40;
 
 /// A decoded message of another node.
 pub enum Wire<'a> {
@@ -114,6 +117,8 @@ pub enum Wire<'a> {
     },
     /// A leader tells how its group is.
     Bulletin(Bulletin),
+    /// What has happened.
+    Timeline(Vec<Happening>),
     /// A node tells where it is found.
     Announce(NodeId, Member),
     /// A client of that node waits for data, or does no longer.
@@ -134,6 +139,13 @@ pub fn encode_raft(group: GroupId, message: &Message) -> Vec<u8> {
     let mut out = vec![RAFT];
     out.extend_from_slice(&group.0.to_le_bytes());
     message.encode(&mut out);
+    out
+}
+
+/// What has happened.
+pub fn encode_timeline<'a>(happenings: impl IntoIterator<Item = &'a Happening>) -> Vec<u8> {
+    let mut out = vec![TIMELINE];
+    timeline::put(happenings, &mut out);
     out
 }
 
@@ -493,6 +505,7 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
             let member = Member { cluster_address, client_address, ..Member::default() };
             rest.is_empty().then_some(Wire::Announce(node, member))
         }
+        TIMELINE => timeline::take(rest).map(Wire::Timeline),
         BULLETIN => {
             let bulletin = Bulletin::take(&mut rest)?;
             rest.is_empty().then_some(Wire::Bulletin(bulletin))

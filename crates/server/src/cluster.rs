@@ -5,6 +5,7 @@ mod lead;
 mod remove;
 mod slots;
 mod status;
+mod timeline;
 mod trial;
 
 use anyhow::Result;
@@ -20,6 +21,7 @@ pub struct ClusterArguments {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Status(status::StatusArguments),
+    Timeline(timeline::TimelineArguments),
     Remove(remove::RemoveArguments),
     Rebalance(lead::RebalanceArguments),
     Prefer(lead::PreferArguments),
@@ -31,6 +33,7 @@ enum Verb {
 pub fn run(arguments: ClusterArguments) -> Result<()> {
     match arguments.verb {
         Verb::Status(arguments) => status::run(&arguments),
+        Verb::Timeline(arguments) => timeline::run(&arguments),
         Verb::Remove(arguments) => remove::run(&arguments),
         Verb::Rebalance(arguments) => lead::rebalance(&arguments),
         Verb::Prefer(arguments) => lead::prefer(&arguments),

@@ -384,6 +384,7 @@ pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Act
             Answer::Done
         }
         Question::Slowlog => Answer::Slowlog(core.context.slowlog.entries()),
+        Question::Timeline => Answer::Timeline(core.context.timeline.iter().cloned().collect()),
         Question::ResetSlowlog => {
             core.context.slowlog.clear();
             Answer::Done

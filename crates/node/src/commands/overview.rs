@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 
-use command::Flag;
+use command::{Flag, Refusal};
 use resp::{Args, Writer};
 
 use super::info::figures_of;
@@ -57,6 +57,12 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
             summary: "Takes what this node has for whole, where it may lack the end of a log and nobody leads.",
             flags: &[Flag::Admin, Flag::Noscript, Flag::NoMulti, Flag::Loading, Flag::Stale],
             ..node("trust", 2, |_, _| Ok(Question::Trust), trust)
+        },
+        ControlCommand {
+            summary: "Tells what has happened in the cluster, the latest first.",
+            syntax: "[count]",
+            flags: &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale],
+            ..node("timeline", -2, |_, _| Ok(Question::Timeline), timeline)
         },
         ControlCommand {
             summary: "Lists the subcommands.",
@@ -242,6 +248,35 @@ pub(super) fn write_cluster(core: &Context, figures: &[Figures], line: &mut dyn 
                 behind.join("|"),
             ),
         );
+        for follower in &bulletin.followers {
+            line(
+                &format!("cluster_group{}_node{}", bulletin.group.0, follower.node.0),
+                &format!(
+                    "active={},feed={},lag_entries={},lag_bytes={},lag_ms={},silent_ms={},resyncs={}",
+                    u8::from(follower.is_active),
+                    follower.feed.name(),
+                    bulletin.behind(follower),
+                    follower.behind_bytes,
+                    follower.lag_ms,
+                    follower.silent_ms,
+                    follower.resync_count,
+                ),
+            );
+        }
+    }
+    for link in core.report.links.iter().filter(|link| link.lane == Lane::Log) {
+        line(
+            &format!("cluster_link_node{}", link.node.0),
+            &format!(
+                "up={},made={},sent_bytes={},waiting_bytes={},dropped={},last_cut={}",
+                u8::from(link.is_up),
+                link.count,
+                link.sent_bytes,
+                link.waiting_bytes,
+                link.dropped_count,
+                link.last_cause.replace(',', ";"),
+            ),
+        );
     }
 }
 
@@ -352,6 +387,37 @@ fn cluster(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mu
     Ok(())
 }
 
+fn timeline(_: &mut Local<'_>, args: Args<'_>, answers: Vec<Answer>, writer: &mut Writer) -> Outcome {
+    let count = match args.get(2).map(|word| std::str::from_utf8(word).ok()?.parse::<usize>().ok()) {
+        None => TIMELINE_COUNT,
+        Some(Some(count)) if args.len() == 3 => count,
+        Some(_) => return Err(Refusal::new("ERR value is not an integer or out of range")),
+    };
+    let mut happenings = answers.into_iter().find_map(|answer| match answer {
+        Answer::Timeline(happenings) if !happenings.is_empty() => Some(happenings),
+        _ => None,
+    });
+    let happenings = happenings.get_or_insert_default();
+    happenings.reverse();
+    happenings.truncate(count);
+    writer.array(happenings.len());
+    for happening in happenings {
+        let mut fields = Fields::new(writer, 5);
+        fields.name("unix_ms").integer(happening.unix.0);
+        fields.node("node", Some(happening.node));
+        fields.text("kind", happening.kind.name());
+        match happening.group {
+            Some(group) => fields.number("group", u64::from(group.0)),
+            None => fields.name("group").null(),
+        }
+        fields.text("text", &happening.text);
+    }
+    Ok(())
+}
+
+/// Happenings that are told unless a number is given.
+const TIMELINE_COUNT: usize = 100;
+
 fn write_node(overview: &Overview<'_>, node: NodeId, writer: &mut Writer) {
     let core = overview.core;
     let is_own = node == core.node;
@@ -411,12 +477,14 @@ fn write_group(overview: &Overview<'_>, group: GroupId, figures: &[Figures], wri
     let followers = told.map_or(&[][..], |(told, _)| &told.followers[..]);
     fields.name("followers").array(followers.len());
     for follower in followers {
-        let mut fields = Fields::new(fields.writer, 6);
+        let mut fields = Fields::new(fields.writer, 8);
         fields.node("node", Some(follower.node));
         fields.flag("active", follower.is_active);
         fields.text("feed", follower.feed.name());
         fields.number("behind_entries", told.map_or(0, |(told, _)| told.behind(follower)));
         fields.number("behind_bytes", follower.behind_bytes);
+        fields.number("lag_ms", follower.lag_ms);
+        fields.number("resyncs", follower.resync_count);
         fields.number("silent_ms", follower.silent_ms);
     }
 }

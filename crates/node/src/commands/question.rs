@@ -18,6 +18,7 @@ use crate::pubsub::{Kind, Message};
 use crate::statistics::{SlowEntry, Statistics};
 use crate::tally::Calls;
 use crate::timing::{Delays, TimeFigures};
+use crate::timeline::Happening;
 use crate::tracking::{Presence, Redirect};
 
 /// Asked of every core of the node.
@@ -124,6 +125,8 @@ pub enum Question {
     LetScriptsDebug(bool),
     /// Tell the slow commands you remember.
     Slowlog,
+    /// Tell what has happened in the cluster; only the first core knows.
+    Timeline,
     /// Forget them.
     ResetSlowlog,
     /// Tell the digests of your databases that are not empty.
@@ -211,6 +214,8 @@ pub enum Answer {
     Delays(Delays),
     /// To [`Question::Slowlog`].
     Slowlog(Vec<SlowEntry>),
+    /// To [`Question::Timeline`], the oldest first.
+    Timeline(Vec<Happening>),
     /// To [`Question::Digest`].
     Digest(Vec<(u16, Digest)>),
     /// To [`Question::Debug`]: place in the question, and description; keys that do not exist are left out.

@@ -25,6 +25,8 @@ impl Group {
             },
             matched: other.matched,
             behind_bytes: self.replica.log_bytes_after(other.matched),
+            lag_ms: self.lag(other.matched).as_millis() as u64,
+            resync_count: self.given.get(&other.node).copied().unwrap_or(0),
             silent_ms: self.last_tick.since(self.last_heard(other.node)).as_millis() as u64,
         });
         Some(Bulletin {

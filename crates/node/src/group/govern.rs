@@ -224,6 +224,8 @@ mod tests {
             feed: Feed::Streaming,
             matched: 0,
             behind_bytes: 0,
+            lag_ms: 0,
+            resync_count: 0,
             silent_ms: 0,
         };
         Bulletin {

@@ -2,13 +2,15 @@
 //! change at a time. Nothing of this is remembered, so a new leader simply goes on.
 
 use consensus::{Change, Progress};
+use stdx::Duration;
 
 use super::Group;
 use crate::bulletin::Bulletins;
-use crate::event::{Action, Level, NodeId, Now};
+use crate::event::{NodeId, Now};
 use crate::limits;
 use crate::outlet::Outlet;
 use crate::roster::Roster;
+use crate::timeline::Kind;
 
 impl Group {
     pub(super) fn reconcile(&mut self, now: Now, outlet: &mut Outlet<'_>) {
@@ -28,15 +30,29 @@ impl Group {
             let _ = self.replica.propose_change(change);
         } else if roster.is_going(self.node) {
             if let Some(successor) = self.successor(roster, &progress, seen) {
-                let line = format!("group {}: hands over to node {successor}, as this node leaves", self.id.0);
-                outlet.actions.push(Action::Log { level: Level::Notice, line });
+                let text = format!("hands over to node {successor}, as this node leaves");
+                outlet.happened(Kind::HandOver, Some(self.id), text);
                 self.replica.transfer_leadership(successor);
             }
         } else if now.instant.since(self.serving_since) >= limits::SETTLED_AFTER
+            && let Some((faster, own, other)) = self.faster_leader(roster, &progress, seen)
+        {
+            let text = format!(
+                "hands over to node {faster}: writes take {} ms on the disk of node {}, and {} ms there",
+                own.as_millis(),
+                self.node.0,
+                other.as_millis()
+            );
+            outlet.happened(Kind::HandOver, Some(self.id), text);
+            self.replica.transfer_leadership(faster);
+        } else if now.instant.since(self.serving_since) >= limits::SETTLED_AFTER
             && let Some(preferred) = self.preferred_leader(roster, &progress, seen)
         {
-            let line = format!("group {}: hands over to node {preferred}, so that leaders are spread", self.id.0);
-            outlet.actions.push(Action::Log { level: Level::Notice, line });
+            let why = match roster.preferred(self.id) {
+                Some(_) => "which is preferred",
+                None => "so that leaders are spread",
+            };
+            outlet.happened(Kind::HandOver, Some(self.id), format!("hands over to node {preferred}, {why}"));
             self.replica.transfer_leadership(preferred);
         }
     }
@@ -51,7 +67,16 @@ impl Group {
         let preferred = named.or_else(by_turns)?;
         let all_well =
             progress.iter().filter(|other| other.is_voter && !is_going(other.node)).all(|other| is_well(other, seen));
-        (all_well && preferred != self.node.0).then_some(preferred)
+        (all_well && preferred != self.node.0 && !self.pace.is_slow(preferred)).then_some(preferred)
+    }
+
+    /// A voter on whose host writes are much faster than on this one, if there is one: the fastest, with both times.
+    fn faster_leader(&self, roster: &Roster, progress: &[Progress], seen: u64) -> Option<(u64, Duration, Duration)> {
+        progress
+            .iter()
+            .filter(|other| other.is_voter && is_well(other, seen) && !roster.is_going(NodeId(other.node)))
+            .filter_map(|other| self.pace.is_slower_than(other.node).map(|(own, its)| (other.node, own, its)))
+            .min_by_key(|(_, _, its)| *its)
     }
 
     fn wanted_change(

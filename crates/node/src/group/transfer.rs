@@ -23,9 +23,11 @@ use stdx::log::HardState;
 
 use super::Group;
 use crate::checkpoint::{CHUNK_KEYSPACE, CHUNK_STATE};
-use crate::event::{Action, CheckpointNews, CheckpointStep, Lane, Level, NodeId, Now};
+use crate::event::{Action, CheckpointNews, CheckpointStep, CoreId, Lane, Level, NodeId, Now};
+use crate::letter::Mail;
 use crate::limits;
 use crate::outlet::Outlet;
+use crate::timeline::Kind;
 use crate::wire;
 
 /// A checkpoint on its way to a member.
@@ -78,6 +80,7 @@ impl Group {
         let giving = Giving { to, index, message, offered: now.instant, heard: now.instant };
         self.offer(&giving, outlet);
         self.giving.push(giving);
+        *self.given.entry(to).or_default() += 1;
         let line = format!("group {}: gives node {to} the checkpoint at index {index}", self.id.0);
         outlet.actions.push(Action::Log { level: Level::Notice, line });
     }
@@ -344,7 +347,7 @@ impl Group {
         let Stage::Installing { ticket } = taking.stage else {
             unreachable!("a file is finished when it is installed")
         };
-        let Taking { mark, keyspace, state, .. } = taking;
+        let Taking { from, mark, keyspace, state, .. } = taking;
         // What was proposed here in another term may be in the checkpoint or not.
         for batch in std::mem::take(&mut self.inflight) {
             self.inflight_bytes -= batch.byte_count;
@@ -366,6 +369,11 @@ impl Group {
         self.replica.persisted(ticket);
         let line = format!("group {}: has the checkpoint at index {}", self.id.0, mark.index);
         outlet.actions.push(Action::Log { level: Level::Notice, line });
+        let text = format!(
+            "node {} was given the checkpoint at index {} by node {from}: the log did not reach back to what it had",
+            self.node.0, mark.index
+        );
+        outlet.mail(CoreId(0), Mail::Happened { kind: Kind::Checkpoint, group: Some(self.id), text });
     }
 
     /// True while the leader's checkpoint is coming.

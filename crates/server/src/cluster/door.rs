@@ -16,6 +16,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The node to be asked.
 #[derive(Clone, Debug, Args)]
 pub struct Door {
+    /// Any node of the cluster, at its port for clients; instead of --host and --port.
+    #[arg(long, short, value_name = "HOST:PORT", conflicts_with_all = ["host", "port"])]
+    pub server: Option<String>,
     /// Host of any node of the cluster.
     #[arg(long, default_value = "127.0.0.1")]
     pub host: String,
@@ -33,9 +36,12 @@ pub struct Door {
 impl Door {
     /// Connects, in the third version of the protocol.
     pub fn open(&self) -> Result<Connection> {
-        let place = format!("{}:{}", self.host, self.port);
+        let place = self.server.clone().unwrap_or_else(|| {
+            let host = self.host.trim_start_matches('[').trim_end_matches(']');
+            if host.contains(':') { format!("[{host}]:{}", self.port) } else { format!("{host}:{}", self.port) }
+        });
         let told = || format!("no answer from {place}");
-        let addresses = (self.host.as_str(), self.port).to_socket_addrs().with_context(told)?;
+        let addresses = place.to_socket_addrs().with_context(told)?;
         let mut last = None;
         for address in addresses {
             match Connection::open(address, PATIENCE) {
@@ -71,6 +77,12 @@ pub fn ask(connection: &mut Connection, words: &[&str]) -> Result<Frame> {
 /// How the cluster is, as a node tells it.
 pub fn ask_status(connection: &mut Connection) -> Result<Value> {
     Ok(value_of(&ask(connection, &["HOLDFAST", "CLUSTER"])?))
+}
+
+/// The latest happenings, the latest first.
+pub fn ask_timeline(connection: &mut Connection, count: usize) -> Result<Vec<Value>> {
+    let reply = ask(connection, &["HOLDFAST", "TIMELINE", &count.to_string()])?;
+    Ok(value_of(&reply).as_array().cloned().unwrap_or_default())
 }
 
 /// A reply as JSON has it.

@@ -6,7 +6,11 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::Value;
 
-use super::door::{Door, ask_status, list, number, text};
+use super::door::{Door, ask_status, ask_timeline, list, number, text};
+use super::timeline;
+
+/// Happenings that are shown with a status.
+const HAPPENING_COUNT: usize = 5;
 
 /// Show nodes, links and groups, and how far followers are behind.
 #[derive(Debug, Args)]
@@ -20,11 +24,16 @@ pub struct StatusArguments {
 
 /// Asks and prints.
 pub fn run(arguments: &StatusArguments) -> Result<()> {
-    let status = ask_status(&mut arguments.door.open()?)?;
+    let mut connection = arguments.door.open()?;
+    let status = ask_status(&mut connection)?;
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&status)?);
-    } else {
-        print!("{}", page(&status));
+        return Ok(());
+    }
+    print!("{}", page(&status));
+    let happenings = ask_timeline(&mut connection, HAPPENING_COUNT)?;
+    if !happenings.is_empty() {
+        print!("\nlately\n{}", timeline::lines(&happenings, Some(&status)));
     }
     Ok(())
 }

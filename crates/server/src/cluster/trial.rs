@@ -156,7 +156,7 @@ impl Node {
     }
 
     fn door(&self) -> Door {
-        Door { host: "127.0.0.1".to_owned(), port: self.port, user: None, password: None }
+        Door { server: None, host: "127.0.0.1".to_owned(), port: self.port, user: None, password: None }
     }
 
     /// Asks it to end, once: a second time it would take for impatience.

@@ -1,0 +1,92 @@
+//! `holdfast cluster timeline`.
+
+use std::fmt::Write as _;
+
+use anyhow::Result;
+use clap::Args;
+use serde_json::Value;
+use stdx::UnixMillis;
+
+use super::door::{Door, ask_status, ask_timeline, text};
+use super::status::name;
+
+/// Show what has happened in the cluster, and why, the latest first.
+#[derive(Debug, Args)]
+pub struct TimelineArguments {
+    #[command(flatten)]
+    door: Door,
+    /// How many happenings to show.
+    #[arg(long, default_value_t = 100)]
+    count: usize,
+    /// Print them as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Asks and prints.
+pub fn run(arguments: &TimelineArguments) -> Result<()> {
+    let mut connection = arguments.door.open()?;
+    let happenings = ask_timeline(&mut connection, arguments.count)?;
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&happenings)?);
+    } else {
+        let status = ask_status(&mut connection)?;
+        print!("{}", lines(&happenings, Some(&status)));
+    }
+    Ok(())
+}
+
+/// Happenings as people read them; nodes are named by where clients find them, if it is known how the cluster is.
+pub fn lines(happenings: &[Value], status: Option<&Value>) -> String {
+    let mut out = String::new();
+    for happening in happenings {
+        let unix = happening.get("unix_ms").and_then(Value::as_i64).unwrap_or_default();
+        let group =
+            happening.get("group").and_then(Value::as_u64).map_or(String::new(), |group| format!("group {group}: "));
+        let teller = match status {
+            Some(status) => name(status, text(happening, "node")),
+            None => format!("node {}", text(happening, "node")),
+        };
+        let told = named(text(happening, "text"), status);
+        let _ =
+            writeln!(out, "{}  {:<10}  {teller}: {group}{told}", edge::utc(UnixMillis(unix)), text(happening, "kind"));
+    }
+    out
+}
+
+/// Puts in addresses where nodes are named by their numbers.
+fn named(told: &str, status: Option<&Value>) -> String {
+    let Some(status) = status else { return told.to_owned() };
+    let mut out = String::new();
+    let mut rest = told;
+    while let Some(at) = rest.find("node ") {
+        let (before, after) = rest.split_at(at);
+        let digits = after["node ".len()..].chars().take_while(char::is_ascii_digit).count();
+        let (whole, tail) = after.split_at("node ".len() + digits);
+        out.push_str(before);
+        if digits > 0 {
+            out.push_str(&name(status, &whole["node ".len()..]))
+        } else {
+            out.push_str(whole)
+        }
+        rest = tail;
+    }
+    out + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_line_says_when_who_and_why() {
+        let happening = json!({"unix_ms": 86_400_000_i64, "node": "2", "kind": "leader", "group": 3,
+                               "text": "node 2 leads in term 7: node 1 had been silent for 800 ms"});
+        let status = json!({"nodes": [{"id": "1", "clients": "a:1"}, {"id": "2", "clients": "b:2"}]});
+        let expected = "leader      b:2: group 3: b:2 leads in term 7: a:1 had been silent for 800 ms\n";
+        let told = lines(std::slice::from_ref(&happening), Some(&status));
+        assert!(told.starts_with("1970-01-02") && told.ends_with(expected), "{told}");
+        assert!(lines(&[happening], None).contains("node 2: group 3: node 2 leads"));
+    }
+}
