@@ -252,6 +252,10 @@ impl CoreThread {
             match one {
                 Mail::Event(event) => self.step(event),
                 Mail::Peer { from, bytes } => self.step(Event::Peer { from, bytes: &bytes }),
+                Mail::Measure(told) => {
+                    // Who asked may have stopped waiting.
+                    let _ = told.send(self.core.measure(self.now.instant));
+                }
                 Mail::Arrival(arrival) => self.open(*arrival),
                 Mail::Storage(storage) => {
                     self.storage = Some(storage);

@@ -23,6 +23,7 @@ mod load;
 mod log;
 mod log_reader;
 mod mailbox;
+mod metrics;
 mod peers;
 mod report;
 mod run;

@@ -27,6 +27,8 @@ pub enum Mail {
     Arrival(Box<Arrival>),
     /// The data directory is open: this writes to it. Comes before any group.
     Storage(Storage),
+    /// Tell your figures.
+    Measure(std::sync::mpsc::Sender<node::metrics::Measured>),
     /// No more requests are to be read; what is under way goes on.
     StopReading,
     /// Say on this channel that everything posted before has been stepped and carried out.

@@ -26,6 +26,7 @@ use crate::listener::{Acceptor, ListenOptions, listen, listen_on_all};
 use crate::load;
 use crate::log::Log;
 use crate::mailbox::{Mail, Mailbox};
+use crate::metrics;
 use crate::peers::{self, Peers};
 use crate::report::{self, Allocated};
 use crate::storage::Storage;
@@ -43,6 +44,8 @@ pub struct Options {
     pub listen: ListenOptions,
     /// Where other nodes come in, and how this one comes to a cluster.
     pub cluster: ClusterOptions,
+    /// TCP port at which figures are collected; 0 is none.
+    pub metrics_port: u16,
     /// Where log lines go, if not to standard output.
     pub log_file: Option<PathBuf>,
     /// Where to write the process id while the server runs.
@@ -97,6 +100,7 @@ pub fn run(mut options: Options) -> Result<(), Fault> {
     // that data are being loaded.
     let listeners = listen(&options.listen)?;
     let (cluster_port, peer_listeners) = listen_for_peers(&options, &log)?;
+    let metrics_listeners = listen_on_all(&options.listen, options.metrics_port)?;
     let _pid_file = PidFile::write(options.pid_file.clone())?;
     let (identity, seeds) = identity(&options, &log)?;
     let own = own_member(&options, cluster_port);
@@ -114,6 +118,7 @@ pub fn run(mut options: Options) -> Result<(), Fault> {
     let process = process_facts(&options, &identity, started)?;
     let seed_nodes = seeds.iter().map(|(node, _)| *node).collect();
     let cores = start_cores(&options, &host, &identity, Arc::new(process), (own, seed_nodes), polls)?;
+    metrics::serve(&host, metrics_listeners)?;
     let peers = Peers::new(Arc::clone(&host), identity, peer_poll, peer_listeners, seeds)
         .map_err(system("watch the listeners"))?;
     let peers = start("peers", move || peers.run())?;

@@ -13,8 +13,8 @@ use crate::pubsub;
 use crate::relay::Step;
 use crate::session::Sessions;
 use crate::telling::Untold;
-use crate::timing::{Timings, Watch};
 use crate::timeline;
+use crate::timing::{Timings, Watch};
 use crate::transaction::TransactionId;
 use crate::wire;
 

@@ -36,6 +36,7 @@ Usage: holdfast serve [FILE] [--name value [value …]]…
   --cluster-port N        where other nodes call                        [port + 10000]
   --cluster-announce-ip A where others reach this node                  [as --bind, or found out]
   --replicas N            nodes that vote on each write, if there are so many [3]
+  --metrics-port N        answer GET /metrics here, for Prometheus      [none]
   --appendfsync WHEN      an acknowledged write is on disk: always (before it is acknowledged),
                           everysec (within a second), no (when the system likes) [always]
   --cores N               threads that serve clients                    [all processors]
@@ -294,6 +295,7 @@ impl Plan {
             listen,
             cluster,
             core_count,
+            metrics_port: text("metrics-port").parse().map_err(|_| "metrics-port: not a port".to_owned())?,
             log_file: path("logfile"),
             pid_file: path("pidfile"),
             config_file: self.config_file.map(|path| path.display().to_string()).unwrap_or_default(),

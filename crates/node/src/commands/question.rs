@@ -17,8 +17,8 @@ use crate::event::{CoreId, GroupId, NodeId, UsersFile};
 use crate::pubsub::{Kind, Message};
 use crate::statistics::{SlowEntry, Statistics};
 use crate::tally::Calls;
-use crate::timing::{Delays, TimeFigures};
 use crate::timeline::Happening;
+use crate::timing::{Delays, TimeFigures};
 use crate::tracking::{Presence, Redirect};
 
 /// Asked of every core of the node.

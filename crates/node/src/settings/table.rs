@@ -134,6 +134,7 @@ pub static TABLE: &[Parameter] = &[
         ]),
     ),
     free("maxmemory-samples", "5", Kind::Integer(1, 64)),
+    fixed("metrics-port", "0", Kind::Integer(0, 65535)),
     free("min-replicas-max-lag", "10", Kind::Integer(0, i64::MAX)),
     free("min-replicas-to-write", "0", Kind::Integer(0, i64::MAX)),
     free("min-slaves-max-lag", "10", Kind::Integer(0, i64::MAX)),

@@ -9,6 +9,7 @@ mod crash_disk;
 mod damage;
 mod harness;
 mod manual;
+mod operation;
 mod pubsub;
 mod scripts;
 mod serve;

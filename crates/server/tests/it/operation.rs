@@ -1,0 +1,172 @@
+//! What operators see, and what the cluster does by itself so that they need not do it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::cluster::Cluster;
+use crate::harness::{Client, Folder, Server, ServerOptions, free_port, number_from_environment, say};
+
+fn get(port: u16, request: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the port of figures is open");
+    stream.write_all(request.as_bytes()).expect("a request is taken");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("an answer");
+    let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
+    (head.to_owned(), body.to_owned())
+}
+
+/// Reads a page as Prometheus does: samples by name and labels. Every sample stands behind its HELP and TYPE.
+fn samples(page: &str) -> BTreeMap<String, f64> {
+    let is_name = |name: &str| {
+        name.starts_with("holdfast_") && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+    };
+    let mut samples = BTreeMap::new();
+    let mut families = BTreeSet::new();
+    let mut family = String::new();
+    let mut lines = page.lines();
+    while let Some(line) = lines.next() {
+        if let Some(help) = line.strip_prefix("# HELP ") {
+            let (name, text) = help.split_once(' ').expect("a help text");
+            assert!(is_name(name) && text.ends_with('.'), "{line}");
+            let kind = lines.next().and_then(|line| line.strip_prefix("# TYPE ")).expect("a type behind the help");
+            assert!([format!("{name} gauge"), format!("{name} counter")].contains(&kind.to_owned()), "{kind}");
+            assert_eq!(kind.ends_with("counter"), name.ends_with("_total"), "{kind}");
+            assert!(families.insert(name.to_owned()), "{name} comes twice");
+            family = name.to_owned();
+            continue;
+        }
+        let (key, value) = line.rsplit_once(' ').expect("a sample");
+        let (name, labels) = key.split_once('{').unwrap_or((key, "}"));
+        assert_eq!(name, family, "{line}");
+        assert!(labels.ends_with('}') && labels.matches('"').count() % 2 == 0, "{line}");
+        let value: f64 = value.parse().unwrap_or_else(|_| panic!("{line}: no number"));
+        assert!(samples.insert(key.to_owned(), value).is_none(), "{line}: twice");
+    }
+    samples
+}
+
+#[test]
+fn figures_are_collected_as_prometheus_wants_them() {
+    let (folder, port) = (Folder::new(), free_port());
+    let options = ServerOptions::new(&folder.path().join("data")).extra(&["--metrics-port", &port.to_string()]);
+    let server = Server::start(&options);
+    let mut client = server.client();
+    for key in 0..10 {
+        assert_eq!(client.show(&format!("SET key:{key} x")), "OK");
+    }
+    client.show("NOSUCHCOMMAND");
+    let (head, page) = get(port, "GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 200 OK") && head.contains("text/plain; version=0.0.4"), "{head}");
+    let samples = samples(&page);
+    assert_eq!(samples["holdfast_keys{database=\"0\"}"], 10.0);
+    assert_eq!(samples["holdfast_error_replies_total{code=\"ERR\"}"], 1.0);
+    assert!(samples["holdfast_commands_total"] >= 10.0);
+    assert!(samples["holdfast_group_leads{group=\"0\"}"] == 1.0 && samples["holdfast_disk_has_room"] == 1.0);
+    assert!(samples.contains_key("holdfast_log_sync_max_seconds") && samples["holdfast_uptime_seconds"] > 0.0);
+    let (head, _) = get(port, "GET / HTTP/1.1\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 404 "), "{head}");
+    let (head, _) = get(port, "*1\r\n$4\r\nPING\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 400 "), "{head}");
+    // Who says nothing keeps nobody waiting for long.
+    let silent = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
+    let begun = Instant::now();
+    assert!(get(port, "GET /metrics HTTP/1.1\r\n\r\n").0.contains("200 OK"));
+    assert!(begun.elapsed() < Duration::from_secs(10));
+    drop(silent);
+    assert!(server.stop().status.success());
+}
+
+/// Writes through one node until told to stop, and counts answers and errors.
+struct Writer {
+    ends: Arc<AtomicBool>,
+    error_count: Arc<AtomicU64>,
+    thread: thread::JoinHandle<u64>,
+}
+
+impl Writer {
+    fn start(mut client: Client) -> Self {
+        let (ends, error_count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (ended, errors) = (Arc::clone(&ends), Arc::clone(&error_count));
+        let work = move || {
+            let mut count = 0;
+            while !ended.load(Ordering::Relaxed) {
+                let answer = client.show(&format!("SET writer:{} x", count % 100));
+                if answer != "OK" {
+                    say(&format!("a client of a node that lives was told {answer}"));
+                    errors.fetch_add(1, Ordering::Relaxed);
+                }
+                count += 1;
+            }
+            count
+        };
+        Self { ends, error_count, thread: thread::spawn(work) }
+    }
+
+    fn stop(self) -> (u64, u64) {
+        self.ends.store(true, Ordering::Relaxed);
+        let count = self.thread.join().expect("the writer does not panic");
+        (count, self.error_count.load(Ordering::Relaxed))
+    }
+}
+
+#[test]
+fn the_layout_returns_by_itself_and_the_timeline_says_why() {
+    let mut cluster = Cluster::start(3);
+    cluster.wait_until("all are known", |this| this.tool(0, &["status"]).1.matches("  3       none").count() == 2);
+    let wanted = cluster.address(2);
+    for group in ["0", "1"] {
+        let (is_done, told) = cluster.tool(0, &["prefer", group, &wanted]);
+        assert!(is_done, "{told}");
+    }
+    let leaders = cluster.of_groups(0, "leader");
+    let leads = |this: &Cluster| {
+        let (_, json) = this.tool(0, &["timeline", "--json", "--count", "1000"]);
+        json.matches("\"kind\": \"leader\"").count()
+    };
+    let cycles = number_from_environment("HOLDFAST_RETURNS", 2);
+    for cycle in 0..cycles {
+        let before = leads(&cluster);
+        let writer = Writer::start(cluster.client(0));
+        cluster.kill(2);
+        cluster.wait_until("others lead", |this| {
+            let now = this.of_groups(0, "leader");
+            now.iter().all(|leader| !leader.is_empty() && leader != "null" && *leader != leaders[0])
+        });
+        let returned = Instant::now();
+        cluster.restart(2);
+        cluster.wait_until("the layout is back", |this| this.of_groups(0, "leader") == leaders);
+        let took = returned.elapsed();
+        // It stays.
+        thread::sleep(Duration::from_secs(2));
+        assert_eq!(cluster.of_groups(0, "leader"), leaders);
+        let (count, error_count) = writer.stop();
+        let changes = leads(&cluster) - before;
+        say(&format!("cycle {cycle}: back after {took:?}, {count} writes, {changes} changes of leaders"));
+        assert!(took < Duration::from_secs(60) && count > 0);
+        assert_eq!(error_count, 0, "clients of nodes that live see no error");
+        assert!(changes <= 2 * leaders.len(), "{changes} changes of leaders where {} do", 2 * leaders.len());
+    }
+    // Every node tells the same, the one that was away too.
+    for node in 0..3 {
+        cluster.wait_until("all nodes know what has happened", |this| {
+            let (is_well, told) = this.tool(node, &["timeline"]);
+            let has = |text: &str| told.contains(text);
+            is_well
+                && has("had been silent for ")
+                && has(&format!("hands over to {wanted}, which is preferred"))
+                && has("has handed over")
+                && has(" was cut: ")
+                && has("is back")
+                && has("has joined")
+        });
+    }
+    let (_, page) = cluster.tool(1, &["status"]);
+    assert!(page.contains("\nlately\n"), "{page}");
+    let text = cluster.client(2).show("INFO cluster");
+    assert!(text.contains("lag_ms=") && text.contains("resyncs=") && text.contains("last_cut="), "{text}");
+}
