@@ -47,7 +47,9 @@ pub fn run(arguments: &MoveArguments) -> Result<()> {
         let target = groups.iter().find(|of| number(of, "group") == u64::from(arguments.to));
         let held = target.map_or(0, |of| count_of(super::door::text(of, "slots"), (first, last)));
         let all = u64::from(last - first) + 1;
-        if held == all { Ok(()) } else { Err(format!("group {group} has {held} of {all} slots")) }
+        // Told in tenths: every look would be a line otherwise.
+        let percent = held * 10 / all * 10;
+        if held == all { Ok(()) } else { Err(format!("group {group} has {percent} % of the slots")) }
     };
     Watch::new(&arguments.door).until(holds)?;
     println!("group {group} holds slots {first}-{last}");
