@@ -116,8 +116,7 @@ pub fn run(mut options: Options) -> Result<(), Fault> {
     let (peer_queue, peer_poll) = peers::prepare().map_err(system("create an epoll instance"))?;
     let host = Arc::new(Host::new(log, mailboxes, knobs, peer_queue, news));
     let process = process_facts(&options, &identity, started)?;
-    let seed_nodes = seeds.iter().map(|(node, _)| *node).collect();
-    let cores = start_cores(&options, &host, &identity, Arc::new(process), (own, seed_nodes), polls)?;
+    let cores = start_cores(&options, &host, &identity, Arc::new(process), (own, seeds.clone()), polls)?;
     metrics::serve(&host, metrics_listeners)?;
     let peers = Peers::new(Arc::clone(&host), identity, peer_poll, peer_listeners, seeds)
         .map_err(system("watch the listeners"))?;
@@ -319,7 +318,7 @@ fn start_cores(
     host: &Arc<Host>,
     identity: &Identity,
     process: Arc<ProcessFacts>,
-    (own, seeds): (Member, Vec<NodeId>),
+    (own, seeds): (Member, Vec<(NodeId, Member)>),
     polls: Vec<Poll>,
 ) -> Result<Vec<JoinHandle<()>>, Fault> {
     let settings = Arc::new(options.settings.clone());

@@ -302,9 +302,10 @@ impl Core {
             file_work: None,
             over_soft: Vec::new(),
             clients_weighed: Instant::ZERO,
-            seeds,
+            seeds: seeds.iter().map(|(node, _)| *node).collect(),
             announce_at: Instant::ZERO,
-            acquaintances: BTreeMap::new(),
+            // Who is met later is met as well, and not instead.
+            acquaintances: seeds.into_iter().collect(),
             links_seen: BTreeMap::new(),
             troubles: BTreeMap::new(),
         }

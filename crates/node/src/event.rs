@@ -519,7 +519,7 @@ pub struct CoreOptions {
     /// Where this node is found.
     pub own: Member,
     /// Nodes to be told of this one if it knows nobody yet.
-    pub seeds: Vec<NodeId>,
+    pub seeds: Vec<(NodeId, Member)>,
     /// A stopwatch for statistics only (SLOWLOG, INFO commandstats); the simulator's may stand still.
     pub stopwatch: fn() -> Instant,
 }

@@ -123,7 +123,7 @@ impl Universe {
                         client_address: format!("machine:{}", machine + 1),
                         ..Member::default()
                     },
-                    seeds: seed_nodes.clone(),
+                    seeds: seed_nodes.iter().map(|node| (*node, Member::default())).collect(),
                     stopwatch: || Instant::ZERO,
                 };
                 CoreHost::new(Core::new(options))

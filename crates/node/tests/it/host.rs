@@ -82,7 +82,7 @@ impl Host {
                 settings: Arc::clone(&settings),
                 process: Arc::new(ProcessFacts::default()),
                 own: Member::default(),
-                seeds: seeds.iter().copied().map(NodeId).collect(),
+                seeds: seeds.iter().map(|node| (NodeId(*node), Member::default())).collect(),
                 stopwatch: || Instant::ZERO,
             }));
         }

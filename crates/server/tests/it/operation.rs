@@ -1,15 +1,16 @@
 //! What operators see, and what the cluster does by itself so that they need not do it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::cluster::Cluster;
-use crate::harness::{Client, Folder, Server, ServerOptions, free_port, number_from_environment, say};
+use crate::harness::{Client, Folder, Server, ServerOptions, binary, free_port, number_from_environment, say};
 
 fn get(port: u16, request: &str) -> (String, String) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the port of figures is open");
@@ -169,4 +170,36 @@ fn the_layout_returns_by_itself_and_the_timeline_says_why() {
     assert!(page.contains("\nlately\n"), "{page}");
     let text = cluster.client(2).show("INFO cluster");
     assert!(text.contains("lag_ms=") && text.contains("resyncs=") && text.contains("last_cut="), "{text}");
+}
+
+#[test]
+fn a_cluster_can_be_tried_out() {
+    let mut child = Command::new(binary())
+        .args(["cluster", "try", "--nodes", "3", "--cores", "1"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let mut ports: Vec<u16> = Vec::new();
+    for line in BufReader::new(child.stdout.take().expect("piped")).lines() {
+        let line = line.expect("a line");
+        if let Some(rest) = line.trim_start().strip_prefix("redis-cli -p ") {
+            ports.push(rest.split(' ').next().and_then(|port| port.parse().ok()).expect("a port"));
+        }
+        if line.contains("Control-C ends all") {
+            break;
+        }
+    }
+    assert_eq!(ports.len(), 3);
+    let client = |port: u16| Client::try_connect(port).expect("a connection");
+    assert_eq!(client(ports[0]).show("SET city Lisbon"), "OK");
+    assert_eq!(client(ports[2]).show("GET city"), "\"Lisbon\"");
+    // Every command names a server in the same way.
+    for words in [["cluster", "status"], ["cluster", "timeline"]] {
+        let server = format!("127.0.0.1:{}", ports[1]);
+        let output = Command::new(binary()).args(words).args(["--server", &server]).output().expect("it runs");
+        assert!(output.status.success(), "{output:?}");
+    }
+    let told = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill runs");
+    assert!(told.success() && child.wait().expect("it ends").success());
+    assert!(ports.iter().all(|port| Client::try_connect(*port).is_none()), "a node was left behind");
 }
