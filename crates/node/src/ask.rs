@@ -14,6 +14,7 @@ use crate::event::{Action, CoreId, GroupId, SessionId};
 use crate::frame;
 use crate::group::{LOADING, NO_QUORUM, Standing};
 use crate::letter::{Mail, Origin, Request, RequestBody};
+use crate::parameters::Pairs;
 use crate::redirect;
 use crate::relay::Purpose;
 use crate::router;
@@ -24,15 +25,19 @@ use crate::wire;
 /// A question whose answers are not complete.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    session: SessionId,
-    ticket: u64,
-    joining: Joining,
-    words: Vec<u8>,
-    answers: Vec<Option<Answer>>,
     /// Of groups that were asked about all keys: the slots that they hold, summed up, and who holds that of SCAN's
     /// cursor.
     cover: u64,
     cursor_holder: Option<GroupId>,
+    pub(crate) session: SessionId,
+    pub(crate) ticket: u64,
+    pub(crate) joining: Joining,
+    pub(crate) words: Vec<u8>,
+    pub(crate) answers: Vec<Option<Answer>>,
+    /// Parameters of the node that are to be set behind those of the cluster.
+    pub(crate) own: Pairs,
+    /// What the cluster's parameters are then.
+    pub(crate) version: u64,
 }
 
 /// A question of some core that waits for transactions to end.
@@ -80,15 +85,28 @@ impl Core {
     ) {
         let question_id = self.next_question_id;
         self.next_question_id += 1;
+        let mut pending = Pending {
+            session,
+            ticket,
+            joining,
+            words,
+            answers: Vec::new(),
+            cover: 0,
+            cursor_holder: None,
+            own: Pairs::new(),
+            version: 0,
+        };
         if self.context.is_clustered && matches!(question, Question::Whole { .. } | Question::Versions { .. }) {
-            let (answers, cover, cursor_holder) = (Vec::new(), 0, None);
-            let pending = Pending { session, ticket, joining, words, answers, cover, cursor_holder };
             return self.ask_groups(question_id, pending, question, actions);
         }
-        let count = usize::from(self.context.core_count);
-        let answers = (0..count).map(|_| None).collect();
-        let (cover, cursor_holder) = (0, None);
-        self.pending.insert(question_id, Pending { session, ticket, joining, words, answers, cover, cursor_holder });
+        let question = match question {
+            Question::Configure { pairs, version: 0 } if self.is_for_cluster(&pairs) => {
+                return self.set_parameters(question_id, pending, pairs);
+            }
+            question => question,
+        };
+        pending.answers = (0..self.context.core_count).map(|_| None).collect();
+        self.pending.insert(question_id, pending);
         let own = self.context.core;
         for core in (0..self.context.core_count).map(CoreId).filter(|core| *core != own) {
             self.outbox.push(own, core, Mail::Ask { question_id, question: question.clone() });
@@ -326,11 +344,11 @@ impl Core {
     }
 
     /// Joins the answers, when all are there.
-    fn complete_answer(&mut self, question_id: u64, actions: &mut Vec<Action>) {
+    pub(crate) fn complete_answer(&mut self, question_id: u64, actions: &mut Vec<Action>) {
         if self.pending.get(&question_id).is_none_or(|pending| pending.answers.iter().any(Option::is_none)) {
             return;
         }
-        let Pending { session, ticket, joining, words, answers, cover, cursor_holder } =
+        let Pending { session, ticket, joining, words, answers, cover, cursor_holder, .. } =
             self.pending.remove(&question_id).expect("just seen");
         let answers: Vec<_> = answers.into_iter().flatten().collect();
         let group_count = self.context.group_count as usize;

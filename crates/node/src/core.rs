@@ -27,6 +27,7 @@ use crate::libraries::{self, Libraries};
 use crate::limits;
 use crate::monitor::Monitors;
 use crate::outlet::{Outbox, Outlet};
+use crate::parameters::{self, Parameters};
 use crate::pubsub::{Kind, Message, Pubsub};
 use crate::relay::{Expired, Purpose, Relay, Route, Step};
 use crate::roster::{Member, Roster};
@@ -174,6 +175,8 @@ pub struct Context {
     pub scripts_may_debug: bool,
     /// Libraries of functions.
     pub libraries: Arc<Libraries>,
+    /// Parameters of the cluster that this core obeys.
+    pub parameters: Arc<Parameters>,
     /// Cores on which a script has been running for long, and whether it is a function.
     pub(crate) busy: BTreeMap<CoreId, bool>,
     /// CLIENT PAUSE: until when, and whether only writes wait.
@@ -264,6 +267,7 @@ impl Core {
                 scripts: Cache::default(),
                 scripts_may_debug: false,
                 libraries: Arc::default(),
+                parameters: Arc::default(),
                 busy: BTreeMap::new(),
                 pause: None,
                 timings,
@@ -781,6 +785,7 @@ impl Core {
             Mail::Slow { session, entries } => self.take_slow(session, entries),
             Mail::Reply { session, ticket, bytes } => self.sessions.reply(session, ticket, |writer| writer.raw(&bytes)),
             Mail::Happened { kind, group, text } => self.note(kind, group, text, actions),
+            Mail::Parameters(parameters) => self.take_parameters(parameters, actions),
             Mail::Bulletin(bulletin) => self.context.bulletins.hear(bulletin, self.now.instant),
             Mail::Line(note) => self.take_line(note, actions),
             Mail::Wake { session, ticket, group, is_gone } => self.woken(session, ticket, group, is_gone, actions),
@@ -899,6 +904,12 @@ impl Core {
         if let Some(libraries) = libraries {
             let first = self.context.core;
             self.outbox.push(first, first, Mail::Libraries { libraries, first, reply: None });
+        }
+        let parameters = self.group_mut(GroupId(parameters::HOME)).and_then(Group::take_parameters);
+        if let Some(parameters) = parameters {
+            for core in (0..self.context.core_count).map(CoreId) {
+                self.outbox.push(self.context.core, core, Mail::Parameters(Arc::clone(&parameters)));
+            }
         }
         let news = self.group_mut(GroupId(0)).and_then(Group::take_roster);
         if let Some(roster) = news {
@@ -1082,6 +1093,8 @@ impl Core {
                 self.group_answered(id, (group, part), places, Some(bytes), actions)
             }
             Purpose::Holders { id } => self.holders_told(id, group, bytes),
+            Purpose::Parameters { id } => self.parameters_set(id, bytes, actions),
+            Purpose::Obeyed { id } => self.parameters_obeyed(id, group, actions),
             Purpose::Script { session, ticket, protocol, script } => match wire::take_declined(bytes) {
                 None => self.sessions.reply(session, ticket, |writer| writer.raw(bytes)),
                 Some(declined) => {
@@ -1126,6 +1139,8 @@ impl Core {
                 }
                 Purpose::Question { id, part, places } => self.group_answered(id, (group, part), places, None, actions),
                 Purpose::Holders { id } => self.holders_told(id, group, &[]),
+                Purpose::Parameters { id } => self.parameters_refused(id, text, actions),
+                Purpose::Obeyed { id } => self.parameters_obeyed(id, group, actions),
                 Purpose::Transaction { step: Step::Renew, .. } | Purpose::Move { .. } => {}
                 Purpose::Transaction { id, .. } => {
                     let RequestBody::Lock(lock) = request.body else { unreachable!("only locks are given up") };

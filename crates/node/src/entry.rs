@@ -16,6 +16,7 @@
 //!        | LIBRARIES change
 //!        | MOVED    slot
 //!        | WANT     slot first slot last group
+//!        | CONFIGURE count (len name len value)*
 //! words  = database argc len* bytes
 //! watch  = database len bytes version:u64le
 //! effect = kind:u8 database len bytes [len bytes]
@@ -33,6 +34,7 @@ use stdx::{UnixMillis, leb128};
 
 use crate::event::{GroupId, NodeId};
 use crate::libraries::Change;
+use crate::parameters::{self, Pairs};
 use crate::roster::Member;
 use crate::slots::Moved;
 use crate::transaction::{GatewayId, TransactionId};
@@ -59,6 +61,7 @@ const SCRIPT: u8 = 12;
 const LIBRARIES: u8 = 13;
 const MOVED: u8 = 30;
 const WANT: u8 = 31;
+const CONFIGURE: u8 = 22;
 
 const RESP3: u8 = 1;
 
@@ -228,6 +231,8 @@ pub enum Item<'a> {
         /// Who.
         group: GroupId,
     },
+    /// Set parameters of the cluster.
+    Configure(Pairs),
 }
 
 /// A decoded MULTI/EXEC.
@@ -449,6 +454,12 @@ impl Builder {
         leb128::put(&mut self.payload, u64::from(first.0));
         leb128::put(&mut self.payload, u64::from(last.0));
         leb128::put(&mut self.payload, u64::from(group.0));
+    }
+
+    /// Sets parameters of the cluster, as [`parameters::encode`] laid them out.
+    pub(crate) fn configure(&mut self, change: &[u8]) {
+        self.payload.push(CONFIGURE);
+        self.payload.extend_from_slice(change);
     }
 
     /// Stamps the moment and gives up the entry.
@@ -746,6 +757,7 @@ impl<'a> Reader<'a> {
                 slots: (Slot(self.number() as u16), Slot(self.number() as u16)),
                 group: GroupId(self.number() as u32),
             },
+            CONFIGURE => Item::Configure(parameters::read(self)),
             SCRIPT => {
                 let answer = self.bytes();
                 Item::Script { answer, commands: self.commands(Protocol::Resp2, Vec::new(), spans) }

@@ -48,6 +48,7 @@ use crate::limits;
 use crate::locks::Locks;
 use crate::observer;
 use crate::outlet::Outlet;
+use crate::parameters::Parameters;
 use crate::pubsub;
 use crate::relay::Route;
 use crate::roster::{Member, Roster};
@@ -188,6 +189,10 @@ pub struct Group {
     pub(crate) libraries: Arc<Libraries>,
     /// They have come with a checkpoint, and the cores do not know them yet.
     are_libraries_new: bool,
+    /// Parameters of the cluster, if this group is their home: replicated state.
+    parameters: Arc<Parameters>,
+    /// They have come with a checkpoint, and the cores do not know them yet.
+    are_parameters_new: bool,
     /// What scripts see of what is not applied yet.
     speculation: Speculation,
     last_script: Instant,
@@ -459,6 +464,8 @@ impl Group {
             lines: Lines::default(),
             libraries: Arc::default(),
             are_libraries_new: false,
+            parameters: Arc::default(),
+            are_parameters_new: false,
             speculation: Speculation::new(databases),
             last_script: now.instant,
             script_words: Vec::new(),
@@ -735,6 +742,10 @@ impl Group {
         let body = match body {
             RequestBody::Lock(lock) => return self.lock(lock, origin, now.instant, now, outlet),
             RequestBody::Holders(place) => return self.tell_holders(place, &origin, outlet),
+            RequestBody::Obey(version) if outlet.context.parameters.version < version => {
+                return outlet.send_back(&origin);
+            }
+            RequestBody::Obey(_) => return outlet.answer(&origin, Vec::new()),
             RequestBody::Govern(words) => return self.govern(&words, origin, protocol, now, outlet),
             RequestBody::Cut { transaction, name } => return self.cut(transaction, name, &origin, now, outlet),
             RequestBody::ReadCut { name, chunk } => {
@@ -788,6 +799,12 @@ impl Group {
                 self.waiters.push(Waiter::Write(origin));
                 return;
             }
+            RequestBody::Configure(change) => {
+                self.claim(&origin, floor);
+                self.builder.configure(&change);
+                self.waiters.push(Waiter::Write(origin));
+                return;
+            }
             RequestBody::ReadAtOnce(words) if self.is_alone() => {
                 let read = DeferredRead { origin, protocol, what: ReadWhat::Query(words), before: self.batch_number };
                 return self.execute_read(read, now, outlet);
@@ -803,6 +820,7 @@ impl Group {
             | RequestBody::ReadCut { .. }
             | RequestBody::EndCut { .. }
             | RequestBody::Holders(_)
+            | RequestBody::Obey(_)
             | RequestBody::Govern(_) => unreachable!("taken above"),
         };
         self.read(DeferredRead { origin, protocol, what, before: self.batch_number }, is_behind, now, outlet);
@@ -954,7 +972,7 @@ impl Group {
                 let (_, args) = entry::Reader::new(words).words(&mut spans);
                 check(args);
             }
-            RequestBody::Libraries(_) => {}
+            RequestBody::Libraries(_) | RequestBody::Configure(_) => {}
             RequestBody::Script(script) => {
                 let (_, args) = entry::Reader::new(&script.words).words(&mut spans);
                 locked |= script.invocation.keys(args).any(|key| self.locks.covers(key));
@@ -975,6 +993,7 @@ impl Group {
             | RequestBody::ReadCut { .. }
             | RequestBody::EndCut { .. }
             | RequestBody::Holders(_)
+            | RequestBody::Obey(_)
             | RequestBody::Govern(_) => {}
         }
         self.spans = spans;
@@ -2075,6 +2094,15 @@ impl Group {
                 let libraries = self.libraries.clone();
                 outlet.mail(first, Mail::Libraries { libraries, first, reply });
             }
+            Item::Configure(pairs) => {
+                Arc::make_mut(&mut self.parameters).apply(pairs);
+                if let Some(claimed) = claimed {
+                    claimed.raw(&wire::put_changed(self.parameters.version, &[]));
+                }
+                for core in (0..outlet.context.core_count).map(CoreId) {
+                    outlet.mail(core, Mail::Parameters(Arc::clone(&self.parameters)));
+                }
+            }
             Item::Tick => {}
             Item::Limits(limits) => self.keyspace.set_limits(limits),
             Item::Install { transaction, effects } => {
@@ -2286,6 +2314,7 @@ impl Group {
         self.book.put(&mut out);
         self.libraries.save(&mut out);
         self.slots.put(&mut out);
+        self.parameters.save(&mut out);
         out
     }
 
@@ -2296,6 +2325,7 @@ impl Group {
         self.book.clear();
         self.libraries = Arc::default();
         self.slots = SlotMap::even(self.slots.group_count());
+        self.parameters = Arc::default();
         self.moment = Moment::default();
     }
 
@@ -2331,6 +2361,10 @@ impl Group {
             self.slots = SlotMap::read(&mut reader, self.slots.group_count());
             self.slot_news = self.slots.moved().collect();
             self.settle_slots();
+        }
+        if !reader.is_done() {
+            self.parameters = Arc::new(Parameters::load(&mut reader));
+            self.are_parameters_new = true;
         }
         self.are_libraries_new = true;
     }
@@ -2371,6 +2405,11 @@ impl Group {
     /// The libraries, if a checkpoint has brought them since they were last asked for.
     pub(crate) fn take_libraries(&mut self) -> Option<Arc<Libraries>> {
         std::mem::take(&mut self.are_libraries_new).then(|| self.libraries.clone())
+    }
+
+    /// The cluster's parameters, if a checkpoint has brought them since they were last asked for.
+    pub(crate) fn take_parameters(&mut self) -> Option<Arc<Parameters>> {
+        std::mem::take(&mut self.are_parameters_new).then(|| Arc::clone(&self.parameters))
     }
 
     /// Writes out all data as a checkpoint would and reads it back (DEBUG RELOAD).

@@ -15,6 +15,7 @@ use crate::entry::{Effect, Watch};
 use crate::event::{CoreId, GroupId, NodeId, SessionId};
 use crate::group::Declined;
 use crate::libraries::Libraries;
+use crate::parameters::Parameters;
 use crate::pubsub::Message;
 use crate::relay::{Route, Step};
 use crate::roster::Roster;
@@ -258,6 +259,8 @@ pub enum Mail {
     Publish(Message),
     /// Who belongs to the cluster has changed.
     Roster(Arc<Roster>),
+    /// These are the cluster's parameters now.
+    Parameters(Arc<Parameters>),
     /// A leader tells how its group is.
     Bulletin(Bulletin),
     /// Something for the timeline has happened.
@@ -338,6 +341,11 @@ pub enum RequestBody {
     /// Change the libraries; laid out by `libraries::Change`. For their home group only. A gateway that numbers its
     /// requests is told which version has the change: `wire::put_changed`.
     Libraries(Vec<u8>),
+    /// Set parameters of the cluster; laid out by `parameters::encode`. For their home group only. The answer is which
+    /// version has them: `wire::put_changed`.
+    Configure(Vec<u8>),
+    /// Answer when you obey this version of the cluster's parameters. The answer is empty.
+    Obey(u64),
     /// Execute a query over all keys of the group. The answer is the number of keys in the database (LEB128), then the
     /// reply.
     Whole(Vec<u8>),
@@ -402,13 +410,15 @@ impl RequestBody {
         FIXED_BYTES
             + match self {
                 Self::Write(words) | Self::Read(words) | Self::ReadAtOnce(words) | Self::Exec(words) => words.len(),
-                Self::Whole(words) | Self::Govern(words) | Self::Libraries(words) => words.len(),
+                Self::Whole(words) | Self::Govern(words) => words.len(),
+                Self::Libraries(change) | Self::Configure(change) => change.len(),
                 Self::Script(script) => script.words.len() + script.invocation.code.text().len(),
                 Self::Versions(keys) => keys.iter().map(|(_, key)| 16 + key.len()).sum(),
                 Self::Lock(lock) => lock.keys.iter().map(|(_, key)| 16 + key.len()).sum(),
                 Self::Prepare { effects, .. } => effects.iter().map(Effect::byte_count).sum(),
                 Self::Renew { .. }
                 | Self::Holders(_)
+                | Self::Obey(_)
                 | Self::Resolve { .. }
                 | Self::Cut { .. }
                 | Self::ReadCut { .. }

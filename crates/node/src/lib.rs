@@ -38,6 +38,7 @@ pub mod metrics;
 mod monitor;
 mod observer;
 mod outlet;
+pub mod parameters;
 pub mod pubsub;
 mod redirect;
 mod relay;

@@ -59,6 +59,16 @@ pub enum Purpose {
         /// Which of the session's replies.
         ticket: u64,
     },
+    /// It says which version of the cluster's parameters has a change.
+    Parameters {
+        /// The question that wants it.
+        id: u64,
+    },
+    /// It says that a leader obeys that.
+    Obeyed {
+        /// The same question.
+        id: u64,
+    },
     /// It takes a transaction over groups further.
     Transaction {
         /// Which.
@@ -201,7 +211,11 @@ impl Relay {
             number,
             is_change: matches!(
                 request.body,
-                RequestBody::Write(_) | RequestBody::Exec(_) | RequestBody::Script(_) | RequestBody::Libraries(_)
+                RequestBody::Write(_)
+                    | RequestBody::Exec(_)
+                    | RequestBody::Script(_)
+                    | RequestBody::Libraries(_)
+                    | RequestBody::Configure(_)
             ),
             request: Some((request, purpose)),
             byte_count,

@@ -207,6 +207,8 @@ pub struct Parameter {
     pub kind: Kind,
     /// True if CONFIG SET may change it.
     pub is_mutable: bool,
+    /// True if CONFIG SET changes it for the whole cluster: it belongs to the data, or to what is promised of them.
+    pub is_shared: bool,
 }
 
 /// What values a parameter takes.
@@ -269,6 +271,7 @@ impl Default for Settings {
 
 /// Parameters that have two names.
 const TWINS: &[(&str, &str)] = &[
+    ("busy-reply-threshold", "lua-time-limit"),
     ("min-replicas-max-lag", "min-slaves-max-lag"),
     ("min-replicas-to-write", "min-slaves-to-write"),
     ("hash-max-listpack-entries", "hash-max-ziplist-entries"),
@@ -282,6 +285,16 @@ impl Settings {
     /// The parameter of this name, in whatever case.
     pub fn parameter(name: &str) -> Option<&'static Parameter> {
         TABLE.iter().find(|parameter| parameter.name.eq_ignore_ascii_case(name))
+    }
+
+    /// True if CONFIG SET changes the parameter of this name for the whole cluster.
+    pub fn is_shared(name: &str) -> bool {
+        Self::parameter(name).is_some_and(|parameter| parameter.is_shared)
+    }
+
+    /// The first of the names of a parameter that has several.
+    pub(crate) fn first_name(name: &str) -> &str {
+        TWINS.iter().find(|(_, twin)| *twin == name).map_or(name, |(first, _)| first)
     }
 
     /// Sets a parameter, whether CONFIG SET may change it or not.

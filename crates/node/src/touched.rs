@@ -49,6 +49,7 @@ impl Touched {
                 | Item::Tick
                 | Item::Limits(_)
                 | Item::Libraries(_)
+                | Item::Configure(_)
                 | Item::Enlist { .. }
                 | Item::Prefer { .. }
                 | Item::Moved(_)

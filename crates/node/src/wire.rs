@@ -271,6 +271,11 @@ pub fn encode_request(request: &Request) -> Vec<u8> {
             put_script(&mut out, script);
         }
         RequestBody::Libraries(change) => put_kind(&mut out, 14, change),
+        RequestBody::Configure(change) => put_kind(&mut out, 30, change),
+        RequestBody::Obey(version) => {
+            out.push(31);
+            leb128::put(&mut out, *version);
+        }
         RequestBody::Renew { transaction } => {
             out.push(15);
             transaction.put(&mut out);
@@ -582,6 +587,8 @@ fn take_request(mut bytes: &[u8]) -> Option<Request> {
         12 => RequestBody::EndCut { name: take_name(rest)? },
         13 => RequestBody::Script(Arc::new(take_script(rest)?)),
         14 => RequestBody::Libraries(rest.to_vec()),
+        30 => RequestBody::Configure(rest.to_vec()),
+        31 => RequestBody::Obey(leb128::take(rest)?),
         15 => RequestBody::Renew { transaction: take_transaction(rest)? },
         _ => return None,
     };
@@ -641,7 +648,7 @@ pub(crate) fn take_declined(bytes: &[u8]) -> Option<Declined> {
     Some(Declined { keys: take_keys(rest)?, whole })
 }
 
-/// What a group answers to a change of libraries: the version that has it, then the reply.
+/// What a group answers to a change of libraries or parameters: the version that has it, then the reply.
 pub(crate) fn put_changed(version: u64, reply: &[u8]) -> Vec<u8> {
     let mut out = vec![FOR_GATEWAY];
     leb128::put(&mut out, version);

@@ -5,6 +5,7 @@ use keyspace::glob;
 use resp::{Args, Writer};
 
 use super::{ControlCommand, Local, Outcome, Question, container, local, node};
+use crate::parameters::Pairs;
 use crate::settings::Settings;
 
 const FLAGS: &[Flag] = &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale];
@@ -54,7 +55,7 @@ fn set(local: &mut Local<'_>, args: Args<'_>) -> Result<Question, Refusal> {
     if args.len() % 2 == 1 {
         return Err(Refusal::wrong_arity("config|set"));
     }
-    let mut pairs: Vec<(String, String)> = Vec::new();
+    let mut pairs = Pairs::new();
     let mut trial = Settings::clone(&local.core.settings);
     for at in (2..args.len()).step_by(2) {
         let name = String::from_utf8_lossy(args.at(at)).to_ascii_lowercase();
@@ -82,7 +83,7 @@ fn set(local: &mut Local<'_>, args: Args<'_>) -> Result<Question, Refusal> {
         }
         pairs.push((name, value));
     }
-    Ok(Question::Configure(pairs))
+    Ok(Question::Configure { pairs, version: 0 })
 }
 
 const RESETSTAT: ControlCommand = ControlCommand {

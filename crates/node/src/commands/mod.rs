@@ -302,7 +302,8 @@ pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Act
         Question::FiguresWithTimes => Answer::Figures(Box::new(core.figures(true))),
         Question::Delays => Answer::Delays(core.context.timings.delays.clone()),
         Question::ResetDelays(causes) => Answer::Names(core.context.timings.delays.reset(causes)),
-        Question::Configure(pairs) => {
+        Question::Configure { version, .. } if core.context.parameters.version < *version => return None,
+        Question::Configure { pairs, .. } => {
             core.configure(pairs, actions);
             Answer::Done
         }

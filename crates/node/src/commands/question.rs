@@ -14,6 +14,7 @@ use crate::blocking::WaitEnd;
 use crate::bulletin::Bulletin;
 use crate::evaluate::Running;
 use crate::event::{CoreId, GroupId, NodeId, UsersFile};
+use crate::parameters::Pairs;
 use crate::pubsub::{Kind, Message};
 use crate::statistics::{SlowEntry, Statistics};
 use crate::tally::Calls;
@@ -44,8 +45,13 @@ pub enum Question {
     Delays,
     /// Forget delays of these causes, or of all if none is named.
     ResetDelays(Vec<Vec<u8>>),
-    /// Set these parameters; they have been checked.
-    Configure(Vec<(String, String)>),
+    /// Set these parameters, which have been checked, when you obey what the cluster has said of its own.
+    Configure {
+        /// Names and values.
+        pairs: Pairs,
+        /// The version of the cluster's parameters that is to be obeyed; 0 if it has not been asked.
+        version: u64,
+    },
     /// Begin a checkpoint of every group.
     Checkpoint,
     /// Make a checkpoint of every group, and answer when all are finished.

@@ -6,11 +6,16 @@ use super::{Kind, Parameter};
 const MEMORY_MAX: u64 = i64::MAX as u64;
 
 const fn fixed(name: &'static str, default: &'static str, kind: Kind) -> Parameter {
-    Parameter { name, default, kind, is_mutable: false }
+    Parameter { name, default, kind, is_mutable: false, is_shared: false }
 }
 
 const fn free(name: &'static str, default: &'static str, kind: Kind) -> Parameter {
-    Parameter { name, default, kind, is_mutable: true }
+    Parameter { name, default, kind, is_mutable: true, is_shared: false }
+}
+
+/// One that is the cluster's, and not a node's.
+const fn shared(name: &'static str, default: &'static str, kind: Kind) -> Parameter {
+    Parameter { is_shared: true, ..free(name, default, kind) }
 }
 
 /// All parameters, by name.
@@ -36,7 +41,7 @@ pub static TABLE: &[Parameter] = &[
     fixed("aof_rewrite_cpulist", "", Kind::Text),
     fixed("appenddirname", "appendonlydir", Kind::Text),
     fixed("appendfilename", "appendonly.aof", Kind::Text),
-    free("appendfsync", "always", Kind::Choice(&["everysec", "always", "no"])),
+    shared("appendfsync", "always", Kind::Choice(&["everysec", "always", "no"])),
     free("appendonly", "yes", Kind::YesNo),
     free("auto-aof-rewrite-min-size", "67108864", Kind::Memory(0, MEMORY_MAX)),
     free("auto-aof-rewrite-percentage", "100", Kind::Integer(0, i64::MAX)),
@@ -44,7 +49,7 @@ pub static TABLE: &[Parameter] = &[
     free("bind", "* -::*", Kind::Words),
     free("bind-source-addr", "", Kind::Words),
     fixed("bio_cpulist", "", Kind::Text),
-    free("busy-reply-threshold", "5000", Kind::Integer(0, i64::MAX)),
+    shared("busy-reply-threshold", "5000", Kind::Integer(0, i64::MAX)),
     free("checkpoint-log-bytes", "268435456", Kind::Memory(1048576, MEMORY_MAX)),
     free("checkpoint-rate-bytes", "0", Kind::Memory(0, MEMORY_MAX)),
     free(
@@ -87,39 +92,39 @@ pub static TABLE: &[Parameter] = &[
     fixed("enable-debug-command", "local", Kind::Choice(&["no", "yes", "local"])),
     fixed("enable-module-command", "no", Kind::Choice(&["no", "yes", "local"])),
     fixed("enable-protected-configs", "no", Kind::Choice(&["no", "yes", "local"])),
-    free("hash-max-listpack-entries", "512", Kind::Integer(0, i64::MAX)),
-    free("hash-max-listpack-value", "64", Kind::Integer(0, i64::MAX)),
-    free("hash-max-ziplist-entries", "512", Kind::Integer(0, i64::MAX)),
-    free("hash-max-ziplist-value", "64", Kind::Integer(0, i64::MAX)),
-    free("hll-sparse-max-bytes", "3000", Kind::Memory(0, MEMORY_MAX)),
+    shared("hash-max-listpack-entries", "512", Kind::Integer(0, i64::MAX)),
+    shared("hash-max-listpack-value", "64", Kind::Integer(0, i64::MAX)),
+    shared("hash-max-ziplist-entries", "512", Kind::Integer(0, i64::MAX)),
+    shared("hash-max-ziplist-value", "64", Kind::Integer(0, i64::MAX)),
+    shared("hll-sparse-max-bytes", "3000", Kind::Memory(0, MEMORY_MAX)),
     free("hz", "10", Kind::Integer(0, 2147483647)),
     fixed("ignore-warnings", "", Kind::Text),
     fixed("io-threads", "1", Kind::Integer(0, i64::MAX)),
     fixed("io-threads-do-reads", "no", Kind::YesNo),
     free("jemalloc-bg-thread", "yes", Kind::YesNo),
-    free("latency-monitor-threshold", "0", Kind::Integer(0, i64::MAX)),
-    free("latency-tracking", "yes", Kind::YesNo),
+    shared("latency-monitor-threshold", "0", Kind::Integer(0, i64::MAX)),
+    shared("latency-tracking", "yes", Kind::YesNo),
     free("latency-tracking-info-percentiles", "50 99 99.9", Kind::Text),
     free("lazyfree-lazy-eviction", "no", Kind::YesNo),
     free("lazyfree-lazy-expire", "no", Kind::YesNo),
     free("lazyfree-lazy-server-del", "no", Kind::YesNo),
     free("lazyfree-lazy-user-del", "no", Kind::YesNo),
     free("lazyfree-lazy-user-flush", "no", Kind::YesNo),
-    free("lfu-decay-time", "1", Kind::Integer(0, 2147483647)),
-    free("lfu-log-factor", "10", Kind::Integer(0, 2147483647)),
-    free("list-compress-depth", "0", Kind::Integer(0, 2147483647)),
-    free("list-max-listpack-size", "-2", Kind::Integer(-2147483648, 2147483647)),
-    free("list-max-ziplist-size", "-2", Kind::Integer(-2147483648, 2147483647)),
+    shared("lfu-decay-time", "1", Kind::Integer(0, 2147483647)),
+    shared("lfu-log-factor", "10", Kind::Integer(0, 2147483647)),
+    shared("list-compress-depth", "0", Kind::Integer(0, 2147483647)),
+    shared("list-max-listpack-size", "-2", Kind::Integer(-2147483648, 2147483647)),
+    shared("list-max-ziplist-size", "-2", Kind::Integer(-2147483648, 2147483647)),
     fixed("logfile", "", Kind::Text),
     free("loglevel", "notice", Kind::Choice(&["debug", "verbose", "notice", "warning"])),
-    free("lua-time-limit", "5000", Kind::Integer(0, i64::MAX)),
+    shared("lua-time-limit", "5000", Kind::Integer(0, i64::MAX)),
     free("masterauth", "", Kind::Text),
     free("masteruser", "", Kind::Text),
     free("maxclients", "10000", Kind::Integer(1, 4294967295)),
     free("maxmemory", "0", Kind::Memory(0, MEMORY_MAX)),
     free("maxmemory-clients", "0", Kind::MemoryOrPercent),
     free("maxmemory-eviction-tenacity", "10", Kind::Integer(0, 100)),
-    free(
+    shared(
         "maxmemory-policy",
         "noeviction",
         Kind::Choice(&[
@@ -133,14 +138,14 @@ pub static TABLE: &[Parameter] = &[
             "noeviction",
         ]),
     ),
-    free("maxmemory-samples", "5", Kind::Integer(1, 64)),
+    shared("maxmemory-samples", "5", Kind::Integer(1, 64)),
     fixed("metrics-port", "0", Kind::Integer(0, 65535)),
-    free("min-replicas-max-lag", "10", Kind::Integer(0, i64::MAX)),
-    free("min-replicas-to-write", "0", Kind::Integer(0, i64::MAX)),
-    free("min-slaves-max-lag", "10", Kind::Integer(0, i64::MAX)),
-    free("min-slaves-to-write", "0", Kind::Integer(0, i64::MAX)),
+    shared("min-replicas-max-lag", "10", Kind::Integer(0, i64::MAX)),
+    shared("min-replicas-to-write", "0", Kind::Integer(0, i64::MAX)),
+    shared("min-slaves-max-lag", "10", Kind::Integer(0, i64::MAX)),
+    shared("min-slaves-to-write", "0", Kind::Integer(0, i64::MAX)),
     free("no-appendfsync-on-rewrite", "no", Kind::YesNo),
-    free("notify-keyspace-events", "", Kind::Letters("Ag$lshzxeKEtmdn")),
+    shared("notify-keyspace-events", "", Kind::Letters("Ag$lshzxeKEtmdn")),
     free("oom-score-adj", "no", Kind::Choice(&["no", "yes", "relative", "absolute"])),
     free("oom-score-adj-values", "0 200 800", Kind::Words),
     fixed("pidfile", "", Kind::Text),
@@ -170,7 +175,7 @@ pub static TABLE: &[Parameter] = &[
     free("replica-ignore-maxmemory", "yes", Kind::YesNo),
     free("replica-lazy-flush", "no", Kind::YesNo),
     free("replica-priority", "100", Kind::Integer(0, i64::MAX)),
-    free("replicas", "3", Kind::Integer(1, 7)),
+    shared("replicas", "3", Kind::Integer(1, 7)),
     free("replica-read-only", "yes", Kind::YesNo),
     free("replica-serve-stale-data", "yes", Kind::YesNo),
     fixed("replicaof", "", Kind::Text),
@@ -178,7 +183,7 @@ pub static TABLE: &[Parameter] = &[
     free("sanitize-dump-payload", "no", Kind::Choice(&["no", "yes", "clients"])),
     free("save", "3600 1 300 100 60 10000", Kind::Words),
     fixed("server_cpulist", "", Kind::Text),
-    free("set-max-intset-entries", "512", Kind::Integer(0, i64::MAX)),
+    shared("set-max-intset-entries", "512", Kind::Integer(0, i64::MAX)),
     fixed("set-proc-title", "yes", Kind::YesNo),
     free("shutdown-on-sigint", "default", Kind::Choice(&["default", "save", "nosave", "now", "force"])),
     free("shutdown-on-sigterm", "default", Kind::Choice(&["default", "save", "nosave", "now", "force"])),
@@ -191,12 +196,12 @@ pub static TABLE: &[Parameter] = &[
     free("slave-read-only", "yes", Kind::YesNo),
     free("slave-serve-stale-data", "yes", Kind::YesNo),
     fixed("slaveof", "", Kind::Text),
-    free("slowlog-log-slower-than", "10000", Kind::Integer(-1, i64::MAX)),
-    free("slowlog-max-len", "128", Kind::Integer(0, i64::MAX)),
+    shared("slowlog-log-slower-than", "10000", Kind::Integer(-1, i64::MAX)),
+    shared("slowlog-max-len", "128", Kind::Integer(0, i64::MAX)),
     free("socket-mark-id", "0", Kind::Integer(0, i64::MAX)),
     free("stop-writes-on-bgsave-error", "yes", Kind::YesNo),
-    free("stream-node-max-bytes", "4096", Kind::Memory(0, MEMORY_MAX)),
-    free("stream-node-max-entries", "100", Kind::Integer(0, i64::MAX)),
+    shared("stream-node-max-bytes", "4096", Kind::Memory(0, MEMORY_MAX)),
+    shared("stream-node-max-entries", "100", Kind::Integer(0, i64::MAX)),
     fixed("supervised", "no", Kind::Choice(&["upstart", "systemd", "auto", "no"])),
     fixed("syslog-enabled", "no", Kind::YesNo),
     fixed(
@@ -231,8 +236,8 @@ pub static TABLE: &[Parameter] = &[
     free("tracking-table-max-keys", "1000000", Kind::Integer(0, i64::MAX)),
     fixed("unixsocket", "", Kind::Text),
     fixed("unixsocketperm", "0", Kind::Text),
-    free("zset-max-listpack-entries", "128", Kind::Integer(0, i64::MAX)),
-    free("zset-max-listpack-value", "64", Kind::Integer(0, i64::MAX)),
-    free("zset-max-ziplist-entries", "128", Kind::Integer(0, i64::MAX)),
-    free("zset-max-ziplist-value", "64", Kind::Integer(0, i64::MAX)),
+    shared("zset-max-listpack-entries", "128", Kind::Integer(0, i64::MAX)),
+    shared("zset-max-listpack-value", "64", Kind::Integer(0, i64::MAX)),
+    shared("zset-max-ziplist-entries", "128", Kind::Integer(0, i64::MAX)),
+    shared("zset-max-ziplist-value", "64", Kind::Integer(0, i64::MAX)),
 ];

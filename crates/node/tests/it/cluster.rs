@@ -250,3 +250,59 @@ fn a_node_that_has_not_read_its_disk_does_not_answer_for_a_group() {
     let kinds: Vec<u8> = restarted.sent.iter().map(|(.., bytes)| bytes[0]).collect();
     assert_eq!(kinds, [REFUSED], "whether the request was carried out it does not know");
 }
+
+#[test]
+fn a_parameter_of_the_cluster_is_set_for_all_nodes_and_one_of_a_node_for_that_node() {
+    let mut nodes = Nodes::new();
+    let leader = nodes.leader().expect("elected");
+    let say = |nodes: &mut Nodes, node: usize, session: SessionId, line: &str| {
+        let heard = nodes.run(node, session, line);
+        nodes.pass(Duration::from_millis(100));
+        heard + &nodes.host(node).received(session)
+    };
+    let clients = [1, 2, 3].map(|node| nodes.host(node).connect(0));
+    for (turn, (node, client)) in (1..).zip(clients).enumerate() {
+        let limit = turn + 3;
+        let line = format!("CONFIG SET hash-max-ziplist-entries {limit} maxmemory {node}000000 slowlog-max-len {node}");
+        assert_eq!(say(&mut nodes, node, client, &line), "+OK");
+        for (other, client) in (1..).zip(clients) {
+            for (name, value) in [
+                ("hash-max-listpack-entries", limit.to_string()),
+                ("slowlog-max-len", node.to_string()),
+                ("maxmemory", if other > node { "0".to_owned() } else { format!("{other}000000") }),
+            ] {
+                let heard = say(&mut nodes, other, client, &format!("CONFIG GET {name}"));
+                assert!(heard.ends_with(&format!(" {value}")), "node {other}: {heard}, not {value}");
+            }
+        }
+        // Whoever leads obeys, and replicas know.
+        let fields: Vec<_> = (0..=limit).map(|field| format!("f{field} v")).collect();
+        say(&mut nodes, node, client, &format!("HSET small{limit} {}", fields[1..].join(" ")));
+        say(&mut nodes, node, client, &format!("HSET large{limit} {}", fields.join(" ")));
+        assert!(say(&mut nodes, node, client, &format!("OBJECT ENCODING small{limit}")).contains("listpack"));
+        assert!(say(&mut nodes, node, client, &format!("OBJECT ENCODING large{limit}")).contains("hashtable"));
+    }
+    // However often that is done.
+    for turn in 0..60 {
+        assert_eq!(say(&mut nodes, 2, clients[1], &format!("CONFIG SET slowlog-max-len {turn}")), "+OK");
+    }
+    // What is refused is refused before anything is set; in a transaction it is set as well.
+    let (gateway, client) = (leader % 3 + 1, clients[leader % 3]);
+    let refused = say(&mut nodes, gateway, client, "CONFIG SET slowlog-max-len 9 maxmemory lots");
+    assert!(refused.starts_with("-ERR CONFIG SET failed"), "{refused}");
+    for line in ["MULTI", "CONFIG SET slowlog-max-len 77 maxmemory 5000000", "SET a 1"] {
+        say(&mut nodes, gateway, client, line);
+    }
+    assert_eq!(say(&mut nodes, gateway, client, "EXEC"), "*2 +OK +OK");
+    for (node, client) in (1..).zip(clients) {
+        assert!(say(&mut nodes, node, client, "CONFIG GET slowlog-max-len").ends_with(" 77"));
+    }
+    // Nobody to log it: it is refused, and nothing is set.
+    nodes.kill(leader);
+    nodes.kill(gateway % 3 + 1);
+    nodes.host(gateway).send(client, b"CONFIG SET slowlog-max-len 5 maxmemory 6000000\r\n");
+    nodes.pass(Duration::from_secs(7));
+    let heard = nodes.host(gateway).received(client);
+    assert!(heard.starts_with("-CLUSTERDOWN"), "{heard}");
+    assert!(nodes.run(gateway, client, "CONFIG GET maxmemory").ends_with(" 5000000"));
+}
