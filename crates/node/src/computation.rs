@@ -1,6 +1,6 @@
 //! What the commands of a transaction over several groups do, on copies of the keys that it has locked.
 //!
-//! A script among them may reach for a key that is not locked. It then goes on for a while as if there were no such
+//! A script among them may reach for a key that is not locked, and so may the patterns of a SORT. A script then goes on for a while as if there were no such
 //! key, only to find out what else it wants; nothing of that run is kept. The transaction lets go of its locks and
 //! begins again with these keys locked, too.
 
@@ -47,7 +47,7 @@ pub struct Computation {
 pub(crate) enum Computed {
     /// The reply, and the changes by group.
     Done(Box<Outcome>),
-    /// A script wants more than is locked.
+    /// A script, or a SORT, wants more than is locked.
     Wanting(Wants),
     /// It cannot be done in one go.
     TooLong,
@@ -67,7 +67,7 @@ pub(crate) struct Outcome {
     pub(crate) reads: Vec<Vec<u8>>,
 }
 
-/// What a script wants to have locked.
+/// What a script, or a SORT, wants to have locked.
 #[derive(Debug, Default)]
 pub(crate) struct Wants {
     pub(crate) keys: Vec<(u16, Vec<u8>)>,
@@ -136,6 +136,10 @@ impl Computation {
             let (database, args) = entry::Reader::new(words).words(&mut spans);
             let started = (self.stopwatch)();
             let Some(invocation) = self.work.invocations.get(&place) else {
+                let wants = self.wanted_by_sort(&scratch, database, args);
+                if !wants.is_empty() {
+                    return Computed::Wanting(wants);
+                }
                 self.run_command(&mut scratch, place, database, args, &mut database_effects, &mut origins, &mut writer);
                 asides.note_time(words, (self.stopwatch)().since(started));
                 if self.work.origin.tracks {
@@ -208,6 +212,17 @@ impl Computation {
         let effects = self.effects(&scratch, before, &database_effects);
         let reply = writer.into_bytes();
         Computed::Done(Box::new(Outcome { reply, effects, asides, notices: scratch.take_notices(), reads }))
+    }
+
+    /// Keys that the patterns of a SORT lead to and that are not locked.
+    fn wanted_by_sort(&self, scratch: &Keyspace, database: u16, args: Args<'_>) -> Wants {
+        let mut wants = Wants::default();
+        if keyspace::resolve(args).is_some_and(|command| crate::router::is_sort_by_keys(command, args)) {
+            let keys = keyspace::sort_keys(&scratch.view(database, self.moment), args);
+            let unknown = keys.into_iter().filter(|key| !self.is_named(database, key));
+            wants.keys = unknown.map(|key| (database, key)).collect();
+        }
+        wants
     }
 
     #[expect(clippy::too_many_arguments, reason = "the state of the computation, piece by piece")]
@@ -362,7 +377,11 @@ impl ScratchHost<'_> {
     fn run(&mut self, command: &'static keyspace::DataCommand, args: Args<'_>, reply: &mut Writer) {
         match command.span {
             command::Span::Nothing => {}
-            command::Span::Keys => self.want_keys(command, args),
+            command::Span::Keys => {
+                self.want_keys(command, args);
+                let wanted = self.computation.wanted_by_sort(self.scratch, self.database, args);
+                self.wants.keys.extend(wanted.keys);
+            }
             command::Span::Whole(command::Join::All) => {
                 self.wants.whole |= !self.computation.work.whole;
                 self.wants.swaps |= command.name == "swapdb" && !self.computation.work.swaps;

@@ -305,9 +305,11 @@ impl Core {
             }
             if self.context.settings.cluster_redirect {
                 redirect::check(&self.context, session.read_only, command, args)?;
-            }
-            if matches!(command.name, "sort" | "sort_ro") {
-                router::check_sort(args, &self.context.slots)?;
+                if router::is_sort_by_keys(command, args)
+                    && let Some(option) = router::far_option_of_sort(args, &self.context.slots)
+                {
+                    return Err(Refusal::new(format!("ERR {option} option of SORT denied in Cluster mode.")));
+                }
             }
         }
         let session = self.sessions.get(id).expect("its request is being looked at");
@@ -486,7 +488,7 @@ impl Core {
         }
         let mut groups = Groups::None;
         command.for_each_key(args, |index, _| groups = groups.with(slots.group_of(args.at(index))));
-        groups
+        if router::is_far_sort(command, args, slots) { Groups::Several } else { groups }
     }
 
     #[inline]

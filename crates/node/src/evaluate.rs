@@ -183,6 +183,8 @@ impl Core {
         // their keys.
         let tracks = self.sessions.get(id).is_some_and(Session::tracks);
         let home = home.filter(|_| !is_clustered || (invocation.user.is_none() && !tracks));
+        // Nor would it know what holds here: who watches, and whether this node has memory and room on disk.
+        let home = home.filter(|_| !is_clustered || self.circumstances(&invocation).are_plain());
         // What the script reaches for is not known: in a cluster nothing else of the same client may be under way.
         if owed > 0 && (is_clustered || home.is_none()) {
             return Next::Postponed(Hold::Answers);
@@ -536,7 +538,6 @@ impl Core {
         Circumstances {
             denies_growth: !allows && self.is_memory_full(),
             no_room,
-            slots: Some(Arc::clone(&self.context.slots)),
             is_watched: self.context.monitors.is_watched(),
             may_debug,
         }

@@ -260,6 +260,9 @@ impl Core {
                 return Groups::Several;
             }
             let (_, args) = Reader::new(&queued.words).words(&mut spans);
+            if router::is_far_sort(command, args, slots) {
+                return Groups::Several;
+            }
             let mut has_key = false;
             command.for_each_key(args, |index, _| {
                 has_key = true;

@@ -1,26 +1,37 @@
 //! From words to groups.
 
-use command::Refusal;
+use command::Flag;
+use keyspace::DataCommand;
 use resp::Args;
 
 use crate::event::{CoreId, GroupId};
 use crate::slots::SlotMap;
 
-/// Refuses a SORT whose patterns may name keys of other groups than that of the key that is sorted. A hash tag before
-/// the star tells where all keys of a pattern live.
-///
-/// # Errors
-/// Redis's words for a cluster.
-pub fn check_sort(args: Args<'_>, slots: &SlotMap) -> Result<(), Refusal> {
-    for (option, pattern) in keyspace::sort_patterns(args).filter(|_| slots.group_count() > 1) {
+/// True for SORT and its like, if patterns name other keys.
+#[inline]
+pub fn is_sort_by_keys(command: &DataCommand, args: Args<'_>) -> bool {
+    command.has(Flag::MovableKeys)
+        && matches!(command.name, "sort" | "sort_ro")
+        && keyspace::sort_patterns(args).next().is_some()
+}
+
+/// The option of a SORT whose pattern may name keys of other groups than that of the key that is sorted. A hash tag
+/// before the star tells where all keys of a pattern live.
+pub fn far_option_of_sort(args: Args<'_>, slots: &SlotMap) -> Option<&'static str> {
+    let is_far = |pattern: &[u8]| {
         let before = pattern.split(|&byte| byte == b'*').next().unwrap_or_default();
         let tag = before.iter().position(|&byte| byte == b'{').map(|open| &before[open + 1..]);
         let is_tagged = tag.is_some_and(|tag| tag.iter().position(|&byte| byte == b'}').is_some_and(|len| len > 0));
-        if !is_tagged || slots.group_of(before) != slots.group_of(args.at(1)) {
-            return Err(Refusal::new(format!("ERR {option} option of SORT denied in Cluster mode.")));
-        }
-    }
-    Ok(())
+        !is_tagged || slots.group_of(before) != slots.group_of(args.at(1))
+    };
+    let mut patterns = keyspace::sort_patterns(args).filter(|_| slots.group_count() > 1);
+    patterns.find(|(_, pattern)| is_far(pattern)).map(|(option, _)| option)
+}
+
+/// True for a SORT that reads keys which may lie in any group: it is a transaction, which finds out as it runs.
+#[inline]
+pub fn is_far_sort(command: &DataCommand, args: Args<'_>, slots: &SlotMap) -> bool {
+    is_sort_by_keys(command, args) && far_option_of_sort(args, slots).is_some()
 }
 
 /// The core of a node on which a group lives.

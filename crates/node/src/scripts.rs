@@ -21,7 +21,6 @@ use crate::entry::{Reader, put_words};
 use crate::event::{Action, Level};
 use crate::limits;
 use crate::pubsub::Message;
-use crate::slots::SlotMap;
 use crate::statistics::shorten;
 use crate::tally::ScriptCalls;
 
@@ -121,13 +120,17 @@ pub(crate) struct Circumstances {
     pub(crate) denies_growth: bool,
     /// There is no room on disk: an error reply.
     pub(crate) no_room: Option<String>,
-    /// Groups of the cluster.
-    /// Where keys are; `None` if no script runs.
-    pub(crate) slots: Option<Arc<SlotMap>>,
     /// Somebody watches what is called (MONITOR).
     pub(crate) is_watched: bool,
     /// Scripts may call DEBUG PROTOCOL and DEBUG SLEEP.
     pub(crate) may_debug: bool,
+}
+
+impl Circumstances {
+    /// True if it makes no difference on which node a script runs.
+    pub(crate) fn are_plain(&self) -> bool {
+        !self.denies_growth && self.no_room.is_none() && !self.is_watched && !self.may_debug
+    }
 }
 
 /// What a script does beside its keys.
@@ -238,11 +241,6 @@ fn permit_known(
         Known::Data(command) => {
             if command.has(Flag::Noscript) {
                 return Err(Refusal::new(NOT_ALLOWED));
-            }
-            if matches!(command.name, "sort" | "sort_ro")
-                && let Some(slots) = &circumstances.slots
-            {
-                crate::router::check_sort(args, slots)?;
             }
             if matches!(command.name, "xread" | "xreadgroup") && may_block(args) {
                 let text = format!("ERR {} command is not allowed with BLOCK option from scripts", command.name);

@@ -98,7 +98,7 @@ pub struct Work {
     pub(crate) circumstances: Circumstances,
     /// The group of this core that keeps the client's later requests out meanwhile.
     pub home: Option<GroupId>,
-    /// How often it has begun, since a script wanted more keys.
+    /// How often it has begun, since a script or a SORT wanted more keys.
     pub attempts: u32,
     /// True for EXEC: the reply is an array of the commands' replies.
     pub is_exec: bool,
@@ -164,7 +164,7 @@ impl Work {
         }
     }
 
-    /// Adds what a script wants. After a few attempts it gets all keys locked, so that it cannot want others for ever.
+    /// Adds what a script or a SORT wants. After a few attempts it gets all keys locked: it cannot want others for ever.
     fn widen(&mut self, wants: Wants, databases: u16, slots: &SlotMap) {
         self.attempts += 1;
         self.whole |= wants.whole || self.attempts >= limits::SCRIPT_ATTEMPTS_BY_KEY;
@@ -236,7 +236,7 @@ pub enum Progress {
     },
     /// Its scripts are to be run; [`Driver::computed`] takes what comes of it.
     Compute(Box<Computation>),
-    /// A script wants more than has been locked: the same has to be done with that, too.
+    /// A script, or a SORT, wants more than has been locked: the same has to be done with that, too.
     Widened(Box<Work>),
     /// It had no effect, because a group lost its locks with its leader: the same has to be done as another.
     Again(Box<Work>),
@@ -422,7 +422,7 @@ impl Driver {
             Computed::Done(outcome) => *outcome,
             Computed::Wanting(_) if work.attempts >= limits::SCRIPT_ATTEMPTS_MAX => {
                 let mut writer = Writer::new(transaction.protocol);
-                writer.error("TRYAGAIN The script asks for other keys each time");
+                writer.error("TRYAGAIN The script or SORT asks for other keys each time");
                 Outcome { reply: writer.into_bytes(), ..Outcome::default() }
             }
             Computed::Wanting(wants) => {

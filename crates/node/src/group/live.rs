@@ -265,6 +265,18 @@ impl LiveHost<'_> {
 
     fn run(&mut self, command: &'static keyspace::DataCommand, args: Args<'_>, reply: &mut Writer) -> Flow {
         match command.span {
+            // What its patterns lead to is found out in a transaction, unless everything is here and as it will be.
+            command::Span::Keys
+                if crate::router::is_sort_by_keys(command, args)
+                    && (crate::router::is_far_sort(command, args, self.slots)
+                        || !self.locks.is_empty()
+                        || !self.speculation.is_settled()
+                        || self.command_count > 0) =>
+            {
+                let declined = self.declined.get_or_insert_default();
+                command.for_each_key(args, |index, _| declined.keys.push((self.database, args.at(index).to_vec())));
+                return Flow::Stop;
+            }
             command::Span::Keys => {}
             command::Span::Nothing => {
                 self.keyspace.query(self.database, command, args, self.moment, reply);

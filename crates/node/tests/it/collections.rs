@@ -48,14 +48,35 @@ fn limits_of_forms_hold_for_what_comes_after_on_every_core() {
 fn a_sort_never_overlooks_a_key_that_lives_on_another_core() {
     everywhere(|host| {
         let client = host.connect(0);
+        host.run(client, "MSET w1 7 w2 6 w3 5 n1 one n2 two n3 three");
+        host.run(client, "HSET h1 f 10 other x");
+        host.run(client, "HSET h2 f 30");
         for key in ["a", "b", "c", "d", "{a}x"] {
+            host.run(client, &format!("RPUSH {key} 1 2 3"));
+            assert_eq!(host.run(client, &format!("SORT {key} BY w*")), "*3 $1 3 $1 2 $1 1");
+            assert_eq!(host.run(client, &format!("SORT {key} BY none*")), "*3 $1 1 $1 2 $1 3");
+            let found = host.run(client, &format!("SORT_RO {key} BY h*->f DESC GET # GET n* GET h*->other"));
+            assert_eq!(found, "*9 $1 2 $3 two $-1 $1 1 $3 one $1 x $1 3 $5 three $-1");
+            assert_eq!(host.run(client, &format!("SORT {key} BY w* LIMIT 0 2 GET n* STORE sorted")), ":2");
+            assert_eq!(host.run(client, "LRANGE sorted 0 -1"), "*2 $5 three $3 two");
+            assert!(host.run(client, &format!("SORT {key} BY w* LIMIT 0")).starts_with("-ERR syntax"));
+            // What a transaction or a script has changed it sees.
+            for line in ["MULTI", "SET w1 1", &format!("SORT {key} BY w*"), "SET w1 7"] {
+                host.run(client, line);
+            }
+            assert_eq!(host.run(client, "EXEC"), "*3 +OK *3 $1 1 $1 3 $1 2 +OK");
+            let script = "redis.call('set', 'w3', 8) local r = redis.call('sort', KEYS[1], 'BY', 'w*') \
+                          redis.call('set', 'w3', 5) return r";
+            assert_eq!(host.run(client, &format!("EVAL \"{script}\" 1 {key}")), "*3 $1 2 $1 1 $1 3");
+            host.run(client, &format!("RENAME {key} {key}s"));
+            host.run(client, &format!("DEL {key}s"));
+        }
+        host.run(client, "SET text v");
+        assert!(host.run(client, "SORT text BY w*").starts_with("-WRONGTYPE"));
+        assert_eq!(host.run(client, "SORT none BY w* GET n*"), "*0");
+        for key in ["a", "b", "c", "d"] {
             host.run(client, &format!("RPUSH {key} 1 2"));
             host.run(client, &format!("MSET {{{key}}}w1 9 {{{key}}}w2 8"));
-            let refused = host.run(client, &format!("SORT {key} BY w*"));
-            match host.core_count() {
-                1 => assert_eq!(refused, "*2 $1 1 $1 2"),
-                _ => assert_eq!(refused, "-ERR BY option of SORT denied in Cluster mode."),
-            }
         }
         for key in ["a", "b", "c", "d"] {
             assert_eq!(host.run(client, &format!("SORT {key} BY {{{key}}}w*")), "*2 $1 2 $1 1");

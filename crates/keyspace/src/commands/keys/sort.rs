@@ -96,6 +96,20 @@ pub fn sort_patterns(args: Args<'_>) -> impl Iterator<Item = (&'static str, &[u8
     })
 }
 
+/// The keys to which the patterns of a SORT lead: it reads these, too. None if it will be refused.
+pub fn sort_keys(view: &View<'_>, args: Args<'_>) -> Vec<Vec<u8>> {
+    // Whether the result may be stored is for the command itself to say.
+    let Ok(request) = Request::parse(args, true) else { return Vec::new() };
+    let gets = request.gets.iter().filter_map(|get| match get {
+        Get::Pattern(pattern) => Some(pattern),
+        Get::Element | Get::Nothing => None,
+    });
+    let patterns: Vec<_> = request.by.iter().chain(gets).collect();
+    let plain = Request { is_unsorted: true, ..Request::default() };
+    let elements = plain.elements(view, args.at(1)).unwrap_or_default();
+    patterns.iter().flat_map(|pattern| elements.iter().map(|element| pattern.key(element))).collect()
+}
+
 /// What is asked for.
 #[derive(Default)]
 struct Request<'a> {
@@ -138,10 +152,14 @@ impl<'a> Pattern<'a> {
         })
     }
 
-    /// What lies where the pattern leads an element.
+    /// Where the pattern leads an element.
+    fn key(&self, element: &[u8]) -> Vec<u8> {
+        [self.before, element, self.behind].concat()
+    }
+
+    /// What lies there.
     fn look_up<'v>(&self, view: &View<'v>, element: &[u8]) -> Option<Str<'v>> {
-        let key = [self.before, element, self.behind].concat();
-        match (view.entry(&key)?.value(), self.field) {
+        match (view.entry(&self.key(element))?.value(), self.field) {
             (ValueRef::Hash(hash), Some(field)) => hash.get(field).map(Str::Bytes),
             (ValueRef::String(text), None) => Some(text),
             _ => None,
