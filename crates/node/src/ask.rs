@@ -38,6 +38,10 @@ pub(crate) struct Pending {
     pub(crate) own: Pairs,
     /// What the cluster's parameters are then.
     pub(crate) version: u64,
+    /// A question that waits until the replicas here are where their leaders are.
+    awaiting: Option<Question>,
+    /// Where those are, by group.
+    places: Vec<u64>,
 }
 
 /// A question of some core that waits for transactions to end.
@@ -95,6 +99,8 @@ impl Core {
             cursor_holder: None,
             own: Pairs::new(),
             version: 0,
+            awaiting: None,
+            places: Vec::new(),
         };
         if self.context.is_clustered && matches!(question, Question::Whole { .. } | Question::Versions { .. }) {
             return self.ask_groups(question_id, pending, question, actions);
@@ -102,6 +108,9 @@ impl Core {
         let question = match question {
             Question::Configure { pairs, version: 0 } if self.is_for_cluster(&pairs) => {
                 return self.set_parameters(question_id, pending, pairs);
+            }
+            question @ (Question::Debug { .. } | Question::Digest) if self.context.is_clustered => {
+                return self.ask_where_leaders_are(question_id, pending, question);
             }
             question => question,
         };
@@ -180,6 +189,34 @@ impl Core {
             self.relay.submit(request, Purpose::Question { id, part, places }, self.now.instant);
         }
         self.flush_relay(actions);
+    }
+
+    /// DEBUG looks at the replicas of its own node. They must have applied what its client has been answered.
+    fn ask_where_leaders_are(&mut self, id: u64, mut pending: Pending, question: Question) {
+        let group_count = self.context.group_count;
+        pending.awaiting = Some(question);
+        pending.answers = (0..group_count).map(|_| None).collect();
+        pending.places = vec![0; group_count as usize];
+        let origin = self.origin_of(pending.session);
+        self.pending.insert(id, pending);
+        for group in (0..group_count).map(GroupId) {
+            let request = Request::new(origin, group, Protocol::Resp2, RequestBody::Holders(0));
+            self.relay.submit(request, Purpose::Place { id }, self.now.instant);
+        }
+    }
+
+    /// The leader of a group is there, or there is none.
+    pub(crate) fn leader_is_at(&mut self, id: u64, group: GroupId, place: Option<u64>, actions: &mut Vec<Action>) {
+        let Some(pending) = self.pending.get_mut(&id) else { return };
+        pending.answers[group.0 as usize] = Some(Answer::Done);
+        pending.places[group.0 as usize] = place.unwrap_or(0);
+        if pending.answers.iter().any(Option::is_none) {
+            return;
+        }
+        let Pending { session, ticket, joining, words, awaiting, places, .. } =
+            self.pending.remove(&id).expect("just seen");
+        let question = Box::new(awaiting.expect("it waits for this"));
+        self.ask(session, ticket, joining, words, Question::At { places, question }, actions);
     }
 
     /// A group has answered; `None` if it could not be asked.

@@ -15,6 +15,7 @@ use crate::bulletin::{Bulletin, Bulletins};
 use crate::caches::Parked;
 use crate::commands::{self, DebugQuestion, Figures, Known, Question};
 use crate::defect::Defect;
+use crate::entry::Reader;
 use crate::evaluate::Runner;
 use crate::event::{
     Action, CoreId, CoreOptions, Event, GroupId, GroupSeed, HostReport, JournalFigures, Lane, Level, NodeId, Now,
@@ -84,6 +85,8 @@ pub struct Core {
     pub(crate) stale: BTreeMap<(SessionId, u64), BTreeSet<Arc<[u8]>>>,
     /// Answers to changes that caches of this node have yet to be told of.
     pub(crate) untold: BTreeMap<Claim, Parked>,
+    /// Groups that nobody is known to lead: since when, and whether clients that cache have been told.
+    pub(crate) out_of_touch: BTreeMap<GroupId, (Instant, bool)>,
     pub(crate) prng: Prng,
     pub(crate) now: Now,
     pub(crate) runner: Runner,
@@ -298,6 +301,7 @@ impl Core {
             relay,
             stale: BTreeMap::new(),
             untold: BTreeMap::new(),
+            out_of_touch: BTreeMap::new(),
             prng,
             now: Now::default(),
             runner: Runner::default(),
@@ -1000,11 +1004,8 @@ impl Core {
     // ---- requests to groups -----------------------------------------------------------------------------------------
 
     fn set_route(&mut self, group: GroupId, route: Route) {
-        let before = std::mem::replace(&mut self.context.routes[group.0 as usize], route).leader;
-        if self.context.is_clustered && before.is_some() != route.leader.is_some() {
-            // Without a leader nobody here learns what changes.
-            self.flush_caches();
-        }
+        self.context.routes[group.0 as usize] = route;
+        self.note_touch(group, route.leader.is_some());
         if route.leader.is_some_and(|leader| leader != self.context.node) {
             self.become_clustered();
         }
@@ -1093,6 +1094,7 @@ impl Core {
                 self.group_answered(id, (group, part), places, Some(bytes), actions)
             }
             Purpose::Holders { id } => self.holders_told(id, group, bytes),
+            Purpose::Place { id } => self.leader_is_at(id, group, Some(Reader::new(bytes).number()), actions),
             Purpose::Parameters { id } => self.parameters_set(id, bytes, actions),
             Purpose::Obeyed { id } => self.parameters_obeyed(id, group, actions),
             Purpose::Script { session, ticket, protocol, script } => match wire::take_declined(bytes) {
@@ -1139,6 +1141,7 @@ impl Core {
                 }
                 Purpose::Question { id, part, places } => self.group_answered(id, (group, part), places, None, actions),
                 Purpose::Holders { id } => self.holders_told(id, group, &[]),
+                Purpose::Place { id } => self.leader_is_at(id, group, None, actions),
                 Purpose::Parameters { id } => self.parameters_refused(id, text, actions),
                 Purpose::Obeyed { id } => self.parameters_obeyed(id, group, actions),
                 Purpose::Transaction { step: Step::Renew, .. } | Purpose::Move { .. } => {}
@@ -1312,7 +1315,7 @@ impl Core {
         self.end_pause();
         self.pass_time_waiting(actions);
         self.pass_time_for_holders();
-        self.pass_time_untold(actions);
+        self.pass_time_caching(actions);
         let mut more = false;
         for round in 0..limits::ROUNDS_PER_TURN {
             self.send_anew(actions);

@@ -188,6 +188,10 @@ pub const BOOK_SWEEP_MS: i64 = 60_000;
 /// How long the answers of a gateway that has not been heard of are kept, by the log's clock in milliseconds.
 pub const BOOK_KEPT_MS: i64 = 600_000;
 
+/// How long a group may be without a leader, as far as a node knows, before its clients are told that their caches may
+/// be stale.
+pub const TOUCH_PATIENCE: Duration = Duration::from_millis(500);
+
 /// How long the answer to a change waits for the replica of its client's node to apply it, while clients of that node
 /// cache; then they are told to forget everything.
 pub const UNTOLD_PATIENCE: Duration = Duration::from_secs(1);

@@ -59,6 +59,11 @@ pub enum Purpose {
         /// Which of the session's replies.
         ticket: u64,
     },
+    /// It says how far the leader is, and how many others are.
+    Place {
+        /// The question that waits for this node to be there, too.
+        id: u64,
+    },
     /// It says which version of the cluster's parameters has a change.
     Parameters {
         /// The question that wants it.

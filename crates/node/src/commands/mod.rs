@@ -302,6 +302,10 @@ pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Act
         Question::FiguresWithTimes => Answer::Figures(Box::new(core.figures(true))),
         Question::Delays => Answer::Delays(core.context.timings.delays.clone()),
         Question::ResetDelays(causes) => Answer::Names(core.context.timings.delays.reset(causes)),
+        Question::At { places, question } => {
+            let is_there = |group: &crate::group::Group| group.applied() >= places[group.id().0 as usize];
+            return if core.groups().all(is_there) { answer(core, question, actions) } else { None };
+        }
         Question::Configure { version, .. } if core.context.parameters.version < *version => return None,
         Question::Configure { pairs, .. } => {
             core.configure(pairs, actions);

@@ -69,6 +69,13 @@ pub enum Question {
         /// Database and name.
         keys: Vec<(u16, Vec<u8>)>,
     },
+    /// Answer this when your groups have applied so much.
+    At {
+        /// By group.
+        places: Vec<u64>,
+        /// What is asked then.
+        question: Box<Question>,
+    },
     /// Describe your sessions.
     Sessions(SessionFilter),
     /// End sessions.

@@ -607,7 +607,7 @@ fn a_node_without_touch_tells_its_clients_to_forget_what_they_have_read() {
     let [reader, _] = trio.caching(0, "");
     let [broadcast, _] = trio.caching(0, "BCAST PREFIX none:");
     trio.run(reader, "MGET a b c d");
-    trio.cut_off(0, Duration::from_secs(2));
+    trio.cut_off(0, Duration::from_secs(3));
     for client in [reader, broadcast] {
         assert!(trio.hosts[0].received(client.1).contains(">2 $10 invalidate _"), "it has been cut off");
     }
