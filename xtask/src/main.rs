@@ -99,7 +99,10 @@ fn test(options: &[String]) -> Result<()> {
         .env("HOLDFAST_PYTHON", &python));
     step("Redis's Tcl suite");
     let suite = tcl::run(&[]);
-    tests.and(suite)
+    step("Redis's Tcl suite on three nodes");
+    let words = ["--nodes", "3", "--files", tcl::CLUSTER_FILES].map(str::to_owned);
+    let cluster = tcl::run(&words);
+    tests.and(suite).and(cluster)
 }
 
 /// Builds the server as users run it and answers where it is.

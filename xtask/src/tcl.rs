@@ -65,9 +65,10 @@ const FILES: &[&str] = &[
     "unit/other",
 ];
 
-/// Files run against servers of one core: the patterns of SORT name keys that may live anywhere, which is refused where
-/// keys are divided among cores.
-const ONE_CORE: &[&str] = &["unit/sort", "unit/violations"];
+/// The files that are run on a cluster, too, through one of its nodes: of every kind of command some, and no more than a
+/// few minutes.
+pub const CLUSTER_FILES: &str =
+    "string,multi,hash,dump,keyspace,pubsub,tracking,scripting,functions,introspection,stream-cgroups";
 
 /// Files print something at least this often, or they hang: a test of HyperLogLogs makes 40,000 durable writes, one
 /// after the other.
@@ -98,18 +99,18 @@ pub fn run(options: &[String]) -> Result<()> {
         return audit(&suite, &options, &list);
     }
     let subject = options.subject()?;
-    let mut all_cores = Server::start(&subject)?;
+    let mut server = Server::start(&subject)?;
     let mut results = Vec::new();
     for file in &options.files {
-        let is_apart = ONE_CORE.contains(file) && !options.stock;
-        let mut one_core = is_apart.then(|| Server::start(&subject.on_one_core())).transpose()?;
-        let server = one_core.as_mut().unwrap_or(&mut all_cores);
         server.prepare()?;
-        let (skips, apart) = if options.stock { Default::default() } else { (list.names(file), list.apart(file)) };
+        let (skips, apart) = match options.stock {
+            true => Default::default(),
+            false => (list.names(file, options.nodes), list.apart(file)),
+        };
         eprint!("{file:<18} ");
-        let mut ran = suite.run_file(file, &list.tags(), Filter::Skip(&[&skips[..], &apart[..]].concat()), server)?;
+        let mut ran = suite.run_file(file, &list.tags(), Filter::Skip(&[&skips[..], &apart[..]].concat()), &server)?;
         if !apart.is_empty() {
-            ran.add(suite.run_file(file, &list.tags(), Filter::Only(&apart), server)?, &apart);
+            ran.add(suite.run_file(file, &list.tags(), Filter::Only(&apart), &server)?, &apart);
         }
         let mut result = Outcome::judge(file, ran, reference.tests(file), &skips);
         if let Some(death) = server.death() {
@@ -117,9 +118,8 @@ pub fn run(options: &[String]) -> Result<()> {
         }
         eprintln!("{} passed, {} failed", result.passed, result.failures.len());
         results.push(result);
-        one_core.map_or(Ok(()), Server::stop)?;
     }
-    all_cores.stop()?;
+    server.stop()?;
     report(&results)
 }
 
@@ -165,7 +165,7 @@ impl Options {
             Some(binary) => binary.into(),
             None => crate::build_release()?,
         };
-        Ok(Subject::Holdfast { binary, nodes: self.nodes, cores: None })
+        Ok(Subject::Holdfast { binary, nodes: self.nodes })
     }
 }
 
@@ -486,7 +486,7 @@ fn audit(suite: &Suite, options: &Options, list: &LeftOutList) -> Result<()> {
     let subject = options.subject()?;
     let mut passing = Vec::new();
     for file in &options.files {
-        let names = list.names(file);
+        let names = list.names(file, options.nodes);
         if names.is_empty() {
             continue;
         }
@@ -513,6 +513,8 @@ struct LeftOutList {
 struct LeftOut {
     file: String,
     name: String,
+    /// Left out only where there are so many nodes.
+    nodes: u16,
 }
 
 impl LeftOutList {
@@ -544,7 +546,11 @@ impl LeftOutList {
         }
         for (kind, tests) in [("test", &mut list.tests), ("apart", &mut list.apart)] {
             for entry in entries(kind)? {
-                let left_out = LeftOut { file: field(&entry, "file")?, name: field(&entry, "name")? };
+                let nodes = match entry.get("nodes").map(toml::Value::as_integer) {
+                    None => 1,
+                    Some(nodes) => nodes.and_then(|nodes| u16::try_from(nodes).ok()).context("'nodes' is a number")?,
+                };
+                let left_out = LeftOut { file: field(&entry, "file")?, name: field(&entry, "name")?, nodes };
                 let (name, reason) = (&left_out.name, field(&entry, "reason")?);
                 ensure!(reason.split_whitespace().count() >= 3, "'{reason}' is no reason to leave out '{name}'");
                 // The suite would read it as a pattern.
@@ -555,8 +561,9 @@ impl LeftOutList {
         Ok(list)
     }
 
-    fn names(&self, file: &str) -> Vec<String> {
-        self.tests.iter().filter(|test| test.file == file).map(|test| test.name.clone()).collect()
+    fn names(&self, file: &str, nodes: u16) -> Vec<String> {
+        let is_meant = |test: &&LeftOut| test.file == file && test.nodes <= nodes;
+        self.tests.iter().filter(is_meant).map(|test| test.name.clone()).collect()
     }
 
     fn apart(&self, file: &str) -> Vec<String> {
@@ -661,31 +668,21 @@ impl Reference {
 
 #[derive(Clone)]
 enum Subject {
-    Holdfast { binary: PathBuf, nodes: u16, cores: Option<u16> },
+    Holdfast { binary: PathBuf, nodes: u16 },
     Redis,
 }
 
 impl Subject {
-    fn on_one_core(&self) -> Self {
-        match self.clone() {
-            Self::Holdfast { binary, nodes, .. } => Self::Holdfast { binary, nodes, cores: Some(1) },
-            Self::Redis => Self::Redis,
-        }
-    }
-
     /// The command that starts it, listening on a port; but for the first node it joins the one at a cluster port.
     fn command(&self, folder: &Path, port: u16, joins: Option<u16>) -> Result<Command> {
         let mut command;
         match self {
-            Self::Holdfast { binary, nodes, cores } => {
+            Self::Holdfast { binary, nodes } => {
                 command = Command::new(binary);
                 command.arg("serve").arg("--data-dir").arg(folder.join("data"));
                 if *nodes > 1 {
                     command.args(["--cluster-port", &(port + CLUSTER_PORT_OFFSET).to_string()]);
                     command.args(["--replicas", &nodes.to_string()]);
-                }
-                if let Some(cores) = cores {
-                    command.args(["--cores", &cores.to_string()]);
                 }
                 if let Some(first) = joins {
                     command.args(["--join", &format!("127.0.0.1:{first}")]);
@@ -944,6 +941,9 @@ mod tests {
     fn the_list_of_left_out_tests_can_be_read_and_gives_reasons() {
         let list = LeftOutList::read(&root().join("tests/tcl/left-out.toml")).expect("the list in the repository");
         assert!(list.tests.iter().all(|test| FILES.contains(&test.file.as_str())));
+        let entry = "file = \"unit/quit\"\nname = \"a\"\nreason = \"only on several nodes\"\n";
+        let list = LeftOutList::parse(&format!("[[test]]\nnodes = 3\n{entry}")).expect("it has a reason");
+        assert_eq!([1, 3].map(|nodes| list.names("unit/quit", nodes).len()), [0, 1]);
         let lazy = "[[test]]\nfile = \"unit/quit\"\nname = \"QUIT returns OK\"\nreason = \"fails\"\n";
         assert!(LeftOutList::parse(lazy).is_err());
     }
