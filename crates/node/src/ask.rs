@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use command::{Join, Refusal};
 use keyspace::DataCommand;
 use resp::{Args, Protocol, Span, Writer};
+use stdx::leb128;
 use stdx::slot::Slot;
 
 use crate::commands::{self, Answer, ControlCommand, Known, Question};
@@ -205,11 +206,11 @@ impl Core {
         }
     }
 
-    /// The leader of a group is there, or there is none.
-    pub(crate) fn leader_is_at(&mut self, id: u64, group: GroupId, place: Option<u64>, actions: &mut Vec<Action>) {
+    /// The leader of a group says where it is; nobody says anything if there is none.
+    pub(crate) fn leader_is_at(&mut self, id: u64, group: GroupId, mut answer: &[u8], actions: &mut Vec<Action>) {
         let Some(pending) = self.pending.get_mut(&id) else { return };
         pending.answers[group.0 as usize] = Some(Answer::Done);
-        pending.places[group.0 as usize] = place.unwrap_or(0);
+        pending.places[group.0 as usize] = leb128::take(&mut answer).unwrap_or(0);
         if pending.answers.iter().any(Option::is_none) {
             return;
         }

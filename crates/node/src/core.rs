@@ -15,7 +15,6 @@ use crate::bulletin::{Bulletin, Bulletins};
 use crate::caches::Parked;
 use crate::commands::{self, DebugQuestion, Figures, Known, Question};
 use crate::defect::Defect;
-use crate::entry::Reader;
 use crate::evaluate::Runner;
 use crate::event::{
     Action, CoreId, CoreOptions, Event, GroupId, GroupSeed, HostReport, JournalFigures, Lane, Level, NodeId, Now,
@@ -857,7 +856,8 @@ impl Core {
     fn hear_announcement(&mut self, node: NodeId, member: &Member, is_first_hand: bool, actions: &mut Vec<Action>) {
         let own = self.context.own.clone();
         let (own_node, is_alone) = (self.context.node, self.context.roster.is_empty());
-        if own_node != node && is_alone && !is_first_hand {
+        // Whom this node has asked to take it in speaks for itself.
+        if own_node != node && is_alone && (!is_first_hand || self.seeds.contains(&node)) {
             return self.get_acquainted(node, member, actions);
         }
         let known = self.context.roster.get(node);
@@ -898,7 +898,11 @@ impl Core {
             return;
         }
         self.acquaintances.insert(node, member.clone());
-        actions.push(Action::Peers(self.acquaintances.iter().map(|(node, member)| (*node, member.clone())).collect()));
+        // Who is not among them is linked no longer: that must not be whom it asked to join.
+        if self.seeds.iter().all(|seed| self.acquaintances.contains_key(seed)) {
+            let known = self.acquaintances.iter().map(|(node, member)| (*node, member.clone()));
+            actions.push(Action::Peers(known.collect()));
+        }
     }
 
     /// The core of group 0 sees to it that the cluster knows where this node is found, and that this node knows the
@@ -1094,7 +1098,7 @@ impl Core {
                 self.group_answered(id, (group, part), places, Some(bytes), actions)
             }
             Purpose::Holders { id } => self.holders_told(id, group, bytes),
-            Purpose::Place { id } => self.leader_is_at(id, group, Some(Reader::new(bytes).number()), actions),
+            Purpose::Place { id } => self.leader_is_at(id, group, bytes, actions),
             Purpose::Parameters { id } => self.parameters_set(id, bytes, actions),
             Purpose::Obeyed { id } => self.parameters_obeyed(id, group, actions),
             Purpose::Script { session, ticket, protocol, script } => match wire::take_declined(bytes) {
@@ -1141,7 +1145,7 @@ impl Core {
                 }
                 Purpose::Question { id, part, places } => self.group_answered(id, (group, part), places, None, actions),
                 Purpose::Holders { id } => self.holders_told(id, group, &[]),
-                Purpose::Place { id } => self.leader_is_at(id, group, None, actions),
+                Purpose::Place { id } => self.leader_is_at(id, group, &[], actions),
                 Purpose::Parameters { id } => self.parameters_refused(id, text, actions),
                 Purpose::Obeyed { id } => self.parameters_obeyed(id, group, actions),
                 Purpose::Transaction { step: Step::Renew, .. } | Purpose::Move { .. } => {}

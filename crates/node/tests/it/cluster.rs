@@ -306,3 +306,18 @@ fn a_parameter_of_the_cluster_is_set_for_all_nodes_and_one_of_a_node_for_that_no
     assert!(heard.starts_with("-CLUSTERDOWN"), "{heard}");
     assert!(nodes.run(gateway, client, "CONFIG GET maxmemory").ends_with(" 5000000"));
 }
+
+#[test]
+fn a_node_that_joins_does_not_let_go_of_whom_it_has_asked() {
+    const ANNOUNCE: u8 = 8;
+    let mut host = Host::unloaded_with_seeds(1, Settings::default(), 9, &[7]);
+    host.load(9, &[]);
+    let mut hear_of = |node: u8| {
+        host.hear(NodeId(7), GroupId(0), &[ANNOUNCE, node, 1, b'a', 1, b'b']);
+        host.settle();
+        host.peers.clone()
+    };
+    assert_eq!(hear_of(5), [], "it is linked to node 7");
+    assert_eq!(hear_of(7), [NodeId(5), NodeId(7)]);
+    assert_eq!(hear_of(6), [NodeId(5), NodeId(6), NodeId(7)]);
+}

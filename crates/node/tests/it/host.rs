@@ -26,6 +26,8 @@ pub struct Host {
     /// What was sent to other nodes.
     pub sent: Vec<(NodeId, GroupId, Vec<u8>)>,
     paused: BTreeSet<SessionId>,
+    /// Whom the host was last told to be linked to.
+    pub peers: Vec<NodeId>,
     /// Chunks of checkpoints, by group and number.
     checkpoints: BTreeMap<(GroupId, u64), Checkpoint>,
     /// No checkpoint can be kept.
@@ -69,6 +71,7 @@ impl Host {
             log: Vec::new(),
             sent: Vec::new(),
             paused: BTreeSet::new(),
+            peers: Vec::new(),
             checkpoints: BTreeMap::new(),
             is_full: false,
         };
@@ -189,6 +192,7 @@ impl Host {
             }
             Action::Send { to, group, bytes, .. } => self.sent.push((to, group, bytes)),
             Action::Log { line, .. } => self.log.push(line),
+            Action::Peers(peers) => self.peers = peers.into_iter().map(|(node, _)| node).collect(),
             Action::Fatal { line } => panic!("{line}"),
             Action::Close { session } | Action::Abort { session } => self.step(core, Event::Closed { session }),
             _ => {}
