@@ -65,8 +65,8 @@ const FILES: &[&str] = &[
     "unit/other",
 ];
 
-/// The files that are run on a cluster, too, through one of its nodes: of every kind of command some, and no more than a
-/// few minutes.
+/// The files that are run on a cluster, too, through one of its nodes: of every kind of command some, and no more than
+/// a few minutes.
 pub const CLUSTER_FILES: &str =
     "string,multi,hash,dump,keyspace,pubsub,tracking,scripting,functions,introspection,stream-cgroups";
 

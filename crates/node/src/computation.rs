@@ -1,6 +1,7 @@
 //! What the commands of a transaction over several groups do, on copies of the keys that it has locked.
 //!
-//! A script among them may reach for a key that is not locked, and so may the patterns of a SORT. A script then goes on for a while as if there were no such
+//! A script among them, or a SORT, may reach for a key that is not locked. A script then goes on for a while as
+//! if there were no such
 //! key, only to find out what else it wants; nothing of that run is kept. The transaction lets go of its locks and
 //! begins again with these keys locked, too.
 

@@ -164,7 +164,7 @@ impl Work {
         }
     }
 
-    /// Adds what a script or a SORT wants. After a few attempts it gets all keys locked: it cannot want others for ever.
+    /// Adds what a script or a SORT wants. After a few attempts all keys are locked: it cannot want others for ever.
     fn widen(&mut self, wants: Wants, databases: u16, slots: &SlotMap) {
         self.attempts += 1;
         self.whole |= wants.whole || self.attempts >= limits::SCRIPT_ATTEMPTS_BY_KEY;
