@@ -29,6 +29,10 @@ pub struct SimulateArguments {
     /// Slots move between groups (with three nodes and more).
     #[arg(long)]
     moves: bool,
+    /// Nothing goes wrong, every world has the same net and disks, and the report says how long transfers between two
+    /// keys took, in virtual time.
+    #[arg(long, conflicts_with_all = ["canary", "changes", "moves"])]
+    calm: bool,
     /// Put in a defect that has to be caught; the exit code is then 0 if it was.
     #[arg(long, value_enum)]
     canary: Option<CanaryName>,
@@ -51,7 +55,9 @@ fn parse_nodes(text: &str) -> Result<usize, String> {
     match text {
         "1" => Ok(1),
         "3" => Ok(3),
-        _ => Err("a world has 1 node or 3".to_owned()),
+        "5" => Ok(5),
+        "7" => Ok(7),
+        _ => Err("a world has 1, 3, 5 or 7 nodes".to_owned()),
     }
 }
 
@@ -111,6 +117,7 @@ impl SimulateArguments {
         Plan {
             seed,
             nodes: self.nodes,
+            calm: self.calm,
             durability: match self.policy {
                 Policy::Always => Durability::Always,
                 Policy::Everysec => Durability::EverySecond,
@@ -129,8 +136,11 @@ impl SimulateArguments {
         let canary = canary.map_or(String::new(), |canary| format!(" --canary {}", canary.get_name()));
         let changes = if self.changes { " --changes" } else { "" };
         let moves = if self.moves { " --moves" } else { "" };
+        let calm = if self.calm { " --calm" } else { "" };
         let nodes = self.nodes;
-        format!("holdfast simulate --seeds {seed} --nodes {nodes} --policy {policy}{changes}{moves}{canary} --trace")
+        format!(
+            "holdfast simulate --seeds {seed} --nodes {nodes} --policy {policy}{changes}{moves}{calm}{canary} --trace"
+        )
     }
 }
 
@@ -149,6 +159,7 @@ struct Totals {
     step_count: u64,
     answered_count: u64,
     virtual_ns: u64,
+    transfers_ns: Vec<u64>,
 }
 
 /// Failing seeds that are enough to stop at.
@@ -184,7 +195,8 @@ pub fn run(arguments: SimulateArguments) -> Result<()> {
         progress.thread().unpark();
     });
     let done = tally.done.load(Ordering::Relaxed);
-    let totals = tally.totals.into_inner().expect("no thread dies with it");
+    let mut totals = tally.totals.into_inner().expect("no thread dies with it");
+    totals.transfers_ns.sort_unstable();
     report(&arguments, &totals, done, begun.elapsed())
 }
 
@@ -207,6 +219,9 @@ fn work(arguments: &SimulateArguments, seeds: &Range<u64>, tally: &Tally) {
         totals.step_count += outcome.step_count;
         totals.answered_count += outcome.answered_count;
         totals.virtual_ns += outcome.virtual_ns;
+        if arguments.calm {
+            totals.transfers_ns.extend(&outcome.transfers_ns);
+        }
         if let Some(failure) = outcome.failure {
             // A canary may die in every seed.
             if arguments.canary.is_none() {
@@ -289,6 +304,19 @@ fn report(arguments: &SimulateArguments, totals: &Totals, done: u64, took: Durat
     }
     for name in EXPECTED.iter().filter(|name| totals.probes.count(name) == 0) {
         println!("{:>10}   {name}", "never");
+    }
+    if let [.., last] = totals.transfers_ns[..] {
+        let ms = |thousandths: usize| {
+            totals.transfers_ns[(totals.transfers_ns.len() - 1) * thousandths / 1_000] as f64 / 1e6
+        };
+        println!(
+            "{} transfers in virtual time: p50 {:.2} ms, p99 {:.2}, p99.9 {:.2}, max {:.2}",
+            totals.transfers_ns.len(),
+            ms(500),
+            ms(990),
+            ms(999),
+            last as f64 / 1e6
+        );
     }
     if arguments.canary.is_some() {
         let Some((seed, failure)) = totals.failures.first_key_value() else {

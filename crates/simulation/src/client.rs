@@ -49,6 +49,8 @@ pub struct History {
     pub answered_count: u64,
     /// Transactions over several keys that were carried out.
     pub transfer_count: u64,
+    /// How long each transfer took.
+    pub transfers_ns: Vec<u64>,
     /// Refusals that promised that nothing had happened.
     pub refused_count: u64,
     /// Operations whose outcome nobody told.
@@ -101,7 +103,7 @@ enum Expected {
     /// EXEC of these operations on registers.
     Exec(Vec<Handle>),
     /// EXEC of a transfer.
-    Transfer,
+    Transfer { called: u64 },
     /// EXEC or MGET of all balances.
     Audit { called: u64 },
     /// GET of a watched register; the next step of the request depends on it.
@@ -202,6 +204,11 @@ impl Client {
         }
     }
 
+    /// Sends one request at a time, with pauses of this length at most.
+    pub fn calm(&mut self, think_max: u64) {
+        (self.pipeline_max, self.think_max) = (1, think_max);
+    }
+
     /// Chance of its own.
     pub fn prng(&mut self) -> &mut Prng {
         &mut self.prng
@@ -290,7 +297,7 @@ impl Client {
                     );
                     return out;
                 }
-                12 | 13 => self.transfer(&mut out),
+                12 | 13 => self.transfer(now, &mut out),
                 14..=19 => {
                     if self.list_operation(now, history, &mut out) {
                         return out;
@@ -414,19 +421,19 @@ impl Client {
         self.command(&[b"EXEC"], Expected::Exchange(handle), out);
     }
 
-    fn transfer(&mut self, out: &mut Vec<u8>) {
+    fn transfer(&mut self, now: u64, out: &mut Vec<u8>) {
         let from = self.prng.below(ACCOUNT_COUNT);
         let to = (from + 1 + self.prng.below(ACCOUNT_COUNT - 1)) % ACCOUNT_COUNT;
         let amount = (1 + self.prng.below(50)).to_string();
         if self.prng.chance(1, 3) {
             let (from, to) = (account_name(from), account_name(to));
             let words: [&[u8]; 6] = [b"EVAL", TRANSFER_SCRIPT, b"2", from.as_bytes(), to.as_bytes(), amount.as_bytes()];
-            return self.command(&words, Expected::Transfer, out);
+            return self.command(&words, Expected::Transfer { called: now }, out);
         }
         self.command(&[b"MULTI"], Expected::Acknowledgement, out);
         self.command(&[b"DECRBY", account_name(from).as_bytes(), amount.as_bytes()], Expected::Queued, out);
         self.command(&[b"INCRBY", account_name(to).as_bytes(), amount.as_bytes()], Expected::Queued, out);
-        self.command(&[b"EXEC"], Expected::Transfer, out);
+        self.command(&[b"EXEC"], Expected::Transfer { called: now }, out);
     }
 
     fn audit(&mut self, now: u64, out: &mut Vec<u8>) {
@@ -499,7 +506,7 @@ impl Client {
                 Expected::BackupBegun | Expected::BackupChunk => unreachable!("looked at before"),
                 Expected::Acknowledgement
                 | Expected::Queued
-                | Expected::Transfer
+                | Expected::Transfer { .. }
                 | Expected::Collection
                 | Expected::LastList { .. }
                 | Expected::Unwatched
@@ -533,9 +540,10 @@ impl Client {
                 }
                 reply => absurd(&reply),
             },
-            Expected::Transfer => match &reply {
+            Expected::Transfer { called } => match &reply {
                 Reply::Array(Some(replies)) if matches!(replies[..], [Reply::Integer(_), Reply::Integer(_)]) => {
                     history.transfer_count += 1;
+                    history.transfers_ns.push(now - called);
                     Ok(())
                 }
                 reply => absurd(reply),

@@ -5,6 +5,9 @@ use stdx::Prng;
 
 use crate::{Canary, MILLISECOND, Plan, SECOND};
 
+/// Log that calls for a checkpoint where nothing goes wrong.
+const CALM_LOG_BYTES: u64 = 200_000;
+
 /// The troubles of one universe. Probabilities are in thousandths; times in nanoseconds of true time.
 #[derive(Clone, Debug)]
 pub struct Faults {
@@ -72,6 +75,15 @@ impl Faults {
         }
         if plan.canary == Some(Canary::EarlyVote) {
             faults.kill_every = SECOND;
+        }
+        if plan.calm {
+            faults.calm();
+            faults.net_delay_min = MILLISECOND / 10;
+            faults.net_jitter = MILLISECOND / 10;
+            faults.sync_min = MILLISECOND / 2;
+            faults.sync_jitter = MILLISECOND / 2;
+            faults.turn_cost = MILLISECOND / 50;
+            faults.checkpoint_log_bytes = CALM_LOG_BYTES;
         }
         faults
     }

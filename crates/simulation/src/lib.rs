@@ -62,8 +62,10 @@ pub enum Canary {
 pub struct Plan {
     /// Decides everything that the rest leaves open.
     pub seed: u64,
-    /// One, or three.
+    /// An odd number.
     pub nodes: usize,
+    /// Nothing goes wrong, and every such world has the same net and disks: to see how long things take.
+    pub calm: bool,
     /// What acknowledgements mean.
     pub durability: Durability,
     /// Nodes join, and are removed.
@@ -91,6 +93,8 @@ pub struct Outcome {
     pub virtual_ns: u64,
     /// Rare situations reached.
     pub probes: Probes,
+    /// How long each transfer between two accounts took that was carried out.
+    pub transfers_ns: Vec<u64>,
 }
 
 /// Lives through a universe.

@@ -94,6 +94,12 @@ pub(crate) struct Connection {
     pub to_client: u64,
 }
 
+/// Most groups that a world has.
+const GROUPS_MAX: u64 = 4;
+
+/// Longest pause of a client where nothing goes wrong.
+const CALM_THINK: u64 = 10 * MILLISECOND;
+
 /// All there is.
 pub struct Universe {
     pub(crate) plan: Plan,
@@ -143,7 +149,8 @@ impl Universe {
     pub fn new(plan: &Plan, trace: Option<Box<dyn FnMut(String)>>) -> Self {
         let mut prng = Prng::new(plan.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x484F_4C44_4641_5354);
         let faults = Faults::draw(plan, &mut prng.fork());
-        let group_count = 1 + prng.below(4) as u32;
+        let drawn = 1 + prng.below(GROUPS_MAX) as u32;
+        let group_count = if plan.calm { GROUPS_MAX as u32 } else { drawn };
         let spares = if plan.changes { SPARES } else { 0 };
         let machines = (0..plan.nodes + spares)
             .map(|index| {
@@ -176,7 +183,11 @@ impl Universe {
         let spans = true;
         let transfers = plan.durability == Durability::Always || prng.chance(1, 2);
         let think_max = MILLISECOND << prng.below(8);
-        let clients = (0..client_count).map(|_| Client::new(prng.fork(), think_max, transfers, spans)).collect();
+        let mut clients: Vec<_> =
+            (0..client_count).map(|_| Client::new(prng.fork(), think_max, transfers, spans)).collect();
+        if plan.calm {
+            clients.iter_mut().for_each(|client| client.calm(CALM_THINK));
+        }
         Self {
             plan: plan.clone(),
             faults,
@@ -238,6 +249,7 @@ impl Universe {
             answered_count: self.history.answered_count,
             virtual_ns: self.now,
             probes: self.probes,
+            transfers_ns: self.history.transfers_ns,
         }
     }
 

@@ -4,7 +4,7 @@
 use simulation::{Canary, Durability, Plan, Probes, run};
 
 fn plan(seed: u64, nodes: usize, durability: Durability) -> Plan {
-    Plan { seed, nodes, durability, changes: false, moves: false, canary: None }
+    Plan { seed, nodes, calm: false, durability, changes: false, moves: false, canary: None }
 }
 
 fn all_green(seeds: std::ops::Range<u64>, nodes: usize, durability: Durability) -> Probes {
@@ -78,6 +78,23 @@ fn a_move_that_loses_changes_or_doubles_them_is_caught() {
         });
         assert!(caught, "{canary:?}");
     }
+}
+
+#[test]
+fn transfers_take_no_longer_among_more_nodes_where_nothing_goes_wrong() {
+    let slowest_ns = |nodes| {
+        let outcomes = (0..1).map(|seed| run(&Plan { calm: true, ..plan(seed, nodes, Durability::Always) }));
+        let of_all = outcomes.flat_map(|outcome| {
+            assert_eq!(outcome.failure, None, "seed {}", outcome.seed);
+            outcome.transfers_ns
+        });
+        let mut transfers: Vec<u64> = of_all.collect();
+        assert!(transfers.len() > 50, "only {} transfers", transfers.len());
+        transfers.sort_unstable();
+        transfers[transfers.len() * 99 / 100]
+    };
+    let (three, seven) = (slowest_ns(3), slowest_ns(7));
+    assert!(seven < 2 * three, "{three} ns among three nodes, {seven} among seven");
 }
 
 #[test]
