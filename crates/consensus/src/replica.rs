@@ -511,8 +511,9 @@ impl Replica {
             if campaigns {
                 *elapsed = (*elapsed).max(self.election_timeout_ticks - self.campaign_ticks);
             }
-            if self.promise.holds() {
-                // Ticks may come in a burst: for its own vote, too, the clock decides.
+            if self.promise.holds() || self.restoring != 0 {
+                // Ticks may come in a burst: for its own vote, too, the clock decides. And while a checkpoint is
+                // written there is nothing between what is applied and the beginning of the log.
                 *elapsed = (*elapsed).min(self.election_timeout_ticks - 2);
             }
         }
@@ -567,7 +568,7 @@ impl Replica {
 
     /// Starts an election now, if this replica may.
     pub fn campaign(&mut self) {
-        if !self.promise.holds() {
+        if !self.promise.holds() && self.restoring == 0 {
             let _ = self.raft.campaign(); // a leader or a learner ignores it
             self.draw_election_timeout();
         }
@@ -595,6 +596,7 @@ impl Replica {
         // Who was told by the leader to lead breaks no promise: that leader has given up its lease.
         let is_handed_over = message.inner.context == raft::CAMPAIGN_TRANSFER;
         match message.kind {
+            MessageKind::HandOver if self.restoring != 0 => return Ok(()),
             MessageKind::Vote | MessageKind::PreVote if self.promise.holds() && !is_handed_over => return Ok(()),
             MessageKind::Append if !of_the_past && self.is_overtaken_by(&message) => return Err(Refused::Overtaken),
             MessageKind::Heartbeat if message.inner.commit > last && !of_the_past => {
