@@ -88,6 +88,8 @@ pub struct Group {
     builder_moment: Option<Moment>,
     /// Number of the present batch; the first is 1.
     batch_number: u64,
+    /// The batch in which a node was last told to leave; 0 if none was.
+    removal_batch: u64,
     /// What the batch being gathered works on, as far as somebody has asked.
     touched: Touched,
     waiters: Vec<Waiter>,
@@ -412,6 +414,7 @@ impl Group {
             builder: Builder::default(),
             builder_moment: None,
             batch_number: 1,
+            removal_batch: 0,
             touched: Touched::default(),
             waiters: Vec::new(),
             inflight: VecDeque::new(),

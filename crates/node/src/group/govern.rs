@@ -57,6 +57,14 @@ impl Group {
         for group in (0..group_count).map(GroupId) {
             check_removal(node, fresh(bulletins, group, now)?, &self.roster)?;
         }
+        // What was checked must still be so when it is applied.
+        let is_open = |number| number == self.removal_batch;
+        if (!self.builder.is_empty() && is_open(self.batch_number))
+            || self.inflight.iter().any(|batch| is_open(batch.number))
+        {
+            return Err("TRYAGAIN another node is just being told to leave: ask again when it has been".to_owned());
+        }
+        self.removal_batch = self.batch_number;
         self.enlist(node, &Member { is_leaving: true, ..member });
         Ok(true)
     }
