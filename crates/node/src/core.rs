@@ -898,11 +898,8 @@ impl Core {
             return;
         }
         self.acquaintances.insert(node, member.clone());
-        // Who is not among them is linked no longer: that must not be whom it asked to join.
-        if self.seeds.iter().all(|seed| self.acquaintances.contains_key(seed)) {
-            let known = self.acquaintances.iter().map(|(node, member)| (*node, member.clone()));
-            actions.push(Action::Peers(known.collect()));
-        }
+        // Who is not among them is linked no longer: whom it asked to join is one of them from the start.
+        actions.push(Action::Peers(self.acquaintances.iter().map(|(node, member)| (*node, member.clone())).collect()));
     }
 
     /// The core of group 0 sees to it that the cluster knows where this node is found, and that this node knows the

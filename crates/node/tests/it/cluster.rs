@@ -317,7 +317,7 @@ fn a_node_that_joins_does_not_let_go_of_whom_it_has_asked() {
         host.settle();
         host.peers.clone()
     };
-    assert_eq!(hear_of(5), [], "it is linked to node 7");
+    assert_eq!(hear_of(5), [NodeId(5), NodeId(7)]);
     assert_eq!(hear_of(7), [NodeId(5), NodeId(7)]);
     assert_eq!(hear_of(6), [NodeId(5), NodeId(6), NodeId(7)]);
 }

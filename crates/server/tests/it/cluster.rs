@@ -469,6 +469,8 @@ fn leaders_go_where_they_are_wanted() {
     cluster.wait_for_answer(0);
     cluster.restart(2);
     cluster.wait_until("it leads again", |this| this.of_groups(1, "leader") == leaders);
+    // Its leader knows by then that the others are there.
+    cluster.wait_until("all are there", |this| this.tool(1, &["status"]).1.matches("  3       none").count() == 2);
     let (is_done, told) = cluster.tool(1, &["rebalance"]);
     assert!(is_done && told.matches("leads 1").count() == 2, "{told}");
     assert!(!cluster.tool(0, &["prefer", "7", &wanted]).0);

@@ -68,7 +68,7 @@ fn the_waits_beside_a_huge_collection_are_measured_in_every_phase() {
 fn three_nodes_are_measured_beside_a_primary_with_replicas() {
     let Some(report) = compare(&["--replicated", "--rounds", "1", "--seconds", "0.2"]) else { return };
     let loads = report["loads"].as_array().unwrap();
-    assert_eq!(loads.len(), 4, "{report:#}");
+    assert_eq!(loads.len(), 6, "{report:#}");
     for server in loads.iter().flat_map(|load| load["servers"].as_array().unwrap()) {
         assert!(server["median"]["operations_per_s"].as_f64().unwrap() > 0.0, "{report:#}");
         assert_eq!(server["median"]["errors"], 0, "{report:#}");
