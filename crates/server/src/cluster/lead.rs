@@ -1,5 +1,6 @@
 //! `holdfast cluster prefer` and `rebalance`: who leads where.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -12,6 +13,9 @@ use super::status::name;
 
 /// A node that has not taken over by then will do so when it can.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The node that is asked may hear of a change later than whoever has answered for it: what is so must stay so.
+const STEADY: Duration = Duration::from_secs(1);
 
 /// Let a node lead a group whenever it can: it takes over now, and again after every absence.
 #[derive(Debug, Args)]
@@ -57,9 +61,18 @@ pub fn rebalance(arguments: &RebalanceArguments) -> Result<()> {
 fn settle(door: &Door) -> Result<()> {
     let begun = Instant::now();
     let is_late = || begun.elapsed() > PATIENCE;
+    let settled = Cell::new(None);
     let after = Watch::new(door).until(|status| match missing(status) {
-        Some(missing) if !is_late() => Err(missing),
-        _ => Ok(()),
+        _ if is_late() => Ok(()),
+        Some(missing) => {
+            settled.set(None);
+            Err(missing)
+        }
+        None => {
+            let since = settled.get().unwrap_or_else(Instant::now);
+            settled.set(Some(since));
+            if since.elapsed() >= STEADY { Ok(()) } else { Err("every node takes note of it".to_owned()) }
+        }
     })?;
     match missing(&after) {
         None => println!("every group is led by the node that is preferred"),
