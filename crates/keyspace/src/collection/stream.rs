@@ -201,7 +201,7 @@ impl Stream {
     /// The entry with this id.
     pub(crate) fn get(&self, id: Id) -> Option<Entry<'_>> {
         let (_, block) = self.block_of(id)?;
-        block.entries().find(|entry| entry.id >= id).filter(|entry| entry.id == id && !entry.is_deleted)
+        block.entries().filter(|entry| !entry.is_deleted).find(|entry| entry.id >= id).filter(|entry| entry.id == id)
     }
 
     /// The block in which an entry with this id would be, and its rank.
@@ -216,10 +216,9 @@ impl Stream {
     /// Deletes an entry. True if there was one with this id.
     pub(crate) fn delete(&mut self, id: Id) -> bool {
         let Some((rank, block)) = self.block_of(id) else { return false };
-        let found = block.entries().find(|entry| entry.id >= id);
-        let Some(place) = found.filter(|entry| entry.id == id && !entry.is_deleted).map(|entry| entry.place) else {
-            return false;
-        };
+        // What is deleted may have a greater id than what comes behind it: XSETID lets ids start over below it.
+        let found = block.entries().filter(|entry| !entry.is_deleted).find(|entry| entry.id >= id);
+        let Some(place) = found.filter(|entry| entry.id == id).map(|entry| entry.place) else { return false };
         if block.live() == 1 {
             self.blocks.remove(rank);
         } else {
@@ -284,7 +283,7 @@ impl Stream {
     fn trim_first_block(&mut self, keep: Keep) -> u64 {
         let Some(block) = self.blocks.get(0) else { return 0 };
         let mut places = Vec::new();
-        for entry in block.entries() {
+        for entry in block.entries().filter(|entry| !entry.is_deleted) {
             let stays = match keep {
                 Keep::Newest(len) => self.len - places.len() as u64 <= len,
                 Keep::From(id) => entry.id >= id,
@@ -292,9 +291,7 @@ impl Stream {
             if stays {
                 break;
             }
-            if !entry.is_deleted {
-                places.push(entry.place);
-            }
+            places.push(entry.place);
         }
         if !places.is_empty() {
             self.blocks.update(0, |block| places.iter().for_each(|&place| block.delete(place)));
@@ -329,7 +326,8 @@ impl Stream {
         let blocks = self.blocks.range(first..last + 1);
         match direction {
             Direction::Up => {
-                let entries = blocks.flat_map(Block::entries).take_while(|entry| entry.id <= end);
+                let live = blocks.flat_map(Block::entries).filter(|entry| !entry.is_deleted);
+                let entries = live.take_while(|entry| entry.id <= end);
                 for entry in entries {
                     if is_in(&entry) && !take(entry) {
                         break;

@@ -58,14 +58,15 @@ impl Local {
             }
         }
         one_frame(writer.bytes())
+            .unwrap_or_else(|| panic!("{args:?}: less than a reply: {}", writer.bytes().escape_ascii()))
     }
 }
 
-/// The only reply in `bytes`.
-fn one_frame(bytes: &[u8]) -> Frame {
+/// The only reply in `bytes`; `None` if it is not complete.
+fn one_frame(bytes: &[u8]) -> Option<Frame> {
     let mut decoder = FrameDecoder::new();
     decoder.extend(bytes);
-    let frame = decoder.next_frame().expect("a well-formed reply").expect("a reply");
+    let frame = decoder.next_frame().expect("a well-formed reply")?;
     assert_eq!(decoder.pending_bytes(), 0, "one reply and no more: {}", bytes.escape_ascii());
-    frame
+    Some(frame)
 }

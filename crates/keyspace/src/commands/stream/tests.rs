@@ -69,6 +69,22 @@ fn a_small_stream_is_kept_in_a_checkpoint_even_without_entries() {
 }
 
 #[test]
+fn what_is_deleted_hides_nothing_that_was_added_below_it_later() {
+    let mut harness = Harness::new();
+    for id in [1, 5, 9] {
+        harness.run(&format!("XADD s {id} n x"));
+    }
+    harness.run("XDEL s 9");
+    harness.run("XSETID s 5");
+    harness.run("XADD s 7 n x");
+    assert_eq!(harness.run("XRANGE s (5 8 COUNT 1"), "*1\r\n*2\r\n$3\r\n7-0\r\n*2\r\n$1\r\nn\r\n$1\r\nx\r\n");
+    assert_eq!(harness.run("XRANGE s 9 +"), "*0\r\n");
+    harness.run("XTRIM s MINID 6");
+    assert_eq!(harness.run("XLEN s"), ":1\r\n");
+    assert_eq!(harness.run("XDEL s 7"), ":1\r\n");
+}
+
+#[test]
 fn what_is_cut_off_is_freed_in_steps() {
     let mut bare = Harness::new();
     bare.run("SET s x");
