@@ -9,5 +9,5 @@ mod writer;
 
 pub use args::{Args, Span};
 pub use frame::{Frame, FrameDecoder, Malformed, ReplyScanner, Scanned, encode_request};
-pub use request::{BULK_BYTES_MAX, GLIMPSED_WORDS, Glance, Limits, Parsed, ProtocolError, RequestParser, glance};
+pub use request::{BULK_BYTES_MAX, GLANCE_WORDS, Glance, Limits, Parsed, ProtocolError, RequestParser, glance};
 pub use writer::{Protocol, Writer};

@@ -392,11 +392,11 @@ pub struct Glance {
     /// Bytes it takes.
     pub consumed: usize,
     /// Its first words, as spans of the input; of one with fewer words the rest is empty.
-    pub words: [Span; GLIMPSED_WORDS],
+    pub words: [Span; GLANCE_WORDS],
 }
 
 /// How many words of a request a [`Glance`] shows.
-pub const GLIMPSED_WORDS: usize = 5;
+pub const GLANCE_WORDS: usize = 5;
 
 /// Looks at the request at the start of `input` without taking it. None unless it has come in full, is an array of a
 /// few words, and has at least two: whoever wants to know more must parse.
@@ -407,7 +407,7 @@ pub fn glance(input: &[u8]) -> Option<Glance> {
         return None;
     }
     let (count, mut position) = short_number(input, 1).filter(|(count, _)| WORDS.contains(count))?;
-    let mut words = [Span { start: 0, end: 0 }; GLIMPSED_WORDS];
+    let mut words = [Span { start: 0, end: 0 }; GLANCE_WORDS];
     for word in 0..count {
         if input.get(position) != Some(&b'$') {
             return None;
