@@ -71,7 +71,7 @@ const IS_COLLECTION: u8 = 8;
 /// Values longer than this are written in parts of this size, in bytes.
 const PART_BYTES: usize = 256 << 10;
 /// As much of a large collection is in a part, unless a single element is longer.
-const ELEMENTS_BYTES: usize = 64 << 10;
+const ELEMENTS_BYTES: usize = 16 << 10;
 /// Old images are gathered in pieces of about this size.
 const IMAGES_BYTES: usize = 64 << 10;
 /// Longest value that is believed: what a Redis string can be, in bytes.

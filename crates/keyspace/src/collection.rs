@@ -20,6 +20,7 @@ pub(crate) mod sorted_set;
 pub(crate) mod stream;
 
 use std::fmt;
+use std::hint::black_box;
 use std::ops::Range;
 
 pub use hash::Hash;
@@ -215,6 +216,39 @@ impl Glimpse<'_> {
         match self {
             Self::Hash(glimpse) => glimpse.touch(),
             Self::Set(glimpse) => glimpse.touch(),
+        }
+    }
+}
+
+/// Elements whose texts are fetched side by side when many are read.
+const NEAR_COUNT: usize = 16;
+
+/// Writes elements one behind the other with `put`, until `out` has `end` bytes or there are no more. Answers how many.
+///
+/// Their texts lie scattered in memory, and each would be waited for by itself: so a few are touched before they are
+/// needed.
+fn write_elements<'a, T: 'a>(
+    mut elements: impl Iterator<Item = &'a T>,
+    text: impl Fn(&'a T) -> &'a [u8],
+    put: impl Fn(&'a T, &mut Vec<u8>),
+    out: &mut Vec<u8>,
+    end: usize,
+) -> usize {
+    let mut count = 0;
+    loop {
+        let near: [Option<&T>; NEAR_COUNT] = std::array::from_fn(|_| elements.next());
+        if near[0].is_none() {
+            return count;
+        }
+        for element in near.iter().flatten() {
+            black_box(text(element).first().copied());
+        }
+        for element in near.iter().flatten() {
+            put(element, out);
+            count += 1;
+            if out.len() >= end {
+                return count;
+            }
         }
     }
 }

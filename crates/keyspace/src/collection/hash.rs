@@ -9,7 +9,7 @@ use command::Refusal;
 
 use super::order::{self, Placed};
 use super::packed::{self, Head, Items};
-use super::{Cell, Collection, Kind, Large, PACKED_BYTES_MAX, Shape};
+use super::{Cell, Collection, Kind, Large, PACKED_BYTES_MAX, Shape, write_elements};
 use crate::context::{Edit, View};
 use crate::record::allocated_bytes;
 use crate::tree::{self, Element, Tree};
@@ -82,16 +82,11 @@ impl Large for Pairs {
     }
 
     fn write_part(&self, from: usize, out: &mut Vec<u8>, end: usize) -> usize {
-        let mut rank = from;
-        for pair in self.range(from..self.len()) {
+        let put = |pair: &Pair, out: &mut Vec<u8>| {
             packed::put(out, pair.field());
             packed::put(out, pair.value());
-            rank += 1;
-            if out.len() >= end {
-                break;
-            }
-        }
-        rank
+        };
+        from + write_elements(self.range(from..self.len()), |pair| &pair.text, put, out, end)
     }
 
     fn read_one(&mut self, items: &mut Items<'_>) -> Option<()> {

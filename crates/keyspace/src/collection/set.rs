@@ -11,7 +11,7 @@ use command::Refusal;
 
 use super::order::{self, Placed};
 use super::packed::{self, Head, Items};
-use super::{Cell, Collection, Form as PackedForm, Kind, Large, Limits, PACKED_BYTES_MAX, Shape};
+use super::{Cell, Collection, Form as PackedForm, Kind, Large, Limits, PACKED_BYTES_MAX, Shape, write_elements};
 use crate::context::{Edit, View};
 use crate::record::{Payload, allocated_bytes};
 use crate::tree::{self, Element, Tree};
@@ -69,15 +69,8 @@ impl Large for Members {
     }
 
     fn write_part(&self, from: usize, out: &mut Vec<u8>, end: usize) -> usize {
-        let mut rank = from;
-        for member in self.range(from..self.len()) {
-            packed::put(out, &member.text);
-            rank += 1;
-            if out.len() >= end {
-                break;
-            }
-        }
-        rank
+        let put = |member: &Member, out: &mut Vec<u8>| packed::put(out, &member.text);
+        from + write_elements(self.range(from..self.len()), |member| &member.text, put, out, end)
     }
 
     fn read_one(&mut self, items: &mut Items<'_>) -> Option<()> {

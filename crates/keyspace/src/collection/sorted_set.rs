@@ -13,7 +13,7 @@ use command::Refusal;
 
 use super::order::{self, Placed};
 use super::packed::{self, Head, Items};
-use super::{Cell, Collection, Form as PackedForm, Kind, Large, Limits, PACKED_BYTES_MAX, Shape};
+use super::{Cell, Collection, Form as PackedForm, Kind, Large, Limits, PACKED_BYTES_MAX, Shape, write_elements};
 use crate::context::{Edit, View};
 use crate::double::exact_integer;
 use crate::record::allocated_bytes;
@@ -245,16 +245,12 @@ impl Large for Members {
     }
 
     fn write_part(&self, from: usize, out: &mut Vec<u8>, end: usize) -> usize {
-        let mut rank = from;
-        for ranked in self.by_score.range(from..self.by_score.len()) {
+        let put = |ranked: &Ranked, out: &mut Vec<u8>| {
             packed::put(out, ranked.name.as_bytes());
             out.extend_from_slice(&ranked.score.to_bits().to_le_bytes());
-            rank += 1;
-            if out.len() >= end {
-                break;
-            }
-        }
-        rank
+        };
+        let elements = self.by_score.range(from..self.by_score.len());
+        from + write_elements(elements, |ranked| ranked.name.as_bytes(), put, out, end)
     }
 
     fn read_one(&mut self, items: &mut Items<'_>) -> Option<()> {
