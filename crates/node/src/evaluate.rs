@@ -814,7 +814,8 @@ impl Outlet<'_> {
     /// Does what a script has done beside its keys, when its changes are safe.
     pub(crate) fn tell_asides(&mut self, origin: &Origin, asides: Asides, now: Now) {
         let Asides { logged, published, denials, calls, tally, times } = asides;
-        self.sessions.calls.add_script(tally);
+        let timings = &mut self.context.timings;
+        self.sessions.calls.add_script(tally, |known, container| timings.place_within(known, || container));
         let mut spans = Vec::new();
         for (words, took) in &times {
             let (_, args) = Reader::new(words).words(&mut spans);

@@ -8,9 +8,11 @@
 //! keys these are is remembered roughly: a key may be taken for changed that is not, never the other way round.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
+use hashbrown::hash_map::EntryRef;
 use keyspace::{Keyspace, Layout, Moment};
 
 /// See the module. Batches are numbered as they are proposed.
@@ -20,7 +22,7 @@ pub(crate) struct Speculation {
     /// The keys that are here, by database, with the batch that brings them to this state.
     keys: Vec<Keys>,
     /// The same in the order of batches; a key changed again is there again.
-    order: VecDeque<(u64, u16, Box<[u8]>)>,
+    order: VecDeque<(u64, u16, Arc<[u8]>)>,
     /// Keys that others change: of the latest batches, and of those before.
     recent: Marks,
     older: Marks,
@@ -31,7 +33,7 @@ pub(crate) struct Speculation {
 }
 
 /// Nothing ever depends on its order.
-type Keys = HashMap<Box<[u8]>, u64, FixedState>;
+type Keys = HashMap<Arc<[u8]>, u64, FixedState>;
 
 /// A rough set of keys.
 struct Marks {
@@ -91,7 +93,7 @@ pub(crate) struct Trace {
 #[derive(Debug)]
 struct Touched {
     database: u16,
-    key: Box<[u8]>,
+    key: Arc<[u8]>,
     /// It was not here before.
     is_fresh: bool,
     /// It may have been changed.
@@ -99,13 +101,9 @@ struct Touched {
 }
 
 impl Trace {
-    fn touch(&mut self, database: u16, key: &[u8]) -> &mut Touched {
-        let known = self.touched.iter().position(|touched| touched.database == database && *touched.key == *key);
-        let place = known.unwrap_or_else(|| {
-            self.touched.push(Touched { database, key: key.into(), is_fresh: false, is_altered: false });
-            self.touched.len() - 1
-        });
-        &mut self.touched[place]
+    /// The key with this name and number, if it is among these.
+    fn find(&mut self, database: u16, key: &[u8]) -> Option<&mut Touched> {
+        self.touched.iter_mut().find(|touched| touched.database == database && *touched.key == *key)
     }
 }
 
@@ -179,10 +177,14 @@ impl Speculation {
         }
         while self.order.front().is_some_and(|(until, ..)| *until <= number) {
             let (until, database, key) = self.order.pop_front().expect("just seen");
-            let keys = &self.keys[usize::from(database)];
-            if keys.get(&key).is_none_or(|last| *last <= until) {
-                self.drop_key(database, &key);
+            // Changed again by a later script, it stays. Taken out because somebody else has changed it, it is still to
+            // go from the scratch keyspace.
+            match self.keys[usize::from(database)].entry_ref(&*key) {
+                EntryRef::Occupied(entry) if *entry.get() > until => continue,
+                EntryRef::Occupied(entry) => _ = entry.remove(),
+                EntryRef::Vacant(_) => {}
             }
+            self.scratch.edit(database, Moment::default()).remove(&key);
         }
         self.scratch.collect(Moment::default(), COLLECT_PER_BATCH);
         if self.order.is_empty() && self.scratch.memory_bytes() > KEPT_BYTES_MAX {
@@ -213,29 +215,43 @@ impl Speculation {
         &mut self.scratch
     }
 
-    /// Brings a key here, unless it is.
-    pub(crate) fn bring(&mut self, from: &Keyspace, database: u16, key: &[u8], moment: Moment, trace: &mut Trace) {
-        if self.holds(database, key) {
-            return;
-        }
+    /// Brings a key here, unless it is; false if it was not. `number` is the batch that the script belongs to.
+    pub(crate) fn bring(
+        &mut self,
+        from: &Keyspace,
+        database: u16,
+        key: &[u8],
+        moment: Moment,
+        number: u64,
+        trace: &mut Trace,
+    ) -> bool {
+        let EntryRef::Vacant(entry) = self.keys[usize::from(database)].entry_ref(key) else { return true };
+        let name: Arc<[u8]> = key.into();
+        entry.insert_entry_with_key(Arc::clone(&name), number);
+        trace.touched.push(Touched { database, key: name, is_fresh: true, is_altered: false });
         self.scratch.set_limits(from.limits());
         from.copy_key(database, key, moment, &mut self.scratch);
-        // The number comes when the script has ended.
-        self.keys[usize::from(database)].insert(key.into(), u64::MAX);
-        trace.touch(database, key).is_fresh = true;
+        false
     }
 
-    /// Notes that a script may have changed a key that is here.
-    pub(crate) fn alter(database: u16, key: &[u8], trace: &mut Trace) {
-        trace.touch(database, key).is_altered = true;
+    /// Notes that a script of batch `number` may have changed a key that is here.
+    pub(crate) fn alter(&mut self, database: u16, key: &[u8], number: u64, trace: &mut Trace) {
+        if let Some(touched) = trace.find(database, key) {
+            touched.is_altered = true;
+            return;
+        }
+        let EntryRef::Occupied(mut entry) = self.keys[usize::from(database)].entry_ref(key) else {
+            unreachable!("a key is brought before it is altered")
+        };
+        entry.insert(number);
+        let key = Arc::clone(entry.key());
+        trace.touched.push(Touched { database, key, is_fresh: false, is_altered: true });
     }
 
     /// A script has ended, and its changes are part of batch `number`.
     pub(crate) fn keep(&mut self, trace: Trace, number: u64) {
         for Touched { database, key, is_altered, .. } in trace.touched {
             if is_altered {
-                *self.keys[usize::from(database)].get_mut(&key).expect("a key is brought before it is altered") =
-                    number;
                 self.order.push_back((number, database, key));
             } else {
                 self.drop_key(database, &key);
@@ -307,8 +323,8 @@ mod tests {
         ahead.settle(0);
         for number in [1, 2] {
             let mut trace = Trace::default();
-            ahead.bring(&base, 0, b"n", MOMENT, &mut trace);
-            Speculation::alter(0, b"n", &mut trace);
+            ahead.bring(&base, 0, b"n", MOMENT, number, &mut trace);
+            ahead.alter(0, b"n", number, &mut trace);
             assert_eq!(run(ahead.scratch(), &[b"incr", b"n"]), format!(":{number}\r\n"));
             ahead.keep(trace, number);
         }
@@ -326,8 +342,8 @@ mod tests {
         ahead.activate(0);
         ahead.settle(0);
         let mut trace = Trace::default();
-        ahead.bring(&base, 0, b"n", MOMENT, &mut trace);
-        Speculation::alter(0, b"n", &mut trace);
+        ahead.bring(&base, 0, b"n", MOMENT, 1, &mut trace);
+        ahead.alter(0, b"n", 1, &mut trace);
         run(ahead.scratch(), &[b"set", b"n", b"5"]);
         ahead.keep(trace, 1);
         ahead.note(b"n", 2);
@@ -346,14 +362,14 @@ mod tests {
         ahead.activate(0);
         ahead.settle(0);
         let mut trace = Trace::default();
-        ahead.bring(&base, 0, b"a", MOMENT, &mut trace);
-        Speculation::alter(0, b"a", &mut trace);
+        ahead.bring(&base, 0, b"a", MOMENT, 1, &mut trace);
+        ahead.alter(0, b"a", 1, &mut trace);
         run(ahead.scratch(), &[b"set", b"a", b"1"]);
         ahead.keep(trace, 1);
         let mut trace = Trace::default();
         for key in [b"a", b"b"] {
-            ahead.bring(&base, 0, key, MOMENT, &mut trace);
-            Speculation::alter(0, key, &mut trace);
+            ahead.bring(&base, 0, key, MOMENT, 2, &mut trace);
+            ahead.alter(0, key, 2, &mut trace);
             run(ahead.scratch(), &[b"set", key, b"2"]);
         }
         ahead.undo(trace, 2);

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use resp::Args;
 
-use crate::catalog::{catalog, container_of, full_name};
+use crate::catalog::{catalog, container_of};
 use crate::commands::Known;
 use crate::frame;
 
@@ -142,12 +142,14 @@ impl Calls {
         }
     }
 
-    /// Adds what a script has called.
-    pub(crate) fn add_script(&mut self, script: ScriptCalls) {
+    /// Adds what a script has called. `place_of` finds a command's place in the catalog.
+    pub(crate) fn add_script(
+        &mut self,
+        script: ScriptCalls,
+        mut place_of: impl FnMut(Known, Option<&'static str>) -> usize,
+    ) {
         for Called { known, container, figures } in script.commands {
-            if let Some(place) = catalog().place_of(&full_name(known, container)) {
-                self.figures_at(place).add(figures);
-            }
+            self.figures_at(place_of(known, container)).add(figures);
         }
         for (code, count) in script.errors {
             *self.errors.entry(code).or_default() += count;
@@ -274,14 +276,14 @@ mod tests {
         script.note_error(b"OOM command not allowed");
         script.end(b"-OOM command not allowed script: abc, on @user_script:1.\r\n");
         let mut calls = Calls::default();
-        calls.add_script(script);
+        calls.add_script(script, |_, _| unreachable!("it has called nothing"));
         calls.count(asked("eval"), b"-OOM command not allowed script: abc, on @user_script:1.\r\n");
         assert_eq!(calls.errors().get("OOM"), Some(&1));
         assert_eq!(figures(&calls, "eval"), (1, 0, 1));
         let mut script = ScriptCalls::default();
         script.note_error(b"OOM command not allowed");
         script.end(b"-MINE is another\r\n");
-        calls.add_script(script);
+        calls.add_script(script, |_, _| unreachable!("it has called nothing"));
         assert_eq!(calls.errors().get("MINE"), Some(&1));
     }
 }

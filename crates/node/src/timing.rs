@@ -1,9 +1,10 @@
 //! How long commands take: means and percentiles (INFO commandstats and latencystats), long delays by cause (LATENCY),
 //! and slow commands (SLOWLOG).
 //!
-//! Reading the stopwatch twice costs as much as a tenth of a small command. So of a command whose time does not depend
-//! on the data every sixteenth call is measured, and stands for the others; of the rest each, as long as somebody wants
-//! to know of slow ones. Of commands carried out one behind the other the end of one is the beginning of the next.
+//! Reading the stopwatch twice costs as much as a tenth of a small command. So of calls whose time does not depend on
+//! the data, or hardly, every sixteenth is measured, and stands for the others: those of constant time, and those that
+//! take the same short time for each of a few words. Of the rest each, as long as somebody wants to know of slow ones.
+//! Of commands carried out one behind the other the end of one is the beginning of the next.
 //!
 //! Nothing that is logged or replicated depends on what is measured here.
 
@@ -18,8 +19,11 @@ use crate::commands::Known;
 use crate::settings::Settings;
 use crate::statistics::{SlowEntry, shorten};
 
-/// Of commands of constant time one call in so many is measured.
+/// Of calls that cannot be slow one in so many is measured.
 const SAMPLE: u32 = 16;
+
+/// A call of a fast command with no more words cannot be slow.
+const QUICK_WORDS_MAX: usize = 8;
 
 /// One command's times on one core.
 #[derive(Clone, Debug, Default)]
@@ -60,6 +64,8 @@ struct Timing {
     seen: u32,
     /// It takes the same time whatever the data.
     is_constant: bool,
+    /// It takes little time for each of its words.
+    is_fast: bool,
     figures: TimeFigures,
 }
 
@@ -76,9 +82,9 @@ pub struct Timings {
     slow: Vec<SlowEntry>,
     /// The stopwatch was read when the previous command ended, and nothing has been done since.
     reading: Option<Instant>,
-    /// Calls of commands of constant time may be slow enough to be noted.
-    wants_constant: bool,
-    /// Those of others may.
+    /// Calls that take a short time whatever the data may be slow enough to be noted.
+    wants_quick: bool,
+    /// Others may.
     wants_others: bool,
     slow_us: i64,
     delay_ms: u64,
@@ -95,8 +101,13 @@ impl Timings {
             // What they do on the side is not always told.
             Known::Control(command) => command.complexity == "O(1)" && command.has(Flag::Fast),
         };
-        let timing =
-            |known| Timing { known, seen: 0, is_constant: is_constant(known), figures: TimeFigures::default() };
+        let timing = |known: Known| Timing {
+            known,
+            seen: 0,
+            is_constant: is_constant(known),
+            is_fast: matches!(known, Known::Data(_)) && known.has(Flag::Fast),
+            figures: TimeFigures::default(),
+        };
         let mut this = Self {
             stopwatch,
             commands: catalog().entries().iter().map(|entry| timing(entry.known)).collect(),
@@ -104,7 +115,7 @@ impl Timings {
             delays: Delays::default(),
             slow: Vec::new(),
             reading: None,
-            wants_constant: false,
+            wants_quick: false,
             wants_others: false,
             slow_us: -1,
             delay_ms: 0,
@@ -117,11 +128,11 @@ impl Timings {
 
     /// Does as the configuration says.
     pub(crate) fn obey(&mut self, settings: &Settings) {
-        /// A command of constant time takes no longer than this.
-        const CONSTANT_US_MAX: i64 = 1_000;
+        /// Such a call takes no longer than this.
+        const QUICK_US_MAX: i64 = 1_000;
         self.slow_us = settings.slow_us;
         self.delay_ms = settings.latency_threshold_ms;
-        self.wants_constant = (0..CONSTANT_US_MAX).contains(&self.slow_us);
+        self.wants_quick = (0..QUICK_US_MAX).contains(&self.slow_us);
         self.wants_others = self.slow_us >= 0 || self.delay_ms > 0;
         let had_histograms = std::mem::replace(&mut self.has_histograms, settings.tracks_latency);
         if had_histograms && !self.has_histograms {
@@ -140,14 +151,20 @@ impl Timings {
     /// The place of a request's command in the catalog.
     #[inline]
     pub(crate) fn place_of(&mut self, known: Known, args: Args<'_>) -> usize {
+        self.place_within(known, || container_of(known, args))
+    }
+
+    /// The place in the catalog of a command that may be within a container.
+    #[inline]
+    pub(crate) fn place_within(&mut self, known: Known, container: impl FnOnce() -> Option<&'static str>) -> usize {
         let address = known.address();
         let (found, place) = self.places[address / align_of::<usize>() % PLACES];
-        if found == address { place } else { self.look_up(known, args) }
+        if found == address { place } else { self.look_up(known, container()) }
     }
 
     #[cold]
-    fn look_up(&mut self, known: Known, args: Args<'_>) -> usize {
-        let name = full_name(known, container_of(known, args));
+    fn look_up(&mut self, known: Known, container: Option<&'static str>) -> usize {
+        let name = full_name(known, container);
         let place = catalog().place_of(&name).expect("every command is in the catalog");
         let address = known.address();
         self.places[address / align_of::<usize>() % PLACES] = (address, place);
@@ -166,7 +183,8 @@ impl Timings {
         let place = self.place_of(known, args);
         let timing = &mut self.commands[place];
         timing.seen = timing.seen.wrapping_add(1);
-        let is_wanted = if timing.is_constant { self.wants_constant } else { self.wants_others };
+        let is_quick = timing.is_constant || (timing.is_fast && args.len() <= QUICK_WORDS_MAX);
+        let is_wanted = if is_quick { self.wants_quick } else { self.wants_others };
         let last = self.reading.take();
         if !is_wanted && timing.seen % SAMPLE != 1 {
             return None;

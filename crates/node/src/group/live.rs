@@ -75,6 +75,7 @@ impl Group {
         let mut host = LiveHost {
             keyspace: &self.keyspace,
             speculation: &mut self.speculation,
+            batch_number: self.batch_number,
             locks: &self.locks,
             group: self.id,
             slots: &self.slots,
@@ -222,6 +223,8 @@ impl Group {
 struct LiveHost<'a> {
     keyspace: &'a Keyspace,
     speculation: &'a mut Speculation,
+    /// The batch that its changes will be part of.
+    batch_number: u64,
     locks: &'a Locks,
     group: GroupId,
     slots: &'a SlotMap,
@@ -299,6 +302,7 @@ impl LiveHost<'_> {
             }
         }
         let others = observer::other_databases(command, args, self.keyspace.database_count());
+        let is_query = matches!(command.body, Body::Query(_));
         let mut is_ahead = false;
         command.for_each_key(args, |index, _| {
             let key = args.at(index);
@@ -308,8 +312,7 @@ impl LiveHost<'_> {
                     self.used.push((self.database, key.to_vec()));
                 }
             }
-            is_ahead |= self.speculation.holds(self.database, key)
-                || others.iter().any(|other| self.speculation.holds(*other, key));
+            is_ahead |= is_query && self.speculation.holds(self.database, key);
         });
         if self.declined.is_some() {
             return Flow::Stop;
@@ -317,18 +320,18 @@ impl LiveHost<'_> {
         if self.tracks {
             note_reads(command, args, &mut self.reads);
         }
-        let is_query = matches!(command.body, Body::Query(_));
         if is_query && !is_ahead {
             self.keyspace.query(self.database, command, args, self.moment, reply);
             return Flow::On;
         }
-        self.trace.saw_pending |= is_ahead;
+        let (number, trace) = (self.batch_number, &mut self.trace);
         command.for_each_key(args, |index, _| {
             for database in std::iter::once(self.database).chain(others.iter().copied()) {
                 let key = args.at(index);
-                self.speculation.bring(self.keyspace, database, key, self.moment, &mut self.trace);
+                let was_here = self.speculation.bring(self.keyspace, database, key, self.moment, number, trace);
+                trace.saw_pending |= was_here;
                 if !is_query {
-                    Speculation::alter(database, key, &mut self.trace);
+                    self.speculation.alter(database, key, number, trace);
                 }
             }
         });
