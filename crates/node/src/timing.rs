@@ -132,7 +132,8 @@ impl Timings {
         const QUICK_US_MAX: i64 = 1_000;
         self.slow_us = settings.slow_us;
         self.delay_ms = settings.latency_threshold_ms;
-        self.wants_quick = (0..QUICK_US_MAX).contains(&self.slow_us);
+        // Who monitors delays wants to know of those that should not be.
+        self.wants_quick = (0..QUICK_US_MAX).contains(&self.slow_us) || self.delay_ms > 0;
         self.wants_others = self.slow_us >= 0 || self.delay_ms > 0;
         let had_histograms = std::mem::replace(&mut self.has_histograms, settings.tracks_latency);
         if had_histograms && !self.has_histograms {

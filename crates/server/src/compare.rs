@@ -37,7 +37,7 @@ pub struct CompareArguments {
     /// Seconds to measure in each scenario of each round [default: 3, or 1 with --quick; with --snapshot 20, or 2]
     #[arg(long, short)]
     pub seconds: Option<f64>,
-    /// Only scenarios whose name contains this text
+    /// Only scenarios whose name contains this text; with --huge, only such collections
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
     /// Instead of the scenarios: latency and memory with and without a snapshot under way, at half of capacity
@@ -48,7 +48,7 @@ pub struct CompareArguments {
     pub footprint: bool,
     /// Instead of the scenarios: what clients wait while a hash, then a sorted set, of many elements is filled, saved,
     /// removed and expired
-    #[arg(long, conflicts_with_all = ["only", "rounds", "html", "snapshot", "footprint", "seconds"])]
+    #[arg(long, conflicts_with_all = ["rounds", "html", "snapshot", "footprint", "seconds"])]
     pub huge: bool,
     /// Instead of the scenarios: three nodes beside a primary with two replicas, writes only
     #[arg(long, conflicts_with_all = ["only", "html", "snapshot", "footprint", "huge"])]
@@ -293,7 +293,8 @@ fn run_study(arguments: &CompareArguments, contenders: &[contender::Contender]) 
         (snapshot::text(&figures, data_bytes, seconds), snapshot::json(&figures, data_bytes, seconds))
     } else if arguments.huge {
         let elements = arguments.elements.unwrap_or(if arguments.quick { 100_000 } else { 10_000_000 });
-        let figures = huge::measure(contenders, elements, &folder, &mut progress)?;
+        let only = arguments.only.as_deref().unwrap_or_default().to_lowercase();
+        let figures = huge::measure(contenders, elements, &only, &folder, &mut progress)?;
         (huge::text(&figures, elements), huge::json(&figures, elements))
     } else if arguments.replicated {
         let seconds = arguments.seconds.unwrap_or(if arguments.quick { 1.0 } else { 3.0 });

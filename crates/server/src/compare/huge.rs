@@ -2,7 +2,8 @@
 //! changed while it is saved, removed and expired.
 //!
 //! A client asks for small keys all the while, at a fixed rate; what it waits is counted from the moment at which each
-//! request was due, so that a stall counts for every request that fell into it.
+//! request was due, so that a stall counts for every request that fell into it. Where server and load share the
+//! processors, part of that is waiting for a processor: so the server is asked, too, what has held it up for longest.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -11,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use resp::{Frame, FrameDecoder};
 use serde_json::{Value, json};
 
@@ -20,7 +21,7 @@ use super::talk::Talk;
 use crate::bench::{Latencies, Progress};
 
 /// Requests for small keys, GET and SET by turns.
-const PROBES_PER_SECOND: u64 = 2000;
+const PROBES_PER_SECOND: u64 = 500;
 /// Elements that one request adds while a collection is filled.
 const ELEMENTS_PER_REQUEST: u64 = 20;
 /// Single elements changed while a snapshot is under way.
@@ -65,12 +66,15 @@ impl Phase {
 }
 
 /// What other clients waited during one phase.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Waits {
     seconds: f64,
     p50_ms: f64,
     p999_ms: f64,
     max_ms: f64,
+    /// What held the server up for longest, as it says itself (`LATENCY LATEST`), in whole milliseconds. `None` if
+    /// nothing took as long as one.
+    held_up: Option<(u64, String)>,
 }
 
 /// One server's figures: for each kind, one for each of `PHASES`.
@@ -80,18 +84,22 @@ pub struct HugeFigures {
     kinds: Vec<(Kind, Vec<Waits>)>,
 }
 
-/// Measures one server after the other.
+/// Measures one server after the other, with those kinds of collection whose name contains `only`.
 pub fn measure(
     contenders: &[Contender],
     elements: u64,
+    only: &str,
     folder: &Folder,
     progress: &mut Progress,
 ) -> Result<Vec<HugeFigures>> {
+    let wanted: Vec<Kind> =
+        [Kind::Hash, Kind::SortedSet].into_iter().filter(|kind| kind.name().contains(only)).collect();
+    ensure!(!wanted.is_empty(), "no collection's name contains '{only}'");
     let mut figures = Vec::new();
     for contender in contenders {
         let name = &contender.name;
         let mut kinds = Vec::new();
-        for kind in [Kind::Hash, Kind::SortedSet] {
+        for &kind in &wanted {
             let server = RunningServer::start(contender, Durability::Unsynced, folder)?;
             let mut study = Study::new(&server, kind, elements)?;
             let waits = study.run(|phase| progress.show(&format!("{name}: {}: {}", kind.name(), phase.name())));
@@ -156,7 +164,9 @@ struct Study {
 
 impl Study {
     fn new(server: &RunningServer, kind: Kind, elements: u64) -> Result<Self> {
-        Ok(Self { talk: Talk::new(&server.address())?, probe: Probe::start(&server.address())?, kind, elements })
+        let mut talk = Talk::new(&server.address())?;
+        talk.ask(&["CONFIG", "SET", "latency-monitor-threshold", "1"])?;
+        Ok(Self { talk, probe: Probe::start(&server.address())?, kind, elements })
     }
 
     /// The waits in each of `PHASES`.
@@ -169,6 +179,7 @@ impl Study {
                 self.talk.ask(&["COPY", KEY, COPY_KEY])?;
             }
             self.probe.take()?;
+            self.talk.ask(&["LATENCY", "RESET"])?;
             let started = Instant::now();
             match phase {
                 Phase::Nothing => std::thread::sleep(REMOVAL_TIME),
@@ -197,9 +208,27 @@ impl Study {
                 p50_ms: latencies.percentile_ms(50.0),
                 p999_ms: latencies.percentile_ms(99.9),
                 max_ms: latencies.max_ms(),
+                held_up: self.longest_delay()?,
             });
         }
         Ok(waits)
+    }
+
+    /// The longest delay since the last reset, with its cause.
+    fn longest_delay(&mut self) -> Result<Option<(u64, String)>> {
+        let Frame::Array(causes) = self.talk.ask(&["LATENCY", "LATEST"])? else {
+            bail!("LATENCY LATEST was not answered with an array");
+        };
+        let delay_of = |cause: &Frame| match cause {
+            Frame::Array(fields) => match fields.as_slice() {
+                [Frame::Bulk(name), _, _, Frame::Integer(longest_ms)] => {
+                    Some((u64::try_from(*longest_ms).ok()?, String::from_utf8_lossy(name).into_owned()))
+                }
+                _ => None,
+            },
+            _ => None,
+        };
+        Ok(causes.iter().filter_map(delay_of).max())
     }
 
     fn fill(&mut self) -> Result<()> {
@@ -323,13 +352,13 @@ pub fn text(figures: &[HugeFigures], elements: u64) -> String {
     use std::fmt::Write;
     let mut out = format!(
         "One collection of {elements} elements; waits of another client with {PROBES_PER_SECOND} small requests a \
-         second, from when each was due; no fsync\n"
+         second, from when each was due, and the longest delay that the server names by itself; no fsync\n"
     );
     for server in figures {
         for (kind, waits) in &server.kinds {
             let _ = writeln!(
                 out,
-                "\n  {:<34}{:>11}{:>11}{:>11}{:>11}",
+                "\n  {:<34}{:>11}{:>11}{:>11}{:>11}   by itself",
                 format!("{}: {}", server.name, kind.name()),
                 "seconds",
                 "p50 ms",
@@ -337,9 +366,13 @@ pub fn text(figures: &[HugeFigures], elements: u64) -> String {
                 "max ms"
             );
             for (phase, waits) in PHASES.iter().zip(waits) {
-                let Waits { seconds, p50_ms, p999_ms, max_ms } = waits;
+                let Waits { seconds, p50_ms, p999_ms, max_ms, held_up } = waits;
                 let phase = phase.name();
-                let _ = writeln!(out, "    {phase:<32}{seconds:>11.2}{p50_ms:>11.3}{p999_ms:>11.3}{max_ms:>11.3}");
+                let held_up = held_up.as_ref().map_or("under 1 ms".into(), |(ms, cause)| format!("{ms} ms {cause}"));
+                let _ = writeln!(
+                    out,
+                    "    {phase:<32}{seconds:>11.2}{p50_ms:>11.3}{p999_ms:>11.3}{max_ms:>11.3}   {held_up}"
+                );
             }
         }
     }
@@ -357,6 +390,8 @@ pub fn json(figures: &[HugeFigures], elements: u64) -> Value {
                     "p50_ms": waits.p50_ms,
                     "p999_ms": waits.p999_ms,
                     "max_ms": waits.max_ms,
+                    "held_up_ms": waits.held_up.as_ref().map(|(ms, _)| ms),
+                    "held_up_by": waits.held_up.as_ref().map(|(_, cause)| cause),
                 })
             });
             json!({ "kind": kind.name(), "phases": phases.collect::<Vec<_>>() })
