@@ -6,7 +6,7 @@ use stdx::Duration;
 
 use super::Group;
 use crate::bulletin::Bulletins;
-use crate::event::{NodeId, Now};
+use crate::event::{GroupId, NodeId, Now};
 use crate::limits;
 use crate::outlet::Outlet;
 use crate::roster::Roster;
@@ -110,11 +110,13 @@ impl Group {
         let awaits_successor = progress.iter().any(is_awaited);
         let may_go = |other: &&Progress| {
             let node = NodeId(other.node);
-            // The roster is told in group 0: whoever still takes part in another group must hear of it.
+            // The roster is told in group 0: whoever still takes part in another group must hear of it. A leader that
+            // has not been told of a group takes it that the node does.
+            let mut others = (0..self.slots.group_count()).map(GroupId).filter(|group| *group != self.id);
             let is_wanted = self.id.0 == 0
                 && is_heard(node.0)
                 && !roster.is_removed(node)
-                && bulletins.iter().any(|(told, _)| told.group != self.id && told.has(node));
+                && others.any(|group| bulletins.of(group).is_none_or(|told| told.has(node)));
             let votes_on = awaits_successor && is_heard(node.0);
             roster.is_going(node)
                 && !is_wanted

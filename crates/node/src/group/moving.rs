@@ -216,7 +216,9 @@ impl Group {
             && !taken.is_empty()
             && !self.locks.is_whole_held()
             && !self.is_barred
-            && taken.iter().all(|(slot, epoch)| *epoch > self.slots.epoch_of(*slot));
+            && taken
+                .iter()
+                .all(|(slot, epoch)| *epoch > self.slots.epoch_of(*slot) && self.slots.group_of_slot(*slot) != self.id);
         if may_take {
             self.locks.take_slots(transaction, taken.into_iter().map(|(slot, _)| slot));
         }
@@ -324,10 +326,13 @@ impl Group {
             Stage::Draining { batch } => {
                 let is_applied = self.batch_number > *batch && self.inflight.front().is_none_or(|b| b.number > *batch);
                 let is_held = self.locks.is_held_by(id);
+                // What was waited for may have been a move of the same slot, which nobody knew to be committed.
+                let slots = &self.slots;
+                let is_here = moving.slots.iter().all(|slot| slots.group_of_slot(*slot) == self.id);
                 let is_early = self.defect == Some(Defect::EarlyCopy);
-                if is_early || is_held && is_applied && self.locks.are_slots_free(id) {
+                if is_here && (is_early || is_held && is_applied && self.locks.are_slots_free(id)) {
                     self.prepare_move(outlet);
-                } else if !is_held || lasted >= limits::MOVE_DRAIN_MAX {
+                } else if !is_here || !is_held || lasted >= limits::MOVE_DRAIN_MAX {
                     self.put_off_move(now);
                     self.unlock(id);
                     self.admit_held(now, outlet);
