@@ -40,6 +40,8 @@ pub struct View<'a> {
     keyspace: &'a Keyspace,
     database: u16,
     moment: Moment,
+    /// What is looked up is counted: a command reads it.
+    counts: bool,
 }
 
 /// A key that exists, and its value.
@@ -106,7 +108,18 @@ impl<'a> Entry<'a> {
 
 impl<'a> View<'a> {
     pub(crate) fn new(keyspace: &'a Keyspace, database: u16, moment: Moment) -> Self {
-        Self { keyspace, database, moment }
+        Self { keyspace, database, moment, counts: false }
+    }
+
+    /// The same for a command that reads: what it looks up counts as found or missed.
+    #[inline]
+    pub(crate) fn counting(self) -> Self {
+        Self { counts: true, ..self }
+    }
+
+    /// The same for what is nobody's reading.
+    pub(crate) fn aside(self) -> Self {
+        Self { counts: false, ..self }
     }
 
     /// When the command runs.
@@ -143,23 +156,31 @@ impl<'a> View<'a> {
 
     #[inline]
     fn entry_at(&self, place: Place, key: &[u8]) -> Option<Entry<'a>> {
-        let record = self.keyspace.databases[usize::from(self.database)].find(place, key)?;
-        let entry = record.is_alive(self.moment.unix.0).then_some(Entry { record, keyspace: self.keyspace })?;
-        let clock = self.keyspace.clock();
-        let (old, record) = (entry.record.clock(), entry.record);
-        let new = clock.touched(old, self.moment);
+        let record = self.alive(place, key)?;
+        let old = record.clock();
+        let new = self.keyspace.clock().touched(old, self.moment);
         // Most reads find the second unchanged and need not make the cache line dirty.
         if new != old {
             record.set_clock(new);
         }
-        Some(entry)
+        Some(Entry { record, keyspace: self.keyspace })
+    }
+
+    #[inline]
+    fn alive(&self, place: Place, key: &[u8]) -> Option<&'a Record> {
+        let found = self.keyspace.databases[usize::from(self.database)].find(place, key);
+        let record = found.filter(|record| record.is_alive(self.moment.unix.0));
+        if self.counts {
+            self.keyspace.note_lookup(record.is_some());
+        }
+        record
     }
 
     /// The key, if it exists. Does not count as a use.
     #[inline]
     pub fn peek(&self, key: &[u8]) -> Option<Entry<'a>> {
-        let record = self.keyspace.find(self.database, key)?;
-        record.is_alive(self.moment.unix.0).then_some(Entry { record, keyspace: self.keyspace })
+        let record = self.alive(self.keyspace.place(key), key)?;
+        Some(Entry { record, keyspace: self.keyspace })
     }
 
     /// The string under a key, if the key exists. Counts as a use.
@@ -233,7 +254,13 @@ impl<'a> Edit<'a> {
     /// The same, for reading.
     #[inline]
     pub fn view(&self) -> View<'_> {
-        View { keyspace: self.keyspace, database: self.database, moment: self.moment }
+        View::new(self.keyspace, self.database, self.moment)
+    }
+
+    /// The same, for what the command reads beside what it changes: that counts as found or missed.
+    #[inline]
+    pub(crate) fn reading(&self) -> View<'_> {
+        self.view().counting()
     }
 
     /// When the command runs.
@@ -517,7 +544,7 @@ impl<'a> Edit<'a> {
 
     /// A copy of a key's value and its deadline; a large value is shared. `None` if the key does not exist.
     pub fn clone_value(&self, key: &[u8]) -> Option<(Value, Option<UnixMillis>)> {
-        self.view().clone_value(key)
+        self.reading().clone_value(key)
     }
 
     /// Removes all keys of a database. Their memory is given back later, by [`Keyspace::collect`].

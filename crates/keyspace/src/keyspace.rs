@@ -94,6 +94,25 @@ pub struct Keyspace {
     pub(crate) foreign: Option<Box<[bool]>>,
     /// Keys removed because they had expired.
     expired_count: u64,
+    /// What commands that read have looked up.
+    lookups: Cell<Lookups>,
+}
+
+/// Keys that commands have looked up in order to read them: what Redis calls hits and misses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lookups {
+    /// They were there.
+    pub found: u64,
+    /// They were not.
+    pub missed: u64,
+}
+
+impl Lookups {
+    /// Adds others.
+    pub fn add(&mut self, other: Self) {
+        self.found += other.found;
+        self.missed += other.missed;
+    }
 }
 
 /// What a keyspace has counted of removals.
@@ -133,6 +152,7 @@ impl Keyspace {
             limits: Limits::default(),
             draws: Cell::new(0),
             expired_count: 0,
+            lookups: Cell::default(),
             foreign: None,
         }
     }
@@ -146,6 +166,7 @@ impl Keyspace {
         new.notices.wanted = self.notices.wanted;
         new.limits = self.limits;
         new.foreign.clone_from(&self.foreign);
+        new.lookups = self.lookups.clone();
         new.notices.awaited.clone_from(&self.notices.awaited);
         new
     }
@@ -166,7 +187,7 @@ impl Keyspace {
         let moment = self.advance(moment);
         let result = match command.body {
             Body::Mutate(run) => run(&mut Edit::new(self, database, moment), args, writer),
-            Body::Query(run) => run(&View::new(self, database, moment), args, writer),
+            Body::Query(run) => run(&View::new(self, database, moment).counting(), args, writer),
             Body::Container => unreachable!("a container is resolved to its subcommand before it is logged"),
         };
         if let Err(refusal) = result {
@@ -181,7 +202,7 @@ impl Keyspace {
     #[inline]
     pub fn query(&self, database: u16, command: &DataCommand, args: Args<'_>, moment: Moment, writer: &mut Writer) {
         let Body::Query(run) = command.body else { panic!("{} is not a query", command.name) };
-        if let Err(refusal) = run(&self.view(database, moment), args, writer) {
+        if let Err(refusal) = run(&self.view(database, moment).counting(), args, writer) {
             writer.error(refusal.text());
         }
     }
@@ -240,6 +261,22 @@ impl Keyspace {
             freed_later: self.keeper.freed_count,
             to_be_freed: (self.keeper.debris_count() + flushed) as u64,
         }
+    }
+
+    /// Lookups by commands that read, since it was made or since they were last set.
+    pub fn lookups(&self) -> Lookups {
+        self.lookups.get()
+    }
+
+    /// Makes it count lookups from here on.
+    pub fn set_lookups(&self, lookups: Lookups) {
+        self.lookups.set(lookups);
+    }
+
+    #[inline]
+    pub(crate) fn note_lookup(&self, is_found: bool) {
+        let Lookups { found, missed } = self.lookups.get();
+        self.lookups.set(Lookups { found: found + u64::from(is_found), missed: missed + u64::from(!is_found) });
     }
 
     /// Counts removals from zero again.

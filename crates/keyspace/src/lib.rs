@@ -43,7 +43,7 @@ pub use collection::{End, Hash, Id, Limits, List, Set, SortedSet, Stream};
 pub use commands::{Body, COMMANDS, DataCommand, find, resolve, sort_keys, sort_patterns};
 pub use context::{Access, Edit, Entry, Expiry, View};
 pub use eviction::Policy;
-pub use keyspace::{Keyspace, Layout, Options, Removals, Tuning};
+pub use keyspace::{Keyspace, Layout, Lookups, Options, Removals, Tuning};
 pub use moment::Moment;
 pub use notice::{Class, Classes, DatabaseKey, Notice};
 pub use patience::{Patience, patience};

@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use keyspace::{Body, Classes, Keyspace, Layout, Limits, Moment, Notice};
+use keyspace::{Body, Classes, Keyspace, Layout, Limits, Lookups, Moment, Notice};
 use resp::{Args, Span, Writer};
 use script::{Ending, Engine, Flow, Host, Pause};
 use stdx::{Instant, Prng};
@@ -66,6 +66,8 @@ pub(crate) struct Outcome {
     pub(crate) notices: Vec<Notice>,
     /// Keys that have been read, if the client keeps what it reads.
     pub(crate) reads: Vec<Vec<u8>>,
+    /// Keys that its commands have looked up.
+    pub(crate) lookups: Lookups,
 }
 
 /// What a script, or a SORT, wants to have locked.
@@ -212,7 +214,8 @@ impl Computation {
         }
         let effects = self.effects(&scratch, before, &database_effects);
         let reply = writer.into_bytes();
-        Computed::Done(Box::new(Outcome { reply, effects, asides, notices: scratch.take_notices(), reads }))
+        let (notices, lookups) = (scratch.take_notices(), scratch.lookups());
+        Computed::Done(Box::new(Outcome { reply, effects, asides, notices, reads, lookups }))
     }
 
     /// Keys that the patterns of a SORT lead to and that are not locked.

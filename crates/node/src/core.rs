@@ -36,7 +36,7 @@ use crate::scripts::Cache;
 use crate::session::{Hold, Session, Sessions};
 use crate::settings::Settings;
 use crate::slots::SlotMap;
-use crate::statistics::{SlowEntry, Slowlog, Statistics};
+use crate::statistics::{Rates, SlowEntry, Slowlog, Statistics};
 use crate::tally::Asked;
 use crate::telling::Telling;
 use crate::timeline::{self, Timeline};
@@ -151,6 +151,10 @@ pub struct Context {
     pub room: Room,
     /// Keyspace bytes of this core when the latest report was made.
     pub(crate) reported_keyspace_bytes: u64,
+    /// The most memory that the host has reported.
+    pub(crate) peak_memory_bytes: u64,
+    /// What this core does in a second.
+    pub(crate) rates: Rates,
     /// Number of sessions of this core.
     pub session_count: usize,
     /// All users, the same on every core.
@@ -257,6 +261,8 @@ impl Core {
                 report: HostReport::default(),
                 room: Room::Enough,
                 reported_keyspace_bytes: 0,
+                peak_memory_bytes: 0,
+                rates: Rates::default(),
                 session_count: 0,
                 users,
                 acl_log: AclLog::default(),
@@ -392,6 +398,11 @@ impl Core {
                 self.note_syncs(&report);
                 self.context.report = *report;
                 self.context.reported_keyspace_bytes = self.keyspace_bytes();
+                let used_bytes = self.context.report.used_memory_bytes;
+                self.context.peak_memory_bytes = self.context.peak_memory_bytes.max(used_bytes);
+                let Statistics { input_bytes, output_bytes, .. } = self.context.statistics;
+                let counts = [self.sessions.calls.total(), input_bytes, output_bytes];
+                self.context.rates.note(self.now.instant, counts);
                 self.note_report(actions);
             }
             Event::Turn => self.turn(actions),
@@ -487,9 +498,13 @@ impl Core {
             .collect();
         Figures {
             statistics: self.context.statistics.clone(),
+            per_second: self.context.rates.per_second,
             calls: self.sessions.calls.clone(),
             times: self.context.timings.figures(with_histograms),
             session_count: self.sessions.len() as u64,
+            session_bytes: self.sessions.iter().map(|session| session.memory_bytes() as u64).sum(),
+            input_bytes_max: self.sessions.iter().map(|session| session.input_bytes() as u64).max().unwrap_or(0),
+            output_bytes_max: self.sessions.iter().map(|session| session.output_bytes() as u64).max().unwrap_or(0),
             tracking: {
                 let (keys, readers) = self.context.tracker.counts();
                 (self.context.tracker.session_count(), keys, readers)
@@ -980,6 +995,7 @@ impl Core {
     ) {
         let mut posts = Vec::new();
         let progress = act(&mut self.driver, &mut posts);
+        self.context.statistics.lookups.add(std::mem::take(&mut self.driver.lookups));
         for (session, keys) in std::mem::take(&mut self.driver.reads) {
             self.remember_keys(session, keys);
         }
@@ -1099,7 +1115,16 @@ impl Core {
             Purpose::Parameters { id } => self.parameters_set(id, bytes, actions),
             Purpose::Obeyed { id } => self.parameters_obeyed(id, group, actions),
             Purpose::Script { session, ticket, protocol, script } => match wire::take_declined(bytes) {
-                None => self.sessions.reply(session, ticket, |writer| writer.raw(bytes)),
+                None => {
+                    let reply = match wire::take_counted(bytes) {
+                        Some((counts, reply)) => {
+                            self.sessions.calls.add_far_script(counts);
+                            reply
+                        }
+                        None => bytes,
+                    };
+                    self.sessions.reply(session, ticket, |writer| writer.raw(reply));
+                }
                 Some(declined) => {
                     let origin = Origin { ticket, ..self.origin_of(session) };
                     self.take_declined(DeclinedScript { origin, protocol, script, declined, home: None }, actions);
@@ -1504,7 +1529,7 @@ impl Core {
         let spare = &mut self.spare;
         let mut relieved = Vec::new();
         let (output_limits, now) = (self.context.settings.output_limits, self.now.instant);
-        let Statistics { cut_count, evicted_count, output_bytes, .. } = &mut self.context.statistics;
+        let Statistics { cut_count, evicted_count, output_bytes, write_count, .. } = &mut self.context.statistics;
         let over_soft = &mut self.over_soft;
         self.sessions.take_dirty(|session| {
             session.check_output(&output_limits, now);
@@ -1524,6 +1549,7 @@ impl Core {
             if !session.out.is_empty() {
                 let bytes = session.out.replace(spare.pop().unwrap_or_default());
                 *output_bytes += bytes.len() as u64;
+                *write_count += 1;
                 actions.push(Action::Reply { session: session.id, bytes });
                 if session.hold == Hold::Output && session.backlog_bytes == 0 {
                     relieved.push(session.id);

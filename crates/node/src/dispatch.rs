@@ -56,6 +56,7 @@ impl Core {
     pub(crate) fn receive(&mut self, id: SessionId, bytes: &[u8], actions: &mut Vec<Action>) {
         let now = self.now;
         self.context.statistics.input_bytes += bytes.len() as u64;
+        self.context.statistics.read_count += 1;
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.heard = now;
         if session.is_closing {

@@ -29,7 +29,7 @@ use bytes::Bytes;
 use command::Flag;
 use consensus::{Message, MessageKind, Options, Refused, Replica, Role, Seed};
 use journal::{Append, CheckpointMark};
-use keyspace::{AHEAD_MAX, Ahead, Class, Keyspace, Limits, Moment, Notice};
+use keyspace::{AHEAD_MAX, Ahead, Class, Keyspace, Limits, Lookups, Moment, Notice};
 use resp::{Args, Protocol, Span, Writer};
 use stdx::log::{Entry, EntryKind, HardState, Membership};
 use stdx::{Duration, Instant, Prng, UnixMillis, leb128};
@@ -1778,7 +1778,12 @@ impl Group {
         };
         self.moment = Moment { unix: self.moment.unix.max(moment.unix), seed: moment.seed };
         self.keyspace.advance_to(self.moment);
+        let lookups = self.keyspace.lookups();
         self.apply_items(self.moment, reader, waiters, now, outlet);
+        if !self.is_serving {
+            // Nobody has read them here.
+            self.keyspace.set_lookups(lookups);
+        }
         for read in late {
             self.read_now(read, now, outlet);
         }
@@ -2067,10 +2072,12 @@ impl Group {
             }
             Item::Script { commands, answer } => {
                 let mut spans = Vec::new();
+                let lookups = self.keyspace.lookups();
                 commands.for_each(&mut spans, |database, args| {
                     run_one(&mut self.keyspace, database, args, moment, &mut self.scratch);
                     self.scratch.truncate(0);
                 });
+                self.keyspace.set_lookups(lookups); // counted when the script ran
                 if let Some(Waiter::Script(origin, Finished { reply, reads, published })) = waiter {
                     published.iter().for_each(|message| outlet.publish(message));
                     outlet.reply_committed(&origin, Protocol::Resp2, &proof, |out| out.raw(&reply));
@@ -2246,6 +2253,7 @@ impl Group {
     pub(crate) fn reset_counts(&mut self) {
         self.evicted_count = 0;
         self.keyspace.forget_removals();
+        self.keyspace.set_lookups(Lookups::default());
     }
 
     /// Figures for INFO.
@@ -2278,6 +2286,7 @@ impl Group {
             lock_count: self.lock_count() as u64,
             evicted_count: self.evicted_count,
             removals: self.keyspace.removals(),
+            lookups: self.keyspace.lookups(),
         }
     }
 

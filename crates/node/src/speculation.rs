@@ -13,7 +13,7 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use hashbrown::hash_map::EntryRef;
-use keyspace::{Keyspace, Layout, Moment};
+use keyspace::{Keyspace, Layout, Lookups, Moment};
 
 /// See the module. Batches are numbered as they are proposed.
 pub(crate) struct Speculation {
@@ -213,6 +213,13 @@ impl Speculation {
     /// The keys that are here, with what brings them here.
     pub(crate) fn scratch(&mut self) -> &mut Keyspace {
         &mut self.scratch
+    }
+
+    /// What has been looked up here since that was last asked.
+    pub(crate) fn take_lookups(&mut self) -> Lookups {
+        let lookups = self.scratch.lookups();
+        self.scratch.set_lookups(Lookups::default());
+        lookups
     }
 
     /// Brings a key here, unless it is; false if it was not. `number` is the batch that the script belongs to.

@@ -1,5 +1,8 @@
 //! What a core counts.
 
+use keyspace::Lookups;
+use stdx::Instant;
+
 use crate::commands::Known;
 use crate::monitor::is_secret;
 
@@ -18,10 +21,36 @@ pub struct Statistics {
     pub cut_count: u64,
     /// Clients cut off because all clients together took too much memory.
     pub evicted_count: u64,
-    /// Reads that found their key, and that did not.
-    pub hit_count: u64,
+    /// Times that something was read from a client, and written to one.
+    pub read_count: u64,
     /// See above.
-    pub miss_count: u64,
+    pub write_count: u64,
+    /// Keys looked up by transactions over several groups; each group counts its own.
+    pub lookups: Lookups,
+}
+
+/// What a core does in a second, measured over the last one and a bit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rates {
+    since: Instant,
+    /// Counts at that time.
+    before: [u64; 3],
+    /// Commands, bytes received and bytes sent.
+    pub per_second: [u64; 3],
+}
+
+impl Rates {
+    /// It is so late, and so much has been counted. Counts that were set back begin anew.
+    pub fn note(&mut self, now: Instant, counts: [u64; 3]) {
+        let took_ms = now.since(self.since).as_millis() as u64;
+        if took_ms < 1_000 {
+            return;
+        }
+        for ((rate, before), count) in self.per_second.iter_mut().zip(self.before).zip(counts) {
+            *rate = count.saturating_sub(before) * 1_000 / took_ms;
+        }
+        (self.since, self.before) = (now, counts);
+    }
 }
 
 /// A command that took long (SLOWLOG).
@@ -30,7 +59,7 @@ pub struct SlowEntry {
     /// Number on its core, growing.
     pub number: u64,
     /// When it had been executed, for the order among cores.
-    pub ended: stdx::Instant,
+    pub ended: Instant,
     /// The same by the wall clock, in seconds.
     pub unix_seconds: i64,
     /// How long it took, in microseconds.
@@ -94,4 +123,23 @@ pub fn shorten(known: Known, args: resp::Args<'_>) -> Vec<Vec<u8>> {
         words.push(format!("... ({} more arguments)", args.len() - kept).into_bytes());
     }
     words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_of_the_last_second_and_survive_a_reset() {
+        let at = |ms| Instant::ZERO + stdx::Duration::from_millis(ms);
+        let mut rates = Rates::default();
+        rates.note(at(1_000), [500, 5_000, 50]);
+        assert_eq!(rates.per_second, [500, 5_000, 50]);
+        rates.note(at(1_900), [10_000, 0, 0]);
+        assert_eq!(rates.per_second, [500, 5_000, 50]);
+        rates.note(at(3_000), [700, 5_000, 1_050]);
+        assert_eq!(rates.per_second, [100, 0, 500]);
+        rates.note(at(4_000), [3, 0, 0]);
+        assert_eq!(rates.per_second, [0, 0, 0]);
+    }
 }

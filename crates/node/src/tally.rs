@@ -6,9 +6,11 @@
 use std::collections::BTreeMap;
 
 use resp::Args;
+use stdx::leb128;
 
-use crate::catalog::{catalog, container_of};
+use crate::catalog::{catalog, container_of, full_name};
 use crate::commands::Known;
+use crate::entry::put_bytes;
 use crate::frame;
 
 /// What a request counts as: the place of its command in the catalog, and a mark or two.
@@ -133,12 +135,15 @@ impl Calls {
 
     /// Counts an error by its code, the first word of its text.
     pub fn count_error(&mut self, text: &str) {
+        self.add_errors(text.split(' ').next().unwrap_or_default(), 1);
+    }
+
+    fn add_errors(&mut self, code: &str, more: u64) {
         const CODES_MAX: usize = 128;
-        let code = text.split(' ').next().unwrap_or_default();
         if let Some(count) = self.errors.get_mut(code) {
-            *count += 1;
+            *count += more;
         } else if self.errors.len() < CODES_MAX {
-            self.errors.insert(code.to_owned(), 1);
+            self.errors.insert(code.to_owned(), more);
         }
     }
 
@@ -151,9 +156,23 @@ impl Calls {
         for Called { known, container, figures } in script.commands {
             self.figures_at(place_of(known, container)).add(figures);
         }
-        for (code, count) in script.errors {
-            *self.errors.entry(code).or_default() += count;
+        script.errors.iter().for_each(|(code, count)| self.add_errors(code, *count));
+    }
+
+    /// Adds what a script has called on another node.
+    pub(crate) fn add_far_script(&mut self, script: FarCalls) {
+        for (name, figures) in script.commands {
+            // A newer node may know more commands.
+            if let Some(place) = catalog().place_of(&name) {
+                self.figures_at(place).add(figures);
+            }
         }
+        script.errors.iter().for_each(|(code, count)| self.add_errors(code, *count));
+    }
+
+    /// Commands carried out, all together.
+    pub(crate) fn total(&self) -> u64 {
+        self.commands.iter().map(|figures| figures.calls).sum()
     }
 
     /// Commands that have been called or refused, by their place in the catalog.
@@ -230,6 +249,61 @@ impl ScriptCalls {
     }
 }
 
+impl ScriptCalls {
+    /// True if a command failed or was refused, or the script itself.
+    pub(crate) fn has_errors(&self) -> bool {
+        !self.errors.is_empty()
+    }
+
+    /// Lays it out for another node, with numbers as LEB128 and texts behind their lengths.
+    ///
+    /// ```text
+    /// counts = count (name calls rejected failed)* count (code count)*
+    /// ```
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        leb128::put(out, self.commands.len() as u64);
+        for Called { known, container, figures } in &self.commands {
+            put_bytes(out, full_name(*known, *container).as_bytes());
+            [figures.calls, figures.rejected, figures.failed].iter().for_each(|count| leb128::put(out, *count));
+        }
+        leb128::put(out, self.errors.len() as u64);
+        for (code, count) in &self.errors {
+            put_bytes(out, code.as_bytes());
+            leb128::put(out, *count);
+        }
+    }
+}
+
+/// The same as another node tells it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct FarCalls {
+    commands: Vec<(String, CallFigures)>,
+    errors: Vec<(String, u64)>,
+}
+
+impl FarCalls {
+    /// Reads what [`ScriptCalls::put`] wrote; nothing if it is something else.
+    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
+        fn text(rest: &mut &[u8]) -> Option<String> {
+            let length = usize::try_from(leb128::take(rest)?).ok()?;
+            let (text, behind) = rest.split_at_checked(length)?;
+            *rest = behind;
+            String::from_utf8(text.to_vec()).ok()
+        }
+        let rest = &mut &*bytes;
+        let mut this = Self::default();
+        for _ in 0..leb128::take(rest)? {
+            let name = text(rest)?;
+            let [calls, rejected, failed] = [leb128::take(rest)?, leb128::take(rest)?, leb128::take(rest)?];
+            this.commands.push((name, CallFigures { calls, rejected, failed }));
+        }
+        for _ in 0..leb128::take(rest)? {
+            this.errors.push((text(rest)?, leb128::take(rest)?));
+        }
+        rest.is_empty().then_some(this)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -268,6 +342,30 @@ mod tests {
         assert_eq!(figures(&calls, "set"), (1, 0, 0));
         assert_eq!(figures(&calls, "config|get"), (1, 0, 0));
         assert_eq!(figures(&calls, "lpush"), (1, 0, 1));
+    }
+
+    #[test]
+    fn what_a_script_has_called_far_away_counts_alike() {
+        let words = [&b"lpush"[..], b"key", b"x"];
+        let (buffer, spans) = crate::blocking::lay_out(words.into_iter());
+        let args = Args::new(&buffer, &spans);
+        let known = crate::dispatch::lookup(args).expect("a command");
+        let mut script = ScriptCalls::default();
+        script.note(known, args, b":1\r\n");
+        script.note(known, args, b"-WRONGTYPE it is\r\n");
+        script.note_rejected(known, args, "OOM no");
+        let mut bytes = Vec::new();
+        script.put(&mut bytes);
+        for end in 0..bytes.len() {
+            assert_eq!(FarCalls::read(&bytes[..end]), None, "{end} bytes");
+        }
+        let (mut near, mut far) = (Calls::default(), Calls::default());
+        near.add_script(script, |known, container| {
+            catalog().place_of(&full_name(known, container)).expect("it is in the catalog")
+        });
+        far.add_far_script(FarCalls::read(&bytes).expect("just written"));
+        assert_eq!(near, far);
+        assert_eq!(figures(&far, "lpush"), (2, 1, 1));
     }
 
     #[test]

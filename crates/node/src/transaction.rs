@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use command::Refusal;
-use keyspace::{Classes, Limits, Moment, Notice};
+use keyspace::{Classes, Limits, Lookups, Moment, Notice};
 use resp::{Args, Protocol, Writer};
 use stdx::Instant;
 use stdx::leb128;
@@ -255,6 +255,8 @@ pub struct Driver {
     pub(crate) noted: Classes,
     /// Keys that transactions have read for sessions that keep them.
     pub(crate) reads: Vec<(SessionId, Vec<Vec<u8>>)>,
+    /// Keys that commands of transactions have looked up since that was last taken.
+    pub(crate) lookups: Lookups,
     /// When collections change their form, in what it computes.
     pub(crate) limits: Limits,
     pub(crate) defect: Option<Defect>,
@@ -274,6 +276,7 @@ impl Driver {
             databases,
             noted: Classes::NONE,
             reads: Vec::new(),
+            lookups: Lookups::default(),
             limits: Limits::default(),
             defect: None,
             may_lose_locks: false,
@@ -418,7 +421,7 @@ impl Driver {
         let Some(transaction) = self.running.get_mut(&computation.id.number) else { return Progress::Going };
         let Computation { mut work, databases, slots, .. } = computation;
         transaction.begun = work.begun;
-        let Outcome { reply, effects, asides, notices, reads } = match computed {
+        let Outcome { reply, effects, asides, notices, reads, lookups } = match computed {
             Computed::Done(outcome) => *outcome,
             Computed::Wanting(_) if work.attempts >= limits::SCRIPT_ATTEMPTS_MAX => {
                 let mut writer = Writer::new(transaction.protocol);
@@ -433,6 +436,7 @@ impl Driver {
             }
             Computed::TooLong => unreachable!("what takes long has been given a stack"),
         };
+        self.lookups.add(lookups);
         if !reads.is_empty() {
             self.reads.push((work.origin.session, reads));
         }

@@ -105,7 +105,7 @@ fn pfcount(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(
     if args.len() > 2 {
         let mut union = Registers::new();
         for key in args.iter().skip(1) {
-            if let Some(string) = edit.string(key)? {
+            if let Some(string) = edit.reading().string(key)? {
                 sketch_in(string)?.merge_into(&mut union)?;
             }
         }
@@ -113,7 +113,7 @@ fn pfcount(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(
         return Ok(());
     }
     let key = args.at(1);
-    let Some(string) = edit.string(key)? else {
+    let Some(string) = edit.reading().string(key)? else {
         writer.integer(0);
         return Ok(());
     };
@@ -159,7 +159,7 @@ fn pfmerge(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(
     let mut union = Registers::new();
     let mut is_dense = false;
     for key in args.iter().skip(1) {
-        if let Some(string) = edit.string(key)? {
+        if let Some(string) = edit.reading().string(key)? {
             let sketch = sketch_in(string)?;
             is_dense |= sketch.form() == Form::Dense;
             sketch.merge_into(&mut union)?;

@@ -82,7 +82,11 @@ fn total(figures: &[Figures]) -> Statistics {
         sum.malformed_peer_count += statistics.malformed_peer_count;
         sum.cut_count += statistics.cut_count;
         sum.evicted_count += statistics.evicted_count;
+        sum.read_count += statistics.read_count;
+        sum.write_count += statistics.write_count;
+        sum.lookups.add(statistics.lookups);
     }
+    figures.iter().flat_map(|figures| &figures.groups).for_each(|group| sum.lookups.add(group.lookups));
     sum
 }
 
@@ -140,24 +144,36 @@ fn write_section(section: &str, local: &Local<'_>, figures: &[Figures], text: &m
             let uptime = local.now.instant.since(process.started_instant).as_secs();
             line("redis_version", &REDIS_VERSION);
             line("holdfast_version", &env!("CARGO_PKG_VERSION"));
+            line("redis_git_sha1", &"00000000");
+            line("redis_git_dirty", &0);
             line("redis_mode", &settings.mode());
             line("os", &process.operating_system);
             line("arch_bits", &usize::BITS);
+            line("monotonic_clock", &"POSIX clock_gettime");
+            line("multiplexing_api", &"epoll");
             line("process_id", &process.process_id);
+            line("process_supervised", &"no");
             line("run_id", &process.run_id);
             line("tcp_port", &process.tcp_port);
             line("server_time_usec", &(local.now.unix.0 * 1_000));
             line("uptime_in_seconds", &uptime);
             line("uptime_in_days", &(uptime / 86_400));
             line("hz", &settings.get("hz"));
+            line("configured_hz", &settings.get("hz"));
+            line("lru_clock", &((local.now.unix.0 / 1_000) & 0xFF_FFFF));
             line("executable", &process.executable);
             line("config_file", &process.config_file);
+            line("io_threads_active", &0);
             line("cores", &core.core_count);
         }
         "clients" => {
             let count: u64 = figures.iter().map(|figures| figures.session_count).sum();
             line("connected_clients", &count);
+            line("cluster_connections", &report.links.iter().filter(|link| link.is_up).count());
             line("maxclients", &settings.get("maxclients"));
+            let most = |field: fn(&Figures) -> u64| figures.iter().map(field).max().unwrap_or(0);
+            line("client_recent_max_input_buffer", &most(|figures| figures.input_bytes_max));
+            line("client_recent_max_output_buffer", &most(|figures| figures.output_bytes_max));
             let waiting: u64 = figures.iter().map(|figures| figures.waiting_count).sum();
             line("blocked_clients", &waiting);
             line("tracking_clients", &figures.iter().map(|figures| figures.tracking.0).sum::<usize>());
@@ -171,7 +187,13 @@ fn write_section(section: &str, local: &Local<'_>, figures: &[Figures], text: &m
             line("used_memory_human", &human(used));
             line("used_memory_rss", &report.resident_bytes);
             line("used_memory_rss_human", &human(report.resident_bytes));
+            let peak = core.peak_memory_bytes.max(used);
+            line("used_memory_peak", &peak);
+            line("used_memory_peak_human", &human(peak));
+            line("used_memory_peak_perc", &format!("{:.2}%", used as f64 * 100.0 / peak.max(1) as f64));
+            line("used_memory_overhead", &used.saturating_sub(keyspaces));
             line("used_memory_dataset", &keyspaces);
+            line("used_memory_dataset_perc", &format!("{:.2}%", keyspaces as f64 * 100.0 / used.max(1) as f64));
             let lua: u64 = figures.iter().map(|figures| figures.lua_bytes).sum();
             let cached = core.scripts.bytes() as u64 * u64::from(core.core_count);
             line("used_memory_lua", &lua);
@@ -194,9 +216,23 @@ fn write_section(section: &str, local: &Local<'_>, figures: &[Figures], text: &m
             line("allocator_allocated", &report.used_memory_bytes);
             line("allocator_active", &report.allocator_active_bytes);
             line("allocator_resident", &report.allocator_resident_bytes);
-            let ratio = report.resident_bytes as f64 / report.used_memory_bytes.max(1) as f64;
-            line("mem_fragmentation_ratio", &format!("{ratio:.2}"));
+            for (of, more, less) in [
+                ("allocator_frag", report.allocator_active_bytes, report.used_memory_bytes),
+                ("allocator_rss", report.allocator_resident_bytes, report.allocator_active_bytes),
+                ("rss_overhead", report.resident_bytes, report.allocator_resident_bytes),
+                ("mem_fragmentation", report.resident_bytes, report.used_memory_bytes),
+            ] {
+                line(&format!("{of}_ratio"), &format!("{:.2}", more as f64 / less.max(1) as f64));
+                line(&format!("{of}_bytes"), &(more as i64 - less as i64));
+            }
+            line("mem_not_counted_for_evict", &0);
+            let waiting: u64 = report.links.iter().map(|link| link.waiting_bytes).sum();
+            line("mem_total_replication_buffers", &waiting);
+            line("mem_clients_normal", &figures.iter().map(|figures| figures.session_bytes).sum::<u64>());
+            line("mem_cluster_links", &waiting);
+            line("mem_aof_buffer", &report.journal.queue_bytes);
             line("mem_allocator", &"jemalloc");
+            line("active_defrag_running", &0);
             let sum = |field: fn(&Removals) -> u64| groups().map(|group| field(&group.removals)).sum::<u64>();
             line("lazyfree_pending_objects", &sum(|removals| removals.to_be_freed));
             line("lazyfreed_objects", &sum(|removals| removals.freed_later));
@@ -206,12 +242,20 @@ fn write_section(section: &str, local: &Local<'_>, figures: &[Figures], text: &m
             let sum = total(figures);
             line("total_connections_received", &sum.connection_count);
             line("total_commands_processed", &total_calls(figures).values().map(|figures| figures.calls).sum::<u64>());
+            let rate = |of: usize| figures.iter().map(|figures| figures.per_second[of]).sum::<u64>();
+            let kilobytes = |bytes: u64| format!("{:.2}", bytes as f64 / 1_024.0);
+            line("instantaneous_ops_per_sec", &rate(0));
             line("total_net_input_bytes", &sum.input_bytes);
             line("total_net_output_bytes", &sum.output_bytes);
+            line("total_net_repl_output_bytes", &report.links.iter().map(|link| link.sent_bytes).sum::<u64>());
+            line("instantaneous_input_kbps", &kilobytes(rate(1)));
+            line("instantaneous_output_kbps", &kilobytes(rate(2)));
             line("rejected_connections", &report.rejected_count);
             line("expired_keys", &groups().map(|group| group.removals.expired).sum::<u64>());
             line("evicted_keys", &groups().map(|group| group.evicted_count).sum::<u64>());
             line("evicted_clients", &sum.evicted_count);
+            line("keyspace_hits", &sum.lookups.found);
+            line("keyspace_misses", &sum.lookups.missed);
             for (title, kind) in [
                 ("pubsub_channels", Kind::Channel),
                 ("pubsub_patterns", Kind::Pattern),
@@ -226,14 +270,26 @@ fn write_section(section: &str, local: &Local<'_>, figures: &[Figures], text: &m
             line("tracking_total_prefixes", &prefixes.len());
             line("client_output_buffer_limit_disconnections", &sum.cut_count);
             line("unexpected_error_replies", &0);
+            line("latest_fork_usec", &0);
+            line("total_forks", &0);
             line("migrate_cached_sockets", &0);
+            line("slave_expires_tracked_keys", &0);
+            for counted in ["hits", "misses", "key_hits", "key_misses"] {
+                line(&format!("active_defrag_{counted}"), &0);
+            }
             line("total_error_replies", &total_errors(figures).values().sum::<u64>());
+            line("total_reads_processed", &sum.read_count);
+            line("total_writes_processed", &sum.write_count);
+            line("io_threaded_reads_processed", &0);
+            line("io_threaded_writes_processed", &0);
         }
         "replication" => overview::write_replication(core, figures, &mut line),
         "cpu" => {
             let seconds = |us: u64| format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
             line("used_cpu_sys", &seconds(report.cpu_system_us));
             line("used_cpu_user", &seconds(report.cpu_user_us));
+            line("used_cpu_sys_children", &seconds(0));
+            line("used_cpu_user_children", &seconds(0));
         }
         "commandstats" => {
             let times = total_times(figures);
@@ -313,6 +369,12 @@ fn write_persistence(local: &Local<'_>, figures: &[Figures], line: &mut dyn FnMu
         .fold((0, 0), |(walked, total), (more, all)| (walked + more, total + all));
     line("loading", &u8::from(loading));
     line("async_loading", &0);
+    // Nothing is forked, so nothing is copied when it is written to.
+    for of in ["current_cow_peak", "current_cow_size", "current_cow_size_age", "rdb_last_cow_size", "aof_last_cow_size"]
+    {
+        line(of, &0);
+    }
+    line("current_fork_perc", &format!("{:.2}", walked as f64 * 100.0 / total.max(1) as f64));
     line("rdb_changes_since_last_save", &groups().map(|group| group.change_count).sum::<u64>());
     line("rdb_bgsave_in_progress", &u8::from(began.is_some()));
     line("rdb_last_save_time", &last_save_seconds(core.process.started.0, figures));
@@ -325,10 +387,18 @@ fn write_persistence(local: &Local<'_>, figures: &[Figures], line: &mut dyn FnMu
     line("aof_enabled", &1);
     line("aof_rewrite_in_progress", &0);
     line("aof_rewrite_scheduled", &0);
+    line("aof_last_rewrite_time_sec", &-1);
+    line("aof_current_rewrite_time_sec", &-1);
+    line("aof_rewrites", &0);
+    line("aof_rewrites_consecutive_failures", &0);
+    line("module_fork_in_progress", &0);
+    line("module_fork_last_cow_size", &0);
     line("aof_last_bgrewrite_status", &"ok");
     line("aof_last_write_status", &if matches!(core.room, crate::event::Room::Enough) { "ok" } else { "err" });
     line("aof_current_size", &journal.kept_bytes);
     line("aof_base_size", &0);
+    line("aof_pending_rewrite", &0);
+    line("aof_buffer_length", &journal.queue_bytes);
     line("aof_pending_bio_fsync", &0);
     line(
         "durability",

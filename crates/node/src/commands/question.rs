@@ -246,12 +246,20 @@ pub enum Answer {
 pub struct Figures {
     /// What it has counted.
     pub statistics: Statistics,
+    /// Commands, bytes received and bytes sent, a second.
+    pub per_second: [u64; 3],
     /// Calls of its sessions.
     pub calls: Calls,
     /// What it has measured of commands, by their place in the catalog.
     pub times: Vec<(usize, TimeFigures)>,
     /// Open sessions.
     pub session_count: u64,
+    /// Bytes of memory that they take.
+    pub session_bytes: u64,
+    /// The most bytes that one of them has sent and that are not yet parsed.
+    pub input_bytes_max: u64,
+    /// The most bytes that one of them has yet to be sent.
+    pub output_bytes_max: u64,
     /// Sessions that track, keys remembered, and their readers.
     pub tracking: (usize, usize, usize),
     /// Prefixes that its sessions are told of.
@@ -313,4 +321,6 @@ pub struct GroupFigures {
     pub evicted_count: u64,
     /// Keys expired, and values freed.
     pub removals: keyspace::Removals,
+    /// Keys looked up by commands that read.
+    pub lookups: keyspace::Lookups,
 }

@@ -9,7 +9,8 @@ use crate::computation::note_reads;
 use crate::pubsub::Message;
 use crate::scripts::{Asides, Circumstances, Invocation, Permitted, check_call, permit};
 use crate::speculation::Trace;
-use crate::wire::put_declined;
+use crate::tally::ScriptCalls;
+use crate::wire::{put_counted, put_declined};
 
 /// A script to be run on a group's keys.
 pub(crate) struct Run<'a> {
@@ -69,6 +70,7 @@ impl Group {
         outlet: &mut Outlet<'_>,
     ) -> Result<(), Declined> {
         let pending = self.pending_number();
+        let lookups_before = self.keyspace.lookups();
         self.speculation.activate(pending);
         self.last_script = now.instant;
         let moment = self.batch_moment(now, prng);
@@ -114,7 +116,11 @@ impl Group {
         if !reads.is_empty() {
             reads.extend(run.invocation.keys(run.args).map(<[u8]>::to_vec));
         }
-        if declined.is_some() || ending == Ending::Stopped {
+        let mut lookups = self.keyspace.lookups();
+        lookups.add(self.speculation.take_lookups());
+        let is_over = declined.is_none() && ending != Ending::Stopped;
+        self.keyspace.set_lookups(if is_over { lookups } else { lookups_before });
+        if !is_over {
             self.speculation.undo(trace, pending);
             self.script_words = commands;
             self.script_reply = writer.into_bytes();
@@ -130,10 +136,13 @@ impl Group {
             return Ok(());
         }
         asides.tally.end(writer.bytes());
+        // What has failed is told to the client's own node, with the reply: there it is looked for.
+        let is_far = run.origin.claim.is_some() && run.origin.node != self.node;
+        let counts = (is_far && asides.tally.has_errors()).then(|| std::mem::take(&mut asides.tally));
         outlet.stop_watch(watch, &run.origin, run.args);
         let published = std::mem::take(&mut asides.published).into();
         outlet.tell_asides(&run.origin, asides, now);
-        self.end_script(&run, (writer, reads, published), trace, &commands, command_count, outlet);
+        self.end_script(&run, (writer, reads, published), trace, (&commands, command_count), counts, outlet);
         self.script_words = commands;
         Ok(())
     }
@@ -143,14 +152,16 @@ impl Group {
         &Run { origin, floor, protocol, .. }: &Run<'_>,
         (writer, reads, published): (Writer, Vec<Vec<u8>>, Box<[Message]>),
         trace: Trace,
-        commands: &[u8],
-        command_count: usize,
+        (commands, command_count): (&[u8], usize),
+        counts: Option<ScriptCalls>,
         outlet: &mut Outlet<'_>,
     ) {
         let saw_pending = trace.saw_pending;
         self.speculation.keep(trace, self.batch_number);
         if origin.claim.is_some() {
-            self.log_outcome(&origin, floor, writer.bytes(), (commands, command_count), published);
+            let counted = counts.map(|counts| put_counted(&counts, writer.bytes()));
+            let answer = counted.as_deref().unwrap_or(writer.bytes());
+            self.log_outcome(&origin, floor, answer, (commands, command_count), published);
             self.script_reply = writer.into_bytes();
             return;
         }

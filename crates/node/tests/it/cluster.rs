@@ -321,3 +321,26 @@ fn a_node_that_joins_does_not_let_go_of_whom_it_has_asked() {
     assert_eq!(hear_of(7), [NodeId(5), NodeId(7)]);
     assert_eq!(hear_of(6), [NodeId(5), NodeId(6), NodeId(7)]);
 }
+
+#[test]
+fn what_fails_in_a_script_counts_at_the_node_that_was_asked() {
+    let mut nodes = Nodes::new();
+    let leader = nodes.leader().expect("elected");
+    let gateway = leader % 3 + 1;
+    let (asked, other) = (nodes.host(gateway).connect(0), nodes.host(leader).connect(0));
+    assert_eq!(nodes.run(gateway, asked, "SET text x"), "+OK");
+    for (line, reply) in [
+        ("EVAL \"return redis.pcall('lpush', KEYS[1], 'x')\" 1 text", "-WRONGTYPE"),
+        ("EVAL \"redis.pcall('select', 99) return redis.error_reply('MINE alone')\" 1 text", "-MINE alone"),
+        ("EVAL \"return redis.call('get', KEYS[1])\" 1 text", "$1 x"),
+    ] {
+        let answer = nodes.run(gateway, asked, line);
+        assert!(answer.starts_with(reply), "{line} gave {answer}");
+    }
+    let told = nodes.run(gateway, asked, "INFO errorstats");
+    assert!(told.contains("errorstat_ERR:count=1 errorstat_MINE:count=1 errorstat_WRONGTYPE:count=1"), "{told}");
+    let told = nodes.run(gateway, asked, "INFO commandstats");
+    assert!(told.contains("cmdstat_lpush:calls=1,"), "{told}");
+    let told = nodes.run(leader, other, "INFO errorstats");
+    assert!(!told.contains("errorstat_"), "{told}");
+}

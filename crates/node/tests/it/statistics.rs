@@ -270,3 +270,61 @@ fn who_may_change_data_waits_while_writes_are_paused_and_counts_as_blocked() {
         assert!(host.run(admin, "INFO clients").contains("blocked_clients:0"));
     });
 }
+
+/// What INFO says of keys that were looked up: found and missed.
+fn lookups(host: &mut Host, client: node::SessionId) -> (u64, u64) {
+    let told = host.run(client, "INFO stats");
+    let number = |name: &str| {
+        let field = told.split_whitespace().find_map(|line| line.strip_prefix(name)).expect("it is told");
+        field.parse().expect("a number")
+    };
+    (number("keyspace_hits:"), number("keyspace_misses:"))
+}
+
+#[test]
+fn keys_that_reads_find_and_miss_are_counted_as_redis_does() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        for line in ["MSET a 1 b 2", "SADD s x", "SADD t y", "ZADD z 1 m", "SET bits foobar", "LPUSH list 3 1 2"] {
+            host.run(client, line);
+        }
+        assert_eq!(lookups(host, client), (0, 0));
+        for (line, found, missed) in [
+            ("GET a", 1, 0),
+            ("GET nope", 0, 1),
+            ("MGET a b nope no", 2, 2),
+            ("EXISTS a nope a", 2, 1),
+            ("TTL nope", 0, 1),
+            ("TYPE a", 1, 0),
+            ("INCR a", 0, 0),
+            ("APPEND b x", 0, 0),
+            ("SET b 1 GET", 1, 0),
+            ("GETSET b 2", 1, 0),
+            ("GETEX b", 1, 0),
+            ("SCARD s", 1, 0),
+            ("SUNIONSTORE u s t nope", 2, 1),
+            ("SINTERSTORE u s t", 2, 0),
+            ("COPY s v", 1, 0),
+            ("RENAME v w", 0, 0),
+            ("ZUNIONSTORE y 2 z nope", 1, 1),
+            ("ZRANGESTORE y z 0 -1", 1, 0),
+            ("BITOP AND c bits nope", 1, 1),
+            ("SORT list", 1, 0),
+            ("SPOP t", 0, 0),
+            ("LPOP list", 0, 0),
+            ("PFADD p 1", 0, 0),
+            ("PFCOUNT p nope", 1, 1),
+            ("OBJECT ENCODING a", 1, 0),
+            ("GETDEL b", 1, 0),
+            ("EVAL \"redis.call('get', KEYS[1]) return redis.call('get', 'nope')\" 1 a", 1, 1),
+            ("EVAL \"redis.call('set', KEYS[1], 5) return redis.call('get', KEYS[1])\" 1 a", 1, 0),
+        ] {
+            let (found_before, missed_before) = lookups(host, client);
+            assert!(!host.run(client, line).starts_with('-'), "{line}");
+            let after = lookups(host, client);
+            assert_eq!((after.0 - found_before, after.1 - missed_before), (found, missed), "{line}");
+        }
+        host.run(client, "CONFIG RESETSTAT");
+        assert_eq!(lookups(host, client), (0, 0));
+    });
+}

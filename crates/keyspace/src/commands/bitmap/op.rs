@@ -45,7 +45,7 @@ fn bitop(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(),
     }
     let mut sources = Vec::with_capacity(args.len() - 3);
     for key in args.iter().skip(3) {
-        sources.push((edit.string(key)?, ItoaBuffer::new()));
+        sources.push((edit.reading().string(key)?, ItoaBuffer::new()));
     }
     // A key that is not there counts as an empty string.
     let sources: Vec<&[u8]> = sources

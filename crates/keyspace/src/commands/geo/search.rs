@@ -368,7 +368,7 @@ fn search_or_store(edit: &mut Edit<'_>, args: Args<'_>, form: Form, writer: &mut
         Form::SearchAndStore => (args.at(2), "geosearchstore"),
         _ => (args.at(1), "georadiusstore"),
     };
-    let view = edit.view();
+    let view = edit.reading();
     let set = view.sorted_set(source)?;
     let request = Request::parse(set, args, form, true)?;
     let Some(destination) = request.destination else {

@@ -52,7 +52,7 @@ fn usage(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Ref
             _ => return Err(Refusal::SYNTAX),
         }
     }
-    match view.peek(args.at(2)) {
+    match view.aside().peek(args.at(2)) {
         Some(entry) => writer.count(entry.memory_bytes()),
         None => writer.null(),
     }

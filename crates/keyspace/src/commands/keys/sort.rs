@@ -308,10 +308,10 @@ fn owned_integer(text: Str<'_>) -> Cow<'_, [u8]> {
 fn sort(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
     let request = Request::parse(args, true)?;
     let Some(destination) = request.destination else {
-        return request.answer(&edit.view(), args.at(1), writer);
+        return request.answer(&edit.reading(), args.at(1), writer);
     };
     let mut items: Vec<Vec<u8>> = Vec::new();
-    let view = edit.view();
+    let view = edit.reading();
     let elements = request.elements(&view, args.at(1))?;
     request.for_each_result(&view, &elements, |result| items.push(result.map_or(Vec::new(), |text| text.to_vec())));
     writer.count(items.len());

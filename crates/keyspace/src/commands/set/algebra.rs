@@ -196,7 +196,7 @@ fn store(
     combine: impl for<'a> FnOnce(&[Option<Set<'a>>]) -> Vec<Str<'a>>,
 ) -> Result<(), Refusal> {
     let (destination, database) = (args.at(1), edit.database());
-    let members = combine(&sets(&edit.view(), args.iter().skip(2))?);
+    let members = combine(&sets(&edit.reading(), args.iter().skip(2))?);
     let count = members.len();
     if members.is_empty() {
         if edit.remove(destination) {

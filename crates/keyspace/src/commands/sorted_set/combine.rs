@@ -380,7 +380,7 @@ fn store_result(
     event: &'static str,
     writer: &mut Writer,
 ) -> Result<(), Refusal> {
-    let request = Request::parse(&edit.view(), args, 2, operation, Use::Stored)?;
+    let request = Request::parse(&edit.reading(), args, 2, operation, Use::Stored)?;
     let members: Vec<(Vec<u8>, f64)> =
         request.members(operation).into_iter().map(|(member, score)| (member.into_owned(), score)).collect();
     store(edit, args.at(1), &members, event, writer);

@@ -316,7 +316,7 @@ fn zrevrangebylex(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Resul
 
 fn zrangestore(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
     let request = Request::parse(args, 3, None, None, true)?;
-    let found: Vec<(Vec<u8>, f64)> = match edit.view().sorted_set(args.at(2))? {
+    let found: Vec<(Vec<u8>, f64)> = match edit.reading().sorted_set(args.at(2))? {
         Some(set) => {
             let ranks = request.ranks(set);
             set.range(ranks).map(|(member, score)| (member.to_vec(), score)).collect()

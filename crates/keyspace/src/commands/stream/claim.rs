@@ -45,7 +45,7 @@ struct Claim<'a> {
 
 fn xclaim(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
     let (key, name) = (args.at(1), args.at(2));
-    if edit.view().stream(key)?.is_none_or(|stream| stream.group(name).is_none()) {
+    if edit.reading().stream(key)?.is_none_or(|stream| stream.group(name).is_none()) {
         return Err(no_group(key, name));
     }
     let now = edit.moment().unix.0;
@@ -205,7 +205,7 @@ fn xautoclaim(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Resul
         }
     }
     let (key, name) = (args.at(1), args.at(2));
-    if edit.view().stream(key)?.is_none_or(|stream| stream.group(name).is_none()) {
+    if edit.reading().stream(key)?.is_none_or(|stream| stream.group(name).is_none()) {
         return Err(no_group(key, name));
     }
     let now = edit.moment().unix.0;

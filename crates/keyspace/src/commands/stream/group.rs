@@ -260,7 +260,7 @@ pub(super) const XACK: DataCommand = DataCommand {
 
 fn acknowledge(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
     let (key, name) = (args.at(1), args.at(2));
-    if edit.view().stream(key)?.is_none_or(|stream| stream.group(name).is_none()) {
+    if edit.reading().stream(key)?.is_none_or(|stream| stream.group(name).is_none()) {
         writer.integer(0);
         return Ok(());
     }

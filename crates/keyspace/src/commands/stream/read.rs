@@ -53,7 +53,7 @@ pub(super) const XREADGROUP: DataCommand = DataCommand {
 };
 
 fn xreadgroup(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
-    let reading = Reading::parse(&edit.view(), args)?;
+    let reading = Reading::parse(&edit.reading(), args)?;
     if !reading.give(edit, writer)? {
         writer.null_array();
     }

@@ -52,7 +52,7 @@ pub(super) const GETDEL: DataCommand = DataCommand {
 
 fn getdel(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
     let key = args.at(1);
-    match edit.string(key)? {
+    match edit.reading().string(key)? {
         Some(value) => {
             value.write_bulk(writer);
             edit.remove(key);
@@ -90,7 +90,7 @@ fn getex(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(),
         }
     }
     let moment = edit.view().moment();
-    let Some(value) = edit.string(key)? else {
+    let Some(value) = edit.reading().string(key)? else {
         writer.null();
         return Ok(());
     };

@@ -43,7 +43,7 @@ fn set(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), R
     };
     let key = args.at(1);
     if options.get {
-        match edit.string(key)? {
+        match edit.reading().string(key)? {
             Some(value) => value.write_bulk(writer),
             None => writer.null(),
         }
@@ -254,7 +254,7 @@ pub(super) const GETSET: DataCommand = DataCommand {
 };
 
 fn getset(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
-    match edit.string(args.at(1))? {
+    match edit.reading().string(args.at(1))? {
         Some(value) => value.write_bulk(writer),
         None => writer.null(),
     }
