@@ -1503,8 +1503,16 @@ impl Core {
     }
 
     /// Lets sessions go on that waited for a window.
+    /// True if no more writes for a group are taken for now. Where others take part each gateway counts its own: they
+    /// may keep the group busy without end.
+    pub(crate) fn is_full(&mut self, group: GroupId) -> bool {
+        self.relay.is_full(group)
+            || self.group_mut(group).is_some_and(|group| group.serves_at_once() && group.is_full())
+    }
+
     fn open_windows(&mut self) {
-        if self.stalled.is_empty() || self.groups().any(Group::is_full) || self.relay.is_any_full() {
+        let is_full = |group: &Group| group.serves_at_once() && group.is_full();
+        if self.stalled.is_empty() || self.groups().any(is_full) || self.relay.is_any_full() {
             return;
         }
         for id in std::mem::take(&mut self.stalled) {

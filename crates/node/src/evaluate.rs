@@ -195,11 +195,7 @@ impl Core {
             return Next::Postponed(Hold::Answers);
         }
         if let Some(home) = home
-            && (if is_clustered {
-                self.relay.is_full(home)
-            } else {
-                self.group_mut(home).is_some_and(|group| group.is_full())
-            })
+            && self.is_full(home)
         {
             self.stalled.push(id);
             return Next::Postponed(Hold::Window);
