@@ -185,6 +185,8 @@ pub struct Group {
     told_keep: (u64, Instant),
     /// Bytes of the log that stay in memory when they have been applied.
     log_bytes_max: usize,
+    /// Bytes proposed or gathered beyond which no more writes are admitted.
+    window_bytes_max: usize,
     /// Index of the last checkpoint on disk.
     marked_index: u64,
     /// Libraries of functions, if this group is their home: replicated state.
@@ -463,6 +465,7 @@ impl Group {
             held_log: None,
             told_keep: (u64::MAX, Instant::ZERO),
             log_bytes_max: limits::LOG_BYTES_MAX,
+            window_bytes_max: limits::WINDOW_BYTES_MAX,
             marked_index: checkpoint_index,
             lines: Lines::default(),
             libraries: Arc::default(),
@@ -543,6 +546,16 @@ impl Group {
         self.prepared.len()
     }
 
+    /// Transactions that hold locks here; true for those that are prepared.
+    pub fn lock_holders(&self) -> impl Iterator<Item = (TransactionId, bool)> {
+        self.locks.holders().map(|holder| (holder, self.prepared.contains_key(&holder)))
+    }
+
+    /// Bytes of applied entries of the log that are in memory.
+    pub fn applied_log_bytes(&self) -> usize {
+        self.replica.log_bytes().saturating_sub(self.replica.log_bytes_after(self.applied) as usize)
+    }
+
     /// Bytes proposed and not yet applied.
     pub fn window_bytes(&self) -> usize {
         self.inflight_bytes + self.builder.byte_count()
@@ -551,7 +564,7 @@ impl Group {
     /// True if no more writes may be admitted for now.
     #[inline]
     pub fn is_full(&self) -> bool {
-        self.inflight_bytes + self.builder.byte_count() > limits::WINDOW_BYTES_MAX
+        self.inflight_bytes + self.builder.byte_count() > self.window_bytes_max
     }
 
     /// True if the group has one voter, this node: then a read needs nobody's confirmation.
@@ -576,6 +589,12 @@ impl Group {
     #[doc(hidden)]
     pub fn break_by_voting_at_once(&mut self) {
         self.replica.break_by_voting_at_once();
+    }
+
+    /// Makes this replica vote as if its log had no lost end. Only the simulator has a use for it.
+    #[doc(hidden)]
+    pub fn break_by_trusting(&mut self) {
+        self.replica.trust();
     }
 
     /// True if reads are answered here at this instant without asking anybody.
@@ -713,7 +732,9 @@ impl Group {
             return false;
         }
         *last = claim.number;
-        self.is_to_be_done(origin, outlet)
+        let is_forgotten = self.defect == Some(Defect::ForgottenAnswer)
+            && matches!(request.body, RequestBody::Write(_) | RequestBody::Exec(_));
+        is_forgotten || self.is_to_be_done(origin, outlet)
     }
 
     /// A request goes back to its gateway. What that has sent behind it must not overtake it: its requests are taken
@@ -1266,7 +1287,7 @@ impl Group {
             _ => true,
         });
         for transaction in self.locks.stale(now.instant, limits::LOCK_PATIENCE) {
-            if !self.prepared.contains_key(&transaction) {
+            if !self.prepared.contains_key(&transaction) && self.defect != Some(Defect::ForgottenLock) {
                 self.unlock(transaction);
                 self.admit_held(now, outlet);
             }
@@ -1920,7 +1941,10 @@ impl Group {
             Some(Waiter::Script(origin, finished)) => (Some(origin), finished.published),
             _ => (None, Box::default()),
         };
-        let answer = match self.book.look(gateway, number) {
+        let is_forgotten =
+            self.defect == Some(Defect::ForgottenAnswer) && matches!(item, Item::Command { .. } | Item::Exec(_));
+        let known = if is_forgotten { book::Entry::New } else { self.book.look(gateway, number) };
+        let answer = match known {
             book::Entry::Forgotten => return,
             book::Entry::Answered(answer) => answer.to_vec(),
             book::Entry::New => {

@@ -179,6 +179,9 @@ struct Stream {
 #[derive(Debug)]
 pub struct Relay {
     boot: u64,
+    /// Bytes of requests to a group beyond which no more are taken, and beyond which no more are under way.
+    window_bytes_max: usize,
+    stream_bytes_max: usize,
     streams: Vec<Stream>,
 }
 
@@ -197,7 +200,26 @@ impl Relay {
             heard: Instant::ZERO,
             resent: Instant::ZERO,
         };
-        Self { boot, streams: (0..group_count).map(|_| stream()).collect() }
+        Self {
+            boot,
+            window_bytes_max: limits::WINDOW_BYTES_MAX,
+            stream_bytes_max: limits::STREAM_BYTES_MAX,
+            streams: (0..group_count).map(|_| stream()).collect(),
+        }
+    }
+
+    /// Takes and sends fewer bytes at a time than usual.
+    pub(crate) fn narrow(&mut self, window_bytes_max: usize, stream_bytes_max: usize) {
+        (self.window_bytes_max, self.stream_bytes_max) = (window_bytes_max, stream_bytes_max);
+    }
+
+    /// The most bytes that are under way to one group beside the last request sent.
+    pub(crate) fn under_way_max(&self) -> usize {
+        let beside_last = |stream: &Stream| {
+            let last = stream.outstanding.iter().rev().find(|outstanding| outstanding.is_out);
+            stream.out_bytes - last.map_or(0, |last| last.byte_count)
+        };
+        self.streams.iter().map(beside_last).max().unwrap_or(0)
     }
 
     /// Takes a request; it leaves with the next [`Relay::flush`]. Answers its number.
@@ -257,7 +279,7 @@ impl Relay {
         for stream in &mut self.streams {
             let Some(leader) = stream.route.leader else { continue };
             if stream.retry_at <= now {
-                stream.flush(leader, &mut send);
+                stream.flush(leader, self.stream_bytes_max, &mut send);
             }
         }
     }
@@ -385,14 +407,20 @@ impl Relay {
         })
     }
 
+    /// Requests that have no answer yet.
+    pub fn unanswered_count(&self) -> usize {
+        let outstanding = self.streams.iter().flat_map(|stream| &stream.outstanding);
+        outstanding.filter(|outstanding| outstanding.request.is_some()).count()
+    }
+
     /// True if no more should be asked of a group for now.
     pub fn is_full(&self, group: GroupId) -> bool {
-        self.streams[group.0 as usize].byte_count > limits::WINDOW_BYTES_MAX
+        self.streams[group.0 as usize].byte_count > self.window_bytes_max
     }
 
     /// True if one of the groups is full.
     pub fn is_any_full(&self) -> bool {
-        self.streams.iter().any(|stream| stream.byte_count > limits::WINDOW_BYTES_MAX)
+        self.streams.iter().any(|stream| stream.byte_count > self.window_bytes_max)
     }
 
     /// The earliest instant at which there may be something to do.
@@ -410,9 +438,9 @@ impl Stream {
         self.outstanding.front().map_or(self.next, |front| front.number)
     }
 
-    fn flush(&mut self, leader: NodeId, send: &mut impl FnMut(NodeId, Request)) {
+    fn flush(&mut self, leader: NodeId, bytes_max: usize, send: &mut impl FnMut(NodeId, Request)) {
         let floor = self.floor();
-        while self.out_bytes < limits::STREAM_BYTES_MAX
+        while self.out_bytes < bytes_max
             && let Some(next) = self.outstanding.get_mut(self.sent)
         {
             self.sent += 1;

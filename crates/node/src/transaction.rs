@@ -149,6 +149,25 @@ impl Work {
         }
     }
 
+    /// For a canary: neither locks nor looks at keys that are watched and that no command names.
+    fn forget_what_is_only_watched(&mut self) {
+        let mut named: Vec<Vec<u8>> = Vec::new();
+        let mut spans = Vec::new();
+        for words in &self.commands {
+            let (_, args) = entry::Reader::new(words).words(&mut spans);
+            if let Some(command) = keyspace::resolve(args) {
+                command.for_each_key(args, |index, _| named.push(args.at(index).to_vec()));
+            }
+        }
+        let watched: Vec<Vec<u8>> = self.watches.iter().map(|watch| watch.key.clone()).collect();
+        let is_only_watched = |key: &Vec<u8>| watched.contains(key) && !named.contains(key);
+        self.watches.retain(|watch| !is_only_watched(&watch.key));
+        self.keys.values_mut().for_each(|keys| keys.retain(|(_, key)| !is_only_watched(key)));
+        // One without keys is carried out by a group all the same.
+        let first = self.keys.keys().next().copied();
+        self.keys.retain(|group, keys| !keys.is_empty() || Some(*group) == first);
+    }
+
     /// Looks for its keys where they are now.
     fn regroup(&mut self, slots: &SlotMap) {
         if slots.is_even() {
@@ -309,6 +328,9 @@ impl Driver {
     pub fn begin(&mut self, mut work: Work, slots: &Arc<SlotMap>, moment: Moment, post: &mut Vec<Post>) {
         let id = TransactionId { gateway: self.gateway, number: self.next_number };
         self.next_number += 1;
+        if self.defect == Some(Defect::ForgottenRead) {
+            work.forget_what_is_only_watched();
+        }
         work.regroup(slots);
         let groups: Vec<_> = if work.whole {
             (0..slots.group_count()).map(GroupId).collect()
