@@ -337,6 +337,28 @@ impl Core {
         self.groups.iter().flatten()
     }
 
+    /// Requests to groups without an answer, and transactions over groups that are not over.
+    pub fn unfinished_count(&self) -> usize {
+        self.relay.unanswered_count() + self.driver.len()
+    }
+
+    /// Lets fewer bytes of requests wait for a group, and be under way to it, than usual. Only the simulator has a use
+    /// for it.
+    #[doc(hidden)]
+    pub fn narrow_streams(&mut self, window_bytes_max: usize, stream_bytes_max: usize) {
+        self.relay.narrow(window_bytes_max, stream_bytes_max);
+    }
+
+    /// The most bytes of requests that are under way to one group beside the last one.
+    pub fn under_way_max(&self) -> usize {
+        self.relay.under_way_max()
+    }
+
+    /// True if a client waits until a window has room.
+    pub fn has_stalled(&self) -> bool {
+        !self.stalled.is_empty()
+    }
+
     /// For the simulator's canaries.
     #[doc(hidden)]
     pub fn groups_mut(&mut self) -> impl Iterator<Item = &mut Group> {
@@ -1503,8 +1525,16 @@ impl Core {
     }
 
     /// Lets sessions go on that waited for a window.
+    /// True if no more writes for a group are taken for now. Where others take part each gateway counts its own: they
+    /// may keep the group busy without end.
+    pub(crate) fn is_full(&mut self, group: GroupId) -> bool {
+        self.relay.is_full(group)
+            || self.group_mut(group).is_some_and(|group| group.serves_at_once() && group.is_full())
+    }
+
     fn open_windows(&mut self) {
-        if self.stalled.is_empty() || self.groups().any(Group::is_full) || self.relay.is_any_full() {
+        let is_full = |group: &Group| group.serves_at_once() && group.is_full();
+        if self.stalled.is_empty() || self.groups().any(is_full) || self.relay.is_any_full() {
             return;
         }
         for id in std::mem::take(&mut self.stalled) {

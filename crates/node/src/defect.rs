@@ -1,12 +1,18 @@
 //! Mistakes that the simulator puts in on purpose: checkers that do not catch them are asleep.
 
-/// A mistake in transactions over groups, or in moves of slots.
+/// A mistake in transactions over groups, in moves of slots, or in what is asked twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
     /// They count as committed when the first group has prepared them.
     EarlyCommit,
     /// Groups do not look at what they watch.
     ForgottenWatch,
+    /// What they watch and do not touch is neither locked nor looked at.
+    ForgottenRead,
+    /// A group does not look whether it has carried out what it is asked for.
+    ForgottenAnswer,
+    /// Locks of a gateway that is gone are kept.
+    ForgottenLock,
     /// Checkpoints leave out those that are prepared.
     ForgottenPrepared,
     /// The keys of a slot that moves are read before the latest changes to them have been made.

@@ -6,7 +6,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use command::Refusal;
-use keyspace::{Keyspace, Moment};
 use resp::{Args, Protocol, Span};
 use script::{Engine, Flags, Library, Script, Task};
 use stdx::Instant;
@@ -64,8 +63,6 @@ pub(crate) struct Runner {
     /// Waiting for the patient one.
     waiting: VecDeque<Box<Computation>>,
     job: Option<Job>,
-    /// Copies of keys that long work has left, to be freed in steps.
-    copies: Vec<Keyspace>,
     /// Scripts that become transactions when all that their clients asked for before has been answered.
     declined: Vec<DeclinedScript>,
     /// When locks are next renewed.
@@ -76,11 +73,10 @@ pub(crate) struct Runner {
     changing: Vec<(u64, SessionId, u64, Vec<u8>)>,
 }
 
-/// A script that takes long, or commands on large values.
+/// A script that takes long.
 struct Job {
     transaction: TransactionId,
-    is_script: bool,
-    task: Task<(Box<Engine>, Box<Computation>, Computed, Option<Keyspace>)>,
+    task: Task<(Box<Engine>, Box<Computation>, Computed)>,
     is_killed: Rc<Cell<bool>>,
     began: Instant,
     is_function: bool,
@@ -123,7 +119,7 @@ impl Runner {
 
     /// What is running, if it takes long.
     pub(crate) fn running(&self, now: Instant) -> Option<Running> {
-        let job = self.job.as_ref().filter(|job| job.is_script)?;
+        let job = self.job.as_ref()?;
         Some(Running {
             name: job.name.clone(),
             words: job.words.clone(),
@@ -141,7 +137,7 @@ impl Runner {
 
     /// Ends the running script, if it is of this kind. `None` if there is none.
     pub(crate) fn kill(&mut self, is_function: bool) -> Option<bool> {
-        let job = self.job.as_mut().filter(|job| job.is_script)?;
+        let job = self.job.as_mut()?;
         if job.is_function == is_function {
             job.is_killed.set(true);
         }
@@ -199,11 +195,7 @@ impl Core {
             return Next::Postponed(Hold::Answers);
         }
         if let Some(home) = home
-            && (if is_clustered {
-                self.relay.is_full(home)
-            } else {
-                self.group_mut(home).is_some_and(|group| group.is_full())
-            })
+            && self.is_full(home)
         {
             self.stalled.push(id);
             return Next::Postponed(Hold::Window);
@@ -720,12 +712,9 @@ impl Core {
 
     // ---- scripts that take long -------------------------------------------------------------------------------------
 
-    /// Runs the commands of a transaction that holds its locks, or lets it wait for those before it.
+    /// Runs the scripts of a transaction that holds its locks, or lets it wait for those before it.
     pub(crate) fn compute(&mut self, computation: Box<Computation>, actions: &mut Vec<Action>) {
-        if computation.is_large() {
-            return self.runner.waiting.push_back(computation);
-        }
-        let (computed, _) = self.runner.with_engine(|_, engine| {
+        let computed = self.runner.with_engine(|_, engine| {
             computation.run(Some(Means { engine, pause: None, is_killed: &Cell::new(false) }))
         });
         match computed {
@@ -757,17 +746,15 @@ impl Core {
     pub(crate) fn turn_scripts(&mut self, actions: &mut Vec<Action>) -> bool {
         let has_begun = self.begin_declined(actions);
         self.renew_locks(actions);
-        let frees = self.free_copies();
         if self.runner.job.is_none()
             && let Some(computation) = self.runner.waiting.pop_front()
         {
             self.runner.job = Some(self.new_job(computation));
         }
-        let Some(job) = &mut self.runner.job else { return has_begun || frees };
+        let Some(job) = &mut self.runner.job else { return has_begun };
         match job.task.resume() {
             None => self.tell_if_busy(),
-            Some((engine, mut computation, computed, copies)) => {
-                self.runner.copies.extend(copies);
+            Some((engine, mut computation, computed)) => {
                 computation.work.begun = self.now.instant;
                 let job = self.runner.job.take().expect("it has just ended");
                 self.runner.patient = Some(engine);
@@ -777,17 +764,7 @@ impl Core {
                 self.finish_computation(*computation, computed, actions);
             }
         }
-        frees || self.runner.job.is_some() || !self.runner.waiting.is_empty() || !self.runner.copies.is_empty()
-    }
-
-    /// Frees a part of what the last long work has left. True if there is more.
-    fn free_copies(&mut self) -> bool {
-        if let Some(copies) = self.runner.copies.last_mut()
-            && !copies.collect(Moment::at(copies.latest().0, 0), limits::FREED_PER_TURN)
-        {
-            self.runner.copies.pop();
-        }
-        !self.runner.copies.is_empty()
+        self.runner.job.is_some() || !self.runner.waiting.is_empty()
     }
 
     fn new_job(&mut self, computation: Box<Computation>) -> Job {
@@ -797,37 +774,24 @@ impl Core {
         let transaction = computation.id;
         let work = &computation.work;
         let first = work.invocations.iter().find_map(|(place, invocation)| Some((*place, invocation.as_ref().ok()?)));
-        let is_script = first.is_some();
-        let (mut name, mut is_function, mut words) = (String::new(), false, Vec::new());
-        if let Some((place, invocation)) = first {
-            let mut spans = Vec::new();
-            let (_, args) = Reader::new(&work.commands[place]).words(&mut spans);
-            (name, is_function) = (invocation.code.name().to_owned(), invocation.code.is_function());
-            words = args.iter().map(<[u8]>::to_vec).collect();
-        }
+        let (place, invocation) = first.expect("only scripts take long");
+        let mut spans = Vec::new();
+        let (_, args) = Reader::new(&work.commands[place]).words(&mut spans);
+        let (name, is_function) = (invocation.code.name().to_owned(), invocation.code.is_function());
+        let words = args.iter().map(<[u8]>::to_vec).collect();
         let task = Task::new(move |pause| {
             let means = Means { engine: &mut engine, pause: Some(pause), is_killed: &flag };
-            let (computed, copies) = computation.run(Some(means));
-            (engine, computation, computed, copies)
+            let computed = computation.run(Some(means));
+            (engine, computation, computed)
         });
-        Job {
-            transaction,
-            is_script,
-            task,
-            is_killed,
-            began: self.now.instant,
-            is_function,
-            is_told: false,
-            name,
-            words,
-        }
+        Job { transaction, task, is_killed, began: self.now.instant, is_function, is_told: false, name, words }
     }
 
     /// Once a script has run for a while every core refuses what could be waiting for it, as Redis does.
     fn tell_if_busy(&mut self) {
         let threshold = self.context.settings.busy_threshold;
         let Some(job) = &mut self.runner.job else { return };
-        if job.is_script && !job.is_told && self.now.instant.since(job.began) >= threshold {
+        if !job.is_told && self.now.instant.since(job.began) >= threshold {
             job.is_told = true;
             let is_function = job.is_function;
             self.tell_busy(Some(is_function));

@@ -182,8 +182,7 @@ impl Core {
             return Next::Postponed(Hold::Answers);
         }
         if let Groups::One(group) = groups
-            && (self.group_mut(group).is_some_and(|group| group.is_full())
-                || (self.context.is_clustered && self.relay.is_full(group)))
+            && self.is_full(group)
         {
             self.sessions.get_mut(id).expect("just seen").multi = Some(multi);
             self.stalled.push(id);

@@ -20,7 +20,6 @@ mod members;
 mod moving;
 mod pace;
 mod replicas;
-mod slices;
 mod transfer;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -30,7 +29,7 @@ use bytes::Bytes;
 use command::Flag;
 use consensus::{Message, MessageKind, Options, Refused, Replica, Role, Seed};
 use journal::{Append, CheckpointMark};
-use keyspace::{AHEAD_MAX, Ahead, Class, Exporting, Keyspace, Limits, Lookups, Moment, Notice};
+use keyspace::{AHEAD_MAX, Ahead, Class, Keyspace, Limits, Lookups, Moment, Notice};
 use resp::{Args, Protocol, Span, Writer};
 use stdx::log::{Entry, EntryKind, HardState, Membership};
 use stdx::{Duration, Instant, Prng, UnixMillis, leb128};
@@ -94,12 +93,6 @@ pub struct Group {
     /// What the batch being gathered works on, as far as somebody has asked.
     touched: Touched,
     waiters: Vec<Waiter>,
-    /// Bytes of large values in the present batch, which take nothing of the window.
-    sliced_bytes: usize,
-    /// Committed and not yet applied, in log order: seldom more than for a moment.
-    committed: VecDeque<Entry>,
-    /// Large values on their way.
-    slices: slices::Slices,
     /// Proposed and not yet applied, in log order.
     inflight: VecDeque<Batch>,
     inflight_bytes: usize,
@@ -192,6 +185,8 @@ pub struct Group {
     told_keep: (u64, Instant),
     /// Bytes of the log that stay in memory when they have been applied.
     log_bytes_max: usize,
+    /// Bytes proposed or gathered beyond which no more writes are admitted.
+    window_bytes_max: usize,
     /// Index of the last checkpoint on disk.
     marked_index: u64,
     /// Libraries of functions, if this group is their home: replicated state.
@@ -331,8 +326,6 @@ enum Held {
 struct Prepared {
     participants: Vec<u32>,
     effects: Vec<Effect>,
-    /// The large values among them, read in already.
-    unpacked: slices::Unpacked,
     /// When this replica first held it: no part of the state.
     since: Option<Instant>,
 }
@@ -426,9 +419,6 @@ impl Group {
             removal_batch: 0,
             touched: Touched::default(),
             waiters: Vec::new(),
-            sliced_bytes: 0,
-            committed: VecDeque::new(),
-            slices: slices::Slices::default(),
             inflight: VecDeque::new(),
             inflight_bytes: 0,
             unsynced_count: 0,
@@ -475,6 +465,7 @@ impl Group {
             held_log: None,
             told_keep: (u64::MAX, Instant::ZERO),
             log_bytes_max: limits::LOG_BYTES_MAX,
+            window_bytes_max: limits::WINDOW_BYTES_MAX,
             marked_index: checkpoint_index,
             lines: Lines::default(),
             libraries: Arc::default(),
@@ -555,15 +546,25 @@ impl Group {
         self.prepared.len()
     }
 
+    /// Transactions that hold locks here; true for those that are prepared.
+    pub fn lock_holders(&self) -> impl Iterator<Item = (TransactionId, bool)> {
+        self.locks.holders().map(|holder| (holder, self.prepared.contains_key(&holder)))
+    }
+
+    /// Bytes of applied entries of the log that are in memory.
+    pub fn applied_log_bytes(&self) -> usize {
+        self.replica.log_bytes().saturating_sub(self.replica.log_bytes_after(self.applied) as usize)
+    }
+
     /// Bytes proposed and not yet applied.
     pub fn window_bytes(&self) -> usize {
-        self.inflight_bytes + self.builder.byte_count() - self.sliced_bytes
+        self.inflight_bytes + self.builder.byte_count()
     }
 
     /// True if no more writes may be admitted for now.
     #[inline]
     pub fn is_full(&self) -> bool {
-        self.window_bytes() > limits::WINDOW_BYTES_MAX
+        self.inflight_bytes + self.builder.byte_count() > self.window_bytes_max
     }
 
     /// True if the group has one voter, this node: then a read needs nobody's confirmation.
@@ -588,6 +589,12 @@ impl Group {
     #[doc(hidden)]
     pub fn break_by_voting_at_once(&mut self) {
         self.replica.break_by_voting_at_once();
+    }
+
+    /// Makes this replica vote as if its log had no lost end. Only the simulator has a use for it.
+    #[doc(hidden)]
+    pub fn break_by_trusting(&mut self) {
+        self.replica.trust();
     }
 
     /// True if reads are answered here at this instant without asking anybody.
@@ -725,7 +732,9 @@ impl Group {
             return false;
         }
         *last = claim.number;
-        self.is_to_be_done(origin, outlet)
+        let is_forgotten = self.defect == Some(Defect::ForgottenAnswer)
+            && matches!(request.body, RequestBody::Write(_) | RequestBody::Exec(_));
+        is_forgotten || self.is_to_be_done(origin, outlet)
     }
 
     /// A request goes back to its gateway. What that has sent behind it must not overtake it: its requests are taken
@@ -772,7 +781,7 @@ impl Group {
                 return outlet.answer(&origin, Vec::new());
             }
             RequestBody::Prepare { transaction, participants, effects } => {
-                return self.prepare(transaction, participants, effects, (origin, floor), outlet);
+                return self.prepare(transaction, &participants, &effects, (origin, floor), outlet);
             }
             RequestBody::Resolve { transaction, resolution, low_water } => {
                 return self.resolve(transaction, resolution, low_water, (origin, floor), now, outlet);
@@ -1020,9 +1029,6 @@ impl Group {
     /// Takes a request for locks. They are granted when the keys are free, in order of arrival.
     fn lock(&mut self, lock: Box<Lock>, origin: Origin, asked: Instant, now: Now, outlet: &mut Outlet<'_>) {
         let is_waiting = |held: &Held| matches!(held, Held::Lock(other, ..) if other.transaction == lock.transaction);
-        if self.is_leaving(lock.transaction) {
-            return;
-        }
         if self.locks.is_held_by(lock.transaction) {
             return self.fetch_in_order(lock, origin, now, outlet); // its gateway has not heard
         }
@@ -1093,14 +1099,14 @@ impl Group {
         database: u16,
         key: &[u8],
         moment: Moment,
-    ) -> Option<Exporting> {
+    ) -> Option<Vec<u8>> {
         while let Some(before) = self.locks.predecessor(transaction, key) {
             if let Some(exported) = self.decided_value(before, database, key) {
-                return exported.clone().map(Exporting::done);
+                return exported.clone();
             }
             transaction = before;
         }
-        self.keyspace.begin_export(database, key, moment)
+        self.keyspace.export(database, key, moment)
     }
 
     /// What a transaction that is decided makes of a key, if anything.
@@ -1127,13 +1133,18 @@ impl Group {
         let moment = Moment { unix: lock.moment.unix.max(self.moment.unix), seed: lock.moment.seed };
         let changed = self.defect != Some(Defect::ForgottenWatch)
             && lock.watches.iter().any(|watch| self.is_watch_broken(lock.transaction, watch, moment));
-        if changed {
-            return outlet.answer(origin, put_locked(&Locked::Changed));
-        }
-        let value = |(database, key): &(u16, Vec<u8>)| self.value_under_lock(lock.transaction, *database, key, moment);
-        let values = lock.keys.iter().map(value).collect();
-        let answers = lock.queries.iter().map(|words| self.answer_locked(lock, words, moment)).collect();
-        self.let_leave(lock.transaction, origin, values, answers, outlet);
+        let outcome = if changed {
+            Locked::Changed
+        } else {
+            let value =
+                |(database, key): &(u16, Vec<u8>)| self.value_under_lock(lock.transaction, *database, key, moment);
+            let values = lock.keys.iter().map(value).collect();
+            Locked::Granted {
+                values,
+                answers: lock.queries.iter().map(|words| self.answer_locked(lock, words, moment)).collect(),
+            }
+        };
+        outlet.answer(origin, put_locked(&outcome));
     }
 
     /// A query over a whole database, for a transaction that has locked the group. RANDOMKEY passes over the keys that
@@ -1181,23 +1192,18 @@ impl Group {
     fn prepare(
         &mut self,
         transaction: TransactionId,
-        participants: Vec<u32>,
-        effects: Vec<Effect>,
+        participants: &[u32],
+        effects: &[Effect],
         (origin, floor): (Origin, u64),
         outlet: &mut Outlet<'_>,
     ) {
-        if !self.locks.is_held_by(transaction) && !self.takes_slots(transaction, &effects) {
-            let unpacked = self.take_unpacked(transaction);
-            self.bury_unpacked(unpacked);
+        if !self.locks.is_held_by(transaction) && !self.takes_slots(transaction, effects) {
             return outlet.answer(&origin, vec![0]);
         }
         if participants.is_empty() {
             return outlet.answer(&origin, vec![1]); // only whether the locks are held was to be known
         }
-        let Some((participants, effects)) = self.let_arrive(transaction, participants, effects, (origin, floor)) else {
-            return;
-        };
-        for effect in &effects {
+        for effect in effects {
             match effect {
                 Effect::Key { key, .. } => self.speculation.note(key, self.batch_number),
                 Effect::Flush { .. } | Effect::Swap { .. } => self.speculation.note_everything(self.batch_number),
@@ -1205,11 +1211,10 @@ impl Group {
             }
         }
         self.claim(&origin, floor);
-        self.sliced_bytes += slices::large_bytes(&effects);
         if participants == [self.id.0] {
-            self.builder.install(transaction, &effects);
+            self.builder.install(transaction, effects);
         } else {
-            self.builder.prepare(transaction, &participants, &effects);
+            self.builder.prepare(transaction, participants, effects);
         }
         self.waiters.push(Waiter::Step(origin));
     }
@@ -1253,7 +1258,6 @@ impl Group {
     /// Lets go of a transaction's locks. Who waits for them is not yet let in.
     fn unlock(&mut self, transaction: TransactionId) {
         self.held.retain(|held| !matches!(held, Held::Lock(lock, ..) if lock.transaction == transaction));
-        self.stop_leaving(transaction);
         self.locks.release(transaction);
     }
 
@@ -1283,17 +1287,14 @@ impl Group {
             _ => true,
         });
         for transaction in self.locks.stale(now.instant, limits::LOCK_PATIENCE) {
-            if !self.prepared.contains_key(&transaction) {
+            if !self.prepared.contains_key(&transaction) && self.defect != Some(Defect::ForgottenLock) {
                 self.unlock(transaction);
                 self.admit_held(now, outlet);
             }
         }
         for (transaction, prepared) in &mut self.prepared {
             let since = *prepared.since.get_or_insert(now.instant);
-            let waited = now.instant.since(since);
-            // Those whose part is smaller are asked later to prepare theirs.
-            let more = || limits::patience_for(entry::effects_bytes(&prepared.effects));
-            if waited >= limits::PREPARED_PATIENCE && waited >= limits::PREPARED_PATIENCE + more() {
+            if now.instant.since(since) >= limits::PREPARED_PATIENCE {
                 self.inquiries.entry(*transaction).or_default();
             }
         }
@@ -1308,7 +1309,6 @@ impl Group {
         match self.outcomes.get(&transaction.gateway).and_then(|known| known.get(&transaction.number)) {
             Some(true) => Some(Fate::Committed),
             Some(false) => Some(Fate::Refused),
-            None if self.is_arriving(transaction) => None,
             None => {
                 self.builder.refuse(transaction);
                 self.waiters.push(Waiter::Silent);
@@ -1434,9 +1434,8 @@ impl Group {
         }
         self.tell_bulletin(now, outlet);
         self.serve_reads(now, outlet);
-        let mut more = self.has_slices() && self.turn_slices(now, outlet);
         self.propose(now, prng);
-        more |= self.pump(now, outlet);
+        let mut more = self.pump(now, outlet);
         self.settle_taking(outlet.actions);
         // Applying may have let waiting requests in, and reads that had to see what was applied.
         let asked = self.serve_reads(now, outlet);
@@ -1517,7 +1516,7 @@ impl Group {
             return false;
         }
         // The next batch is probably like this one: room made now need not be made again step by step.
-        let byte_count = self.builder.byte_count() - std::mem::take(&mut self.sliced_bytes);
+        let byte_count = self.builder.byte_count();
         let next = Builder::with_capacity(byte_count.min(limits::BATCH_BYTES_RESERVED_MAX));
         let builder = std::mem::replace(&mut self.builder, next);
         let next = Vec::with_capacity(self.waiters.len().min(limits::BATCH_WAITERS_RESERVED_MAX));
@@ -1593,8 +1592,6 @@ impl Group {
     /// Carries out what the replica wants until it wants nothing more, or until the turn's share of work is done.
     fn pump(&mut self, now: Now, outlet: &mut Outlet<'_>) -> bool {
         let mut applied_bytes = 0;
-        // The replica goes on meanwhile: whoever takes long to apply an entry is not to be taken for dead.
-        let mut waits = !self.apply_committed(&mut applied_bytes, now, outlet);
         while !self.is_installing()
             && let Some(ready) = self.replica.take_ready()
         {
@@ -1610,10 +1607,6 @@ impl Group {
             match (ready.append, ready.restored) {
                 (Some(append), Some(restored)) => {
                     assert!(append.entries.is_empty(), "entries behind a checkpoint that is not durable");
-                    // They are part of the checkpoint.
-                    self.committed.clear();
-                    self.stop_slices(outlet);
-                    waits = false;
                     self.hard_state = append.hard_state.unwrap_or(self.hard_state);
                     self.take_over(&restored, append.ticket, self.hard_state, outlet);
                 }
@@ -1625,8 +1618,10 @@ impl Group {
                     round.index = Some(read.index);
                 }
             }
-            self.committed.extend(ready.committed);
-            waits = waits || !self.apply_committed(&mut applied_bytes, now, outlet);
+            for entry in ready.committed {
+                applied_bytes += entry.data.len();
+                self.apply(entry, now, outlet);
+            }
             self.answer_confirmed_reads(now, outlet);
             if applied_bytes > limits::APPLY_BYTES_PER_TURN {
                 self.forget_log();
@@ -1639,20 +1634,7 @@ impl Group {
         }
         self.forget_log();
         self.read_log(outlet.actions);
-        waits
-    }
-
-    /// Applies what is committed. False if an entry has to wait for the next turn, since it holds large values.
-    fn apply_committed(&mut self, applied_bytes: &mut usize, now: Now, outlet: &mut Outlet<'_>) -> bool {
-        while !self.committed.is_empty() {
-            if !self.unpack_next() {
-                return false;
-            }
-            let entry = self.committed.pop_front().expect("just seen");
-            *applied_bytes += entry.data.len();
-            self.apply(entry, now, outlet);
-        }
-        true
+        false
     }
 
     fn append(&mut self, append: consensus::Append, outlet: &mut Outlet<'_>) {
@@ -1690,7 +1672,6 @@ impl Group {
         self.given.clear();
         self.giving.clear();
         self.backups.give_up(outlet);
-        self.stop_slices(outlet);
         self.lines.clear(&mut self.keyspace);
         self.speculation.clear();
         self.mover.stop();
@@ -1714,7 +1695,6 @@ impl Group {
         }
         self.builder = Builder::default();
         self.builder_moment = None;
-        self.sliced_bytes = 0;
         self.kept_out.clear();
         self.scripts_under_way.clear();
         self.touched = Touched::default();
@@ -1961,13 +1941,12 @@ impl Group {
             Some(Waiter::Script(origin, finished)) => (Some(origin), finished.published),
             _ => (None, Box::default()),
         };
-        let answer = match self.book.look(gateway, number) {
-            book::Entry::Forgotten => return self.forget_unpacked(&item),
-            book::Entry::Answered(answer) => {
-                let answer = answer.to_vec();
-                self.forget_unpacked(&item);
-                answer
-            }
+        let is_forgotten =
+            self.defect == Some(Defect::ForgottenAnswer) && matches!(item, Item::Command { .. } | Item::Exec(_));
+        let known = if is_forgotten { book::Entry::New } else { self.book.look(gateway, number) };
+        let answer = match known {
+            book::Entry::Forgotten => return,
+            book::Entry::Answered(answer) => answer.to_vec(),
             book::Entry::New => {
                 let mut writer = Writer::default();
                 let claim = Claim { boot: gateway.boot, group: self.id, number };
@@ -1986,14 +1965,6 @@ impl Group {
             outlet.settle();
             let claim = Claim { boot: gateway.boot, group: self.id, number };
             outlet.settle_told(gateway.core, claim);
-        }
-    }
-
-    /// An item is not carried out once more, and what has been read in for it is not wanted.
-    fn forget_unpacked(&mut self, item: &Item<'_>) {
-        if let Item::Install { transaction, .. } | Item::Prepare { transaction, .. } = item {
-            let unpacked = self.take_unpacked(*transaction);
-            self.bury_unpacked(unpacked);
         }
     }
 
@@ -2169,24 +2140,20 @@ impl Group {
             Item::Tick => {}
             Item::Limits(limits) => self.keyspace.set_limits(limits),
             Item::Install { transaction, effects } => {
-                let unpacked = self.take_unpacked(transaction);
-                self.install(&effects, unpacked);
+                self.install(&effects);
                 self.note_effects(&effects);
                 self.tell(outlet, self.author_of_transaction(transaction));
                 answer_step(waiter, claimed, &[1], outlet);
             }
             Item::Prepare { transaction, participants, effects } => {
                 let refused = self.outcome(transaction) == Some(false);
-                let unpacked = self.take_unpacked(transaction);
-                if refused {
-                    self.bury_unpacked(unpacked);
-                } else {
+                if !refused {
                     // Its keys are locked until it is resolved: who is told now reads what it leaves. Told later, an
                     // acknowledged change would find old values in caches.
                     self.note_effects(&effects);
                     self.tell(outlet, self.author_of_transaction(transaction));
                     let since = self.prepared.get(&transaction).and_then(|prepared| prepared.since);
-                    self.prepared.insert(transaction, Prepared { participants, effects, unpacked, since });
+                    self.prepared.insert(transaction, Prepared { participants, effects, since });
                 }
                 answer_step(waiter, claimed, &[u8::from(!refused)], outlet);
             }
@@ -2194,9 +2161,7 @@ impl Group {
                 self.inquiries.remove(&transaction);
                 if let Some(prepared) = self.prepared.remove(&transaction) {
                     if commit {
-                        self.install(&prepared.effects, prepared.unpacked);
-                    } else {
-                        self.bury_unpacked(prepared.unpacked);
+                        self.install(&prepared.effects);
                     }
                     self.outcomes.entry(transaction.gateway).or_default().insert(transaction.number, commit);
                 }
@@ -2268,22 +2233,14 @@ impl Group {
         self.outcomes.get(&transaction.gateway)?.get(&transaction.number).copied()
     }
 
-    /// Makes these changes. Of large values, those that have been read in need not be read again.
-    fn install(&mut self, effects: &[Effect], mut unpacked: slices::Unpacked) {
+    fn install(&mut self, effects: &[Effect]) {
         let moment = self.moment;
         for effect in effects {
             match effect {
-                Effect::Key { database, key, exported } => {
-                    let is_unpacked = !unpacked.is_empty();
-                    let imported = is_unpacked.then(|| unpacked.remove(&(*database, key.clone()))).flatten();
-                    match imported {
-                        Some(imported) => self.keyspace.put_imported(*database, key, Some(imported), moment),
-                        None => self
-                            .keyspace
-                            .import(*database, key, exported.as_deref(), moment)
-                            .expect("a gateway exported it, and checksums hold"),
-                    }
-                }
+                Effect::Key { database, key, exported } => self
+                    .keyspace
+                    .import(*database, key, exported.as_deref(), moment)
+                    .expect("a gateway exported it, and checksums hold"),
                 Effect::Flush { database } => self.keyspace.edit(*database, moment).flush(*database),
                 Effect::Swap { first, second } => self.keyspace.edit(*first, moment).swap(*first, *second),
                 Effect::Give(moved) => self.give_slot(*moved),
@@ -2418,8 +2375,7 @@ impl Group {
         for _ in 0..reader.number() {
             let transaction = TransactionId::read(&mut reader);
             let (participants, effects) = reader.prepared();
-            let unpacked = slices::Unpacked::default();
-            self.prepared.insert(transaction, Prepared { participants, effects, unpacked, since: None });
+            self.prepared.insert(transaction, Prepared { participants, effects, since: None });
         }
         for _ in 0..reader.number() {
             let TransactionId { gateway, number } = TransactionId::read(&mut reader);
@@ -2531,12 +2487,7 @@ impl Group {
 
     /// True if nothing is proposed, prepared or waiting.
     pub fn is_idle(&self) -> bool {
-        self.inflight.is_empty()
-            && self.builder.is_empty()
-            && self.prepared.is_empty()
-            && self.held.is_empty()
-            && self.committed.is_empty()
-            && !self.has_slices()
+        self.inflight.is_empty() && self.builder.is_empty() && self.prepared.is_empty() && self.held.is_empty()
     }
 }
 

@@ -50,6 +50,11 @@ impl Locks {
         self.holders.len()
     }
 
+    /// Transactions that hold locks.
+    pub fn holders(&self) -> impl Iterator<Item = TransactionId> {
+        self.holders.keys().copied()
+    }
+
     /// True if this transaction holds anything.
     pub fn is_held_by(&self, transaction: TransactionId) -> bool {
         self.holders.contains_key(&transaction)

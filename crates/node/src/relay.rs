@@ -148,8 +148,6 @@ struct Outstanding {
     /// `None` once it has been answered.
     request: Option<(Request, Purpose)>,
     byte_count: usize,
-    /// What it takes of the windows.
-    weight: usize,
     submitted: Instant,
     /// It may change data.
     is_change: bool,
@@ -168,11 +166,8 @@ struct Stream {
     sent: usize,
     /// Number of the last one sent to it; 0 at the start of a run.
     previous: u64,
-    /// Bytes sent and not answered, and what they take of the window.
     out_bytes: usize,
-    out_weight: usize,
-    /// What all take of theirs.
-    weight: usize,
+    byte_count: usize,
     /// Not before this.
     retry_at: Instant,
     /// When something was last heard, or there was nothing to hear.
@@ -184,6 +179,9 @@ struct Stream {
 #[derive(Debug)]
 pub struct Relay {
     boot: u64,
+    /// Bytes of requests to a group beyond which no more are taken, and beyond which no more are under way.
+    window_bytes_max: usize,
+    stream_bytes_max: usize,
     streams: Vec<Stream>,
 }
 
@@ -197,13 +195,31 @@ impl Relay {
             sent: 0,
             previous: 0,
             out_bytes: 0,
-            out_weight: 0,
-            weight: 0,
+            byte_count: 0,
             retry_at: Instant::ZERO,
             heard: Instant::ZERO,
             resent: Instant::ZERO,
         };
-        Self { boot, streams: (0..group_count).map(|_| stream()).collect() }
+        Self {
+            boot,
+            window_bytes_max: limits::WINDOW_BYTES_MAX,
+            stream_bytes_max: limits::STREAM_BYTES_MAX,
+            streams: (0..group_count).map(|_| stream()).collect(),
+        }
+    }
+
+    /// Takes and sends fewer bytes at a time than usual.
+    pub(crate) fn narrow(&mut self, window_bytes_max: usize, stream_bytes_max: usize) {
+        (self.window_bytes_max, self.stream_bytes_max) = (window_bytes_max, stream_bytes_max);
+    }
+
+    /// The most bytes that are under way to one group beside the last request sent.
+    pub(crate) fn under_way_max(&self) -> usize {
+        let beside_last = |stream: &Stream| {
+            let last = stream.outstanding.iter().rev().find(|outstanding| outstanding.is_out);
+            stream.out_bytes - last.map_or(0, |last| last.byte_count)
+        };
+        self.streams.iter().map(beside_last).max().unwrap_or(0)
     }
 
     /// Takes a request; it leaves with the next [`Relay::flush`]. Answers its number.
@@ -217,12 +233,7 @@ impl Relay {
         if stream.outstanding.is_empty() {
             stream.heard = now;
         }
-        // Clients are not to wait until a large value of somebody's transaction has gone all its way.
-        let weight = match &purpose {
-            Purpose::Transaction { .. } => byte_count.min(limits::SLICED_BYTES_MIN),
-            _ => byte_count,
-        };
-        stream.weight += weight;
+        stream.byte_count += byte_count;
         stream.outstanding.push_back(Outstanding {
             number,
             is_change: matches!(
@@ -235,7 +246,6 @@ impl Relay {
             ),
             request: Some((request, purpose)),
             byte_count,
-            weight,
             submitted: now,
             is_out: false,
             was_sent: false,
@@ -269,7 +279,7 @@ impl Relay {
         for stream in &mut self.streams {
             let Some(leader) = stream.route.leader else { continue };
             if stream.retry_at <= now {
-                stream.flush(leader, &mut send);
+                stream.flush(leader, self.stream_bytes_max, &mut send);
             }
         }
     }
@@ -378,12 +388,10 @@ impl Relay {
                 continue;
             }
             let silence = now.since(stream.heard);
-            let more = limits::patience_for(stream.out_bytes);
-            let resend_after = limits::RESEND_AFTER + more;
-            if stream.sent > 0 && silence >= resend_after && now.since(stream.resent) >= resend_after {
+            if stream.sent > 0 && silence >= limits::RESEND_AFTER && now.since(stream.resent) >= limits::RESEND_AFTER {
                 stream.rewind(now);
             }
-            if silence >= limits::REQUEST_PATIENCE + more {
+            if silence >= limits::REQUEST_PATIENCE {
                 stream.expire(GroupId(group as u32), now, &mut expired);
             }
         }
@@ -399,14 +407,20 @@ impl Relay {
         })
     }
 
+    /// Requests that have no answer yet.
+    pub fn unanswered_count(&self) -> usize {
+        let outstanding = self.streams.iter().flat_map(|stream| &stream.outstanding);
+        outstanding.filter(|outstanding| outstanding.request.is_some()).count()
+    }
+
     /// True if no more should be asked of a group for now.
     pub fn is_full(&self, group: GroupId) -> bool {
-        self.streams[group.0 as usize].weight > limits::WINDOW_BYTES_MAX
+        self.streams[group.0 as usize].byte_count > self.window_bytes_max
     }
 
     /// True if one of the groups is full.
     pub fn is_any_full(&self) -> bool {
-        self.streams.iter().any(|stream| stream.weight > limits::WINDOW_BYTES_MAX)
+        self.streams.iter().any(|stream| stream.byte_count > self.window_bytes_max)
     }
 
     /// The earliest instant at which there may be something to do.
@@ -424,9 +438,9 @@ impl Stream {
         self.outstanding.front().map_or(self.next, |front| front.number)
     }
 
-    fn flush(&mut self, leader: NodeId, send: &mut impl FnMut(NodeId, Request)) {
+    fn flush(&mut self, leader: NodeId, bytes_max: usize, send: &mut impl FnMut(NodeId, Request)) {
         let floor = self.floor();
-        while self.out_weight < limits::STREAM_BYTES_MAX
+        while self.out_bytes < bytes_max
             && let Some(next) = self.outstanding.get_mut(self.sent)
         {
             self.sent += 1;
@@ -444,7 +458,6 @@ impl Stream {
             next.is_out = true;
             next.was_sent = true;
             self.out_bytes += next.byte_count;
-            self.out_weight += next.weight;
             send(leader, request);
         }
     }
@@ -454,7 +467,6 @@ impl Stream {
         self.sent = 0;
         self.previous = 0;
         self.out_bytes = 0;
-        self.out_weight = 0;
         self.resent = now;
         self.retry_at = now;
         for outstanding in &mut self.outstanding {
@@ -469,14 +481,13 @@ impl Stream {
 
     fn take(&mut self, number: u64) -> Option<(Request, Purpose)> {
         let outstanding = self.find(number)?;
-        let (byte_count, weight) = (outstanding.byte_count, outstanding.weight);
+        let byte_count = outstanding.byte_count;
         let was_out = outstanding.is_out;
         let taken = outstanding.request.take();
         outstanding.is_out = outstanding.is_out && taken.is_none();
         if taken.is_some() {
-            self.weight -= weight;
+            self.byte_count -= byte_count;
             self.out_bytes -= if was_out { byte_count } else { 0 };
-            self.out_weight -= if was_out { weight } else { 0 };
         }
         while self.outstanding.front().is_some_and(|front| front.request.is_none()) {
             self.outstanding.pop_front();

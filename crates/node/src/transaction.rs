@@ -14,7 +14,7 @@
 //! that it never will, and all abort. After Gray and Lamport, "Consensus on transaction commit" (2006), with the
 //! participants' own logs in place of the coordinator's.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use command::Refusal;
@@ -149,6 +149,25 @@ impl Work {
         }
     }
 
+    /// For a canary: neither locks nor looks at keys that are watched and that no command names.
+    fn forget_what_is_only_watched(&mut self) {
+        let mut named: Vec<Vec<u8>> = Vec::new();
+        let mut spans = Vec::new();
+        for words in &self.commands {
+            let (_, args) = entry::Reader::new(words).words(&mut spans);
+            if let Some(command) = keyspace::resolve(args) {
+                command.for_each_key(args, |index, _| named.push(args.at(index).to_vec()));
+            }
+        }
+        let watched: Vec<Vec<u8>> = self.watches.iter().map(|watch| watch.key.clone()).collect();
+        let is_only_watched = |key: &Vec<u8>| watched.contains(key) && !named.contains(key);
+        self.watches.retain(|watch| !is_only_watched(&watch.key));
+        self.keys.values_mut().for_each(|keys| keys.retain(|(_, key)| !is_only_watched(key)));
+        // One without keys is carried out by a group all the same.
+        let first = self.keys.keys().next().copied();
+        self.keys.retain(|group, keys| !keys.is_empty() || Some(*group) == first);
+    }
+
     /// Looks for its keys where they are now.
     fn regroup(&mut self, slots: &SlotMap) {
         if slots.is_even() {
@@ -189,10 +208,6 @@ pub struct Transaction {
     home: Option<GroupId>,
     /// See [`Work::begun`].
     begun: Instant,
-    /// Bytes of what it changes.
-    byte_count: usize,
-    /// What is to be prepared when all before it is.
-    later: VecDeque<Vec<(GroupId, Vec<Effect>)>>,
     moment: Moment,
     /// Where it looks for its keys.
     slots: Arc<SlotMap>,
@@ -313,6 +328,9 @@ impl Driver {
     pub fn begin(&mut self, mut work: Work, slots: &Arc<SlotMap>, moment: Moment, post: &mut Vec<Post>) {
         let id = TransactionId { gateway: self.gateway, number: self.next_number };
         self.next_number += 1;
+        if self.defect == Some(Defect::ForgottenRead) {
+            work.forget_what_is_only_watched();
+        }
         work.regroup(slots);
         let groups: Vec<_> = if work.whole {
             (0..slots.group_count()).map(GroupId).collect()
@@ -329,8 +347,6 @@ impl Driver {
             protocol: work.protocol,
             home: work.home,
             begun: work.begun,
-            byte_count: 0,
-            later: VecDeque::new(),
             slots: Arc::clone(slots),
             work: Some(Box::new(work)),
             moment,
@@ -400,10 +416,10 @@ impl Driver {
             answers: std::mem::take(&mut transaction.answers),
             chance: transaction.moment.seed,
         };
-        if computation.has_scripts() || computation.is_large() {
+        if computation.has_scripts() {
             return Progress::Compute(Box::new(computation));
         }
-        let (computed, _) = computation.run(None);
+        let computed = computation.run(None);
         self.computed(computation, computed, post)
     }
 
@@ -453,7 +469,6 @@ impl Driver {
             transaction.resolve_all(Resolution::Release, &[], low_water, post);
             return transaction.answered();
         }
-        transaction.byte_count = effects.values().map(|effects| entry::effects_bytes(effects)).sum();
         transaction.reply = reply;
         transaction.notices = notices;
         transaction.asides = asides;
@@ -480,12 +495,6 @@ impl Driver {
         waiting.retain(|other| *other != group && !commits_early);
         *is_refused |= !accepted;
         if !waiting.is_empty() {
-            return Progress::Going;
-        }
-        if !*is_refused && let Some(next) = transaction.later.pop_front() {
-            *waiting = next.iter().map(|(group, _)| *group).collect();
-            let participants: Vec<_> = changed.iter().map(|group| group.0).collect();
-            post.extend(preparations(id, &participants, next));
             return Progress::Going;
         }
         let changed = std::mem::take(changed);
@@ -516,8 +525,7 @@ impl Driver {
                 Stage::Confirming { .. } => NO_QUORUM,
                 Stage::Locking { .. } | Stage::Resolving { .. } => continue,
             };
-            let patience = limits::REQUEST_PATIENCE + limits::patience_for(transaction.byte_count);
-            if !transaction.is_answered && now.since(transaction.begun) >= patience {
+            if !transaction.is_answered && now.since(transaction.begun) >= limits::REQUEST_PATIENCE {
                 let mut writer = Writer::new(transaction.protocol);
                 writer.error(text);
                 transaction.is_answered = true;
@@ -631,11 +639,12 @@ impl Transaction {
         }
         let changed: Vec<_> = effects.keys().copied().collect();
         let participants: Vec<_> = changed.iter().map(|group| group.0).collect();
-        self.later = rounds(effects);
-        let first = self.later.pop_front().expect("there are effects");
-        let waiting = first.iter().map(|(group, _)| *group).collect();
-        post.extend(preparations(self.id, &participants, first));
-        self.stage = Stage::Preparing { waiting, changed, is_refused: false };
+        for (group, effects) in effects {
+            let transaction = self.id;
+            let participants = participants.clone();
+            post.push((group, transaction, RequestBody::Prepare { transaction, participants, effects }));
+        }
+        self.stage = Stage::Preparing { waiting: changed.clone(), changed, is_refused: false };
         Progress::Going
     }
 
@@ -666,31 +675,6 @@ impl Transaction {
             asides: Box::new(std::mem::take(&mut self.asides)),
         }
     }
-}
-
-/// Which groups are asked to prepare their parts at the same time: those with large parts one by one, the largest
-/// first, then all others. Who has prepared asks the others when it waits for too long, and they refuse what they have
-/// not heard of; so nobody is to wait for what takes longer than its own part.
-fn rounds(effects: BTreeMap<GroupId, Vec<Effect>>) -> VecDeque<Vec<(GroupId, Vec<Effect>)>> {
-    let is_large = |effects: &[Effect]| entry::effects_bytes(effects) >= limits::SLICED_BYTES_MIN;
-    let (mut large, small): (Vec<_>, Vec<_>) = effects.into_iter().partition(|(_, effects)| is_large(effects));
-    large.sort_by_key(|(_, effects)| std::cmp::Reverse(entry::effects_bytes(effects)));
-    let mut rounds: VecDeque<_> = large.into_iter().map(|part| vec![part]).collect();
-    if !small.is_empty() {
-        rounds.push_back(small);
-    }
-    rounds
-}
-
-fn preparations<'a>(
-    transaction: TransactionId,
-    participants: &'a [u32],
-    parts: Vec<(GroupId, Vec<Effect>)>,
-) -> impl Iterator<Item = Post> + use<'a> {
-    parts.into_iter().map(move |(group, effects)| {
-        let participants = participants.to_vec();
-        (group, transaction, RequestBody::Prepare { transaction, participants, effects })
-    })
 }
 
 /// What FLUSHDB, FLUSHALL and SWAPDB do to databases as a whole.

@@ -1,5 +1,6 @@
 //! `holdfast simulate`: the server under a false net, false disks and false clocks, one universe a seed.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::ops::Range;
@@ -12,7 +13,7 @@ use clap::{Args, ValueEnum};
 use simulation::{Canary, Durability, EXPECTED, Outcome, Plan, Probes, Universe};
 
 /// Run the server in deterministic, hostile false worlds and check what its clients saw.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct SimulateArguments {
     /// Seeds, from the first up to but without the last (`0..1000`), or a single one (`17`).
     #[arg(long, value_parser = parse_seeds, default_value = "0..1000")]
@@ -30,9 +31,14 @@ pub struct SimulateArguments {
     #[arg(long)]
     moves: bool,
     /// Nothing goes wrong, every world has the same net and disks, and the report says how long transfers between two
-    /// keys took, in virtual time.
+    /// keys took, in virtual time, once all nodes have joined and leaders are spread.
     #[arg(long, conflicts_with_all = ["canary", "changes", "moves"])]
     calm: bool,
+    /// Nodes die and return, ten times in each world, and nothing else goes wrong: leaders must be where they were
+    /// within a minute, without a step too many and without an error for clients of the other nodes (with three nodes
+    /// and more).
+    #[arg(long, conflicts_with_all = ["canary", "changes", "moves", "calm"])]
+    returns: bool,
     /// Put in a defect that has to be caught; the exit code is then 0 if it was.
     #[arg(long, value_enum)]
     canary: Option<CanaryName>,
@@ -85,12 +91,20 @@ enum CanaryName {
     EarlyCommit,
     /// Forget what a transaction over groups watches.
     ForgottenWatch,
+    /// Neither lock nor look at what a transaction over groups watches and does not touch.
+    ForgottenRead,
+    /// Forget what has been answered, and carry out again what is asked again.
+    ForgottenAnswer,
+    /// Keep the locks of a node that is gone.
+    ForgottenLock,
     /// Leave prepared transactions out of checkpoints.
     ForgottenPrepared,
     /// Let leases outlast the promises that they rest on.
     LongLease,
     /// Vote right after a start, whatever was promised before.
     EarlyVote,
+    /// Vote as if the end of the log had not been lost.
+    ForgottenDoubt,
     /// Read the keys of a slot that moves before the latest changes to them have been made.
     EarlyCopy,
     /// Forget what had been carried out of a slot that has been given away.
@@ -103,9 +117,13 @@ impl CanaryName {
             Self::EarlyAck => Canary::EarlyAcknowledgement,
             Self::EarlyCommit => Canary::EarlyCommit,
             Self::ForgottenWatch => Canary::ForgottenWatch,
+            Self::ForgottenRead => Canary::ForgottenRead,
+            Self::ForgottenAnswer => Canary::ForgottenAnswer,
+            Self::ForgottenLock => Canary::ForgottenLock,
             Self::ForgottenPrepared => Canary::ForgottenPrepared,
             Self::LongLease => Canary::LongLease,
             Self::EarlyVote => Canary::EarlyVote,
+            Self::ForgottenDoubt => Canary::ForgottenDoubt,
             Self::EarlyCopy => Canary::EarlyCopy,
             Self::ForgottenBook => Canary::ForgottenBook,
         }
@@ -118,6 +136,7 @@ impl SimulateArguments {
             seed,
             nodes: self.nodes,
             calm: self.calm,
+            returns: self.returns,
             durability: match self.policy {
                 Policy::Always => Durability::Always,
                 Policy::Everysec => Durability::EverySecond,
@@ -136,10 +155,16 @@ impl SimulateArguments {
         let canary = canary.map_or(String::new(), |canary| format!(" --canary {}", canary.get_name()));
         let changes = if self.changes { " --changes" } else { "" };
         let moves = if self.moves { " --moves" } else { "" };
-        let calm = if self.calm { " --calm" } else { "" };
+        let kind = if self.calm {
+            " --calm"
+        } else if self.returns {
+            " --returns"
+        } else {
+            ""
+        };
         let nodes = self.nodes;
         format!(
-            "holdfast simulate --seeds {seed} --nodes {nodes} --policy {policy}{changes}{moves}{calm}{canary} --trace"
+            "holdfast simulate --seeds {seed} --nodes {nodes} --policy {policy}{changes}{moves}{kind}{canary} --trace"
         )
     }
 }
@@ -160,6 +185,28 @@ struct Totals {
     answered_count: u64,
     virtual_ns: u64,
     transfers_ns: Vec<u64>,
+    returns_ns: Vec<u64>,
+    judged_count: u64,
+    undecided_count: u64,
+}
+
+/// One history in so many may be left undecided.
+const UNDECIDED_ONE_IN: u64 = 1_000;
+
+thread_local! {
+    /// The seed that this thread lives through.
+    static SEED: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// An assertion that fails stops the process: says before in which seed.
+fn name_seeds_of_panics(arguments: &SimulateArguments) {
+    let (arguments, usual) = (arguments.clone(), std::panic::take_hook());
+    std::panic::set_hook(Box::new(move |info| {
+        if let Some(seed) = SEED.get() {
+            eprintln!("\nseed {seed} does not come to its end\n  replay: {}", arguments.replay(seed));
+        }
+        usual(info);
+    }));
 }
 
 /// Failing seeds that are enough to stop at.
@@ -171,6 +218,10 @@ const FAILURES_MAX: usize = 10;
 /// If a seed failed, or a canary survived.
 pub fn run(arguments: SimulateArguments) -> Result<()> {
     let seeds = arguments.seeds.0.clone();
+    if arguments.returns && arguments.nodes == 1 {
+        bail!("--returns needs three nodes or more: with one away nobody would be left");
+    }
+    name_seeds_of_panics(&arguments);
     if arguments.trace {
         return trace(&arguments, seeds);
     }
@@ -197,6 +248,7 @@ pub fn run(arguments: SimulateArguments) -> Result<()> {
     let done = tally.done.load(Ordering::Relaxed);
     let mut totals = tally.totals.into_inner().expect("no thread dies with it");
     totals.transfers_ns.sort_unstable();
+    totals.returns_ns.sort_unstable();
     report(&arguments, &totals, done, begun.elapsed())
 }
 
@@ -206,6 +258,7 @@ fn work(arguments: &SimulateArguments, seeds: &Range<u64>, tally: &Tally) {
         if !seeds.contains(&seed) {
             return;
         }
+        SEED.set(Some(seed));
         let mut outcome = live(&arguments.plan(seed));
         if arguments.twice && outcome.failure.is_none() {
             let again = live(&arguments.plan(seed));
@@ -219,6 +272,9 @@ fn work(arguments: &SimulateArguments, seeds: &Range<u64>, tally: &Tally) {
         totals.step_count += outcome.step_count;
         totals.answered_count += outcome.answered_count;
         totals.virtual_ns += outcome.virtual_ns;
+        totals.judged_count += outcome.judged_count;
+        totals.undecided_count += outcome.undecided_count;
+        totals.returns_ns.extend(&outcome.returns_ns);
         if arguments.calm {
             totals.transfers_ns.extend(&outcome.transfers_ns);
         }
@@ -305,18 +361,11 @@ fn report(arguments: &SimulateArguments, totals: &Totals, done: u64, took: Durat
     for name in EXPECTED.iter().filter(|name| totals.probes.count(name) == 0) {
         println!("{:>10}   {name}", "never");
     }
-    if let [.., last] = totals.transfers_ns[..] {
-        let ms = |thousandths: usize| {
-            totals.transfers_ns[(totals.transfers_ns.len() - 1) * thousandths / 1_000] as f64 / 1e6
-        };
-        println!(
-            "{} transfers in virtual time: p50 {:.2} ms, p99 {:.2}, p99.9 {:.2}, max {:.2}",
-            totals.transfers_ns.len(),
-            ms(500),
-            ms(990),
-            ms(999),
-            last as f64 / 1e6
-        );
+    show_times("transfers, begun when all nodes had joined and leaders were spread", &totals.transfers_ns);
+    show_times("returns of a node until leaders were where they had been", &totals.returns_ns);
+    let (judged, undecided) = (totals.judged_count, totals.undecided_count);
+    if undecided > 0 {
+        println!("NOT DECIDED: {undecided} of {judged} histories of registers, in the time that a world has for them");
     }
     if arguments.canary.is_some() {
         let Some((seed, failure)) = totals.failures.first_key_value() else {
@@ -326,7 +375,24 @@ fn report(arguments: &SimulateArguments, totals: &Totals, done: u64, took: Durat
         return Ok(());
     }
     match totals.failures.first_key_value() {
+        None if undecided * UNDECIDED_ONE_IN > judged => {
+            bail!("{undecided} of {judged} histories are not decided: no more than one in {UNDECIDED_ONE_IN} may be")
+        }
         None => Ok(()),
         Some((seed, _)) => bail!("{} of {done} seeds failed; {}", totals.failures.len(), arguments.replay(*seed)),
     }
+}
+
+/// How long something took, in order, in virtual time.
+fn show_times(what: &str, sorted_ns: &[u64]) {
+    let Some(last) = sorted_ns.last() else { return };
+    let ms = |thousandths: usize| sorted_ns[(sorted_ns.len() - 1) * thousandths / 1_000] as f64 / 1e6;
+    println!(
+        "{} {what}, in virtual time: p50 {:.2} ms, p99 {:.2}, p99.9 {:.2}, max {:.2}",
+        sorted_ns.len(),
+        ms(500),
+        ms(990),
+        ms(999),
+        *last as f64 / 1e6
+    );
 }

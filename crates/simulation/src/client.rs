@@ -4,6 +4,7 @@ mod copying;
 mod lists;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use stdx::Prng;
 
@@ -27,6 +28,12 @@ pub const ACCOUNT_COUNT: u64 = 6;
 
 /// What is in each account at first.
 pub const OPENING_BALANCE: i64 = 1_000;
+
+/// What is read in the end, through every node: registers, lists, and all accounts at once.
+pub const LAST_READS: Range<u64> = 0..REGISTER_COUNT + LIST_COUNT + 1;
+
+/// Errors that are remembered.
+const ERRORS_MAX: usize = 100;
 
 /// Name of a register. Some share a slot, most do not.
 pub fn register_name(register: u64) -> String {
@@ -59,10 +66,34 @@ pub struct History {
     pub transactions: Vec<Transaction>,
     /// The lists as they were read in the end, through one node after the other.
     pub lists: Vec<BTreeMap<u32, Vec<u32>>>,
+    /// EXECs that answered nil.
+    pub broken_watches: Vec<BrokenWatch>,
     /// Backups that were read to their end.
     pub backup_count: u64,
+    /// The first errors that clients were told of, and answers that never came from a node that was there.
+    pub errors: Vec<String>,
     next_value: i64,
     next_element: u32,
+}
+
+/// What somebody watched, and was told to have changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokenWatch {
+    /// When WATCH was asked for.
+    pub watched: u64,
+    /// When EXEC was answered.
+    pub answered: u64,
+    /// Registers, with what was found in them under the watch.
+    pub registers: Vec<(u64, Value)>,
+    /// Lists, with how many elements they had.
+    pub lists: Vec<(u32, usize)>,
+}
+
+impl BrokenWatch {
+    /// True if something that was watched may not have been there.
+    pub fn may_have_been_absent(&self) -> bool {
+        self.registers.iter().any(|(_, found)| found.is_none()) || self.lists.iter().any(|(_, length)| *length == 0)
+    }
 }
 
 impl History {
@@ -75,6 +106,13 @@ impl History {
         let records = &mut self.registers[register as usize];
         records.push(Record { called: now, answered: None, session, operation });
         Handle { register, place: records.len() - 1 }
+    }
+
+    /// A client was told of an error.
+    pub fn note_error(&mut self, text: &str) {
+        if self.errors.len() < ERRORS_MAX {
+            self.errors.push(text.to_owned());
+        }
     }
 
     fn unique_value(&mut self) -> i64 {
@@ -159,11 +197,15 @@ pub struct Client {
     follow_up: Option<FollowUp>,
     /// Its WATCH has not been refused.
     is_watching: bool,
+    /// When it asked for that.
+    watched_at: u64,
     /// What it has found in the lists that it watches.
     watched: Vec<Step>,
     /// A backup that it makes.
     copying: Option<Copying>,
-    /// Only what a single register or list can answer, in calm times: registers, then lists.
+    /// It makes backups.
+    copies: bool,
+    /// What is left of [`LAST_READS`], in calm times.
     pub last_reads: Option<VecDeque<u64>>,
     transfers: bool,
     /// Transactions may touch several groups.
@@ -196,8 +238,10 @@ impl Client {
             favourite: None,
             follow_up: None,
             is_watching: false,
+            watched_at: 0,
             watched: Vec::new(),
             copying: None,
+            copies: transfers,
             last_reads: None,
             transfers,
             spans,
@@ -207,6 +251,11 @@ impl Client {
     /// Sends one request at a time, with pauses of this length at most.
     pub fn calm(&mut self, think_max: u64) {
         (self.pipeline_max, self.think_max) = (1, think_max);
+    }
+
+    /// Makes pauses of this length at most, and no backups, which a change of leader ends.
+    pub fn be_patient(&mut self, think_max: u64) {
+        (self.think_max, self.copies) = (think_max, false);
     }
 
     /// Chance of its own.
@@ -265,14 +314,17 @@ impl Client {
                 Some(register) if register < REGISTER_COUNT => {
                     self.single(now, register, Operation::Get { found: None }, history, &mut out);
                 }
-                Some(list) => self.last_list((list - REGISTER_COUNT) as u32, &mut out),
+                Some(list) if list < REGISTER_COUNT + LIST_COUNT => {
+                    self.last_list((list - REGISTER_COUNT) as u32, &mut out);
+                }
+                Some(_) => self.audit(now, &mut out),
             }
             return out;
         }
         if self.go_on_copying(&mut out) {
             return out;
         }
-        if self.transfers && self.prng.chance(1, 60) {
+        if self.copies && self.prng.chance(1, 60) {
             self.begin_copying(now, &mut out);
             return out;
         }
@@ -288,7 +340,7 @@ impl Client {
                 10 => self.transaction(now, history, &mut out),
                 11 => {
                     let register = WATCHED_FROM + self.prng.below(REGISTER_COUNT - WATCHED_FROM);
-                    self.is_watching = true;
+                    (self.is_watching, self.watched_at) = (true, now);
                     self.command(&[b"WATCH", register_name(register).as_bytes()], Expected::Watch, &mut out);
                     self.command(
                         &[b"GET", register_name(register).as_bytes()],
@@ -490,6 +542,7 @@ impl Client {
         }
         if let Reply::Error(text) = &reply {
             let outcome = judge_error(text)?;
+            history.note_error(text);
             match &expected {
                 Expected::Operation(handle) | Expected::Exchange(handle) => refuse(*handle, outcome, history),
                 Expected::Exec(handles) => handles.iter().for_each(|handle| refuse(*handle, outcome, history)),
@@ -555,6 +608,7 @@ impl Client {
                         sum += value(balance)?.ok_or("an account is gone")?;
                     }
                     history.audits.push((*called, sum));
+                    self.last_reads.as_mut().map(VecDeque::pop_front);
                     Ok(())
                 }
                 reply => absurd(reply),
@@ -567,6 +621,15 @@ impl Client {
             Expected::Exchange(handle) => match &reply {
                 // Somebody was faster: nothing happened.
                 Reply::Array(None) => {
+                    let operation = history.registers[handle.register as usize][handle.place].operation;
+                    if let Operation::Swap { found: Some(found), .. } = operation {
+                        history.broken_watches.push(BrokenWatch {
+                            watched: self.watched_at,
+                            answered: now,
+                            registers: vec![(handle.register, found)],
+                            lists: Vec::new(),
+                        });
+                    }
                     withdraw(*handle, history);
                     Ok(())
                 }

@@ -61,6 +61,8 @@ pub struct Faults {
     pub checkpoint_log_bytes: u64,
     /// Bytes of log that stay in memory once applied.
     pub log_memory_bytes: usize,
+    /// Bytes of requests that a group takes at a time, and that a gateway lets be under way to it.
+    pub window_bytes: usize,
     /// Bytes of log that are kept on disk for members that lack them.
     pub log_held_bytes_max: u64,
 }
@@ -69,12 +71,23 @@ impl Faults {
     /// Draws the troubles of a universe. Those of a defect that shows only under some are made so that it does.
     pub fn draw(plan: &Plan, prng: &mut Prng) -> Self {
         let mut faults = Self::draw_freely(plan, prng);
-        if matches!(plan.canary, Some(Canary::LongLease | Canary::EarlyVote)) {
+        if matches!(plan.canary, Some(Canary::LongLease | Canary::EarlyVote | Canary::ForgottenDoubt)) {
             faults.partition_every = SECOND;
+        }
+        if matches!(plan.canary, Some(Canary::LongLease | Canary::EarlyVote)) {
             faults.clock_drift = u64::from(consensus::limits::CLOCK_DRIFT_MAX_MILLIONTHS);
         }
         if plan.canary == Some(Canary::EarlyVote) {
             faults.kill_every = SECOND;
+        }
+        if plan.canary == Some(Canary::ForgottenDoubt) {
+            // One loses the end of its log while another cannot be heard and a third knows less.
+            faults.power_cut_every = SECOND;
+            (faults.power_cut_inside, faults.power_cut_of_all) = (0, 0);
+            (faults.kill_every, faults.pause_every) = (0, 0);
+        }
+        if plan.returns {
+            faults.calm();
         }
         if plan.calm {
             faults.calm();
@@ -119,6 +132,8 @@ impl Faults {
         let mut of_log = Prng::new(plan.seed ^ 0x6C6F67);
         let log_memory_bytes = if plan.canary.is_some() { usize::MAX } else { of_log.below(20_000) as usize };
         let log_held_bytes_max = of_log.below(400_000);
+        let is_narrow = plan.canary.is_none() && !plan.calm && of_log.chance(1, 2);
+        let window_bytes = if is_narrow { 1 + of_log.below(2_000) as usize } else { node::limits::STREAM_BYTES_MAX };
         Self {
             net_delay_min: 20_000 + prng.below(MILLISECOND),
             net_jitter: 10_000 + prng.below(5 * MILLISECOND),
@@ -145,6 +160,7 @@ impl Faults {
             step_crash,
             checkpoint_log_bytes: 2_000 + prng.below(200_000),
             log_memory_bytes,
+            window_bytes,
             log_held_bytes_max,
         }
     }

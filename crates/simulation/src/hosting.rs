@@ -16,12 +16,14 @@ use node::event::{
     Action, CheckpointNews, CheckpointStep, CoreId, CoreOptions, Event, GroupId, GroupSeed, NodeId, Peer, Persist,
     ProcessFacts, Room, SessionId,
 };
-use node::group::Group;
+use node::group::{Group, Standing};
+use node::limits;
 use node::roster::Member;
 use node::settings::Settings;
 use stdx::Instant;
 use stdx::log::{Entry, EntryKind, Membership};
 
+use crate::invariants::Invariant;
 use crate::machine::{CoreHost, Inbound, Machine, Order, Process};
 use crate::universe::{LAZY_INTERVAL, Universe, WRITE_BACK_INTERVAL, What, say};
 use crate::{Canary, Durability, MICROSECOND, MILLISECOND, SECOND};
@@ -92,7 +94,8 @@ impl Universe {
             match self.load(machine, group, found, may_lack_its_tail, &settings, &recovered.identity) {
                 Ok(seed) => seeds.push(seed),
                 Err(reason) => {
-                    self.fail(format!("node {}: group {group} cannot be loaded: {reason}", machine + 1));
+                    let reason = format!("node {}: group {group} cannot be loaded: {reason}", machine + 1);
+                    self.fail(Invariant::Recovers, reason);
                     return;
                 }
             }
@@ -155,7 +158,7 @@ impl Universe {
             self.probes.reach("power failed inside a disk operation");
             self.cut_power(machine);
         } else if !matches!(fault, Fault::Io { .. } | Fault::Full { .. }) || !disk.is_ill() {
-            self.fail(format!("node {} cannot recover: {fault}", machine + 1));
+            self.fail(Invariant::Recovers, format!("node {} cannot recover: {fault}", machine + 1));
             return;
         }
         let when = self.now + 100 * MILLISECOND + self.some(SECOND);
@@ -283,6 +286,7 @@ impl Universe {
                 host.core.groups_mut().for_each(Group::break_by_acknowledging_early);
             }
             Some(Canary::LongLease) => host.core.groups_mut().for_each(Group::break_by_stretching_leases),
+            Some(Canary::ForgottenDoubt) => host.core.groups_mut().for_each(|group| group.break_by_trusting()),
             Some(Canary::EarlyVote) => {
                 let is_young = self.now < started + 2 * SECOND;
                 host.core.groups_mut().filter(|_| is_young).for_each(Group::break_by_voting_at_once);
@@ -305,10 +309,14 @@ impl Universe {
             host.logged_bytes = 0;
             host.core.groups_mut().for_each(Group::want_checkpoint);
         }
-        let log_memory_bytes = self.faults.log_memory_bytes;
-        host.core.groups_mut().for_each(|group| group.narrow_memory(log_memory_bytes));
+        let (log_memory_bytes, window_bytes) = (self.faults.log_memory_bytes, self.faults.window_bytes);
+        host.core.groups_mut().for_each(|group| group.narrow_memory(log_memory_bytes, window_bytes));
+        host.core.narrow_streams(window_bytes, window_bytes);
         host.core.step(now, Event::Turn, &mut actions);
         host.busy_until = self.now + MICROSECOND + self.prng.below(self.faults.turn_cost.max(1));
+        if host.core.has_stalled() {
+            self.probes.reach("a client waited for a window");
+        }
         self.observe(machine, core);
         for action in actions {
             if self.machines[machine].process.is_none() {
@@ -325,53 +333,73 @@ impl Universe {
         let host = &process.cores[usize::from(core)];
         let samples = self.prng.chance(1, 100);
         let mut failure = None;
-        let mut changed = 0;
+        let mut changed = Vec::new();
         let mut leases = 0;
+        let has_lost_nothing = self.has_lost_nothing();
+        let log_memory_max = self.faults.log_memory_bytes;
         let has_moved = samples && host.core.groups().any(|group| !group.slots().is_even());
         for group in host.core.groups() {
             let id = group.id().0;
             if group.is_leader() {
                 leases += u64::from(group.has_lease(self.machines[machine].clock.read(self.now).instant));
                 if let Some(other) = self.other_lease(machine, id, group.term()) {
-                    failure = Some(format!(
+                    let reason = format!(
                         "node {} leads group {id} in term {}, and node {} may still answer reads",
                         machine + 1,
                         group.term(),
                         other.0
-                    ));
+                    );
+                    failure = Some((Invariant::OneLeader, reason));
                 }
                 let (term, leader) = self.leaders.get(&id).copied().unwrap_or((0, 0));
                 let this = machine as u64 + 1;
                 if group.term() == term && leader != this && leader != 0 {
-                    failure = Some(format!("group {id} has two leaders in term {term}: {leader} and {this}"));
+                    let reason = format!("group {id} has two leaders in term {term}: {leader} and {this}");
+                    failure = Some((Invariant::OneLeader, reason));
                 } else if group.term() > term {
-                    changed += u64::from(leader != 0 && leader != this);
+                    if leader != 0 && leader != this {
+                        changed.push(id);
+                    }
                     self.leaders.insert(id, (group.term(), this));
                 }
+            }
+            if let Some(reason) = memory_beyond_bounds(group, log_memory_max) {
+                failure = Some((Invariant::MemoryBounded, format!("node {}: group {id}: {reason}", machine + 1)));
             }
             if samples {
                 let seen = (group.applied_term(), group.keyspace.digest());
                 let known = *self.digests.entry((id, group.applied())).or_insert(seen);
                 // A lapse that was allowed may have let other entries take the place of lost ones.
-                if known != seen && self.plan.durability == Durability::Always {
-                    failure = Some(format!(
+                if known != seen && has_lost_nothing {
+                    let reason = format!(
                         "group {id} at index {} is {seen:x?} on node {} and was {known:x?} elsewhere",
                         group.applied(),
                         machine + 1
-                    ));
+                    );
+                    failure = Some((Invariant::Converged, reason));
                 }
             }
         }
-        (0..changed).for_each(|_| self.probes.reach("a leader changed"));
+        let (under_way, under_way_max) = (host.core.under_way_max(), self.faults.window_bytes);
+        if under_way > under_way_max {
+            let reason =
+                format!("{under_way} bytes are under way from a gateway to a group, of at most {under_way_max}");
+            failure = Some((Invariant::MemoryBounded, reason));
+        }
+        for group in changed {
+            self.probes.reach("a leader changed");
+            *self.leader_changes.entry(group).or_default() += 1;
+        }
         if has_moved {
             self.probes.reach("a slot moved");
         }
         (0..leases).for_each(|_| self.probes.reach("a leader had a lease"));
-        if let Some(failure) = failure {
+        if let Some((invariant, failure)) = failure {
             let contents = self.contents();
             say!(self, "{contents}");
-            self.fail(failure);
+            self.fail(invariant, failure);
         }
+        self.watch_locks(machine, core);
     }
 
     /// A node that has a lease on a group at this moment, by its own clock, although another leads in a later term.
@@ -415,6 +443,10 @@ impl Universe {
         match action {
             Action::Reply { session, bytes } => {
                 let Some(number) = host.connections.get(&session.serial).copied() else { return };
+                if bytes.len() > limits::OUTPUT_BYTES_MAX + limits::CHECKPOINT_CHUNK_BYTES {
+                    let reason = format!("{} bytes of output for one client in one turn", bytes.len());
+                    self.fail(Invariant::MemoryBounded, reason);
+                }
                 self.send_to_client(number, bytes);
             }
             Action::Close { session } | Action::Abort { session } => {
@@ -509,8 +541,12 @@ impl Universe {
                 self.plan_turn(machine, core, when);
             }
             Action::Log { level, line } => say!(self, "node {} {level:?}: {line}", machine + 1),
-            Action::Fatal { line } => self.fail(format!("node {} cannot go on: {line}", machine + 1)),
-            Action::Shutdown => self.fail(format!("node {} wants to stop, and nobody asked", machine + 1)),
+            Action::Fatal { line } => {
+                self.fail(Invariant::Recovers, format!("node {} cannot go on: {line}", machine + 1));
+            }
+            Action::Shutdown => {
+                self.fail(Invariant::Recovers, format!("node {} wants to stop, and nobody asked", machine + 1));
+            }
             Action::Configured { .. } | Action::Sleep { .. } => {}
         }
     }
@@ -688,7 +724,7 @@ impl Universe {
             self.probes.reach("a sync failed");
             self.kill(machine);
         } else {
-            self.fail(format!("node {}: {fault}", machine + 1));
+            self.fail(Invariant::Recovers, format!("node {}: {fault}", machine + 1));
             return false;
         }
         let when = self.now + self.some(2 * SECOND);
@@ -840,7 +876,8 @@ impl Universe {
             self.probes.reach("a checkpoint failed");
             self.tell(machine, core, Inbound::Checkpoint(group, id, CheckpointNews::Failed(reason)));
         } else {
-            self.fail(format!("node {}: checkpoint of group {}: {reason}", machine + 1, group.0));
+            let reason = format!("node {}: checkpoint of group {}: {reason}", machine + 1, group.0);
+            self.fail(Invariant::Recovers, reason);
         }
     }
 
@@ -949,7 +986,7 @@ impl Universe {
     /// Every group has a leader, and all its replicas have applied the same and hold the same.
     pub(crate) fn has_converged(&self) -> bool {
         let members = self.members();
-        let voters = members.len().min(self.settings().replica_count);
+        let voters = self.voters_max(members.len());
         (0..self.group_count).all(|group| {
             let mut replicas = Vec::new();
             for machine in members.iter().map(|index| &self.machines[*index]) {
@@ -966,12 +1003,29 @@ impl Universe {
         })
     }
 
-    /// True if no transaction holds a lock anywhere, or is prepared. A node that was removed hears of no end any more.
-    pub(crate) fn is_unlocked(&self) -> bool {
+    /// How many voters a group has among so many members.
+    pub(crate) fn voters_max(&self, members: usize) -> usize {
+        members.min(self.settings().replica_count)
+    }
+
+    /// Every group has a leader that serves.
+    pub(crate) fn is_led(&self) -> bool {
         let members = self.members();
         let processes = members.iter().filter_map(|machine| self.machines[*machine].process.as_ref());
-        let mut groups = processes.flat_map(|process| &process.cores).flat_map(|host| host.core.groups());
-        groups.all(|group| group.lock_count() == 0 && group.prepared_count() == 0)
+        let groups: Vec<_> = processes.flat_map(|process| &process.cores).flat_map(|host| host.core.groups()).collect();
+        let leads = |group: &Group| group.is_leader() && group.standing() == Standing::Serving;
+        (0..self.group_count).all(|number| groups.iter().any(|group| group.id().0 == number && leads(group)))
+    }
+
+    /// True if nothing that anybody asked for is under way: no gateway waits for a group or drives a transaction, none
+    /// holds a lock, is prepared or waits for others. A node that was removed hears of no end any more.
+    pub(crate) fn is_settled(&self) -> bool {
+        let members = self.members();
+        let processes = members.iter().filter_map(|machine| self.machines[*machine].process.as_ref());
+        processes.flat_map(|process| &process.cores).all(|host| {
+            host.core.unfinished_count() == 0
+                && host.core.groups().all(|group| group.lock_count() == 0 && group.is_idle())
+        })
     }
 
     /// Who is where, for a report of failure.
@@ -982,9 +1036,13 @@ impl Universe {
                 lines.push(format!("node {} is down", machine.node.0));
                 continue;
             };
+            let unfinished: usize = process.cores.iter().map(|host| host.core.unfinished_count()).sum();
+            if unfinished > 0 {
+                lines.push(format!("node {} waits for {unfinished} answers", machine.node.0));
+            }
             for group in process.cores.iter().flat_map(|host| host.core.groups()) {
                 lines.push(format!(
-                    "node {} group {} {} term {} applied {} digest {:x} locks {} prepared {}",
+                    "node {} group {} {} term {} applied {} digest {:x} locks {} prepared {}{}",
                     machine.node.0,
                     group.id().0,
                     if group.is_leader() { "leads" } else { "follows" },
@@ -992,12 +1050,23 @@ impl Universe {
                     group.applied(),
                     group.keyspace.digest(),
                     group.lock_count(),
-                    group.prepared_count()
+                    group.prepared_count(),
+                    if group.is_idle() { "" } else { " busy" }
                 ));
             }
         }
         lines.join("; ")
     }
+}
+
+/// What of a group's memory is beyond its bound when a turn is over.
+fn memory_beyond_bounds(group: &Group, log_memory_max: usize) -> Option<String> {
+    let window = group.window_bytes();
+    if window > limits::WINDOW_BYTES_MAX {
+        return Some(format!("{window} bytes are proposed and not applied, of at most {}", limits::WINDOW_BYTES_MAX));
+    }
+    let (log, log_max) = (group.applied_log_bytes(), log_memory_max.min(limits::LOG_BYTES_MAX));
+    (log > log_max).then(|| format!("{log} bytes of applied log are in memory, of at most {log_max}"))
 }
 
 /// True if an entry holds a step of a transaction over groups.
@@ -1018,9 +1087,12 @@ fn is_step_of_transaction(entry: &Entry) -> bool {
 /// The defect of a core that a canary stands for, if it is one of these.
 fn defect_of(canary: Canary) -> Option<Defect> {
     match canary {
-        Canary::EarlyAcknowledgement | Canary::LongLease | Canary::EarlyVote => None,
+        Canary::EarlyAcknowledgement | Canary::LongLease | Canary::EarlyVote | Canary::ForgottenDoubt => None,
         Canary::EarlyCommit => Some(Defect::EarlyCommit),
         Canary::ForgottenWatch => Some(Defect::ForgottenWatch),
+        Canary::ForgottenRead => Some(Defect::ForgottenRead),
+        Canary::ForgottenAnswer => Some(Defect::ForgottenAnswer),
+        Canary::ForgottenLock => Some(Defect::ForgottenLock),
         Canary::ForgottenPrepared => Some(Defect::ForgottenPrepared),
         Canary::EarlyCopy => Some(Defect::EarlyCopy),
         Canary::ForgottenBook => Some(Defect::ForgottenBook),

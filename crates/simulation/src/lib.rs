@@ -3,7 +3,7 @@
 //! again.
 //!
 //! It knows no thread, no real time and no real file. Suggested order of reading: [`universe`], `hosting`, [`faults`],
-//! [`disk`], [`client`], [`linearizable`], [`cycles`].
+//! [`disk`], [`client`], [`invariants`], [`linearizable`], [`cycles`].
 
 pub mod client;
 pub mod clock;
@@ -11,6 +11,7 @@ pub mod cycles;
 pub mod disk;
 pub mod faults;
 mod hosting;
+pub mod invariants;
 pub mod linearizable;
 mod machine;
 mod probes;
@@ -18,7 +19,7 @@ mod reply;
 mod universe;
 
 pub use probes::{EXPECTED, Probes};
-pub use universe::Universe;
+pub use universe::{RETURNS_PER_UNIVERSE, Universe};
 
 pub(crate) const MICROSECOND: u64 = 1_000;
 pub(crate) const MILLISECOND: u64 = 1_000_000;
@@ -45,12 +46,20 @@ pub enum Canary {
     EarlyCommit,
     /// Groups forget to look at what a transaction over groups watches.
     ForgottenWatch,
+    /// Transactions over groups neither lock nor look at what they watch and do not touch.
+    ForgottenRead,
+    /// Groups forget what they have answered: a request that comes again is carried out again.
+    ForgottenAnswer,
+    /// Locks of a gateway that is gone are kept.
+    ForgottenLock,
     /// Checkpoints leave out the transactions that are prepared.
     ForgottenPrepared,
     /// Leases outlast the promises that they rest on.
     LongLease,
     /// A voter that has just started votes at once, whatever it may have promised.
     EarlyVote,
+    /// A voter that may have lost the end of its log votes as if it had not.
+    ForgottenDoubt,
     /// The keys of a slot that moves are read before the latest changes to them have been made.
     EarlyCopy,
     /// A group that has given a slot away does not look whether it had carried out what it is asked for.
@@ -66,6 +75,8 @@ pub struct Plan {
     pub nodes: usize,
     /// Nothing goes wrong, and every such world has the same net and disks: to see how long things take.
     pub calm: bool,
+    /// Nodes die and return, one after the other, and nothing else goes wrong.
+    pub returns: bool,
     /// What acknowledgements mean.
     pub durability: Durability,
     /// Nodes join, and are removed.
@@ -95,6 +106,12 @@ pub struct Outcome {
     pub probes: Probes,
     /// How long each transfer between two accounts took that was carried out.
     pub transfers_ns: Vec<u64>,
+    /// How long leaders took to be where they were, after each return of a node.
+    pub returns_ns: Vec<u64>,
+    /// Histories of registers that were judged.
+    pub judged_count: u64,
+    /// Those among them of which it could not be told in time whether they are linearizable.
+    pub undecided_count: u64,
 }
 
 /// Lives through a universe.

@@ -4,24 +4,28 @@
 //! healed, and within a bounded time every client must be answered, and the replicas of each group must agree. Then the
 //! checkers judge what the clients saw.
 
+mod judge;
+mod peace;
+mod returns;
+
 use std::collections::BTreeMap;
 
 use stdx::Prng;
 use stdx::slot::{SLOT_COUNT, slot_of};
 
 use crate::client::{
-    ACCOUNT_COUNT, Client, Heard, History, LIST_COUNT, OPENING_BALANCE, REGISTER_COUNT, account_name, list_name,
-    register_name,
+    ACCOUNT_COUNT, Client, Heard, History, LIST_COUNT, REGISTER_COUNT, account_name, list_name, register_name,
 };
 use crate::clock::FalseClock;
-use crate::cycles::{self, End};
 use crate::disk::{FalseDisk, Survival};
 use crate::faults::Faults;
-use crate::linearizable::{Operation, Record, Value, Verdict, check};
+use crate::invariants::Invariant;
 use crate::machine::{Inbound, Machine};
 use crate::probes::Probes;
 use crate::{Canary, Durability, MICROSECOND, MILLISECOND, Outcome, Plan, SECOND};
 use node::event::{NodeId, Peer, SessionId};
+use peace::SeenLocks;
+pub use returns::RETURNS_PER_UNIVERSE;
 
 /// Everything that is going to happen.
 pub(crate) enum What {
@@ -97,8 +101,14 @@ pub(crate) struct Connection {
 /// Most groups that a world has.
 const GROUPS_MAX: u64 = 4;
 
+/// Clocks that may be off by so many millionths are said to run apart.
+const CLOCKS_APART: u64 = 10_000;
+
 /// Longest pause of a client where nothing goes wrong.
 const CALM_THINK: u64 = 10 * MILLISECOND;
+
+/// The same where nodes return, which takes long.
+const RETURNS_THINK: u64 = 300 * MILLISECOND;
 
 /// All there is.
 pub struct Universe {
@@ -131,6 +141,16 @@ pub struct Universe {
     /// Digests of groups at log indexes, as first seen on any replica.
     pub(crate) digests: BTreeMap<(u32, u64), (u64, u64)>,
     pub(crate) leaders: BTreeMap<u32, (u64, u64)>,
+    /// How often a group's leader was another than before.
+    pub(crate) leader_changes: BTreeMap<u32, u64>,
+    /// Since when all groups have been led, in peace.
+    led_since: Option<u64>,
+    seen_locks: SeenLocks,
+    /// A node that is away, and returns: clients choose others.
+    away: Option<usize>,
+    returns_ns: Vec<u64>,
+    judged_count: u64,
+    undecided_count: u64,
 }
 
 /// A line of the trace, made only if somebody reads it.
@@ -179,14 +199,23 @@ impl Universe {
                 }
             })
             .collect();
+        let mut probes = Probes::default();
+        if faults.clock_drift >= CLOCKS_APART {
+            probes.reach("clocks ran apart");
+        }
         let client_count = 2 + prng.below(5);
         let spans = true;
         let transfers = plan.durability == Durability::Always || prng.chance(1, 2);
-        let think_max = MILLISECOND << prng.below(8);
+        // Where no answer waits for the disk, clients without rest would make histories of many thousands.
+        let think_min = if plan.durability == Durability::Always { 0 } else { 3 };
+        let think_max = MILLISECOND << prng.below(8).max(think_min);
         let mut clients: Vec<_> =
             (0..client_count).map(|_| Client::new(prng.fork(), think_max, transfers, spans)).collect();
         if plan.calm {
             clients.iter_mut().for_each(|client| client.calm(CALM_THINK));
+        }
+        if plan.returns {
+            clients.iter_mut().for_each(|client| client.be_patient(RETURNS_THINK));
         }
         Self {
             plan: plan.clone(),
@@ -204,7 +233,7 @@ impl Universe {
             stream_at: BTreeMap::new(),
             lapses: Vec::new(),
             group_count,
-            probes: Probes::default(),
+            probes,
             failure: None,
             is_calm: true,
             clients_run: false,
@@ -213,6 +242,13 @@ impl Universe {
             trace,
             digests: BTreeMap::new(),
             leaders: BTreeMap::new(),
+            leader_changes: BTreeMap::new(),
+            led_since: None,
+            seen_locks: SeenLocks::new(),
+            away: None,
+            returns_ns: Vec::new(),
+            judged_count: 0,
+            undecided_count: 0,
         }
     }
 
@@ -223,10 +259,17 @@ impl Universe {
             self.at(self.now, What::Boot { machine });
         }
         self.open_accounts();
+        if self.failure.is_none() && (self.plan.calm || self.plan.returns) {
+            self.wait_for_layout();
+        }
         if self.failure.is_none() {
             self.trouble_begins();
-            let end = self.now + SECOND * (4 + self.prng.below(12));
-            self.live_until(end, |_| false);
+            if self.plan.returns {
+                self.nodes_return();
+            } else {
+                let end = self.now + SECOND * (4 + self.prng.below(12));
+                self.live_until(end, |_| false);
+            }
         }
         if self.failure.is_none() {
             self.peace_begins();
@@ -250,6 +293,9 @@ impl Universe {
             virtual_ns: self.now,
             probes: self.probes,
             transfers_ns: self.history.transfers_ns,
+            returns_ns: self.returns_ns,
+            judged_count: self.judged_count,
+            undecided_count: self.undecided_count,
         }
     }
 
@@ -260,9 +306,10 @@ impl Universe {
         self.queue.insert((when.max(self.now), self.sequence), what);
     }
 
-    pub(crate) fn fail(&mut self, reason: String) {
-        say!(self, "FAILURE {reason}");
-        self.failure.get_or_insert(reason);
+    /// What was promised did not hold.
+    pub(crate) fn fail(&mut self, invariant: Invariant, reason: String) {
+        say!(self, "FAILURE {invariant}: {reason}");
+        self.failure.get_or_insert_with(|| format!("{invariant}: {reason}"));
     }
 
     /// Everything that happens leaves a mark in the digest: two runs of a seed differ if anything differs.
@@ -295,8 +342,9 @@ impl Universe {
             self.step_count += 1;
             self.mix(when);
             self.happen(what);
-            if self.step_count > STEPS_MAX {
-                self.fail(format!("{STEPS_MAX} steps and no end: something spins"));
+            let steps_max = if self.plan.returns { RETURNS_PER_UNIVERSE * STEPS_MAX } else { STEPS_MAX };
+            if self.step_count > steps_max {
+                self.fail(Invariant::Lives, format!("{steps_max} steps and no end: something spins"));
             }
         }
         if self.failure.is_none() {
@@ -373,7 +421,7 @@ impl Universe {
                 break;
             }
             if self.now >= deadline {
-                self.fail("60 s without trouble, and the accounts could not be opened".to_owned());
+                self.fail(Invariant::Lives, "60 s without trouble, and the accounts could not be opened".to_owned());
                 break;
             }
             self.history.answered_count = 0;
@@ -397,158 +445,6 @@ impl Universe {
             let when = self.now + self.some(MILLISECOND);
             self.at(when, What::ClientAsks { client });
         }
-    }
-
-    fn peace_begins(&mut self) {
-        say!(self, "peace");
-        self.is_calm = true;
-        self.clients_run = false;
-        self.faults.calm();
-        self.cut.clear();
-        for machine in 0..self.machines.len() {
-            let disk = &self.machines[machine].disk;
-            disk.set_full(false);
-            disk.set_syncs_fail(false);
-            self.machines[machine].paused_until = self.now;
-            if self.machines[machine].process.is_none() && self.machines[machine].has_joined {
-                self.at(self.now, What::Boot { machine });
-            }
-        }
-        let deadline = self.now + LIVENESS_MAX;
-        // Those who still wait are answered, or give up by themselves.
-        self.live_until(deadline, |this| this.clients.iter().all(|client| !client.is_waiting()));
-        if !self.live_until(deadline, Self::has_finished_changes) {
-            self.fail(format!("{} s of peace, and a node still leaves: {}", LIVENESS_MAX / SECOND, self.standing()));
-            return;
-        }
-        // Every register is read through every node.
-        for machine in self.members() {
-            self.disconnect(0);
-            self.clients[0].last_reads = Some((0..REGISTER_COUNT + LIST_COUNT).collect());
-            self.history.lists.push(BTreeMap::new());
-            self.clients[0].node = machine;
-            self.clients_run = true;
-            self.at(self.now, What::ClientAsks { client: 0 });
-            let done = self.live_until(deadline, |this| {
-                this.clients[0].last_reads.as_ref().is_some_and(std::collections::VecDeque::is_empty)
-            });
-            if !done {
-                self.fail(format!("{} s of peace, and node {} does not answer", LIVENESS_MAX / SECOND, machine + 1));
-                return;
-            }
-        }
-        if !self.live_until(self.now + LOCKS_GONE_MAX, Self::is_unlocked) {
-            self.fail(format!(
-                "{} s after everybody was answered keys are still locked: {}",
-                LOCKS_GONE_MAX / SECOND,
-                self.standing()
-            ));
-            return;
-        }
-        if !self.live_until(deadline, Self::has_converged) {
-            self.fail(format!(
-                "{} s of peace, and the replicas do not agree: {}",
-                LIVENESS_MAX / SECOND,
-                self.standing()
-            ));
-        }
-    }
-
-    // ---- judgement ------------------------------------------------------------------------------------------------
-
-    fn judge(&mut self) {
-        // Logs of different groups may have lost ends of different length.
-        let is_torn = |when: u64| {
-            let cut = self.lapses.first().filter(|_| self.machines.len() > 1 && self.group_count > 1);
-            cut.is_some_and(|(lapse, _)| when >= lapse.saturating_sub(CARRIED_MAX))
-        };
-        let audits: Vec<_> = std::mem::take(&mut self.history.audits);
-        for (when, sum) in audits.into_iter().filter(|(when, _)| !is_torn(*when)).collect::<Vec<_>>() {
-            let expected = OPENING_BALANCE * ACCOUNT_COUNT as i64;
-            if sum != expected {
-                self.fail(format!("all accounts held {sum} and not {expected}, as an audit asked at {when} saw"));
-                return;
-            }
-        }
-        if self.plan.durability == Durability::Always
-            && let Some(reason) = self.judge_lists()
-        {
-            return self.fail(reason);
-        }
-        for register in 0..REGISTER_COUNT {
-            let records = std::mem::take(&mut self.history.registers[register as usize]);
-            if let Some(reason) = self.judge_register(&records) {
-                let history: Vec<String> = records.iter().map(describe).collect();
-                say!(self, "history of {}:\n{}", register_name(register), history.join("\n"));
-                self.fail(format!("{}: {reason}", register_name(register)));
-                return;
-            }
-        }
-    }
-
-    /// Could all transactions on lists have run one after the other?
-    fn judge_lists(&mut self) -> Option<String> {
-        let transactions = std::mem::take(&mut self.history.transactions);
-        let lists = self.history.lists.pop()?;
-        // What nobody knows the outcome of may come late, between the nodes.
-        for earlier in &self.history.lists {
-            if let Some((list, _)) = earlier.iter().find(|(list, found)| !lists[*list].starts_with(found)) {
-                return Some(format!("list {list} is not the same through all nodes"));
-            }
-        }
-        if transactions.iter().any(|transaction| transaction.end == End::Aborted) {
-            self.probes.reach("a watched list was changed by another");
-        }
-        let anomalies = cycles::check(&transactions, &lists);
-        if anomalies.counts.is_empty() {
-            return None;
-        }
-        let history: Vec<String> = transactions.iter().map(|transaction| format!("{transaction:?}")).collect();
-        say!(self, "transactions on lists:\n{}\nlists: {lists:?}", history.join("\n"));
-        Some(format!("transactions on lists: {}", anomalies.examples.join("; ")))
-    }
-
-    /// Where the durability in force allows a lapse, the register starts anew after it with any value that was not
-    /// surely overwritten before the window opened.
-    fn judge_register(&mut self, records: &[Record]) -> Option<String> {
-        let mut begin = 0;
-        let mut initial: Vec<Value> = vec![None];
-        let ends: Vec<(u64, u64)> = self.lapses.iter().copied().chain([(u64::MAX, u64::MAX)]).collect();
-        for (end, window) in ends {
-            let mut epoch: Vec<Record> = records
-                .iter()
-                .filter(|record| record.called >= begin && record.called < end)
-                .map(|record| Record { answered: record.answered.filter(|answered| *answered < end), ..*record })
-                .collect();
-            if self.machines.len() > 1 {
-                // What was under way through nodes that went on may take effect on either side of the lapse.
-                let is_carried = |record: &&Record| {
-                    record.called < begin
-                        && record.called + CARRIED_MAX >= begin
-                        && record.answered.is_none_or(|answered| answered >= begin)
-                };
-                let carried = records.iter().filter(is_carried);
-                epoch.extend(carried.filter_map(|record| {
-                    Some(Record {
-                        called: begin,
-                        answered: None,
-                        operation: record.operation.without_answer()?,
-                        ..*record
-                    })
-                }));
-            }
-            match check(&initial, &epoch) {
-                Verdict::Linearizable => {}
-                Verdict::Undecided => self.probes.reach("a history was too tangled to judge"),
-                Verdict::Broken => {
-                    let allowed = if initial.len() > 1 { " after a lapse that was allowed" } else { "" };
-                    return Some(format!("no order of its operations explains the answers{allowed}"));
-                }
-            }
-            initial = survivors(&initial, &epoch, window);
-            begin = end;
-        }
-        None
     }
 
     // ---- clients --------------------------------------------------------------------------------------------------
@@ -620,7 +516,11 @@ impl Universe {
         }
         if self.clients[client].connection.is_none() {
             let last = self.clients[client].last_reads.is_some();
-            let machine = if last { self.clients[client].node } else { self.some(self.machines.len() as u64) as usize };
+            let count = self.machines.len();
+            let mut machine = if last { self.clients[client].node } else { self.some(count as u64) as usize };
+            if self.away == Some(machine) {
+                machine = (machine + 1) % count;
+            }
             if !self.connect(client, machine) {
                 let when = self.now + 10 * MILLISECOND + self.some(200 * MILLISECOND);
                 self.at(when, What::ClientAsks { client });
@@ -642,6 +542,10 @@ impl Universe {
     fn client_deadline(&mut self, client: usize, deadline: u64) {
         if self.clients[client].deadline == deadline && self.clients[client].is_waiting() {
             say!(self, "client {client} gives up waiting");
+            // Not if its node is gone, and nobody told it.
+            if self.clients[client].connection.is_some_and(|number| self.connections.contains_key(&number)) {
+                self.history.note_error("no answer");
+            }
             self.probes.reach("a client gave up waiting");
             self.disconnect(client);
             self.at(self.now, What::ClientAsks { client });
@@ -664,7 +568,7 @@ impl Universe {
         say!(self, "client {client} hears {}", String::from_utf8_lossy(&bytes).escape_debug());
         let (refused, unknown) = (self.history.refused_count, self.history.unknown_count);
         match self.clients[client].hear(self.now, &bytes, &mut self.history) {
-            Heard::Absurd(reason) => self.fail(format!("client {client}: {reason}")),
+            Heard::Absurd(reason) => self.fail(Invariant::Honest, format!("client {client}: {reason}")),
             Heard::Fine => {}
             Heard::Idle => {
                 let think = self.clients[client].think_max;
@@ -840,7 +744,7 @@ impl Universe {
     }
 
     fn boot_later(&mut self, machine: usize) {
-        let is_hurried = self.plan.canary == Some(Canary::EarlyVote);
+        let is_hurried = matches!(self.plan.canary, Some(Canary::EarlyVote | Canary::ForgottenDoubt));
         let when = self.now + self.some(if is_hurried { SECOND / 5 } else { 3 * SECOND });
         self.at(when, What::Boot { machine });
     }
@@ -964,53 +868,8 @@ impl Universe {
     }
 }
 
-/// What may be in a register after a lapse: any value that was written, and not surely overwritten by something
-/// acknowledged before the window.
-fn survivors(initial: &[Value], epoch: &[Record], window: u64) -> Vec<Value> {
-    // Values written, with the time after which they were surely there.
-    let mut written: Vec<(Value, u64, u64)> = initial.iter().map(|value| (*value, 0, 0)).collect();
-    for record in epoch {
-        let value = match record.operation {
-            Operation::Set { to } | Operation::Swap { to, .. } => Some(Some(to)),
-            Operation::SetIfAbsent { to, done } if done != Some(false) => Some(Some(to)),
-            Operation::Add { sum: Some(sum), .. } => Some(Some(sum)),
-            Operation::Remove { found } if found != Some(false) => Some(None),
-            _ => None,
-        };
-        if let Some(value) = value {
-            written.push((value, record.called, record.answered.unwrap_or(u64::MAX)));
-        }
-    }
-    // Increments nobody answered make values nobody can list: allow each found value some steps more.
-    let unanswered = epoch
-        .iter()
-        .filter(|record| record.answered.is_none() && matches!(record.operation, Operation::Add { .. }))
-        .count() as i64;
-    let secured = written.iter().filter(|(_, _, answered)| *answered < window).map(|(_, called, _)| *called).max();
-    let mut values: Vec<Value> = written
-        .iter()
-        .filter(|(_, _, answered)| secured.is_none_or(|secured| *answered >= secured))
-        .map(|(value, _, _)| *value)
-        .flat_map(|value| {
-            let steps = (1..=unanswered).map(move |step| Some(value.unwrap_or(0) + step));
-            std::iter::once(value).chain(steps)
-        })
-        .collect();
-    values.sort_unstable();
-    values.dedup();
-    values
-}
-
-fn describe(record: &Record) -> String {
-    let answered = record.answered.map_or("never".to_owned(), |answered| format!("{:.6}", answered as f64 / 1e9));
-    format!("    {:.6} .. {answered} {:?}", record.called as f64 / 1e9, record.operation)
-}
-
 /// The longest that an acknowledgement between nodes is under way, a pause of its reader included.
 const COMMIT_DELAY_MAX: u64 = 5 * SECOND;
-
-/// The longest that a request is under way whose client may have given it up.
-const CARRIED_MAX: u64 = 10 * SECOND;
 
 /// How often the system writes back dirty pages by itself, which matters where nobody syncs.
 pub(crate) const WRITE_BACK_INTERVAL: u64 = 5 * SECOND;
@@ -1020,9 +879,6 @@ pub(crate) const LAZY_INTERVAL: u64 = 10 * MILLISECOND;
 
 /// Machines that may join.
 const SPARES: usize = 2;
-
-/// The longest that a lock may stay when nobody asks for anything any more.
-const LOCKS_GONE_MAX: u64 = 11 * SECOND;
 
 /// Peace after which everything must be answered and agreed upon.
 const LIVENESS_MAX: u64 = 60 * SECOND;

@@ -1,10 +1,8 @@
 //! Sets: as an intset, or as so many strings.
 
-use std::borrow::Cow;
+use std::collections::BTreeSet;
 
-use super::{
-    Compression, Malformed, Reader, are_distinct, kind, listpack, read_text, write_integer, write_length, write_string,
-};
+use super::{Compression, Malformed, Reader, kind, listpack, read_text, write_integer, write_length, write_string};
 use crate::collection::Limits;
 use crate::collection::set::{self, Set};
 use crate::value::{CollectionValue, Str};
@@ -52,13 +50,8 @@ pub(super) fn read(kind: u8, reader: &mut Reader<'_>, limits: &Limits) -> Result
 
 /// A set of these members, if there are any and none comes twice.
 fn build(members: &[Str<'_>], limits: &Limits) -> Result<CollectionValue, Malformed> {
-    fn text<'a>(member: &Str<'a>) -> Cow<'a, [u8]> {
-        match *member {
-            Str::Bytes(bytes) => Cow::Borrowed(bytes),
-            Str::Integer(_) => Cow::Owned(member.to_vec()),
-        }
-    }
-    if members.is_empty() || !are_distinct(members.iter().map(text).collect()) {
+    let distinct: BTreeSet<Vec<u8>> = members.iter().map(Str::to_vec).collect();
+    if distinct.len() < members.len() || members.is_empty() {
         return Err(Malformed::Value);
     }
     Ok(set::build(members, limits))

@@ -19,10 +19,11 @@ impl Group {
         self.replica.forget(self.replica.match_index_min(), self.log_bytes_max);
     }
 
-    /// Keeps less of the log in memory than usual. Only the simulator has a use for it.
+    /// Keeps less of the log in memory than usual, and admits fewer writes at a time. Only the simulator has a use for
+    /// it.
     #[doc(hidden)]
-    pub fn narrow_memory(&mut self, log_bytes_max: usize) {
-        self.log_bytes_max = log_bytes_max;
+    pub fn narrow_memory(&mut self, log_bytes_max: usize, window_bytes_max: usize) {
+        (self.log_bytes_max, self.window_bytes_max) = (log_bytes_max, window_bytes_max);
     }
 
     /// Has the host read what members lack.

@@ -5,7 +5,6 @@ mod blocking;
 mod cluster;
 mod collections;
 mod host;
-mod large;
 mod monitor;
 mod pubsub;
 mod scripts;

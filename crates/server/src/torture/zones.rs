@@ -192,7 +192,8 @@ mod tests {
                     },
                 })
                 .collect();
-            let expected = linearizable::check(&[None], &records) == Verdict::Linearizable;
+            let mut budget = linearizable::STEPS_MAX;
+            let expected = linearizable::check(&[None], &records, &mut budget) == Verdict::Linearizable;
             assert_eq!(check(&history).is_ok(), expected, "seed {seed}: {history:?}");
             *(if expected { &mut fine } else { &mut broken }) += 1;
         }

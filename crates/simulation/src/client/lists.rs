@@ -1,7 +1,7 @@
 //! Transactions that append to lists and read them, for [`crate::cycles`]: some under a watch of lists that they only
 //! read, which is how write skew comes about where a watch is forgotten.
 
-use super::{Client, Expected, FollowUp, History, Outcome};
+use super::{BrokenWatch, Client, Expected, FollowUp, History, Outcome};
 use crate::cycles::{End, Step, Transaction};
 use crate::reply::Reply;
 
@@ -28,8 +28,9 @@ pub(super) enum Planned {
 pub(super) struct Awaited {
     /// Its place in the history.
     place: usize,
-    /// What it found under its watch, which must still hold.
+    /// What it found under its watch, which must still hold, and when it asked for that.
     watched: Vec<Step>,
+    watched_at: u64,
     planned: Vec<Planned>,
     /// EXEC's reply is an array, a single command's is its own.
     is_exec: bool,
@@ -58,7 +59,7 @@ impl Client {
                 let names: Vec<String> = lists.iter().map(|list| list_name(*list)).collect();
                 let words: Vec<&[u8]> =
                     std::iter::once(&b"WATCH"[..]).chain(names.iter().map(|name| name.as_bytes())).collect();
-                self.is_watching = true;
+                (self.is_watching, self.watched_at) = (true, now);
                 self.watched.clear();
                 self.command(&words, Expected::Watch, out);
                 for list in lists {
@@ -118,7 +119,7 @@ impl Client {
                 self.expected.push_back(Expected::Queued);
             }
         }
-        let awaited = Expected::Lists(Awaited { place, watched, planned, is_exec });
+        let awaited = Expected::Lists(Awaited { place, watched, watched_at: self.watched_at, planned, is_exec });
         if is_exec {
             self.command(&[b"EXEC"], awaited, out);
         } else {
@@ -153,6 +154,16 @@ impl Awaited {
             (true, Reply::Array(Some(replies))) => replies,
             (true, Reply::Array(None)) if !self.watched.is_empty() => {
                 record.end = End::Aborted;
+                let length = |step: &Step| match step {
+                    Step::Read { list, found } => Some((*list, found.len())),
+                    Step::Append { .. } => None,
+                };
+                history.broken_watches.push(BrokenWatch {
+                    watched: self.watched_at,
+                    answered: now,
+                    registers: Vec::new(),
+                    lists: self.watched.iter().filter_map(length).collect(),
+                });
                 return Ok(());
             }
             _ => return Err(format!("to a transaction on lists the server said {reply:?}")),

@@ -1,10 +1,10 @@
 //! Universes small in number: enough to see that the false world turns, repeats itself, and catches a liar.
 //! `holdfast simulate` lives through them by the thousand.
 
-use simulation::{Canary, Durability, Plan, Probes, run};
+use simulation::{Canary, Durability, Plan, Probes, RETURNS_PER_UNIVERSE, run};
 
 fn plan(seed: u64, nodes: usize, durability: Durability) -> Plan {
-    Plan { seed, nodes, calm: false, durability, changes: false, moves: false, canary: None }
+    Plan { seed, nodes, calm: false, returns: false, durability, changes: false, moves: false, canary: None }
 }
 
 fn all_green(seeds: std::ops::Range<u64>, nodes: usize, durability: Durability) -> Probes {
@@ -97,6 +97,18 @@ fn transfers_take_no_longer_among_more_nodes_where_nothing_goes_wrong() {
     assert!(seven < 2 * three, "{three} ns among three nodes, {seven} among seven");
 }
 
+/// Thirty times a node dies, by a kill or with its power, and returns after up to twenty seconds.
+#[test]
+fn leaders_return_with_their_nodes_and_no_other_client_notices() {
+    let mut cycle_count = 0;
+    for (seed, nodes) in [(0, 3), (1, 3), (2, 5)] {
+        let outcome = run(&Plan { returns: true, ..plan(seed, nodes, Durability::Always) });
+        assert_eq!(outcome.failure, None, "seed {seed}");
+        cycle_count += outcome.returns_ns.len() as u64;
+    }
+    assert_eq!(cycle_count, 3 * RETURNS_PER_UNIVERSE);
+}
+
 #[test]
 fn the_same_seed_ends_in_the_same_way() {
     for (seed, nodes, durability) in
@@ -111,13 +123,40 @@ fn the_same_seed_ends_in_the_same_way() {
 /// Mistakes in transactions over groups must be caught, or the checkers are asleep.
 #[test]
 fn a_transaction_that_is_half_or_unwatched_is_caught() {
-    for (canary, nodes) in [(Canary::EarlyCommit, 1), (Canary::ForgottenWatch, 1), (Canary::ForgottenPrepared, 3)] {
+    for (canary, nodes) in [
+        (Canary::EarlyCommit, 1),
+        (Canary::ForgottenWatch, 1),
+        (Canary::ForgottenRead, 1),
+        (Canary::ForgottenAnswer, 3),
+        (Canary::ForgottenPrepared, 3),
+    ] {
         let caught = (0..300).any(|seed| {
             let broken = Plan { canary: Some(canary), ..plan(seed, nodes, Durability::Always) };
             run(&broken).failure.is_some()
         });
         assert!(caught, "{canary:?}");
     }
+}
+
+/// Nobody asks a leader how long it has kept a lock: that is seen from outside.
+#[test]
+fn locks_that_outlast_their_gateways_are_caught() {
+    let caught = (0..40).any(|seed| {
+        let canary = Some(Canary::ForgottenLock);
+        let failure = run(&Plan { canary, ..plan(seed, 3, Durability::Always) }).failure;
+        failure.is_some_and(|failure| failure.starts_with("locks-bounded"))
+    });
+    assert!(caught);
+}
+
+/// A node that has lost what it had acknowledged helps one to lead that never had it.
+#[test]
+fn a_vote_after_a_lost_tail_is_caught() {
+    let caught = (0..40).any(|seed| {
+        let canary = Some(Canary::ForgottenDoubt);
+        run(&Plan { canary, ..plan(seed, 3, Durability::EverySecond) }).failure.is_some()
+    });
+    assert!(caught);
 }
 
 /// A server that acknowledges before its disk has the write must be caught, or the checkers are asleep.

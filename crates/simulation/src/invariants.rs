@@ -1,0 +1,78 @@
+//! What must hold in every universe, by name. A failure begins with the name of what did not hold.
+
+use std::fmt;
+
+/// A promise that is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Invariant {
+    /// Whatever was asked of a register and answered could have happened at one moment between question and answer.
+    /// Where acknowledgements do not wait for the disk, what a quorum had in its window when it stopped may be gone.
+    Linearizable,
+    /// Transfers between accounts make and lose nothing: whoever looks at all of them at once, in a transaction, a
+    /// script, an MGET or a backup, sees the same sum, during the trouble and after it.
+    Conserved,
+    /// Transactions on lists could have run one after the other, in an order that respects the clock: no lost update,
+    /// no write skew, no half transaction.
+    Serializable,
+    /// EXEC answers nil only if somebody may have changed what was watched.
+    TrueNil,
+    /// Replicas that have applied the same entries hold the same, and in the end all have.
+    Converged,
+    /// With a quorum there, nobody keeps a lock, and nothing stays prepared, for longer than a bound.
+    LocksBounded,
+    /// Windows, logs in memory and unread output stay within their bounds.
+    MemoryBounded,
+    /// One leader in a term, and no lease beside a leader of a later term.
+    OneLeader,
+    /// Replies are replies, to what was asked, and refusals say what became of the request.
+    Honest,
+    /// A start finds on its disk what it needs, and no process stops by itself.
+    Recovers,
+    /// In peace everybody is answered, members come and go, and the world comes to its end.
+    Lives,
+    /// Leaders are where they were before a node died, within a minute of its return, without a step too many and
+    /// without an error for clients of the others.
+    Returns,
+}
+
+impl Invariant {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::Linearizable,
+        Self::Conserved,
+        Self::Serializable,
+        Self::TrueNil,
+        Self::Converged,
+        Self::LocksBounded,
+        Self::MemoryBounded,
+        Self::OneLeader,
+        Self::Honest,
+        Self::Recovers,
+        Self::Lives,
+        Self::Returns,
+    ];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Linearizable => "linearizable",
+            Self::Conserved => "conserved",
+            Self::Serializable => "serializable",
+            Self::TrueNil => "true-nil",
+            Self::Converged => "converged",
+            Self::LocksBounded => "locks-bounded",
+            Self::MemoryBounded => "memory-bounded",
+            Self::OneLeader => "one-leader",
+            Self::Honest => "honest",
+            Self::Recovers => "recovers",
+            Self::Lives => "lives",
+            Self::Returns => "returns",
+        }
+    }
+}
+
+impl fmt::Display for Invariant {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}

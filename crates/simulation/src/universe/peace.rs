@@ -1,0 +1,129 @@
+//! The end of a universe: nothing goes wrong any more. What is under way has to come to its end within bounds, nobody
+//! may keep a lock, everybody is answered, and the replicas agree.
+
+use std::collections::BTreeMap;
+
+use node::limits;
+use node::transaction::TransactionId;
+use stdx::Duration;
+
+use super::{LIVENESS_MAX, Universe, What, say};
+use crate::SECOND;
+use crate::client::LAST_READS;
+use crate::invariants::Invariant;
+
+/// A lock as it is seen from outside: group, term of its leader, whose, and whether that is prepared.
+pub(super) type SeenLock = (u32, u64, TransactionId, bool);
+
+/// When each lock was first seen since peace began.
+pub(super) type SeenLocks = BTreeMap<SeenLock, u64>;
+
+const fn ns(duration: Duration) -> u64 {
+    duration.as_nanos() as u64
+}
+
+/// The longest that a leader lets somebody keep a lock who has prepared nothing, with what its clock may be slow by.
+const LOCK_MAX: u64 = ns(limits::LOCK_PATIENCE) * 21 / 20 + SECOND;
+
+/// The longest that something stays prepared when all groups are led.
+const PREPARED_MAX: u64 = ns(limits::PREPARED_PATIENCE) + 3 * SECOND;
+
+/// The longest until nothing is under way any more when nobody asks for anything: who waits for the lock of a gateway
+/// that is gone gets it, or begins anew.
+const SETTLED_MAX: u64 = LOCK_MAX + ns(limits::LOCK_WAIT_RENEWAL) + ns(limits::REQUEST_PATIENCE);
+
+impl Universe {
+    pub(super) fn peace_begins(&mut self) {
+        say!(self, "peace");
+        self.is_calm = true;
+        self.clients_run = false;
+        self.faults.calm();
+        self.cut.clear();
+        for machine in 0..self.machines.len() {
+            let disk = &self.machines[machine].disk;
+            disk.set_full(false);
+            disk.set_syncs_fail(false);
+            self.machines[machine].paused_until = self.now;
+            if self.machines[machine].process.is_none() && self.machines[machine].has_joined {
+                self.at(self.now, What::Boot { machine });
+            }
+        }
+        let deadline = self.now + LIVENESS_MAX;
+        // Those who still wait are answered, or give up by themselves.
+        self.live_until(deadline, |this| this.clients.iter().all(|client| !client.is_waiting()));
+        if !self.live_until(deadline, Self::has_finished_changes) {
+            return self.fail_in_peace("and a node still leaves");
+        }
+        if !self.live_until(deadline, Self::is_led) {
+            return self.fail_in_peace("and a group has no leader");
+        }
+        self.led_since = Some(self.now);
+        if !self.live_until(self.now + SETTLED_MAX, Self::is_settled) {
+            let reason = format!(
+                "{} s after all groups were led something is still under way: {}",
+                SETTLED_MAX / SECOND,
+                self.standing()
+            );
+            return self.fail(Invariant::LocksBounded, reason);
+        }
+        // Everything is read through every node.
+        for machine in self.members() {
+            self.disconnect(0);
+            self.clients[0].last_reads = Some(LAST_READS.collect());
+            self.history.lists.push(BTreeMap::new());
+            self.clients[0].node = machine;
+            self.clients_run = true;
+            self.at(self.now, What::ClientAsks { client: 0 });
+            let done = self.live_until(deadline + SETTLED_MAX, |this| {
+                this.clients[0].last_reads.as_ref().is_some_and(std::collections::VecDeque::is_empty)
+            });
+            if !done {
+                return self.fail_in_peace(&format!("and node {} does not answer", machine + 1));
+            }
+        }
+        if !self.live_until(deadline + SETTLED_MAX, Self::has_converged) && self.failure.is_none() {
+            let reason =
+                format!("{} s of peace, and the replicas do not agree: {}", LIVENESS_MAX / SECOND, self.standing());
+            self.fail(Invariant::Converged, reason);
+        }
+    }
+
+    fn fail_in_peace(&mut self, what: &str) {
+        let reason = format!("{} s of peace, {what}: {}", LIVENESS_MAX / SECOND, self.standing());
+        self.fail(Invariant::Lives, reason);
+    }
+
+    /// Looks how long locks are kept by the leaders of this core, once all groups are led. Their own account of that is
+    /// not asked.
+    pub(crate) fn watch_locks(&mut self, machine: usize, core: u16) {
+        let Some(led_since) = self.led_since else { return };
+        let process = self.machines[machine].process.as_ref().expect("it is alive");
+        let mut failure = None;
+        for group in process.cores[usize::from(core)].core.groups().filter(|group| group.is_leader()) {
+            let (id, term) = (group.id().0, group.term());
+            let holders: Vec<(TransactionId, bool)> = group.lock_holders().collect();
+            if holders.is_empty() && self.seen_locks.is_empty() {
+                continue;
+            }
+            self.seen_locks.retain(|(of, _, transaction, is_prepared), _| {
+                *of != id || holders.contains(&(*transaction, *is_prepared))
+            });
+            for (transaction, is_prepared) in holders {
+                let first = *self.seen_locks.entry((id, term, transaction, is_prepared)).or_insert(self.now);
+                let (kind, bound) = if is_prepared { ("prepared", PREPARED_MAX) } else { ("taken", LOCK_MAX) };
+                let age = self.now - first.max(led_since);
+                if age > bound {
+                    let ms = 1_000_000;
+                    failure = Some(format!(
+                        "a lock of {transaction:?} on group {id} is {kind} for {} ms, which may be {}",
+                        age / ms,
+                        bound / ms
+                    ));
+                }
+            }
+        }
+        if let Some(failure) = failure {
+            self.fail(Invariant::LocksBounded, failure);
+        }
+    }
+}
