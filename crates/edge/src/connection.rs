@@ -9,13 +9,16 @@ use mio::{Interest, Registry, Token};
 use node::event::SessionId;
 use stdx::Instant;
 
+use crate::tls::TlsStream;
+
 /// A client's socket.
-#[derive(Debug)]
 pub enum Stream {
     /// Over the network or loopback.
     Tcp(TcpStream),
     /// Through a Unix socket.
     Unix(UnixStream),
+    /// Over the network or loopback, encrypted; keys have been agreed.
+    Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl Stream {
@@ -23,13 +26,7 @@ impl Stream {
         match self {
             Self::Tcp(stream) => stream,
             Self::Unix(stream) => stream,
-        }
-    }
-
-    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.read(buffer),
-            Self::Unix(stream) => stream.read(buffer),
+            Self::Tls(stream) => stream.socket_mut(),
         }
     }
 
@@ -37,6 +34,7 @@ impl Stream {
         match self {
             Self::Tcp(stream) => stream.write(bytes),
             Self::Unix(stream) => stream.write(bytes),
+            Self::Tls(stream) => stream.write(bytes),
         }
     }
 }
@@ -57,12 +55,10 @@ pub enum Written {
 /// The socket is registered once, edge-triggered and for both directions; from then on its state is kept here, and
 /// neither pausing nor a backlog needs a system call. (An edge for writing comes only after a write met a full buffer,
 /// so the second direction costs nothing.)
-#[derive(Debug)]
 pub struct Connection {
     /// Who.
     pub session: SessionId,
-    /// The socket.
-    pub stream: Stream,
+    stream: Stream,
     /// There may be something to read: set by an edge, cleared by a read that did not fill the buffer.
     pub is_readable: bool,
     /// The client will send nothing more, but what it sent may not have been read yet.
@@ -84,10 +80,12 @@ pub struct Connection {
 impl Connection {
     /// A connection just accepted.
     pub fn new(session: SessionId, stream: Stream, now: Instant) -> Self {
+        // What came together with the last of the keys has been taken from the socket already, and makes no edge.
+        let is_readable = matches!(stream, Stream::Tls(_));
         Self {
             session,
             stream,
-            is_readable: false,
+            is_readable,
             has_ended: false,
             is_paused: false,
             is_in_line: false,
@@ -105,6 +103,23 @@ impl Connection {
     /// Those of `epoll_ctl`, such as too little kernel memory.
     pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         self.stream.source().register(registry, token, Interest::READABLE | Interest::WRITABLE)
+    }
+
+    /// Reads what there is.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match &mut self.stream {
+            Stream::Tcp(stream) => stream.read(buffer),
+            Stream::Unix(stream) => stream.read(buffer),
+            Stream::Tls(stream) => {
+                let read = stream.read(buffer);
+                // It may say so before its socket does.
+                self.has_ended |= stream.has_ended();
+                read
+            }
+        }
     }
 
     /// Bytes that the socket has not taken yet.
@@ -165,7 +180,7 @@ impl Connection {
 }
 
 /// All connections of a core, by their small index.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Connections {
     places: Vec<Option<Connection>>,
     free: Vec<u32>,

@@ -15,6 +15,7 @@ use journal::Append;
 use mio::{Events, Poll, Token};
 use node::Core;
 use node::event::{Action, CoreId, Event, Now, Persist, SessionId, UsersFile};
+use node::settings::Settings;
 use stdx::Instant;
 
 use crate::clock;
@@ -29,6 +30,7 @@ use crate::mailbox::Mail;
 use crate::peers::Outgoing;
 use crate::report;
 use crate::storage::Storage;
+use crate::tls::Security;
 use crate::users_file;
 
 /// The token of a core's waker; connections have their index.
@@ -200,7 +202,7 @@ impl CoreThread {
         }
         let session = connection.session;
         let count = loop {
-            match connection.stream.read(&mut self.buffer) {
+            match connection.read(&mut self.buffer) {
                 Ok(0) => {
                     self.end_of_stream(session);
                     return 0;
@@ -290,6 +292,7 @@ impl CoreThread {
         }
         self.connections.insert(connection);
         self.step(Event::Opened { session, peer: arrival.peer });
+        self.enter_line_again(session.index);
     }
 
     /// Drops a connection, whoever ended it.
@@ -440,6 +443,7 @@ impl CoreThread {
             }
             Action::Configured { name, value } => self.configure(name, value),
             Action::UsersFile { path, step } => self.work_on_users_file(path, step),
+            Action::Secure { id, settings } => self.secure(id, settings),
             Action::Log { level, line } => self.host.log.write(level, &line),
             Action::Fatal { line } => self.host.end(End::Fault(Fault::Data(line))),
             Action::Shutdown => self.host.end(End::Command),
@@ -457,6 +461,28 @@ impl CoreThread {
         if let Err(error) = std::thread::Builder::new().name("users".to_owned()).spawn(work) {
             let outcome = Err(format!("no thread for it: {error}"));
             self.host.desks[self.here()].mailbox.post(Mail::Event(Event::UsersFile(outcome)));
+        }
+    }
+
+    /// The same for certificates. Connections that there are keep what they have.
+    fn secure(&self, id: u64, settings: Box<Settings>) {
+        let (host, here) = (Arc::clone(&self.host), self.here());
+        let work = move || {
+            let outcome = match Security::new(&settings) {
+                Ok(security) => {
+                    host.secure(security);
+                    Ok(())
+                }
+                Err(unfit) => {
+                    host.log.warning(&format!("TLS stays as it was: {unfit}"));
+                    Err(unfit.to_string())
+                }
+            };
+            host.desks[here].mailbox.post(Mail::Event(Event::Secured { id, outcome }));
+        };
+        if let Err(error) = std::thread::Builder::new().name("tls".to_owned()).spawn(work) {
+            let outcome = Err(format!("no thread for it: {error}"));
+            self.host.desks[self.here()].mailbox.post(Mail::Event(Event::Secured { id, outcome }));
         }
     }
 

@@ -1,14 +1,15 @@
 //! What the host's threads share: log, each core's desk, and the few settings that the host itself carries out.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::fault::Fault;
 use crate::log::Log;
 use crate::mailbox::Mailbox;
 use crate::peers::PeerQueue;
 use crate::storage::Storage;
+use crate::tls::Security;
 
 /// Shared by all threads of the process.
 pub struct Host {
@@ -24,6 +25,7 @@ pub struct Host {
     pub rejected_count: AtomicU64,
     /// What is for other nodes.
     pub peers: PeerQueue,
+    security: Mutex<Arc<Security>>,
     has_stopped_accepting: AtomicBool,
     news: Sender<News>,
 }
@@ -70,7 +72,14 @@ pub struct Knobs {
 
 impl Host {
     /// A host whose main thread listens to `news`.
-    pub fn new(log: Arc<Log>, mailboxes: Vec<Mailbox>, knobs: Knobs, peers: PeerQueue, news: Sender<News>) -> Self {
+    pub fn new(
+        log: Arc<Log>,
+        mailboxes: Vec<Mailbox>,
+        knobs: Knobs,
+        security: Security,
+        peers: PeerQueue,
+        news: Sender<News>,
+    ) -> Self {
         let desks = mailboxes.into_iter().map(|mailbox| Desk { mailbox, client_count: AtomicU64::new(0) }).collect();
         Self {
             log,
@@ -79,9 +88,20 @@ impl Host {
             next_serial: AtomicU64::new(1),
             rejected_count: AtomicU64::new(0),
             peers,
+            security: Mutex::new(Arc::new(security)),
             has_stopped_accepting: AtomicBool::new(false),
             news,
         }
+    }
+
+    /// What connections that begin now are secured with.
+    pub fn security(&self) -> Arc<Security> {
+        Arc::clone(&self.security.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// From now on connections begin with this.
+    pub fn secure(&self, security: Security) {
+        *self.security.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(security);
     }
 
     /// Connected clients over all cores.

@@ -6,7 +6,7 @@
 //! nothing of what is in the log.
 //!
 //! Suggested order of reading: [`run`] (the life of the process), `core_thread` (the turn), `connection`, `mailbox`,
-//! `listener`, `peers`, `load`, `storage` and what is below it (files).
+//! `listener`, `tls`, `peers`, `load`, `storage` and what is below it (files).
 
 mod checkpoint_writer;
 mod clock;
@@ -29,6 +29,7 @@ mod report;
 mod run;
 mod signals;
 mod storage;
+mod tls;
 mod users_file;
 
 pub use disk::{DirectoryLock, RealDisk};
@@ -38,3 +39,4 @@ pub use listener::ListenOptions;
 pub use log::utc;
 pub use report::Allocated;
 pub use run::{ClusterOptions, Options, run};
+pub use tls::{ClientOptions, ClientSecurity, SecureStream, TlsStream, in_words};

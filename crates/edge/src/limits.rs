@@ -22,6 +22,13 @@ pub const ACCEPTS_PER_TURN_MAX: usize = 256;
 /// kernel keeps the callers in the backlog meanwhile.
 pub const ACCEPT_REST: Duration = Duration::from_millis(100);
 
+/// How long a client at the TLS port may take until keys are agreed.
+pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+
+/// A client that cannot be let in at the TLS port has a line in the log, but no more than one in this time: whoever
+/// knocks on all ports must not fill a disk.
+pub const STRANGER_INTERVAL: Duration = Duration::from_millis(200);
+
 /// A connection that is to be closed once its output is written goes all the same when its client has taken none of it
 /// for so long.
 pub const LINGER_MAX: Duration = Duration::from_secs(5);
@@ -75,6 +82,13 @@ pub const LINK_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// How long another node may take to answer a greeting.
 pub const LINK_CONNECT_MAX: Duration = Duration::from_secs(2);
+
+/// A node that is not let in is given so long to read why. After that a line in the log about it is not repeated for
+/// the same cause before [`LINK_REFUSAL_INTERVAL`] has passed.
+pub const LINK_FAREWELL_MAX: Duration = Duration::from_secs(2);
+
+/// See [`LINK_FAREWELL_MAX`].
+pub const LINK_REFUSAL_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A link that takes nothing for so long is cut.
 pub const LINK_STUCK_MAX: Duration = Duration::from_secs(4);

@@ -4,7 +4,11 @@
 //! the address, and a few connections then often share one core while another idles; and a core that is busy with a
 //! long command would keep its share of newcomers waiting. This thread deals each newcomer to the core with the fewest
 //! clients. It sleeps unless somebody connects.
+//!
+//! It also agrees on keys with those who come to the TLS port, before any core hears of them: that takes a hundred
+//! times as long as a request, and cores have others to serve meanwhile.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -13,7 +17,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, TcpStream, UnixListener};
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -23,8 +27,9 @@ use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use crate::connection::Stream;
 use crate::fault::Fault;
 use crate::host::Host;
-use crate::limits::{ACCEPT_REST, ACCEPTS_PER_TURN_MAX};
+use crate::limits::{ACCEPT_REST, ACCEPTS_PER_TURN_MAX, HANDSHAKE_MAX, STRANGER_INTERVAL};
 use crate::mailbox::Mail;
+use crate::tls::{self, TlsStream};
 
 /// Redis's words to a client too many.
 const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
@@ -37,6 +42,8 @@ pub struct ListenOptions {
     pub addresses: Vec<String>,
     /// TCP port; 0 listens on none.
     pub port: u16,
+    /// TCP port for clients that speak TLS; 0 listens on none.
+    pub tls_port: u16,
     /// Connections that the kernel keeps until they are accepted.
     pub backlog: i32,
     /// Path of a Unix socket.
@@ -46,7 +53,6 @@ pub struct ListenOptions {
 }
 
 /// A client that has just connected.
-#[derive(Debug)]
 pub struct Arrival {
     /// The session's number.
     pub serial: u64,
@@ -61,6 +67,8 @@ pub struct Arrival {
 pub enum Listener {
     /// On a TCP port.
     Tcp(TcpListener),
+    /// On a TCP port, for TLS.
+    Tls(TcpListener),
     /// On a path, which goes when the listener goes.
     Unix(UnixListener, PathBuf),
 }
@@ -80,6 +88,7 @@ impl Drop for Listener {
 /// An address that cannot be listened on, unless it was marked as optional.
 pub fn listen(options: &ListenOptions) -> Result<Vec<Listener>, Fault> {
     let mut listeners: Vec<_> = listen_on_all(options, options.port)?.into_iter().map(Listener::Tcp).collect();
+    listeners.extend(listen_on_all(options, options.tls_port)?.into_iter().map(Listener::Tls));
     if let Some(path) = &options.unix_socket {
         let listener =
             listen_unix(path, options).map_err(|cause| Fault::Listen { address: path.display().to_string(), cause })?;
@@ -176,14 +185,32 @@ pub struct Acceptor {
     host: Arc<Host>,
     poll: Poll,
     listeners: Vec<Watched>,
+    /// Who has come to the TLS port, until keys are agreed; by token.
+    newcomers: BTreeMap<usize, Newcomer>,
+    next_token: usize,
     next_core: usize,
     is_exhaustion_told: bool,
+    /// When a line was last written about a newcomer that could not be let in, and how many there have been since.
+    stranger_told: Option<Instant>,
+    strangers_untold: u64,
+}
+
+struct Newcomer {
+    stream: Box<TlsStream<TcpStream>>,
+    peer: Peer,
+    since: Instant,
 }
 
 struct Watched {
     listener: Listener,
     // Edge-triggered: there may be more until an accept would block.
     has_more: bool,
+}
+
+impl Watched {
+    fn is_for_tls(&self) -> bool {
+        matches!(self.listener, Listener::Tls(_))
+    }
 }
 
 impl Acceptor {
@@ -198,12 +225,25 @@ impl Acceptor {
         for mut listener in listeners {
             let token = Token(watched.len());
             match &mut listener {
-                Listener::Tcp(listener) => poll.registry().register(listener, token, Interest::READABLE)?,
+                Listener::Tcp(listener) | Listener::Tls(listener) => {
+                    poll.registry().register(listener, token, Interest::READABLE)?;
+                }
                 Listener::Unix(listener, _) => poll.registry().register(listener, token, Interest::READABLE)?,
             }
             watched.push(Watched { listener, has_more: false });
         }
-        Ok((Self { host, poll, listeners: watched, next_core: 0, is_exhaustion_told: false }, waker))
+        let this = Self {
+            host,
+            poll,
+            next_token: watched.len(),
+            listeners: watched,
+            newcomers: BTreeMap::new(),
+            next_core: 0,
+            is_exhaustion_told: false,
+            stranger_told: None,
+            strangers_untold: 0,
+        };
+        Ok((this, waker))
     }
 
     /// Accepts until the host stops accepting; then the listening sockets are closed.
@@ -220,10 +260,88 @@ impl Acceptor {
             for event in &events {
                 if let Some(watched) = self.listeners.get_mut(event.token().0) {
                     watched.has_more = true;
+                } else {
+                    self.shake_hands(event.token().0);
                 }
             }
             timeout = self.accept_from_all();
+            if let Some(left) = self.dismiss_the_slow() {
+                timeout = Some(timeout.map_or(left, |timeout| timeout.min(left)));
+            }
         }
+    }
+
+    /// Begins to agree on keys with somebody at the TLS port.
+    fn greet(&mut self, socket: TcpStream, peer: Peer) {
+        if self.is_full() {
+            // Nothing can be told before there are keys.
+            self.host.rejected_count.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        tune(&socket, self.host.knobs.keepalive_s.load(Ordering::Relaxed));
+        let security = self.host.security();
+        let Some(config) = &security.clients else { return };
+        let token = self.next_token;
+        self.next_token += 1;
+        let begun = tls::accept(config, socket).and_then(|mut stream| {
+            let interests = Interest::READABLE | Interest::WRITABLE;
+            self.poll.registry().register(stream.socket_mut(), Token(token), interests)?;
+            Ok(Box::new(stream))
+        });
+        match begun {
+            Ok(stream) => {
+                self.newcomers.insert(token, Newcomer { stream, peer, since: Instant::now() });
+            }
+            Err(error) => self.host.log.warning(&format!("cannot watch a new connection: {error}: it is closed")),
+        }
+    }
+
+    fn shake_hands(&mut self, token: usize) {
+        let Some(newcomer) = self.newcomers.get_mut(&token) else { return };
+        match newcomer.stream.shake_hands() {
+            Ok(false) => {}
+            Ok(true) => {
+                let Some(mut newcomer) = self.newcomers.remove(&token) else { return };
+                match self.poll.registry().deregister(newcomer.stream.socket_mut()) {
+                    Ok(()) => self.deal(Stream::Tls(newcomer.stream), newcomer.peer),
+                    Err(error) => self.host.log.warning(&format!("cannot pass a new connection on: {error}")),
+                }
+            }
+            Err(error) => self.dismiss(token, &error.to_string()),
+        }
+    }
+
+    fn dismiss(&mut self, token: usize, cause: &str) {
+        let Some(newcomer) = self.newcomers.remove(&token) else { return };
+        if self.stranger_told.is_some_and(|told| told.elapsed() < STRANGER_INTERVAL) {
+            self.strangers_untold += 1;
+            return;
+        }
+        self.stranger_told = Some(Instant::now());
+        let more = match std::mem::take(&mut self.strangers_untold) {
+            0 => String::new(),
+            count => format!("; so were {count} others since the last such line"),
+        };
+        let address = &newcomer.peer.address;
+        self.host.log.warning(&format!("a client at {address} was cut before keys were agreed: {cause}{more}"));
+    }
+
+    /// Ends the wait for those who take too long, and says how long to wait for the next.
+    fn dismiss_the_slow(&mut self) -> Option<Duration> {
+        loop {
+            // The first in the table has come first.
+            let (token, newcomer) = self.newcomers.first_key_value()?;
+            let (token, waited) = (*token, newcomer.since.elapsed());
+            if waited < HANDSHAKE_MAX {
+                return Some(HANDSHAKE_MAX.saturating_sub(waited));
+            }
+            self.dismiss(token, "it took too long");
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        let count = self.host.client_count() + self.newcomers.len() as u64;
+        count >= self.host.knobs.clients_max.load(Ordering::Relaxed)
     }
 
     /// Takes newcomers from all listeners, and says how long to wait before the next time at most.
@@ -234,6 +352,7 @@ impl Acceptor {
                     break;
                 }
                 match accept(&self.listeners[index].listener) {
+                    Ok((Stream::Tcp(socket), peer)) if self.listeners[index].is_for_tls() => self.greet(socket, peer),
                     Ok((stream, peer)) => self.deal(stream, peer),
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {
                         self.listeners[index].has_more = false;
@@ -260,7 +379,7 @@ impl Acceptor {
 
     fn deal(&mut self, mut stream: Stream, peer: Peer) {
         let host = &*self.host;
-        if host.client_count() >= host.knobs.clients_max.load(Ordering::Relaxed) {
+        if self.is_full() {
             host.rejected_count.fetch_add(1, Ordering::Relaxed);
             // A fresh socket has room for one line; if not, its client learns from the close.
             let _ = stream.write(TOO_MANY);
@@ -285,7 +404,7 @@ impl Acceptor {
 
 fn accept(listener: &Listener) -> io::Result<(Stream, Peer)> {
     match listener {
-        Listener::Tcp(listener) => {
+        Listener::Tcp(listener) | Listener::Tls(listener) => {
             let (stream, address) = listener.accept()?;
             let local_address = stream.local_addr().map(|local| local.to_string()).unwrap_or_default();
             let peer = Peer {

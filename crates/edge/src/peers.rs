@@ -6,12 +6,16 @@
 //! heartbeat.
 //!
 //! What cannot be sent is dropped, and the cores are told: their protocols ask again. Nothing is ever resent here.
+//!
+//! With `tls-cluster` every connection is encrypted, and either end shows a certificate. Whoever calls is known by his
+//! first byte: who is not to be let in is told why, in words that he understands.
 
 mod frame;
+mod wire;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Shutdown, SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,13 +29,22 @@ use socket2::SockRef;
 use self::frame::{
     FRAME_HEADER_BYTES, HELLO_BYTES, Hello, MESSAGE_HEADER_BYTES, Malformed, Purpose, Verdict, WELCOME_BYTES, Welcome,
 };
+use self::wire::Wire;
 use crate::host::Host;
 use crate::limits::{
-    LINK_CONNECT_MAX, LINK_FRAME_BYTES, LINK_PAUSE_MAX, LINK_PAUSE_MIN, LINK_READ_BYTES, LINK_STUCK_MAX, lane_bytes_max,
+    LINK_CONNECT_MAX, LINK_FAREWELL_MAX, LINK_FRAME_BYTES, LINK_PAUSE_MAX, LINK_PAUSE_MIN, LINK_READ_BYTES,
+    LINK_REFUSAL_INTERVAL, LINK_STUCK_MAX, lane_bytes_max,
 };
 use crate::mailbox::Mail;
+use crate::tls::{self, LinkSecurity};
 
 const WAKE: Token = Token(usize::MAX);
+/// The first byte of whoever speaks TLS.
+const TLS_HANDSHAKE: u8 = 22;
+
+/// Refusals of which it is remembered when the log told of them.
+const REFUSED_MAX: usize = 1_000;
+
 const LANES: [Lane; 3] = [Lane::Vital, Lane::Log, Lane::Bulk];
 
 /// A message of a core on its way out.
@@ -139,16 +152,21 @@ struct Link {
 
 enum State {
     Down { until: Instant },
-    Greeting { stream: TcpStream, since: Instant },
-    Up { stream: TcpStream },
+    Greeting { wire: Wire, since: Instant },
+    Up { wire: Wire },
 }
 
 /// A connection that another node dialled.
 struct Caller {
-    stream: TcpStream,
+    wire: Wire,
+    /// Its first byte has been seen: it is known whether it speaks TLS.
+    is_settled: bool,
+    since: Instant,
     from: Option<NodeId>,
     input: Vec<u8>,
     used: usize,
+    /// It has been told that it is not let in, and has time to read that.
+    is_dismissed: bool,
 }
 
 /// See the module.
@@ -161,6 +179,8 @@ pub struct Peers {
     links: BTreeMap<usize, (NodeId, Link)>,
     tokens: BTreeMap<(NodeId, Lane), usize>,
     callers: BTreeMap<usize, Caller>,
+    /// When the log last said of whom why he was turned away.
+    refused: BTreeMap<(IpAddr, String), Instant>,
     /// Nodes that the cluster has removed.
     removed: BTreeSet<NodeId>,
     /// The cluster has removed this one, and the cores have been told.
@@ -194,6 +214,7 @@ impl Peers {
             links: BTreeMap::new(),
             tokens: BTreeMap::new(),
             callers: BTreeMap::new(),
+            refused: BTreeMap::new(),
             removed: BTreeSet::new(),
             is_expelled: false,
             next_token,
@@ -240,6 +261,7 @@ impl Peers {
             }
             self.queue(&mut messages);
             self.look_after_links();
+            self.look_after_callers();
             self.tell_drops();
             self.publish();
             // From here on whoever hands in must wake; what came since is taken at once.
@@ -330,8 +352,8 @@ impl Peers {
     fn move_link(&mut self, token: usize, is_writable: bool, is_readable: bool) {
         let hello = self.hello(token);
         let Some((_, link)) = self.links.get_mut(&token) else { return };
-        if let State::Greeting { stream, .. } = &mut link.state {
-            let result = greet(stream, &hello, &mut link.sent, &mut link.welcome, &mut self.buffer);
+        if let State::Greeting { wire, .. } = &mut link.state {
+            let result = greet(wire, &hello, &mut link.sent, &mut link.welcome, &mut self.buffer);
             match result {
                 Ok(None) => {}
                 Ok(Some(welcome)) if welcome.verdict == Verdict::Accepted => self.up(token),
@@ -345,11 +367,11 @@ impl Peers {
             }
             return;
         }
-        if let State::Up { stream } = &mut link.state
+        if let State::Up { wire } = &mut link.state
             && is_readable
         {
             // Nothing is ever sent this way: whatever can be read is the end.
-            match stream.read(&mut self.buffer) {
+            match wire.read(&mut self.buffer) {
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
                 Ok(0) => return self.cut(token, "the other end closed it", LINK_PAUSE_MIN),
                 Ok(_) => return self.cut(token, "the other end spoke out of turn", LINK_PAUSE_MAX),
@@ -376,11 +398,12 @@ impl Peers {
 
     fn up(&mut self, token: usize) {
         let Some((node, link)) = self.links.get_mut(&token) else { return };
-        let State::Greeting { stream, .. } = std::mem::replace(&mut link.state, State::Down { until: self.started })
+        let State::Greeting { wire, .. } = std::mem::replace(&mut link.state, State::Down { until: self.started })
         else {
             return;
         };
-        link.state = State::Up { stream };
+        link.report.is_encrypted = wire.is_encrypted();
+        link.state = State::Up { wire };
         link.pause = LINK_PAUSE_MIN;
         link.sent = 0;
         link.is_writable = true;
@@ -436,12 +459,13 @@ impl Peers {
     /// Dials where it is time, and gives up what does not move.
     fn look_after_links(&mut self) {
         let now = Instant::now();
+        let security = self.host.security();
         let tokens: Vec<usize> = self.links.keys().copied().collect();
         for token in tokens {
             let Some((_, link)) = self.links.get_mut(&token) else { continue };
             match &link.state {
                 State::Down { until } if *until <= now => {
-                    if let Err(error) = link.dial(self.poll.registry(), Token(token)) {
+                    if let Err(error) = link.dial(self.poll.registry(), Token(token), security.links.as_ref()) {
                         self.cut(token, &error.to_string(), LINK_PAUSE_MIN);
                     }
                 }
@@ -476,8 +500,7 @@ impl Peers {
                     self.next_token += 1;
                     let _ = stream.set_nodelay(true);
                     if self.poll.registry().register(&mut stream, Token(token), Interest::READABLE).is_ok() {
-                        let caller = Caller { stream, from: None, input: Vec::new(), used: 0 };
-                        self.callers.insert(token, caller);
+                        self.callers.insert(token, Caller::new(stream));
                         self.hear(token);
                     }
                 }
@@ -492,22 +515,37 @@ impl Peers {
     }
 
     fn hear(&mut self, token: usize) {
+        if !self.settle(token) {
+            return;
+        }
         loop {
             let Some(caller) = self.callers.get_mut(&token) else { return };
-            match caller.stream.read(&mut self.buffer) {
+            let read = if caller.is_dismissed {
+                caller.wire.socket_mut().read(&mut self.buffer)
+            } else {
+                caller.wire.read(&mut self.buffer)
+            };
+            match read {
                 Ok(0) => break,
+                Ok(_) if caller.is_dismissed => continue,
                 Ok(count) => caller.input.extend_from_slice(&self.buffer[..count]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                // What TLS does not let in; it has said so itself.
+                Err(error) if error.kind() == ErrorKind::InvalidData => {
+                    self.dismiss(token, None, &error.to_string());
+                    continue;
+                }
                 Err(_) => break,
             }
             match self.read_input(token) {
                 Ok(true) => {}
                 Ok(false) => break,
+                Err(malformed @ Malformed::Version(_)) => {
+                    self.dismiss(token, Some(Verdict::WrongVersion), &malformed.to_string());
+                }
                 Err(malformed) => {
-                    let caller = self.callers.get(&token).and_then(|caller| caller.stream.peer_addr().ok());
-                    let place = caller.map(|address| address.to_string()).unwrap_or_default();
-                    self.host.log.warning(&format!("cuts the link from {place}: {malformed}"));
+                    self.tell_refusal(token, &malformed.to_string());
                     break;
                 }
             }
@@ -516,17 +554,102 @@ impl Peers {
         self.callers.remove(&token);
     }
 
+    /// Finds out whether a caller speaks TLS, and lets only those go on who do if they should, or do not if they should
+    /// not. False if it cannot be heard yet, or not any more.
+    fn settle(&mut self, token: usize) -> bool {
+        let Some(caller) = self.callers.get(&token) else { return false };
+        if caller.is_settled {
+            return true;
+        }
+        let mut first = [0];
+        let speaks_tls = match caller.wire.socket().peek(&mut first) {
+            Ok(0) => None,
+            Ok(_) => Some(first[0] == TLS_HANDSHAKE),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => return false,
+            Err(_) => None,
+        };
+        let Some(mut caller) = self.callers.remove(&token) else { return false };
+        let Some(speaks_tls) = speaks_tls else { return false };
+        caller.is_settled = true;
+        let security = self.host.security();
+        let refusal = match (speaks_tls, &security.links, caller.wire) {
+            (true, Some(links), Wire::Plain(socket)) => match tls::accept(&links.accept, socket) {
+                Ok(stream) => {
+                    caller.wire = Wire::Tls(Box::new(stream));
+                    None
+                }
+                Err(_) => return false,
+            },
+            (true, None, wire) => {
+                caller.wire = wire;
+                Some((Verdict::NoTls, "it speaks TLS, and this node does not (tls-cluster)"))
+            }
+            (false, Some(_), wire) => {
+                caller.wire = wire;
+                Some((Verdict::NeedsTls, "it speaks no TLS, and this node takes encrypted links only (tls-cluster)"))
+            }
+            (_, _, wire) => {
+                caller.wire = wire;
+                None
+            }
+        };
+        self.callers.insert(token, caller);
+        if let Some((verdict, cause)) = refusal {
+            self.dismiss(token, Some(verdict), cause);
+        }
+        true
+    }
+
+    /// Tells a caller that it is not let in, and keeps the connection a moment: closed at once, with bytes that nobody
+    /// has read, it would be reset, and the answer be lost.
+    fn dismiss(&mut self, token: usize, verdict: Option<Verdict>, cause: &str) {
+        self.tell_refusal(token, cause);
+        let Some(caller) = self.callers.get_mut(&token) else { return };
+        caller.is_dismissed = true;
+        caller.since = Instant::now();
+        if let Some(verdict) = verdict {
+            // Who does not take it learns nothing.
+            let _ = caller.wire.write_all(&Welcome::refusal(verdict).encode());
+        }
+        let _ = caller.wire.socket().shutdown(Shutdown::Write);
+    }
+
+    /// One line, but not the same one again and again: who is turned away dials on.
+    fn tell_refusal(&mut self, token: usize, cause: &str) {
+        let Some(address) = self.callers.get(&token).and_then(|caller| caller.wire.socket().peer_addr().ok()) else {
+            return;
+        };
+        if self.refused.len() > REFUSED_MAX {
+            self.refused.clear();
+        }
+        let key = (address.ip(), cause.to_owned());
+        if self.refused.get(&key).is_none_or(|told| told.elapsed() >= LINK_REFUSAL_INTERVAL) {
+            self.refused.insert(key, Instant::now());
+            self.host.log.warning(&format!("cuts the link from {address}: {cause}"));
+        }
+    }
+
+    /// Drops callers that never said who they are, or have been told to go.
+    fn look_after_callers(&mut self) {
+        self.callers.retain(|_, caller| {
+            let is_late = caller.from.is_none() && caller.since.elapsed() > LINK_CONNECT_MAX + LINK_FAREWELL_MAX;
+            let is_gone = caller.is_dismissed && caller.since.elapsed() > LINK_FAREWELL_MAX;
+            !is_late && !is_gone
+        });
+    }
+
     /// Takes what is whole. False if the connection has done its work.
     fn read_input(&mut self, token: usize) -> Result<bool, Malformed> {
         let Some(caller) = self.callers.get_mut(&token) else { return Ok(false) };
         if caller.from.is_none() {
+            frame::check_head(&caller.input)?;
             if caller.input.len() < HELLO_BYTES {
                 return Ok(true);
             }
             let hello = Hello::decode(&caller.input[..HELLO_BYTES])?;
             let welcome = judge(&self.identity, &self.removed, &hello);
             // A fresh socket has room for so few bytes.
-            let is_told = caller.stream.write_all(&welcome.encode()).is_ok();
+            let is_told = caller.wire.write_all(&welcome.encode()).is_ok();
             if !is_told || welcome.verdict != Verdict::Accepted || hello.purpose == Purpose::Ask {
                 return Ok(false);
             }
@@ -578,17 +701,17 @@ fn judge(identity: &Identity, removed: &BTreeSet<NodeId>, hello: &Hello) -> Welc
 
 /// Greets and reads the answer, as far as the socket lets it.
 fn greet(
-    stream: &mut TcpStream,
+    wire: &mut Wire,
     hello: &[u8],
     sent: &mut usize,
     answer: &mut Vec<u8>,
     buffer: &mut [u8],
 ) -> Result<Option<Welcome>, String> {
-    if let Ok(Some(error)) | Err(error) = stream.take_error() {
+    if let Ok(Some(error)) | Err(error) = wire.socket().take_error() {
         return Err(error.to_string());
     }
     while *sent < hello.len() {
-        match stream.write(&hello[*sent..]) {
+        match wire.write(&hello[*sent..]) {
             Ok(count) => *sent += count,
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected) => return Ok(None),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -597,15 +720,32 @@ fn greet(
     }
     while answer.len() < WELCOME_BYTES {
         let wanted = WELCOME_BYTES - answer.len();
-        match stream.read(&mut buffer[..wanted]) {
+        match wire.read(&mut buffer[..wanted]) {
             Ok(0) => return Err("the other end closed it".to_owned()),
-            Ok(count) => answer.extend_from_slice(&buffer[..count]),
+            Ok(count) => {
+                answer.extend_from_slice(&buffer[..count]);
+                frame::check_head(answer).map_err(|malformed| malformed.to_string())?;
+            }
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(error.to_string()),
         }
     }
     Welcome::decode(answer).map(Some).map_err(|malformed| malformed.to_string())
+}
+
+impl Caller {
+    fn new(stream: TcpStream) -> Self {
+        Self {
+            wire: Wire::Plain(stream),
+            is_settled: false,
+            since: Instant::now(),
+            from: None,
+            input: Vec::new(),
+            used: 0,
+            is_dismissed: false,
+        }
+    }
 }
 
 impl Link {
@@ -627,7 +767,7 @@ impl Link {
         }
     }
 
-    fn dial(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+    fn dial(&mut self, registry: &Registry, token: Token, security: Option<&LinkSecurity>) -> io::Result<()> {
         let address = resolve(&self.address)?;
         let mut stream = TcpStream::connect(address)?;
         let _ = stream.set_nodelay(true);
@@ -635,7 +775,11 @@ impl Link {
         let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(LINK_STUCK_MAX));
         registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
         self.sent = 0;
-        self.state = State::Greeting { stream, since: Instant::now() };
+        let wire = match security {
+            None => Wire::Plain(stream),
+            Some(security) => Wire::Tls(Box::new(security.dial.wrap(stream))),
+        };
+        self.state = State::Greeting { wire, since: Instant::now() };
         Ok(())
     }
 
@@ -673,11 +817,11 @@ impl Link {
     }
 
     fn write(&mut self) -> io::Result<()> {
-        let State::Up { stream } = &mut self.state else { return Ok(()) };
+        let State::Up { wire } = &mut self.state else { return Ok(()) };
         while self.is_writable
             && let Some(front) = self.out.front()
         {
-            match stream.write(&front[self.sent..]) {
+            match wire.write(&front[self.sent..]) {
                 Ok(count) => {
                     self.sent += count;
                     self.out_bytes -= count;
@@ -709,21 +853,40 @@ fn resolve(address: &str) -> io::Result<SocketAddr> {
     address.to_socket_addrs()?.next().ok_or_else(|| io::Error::new(ErrorKind::NotFound, "no such address"))
 }
 
+/// A connection that waits.
+trait ReadWrite: Read + Write {}
+
+impl<T: Read + Write> ReadWrite for T {}
+
 /// Asks the node at an address what cluster it belongs to.
 ///
 /// # Errors
 /// One line that says why there is no answer.
-pub fn ask(address: &str, patience: Duration) -> Result<(u128, NodeId, u32, u64), String> {
-    let told = |error: io::Error| format!("{address}: {error}");
+pub fn ask(
+    address: &str,
+    security: Option<&LinkSecurity>,
+    patience: Duration,
+) -> Result<(u128, NodeId, u32, u64), String> {
+    let told = |error: io::Error| format!("{address}: {}", tls::in_words(error));
     let place = resolve(address).map_err(told)?;
-    let mut stream = std::net::TcpStream::connect_timeout(&place, patience).map_err(told)?;
+    let stream = std::net::TcpStream::connect_timeout(&place, patience).map_err(told)?;
     stream.set_read_timeout(Some(patience)).map_err(told)?;
     stream.set_write_timeout(Some(patience)).map_err(told)?;
     let hello = Hello { purpose: Purpose::Ask, cluster: 0, from: 0, to: 0, group_count: 0 };
-    stream.write_all(&hello.encode()).map_err(told)?;
     let mut answer = [0; WELCOME_BYTES];
-    stream.read_exact(&mut answer).map_err(told)?;
+    let mut exchange = |stream: &mut dyn ReadWrite| {
+        stream.write_all(&hello.encode())?;
+        stream.read_exact(&mut answer)
+    };
+    match security {
+        None => exchange(&mut { stream }),
+        Some(security) => security.dial.connect(stream).and_then(|mut stream| exchange(&mut stream)),
+    }
+    .map_err(told)?;
     let welcome = Welcome::decode(&answer).map_err(|malformed| format!("{address}: {malformed}"))?;
+    if welcome.verdict != Verdict::Accepted {
+        return Err(format!("{address}: {}", welcome.verdict));
+    }
     Ok((welcome.cluster, NodeId(welcome.node), welcome.group_count, welcome.hash_seed))
 }
 

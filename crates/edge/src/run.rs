@@ -30,6 +30,7 @@ use crate::metrics;
 use crate::peers::{self, Peers};
 use crate::report::{self, Allocated};
 use crate::storage::Storage;
+use crate::tls::{LinkSecurity, Security};
 use crate::{clock, entropy, signals};
 
 /// What a server is started with.
@@ -95,6 +96,8 @@ pub fn run(mut options: Options) -> Result<(), Fault> {
     signals::listen(news.clone()).map_err(system("listen for signals"))?;
     limit_clients(&mut options.settings, &log);
     let knobs = knobs(&options.settings);
+    let security =
+        Security::new(&options.settings).map_err(|unfit| Fault::Setting { name: unfit.name, cause: unfit.cause })?;
 
     // Listening comes first: a port in use must be told before anything is touched, and clients that come early learn
     // that data are being loaded.
@@ -102,7 +105,7 @@ pub fn run(mut options: Options) -> Result<(), Fault> {
     let (cluster_port, peer_listeners) = listen_for_peers(&options, &log)?;
     let metrics_listeners = listen_on_all(&options.listen, options.metrics_port)?;
     let _pid_file = PidFile::write(options.pid_file.clone())?;
-    let (identity, seeds) = identity(&options, &log)?;
+    let (identity, seeds) = identity(&options, security.links.as_ref(), &log)?;
     let own = own_member(&options, cluster_port);
 
     let mut polls = Vec::new();
@@ -114,7 +117,7 @@ pub fn run(mut options: Options) -> Result<(), Fault> {
         mailboxes.push(Mailbox::new(waker));
     }
     let (peer_queue, peer_poll) = peers::prepare().map_err(system("create an epoll instance"))?;
-    let host = Arc::new(Host::new(log, mailboxes, knobs, peer_queue, news));
+    let host = Arc::new(Host::new(log, mailboxes, knobs, security, peer_queue, news));
     let process = process_facts(&options, &identity, started)?;
     let cores = start_cores(&options, &host, &identity, Arc::new(process), (own, seeds.clone()), polls)?;
     metrics::serve(&host, metrics_listeners)?;
@@ -165,8 +168,9 @@ fn knobs(settings: &Settings) -> Knobs {
 fn listen_for_peers(options: &Options, log: &Log) -> Result<(u16, Vec<TcpListener>), Fault> {
     const DISTANCE: u16 = 10_000;
     let is_asked = options.cluster.port != 0 || !options.cluster.join.is_empty();
-    let port = match (options.cluster.port, options.listen.port.checked_add(DISTANCE)) {
-        (0, Some(port)) if options.listen.port != 0 => port,
+    let clients = client_port(options);
+    let port = match (options.cluster.port, clients.checked_add(DISTANCE)) {
+        (0, Some(port)) if clients != 0 => port,
         (0, _) if is_asked => {
             let cause = "needed to meet other nodes, as the clients' port leaves no room for one 10000 higher".into();
             return Err(Fault::Setting { name: "cluster-port", cause });
@@ -184,6 +188,13 @@ fn listen_for_peers(options: &Options, log: &Log) -> Result<(u16, Vec<TcpListene
             Ok((0, Vec::new()))
         }
     }
+}
+
+/// The port that clients are told. With TLS between nodes it is expected of clients as well, as in Redis.
+fn client_port(options: &Options) -> u16 {
+    let ListenOptions { port, tls_port, .. } = options.listen;
+    let prefers_tls = options.settings.get("tls-cluster") == "yes" && tls_port != 0;
+    if port == 0 || prefers_tls { tls_port } else { port }
 }
 
 /// Where this node is found.
@@ -209,20 +220,25 @@ fn own_member(options: &Options, cluster_port: u16) -> Member {
     };
     Member {
         cluster_address: format!("{host}:{}", announced(1, cluster_port)),
-        client_address: format!("{host}:{}", announced(0, options.listen.port)),
+        client_address: format!("{host}:{}", announced(0, client_port(options))),
         ..Member::default()
     }
 }
 
 /// Asks the cluster to be joined who it is. A node that belongs to it already can do without an answer.
-fn ask_cluster(options: &Options, is_member: bool, log: &Log) -> Result<Option<Answer>, Fault> {
+fn ask_cluster(
+    options: &Options,
+    security: Option<&LinkSecurity>,
+    is_member: bool,
+    log: &Log,
+) -> Result<Option<Answer>, Fault> {
     let join = &options.cluster.join;
     if join.is_empty() {
         return Ok(None);
     }
     let begun = Instant::now();
     loop {
-        match peers::ask(join, LINK_CONNECT_MAX) {
+        match peers::ask(join, security, LINK_CONNECT_MAX) {
             Ok((cluster, node, group_count, hash_seed)) => {
                 return Ok(Some(Answer { cluster, node, group_count, hash_seed }));
             }
@@ -249,7 +265,11 @@ struct Answer {
 
 /// Reads whose directory it is, or makes up who it will be. A new identity is written when the journal is opened. Also
 /// says where a node of the cluster to be joined is found.
-fn identity(options: &Options, log: &Log) -> Result<(Identity, Vec<(NodeId, Member)>), Fault> {
+fn identity(
+    options: &Options,
+    security: Option<&LinkSecurity>,
+    log: &Log,
+) -> Result<(Identity, Vec<(NodeId, Member)>), Fault> {
     let directory = &options.data_directory;
     fs::create_dir_all(directory).map_err(|cause| Fault::File {
         path: directory.clone(),
@@ -257,7 +277,7 @@ fn identity(options: &Options, log: &Log) -> Result<(Identity, Vec<(NodeId, Memb
         cause,
     })?;
     let known = load::read_identity(directory)?;
-    let answer = ask_cluster(options, known.is_some(), log)?;
+    let answer = ask_cluster(options, security, known.is_some(), log)?;
     let seeds = answer.iter().map(|answer| {
         let cluster_address = options.cluster.join.clone();
         (answer.node, Member { cluster_address, ..Member::default() })
@@ -301,7 +321,8 @@ fn process_facts(options: &Options, identity: &Identity, started: node::event::N
         operating_system: report::operating_system(),
         executable: std::env::current_exe().map(|path| path.display().to_string()).unwrap_or_default(),
         config_file: options.config_file.clone(),
-        tcp_port: options.listen.port,
+        // As Redis tells it.
+        tcp_port: if options.listen.port == 0 { options.listen.tls_port } else { options.listen.port },
         data_directory: fs::canonicalize(&options.data_directory)
             .unwrap_or_else(|_| options.data_directory.clone())
             .display()
@@ -347,8 +368,10 @@ fn start_cores(
 
 fn listening_places(options: &ListenOptions) -> String {
     let mut places: Vec<String> = Vec::new();
-    if options.port != 0 && !options.addresses.is_empty() {
-        places.push(format!("port {} of {}", options.port, options.addresses.join(" ")));
+    for (port, what) in [(options.port, "port"), (options.tls_port, "TLS port")] {
+        if port != 0 && !options.addresses.is_empty() {
+            places.push(format!("{what} {port} of {}", options.addresses.join(" ")));
+        }
     }
     places.extend(options.unix_socket.as_ref().map(|path| path.display().to_string()));
     if places.is_empty() { "nothing".to_owned() } else { places.join(" and ") }

@@ -20,6 +20,7 @@ use crate::redirect;
 use crate::relay::Purpose;
 use crate::router;
 use crate::session::Session;
+use crate::settings::Settings;
 use crate::slots::SlotMap;
 use crate::wire;
 
@@ -90,7 +91,7 @@ impl Core {
     ) {
         let question_id = self.next_question_id;
         self.next_question_id += 1;
-        let mut pending = Pending {
+        let pending = Pending {
             session,
             ticket,
             joining,
@@ -107,6 +108,9 @@ impl Core {
             return self.ask_groups(question_id, pending, question, actions);
         }
         let question = match question {
+            Question::Configure { pairs, version: 0 } if pairs.iter().any(|(name, _)| Settings::is_of_tls(name)) => {
+                return self.secure(question_id, pending, pairs, actions);
+            }
             Question::Configure { pairs, version: 0 } if self.is_for_cluster(&pairs) => {
                 return self.set_parameters(question_id, pending, pairs);
             }
@@ -115,6 +119,10 @@ impl Core {
             }
             question => question,
         };
+        self.ask_cores(question_id, pending, question, actions);
+    }
+
+    fn ask_cores(&mut self, question_id: u64, mut pending: Pending, question: Question, actions: &mut Vec<Action>) {
         pending.answers = (0..self.context.core_count).map(|_| None).collect();
         self.pending.insert(question_id, pending);
         let own = self.context.core;
@@ -122,6 +130,39 @@ impl Core {
             self.outbox.push(own, core, Mail::Ask { question_id, question: question.clone() });
         }
         self.answer_or_defer(own, question_id, question, actions);
+    }
+
+    /// Lets the host find out whether it can obey parameters of TLS. They are set when it does.
+    fn secure(&mut self, id: u64, mut pending: Pending, pairs: Pairs, actions: &mut Vec<Action>) {
+        let mut trial = Box::new(Settings::clone(&self.context.settings));
+        for (name, value) in &pairs {
+            trial.set(name, value).expect("checked before the question was put");
+        }
+        pending.own = pairs;
+        pending.answers = vec![None];
+        self.pending.insert(id, pending);
+        actions.push(Action::Secure { id, settings: trial });
+    }
+
+    /// The host obeys, or cannot.
+    pub(crate) fn secured(&mut self, id: u64, outcome: Result<(), String>, actions: &mut Vec<Action>) {
+        let Some(mut pending) = self.pending.remove(&id) else { return };
+        let pairs = std::mem::take(&mut pending.own);
+        match outcome {
+            Ok(()) if self.is_for_cluster(&pairs) => self.set_parameters(id, pending, pairs),
+            Ok(()) => self.ask_cores(id, pending, Question::Configure { pairs, version: 0 }, actions),
+            Err(why) => {
+                let named = pairs.iter().map(|(name, _)| name.as_str()).find(|name| Settings::is_of_tls(name));
+                let refusal = format!(
+                    "ERR CONFIG SET failed (possibly related to argument '{}') - Unable to update TLS configuration: \
+                     {why}",
+                    named.unwrap_or_default()
+                );
+                pending.answers = vec![Some(Answer::Refused(refusal))];
+                self.pending.insert(id, pending);
+                self.complete_answer(id, actions);
+            }
+        }
     }
 
     /// Puts a question to every group, wherever it is led.

@@ -416,6 +416,7 @@ impl Core {
                     *place = Some(outcome);
                 }
             }
+            Event::Secured { id, outcome } => self.secured(id, outcome, actions),
             Event::Report(report) => {
                 self.note_syncs(&report);
                 self.context.report = *report;

@@ -157,6 +157,13 @@ pub enum Event<'a> {
     Room(Room),
     /// An [`Action::UsersFile`] has been carried out: what the file holds, or nothing if it was written; or why not.
     UsersFile(Result<Vec<u8>, String>),
+    /// An [`Action::Secure`] has been carried out; or why it cannot be, and then nothing has changed.
+    Secured {
+        /// As in the action.
+        id: u64,
+        /// See above.
+        outcome: Result<(), String>,
+    },
     /// What only the host can know, a few times a second.
     Report(Box<HostReport>),
     /// The end of a turn: all that was ready has been stepped. What was gathered is proposed now, and replies leave.
@@ -271,6 +278,14 @@ pub enum Action {
         path: String,
         /// Which.
         step: UsersFile,
+    },
+    /// Obey these parameters of TLS, and the files they name as they are now, from the next connection on;
+    /// [`Event::Secured`] follows.
+    Secure {
+        /// Handed back in the event.
+        id: u64,
+        /// All parameters.
+        settings: Box<crate::settings::Settings>,
     },
     /// One line for the operator's log.
     Log {
@@ -465,6 +480,8 @@ pub struct LinkReport {
     pub address: String,
     /// Can it be used?
     pub is_up: bool,
+    /// Did TLS protect it when it was up last?
+    pub is_encrypted: bool,
     /// When it came up last, in seconds since the start of the process.
     pub since_s: u64,
     /// How often it came up.
@@ -488,6 +505,7 @@ impl Default for LinkReport {
             lane: Lane::Log,
             address: String::new(),
             is_up: false,
+            is_encrypted: false,
             since_s: 0,
             count: 0,
             last_cause: String::new(),

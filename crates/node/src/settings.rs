@@ -292,6 +292,12 @@ impl Settings {
         Self::parameter(name).is_some_and(|parameter| parameter.is_shared)
     }
 
+    /// True if a parameter of this name is one of TLS: the host must find that it can be carried out before it counts.
+    /// What it names may have changed, so that the same value is news.
+    pub(crate) fn is_of_tls(name: &str) -> bool {
+        name.starts_with("tls-")
+    }
+
     /// The first of the names of a parameter that has several.
     pub(crate) fn first_name(name: &str) -> &str {
         TWINS.iter().find(|(_, twin)| *twin == name).map_or(name, |(first, _)| first)

@@ -8,7 +8,7 @@ mod requests;
 mod worker;
 
 use std::io::{IsTerminal, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +16,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use edge::ClientSecurity;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::{Pid, SysconfVar, sysconf};
 use resp::{Frame, FrameDecoder};
@@ -28,6 +29,8 @@ pub use report::grouped;
 pub use requests::Workload;
 use requests::{ACCOUNT, KEY_DIGITS, KEYS_MAX, Requests};
 use worker::{Orders, Report, Supply};
+
+use crate::tls::{Stream, TlsArguments};
 
 /// Longest wait for a server's first words.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
@@ -86,6 +89,8 @@ pub struct BenchArguments {
     /// Password to authenticate with
     #[arg(long, short = 'a', env = "HOLDFAST_PASSWORD", hide_env_values = true)]
     pub password: Option<String>,
+    #[command(flatten)]
+    pub tls: TlsArguments,
     /// Database to select
     #[arg(long, default_value_t = 0)]
     pub database: u32,
@@ -130,6 +135,7 @@ impl BenchArguments {
             threads: None,
             user: None,
             password: None,
+            tls: TlsArguments::default(),
             database: 0,
             no_load: false,
             seed: 1,
@@ -180,7 +186,7 @@ pub fn run(arguments: BenchArguments) -> Result<()> {
 pub fn measure(arguments: &BenchArguments) -> Result<Outcome> {
     arguments.validate()?;
     let mut progress = Progress::new(arguments.quiet);
-    let greeting = Greeting::new(arguments);
+    let greeting = Greeting::new(arguments)?;
     let mut addresses = Vec::new();
     for host in &arguments.hosts {
         let address = resolve(host)?;
@@ -202,13 +208,15 @@ pub fn measure(arguments: &BenchArguments) -> Result<Outcome> {
 }
 
 struct Greeting {
+    security: Option<ClientSecurity>,
     bytes: Vec<u8>,
     replies: usize,
 }
 
 impl Greeting {
-    fn new(arguments: &BenchArguments) -> Self {
-        let mut greeting = Self { bytes: Vec::new(), replies: 0 };
+    fn new(arguments: &BenchArguments) -> Result<Self> {
+        let security = arguments.tls.security()?;
+        let mut greeting = Self { security, bytes: Vec::new(), replies: 0 };
         match (&arguments.user, &arguments.password) {
             (Some(user), password) => greeting.say(&["AUTH", user, password.as_deref().unwrap_or_default()]),
             (None, Some(password)) => greeting.say(&["AUTH", password]),
@@ -217,7 +225,7 @@ impl Greeting {
         if arguments.database != 0 {
             greeting.say(&["SELECT", &arguments.database.to_string()]);
         }
-        greeting
+        Ok(greeting)
     }
 
     fn say(&mut self, words: &[&str]) {
@@ -228,8 +236,7 @@ impl Greeting {
     /// The sum of all accounts of a server.
     fn total(&self, address: SocketAddr, accounts: u64) -> Result<i64> {
         const AT_ONCE: u64 = 1_000;
-        let mut stream = TcpStream::connect_timeout(&address, GREETING_TIMEOUT)?;
-        stream.set_read_timeout(Some(GREETING_TIMEOUT))?;
+        let mut stream = Stream::connect(address, GREETING_TIMEOUT, self.security.as_ref())?;
         let mut bytes = self.bytes.clone();
         for first in (0..accounts).step_by(AT_ONCE as usize) {
             let names =
@@ -238,6 +245,7 @@ impl Greeting {
             resp::encode_request(&mut bytes, &words);
         }
         stream.write_all(&bytes)?;
+        stream.flush()?;
         let (mut decoder, mut chunk) = (FrameDecoder::new(), vec![0; 64 << 10]);
         let (mut replies, mut total) = (0, 0);
         while replies < self.replies as u64 + accounts.div_ceil(AT_ONCE) {
@@ -260,11 +268,11 @@ impl Greeting {
 
     /// Greets a server and asks for a PONG, so that what is wrong is told before the load begins.
     fn try_on(&self, address: SocketAddr) -> Result<()> {
-        let mut stream = TcpStream::connect_timeout(&address, GREETING_TIMEOUT)?;
-        stream.set_read_timeout(Some(GREETING_TIMEOUT))?;
+        let mut stream = Stream::connect(address, GREETING_TIMEOUT, self.security.as_ref())?;
         let mut bytes = self.bytes.clone();
         resp::encode_request(&mut bytes, &["PING"]);
         stream.write_all(&bytes)?;
+        stream.flush()?;
         let mut decoder = FrameDecoder::new();
         let mut chunk = [0; 4096];
         let mut replies = 0;
@@ -331,6 +339,7 @@ impl Crew<'_> {
             epoch,
             addresses: self.addresses.clone(),
             connections: (share..connections).step_by(self.threads).map(|index| index % self.addresses.len()).collect(),
+            security: self.greeting.security.clone(),
             greeting: self.greeting.bytes.clone(),
             greeting_replies: self.greeting.replies,
             workload: arguments.workload,
@@ -574,7 +583,7 @@ impl Drop for Progress {
 
 /// True if a server there answers questions about its data: one that is up may still be loading them.
 pub fn serves(address: SocketAddr) -> bool {
-    let mut greeting = Greeting { bytes: Vec::new(), replies: 0 };
+    let mut greeting = Greeting { security: None, bytes: Vec::new(), replies: 0 };
     greeting.say(&["DBSIZE"]);
     greeting.try_on(address).is_ok()
 }

@@ -1,18 +1,21 @@
 //! One client connection: blocking, with a time limit, and nothing that could hide what a server did.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use edge::ClientSecurity;
 use resp::{Frame, FrameDecoder, encode_request};
+
+use crate::tls::Stream;
 
 /// Bytes read at once.
 const CHUNK_BYTES: usize = 64 * 1024;
 
 /// One connection.
 pub struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     decoder: FrameDecoder,
     chunk: Vec<u8>,
     /// The server has said that it is not the one to ask.
@@ -22,22 +25,29 @@ pub struct Connection {
 impl Connection {
     /// Connects; every reply is waited for no longer than `patience`.
     pub fn open(address: SocketAddr, patience: Duration) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&address, patience)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(patience))?;
-        stream.set_write_timeout(Some(patience))?;
+        Self::open_secured(address, patience, None)
+    }
+
+    /// The same, with TLS if there is something to secure it with.
+    pub fn open_secured(
+        address: SocketAddr,
+        patience: Duration,
+        security: Option<&ClientSecurity>,
+    ) -> io::Result<Self> {
+        let stream = Stream::connect(address, patience, security)?;
         Ok(Self { stream, decoder: FrameDecoder::new(), chunk: vec![0; CHUNK_BYTES], misplaced: false })
     }
 
     /// From now on.
     pub fn wait_at_most(&mut self, patience: Duration) -> io::Result<()> {
-        self.stream.set_read_timeout(Some(patience))?;
-        self.stream.set_write_timeout(Some(patience))
+        self.stream.socket().set_read_timeout(Some(patience))?;
+        self.stream.socket().set_write_timeout(Some(patience))
     }
 
     /// Sends bytes as they are.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.stream.write_all(bytes)
+        self.stream.write_all(bytes)?;
+        self.stream.flush()
     }
 
     /// The next reply; an error if the connection ends or the time runs out first.

@@ -8,6 +8,7 @@ mod compare;
 mod connection;
 mod serve;
 mod simulate;
+mod tls;
 mod torture;
 mod words;
 

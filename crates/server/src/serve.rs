@@ -37,6 +37,11 @@ Usage: holdfast serve [FILE] [--name value [value …]]…
   --cluster-announce-ip A where others reach this node                  [as --bind, or found out]
   --replicas N            nodes that vote on each write, if there are so many [3]
   --metrics-port N        answer GET /metrics here, for Prometheus      [none]
+  --tls-port N            TCP port for clients that speak TLS           [none]
+  --tls-cert-file FILE    certificate and --tls-key-file FILE for it, to be shown to clients and nodes
+  --tls-ca-cert-file FILE whose certificates are good
+  --tls-auth-clients WHO  whether clients need one: yes, no, optional   [yes]
+  --tls-cluster yes       encrypt what travels between nodes            [no]
   --appendfsync WHEN      an acknowledged write is on disk: always (before it is acknowledged),
                           everysec (within a second), no (when the system likes) [always]
   --cores N               threads that serve clients                    [all processors]
@@ -280,15 +285,22 @@ impl Plan {
         let listen = ListenOptions {
             addresses: text("bind").split_whitespace().map(str::to_owned).collect(),
             port: text("port").parse().map_err(|_| "port: not a number".to_owned())?,
+            tls_port: text("tls-port").parse().map_err(|_| "tls-port: not a port".to_owned())?,
             backlog: text("tcp-backlog").parse().unwrap_or(511),
             unix_socket: path("unixsocket"),
             unix_permissions,
         };
         let port_of = |name: &str| text(name).parse().map_err(|_| format!("{name}: not a port"));
+        // Clients are told one port: see `edge::run`.
+        let announced = match (text("port"), text("tls-cluster"), text("tls-port")) {
+            ("0", ..) => "cluster-announce-tls-port",
+            (_, "yes", port) if port != "0" => "cluster-announce-tls-port",
+            _ => "cluster-announce-port",
+        };
         let cluster = ClusterOptions {
             port: text("cluster-port").parse().map_err(|_| "cluster-port: not a port".to_owned())?,
             announce_host: text("cluster-announce-ip").to_owned(),
-            announce_ports: [port_of("cluster-announce-port")?, port_of("cluster-announce-bus-port")?],
+            announce_ports: [port_of(announced)?, port_of("cluster-announce-bus-port")?],
             join: self.join,
         };
         Ok(Options {

@@ -468,6 +468,7 @@ impl Universe {
                 }
             }
             Action::UsersFile { .. } => unreachable!("no universe has a file of users"),
+            Action::Secure { .. } => unreachable!("no universe has certificates"),
             Action::Peers(contacts) => {
                 let removed = contacts.into_iter().filter(|(_, member)| member.is_removed).map(|(node, _)| node);
                 let removed: BTreeSet<NodeId> = removed.collect();

@@ -4,10 +4,14 @@ use std::fmt;
 
 use node::event::Lane;
 
-/// Version of everything that travels between nodes. Both ends must have the same.
-pub const PROTOCOL_VERSION: u16 = 1;
+/// Version of everything that travels between nodes. Both ends must have the same. It grows with every change to these
+/// bytes or to those of `node::wire`, and `docs/formats/peer-link.md` says what changed.
+pub const PROTOCOL_VERSION: u16 = 2;
 
 const MAGIC: &[u8; 6] = b"HFPEER";
+
+/// What greetings of all versions begin with: that they are ours, and their version.
+const HEAD_BYTES: usize = 8;
 
 /// Length of a greeting.
 pub const HELLO_BYTES: usize = 49;
@@ -93,10 +97,25 @@ pub enum Verdict {
     WrongGroups,
     /// The cluster has removed the node that dials.
     Removed,
+    /// Here all links are encrypted.
+    NeedsTls,
+    /// Here no link is encrypted. Said to who has begun with TLS, to whom it is only not TLS.
+    NoTls,
+    /// The versions differ. Who is told so sees it from the version of the answer.
+    WrongVersion,
 }
 
 impl Verdict {
-    const ALL: [Self; 5] = [Self::Accepted, Self::WrongCluster, Self::WrongNode, Self::WrongGroups, Self::Removed];
+    const ALL: [Self; 8] = [
+        Self::Accepted,
+        Self::WrongCluster,
+        Self::WrongNode,
+        Self::WrongGroups,
+        Self::Removed,
+        Self::NeedsTls,
+        Self::NoTls,
+        Self::WrongVersion,
+    ];
 }
 
 impl fmt::Display for Verdict {
@@ -107,6 +126,9 @@ impl fmt::Display for Verdict {
             Self::WrongNode => "another node answers there",
             Self::WrongGroups => "the node there has another number of groups",
             Self::Removed => "this node has been removed from its cluster",
+            Self::NeedsTls => "the other side takes encrypted links only, and this node speaks no TLS (tls-cluster)",
+            Self::NoTls => "the other side speaks no TLS",
+            Self::WrongVersion => "the node there speaks another version of the protocol",
         })
     }
 }
@@ -159,6 +181,11 @@ impl Hello {
 }
 
 impl Welcome {
+    /// A refusal that tells a stranger nothing.
+    pub fn refusal(verdict: Verdict) -> Self {
+        Self { verdict, cluster: 0, node: 0, group_count: 0, hash_seed: 0 }
+    }
+
     /// Its bytes.
     pub fn encode(&self) -> Vec<u8> {
         let verdict = Verdict::ALL.iter().position(|verdict| *verdict == self.verdict).expect("all are listed");
@@ -197,15 +224,25 @@ fn seal(mut out: Vec<u8>, length: usize) -> Vec<u8> {
     out
 }
 
-/// The kind byte of a greeting or its answer, if that verifies.
-fn unseal(bytes: &[u8]) -> Result<u8, Malformed> {
-    if bytes[..6] != *MAGIC {
+/// Looks at the beginning of a greeting or its answer, as far as it has come. In every version it begins in the same
+/// way, so that ends of different versions, whose greetings may differ in length, tell each other instead of waiting.
+pub fn check_head(bytes: &[u8]) -> Result<(), Malformed> {
+    let seen = bytes.len().min(MAGIC.len());
+    if bytes[..seen] != MAGIC[..seen] {
         return Err(Malformed::Foreign);
     }
-    let version = u16::from_le_bytes(part(bytes, 6));
-    if version != PROTOCOL_VERSION {
-        return Err(Malformed::Version(version));
+    if bytes.len() < HEAD_BYTES {
+        return Ok(());
     }
+    match u16::from_le_bytes(part(bytes, MAGIC.len())) {
+        PROTOCOL_VERSION => Ok(()),
+        version => Err(Malformed::Version(version)),
+    }
+}
+
+/// The kind byte of a greeting or its answer, if that verifies.
+fn unseal(bytes: &[u8]) -> Result<u8, Malformed> {
+    check_head(bytes)?;
     let (body, check) = bytes.split_at(bytes.len() - 4);
     if crc32c::crc32c(body).to_le_bytes() != *check {
         return Err(Malformed::Damaged);
@@ -288,6 +325,19 @@ mod tests {
         assert_eq!(Welcome::decode(&bytes), Err(Malformed::Version(9)));
         bytes[0] = b'*';
         assert_eq!(Welcome::decode(&bytes), Err(Malformed::Foreign));
+    }
+
+    #[test]
+    fn another_version_is_known_before_a_greeting_is_whole() {
+        let hello = Hello { purpose: Purpose::Ask, cluster: 0, from: 0, to: 0, group_count: 0 };
+        let mut bytes = hello.encode();
+        for length in 0..bytes.len() {
+            assert_eq!(check_head(&bytes[..length]), Ok(()));
+        }
+        bytes[6] += 1;
+        assert_eq!(check_head(&bytes[..7]), Ok(()));
+        assert_eq!(check_head(&bytes[..8]), Err(Malformed::Version(PROTOCOL_VERSION + 1)));
+        assert_eq!(check_head(b"GET"), Err(Malformed::Foreign));
     }
 
     #[test]

@@ -268,8 +268,9 @@ pub(super) fn write_cluster(core: &Context, figures: &[Figures], line: &mut dyn 
         line(
             &format!("cluster_link_node{}", link.node.0),
             &format!(
-                "up={},made={},sent_bytes={},waiting_bytes={},dropped={},last_cut={}",
+                "up={},tls={},made={},sent_bytes={},waiting_bytes={},dropped={},last_cut={}",
                 u8::from(link.is_up),
+                u8::from(link.is_encrypted),
                 link.count,
                 link.sent_bytes,
                 link.waiting_bytes,

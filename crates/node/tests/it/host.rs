@@ -32,6 +32,10 @@ pub struct Host {
     checkpoints: BTreeMap<(GroupId, u64), Checkpoint>,
     /// No checkpoint can be kept.
     pub is_full: bool,
+    /// What comes of parameters of TLS; nothing yet, while files are being read.
+    pub tls: Option<Result<(), String>>,
+    /// Who waits for that.
+    waits_for_tls: Vec<(usize, u64)>,
 }
 
 struct Checkpoint {
@@ -74,6 +78,8 @@ impl Host {
             peers: Vec::new(),
             checkpoints: BTreeMap::new(),
             is_full: false,
+            tls: Some(Ok(())),
+            waits_for_tls: Vec::new(),
         };
         for core in 0..core_count {
             this.cores.push(Core::new(CoreOptions {
@@ -192,6 +198,7 @@ impl Host {
             }
             Action::Send { to, group, bytes, .. } => self.sent.push((to, group, bytes)),
             Action::Log { line, .. } => self.log.push(line),
+            Action::Secure { id, .. } => self.waits_for_tls.push((core, id)),
             Action::Peers(peers) => self.peers = peers.into_iter().map(|(node, _)| node).collect(),
             Action::Fatal { line } => panic!("{line}"),
             Action::Close { session } | Action::Abort { session } => self.step(core, Event::Closed { session }),
@@ -231,6 +238,11 @@ impl Host {
         for _ in 0..20 {
             if !self.holds_disk {
                 self.sync();
+            }
+            if let Some(outcome) = self.tls.clone() {
+                for (core, id) in std::mem::take(&mut self.waits_for_tls) {
+                    self.step(core, Event::Secured { id, outcome: outcome.clone() });
+                }
             }
             self.turn();
         }

@@ -538,3 +538,35 @@ fn commands_on_scripts_are_described_as_such() {
     let listed = host.run(client, "COMMAND LIST FILTERBY ACLCAT scripting");
     assert!(["eval", "script|kill", "function|load"].iter().all(|name| listed.contains(name)), "{listed}");
 }
+
+#[test]
+fn parameters_of_tls_count_when_the_host_obeys_them() {
+    everywhere(|host| {
+        let (client, other) = (host.connect(0), host.connect(host.core_count() - 1));
+        let shown = |host: &mut Host| {
+            let names = ["tls-cert-file", "timeout"];
+            names.map(|name| host.run(other, &format!("CONFIG GET {name}"))).join(" ")
+        };
+        let before = shown(host);
+        host.tls = None;
+        assert_eq!(host.run(client, "CONFIG SET tls-cert-file a.pem timeout 7"), "");
+        assert_eq!(shown(host), before);
+        host.tls = Some(Err("a.pem holds no certificate".to_owned()));
+        host.settle();
+        assert_eq!(
+            host.received(client),
+            "-ERR CONFIG SET failed (possibly related to argument 'tls-cert-file') - Unable to update TLS \
+             configuration: a.pem holds no certificate"
+        );
+        assert_eq!(shown(host), before);
+        host.tls = Some(Ok(()));
+        assert_eq!(host.run(client, "CONFIG SET tls-cert-file a.pem timeout 7"), "+OK");
+        assert_eq!(shown(host), "*2 $13 tls-cert-file $5 a.pem *2 $7 timeout $1 7");
+        // A client that leaves meanwhile is missed by nobody.
+        host.tls = None;
+        assert_eq!(host.run(client, "CONFIG SET tls-cert-file b.pem"), "");
+        host.close(client);
+        host.tls = Some(Ok(()));
+        host.settle();
+    });
+}

@@ -16,6 +16,7 @@ use stdx::UnixMillis;
 use super::manifest::{MANIFEST_FILE, Manifest, Part, identity, mark};
 use super::{Pace, grouped, settle, staging, told};
 use crate::connection::Connection;
+use crate::tls::TlsArguments;
 
 /// What a directory's name ends in while its backup is being made.
 pub const UNFINISHED_EXTENSION: &str = "unfinished";
@@ -53,6 +54,8 @@ pub struct CreateArguments {
     /// Password to authenticate with
     #[arg(long, short = 'a', env = "HOLDFAST_PASSWORD", hide_env_values = true)]
     password: Option<String>,
+    #[command(flatten)]
+    tls: TlsArguments,
     /// Show no progress
     #[arg(long, short)]
     quiet: bool,
@@ -105,8 +108,9 @@ fn connect(arguments: &CreateArguments) -> Result<Connection> {
         .with_context(|| format!("{server} is no HOST:PORT"))?
         .next()
         .with_context(|| format!("{server} has no address"))?;
-    let mut connection =
-        Connection::open(address, PATIENCE).with_context(|| format!("no server answers at {server}"))?;
+    let security = arguments.tls.security()?;
+    let mut connection = Connection::open_secured(address, PATIENCE, security.as_ref())
+        .with_context(|| format!("no server answers at {server}"))?;
     if let Some(password) = &arguments.password {
         let user = arguments.user.as_deref().unwrap_or("default");
         let reply = connection.call(&["AUTH", user, password]).with_context(|| format!("{server} hung up"))?;

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
+use edge::{ClientSecurity, TlsStream};
 use mio::net::TcpStream;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
@@ -69,6 +70,8 @@ pub struct Orders {
     pub addresses: Vec<SocketAddr>,
     /// For each connection, which address.
     pub connections: Vec<usize>,
+    /// What they are secured with, if at all.
+    pub security: Option<ClientSecurity>,
     /// Sent on every new connection.
     pub greeting: Vec<u8>,
     /// Replies that it gets.
@@ -132,9 +135,38 @@ enum State {
     Waiting { until_ns: u64 },
 }
 
+/// What goes to and from a server.
+enum Line {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Line {
+    fn socket(&self) -> &TcpStream {
+        match self {
+            Self::Plain(socket) => socket,
+            Self::Tls(stream) => stream.socket(),
+        }
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.read(buffer),
+            Self::Tls(stream) => stream.read(buffer),
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.write(bytes),
+            Self::Tls(stream) => stream.write(bytes),
+        }
+    }
+}
+
 struct Connection {
     address: usize,
-    stream: Option<TcpStream>,
+    line: Option<Line>,
     state: State,
     retry_ns: u64,
     out: Vec<u8>,
@@ -252,7 +284,7 @@ impl Connection {
     fn new(address: usize) -> Self {
         Self {
             address,
-            stream: None,
+            line: None,
             state: State::Waiting { until_ns: 0 },
             retry_ns: *RETRY_NS.start(),
             out: Vec::new(),
@@ -273,11 +305,14 @@ impl Connection {
     fn connect(&mut self, index: usize, poll: &Poll, desk: &mut Desk) {
         let attempt = TcpStream::connect(desk.orders.addresses[self.address]).and_then(|mut stream| {
             poll.registry().register(&mut stream, Token(index), Interest::READABLE | Interest::WRITABLE)?;
-            Ok(stream)
+            Ok(match &desk.orders.security {
+                None => Line::Plain(stream),
+                Some(security) => Line::Tls(Box::new(security.wrap(stream))),
+            })
         });
         match attempt {
-            Ok(stream) => {
-                self.stream = Some(stream);
+            Ok(line) => {
+                self.line = Some(line);
                 self.state = State::Connecting;
             }
             Err(error) => self.lose(desk, &format!("cannot connect: {error}")),
@@ -286,7 +321,7 @@ impl Connection {
 
     fn on_writable(&mut self, desk: &mut Desk) {
         if self.state == State::Connecting {
-            let Some(stream) = &self.stream else { return };
+            let Some(stream) = self.line.as_ref().map(Line::socket) else { return };
             let failed = match stream.take_error() {
                 Ok(None) => stream.peer_addr().and_then(|_| stream.set_nodelay(true)).err(),
                 Ok(error) => error,
@@ -308,8 +343,8 @@ impl Connection {
     }
 
     fn on_readable(&mut self, closing: bool, scratch: &mut [u8], desk: &mut Desk) {
-        while let (State::Open, Some(stream)) = (self.state, &mut self.stream) {
-            match stream.read(scratch) {
+        while let (State::Open, Some(line)) = (self.state, &mut self.line) {
+            match line.read(scratch) {
                 Ok(0) => self.lose(desk, "the server closed the connection"),
                 Ok(len) => {
                     self.take(&scratch[..len], desk);
@@ -519,8 +554,8 @@ impl Connection {
 
     fn flush(&mut self, desk: &mut Desk) {
         while self.state == State::Open && self.out_sent < self.out.len() {
-            let Some(stream) = &mut self.stream else { return };
-            match stream.write(&self.out[self.out_sent..]) {
+            let Some(line) = &mut self.line else { return };
+            match line.write(&self.out[self.out_sent..]) {
                 Ok(len) => self.out_sent += len,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -9,6 +9,7 @@ use resp::Frame;
 use serde_json::{Map, Value};
 
 use crate::connection::Connection;
+use crate::tls::TlsArguments;
 
 /// A node that says nothing for so long is not asked further.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -31,6 +32,8 @@ pub struct Door {
     /// Password.
     #[arg(long, env = "HOLDFAST_PASSWORD", hide_env_values = true)]
     pub password: Option<String>,
+    #[command(flatten)]
+    pub tls: TlsArguments,
 }
 
 impl Door {
@@ -41,10 +44,11 @@ impl Door {
             if host.contains(':') { format!("[{host}]:{}", self.port) } else { format!("{host}:{}", self.port) }
         });
         let told = || format!("no answer from {place}");
+        let security = self.tls.security()?;
         let addresses = place.to_socket_addrs().with_context(told)?;
         let mut last = None;
         for address in addresses {
-            match Connection::open(address, PATIENCE) {
+            match Connection::open_secured(address, PATIENCE, security.as_ref()) {
                 Ok(connection) => return self.greet(connection).with_context(told),
                 Err(error) => last = Some(error),
             }

@@ -16,6 +16,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use super::door::{Door, ask_status, list};
+use crate::tls::TlsArguments;
 
 /// Between the port of clients and that of other nodes.
 const DISTANCE: u16 = 10_000;
@@ -156,7 +157,14 @@ impl Node {
     }
 
     fn door(&self) -> Door {
-        Door { server: None, host: "127.0.0.1".to_owned(), port: self.port, user: None, password: None }
+        Door {
+            server: None,
+            host: "127.0.0.1".to_owned(),
+            port: self.port,
+            user: None,
+            password: None,
+            tls: TlsArguments::default(),
+        }
     }
 
     /// Asks it to end, once: a second time it would take for impatience.

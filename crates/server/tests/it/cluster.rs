@@ -1,5 +1,7 @@
 //! Three real processes: joined one after the other, killed one after the other, audited at the end.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -128,7 +130,7 @@ impl Cluster {
 }
 
 /// How many voters a node's log last told of for a group.
-fn last_voters(log: &str, group: u32) -> usize {
+pub(crate) fn last_voters(log: &str, group: u32) -> usize {
     let beginning = format!("group {group}: voters [");
     let Some(at) = log.rfind(&beginning) else { return 0 };
     let list = &log[at + beginning.len()..];
@@ -621,4 +623,22 @@ fn who_waits_hears_how_many_others_hold_its_writes() {
         assert_eq!(cluster.client(node).show("CONFIG SET min-replicas-to-write 1"), "OK");
     }
     assert_eq!(cluster.ask(&mut client, "SET key:1 x"), "OK");
+}
+
+#[test]
+fn a_node_of_another_version_is_told_so_at_once() {
+    let (folder, port) = (Folder::new(), free_port());
+    let options = ServerOptions::new(&folder.path().join("data")).extra(&["--cluster-port", &port.to_string()]);
+    let server = Server::start(&options);
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    // The beginning that all versions have in common, and no more: how long the rest is, only that version knows.
+    stream.write_all(b"HFPEER\xFF\x7F").expect("room");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).expect("an answer and its end");
+    assert_eq!(&answer[..6], b"HFPEER");
+    let version = u16::from_le_bytes([answer[6], answer[7]]);
+    assert!(version > 1 && version < 0x7FFF);
+    let told = format!("the other end speaks version 32767 of the protocol, and not {version}");
+    assert!(server.log().contains(&told), "{}", server.log());
 }

@@ -13,5 +13,6 @@ mod operation;
 mod pubsub;
 mod scripts;
 mod serve;
+mod tls;
 mod torture;
 mod users;

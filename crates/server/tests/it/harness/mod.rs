@@ -1,6 +1,7 @@
 //! What the tests of the binary share: a server to start and kill, a client, folders, a disk that fails, and the
 //! ledger of what was promised.
 
+mod certificates;
 mod client;
 mod crash_disk;
 mod disk_faults;
@@ -8,6 +9,7 @@ mod ledger;
 mod load;
 mod server;
 
+pub use certificates::{Authority, Signed};
 pub use client::Client;
 pub use crash_disk::CrashDisk;
 pub use disk_faults::DiskFaults;

@@ -1,0 +1,533 @@
+//! TLS: with which certificate, whose certificates are taken, and in which versions.
+//!
+//! `rustls` speaks the protocol and touches no socket; [`TlsStream`] stands between it and one. What is configured is
+//! made into a [`Security`] once, and used by every connection that begins later.
+//!
+//! Certificates are verified up to an authority, and not for a name: nodes and clients find one another by addresses
+//! that change hands, and whom an authority signs is the operator's choice. So do Redis and redis-cli.
+
+mod stream;
+#[cfg(test)]
+mod testing;
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use node::settings::Settings;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{ClientConfig, ClientConnection, Resumption, verify_server_cert_signed_by_trust_anchor};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{
+    NoServerSessionStorage, ParsedCertificate, ServerConfig, ServerSessionMemoryCache, WebPkiClientVerifier,
+};
+use rustls::version::{TLS12, TLS13};
+use rustls::{
+    DigitallySignedStruct, Error, RootCertStore, SignatureScheme, StreamOwned, SupportedCipherSuite,
+    SupportedProtocolVersion,
+};
+
+pub use self::stream::{TlsStream, cause};
+
+/// Sessions remembered when `tls-session-cache-size` sets no bound.
+const SESSION_COUNT_MAX: usize = 1 << 20;
+
+/// Suites of TLS 1.2 that are spoken, as OpenSSL calls them.
+static CIPHERS: &[(&str, SupportedCipherSuite)] = &[
+    ("ECDHE-ECDSA-AES256-GCM-SHA384", ring::cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384),
+    ("ECDHE-ECDSA-AES128-GCM-SHA256", ring::cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256),
+    ("ECDHE-ECDSA-CHACHA20-POLY1305", ring::cipher_suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256),
+    ("ECDHE-RSA-AES256-GCM-SHA384", ring::cipher_suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384),
+    ("ECDHE-RSA-AES128-GCM-SHA256", ring::cipher_suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256),
+    ("ECDHE-RSA-CHACHA20-POLY1305", ring::cipher_suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256),
+];
+
+/// Suites of TLS 1.3.
+static CIPHERSUITES: &[(&str, SupportedCipherSuite)] = &[
+    ("TLS_AES_256_GCM_SHA384", ring::cipher_suite::TLS13_AES_256_GCM_SHA384),
+    ("TLS_AES_128_GCM_SHA256", ring::cipher_suite::TLS13_AES_128_GCM_SHA256),
+    ("TLS_CHACHA20_POLY1305_SHA256", ring::cipher_suite::TLS13_CHACHA20_POLY1305_SHA256),
+];
+
+/// What connections of a server are secured with.
+#[derive(Clone, Default)]
+pub struct Security {
+    /// Those of clients at `tls-port`, if there is one.
+    pub clients: Option<Arc<ServerConfig>>,
+    /// Those between nodes, with `tls-cluster`.
+    pub links: Option<LinkSecurity>,
+}
+
+/// What links to other nodes are secured with. Either end must show a certificate of the authority.
+#[derive(Clone)]
+pub struct LinkSecurity {
+    /// For who calls.
+    pub accept: Arc<ServerConfig>,
+    /// For who is called.
+    pub dial: ClientSecurity,
+}
+
+/// What connections to a server are secured with.
+#[derive(Clone)]
+pub struct ClientSecurity(Arc<ClientConfig>);
+
+/// A connection to a server whose reads and writes wait.
+pub type SecureStream = StreamOwned<ClientConnection, TcpStream>;
+
+/// A parameter that cannot be carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfit {
+    /// Which.
+    pub name: &'static str,
+    /// Why.
+    pub cause: String,
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}: {}", self.name, self.cause)
+    }
+}
+
+fn unfit(name: &'static str) -> impl FnOnce(String) -> Unfit {
+    move |cause| Unfit { name, cause }
+}
+
+impl Security {
+    /// What the parameters ask for, with the files they name as they are now. Nothing, if neither clients nor nodes
+    /// are to use TLS.
+    ///
+    /// # Errors
+    /// The first parameter that cannot be carried out.
+    pub fn new(settings: &Settings) -> Result<Self, Unfit> {
+        let serves_clients = settings.number("tls-port") != 0;
+        let links_nodes = settings.get("tls-cluster") == "yes";
+        if !serves_clients && !links_nodes {
+            return Ok(Self::default());
+        }
+        let common = Common::new(settings)?;
+        let mut this = Self::default();
+        if serves_clients {
+            let mut config = common.accept(match settings.get("tls-auth-clients") {
+                "no" => WebPkiClientVerifier::no_client_auth(),
+                word => common.authorities()?.of_clients(&common.provider, word == "optional"),
+            })?;
+            match (settings.get("tls-session-caching"), settings.number("tls-session-cache-size")) {
+                ("no", _) => {
+                    config.session_storage = Arc::new(NoServerSessionStorage {});
+                    config.send_tls13_tickets = 0;
+                }
+                (_, count) => {
+                    let count = usize::try_from(count).ok().filter(|count| *count > 0).unwrap_or(SESSION_COUNT_MAX);
+                    config.session_storage = ServerSessionMemoryCache::new(count);
+                }
+            }
+            config.ignore_client_order = settings.get("tls-prefer-server-ciphers") == "yes";
+            this.clients = Some(Arc::new(config));
+        }
+        if links_nodes {
+            let authorities = common.authorities()?;
+            let mut accept = common.accept(authorities.of_clients(&common.provider, false))?;
+            // Links are few and last: every one of them shows its certificate.
+            accept.session_storage = Arc::new(NoServerSessionStorage {});
+            accept.send_tls13_tickets = 0;
+            let dial = common.dial(authorities, settings)?;
+            this.links = Some(LinkSecurity { accept: Arc::new(accept), dial });
+        }
+        Ok(this)
+    }
+}
+
+/// What all kinds of connections of a server have in common.
+struct Common {
+    provider: Arc<CryptoProvider>,
+    versions: Vec<&'static SupportedProtocolVersion>,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    authorities: Option<Authorities>,
+}
+
+impl Common {
+    fn new(settings: &Settings) -> Result<Self, Unfit> {
+        let path = |name: &str| Some(settings.get(name)).filter(|path| !path.is_empty()).map(Path::new);
+        let needed = |name: &'static str| {
+            path(name).ok_or_else(|| Unfit { name, cause: "needed for TLS, and not set".to_owned() })
+        };
+        for name in ["tls-key-file-pass", "tls-client-key-file-pass"] {
+            if !settings.get(name).is_empty() {
+                let cause = "keys with a password cannot be read: write the key out without one (openssl pkey -in KEY \
+                             -out PLAIN) and keep it from others by its permissions";
+                return Err(Unfit { name, cause: cause.to_owned() });
+            }
+        }
+        let authorities = match (path("tls-ca-cert-file"), path("tls-ca-cert-dir")) {
+            (None, None) => None,
+            (file, directory) => Some(Authorities::read(file, directory)?),
+        };
+        Ok(Self {
+            provider: Arc::new(provider(settings)?),
+            versions: versions(settings.get("tls-protocols")).map_err(unfit("tls-protocols"))?,
+            chain: read_chain(needed("tls-cert-file")?).map_err(unfit("tls-cert-file"))?,
+            key: read_key(needed("tls-key-file")?).map_err(unfit("tls-key-file"))?,
+            authorities,
+        })
+    }
+
+    fn authorities(&self) -> Result<&Authorities, Unfit> {
+        self.authorities.as_ref().ok_or_else(|| Unfit {
+            name: "tls-ca-cert-file",
+            cause: "this or tls-ca-cert-dir is needed to know whose certificates are good, for clients (unless \
+                    tls-auth-clients is no) and between nodes"
+                .to_owned(),
+        })
+    }
+
+    fn accept(&self, verifier: Arc<dyn ClientCertVerifier>) -> Result<ServerConfig, Unfit> {
+        ServerConfig::builder_with_provider(Arc::clone(&self.provider))
+            .with_protocol_versions(&self.versions)
+            .map_err(no_suite)?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(self.chain.clone(), self.key.clone_key())
+            .map_err(|error| Unfit { name: "tls-cert-file", cause: unusable(&error) })
+    }
+
+    /// As a client of other nodes, with a certificate of its own if there is one.
+    fn dial(&self, authorities: &Authorities, settings: &Settings) -> Result<ClientSecurity, Unfit> {
+        let name = |name: &str| Some(settings.get(name)).filter(|path| !path.is_empty()).map(Path::new);
+        let (chain, key) = match (name("tls-client-cert-file"), name("tls-client-key-file")) {
+            (None, None) => (self.chain.clone(), self.key.clone_key()),
+            (Some(chain), Some(key)) => (
+                read_chain(chain).map_err(unfit("tls-client-cert-file"))?,
+                read_key(key).map_err(unfit("tls-client-key-file"))?,
+            ),
+            _ => {
+                let cause = "this and tls-client-key-file are set together or not at all".to_owned();
+                return Err(Unfit { name: "tls-client-cert-file", cause });
+            }
+        };
+        let config = ClientConfig::builder_with_provider(Arc::clone(&self.provider))
+            .with_protocol_versions(&self.versions)
+            .map_err(no_suite)?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(SignedBy::new(Some(authorities), &self.provider)))
+            .with_client_auth_cert(chain, key)
+            .map_err(|error| Unfit { name: "tls-client-cert-file", cause: unusable(&error) })?;
+        Ok(ClientSecurity::of(config))
+    }
+}
+
+fn no_suite(_: Error) -> Unfit {
+    let cause = "none of these can be used with tls-protocols".to_owned();
+    Unfit { name: "tls-ciphersuites", cause }
+}
+
+/// Why a certificate cannot be shown.
+fn unusable(error: &Error) -> String {
+    match error {
+        Error::InconsistentKeys(_) => "the certificate does not belong to the private key".to_owned(),
+        other => format!("cannot be used: {}", cause(other)),
+    }
+}
+
+/// Whose certificates are good.
+struct Authorities(Arc<RootCertStore>);
+
+impl Authorities {
+    fn read(file: Option<&Path>, directory: Option<&Path>) -> Result<Self, Unfit> {
+        let mut roots = RootCertStore::empty();
+        if let Some(file) = file {
+            let chain = read_chain(file).map_err(unfit("tls-ca-cert-file"))?;
+            add(&mut roots, chain, file).map_err(unfit("tls-ca-cert-file"))?;
+        }
+        if let Some(directory) = directory {
+            read_directory(&mut roots, directory).map_err(unfit("tls-ca-cert-dir"))?;
+        }
+        Ok(Self(Arc::new(roots)))
+    }
+
+    fn of_clients(&self, provider: &Arc<CryptoProvider>, is_optional: bool) -> Arc<dyn ClientCertVerifier> {
+        let builder = WebPkiClientVerifier::builder_with_provider(Arc::clone(&self.0), Arc::clone(provider));
+        let builder = if is_optional { builder.allow_unauthenticated() } else { builder };
+        builder.build().expect("there are authorities, and no lists of revoked certificates that could be wrong")
+    }
+}
+
+fn read_directory(roots: &mut RootCertStore, directory: &Path) -> Result<(), String> {
+    let told = |error: io::Error| format!("{}: {error}", directory.display());
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for entry in fs::read_dir(directory).map_err(told)? {
+        paths.push(entry.map_err(told)?.path());
+    }
+    paths.sort();
+    for path in paths.iter().filter(|path| path.is_file()) {
+        // There may be other files beside the certificates.
+        if let Ok(chain) = read_chain(path) {
+            add(roots, chain, path)?;
+        }
+    }
+    if roots.is_empty() { Err(format!("{} holds no certificate", directory.display())) } else { Ok(()) }
+}
+
+fn add(roots: &mut RootCertStore, chain: Vec<CertificateDer<'static>>, path: &Path) -> Result<(), String> {
+    for certificate in chain {
+        roots.add(certificate).map_err(|error| format!("{}: {}", path.display(), cause(&error)))?;
+    }
+    Ok(())
+}
+
+fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    match read {
+        Ok(chain) if chain.is_empty() => Err(format!("{} holds no certificate in PEM form", path.display())),
+        Ok(chain) => Ok(chain),
+        Err(error) => Err(told(path, &error)),
+    }
+}
+
+fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
+    PrivateKeyDer::from_pem_file(path).map_err(|error| match error {
+        pem::Error::NoItemsFound => {
+            format!("{} holds no private key in PEM form without a password", path.display())
+        }
+        other => told(path, &other),
+    })
+}
+
+fn told(path: &Path, error: &pem::Error) -> String {
+    match error {
+        pem::Error::Io(error) => format!("cannot read {}: {error}", path.display()),
+        other => format!("{} is damaged: {other}", path.display()),
+    }
+}
+
+/// The suites that are to be spoken, best first.
+fn provider(settings: &Settings) -> Result<CryptoProvider, Unfit> {
+    let mut suites = choose(settings.get("tls-ciphersuites"), CIPHERSUITES).map_err(unfit("tls-ciphersuites"))?;
+    suites.extend(choose(settings.get("tls-ciphers"), CIPHERS).map_err(unfit("tls-ciphers"))?);
+    Ok(CryptoProvider { cipher_suites: suites, ..ring::default_provider() })
+}
+
+/// Those of `known` that a list in OpenSSL's form names: names, `DEFAULT`, and with `!` what is to be left out.
+fn choose(list: &str, known: &[(&str, SupportedCipherSuite)]) -> Result<Vec<SupportedCipherSuite>, String> {
+    let mut chosen: Vec<(&str, SupportedCipherSuite)> = Vec::new();
+    let words = list.split([':', ',', ' ']).filter(|word| !word.is_empty());
+    let (out, named): (Vec<&str>, Vec<&str>) = words.partition(|word| word.starts_with(['!', '-']));
+    for word in named {
+        match known.iter().find(|(name, _)| *name == word) {
+            Some(found) => chosen.push(*found),
+            None if matches!(word, "DEFAULT" | "ALL" | "HIGH") => chosen.extend(known),
+            None => {
+                let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+                return Err(format!("{word} is not spoken here; there are {}", names.join(", ")));
+            }
+        }
+    }
+    if chosen.is_empty() {
+        chosen.extend(known);
+    }
+    // What is left out and not known is left out anyway.
+    chosen.retain(|(name, _)| !out.iter().any(|word| &word[1..] == *name));
+    let mut suites: Vec<SupportedCipherSuite> = Vec::new();
+    for (_, suite) in chosen {
+        if !suites.contains(&suite) {
+            suites.push(suite);
+        }
+    }
+    Ok(suites)
+}
+
+fn versions(list: &str) -> Result<Vec<&'static SupportedProtocolVersion>, String> {
+    let mut versions = Vec::new();
+    for word in list.split([' ', ',']).filter(|word| !word.is_empty()) {
+        match word.to_ascii_lowercase().as_str() {
+            "tlsv1.2" => versions.push(&TLS12),
+            "tlsv1.3" => versions.push(&TLS13),
+            _ => return Err(format!("{word} is not spoken here; there are TLSv1.2 and TLSv1.3")),
+        }
+    }
+    Ok(if versions.is_empty() { vec![&TLS13, &TLS12] } else { versions })
+}
+
+/// Takes the certificate of whoever has one of the authorities', or of anybody.
+#[derive(Debug)]
+struct SignedBy {
+    roots: Option<Arc<RootCertStore>>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl SignedBy {
+    fn new(authorities: Option<&Authorities>, provider: &CryptoProvider) -> Self {
+        let roots = authorities.map(|Authorities(roots)| Arc::clone(roots));
+        Self { roots, algorithms: provider.signature_verification_algorithms }
+    }
+}
+
+impl ServerCertVerifier for SignedBy {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        if let Some(roots) = &self.roots {
+            let parsed = ParsedCertificate::try_from(certificate)?;
+            verify_server_cert_signed_by_trust_anchor(&parsed, roots, intermediates, now, self.algorithms.all)?;
+        }
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, certificate, signed, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signed, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+/// Whom a client of the command line trusts, and who it is: redis-cli's options.
+#[derive(Clone, Debug, Default)]
+pub struct ClientOptions {
+    /// File of authorities.
+    pub authorities: Option<PathBuf>,
+    /// Directory of authorities.
+    pub authorities_directory: Option<PathBuf>,
+    /// Certificate and private key.
+    pub own: Option<(PathBuf, PathBuf)>,
+    /// Anybody is trusted.
+    pub is_insecure: bool,
+}
+
+impl ClientSecurity {
+    /// What these options ask for.
+    ///
+    /// # Errors
+    /// One line that says what cannot be used.
+    pub fn new(options: &ClientOptions) -> Result<Self, String> {
+        let provider = Arc::new(ring::default_provider());
+        let authorities = match (&options.authorities, &options.authorities_directory) {
+            _ if options.is_insecure => None,
+            (None, None) => return Err("TLS needs to know whom to trust: --cacert, --cacertdir or --insecure".into()),
+            (file, directory) => {
+                Some(Authorities::read(file.as_deref(), directory.as_deref()).map_err(|unfit| unfit.cause)?)
+            }
+        };
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&TLS13, &TLS12])
+            .expect("all suites are spoken")
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(SignedBy::new(authorities.as_ref(), &provider)));
+        let config = match &options.own {
+            None => builder.with_no_client_auth(),
+            Some((chain, key)) => builder
+                .with_client_auth_cert(read_chain(chain)?, read_key(key)?)
+                .map_err(|error| format!("{}: {}", chain.display(), unusable(&error)))?,
+        };
+        Ok(Self::of(config))
+    }
+
+    fn of(mut config: ClientConfig) -> Self {
+        config.enable_sni = false;
+        config.resumption = Resumption::disabled();
+        Self(Arc::new(config))
+    }
+
+    fn connection(&self) -> ClientConnection {
+        let nobody = ServerName::try_from("node").expect("a name");
+        ClientConnection::new(Arc::clone(&self.0), nobody).expect("nothing in it depends on the name")
+    }
+
+    /// Secures a connection that does not wait.
+    pub fn wrap<S: io::Read + io::Write>(&self, socket: S) -> TlsStream<S> {
+        TlsStream::new(self.connection().into(), socket)
+    }
+
+    /// Secures a connection that waits, and agrees on keys.
+    ///
+    /// # Errors
+    /// If that is not to be done with the other side; says why.
+    pub fn connect(&self, socket: TcpStream) -> io::Result<SecureStream> {
+        let mut stream = StreamOwned::new(self.connection(), socket);
+        while stream.conn.is_handshaking() {
+            stream.conn.complete_io(&mut stream.sock).map_err(in_words)?;
+        }
+        Ok(stream)
+    }
+}
+
+/// The error of a connection that waits, in words.
+pub fn in_words(error: io::Error) -> io::Error {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+    match inner {
+        Some(inner) => io::Error::new(error.kind(), cause(inner)),
+        None => error,
+    }
+}
+
+/// Secures a connection that somebody has made to this server.
+pub fn accept<S: io::Read + io::Write>(config: &Arc<ServerConfig>, socket: S) -> io::Result<TlsStream<S>> {
+    let connection = rustls::ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
+    Ok(TlsStream::new(connection.into(), socket))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suites_are_named_as_openssl_does() {
+        let names = |list: &str| choose(list, CIPHERSUITES).map(|suites| suites.len());
+        assert_eq!(names(""), Ok(3));
+        assert_eq!(names("TLS_AES_128_GCM_SHA256:TLS_AES_128_GCM_SHA256"), Ok(1));
+        assert_eq!(names("DEFAULT:!MEDIUM"), Ok(3));
+        assert_eq!(names("ALL:!TLS_AES_128_GCM_SHA256"), Ok(2));
+        assert!(names("TLS_RSA_WITH_NULL").is_err_and(|why| why.starts_with("TLS_RSA_WITH_NULL is not spoken here")));
+    }
+
+    #[test]
+    fn versions_that_are_broken_are_refused() {
+        assert_eq!(versions("").map(|versions| versions.len()), Ok(2));
+        assert_eq!(versions("tlsv1.3"), Ok(vec![&TLS13]));
+        assert!(versions("TLSv1.1 TLSv1.2").is_err());
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let missing = |pairs: &[(&str, &str)]| {
+            let mut settings = Settings::default();
+            for (name, value) in pairs {
+                settings.set(name, value).expect("a parameter");
+            }
+            Security::new(&settings).err().map(|unfit| unfit.name)
+        };
+        assert_eq!(missing(&[]), None);
+        assert_eq!(missing(&[("tls-cert-file", "/nowhere")]), None, "nobody uses TLS");
+        assert_eq!(missing(&[("tls-port", "1")]), Some("tls-cert-file"));
+        assert_eq!(missing(&[("tls-port", "1"), ("tls-cert-file", "/nowhere")]), Some("tls-cert-file"));
+        assert_eq!(missing(&[("tls-cluster", "yes"), ("tls-protocols", "SSLv3")]), Some("tls-protocols"));
+        assert_eq!(missing(&[("tls-cluster", "yes"), ("tls-key-file-pass", "x")]), Some("tls-key-file-pass"));
+        assert_eq!(missing(&[("tls-port", "1"), ("tls-ca-cert-dir", "/nowhere")]), Some("tls-ca-cert-dir"));
+    }
+}

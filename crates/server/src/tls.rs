@@ -1,0 +1,101 @@
+//! TLS as a client of servers, with the options that redis-cli has for it.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use edge::{ClientOptions, ClientSecurity, SecureStream};
+
+/// How connections to servers are secured.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct TlsArguments {
+    /// Speak TLS with the server
+    #[arg(long)]
+    pub tls: bool,
+    /// Certificates of the authorities that are trusted, in PEM form
+    #[arg(long, value_name = "FILE", requires = "tls")]
+    pub cacert: Option<PathBuf>,
+    /// The same, as a directory of files
+    #[arg(long, value_name = "DIR", requires = "tls")]
+    pub cacertdir: Option<PathBuf>,
+    /// Certificate to show to the server
+    #[arg(long, value_name = "FILE", requires_all = ["tls", "key"])]
+    pub cert: Option<PathBuf>,
+    /// Its private key
+    #[arg(long, value_name = "FILE", requires_all = ["tls", "cert"])]
+    pub key: Option<PathBuf>,
+    /// Trust whatever server answers
+    #[arg(long, requires = "tls")]
+    pub insecure: bool,
+}
+
+impl TlsArguments {
+    /// What connections are to be secured with, if at all.
+    pub fn security(&self) -> Result<Option<ClientSecurity>> {
+        if !self.tls {
+            return Ok(None);
+        }
+        let options = ClientOptions {
+            authorities: self.cacert.clone(),
+            authorities_directory: self.cacertdir.clone(),
+            own: self.cert.clone().zip(self.key.clone()),
+            is_insecure: self.insecure,
+        };
+        ClientSecurity::new(&options).map(Some).map_err(|why| anyhow!(why))
+    }
+}
+
+/// A connection whose reads and writes wait.
+pub enum Stream {
+    Plain(TcpStream),
+    Tls(Box<SecureStream>),
+}
+
+impl Stream {
+    /// Connects; nothing takes longer than `patience`.
+    pub fn connect(address: SocketAddr, patience: Duration, security: Option<&ClientSecurity>) -> io::Result<Self> {
+        let socket = TcpStream::connect_timeout(&address, patience)?;
+        socket.set_nodelay(true)?;
+        socket.set_read_timeout(Some(patience))?;
+        socket.set_write_timeout(Some(patience))?;
+        Ok(match security {
+            None => Self::Plain(socket),
+            Some(security) => Self::Tls(Box::new(security.connect(socket)?)),
+        })
+    }
+
+    /// The socket beneath.
+    pub fn socket(&self) -> &TcpStream {
+        match self {
+            Self::Plain(socket) => socket,
+            Self::Tls(stream) => &stream.sock,
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.read(buffer),
+            Self::Tls(stream) => stream.read(buffer).map_err(edge::in_words),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.write(bytes),
+            Self::Tls(stream) => stream.write(bytes).map_err(edge::in_words),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(socket) => socket.flush(),
+            Self::Tls(stream) => stream.flush().map_err(edge::in_words),
+        }
+    }
+}
