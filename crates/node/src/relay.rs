@@ -153,7 +153,24 @@ struct Outstanding {
     is_change: bool,
     /// Sent to the present leader, and counted.
     is_out: bool,
+    /// Sent although enough was under way.
+    is_beyond: bool,
     was_sent: bool,
+}
+
+impl Outstanding {
+    /// True if it takes a transaction further that holds locks.
+    fn is_step(&self) -> bool {
+        self.request.as_ref().is_some_and(|(request, _)| {
+            matches!(
+                request.body,
+                RequestBody::Prepare { .. }
+                    | RequestBody::Resolve { .. }
+                    | RequestBody::Renew { .. }
+                    | RequestBody::Cut { .. }
+            )
+        })
+    }
 }
 
 /// The requests to one group.
@@ -213,11 +230,13 @@ impl Relay {
         (self.window_bytes_max, self.stream_bytes_max) = (window_bytes_max, stream_bytes_max);
     }
 
-    /// The most bytes that are under way to one group beside the last request sent.
+    /// The most bytes that are under way to one group, beside the last request sent and beside those that were sent
+    /// beyond the bound, since a step of a transaction stands behind them.
     pub(crate) fn under_way_max(&self) -> usize {
         let beside_last = |stream: &Stream| {
-            let last = stream.outstanding.iter().rev().find(|outstanding| outstanding.is_out);
-            stream.out_bytes - last.map_or(0, |last| last.byte_count)
+            let sent =
+                stream.outstanding.iter().rev().filter(|outstanding| outstanding.is_out && !outstanding.is_beyond);
+            sent.skip(1).map(|outstanding| outstanding.byte_count).sum()
         };
         self.streams.iter().map(beside_last).max().unwrap_or(0)
     }
@@ -248,6 +267,7 @@ impl Relay {
             byte_count,
             submitted: now,
             is_out: false,
+            is_beyond: false,
             was_sent: false,
         });
         number
@@ -440,7 +460,13 @@ impl Stream {
 
     fn flush(&mut self, leader: NodeId, bytes_max: usize, send: &mut impl FnMut(NodeId, Request)) {
         let floor = self.floor();
-        while self.out_bytes < bytes_max
+        // Requests under way may wait for locks, whose end must not wait behind them.
+        let steps_end = if self.byte_count < bytes_max {
+            0
+        } else {
+            self.outstanding.iter().rposition(Outstanding::is_step).map_or(0, |place| place + 1)
+        };
+        while (self.out_bytes < bytes_max || self.sent < steps_end)
             && let Some(next) = self.outstanding.get_mut(self.sent)
         {
             self.sent += 1;
@@ -456,6 +482,7 @@ impl Stream {
             request.previous = self.previous;
             self.previous = next.number;
             next.is_out = true;
+            next.is_beyond = self.out_bytes >= bytes_max;
             next.was_sent = true;
             self.out_bytes += next.byte_count;
             send(leader, request);
@@ -516,5 +543,44 @@ impl Stream {
             let (request, purpose) = self.take(number).expect("just seen");
             expired.push(Expired { group, purpose, is_in_doubt, request });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::CoreId;
+    use crate::letter::{Origin, Resolution};
+    use crate::transaction::GatewayId;
+
+    fn submit(relay: &mut Relay, body: RequestBody) -> u64 {
+        let session = SessionId { serial: 1, index: 0 };
+        let origin = Origin { node: NodeId(1), core: CoreId(0), session, ticket: 0, claim: None, tracks: false };
+        let request = Request::new(origin, GroupId(0), Protocol::Resp2, body);
+        relay.submit(request, Purpose::Client { session, ticket: 0 }, Instant::ZERO)
+    }
+
+    fn flush(relay: &mut Relay) -> usize {
+        let mut sent = 0;
+        relay.flush(Instant::ZERO, |_, _| sent += 1);
+        sent
+    }
+
+    #[test]
+    fn the_end_of_a_transaction_does_not_wait_behind_those_who_wait_for_it() {
+        let mut relay = Relay::new(1, 1);
+        relay.set_route(GroupId(0), Route { leader: Some(NodeId(2)), term: 1 }, Instant::ZERO);
+        let value = || RequestBody::Write(vec![0; limits::STREAM_BYTES_MAX]);
+        submit(&mut relay, value());
+        submit(&mut relay, value());
+        assert_eq!(flush(&mut relay), 1, "more than enough is under way");
+        let gateway = GatewayId { node: 1, boot: 1, core: CoreId(0) };
+        let transaction = TransactionId { gateway, number: 1 };
+        let body = RequestBody::Resolve { transaction, resolution: Resolution::Release, low_water: 1 };
+        submit(&mut relay, body);
+        submit(&mut relay, value());
+        assert_eq!(flush(&mut relay), 2, "what stands before it, and the end, but nothing behind");
+        assert_eq!(relay.under_way_max(), 0);
+        assert_eq!(flush(&mut relay), 0);
     }
 }
