@@ -207,7 +207,7 @@ impl Universe {
         let spans = true;
         let transfers = plan.durability == Durability::Always || prng.chance(1, 2);
         // Where no answer waits for the disk, clients without rest would make histories of many thousands.
-        let think_min = if plan.durability == Durability::Always { 0 } else { 3 };
+        let think_min = if plan.durability == Durability::Always { 0 } else { 5 };
         let think_max = MILLISECOND << prng.below(8).max(think_min);
         let mut clients: Vec<_> =
             (0..client_count).map(|_| Client::new(prng.fork(), think_max, transfers, spans)).collect();
