@@ -151,13 +151,10 @@ fn write_clients(figures: &[&Figures], page: &mut Page) {
         .is(sum(&|core| core.calls.commands().map(|(_, calls)| calls.calls).sum()));
     page.counter("input_bytes_total", "Bytes received from clients.").is(sum(&|core| core.statistics.input_bytes));
     page.counter("output_bytes_total", "Bytes sent to clients.").is(sum(&|core| core.statistics.output_bytes));
-    let lookups = figures.iter().fold(keyspace::Lookups::default(), |mut sum, core| {
-        sum.add(core.statistics.lookups);
-        core.groups.iter().for_each(|group| sum.add(group.lookups));
-        sum
-    });
-    page.counter("keyspace_hits_total", "Keys that commands looked up and that were there.").is(lookups.found);
-    page.counter("keyspace_misses_total", "Keys that commands looked up and that were not there.").is(lookups.missed);
+    page.counter("keyspace_hits_total", "Keys that commands looked up and that were there.")
+        .is(sum(&|core| core.lookups().found));
+    page.counter("keyspace_misses_total", "Keys that commands looked up and that were not there.")
+        .is(sum(&|core| core.lookups().missed));
     page.counter("cut_clients_total", "Clients cut off because they left too much output unread.")
         .is(sum(&|core| core.statistics.cut_count));
     let mut codes: BTreeMap<&str, u64> = BTreeMap::new();

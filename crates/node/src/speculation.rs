@@ -101,7 +101,7 @@ struct Touched {
 }
 
 impl Trace {
-    /// The key with this name and number, if it is among these.
+    /// This key of a database, if it is among these.
     fn find(&mut self, database: u16, key: &[u8]) -> Option<&mut Touched> {
         self.touched.iter_mut().find(|touched| touched.database == database && *touched.key == *key)
     }

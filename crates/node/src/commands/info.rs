@@ -84,9 +84,8 @@ fn total(figures: &[Figures]) -> Statistics {
         sum.evicted_count += statistics.evicted_count;
         sum.read_count += statistics.read_count;
         sum.write_count += statistics.write_count;
-        sum.lookups.add(statistics.lookups);
     }
-    figures.iter().flat_map(|figures| &figures.groups).for_each(|group| sum.lookups.add(group.lookups));
+    figures.iter().for_each(|figures| sum.lookups.add(figures.lookups()));
     sum
 }
 

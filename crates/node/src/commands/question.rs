@@ -282,6 +282,16 @@ pub struct Figures {
     pub bulletins: Vec<(Bulletin, u64)>,
 }
 
+impl Figures {
+    /// Keys looked up on this core, by commands of its groups and by transactions over several.
+    pub fn lookups(&self) -> keyspace::Lookups {
+        self.groups.iter().fold(self.statistics.lookups, |mut sum, group| {
+            sum.add(group.lookups);
+            sum
+        })
+    }
+}
+
 /// A group's figures.
 #[derive(Clone, Debug, Default)]
 pub struct GroupFigures {
