@@ -497,7 +497,7 @@ impl Host for ScratchHost<'_> {
     }
 
     fn log(&mut self, level: u8, text: &[u8]) {
-        self.asides.logged.extend(log_action(level, text));
+        self.asides.actions.extend(log_action(level, text));
     }
 
     fn may_call(&mut self, args: Args<'_>) -> Option<bool> {

@@ -809,7 +809,7 @@ impl Core {
 impl Outlet<'_> {
     /// Does what a script has done beside its keys, when its changes are safe.
     pub(crate) fn tell_asides(&mut self, origin: &Origin, asides: Asides, now: Now) {
-        let Asides { logged, published, denials, calls, tally, times } = asides;
+        let Asides { actions, published, denials, calls, tally, times } = asides;
         let timings = &mut self.context.timings;
         self.sessions.calls.add_script(tally, |known, container| timings.place_within(known, || container));
         let mut spans = Vec::new();
@@ -819,7 +819,7 @@ impl Outlet<'_> {
             self.context.timings.note(known, args, *took);
         }
         self.name_slow(origin);
-        self.actions.extend(logged);
+        self.actions.extend(actions);
         self.show_calls(&calls, now.unix.0);
         for (denial, user) in denials {
             let client = self.sessions.get(origin.session);

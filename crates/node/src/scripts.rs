@@ -136,8 +136,8 @@ impl Circumstances {
 /// What a script does beside its keys.
 #[derive(Debug, Default)]
 pub struct Asides {
-    /// For the host's log.
-    pub(crate) logged: Vec<Action>,
+    /// For the host: lines for its log, and sleeps.
+    pub(crate) actions: Vec<Action>,
     /// To be sent when its changes are safe.
     pub(crate) published: Vec<Message>,
     /// What its user may not do, with the user's name.
@@ -182,7 +182,7 @@ pub(crate) enum Permitted {
     },
     /// DEBUG PROTOCOL
     Sample,
-    /// DEBUG SLEEP: a script has no time.
+    /// DEBUG SLEEP
     Sleep,
 }
 
@@ -300,7 +300,14 @@ impl Permitted {
                 asides.published.push(Message { is_shard: *is_shard, ..Message::new(args.at(1), args.at(2)) });
                 writer.integer(0);
             }
-            Self::Sleep => writer.ok(),
+            // No time passes within a script; who hears of its end hears so much later.
+            Self::Sleep => match crate::commands::sleep_duration(args) {
+                Ok(duration) => {
+                    asides.actions.push(Action::Sleep { duration });
+                    writer.ok();
+                }
+                Err(refusal) => writer.error(refusal.text()),
+            },
             Self::Sample => {
                 if let Err(refusal) = crate::commands::write_sample(args, writer) {
                     writer.error(refusal.text());

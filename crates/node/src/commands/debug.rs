@@ -77,18 +77,20 @@ const SLEEP: ControlCommand = ControlCommand {
     summary: "Stops this session's core for so many seconds.",
     syntax: "seconds",
     ..debug("sleep", 3, |local, args, writer| {
-        let seconds: f64 = std::str::from_utf8(args.at(2))
-            .ok()
-            .and_then(|text| text.parse().ok())
-            .filter(|seconds| (0.0..=3_600.0).contains(seconds))
-            .ok_or(Refusal::NOT_A_FLOAT)?;
-        let duration = Duration::from_secs_f64(seconds);
+        let duration = sleep_duration(args)?;
         local.sleeps = Some(duration);
         local.actions.push(Action::Sleep { duration });
         writer.ok();
         Ok(())
     })
 };
+
+/// How long a DEBUG SLEEP is to last.
+pub(crate) fn sleep_duration(args: Args<'_>) -> Result<Duration, Refusal> {
+    let seconds = std::str::from_utf8(args.at(2)).ok().and_then(|text| text.parse().ok());
+    let seconds = seconds.filter(|seconds| (0.0..=3_600.0).contains(seconds)).ok_or(Refusal::NOT_A_FLOAT)?;
+    Ok(Duration::from_secs_f64(seconds))
+}
 
 const SET_ACTIVE_EXPIRE: ControlCommand = ControlCommand {
     summary: "Says whether expired keys are removed before somebody asks for them.",
@@ -103,7 +105,7 @@ const SET_ACTIVE_EXPIRE: ControlCommand = ControlCommand {
 };
 
 const SET_DISABLE_DENY_SCRIPTS: ControlCommand = ControlCommand {
-    summary: "Says whether scripts may call DEBUG PROTOCOL and DEBUG SLEEP; the latter does not sleep there.",
+    summary: "Says whether scripts may call DEBUG PROTOCOL and DEBUG SLEEP; the latter sleeps when the script has ended.",
     syntax: "0|1",
     flags: FLAGS,
     ..node(

@@ -408,7 +408,7 @@ impl Host for LiveHost<'_> {
     }
 
     fn log(&mut self, level: u8, text: &[u8]) {
-        self.asides.logged.extend(crate::scripts::log_action(level, text));
+        self.asides.actions.extend(crate::scripts::log_action(level, text));
     }
 
     fn may_call(&mut self, args: Args<'_>) -> Option<bool> {

@@ -199,6 +199,7 @@ impl Host {
             Action::Send { to, group, bytes, .. } => self.sent.push((to, group, bytes)),
             Action::Log { line, .. } => self.log.push(line),
             Action::Secure { id, .. } => self.waits_for_tls.push((core, id)),
+            Action::Sleep { duration } => self.pass(duration),
             Action::Peers(peers) => self.peers = peers.into_iter().map(|(node, _)| node).collect(),
             Action::Fatal { line } => panic!("{line}"),
             Action::Close { session } | Action::Abort { session } => self.step(core, Event::Closed { session }),

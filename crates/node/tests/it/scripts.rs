@@ -273,6 +273,21 @@ fn the_moment_of_a_script_is_the_moment_of_its_changes() {
 }
 
 #[test]
+fn a_sleep_within_a_script_comes_after_it() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        let sleep = "return redis.call('debug', 'sleep', ARGV[1])";
+        assert!(eval(host, client, sleep, &["0", "0"]).contains("not allowed"));
+        host.run(client, "DEBUG SET-DISABLE-DENY-SCRIPTS 1");
+        assert!(eval(host, client, sleep, &["0", "soon"]).starts_with("-ERR value is not a valid float"));
+        let text = "redis.call('set', KEYS[1], 'v', 'px', '1') redis.call('debug', 'sleep', '0.01') \
+                    return redis.call('exists', KEYS[1])";
+        assert_eq!(eval(host, client, text, &["1", "key"]), ":1");
+        assert_eq!(host.run(client, "EXISTS key"), ":0");
+    });
+}
+
+#[test]
 fn a_script_without_an_end_lets_others_work_and_can_be_killed() {
     for cores in [1, 3] {
         let mut host = Host::new(cores, settings("always"));
