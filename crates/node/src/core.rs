@@ -26,6 +26,7 @@ use crate::letter::{Claim, DeclinedScript, Letter, Locked, Mail, Origin, Request
 use crate::libraries::{self, Libraries};
 use crate::limits;
 use crate::monitor::Monitors;
+use crate::nearby::{NearRead, Place, Reading, too_old};
 use crate::outlet::{Outbox, Outlet};
 use crate::parameters::{self, Parameters};
 use crate::pubsub::{Kind, Message, Pubsub};
@@ -84,6 +85,8 @@ pub struct Core {
     pub(crate) stale: BTreeMap<(SessionId, u64), BTreeSet<Arc<[u8]>>>,
     /// Answers to changes that caches of this node have yet to be told of.
     pub(crate) untold: BTreeMap<Claim, Parked>,
+    /// How far groups were when they last answered somebody of this core.
+    pub(crate) heard_places: Vec<Place>,
     /// Groups that nobody is known to lead: since when, and whether clients that cache have been told.
     pub(crate) out_of_touch: BTreeMap<GroupId, (Instant, bool)>,
     pub(crate) prng: Prng,
@@ -145,6 +148,8 @@ pub struct Context {
     pub is_expelled: bool,
     /// Where each group is led.
     pub routes: Vec<Route>,
+    /// How far the groups of this core have been applied here.
+    pub(crate) places: Vec<Place>,
     /// The host's latest report.
     pub report: HostReport,
     /// Whether the disk can take more.
@@ -197,6 +202,17 @@ impl Context {
     pub(crate) fn asked(&mut self, known: Known, args: Args<'_>) -> Asked {
         let place = self.timings.place_of(known, args);
         Asked::at(place, known.script_naming().is_some())
+    }
+
+    /// How far a group of this core is at this moment.
+    pub(crate) fn place_of(&self, group: GroupId) -> Place {
+        let applied = self.places[group.0 as usize];
+        Place { unix: applied.unix.max(self.timings.unix), ..applied }
+    }
+
+    /// How old what a session reads may be.
+    pub(crate) fn allowed(&self, reading: &Reading) -> Duration {
+        reading.allowed.unwrap_or(self.settings.read_staleness_max)
     }
 
     /// Notes the slow commands among those measured since it was last asked: a session of this core has sent them.
@@ -258,6 +274,7 @@ impl Core {
                 is_clustered: false,
                 is_expelled: false,
                 routes: vec![Route::default(); group_count as usize],
+                places: vec![Place::default(); group_count as usize],
                 report: HostReport::default(),
                 room: Room::Enough,
                 reported_keyspace_bytes: 0,
@@ -306,6 +323,7 @@ impl Core {
             relay,
             stale: BTreeMap::new(),
             untold: BTreeMap::new(),
+            heard_places: vec![Place::default(); group_count as usize],
             out_of_touch: BTreeMap::new(),
             prng,
             now: Now::default(),
@@ -357,6 +375,11 @@ impl Core {
     /// True if a client waits until a window has room.
     pub fn has_stalled(&self) -> bool {
         !self.stalled.is_empty()
+    }
+
+    /// Reads answered by replicas of this core that do not lead.
+    pub fn near_read_count(&self) -> u64 {
+        self.context.statistics.near_read_count
     }
 
     /// For the simulator's canaries.
@@ -540,7 +563,7 @@ impl Core {
             keyspace_bytes: self.keyspace_bytes(),
             reported_keyspace_bytes: self.context.reported_keyspace_bytes,
             lua_bytes: self.runner.memory_bytes() as u64,
-            groups: self.groups().map(Group::figures).collect(),
+            groups: self.groups().map(|group| group.figures(self.now.instant)).collect(),
             bulletins: self.heard_bulletins(),
         }
     }
@@ -797,7 +820,9 @@ impl Core {
     fn read_mail(&mut self, from: CoreId, mail: Mail, actions: &mut Vec<Action>) {
         match mail {
             Mail::Request(request) => self.take_request(request, actions),
-            Mail::Answered { claim, bytes } => self.take_relayed(claim, &bytes, actions),
+            Mail::Answered { claim, place, bytes } => self.take_relayed(claim, place, &bytes, actions),
+            Mail::ReadNearby(read) => self.take_near_read(read),
+            Mail::NotNearby(read) => self.read_far(read, actions),
             Mail::Refused { claim } => self.relay.refused(claim, self.now.instant),
             Mail::Alive { claim } => self.relay.alive(claim, self.now.instant),
             Mail::Route { group, route } => self.set_route(group, route),
@@ -1096,11 +1121,32 @@ impl Core {
         })
     }
 
+    /// Notes how far a group was that has answered, for the client that has asked.
+    fn note_place(&mut self, claim: Claim, place: Place) {
+        let Some(heard) = self.heard_places.get_mut(claim.group.0 as usize) else { return };
+        *heard = heard.max(place);
+        if let Some(Purpose::Client { session, .. }) = self.relay.purpose(claim)
+            && let Some(session) = self.sessions.get_mut(*session)
+            && let Some(reading) = &mut session.reading
+        {
+            reading.see(claim.group, place);
+        }
+    }
+
+    /// A client of this node wants to read from a replica of this core.
+    fn take_near_read(&mut self, read: NearRead) {
+        match self.group_mut(read.group) {
+            Some(group) => group.read_nearby(read),
+            None => self.outbox.push(self.context.core, read.origin.core, Mail::NotNearby(read)),
+        }
+    }
+
     /// The answer to a numbered request has come.
-    fn take_relayed(&mut self, claim: Claim, bytes: &[u8], actions: &mut Vec<Action>) {
+    fn take_relayed(&mut self, claim: Claim, place: Place, bytes: &[u8], actions: &mut Vec<Action>) {
         if self.has_overtaken(claim) {
             return self.relay.refused(claim, self.now.instant);
         }
+        self.note_place(claim, place);
         if let Some(moved) = wire::take_moved(bytes)
             && self.has_moved(claim, moved, actions)
         {
@@ -1183,6 +1229,13 @@ impl Core {
             self.note_refusal(group, actions);
             match purpose {
                 Purpose::Client { session, ticket }
+                    if matches!(request.body, RequestBody::Read(_) | RequestBody::ReadAtOnce(_)) =>
+                {
+                    let text = self.no_quorum_to_read(session);
+                    self.sessions.reply(session, ticket, |writer| writer.error(&text));
+                    self.tell_stale(session, ticket);
+                }
+                Purpose::Client { session, ticket }
                 | Purpose::Script { session, ticket, .. }
                 | Purpose::Libraries { session, ticket } => {
                     self.sessions.reply(session, ticket, |writer| writer.error(text));
@@ -1206,6 +1259,18 @@ impl Core {
         for progress in self.driver.give_up(now, OUTCOME_UNKNOWN) {
             self.progress(progress, actions);
         }
+    }
+
+    /// Why a read is refused when nobody answers it.
+    pub(crate) fn no_quorum_to_read(&self, session: SessionId) -> String {
+        let reading = self.sessions.get(session).and_then(|session| session.reading.as_ref());
+        reading.map_or_else(|| NO_QUORUM.to_owned(), |reading| too_old(self.context.allowed(reading)))
+    }
+
+    /// True if a group has had no leader for so long that a request does not wait for one.
+    pub(crate) fn has_no_quorum(&self, group: GroupId) -> bool {
+        let since = self.out_of_touch.get(&group).map(|(since, _)| *since);
+        since.is_some_and(|since| self.now.instant.since(since) >= limits::REQUEST_PATIENCE)
     }
 
     /// Tells what a group of this core knows of a transaction to the group that asks, on its node.
@@ -1336,7 +1401,15 @@ impl Core {
             // Who answers is who was asked: a node speaks for itself.
             Some(Wire::Request(request)) if request.origin.node == from => self.take_request(request, actions),
             Some(Wire::Request(_)) => self.context.statistics.malformed_peer_count += 1,
-            Some(Wire::Answer(claim, bytes)) => self.take_relayed(claim, bytes, actions),
+            Some(Wire::Answer(claim, place, bytes)) => self.take_relayed(claim, place, bytes, actions),
+            Some(Wire::Sound { group, number }) => {
+                self.with_group(group, actions, |group, outlet| group.sounded(from, number, now, outlet));
+            }
+            Some(Wire::Place { group, number, place }) => {
+                if let Some(group) = self.group_mut(group) {
+                    group.told_place(number, place);
+                }
+            }
             Some(Wire::Refused(claim)) => self.relay.refused(claim, now.instant),
             Some(Wire::Alive(claim)) => self.relay.alive(claim, now.instant),
             Some(Wire::Inquire { transaction, from: asker, group }) => {

@@ -1,6 +1,6 @@
 //! Mistakes that the simulator puts in on purpose: checkers that do not catch them are asleep.
 
-/// A mistake in transactions over groups, in moves of slots, or in what is asked twice.
+/// A mistake in transactions over groups, in moves of slots, in reads of replicas, or in what is asked twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
     /// They count as committed when the first group has prepared them.
@@ -19,4 +19,6 @@ pub enum Defect {
     EarlyCopy,
     /// A group that has given a slot away does not look whether it had carried out what it is asked for.
     ForgottenBook,
+    /// A replica answers reads however old it is.
+    BoundlessRead,
 }

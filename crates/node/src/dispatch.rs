@@ -5,6 +5,7 @@ use std::sync::Arc;
 use command::{Flag, Join, Refusal, Span as KeySpan};
 use keyspace::{AHEAD_MAX, Ahead, Body, Class, DataCommand, Moment, Patience, Policy};
 use resp::{Args, Glance, Limits, Parsed};
+use stdx::slot::slot_of;
 
 use crate::acl::{Denial, LogEntry, Where};
 use crate::catalog::{container_of, full_name};
@@ -15,6 +16,7 @@ use crate::event::{Action, GroupId, Room, SessionId};
 use crate::group::{Group, LOADING};
 use crate::letter::{Mail, Origin, Request, RequestBody};
 use crate::limits;
+use crate::nearby::NearRead;
 use crate::observer::other_databases;
 use crate::redirect;
 use crate::relay::Purpose;
@@ -230,9 +232,17 @@ impl Core {
             return self.queue(id, known, args);
         }
         let database = session.database;
-        let next = match known {
-            Known::Data(command) => self.dispatch_data(id, command, args, actions),
-            Known::Control(command) => self.dispatch_control(id, command, args, actions),
+        let mut near = None;
+        if session.reading.is_some() {
+            near = self.near_group(id, known, args);
+            if near.is_none() && !self.leave_replica(id, known) {
+                return Next::Postponed(Hold::Answers);
+            }
+        }
+        let next = match (known, near) {
+            (Known::Data(command), Some(group)) => self.read_nearby(id, group, command, args),
+            (Known::Data(command), None) => self.dispatch_data(id, command, args, actions),
+            (Known::Control(command), _) => self.dispatch_control(id, command, args, actions),
         };
         if next == Next::Taken {
             // A script is shown before what it calls.
@@ -305,7 +315,7 @@ impl Core {
                 self.check_write(command)?;
             }
             if self.context.settings.cluster_redirect {
-                redirect::check(&self.context, session.read_only, command, args)?;
+                redirect::check(&self.context, session.reading.is_some(), command, args)?;
                 if router::is_sort_by_keys(command, args)
                     && let Some(option) = router::far_option_of_sort(args, &self.context.slots)
                 {
@@ -418,6 +428,88 @@ impl Core {
         let ticket = session.take_ticket();
         self.sessions.reply(id, ticket, |writer| writer.simple("QUEUED"));
         Next::Taken
+    }
+
+    // ---- reads of the replica on this node --------------------------------------------------------------------------
+
+    /// The group whose replica on this node may answer a request, because its session has said READONLY.
+    fn near_group(&self, id: SessionId, known: Known, args: Args<'_>) -> Option<GroupId> {
+        let (session, Known::Data(command)) = (self.sessions.get(id)?, known) else { return None };
+        let is_plain = matches!(command.body, Body::Query(_))
+            && matches!(command.span, KeySpan::Keys)
+            && !command.has(Flag::Blocking);
+        // A watch says how a key was at the leader, and caches are told of changes by leaders' order.
+        let may_be_old = self.context.is_clustered
+            && !session.awaits_far()
+            && !session.tracks()
+            && session.watches.is_empty()
+            && session.reading.as_ref().is_some_and(|reading| !self.context.allowed(reading).is_zero());
+        let Groups::One(group) = self.groups_of(command, args) else { return None };
+        let has_one_place = self.context.slots.is_even() || redirect::slot_of_keys(command, args).is_ok();
+        let is_led_here = self.context.routes[group.0 as usize].leader == Some(self.context.node);
+        (is_plain && may_be_old && has_one_place && !is_led_here).then_some(group)
+    }
+
+    /// Something is asked for that leaders answer; false if it must wait, so as not to be overtaken by reads that have
+    /// been asked for before.
+    fn leave_replica(&mut self, id: SessionId, known: Known) -> bool {
+        let Some(session) = self.sessions.get_mut(id) else { return true };
+        if session.awaits_near() {
+            return false;
+        }
+        if let Some(reading) = &mut session.reading {
+            let is_of_one =
+                |command: &DataCommand| matches!(command.span, KeySpan::Keys) && !command.has(Flag::Blocking);
+            if !matches!(known, Known::Data(command) if is_of_one(command)) {
+                reading.blur();
+            }
+        }
+        true
+    }
+
+    /// Asks the replica on this node.
+    fn read_nearby(&mut self, id: SessionId, group: GroupId, command: &DataCommand, args: Args<'_>) -> Next {
+        let (node, core) = (self.context.node, self.context.core);
+        let mut epoch = 0;
+        if !self.context.slots.is_even() {
+            command.for_each_key(args, |index, _| epoch = self.context.slots.epoch_of(slot_of(args.at(index))));
+        }
+        let session = self.sessions.get_mut(id).expect("its request is being looked at");
+        if session.owed_count() >= limits::OWED_COUNT_TO_READ_MAX {
+            return Next::Postponed(Hold::Answers);
+        }
+        let mut words = Vec::with_capacity(args.byte_count() + 5 * args.len() + 8);
+        put_words(&mut words, session.database, args);
+        let (protocol, ticket) = (session.protocol(), session.take_ticket_to_read_nearby());
+        let reading = session.reading.as_mut().expect("it has said READONLY");
+        let read = NearRead {
+            origin: Origin { node, core, session: id, ticket, claim: None, tracks: false },
+            group,
+            protocol,
+            words,
+            allowed: self.context.allowed(reading),
+            floor: reading.floor(group, &self.heard_places),
+            epoch,
+            run: reading.run,
+        };
+        let home = router::core_of(group, self.context.core_count);
+        self.outbox.push(core, home, Mail::ReadNearby(read));
+        Next::Taken
+    }
+
+    /// The replica has declined: the leader is asked.
+    pub(crate) fn read_far(&mut self, read: NearRead, actions: &mut Vec<Action>) {
+        let NearRead { origin, group, protocol, words, .. } = read;
+        let Some(session) = self.sessions.get_mut(origin.session) else { return };
+        session.is_declined(origin.ticket);
+        if self.has_no_quorum(group) {
+            let text = self.no_quorum_to_read(origin.session);
+            return self.sessions.reply(origin.session, origin.ticket, |writer| writer.error(&text));
+        }
+        let request = Request::new(origin, group, protocol, RequestBody::ReadAtOnce(words));
+        if let Some(number) = self.send_request(request, actions) {
+            self.note_read(origin.session, group, number);
+        }
     }
 
     // ---- data -------------------------------------------------------------------------------------------------------
@@ -558,6 +650,10 @@ impl Core {
         if is_write && !self.reads_have_their_places(id, group) {
             return Next::Postponed(Hold::Answers);
         }
+        if !is_write && self.context.is_clustered && self.has_no_quorum(group) {
+            let text = self.no_quorum_to_read(id);
+            return self.fail(id, &Refusal::new(text));
+        }
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         if !is_write && session.owed_count() >= limits::OWED_COUNT_TO_READ_MAX {
             return Next::Postponed(Hold::Answers);
@@ -657,6 +753,9 @@ impl Core {
         }
         let mut words = Vec::new();
         put_words(&mut words, session.database, args);
+        if let Some(reading) = &mut session.reading {
+            reading.blur();
+        }
         let origin = Origin { ticket: session.take_ticket(), tracks: session.tracks(), ..origin };
         let mut work = Work {
             commands: vec![words],

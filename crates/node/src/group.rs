@@ -18,6 +18,7 @@ mod govern;
 mod live;
 mod members;
 mod moving;
+mod nearby;
 mod pace;
 mod replicas;
 mod transfer;
@@ -210,6 +211,8 @@ pub struct Group {
     /// Requests of gateways of this node that want to know when they have been applied here.
     awaited: BTreeSet<(GatewayId, u64)>,
 
+    /// Reads of clients of this node while another one leads.
+    nearby: nearby::Nearby,
     pub(crate) checkpointing: Checkpointing,
     pub(crate) backups: Backups,
     /// Bytes of log since the last checkpoint began.
@@ -288,6 +291,8 @@ enum ReadWhat {
     Versions(Vec<(u16, Vec<u8>)>),
     /// Keys that have been locked.
     Locked(Box<Lock>),
+    /// How far the group is; for a replica, which has given its question this number.
+    Place(u64),
 }
 
 fn fetching(lock: Box<Lock>, origin: Origin, before: u64) -> DeferredRead {
@@ -479,6 +484,7 @@ impl Group {
             kept_out: BTreeSet::new(),
             scripts_under_way: BTreeSet::new(),
             awaited: BTreeSet::new(),
+            nearby: nearby::Nearby::new(prng.draw() >> 8),
             checkpointing: Checkpointing::default(),
             backups: Backups::default(),
             log_bytes,
@@ -956,6 +962,10 @@ impl Group {
                 }
                 self.spans = spans;
                 return outlet.answer(&read.origin, answer);
+            }
+            ReadWhat::Place(number) => {
+                self.spans = spans;
+                return self.tell_place(read.origin.node, *number, now, outlet);
             }
             ReadWhat::Locked(lock) => {
                 self.spans = spans;
@@ -1443,6 +1453,8 @@ impl Group {
         if asked || proposed {
             more |= self.pump(now, outlet);
         }
+        self.answer_near_reads(now, outlet);
+        self.take_sounding(now, outlet);
         more
     }
 
@@ -1773,6 +1785,7 @@ impl Group {
         assert_eq!(entry.index, self.applied + 1, "entries are applied in order, each once");
         self.applied = entry.index;
         self.applied_term = entry.term;
+        outlet.context.places[self.id.0 as usize].index = self.applied;
         let batch = self.batch_of(&entry, outlet);
         let (number, waiters, late) = match batch {
             Some(Batch { number, waiters, late, .. }) => {
@@ -1798,6 +1811,7 @@ impl Group {
             return;
         };
         self.moment = Moment { unix: self.moment.unix.max(moment.unix), seed: moment.seed };
+        outlet.context.places[self.id.0 as usize].unix = self.moment.unix;
         self.keyspace.advance_to(self.moment);
         let lookups = self.keyspace.lookups();
         self.apply_items(self.moment, reader, waiters, now, outlet);
@@ -2281,7 +2295,7 @@ impl Group {
     }
 
     /// Figures for INFO.
-    pub fn figures(&self) -> GroupFigures {
+    pub(crate) fn figures(&self, now: Instant) -> GroupFigures {
         GroupFigures {
             group: self.id.0,
             standing: match self.standing() {
@@ -2307,6 +2321,7 @@ impl Group {
             last_checkpoint: self.checkpointing.last.clone(),
             checkpoint_count: self.checkpointing.finished_count,
             loaded_percent: self.loaded_percent(),
+            staleness_ms: self.staleness(now).map(|staleness| staleness.as_millis() as u64),
             lock_count: self.lock_count() as u64,
             evicted_count: self.evicted_count,
             removals: self.keyspace.removals(),
@@ -2544,6 +2559,9 @@ fn fail(origin: &Origin, protocol: Protocol, text: &str, outlet: &mut Outlet<'_>
 }
 
 fn fail_read(read: &DeferredRead, text: &str, outlet: &mut Outlet<'_>) {
+    if matches!(read.what, ReadWhat::Place(_)) {
+        return; // it will be asked again
+    }
     fail(&read.origin, read.protocol, text, outlet);
 }
 

@@ -15,6 +15,7 @@ use crate::entry::{Effect, Watch};
 use crate::event::{CoreId, GroupId, NodeId, SessionId};
 use crate::group::Declined;
 use crate::libraries::Libraries;
+use crate::nearby::{NearRead, Place};
 use crate::parameters::Parameters;
 use crate::pubsub::Message;
 use crate::relay::{Route, Step};
@@ -84,6 +85,8 @@ pub enum Mail {
     Answered {
         /// Which.
         claim: Claim,
+        /// How far the group was.
+        place: Place,
         /// As its body says.
         bytes: Vec<u8>,
     },
@@ -104,6 +107,10 @@ pub enum Mail {
         /// Where.
         route: Route,
     },
+    /// Answer this read of a client of mine, if your replica is not too old.
+    ReadNearby(NearRead),
+    /// It is too old, or not as far as the client has seen: ask the leader.
+    NotNearby(NearRead),
     /// Run this script now, which has waited for locked keys on this core.
     Retry(Request),
     /// A script of your client cannot run on the keys of a group of mine: make a transaction of it. What the client

@@ -36,6 +36,7 @@ pub mod limits;
 mod locks;
 pub mod metrics;
 mod monitor;
+mod nearby;
 mod observer;
 mod outlet;
 pub mod parameters;

@@ -78,6 +78,25 @@ pub const TICK_INTERVAL: Duration = consensus::limits::TICK_INTERVAL;
 /// How long a read waits for a quorum to confirm that this node leads.
 pub const READ_CONFIRMATION_MAX: Duration = Duration::from_secs(2);
 
+/// How often a replica that does not lead asks how far its group is while clients read from it (READONLY). That and the
+/// way to the leader is how old an answer usually may be.
+pub const SOUNDING_INTERVAL: Duration = TICK_INTERVAL;
+
+/// The same while nobody does, so that the first one who does is answered.
+pub const SOUNDING_INTERVAL_AT_REST: Duration = Duration::from_millis(350);
+
+/// For so long after a client has read from a replica others are expected.
+pub const SOUNDING_WANTED: Duration = Duration::from_secs(10);
+
+/// How old a client may let its reads be at most, in milliseconds: a day.
+pub const READ_STALENESS_MS_MAX: u64 = 86_400_000;
+
+/// Soundings that wait for an answer, and answers that wait until so much has been applied.
+pub const SOUNDINGS_MAX: usize = 64;
+
+/// Sessions of which a replica remembers that it has declined them, before those are looked at that are long past.
+pub const DECLINED_MAX: usize = 256;
+
 /// How long a request waits for a leader to be known.
 pub const LEADER_WAIT_MAX: Duration = Duration::from_secs(2);
 

@@ -157,6 +157,8 @@ fn write_clients(figures: &[&Figures], page: &mut Page) {
         .is(sum(&|core| core.lookups().missed));
     page.counter("cut_clients_total", "Clients cut off because they left too much output unread.")
         .is(sum(&|core| core.statistics.cut_count));
+    page.counter("replica_reads_total", "Reads answered by replicas of this node that do not lead (READONLY).")
+        .is(sum(&|core| core.statistics.near_read_count));
     let mut codes: BTreeMap<&str, u64> = BTreeMap::new();
     for (code, count) in figures.iter().flat_map(|figures| figures.calls.errors()) {
         *codes.entry(code).or_default() += count;
@@ -188,6 +190,12 @@ fn write_groups(figures: &[&Figures], page: &mut Page) {
         ("group_window_bytes", "Bytes of writes admitted and not yet applied.", |group| group.window_bytes),
         ("group_lock_holders", "Transactions that hold locks in the group.", |group| group.lock_count),
     ];
+    let mut staleness = page.gauge("group_staleness_seconds", "How old what this node holds of the group may be.");
+    for group in &groups {
+        if let Some(staleness_ms) = group.staleness_ms {
+            staleness.of(&[("group", &group.group)], staleness_ms as f64 / 1_000.0);
+        }
+    }
     let counters: [(&str, &str, Figure); 2] = [
         ("group_checkpoints_total", "Checkpoints of the group finished.", |group| group.checkpoint_count),
         ("group_evicted_keys_total", "Keys of the group evicted.", |group| group.evicted_count),

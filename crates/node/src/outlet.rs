@@ -146,7 +146,8 @@ impl Outlet<'_> {
     /// Answers a numbered request that changed nothing, or a step of a transaction.
     pub fn answer(&mut self, origin: &Origin, bytes: Vec<u8>) {
         let Some(claim) = origin.claim else { return };
-        self.tell_gateway(origin, Mail::Answered { claim, bytes });
+        let place = self.context.place_of(claim.group);
+        self.tell_gateway(origin, Mail::Answered { claim, place, bytes });
     }
 
     /// Answers a numbered request that changed data. The answer to a step of a transaction waits for those who cache:

@@ -19,6 +19,7 @@ use crate::event::{GroupId, Now, Peer, SessionId};
 use crate::exec::Composition;
 use crate::group::Committed;
 use crate::limits;
+use crate::nearby::Reading;
 use crate::pubsub::Subscriptions;
 use crate::settings::{OutputLimit, OutputLimits};
 use crate::tally::{Asked, Calls};
@@ -49,8 +50,8 @@ pub struct Session {
     pub replies: Replies,
     /// CLIENT NO-EVICT.
     pub no_evict: bool,
-    /// READONLY, of cluster-aware clients.
-    pub read_only: bool,
+    /// READONLY: it may be answered by replicas, if they are not too old.
+    pub reading: Option<Box<Reading>>,
     /// What it wants to know of keys it has read; `None` if nothing.
     pub tracking: Option<Box<Tracking>>,
     /// What it listens to; `None` if to nothing.
@@ -91,6 +92,10 @@ pub struct Session {
     next: u64,
     /// Ticket behind the last one that may stand for a change of data.
     behind_changes: u64,
+    /// Ticket behind the last one that stands for a read of the replica on this node.
+    behind_near: u64,
+    /// Ticket behind the last one that does not.
+    behind_far: u64,
     /// Reads sent to groups of a cluster that had no answer when last looked at: group, and number in its stream.
     reads: Vec<(GroupId, u64)>,
     /// The last script sent to run on the keys of a group: the group, and the ticket behind the script's.
@@ -191,7 +196,7 @@ impl Session {
             last_command: None,
             replies: Replies::On,
             no_evict: false,
-            read_only: false,
+            reading: None,
             tracking: None,
             subscriptions: None,
             multi: None,
@@ -212,6 +217,8 @@ impl Session {
             queues: Vec::new(),
             head: 0,
             behind_changes: 0,
+            behind_near: 0,
+            behind_far: 0,
             next: 0,
             reads: Vec::new(),
             far_script: None,
@@ -398,9 +405,41 @@ impl Session {
 
     /// The same for a request that changes nothing.
     pub(crate) fn take_ticket_to_read(&mut self) -> u64 {
+        let ticket = self.take_any_ticket();
+        self.behind_far = self.next;
+        ticket
+    }
+
+    /// The same for a read that the replica on this node is to answer.
+    pub(crate) fn take_ticket_to_read_nearby(&mut self) -> u64 {
+        let ticket = self.take_any_ticket();
+        self.behind_near = self.next;
+        ticket
+    }
+
+    fn take_any_ticket(&mut self) -> u64 {
         self.asked.push_back(self.asking);
         self.next += 1;
         self.next - 1
+    }
+
+    /// True if reads of the replica on this node have no answer yet.
+    #[inline]
+    pub(crate) fn awaits_near(&self) -> bool {
+        self.behind_near > self.head
+    }
+
+    /// True if something else has none.
+    pub(crate) fn awaits_far(&self) -> bool {
+        self.behind_far > self.head
+    }
+
+    /// The replica has declined a read: the leader answers it.
+    pub(crate) fn is_declined(&mut self, ticket: u64) {
+        self.behind_far = self.behind_far.max(ticket + 1);
+        if let Some(reading) = &mut self.reading {
+            reading.run += 1;
+        }
     }
 
     /// A ticket for EXEC, which carries out what has been queued.

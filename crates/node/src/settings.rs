@@ -186,6 +186,8 @@ pub struct Settings {
     pub replicas_to_write: u64,
     /// `min-replicas-max-lag`: within how long.
     pub replica_lag_max: Duration,
+    /// `replica-read-max-staleness-ms`: how old a replica may be that answers a session which has said READONLY.
+    pub read_staleness_max: Duration,
     /// `cluster-enabled`; also set when there are other nodes.
     pub cluster_enabled: bool,
     /// `cluster-redirect`: clients are sent to the leader of a key, and keys of one request lie in one slot.
@@ -257,6 +259,7 @@ impl Default for Settings {
             replica_count: 0,
             replicas_to_write: 0,
             replica_lag_max: Duration::ZERO,
+            read_staleness_max: Duration::ZERO,
             cluster_enabled: false,
             cluster_redirect: false,
             checkpoint_log_bytes: 0,
@@ -401,6 +404,7 @@ impl Settings {
             "replicas" => self.replica_count = number as usize,
             "min-replicas-to-write" => self.replicas_to_write = number as u64,
             "min-replicas-max-lag" => self.replica_lag_max = Duration::from_secs(number as u64),
+            "replica-read-max-staleness-ms" => self.read_staleness_max = Duration::from_millis(number as u64),
             "cluster-enabled" => self.cluster_enabled = value == "yes",
             "cluster-redirect" => self.cluster_redirect = value == "yes",
             "busy-reply-threshold" | "lua-time-limit" => {

@@ -21,6 +21,8 @@ pub struct Statistics {
     pub cut_count: u64,
     /// Clients cut off because all clients together took too much memory.
     pub evicted_count: u64,
+    /// Reads answered by a replica that does not lead (READONLY).
+    pub near_read_count: u64,
     /// Times that something was read from a client, and written to one.
     pub read_count: u64,
     /// See above.

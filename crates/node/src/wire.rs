@@ -3,7 +3,7 @@
 //! ```text
 //! RAFT     group:u32le  consensus message
 //! REQUEST  node core boot serial number floor previous  group protocol kind words
-//! ANSWER   boot group number  bytes
+//! ANSWER   boot group number  place  bytes
 //! REFUSED  boot group number
 //! ALIVE    boot group number
 //! INQUIRE  transaction  asking group  asked group
@@ -17,6 +17,10 @@
 //! WAKE     node core serial index ticket  group is_gone
 //! BULLETIN a leader's word on its group: see `Bulletin::put`
 //! TIMELINE what has happened: see `timeline::put`
+//! SOUND    group number
+//! PLACE    group number place
+//!
+//! place = index unix:i64le
 //! ```
 //! Numbers are LEB128 unless said otherwise. Bytes of another node are never trusted: what does not fit is dropped.
 
@@ -35,6 +39,7 @@ use crate::entry::{Effect, Taken, Watch, put_bytes, put_prepared};
 use crate::event::{CoreId, GroupId, NodeId, SessionId};
 use crate::group::Declined;
 use crate::letter::{Claim, Fate, Lock, Locked, Mail, Origin, Request, RequestBody, Resolution, ScriptRequest};
+use crate::nearby::Place;
 use crate::pubsub;
 use crate::roster::Member;
 use crate::scripts::{Code, Invocation};
@@ -59,6 +64,8 @@ const INQUIRE: u8 = 13;
 const TESTIFY: u8 = 14;
 const BULLETIN: u8 = 30;
 const TIMELINE: u8 = 40;
+const SOUND: u8 = 41;
+const PLACE: u8 = 42;
 
 /// A decoded message of another node.
 pub enum Wire<'a> {
@@ -67,7 +74,7 @@ pub enum Wire<'a> {
     /// A client's request, sent on by its gateway.
     Request(Request),
     /// The answer to a request of this gateway.
-    Answer(Claim, &'a [u8]),
+    Answer(Claim, Place, &'a [u8]),
     /// A node does not serve the group, or misses a request.
     Refused(Claim),
     /// A request has come again and will be answered.
@@ -115,6 +122,22 @@ pub enum Wire<'a> {
         chunk: u64,
         /// As `CheckpointStep::Chunk` gave it.
         bytes: Option<&'a [u8]>,
+    },
+    /// A replica asks how far the group is.
+    Sound {
+        /// Which.
+        group: GroupId,
+        /// Number of the question.
+        number: u64,
+    },
+    /// So far.
+    Place {
+        /// Which.
+        group: GroupId,
+        /// Number of the question.
+        number: u64,
+        /// The answer.
+        place: Place,
     },
     /// A leader tells how its group is.
     Bulletin(Bulletin),
@@ -176,6 +199,34 @@ pub fn encode_chunk(group: GroupId, index: u64, chunk: u64, bytes: Option<&[u8]>
     out.push(u8::from(bytes.is_some()));
     out.extend_from_slice(bytes.unwrap_or_default());
     out
+}
+
+/// A replica's question how far its group is.
+pub fn encode_sound(group: GroupId, number: u64) -> Vec<u8> {
+    let mut out = vec![SOUND];
+    leb128::put(&mut out, u64::from(group.0));
+    leb128::put(&mut out, number);
+    out
+}
+
+/// The answer to it.
+pub fn encode_place(group: GroupId, number: u64, place: Place) -> Vec<u8> {
+    let mut out = encode_sound(group, number);
+    out[0] = PLACE;
+    put_place(&mut out, place);
+    out
+}
+
+fn put_place(out: &mut Vec<u8>, place: Place) {
+    leb128::put(out, place.index);
+    out.extend_from_slice(&place.unix.0.to_le_bytes());
+}
+
+fn take_place(rest: &mut &[u8]) -> Option<Place> {
+    let index = leb128::take(rest)?;
+    let (unix, tail) = rest.split_first_chunk()?;
+    *rest = tail;
+    Some(Place { index, unix: UnixMillis(i64::from_le_bytes(*unix)) })
 }
 
 /// A leader's word on its group.
@@ -318,18 +369,21 @@ fn put_lock(out: &mut Vec<u8>, lock: &Lock) {
 
 /// What a group tells a gateway of its request; `None` if that does not travel.
 pub fn encode_to_gateway(mail: &Mail) -> Option<Vec<u8>> {
-    let (kind, claim, bytes) = match mail {
-        Mail::Answered { claim, bytes } => (ANSWER, claim, &bytes[..]),
-        Mail::Refused { claim } => (REFUSED, claim, &[][..]),
-        Mail::Alive { claim } => (ALIVE, claim, &[][..]),
+    let (kind, claim, answer) = match mail {
+        Mail::Answered { claim, place, bytes } => (ANSWER, claim, Some((*place, &bytes[..]))),
+        Mail::Refused { claim } => (REFUSED, claim, None),
+        Mail::Alive { claim } => (ALIVE, claim, None),
         _ => return None,
     };
-    let mut out = Vec::with_capacity(32 + bytes.len());
+    let mut out = Vec::with_capacity(48 + answer.map_or(0, |(_, bytes)| bytes.len()));
     out.push(kind);
     leb128::put(&mut out, claim.boot);
     leb128::put(&mut out, u64::from(claim.group.0));
     leb128::put(&mut out, claim.number);
-    out.extend_from_slice(bytes);
+    if let Some((place, bytes)) = answer {
+        put_place(&mut out, place);
+        out.extend_from_slice(bytes);
+    }
     Some(out)
 }
 
@@ -461,7 +515,7 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
             Some(Wire::Raft(GroupId(u32::from_le_bytes(*group)), Message::decode(message).ok()?))
         }
         REQUEST => take_request(rest).map(Wire::Request),
-        ANSWER => Some(Wire::Answer(take_claim(&mut rest)?, rest)),
+        ANSWER => Some(Wire::Answer(take_claim(&mut rest)?, take_place(&mut rest)?, rest)),
         REFUSED => Some(Wire::Refused(take_claim(&mut rest)?)),
         ALIVE => Some(Wire::Alive(take_claim(&mut rest)?)),
         INQUIRE => {
@@ -512,6 +566,15 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
             rest.is_empty().then_some(Wire::Announce(node, member))
         }
         TIMELINE => timeline::take(rest).map(Wire::Timeline),
+        SOUND => {
+            let (group, number) = (take_group(&mut rest)?, leb128::take(&mut rest)?);
+            rest.is_empty().then_some(Wire::Sound { group, number })
+        }
+        PLACE => {
+            let (group, number) = (take_group(&mut rest)?, leb128::take(&mut rest)?);
+            let place = take_place(&mut rest)?;
+            rest.is_empty().then_some(Wire::Place { group, number, place })
+        }
         BULLETIN => {
             let bulletin = Bulletin::take(&mut rest)?;
             rest.is_empty().then_some(Wire::Bulletin(bulletin))

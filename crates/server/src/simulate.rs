@@ -109,6 +109,8 @@ enum CanaryName {
     EarlyCopy,
     /// Forget what had been carried out of a slot that has been given away.
     ForgottenBook,
+    /// Let a replica answer reads however old it is.
+    BoundlessRead,
 }
 
 impl CanaryName {
@@ -126,6 +128,7 @@ impl CanaryName {
             Self::ForgottenDoubt => Canary::ForgottenDoubt,
             Self::EarlyCopy => Canary::EarlyCopy,
             Self::ForgottenBook => Canary::ForgottenBook,
+            Self::BoundlessRead => Canary::BoundlessRead,
         }
     }
 }

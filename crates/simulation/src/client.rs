@@ -12,6 +12,7 @@ use copying::Copying;
 use lists::Awaited;
 pub use lists::{LIST_COUNT, list_name};
 
+use crate::MILLISECOND;
 use crate::cycles::{Step, Transaction};
 use crate::linearizable::{Operation, Record, Value};
 use crate::reply::{Reply, encode, parse};
@@ -100,6 +101,14 @@ impl History {
     /// Nothing has happened yet.
     pub fn new() -> Self {
         Self { registers: vec![Vec::new(); REGISTER_COUNT as usize], next_value: 1, ..Self::default() }
+    }
+
+    /// A read that may be so old is one that may have been asked for so much earlier; but not before what its session
+    /// has asked for before, of which it must see what has come.
+    fn begin_old(&mut self, (now, age): (u64, u64), session: u64, register: u64, operation: Operation) -> Handle {
+        let records = &self.registers[register as usize];
+        let before = records.iter().rev().find(|record| record.session == session).map_or(0, |record| record.called);
+        self.begin(now.saturating_sub(age).max(before), session, register, operation)
     }
 
     fn begin(&mut self, now: u64, session: u64, register: u64, operation: Operation) -> Handle {
@@ -210,6 +219,10 @@ pub struct Client {
     transfers: bool,
     /// Transactions may touch several groups.
     spans: bool,
+    /// How old its reads may be, in milliseconds, if it lets replicas answer them.
+    staleness_ms: Option<u64>,
+    /// It has said so on this connection.
+    has_said_so: bool,
 }
 
 /// What became of a reply.
@@ -245,7 +258,20 @@ impl Client {
             last_reads: None,
             transfers,
             spans,
+            staleness_ms: None,
+            has_said_so: false,
         }
+    }
+
+    /// Lets replicas answer its reads, if they are not too old; chance says whether, and how old they may be.
+    pub fn perhaps_read_nearby(&mut self) {
+        let staleness_ms = 50 << self.prng.below(6);
+        self.staleness_ms = self.prng.chance(1, 2).then_some(staleness_ms);
+    }
+
+    /// True if replicas may answer its reads.
+    pub fn reads_nearby(&self) -> bool {
+        self.staleness_ms.is_some()
     }
 
     /// Sends one request at a time, with pauses of this length at most.
@@ -276,6 +302,7 @@ impl Client {
         self.follow_up = None;
         self.copying = None;
         self.connection = None;
+        self.has_said_so = false;
         self.deadline = u64::MAX;
     }
 
@@ -293,6 +320,14 @@ impl Client {
     /// The next request, or several at once.
     pub fn ask(&mut self, now: u64, history: &mut History) -> Vec<u8> {
         let mut out = Vec::new();
+        // What is read in the end is to be the truth.
+        let may_be_old = self.last_reads.is_none();
+        if let Some(staleness_ms) = self.staleness_ms.filter(|_| may_be_old != self.has_said_so) {
+            self.has_said_so = may_be_old;
+            let staleness_ms = staleness_ms.to_string();
+            let words: &[&[u8]] = &[b"READONLY", b"MAXSTALENESS", staleness_ms.as_bytes()];
+            self.command(if may_be_old { words } else { &[b"READWRITE"] }, Expected::Acknowledgement, &mut out);
+        }
         match self.follow_up.take() {
             None => {}
             Some(FollowUp::Exchange { register, found }) => {
@@ -366,6 +401,11 @@ impl Client {
         self.connection.expect("who asks is connected")
     }
 
+    /// How old what it reads may be. Clocks may be slow.
+    fn age(&self) -> u64 {
+        self.staleness_ms.filter(|_| self.has_said_so).unwrap_or_default() * MILLISECOND * 11 / 10
+    }
+
     fn some_register(&mut self) -> u64 {
         self.favourite.unwrap_or_else(|| self.prng.below(REGISTER_COUNT))
     }
@@ -393,7 +433,11 @@ impl Client {
     }
 
     fn single(&mut self, now: u64, register: u64, operation: Operation, history: &mut History, out: &mut Vec<u8>) {
-        let handle = history.begin(now, self.session(), register, operation);
+        let session = self.session();
+        let handle = match operation {
+            Operation::Get { .. } => history.begin_old((now, self.age()), session, register, operation),
+            _ => history.begin(now, session, register, operation),
+        };
         self.write_operation(register, operation, out);
         self.expected.push_back(Expected::Operation(handle));
     }

@@ -338,6 +338,7 @@ impl Universe {
         let has_lost_nothing = self.has_lost_nothing();
         let log_memory_max = self.faults.log_memory_bytes;
         let has_moved = samples && host.core.groups().any(|group| !group.slots().is_even());
+        let near_read_count = host.core.near_read_count();
         for group in host.core.groups() {
             let id = group.id().0;
             if group.is_leader() {
@@ -389,6 +390,9 @@ impl Universe {
         for group in changed {
             self.probes.reach("a leader changed");
             *self.leader_changes.entry(group).or_default() += 1;
+        }
+        if near_read_count > 0 {
+            self.probes.reach("a replica answered a read");
         }
         if has_moved {
             self.probes.reach("a slot moved");
@@ -1097,6 +1101,7 @@ fn defect_of(canary: Canary) -> Option<Defect> {
         Canary::ForgottenPrepared => Some(Defect::ForgottenPrepared),
         Canary::EarlyCopy => Some(Defect::EarlyCopy),
         Canary::ForgottenBook => Some(Defect::ForgottenBook),
+        Canary::BoundlessRead => Some(Defect::BoundlessRead),
     }
 }
 

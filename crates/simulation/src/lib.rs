@@ -64,6 +64,8 @@ pub enum Canary {
     EarlyCopy,
     /// A group that has given a slot away does not look whether it had carried out what it is asked for.
     ForgottenBook,
+    /// A replica answers reads however old it is.
+    BoundlessRead,
 }
 
 /// Which universe to live through.

@@ -38,6 +38,7 @@ pub const EXPECTED: &[&str] = &[
     "a message came twice",
     "a segment was recycled",
     "a member was fed from the disk",
+    "a replica answered a read",
 ];
 
 impl Probes {

@@ -211,6 +211,9 @@ impl Universe {
         let think_max = MILLISECOND << prng.below(8).max(think_min);
         let mut clients: Vec<_> =
             (0..client_count).map(|_| Client::new(prng.fork(), think_max, transfers, spans)).collect();
+        if plan.durability == Durability::Always && !plan.calm && plan.nodes > 1 {
+            clients.iter_mut().for_each(Client::perhaps_read_nearby);
+        }
         if plan.calm {
             clients.iter_mut().for_each(|client| client.calm(CALM_THINK));
         }
@@ -431,6 +434,10 @@ impl Universe {
         if self.plan.durability != Durability::Always {
             // Until every policy's window has passed.
             let settled = self.now + WRITE_BACK_INTERVAL + 2 * SECOND;
+            self.live_until(settled, |_| false);
+        } else if self.clients.iter().any(Client::reads_nearby) {
+            // Until no replica may answer that they are not open.
+            let settled = self.now + 2 * SECOND;
             self.live_until(settled, |_| false);
         }
     }

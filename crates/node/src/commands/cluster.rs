@@ -7,11 +7,14 @@ use std::collections::BTreeMap;
 
 use command::{Flag, Group, Refusal};
 use resp::{Args, Writer};
+use stdx::Duration;
 use stdx::slot::{SLOT_COUNT, slot_of};
 
 use super::{Answer, ControlCommand, Local, Outcome, Question, container, local, node, number};
 use crate::core::Context;
 use crate::event::{GroupId, Lane, LinkReport, NodeId};
+use crate::limits::READ_STALENESS_MS_MAX;
+use crate::nearby::Reading;
 use crate::roster::{Member, host_and_port, name_of};
 
 const FLAGS: &[Flag] = &[Flag::Loading, Flag::Stale];
@@ -126,15 +129,27 @@ pub(super) const ASKING: ControlCommand = ControlCommand {
 pub(super) const READONLY: ControlCommand = ControlCommand {
     since: "3.0.0",
     group: Group::Cluster,
-    summary: "Says that this connection reads from any node. Reads are passed on to leaders, so they are never old.",
+    summary: "Says that the replica on this node may answer reads of this connection, if it is not too old.",
+    syntax: "[MAXSTALENESS milliseconds]",
     flags: &[Flag::Loading, Flag::Stale, Flag::Fast],
-    ..local("readonly", 1, |local, _, writer| {
-        check_enabled(local.core)?;
-        local.session.read_only = true;
-        writer.ok();
-        Ok(())
-    })
+    ..local("readonly", -1, read_only)
 };
+
+fn read_only(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome {
+    check_enabled(local.core)?;
+    let allowed = match args.len() {
+        1 => None,
+        3 if args.at(1).eq_ignore_ascii_case(b"maxstaleness") => {
+            let given = number(args.at(2)).and_then(|given| u64::try_from(given).ok());
+            let ms = given.filter(|ms| *ms <= READ_STALENESS_MS_MAX).ok_or(Refusal::NOT_AN_INTEGER)?;
+            Some(Duration::from_millis(ms))
+        }
+        _ => return Err(Refusal::SYNTAX),
+    };
+    local.session.reading = Some(Box::new(Reading::new(allowed)));
+    writer.ok();
+    Ok(())
+}
 
 pub(super) const READWRITE: ControlCommand = ControlCommand {
     since: "3.0.0",
@@ -143,7 +158,7 @@ pub(super) const READWRITE: ControlCommand = ControlCommand {
     flags: &[Flag::Loading, Flag::Stale, Flag::Fast],
     ..local("readwrite", 1, |local, _, writer| {
         check_enabled(local.core)?;
-        local.session.read_only = false;
+        local.session.reading = None;
         writer.ok();
         Ok(())
     })

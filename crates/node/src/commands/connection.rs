@@ -98,7 +98,7 @@ pub(super) const RESET: ControlCommand = ControlCommand {
         session.name.clear();
         session.replies = crate::session::Replies::On;
         session.no_evict = false;
-        session.read_only = false;
+        session.reading = None;
         session.is_authenticated = user.needs_no_password();
         session.user = user;
         writer.simple("RESET");
@@ -229,6 +229,7 @@ fn flags(session: &Session, monitors: &Monitors) -> String {
         (session.is_subscribed(), 'P'),
         (session.multi.is_some(), 'x'),
         (session.is_blocked(), 'b'),
+        (session.reading.is_some(), 'r'),
         (session.tracking.is_some(), 't'),
         (session.tracking.as_ref().is_some_and(|tracking| tracking.is_broken), 'R'),
         (session.tracking.as_ref().is_some_and(|tracking| tracking.broadcasts()), 'B'),

@@ -82,6 +82,7 @@ fn total(figures: &[Figures]) -> Statistics {
         sum.malformed_peer_count += statistics.malformed_peer_count;
         sum.cut_count += statistics.cut_count;
         sum.evicted_count += statistics.evicted_count;
+        sum.near_read_count += statistics.near_read_count;
         sum.read_count += statistics.read_count;
         sum.write_count += statistics.write_count;
     }
@@ -268,6 +269,7 @@ fn write_section(section: &str, local: &Local<'_>, figures: &[Figures], text: &m
             let prefixes: BTreeSet<_> = figures.iter().flat_map(|figures| &figures.prefixes).collect();
             line("tracking_total_prefixes", &prefixes.len());
             line("client_output_buffer_limit_disconnections", &sum.cut_count);
+            line("replica_reads", &sum.near_read_count);
             line("unexpected_error_replies", &0);
             line("latest_fork_usec", &0);
             line("total_forks", &0);
@@ -339,7 +341,8 @@ fn write_section(section: &str, local: &Local<'_>, figures: &[Figures], text: &m
                 line(
                     &format!("group{}", group.group),
                     &format!(
-                        "standing={},term={},applied={},window_bytes={},log_bytes={},changes={},locks={},loaded_perc={}",
+                        "standing={},term={},applied={},window_bytes={},log_bytes={},changes={},locks={},loaded_perc={},\
+                         staleness_ms={}",
                         group.standing,
                         group.term,
                         group.applied,
@@ -347,7 +350,8 @@ fn write_section(section: &str, local: &Local<'_>, figures: &[Figures], text: &m
                         group.log_bytes,
                         group.change_count,
                         group.lock_count,
-                        group.loaded_percent
+                        group.loaded_percent,
+                        group.staleness_ms.map_or(-1, |staleness| staleness as i64)
                     ),
                 );
             }

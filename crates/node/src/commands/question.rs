@@ -325,6 +325,8 @@ pub struct GroupFigures {
     pub checkpoint_count: u64,
     /// How far the recovered log has been applied.
     pub loaded_percent: u64,
+    /// How many milliseconds old what is applied here may be, as far as that is known.
+    pub staleness_ms: Option<u64>,
     /// Transactions that hold locks.
     pub lock_count: u64,
     /// Keys evicted.

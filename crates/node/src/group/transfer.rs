@@ -26,6 +26,7 @@ use crate::checkpoint::{CHUNK_KEYSPACE, CHUNK_STATE};
 use crate::event::{Action, CheckpointNews, CheckpointStep, CoreId, Lane, Level, NodeId, Now};
 use crate::letter::Mail;
 use crate::limits;
+use crate::nearby::Place;
 use crate::outlet::Outlet;
 use crate::timeline::Kind;
 use crate::wire;
@@ -361,6 +362,7 @@ impl Group {
         self.clear_state();
         self.load_state(&state);
         (self.applied, self.applied_term) = (mark.index, mark.term);
+        outlet.context.places[self.id.0 as usize] = Place { index: mark.index, unix: self.moment.unix };
         self.membership = mark.membership;
         (self.first_index, self.recovered_index) = (mark.index, mark.index);
         self.log_bytes = 0;

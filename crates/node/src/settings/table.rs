@@ -2,6 +2,7 @@
 //! says which of them have an effect.
 
 use super::{Kind, Parameter};
+use crate::limits::READ_STALENESS_MS_MAX;
 
 const MEMORY_MAX: u64 = i64::MAX as u64;
 
@@ -176,6 +177,7 @@ pub static TABLE: &[Parameter] = &[
     free("replica-lazy-flush", "no", Kind::YesNo),
     free("replica-priority", "100", Kind::Integer(0, i64::MAX)),
     shared("replicas", "3", Kind::Integer(1, 7)),
+    shared("replica-read-max-staleness-ms", "1000", Kind::Integer(0, READ_STALENESS_MS_MAX as i64)),
     free("replica-read-only", "yes", Kind::YesNo),
     free("replica-serve-stale-data", "yes", Kind::YesNo),
     fixed("replicaof", "", Kind::Text),

@@ -7,12 +7,12 @@ use stdx::Duration;
 use crate::host::Host;
 
 /// Messages between nodes begin with their kind.
-const REQUEST: u8 = 2;
+pub(crate) const REQUEST: u8 = 2;
 const ANSWER: u8 = 3;
 const REFUSED: u8 = 11;
 
 /// Three nodes of one core, and what is under way between them.
-struct Nodes {
+pub(crate) struct Nodes {
     hosts: Vec<Option<Host>>,
     under_way: Vec<(NodeId, NodeId, GroupId, Vec<u8>)>,
     /// A leader that hands over is not heard.
@@ -21,24 +21,29 @@ struct Nodes {
 
 impl Nodes {
     /// A cluster whose groups are led by somebody.
-    fn new() -> Self {
-        let host = |node| Some(Host::of_nodes(1, Settings::default(), node, &[1, 2, 3]));
+    pub(crate) fn new() -> Self {
+        Self::with(&Settings::default())
+    }
+
+    /// The same with these settings.
+    pub(crate) fn with(settings: &Settings) -> Self {
+        let host = |node| Some(Host::of_nodes(1, settings.clone(), node, &[1, 2, 3]));
         let mut this = Self { hosts: (1..=3).map(host).collect(), under_way: Vec::new(), holds_hand_over: false };
         this.elect();
         this
     }
 
-    fn host(&mut self, node: usize) -> &mut Host {
+    pub(crate) fn host(&mut self, node: usize) -> &mut Host {
         self.hosts[node - 1].as_mut().expect("it runs")
     }
 
     /// The node that leads, if one serves.
-    fn leader(&self) -> Option<usize> {
+    pub(crate) fn leader(&self) -> Option<usize> {
         (1..=3).find(|node| self.hosts[node - 1].as_ref().is_some_and(|host| host.is_serving(GroupId(0))))
     }
 
     /// Lets time pass until one leads.
-    fn elect(&mut self) -> usize {
+    pub(crate) fn elect(&mut self) -> usize {
         for _ in 0..100 {
             if let Some(leader) = self.leader() {
                 self.pass(Duration::from_millis(200)); // the others hear of it
@@ -49,7 +54,7 @@ impl Nodes {
         panic!("nobody leads after five seconds");
     }
 
-    fn pass(&mut self, duration: Duration) {
+    pub(crate) fn pass(&mut self, duration: Duration) {
         let step = Duration::from_millis(50);
         for _ in 0..duration.as_millis().div_ceil(50) {
             self.hosts.iter_mut().flatten().for_each(|host| host.pass(step));
@@ -67,7 +72,7 @@ impl Nodes {
     }
 
     /// Delivers what passes, again and again until nothing is left that does; the rest stays under way.
-    fn exchange(&mut self, mut passes: impl FnMut(usize, usize, u8) -> bool) {
+    pub(crate) fn exchange(&mut self, mut passes: impl FnMut(usize, usize, u8) -> bool) {
         for _ in 0..1_000 {
             self.gather();
             let holds_hand_over = self.holds_hand_over;
@@ -91,18 +96,18 @@ impl Nodes {
     }
 
     /// A node is gone, with all that it had under way.
-    fn kill(&mut self, node: usize) {
+    pub(crate) fn kill(&mut self, node: usize) {
         self.gather();
         self.hosts[node - 1] = None;
         self.under_way.retain(|(from, ..)| from.0 as usize != node);
     }
 
-    fn count(&mut self, kind: u8) -> usize {
+    pub(crate) fn count(&mut self, kind: u8) -> usize {
         self.gather();
         self.under_way.iter().filter(|(.., bytes)| bytes[0] == kind).count()
     }
 
-    fn run(&mut self, node: usize, session: SessionId, line: &str) -> String {
+    pub(crate) fn run(&mut self, node: usize, session: SessionId, line: &str) -> String {
         self.host(node).send(session, format!("{line}\r\n").as_bytes());
         self.host(node).settle();
         self.exchange(|_, _, _| true);

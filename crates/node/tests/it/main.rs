@@ -6,6 +6,7 @@ mod cluster;
 mod collections;
 mod host;
 mod monitor;
+mod nearby;
 mod pubsub;
 mod scripts;
 mod statistics;

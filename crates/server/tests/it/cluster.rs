@@ -309,6 +309,47 @@ fn a_dead_node_is_replaced_by_a_new_one() {
 }
 
 #[test]
+fn a_replica_answers_reads_within_their_bound_also_when_it_is_the_last_that_runs() {
+    let mut cluster = Cluster::start(3);
+    write(&cluster, 0, "before");
+    let mut near = cluster.client(0);
+    assert_eq!(near.show("READONLY MAXSTALENESS 60000"), "OK");
+    assert_eq!(near.show("SET before:1 anew"), "OK");
+    for node in 0..3 {
+        let mut near = cluster.client(node);
+        assert_eq!(near.show("READONLY"), "OK");
+        cluster.wait_until("its replicas are known to be young", |_| {
+            let info = near.show("INFO groups");
+            (0..2).all(|group| info.contains(&format!("group{group}:"))) && !info.contains("staleness_ms=-1")
+        });
+        assert_eq!(near.show("GET before:1"), "\"anew\"");
+        (0..100).for_each(|key| assert!(!near.show(&format!("GET before:{key}")).contains("error")));
+    }
+    let answered_here = |cluster: &Cluster, node| {
+        let info = cluster.client(node).show("INFO stats");
+        let count = info.split("replica_reads:").nth(1).expect("a count");
+        let digits: String = count.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse::<u64>().expect("a number")
+    };
+    assert!((0..3).map(|node| answered_here(&cluster, node)).sum::<u64>() > 50);
+    cluster.kill(1);
+    cluster.kill(2);
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(3) {
+        assert_eq!(near.show("GET before:1"), "\"anew\"");
+        thread::sleep(Duration::from_millis(50));
+    }
+    let mut strict = cluster.client(0);
+    assert!(strict.show("GET before:1").contains("CLUSTERDOWN No quorum of the group answers"));
+    let begun = Instant::now();
+    assert!(strict.show("GET before:1").contains("CLUSTERDOWN No quorum of the group answers"));
+    assert_eq!(strict.show("READONLY MAXSTALENESS 300"), "OK");
+    assert!(strict.show("GET before:1").contains("may be older than the 300 ms that READONLY allows"));
+    assert!(begun.elapsed() < Duration::from_secs(2), "refused at once");
+    assert_eq!(near.show("GET before:1"), "\"anew\"");
+}
+
+#[test]
 fn a_node_leaves_while_clients_write_through_the_others() {
     let mut cluster = Cluster::start(3);
     write(&cluster, 0, "before");

@@ -109,7 +109,10 @@ impl Client {
             Planned::Read { .. } => None,
         });
         let place = history.transactions.len();
-        history.transactions.push(Transaction { called: now, end: End::Unknown, steps: appends.collect() });
+        // What a replica may have answered is as good as one asked for earlier.
+        let may_be_old = !is_exec && matches!(planned[..], [Planned::Read { .. }]);
+        let called = if may_be_old { now.saturating_sub(self.age()) } else { now };
+        history.transactions.push(Transaction { called, end: End::Unknown, steps: appends.collect() });
         if is_exec {
             self.command(&[b"MULTI"], Expected::Acknowledgement, out);
         }

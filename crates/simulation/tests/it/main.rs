@@ -68,6 +68,18 @@ fn slots_move_and_nothing_is_lost_or_done_twice() {
     assert!(probes.count("a slot moved") > 0, "nothing ever moved");
 }
 
+/// Clients that let replicas answer them find what was current within the bound, and never go back.
+#[test]
+fn a_replica_that_ignores_how_old_it_is_is_caught() {
+    let probes = all_green(40..48, 3, Durability::Always);
+    assert!(probes.count("a replica answered a read") > 0, "none ever did");
+    let caught = (0..60).any(|seed| {
+        let broken = Plan { canary: Some(Canary::BoundlessRead), ..plan(seed, 3, Durability::Always) };
+        run(&broken).failure.is_some()
+    });
+    assert!(caught, "a value older than the bound went unnoticed");
+}
+
 /// Keys that are copied before the latest changes to them are made, and a group that forgets what it had carried out.
 #[test]
 fn a_move_that_loses_changes_or_doubles_them_is_caught() {

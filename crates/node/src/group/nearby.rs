@@ -1,0 +1,204 @@
+//! Reads answered by a replica that does not lead; see [`crate::nearby`].
+
+use keyspace::DataCommand;
+use stdx::slot::slot_of;
+
+use super::*;
+use crate::event::Lane;
+use crate::nearby::{NearRead, Place};
+
+/// What a replica knows of how old it may be, and who wants to read from it.
+#[derive(Debug)]
+pub(super) struct Nearby {
+    /// Number of the next sounding. Lives begin with a number of their own, so that no answer to an earlier one counts.
+    next: u64,
+    /// Soundings without an answer, with when they were taken.
+    asked: VecDeque<(u64, Instant)>,
+    /// Answers to soundings taken then, whose places have not been applied yet.
+    told: VecDeque<(Instant, Place)>,
+    /// The latest sounding whose place has been applied, and the leader's wall clock then.
+    fresh: Option<(Instant, UnixMillis)>,
+    last: Instant,
+    /// When somebody last wanted to read here.
+    wanted: Option<Instant>,
+    reads: Vec<NearRead>,
+    /// Sessions that have been declined, by serial: in which run, and when.
+    declined: BTreeMap<u64, (u64, Instant)>,
+}
+
+impl Nearby {
+    pub(super) fn new(first: u64) -> Self {
+        Self {
+            next: first,
+            asked: VecDeque::new(),
+            told: VecDeque::new(),
+            fresh: None,
+            last: Instant::ZERO,
+            wanted: None,
+            reads: Vec::new(),
+            declined: BTreeMap::new(),
+        }
+    }
+
+    /// What has been applied tells more.
+    fn settle(&mut self, applied: u64) {
+        let fresh = &mut self.fresh;
+        self.told.retain(|(asked, place)| {
+            let is_reached = place.index <= applied;
+            if is_reached && fresh.is_none_or(|(before, _)| before < *asked) {
+                *fresh = Some((*asked, place.unix));
+            }
+            !is_reached
+        });
+    }
+}
+
+impl Group {
+    // ---- soundings ------------------------------------------------------------------------------------------------
+
+    /// Asks the leader now and then how far the group is.
+    pub(super) fn take_sounding(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        let Standing::Follower(leader) = self.standing() else { return };
+        let nearby = &mut self.nearby;
+        let is_wanted = nearby.wanted.is_some_and(|wanted| now.instant.since(wanted) < limits::SOUNDING_WANTED);
+        let interval = if is_wanted { limits::SOUNDING_INTERVAL } else { limits::SOUNDING_INTERVAL_AT_REST };
+        if now.instant.since(nearby.last) < interval {
+            return;
+        }
+        nearby.last = now.instant;
+        if nearby.asked.len() == limits::SOUNDINGS_MAX {
+            nearby.asked.pop_front();
+        }
+        nearby.asked.push_back((nearby.next, now.instant));
+        outlet.send(leader, self.id, Lane::Vital, wire::encode_sound(self.id, nearby.next));
+        nearby.next += 1;
+    }
+
+    /// A replica asks how far the group is. It is told like a client who reads.
+    pub(crate) fn sounded(&mut self, from: NodeId, number: u64, now: Now, outlet: &mut Outlet<'_>) {
+        if !self.is_serving {
+            return;
+        }
+        let session = SessionId { serial: 0, index: 0 };
+        let origin = Origin { node: from, core: CoreId(0), session, ticket: 0, claim: None, tracks: false };
+        let what = ReadWhat::Place(number);
+        let read = DeferredRead { origin, protocol: Protocol::Resp2, what, before: self.batch_number };
+        self.read(read, false, now, outlet);
+    }
+
+    /// Tells a replica how far the group is.
+    pub(super) fn tell_place(&self, to: NodeId, number: u64, now: Now, outlet: &mut Outlet<'_>) {
+        let place = Place { index: self.applied, unix: self.read_moment(now).unix };
+        outlet.send(to, self.id, Lane::Vital, wire::encode_place(self.id, number, place));
+    }
+
+    /// The leader has answered a sounding.
+    pub(crate) fn told_place(&mut self, number: u64, place: Place) {
+        let nearby = &mut self.nearby;
+        let Some(at) = nearby.asked.iter().position(|(asked, _)| *asked == number) else { return };
+        let (_, asked) = nearby.asked.remove(at).expect("just found");
+        // One that is far behind comes closer with those it knows already.
+        if nearby.told.len() < limits::SOUNDINGS_MAX {
+            nearby.told.push_back((asked, place));
+        }
+    }
+
+    /// How old what this replica holds may be, as far as that is known.
+    pub(crate) fn staleness(&self, now: Instant) -> Option<Duration> {
+        if self.is_serving {
+            return Some(Duration::ZERO);
+        }
+        self.nearby.fresh.map(|(asked, _)| now.since(asked))
+    }
+
+    // ---- reads ----------------------------------------------------------------------------------------------------
+
+    /// Takes a read of a client of this node. It is answered or declined at the end of the turn, before which the host
+    /// reads its clock.
+    pub(crate) fn read_nearby(&mut self, read: NearRead) {
+        self.nearby.reads.push(read);
+    }
+
+    pub(super) fn answer_near_reads(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        if self.is_serving && (self.is_alone() || self.replica.has_lease(now.instant)) {
+            // Should it lead no longer, it knows how old it is.
+            self.nearby.fresh = Some((now.instant, self.read_moment(now).unix));
+        }
+        self.nearby.settle(self.applied);
+        if self.nearby.reads.is_empty() {
+            return;
+        }
+        self.nearby.wanted = Some(now.instant);
+        let mut spans = std::mem::take(&mut self.spans);
+        for read in std::mem::take(&mut self.nearby.reads) {
+            let (database, args) = entry::Reader::new(&read.words).words(&mut spans);
+            let command = keyspace::resolve(args).expect("a read was checked by its gateway");
+            match self.near_moment(&read, command, args, now) {
+                Some(moment) => {
+                    let watch = outlet.start_watch(command, args);
+                    let keyspace = &mut self.keyspace;
+                    outlet.reply(&read.origin, read.protocol, |writer| {
+                        observer::run(keyspace, database, command, args, moment, writer);
+                    });
+                    outlet.stop_watch(watch, &read.origin, args);
+                    outlet.context.statistics.near_read_count += 1;
+                }
+                None => self.decline(read, now, outlet),
+            }
+        }
+        self.spans = spans;
+        self.tell(outlet, None);
+    }
+
+    /// The moment of a read that this replica may answer.
+    fn near_moment(&self, read: &NearRead, command: &DataCommand, args: Args<'_>, now: Now) -> Option<Moment> {
+        let (asked, unix) = self.nearby.fresh?;
+        let is_fresh = now.instant.since(asked) <= read.allowed || self.defect == Some(Defect::BoundlessRead);
+        let was_declined =
+            self.nearby.declined.get(&read.origin.session.serial).is_some_and(|(run, _)| *run == read.run);
+        let may_answer = !self.is_serving
+            && is_fresh
+            && !was_declined
+            && self.applied >= read.floor.index
+            && self.has_come_to(read.epoch, command, args)
+            && !self.is_unsettled(command, args);
+        let unix = unix.max(self.moment.unix).max(read.floor.unix);
+        may_answer.then_some(Moment { unix, seed: now.instant.as_nanos() ^ self.moment.seed })
+    }
+
+    /// True if the group holds the keys, and since no earlier a move than this.
+    fn has_come_to(&self, epoch: u64, command: &DataCommand, args: Args<'_>) -> bool {
+        let mut holds = self.foreign_of(command, args).is_none();
+        if epoch > 0 {
+            command.for_each_key(args, |index, _| holds &= self.slots.epoch_of(slot_of(args.at(index))) >= epoch);
+        }
+        holds
+    }
+
+    /// True if a transaction is prepared that changes one of the keys: its client may have been told that it is
+    /// committed.
+    fn is_unsettled(&self, command: &DataCommand, args: Args<'_>) -> bool {
+        let mut effects = self.prepared.values().flat_map(|prepared| &prepared.effects);
+        effects.any(|effect| {
+            let mut is_touched = false;
+            command.for_each_key(args, |index, _| {
+                is_touched |= match effect {
+                    Effect::Key { key, .. } => key.as_slice() == args.at(index),
+                    Effect::Flush { .. } | Effect::Swap { .. } => true,
+                    Effect::Give(_) | Effect::Take(_) => effect.slot() == Some(slot_of(args.at(index))),
+                };
+            });
+            is_touched
+        })
+    }
+
+    /// Its gateway asks the leader. What the session has sent behind it to this group must not be answered from here.
+    fn decline(&mut self, read: NearRead, now: Now, outlet: &mut Outlet<'_>) {
+        let declined = &mut self.nearby.declined;
+        if declined.len() >= limits::DECLINED_MAX {
+            declined.retain(|_, (_, when)| now.instant.since(*when) < limits::SOUNDING_WANTED);
+        }
+        declined.insert(read.origin.session.serial, (read.run, now.instant));
+        outlet.mail(read.origin.core, Mail::NotNearby(read));
+    }
+}
