@@ -21,6 +21,7 @@ use crate::event::{
     ProcessFacts, Room, SessionId,
 };
 use crate::group::{Group, LOADING, NO_QUORUM, OUTCOME_UNKNOWN, Standing};
+use crate::happenings::LinkSeen;
 use crate::holders::HolderWait;
 use crate::letter::{Claim, DeclinedScript, Letter, Locked, Mail, Origin, Request, RequestBody};
 use crate::libraries::{self, Libraries};
@@ -106,8 +107,8 @@ pub struct Core {
     announce_at: Instant,
     /// Nodes that a node which joins has been told of; of no use once it has the roster.
     acquaintances: BTreeMap<NodeId, Member>,
-    /// Which links were up in the last report.
-    pub(crate) links_seen: BTreeMap<NodeId, bool>,
+    /// Which links were up in the last report, and what was told of them.
+    pub(crate) links_seen: BTreeMap<NodeId, LinkSeen>,
     /// When troubles were noted last.
     pub(crate) troubles: BTreeMap<timeline::Kind, Instant>,
 }

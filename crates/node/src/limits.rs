@@ -149,6 +149,12 @@ pub const TIMELINE_COUNT_PER_MESSAGE: usize = 100;
 /// The same trouble is noted on the timeline no more often than this.
 pub const TROUBLE_INTERVAL: Duration = Duration::from_secs(10);
 
+/// Lines of the timeline about one link in [`LINK_LINES_INTERVAL`].
+pub const LINK_LINES_MAX: usize = 4;
+
+/// See above.
+pub const LINK_LINES_INTERVAL: Duration = Duration::from_secs(60);
+
 /// A sync of the log that takes so long is noted on the timeline.
 pub const SLOW_SYNC: Duration = Duration::from_millis(500);
 
