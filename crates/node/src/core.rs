@@ -709,6 +709,13 @@ impl Core {
         }
     }
 
+    /// Bytes that the keys of a slot take, if its group lives on this core.
+    pub(crate) fn bytes_of_slot(&self, slot: Slot) -> u64 {
+        let group = self.context.slots.group_of_slot(slot);
+        let group = self.groups().find(|other| other.id() == group);
+        group.map_or(0, |group| group.keyspace.slot_bytes(slot) as u64)
+    }
+
     /// Digests of this core's databases that are not empty.
     pub(crate) fn digests(&self) -> Vec<(u16, Digest)> {
         let mut digests = Vec::new();

@@ -325,8 +325,9 @@ impl Client {
         if let Some(staleness_ms) = self.staleness_ms.filter(|_| may_be_old != self.has_said_so) {
             self.has_said_so = may_be_old;
             let staleness_ms = staleness_ms.to_string();
-            let words: &[&[u8]] = &[b"READONLY", b"MAXSTALENESS", staleness_ms.as_bytes()];
-            self.command(if may_be_old { words } else { &[b"READWRITE"] }, Expected::Acknowledgement, &mut out);
+            let words: &[&[u8]] =
+                if may_be_old { &[b"READONLY", b"MAXSTALENESS", staleness_ms.as_bytes()] } else { &[b"READWRITE"] };
+            self.command(words, Expected::Acknowledgement, &mut out);
         }
         match self.follow_up.take() {
             None => {}

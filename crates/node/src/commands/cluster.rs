@@ -414,7 +414,7 @@ fn links(local: &mut Local<'_>, _: Args<'_>, writer: &mut Writer) -> Outcome {
     Ok(())
 }
 
-fn slot_number(word: &[u8]) -> Option<u16> {
+pub(super) fn slot_number(word: &[u8]) -> Option<u16> {
     number(word).and_then(|slot| u16::try_from(slot).ok()).filter(|slot| usize::from(*slot) < SLOT_COUNT)
 }
 

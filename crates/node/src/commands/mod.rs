@@ -348,6 +348,9 @@ pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Act
         Question::KeysOfSlot { slot, database, count } => {
             Answer::Names(core.keys_of_slot(Slot(*slot), *database, *count))
         }
+        Question::SlotBytes { first, last } => {
+            Answer::Counts((*first..=*last).map(|slot| core.bytes_of_slot(Slot(slot))).collect())
+        }
         Question::Unblock { serial, end } => Answer::Count(u64::from(core.unblock(*serial, *end, actions))),
         Question::Pause(pause) => {
             core.pause(*pause);

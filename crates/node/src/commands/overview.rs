@@ -6,6 +6,7 @@ use std::fmt::Display;
 use command::{Flag, Refusal};
 use resp::{Args, Writer};
 
+use super::cluster::slot_number;
 use super::info::figures_of;
 use super::{Answer, Body, ControlCommand, Figures, Local, Outcome, Question, container, local, node, plain};
 use crate::bulletin::{Bulletin, Feed};
@@ -49,6 +50,12 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
             ..plain("move", 5, Body::Govern)
         },
         ControlCommand {
+            summary: "Answers the bytes that the keys of each of some slots take, as this node has them.",
+            syntax: "first-slot last-slot",
+            flags: &[Flag::Admin, Flag::Noscript],
+            ..node("slots", 4, slots_question, slot_bytes)
+        },
+        ControlCommand {
             summary: "Spreads the leaders of groups evenly over the nodes.",
             flags: GOVERNS,
             ..plain("rebalance", 2, Body::Govern)
@@ -77,6 +84,30 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
 };
 
 const GOVERNS: &[Flag] = &[Flag::Admin, Flag::Noscript, Flag::NoMulti];
+
+/// Slots that are asked about at a time: all their keys are looked at.
+const SLOTS_MAX: u16 = 256;
+
+fn slots_question(_: &mut Local<'_>, args: Args<'_>) -> Result<Question, Refusal> {
+    match (slot_number(args.at(2)), slot_number(args.at(3))) {
+        (Some(first), Some(last)) if first <= last && last - first < SLOTS_MAX => {
+            Ok(Question::SlotBytes { first, last })
+        }
+        _ => Err(Refusal::new(format!("ERR no slots, or more than {SLOTS_MAX} of them"))),
+    }
+}
+
+fn slot_bytes(_: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mut Writer) -> Outcome {
+    let mut sums: Vec<u64> = Vec::new();
+    for answer in answers {
+        let Answer::Counts(counts) = answer else { unreachable!("a core told {answer:?} for its slots") };
+        sums.resize(counts.len(), 0);
+        sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+    }
+    writer.array(sums.len());
+    sums.iter().for_each(|sum| writer.integer(*sum as i64));
+    Ok(())
+}
 
 /// Answers for how many groups that was a question.
 fn trust(_: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mut Writer) -> Outcome {

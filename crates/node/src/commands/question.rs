@@ -69,6 +69,13 @@ pub enum Question {
         /// Database and name.
         keys: Vec<(u16, Vec<u8>)>,
     },
+    /// How many bytes do the keys of these slots take, one after the other? Each core answers for its own groups.
+    SlotBytes {
+        /// The first slot.
+        first: u16,
+        /// The last.
+        last: u16,
+    },
     /// Answer this when your groups have applied so much.
     At {
         /// By group.

@@ -1,4 +1,4 @@
-//! `holdfast cluster prefer` and `rebalance`: who leads where.
+//! `holdfast cluster prefer` and `rebalance`: who leads where, and who holds how much.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::door::{Door, ask_status, list, number, text};
 use super::remove::{Watch, insist};
+use super::slots;
 use super::status::name;
 
 /// A node that has not taken over by then will do so when it can.
@@ -28,9 +29,16 @@ pub struct PreferArguments {
     door: Door,
 }
 
-/// Spread the leaders of groups evenly over the nodes.
+/// Divide the slots evenly among the groups, and spread the leaders of groups evenly over the nodes. Clients go on
+/// meanwhile.
 #[derive(Debug, Args)]
 pub struct RebalanceArguments {
+    /// Divide the bytes of keys evenly, and not the number of slots.
+    #[arg(long, conflicts_with = "leaders_only")]
+    by_bytes: bool,
+    /// Move no slots.
+    #[arg(long)]
+    leaders_only: bool,
     #[command(flatten)]
     door: Door,
 }
@@ -46,8 +54,11 @@ pub fn prefer(arguments: &PreferArguments) -> Result<()> {
     settle(&arguments.door)
 }
 
-/// Asks, and waits until every node leads what it should.
+/// Asks, and waits until every group holds what it should, and every node leads what it should.
 pub fn rebalance(arguments: &RebalanceArguments) -> Result<()> {
+    if !arguments.leaders_only {
+        slots::rebalance(&arguments.door, arguments.by_bytes)?;
+    }
     insist(&mut arguments.door.open()?, &["HOLDFAST", "REBALANCE"])?;
     settle(&arguments.door)?;
     let status = ask_status(&mut arguments.door.open()?)?;

@@ -1,11 +1,16 @@
-//! `holdfast cluster move`: which group holds which slots.
+//! `holdfast cluster move`, and the slots of `rebalance`: which group holds which slots.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use resp::Frame;
 use serde_json::Value;
 
-use super::door::{Door, list, number};
+use super::door::{Door, ask, ask_status, list, number, text};
 use super::remove::{Watch, insist};
+use crate::connection::Connection;
 
 /// Let slots move to another group, while clients go on. What has been asked for is kept by the cluster: whoever leads
 /// goes on with it, whatever stops in between.
@@ -45,7 +50,7 @@ pub fn run(arguments: &MoveArguments) -> Result<()> {
     let holds = |status: &Value| {
         let groups = list(status, "groups");
         let target = groups.iter().find(|of| number(of, "group") == u64::from(arguments.to));
-        let held = target.map_or(0, |of| count_of(super::door::text(of, "slots"), (first, last)));
+        let held = target.map_or(0, |of| count_of(text(of, "slots"), (first, last)));
         let all = u64::from(last - first) + 1;
         // Told in tenths: every look would be a line otherwise.
         let percent = held * 10 / all * 10;
@@ -54,6 +59,155 @@ pub fn run(arguments: &MoveArguments) -> Result<()> {
     Watch::new(&arguments.door).until(holds)?;
     println!("group {group} holds slots {first}-{last}");
     Ok(())
+}
+
+/// Divides slots, or the bytes of their keys, evenly among the groups, and waits until they are there.
+pub fn rebalance(door: &Door, by_bytes: bool) -> Result<()> {
+    // What is to move already goes first: what is held then is what there is to be divided.
+    let status =
+        Watch::new(door).until(|status| match list(status, "groups").iter().map(|of| number(of, "to_give")).sum() {
+            0 => Ok(()),
+            count => Err(format!("{count} slots are still to move, as was asked for before")),
+        })?;
+    let mut connection = door.open()?;
+    let held: Vec<Vec<u16>> = list(&status, "groups").iter().map(|of| slots_of(text(of, "slots"))).collect();
+    let weights = if by_bytes { slot_bytes(&mut connection)? } else { vec![1; SLOT_COUNT] };
+    let moves = plan(&held, &weights, by_bytes);
+    for Move { slots: (first, last), to } in &moves {
+        let [first, last, to] = [u64::from(*first), u64::from(*last), *to as u64].map(|number| number.to_string());
+        insist(&mut connection, &["HOLDFAST", "MOVE", &first, &last, &to])?;
+    }
+    let all: u64 = moves.iter().map(Move::count).sum();
+    if all > 0 {
+        println!("{all} slots move");
+        let latest = Cell::new((0, Instant::now()));
+        let after = Watch::new(door).until(|status| {
+            let there: u64 = moves.iter().map(|of| of.count_in(status)).sum();
+            if latest.get().0 != there {
+                latest.set((there, Instant::now()));
+            }
+            let is_stuck = latest.get().1.elapsed() > PATIENCE;
+            if there == all || is_stuck {
+                Ok(())
+            } else {
+                Err(format!("{} % of them are there", there * 10 / all * 10))
+            }
+        })?;
+        let missing = all - moves.iter().map(|of| of.count_in(&after)).sum::<u64>();
+        ensure!(
+            missing == 0,
+            "{missing} slots have not moved for {} s: the logs of those who lead their groups say why, and they go on \
+             trying",
+            PATIENCE.as_secs()
+        );
+    }
+    let status = ask_status(&mut door.open()?)?;
+    let what = |slots: &[u16]| slots.iter().map(|slot| weights[usize::from(*slot)]).sum::<u64>();
+    for of in list(&status, "groups") {
+        let slots = slots_of(text(of, "slots"));
+        let bytes = if by_bytes { format!(", {} bytes of keys", what(&slots)) } else { String::new() };
+        println!("group {} holds {} slots{bytes}", number(of, "group"), slots.len());
+    }
+    Ok(())
+}
+
+/// When not a single slot has moved for so long, somebody is to know.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Bytes of keys of a slot beyond which it does not move.
+const MOVE_BYTES_MAX: u64 = node::limits::MOVE_BYTES_MAX as u64;
+
+/// Slots there are.
+const SLOT_COUNT: usize = 16_384;
+
+/// Slots that a node is asked about at a time.
+const SLOTS_ASKED: usize = 256;
+
+/// Groups whose bytes differ by no more than this part of what each should hold are even enough.
+const EVEN_PART: u64 = 20;
+
+/// A run of slots that is to move.
+#[derive(Debug, PartialEq, Eq)]
+struct Move {
+    slots: (u16, u16),
+    to: usize,
+}
+
+impl Move {
+    fn count(&self) -> u64 {
+        u64::from(self.slots.1 - self.slots.0) + 1
+    }
+
+    /// How many of them are where they should be.
+    fn count_in(&self, status: &Value) -> u64 {
+        let target = list(status, "groups").get(self.to);
+        target.map_or(0, |of| count_of(text(of, "slots"), self.slots))
+    }
+}
+
+/// Bytes of keys of each slot, as the node that is asked has them.
+fn slot_bytes(connection: &mut Connection) -> Result<Vec<u64>> {
+    let mut bytes = Vec::with_capacity(SLOT_COUNT);
+    for first in (0..SLOT_COUNT).step_by(SLOTS_ASKED) {
+        let last = first + SLOTS_ASKED - 1;
+        let reply = ask(connection, &["HOLDFAST", "SLOTS", &first.to_string(), &last.to_string()])?;
+        let Frame::Array(counts) = reply else { continue };
+        bytes.extend(counts.iter().map(|count| match count {
+            Frame::Integer(count) => count.unsigned_abs(),
+            _ => 0,
+        }));
+    }
+    ensure!(bytes.len() == SLOT_COUNT, "the node tells of {} slots", bytes.len());
+    Ok(bytes)
+}
+
+/// What has to move so that all groups hold alike: whoever has most gives from its end to whoever has least, as long as
+/// neither crosses its share.
+fn plan(held: &[Vec<u16>], weights: &[u64], by_bytes: bool) -> Vec<Move> {
+    let weight = |slot: u16| weights[usize::from(slot)];
+    let mut held: Vec<Vec<u16>> = held.to_vec();
+    let mut sums: Vec<u64> = held.iter().map(|slots| slots.iter().map(|slot| weight(*slot)).sum()).collect();
+    let share = sums.iter().sum::<u64>() / sums.len().max(1) as u64;
+    let even_enough = if by_bytes { share / EVEN_PART } else { 0 };
+    let mut moved: Vec<(u16, usize)> = Vec::new();
+    while let Some((giver, most)) = sums.iter().copied().enumerate().max_by_key(|(_, sum)| *sum)
+        && let Some((taker, least)) = sums.iter().copied().enumerate().min_by_key(|(_, sum)| *sum)
+    {
+        let mut room = (most - share).min(share - least);
+        let count = moved.len();
+        if room > even_enough {
+            // From its end, so that what stays and what goes are runs.
+            let slots = std::mem::take(&mut held[giver]);
+            for slot in slots.into_iter().rev() {
+                if (1..=room.min(MOVE_BYTES_MAX)).contains(&weight(slot)) {
+                    room -= weight(slot);
+                    moved.push((slot, taker));
+                } else {
+                    held[giver].push(slot);
+                }
+            }
+            held[giver].reverse();
+        }
+        if moved.len() == count {
+            break;
+        }
+        let sum: u64 = moved[count..].iter().map(|(slot, _)| weight(*slot)).sum();
+        (sums[giver], sums[taker]) = (most - sum, least + sum);
+    }
+    moved.sort_unstable();
+    let mut moves: Vec<Move> = Vec::new();
+    for (slot, to) in moved {
+        match moves.last_mut() {
+            Some(last) if last.to == to && last.slots.1 + 1 == slot => last.slots.1 = slot,
+            _ => moves.push(Move { slots: (slot, slot), to }),
+        }
+    }
+    moves
+}
+
+/// The slots of a text such as `0-5,7`.
+fn slots_of(text: &str) -> Vec<u16> {
+    text.split(',').filter_map(|run| parse_slots(run).ok()).flat_map(|(first, last)| first..=last).collect()
 }
 
 /// How many of the slots from `first` to `last` are among those of a text such as `0-5,7`.
@@ -72,7 +226,38 @@ mod tests {
         for (text, count) in [("", 0), ("0-16383", 11), ("5,9-12,20-30", 5), ("21-22", 0)] {
             assert_eq!(count_of(text, (5, 15)), count, "{text}");
         }
+        assert_eq!(slots_of("5,9-11"), [5, 9, 10, 11]);
         assert_eq!(parse_slots("7"), Ok((7, 7)));
         assert!(parse_slots("a-b").is_err());
+    }
+
+    #[test]
+    fn slots_are_divided_evenly_with_as_few_moves_as_that_takes() {
+        let all: Vec<u16> = (0..SLOT_COUNT as u16).collect();
+        let even = vec![1; SLOT_COUNT];
+        assert_eq!(plan(std::slice::from_ref(&all), &even, false), []);
+        assert_eq!(plan(&[all[..8_192].to_vec(), all[8_192..].to_vec()], &even, false), []);
+        assert_eq!(
+            plan(&[all[..5_461].to_vec(), all[5_461..10_923].to_vec(), all[10_923..].to_vec()], &even, false),
+            []
+        );
+        let one = plan(&[all.clone(), Vec::new()], &even, false);
+        assert_eq!(one, [Move { slots: (8_192, 16_383), to: 1 }]);
+        let three = plan(&[all, Vec::new(), Vec::new()], &even, false);
+        let count_to = |to| three.iter().filter(|of| of.to == to).map(Move::count).sum::<u64>();
+        assert_eq!((count_to(0), count_to(1), count_to(2)), (0, 5_461, 5_461));
+    }
+
+    #[test]
+    fn bytes_are_divided_as_evenly_as_slots_allow() {
+        let mut weights = vec![0; SLOT_COUNT];
+        weights[..6].copy_from_slice(&[10, 30, 0, 20, 40, 100]);
+        let first: Vec<u16> = (0..5).collect();
+        let moves = plan(&[first.clone(), Vec::new()], &weights, true);
+        let moved: u64 =
+            moves.iter().flat_map(|of| of.slots.0..=of.slots.1).map(|slot| weights[usize::from(slot)]).sum();
+        assert_eq!(moved, 50, "{moves:?}");
+        // One slot that holds nearly everything stays where it is.
+        assert_eq!(plan(&[vec![5], vec![0]], &weights, true), []);
     }
 }
