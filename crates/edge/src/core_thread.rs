@@ -275,7 +275,10 @@ impl CoreThread {
                     // The main thread may have stopped waiting.
                     let _ = reached.send(());
                 }
-                Mail::End => self.ends = true,
+                Mail::End => {
+                    self.host.note_end(self.core.is_blank());
+                    self.ends = true;
+                }
             }
         }
         self.mail = mail;
@@ -447,6 +450,7 @@ impl CoreThread {
             Action::Log { level, line } => self.host.log.write(level, &line),
             Action::Fatal { line } => self.host.end(End::Fault(Fault::Data(line))),
             Action::Shutdown => self.host.end(End::Command),
+            Action::Join { address } => self.host.end(End::Join(address)),
             Action::Sleep { duration } => std::thread::sleep(duration),
         }
     }

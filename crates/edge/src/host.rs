@@ -1,6 +1,6 @@
 //! What the host's threads share: log, each core's desk, and the few settings that the host itself carries out.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -27,6 +27,8 @@ pub struct Host {
     pub peers: PeerQueue,
     security: Mutex<Arc<Security>>,
     has_stopped_accepting: AtomicBool,
+    /// Cores that have ended, and had nothing that would be lost with them.
+    blank_count: AtomicUsize,
     news: Sender<News>,
 }
 
@@ -45,6 +47,8 @@ pub enum End {
     Signal(&'static str),
     /// A client asked for it.
     Command,
+    /// It is to join the cluster of the node at this address.
+    Join(String),
     /// It cannot go on.
     Fault(Fault),
 }
@@ -90,6 +94,7 @@ impl Host {
             peers,
             security: Mutex::new(Arc::new(security)),
             has_stopped_accepting: AtomicBool::new(false),
+            blank_count: AtomicUsize::new(0),
             news,
         }
     }
@@ -122,6 +127,16 @@ impl Host {
     /// Whether the acceptor is to end.
     pub fn has_stopped_accepting(&self) -> bool {
         self.has_stopped_accepting.load(Ordering::Acquire)
+    }
+
+    /// A core ends.
+    pub fn note_end(&self, is_blank: bool) {
+        self.blank_count.fetch_add(usize::from(is_blank), Ordering::Release);
+    }
+
+    /// True if all cores have ended, and none had anything that would be lost with it.
+    pub fn has_ended_blank(&self) -> bool {
+        self.blank_count.load(Ordering::Acquire) == self.desks.len()
     }
 
     /// Tells the main thread that the data directory is open.

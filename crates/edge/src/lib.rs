@@ -38,5 +38,5 @@ pub use fault::Fault;
 pub use listener::ListenOptions;
 pub use log::utc;
 pub use report::Allocated;
-pub use run::{ClusterOptions, Options, run};
+pub use run::{ClusterOptions, Ended, Options, run};
 pub use tls::{ClientOptions, ClientSecurity, SecureStream, TlsStream, in_words};

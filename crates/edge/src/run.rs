@@ -1,7 +1,7 @@
 //! The life of a server process: start, load, serve, stop.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -72,11 +72,23 @@ pub struct ClusterOptions {
     pub join: String,
 }
 
+/// How a server has ended in good order.
+#[derive(Debug)]
+pub enum Ended {
+    /// It is no more.
+    Stopped,
+    /// It is to begin anew, with what is in its data directory.
+    Again,
+    /// It is to begin anew and to join the cluster of the node at this address. What was in its data directory has been
+    /// put aside.
+    Joins(String),
+}
+
 /// Runs a server until a signal or a client ends it in good order.
 ///
 /// # Errors
 /// Whatever keeps it from starting or from going on. Nothing acknowledged is lost by it.
-pub fn run(mut options: Options) -> Result<(), Fault> {
+pub fn run(mut options: Options) -> Result<Ended, Fault> {
     let started = clock::now();
     let log = Log::open(options.log_file.as_deref()).map_err(|cause| Fault::File {
         path: options.log_file.clone().unwrap_or_default(),
@@ -128,8 +140,10 @@ pub fn run(mut options: Options) -> Result<(), Fault> {
     let acceptor = start("acceptor", move || acceptor.run())?;
     host.log.notice(&format!("listens on {}", listening_places(&options.listen)));
 
-    load::start(Arc::clone(&host), options.data_directory, identity, options.settings)?;
-    Server { host, heard, acceptor, waker, cores, peers, allocated: options.allocated }.serve()
+    let directory = options.data_directory;
+    load::start(Arc::clone(&host), directory.clone(), identity, options.settings)?;
+    let cluster = identity.cluster;
+    Server { host, heard, acceptor, waker, cores, peers, cluster, directory, allocated: options.allocated }.serve()
 }
 
 /// Makes an error of the system a fault.
@@ -384,16 +398,22 @@ struct Server {
     waker: Waker,
     cores: Vec<JoinHandle<()>>,
     peers: JoinHandle<()>,
+    cluster: u128,
+    directory: PathBuf,
     allocated: fn() -> Allocated,
 }
 
 impl Server {
     /// The main thread's work: reports to the cores, until the end.
-    fn serve(self) -> Result<(), Fault> {
+    fn serve(self) -> Result<Ended, Fault> {
         let mut storage = None;
         let end = loop {
             match self.heard.recv_timeout(REPORT_INTERVAL) {
                 Ok(News::Opened(opened)) => storage = Some(opened),
+                Ok(News::End(End::Join(address))) => match self.obstacle_to_join(&address) {
+                    None => break End::Join(address),
+                    Some(why) => self.host.log.warning(&format!("does not join {address}: {why}")),
+                },
                 Ok(News::End(end)) => break end,
                 Err(RecvTimeoutError::Timeout) => self.report(storage.as_ref()),
                 Err(RecvTimeoutError::Disconnected) => unreachable!("the host holds a sender"),
@@ -403,9 +423,31 @@ impl Server {
             End::Fault(fault) => return Err(fault),
             End::Signal(name) => format!("received {name}"),
             End::Command => "told to by a client".to_owned(),
+            End::Join(ref address) => format!("told to join the cluster of {address}"),
         };
         self.host.log.notice(&format!("{why}: stops in good order"));
-        self.stop(storage)
+        let (host, directory) = (Arc::clone(&self.host), self.directory.clone());
+        self.stop(storage)?;
+        match end {
+            End::Join(address) if host.has_ended_blank() => {
+                put_aside(&directory, &host.log)?;
+                Ok(Ended::Joins(address))
+            }
+            End::Join(_) => {
+                host.log.warning("it has got data of its own meanwhile: it does not join, and goes on with them");
+                Ok(Ended::Again)
+            }
+            _ => Ok(Ended::Stopped),
+        }
+    }
+
+    /// Why the cluster of the node at this address cannot be joined: to be known before anything is ended.
+    fn obstacle_to_join(&self, address: &str) -> Option<String> {
+        match peers::ask(address, self.host.security().links.as_ref(), LINK_CONNECT_MAX) {
+            Ok((cluster, ..)) if cluster == self.cluster => Some("that is its own cluster".to_owned()),
+            Ok(_) => None,
+            Err(reason) => Some(format!("no node answers there: {reason}")),
+        }
     }
 
     fn report(&self, storage: Option<&Storage>) {
@@ -452,6 +494,26 @@ impl Server {
         self.host.log.notice("has stopped; all data are on disk");
         Ok(())
     }
+}
+
+/// Makes room for the data of another cluster. Nothing was there but an identity and an empty log; they are kept all the
+/// same, in a folder that no start looks at.
+fn put_aside(directory: &Path, log: &Log) -> Result<(), Fault> {
+    let aside = directory.join(format!(".before-joining-{}", clock::now().unix.0));
+    let fault = |path: &Path, purpose| {
+        let path = path.to_owned();
+        move |cause| Fault::File { path, purpose, cause }
+    };
+    fs::create_dir(&aside).map_err(fault(&aside, "make a folder for what was there"))?;
+    for entry in fs::read_dir(directory).map_err(fault(directory, "list the data directory"))? {
+        let path = entry.map_err(fault(directory, "list the data directory"))?.path();
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+        if journal::is_own_file(name) {
+            fs::rename(&path, aside.join(name)).map_err(fault(&path, "put aside what was there"))?;
+        }
+    }
+    log.notice(&format!("what was in {} is in {} now", directory.display(), aside.display()));
+    Ok(())
 }
 
 /// Waits until every core has carried out what it had been told before; false if one did not get there in time.

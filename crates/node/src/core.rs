@@ -378,6 +378,17 @@ impl Core {
         !self.stalled.is_empty()
     }
 
+    /// True if nothing would be lost with what this core holds: it is no part of a cluster, and has no keys and no
+    /// functions.
+    pub fn is_blank(&self) -> bool {
+        let databases = 0..self.context.settings.databases;
+        let has_keys = |group: &Group| databases.clone().any(|database| group.keyspace.key_count(database) > 0);
+        self.is_loaded
+            && !self.context.is_clustered
+            && self.context.libraries.is_empty()
+            && !self.groups().any(has_keys)
+    }
+
     /// Reads answered by replicas of this core that do not lead.
     pub fn near_read_count(&self) -> u64 {
         self.context.statistics.near_read_count

@@ -301,6 +301,12 @@ pub enum Action {
     },
     /// End the process in good order: no new clients, logs synced, exit code 0.
     Shutdown,
+    /// The same, and then begin anew as a node without data, which joins the cluster of this one. Not if any core
+    /// [holds something](crate::Core::is_blank) by then, nor if nobody answers there: then go on as before.
+    Join {
+        /// Where that node is found by others, `HOST:PORT`.
+        address: String,
+    },
     /// Stop this core for a while (DEBUG SLEEP). The simulator may only note it.
     Sleep {
         /// How long.

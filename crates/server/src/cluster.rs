@@ -1,5 +1,6 @@
 //! `holdfast cluster`: how a cluster is, and what is to become of it. Any node can be asked, at the port of clients.
 
+mod add;
 mod door;
 mod lead;
 mod remove;
@@ -22,6 +23,7 @@ pub struct ClusterArguments {
 enum Verb {
     Status(status::StatusArguments),
     Timeline(timeline::TimelineArguments),
+    Add(add::AddArguments),
     Remove(remove::RemoveArguments),
     Rebalance(lead::RebalanceArguments),
     Prefer(lead::PreferArguments),
@@ -34,6 +36,7 @@ pub fn run(arguments: ClusterArguments) -> Result<()> {
     match arguments.verb {
         Verb::Status(arguments) => status::run(&arguments),
         Verb::Timeline(arguments) => timeline::run(&arguments),
+        Verb::Add(arguments) => add::run(&arguments),
         Verb::Remove(arguments) => remove::run(&arguments),
         Verb::Rebalance(arguments) => lead::rebalance(&arguments),
         Verb::Prefer(arguments) => lead::prefer(&arguments),

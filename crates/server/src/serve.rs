@@ -4,11 +4,13 @@
 //! first word, and in files one parameter a line, with quotes, comments and `include`.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 
-use edge::{ClusterOptions, ListenOptions, Options};
+use edge::{ClusterOptions, Ended, ListenOptions, Options};
 use node::acl::Users;
 use node::settings::Settings;
 
@@ -91,7 +93,18 @@ pub fn run(words: &[String]) -> Result<(), String> {
         }
         Request::Run(plan) => plan,
     };
-    edge::run(plan.into_options()?).map_err(|fault| fault.to_string())
+    match edge::run(plan.into_options()?).map_err(|fault| fault.to_string())? {
+        Ended::Stopped => Ok(()),
+        Ended::Again => begin_anew(words, &[]),
+        Ended::Joins(address) => begin_anew(words, &["--join", &address]),
+    }
+}
+
+/// Becomes a new process of the same number, with the same words and some more.
+fn begin_anew(words: &[String], more: &[&str]) -> Result<(), String> {
+    let own = std::env::current_exe().map_err(|cause| format!("cannot find the own program: {cause}"))?;
+    let cause = Command::new(own).arg("serve").args(words).args(more).exec();
+    Err(format!("cannot begin anew: {cause}"))
 }
 
 fn parse(words: &[String]) -> Result<Request, String> {

@@ -552,6 +552,9 @@ impl Universe {
             Action::Shutdown => {
                 self.fail(Invariant::Recovers, format!("node {} wants to stop, and nobody asked", machine + 1));
             }
+            Action::Join { .. } => {
+                self.fail(Invariant::Recovers, format!("node {} wants to join, and nobody asked", machine + 1));
+            }
             Action::Configured { .. } | Action::Sleep { .. } => {}
         }
     }

@@ -11,7 +11,7 @@ use super::info::figures_of;
 use super::{Answer, Body, ControlCommand, Figures, Local, Outcome, Question, container, local, node, plain};
 use crate::bulletin::{Bulletin, Feed};
 use crate::core::Context;
-use crate::event::{GroupId, Lane, LinkReport, NodeId};
+use crate::event::{Action, GroupId, Lane, LinkReport, NodeId};
 use crate::roster::{Member, host_and_port, name_of};
 
 pub(super) const ROLE: ControlCommand = ControlCommand {
@@ -36,6 +36,12 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
             syntax: "node",
             flags: GOVERNS,
             ..plain("remove", 3, Body::Govern)
+        },
+        ControlCommand {
+            summary: "Lets this node, which is empty and by itself, join the cluster of another one: it begins anew.",
+            syntax: "host:port",
+            flags: GOVERNS,
+            ..node("join", 3, |_, _| Ok(Question::Figures), join)
         },
         ControlCommand {
             summary: "Names the node that is to lead a group whenever it can; none takes that back.",
@@ -84,6 +90,27 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
 };
 
 const GOVERNS: &[Flag] = &[Flag::Admin, Flag::Noscript, Flag::NoMulti];
+
+/// What is there would be lost, so there must be nothing.
+fn join(local: &mut Local<'_>, args: Args<'_>, answers: Vec<Answer>, writer: &mut Writer) -> Outcome {
+    let address = std::str::from_utf8(args.at(2)).ok().filter(|address| address.contains(':'));
+    let address = address.ok_or_else(|| Refusal::new("ERR another node's HOST:PORT for nodes is needed"))?;
+    if local.core.is_clustered || !local.core.roster.is_empty() {
+        return Err(Refusal::new("ERR This node belongs to a cluster of several: it would have to be removed there"));
+    }
+    let figures = figures_of(answers);
+    let keys: u64 = figures.iter().flat_map(|figures| &figures.databases).map(|(keys, ..)| keys).sum();
+    let functions = local.core.libraries.len();
+    if keys > 0 || functions > 0 {
+        return Err(Refusal::new(format!(
+            "ERR This node has data of its own, {keys} keys and {functions} libraries of functions: only an empty one can \
+             join another cluster"
+        )));
+    }
+    local.actions.push(Action::Join { address: address.to_owned() });
+    writer.ok();
+    Ok(())
+}
 
 /// Slots that are asked about at a time: all their keys are looked at.
 const SLOTS_MAX: u16 = 256;

@@ -350,6 +350,50 @@ fn a_replica_answers_reads_within_their_bound_also_when_it_is_the_last_that_runs
 }
 
 #[test]
+fn a_server_that_runs_and_holds_nothing_is_added() {
+    let mut cluster = Cluster::start(1);
+    write(&cluster, 0, "before");
+    let (folder, port) = (Folder::new(), free_port());
+    let words = ["--cores", "1", "--cluster-port", &port.to_string()];
+    cluster.options.push(ServerOptions::new(&folder.path().join("data")).extra(&words));
+    cluster.ports.push(port);
+    cluster.folders.push(folder);
+    cluster.nodes.push(Some(Server::spawn(&cluster.options[1])));
+    cluster.wait_for_answer(1);
+    let address = cluster.address(1);
+    let mut other = cluster.client(1);
+    assert_eq!(other.show("SET own 1"), "OK");
+    let (is_added, told) = cluster.tool(0, &["add", &address]);
+    assert!(!is_added && told.contains("This node has data of its own, 1 keys and 0 libraries"), "{told}");
+    assert_eq!(other.show("GET own"), "\"1\"", "nothing is lost");
+    assert!(other.show("HOLDFAST JOIN 127.0.0.1").contains("HOST:PORT"));
+    assert_eq!(other.show("DEL own"), "(integer) 1");
+    // Nobody is there, or it is the node itself: it goes on.
+    let nobody = format!("127.0.0.1:{}", free_port());
+    let own = format!("127.0.0.1:{}", cluster.ports[1]);
+    for wrong in [&nobody, &own] {
+        assert_eq!(other.show(&format!("HOLDFAST JOIN {wrong}")), "OK");
+        cluster.wait_until("it says why it does not", |this| {
+            this.nodes[1].as_ref().is_some_and(|node| node.log().contains(&format!("does not join {wrong}")))
+        });
+        assert_eq!(other.show("GET own"), "(nil)");
+    }
+    let (is_added, told) = cluster.tool(0, &["add", &address]);
+    assert!(is_added && told.contains("votes in 2 of 2 groups"), "{told}");
+    read(&cluster, 1, "before");
+    write(&cluster, 1, "after");
+    read(&cluster, 0, "after");
+    let (is_added, told) = cluster.tool(0, &["add", &address]);
+    assert!(!is_added && told.contains("is a node of this cluster already"), "{told}");
+    assert!(cluster.client(1).show("HOLDFAST JOIN 127.0.0.1:1").contains("belongs to a cluster of several"));
+    // It comes back without being told again where it belongs.
+    cluster.kill(1);
+    cluster.restart(1);
+    cluster.wait_for_answer(1);
+    read(&cluster, 1, "after");
+}
+
+#[test]
 fn a_node_leaves_while_clients_write_through_the_others() {
     let mut cluster = Cluster::start(3);
     write(&cluster, 0, "before");

@@ -1,0 +1,102 @@
+//! `holdfast cluster add`: the counterpart of `serve --join` for a server that runs already.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use serde_json::Value;
+
+use super::door::{Door, ask_status, list, number, text};
+use super::remove::{Watch, insist};
+use super::status::name;
+
+/// A node that has not come by then says in its log why.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Let a server that runs, and holds nothing, join a cluster: it begins anew as a node of it. One with data of its own is
+/// refused, and goes on with them.
+#[derive(Debug, Args)]
+pub struct AddArguments {
+    /// The server, at its port for clients.
+    #[arg(value_name = "HOST:PORT")]
+    node: String,
+    #[command(flatten)]
+    door: Door,
+    /// Do not wait until it has all data, and its votes.
+    #[arg(long)]
+    no_wait: bool,
+}
+
+/// Asks the server, and waits until it has what the others have.
+pub fn run(arguments: &AddArguments) -> Result<()> {
+    let AddArguments { node, door, no_wait } = arguments;
+    let before = ask_status(&mut door.open()?)?;
+    let known: Vec<&str> = list(&before, "nodes").iter().map(|node| text(node, "id")).collect();
+    let own = list(&before, "nodes").iter().find(|other| text(other, "state") == "here").context("it names no node")?;
+    let newcomer = Door { server: Some(node.clone()), ..door.clone() };
+    let mut connection = newcomer.open()?;
+    let status = ask_status(&mut connection)?;
+    let is_member = list(&status, "nodes").iter().any(|other| text(other, "id") == text(own, "id"));
+    ensure!(!is_member, "{node} is a node of this cluster already");
+    insist(&mut connection, &["HOLDFAST", "JOIN", text(own, "cluster")])
+        .with_context(|| format!("{node} does not join"))?;
+    if *no_wait {
+        println!("{node} joins");
+        return Ok(());
+    }
+    let begun = Instant::now();
+    let after = Watch::new(door).until(|status| match find(status, &known) {
+        None if begun.elapsed() > PATIENCE => Ok(()),
+        None => Err(format!("{node} begins anew")),
+        Some(newcomer) => missing(status, newcomer),
+    })?;
+    let Some(newcomer) = find(&after, &known) else {
+        bail!("{node} has not come within {} s: its log says why", PATIENCE.as_secs())
+    };
+    let (votes, groups) = (number(newcomer, "votes"), list(&after, "groups").len());
+    println!("{} votes in {votes} of {groups} groups", name(&after, text(newcomer, "id")));
+    if votes == 0 {
+        println!(
+            "{} vote in each already: it has all data, and takes a place that gets free",
+            number(&after, "replicas")
+        );
+    }
+    Ok(())
+}
+
+/// A node that was not there before.
+fn find<'v>(status: &'v Value, known: &[&str]) -> Option<&'v Value> {
+    list(status, "nodes").iter().find(|node| !known.contains(&text(node, "id")))
+}
+
+/// What a node that joins still lacks.
+fn missing(status: &Value, newcomer: &Value) -> Result<(), String> {
+    let id = text(newcomer, "id");
+    let replicas = number(status, "replicas") as usize;
+    let groups = list(status, "groups");
+    let has = |group: &&Value, field: &str| list(group, field).iter().any(|member| member.as_str() == Some(id));
+    let votes = groups.iter().filter(|group| has(group, "voters")).count();
+    // Where others have all votes there are it is to have all data.
+    let is_fed = |group: &&Value| {
+        has(group, "learners")
+            && list(group, "voters").len() >= replicas
+            && list(group, "followers").iter().any(|of| text(of, "node") == id && text(of, "feed") == "streaming")
+    };
+    let fed = groups.iter().filter(is_fed).count();
+    if votes + fed == groups.len() && !groups.is_empty() {
+        return Ok(());
+    }
+    let learns = groups.iter().filter(|group| has(group, "learners")).count();
+    let behind: u64 = groups
+        .iter()
+        .flat_map(|group| list(group, "followers"))
+        .filter(|of| text(of, "node") == id)
+        .map(|of| number(of, "behind_bytes"))
+        .sum();
+    Err(format!(
+        "{} votes in {votes} of {} groups, listens to {learns} more, and lacks {} MB of the log",
+        name(status, id),
+        groups.len(),
+        behind >> 20
+    ))
+}
