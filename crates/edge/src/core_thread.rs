@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -276,7 +277,7 @@ impl CoreThread {
                     let _ = reached.send(());
                 }
                 Mail::End => {
-                    self.host.note_end(self.core.is_blank());
+                    self.host.note_end(&self.core);
                     self.ends = true;
                 }
             }
@@ -518,6 +519,18 @@ impl CoreThread {
         }
     }
 
+    /// The core acknowledges early from now on: it must be remembered before the first acknowledgement leaves. True if
+    /// that cannot be, and the process ends.
+    fn is_too_early(&self) -> bool {
+        let outcome = self.host.early.set();
+        let is_too_early = outcome.is_err();
+        if let Err(cause) = outcome {
+            let path = PathBuf::from(".acknowledges-early");
+            self.host.end(End::Fault(Fault::File { path, purpose: "note in the data directory", cause }));
+        }
+        is_too_early
+    }
+
     fn configure(&mut self, name: &'static str, value: String) {
         let knobs = &self.host.knobs;
         let number = value.parse().ok();
@@ -530,6 +543,7 @@ impl CoreThread {
             ("timeout", Some(number)) => knobs.idle_s.store(number, Ordering::Relaxed),
             ("tcp-keepalive", Some(number)) => knobs.keepalive_s.store(number, Ordering::Relaxed),
             ("loglevel", _) => self.host.log.set_quiet(value == "warning"),
+            ("appendfsync", _) if value != "always" && self.is_too_early() => {}
             ("appendfsync" | "checkpoint-rate-bytes", _) => match (&self.storage, number) {
                 (None, _) => self.unheard.push((name, value)),
                 (Some(storage), Some(rate)) => storage.set_checkpoint_rate(rate),

@@ -4,6 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use node::Core;
+
+use crate::early::EarlyMark;
 use crate::fault::Fault;
 use crate::log::Log;
 use crate::mailbox::Mailbox;
@@ -27,6 +30,10 @@ pub struct Host {
     pub peers: PeerQueue,
     security: Mutex<Arc<Security>>,
     has_stopped_accepting: AtomicBool,
+    /// Whether anything is acknowledged before it is on the disk.
+    pub early: EarlyMark,
+    /// A core has ended that may lack the end of a log.
+    ends_in_doubt: AtomicBool,
     /// Cores that have ended, and had nothing that would be lost with them.
     blank_count: AtomicUsize,
     news: Sender<News>,
@@ -82,6 +89,7 @@ impl Host {
         knobs: Knobs,
         security: Security,
         peers: PeerQueue,
+        early: EarlyMark,
         news: Sender<News>,
     ) -> Self {
         let desks = mailboxes.into_iter().map(|mailbox| Desk { mailbox, client_count: AtomicU64::new(0) }).collect();
@@ -94,6 +102,8 @@ impl Host {
             peers,
             security: Mutex::new(Arc::new(security)),
             has_stopped_accepting: AtomicBool::new(false),
+            early,
+            ends_in_doubt: AtomicBool::new(false),
             blank_count: AtomicUsize::new(0),
             news,
         }
@@ -130,8 +140,14 @@ impl Host {
     }
 
     /// A core ends.
-    pub fn note_end(&self, is_blank: bool) {
-        self.blank_count.fetch_add(usize::from(is_blank), Ordering::Release);
+    pub fn note_end(&self, core: &Core) {
+        self.blank_count.fetch_add(usize::from(core.is_blank()), Ordering::Release);
+        self.ends_in_doubt.fetch_or(core.is_in_doubt(), Ordering::Release);
+    }
+
+    /// True if a core has ended that may lack the end of a log.
+    pub fn has_ended_in_doubt(&self) -> bool {
+        self.ends_in_doubt.load(Ordering::Acquire)
     }
 
     /// True if all cores have ended, and none had anything that would be lost with it.

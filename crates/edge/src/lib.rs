@@ -13,6 +13,7 @@ mod clock;
 mod connection;
 mod core_thread;
 mod disk;
+mod early;
 mod entropy;
 mod fault;
 mod host;

@@ -111,7 +111,7 @@ impl Load {
         }
         self.host.opened(storage.clone());
 
-        let is_recovering = !recovered.was_stopped_cleanly && self.settings.append_fsync != AppendFsync::Always;
+        let is_recovering = self.may_lack_its_end(recovered.was_stopped_cleanly)?;
         let mut groups = recovered.groups;
         let entry_count: usize = groups.values().map(|group| group.entries.len()).sum();
         let mut found: VecDeque<(u32, RecoveredGroup)> = VecDeque::new();
@@ -139,6 +139,23 @@ impl Load {
             self.begun.elapsed().as_secs_f64()
         ));
         Ok(())
+    }
+
+    /// Whether what was acknowledged may be lacking, by what was in force when it was; and remembers what is from now on.
+    fn may_lack_its_end(&self, was_stopped_cleanly: bool) -> Result<bool, Fault> {
+        let early = &self.host.early;
+        let fault = |cause| Fault::File {
+            path: self.directory.clone(),
+            purpose: "note in it what acknowledgements mean",
+            cause,
+        };
+        let was_early = early.is_there().map_err(fault)?;
+        if self.settings.append_fsync != AppendFsync::Always {
+            early.set().map_err(fault)?;
+        } else if was_early && was_stopped_cleanly {
+            early.clear().map_err(fault)?;
+        }
+        Ok(was_early && !was_stopped_cleanly)
     }
 
     fn load_groups(

@@ -17,6 +17,7 @@ use node::roster::Member;
 use node::settings::Settings;
 
 use crate::core_thread::{CoreThread, WAKE};
+use crate::early::EarlyMark;
 use crate::fault::Fault;
 use crate::host::{End, Host, Knobs, News};
 use crate::limits::{
@@ -129,7 +130,8 @@ pub fn run(mut options: Options) -> Result<Ended, Fault> {
         mailboxes.push(Mailbox::new(waker));
     }
     let (peer_queue, peer_poll) = peers::prepare().map_err(system("create an epoll instance"))?;
-    let host = Arc::new(Host::new(log, mailboxes, knobs, security, peer_queue, news));
+    let early = EarlyMark::of(&options.data_directory);
+    let host = Arc::new(Host::new(log, mailboxes, knobs, security, peer_queue, early, news));
     let process = process_facts(&options, &identity, started)?;
     let cores = start_cores(&options, &host, &identity, Arc::new(process), (own, seeds.clone()), polls)?;
     metrics::serve(&host, metrics_listeners)?;
@@ -443,6 +445,11 @@ impl Server {
 
     /// Why the cluster of the node at this address cannot be joined: to be known before anything is ended.
     fn obstacle_to_join(&self, address: &str) -> Option<String> {
+        let names = fs::read_dir(&self.directory).into_iter().flatten().flatten().map(|entry| entry.file_name());
+        if let Some(name) = names.filter_map(|name| name.into_string().ok()).find(|name| journal::is_foreign_file(name))
+        {
+            return Some(format!("{} holds '{name}', which is none of its files", self.directory.display()));
+        }
         match peers::ask(address, self.host.security().links.as_ref(), LINK_CONNECT_MAX) {
             Ok((cluster, ..)) if cluster == self.cluster => Some("that is its own cluster".to_owned()),
             Ok(_) => None,
@@ -485,7 +492,10 @@ impl Server {
             }
             self.host.peers.end();
             let _ = self.peers.join();
-            if let Some(storage) = storage {
+            if self.host.has_ended_in_doubt() {
+                // The next start must doubt as well.
+                self.host.log.warning("may still lack the end of its log, and says so again when it is started");
+            } else if let Some(storage) = storage {
                 storage.close()?;
             }
         } else {

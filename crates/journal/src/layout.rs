@@ -94,6 +94,11 @@ pub fn classify(name: &str) -> FileKind {
     FileKind::Unknown
 }
 
+/// True for a file that keeps a directory without an identity from being made new.
+pub fn is_foreign_file(name: &str) -> bool {
+    classify(name) == FileKind::Unknown
+}
+
 /// True for a file that belongs to the node whose directory it is in, and not to the directory.
 pub fn is_own_file(name: &str) -> bool {
     !matches!(classify(name), FileKind::Ignored | FileKind::Unknown)

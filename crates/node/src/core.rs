@@ -389,6 +389,11 @@ impl Core {
             && !self.groups().any(has_keys)
     }
 
+    /// True if a group of this core may lack the end of its log.
+    pub fn is_in_doubt(&self) -> bool {
+        self.groups().any(Group::may_lack_its_end)
+    }
+
     /// Reads answered by replicas of this core that do not lead.
     pub fn near_read_count(&self) -> u64 {
         self.context.statistics.near_read_count

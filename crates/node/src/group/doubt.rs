@@ -8,6 +8,11 @@ use crate::limits;
 use crate::outlet::Outlet;
 
 impl Group {
+    /// True if this replica may lack the end of its log.
+    pub(crate) fn may_lack_its_end(&self) -> bool {
+        self.replica.is_recovering()
+    }
+
     /// True if this replica may lack the end of its log, and nobody leads who could tell it the rest.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.replica.is_recovering() && self.replica.leader().is_none()

@@ -319,7 +319,7 @@ fn a_replica_answers_reads_within_their_bound_also_when_it_is_the_last_that_runs
         let mut near = cluster.client(node);
         assert_eq!(near.show("READONLY"), "OK");
         cluster.wait_until("its replicas are known to be young", |_| {
-            let info = near.show("INFO groups");
+            let info = near.show("INFO holdfast");
             (0..2).all(|group| info.contains(&format!("group{group}:"))) && !info.contains("staleness_ms=-1")
         });
         assert_eq!(near.show("GET before:1"), "\"anew\"");
@@ -347,6 +347,36 @@ fn a_replica_answers_reads_within_their_bound_also_when_it_is_the_last_that_runs
     assert!(strict.show("GET before:1").contains("may be older than the 300 ms that READONLY allows"));
     assert!(begun.elapsed() < Duration::from_secs(2), "refused at once");
     assert_eq!(near.show("GET before:1"), "\"anew\"");
+}
+
+#[test]
+fn who_has_acknowledged_early_doubts_its_log_whatever_it_is_started_with() {
+    let mut cluster = Cluster::start(3);
+    let notes = |cluster: &Cluster| {
+        let folders = cluster.folders.iter();
+        folders.filter(|folder| folder.path().join("data/.acknowledges-early").exists()).count()
+    };
+    assert_eq!(notes(&cluster), 0);
+    assert_eq!(cluster.client(0).show("CONFIG SET appendfsync everysec"), "OK");
+    write(&cluster, 0, "early");
+    cluster.wait_until("every node has noted it", |this| notes(this) == 3);
+    thread::sleep(Duration::from_secs(2));
+    (0..3).for_each(|node| cluster.kill(node));
+    // They are started with `always`, and do not trust themselves without the third.
+    for node in [0, 1] {
+        cluster.nodes[node] = Some(Server::spawn(&cluster.options[node]));
+    }
+    let standings = |cluster: &Cluster| {
+        let told = cluster.try_client(0).map(|mut client| client.show("INFO holdfast")).unwrap_or_default();
+        told.matches("standing=in-doubt").count()
+    };
+    cluster.wait_until("both groups are in doubt", |this| standings(this) == 2);
+    // An end in good order does not settle that.
+    cluster.nodes[0].take().expect("it runs").stop();
+    cluster.nodes[0] = Some(Server::spawn(&cluster.options[0]));
+    cluster.wait_until("both groups are in doubt again", |this| standings(this) == 2);
+    cluster.restart(2);
+    read(&cluster, 0, "early");
 }
 
 #[test]
