@@ -141,7 +141,8 @@ impl Load {
         Ok(())
     }
 
-    /// Whether what was acknowledged may be lacking, by what was in force when it was; and remembers what is from now on.
+    /// Whether what was acknowledged may be lacking, by what was in force when it was; and remembers what is from now
+    /// on.
     fn may_lack_its_end(&self, was_stopped_cleanly: bool) -> Result<bool, Fault> {
         let early = &self.host.early;
         let fault = |cause| Fault::File {

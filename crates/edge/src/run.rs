@@ -506,8 +506,8 @@ impl Server {
     }
 }
 
-/// Makes room for the data of another cluster. Nothing was there but an identity and an empty log; they are kept all the
-/// same, in a folder that no start looks at.
+/// Makes room for the data of another cluster. Nothing was there but an identity and an empty log; they are kept all
+/// the same, in a folder that no start looks at.
 fn put_aside(directory: &Path, log: &Log) -> Result<(), Fault> {
     let aside = directory.join(format!(".before-joining-{}", clock::now().unix.0));
     let fault = |path: &Path, purpose| {

@@ -13,8 +13,8 @@ use super::status::name;
 /// A node that has not come by then says in its log why.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Let a server that runs, and holds nothing, join a cluster: it begins anew as a node of it. One with data of its own is
-/// refused, and goes on with them.
+/// Let a server that runs, and holds nothing, join a cluster: it begins anew as a node of it. One with data of its own
+/// is refused, and goes on with them.
 #[derive(Debug, Args)]
 pub struct AddArguments {
     /// The server, at its port for clients.
