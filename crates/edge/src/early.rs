@@ -1,9 +1,9 @@
-//! What a data directory remembers of its acknowledgements: whether some may have left before what they acknowledged was
-//! on the disk (`appendfsync everysec` and `no`). After an unclean stop such a node may lack the end of its log, whatever
-//! it is started with then.
+//! What a data directory remembers of its acknowledgements: whether some may have left before what they acknowledged
+//! was on the disk (`appendfsync everysec` and `no`). After an unclean stop such a node may lack the end of its log,
+//! whatever it is started with then.
 //!
-//! The file is there, and on the disk, before the first of them leaves. It goes at a start that follows an end in good
-//! order.
+//! The file is there, and on the disk, before the first of them leaves. It goes at a start that follows an end in
+//! good order.
 
 use std::fs::{self, File};
 use std::io;

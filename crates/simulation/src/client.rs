@@ -141,6 +141,8 @@ struct Handle {
 enum Expected {
     /// MULTI, or the opening of an account.
     Acknowledgement,
+    /// READONLY, or READWRITE.
+    MayBeOld,
     /// WATCH.
     Watch,
     /// A command inside MULTI.
@@ -327,7 +329,7 @@ impl Client {
             let staleness_ms = staleness_ms.to_string();
             let words: &[&[u8]] =
                 if may_be_old { &[b"READONLY", b"MAXSTALENESS", staleness_ms.as_bytes()] } else { &[b"READWRITE"] };
-            self.command(words, Expected::Acknowledgement, &mut out);
+            self.command(words, Expected::MayBeOld, &mut out);
         }
         match self.follow_up.take() {
             None => {}
@@ -586,6 +588,11 @@ impl Client {
             return self.copied(&reply, history);
         }
         if let Reply::Error(text) = &reply {
+            if matches!(expected, Expected::MayBeOld) && text.ends_with("cluster support disabled") {
+                // A node that has just begun does not know yet that it is in a cluster.
+                self.has_said_so = false;
+                return Ok(());
+            }
             let outcome = judge_error(text)?;
             history.note_error(text);
             match &expected {
@@ -603,6 +610,7 @@ impl Client {
                 }
                 Expected::BackupBegun | Expected::BackupChunk => unreachable!("looked at before"),
                 Expected::Acknowledgement
+                | Expected::MayBeOld
                 | Expected::Queued
                 | Expected::Transfer { .. }
                 | Expected::Collection
@@ -614,7 +622,7 @@ impl Client {
         }
         history.answered_count += 1;
         match &expected {
-            Expected::Acknowledgement | Expected::Watch | Expected::Unwatched
+            Expected::Acknowledgement | Expected::MayBeOld | Expected::Watch | Expected::Unwatched
                 if reply == Reply::Simple("OK".into()) =>
             {
                 Ok(())
@@ -697,7 +705,11 @@ impl Client {
                 Ok(())
             }
             Expected::BackupBegun | Expected::BackupChunk => unreachable!("looked at before"),
-            Expected::Acknowledgement | Expected::Watch | Expected::Unwatched | Expected::Queued => absurd(&reply),
+            Expected::Acknowledgement
+            | Expected::MayBeOld
+            | Expected::Watch
+            | Expected::Unwatched
+            | Expected::Queued => absurd(&reply),
         }
     }
 }
