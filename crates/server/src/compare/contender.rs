@@ -1,6 +1,6 @@
 //! The servers that are compared: found, started, ended.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
@@ -13,7 +13,9 @@ use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use nix::unistd::Pid;
 
 use super::CompareArguments;
+use super::talk::Talk;
 use crate::bench;
+use crate::torture::cluster;
 
 /// A server that has not answered by then will not.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -177,8 +179,7 @@ pub struct RunningServer {
 impl RunningServer {
     /// Starts a server on a free port with an empty data directory and waits until it answers.
     pub fn start(contender: &Contender, durability: Durability, folder: &Folder) -> Result<Self> {
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-        Self::start_on(contender, durability, port, Vec::new(), folder)
+        Self::start_on(contender, durability, cluster::some_free_port()?, Vec::new(), folder)
     }
 
     /// Starts a server on this port, with options beside the usual ones.
@@ -229,7 +230,7 @@ impl RunningServer {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
         loop {
             let ended = self.child.try_wait()?;
-            if ended.is_none() && TcpStream::connect(address).is_ok() && bench::serves(address) {
+            if ended.is_none() && bench::serves(address) && self.is_who_answers() {
                 return Ok(());
             }
             if ended.is_some() || started.elapsed() > timeout {
@@ -240,6 +241,12 @@ impl RunningServer {
             }
             thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// False if the port is somebody else's, and this server will end for want of it.
+    fn is_who_answers(&self) -> bool {
+        let told = Talk::new(&self.address()).and_then(|mut talk| talk.info("server", "process_id"));
+        told.is_ok_and(|told| told == self.pid().to_string())
     }
 
     /// Asks the server to end, waits for it, and removes its data.

@@ -46,13 +46,19 @@ impl Talk {
 
     /// True while a snapshot is being written in the background.
     pub fn is_saving(&mut self) -> Result<bool> {
-        let text = match self.ask(&["INFO", "persistence"])? {
+        Ok(self.info("persistence", "rdb_bgsave_in_progress")? == "1")
+    }
+
+    /// What INFO says of something.
+    pub fn info(&mut self, section: &str, name: &str) -> Result<String> {
+        let text = match self.ask(&["INFO", section])? {
             Frame::Bulk(text) | Frame::Verbatim { text, .. } => text,
             other => bail!("INFO was answered with {other:?}"),
         };
         let text = String::from_utf8_lossy(&text);
-        let field = text.lines().find_map(|line| line.trim_end().strip_prefix("rdb_bgsave_in_progress:"));
-        Ok(field.context("INFO persistence does not say whether a snapshot is being written")? == "1")
+        let mut lines = text.lines().filter_map(|line| line.trim_end().split_once(':'));
+        let found = lines.find(|(field, _)| *field == name).map(|(_, value)| value.to_owned());
+        found.with_context(|| format!("INFO {section} does not say {name}"))
     }
 }
 

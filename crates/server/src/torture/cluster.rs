@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Result, bail};
 use stdx::Prng;
 
 /// Ports of servers: none that the system gives to clients, or a client would sooner or later hold the port of a
 /// server that is just away, or even connect to itself.
-const PORTS: std::ops::Range<u64> = 12_000..30_000;
+const PORTS: std::ops::Range<u64> = 22_000..32_000;
 
 /// Where a node calls the others, and is called by them.
 pub fn cluster_address(address: SocketAddr) -> SocketAddr {
@@ -25,6 +26,13 @@ pub fn free_port(prng: &mut Prng) -> Result<u16> {
         }
     }
     bail!("no free port from {} to {}", PORTS.start, PORTS.end)
+}
+
+/// The same for one whose choices are nobody's concern.
+pub fn some_free_port() -> Result<u16> {
+    static ASKED: AtomicU64 = AtomicU64::new(0);
+    let nth = ASKED.fetch_add(1, Ordering::Relaxed);
+    free_port(&mut Prng::new(u64::from(std::process::id()) << 32 | nth))
 }
 
 /// What a node is told at every start about the others: all but the first join it.

@@ -2,9 +2,11 @@
 
 use std::fs::{self, File};
 use std::net::TcpListener;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -96,10 +98,17 @@ pub fn binary() -> PathBuf {
     std::env::var_os("HOLDFAST_BINARY").map_or_else(|| env!("CARGO_BIN_EXE_holdfast").into(), PathBuf::from)
 }
 
-/// A port nobody listens on at this moment.
+/// Ports of tests. The tools take theirs from above; the system gives clients theirs, and tests' nodes have theirs for
+/// one another, from elsewhere.
+const PORTS: Range<u16> = 10_000..12_000;
+
+/// A port nobody listens on at this moment, and no other test of this process is given for a long time.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("its address").port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let (count, first) = (u32::from(PORTS.end - PORTS.start), std::process::id());
+    let mut offered = (0..count).map(|_| first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % count);
+    let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    offered.find_map(|nth| Some(PORTS.start + nth as u16).filter(|port| is_free(*port))).expect("a free port")
 }
 
 /// How a server ended, and what it said.
@@ -136,6 +145,7 @@ impl Server {
             if let Some(mut client) = Client::try_connect(options.port)
                 && client.is_patient_for(Duration::from_secs(1))
                 && client.try_call(&["DBSIZE"]).is_some_and(|reply| !reply.is_error() || is_no_auth(&reply))
+                && server.is_who_answers(&mut client)
             {
                 return Ok(server);
             }
@@ -145,6 +155,15 @@ impl Server {
             assert!(started.elapsed() < START_LIMIT, "no answer after {START_LIMIT:?}:\n{}", server.log());
             thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// False if the port is somebody else's, and this one will end for want of it.
+    fn is_who_answers(&self, client: &mut Client) -> bool {
+        let id = format!("process_id:{}", self.pid());
+        client.try_call(&["INFO", "server"]).is_some_and(|reply| {
+            let text = String::from_utf8_lossy(reply.as_bytes().unwrap_or_default());
+            is_no_auth(&reply) || text.lines().any(|line| line == id)
+        })
     }
 
     /// Starts one and waits for nothing.
