@@ -351,7 +351,7 @@ mod tests {
         queue.submit(GroupId(1), 3, CheckpointStep::Finish);
         assert_eq!(news.recv().unwrap(), (GroupId(1), 3, CheckpointNews::Finished));
         thread.stop();
-        journal_thread.stop().unwrap();
+        journal_thread.stop(true).unwrap();
 
         let (_, recovered) = Journal::open(scratch.disk(), &Options::new(IDENTITY)).unwrap();
         assert_eq!(recovered.groups[&1].checkpoint, Some(mark(9)));

@@ -122,6 +122,7 @@ impl CoreThread {
             self.sweep();
             self.end_turn();
         }
+        self.host.note_end(&self.core);
     }
 
     /// How long the next wait may last; announces a sleep to those who send mail.
@@ -276,10 +277,7 @@ impl CoreThread {
                     // The main thread may have stopped waiting.
                     let _ = reached.send(());
                 }
-                Mail::End => {
-                    self.host.note_end(&self.core);
-                    self.ends = true;
-                }
+                Mail::End => self.ends = true,
             }
         }
         self.mail = mail;
@@ -519,21 +517,24 @@ impl CoreThread {
         }
     }
 
-    /// The core acknowledges early from now on: it must be remembered before the first acknowledgement leaves. True if
-    /// that cannot be, and the process ends.
-    fn is_too_early(&self) -> bool {
-        let outcome = self.host.early.set();
-        let is_too_early = outcome.is_err();
-        if let Err(cause) = outcome {
+    /// The core acknowledges early from now on: it must be remembered before the first acknowledgement leaves. If that
+    /// cannot be, the process ends, and none leaves.
+    fn remember_early(&self) {
+        if let Err(cause) = self.host.early.set() {
             let path = PathBuf::from(".acknowledges-early");
             self.host.end(End::Fault(Fault::File { path, purpose: "note in the data directory", cause }));
+            loop {
+                std::thread::park();
+            }
         }
-        is_too_early
     }
 
     fn configure(&mut self, name: &'static str, value: String) {
         let knobs = &self.host.knobs;
         let number = value.parse().ok();
+        if name == "appendfsync" && value != "always" {
+            self.remember_early();
+        }
         match (name, number) {
             ("maxclients", Some(number)) => {
                 // It was checked against what is possible, so it can be done.
@@ -543,7 +544,6 @@ impl CoreThread {
             ("timeout", Some(number)) => knobs.idle_s.store(number, Ordering::Relaxed),
             ("tcp-keepalive", Some(number)) => knobs.keepalive_s.store(number, Ordering::Relaxed),
             ("loglevel", _) => self.host.log.set_quiet(value == "warning"),
-            ("appendfsync", _) if value != "always" && self.is_too_early() => {}
             ("appendfsync" | "checkpoint-rate-bytes", _) => match (&self.storage, number) {
                 (None, _) => self.unheard.push((name, value)),
                 (Some(storage), Some(rate)) => storage.set_checkpoint_rate(rate),

@@ -48,11 +48,15 @@ impl EarlyMark {
         Ok(())
     }
 
-    /// Removes it.
+    /// Removes it, unless it has been made meanwhile.
     ///
     /// # Errors
     /// Those of the file system.
     pub fn clear(&self) -> io::Result<()> {
+        let is_set = self.is_set.lock().unwrap_or_else(PoisonError::into_inner);
+        if *is_set {
+            return Ok(());
+        }
         match fs::remove_file(self.directory.join(FILE)) {
             Err(cause) if cause.kind() != io::ErrorKind::NotFound => Err(cause),
             _ => Ok(()),

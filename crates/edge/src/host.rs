@@ -32,6 +32,8 @@ pub struct Host {
     has_stopped_accepting: AtomicBool,
     /// Whether anything is acknowledged before it is on the disk.
     pub early: EarlyMark,
+    /// This start began with logs that may lack their ends.
+    begins_in_doubt: AtomicBool,
     /// A core has ended that may lack the end of a log.
     ends_in_doubt: AtomicBool,
     /// Cores that have ended, and had nothing that would be lost with them.
@@ -103,6 +105,7 @@ impl Host {
             security: Mutex::new(Arc::new(security)),
             has_stopped_accepting: AtomicBool::new(false),
             early,
+            begins_in_doubt: AtomicBool::new(false),
             ends_in_doubt: AtomicBool::new(false),
             blank_count: AtomicUsize::new(0),
             news,
@@ -139,10 +142,17 @@ impl Host {
         self.has_stopped_accepting.load(Ordering::Acquire)
     }
 
-    /// A core ends.
+    /// The data directory has been read as far as to say whether logs may lack their ends.
+    pub fn begin(&self, is_in_doubt: bool) {
+        self.begins_in_doubt.store(is_in_doubt, Ordering::Release);
+    }
+
+    /// A core has ended: nothing is acknowledged by it any more.
     pub fn note_end(&self, core: &Core) {
         self.blank_count.fetch_add(usize::from(core.is_blank()), Ordering::Release);
-        self.ends_in_doubt.fetch_or(core.is_in_doubt(), Ordering::Release);
+        // One that is still loading does not know of all its groups what they lack.
+        let may_not_know = self.begins_in_doubt.load(Ordering::Acquire) && !core.is_loaded();
+        self.ends_in_doubt.fetch_or(core.is_in_doubt() || may_not_know, Ordering::Release);
     }
 
     /// True if a core has ended that may lack the end of a log.

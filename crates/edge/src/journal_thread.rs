@@ -138,7 +138,7 @@ enum Control {
     Mark { group: u32, mark: CheckpointMark, hard_state: Option<HardState>, done: MarkDone },
     ChoreDone(Chore, Result<(), Fault>),
     Flush(Sender<()>),
-    Stop(Sender<Result<(), Fault>>),
+    Stop { may_note: bool, done: Sender<Result<(), Fault>> },
 }
 
 /// At work: nobody need wake the thread.
@@ -270,13 +270,14 @@ impl JournalThread {
         &self.queue
     }
 
-    /// Writes and syncs what has been handed in, notes that the process stops in good order, and ends the threads.
+    /// Writes and syncs what has been handed in, notes that the process stops in good order if it may, and ends the
+    /// threads.
     ///
     /// # Errors
     /// If the log could not be brought to that point.
-    pub fn stop(self) -> Result<(), Fault> {
+    pub fn stop(self, may_note: bool) -> Result<(), Fault> {
         let (done, stopped) = mpsc::channel();
-        self.queue.control(Control::Stop(done));
+        self.queue.control(Control::Stop { may_note, done });
         // No answer means that the thread has failed before, and has told its listener.
         let result = stopped.recv().unwrap_or(Ok(()));
         let is_well = self.writer.join().is_ok() && self.keeper.join().is_ok();
@@ -437,7 +438,8 @@ struct Writer {
     /// The first of them had no room, and cannot be given up. When to try again.
     marks_wanted_at: Option<Instant>,
     flushes: Vec<Sender<()>>,
-    stop: Option<Sender<Result<(), Fault>>>,
+    /// To end: whether that may be noted as good order, and who is told.
+    stop: Option<(bool, Sender<Result<(), Fault>>)>,
     /// The disk is full, and what is waiting does not fit. When to try again.
     stalled_until: Option<Instant>,
     /// The next segment could not be made for lack of room. When to try again.
@@ -493,9 +495,10 @@ impl Writer {
             return;
         }
         drop(controls);
-        let Some(stop) = self.stop.take() else { return };
+        let Some((may_note, done)) = self.stop.take() else { return };
+        let outcome = if may_note { self.journal.stop().map(drop) } else { self.journal.sync() };
         // Nobody waits any more if the receiver is gone.
-        let _ = stop.send(self.journal.stop().map(drop));
+        let _ = done.send(outcome);
     }
 
     /// Takes up what there is, writes it, then sleeps until there is more. True when it is time to end.
@@ -541,7 +544,7 @@ impl Writer {
                 }
                 Control::Hold { group, index } => self.journal.hold(group, index),
                 Control::Flush(done) => self.flushes.push(done),
-                Control::Stop(done) => self.stop = Some(done),
+                Control::Stop { may_note, done } => self.stop = Some((may_note, done)),
                 Control::ChoreDone(chore, result) => self.take_chore_back(chore, result)?,
             }
         }
@@ -852,7 +855,7 @@ mod tests {
         }
         let counters = thread.queue().counters();
         assert!(counters.sync_count > 0 && counters.queue_bytes == 0 && counters.unsynced_us == 0, "{counters:?}");
-        thread.stop().unwrap();
+        thread.stop(true).unwrap();
         let (journal, recovered) = open(&scratch);
         assert!(recovered.was_stopped_cleanly && journal.segment_sequence() > 1);
         for group in 0..2 {
@@ -876,7 +879,7 @@ mod tests {
             // One that is waited for also makes all before it durable.
             thread.queue().submit(1, &mut vec![(append(1, 1, 100), false), (append(1, 2, 100), true)]);
             assert_eq!(tickets.recv().unwrap(), (1, 2));
-            thread.stop().unwrap();
+            thread.stop(true).unwrap();
             let recovered = open(&scratch).1;
             assert_eq!((recovered.groups[&0].entries.len(), recovered.groups[&1].entries.len()), (100, 2));
         }
@@ -892,7 +895,7 @@ mod tests {
             let queue_bytes = thread.queue().counters().queue_bytes;
             assert!(queue_bytes <= QUEUE_BYTES_MAX, "{queue_bytes} bytes are waiting");
         }
-        thread.stop().unwrap();
+        thread.stop(true).unwrap();
         assert_eq!(open(&scratch).1.groups[&0].entries.len(), 12);
     }
 
@@ -907,7 +910,7 @@ mod tests {
         while thread.queue().counters().written_bytes == before {
             thread::yield_now();
         }
-        thread.stop().unwrap();
+        thread.stop(true).unwrap();
         assert_eq!(open(&scratch).1.groups[&0].entries.len(), 1);
     }
 
@@ -928,7 +931,7 @@ mod tests {
         assert_eq!(marked.recv().unwrap(), Ok(()));
         thread.queue().flush();
         assert!(thread.queue().counters().kept_bytes <= kept_bytes - 100_000);
-        thread.stop().unwrap();
+        thread.stop(true).unwrap();
         let recovered = open(&scratch).1;
         assert_eq!(recovered.groups[&0].checkpoint, Some(mark));
         assert_eq!(recovered.groups[&0].entries.len(), 1);

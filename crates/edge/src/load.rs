@@ -106,12 +106,13 @@ impl Load {
         for note in &recovered.notes {
             self.host.log.notice(note);
         }
+        let is_recovering = self.may_lack_its_end(recovered.was_stopped_cleanly)?;
+        self.host.begin(is_recovering);
         for desk in &self.host.desks {
             desk.mailbox.post(Mail::Storage(storage.clone()));
         }
         self.host.opened(storage.clone());
 
-        let is_recovering = self.may_lack_its_end(recovered.was_stopped_cleanly)?;
         let mut groups = recovered.groups;
         let entry_count: usize = groups.values().map(|group| group.entries.len()).sum();
         let mut found: VecDeque<(u32, RecoveredGroup)> = VecDeque::new();
@@ -151,12 +152,14 @@ impl Load {
             cause,
         };
         let was_early = early.is_there().map_err(fault)?;
-        if self.settings.append_fsync != AppendFsync::Always {
+        let is_early = self.settings.append_fsync != AppendFsync::Always;
+        if is_early {
             early.set().map_err(fault)?;
         } else if was_early && was_stopped_cleanly {
             early.clear().map_err(fault)?;
         }
-        Ok(was_early && !was_stopped_cleanly)
+        // A directory that lacks the file, being a copy or older than the file, is believed what it is started with.
+        Ok((was_early || is_early) && !was_stopped_cleanly)
     }
 
     fn load_groups(

@@ -112,6 +112,6 @@ mod tests {
         }
         assert!(next > 350, "{next}");
         thread.stop();
-        journal.stop().unwrap();
+        journal.stop(true).unwrap();
     }
 }

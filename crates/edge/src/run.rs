@@ -492,16 +492,17 @@ impl Server {
             }
             self.host.peers.end();
             let _ = self.peers.join();
-            if self.host.has_ended_in_doubt() {
-                // The next start must doubt as well.
-                self.host.log.warning("may still lack the end of its log, and says so again when it is started");
-            } else if let Some(storage) = storage {
-                storage.close()?;
+            let is_in_doubt = self.host.has_ended_in_doubt();
+            if let Some(storage) = storage {
+                storage.close(!is_in_doubt)?;
             }
+            if is_in_doubt {
+                self.host.log.warning("may still lack the end of its log: the next start asks the others again");
+            }
+            self.host.log.notice("has stopped; all data are on disk");
         } else {
-            self.host.log.warning("a core is busy and is left behind: what it has not acknowledged may be lost");
+            self.host.log.warning("has stopped; a core was busy, and what it had not acknowledged may be lost");
         }
-        self.host.log.notice("has stopped; all data are on disk");
         Ok(())
     }
 }
@@ -515,12 +516,16 @@ fn put_aside(directory: &Path, log: &Log) -> Result<(), Fault> {
         move |cause| Fault::File { path, purpose, cause }
     };
     fs::create_dir(&aside).map_err(fault(&aside, "make a folder for what was there"))?;
+    let mut names = Vec::new();
     for entry in fs::read_dir(directory).map_err(fault(directory, "list the data directory"))? {
-        let path = entry.map_err(fault(directory, "list the data directory"))?.path();
-        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
-        if journal::is_own_file(name) {
-            fs::rename(&path, aside.join(name)).map_err(fault(&path, "put aside what was there"))?;
-        }
+        let name = entry.map_err(fault(directory, "list the data directory"))?.file_name();
+        names.extend(name.into_string().ok().filter(|name| journal::is_own_file(name)));
+    }
+    // The identity goes last: without it, no start would take what is left for its own.
+    names.sort_by_key(|name| name == journal::IDENTITY_FILE);
+    for name in names {
+        let path = directory.join(&name);
+        fs::rename(&path, aside.join(name)).map_err(fault(&path, "put aside what was there"))?;
     }
     log.notice(&format!("what was in {} is in {} now", directory.display(), aside.display()));
     Ok(())

@@ -162,17 +162,17 @@ impl Storage {
         self.journal.flush();
     }
 
-    /// Writes what is left, notes that the process stopped in good order, and ends the threads. Nothing may be handed
-    /// in any more.
+    /// Writes what is left, notes that the process stopped in good order if it may, and ends the threads. Nothing may
+    /// be handed in any more. Without the note, the next start asks itself whether the logs lack their ends.
     ///
     /// # Errors
     /// If the log could not be brought to that point.
-    pub fn close(self) -> Result<(), Fault> {
+    pub fn close(self, may_note: bool) -> Result<(), Fault> {
         let threads = self.shared.threads.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some((journal, checkpoints, reads)) = threads else { return Ok(()) };
         reads.stop();
         checkpoints.stop();
-        journal.stop().map_err(|fault| Fault::data(&self.shared.directory, &fault))
+        journal.stop(may_note).map_err(|fault| Fault::data(&self.shared.directory, &fault))
     }
 }
 
