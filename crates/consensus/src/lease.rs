@@ -5,8 +5,8 @@
 //!
 //! A *lease* is the leader's: a quorum has answered a round of heartbeats, so each of that quorum has promised, at the
 //! earliest when the round was sent. Until the first of these promises can end, nobody else leads, and what the leader
-//! has applied is all that anybody was told: it answers reads without asking. The lease is shorter than a promise by a
-//! margin, because both are measured, each on a clock of its own:
+//! has applied is all that it has told anybody: it answers reads without asking. The lease is shorter than a promise
+//! by a margin, because both are measured, each on a clock of its own:
 //!
 //! ```text
 //!            sent          answered by a quorum

@@ -382,11 +382,18 @@ impl Core {
     /// functions.
     pub fn is_blank(&self) -> bool {
         let databases = 0..self.context.settings.databases;
-        let has_keys = |group: &Group| databases.clone().any(|database| group.keyspace.key_count(database) > 0);
+        // A transaction is acknowledged when all have prepared it, and its keys come later.
+        let holds = |group: &Group| {
+            group.prepared_count() > 0
+                || group.lock_count() > 0
+                || databases.clone().any(|database| group.keyspace.key_count(database) > 0)
+        };
+        self.is_loaded && !self.context.is_clustered && self.context.libraries.is_empty() && !self.groups().any(holds)
+    }
+
+    /// True if all groups of this core have been read from the disk.
+    pub fn is_loaded(&self) -> bool {
         self.is_loaded
-            && !self.context.is_clustered
-            && self.context.libraries.is_empty()
-            && !self.groups().any(has_keys)
     }
 
     /// True if a group of this core may lack the end of its log.

@@ -312,9 +312,12 @@ struct Batch {
     touched: Touched,
 }
 
+/// Reads that wait for one another's reason.
 #[derive(Debug)]
 struct ReadRound {
-    context: u64,
+    /// What a quorum was asked under, if one was.
+    context: Option<u64>,
+    /// How much must have been applied; unknown until the quorum has answered.
     index: Option<u64>,
     reads: Vec<DeferredRead>,
     asked: Instant,
@@ -1561,6 +1564,9 @@ impl Group {
 
     /// Answers reads that have waited for nothing but the turn's end, at which the host has read its clock: all of them
     /// were there before. Under a lease that is enough; otherwise a quorum is asked, and then it is true.
+    ///
+    /// What is committed and not applied yet, since this disk is slower than those of a quorum, may have been read from
+    /// a replica already ([`crate::nearby`]): no read may be of a moment before it.
     fn serve_reads(&mut self, now: Now, outlet: &mut Outlet<'_>) -> bool {
         if self.reads.is_empty() && self.rounds.is_empty() {
             return false;
@@ -1568,12 +1574,31 @@ impl Group {
         if !self.is_serving || !self.replica.has_lease(now.instant) {
             return !self.reads.is_empty() && self.begin_read_round(now);
         }
+        let committed = self.replica.committed_index();
+        if self.applied < committed {
+            self.wait_to_read(committed, now);
+            return false;
+        }
         let rounds = std::mem::take(&mut self.rounds).into_iter().flat_map(|round| round.reads);
         let reads: Vec<_> = rounds.chain(std::mem::take(&mut self.reads)).collect();
         for read in reads {
             self.execute_read(read, now, outlet);
         }
         false
+    }
+
+    /// Puts reads off until so much has been applied.
+    fn wait_to_read(&mut self, index: u64, now: Now) {
+        if self.reads.is_empty() {
+            return;
+        }
+        match self.rounds.back_mut() {
+            Some(round) if round.index == Some(index) => round.reads.append(&mut self.reads),
+            _ => {
+                let reads = std::mem::take(&mut self.reads);
+                self.rounds.push_back(ReadRound { context: None, index: Some(index), reads, asked: now.instant });
+            }
+        }
     }
 
     fn begin_read_round(&mut self, now: Now) -> bool {
@@ -1585,7 +1610,7 @@ impl Group {
         }
         self.next_read_context += 1;
         let reads = std::mem::take(&mut self.reads);
-        self.rounds.push_back(ReadRound { context, index: None, reads, asked: now.instant });
+        self.rounds.push_back(ReadRound { context: Some(context), index: None, reads, asked: now.instant });
         true
     }
 
@@ -1626,7 +1651,7 @@ impl Group {
                 (None, _) => {}
             }
             for read in ready.reads {
-                if let Some(round) = self.rounds.iter_mut().find(|round| round.context == read.context) {
+                if let Some(round) = self.rounds.iter_mut().find(|round| round.context == Some(read.context)) {
                     round.index = Some(read.index);
                 }
             }

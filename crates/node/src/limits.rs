@@ -97,6 +97,10 @@ pub const SOUNDINGS_MAX: usize = 64;
 /// Sessions of which a replica remembers that it has declined them, before those are looked at that are long past.
 pub const DECLINED_MAX: usize = 256;
 
+/// A session has heard of a clock so much later than the replica's leader tells: the replica declines instead of
+/// reading at a time at which keys have expired that live, in milliseconds.
+pub const NEAR_CLOCK_LEAP_MAX_MS: i64 = 1_000;
+
 /// How long a request waits for a leader to be known.
 pub const LEADER_WAIT_MAX: Duration = Duration::from_secs(2);
 

@@ -212,6 +212,8 @@ pub struct Client {
     watched_at: u64,
     /// What it has found in the lists that it watches.
     watched: Vec<Step>,
+    /// When it last asked for lists on this connection.
+    lists_asked: BTreeMap<u32, u64>,
     /// A backup that it makes.
     copying: Option<Copying>,
     /// It makes backups.
@@ -255,6 +257,7 @@ impl Client {
             is_watching: false,
             watched_at: 0,
             watched: Vec::new(),
+            lists_asked: BTreeMap::new(),
             copying: None,
             copies: transfers,
             last_reads: None,
@@ -305,6 +308,7 @@ impl Client {
         self.copying = None;
         self.connection = None;
         self.has_said_so = false;
+        self.lists_asked.clear();
         self.deadline = u64::MAX;
     }
 

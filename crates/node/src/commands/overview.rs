@@ -113,7 +113,7 @@ fn join(local: &mut Local<'_>, args: Args<'_>, answers: Vec<Answer>, writer: &mu
 }
 
 /// Slots that are asked about at a time: all their keys are looked at.
-const SLOTS_MAX: u16 = 256;
+const SLOTS_MAX: u16 = 16;
 
 fn slots_question(_: &mut Local<'_>, args: Args<'_>) -> Result<Question, Refusal> {
     match (slot_number(args.at(2)), slot_number(args.at(3))) {

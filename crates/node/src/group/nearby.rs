@@ -24,6 +24,8 @@ pub(super) struct Nearby {
     reads: Vec<NearRead>,
     /// Sessions that have been declined, by serial: in which run, and when.
     declined: BTreeMap<u64, (u64, Instant)>,
+    /// So many of them, and the old ones are looked for.
+    declined_max: usize,
 }
 
 impl Nearby {
@@ -37,6 +39,7 @@ impl Nearby {
             wanted: None,
             reads: Vec::new(),
             declined: BTreeMap::new(),
+            declined_max: limits::DECLINED_MAX,
         }
     }
 
@@ -105,10 +108,15 @@ impl Group {
 
     /// How old what this replica holds may be, as far as that is known.
     pub(crate) fn staleness(&self, now: Instant) -> Option<Duration> {
-        if self.is_serving {
+        if self.leads_surely(now) {
             return Some(Duration::ZERO);
         }
         self.nearby.fresh.map(|(asked, _)| now.since(asked))
+    }
+
+    /// True if nobody else can lead at this instant.
+    fn leads_surely(&self, now: Instant) -> bool {
+        self.is_serving && (self.is_alone() || self.replica.has_lease(now))
     }
 
     // ---- reads ----------------------------------------------------------------------------------------------------
@@ -120,7 +128,7 @@ impl Group {
     }
 
     pub(super) fn answer_near_reads(&mut self, now: Now, outlet: &mut Outlet<'_>) {
-        if self.is_serving && (self.is_alone() || self.replica.has_lease(now.instant)) {
+        if self.leads_surely(now.instant) {
             // Should it lead no longer, it knows how old it is.
             self.nearby.fresh = Some((now.instant, self.read_moment(now).unix));
         }
@@ -160,6 +168,7 @@ impl Group {
             && is_fresh
             && !was_declined
             && self.applied >= read.floor.index
+            && read.floor.unix.0 <= unix.0.max(self.moment.unix.0) + limits::NEAR_CLOCK_LEAP_MAX_MS
             && self.has_come_to(read.epoch, command, args)
             && !self.is_unsettled(command, args);
         let unix = unix.max(self.moment.unix).max(read.floor.unix);
@@ -194,9 +203,11 @@ impl Group {
 
     /// Its gateway asks the leader. What the session has sent behind it to this group must not be answered from here.
     fn decline(&mut self, read: NearRead, now: Now, outlet: &mut Outlet<'_>) {
-        let declined = &mut self.nearby.declined;
-        if declined.len() >= limits::DECLINED_MAX {
+        let Nearby { declined, declined_max, .. } = &mut self.nearby;
+        if declined.len() >= *declined_max {
             declined.retain(|_, (_, when)| now.instant.since(*when) < limits::SOUNDING_WANTED);
+            // If most are young, the next look is far enough away to be paid for by those who come until then.
+            *declined_max = (2 * declined.len()).max(limits::DECLINED_MAX);
         }
         declined.insert(read.origin.session.serial, (read.run, now.instant));
         outlet.mail(read.origin.core, Mail::NotNearby(read));

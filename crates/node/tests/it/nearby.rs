@@ -233,3 +233,23 @@ fn a_client_made_for_redis_cluster_reads_from_a_replica() {
     assert!(story.here("GET n").starts_with("-MOVED "));
     assert!(!story.nodes.host(story.gateway).is_serving(GroupId(0)) && story.leader != story.gateway);
 }
+
+#[test]
+fn no_leader_answers_less_than_a_replica_has_answered() {
+    let mut story = Story::new();
+    let leader = story.leader;
+    assert_eq!(story.here("READONLY MAXSTALENESS 60000"), "+OK");
+    // The leader's disk is slower than those of a quorum: the others apply what it does not hold itself yet.
+    story.nodes.host(leader).holds_disk = true;
+    let writer = story.nodes.host(leader).connect(0);
+    story.nodes.host(leader).send(writer, b"SET n 2\r\n");
+    story.nodes.pass(Duration::from_millis(100));
+    assert_eq!(story.nodes.host(leader).received(writer), "");
+    assert_eq!(story.here("GET n"), "$1 2");
+    assert_eq!(story.run("READWRITE\r\nGET n"), "+OK", "the leader does not know it yet");
+    story.nodes.host(leader).holds_disk = false;
+    story.nodes.host(leader).sync();
+    story.nodes.pass(Duration::from_millis(100));
+    assert_eq!(story.nodes.host(leader).received(writer), "+OK");
+    assert_eq!(story.nodes.host(story.gateway).received(story.client), "$1 2");
+}

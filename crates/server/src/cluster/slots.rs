@@ -121,7 +121,7 @@ const MOVE_BYTES_MAX: u64 = node::limits::MOVE_BYTES_MAX as u64;
 const SLOT_COUNT: usize = 16_384;
 
 /// Slots that a node is asked about at a time.
-const SLOTS_ASKED: usize = 256;
+const SLOTS_ASKED: usize = 16;
 
 /// Groups whose bytes differ by no more than this part of what each should hold are even enough.
 const EVEN_PART: u64 = 20;

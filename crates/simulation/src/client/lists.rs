@@ -23,6 +23,14 @@ pub(super) enum Planned {
     Read { list: u32 },
 }
 
+impl Planned {
+    fn list(&self) -> u32 {
+        match *self {
+            Self::Append { list, .. } | Self::Read { list } => list,
+        }
+    }
+}
+
 /// What waits for the reply of a transaction on lists.
 #[derive(Clone, Debug)]
 pub(super) struct Awaited {
@@ -109,9 +117,11 @@ impl Client {
             Planned::Read { .. } => None,
         });
         let place = history.transactions.len();
-        // What a replica may have answered is as good as one asked for earlier.
+        // What a replica may have answered is as good as one asked for earlier, but not before what its session has
+        // asked for before.
         let may_be_old = !is_exec && matches!(planned[..], [Planned::Read { .. }]);
-        let called = if may_be_old { now.saturating_sub(self.age()) } else { now };
+        let asked_before = planned.iter().map(|step| self.lists_asked.insert(step.list(), now).unwrap_or(0)).max();
+        let called = if may_be_old { now.saturating_sub(self.age()).max(asked_before.unwrap_or(0)) } else { now };
         history.transactions.push(Transaction { called, end: End::Unknown, steps: appends.collect() });
         if is_exec {
             self.command(&[b"MULTI"], Expected::Acknowledgement, out);
