@@ -464,54 +464,6 @@ impl Keyspace {
         let table = &mut databases[usize::from(head.database)];
         table.store(place, &head.key, payload, deadline, stamp, |_| head.clock, hasher, keeper);
     }
-
-    /// One key as bytes, with its deadline: its operand in a transaction that runs elsewhere. `None` if it does not
-    /// exist at `moment`.
-    pub fn export(&self, database: u16, key: &[u8], moment: Moment) -> Option<Vec<u8>> {
-        let now = self.view(database, moment).moment().unix.0;
-        let record = self.find(database, key).filter(|record| record.is_alive(now))?;
-        let mut out = Vec::with_capacity(record.footprint());
-        out.push(flags_of(record));
-        if let Some(deadline) = record.deadline() {
-            out.extend_from_slice(&deadline.to_le_bytes());
-        }
-        write_value(&mut out, record);
-        Some(out)
-    }
-
-    /// Stores under `key` what [`Keyspace::export`] gave, or removes the key if that was nothing. Counts as one change
-    /// at `moment`.
-    ///
-    /// # Errors
-    /// [`Corrupt`] if the bytes are not an exported key; nothing has changed then.
-    pub fn import(
-        &mut self,
-        database: u16,
-        key: &[u8],
-        exported: Option<&[u8]>,
-        moment: Moment,
-    ) -> Result<(), Corrupt> {
-        let read = |bytes| {
-            let mut reader = Reader { bytes };
-            let flags = reader.byte()?;
-            let deadline = if flags & HAS_DEADLINE == 0 { None } else { Some(reader.i64()?) };
-            let value = reader.value(flags)?;
-            reader.bytes.is_empty().then_some((value, deadline))
-        };
-        let imported = exported.map(|bytes| read(bytes).ok_or(Corrupt { offset: 0 })).transpose()?;
-        self.notices.touch(database, key);
-        let mut edit = self.edit(database, moment);
-        match imported {
-            Some((value, deadline)) => {
-                let expires_at = deadline.map(stdx::UnixMillis);
-                edit.put(database, key, value, expires_at, None);
-            }
-            None => {
-                edit.remove(key);
-            }
-        }
-        Ok(())
-    }
 }
 
 /// A large value whose parts are coming in.
@@ -665,6 +617,9 @@ impl<'a> Reader<'a> {
 }
 
 mod slots;
+mod travel;
+
+pub use travel::{Exporting, Imported, Importing};
 
 #[cfg(test)]
 mod tests;

@@ -325,9 +325,14 @@ impl Collection {
             if self.len() == end {
                 return None;
             }
-            on_each!(self, it => it.read_one(&mut items))?;
+            self.read_one(&mut items)?;
         }
         Some(())
+    }
+
+    /// See [`Large::read_one`].
+    pub(crate) fn read_one(&mut self, items: &mut packed::Items<'_>) -> Option<()> {
+        on_each!(self, it => it.read_one(items))
     }
 }
 
@@ -637,7 +642,14 @@ pub(crate) fn read_exact(items: &mut packed::Items<'_>) -> Option<CollectionValu
     }
     let (mut collection, count) = read_large_head(tag, items.number()?)?;
     while collection.len() < count {
-        on_each!(&mut collection, it => it.read_one(items))?;
+        collection.read_one(items)?;
     }
     Some(CollectionValue(Kept::Large(Box::new(collection))))
+}
+
+/// Reads the head of what [`write_exact`] wrote of a large collection: one without elements, and how many it is to
+/// have. `None`, and nothing read, if it is a packed one.
+pub(crate) fn read_exact_head(items: &mut packed::Items<'_>) -> Option<(Collection, usize)> {
+    let tag = items.byte()?;
+    read_large_head(tag, items.number()?)
 }

@@ -293,6 +293,12 @@ fn read_text<'a>(reader: &mut Reader<'a>) -> Result<Cow<'a, [u8]>, Malformed> {
     read_string(reader).map(Text::into_bytes)
 }
 
+/// True if no two are alike.
+fn are_distinct<T: Ord>(mut texts: Vec<T>) -> bool {
+    texts.sort_unstable();
+    texts.windows(2).all(|pair| pair[0] != pair[1])
+}
+
 /// Bytes still to be read.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {

@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use keyspace::{Body, Classes, Keyspace, Layout, Limits, Lookups, Moment, Notice};
+use keyspace::{Body, Classes, Exporting, Imported, Importing, Keyspace, Layout, Limits, Lookups, Moment, Notice};
 use resp::{Args, Span, Writer};
 use script::{Ending, Engine, Flow, Host, Pause};
 use stdx::{Instant, Prng};
@@ -17,6 +17,7 @@ use stdx::{Instant, Prng};
 use crate::entry::{self, Effect, put_words};
 use crate::event::GroupId;
 use crate::group::run_one;
+use crate::limits::{CALLS_PER_PART, Slicing};
 use crate::scripts::{Asides, Invocation, Permitted, check_call, log_action, permit};
 use crate::slots::SlotMap;
 use crate::transaction::{TransactionId, Work, database_effects_of};
@@ -33,6 +34,8 @@ pub struct Computation {
     pub(crate) noted: Classes,
     /// By which collections change their form.
     pub(crate) limits: Limits,
+    /// How large values come and go.
+    pub(crate) slicing: Slicing,
     /// Where its keys are.
     pub(crate) slots: Arc<SlotMap>,
     /// Values of `work.keys`, in their order.
@@ -108,8 +111,15 @@ impl Computation {
         !self.work.invocations.is_empty()
     }
 
-    /// Runs the commands.
-    pub(crate) fn run(&self, mut means: Option<Means<'_>>) -> Computed {
+    /// True if values are so large that reading them takes long.
+    pub(crate) fn is_large(&self) -> bool {
+        let is_large = |value: &Option<Vec<u8>>| value.as_ref().is_some_and(|it| it.len() >= self.slicing.bytes_min);
+        self.values.values().flatten().any(is_large)
+    }
+
+    /// Runs the commands. If it may take long, the copies are left to be freed in steps.
+    pub(crate) fn run(&self, means: Option<Means<'_>>) -> (Computed, Option<Keyspace>) {
+        let pause = means.as_ref().and_then(|means| means.pause);
         let mut scratch = Keyspace::new(keyspace::Options {
             databases: self.databases,
             hash_seed: 0,
@@ -119,9 +129,20 @@ impl Computation {
         for (group, values) in &self.values {
             let Some(keys) = self.work.keys.get(group) else { continue };
             for ((database, key), value) in keys.iter().zip(values) {
-                scratch.import(*database, key, value.as_deref(), self.moment).expect("a sibling core exported it");
+                let imported = value.as_deref().map(|value| self.import(value, pause));
+                scratch.put_imported(*database, key, imported, self.moment);
             }
         }
+        let computed = self.run_on(&mut scratch, means);
+        let copies = pause.is_some().then(|| {
+            scratch.clear(self.moment);
+            scratch
+        });
+        (computed, copies)
+    }
+
+    fn run_on(&self, scratch: &mut Keyspace, mut means: Option<Means<'_>>) -> Computed {
+        let pause = means.as_ref().and_then(|means| means.pause);
         scratch.listen(self.noted);
         scratch.set_limits(self.limits);
         let before = scratch.sequence();
@@ -139,11 +160,11 @@ impl Computation {
             let (database, args) = entry::Reader::new(words).words(&mut spans);
             let started = (self.stopwatch)();
             let Some(invocation) = self.work.invocations.get(&place) else {
-                let wants = self.wanted_by_sort(&scratch, database, args);
+                let wants = self.wanted_by_sort(scratch, database, args);
                 if !wants.is_empty() {
                     return Computed::Wanting(wants);
                 }
-                self.run_command(&mut scratch, place, database, args, &mut database_effects, &mut origins, &mut writer);
+                self.run_command(scratch, place, database, args, &mut database_effects, &mut origins, &mut writer);
                 asides.note_time(words, (self.stopwatch)().since(started));
                 if self.work.origin.tracks {
                     note_reads(keyspace::resolve(args).expect("checked when it was queued"), args, &mut reads);
@@ -163,7 +184,7 @@ impl Computation {
             let reply_start = writer.len();
             let mut host = ScratchHost {
                 computation: self,
-                scratch: &mut scratch,
+                scratch: &mut *scratch,
                 invocation,
                 database,
                 database_effects: &mut database_effects,
@@ -174,6 +195,7 @@ impl Computation {
                 has_written: false,
                 ticks: 0,
                 guessed_calls: 0,
+                calls: 0,
                 pause: means.pause,
                 is_killed: means.is_killed,
             };
@@ -212,7 +234,7 @@ impl Computation {
             asides.tally.end(&writer.bytes()[reply_start..]);
             asides.note_time(words, (self.stopwatch)().since(started));
         }
-        let effects = self.effects(&scratch, before, &database_effects);
+        let effects = self.effects(scratch, before, &database_effects, pause);
         let reply = writer.into_bytes();
         let (notices, lookups) = (scratch.take_notices(), scratch.lookups());
         Computed::Done(Box::new(Outcome { reply, effects, asides, notices, reads, lookups }))
@@ -309,7 +331,13 @@ impl Computation {
     }
 
     /// What has changed, by group: first the databases as a whole, then every key whose value differs.
-    fn effects(&self, scratch: &Keyspace, before: u64, database_effects: &[Effect]) -> BTreeMap<GroupId, Vec<Effect>> {
+    fn effects(
+        &self,
+        scratch: &Keyspace,
+        before: u64,
+        database_effects: &[Effect],
+        pause: Option<&Pause<'_>>,
+    ) -> BTreeMap<GroupId, Vec<Effect>> {
         let mut effects: BTreeMap<GroupId, Vec<Effect>> = BTreeMap::new();
         if !database_effects.is_empty() {
             for group in 0..self.slots.group_count() {
@@ -321,7 +349,8 @@ impl Computation {
                 let version = scratch.version(*database, key, self.moment);
                 let changed = if version == 0 { value.is_some() } else { version > before };
                 if changed || !database_effects.is_empty() {
-                    let exported = scratch.export(*database, key, self.moment);
+                    let exporting = scratch.begin_export(*database, key, self.moment);
+                    let exported = exporting.map(|exporting| self.export(exporting, pause));
                     effects.entry(*group).or_default().push(Effect::Key {
                         database: *database,
                         key: key.clone(),
@@ -331,6 +360,28 @@ impl Computation {
             }
         }
         effects
+    }
+
+    /// Reads a value, and leaves now and then if it is large.
+    fn import(&self, bytes: &[u8], pause: Option<&Pause<'_>>) -> Imported {
+        const EXPORTED: &str = "a group exported it";
+        let mut importing = Importing::new(bytes).expect(EXPORTED);
+        while !importing.step(bytes, self.slicing.step_bytes).expect(EXPORTED) {
+            if let Some(pause) = pause {
+                pause.pause();
+            }
+        }
+        importing.into_imported()
+    }
+
+    /// Writes a value, and leaves now and then if it is large.
+    fn export(&self, mut exporting: Exporting, pause: Option<&Pause<'_>>) -> Vec<u8> {
+        while !exporting.step(self.slicing.step_bytes) {
+            if let Some(pause) = pause {
+                pause.pause();
+            }
+        }
+        exporting.into_bytes()
     }
 
     fn is_named(&self, database: u16, key: &[u8]) -> bool {
@@ -373,6 +424,7 @@ struct ScratchHost<'a> {
     has_written: bool,
     ticks: u32,
     guessed_calls: u32,
+    calls: u32,
     pause: Option<&'a Pause<'a>>,
     is_killed: &'a Cell<bool>,
 }
@@ -443,6 +495,12 @@ impl Host for ScratchHost<'_> {
     fn call(&mut self, args: Args<'_>, reply: &mut Writer) -> Flow {
         if self.is_killed.get() {
             return Flow::Stop;
+        }
+        self.calls += 1;
+        if self.calls.is_multiple_of(CALLS_PER_PART)
+            && let Some(pause) = self.pause
+        {
+            pause.pause();
         }
         if !self.wants.is_empty() {
             self.guessed_calls += 1;

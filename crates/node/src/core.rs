@@ -25,7 +25,7 @@ use crate::happenings::LinkSeen;
 use crate::holders::HolderWait;
 use crate::letter::{Claim, DeclinedScript, Letter, Locked, Mail, Origin, Request, RequestBody};
 use crate::libraries::{self, Libraries};
-use crate::limits;
+use crate::limits::{self, Slicing};
 use crate::monitor::Monitors;
 use crate::nearby::{NearRead, Place, Reading, too_old};
 use crate::outlet::{Outbox, Outlet};
@@ -366,6 +366,13 @@ impl Core {
     #[doc(hidden)]
     pub fn narrow_streams(&mut self, window_bytes_max: usize, stream_bytes_max: usize) {
         self.relay.narrow(window_bytes_max, stream_bytes_max);
+    }
+
+    /// Lets shorter values come and go in steps than usual, and in shorter ones. Only the simulator has a use for it.
+    #[doc(hidden)]
+    pub fn narrow_slices(&mut self, slicing: Slicing) {
+        self.driver.slicing = slicing;
+        self.groups.iter_mut().flatten().for_each(|group| group.narrow_slices(slicing));
     }
 
     /// The most bytes of requests that are under way to one group beside the last one.

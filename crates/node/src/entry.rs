@@ -131,6 +131,14 @@ impl Effect {
         }
     }
 
+    /// The value that a key has from then on.
+    pub fn exported(&self) -> Option<&[u8]> {
+        match self {
+            Self::Key { exported, .. } => exported.as_deref(),
+            Self::Flush { .. } | Self::Swap { .. } | Self::Give(_) | Self::Take(_) => None,
+        }
+    }
+
     /// The slot that it moves, if it does.
     pub fn slot(&self) -> Option<Slot> {
         match self {

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use command::Refusal;
+use keyspace::{Keyspace, Moment};
 use resp::{Args, Protocol, Span};
 use script::{Engine, Flags, Library, Script, Task};
 use stdx::Instant;
@@ -63,6 +64,8 @@ pub(crate) struct Runner {
     /// Waiting for the patient one.
     waiting: VecDeque<Box<Computation>>,
     job: Option<Job>,
+    /// Copies of keys that long work has left, to be freed in steps.
+    copies: Vec<Keyspace>,
     /// Scripts that become transactions when all that their clients asked for before has been answered.
     declined: Vec<DeclinedScript>,
     /// When locks are next renewed.
@@ -73,10 +76,20 @@ pub(crate) struct Runner {
     changing: Vec<(u64, SessionId, u64, Vec<u8>)>,
 }
 
-/// A script that takes long.
+/// What a job has come to, with what it was given.
+struct Done {
+    engine: Box<Engine>,
+    computation: Box<Computation>,
+    computed: Computed,
+    /// See [`Runner::copies`].
+    copies: Option<Keyspace>,
+}
+
+/// A script that takes long, or commands on large values.
 struct Job {
     transaction: TransactionId,
-    task: Task<(Box<Engine>, Box<Computation>, Computed)>,
+    is_script: bool,
+    task: Task<Done>,
     is_killed: Rc<Cell<bool>>,
     began: Instant,
     is_function: bool,
@@ -119,7 +132,7 @@ impl Runner {
 
     /// What is running, if it takes long.
     pub(crate) fn running(&self, now: Instant) -> Option<Running> {
-        let job = self.job.as_ref()?;
+        let job = self.job.as_ref().filter(|job| job.is_script)?;
         Some(Running {
             name: job.name.clone(),
             words: job.words.clone(),
@@ -137,7 +150,7 @@ impl Runner {
 
     /// Ends the running script, if it is of this kind. `None` if there is none.
     pub(crate) fn kill(&mut self, is_function: bool) -> Option<bool> {
-        let job = self.job.as_mut()?;
+        let job = self.job.as_mut().filter(|job| job.is_script)?;
         if job.is_function == is_function {
             job.is_killed.set(true);
         }
@@ -712,9 +725,12 @@ impl Core {
 
     // ---- scripts that take long -------------------------------------------------------------------------------------
 
-    /// Runs the scripts of a transaction that holds its locks, or lets it wait for those before it.
+    /// Runs the commands of a transaction that holds its locks, or lets it wait for those before it.
     pub(crate) fn compute(&mut self, computation: Box<Computation>, actions: &mut Vec<Action>) {
-        let computed = self.runner.with_engine(|_, engine| {
+        if computation.is_large() {
+            return self.runner.waiting.push_back(computation);
+        }
+        let (computed, _) = self.runner.with_engine(|_, engine| {
             computation.run(Some(Means { engine, pause: None, is_killed: &Cell::new(false) }))
         });
         match computed {
@@ -727,15 +743,20 @@ impl Core {
         self.drive(actions, |driver, posts| driver.computed(computation, computed, posts));
     }
 
-    /// Tells the groups of long scripts, and of those that wait for them, that they need their locks for longer.
+    /// Tells the groups of long scripts, of those that wait for them, and of those that change large values, that they
+    /// need their locks for longer.
     fn renew_locks(&mut self, actions: &mut Vec<Action>) {
         let runner = &mut self.runner;
-        let running = runner.job.as_ref().map(|job| job.transaction);
-        let busy: Vec<_> = running.into_iter().chain(runner.waiting.iter().map(|waiting| waiting.id)).collect();
-        if busy.is_empty() || self.now.instant < runner.renew_at {
+        if self.now.instant < runner.renew_at {
             return;
         }
         runner.renew_at = self.now.instant + limits::LOCK_RENEWAL_INTERVAL;
+        let running = runner.job.iter().map(|job| job.transaction);
+        let waiting = runner.waiting.iter().map(|waiting| waiting.id);
+        let busy: Vec<_> = running.chain(waiting).chain(self.driver.lasting()).collect();
+        if busy.is_empty() {
+            return;
+        }
         self.drive(actions, |driver, posts| {
             busy.iter().for_each(|transaction| driver.renew(*transaction, posts));
             Progress::Going
@@ -746,15 +767,17 @@ impl Core {
     pub(crate) fn turn_scripts(&mut self, actions: &mut Vec<Action>) -> bool {
         let has_begun = self.begin_declined(actions);
         self.renew_locks(actions);
+        let frees = self.free_copies();
         if self.runner.job.is_none()
             && let Some(computation) = self.runner.waiting.pop_front()
         {
             self.runner.job = Some(self.new_job(computation));
         }
-        let Some(job) = &mut self.runner.job else { return has_begun };
+        let Some(job) = &mut self.runner.job else { return has_begun || frees };
         match job.task.resume() {
             None => self.tell_if_busy(),
-            Some((engine, mut computation, computed)) => {
+            Some(Done { engine, mut computation, computed, copies }) => {
+                self.runner.copies.extend(copies);
                 computation.work.begun = self.now.instant;
                 let job = self.runner.job.take().expect("it has just ended");
                 self.runner.patient = Some(engine);
@@ -764,7 +787,17 @@ impl Core {
                 self.finish_computation(*computation, computed, actions);
             }
         }
-        self.runner.job.is_some() || !self.runner.waiting.is_empty()
+        frees || self.runner.job.is_some() || !self.runner.waiting.is_empty() || !self.runner.copies.is_empty()
+    }
+
+    /// Frees a part of what the last long work has left. True if there is more.
+    fn free_copies(&mut self) -> bool {
+        if let Some(copies) = self.runner.copies.last_mut()
+            && !copies.collect(Moment::at(copies.latest().0, 0), limits::FREED_PER_TURN)
+        {
+            self.runner.copies.pop();
+        }
+        !self.runner.copies.is_empty()
     }
 
     fn new_job(&mut self, computation: Box<Computation>) -> Job {
@@ -774,24 +807,37 @@ impl Core {
         let transaction = computation.id;
         let work = &computation.work;
         let first = work.invocations.iter().find_map(|(place, invocation)| Some((*place, invocation.as_ref().ok()?)));
-        let (place, invocation) = first.expect("only scripts take long");
-        let mut spans = Vec::new();
-        let (_, args) = Reader::new(&work.commands[place]).words(&mut spans);
-        let (name, is_function) = (invocation.code.name().to_owned(), invocation.code.is_function());
-        let words = args.iter().map(<[u8]>::to_vec).collect();
+        let is_script = first.is_some();
+        let (mut name, mut is_function, mut words) = (String::new(), false, Vec::new());
+        if let Some((place, invocation)) = first {
+            let mut spans = Vec::new();
+            let (_, args) = Reader::new(&work.commands[place]).words(&mut spans);
+            (name, is_function) = (invocation.code.name().to_owned(), invocation.code.is_function());
+            words = args.iter().map(<[u8]>::to_vec).collect();
+        }
         let task = Task::new(move |pause| {
             let means = Means { engine: &mut engine, pause: Some(pause), is_killed: &flag };
-            let computed = computation.run(Some(means));
-            (engine, computation, computed)
+            let (computed, copies) = computation.run(Some(means));
+            Done { engine, computation, computed, copies }
         });
-        Job { transaction, task, is_killed, began: self.now.instant, is_function, is_told: false, name, words }
+        Job {
+            transaction,
+            is_script,
+            task,
+            is_killed,
+            began: self.now.instant,
+            is_function,
+            is_told: false,
+            name,
+            words,
+        }
     }
 
     /// Once a script has run for a while every core refuses what could be waiting for it, as Redis does.
     fn tell_if_busy(&mut self) {
         let threshold = self.context.settings.busy_threshold;
         let Some(job) = &mut self.runner.job else { return };
-        if !job.is_told && self.now.instant.since(job.began) >= threshold {
+        if job.is_script && !job.is_told && self.now.instant.since(job.began) >= threshold {
             job.is_told = true;
             let is_function = job.is_function;
             self.tell_busy(Some(is_function));

@@ -21,6 +21,7 @@ mod moving;
 mod nearby;
 mod pace;
 mod replicas;
+mod slices;
 mod transfer;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -30,7 +31,7 @@ use bytes::Bytes;
 use command::Flag;
 use consensus::{Message, MessageKind, Options, Refused, Replica, Role, Seed};
 use journal::{Append, CheckpointMark};
-use keyspace::{AHEAD_MAX, Ahead, Class, Keyspace, Limits, Lookups, Moment, Notice};
+use keyspace::{AHEAD_MAX, Ahead, Class, Exporting, Keyspace, Limits, Lookups, Moment, Notice};
 use resp::{Args, Protocol, Span, Writer};
 use stdx::log::{Entry, EntryKind, HardState, Membership};
 use stdx::{Duration, Instant, Prng, UnixMillis, leb128};
@@ -94,6 +95,12 @@ pub struct Group {
     /// What the batch being gathered works on, as far as somebody has asked.
     touched: Touched,
     waiters: Vec<Waiter>,
+    /// Bytes of large values in the present batch, which take nothing of the window.
+    sliced_bytes: usize,
+    /// Committed and not yet applied, in log order. Nothing stays here while this replica serves.
+    committed: VecDeque<Entry>,
+    /// Large values on their way.
+    slices: slices::Slices,
     /// Proposed and not yet applied, in log order.
     inflight: VecDeque<Batch>,
     inflight_bytes: usize,
@@ -334,6 +341,8 @@ enum Held {
 struct Prepared {
     participants: Vec<u32>,
     effects: Vec<Effect>,
+    /// The large values among them, read in already.
+    unpacked: slices::Unpacked,
     /// When this replica first held it: no part of the state.
     since: Option<Instant>,
 }
@@ -427,6 +436,9 @@ impl Group {
             removal_batch: 0,
             touched: Touched::default(),
             waiters: Vec::new(),
+            sliced_bytes: 0,
+            committed: VecDeque::new(),
+            slices: slices::Slices::default(),
             inflight: VecDeque::new(),
             inflight_bytes: 0,
             unsynced_count: 0,
@@ -567,13 +579,13 @@ impl Group {
 
     /// Bytes proposed and not yet applied.
     pub fn window_bytes(&self) -> usize {
-        self.inflight_bytes + self.builder.byte_count()
+        self.inflight_bytes + self.builder.byte_count() - self.sliced_bytes
     }
 
     /// True if no more writes may be admitted for now.
     #[inline]
     pub fn is_full(&self) -> bool {
-        self.inflight_bytes + self.builder.byte_count() > self.window_bytes_max
+        self.window_bytes() > self.window_bytes_max
     }
 
     /// True if the group has one voter, this node: then a read needs nobody's confirmation.
@@ -790,7 +802,7 @@ impl Group {
                 return outlet.answer(&origin, Vec::new());
             }
             RequestBody::Prepare { transaction, participants, effects } => {
-                return self.prepare(transaction, &participants, &effects, (origin, floor), outlet);
+                return self.prepare(transaction, participants, effects, (origin, floor), outlet);
             }
             RequestBody::Resolve { transaction, resolution, low_water } => {
                 return self.resolve(transaction, resolution, low_water, (origin, floor), now, outlet);
@@ -1042,6 +1054,9 @@ impl Group {
     /// Takes a request for locks. They are granted when the keys are free, in order of arrival.
     fn lock(&mut self, lock: Box<Lock>, origin: Origin, asked: Instant, now: Now, outlet: &mut Outlet<'_>) {
         let is_waiting = |held: &Held| matches!(held, Held::Lock(other, ..) if other.transaction == lock.transaction);
+        if self.is_leaving(lock.transaction) {
+            return;
+        }
         if self.locks.is_held_by(lock.transaction) {
             return self.fetch_in_order(lock, origin, now, outlet); // its gateway has not heard
         }
@@ -1112,14 +1127,14 @@ impl Group {
         database: u16,
         key: &[u8],
         moment: Moment,
-    ) -> Option<Vec<u8>> {
+    ) -> Option<Exporting> {
         while let Some(before) = self.locks.predecessor(transaction, key) {
             if let Some(exported) = self.decided_value(before, database, key) {
-                return exported.clone();
+                return exported.clone().map(Exporting::done);
             }
             transaction = before;
         }
-        self.keyspace.export(database, key, moment)
+        self.keyspace.begin_export(database, key, moment)
     }
 
     /// What a transaction that is decided makes of a key, if anything.
@@ -1146,18 +1161,13 @@ impl Group {
         let moment = Moment { unix: lock.moment.unix.max(self.moment.unix), seed: lock.moment.seed };
         let changed = self.defect != Some(Defect::ForgottenWatch)
             && lock.watches.iter().any(|watch| self.is_watch_broken(lock.transaction, watch, moment));
-        let outcome = if changed {
-            Locked::Changed
-        } else {
-            let value =
-                |(database, key): &(u16, Vec<u8>)| self.value_under_lock(lock.transaction, *database, key, moment);
-            let values = lock.keys.iter().map(value).collect();
-            Locked::Granted {
-                values,
-                answers: lock.queries.iter().map(|words| self.answer_locked(lock, words, moment)).collect(),
-            }
-        };
-        outlet.answer(origin, put_locked(&outcome));
+        if changed {
+            return outlet.answer(origin, put_locked(&Locked::Changed));
+        }
+        let value = |(database, key): &(u16, Vec<u8>)| self.value_under_lock(lock.transaction, *database, key, moment);
+        let values = lock.keys.iter().map(value).collect();
+        let answers = lock.queries.iter().map(|words| self.answer_locked(lock, words, moment)).collect();
+        self.let_leave(lock.transaction, origin, values, answers, outlet);
     }
 
     /// A query over a whole database, for a transaction that has locked the group. RANDOMKEY passes over the keys that
@@ -1205,18 +1215,23 @@ impl Group {
     fn prepare(
         &mut self,
         transaction: TransactionId,
-        participants: &[u32],
-        effects: &[Effect],
+        participants: Vec<u32>,
+        effects: Vec<Effect>,
         (origin, floor): (Origin, u64),
         outlet: &mut Outlet<'_>,
     ) {
-        if !self.locks.is_held_by(transaction) && !self.takes_slots(transaction, effects) {
+        if !self.locks.is_held_by(transaction) && !self.takes_slots(transaction, &effects) {
+            let unpacked = self.take_unpacked(transaction);
+            self.bury_unpacked(unpacked);
             return outlet.answer(&origin, vec![0]);
         }
         if participants.is_empty() {
             return outlet.answer(&origin, vec![1]); // only whether the locks are held was to be known
         }
-        for effect in effects {
+        let Some((participants, effects)) = self.let_arrive(transaction, participants, effects, (origin, floor)) else {
+            return;
+        };
+        for effect in &effects {
             match effect {
                 Effect::Key { key, .. } => self.speculation.note(key, self.batch_number),
                 Effect::Flush { .. } | Effect::Swap { .. } => self.speculation.note_everything(self.batch_number),
@@ -1224,10 +1239,11 @@ impl Group {
             }
         }
         self.claim(&origin, floor);
+        self.sliced_bytes += self.large_bytes(&effects);
         if participants == [self.id.0] {
-            self.builder.install(transaction, effects);
+            self.builder.install(transaction, &effects);
         } else {
-            self.builder.prepare(transaction, participants, effects);
+            self.builder.prepare(transaction, &participants, &effects);
         }
         self.waiters.push(Waiter::Step(origin));
     }
@@ -1271,6 +1287,7 @@ impl Group {
     /// Lets go of a transaction's locks. Who waits for them is not yet let in.
     fn unlock(&mut self, transaction: TransactionId) {
         self.held.retain(|held| !matches!(held, Held::Lock(lock, ..) if lock.transaction == transaction));
+        self.stop_leaving(transaction);
         self.locks.release(transaction);
     }
 
@@ -1307,7 +1324,10 @@ impl Group {
         }
         for (transaction, prepared) in &mut self.prepared {
             let since = *prepared.since.get_or_insert(now.instant);
-            if now.instant.since(since) >= limits::PREPARED_PATIENCE {
+            let waited = now.instant.since(since);
+            // Those whose part is smaller are asked later to prepare theirs.
+            let more = || limits::patience_for(entry::effects_bytes(&prepared.effects));
+            if waited >= limits::PREPARED_PATIENCE && waited >= limits::PREPARED_PATIENCE + more() {
                 self.inquiries.entry(*transaction).or_default();
             }
         }
@@ -1322,6 +1342,7 @@ impl Group {
         match self.outcomes.get(&transaction.gateway).and_then(|known| known.get(&transaction.number)) {
             Some(true) => Some(Fate::Committed),
             Some(false) => Some(Fate::Refused),
+            None if self.is_arriving(transaction) => None,
             None => {
                 self.builder.refuse(transaction);
                 self.waiters.push(Waiter::Silent);
@@ -1447,8 +1468,9 @@ impl Group {
         }
         self.tell_bulletin(now, outlet);
         self.serve_reads(now, outlet);
+        let mut more = self.has_slices() && self.turn_slices(now, outlet);
         self.propose(now, prng);
-        let mut more = self.pump(now, outlet);
+        more |= self.pump(now, outlet);
         self.settle_taking(outlet.actions);
         // Applying may have let waiting requests in, and reads that had to see what was applied.
         let asked = self.serve_reads(now, outlet);
@@ -1531,7 +1553,7 @@ impl Group {
             return false;
         }
         // The next batch is probably like this one: room made now need not be made again step by step.
-        let byte_count = self.builder.byte_count();
+        let byte_count = self.builder.byte_count() - std::mem::take(&mut self.sliced_bytes);
         let next = Builder::with_capacity(byte_count.min(limits::BATCH_BYTES_RESERVED_MAX));
         let builder = std::mem::replace(&mut self.builder, next);
         let next = Vec::with_capacity(self.waiters.len().min(limits::BATCH_WAITERS_RESERVED_MAX));
@@ -1629,6 +1651,8 @@ impl Group {
     /// Carries out what the replica wants until it wants nothing more, or until the turn's share of work is done.
     fn pump(&mut self, now: Now, outlet: &mut Outlet<'_>) -> bool {
         let mut applied_bytes = 0;
+        // The replica goes on meanwhile: whoever takes long to apply what is committed is not to be taken for dead.
+        let mut waits = !self.apply_committed(&mut applied_bytes, now, outlet);
         while !self.is_installing()
             && let Some(ready) = self.replica.take_ready()
         {
@@ -1644,6 +1668,8 @@ impl Group {
             match (ready.append, ready.restored) {
                 (Some(append), Some(restored)) => {
                     assert!(append.entries.is_empty(), "entries behind a checkpoint that is not durable");
+                    self.forget_committed(); // it is part of the checkpoint
+                    waits = false;
                     self.hard_state = append.hard_state.unwrap_or(self.hard_state);
                     self.take_over(&restored, append.ticket, self.hard_state, outlet);
                 }
@@ -1655,10 +1681,8 @@ impl Group {
                     round.index = Some(read.index);
                 }
             }
-            for entry in ready.committed {
-                applied_bytes += entry.data.len();
-                self.apply(entry, now, outlet);
-            }
+            self.committed.extend(ready.committed);
+            waits = waits || !self.apply_committed(&mut applied_bytes, now, outlet);
             self.answer_confirmed_reads(now, outlet);
             if applied_bytes > limits::APPLY_BYTES_PER_TURN {
                 self.forget_log();
@@ -1671,7 +1695,21 @@ impl Group {
         }
         self.forget_log();
         self.read_log(outlet.actions);
-        false
+        waits
+    }
+
+    /// Applies what is committed. False if some of it has to wait for the next turn: an entry holds large values, or it
+    /// is too much. Whoever serves has seen to that before the entries were logged, and applies all of it.
+    fn apply_committed(&mut self, applied_bytes: &mut usize, now: Now, outlet: &mut Outlet<'_>) -> bool {
+        while !self.committed.is_empty() {
+            if !self.is_serving && (*applied_bytes > limits::APPLY_BYTES_PER_TURN || !self.unpack_next()) {
+                return false;
+            }
+            let entry = self.committed.pop_front().expect("just seen");
+            *applied_bytes += entry.data.len();
+            self.apply(entry, now, outlet);
+        }
+        true
     }
 
     fn append(&mut self, append: consensus::Append, outlet: &mut Outlet<'_>) {
@@ -1709,6 +1747,7 @@ impl Group {
         self.given.clear();
         self.giving.clear();
         self.backups.give_up(outlet);
+        self.stop_slices(outlet);
         self.lines.clear(&mut self.keyspace);
         self.speculation.clear();
         self.mover.stop();
@@ -1732,6 +1771,7 @@ impl Group {
         }
         self.builder = Builder::default();
         self.builder_moment = None;
+        self.sliced_bytes = 0;
         self.kept_out.clear();
         self.scripts_under_way.clear();
         self.touched = Touched::default();
@@ -1984,8 +2024,12 @@ impl Group {
             self.defect == Some(Defect::ForgottenAnswer) && matches!(item, Item::Command { .. } | Item::Exec(_));
         let known = if is_forgotten { book::Entry::New } else { self.book.look(gateway, number) };
         let answer = match known {
-            book::Entry::Forgotten => return,
-            book::Entry::Answered(answer) => answer.to_vec(),
+            book::Entry::Forgotten => return self.forget_unpacked(&item),
+            book::Entry::Answered(answer) => {
+                let answer = answer.to_vec();
+                self.forget_unpacked(&item);
+                answer
+            }
             book::Entry::New => {
                 let mut writer = Writer::default();
                 let claim = Claim { boot: gateway.boot, group: self.id, number };
@@ -2004,6 +2048,14 @@ impl Group {
             outlet.settle();
             let claim = Claim { boot: gateway.boot, group: self.id, number };
             outlet.settle_told(gateway.core, claim);
+        }
+    }
+
+    /// An item is not carried out once more, and what has been read in for it is not wanted.
+    fn forget_unpacked(&mut self, item: &Item<'_>) {
+        if let Item::Install { transaction, .. } | Item::Prepare { transaction, .. } = item {
+            let unpacked = self.take_unpacked(*transaction);
+            self.bury_unpacked(unpacked);
         }
     }
 
@@ -2179,20 +2231,24 @@ impl Group {
             Item::Tick => {}
             Item::Limits(limits) => self.keyspace.set_limits(limits),
             Item::Install { transaction, effects } => {
-                self.install(&effects);
+                let unpacked = self.take_unpacked(transaction);
+                self.install(&effects, unpacked);
                 self.note_effects(&effects);
                 self.tell(outlet, self.author_of_transaction(transaction));
                 answer_step(waiter, claimed, &[1], outlet);
             }
             Item::Prepare { transaction, participants, effects } => {
                 let refused = self.outcome(transaction) == Some(false);
-                if !refused {
+                let unpacked = self.take_unpacked(transaction);
+                if refused {
+                    self.bury_unpacked(unpacked);
+                } else {
                     // Its keys are locked until it is resolved: who is told now reads what it leaves. Told later, an
                     // acknowledged change would find old values in caches.
                     self.note_effects(&effects);
                     self.tell(outlet, self.author_of_transaction(transaction));
                     let since = self.prepared.get(&transaction).and_then(|prepared| prepared.since);
-                    self.prepared.insert(transaction, Prepared { participants, effects, since });
+                    self.prepared.insert(transaction, Prepared { participants, effects, unpacked, since });
                 }
                 answer_step(waiter, claimed, &[u8::from(!refused)], outlet);
             }
@@ -2200,7 +2256,9 @@ impl Group {
                 self.inquiries.remove(&transaction);
                 if let Some(prepared) = self.prepared.remove(&transaction) {
                     if commit {
-                        self.install(&prepared.effects);
+                        self.install(&prepared.effects, prepared.unpacked);
+                    } else {
+                        self.bury_unpacked(prepared.unpacked);
                     }
                     self.outcomes.entry(transaction.gateway).or_default().insert(transaction.number, commit);
                 }
@@ -2272,14 +2330,22 @@ impl Group {
         self.outcomes.get(&transaction.gateway)?.get(&transaction.number).copied()
     }
 
-    fn install(&mut self, effects: &[Effect]) {
+    /// Makes these changes. Of large values, those that have been read in need not be read again.
+    fn install(&mut self, effects: &[Effect], mut unpacked: slices::Unpacked) {
         let moment = self.moment;
         for effect in effects {
             match effect {
-                Effect::Key { database, key, exported } => self
-                    .keyspace
-                    .import(*database, key, exported.as_deref(), moment)
-                    .expect("a gateway exported it, and checksums hold"),
+                Effect::Key { database, key, exported } => {
+                    let is_unpacked = !unpacked.is_empty();
+                    let imported = is_unpacked.then(|| unpacked.remove(&(*database, key.clone()))).flatten();
+                    match imported {
+                        Some(imported) => self.keyspace.put_imported(*database, key, Some(imported), moment),
+                        None => self
+                            .keyspace
+                            .import(*database, key, exported.as_deref(), moment)
+                            .expect("a gateway exported it, and checksums hold"),
+                    }
+                }
                 Effect::Flush { database } => self.keyspace.edit(*database, moment).flush(*database),
                 Effect::Swap { first, second } => self.keyspace.edit(*first, moment).swap(*first, *second),
                 Effect::Give(moved) => self.give_slot(*moved),
@@ -2415,7 +2481,8 @@ impl Group {
         for _ in 0..reader.number() {
             let transaction = TransactionId::read(&mut reader);
             let (participants, effects) = reader.prepared();
-            self.prepared.insert(transaction, Prepared { participants, effects, since: None });
+            let unpacked = slices::Unpacked::default();
+            self.prepared.insert(transaction, Prepared { participants, effects, unpacked, since: None });
         }
         for _ in 0..reader.number() {
             let TransactionId { gateway, number } = TransactionId::read(&mut reader);
@@ -2527,7 +2594,12 @@ impl Group {
 
     /// True if nothing is proposed, prepared or waiting.
     pub fn is_idle(&self) -> bool {
-        self.inflight.is_empty() && self.builder.is_empty() && self.prepared.is_empty() && self.held.is_empty()
+        self.inflight.is_empty()
+            && self.builder.is_empty()
+            && self.prepared.is_empty()
+            && self.held.is_empty()
+            && self.committed.is_empty()
+            && !self.has_slices()
     }
 }
 

@@ -48,6 +48,33 @@ pub const HELD_COUNT_MAX: usize = 100_000;
 /// Bytes of log applied in one turn while a group catches up, so that other clients are served in between.
 pub const APPLY_BYTES_PER_TURN: usize = 1 << 20;
 
+/// Values of transactions from this length on are read and written in steps of [`SLICE_BYTES`].
+pub const SLICED_BYTES_MIN: usize = 512 << 10;
+
+/// See above. One step a turn: a few thousand elements.
+pub const SLICE_BYTES: usize = 128 << 10;
+
+/// From which length on values come and go in steps, and how long a step is. Only the simulator has others than these.
+#[derive(Clone, Copy, Debug)]
+pub struct Slicing {
+    /// See [`SLICED_BYTES_MIN`].
+    pub bytes_min: usize,
+    /// See [`SLICE_BYTES`].
+    pub step_bytes: usize,
+}
+
+impl Default for Slicing {
+    fn default() -> Self {
+        Self { bytes_min: SLICED_BYTES_MIN, step_bytes: SLICE_BYTES }
+    }
+}
+
+/// Keys and elements freed in one turn of what long work has left.
+pub const FREED_PER_TURN: usize = 8_192;
+
+/// Commands that a script which takes long may call before others have their turn.
+pub const CALLS_PER_PART: u32 = 1_000;
+
 /// Bytes of checkpoint handed to the host and not yet written.
 pub const CHECKPOINT_OUTSTANDING_BYTES_MAX: usize = 2 << 20;
 
@@ -192,6 +219,9 @@ pub const STREAM_BYTES_MAX: usize = 8 << 20;
 /// How long a request waits for a group that nobody leads, or that says nothing, before it is refused.
 pub const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
 
+/// What is large takes its time on the way, on disks and in memory: for so many bytes a second more is waited.
+pub const BYTES_PER_PATIENT_SECOND: usize = 4 << 20;
+
 /// After so long without a word all requests without an answer are sent again.
 pub const RESEND_AFTER: Duration = Duration::from_secs(1);
 
@@ -269,7 +299,13 @@ pub const MOVE_AGAIN: Duration = Duration::from_secs(1);
 /// How often a leader asks about a prepared transaction without a gateway.
 pub const INQUIRY_INTERVAL: Duration = Duration::from_millis(200);
 
+/// How much longer than usual is waited for an answer to so many bytes.
+pub fn patience_for(byte_count: usize) -> Duration {
+    Duration::from_millis((byte_count as u64).saturating_mul(1_000) / BYTES_PER_PATIENT_SECOND as u64)
+}
+
 const _: () = assert!(MOVE_BYTES_MAX < EFFECTS_BYTES_MAX && MOVE_BYTES < MOVE_BYTES_MAX);
+const _: () = assert!(SLICE_BYTES <= SLICED_BYTES_MIN && SLICED_BYTES_MIN < STREAM_BYTES_MAX);
 const _: () = assert!(CHECKPOINT_CHUNK_BYTES <= CHECKPOINT_OUTSTANDING_BYTES_MAX);
 const _: () = assert!(CHECKPOINT_BYTES_PER_TURN <= CHECKPOINT_CHUNK_BYTES);
 

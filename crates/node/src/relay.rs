@@ -148,6 +148,8 @@ struct Outstanding {
     /// `None` once it has been answered.
     request: Option<(Request, Purpose)>,
     byte_count: usize,
+    /// What it takes of the window.
+    weight: usize,
     submitted: Instant,
     /// It may change data.
     is_change: bool,
@@ -183,8 +185,12 @@ struct Stream {
     sent: usize,
     /// Number of the last one sent to it; 0 at the start of a run.
     previous: u64,
+    /// Bytes sent and not answered, and what they take of the window.
     out_bytes: usize,
+    out_weight: usize,
+    /// The same of all that have no answer.
     byte_count: usize,
+    weight: usize,
     /// Not before this.
     retry_at: Instant,
     /// When something was last heard, or there was nothing to hear.
@@ -212,7 +218,9 @@ impl Relay {
             sent: 0,
             previous: 0,
             out_bytes: 0,
+            out_weight: 0,
             byte_count: 0,
+            weight: 0,
             retry_at: Instant::ZERO,
             heard: Instant::ZERO,
             resent: Instant::ZERO,
@@ -230,13 +238,13 @@ impl Relay {
         (self.window_bytes_max, self.stream_bytes_max) = (window_bytes_max, stream_bytes_max);
     }
 
-    /// The most bytes that are under way to one group, beside the last request sent and beside those that were sent
-    /// beyond the bound, since a step of a transaction stands behind them.
+    /// The most bytes of windows that are taken by what is under way to one group, beside the last request sent and
+    /// beside those that were sent beyond the bound, since a step of a transaction stands behind them.
     pub(crate) fn under_way_max(&self) -> usize {
         let beside_last = |stream: &Stream| {
             let sent =
                 stream.outstanding.iter().rev().filter(|outstanding| outstanding.is_out && !outstanding.is_beyond);
-            sent.skip(1).map(|outstanding| outstanding.byte_count).sum()
+            sent.skip(1).map(|outstanding| outstanding.weight).sum()
         };
         self.streams.iter().map(beside_last).max().unwrap_or(0)
     }
@@ -252,7 +260,13 @@ impl Relay {
         if stream.outstanding.is_empty() {
             stream.heard = now;
         }
+        // Clients are not to wait until a large value of somebody's transaction has gone all its way.
+        let weight = match &purpose {
+            Purpose::Transaction { .. } => byte_count.min(limits::SLICED_BYTES_MIN),
+            _ => byte_count,
+        };
         stream.byte_count += byte_count;
+        stream.weight += weight;
         stream.outstanding.push_back(Outstanding {
             number,
             is_change: matches!(
@@ -265,6 +279,7 @@ impl Relay {
             ),
             request: Some((request, purpose)),
             byte_count,
+            weight,
             submitted: now,
             is_out: false,
             is_beyond: false,
@@ -408,10 +423,12 @@ impl Relay {
                 continue;
             }
             let silence = now.since(stream.heard);
-            if stream.sent > 0 && silence >= limits::RESEND_AFTER && now.since(stream.resent) >= limits::RESEND_AFTER {
+            let more = limits::patience_for(stream.out_bytes);
+            let resend_after = limits::RESEND_AFTER + more;
+            if stream.sent > 0 && silence >= resend_after && now.since(stream.resent) >= resend_after {
                 stream.rewind(now);
             }
-            if silence >= limits::REQUEST_PATIENCE {
+            if silence >= limits::REQUEST_PATIENCE + more {
                 stream.expire(GroupId(group as u32), now, &mut expired);
             }
         }
@@ -435,12 +452,12 @@ impl Relay {
 
     /// True if no more should be asked of a group for now.
     pub fn is_full(&self, group: GroupId) -> bool {
-        self.streams[group.0 as usize].byte_count > self.window_bytes_max
+        self.streams[group.0 as usize].is_full(self.window_bytes_max)
     }
 
     /// True if one of the groups is full.
     pub fn is_any_full(&self) -> bool {
-        self.streams.iter().any(|stream| stream.byte_count > self.window_bytes_max)
+        self.streams.iter().any(|stream| stream.is_full(self.window_bytes_max))
     }
 
     /// The earliest instant at which there may be something to do.
@@ -454,6 +471,11 @@ impl Relay {
 }
 
 impl Stream {
+    /// Large values of transactions take little of the window, but not all of the memory.
+    fn is_full(&self, window_bytes_max: usize) -> bool {
+        self.weight > window_bytes_max || self.byte_count > limits::EFFECTS_BYTES_MAX
+    }
+
     fn floor(&self) -> u64 {
         self.outstanding.front().map_or(self.next, |front| front.number)
     }
@@ -461,12 +483,12 @@ impl Stream {
     fn flush(&mut self, leader: NodeId, bytes_max: usize, send: &mut impl FnMut(NodeId, Request)) {
         let floor = self.floor();
         // Requests under way may wait for locks, whose end must not wait behind them.
-        let steps_end = if self.byte_count < bytes_max {
+        let steps_end = if self.weight < bytes_max {
             0
         } else {
             self.outstanding.iter().rposition(Outstanding::is_step).map_or(0, |place| place + 1)
         };
-        while (self.out_bytes < bytes_max || self.sent < steps_end)
+        while (self.out_weight < bytes_max || self.sent < steps_end)
             && let Some(next) = self.outstanding.get_mut(self.sent)
         {
             self.sent += 1;
@@ -482,9 +504,10 @@ impl Stream {
             request.previous = self.previous;
             self.previous = next.number;
             next.is_out = true;
-            next.is_beyond = self.out_bytes >= bytes_max;
+            next.is_beyond = self.out_weight >= bytes_max;
             next.was_sent = true;
             self.out_bytes += next.byte_count;
+            self.out_weight += next.weight;
             send(leader, request);
         }
     }
@@ -494,6 +517,7 @@ impl Stream {
         self.sent = 0;
         self.previous = 0;
         self.out_bytes = 0;
+        self.out_weight = 0;
         self.resent = now;
         self.retry_at = now;
         for outstanding in &mut self.outstanding {
@@ -508,13 +532,15 @@ impl Stream {
 
     fn take(&mut self, number: u64) -> Option<(Request, Purpose)> {
         let outstanding = self.find(number)?;
-        let byte_count = outstanding.byte_count;
+        let (byte_count, weight) = (outstanding.byte_count, outstanding.weight);
         let was_out = outstanding.is_out;
         let taken = outstanding.request.take();
         outstanding.is_out = outstanding.is_out && taken.is_none();
         if taken.is_some() {
             self.byte_count -= byte_count;
+            self.weight -= weight;
             self.out_bytes -= if was_out { byte_count } else { 0 };
+            self.out_weight -= if was_out { weight } else { 0 };
         }
         while self.outstanding.front().is_some_and(|front| front.request.is_none()) {
             self.outstanding.pop_front();
@@ -549,15 +575,21 @@ impl Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::entry::Effect;
     use crate::event::CoreId;
     use crate::letter::{Origin, Resolution};
     use crate::transaction::GatewayId;
 
+    const SESSION: SessionId = SessionId { serial: 1, index: 0 };
+
+    fn request(body: RequestBody) -> Request {
+        let (node, core) = (NodeId(1), CoreId(0));
+        let origin = Origin { node, core, session: SESSION, ticket: 0, claim: None, tracks: false };
+        Request::new(origin, GroupId(0), Protocol::Resp2, body)
+    }
+
     fn submit(relay: &mut Relay, body: RequestBody) -> u64 {
-        let session = SessionId { serial: 1, index: 0 };
-        let origin = Origin { node: NodeId(1), core: CoreId(0), session, ticket: 0, claim: None, tracks: false };
-        let request = Request::new(origin, GroupId(0), Protocol::Resp2, body);
-        relay.submit(request, Purpose::Client { session, ticket: 0 }, Instant::ZERO)
+        relay.submit(request(body), Purpose::Client { session: SESSION, ticket: 0 }, Instant::ZERO)
     }
 
     fn flush(relay: &mut Relay) -> usize {
@@ -582,5 +614,23 @@ mod tests {
         assert_eq!(flush(&mut relay), 2, "what stands before it, and the end, but nothing behind");
         assert_eq!(relay.under_way_max(), 0);
         assert_eq!(flush(&mut relay), 0);
+    }
+
+    #[test]
+    fn a_large_value_of_a_transaction_takes_little_of_the_window() {
+        let mut relay = Relay::new(1, 1);
+        relay.set_route(GroupId(0), Route { leader: Some(NodeId(2)), term: 1 }, Instant::ZERO);
+        let gateway = GatewayId { node: 1, boot: 1, core: CoreId(0) };
+        let transaction = TransactionId { gateway, number: 1 };
+        let exported = Some(vec![0; limits::WINDOW_BYTES_MAX + 1]);
+        let effects = vec![Effect::Key { database: 0, key: b"large".to_vec(), exported }];
+        let body = RequestBody::Prepare { transaction, participants: vec![0], effects };
+        let purpose = Purpose::Transaction { id: transaction, step: Step::Prepare };
+        relay.submit(request(body), purpose, Instant::ZERO);
+        assert!(!relay.is_full(GroupId(0)));
+        submit(&mut relay, RequestBody::Write(vec![0; limits::SLICED_BYTES_MIN]));
+        submit(&mut relay, RequestBody::Write(vec![0; limits::WINDOW_BYTES_MAX]));
+        assert_eq!(flush(&mut relay), 3);
+        assert!(relay.is_full(GroupId(0)));
     }
 }

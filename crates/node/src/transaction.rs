@@ -14,7 +14,7 @@
 //! that it never will, and all abort. After Gray and Lamport, "Consensus on transaction commit" (2006), with the
 //! participants' own logs in place of the coordinator's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use command::Refusal;
@@ -29,7 +29,7 @@ use crate::entry::{self, Effect, Watch};
 use crate::event::{CoreId, GroupId, SessionId};
 use crate::group::NO_QUORUM;
 use crate::letter::{Lock, Locked, Origin, RequestBody, Resolution};
-use crate::limits;
+use crate::limits::{self, Slicing};
 use crate::scripts::{Asides, Circumstances, Invocation};
 use crate::slots::SlotMap;
 
@@ -197,6 +197,9 @@ impl Work {
     }
 }
 
+/// What some groups are asked to prepare at the same time.
+type Round = Vec<(GroupId, Vec<Effect>)>;
+
 /// A transaction on its way.
 #[derive(Debug)]
 pub struct Transaction {
@@ -208,6 +211,10 @@ pub struct Transaction {
     home: Option<GroupId>,
     /// See [`Work::begun`].
     begun: Instant,
+    /// Bytes of what it changes.
+    byte_count: usize,
+    /// What is to be prepared when all before it is.
+    later: VecDeque<Round>,
     moment: Moment,
     /// Where it looks for its keys.
     slots: Arc<SlotMap>,
@@ -229,7 +236,7 @@ enum Stage {
     /// `groups[..next]` have been asked, all but the last have granted.
     Locking { next: usize },
     /// Of these, which are only read, it is not yet known whether their locks outlived the taking of the last one.
-    Confirming { waiting: Vec<GroupId>, effects: BTreeMap<GroupId, Vec<Effect>>, is_refused: bool },
+    Confirming { waiting: Vec<GroupId>, is_refused: bool },
     /// These have not yet answered.
     Preparing { waiting: Vec<GroupId>, changed: Vec<GroupId>, is_refused: bool },
     /// These have not yet answered.
@@ -278,6 +285,8 @@ pub struct Driver {
     pub(crate) lookups: Lookups,
     /// When collections change their form, in what it computes.
     pub(crate) limits: Limits,
+    /// How large values come and go.
+    pub(crate) slicing: Slicing,
     pub(crate) defect: Option<Defect>,
     /// Groups may be led by others, and then lose locks with their leaders.
     pub(crate) may_lose_locks: bool,
@@ -297,6 +306,7 @@ impl Driver {
             reads: Vec::new(),
             lookups: Lookups::default(),
             limits: Limits::default(),
+            slicing: Slicing::default(),
             defect: None,
             may_lose_locks: false,
             stopwatch,
@@ -347,6 +357,8 @@ impl Driver {
             protocol: work.protocol,
             home: work.home,
             begun: work.begun,
+            byte_count: 0,
+            later: VecDeque::new(),
             slots: Arc::clone(slots),
             work: Some(Box::new(work)),
             moment,
@@ -373,7 +385,7 @@ impl Driver {
     /// A group has answered a lock.
     pub fn locked(&mut self, id: TransactionId, group: GroupId, outcome: Locked, post: &mut Vec<Post>) -> Progress {
         let low_water = self.low_water();
-        let (databases, noted, limits) = (self.databases, self.noted, self.limits);
+        let (databases, noted, limits, slicing) = (self.databases, self.noted, self.limits, self.slicing);
         let stopwatch = self.stopwatch;
         let Some(transaction) = self.find(id) else { return Progress::Going };
         let mut writer = Writer::new(transaction.protocol);
@@ -411,15 +423,16 @@ impl Driver {
             databases,
             noted,
             limits,
+            slicing,
             slots: Arc::clone(&transaction.slots),
             values: std::mem::take(&mut transaction.values),
             answers: std::mem::take(&mut transaction.answers),
             chance: transaction.moment.seed,
         };
-        if computation.has_scripts() {
+        if computation.has_scripts() || computation.is_large() {
             return Progress::Compute(Box::new(computation));
         }
-        let computed = computation.run(None);
+        let (computed, _) = computation.run(None);
         self.computed(computation, computed, post)
     }
 
@@ -469,14 +482,16 @@ impl Driver {
             transaction.resolve_all(Resolution::Release, &[], low_water, post);
             return transaction.answered();
         }
+        transaction.byte_count = effects.values().map(|effects| entry::effects_bytes(effects)).sum();
         transaction.reply = reply;
         transaction.notices = notices;
         transaction.asides = asides;
         transaction.work = Some(work);
+        let rounds = rounds(effects, self.slicing.bytes_min);
         if self.may_lose_locks {
-            transaction.confirm(effects, low_water, post)
+            transaction.confirm(rounds, low_water, post)
         } else {
-            transaction.prepare(effects, low_water, post)
+            transaction.prepare(rounds, low_water, post)
         }
     }
 
@@ -495,6 +510,10 @@ impl Driver {
         waiting.retain(|other| *other != group && !commits_early);
         *is_refused |= !accepted;
         if !waiting.is_empty() {
+            return Progress::Going;
+        }
+        if !*is_refused && let Some(round) = transaction.later.pop_front() {
+            *waiting = post_round(id, changed, round, post);
             return Progress::Going;
         }
         let changed = std::mem::take(changed);
@@ -525,7 +544,8 @@ impl Driver {
                 Stage::Confirming { .. } => NO_QUORUM,
                 Stage::Locking { .. } | Stage::Resolving { .. } => continue,
             };
-            if !transaction.is_answered && now.since(transaction.begun) >= limits::REQUEST_PATIENCE {
+            let patience = limits::REQUEST_PATIENCE + limits::patience_for(transaction.byte_count);
+            if !transaction.is_answered && now.since(transaction.begun) >= patience {
                 let mut writer = Writer::new(transaction.protocol);
                 writer.error(text);
                 transaction.is_answered = true;
@@ -539,6 +559,14 @@ impl Driver {
             }
         }
         given_up
+    }
+
+    /// Transactions whose groups may be busy with large values for so long that others seem forgotten.
+    pub(crate) fn lasting(&self) -> impl Iterator<Item = TransactionId> {
+        let is_lasting = |transaction: &&Transaction| {
+            transaction.byte_count >= self.slicing.bytes_min && !matches!(transaction.stage, Stage::Resolving { .. })
+        };
+        self.running.values().filter(is_lasting).map(|transaction| transaction.id)
     }
 
     /// Tells the groups of a transaction that it still works on what it has locked.
@@ -599,30 +627,32 @@ impl Transaction {
 
     /// What was read in one group, and what is read or written in the next, must have been so at one moment: when the
     /// last lock was taken. Groups that will be written to look for their locks by themselves; the others are asked.
-    fn confirm(&mut self, effects: BTreeMap<GroupId, Vec<Effect>>, low_water: u64, post: &mut Vec<Post>) -> Progress {
+    fn confirm(&mut self, rounds: VecDeque<Round>, low_water: u64, post: &mut Vec<Post>) -> Progress {
         let before_last = self.groups.split_last().map_or(&[][..], |(_, before)| before);
-        let waiting: Vec<_> = before_last.iter().copied().filter(|group| !effects.contains_key(group)).collect();
+        let is_changed = |group: &GroupId| rounds.iter().flatten().any(|(other, _)| other == group);
+        let waiting: Vec<_> = before_last.iter().copied().filter(|group| !is_changed(group)).collect();
         if waiting.is_empty() {
-            return self.prepare(effects, low_water, post);
+            return self.prepare(rounds, low_water, post);
         }
         for group in &waiting {
             let (participants, effects) = (Vec::new(), Vec::new());
             post.push((*group, self.id, RequestBody::Prepare { transaction: self.id, participants, effects }));
         }
-        self.stage = Stage::Confirming { waiting, effects, is_refused: false };
+        self.later = rounds;
+        self.stage = Stage::Confirming { waiting, is_refused: false };
         Progress::Going
     }
 
     /// A group that is only read has told whether the locks are there.
     fn confirmed(&mut self, accepted: bool, low_water: u64, post: &mut Vec<Post>) -> Progress {
-        let Stage::Confirming { waiting, effects, is_refused } = &mut self.stage else { return Progress::Going };
+        let Stage::Confirming { waiting, is_refused } = &mut self.stage else { return Progress::Going };
         *is_refused |= !accepted;
         if !waiting.is_empty() {
             return Progress::Going;
         }
         if !*is_refused && !self.is_answered {
-            let effects = std::mem::take(effects);
-            return self.prepare(effects, low_water, post);
+            let rounds = std::mem::take(&mut self.later);
+            return self.prepare(rounds, low_water, post);
         }
         self.resolve_all(Resolution::Release, &[], low_water, post);
         if std::mem::replace(&mut self.is_answered, true) {
@@ -631,20 +661,17 @@ impl Transaction {
         Progress::Again(self.work.take().expect("it has been computed"))
     }
 
-    /// Sends what has changed to its groups.
-    fn prepare(&mut self, effects: BTreeMap<GroupId, Vec<Effect>>, low_water: u64, post: &mut Vec<Post>) -> Progress {
-        if effects.is_empty() {
+    /// Sends what has changed to its groups, round by round.
+    fn prepare(&mut self, mut rounds: VecDeque<Round>, low_water: u64, post: &mut Vec<Post>) -> Progress {
+        let mut changed: Vec<_> = rounds.iter().flatten().map(|(group, _)| *group).collect();
+        changed.sort_unstable();
+        let Some(first) = rounds.pop_front() else {
             self.resolve_all(Resolution::Release, &[], low_water, post);
             return self.answered();
-        }
-        let changed: Vec<_> = effects.keys().copied().collect();
-        let participants: Vec<_> = changed.iter().map(|group| group.0).collect();
-        for (group, effects) in effects {
-            let transaction = self.id;
-            let participants = participants.clone();
-            post.push((group, transaction, RequestBody::Prepare { transaction, participants, effects }));
-        }
-        self.stage = Stage::Preparing { waiting: changed.clone(), changed, is_refused: false };
+        };
+        self.later = rounds;
+        let waiting = post_round(self.id, &changed, first, post);
+        self.stage = Stage::Preparing { waiting, changed, is_refused: false };
         Progress::Going
     }
 
@@ -675,6 +702,30 @@ impl Transaction {
             asides: Box::new(std::mem::take(&mut self.asides)),
         }
     }
+}
+
+/// Which groups are asked to prepare their parts at the same time: those with large parts one by one, the largest
+/// first, then all others. Who has prepared asks the others when it waits for too long, and they refuse what they have
+/// not heard of; so nobody is to wait for what takes longer than its own part.
+fn rounds(effects: BTreeMap<GroupId, Vec<Effect>>, large_bytes_min: usize) -> VecDeque<Round> {
+    let is_large = |(_, effects): &(GroupId, Vec<Effect>)| entry::effects_bytes(effects) >= large_bytes_min;
+    let (mut large, small): (Round, Round) = effects.into_iter().partition(is_large);
+    large.sort_by_key(|(_, effects)| std::cmp::Reverse(entry::effects_bytes(effects)));
+    let mut rounds: VecDeque<_> = large.into_iter().map(|part| vec![part]).collect();
+    if !small.is_empty() {
+        rounds.push_back(small);
+    }
+    rounds
+}
+
+/// Asks these groups to prepare their parts. Which they are.
+fn post_round(transaction: TransactionId, changed: &[GroupId], round: Round, post: &mut Vec<Post>) -> Vec<GroupId> {
+    let waiting = round.iter().map(|(group, _)| *group).collect();
+    for (group, effects) in round {
+        let participants = changed.iter().map(|group| group.0).collect();
+        post.push((group, transaction, RequestBody::Prepare { transaction, participants, effects }));
+    }
+    waiting
 }
 
 /// What FLUSHDB, FLUSHALL and SWAPDB do to databases as a whole.

@@ -1,6 +1,7 @@
 //! Which troubles a universe knows. Each seed draws which of them exist at all, and how often they come: a universe
 //! with every fault all the time never gets far enough for the rare ones to matter.
 
+use node::limits::Slicing;
 use stdx::Prng;
 
 use crate::{Canary, MILLISECOND, Plan, SECOND};
@@ -65,6 +66,8 @@ pub struct Faults {
     pub window_bytes: usize,
     /// Bytes of log that are kept on disk for members that lack them.
     pub log_held_bytes_max: u64,
+    /// How values of transactions come and go in steps: real ones of this world would all be too short.
+    pub slicing: Slicing,
 }
 
 impl Faults {
@@ -134,6 +137,12 @@ impl Faults {
         let log_held_bytes_max = of_log.below(400_000);
         let is_narrow = plan.canary.is_none() && !plan.calm && of_log.chance(1, 2);
         let window_bytes = if is_narrow { 1 + of_log.below(2_000) as usize } else { node::limits::STREAM_BYTES_MAX };
+        let is_sliced = plan.canary.is_none() && of_log.chance(1, 3);
+        let slicing = if is_sliced {
+            Slicing { bytes_min: 1, step_bytes: 50 + of_log.below(450) as usize }
+        } else {
+            Slicing::default()
+        };
         Self {
             net_delay_min: 20_000 + prng.below(MILLISECOND),
             net_jitter: 10_000 + prng.below(5 * MILLISECOND),
@@ -162,6 +171,7 @@ impl Faults {
             log_memory_bytes,
             window_bytes,
             log_held_bytes_max,
+            slicing,
         }
     }
 

@@ -312,10 +312,14 @@ impl Universe {
         let (log_memory_bytes, window_bytes) = (self.faults.log_memory_bytes, self.faults.window_bytes);
         host.core.groups_mut().for_each(|group| group.narrow_memory(log_memory_bytes, window_bytes));
         host.core.narrow_streams(window_bytes, window_bytes);
+        host.core.narrow_slices(self.faults.slicing);
         host.core.step(now, Event::Turn, &mut actions);
         host.busy_until = self.now + MICROSECOND + self.prng.below(self.faults.turn_cost.max(1));
         if host.core.has_stalled() {
             self.probes.reach("a client waited for a window");
+        }
+        if host.core.groups().any(Group::has_slices) {
+            self.probes.reach("a value of a transaction went in steps");
         }
         self.observe(machine, core);
         for action in actions {

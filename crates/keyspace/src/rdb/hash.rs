@@ -1,8 +1,6 @@
 //! Hashes: as a listpack of fields and values in turn, or as so many pairs of strings.
 
-use std::collections::BTreeSet;
-
-use super::{Compression, Malformed, Reader, kind, listpack, read_text, write_length, write_string};
+use super::{Compression, Malformed, Reader, are_distinct, kind, listpack, read_text, write_length, write_string};
 use crate::collection::hash::{Hash, to_pairs};
 use crate::collection::{Collection, Form, Limits, PACKED_BYTES_MAX, packed};
 use crate::value::{CollectionValue, ItoaBuffer, Kept};
@@ -50,8 +48,7 @@ pub(super) fn read(kind: u8, reader: &mut Reader<'_>, limits: &Limits) -> Result
 
 /// A hash of these pairs, if there are any and no field comes twice.
 fn build<T: AsRef<[u8]>>(pairs: &[(T, T)], limits: &Limits) -> Result<CollectionValue, Malformed> {
-    let fields: BTreeSet<&[u8]> = pairs.iter().map(|(field, _)| field.as_ref()).collect();
-    if fields.len() < pairs.len() || pairs.is_empty() {
+    if pairs.is_empty() || !are_distinct(pairs.iter().map(|(field, _)| field.as_ref()).collect()) {
         return Err(Malformed::Value);
     }
     let pairs = pairs.iter().map(|(field, value)| (field.as_ref(), value.as_ref()));

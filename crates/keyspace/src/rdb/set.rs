@@ -1,8 +1,10 @@
 //! Sets: as an intset, or as so many strings.
 
-use std::collections::BTreeSet;
+use std::borrow::Cow;
 
-use super::{Compression, Malformed, Reader, kind, listpack, read_text, write_integer, write_length, write_string};
+use super::{
+    Compression, Malformed, Reader, are_distinct, kind, listpack, read_text, write_integer, write_length, write_string,
+};
 use crate::collection::Limits;
 use crate::collection::set::{self, Set};
 use crate::value::{CollectionValue, Str};
@@ -50,8 +52,13 @@ pub(super) fn read(kind: u8, reader: &mut Reader<'_>, limits: &Limits) -> Result
 
 /// A set of these members, if there are any and none comes twice.
 fn build(members: &[Str<'_>], limits: &Limits) -> Result<CollectionValue, Malformed> {
-    let distinct: BTreeSet<Vec<u8>> = members.iter().map(Str::to_vec).collect();
-    if distinct.len() < members.len() || members.is_empty() {
+    fn text<'a>(member: &Str<'a>) -> Cow<'a, [u8]> {
+        match *member {
+            Str::Bytes(bytes) => Cow::Borrowed(bytes),
+            Str::Integer(_) => Cow::Owned(member.to_vec()),
+        }
+    }
+    if members.is_empty() || !are_distinct(members.iter().map(text).collect()) {
         return Err(Malformed::Value);
     }
     Ok(set::build(members, limits))

@@ -349,3 +349,68 @@ fn what_fails_in_a_script_counts_at_the_node_that_was_asked() {
     let told = nodes.run(leader, other, "INFO errorstats");
     assert!(!told.contains("errorstat_"), "{told}");
 }
+
+/// Members of a set that is large enough to travel in pieces.
+const LARGE_COUNT: usize = 50_000;
+
+fn large_script(key: &str) -> String {
+    let body = format!("for i = 1, {LARGE_COUNT} do redis.call('SADD', KEYS[1], 'member-' .. i) end");
+    format!("EVAL \"{body}\" 1 {key}")
+}
+
+#[test]
+fn a_large_value_arrives_at_all_replicas() {
+    let mut nodes = Nodes::new();
+    let leader = nodes.leader().expect("elected");
+    let gateway = leader % 3 + 1;
+    let client = nodes.host(gateway).connect(0);
+    nodes.host(gateway).send(client, format!("{}\r\n", large_script("large")).as_bytes());
+    let mut answer = String::new();
+    for _ in 0..200 {
+        nodes.pass(Duration::from_millis(50));
+        answer = nodes.host(gateway).received(client);
+        if !answer.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(answer, "$-1");
+    assert_eq!(nodes.leader(), Some(leader), "nobody took it for dead");
+    nodes.pass(Duration::from_secs(1));
+    let digests: Vec<_> = (1..=3).map(|node| nodes.host(node).digest(GroupId(0))).collect();
+    assert_eq!(digests, vec![digests[0]; 3]);
+    nodes.kill(leader);
+    nodes.elect();
+    assert_eq!(nodes.run(gateway, client, "SCARD large"), format!(":{LARGE_COUNT}"));
+}
+
+#[test]
+fn a_large_value_is_whole_or_not_there_when_its_leader_dies() {
+    for turns in [1, 4, 8, 12] {
+        let mut nodes = Nodes::new();
+        let leader = nodes.leader().expect("elected");
+        let gateway = leader % 3 + 1;
+        let client = nodes.host(gateway).connect(0);
+        nodes.host(gateway).send(client, format!("{}\r\n", large_script("large")).as_bytes());
+        for _ in 0..turns {
+            nodes.pass(Duration::from_millis(50));
+        }
+        nodes.kill(leader);
+        nodes.elect();
+        let mut answer = String::new();
+        for _ in 0..400 {
+            nodes.pass(Duration::from_millis(50));
+            answer = nodes.host(gateway).received(client);
+            if !answer.is_empty() {
+                break;
+            }
+        }
+        let count = nodes.run(gateway, client, "SCARD large");
+        match answer.as_str() {
+            "$-1" => assert_eq!(count, format!(":{LARGE_COUNT}"), "killed after {turns} rounds"),
+            answer => {
+                assert!(answer.starts_with('-'), "{answer}");
+                assert!(count == ":0" || count == format!(":{LARGE_COUNT}"), "{count}");
+            }
+        }
+    }
+}

@@ -150,6 +150,12 @@ impl Host {
             .any(|found| found.id() == group && found.standing() == Standing::Serving)
     }
 
+    /// The digest of a group's data and state here.
+    pub fn digest(&self, group: GroupId) -> u64 {
+        let mut groups = self.cores.iter().flat_map(Core::groups);
+        groups.find(|found| found.id() == group).expect("it is there").digest()
+    }
+
     /// Another node speaks.
     pub fn hear(&mut self, from: NodeId, group: GroupId, bytes: &[u8]) {
         let core = group.0 as usize % self.cores.len();

@@ -5,6 +5,7 @@ mod blocking;
 mod cluster;
 mod collections;
 mod host;
+mod large;
 mod monitor;
 mod nearby;
 mod pubsub;

@@ -1,0 +1,283 @@
+//! Large values of transactions come and go in steps, one in each turn, so that nobody waits for ten million elements.
+//!
+//! What a transaction installs is read in before it is logged by the replica that leads, so that nothing stands still
+//! behind its entry. A replica that follows reads it in before it applies the entry, and so does a leader with what it
+//! has taken over from another.
+
+use keyspace::{Exporting, Imported, Importing};
+
+use super::*;
+use crate::limits::Slicing;
+
+/// Values that have been read in, with their keys.
+pub(super) type Unpacked = BTreeMap<(u16, Vec<u8>), Imported>;
+
+/// A group's values on their way.
+#[derive(Default)]
+pub(super) struct Slices {
+    slicing: Slicing,
+    /// What has been asked to be logged.
+    arriving: VecDeque<Arriving>,
+    /// What the entry installs that is applied next.
+    next: VecDeque<Unpacking>,
+    /// That has been looked at.
+    is_next_known: bool,
+    /// Read in, and not yet applied.
+    unpacked: BTreeMap<TransactionId, Unpacked>,
+    /// On their way to gateways.
+    leaving: VecDeque<Leaving>,
+}
+
+/// What a transaction installs, while it is being read in.
+struct Unpacking {
+    transaction: TransactionId,
+    effects: Vec<Effect>,
+    /// Those that are not yet read in, by their places among the effects.
+    coming: Vec<(usize, Importing)>,
+    ready: Unpacked,
+}
+
+/// A request that is logged when its values have been read in.
+struct Arriving {
+    unpacking: Unpacking,
+    participants: Vec<u32>,
+    origin: Origin,
+    floor: u64,
+}
+
+/// The answer to a lock, while its values are being written out.
+struct Leaving {
+    transaction: TransactionId,
+    origin: Origin,
+    values: Vec<Option<Exporting>>,
+    /// Those before this one are done.
+    at: usize,
+    answers: Vec<(u64, Vec<u8>)>,
+}
+
+impl Unpacking {
+    /// Begins to read in what is large of these effects; gives them back if nothing is.
+    fn begin(transaction: TransactionId, effects: Vec<Effect>, bytes_min: usize) -> Result<Self, Vec<Effect>> {
+        let large = effects.iter().enumerate().filter_map(|(place, effect)| {
+            let bytes = effect.exported().filter(|bytes| bytes.len() >= bytes_min)?;
+            Some((place, Importing::new(bytes).expect(EXPORTED)))
+        });
+        let coming: Vec<_> = large.collect();
+        if coming.is_empty() { Err(effects) } else { Ok(Self { transaction, effects, coming, ready: BTreeMap::new() }) }
+    }
+
+    /// Reads one piece. True if that was all.
+    fn step(&mut self, budget_bytes: usize) -> bool {
+        if let Some((place, importing)) = self.coming.last_mut() {
+            let Effect::Key { database, key, exported: Some(bytes) } = &self.effects[*place] else {
+                unreachable!("only keys with values are read in")
+            };
+            if importing.step(bytes, budget_bytes).expect(EXPORTED) {
+                let (_, importing) = self.coming.pop().expect("just seen");
+                self.ready.insert((*database, key.clone()), importing.into_imported());
+            }
+        }
+        self.coming.is_empty()
+    }
+
+    /// All that has been read in, the whole of it or not.
+    fn into_imported(self) -> impl Iterator<Item = Imported> {
+        let coming = self.coming.into_iter().map(|(_, importing)| importing.into_imported());
+        self.ready.into_values().chain(coming)
+    }
+}
+
+impl Leaving {
+    /// Writes one piece. True if that was all.
+    fn step(&mut self, budget_bytes: usize) -> bool {
+        let mut rest = budget_bytes;
+        while let Some(value) = self.values.get_mut(self.at) {
+            if rest == 0 {
+                return false;
+            }
+            if let Some(value) = value {
+                let before = value.byte_count();
+                if !value.step(rest) {
+                    return false;
+                }
+                rest = rest.saturating_sub((value.byte_count() - before).max(1));
+            }
+            self.at += 1;
+        }
+        true
+    }
+
+    fn answer(self, outlet: &mut Outlet<'_>) {
+        let values = self.values.into_iter().map(|value| value.map(Exporting::into_bytes)).collect();
+        outlet.answer(&self.origin, put_locked(&Locked::Granted { values, answers: self.answers }));
+    }
+}
+
+const EXPORTED: &str = "a gateway exported it, and checksums hold";
+
+impl Group {
+    /// See [`Core::narrow_slices`](crate::Core::narrow_slices).
+    pub(crate) fn narrow_slices(&mut self, slicing: Slicing) {
+        self.slices.slicing = slicing;
+    }
+
+    /// Goes on with what comes and goes, one of each a turn and all in turn. True if there is more of it.
+    pub(super) fn turn_slices(&mut self, now: Now, outlet: &mut Outlet<'_>) -> bool {
+        let step_bytes = self.slices.slicing.step_bytes;
+        if let Some(mut leaving) = self.slices.leaving.pop_front() {
+            if leaving.step(step_bytes) {
+                leaving.answer(outlet);
+            } else {
+                self.slices.leaving.push_back(leaving);
+            }
+        }
+        if let Some(mut arriving) = self.slices.arriving.pop_front() {
+            if arriving.unpacking.step(step_bytes) {
+                let Arriving { unpacking, participants, origin, floor } = arriving;
+                let Unpacking { transaction, effects, ready, .. } = unpacking;
+                self.keep_unpacked(transaction, ready);
+                self.prepare(transaction, participants, effects, (origin, floor), outlet);
+            } else {
+                self.slices.arriving.push_back(arriving);
+            }
+        }
+        let arriving = self.slices.arriving.iter().map(|arriving| arriving.unpacking.transaction);
+        for transaction in arriving.chain(self.slices.leaving.iter().map(|leaving| leaving.transaction)) {
+            self.locks.renew(transaction, now.instant);
+        }
+        self.has_slices()
+    }
+
+    /// True if values are on their way.
+    pub fn has_slices(&self) -> bool {
+        !self.slices.leaving.is_empty() || !self.slices.arriving.is_empty()
+    }
+
+    /// True if a transaction's values are being read in, to be logged then.
+    pub(super) fn is_arriving(&self, transaction: TransactionId) -> bool {
+        self.slices.arriving.iter().any(|arriving| arriving.unpacking.transaction == transaction)
+    }
+
+    /// Takes a request whose values have to be read in first; gives it back if there is no need to.
+    pub(super) fn let_arrive(
+        &mut self,
+        transaction: TransactionId,
+        participants: Vec<u32>,
+        effects: Vec<Effect>,
+        (origin, floor): (Origin, u64),
+    ) -> Option<(Vec<u32>, Vec<Effect>)> {
+        // Its gateway may ask again.
+        if self.is_arriving(transaction) {
+            return None;
+        }
+        if self.slices.unpacked.contains_key(&transaction) {
+            return Some((participants, effects));
+        }
+        match Unpacking::begin(transaction, effects, self.slices.slicing.bytes_min) {
+            Err(effects) => Some((participants, effects)),
+            Ok(unpacking) => {
+                self.slices.arriving.push_back(Arriving { unpacking, participants, origin, floor });
+                None
+            }
+        }
+    }
+
+    /// Bytes of values among these that are read in before they are logged.
+    pub(super) fn large_bytes(&self, effects: &[Effect]) -> usize {
+        let lengths = effects.iter().filter_map(Effect::exported).map(<[u8]>::len);
+        lengths.filter(|length| *length >= self.slices.slicing.bytes_min).sum()
+    }
+
+    /// Reads in what the next entry installs. True if the entry can be applied.
+    pub(super) fn unpack_next(&mut self) -> bool {
+        let Some(entry) = self.committed.front() else { return true };
+        let Slicing { bytes_min, step_bytes } = self.slices.slicing;
+        if !self.slices.is_next_known {
+            if entry.kind != EntryKind::Normal || entry.data.len() < bytes_min {
+                return true;
+            }
+            let Some((_, mut reader)) = entry::open(&entry.data) else { return true };
+            let mut spans = Vec::new();
+            while let Some(item) = reader.item(&mut spans) {
+                if let Item::Install { transaction, effects } | Item::Prepare { transaction, effects, .. } = item {
+                    self.slices.next.extend(Unpacking::begin(transaction, effects, bytes_min));
+                }
+            }
+            self.slices.is_next_known = true;
+        }
+        if let Some(unpacking) = self.slices.next.front_mut()
+            && unpacking.step(step_bytes)
+        {
+            let Unpacking { transaction, ready, .. } = self.slices.next.pop_front().expect("just seen");
+            self.keep_unpacked(transaction, ready);
+        }
+        self.slices.is_next_known = !self.slices.next.is_empty();
+        self.slices.next.is_empty()
+    }
+
+    fn keep_unpacked(&mut self, transaction: TransactionId, unpacked: Unpacked) {
+        if let Some(before) = self.slices.unpacked.insert(transaction, unpacked) {
+            self.bury_unpacked(before);
+        }
+    }
+
+    /// What has been read in of what a transaction installs.
+    pub(super) fn take_unpacked(&mut self, transaction: TransactionId) -> Unpacked {
+        self.slices.unpacked.remove(&transaction).unwrap_or_default()
+    }
+
+    /// What has been read in is not wanted any more.
+    pub(super) fn bury_unpacked(&mut self, unpacked: Unpacked) {
+        unpacked.into_values().for_each(|imported| self.keyspace.bury_imported(imported));
+    }
+
+    /// Answers a lock with these values, now or in some turns.
+    pub(super) fn let_leave(
+        &mut self,
+        transaction: TransactionId,
+        origin: &Origin,
+        values: Vec<Option<Exporting>>,
+        answers: Vec<(u64, Vec<u8>)>,
+        outlet: &mut Outlet<'_>,
+    ) {
+        let mut leaving = Leaving { transaction, origin: *origin, values, at: 0, answers };
+        if leaving.step(self.slices.slicing.step_bytes) {
+            leaving.answer(outlet);
+        } else {
+            self.slices.leaving.push_back(leaving);
+        }
+    }
+
+    /// True if the values under a transaction's locks are on their way to its gateway.
+    pub(super) fn is_leaving(&self, transaction: TransactionId) -> bool {
+        self.slices.leaving.iter().any(|leaving| leaving.transaction == transaction)
+    }
+
+    /// A transaction has let go of its locks: nobody waits for its values.
+    pub(super) fn stop_leaving(&mut self, transaction: TransactionId) {
+        self.slices.leaving.retain(|leaving| leaving.transaction != transaction);
+    }
+
+    /// This replica does not lead any more. What has been logged may still be applied, and is read in then.
+    pub(super) fn stop_slices(&mut self, outlet: &mut Outlet<'_>) {
+        for Leaving { origin, .. } in std::mem::take(&mut self.slices.leaving) {
+            outlet.send_back(&origin);
+        }
+        for Arriving { unpacking, origin, .. } in std::mem::take(&mut self.slices.arriving) {
+            outlet.send_back(&origin);
+            unpacking.into_imported().for_each(|imported| self.keyspace.bury_imported(imported));
+        }
+        for unpacked in std::mem::take(&mut self.slices.unpacked).into_values() {
+            self.bury_unpacked(unpacked);
+        }
+    }
+
+    /// What is committed and not applied has come in another way.
+    pub(super) fn forget_committed(&mut self) {
+        self.committed.clear();
+        self.slices.is_next_known = false;
+        for unpacking in std::mem::take(&mut self.slices.next) {
+            unpacking.into_imported().for_each(|imported| self.keyspace.bury_imported(imported));
+        }
+    }
+}
