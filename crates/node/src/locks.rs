@@ -74,10 +74,21 @@ impl Locks {
         self.whole.is_some()
     }
 
+    /// True if a move holds this slot.
+    pub fn is_slot_held(&self, slot: Slot) -> bool {
+        self.slots.contains_key(&slot.0)
+    }
+
     /// Locks slots that move. Transactions may still hold keys of them: see [`Locks::are_slots_free`].
+    ///
+    /// # Panics
+    /// If another move holds one of them: both would carry the slot's keys, and the later what they were before.
     pub fn take_slots(&mut self, transaction: TransactionId, slots: impl Iterator<Item = Slot>) {
         self.holders.entry(transaction).or_default();
-        self.slots.extend(slots.map(|slot| (slot.0, transaction)));
+        for slot in slots {
+            let before = self.slots.insert(slot.0, transaction);
+            assert!(before.is_none_or(|before| before == transaction), "a slot was locked twice");
+        }
     }
 
     /// True if no other transaction holds a key of the slots that this one has locked.
@@ -221,6 +232,18 @@ mod tests {
         assert!(locks.are_slots_free(transaction(2)) && locks.covers(b"{a}1"));
         locks.release(transaction(2));
         assert!(locks.is_empty() && !locks.covers(b"{a}2"));
+    }
+
+    #[test]
+    fn a_slot_moves_once_at_a_time() {
+        let mut locks = Locks::default();
+        let (slot, other) = (slot_of(b"a"), slot_of(b"b"));
+        locks.take_slots(transaction(1), [slot].into_iter());
+        assert!(locks.is_slot_held(slot) && !locks.is_slot_held(other));
+        locks.take_slots(transaction(1), [slot].into_iter());
+        locks.release(transaction(1));
+        assert!(!locks.is_slot_held(slot));
+        locks.take_slots(transaction(2), [slot, other].into_iter());
     }
 
     #[test]

@@ -218,7 +218,9 @@ impl Group {
             && !self.is_barred
             && taken
                 .iter()
-                .all(|(slot, epoch)| *epoch > self.slots.epoch_of(*slot) && self.slots.group_of_slot(*slot) != self.id);
+                .all(|(slot, epoch)| *epoch > self.slots.epoch_of(*slot) && self.slots.group_of_slot(*slot) != self.id)
+            // An earlier move of the same slot may be committed, for all that is known here.
+            && !taken.iter().any(|(slot, _)| self.locks.is_slot_held(*slot));
         if may_take {
             self.locks.take_slots(transaction, taken.into_iter().map(|(slot, _)| slot));
         }
@@ -282,7 +284,9 @@ impl Group {
                 }
                 let put_off = self.mover.put_off.get(&slot.0).copied().unwrap_or_default();
                 let taken = self.mover.taken.get(&slot.0).copied();
+                // An earlier leader's move of the slot may be prepared, and is going to end in one way or the other.
                 let may_go = outlet.context.routes.get(to.0 as usize).is_some_and(|route| route.leader.is_some())
+                    && !self.locks.is_slot_held(slot)
                     && put_off <= now.instant
                     && taken.is_none_or(|taken| now.instant.since(taken) >= limits::MOVE_AGAIN);
                 if !may_go {
@@ -326,7 +330,7 @@ impl Group {
             Stage::Draining { batch } => {
                 let is_applied = self.batch_number > *batch && self.inflight.front().is_none_or(|b| b.number > *batch);
                 let is_held = self.locks.is_held_by(id);
-                // What was waited for may have been a move of the same slot, which nobody knew to be committed.
+                // Nothing but this move can have given them away; what is not here would be carried as nothing.
                 let slots = &self.slots;
                 let is_here = moving.slots.iter().all(|slot| slots.group_of_slot(*slot) == self.id);
                 let is_early = self.defect == Some(Defect::EarlyCopy);
