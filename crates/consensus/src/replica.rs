@@ -7,7 +7,7 @@ use bytes::Bytes;
 use raft::eraftpb::{
     ConfChangeType, ConfChangeV2, ConfState, Entry as InnerEntry, EntryType, HardState as InnerHardState,
 };
-use raft::{Config, ProgressState, RawNode, ReadOnlyOption, SnapshotStatus, StateRole, Storage};
+use raft::{Config, ProgressState, RawNode, ReadOnlyOption, SnapshotStatus, StateRole};
 use stdx::log::{Entry, EntryKind, HardState, Membership};
 use stdx::{Instant, Prng};
 
@@ -1150,7 +1150,9 @@ impl Replica {
 
     /// Term of the entry at `index`, if it is still known.
     pub fn term_at(&self, index: u64) -> Option<u64> {
-        self.raft.store().term(index).ok()
+        // What has been replaced, and is not on its way to the disk yet, is still in the store. The library says 0 of
+        // what it does not know.
+        self.raft.raft.raft_log.term(index).ok().filter(|term| *term > 0)
     }
 
     /// Index up to which this replica's own log is safe, as the policy in force has it.

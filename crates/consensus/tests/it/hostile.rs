@@ -100,6 +100,38 @@ fn whatever_decodes_can_be_stepped() {
 }
 
 #[test]
+fn what_a_leader_sends_twice_at_once_overtakes_nobody() {
+    let mut cluster = Cluster::new(3, 0, 1);
+    (1..=3).for_each(|id| cluster.tick(id, 10));
+    cluster.campaign(1);
+    cluster.stabilize(false);
+    // What the first leader has alone is replaced by others.
+    (2..=3).for_each(|other| cluster.cut(1, other));
+    cluster.propose(1, "lost");
+    cluster.stabilize(false);
+    cluster.crash(1, false);
+    (2..=3).for_each(|id| cluster.tick(id, 10));
+    cluster.campaign(2);
+    cluster.stabilize(false);
+    cluster.propose(2, "kept");
+    cluster.stabilize(false);
+    cluster.start(1, false);
+    cluster.heal();
+    let last = cluster.replica(2).last_index();
+    for _ in 0..20 {
+        cluster.tick(2, 2);
+        cluster.deliver(false, |message| message.to() != 1);
+        for message in cluster.in_flight.extract_if(.., |message| message.to() == 1).collect::<Vec<_>>() {
+            // Both come before the replica has carried out anything.
+            assert_eq!(cluster.replica(1).step(message.clone()), Ok(()));
+            assert_eq!(cluster.replica(1).step(message), Ok(()));
+        }
+        cluster.settle(1);
+    }
+    assert_eq!(cluster.replica(1).committed_index(), last);
+}
+
+#[test]
 fn a_misdelivery_is_refused() {
     let mut three = Cluster::new(3, 0, 1);
     (1..=3).for_each(|id| three.tick(id, 10));
