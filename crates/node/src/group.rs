@@ -99,6 +99,8 @@ pub struct Group {
     sliced_bytes: usize,
     /// Committed and not yet applied, in log order. Nothing stays here while this replica serves.
     committed: VecDeque<Entry>,
+    /// Bytes of them.
+    committed_bytes: usize,
     /// Large values on their way.
     slices: slices::Slices,
     /// Proposed and not yet applied, in log order.
@@ -438,6 +440,7 @@ impl Group {
             waiters: Vec::new(),
             sliced_bytes: 0,
             committed: VecDeque::new(),
+            committed_bytes: 0,
             slices: slices::Slices::default(),
             inflight: VecDeque::new(),
             inflight_bytes: 0,
@@ -1240,6 +1243,7 @@ impl Group {
         }
         self.claim(&origin, floor);
         self.sliced_bytes += self.large_bytes(&effects);
+        self.locks.set_logged(transaction, true);
         if participants == [self.id.0] {
             self.builder.install(transaction, &effects);
         } else {
@@ -1390,7 +1394,10 @@ impl Group {
                 }
             }
             self.locks.take(*transaction, keys.into_iter(), whole);
-            self.locks.take_slots(*transaction, prepared.effects.iter().filter_map(Effect::slot));
+            // Logs of old versions may hold two moves of a slot.
+            let slots = prepared.effects.iter().filter_map(Effect::slot);
+            let free: Vec<_> = slots.filter(|slot| !self.locks.is_slot_held(*slot)).collect();
+            self.locks.take_slots(*transaction, free.into_iter());
             self.inquiries.entry(*transaction).or_default();
         }
     }
@@ -1654,6 +1661,7 @@ impl Group {
         // The replica goes on meanwhile: whoever takes long to apply what is committed is not to be taken for dead.
         let mut waits = !self.apply_committed(&mut applied_bytes, now, outlet);
         while !self.is_installing()
+            && !self.has_enough_to_apply()
             && let Some(ready) = self.replica.take_ready()
         {
             if let Some(role) = ready.became {
@@ -1681,6 +1689,7 @@ impl Group {
                     round.index = Some(read.index);
                 }
             }
+            self.committed_bytes += ready.committed.iter().map(|entry| entry.data.len()).sum::<usize>();
             self.committed.extend(ready.committed);
             waits = waits || !self.apply_committed(&mut applied_bytes, now, outlet);
             self.answer_confirmed_reads(now, outlet);
@@ -1706,10 +1715,19 @@ impl Group {
                 return false;
             }
             let entry = self.committed.pop_front().expect("just seen");
+            self.committed_bytes -= entry.data.len();
             *applied_bytes += entry.data.len();
             self.apply(entry, now, outlet);
         }
         true
+    }
+
+    /// True if nothing more is taken from the replica until some of what is committed has been applied. More than
+    /// usual may gather behind an entry with large values, so that who takes it in goes on answering its leader.
+    fn has_enough_to_apply(&self) -> bool {
+        let Some(first) = self.committed.front() else { return false };
+        let max = if self.is_unpacking() { limits::BEHIND_LARGE_BYTES_MAX } else { limits::APPLY_BYTES_PER_TURN };
+        self.committed_bytes - first.data.len() > max
     }
 
     fn append(&mut self, append: consensus::Append, outlet: &mut Outlet<'_>) {
@@ -2054,6 +2072,7 @@ impl Group {
     /// An item is not carried out once more, and what has been read in for it is not wanted.
     fn forget_unpacked(&mut self, item: &Item<'_>) {
         if let Item::Install { transaction, .. } | Item::Prepare { transaction, .. } = item {
+            self.locks.set_logged(*transaction, false);
             let unpacked = self.take_unpacked(*transaction);
             self.bury_unpacked(unpacked);
         }
@@ -2231,6 +2250,7 @@ impl Group {
             Item::Tick => {}
             Item::Limits(limits) => self.keyspace.set_limits(limits),
             Item::Install { transaction, effects } => {
+                self.locks.set_logged(transaction, false);
                 let unpacked = self.take_unpacked(transaction);
                 self.install(&effects, unpacked);
                 self.note_effects(&effects);
@@ -2238,6 +2258,7 @@ impl Group {
                 answer_step(waiter, claimed, &[1], outlet);
             }
             Item::Prepare { transaction, participants, effects } => {
+                self.locks.set_logged(transaction, false);
                 let refused = self.outcome(transaction) == Some(false);
                 let unpacked = self.take_unpacked(transaction);
                 if refused {

@@ -48,6 +48,9 @@ pub const HELD_COUNT_MAX: usize = 100_000;
 /// Bytes of log applied in one turn while a group catches up, so that other clients are served in between.
 pub const APPLY_BYTES_PER_TURN: usize = 1 << 20;
 
+/// Bytes that may be committed and wait behind an entry whose large values are being read in.
+pub const BEHIND_LARGE_BYTES_MAX: usize = 64 << 20;
+
 /// Values of transactions from this length on are read and written in steps of [`SLICE_BYTES`].
 pub const SLICED_BYTES_MIN: usize = 512 << 10;
 

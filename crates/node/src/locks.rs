@@ -36,6 +36,8 @@ struct Holder {
     inherited: BTreeMap<Vec<u8>, TransactionId>,
     /// It is committed; only its end has yet to be logged and applied.
     is_decided: bool,
+    /// What it changes is on its way through the log: whoever took its keys now would be overtaken by it.
+    is_logged: bool,
 }
 
 impl Locks {
@@ -143,13 +145,21 @@ impl Locks {
             return Vec::new();
         }
         let mut stale = Vec::new();
-        for holder in self.holders.keys() {
+        for (holder, _) in self.holders.iter().filter(|(_, state)| !state.is_logged) {
             let since = *self.since.entry(*holder).or_insert(now);
             if now.since(since) >= patience {
                 stale.push(*holder);
             }
         }
         stale
+    }
+
+    /// What a transaction changes is on its way through the log, or has come to its end. Until then its locks do not
+    /// go stale, however long the disk takes.
+    pub fn set_logged(&mut self, transaction: TransactionId, is_logged: bool) {
+        if let Some(holder) = self.holders.get_mut(&transaction) {
+            holder.is_logged = is_logged;
+        }
     }
 
     /// A transaction has not held anything for long.
@@ -232,6 +242,18 @@ mod tests {
         assert!(locks.are_slots_free(transaction(2)) && locks.covers(b"{a}1"));
         locks.release(transaction(2));
         assert!(locks.is_empty() && !locks.covers(b"{a}2"));
+    }
+
+    #[test]
+    fn locks_go_stale_but_not_while_their_changes_are_on_their_way_through_the_log() {
+        let (mut locks, patience) = (Locks::default(), Duration::from_secs(10));
+        let at = |seconds| Instant::from_nanos(1) + Duration::from_secs(seconds);
+        locks.take(transaction(1), keys(&["a"]), false);
+        assert_eq!(locks.stale(at(0), patience), []);
+        locks.set_logged(transaction(1), true);
+        assert_eq!(locks.stale(at(30), patience), []);
+        locks.set_logged(transaction(1), false);
+        assert_eq!(locks.stale(at(31), patience), [transaction(1)]);
     }
 
     #[test]

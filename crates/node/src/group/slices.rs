@@ -188,6 +188,11 @@ impl Group {
         lengths.filter(|length| *length >= self.slices.slicing.bytes_min).sum()
     }
 
+    /// True while large values of the next entry are being read in.
+    pub(super) fn is_unpacking(&self) -> bool {
+        self.slices.is_next_known
+    }
+
     /// Reads in what the next entry installs. True if the entry can be applied.
     pub(super) fn unpack_next(&mut self) -> bool {
         let Some(entry) = self.committed.front() else { return true };
@@ -275,7 +280,11 @@ impl Group {
     /// What is committed and not applied has come in another way.
     pub(super) fn forget_committed(&mut self) {
         self.committed.clear();
+        self.committed_bytes = 0;
         self.slices.is_next_known = false;
+        for unpacked in std::mem::take(&mut self.slices.unpacked).into_values() {
+            self.bury_unpacked(unpacked);
+        }
         for unpacking in std::mem::take(&mut self.slices.next) {
             unpacking.into_imported().for_each(|imported| self.keyspace.bury_imported(imported));
         }
