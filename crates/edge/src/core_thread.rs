@@ -7,7 +7,6 @@
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -521,8 +520,8 @@ impl CoreThread {
     /// cannot be, the process ends, and none leaves.
     fn remember_early(&self) {
         if let Err(cause) = self.host.early.set() {
-            let path = PathBuf::from(".acknowledges-early");
-            self.host.end(End::Fault(Fault::File { path, purpose: "note in the data directory", cause }));
+            let path = self.host.early.path();
+            self.host.end(End::Fault(Fault::File { path, purpose: "note early acknowledgements in", cause }));
             loop {
                 std::thread::park();
             }

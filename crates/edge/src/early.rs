@@ -25,12 +25,17 @@ impl EarlyMark {
         Self { directory: directory.to_owned(), is_set: Mutex::new(false) }
     }
 
+    /// Where the file is, or would be.
+    pub fn path(&self) -> PathBuf {
+        self.directory.join(FILE)
+    }
+
     /// True if it is there.
     ///
     /// # Errors
     /// Those of the file system.
     pub fn is_there(&self) -> io::Result<bool> {
-        self.directory.join(FILE).try_exists()
+        self.path().try_exists()
     }
 
     /// Makes it, unless it has been made; it is on the disk then.
@@ -41,7 +46,7 @@ impl EarlyMark {
         // Who comes second waits until it is on the disk.
         let mut is_set = self.is_set.lock().unwrap_or_else(PoisonError::into_inner);
         if !*is_set {
-            File::create(self.directory.join(FILE))?.sync_all()?;
+            File::create(self.path())?.sync_all()?;
             File::open(&self.directory)?.sync_all()?;
             *is_set = true;
         }
@@ -57,7 +62,7 @@ impl EarlyMark {
         if *is_set {
             return Ok(());
         }
-        match fs::remove_file(self.directory.join(FILE)) {
+        match fs::remove_file(self.path()) {
             Err(cause) if cause.kind() != io::ErrorKind::NotFound => Err(cause),
             _ => Ok(()),
         }
