@@ -957,6 +957,11 @@ impl Replica {
         self.membership = membership_of(state);
         // Who has promised was a quorum of those who took part before.
         self.lease.end();
+        let raft = &mut self.raft.raft;
+        if raft.state == StateRole::Leader && !self.membership.voters.contains(&self.options.node) {
+            // The library lets who applies its own removal lead on, and then looks for its progress, which is gone.
+            raft.become_follower(raft.term, raft::INVALID_ID);
+        }
     }
 
     /// Sorts out the messages that have to wait until their members have a checkpoint.
