@@ -53,9 +53,9 @@ pub const FINISH_ROUNDS: usize = 4;
 /// Descriptors wanted beside those of clients: logs, checkpoints, listeners, epoll and event descriptors.
 pub const DESCRIPTORS_RESERVED: u64 = 128;
 
-/// Bytes waiting to be sent to another node on a lane, beyond which messages are dropped and asked for again. Raft has
-/// at most 33 messages of a mebibyte a group under way; heartbeats are small; a chunk of a checkpoint comes when asked
-/// for.
+/// Bytes waiting to be sent to another node on a lane, beyond which messages are dropped and asked for again; one that
+/// is larger than that comes on top. Raft has at most 33 messages of a mebibyte a group under way; heartbeats are
+/// small; a chunk of a checkpoint comes when asked for.
 pub const fn lane_bytes_max(lane: Lane) -> usize {
     match lane {
         Lane::Vital => 4 << 20,
@@ -70,6 +70,9 @@ pub const LOG_HELD_BYTES_MAX: u64 = 8 << 30;
 
 /// Messages to one node that are handed in together travel in frames of this size. A longer message has its own.
 pub const LINK_FRAME_BYTES: usize = 256 << 10;
+
+/// A core writes to another node itself while no more than this waits there; beyond it the links' thread does.
+pub const LINK_DIRECT_BYTES_MAX: usize = 256 << 10;
 
 /// One read from another node.
 pub const LINK_READ_BYTES: usize = 256 << 10;
@@ -92,6 +95,9 @@ pub const LINK_REFUSAL_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A link that takes nothing for so long is cut.
 pub const LINK_STUCK_MAX: Duration = Duration::from_secs(4);
+
+/// How old what is told of the links may be while they carry messages.
+pub const LINK_REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long a fresh node tries to reach the cluster that it is to join.
 pub const JOIN_PATIENCE: Duration = Duration::from_secs(60);

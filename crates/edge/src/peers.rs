@@ -1,9 +1,12 @@
-//! The links to other nodes, and the one thread that serves them all.
+//! The links to other nodes, and the one thread that looks after them all.
 //!
 //! A node dials every other node it knows, once a lane, and sends on these connections only; on those that it accepted
 //! it only listens. So who sends also looks after the connection: it dials again with growing pauses, knows why the
 //! last one ended, and bounds what waits. Lanes have connections of their own, so that a checkpoint under way delays no
 //! heartbeat.
+//!
+//! A core writes the little that it has to say itself, and wakes nobody: between nodes every hop of a thread is paid
+//! for by all clients that wait for a quorum. What is large, and what a socket does not take, the thread writes.
 //!
 //! What cannot be sent is dropped, and the cores are told: their protocols ask again. Nothing is ever resent here.
 //!
@@ -11,29 +14,29 @@
 //! first byte: who is not to be let in is told why, in words that he understands.
 
 mod frame;
+mod link;
 mod wire;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, ToSocketAddrs};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use journal::Identity;
 use mio::net::{TcpListener, TcpStream};
-use mio::{Events, Interest, Poll, Registry, Token, Waker};
+use mio::{Events, Interest, Poll, Token, Waker};
 use node::event::{Event, Lane, LinkReport, NodeId};
 use node::roster::Member;
-use socket2::SockRef;
 
-use self::frame::{
-    FRAME_HEADER_BYTES, HELLO_BYTES, Hello, MESSAGE_HEADER_BYTES, Malformed, Purpose, Verdict, WELCOME_BYTES, Welcome,
-};
+use self::frame::{HELLO_BYTES, Hello, Malformed, Purpose, Verdict, WELCOME_BYTES, Welcome};
+use self::link::{Link, State};
 use self::wire::Wire;
 use crate::host::Host;
 use crate::limits::{
     LINK_CONNECT_MAX, LINK_FAREWELL_MAX, LINK_FRAME_BYTES, LINK_PAUSE_MAX, LINK_PAUSE_MIN, LINK_READ_BYTES,
-    LINK_REFUSAL_INTERVAL, LINK_STUCK_MAX, lane_bytes_max,
+    LINK_REFUSAL_INTERVAL, LINK_REPORT_INTERVAL,
 };
 use crate::mailbox::Mail;
 use crate::tls::{self, LinkSecurity};
@@ -61,15 +64,27 @@ pub struct Outgoing {
 
 /// Where cores hand in what is for other nodes.
 pub struct PeerQueue {
+    /// The thread alone adds and removes.
+    links: RwLock<BTreeMap<(NodeId, Lane), Arc<SharedLink>>>,
     waiting: Mutex<Waiting>,
     waker: Waker,
     reports: Mutex<Vec<LinkReport>>,
+}
+
+/// A link that cores write to beside the thread.
+struct SharedLink {
+    /// The thread may hold it for as long as a socket takes more: a core that finds it held does not wait.
+    link: Mutex<Link>,
+    /// Messages that cores have handed to the thread and that it has not put in yet: later ones must go behind them.
+    handed_over_count: AtomicUsize,
 }
 
 #[derive(Default)]
 struct Waiting {
     messages: Vec<Outgoing>,
     contacts: Option<Vec<(NodeId, Member)>>,
+    /// A core has left something on a link for the thread to see to.
+    looks: bool,
     ends: bool,
     is_awake: bool,
 }
@@ -77,13 +92,42 @@ struct Waiting {
 impl PeerQueue {
     /// Hands in messages; `messages` is left empty.
     pub fn send(&self, messages: &mut Vec<Outgoing>) {
-        self.put(|waiting| {
-            if waiting.messages.is_empty() {
-                std::mem::swap(&mut waiting.messages, messages);
-            } else {
-                waiting.messages.append(messages);
+        let links = self.links.read().unwrap_or_else(PoisonError::into_inner);
+        let mut touched: Vec<&SharedLink> = Vec::new();
+        let mut needs_thread = false;
+        messages.retain(|message| {
+            let Some(shared) = links.get(&(message.to, message.lane)) else { return false };
+            let Some(mut link) = shared.if_takes(message.bytes.len()) else {
+                shared.handed_over_count.fetch_add(1, Ordering::SeqCst);
+                return true;
+            };
+            if !link.push(message.group, &message.bytes) {
+                needs_thread |= link.has_dropped;
+            } else if !touched.iter().any(|other| std::ptr::eq(*other, &raw const **shared)) {
+                touched.push(shared);
             }
+            false
         });
+        for shared in touched {
+            match shared.try_lock() {
+                Some(mut link) => {
+                    link.write();
+                    needs_thread |= link.failure.is_some();
+                }
+                None => needs_thread = true,
+            }
+        }
+        drop(links);
+        if needs_thread || !messages.is_empty() {
+            self.put(|waiting| {
+                waiting.looks = true;
+                if waiting.messages.is_empty() {
+                    std::mem::swap(&mut waiting.messages, messages);
+                } else {
+                    waiting.messages.append(messages);
+                }
+            });
+        }
     }
 
     /// Says which nodes there are.
@@ -113,6 +157,28 @@ impl PeerQueue {
     }
 }
 
+impl SharedLink {
+    fn new(link: Link) -> Arc<Self> {
+        Arc::new(Self { link: Mutex::new(link), handed_over_count: AtomicUsize::new(0) })
+    }
+
+    /// The link, if a core may put a message of so many bytes in itself now.
+    fn if_takes(&self, length: usize) -> Option<MutexGuard<'_, Link>> {
+        if self.handed_over_count.load(Ordering::SeqCst) > 0 {
+            return None;
+        }
+        self.try_lock().filter(|link| link.takes_directly(length))
+    }
+
+    fn try_lock(&self) -> Option<MutexGuard<'_, Link>> {
+        match self.link.try_lock() {
+            Ok(link) => Some(link),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -127,33 +193,8 @@ pub struct PeerPoll(Poll);
 pub fn prepare() -> io::Result<(PeerQueue, PeerPoll)> {
     let poll = Poll::new()?;
     let waker = Waker::new(poll.registry(), WAKE)?;
-    let queue = PeerQueue { waiting: Mutex::default(), waker, reports: Mutex::default() };
+    let queue = PeerQueue { links: RwLock::default(), waiting: Mutex::default(), waker, reports: Mutex::default() };
     Ok((queue, PeerPoll(poll)))
-}
-
-/// A connection that this node dialled, for one lane to one node.
-struct Link {
-    address: String,
-    lane: Lane,
-    state: State,
-    pause: Duration,
-    /// Bytes to be sent, of which `sent` have been.
-    out: VecDeque<Vec<u8>>,
-    out_bytes: usize,
-    sent: usize,
-    /// When the socket last took something, or there was nothing to take.
-    moved: Instant,
-    is_writable: bool,
-    welcome: Vec<u8>,
-    report: LinkReport,
-    /// A message has been dropped, and nobody told yet.
-    has_dropped: bool,
-}
-
-enum State {
-    Down { until: Instant },
-    Greeting { wire: Wire, since: Instant },
-    Up { wire: Wire },
 }
 
 /// A connection that another node dialled.
@@ -175,8 +216,8 @@ pub struct Peers {
     identity: Identity,
     poll: Poll,
     listeners: Vec<TcpListener>,
-    /// By token: `3 × place + lane`.
-    links: BTreeMap<usize, (NodeId, Link)>,
+    /// By token. The same as those of the queue.
+    links: BTreeMap<usize, Arc<SharedLink>>,
     tokens: BTreeMap<(NodeId, Lane), usize>,
     callers: BTreeMap<usize, Caller>,
     /// When the log last said of whom why he was turned away.
@@ -188,6 +229,8 @@ pub struct Peers {
     next_token: usize,
     buffer: Vec<u8>,
     started: Instant,
+    /// When the reports were last renewed; none if something has changed that they must not lack.
+    reported: Option<Instant>,
 }
 
 impl Peers {
@@ -220,6 +263,7 @@ impl Peers {
             next_token,
             buffer: vec![0; LINK_READ_BYTES],
             started: Instant::now(),
+            reported: None,
         };
         this.meet(contacts);
         Ok(this)
@@ -243,6 +287,7 @@ impl Peers {
                     return;
                 }
                 waiting.is_awake = true;
+                waiting.looks = false;
                 std::mem::swap(&mut waiting.messages, &mut messages);
                 waiting.contacts.take()
             };
@@ -267,7 +312,7 @@ impl Peers {
             // From here on whoever hands in must wake; what came since is taken at once.
             let mut waiting = lock(&host.peers.waiting);
             waiting.is_awake = false;
-            let has_more = !waiting.messages.is_empty() || waiting.contacts.is_some() || waiting.ends;
+            let has_more = !waiting.messages.is_empty() || waiting.contacts.is_some() || waiting.looks || waiting.ends;
             drop(waiting);
             if has_more {
                 let _ = host.peers.waker.wake();
@@ -278,8 +323,8 @@ impl Peers {
     fn timeout(&self) -> Option<Duration> {
         let now = Instant::now();
         let mut next = now + Duration::from_secs(1);
-        for (_, link) in self.links.values() {
-            if let State::Down { until } = link.state {
+        for link in self.links.values() {
+            if let State::Down { until } = lock(&link.link).state {
                 next = next.min(until);
             }
         }
@@ -307,10 +352,7 @@ impl Peers {
         for (node, address) in known {
             for lane in LANES {
                 if let Some(token) = self.tokens.get(&(node, lane)) {
-                    let (_, link) = self.links.get_mut(token).expect("both tables agree");
-                    if link.address != address {
-                        link.address = address.clone();
-                        link.report.address.clone_from(&address);
+                    if lock(&self.links[token].link).readdress(&address) {
                         self.cut(*token, "its address has changed", Duration::ZERO);
                     }
                     continue;
@@ -318,9 +360,11 @@ impl Peers {
                 let token = self.next_token;
                 self.next_token += 1;
                 self.tokens.insert((node, lane), token);
-                self.links.insert(token, (node, Link::new(node, address.clone(), lane)));
+                self.links.insert(token, SharedLink::new(Link::new(node, address.clone(), lane)));
             }
         }
+        let shared = self.tokens.iter().map(|(key, token)| (*key, Arc::clone(&self.links[token]))).collect();
+        *self.host.peers.links.write().unwrap_or_else(PoisonError::into_inner) = shared;
     }
 
     // ---- sending --------------------------------------------------------------------------------------------------
@@ -329,31 +373,34 @@ impl Peers {
         let mut touched = Vec::new();
         for Outgoing { to, group, lane, bytes } in messages.drain(..) {
             let Some(token) = self.tokens.get(&(to, lane)) else { continue };
-            let (_, link) = self.links.get_mut(token).expect("both tables agree");
-            if link.push(group, &bytes) && !touched.contains(token) {
+            let shared = &self.links[token];
+            let pushed = if bytes.len() > LINK_FRAME_BYTES {
+                let has_room = lock(&shared.link).has_room(bytes.len());
+                // Cores need not wait while it is copied and its checksum made.
+                let whole = has_room.then(|| frame::whole_frame(group, &bytes));
+                lock(&shared.link).push_whole(whole)
+            } else {
+                lock(&shared.link).push(group, &bytes)
+            };
+            // A link that has come in the place of another one was not handed what that one was.
+            let _ =
+                shared.handed_over_count.try_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1));
+            if pushed && !touched.contains(token) {
                 touched.push(*token);
             }
         }
         for token in touched {
-            if let Some((_, link)) = self.links.get_mut(&token) {
-                link.close_frame();
-            }
-            self.write(token);
-        }
-    }
-
-    fn write(&mut self, token: usize) {
-        let Some((_, link)) = self.links.get_mut(&token) else { return };
-        if let Err(error) = link.write() {
-            self.cut(token, &error.to_string(), LINK_PAUSE_MIN);
+            lock(&self.links[&token].link).write();
         }
     }
 
     fn move_link(&mut self, token: usize, is_writable: bool, is_readable: bool) {
-        let hello = self.hello(token);
-        let Some((_, link)) = self.links.get_mut(&token) else { return };
-        if let State::Greeting { wire, .. } = &mut link.state {
-            let result = greet(wire, &hello, &mut link.sent, &mut link.welcome, &mut self.buffer);
+        let Some(shared) = self.links.get(&token).map(Arc::clone) else { return };
+        let mut link = lock(&shared.link);
+        if let State::Greeting { .. } = link.state {
+            let hello = self.hello(&link);
+            let result = link.greet(&hello, &mut self.buffer);
+            drop(link);
             match result {
                 Ok(None) => {}
                 Ok(Some(welcome)) if welcome.verdict == Verdict::Accepted => self.up(token),
@@ -367,51 +414,33 @@ impl Peers {
             }
             return;
         }
-        if let State::Up { wire } = &mut link.state
-            && is_readable
-        {
-            // Nothing is ever sent this way: whatever can be read is the end.
-            match wire.read(&mut self.buffer) {
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-                Ok(0) => return self.cut(token, "the other end closed it", LINK_PAUSE_MIN),
-                Ok(_) => return self.cut(token, "the other end spoke out of turn", LINK_PAUSE_MAX),
-                Err(error) => return self.cut(token, &error.to_string(), LINK_PAUSE_MIN),
-            }
+        if is_readable && let Err((cause, pause)) = link.listen(&mut self.buffer) {
+            drop(link);
+            return self.cut(token, &cause, pause);
         }
-        if is_writable && let Some((_, link)) = self.links.get_mut(&token) {
+        if is_writable {
             link.is_writable = true;
-            self.write(token);
+            link.write();
         }
     }
 
-    fn hello(&self, token: usize) -> Vec<u8> {
-        let Some((node, link)) = self.links.get(&token) else { return Vec::new() };
+    fn hello(&self, link: &Link) -> Vec<u8> {
         Hello {
             purpose: Purpose::Carry(link.lane),
             cluster: self.identity.cluster,
             from: self.identity.node,
-            to: node.0,
+            to: link.node.0,
             group_count: self.identity.group_count,
         }
         .encode()
     }
 
     fn up(&mut self, token: usize) {
-        let Some((node, link)) = self.links.get_mut(&token) else { return };
-        let State::Greeting { wire, .. } = std::mem::replace(&mut link.state, State::Down { until: self.started })
-        else {
-            return;
-        };
-        link.report.is_encrypted = wire.is_encrypted();
-        link.state = State::Up { wire };
-        link.pause = LINK_PAUSE_MIN;
-        link.sent = 0;
-        link.is_writable = true;
-        link.moved = Instant::now();
-        link.report.is_up = true;
-        link.report.count += 1;
-        link.report.since_s = self.started.elapsed().as_secs();
-        let (node, lane) = (*node, link.lane);
+        self.reported = None;
+        let mut link = lock(&self.links[&token].link);
+        link.up(self.started);
+        let (node, lane) = (link.node, link.lane);
+        drop(link);
         if lane == Lane::Log {
             self.host.log.notice(&format!("linked to node {}", node.0));
             self.tell_all(|| Event::Reachable { node });
@@ -419,17 +448,12 @@ impl Peers {
     }
 
     fn cut(&mut self, token: usize, cause: &str, pause_min: Duration) {
-        let Some((node, link)) = self.links.get_mut(&token) else { return };
-        let was_up = matches!(link.state, State::Up { .. });
-        link.pause = (link.pause * 2).clamp(LINK_PAUSE_MIN, LINK_PAUSE_MAX).max(pause_min);
-        link.state = State::Down { until: Instant::now() + if pause_min.is_zero() { pause_min } else { link.pause } };
-        link.out.clear();
-        (link.out_bytes, link.sent) = (0, 0);
-        link.welcome.clear();
-        link.report.is_up = false;
-        let is_news = was_up || link.report.last_cause != cause;
-        link.report.last_cause = cause.to_owned();
-        let (node, lane) = (*node, link.lane);
+        let Some(shared) = self.links.get(&token) else { return };
+        self.reported = None;
+        let mut link = lock(&shared.link);
+        let (was_up, is_news) = link.cut(cause, pause_min);
+        let (node, lane) = (link.node, link.lane);
+        drop(link);
         if was_up {
             self.tell_all(|| Event::Unreachable { node });
         }
@@ -445,49 +469,59 @@ impl Peers {
     }
 
     fn tell_drops(&mut self) {
-        let mut dropped = Vec::new();
-        for (node, link) in self.links.values_mut() {
-            if std::mem::take(&mut link.has_dropped) {
-                dropped.push(*node);
+        for shared in self.links.values() {
+            let mut link = lock(&shared.link);
+            let node = link.node;
+            let has_dropped = std::mem::take(&mut link.has_dropped);
+            drop(link);
+            if has_dropped {
+                self.tell_all(|| Event::Unreachable { node });
             }
-        }
-        for node in dropped {
-            self.tell_all(|| Event::Unreachable { node });
         }
     }
 
-    /// Dials where it is time, and gives up what does not move.
+    /// Dials where it is time, writes what cores have left, and gives up what is broken or does not move.
     fn look_after_links(&mut self) {
         let now = Instant::now();
-        let security = self.host.security();
-        let tokens: Vec<usize> = self.links.keys().copied().collect();
-        for token in tokens {
-            let Some((_, link)) = self.links.get_mut(&token) else { continue };
-            match &link.state {
+        let mut to_cut = Vec::new();
+        for (token, shared) in &self.links {
+            let mut link = lock(&shared.link);
+            let failure = match &link.state {
                 State::Down { until } if *until <= now => {
-                    if let Err(error) = link.dial(self.poll.registry(), Token(token), security.links.as_ref()) {
-                        self.cut(token, &error.to_string(), LINK_PAUSE_MIN);
-                    }
+                    drop(link);
+                    self.dial(*token, shared).err().map(|error| error.to_string())
                 }
-                State::Greeting { since, .. } if since.elapsed() > LINK_CONNECT_MAX => {
-                    self.cut(token, "no answer", LINK_PAUSE_MIN);
+                State::Greeting { since, .. } if since.elapsed() > LINK_CONNECT_MAX => Some("no answer".to_owned()),
+                State::Up { .. } if link.is_stuck() => Some("it takes nothing".to_owned()),
+                State::Up { .. } => {
+                    link.write();
+                    link.failure.take()
                 }
-                State::Up { .. } if link.out_bytes > 0 && link.moved.elapsed() > LINK_STUCK_MAX => {
-                    self.cut(token, "it takes nothing", LINK_PAUSE_MIN);
-                }
-                _ => {}
-            }
+                _ => None,
+            };
+            to_cut.extend(failure.map(|cause| (*token, cause)));
+        }
+        for (token, cause) in to_cut {
+            self.cut(token, &cause, LINK_PAUSE_MIN);
         }
     }
 
-    fn publish(&self) {
+    fn dial(&self, token: usize, shared: &SharedLink) -> io::Result<()> {
+        let address = lock(&shared.link).address().to_owned();
+        // A name may take its time: cores need not wait for it.
+        let address = resolve(&address)?;
+        let security = self.host.security();
+        lock(&shared.link).dial(address, self.poll.registry(), Token(token), security.links.as_ref())
+    }
+
+    fn publish(&mut self) {
+        if self.reported.is_some_and(|reported| reported.elapsed() < LINK_REPORT_INTERVAL) {
+            return;
+        }
+        self.reported = Some(Instant::now());
         let mut reports = lock(&self.host.peers.reports);
         reports.clear();
-        reports.extend(
-            self.links
-                .values()
-                .map(|(_, link)| LinkReport { waiting_bytes: link.out_bytes as u64, ..link.report.clone() }),
-        );
+        reports.extend(self.links.values().map(|shared| lock(&shared.link).report()));
     }
 
     // ---- listening ------------------------------------------------------------------------------------------------
@@ -699,41 +733,6 @@ fn judge(identity: &Identity, removed: &BTreeSet<NodeId>, hello: &Hello) -> Welc
     }
 }
 
-/// Greets and reads the answer, as far as the socket lets it.
-fn greet(
-    wire: &mut Wire,
-    hello: &[u8],
-    sent: &mut usize,
-    answer: &mut Vec<u8>,
-    buffer: &mut [u8],
-) -> Result<Option<Welcome>, String> {
-    if let Ok(Some(error)) | Err(error) = wire.socket().take_error() {
-        return Err(error.to_string());
-    }
-    while *sent < hello.len() {
-        match wire.write(&hello[*sent..]) {
-            Ok(count) => *sent += count,
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected) => return Ok(None),
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error.to_string()),
-        }
-    }
-    while answer.len() < WELCOME_BYTES {
-        let wanted = WELCOME_BYTES - answer.len();
-        match wire.read(&mut buffer[..wanted]) {
-            Ok(0) => return Err("the other end closed it".to_owned()),
-            Ok(count) => {
-                answer.extend_from_slice(&buffer[..count]);
-                frame::check_head(answer).map_err(|malformed| malformed.to_string())?;
-            }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error.to_string()),
-        }
-    }
-    Welcome::decode(answer).map(Some).map_err(|malformed| malformed.to_string())
-}
-
 impl Caller {
     fn new(stream: TcpStream) -> Self {
         Self {
@@ -746,104 +745,6 @@ impl Caller {
             is_dismissed: false,
         }
     }
-}
-
-impl Link {
-    fn new(node: NodeId, address: String, lane: Lane) -> Self {
-        let now = Instant::now();
-        Self {
-            report: LinkReport { node, lane, address: address.clone(), ..LinkReport::default() },
-            address,
-            lane,
-            state: State::Down { until: now },
-            pause: LINK_PAUSE_MIN,
-            out: VecDeque::new(),
-            out_bytes: 0,
-            sent: 0,
-            moved: now,
-            is_writable: false,
-            welcome: Vec::new(),
-            has_dropped: false,
-        }
-    }
-
-    fn dial(&mut self, registry: &Registry, token: Token, security: Option<&LinkSecurity>) -> io::Result<()> {
-        let address = resolve(&self.address)?;
-        let mut stream = TcpStream::connect(address)?;
-        let _ = stream.set_nodelay(true);
-        // What nobody acknowledges is not waited for much longer than an election.
-        let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(LINK_STUCK_MAX));
-        registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
-        self.sent = 0;
-        let wire = match security {
-            None => Wire::Plain(stream),
-            Some(security) => Wire::Tls(Box::new(security.dial.wrap(stream))),
-        };
-        self.state = State::Greeting { wire, since: Instant::now() };
-        Ok(())
-    }
-
-    /// Takes a message, if the link is up and has room. A message larger than all room is taken alone.
-    fn push(&mut self, group: u32, bytes: &[u8]) -> bool {
-        let is_up = matches!(self.state, State::Up { .. });
-        let length = bytes.len() + MESSAGE_HEADER_BYTES;
-        if !is_up || (self.out_bytes > 0 && self.out_bytes + length > lane_bytes_max(self.lane)) {
-            self.has_dropped |= is_up;
-            self.report.dropped_count += 1;
-            return false;
-        }
-        if self.out_bytes == 0 {
-            self.moved = Instant::now();
-        }
-        let has_room = self.out.back().is_some_and(|frame| is_open(frame) && frame.len() + length <= LINK_FRAME_BYTES);
-        if !has_room {
-            self.close_frame();
-            let mut fresh = Vec::with_capacity(FRAME_HEADER_BYTES + length.max(4 << 10));
-            frame::begin_frame(&mut fresh);
-            self.out_bytes += FRAME_HEADER_BYTES;
-            self.out.push_back(fresh);
-        }
-        frame::push_message(self.out.back_mut().expect("just made"), group, bytes);
-        self.out_bytes += length;
-        self.report.message_count += 1;
-        true
-    }
-
-    /// Ends the frame being gathered.
-    fn close_frame(&mut self) {
-        if let Some(open) = self.out.back_mut().filter(|frame| is_open(frame)) {
-            frame::end_frame(open, 0);
-        }
-    }
-
-    fn write(&mut self) -> io::Result<()> {
-        let State::Up { wire } = &mut self.state else { return Ok(()) };
-        while self.is_writable
-            && let Some(front) = self.out.front()
-        {
-            match wire.write(&front[self.sent..]) {
-                Ok(count) => {
-                    self.sent += count;
-                    self.out_bytes -= count;
-                    self.report.sent_bytes += count as u64;
-                    self.moved = Instant::now();
-                    if self.sent == front.len() {
-                        self.out.pop_front();
-                        self.sent = 0;
-                    }
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.is_writable = false,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A frame that is still being gathered has no length yet.
-fn is_open(frame: &[u8]) -> bool {
-    frame[..4] == [0; 4]
 }
 
 fn resolve(address: &str) -> io::Result<SocketAddr> {
@@ -900,4 +801,83 @@ pub fn own_address_towards(address: &str) -> io::Result<String> {
     let socket = std::net::UdpSocket::bind(any)?;
     socket.connect(place)?;
     Ok(socket.local_addr()?.ip().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::ErrorKind;
+
+    const LOG: (NodeId, Lane) = (NodeId(2), Lane::Log);
+
+    fn linked() -> (PeerQueue, PeerPoll, std::net::TcpStream) {
+        let (queue, poll) = prepare().expect("epoll");
+        let (link, other) = link::tests::pair(LOG.0, LOG.1);
+        queue.links.write().expect("nobody panicked").insert(LOG, SharedLink::new(link));
+        (queue, poll, other)
+    }
+
+    fn outgoing(bytes: &[u8]) -> Outgoing {
+        Outgoing { to: LOG.0, group: 3, lane: LOG.1, bytes: bytes.to_vec() }
+    }
+
+    fn arrived(other: &mut std::net::TcpStream) -> Vec<Vec<u8>> {
+        other.set_nonblocking(true).expect("a socket");
+        let mut bytes = Vec::new();
+        match other.read_to_end(&mut bytes) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            other => panic!("the link is up: {other:?}"),
+        }
+        let mut messages = Vec::new();
+        let mut rest = &bytes[..];
+        while let Some((mut body, taken)) = frame::next_frame(rest).expect("whole frames") {
+            while !body.is_empty() {
+                let (group, message, behind) = frame::next_message(body).expect("whole messages");
+                assert_eq!(group, 3);
+                messages.push(message.to_vec());
+                body = behind;
+            }
+            rest = &rest[taken..];
+        }
+        assert!(rest.is_empty());
+        messages
+    }
+
+    #[test]
+    fn a_core_sends_what_is_small_itself() {
+        let (queue, _poll, mut other) = linked();
+        let mut messages = vec![outgoing(b"one"), outgoing(b"two")];
+        queue.send(&mut messages);
+        assert_eq!(arrived(&mut other), [b"one", b"two"]);
+        assert!(messages.is_empty() && lock(&queue.waiting).messages.is_empty());
+    }
+
+    #[test]
+    fn what_is_handed_to_the_thread_is_not_overtaken() {
+        let (queue, _poll, mut other) = linked();
+        let large = vec![1; crate::limits::LINK_DIRECT_BYTES_MAX];
+        queue.send(&mut vec![outgoing(b"small"), outgoing(&large), outgoing(b"behind")]);
+        queue.send(&mut vec![outgoing(b"later")]);
+        assert_eq!(arrived(&mut other), [b"small"]);
+        let waiting: Vec<usize> = lock(&queue.waiting).messages.iter().map(|message| message.bytes.len()).collect();
+        assert_eq!(waiting, [large.len(), 6, 5]);
+    }
+
+    #[test]
+    fn a_core_waits_for_nobody_who_holds_a_link() {
+        let (queue, _poll, mut other) = linked();
+        let shared = Arc::clone(&queue.links.read().expect("nobody panicked")[&LOG]);
+        let held = lock(&shared.link);
+        queue.send(&mut vec![outgoing(b"meanwhile")]);
+        drop(held);
+        assert!(arrived(&mut other).is_empty());
+        assert_eq!(lock(&queue.waiting).messages.len(), 1);
+    }
+
+    #[test]
+    fn who_is_not_known_is_sent_nothing() {
+        let (queue, _poll, _other) = linked();
+        queue.send(&mut vec![Outgoing { to: NodeId(9), ..outgoing(b"lost") }]);
+        assert!(lock(&queue.waiting).messages.is_empty());
+    }
 }

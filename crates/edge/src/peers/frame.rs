@@ -276,6 +276,15 @@ pub fn end_frame(out: &mut [u8], start: usize) {
     header[4..].copy_from_slice(&crc32c::crc32c(body).to_le_bytes());
 }
 
+/// A frame of one message.
+pub fn whole_frame(group: u32, bytes: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(FRAME_HEADER_BYTES + MESSAGE_HEADER_BYTES + bytes.len());
+    begin_frame(&mut frame);
+    push_message(&mut frame, group, bytes);
+    end_frame(&mut frame, 0);
+    frame
+}
+
 /// The first frame of `bytes`, once it is whole: its body, and how much it takes.
 pub fn next_frame(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, Malformed> {
     if bytes.len() < FRAME_HEADER_BYTES {

@@ -1,0 +1,368 @@
+//! A connection that this node dialled, for one lane to one node: what waits to be sent, and how it is.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use mio::net::TcpStream;
+use mio::{Interest, Registry, Token};
+use node::event::{Lane, LinkReport, NodeId};
+use socket2::SockRef;
+
+use super::frame::{self, FRAME_HEADER_BYTES, MESSAGE_HEADER_BYTES, WELCOME_BYTES, Welcome};
+use super::wire::Wire;
+use crate::limits::{
+    LINK_DIRECT_BYTES_MAX, LINK_FRAME_BYTES, LINK_PAUSE_MAX, LINK_PAUSE_MIN, LINK_STUCK_MAX, lane_bytes_max,
+};
+use crate::tls::LinkSecurity;
+
+/// See the module.
+pub struct Link {
+    /// To whom.
+    pub node: NodeId,
+    /// For what.
+    pub lane: Lane,
+    /// How it is.
+    pub state: State,
+    /// The socket has not refused anything since it was last said to take more.
+    pub is_writable: bool,
+    /// A message has been dropped, and nobody told yet.
+    pub has_dropped: bool,
+    /// The socket broke under somebody who wrote; the link is to be cut.
+    pub failure: Option<String>,
+    address: String,
+    pause: Duration,
+    /// Frames to be sent. Of the first one `sent` bytes have been.
+    out: VecDeque<Vec<u8>>,
+    out_bytes: usize,
+    sent: usize,
+    /// When the socket last took something, or there was nothing to take.
+    moved: Instant,
+    welcome: Vec<u8>,
+    report: LinkReport,
+}
+
+/// Of a [`Link`].
+pub enum State {
+    /// There is no connection; when to dial.
+    Down {
+        /// Not before.
+        until: Instant,
+    },
+    /// Somebody may answer.
+    Greeting {
+        /// To whom it was said.
+        wire: Wire,
+        /// When.
+        since: Instant,
+    },
+    /// It carries messages.
+    Up {
+        /// There.
+        wire: Wire,
+    },
+}
+
+impl Link {
+    /// One to be dialled at once.
+    pub fn new(node: NodeId, address: String, lane: Lane) -> Self {
+        let now = Instant::now();
+        Self {
+            node,
+            lane,
+            state: State::Down { until: now },
+            is_writable: false,
+            has_dropped: false,
+            failure: None,
+            report: LinkReport { node, lane, address: address.clone(), ..LinkReport::default() },
+            address,
+            pause: LINK_PAUSE_MIN,
+            out: VecDeque::new(),
+            out_bytes: 0,
+            sent: 0,
+            moved: now,
+            welcome: Vec::new(),
+        }
+    }
+
+    /// How it is, in figures.
+    pub fn report(&self) -> LinkReport {
+        LinkReport { waiting_bytes: self.out_bytes as u64, ..self.report.clone() }
+    }
+
+    /// From now on the node is there. True if it was elsewhere: the connection is not what is wanted any more.
+    pub fn readdress(&mut self, address: &str) -> bool {
+        let is_new = self.address != address;
+        if is_new {
+            address.clone_into(&mut self.address);
+            address.clone_into(&mut self.report.address);
+        }
+        is_new
+    }
+
+    /// Where the node is.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Begins to connect, to what its address means now.
+    ///
+    /// # Errors
+    /// Those of the sockets.
+    pub fn dial(
+        &mut self,
+        address: SocketAddr,
+        registry: &Registry,
+        token: Token,
+        security: Option<&LinkSecurity>,
+    ) -> io::Result<()> {
+        let mut stream = TcpStream::connect(address)?;
+        let _ = stream.set_nodelay(true);
+        // What nobody acknowledges is not waited for much longer than an election.
+        let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(LINK_STUCK_MAX));
+        registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
+        self.sent = 0;
+        let wire = match security {
+            None => Wire::Plain(stream),
+            Some(security) => Wire::Tls(Box::new(security.dial.wrap(stream))),
+        };
+        self.state = State::Greeting { wire, since: Instant::now() };
+        Ok(())
+    }
+
+    /// Greets and reads the answer, as far as the socket lets it.
+    ///
+    /// # Errors
+    /// Why there will be no answer.
+    pub fn greet(&mut self, hello: &[u8], buffer: &mut [u8]) -> Result<Option<Welcome>, String> {
+        let State::Greeting { wire, .. } = &mut self.state else { return Ok(None) };
+        if let Ok(Some(error)) | Err(error) = wire.socket().take_error() {
+            return Err(error.to_string());
+        }
+        while self.sent < hello.len() {
+            match wire.write(&hello[self.sent..]) {
+                Ok(count) => self.sent += count,
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected) => {
+                    return Ok(None);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        while self.welcome.len() < WELCOME_BYTES {
+            let wanted = WELCOME_BYTES - self.welcome.len();
+            match wire.read(&mut buffer[..wanted]) {
+                Ok(0) => return Err("the other end closed it".to_owned()),
+                Ok(count) => {
+                    self.welcome.extend_from_slice(&buffer[..count]);
+                    frame::check_head(&self.welcome).map_err(|malformed| malformed.to_string())?;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Welcome::decode(&self.welcome).map(Some).map_err(|malformed| malformed.to_string())
+    }
+
+    /// It has been let in; `started` is when the process was.
+    pub fn up(&mut self, started: Instant) {
+        let State::Greeting { wire, .. } = std::mem::replace(&mut self.state, State::Down { until: started }) else {
+            return;
+        };
+        self.report.is_encrypted = wire.is_encrypted();
+        self.state = State::Up { wire };
+        self.pause = LINK_PAUSE_MIN;
+        self.sent = 0;
+        self.is_writable = true;
+        self.moved = Instant::now();
+        self.report.is_up = true;
+        self.report.count += 1;
+        self.report.since_s = started.elapsed().as_secs();
+    }
+
+    /// Ends the connection; what waited is dropped. Says whether it was up, and whether the cause is a new one.
+    pub fn cut(&mut self, cause: &str, pause_min: Duration) -> (bool, bool) {
+        let was_up = matches!(self.state, State::Up { .. });
+        self.pause = (self.pause * 2).clamp(LINK_PAUSE_MIN, LINK_PAUSE_MAX).max(pause_min);
+        self.state = State::Down { until: Instant::now() + if pause_min.is_zero() { pause_min } else { self.pause } };
+        self.failure = None;
+        self.out.clear();
+        (self.out_bytes, self.sent) = (0, 0);
+        self.welcome.clear();
+        self.report.is_up = false;
+        let is_news = was_up || self.report.last_cause != cause;
+        cause.clone_into(&mut self.report.last_cause);
+        (was_up, is_news)
+    }
+
+    /// Hears what the other end says, which should be nothing.
+    ///
+    /// # Errors
+    /// Why the connection is at its end, and how long it should rest.
+    pub fn listen(&mut self, buffer: &mut [u8]) -> Result<(), (String, Duration)> {
+        let State::Up { wire } = &mut self.state else { return Ok(()) };
+        match wire.read(buffer) {
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(()),
+            Ok(0) => Err(("the other end closed it".to_owned(), LINK_PAUSE_MIN)),
+            Ok(_) => Err(("the other end spoke out of turn".to_owned(), LINK_PAUSE_MAX)),
+            Err(error) => Err((error.to_string(), LINK_PAUSE_MIN)),
+        }
+    }
+
+    /// True if a core may put a message of so many bytes in itself: it is small, as is all that waits.
+    pub fn takes_directly(&self, length: usize) -> bool {
+        self.lane != Lane::Bulk && self.out_bytes + length <= LINK_DIRECT_BYTES_MAX
+    }
+
+    /// True if the link is up and would take a message of so many bytes. One that is larger than all room is taken as
+    /// long as there is any left: on a lane that is always in use it would otherwise never get its turn.
+    pub fn has_room(&self, length: usize) -> bool {
+        let bytes_max = lane_bytes_max(self.lane);
+        let length = length + MESSAGE_HEADER_BYTES;
+        self.is_up() && (self.out_bytes + length <= bytes_max || length > bytes_max && self.out_bytes < bytes_max)
+    }
+
+    /// Takes a message, if it has room for it.
+    pub fn push(&mut self, group: u32, bytes: &[u8]) -> bool {
+        let has_room = self.has_room(bytes.len());
+        self.count(has_room);
+        if !has_room {
+            return false;
+        }
+        let length = bytes.len() + MESSAGE_HEADER_BYTES;
+        let is_gathering =
+            self.out.back().is_some_and(|frame| is_open(frame) && frame.len() + length <= LINK_FRAME_BYTES);
+        if !is_gathering {
+            self.close_frame();
+            let mut fresh = Vec::with_capacity(FRAME_HEADER_BYTES + length.max(4 << 10));
+            frame::begin_frame(&mut fresh);
+            self.out_bytes += FRAME_HEADER_BYTES;
+            self.out.push_back(fresh);
+        }
+        frame::push_message(self.out.back_mut().expect("just made"), group, bytes);
+        self.out_bytes += length;
+        true
+    }
+
+    /// Takes a frame of one message, made for it since there was room; none if there was not.
+    pub fn push_whole(&mut self, whole: Option<Vec<u8>>) -> bool {
+        let whole = whole.filter(|_| self.is_up());
+        self.count(whole.is_some());
+        let Some(whole) = whole else { return false };
+        self.close_frame();
+        self.out_bytes += whole.len();
+        self.out.push_back(whole);
+        true
+    }
+
+    /// Counts a message that is about to be taken, or is not.
+    fn count(&mut self, is_taken: bool) {
+        if is_taken {
+            if self.out_bytes == 0 {
+                self.moved = Instant::now();
+            }
+            self.report.message_count += 1;
+        } else {
+            self.has_dropped |= self.is_up();
+            self.report.dropped_count += 1;
+        }
+    }
+
+    fn is_up(&self) -> bool {
+        matches!(self.state, State::Up { .. }) && self.failure.is_none()
+    }
+
+    /// Ends the frame being gathered.
+    fn close_frame(&mut self) {
+        if let Some(open) = self.out.back_mut().filter(|frame| is_open(frame)) {
+            frame::end_frame(open, 0);
+        }
+    }
+
+    /// Writes what the socket takes now. If it breaks, that is in `failure`.
+    pub fn write(&mut self) {
+        self.close_frame();
+        let State::Up { wire } = &mut self.state else { return };
+        while self.is_writable
+            && self.failure.is_none()
+            && let Some(front) = self.out.front()
+        {
+            match wire.write(&front[self.sent..]) {
+                Ok(count) => {
+                    self.sent += count;
+                    self.out_bytes -= count;
+                    self.report.sent_bytes += count as u64;
+                    self.moved = Instant::now();
+                    if self.sent == front.len() {
+                        self.out.pop_front();
+                        self.sent = 0;
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.is_writable = false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => self.failure = Some(error.to_string()),
+            }
+        }
+    }
+
+    /// True if something has been waiting for long and the socket takes nothing of it.
+    pub fn is_stuck(&self) -> bool {
+        self.out_bytes > 0 && self.moved.elapsed() > LINK_STUCK_MAX
+    }
+}
+
+/// A frame that is still being gathered has no length yet.
+fn is_open(frame: &[u8]) -> bool {
+    frame[..4] == [0; 4]
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A link that is up, and its other end.
+    pub fn pair(node: NodeId, lane: Lane) -> (Link, std::net::TcpStream) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("it has one");
+        let stream = std::net::TcpStream::connect(address).expect("somebody listens");
+        stream.set_nonblocking(true).expect("a socket");
+        let (other, _) = listener.accept().expect("it has just connected");
+        let mut link = Link::new(node, address.to_string(), lane);
+        link.state = State::Up { wire: Wire::Plain(TcpStream::from_std(stream)) };
+        link.is_writable = true;
+        (link, other)
+    }
+
+    #[test]
+    fn a_message_larger_than_the_lane_is_taken_while_there_is_room() {
+        let (mut link, _other) = pair(NodeId(2), Lane::Vital);
+        link.is_writable = false;
+        let bytes_max = lane_bytes_max(Lane::Vital);
+        let large = vec![7; bytes_max + 1];
+        assert!(link.push(0, b"something waits"));
+        assert!(link.push(0, &large), "it would never find the lane empty");
+        assert!(!link.push(0, &large), "what waits is bounded");
+        assert!(!link.push(0, b"small"), "there is no room at all");
+        assert_eq!((link.report().message_count, link.report().dropped_count), (2, 2));
+        assert!(link.has_dropped);
+    }
+
+    #[test]
+    fn what_breaks_under_a_writer_takes_no_more() {
+        let (mut link, other) = pair(NodeId(2), Lane::Log);
+        drop(other);
+        // The first write may still succeed: only its answer says that nobody is there.
+        for _ in 0..100 {
+            link.push(0, b"hello");
+            link.write();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(link.failure.is_some());
+        assert!(!link.has_room(1));
+        let (was_up, is_news) = link.cut("gone", LINK_PAUSE_MIN);
+        assert!(was_up && is_news);
+        assert_eq!(link.report().waiting_bytes, 0);
+    }
+}
