@@ -550,6 +550,10 @@ impl Universe {
                 self.plan_turn(machine, core, when);
             }
             Action::Log { level, line } => say!(self, "node {} {level:?}: {line}", machine + 1),
+            Action::Fatal { line } if process.has_lost_checkpoint => {
+                say!(self, "node {} ends: {line}", machine + 1);
+                self.at(self.now, What::Ends { machine, life });
+            }
             Action::Fatal { line } => {
                 self.fail(Invariant::Recovers, format!("node {} cannot go on: {line}", machine + 1));
             }
@@ -885,6 +889,7 @@ impl Universe {
         } else if disk.is_ill() {
             let process = self.machines[machine].process.as_mut().expect("it is alive");
             process.checkpoints.remove(&group.0);
+            process.has_lost_checkpoint = true;
             self.probes.reach("a checkpoint failed");
             self.tell(machine, core, Inbound::Checkpoint(group, id, CheckpointNews::Failed(reason)));
         } else {

@@ -56,6 +56,8 @@ pub struct Process {
     pub is_dirty: bool,
     /// The disk had no room when it was last asked.
     pub is_full: bool,
+    /// The disk has failed under a checkpoint: whoever counted on that one may end the process.
+    pub has_lost_checkpoint: bool,
     /// A chore is being done.
     pub chore: Option<Chore>,
     /// Checkpoints being written, by group.
@@ -124,6 +126,7 @@ impl Process {
             syncing: Vec::new(),
             is_dirty: false,
             is_full: false,
+            has_lost_checkpoint: false,
             chore: None,
             removed: BTreeSet::new(),
             checkpoints: BTreeMap::new(),

@@ -53,6 +53,8 @@ pub(crate) enum What {
     Strike(Trouble),
     /// A machine dies at a step of a transaction: it loses its power, or the process is killed.
     StepCrash { machine: usize, life: u64, power: bool },
+    /// A process ends because it cannot go on.
+    Ends { machine: usize, life: u64 },
     /// A fault of limited duration is over.
     Over(Trouble, usize),
 }
@@ -395,6 +397,13 @@ impl Universe {
                     } else {
                         self.kill(machine)
                     }
+                    self.boot_later(machine);
+                }
+            }
+            What::Ends { machine, life } => {
+                if self.is_alive(machine, life) {
+                    self.probes.reach("a process ended for want of a checkpoint");
+                    self.kill(machine);
                     self.boot_later(machine);
                 }
             }
