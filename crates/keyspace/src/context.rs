@@ -200,10 +200,14 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Chance for a command that chooses: another stream for every call, the same on every replica where the command is
-    /// a change.
+    /// Chance for a command that chooses and changes nothing: another stream for every call.
     pub(crate) fn prng(&self) -> Prng {
         self.keyspace.prng(self.moment)
+    }
+
+    /// See [`Keyspace::prng_to_take`].
+    pub(crate) fn prng_to_take(&self, key: &[u8], len: usize) -> Prng {
+        Keyspace::prng_to_take(self.moment, key, len)
     }
 
     /// See [`Edit::clone_value`].

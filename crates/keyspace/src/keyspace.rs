@@ -525,6 +525,20 @@ impl Keyspace {
         Prng::new(moment.seed ^ (self.sequence << 16).wrapping_add(draws)).fork()
     }
 
+    /// Chance for a change that takes some of what a key has `len` of.
+    ///
+    /// What a script changes is changed twice: on copies at first, whose answers the script gets, and then by its entry.
+    /// Both must take the same, in keyspaces that have seen different numbers of changes until then.
+    pub(crate) fn prng_to_take(moment: Moment, key: &[u8], len: usize) -> Prng {
+        let mut seed = moment.seed ^ (len as u64) << 32 ^ key.len() as u64;
+        for part in key.chunks(8) {
+            let mut word = [0; 8];
+            word[..part.len()].copy_from_slice(part);
+            seed = Prng::new(seed ^ u64::from_le_bytes(word)).draw();
+        }
+        Prng::new(seed).fork()
+    }
+
     pub(crate) fn flush(&mut self, database: u16) {
         let fresh = Table::new(slot_count(self.layout));
         let flushed = std::mem::replace(&mut self.databases[usize::from(database)], fresh);

@@ -83,6 +83,28 @@ fn keys_in_several_groups_and_keys_not_declared_are_all_the_same() {
 }
 
 #[test]
+fn what_a_script_takes_by_chance_is_what_has_gone() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        let text = "local taken = redis.call('SPOP', KEYS[1], 2) taken[3] = redis.call('SPOP', KEYS[1]) return taken";
+        let small: Vec<String> = (0..9).map(|number| number.to_string()).collect();
+        let words: Vec<String> = (0..9).map(|number| format!("member-{number}")).collect();
+        let large: Vec<String> = (0..900).map(|number| format!("member-{number}")).collect();
+        for (key, members) in [("small", small), ("words", words), ("large", large)] {
+            host.run(client, &format!("SADD {key} {} gone-before", members.join(" ")));
+            host.run(client, &format!("SREM {key} gone-before {}", members[3]));
+            let answer = eval(host, client, text, &["1", key]);
+            let taken: Vec<&str> = answer.split_whitespace().skip(2).step_by(2).collect();
+            assert_eq!(taken.len(), 3, "{answer}");
+            for member in taken {
+                assert_eq!(host.run(client, &format!("SISMEMBER {key} {member}")), ":0", "{answer}");
+            }
+            assert_eq!(host.run(client, &format!("SCARD {key}")), format!(":{}", members.len() - 4));
+        }
+    });
+}
+
+#[test]
 fn a_script_that_fails_keeps_what_it_did_before_as_in_redis() {
     everywhere(|host| {
         let client = host.connect(0);

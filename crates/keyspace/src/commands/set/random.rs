@@ -27,7 +27,8 @@ pub(super) const SPOP: DataCommand = DataCommand {
 };
 fn spop(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
     let key = args.at(1);
-    let mut prng = edit.view().prng();
+    let len = edit.view().set(key)?.map_or(0, |set| set.len());
+    let mut prng = edit.view().prng_to_take(key, len);
     let Some(word) = args.get(2) else {
         let is_there = edit.modify_set(key, |set| {
             let len = set.as_ref().len();
