@@ -114,7 +114,8 @@ impl Core {
                 let command = keyspace::resolve(args).expect("checked when it was sent");
                 if let Groups::One(group) = self.groups_of(command, args) {
                     let is_read = !matches!(body, RequestBody::Write(_));
-                    let number = self.send_request(Request::new(origin, group, protocol, body), actions);
+                    let request = Request { is_anew: true, ..Request::new(origin, group, protocol, body) };
+                    let number = self.send_request(request, actions);
                     if is_read && let Some(number) = number {
                         self.note_read(origin.session, group, number);
                     }
@@ -151,7 +152,7 @@ impl Core {
         });
         if let Groups::One(group) = groups {
             let body = RequestBody::Exec(packed);
-            self.send_request(Request::new(origin, group, protocol, body), actions);
+            self.send_request(Request { is_anew: true, ..Request::new(origin, group, protocol, body) }, actions);
             return;
         }
         let work = Work { is_exec: true, watches, commands, ..Work::new(origin, protocol, self.now.instant) };

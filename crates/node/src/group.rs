@@ -215,6 +215,8 @@ pub struct Group {
     script_reply: Vec<u8>,
     /// Sessions whose script has become a transaction, by node and serial: what they send later waits.
     kept_out: BTreeSet<(u64, u64)>,
+    /// Sessions whose requests are to be made anew elsewhere, by gateway and serial: what they have sent since follows.
+    sent_back: BTreeMap<(GatewayId, u64), moving::SentBack>,
     /// Scripts of gateways that have run here, and whose entries are not applied yet: they must not run again.
     scripts_under_way: BTreeSet<(GatewayId, u64)>,
     /// Requests of gateways of this node that want to know when they have been applied here.
@@ -500,6 +502,7 @@ impl Group {
             script_words: Vec::new(),
             script_reply: Vec::new(),
             kept_out: BTreeSet::new(),
+            sent_back: BTreeMap::new(),
             scripts_under_way: BTreeSet::new(),
             awaited: BTreeSet::new(),
             nearby: nearby::Nearby::new(prng.draw() >> 8),
@@ -770,12 +773,16 @@ impl Group {
     }
 
     /// False for a numbered request that has been carried out; if its gateway may lack the answer it gets it.
-    fn is_to_be_done(&self, origin: &Origin, outlet: &mut Outlet<'_>) -> bool {
+    fn is_to_be_done(&mut self, origin: &Origin, outlet: &mut Outlet<'_>) -> bool {
         let (Some(gateway), Some(claim)) = (origin.gateway(), origin.claim) else { return true };
         match self.book.look(gateway, claim.number) {
             book::Entry::New => true,
             book::Entry::Answered(answer) => {
-                outlet.answer(origin, answer.to_vec());
+                let answer = answer.to_vec();
+                if let Some(moved) = wire::take_moved(&answer) {
+                    self.note_sent_back(moved.slot, origin);
+                }
+                outlet.answer(origin, answer);
                 false
             }
             book::Entry::Forgotten => false,
@@ -786,7 +793,7 @@ impl Group {
         if self.refuses_alone(&request, outlet) {
             return;
         }
-        let Request { origin, protocol, body, floor, .. } = request;
+        let Request { origin, protocol, body, floor, is_anew, .. } = request;
         let body = match body {
             RequestBody::Lock(lock) => return self.lock(lock, origin, now.instant, now, outlet),
             RequestBody::Holders(place) => return self.tell_holders(place, &origin, outlet),
@@ -812,13 +819,16 @@ impl Group {
             }
             body => body,
         };
-        let request = Request { floor, ..Request::new(origin, self.id, protocol, body) };
+        let request = Request { floor, is_anew, ..Request::new(origin, self.id, protocol, body) };
+        if let Some(slot) = self.follows_one_sent_back(&request) {
+            return self.send_to_slot(slot, request, outlet);
+        }
         if self.must_wait(&request, false) {
             self.hold(request, false, outlet);
             return;
         }
-        if let Some(slot) = self.foreign_slot(&request) {
-            return self.tell_moved(slot, request, outlet);
+        if let Some(slot) = self.slot_elsewhere(&request) {
+            return self.send_to_slot(slot, request, outlet);
         }
         let is_behind = matches!(request.body, RequestBody::Read(_));
         let what = match request.body {
@@ -953,6 +963,11 @@ impl Group {
 
     fn execute_read(&mut self, read: DeferredRead, now: Now, outlet: &mut Outlet<'_>) {
         if let Some(slot) = self.foreign_slot_of_read(&read.what) {
+            if let ReadWhat::Query(words) = &read.what
+                && self.holds_some_of(words)
+            {
+                self.note_sent_back(slot, &read.origin);
+            }
             return self.tell_reader_moved(slot, &read.origin, read.protocol, outlet);
         }
         let moment = self.read_moment(now);
@@ -1510,8 +1525,8 @@ impl Group {
             // After a long pause of the process a burst of ticks would be an election storm.
             let late = now.instant.since(self.last_tick) > limits::TICK_INTERVAL * 4;
             self.last_tick = if late { now.instant } else { self.last_tick + limits::TICK_INTERVAL };
-            // A node that has been removed asks nobody for a vote.
-            if !outlet.context.is_expelled {
+            // A node that has been removed asks nobody for a vote; one that led finds out that nobody follows.
+            if !outlet.context.is_expelled || self.replica.is_leader() {
                 self.replica.tick();
             }
             if self.is_serving {
@@ -1791,6 +1806,7 @@ impl Group {
         self.builder_moment = None;
         self.sliced_bytes = 0;
         self.kept_out.clear();
+        self.sent_back.clear();
         self.scripts_under_way.clear();
         self.touched = Touched::default();
         let waiters = std::mem::take(&mut self.waiters);

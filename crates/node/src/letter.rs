@@ -323,12 +323,14 @@ pub struct Request {
     pub floor: u64,
     /// Number of the request of the same stream that was sent before this one; 0 for the first of a run.
     pub previous: u64,
+    /// It has come back from a group that does not hold all its keys any more, and all before it has been answered.
+    pub is_anew: bool,
 }
 
 impl Request {
     /// A request by itself.
     pub fn new(origin: Origin, group: GroupId, protocol: Protocol, body: RequestBody) -> Self {
-        Self { origin, group, protocol, body, floor: 0, previous: 0 }
+        Self { origin, group, protocol, body, floor: 0, previous: 0, is_anew: false }
     }
 }
 

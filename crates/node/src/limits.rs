@@ -124,6 +124,13 @@ pub const READ_STALENESS_MS_MAX: u64 = 86_400_000;
 /// Soundings that wait for an answer, and answers that wait until so much has been applied.
 pub const SOUNDINGS_MAX: usize = 64;
 
+/// Sessions of which a group remembers that a request of theirs went back to its gateway, before those are forgotten
+/// whose gateways have long known.
+pub const SENT_BACK_MAX: usize = 256;
+
+/// A gateway that has not heard of it after so long is gone, or has asked anew.
+pub const SENT_BACK_AGE_MAX: Duration = Duration::from_secs(60);
+
 /// Sessions of which a replica remembers that it has declined them, before those are looked at that are long past.
 pub const DECLINED_MAX: usize = 256;
 

@@ -48,6 +48,9 @@ use crate::tally::{FarCalls, ScriptCalls};
 use crate::timeline::{self, Happening};
 use crate::transaction::{GatewayId, TransactionId};
 
+/// With a request's protocol: see `Request::is_anew`.
+const IS_ANEW: u8 = 128;
+
 const RAFT: u8 = 1;
 const REQUEST: u8 = 2;
 const ANSWER: u8 = 3;
@@ -266,10 +269,11 @@ pub fn encode_request(request: &Request) -> Vec<u8> {
     ] {
         leb128::put(&mut out, number);
     }
-    out.push(match request.protocol {
+    let protocol = match request.protocol {
         Protocol::Resp2 => 2,
         Protocol::Resp3 => 3,
-    });
+    };
+    out.push(if request.is_anew { protocol | IS_ANEW } else { protocol });
     match &request.body {
         RequestBody::Write(words) => put_kind(&mut out, 1, words),
         RequestBody::Read(words) => put_kind(&mut out, 2, words),
@@ -615,7 +619,9 @@ fn take_request(mut bytes: &[u8]) -> Option<Request> {
     let (boot, serial, number) = (leb128::take(rest)?, leb128::take(rest)?, leb128::take(rest)?);
     let (floor, previous) = (leb128::take(rest)?, leb128::take(rest)?);
     let group = take_group(rest)?;
-    let protocol = match take_byte(rest)? {
+    let manner = take_byte(rest)?;
+    let is_anew = manner & IS_ANEW != 0;
+    let protocol = match manner & !IS_ANEW {
         2 => Protocol::Resp2,
         3 => Protocol::Resp3,
         _ => return None,
@@ -658,7 +664,7 @@ fn take_request(mut bytes: &[u8]) -> Option<Request> {
     };
     let claim = Some(Claim { boot, group, number });
     let origin = Origin { node, core, session: SessionId { serial, index: 0 }, ticket: 0, claim, tracks: false };
-    Some(Request { floor, previous, ..Request::new(origin, group, protocol, body) })
+    Some(Request { floor, previous, is_anew, ..Request::new(origin, group, protocol, body) })
 }
 
 /// read-only:u8  keys  function name (empty: a script)  flags:u8  length text  words

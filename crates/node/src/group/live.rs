@@ -51,7 +51,7 @@ impl Group {
     }
 
     /// False for a numbered script that has been run, or is about to be logged: it must not be run once more.
-    pub(crate) fn is_script_due(&self, origin: &Origin, outlet: &mut Outlet<'_>) -> bool {
+    pub(crate) fn is_script_due(&mut self, origin: &Origin, outlet: &mut Outlet<'_>) -> bool {
         let (Some(gateway), Some(claim)) = (origin.gateway(), origin.claim) else { return true };
         !self.scripts_under_way.contains(&(gateway, claim.number)) && self.is_to_be_done(origin, outlet)
     }

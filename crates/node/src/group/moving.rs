@@ -23,6 +23,9 @@
 //! What a gateway asks of a group that does not hold the slot any more is answered by saying so, and that answer is
 //! logged and kept like any other: asked once more, with the slot back again or not, it is the same. So a request is
 //! carried out in one group or in the other, and its answer stays where its number is; the book does not move.
+//!
+//! A request on several slots may be answered so for the sake of one, with the others still here. What its session has
+//! sent behind it, not knowing, then goes back as well: it would overtake it.
 
 use std::collections::BTreeMap;
 
@@ -48,6 +51,19 @@ pub(super) struct Mover {
     put_off: BTreeMap<u16, Instant>,
     /// Since when slots are held that have come from elsewhere.
     taken: BTreeMap<u16, Instant>,
+}
+
+/// A session one of whose requests has gone back to its gateway although some of its keys are here.
+///
+/// Its gateway makes it anew, over several groups now, when all that was asked for before has been answered. What the
+/// session sent behind it meanwhile is here already, and must not be carried out before it.
+#[derive(Debug)]
+pub(super) struct SentBack {
+    /// Is elsewhere.
+    slot: Slot,
+    /// The number of the latest request that has gone back.
+    number: u64,
+    when: Instant,
 }
 
 #[derive(Debug)]
@@ -153,6 +169,103 @@ impl Group {
     pub(super) fn holds_cursor(&self, args: Args<'_>) -> bool {
         crate::whole::is_scan(args)
             && crate::ask::cursor_slot(args).is_some_and(|slot| self.slots.group_of_slot(slot) == self.id)
+    }
+
+    // ---- the order of a session -------------------------------------------------------------------------------------
+
+    /// The slot for whose sake a request goes back to its gateway: another group holds it. If some of its keys are
+    /// still here, what its session has sent behind it goes back as well.
+    pub(super) fn slot_elsewhere(&mut self, request: &Request) -> Option<Slot> {
+        if self.slots.is_even() {
+            return None;
+        }
+        let (slot, is_split) = match &request.body {
+            RequestBody::Write(_) | RequestBody::Exec(_) => (self.foreign_slot(request)?, self.holds_some(request)),
+            // One whose keys are all elsewhere is sent there when its turn comes.
+            RequestBody::Read(words) | RequestBody::ReadAtOnce(words) if self.holds_some_of(words) => {
+                let mut spans = std::mem::take(&mut self.spans);
+                let foreign = self.foreign_of_words(words, &mut spans);
+                self.spans = spans;
+                (foreign?, true)
+            }
+            _ => return None,
+        };
+        if is_split {
+            self.note_sent_back(slot, &request.origin);
+        }
+        Some(slot)
+    }
+
+    /// The slot of an earlier request of the session that has gone back, if this one was sent before its gateway could
+    /// know: it would be carried out first, although it was asked for later.
+    pub(super) fn follows_one_sent_back(&mut self, request: &Request) -> Option<Slot> {
+        if self.sent_back.is_empty() {
+            return None;
+        }
+        let is_clients = matches!(
+            request.body,
+            RequestBody::Write(_) | RequestBody::Exec(_) | RequestBody::Read(_) | RequestBody::ReadAtOnce(_)
+        );
+        let (gateway, claim) = (request.origin.gateway()?, request.origin.claim?);
+        let session = (gateway, request.origin.session.serial);
+        let sent_back = self.sent_back.get_mut(&session).filter(|_| is_clients)?;
+        if request.is_anew || request.floor > sent_back.number {
+            // The gateway has all of them back.
+            self.sent_back.remove(&session);
+            return None;
+        }
+        sent_back.number = sent_back.number.max(claim.number);
+        Some(sent_back.slot)
+    }
+
+    pub(super) fn note_sent_back(&mut self, slot: Slot, origin: &Origin) {
+        let (Some(gateway), Some(claim)) = (origin.gateway(), origin.claim) else { return };
+        if self.sent_back.len() >= limits::SENT_BACK_MAX {
+            let now = self.last_tick;
+            self.sent_back.retain(|_, sent_back| now.since(sent_back.when) < limits::SENT_BACK_AGE_MAX);
+        }
+        let sent_back = SentBack { slot, number: claim.number, when: self.last_tick };
+        self.sent_back.insert((gateway, origin.session.serial), sent_back);
+    }
+
+    /// True if some key of a change is of a slot that this group holds.
+    fn holds_some(&mut self, request: &Request) -> bool {
+        match &request.body {
+            RequestBody::Write(words) => self.holds_some_of(words),
+            RequestBody::Exec(packed) => {
+                let mut spans = std::mem::take(&mut self.spans);
+                let exec = entry::Reader::new(packed).exec(request.protocol, &mut spans);
+                let mut holds = exec.watches.iter().any(|watch| self.foreign(&watch.key).is_none());
+                exec.for_each(&mut spans, |_, args| {
+                    let command = keyspace::resolve(args).expect("a request was checked by its gateway");
+                    command.for_each_key(args, |index, _| holds |= self.foreign(args.at(index)).is_none());
+                });
+                self.spans = spans;
+                holds
+            }
+            _ => false,
+        }
+    }
+
+    /// The same of one command.
+    pub(super) fn holds_some_of(&mut self, words: &[u8]) -> bool {
+        let mut spans = std::mem::take(&mut self.spans);
+        let (_, args) = entry::Reader::new(words).words(&mut spans);
+        let command = keyspace::resolve(args).expect("a request was checked by its gateway");
+        let mut holds = false;
+        command.for_each_key(args, |index, _| holds |= self.foreign(args.at(index)).is_none());
+        self.spans = spans;
+        holds
+    }
+
+    /// A request of a client is to be made anew where its slot is.
+    pub(super) fn send_to_slot(&mut self, slot: Slot, request: Request, outlet: &mut Outlet<'_>) {
+        match request.body {
+            RequestBody::Read(_) | RequestBody::ReadAtOnce(_) => {
+                self.tell_reader_moved(slot, &request.origin, request.protocol, outlet);
+            }
+            _ => self.tell_moved(slot, request, outlet),
+        }
     }
 
     /// A change was asked for that is another group's to make.
