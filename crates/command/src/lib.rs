@@ -3,8 +3,10 @@
 //! A command is declared once, as a [`Command`] record beside its handler; `COMMAND`, routing, access control, the
 //! manual and the generators of the tests are derived from the records.
 
+mod index;
 mod refusal;
 
+pub use index::Index;
 pub use refusal::Refusal;
 use resp::Args;
 

@@ -16,7 +16,7 @@ mod sorted_set;
 mod stream;
 mod string;
 
-use command::{Command, Group, Refusal, Span};
+use command::{Command, Group, Index, Refusal, Span};
 use resp::{Args, Writer};
 
 use crate::{Edit, View};
@@ -98,54 +98,12 @@ const ALL: [&DataCommand; COUNT] = {
     all
 };
 
-/// Places in the index of names: enough for short probes.
-const INDEX_SIZE: usize = 1024;
-const _: () = assert!(COUNT * 2 <= INDEX_SIZE, "the index of names is more than half full");
-
-/// Position in [`COMMANDS`] plus one, by hash of the name with linear probing; built by the compiler, so that a name
-/// given twice does not build.
-static INDEX: [u16; INDEX_SIZE] = {
-    let mut index = [0; INDEX_SIZE];
-    let mut nth = 0;
-    while nth < COUNT {
-        let name = ALL[nth].name.as_bytes();
-        let mut place = name_hash(name);
-        while index[place] != 0 {
-            assert!(!same(ALL[index[place] as usize - 1].name.as_bytes(), name), "a command is listed twice");
-            place = (place + 1) % INDEX_SIZE;
-        }
-        index[place] = nth as u16 + 1;
-        nth += 1;
-    }
-    index
-};
-
-/// FNV-1a (Fowler, Noll, Vo) of the name in lower case.
-const fn name_hash(name: &[u8]) -> usize {
-    let mut hash = 0x811C_9DC5u32;
-    let mut at = 0;
-    while at < name.len() {
-        hash = (hash ^ name[at].to_ascii_lowercase() as u32).wrapping_mul(0x0100_0193);
-        at += 1;
-    }
-    (hash ^ (hash >> 15)) as usize % INDEX_SIZE
-}
-
-const fn same(left: &[u8], right: &[u8]) -> bool {
-    left.eq_ignore_ascii_case(right)
-}
+static INDEX: Index<1024> = Index::of(&ALL);
 
 /// The data command of this name, in whatever case.
 #[inline]
 pub fn find(name: &[u8]) -> Option<&'static DataCommand> {
-    let mut place = name_hash(name);
-    loop {
-        let command = COMMANDS[usize::from(INDEX[place]).checked_sub(1)?];
-        if same(command.name.as_bytes(), name) {
-            return Some(command);
-        }
-        place = (place + 1) % INDEX_SIZE;
-    }
+    INDEX.find(COMMANDS, name)
 }
 
 /// The command that a request names: of a container, the subcommand. `None` if there is no such command or subcommand.

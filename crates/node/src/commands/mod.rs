@@ -22,7 +22,7 @@ mod server;
 mod tracking;
 mod transactions;
 
-use command::{Command, Flag, Refusal};
+use command::{Command, Flag, Index, Refusal};
 use keyspace::DataCommand;
 use resp::{Args, Writer};
 use stdx::Duration;
@@ -289,9 +289,12 @@ pub static COMMANDS: &[&ControlCommand] = &[
     &debug::DEBUG,
 ];
 
+static INDEX: Index<128> = Index::of(COMMANDS);
+
 /// The control command of this name, in whatever case.
+#[inline]
 pub fn find(name: &[u8]) -> Option<&'static ControlCommand> {
-    COMMANDS.iter().copied().find(|command| command.name.as_bytes().eq_ignore_ascii_case(name))
+    INDEX.find(COMMANDS, name)
 }
 
 /// A core's answer to a question. `None` if it cannot be answered yet; the question is put again at the next turn.
