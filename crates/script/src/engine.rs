@@ -232,10 +232,11 @@ impl Engine {
             let rest = keys.end..call.args.len();
             if is_script {
                 stack.push_kept(hidden);
-                push_words(stack, call.args, keys);
-                stack.raw_set_field(-2, "KEYS");
-                push_words(stack, call.args, rest);
-                stack.raw_set_field(-2, "ARGV");
+                for (name, words) in [("KEYS", keys), ("ARGV", rest)] {
+                    stack.push_bytes(name.as_bytes());
+                    push_words(stack, call.args, words);
+                    stack.raw_set(-3);
+                }
                 stack.pop(1);
             } else {
                 push_words(stack, call.args, keys);
@@ -248,8 +249,9 @@ impl Engine {
             if is_script {
                 stack.push_kept(hidden);
                 for name in ["KEYS", "ARGV"] {
+                    stack.push_bytes(name.as_bytes());
                     stack.push_nil();
-                    stack.raw_set_field(-2, name);
+                    stack.raw_set(-3);
                 }
             }
             Ok(0)

@@ -126,9 +126,10 @@ impl State {
             }
             let shared = Box::new(Shared::new());
             shared.main.set(raw);
-            ffi::lua_pushlightuserdata(raw, (&raw const SHARED_KEY).cast_mut().cast());
-            ffi::lua_pushlightuserdata(raw, (&raw const *shared).cast_mut().cast());
-            ffi::lua_rawset(raw, ffi::LUA_REGISTRYINDEX);
+            // Of the pointer that Lua hands to its allocator Lua's own makes no use.
+            let mut unused = std::ptr::null_mut();
+            let allocate = ffi::lua_getallocf(raw, &raw mut unused);
+            ffi::lua_setallocf(raw, allocate, (&raw const *shared).cast_mut().cast());
             ffi::lua_pushcclosure(raw, trampoline, 0);
             let trampoline = ffi::luaL_ref(raw, ffi::LUA_REGISTRYINDEX);
             ffi::lua_sethook(raw, Some(hook), ffi::LUA_MASKCOUNT, TICK_INSTRUCTIONS);
@@ -174,8 +175,6 @@ impl State {
         self.stack.memory_bytes()
     }
 }
-
-static SHARED_KEY: u8 = 0;
 
 unsafe extern "C-unwind" fn trampoline(raw: *mut lua_State) -> c_int {
     // SAFETY: `State::protect` passes exactly this pointer, to a reference that outlives the call.
@@ -270,13 +269,12 @@ pub(crate) const GLOBALS: i32 = ffi::LUA_GLOBALSINDEX;
 // those of values that exist, as the callers see from what they pushed.
 #[expect(clippy::undocumented_unsafe_blocks, reason = "the one argument above is that of all of them")]
 impl Stack {
+    /// What [`State::new`] has left where Lua keeps its allocator: unlike the registry, that is looked at at once.
     pub(crate) fn shared<'a>(self) -> &'a Shared {
         unsafe {
-            ffi::lua_pushlightuserdata(self.0, (&raw const SHARED_KEY).cast_mut().cast());
-            ffi::lua_rawget(self.0, ffi::LUA_REGISTRYINDEX);
-            let shared = ffi::lua_touserdata(self.0, -1).cast::<Shared>();
-            ffi::lua_settop(self.0, -2);
-            &*shared
+            let mut shared = std::ptr::null_mut();
+            ffi::lua_getallocf(self.0, &raw mut shared);
+            &*shared.cast::<Shared>()
         }
     }
 
