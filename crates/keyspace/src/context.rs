@@ -536,6 +536,12 @@ impl<'a> Edit<'a> {
         }
     }
 
+    /// Stores what a key of another keyspace holds under the same key, whatever was there. A deadline that is not in
+    /// the future removes the key.
+    pub(crate) fn copy(&mut self, key: &[u8], from: Entry<'_>) {
+        self.store(key, from.record.payload(), from.expires_at().map_or(Expiry::Clear, Expiry::At));
+    }
+
     /// Takes a key out of any database: its value and its deadline. `None` if it does not exist.
     pub fn take(&mut self, database: u16, key: &[u8]) -> Option<(Value, Option<UnixMillis>)> {
         let mut record = self.extract(database, key)?;

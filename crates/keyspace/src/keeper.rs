@@ -46,6 +46,11 @@ pub(crate) struct Position {
 }
 
 impl Keeper {
+    /// True if somebody wants to hear of every record that is changed or removed.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.walk.is_some() || self.absences.is_watched()
+    }
+
     /// Must be called before a record is changed or removed.
     #[inline]
     pub(crate) fn before_change(&mut self, position: Position, record: &Record) {

@@ -222,10 +222,9 @@ impl Keyspace {
     /// Makes a key of another keyspace what it is here; a large value is shared.
     pub fn copy_key(&self, database: u16, key: &[u8], moment: Moment, to: &mut Self) {
         let view = self.view(database, moment);
-        let copied = view.clone_value(key);
         let mut edit = to.edit(database, view.moment());
-        match copied {
-            Some((value, expires_at)) => edit.put(database, key, value, expires_at, None),
+        match view.entry(key) {
+            Some(entry) => edit.copy(key, entry),
             None => {
                 edit.remove(key);
             }
@@ -527,7 +526,7 @@ impl Keyspace {
 
     /// Chance for a change that takes some of what a key has `len` of.
     ///
-    /// What a script changes is changed twice: on copies at first, whose answers the script gets, and then by its entry.
+    /// What a script changes is changed twice: first on copies, whose answers the script gets, and then by its entry.
     /// Both must take the same, in keyspaces that have seen different numbers of changes until then.
     pub(crate) fn prng_to_take(moment: Moment, key: &[u8], len: usize) -> Prng {
         let mut seed = moment.seed ^ (len as u64) << 32 ^ key.len() as u64;
@@ -537,6 +536,19 @@ impl Keyspace {
             seed = Prng::new(seed ^ u64::from_le_bytes(word)).draw();
         }
         Prng::new(seed).fork()
+    }
+
+    /// Removes all keys of all databases at once. Their tables stay as large as they are; large values are freed later,
+    /// by [`Keyspace::collect`].
+    ///
+    /// # Panics
+    /// If a checkpoint runs or an absent key is watched: neither is told.
+    pub fn empty(&mut self) {
+        assert!(!self.keeper.is_watched(), "keys go that somebody would miss");
+        for table in self.databases.iter_mut().filter(|table| table.count > 0) {
+            self.altered += table.count as u64;
+            table.empty(&mut self.keeper);
+        }
     }
 
     pub(crate) fn flush(&mut self, database: u16) {

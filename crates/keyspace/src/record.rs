@@ -454,20 +454,34 @@ impl Record {
         (self.flags() & KIND_MASK == KIND_LARGE).then(|| unsafe { &mut *self.word().cast::<Arc<Vec<u8>>>() })
     }
 
-    /// The value, owned; a large one is shared.
-    pub(crate) fn to_value(&self) -> Value {
+    /// The value, for another record; a large one is shared.
+    pub(crate) fn payload(&self) -> Payload<'_> {
         if let Some((form, bytes)) = self.packed() {
-            return Value::Collection(CollectionValue(Kept::Packed(form, bytes.to_vec())));
+            return Payload::Packed { form, bytes };
         }
         if let Some(collection) = self.collection() {
-            return Value::Collection(CollectionValue(Kept::Large(Box::new(collection.clone()))));
+            return Payload::Collection(Box::new(collection.clone()));
         }
-        Value::String(StringValue(match (self.large(), self.string()) {
-            (Some(bytes), _) => Text::Shared(Arc::clone(bytes)),
-            (None, Some(Str::Integer(number))) => Text::Integer(number),
-            (None, Some(Str::Bytes(bytes))) => Text::Bytes { bytes: bytes.to_vec(), raw: self.is_raw() },
+        match (self.large(), self.string()) {
+            (Some(bytes), _) => Payload::Large(Arc::clone(bytes)),
+            (None, Some(Str::Integer(number))) => Payload::Integer(number),
+            (None, Some(Str::Bytes(bytes))) => Payload::Inline { bytes, raw: self.is_raw() },
             (None, None) => unreachable!("what is no collection is a string"),
-        }))
+        }
+    }
+
+    /// The value, owned; a large one is shared.
+    pub(crate) fn to_value(&self) -> Value {
+        let text = match self.payload() {
+            Payload::Packed { form, bytes } => {
+                return Value::Collection(CollectionValue(Kept::Packed(form, bytes.to_vec())));
+            }
+            Payload::Collection(collection) => return Value::Collection(CollectionValue(Kept::Large(collection))),
+            Payload::Integer(number) => Text::Integer(number),
+            Payload::Inline { bytes, raw } => Text::Bytes { bytes: bytes.to_vec(), raw },
+            Payload::Large(bytes) => Text::Shared(bytes),
+        };
+        Value::String(StringValue(text))
     }
 
     /// Takes the value out; what is left is of no use.

@@ -90,6 +90,12 @@ impl Segment {
         }
     }
 
+    /// Takes all keys out, and keeps the table.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Record> {
+        (self.earliest, self.expiring, self.patience) = (i64::MAX, 0, 0);
+        self.records.drain()
+    }
+
     /// Gives memory back when nearly all keys have gone.
     pub(crate) fn shrink(&mut self, hasher: &KeyHasher) {
         if self.records.capacity() > 16 && self.records.len() * 8 < self.records.capacity() {

@@ -46,6 +46,10 @@ struct Block {
     wake: i64,
 }
 
+impl Block {
+    const EMPTY: Self = Self { count: 0, expiring: 0, wake: i64::MAX };
+}
+
 /// What the sums need to know of a record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Facts {
@@ -93,8 +97,7 @@ impl Table {
     fn open(&mut self) {
         if self.slots.is_empty() {
             self.slots = std::iter::repeat_with(Slot::new).take(self.slot_count).collect();
-            let block = Block { count: 0, expiring: 0, wake: i64::MAX };
-            self.blocks = vec![block; self.slot_count.div_ceil(BLOCK_SLOTS)];
+            self.blocks = vec![Block::EMPTY; self.slot_count.div_ceil(BLOCK_SLOTS)];
             self.bytes += self.slots.capacity() * size_of::<Slot>();
         }
     }
@@ -234,6 +237,19 @@ impl Table {
         self.bytes = self.bytes + segment.table_bytes() - table_bytes;
         self.account(place, Some(Facts::of(&record)), None);
         Some(record)
+    }
+
+    /// Removes all keys, one segment after the other; the segments stay, and nobody is told.
+    pub(crate) fn empty(&mut self, keeper: &mut Keeper) {
+        self.bytes = self.slots.capacity() * size_of::<Slot>();
+        for slot in &mut self.slots {
+            for segment in slot.segments_mut().iter_mut().filter(|segment| segment.len() > 0) {
+                segment.drain().for_each(|record| keeper.bury(record));
+            }
+            self.bytes += slot.table_bytes();
+        }
+        self.blocks.fill(Block::EMPTY);
+        (self.count, self.expiring, self.deadline_sum, self.wake) = (0, 0, 0, i64::MAX);
     }
 
     #[inline]

@@ -175,6 +175,12 @@ impl Speculation {
                 self.older.clear();
             }
         }
+        // Mostly everything that scripts have changed is applied by now, and need not be looked up to go.
+        if self.order.back().is_some_and(|(until, ..)| *until <= number) {
+            self.order.clear();
+            self.keys.iter_mut().for_each(HashMap::clear);
+            self.scratch.empty();
+        }
         while self.order.front().is_some_and(|(until, ..)| *until <= number) {
             let (until, database, key) = self.order.pop_front().expect("just seen");
             // Changed again by a later script, it stays. Taken out because somebody else has changed it, it is still to
@@ -189,6 +195,7 @@ impl Speculation {
         self.scratch.collect(Moment::default(), COLLECT_PER_BATCH);
         if self.order.is_empty() && self.scratch.memory_bytes() > KEPT_BYTES_MAX {
             self.scratch = scratch(self.databases);
+            self.keys.iter_mut().for_each(HashMap::shrink_to_fit);
         }
     }
 

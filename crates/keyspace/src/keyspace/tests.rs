@@ -263,6 +263,28 @@ fn collecting_ends_although_keys_expire_all_the_time() {
 }
 
 #[test]
+fn an_emptied_keyspace_is_filled_like_a_new_one() {
+    let mut keyspace = keyspace(Layout::Scratch);
+    let large = vec![b'x'; 1 << 20];
+    let mut bytes_when_full = Vec::new();
+    for _ in 0..2 {
+        for number in 0..5_000 {
+            let expiry = if number % 3 == 0 { Expiry::At(UnixMillis(1_000 + number)) } else { Expiry::Clear };
+            keyspace.edit(0, at(1)).set_string(number.to_string().as_bytes(), b"v", expiry);
+        }
+        keyspace.edit(1, at(1)).set_string(b"large", &large, Expiry::Clear);
+        assert_eq!((keyspace.key_count(0), keyspace.expiring_count(0), keyspace.key_count(1)), (5_000, 1_667, 1));
+        bytes_when_full.push(keyspace.memory_bytes());
+        keyspace.empty();
+        assert_eq!((keyspace.key_count(0), keyspace.expiring_count(0), keyspace.key_count(1)), (0, 0, 0));
+        assert_eq!((keyspace.next_deadline(), keyspace.view(0, at(1)).contains(b"1")), (None, false));
+        while keyspace.collect(at(1), 1_000) {}
+    }
+    assert_eq!(bytes_when_full[0], bytes_when_full[1]);
+    assert!(keyspace.memory_bytes() < 200 << 10, "only tables are left");
+}
+
+#[test]
 fn a_scan_visits_each_key_once_though_others_come_and_go() {
     let mut keyspace = keyspace(Layout::Slots);
     let mut prng = Prng::new(4);
