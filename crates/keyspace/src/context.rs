@@ -353,12 +353,41 @@ impl<'a> Edit<'a> {
     pub fn change_integer(
         &mut self,
         key: &[u8],
-        change: impl FnOnce(Option<Str<'_>>) -> Result<i64, Refusal>,
+        change: impl Fn(Option<Str<'_>>) -> Result<i64, Refusal>,
     ) -> Result<i64, Refusal> {
         let place = self.keyspace.place(key);
+        if let Some(result) = self.change_integer_in_place(place, key, &change) {
+            return result;
+        }
         let new = change(self.view().string_at(place, key)?)?;
         self.store_at(place, key, Payload::Integer(new), Expiry::Keep);
         Ok(new)
+    }
+
+    /// Changes what is a number already, which then need not be looked up once more to be stored. `None` if it is none.
+    #[inline]
+    fn change_integer_in_place(
+        &mut self,
+        place: Place,
+        key: &[u8],
+        change: impl FnOnce(Option<Str<'_>>) -> Result<i64, Refusal>,
+    ) -> Option<Result<i64, Refusal>> {
+        let moment = self.moment;
+        let Keyspace { databases, keeper, clock, sequence, altered, .. } = &mut *self.keyspace;
+        databases[usize::from(self.database)].visit(place, key, |record, position| {
+            let Some(old @ Str::Integer(_)) = record.string().filter(|_| record.is_alive(moment.unix.0)) else {
+                return None;
+            };
+            let used = clock.touched(record.clock(), moment);
+            record.set_clock(used);
+            Some(change(Some(old)).inspect(|new| {
+                keeper.before_change(position, record);
+                *altered += 1;
+                let (deadline, used) = (record.deadline(), clock.replaced(used, moment));
+                let stored = record.overwrite(Payload::Integer(*new), deadline, *sequence, used);
+                assert!(stored.is_ok(), "a number fits where one was");
+            }))
+        })?
     }
 
     /// Stores a string under a key, whatever was there, never as a number.
