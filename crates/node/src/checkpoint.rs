@@ -124,8 +124,11 @@ impl Group {
         let group = self.id();
         self.keyspace.begin_checkpoint();
         self.begin_holding(now);
-        let mark =
-            CheckpointMark { index: self.applied(), term: self.applied_term(), membership: self.membership().clone() };
+        let mark = CheckpointMark {
+            index: self.applied(),
+            term: self.applied_term(),
+            membership: self.membership_applied().clone(),
+        };
         actions.push(Action::Checkpoint { group, id, step: CheckpointStep::Begin(mark.clone()) });
         let mut state = vec![CHUNK_STATE];
         state.extend_from_slice(&self.checkpoint_state());
@@ -198,4 +201,37 @@ fn new_chunk() -> Vec<u8> {
     let mut chunk = Vec::with_capacity(limits::CHECKPOINT_CHUNK_BYTES + limits::CHECKPOINT_BYTES_PER_TURN);
     chunk.push(CHUNK_KEYSPACE);
     chunk
+}
+
+#[cfg(test)]
+mod tests {
+    use consensus::Change;
+    use keyspace::{Keyspace, Layout, Options, Tuning};
+    use stdx::Prng;
+    use stdx::log::{Entry, EntryKind, Membership};
+
+    use super::*;
+    use crate::event::{GroupId, GroupSeed, NodeId};
+    use crate::settings::AppendFsync;
+
+    #[test]
+    fn a_checkpoint_says_who_took_part_at_its_index_whoever_does_by_now() {
+        let options = Options { databases: 1, hash_seed: 7, layout: Layout::Slots, tuning: Tuning::default() };
+        let mut seed = GroupSeed::new(GroupId(0), NodeId(1), Keyspace::new(options));
+        seed.membership.voters = vec![1, 2];
+        (seed.checkpoint_index, seed.checkpoint_term) = (5, 1);
+        let changes = [(6, Change::AddLearner(3)), (7, Change::AddVoter(3)), (8, Change::Remove(1))];
+        let entry = |(index, change): (u64, Change)| {
+            let (term, kind) = (1, EntryKind::Membership);
+            Entry { term, index, kind, data: change.encode() }
+        };
+        seed.entries = changes.map(entry).to_vec();
+        (seed.hard_state.term, seed.hard_state.commit) = (1, 8);
+        let now = Now { instant: Instant::from_nanos(1), unix: UnixMillis(1) };
+        let mut group = Group::new(seed, 1, NodeId(1), AppendFsync::Always, &mut Prng::new(1), now).expect("sound");
+        assert_eq!(group.membership().voters, [2, 3], "all that is committed counts");
+        let (_, mark) = group.begin_checkpoint(now, &mut Vec::new());
+        let membership = Membership { voters: vec![1, 2], ..Membership::default() };
+        assert_eq!((mark.index, mark.membership), (5, membership));
+    }
 }

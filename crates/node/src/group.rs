@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use command::Flag;
-use consensus::{Message, MessageKind, Options, Refused, Replica, Role, Seed};
+use consensus::{Change, Message, MessageKind, Options, Refused, Replica, Role, Seed};
 use journal::{Append, CheckpointMark};
 use keyspace::{AHEAD_MAX, Ahead, Class, Exporting, Keyspace, Limits, Lookups, Moment, Notice};
 use resp::{Args, Protocol, Span, Writer};
@@ -80,7 +80,9 @@ pub struct Group {
     /// The data.
     pub keyspace: Keyspace,
     replica: Replica,
-    membership: Membership,
+    /// Who took part as of the last entry applied: what a checkpoint of it says. Whoever decides something asks the
+    /// replica, which knows of changes that are committed and not yet applied here.
+    membership_applied: Membership,
     hard_state: HardState,
     /// What an acknowledgement means.
     pub append_fsync: AppendFsync,
@@ -423,15 +425,14 @@ impl Group {
         )?;
         replica.tell_time(now.instant);
         if checkpoint_index > 0 {
-            replica.offer_checkpoint(checkpoint_index, checkpoint_term, membership);
+            replica.offer_checkpoint(checkpoint_index, checkpoint_term, membership.clone());
         }
-        let membership = replica.membership().clone();
         let mut this = Self {
             id: group,
             node,
             keyspace,
             replica,
-            membership,
+            membership_applied: membership,
             hard_state,
             append_fsync,
             builder: Builder::default(),
@@ -545,7 +546,12 @@ impl Group {
 
     /// Who takes part.
     pub fn membership(&self) -> &Membership {
-        &self.membership
+        self.replica.membership()
+    }
+
+    /// Who took part as of the last entry applied.
+    pub(crate) fn membership_applied(&self) -> &Membership {
+        &self.membership_applied
     }
 
     /// Raft's term.
@@ -596,7 +602,7 @@ impl Group {
 
     /// True if the group has one voter, this node: then a read needs nobody's confirmation.
     fn is_alone(&self) -> bool {
-        self.membership.voters == [self.node.0] && self.membership.voters_outgoing.is_empty()
+        self.replica.is_alone()
     }
 
     /// Makes this group acknowledge writes before they are safe. Only the simulator has a use for it: a checker that
@@ -1894,9 +1900,10 @@ impl Group {
             None => (0, Vec::new(), Vec::new()),
         };
         if entry.kind == EntryKind::Membership {
-            self.membership = self.replica.membership().clone();
+            let change = Change::decode(&entry.data).expect("the replica has looked at it");
+            self.membership_applied = change.fold(&self.membership_applied);
             self.bulletin_at = Instant::ZERO;
-            let Membership { voters, learners, .. } = &self.membership;
+            let Membership { voters, learners, .. } = &self.membership_applied;
             let line = format!("group {}: voters {voters:?}, learners {learners:?}", self.id.0);
             outlet.actions.push(Action::Log { level: Level::Notice, line });
             if self.is_serving {

@@ -35,8 +35,8 @@ impl Group {
             term: self.replica.term(),
             applied: self.applied,
             last: self.replica.last_index(),
-            voters: self.membership.voters.clone(),
-            learners: self.membership.learners.clone(),
+            voters: self.membership().voters.clone(),
+            learners: self.membership().learners.clone(),
             followers: followers.collect(),
         })
     }

@@ -61,7 +61,7 @@ impl Group {
     /// another voter. Nobody while one of the voters is away or behind.
     fn preferred_leader(&self, roster: &Roster, progress: &[Progress], seen: u64) -> Option<u64> {
         let is_going = |node: u64| roster.is_going(NodeId(node));
-        let voters: Vec<u64> = self.membership.voters.iter().copied().filter(|voter| !is_going(*voter)).collect();
+        let voters: Vec<u64> = self.membership().voters.iter().copied().filter(|voter| !is_going(*voter)).collect();
         let named = roster.preferred(self.id).map(|node| node.0).filter(|node| voters.contains(node));
         let by_turns = || voters.get(self.id.0 as usize % voters.len().max(1)).copied();
         let preferred = named.or_else(by_turns)?;
@@ -87,8 +87,8 @@ impl Group {
         progress: &[Progress],
         seen: u64,
     ) -> Option<Change> {
-        let voters = &self.membership.voters;
-        let is_member = |node: &u64| voters.contains(node) || self.membership.learners.contains(node);
+        let voters = &self.membership().voters;
+        let is_member = |node: &u64| voters.contains(node) || self.membership().learners.contains(node);
         if let Some(newcomer) = roster.staying().find(|node| !is_member(&node.0)) {
             return Some(Change::AddLearner(newcomer.0));
         }
@@ -127,7 +127,7 @@ impl Group {
 
     /// True if those who are left make a quorum of their own without this voter.
     fn can_do_without(&self, node: u64, progress: &[Progress]) -> bool {
-        let left = self.membership.voters.iter().filter(|voter| **voter != node).count();
+        let left = self.membership().voters.iter().filter(|voter| **voter != node).count();
         let active =
             1 + progress.iter().filter(|other| other.is_voter && other.node != node && other.is_active).count();
         2 * active > left

@@ -24,7 +24,7 @@ impl Group {
     /// True if fewer other nodes are heard than `min-replicas-to-write` asks for.
     pub(super) fn lacks_replicas(&self, settings: &Settings) -> bool {
         let is_heard = |other: &u64| self.last_tick.since(self.last_heard(*other)) <= settings.replica_lag_max;
-        let members = self.membership.voters.iter().chain(&self.membership.learners);
+        let members = self.membership().voters.iter().chain(&self.membership().learners);
         let heard = members.filter(|other| **other != self.node.0 && is_heard(other)).count();
         (heard as u64) < settings.replicas_to_write
     }

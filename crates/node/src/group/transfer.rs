@@ -363,7 +363,7 @@ impl Group {
         self.load_state(&state);
         (self.applied, self.applied_term) = (mark.index, mark.term);
         outlet.context.places[self.id.0 as usize] = Place { index: mark.index, unix: self.moment.unix };
-        self.membership = mark.membership;
+        self.membership_applied = mark.membership;
         (self.first_index, self.recovered_index) = (mark.index, mark.index);
         self.log_bytes = 0;
         self.altered_saved = self.keyspace.altered_count();
