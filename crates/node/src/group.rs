@@ -1917,7 +1917,7 @@ impl Group {
             return;
         }
         let Some((moment, reader)) = entry::open(&entry.data) else {
-            self.begin_serving(&entry);
+            self.begin_serving(&entry, outlet);
             return;
         };
         self.moment = Moment { unix: self.moment.unix.max(moment.unix), seed: moment.seed };
@@ -1937,13 +1937,22 @@ impl Group {
         }
         self.wake_waiters(outlet);
         if !self.is_serving {
-            self.begin_serving(&entry);
+            self.begin_serving(&entry, outlet);
         }
     }
 
     /// A leader serves from the moment when it has applied an entry of its own term.
-    fn begin_serving(&mut self, entry: &Entry) {
+    fn begin_serving(&mut self, entry: &Entry, outlet: &mut Outlet<'_>) {
         if self.replica.is_leader() && entry.term == self.replica.term() && !self.is_serving {
+            // What this node had proposed when it led before, and has not been applied by now, is in no log that can
+            // win any more. Its place may stay empty for long, and reads would wait for it.
+            let (lost, own): (VecDeque<_>, _) =
+                std::mem::take(&mut self.inflight).into_iter().partition(|batch| batch.term != entry.term);
+            self.inflight = own;
+            for batch in lost {
+                self.inflight_bytes -= batch.byte_count;
+                self.fail_batch(batch, outlet);
+            }
             self.is_serving = true;
             self.is_newly_serving = true;
             self.bulletin_at = Instant::ZERO;
