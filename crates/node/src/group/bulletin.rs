@@ -1,5 +1,7 @@
 //! What a leader tells of its group.
 
+use std::collections::BTreeSet;
+
 use super::Group;
 use crate::bulletin::{Bulletin, Feed, Follower};
 use crate::event::{CoreId, GroupId, Lane, NodeId, Now};
@@ -46,17 +48,18 @@ impl Group {
         self.heard.get(&node).copied().unwrap_or(self.serving_since)
     }
 
-    /// Tells all nodes of the cluster, from time to time.
+    /// Tells all nodes of the cluster, from time to time. One that knows no roster (any more) tells its followers.
     pub(super) fn tell_bulletin(&mut self, now: Now, outlet: &mut Outlet<'_>) {
-        if !self.is_serving || outlet.context.roster.is_empty() || now.instant < self.bulletin_at {
+        let is_by_itself = outlet.context.roster.is_empty() && self.is_alone();
+        if !self.is_serving || is_by_itself || now.instant < self.bulletin_at {
             return;
         }
         self.bulletin_at = now.instant + limits::BULLETIN_INTERVAL;
         let Some(bulletin) = self.bulletin() else { return };
         let bytes = wire::encode_bulletin(&bulletin);
-        let others: Vec<NodeId> =
-            outlet.context.roster.present().map(|(node, _)| node).filter(|node| *node != self.node).collect();
-        for node in others {
+        let members = bulletin.voters.iter().chain(&bulletin.learners).map(|node| NodeId(*node));
+        let others: BTreeSet<NodeId> = outlet.context.roster.present().map(|(node, _)| node).chain(members).collect();
+        for node in others.into_iter().filter(|node| *node != self.node) {
             // The first core keeps them, whichever group they are about.
             outlet.send(node, GroupId(0), Lane::Log, bytes.clone());
         }

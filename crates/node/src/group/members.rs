@@ -92,6 +92,15 @@ impl Group {
         if let Some(newcomer) = roster.staying().find(|node| !is_member(&node.0)) {
             return Some(Change::AddLearner(newcomer.0));
         }
+        // The roster is told in group 0. One that was let go there while it was silent, and leads another group by now,
+        // would never hear that it is to leave.
+        let leads = |node: NodeId| self.leads_elsewhere(node, bulletins);
+        let is_lost = |node: &NodeId| roster.is_going(*node) && !is_member(&node.0) && leads(*node);
+        if self.id.0 == 0
+            && let Some(lost) = roster.present().map(|(node, _)| node).find(is_lost)
+        {
+            return Some(Change::AddLearner(lost.0));
+        }
         let staying = voters.iter().filter(|voter| !roster.is_going(NodeId(**voter))).count();
         let is_ready = |other: &&Progress| {
             // It holds what was committed a moment ago: it will not hold up the others.
@@ -110,11 +119,11 @@ impl Group {
         let awaits_successor = progress.iter().any(is_awaited);
         let may_go = |other: &&Progress| {
             let node = NodeId(other.node);
-            // The roster is told in group 0: whoever still takes part in another group must hear of it. A leader that
-            // has not been told of a group takes it that the node does.
+            // Whoever still takes part in another group must hear of the roster. A leader that has not been told of a
+            // group takes it that the node does.
             let mut others = (0..self.slots.group_count()).map(GroupId).filter(|group| *group != self.id);
             let is_wanted = self.id.0 == 0
-                && is_heard(node.0)
+                && (is_heard(node.0) || leads(node))
                 && !roster.is_removed(node)
                 && others.any(|group| bulletins.of(group).is_none_or(|told| told.has(node)));
             let votes_on = awaits_successor && is_heard(node.0);
@@ -123,6 +132,14 @@ impl Group {
                 && (!other.is_voter || !votes_on && self.can_do_without(other.node, progress))
         };
         progress.iter().find(may_go).map(|other| Change::Remove(other.node))
+    }
+
+    /// True if a node has said just now that it leads another group.
+    fn leads_elsewhere(&self, node: NodeId, bulletins: &Bulletins) -> bool {
+        bulletins.iter().any(|(told, heard)| {
+            let is_recent = self.last_tick.since(heard) < limits::MEMBER_SILENCE_MAX;
+            told.group != self.id && told.leader == node && is_recent
+        })
     }
 
     /// True if those who are left make a quorum of their own without this voter.
