@@ -893,7 +893,6 @@ impl Core {
             Mail::Bulletin(bulletin) => self.context.bulletins.hear(bulletin, self.now.instant),
             Mail::Line(note) => self.take_line(note, actions),
             Mail::Wake { session, ticket, group, is_gone } => self.woken(session, ticket, group, is_gone, actions),
-            Mail::Renew { group, transactions } => self.renew(group, &transactions),
             Mail::Inquire { transaction, from: asker, node, group } => {
                 self.testify(transaction, asker, node, group, actions);
             }
@@ -1090,6 +1089,7 @@ impl Core {
             let step = match &body {
                 RequestBody::Lock(_) => Step::Lock,
                 RequestBody::Prepare { .. } | RequestBody::Cut { .. } => Step::Prepare,
+                RequestBody::Renew { .. } => Step::Renew,
                 _ => Step::Resolve,
             };
             let origin = self.origin_of(SessionId { serial: 0, index: 0 });
@@ -1252,6 +1252,7 @@ impl Core {
                         driver.locked(id, group, outcome, posts)
                     }
                     Step::Prepare => driver.prepared(id, group, bytes == [1], posts),
+                    Step::Renew => Progress::Going,
                     Step::Resolve => driver.resolved(id, group),
                 });
             }
@@ -1283,7 +1284,7 @@ impl Core {
                 Purpose::Place { id } => self.leader_is_at(id, group, &[], actions),
                 Purpose::Parameters { id } => self.parameters_refused(id, text, actions),
                 Purpose::Obeyed { id } => self.parameters_obeyed(id, group, actions),
-                Purpose::Move { .. } => {}
+                Purpose::Transaction { step: Step::Renew, .. } | Purpose::Move { .. } => {}
                 Purpose::Transaction { id, .. } => {
                     let RequestBody::Lock(lock) = request.body else { unreachable!("only locks are given up") };
                     self.drive(actions, |driver, posts| {
@@ -1308,14 +1309,6 @@ impl Core {
     pub(crate) fn has_no_quorum(&self, group: GroupId) -> bool {
         let since = self.out_of_touch.get(&group).map(|(since, _)| *since);
         since.is_some_and(|since| self.now.instant.since(since) >= limits::REQUEST_PATIENCE)
-    }
-
-    /// The gateway of these transactions says that they need what they have locked in a group of this core for longer.
-    fn renew(&mut self, group: GroupId, transactions: &[TransactionId]) {
-        let now = self.now.instant;
-        if let Some(group) = self.group_mut(group) {
-            transactions.iter().for_each(|transaction| group.renew(*transaction, now));
-        }
     }
 
     /// Tells what a group of this core knows of a transaction to the group that asks, on its node.
@@ -1344,8 +1337,7 @@ impl Core {
     pub(crate) fn progress(&mut self, progress: Progress, actions: &mut Vec<Action>) {
         match progress {
             Progress::Going | Progress::Over => {}
-            Progress::Again(mut work) if work.may_begin_again(self.now.instant) => {
-                work.refusals += 1;
+            Progress::Again(work) if self.now.instant.since(work.begun) < limits::REQUEST_PATIENCE => {
                 self.begin_work(*work, actions);
             }
             Progress::Again(work) => {
@@ -1405,7 +1397,7 @@ impl Core {
                 outlet.answer(&request.origin, wire::put_locked(&Locked::Refused(LOADING.to_owned())));
             }
             RequestBody::Prepare { .. } | RequestBody::Cut { .. } => outlet.answer(&request.origin, vec![0]),
-            RequestBody::Resolve { .. } => outlet.answer(&request.origin, Vec::new()),
+            RequestBody::Renew { .. } | RequestBody::Resolve { .. } => outlet.answer(&request.origin, Vec::new()),
             _ => outlet.refuse(&request.origin, request.protocol, LOADING),
         }
     }
@@ -1458,7 +1450,6 @@ impl Core {
             }
             Some(Wire::Refused(claim)) => self.relay.refused(claim, now.instant),
             Some(Wire::Alive(claim)) => self.relay.alive(claim, now.instant),
-            Some(Wire::Renew { group, transactions }) => self.renew(group, &transactions),
             Some(Wire::Inquire { transaction, from: asker, group }) => {
                 self.testify(transaction, asker, from, group, actions);
             }

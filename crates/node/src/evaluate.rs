@@ -27,7 +27,7 @@ use crate::relay::Purpose;
 use crate::router;
 use crate::scripts::{Asides, Circumstances, Code, Invocation};
 use crate::session::{Hold, Session};
-use crate::transaction::Work;
+use crate::transaction::{Progress, TransactionId, Work};
 use crate::wire;
 
 /// How a script is named by the request.
@@ -87,6 +87,7 @@ struct Done {
 
 /// A script that takes long, or commands on large values.
 struct Job {
+    transaction: TransactionId,
     is_script: bool,
     task: Task<Done>,
     is_killed: Rc<Cell<bool>>,
@@ -742,19 +743,24 @@ impl Core {
         self.drive(actions, |driver, posts| driver.computed(computation, computed, posts));
     }
 
-    /// Tells the groups of transactions that take long, because of scripts, of large values or of those they wait for,
-    /// that they need their locks for longer.
+    /// Tells the groups of long scripts, of those that wait for them, and of those that change large values, that they
+    /// need their locks for longer.
     fn renew_locks(&mut self, actions: &mut Vec<Action>) {
-        let now = self.now.instant;
-        if now < self.runner.renew_at {
+        let runner = &mut self.runner;
+        if self.now.instant < runner.renew_at {
             return;
         }
-        self.runner.renew_at = now + limits::LOCK_RENEWAL_INTERVAL;
-        let lasting = self.driver.lasting(now, |group| self.relay.is_heard(group, now));
-        let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
-        for (group, transactions) in lasting {
-            outlet.renew(group, transactions);
+        runner.renew_at = self.now.instant + limits::LOCK_RENEWAL_INTERVAL;
+        let running = runner.job.iter().map(|job| job.transaction);
+        let waiting = runner.waiting.iter().map(|waiting| waiting.id);
+        let busy: Vec<_> = running.chain(waiting).chain(self.driver.lasting()).collect();
+        if busy.is_empty() {
+            return;
         }
+        self.drive(actions, |driver, posts| {
+            busy.iter().for_each(|transaction| driver.renew(*transaction, posts));
+            Progress::Going
+        });
     }
 
     /// A part of the script that takes long, if there is one. True if there is more.
@@ -773,7 +779,6 @@ impl Core {
             Some(Done { engine, mut computation, computed, copies }) => {
                 self.runner.copies.extend(copies);
                 computation.work.begun = self.now.instant;
-                computation.work.was_long = true;
                 let job = self.runner.job.take().expect("it has just ended");
                 self.runner.patient = Some(engine);
                 if job.is_told {
@@ -799,6 +804,7 @@ impl Core {
         let mut engine = self.runner.patient.take().unwrap_or_default();
         let is_killed = Rc::new(Cell::new(false));
         let flag = is_killed.clone();
+        let transaction = computation.id;
         let work = &computation.work;
         let first = work.invocations.iter().find_map(|(place, invocation)| Some((*place, invocation.as_ref().ok()?)));
         let is_script = first.is_some();
@@ -814,7 +820,17 @@ impl Core {
             let (computed, copies) = computation.run(Some(means));
             Done { engine, computation, computed, copies }
         });
-        Job { is_script, task, is_killed, began: self.now.instant, is_function, is_told: false, name, words }
+        Job {
+            transaction,
+            is_script,
+            task,
+            is_killed,
+            began: self.now.instant,
+            is_function,
+            is_told: false,
+            name,
+            words,
+        }
     }
 
     /// Once a script has run for a while every core refuses what could be waiting for it, as Redis does.

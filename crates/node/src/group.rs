@@ -349,7 +349,7 @@ struct Prepared {
     effects: Vec<Effect>,
     /// The large values among them, read in already.
     unpacked: slices::Unpacked,
-    /// When this replica first held it, or last heard of its gateway: no part of the state.
+    /// When this replica first held it: no part of the state.
     since: Option<Instant>,
 }
 
@@ -813,8 +813,11 @@ impl Group {
                 return self.read_cut(name, chunk, (origin, protocol), now, outlet);
             }
             RequestBody::EndCut { name } => return self.end_cut(name, &origin, protocol, outlet),
-            RequestBody::Prepare { transaction, participants, effects, bytes_to_come } => {
-                self.locks.expect(transaction, bytes_to_come);
+            RequestBody::Renew { transaction } => {
+                self.locks.renew(transaction, now.instant);
+                return outlet.answer(&origin, Vec::new());
+            }
+            RequestBody::Prepare { transaction, participants, effects } => {
                 return self.prepare(transaction, participants, effects, (origin, floor), outlet);
             }
             RequestBody::Resolve { transaction, resolution, low_water } => {
@@ -874,6 +877,7 @@ impl Group {
             RequestBody::Whole(words) => ReadWhat::Whole(words),
             RequestBody::Versions(keys) => ReadWhat::Versions(keys),
             RequestBody::Lock(_)
+            | RequestBody::Renew { .. }
             | RequestBody::Prepare { .. }
             | RequestBody::Resolve { .. }
             | RequestBody::Cut { .. }
@@ -1055,6 +1059,7 @@ impl Group {
             RequestBody::Whole(_) => locked = true,
             RequestBody::Versions(keys) => locked = keys.iter().any(|(_, key)| self.locks.covers(key)),
             RequestBody::Lock(_)
+            | RequestBody::Renew { .. }
             | RequestBody::Prepare { .. }
             | RequestBody::Resolve { .. }
             | RequestBody::Cut { .. }
@@ -1345,20 +1350,11 @@ impl Group {
         for (transaction, prepared) in &mut self.prepared {
             let since = *prepared.since.get_or_insert(now.instant);
             let waited = now.instant.since(since);
-            // Others may be asked later to prepare their parts, one after the other.
-            let bytes = || self.locks.bytes_to_come(*transaction).max(entry::effects_bytes(&prepared.effects));
-            let more = || limits::patience_for(bytes());
+            // Those whose part is smaller are asked later to prepare theirs.
+            let more = || limits::patience_for(entry::effects_bytes(&prepared.effects));
             if waited >= limits::PREPARED_PATIENCE && waited >= limits::PREPARED_PATIENCE + more() {
                 self.inquiries.entry(*transaction).or_default();
             }
-        }
-    }
-
-    /// The gateway of a transaction lives, and goes on with it.
-    pub(crate) fn renew(&mut self, transaction: TransactionId, now: Instant) {
-        self.locks.renew(transaction, now);
-        if let Some(prepared) = self.prepared.get_mut(&transaction) {
-            prepared.since = Some(now);
         }
     }
 

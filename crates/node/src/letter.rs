@@ -170,13 +170,6 @@ pub enum Mail {
         /// In the session's protocol.
         bytes: Vec<u8>,
     },
-    /// These transactions go on, and need what they have locked in a group for longer.
-    Renew {
-        /// The group.
-        group: GroupId,
-        /// Which.
-        transactions: Vec<TransactionId>,
-    },
     /// A group that holds a prepared transaction without a gateway asks another participant.
     Inquire {
         /// Which.
@@ -374,6 +367,11 @@ pub enum RequestBody {
     Versions(Vec<(u16, Vec<u8>)>),
     /// Lock keys and tell what they hold: the answer is a [`Locked`].
     Lock(Box<Lock>),
+    /// A transaction is still busy with the keys that it has locked. The answer is empty.
+    Renew {
+        /// Which.
+        transaction: TransactionId,
+    },
     /// Make these changes last; the keys are locked by the transaction. The answer is one byte, 0 if they will not.
     Prepare {
         /// Which.
@@ -383,9 +381,6 @@ pub enum RequestBody {
         participants: Vec<u32>,
         /// The changes.
         effects: Vec<Effect>,
-        /// Bytes of all that the groups of the transaction have yet to prepare, these changes among them: it may take
-        /// as long as all of them take until it is committed.
-        bytes_to_come: usize,
     },
     /// All groups are locked for a backup: begin your part of it. The answer is one byte, 0 if it cannot be.
     Cut {
@@ -430,7 +425,8 @@ impl RequestBody {
                 Self::Versions(keys) => keys.iter().map(|(_, key)| 16 + key.len()).sum(),
                 Self::Lock(lock) => lock.keys.iter().map(|(_, key)| 16 + key.len()).sum(),
                 Self::Prepare { effects, .. } => effects.iter().map(Effect::byte_count).sum(),
-                Self::Holders(_)
+                Self::Renew { .. }
+                | Self::Holders(_)
                 | Self::Obey(_)
                 | Self::Resolve { .. }
                 | Self::Cut { .. }

@@ -242,11 +242,8 @@ pub const REFUSED_REST: Duration = Duration::from_millis(20);
 /// begins anew.
 pub const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How often the gateway of a transaction that takes long says that it still works on the keys that it has locked.
+/// How often a script that takes long says that it still works on the keys that it has locked.
 pub const LOCK_RENEWAL_INTERVAL: Duration = Duration::from_secs(2);
-
-/// How often a transaction whose commands take long is tried again when groups refuse what has come of it.
-pub const LONG_REFUSALS_MAX: u32 = 3;
 
 /// How long a request for locks waits before its gateway has to ask again.
 pub const LOCK_WAIT_RENEWAL: Duration = Duration::from_secs(2);
@@ -317,7 +314,6 @@ pub fn patience_for(byte_count: usize) -> Duration {
     Duration::from_millis((byte_count as u64).saturating_mul(1_000) / BYTES_PER_PATIENT_SECOND as u64)
 }
 
-const _: () = assert!(LOCK_PATIENCE.as_nanos() > 4 * LOCK_RENEWAL_INTERVAL.as_nanos());
 const _: () = assert!(MOVE_BYTES_MAX < EFFECTS_BYTES_MAX && MOVE_BYTES < MOVE_BYTES_MAX);
 const _: () = assert!(SLICE_BYTES <= SLICED_BYTES_MIN && SLICED_BYTES_MIN < STREAM_BYTES_MAX);
 const _: () = assert!(CHECKPOINT_CHUNK_BYTES <= CHECKPOINT_OUTSTANDING_BYTES_MAX);

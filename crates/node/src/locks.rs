@@ -38,8 +38,6 @@ struct Holder {
     is_decided: bool,
     /// What it changes is on its way through the log: whoever took its keys now would be overtaken by it.
     is_logged: bool,
-    /// What its gateway has said that its groups have yet to prepare.
-    bytes_to_come: usize,
 }
 
 impl Locks {
@@ -162,18 +160,6 @@ impl Locks {
         if let Some(holder) = self.holders.get_mut(&transaction) {
             holder.is_logged = is_logged;
         }
-    }
-
-    /// So many bytes of a transaction have yet to be prepared, here and elsewhere.
-    pub fn expect(&mut self, transaction: TransactionId, bytes_to_come: usize) {
-        if let Some(holder) = self.holders.get_mut(&transaction) {
-            holder.bytes_to_come = bytes_to_come;
-        }
-    }
-
-    /// What was last said of that.
-    pub fn bytes_to_come(&self, transaction: TransactionId) -> usize {
-        self.holders.get(&transaction).map_or(0, |holder| holder.bytes_to_come)
     }
 
     /// A transaction has not held anything for long.

@@ -199,17 +199,6 @@ impl Outlet<'_> {
         }
     }
 
-    /// Tells a group that these transactions need what they have locked for longer. That goes past what is asked of
-    /// the group, which may be large and take longer than locks last.
-    pub fn renew(&mut self, group: GroupId, transactions: Vec<TransactionId>) {
-        match self.context.routes[group.0 as usize].leader {
-            Some(leader) if leader != self.context.node => {
-                self.send(leader, group, Lane::Vital, wire::encode_renewal(group, &transactions));
-            }
-            _ => self.mail(self.core_of(group), Mail::Renew { group, transactions }),
-        }
-    }
-
     /// Asks a group for a step of a move that another group of this core drives.
     pub fn ask_for_move(&mut self, by: GroupId, id: TransactionId, group: GroupId, step: Step, body: RequestBody) {
         self.mail(self.context.core, Mail::Move { by, id, group, step, body });

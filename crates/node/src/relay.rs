@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use resp::Protocol;
-use stdx::{Duration, Instant};
+use stdx::Instant;
 
 use crate::event::{GroupId, NodeId, SessionId};
 use crate::letter::{Claim, Request, RequestBody, ScriptRequest};
@@ -121,6 +121,8 @@ impl Purpose {
 pub enum Step {
     /// Lock.
     Lock,
+    /// Keep the locks.
+    Renew,
     /// Prepare.
     Prepare,
     /// Resolve.
@@ -162,7 +164,13 @@ impl Outstanding {
     /// True if it takes a transaction further that holds locks.
     fn is_step(&self) -> bool {
         self.request.as_ref().is_some_and(|(request, _)| {
-            matches!(request.body, RequestBody::Prepare { .. } | RequestBody::Resolve { .. } | RequestBody::Cut { .. })
+            matches!(
+                request.body,
+                RequestBody::Prepare { .. }
+                    | RequestBody::Resolve { .. }
+                    | RequestBody::Renew { .. }
+                    | RequestBody::Cut { .. }
+            )
         })
     }
 }
@@ -420,7 +428,7 @@ impl Relay {
             if stream.sent > 0 && silence >= resend_after && now.since(stream.resent) >= resend_after {
                 stream.rewind(now);
             }
-            if silence >= stream.patience() {
+            if silence >= limits::REQUEST_PATIENCE + more {
                 stream.expire(GroupId(group as u32), now, &mut expired);
             }
         }
@@ -440,12 +448,6 @@ impl Relay {
     pub fn unanswered_count(&self) -> usize {
         let outstanding = self.streams.iter().flat_map(|stream| &stream.outstanding);
         outstanding.filter(|outstanding| outstanding.request.is_some()).count()
-    }
-
-    /// False for a group that has kept silent for longer than the answers that it owes may take.
-    pub(crate) fn is_heard(&self, group: GroupId, now: Instant) -> bool {
-        let stream = &self.streams[group.0 as usize];
-        stream.outstanding.is_empty() || now.since(stream.heard) < stream.patience()
     }
 
     /// True if no more should be asked of a group for now.
@@ -472,11 +474,6 @@ impl Stream {
     /// Large values of transactions take little of the window, but not all of the memory.
     fn is_full(&self, window_bytes_max: usize) -> bool {
         self.weight > window_bytes_max || self.byte_count > limits::EFFECTS_BYTES_MAX
-    }
-
-    /// How long it may be silent before it is given up.
-    fn patience(&self) -> Duration {
-        limits::REQUEST_PATIENCE + limits::patience_for(self.out_bytes)
     }
 
     fn floor(&self) -> u64 {
@@ -627,7 +624,7 @@ mod tests {
         let transaction = TransactionId { gateway, number: 1 };
         let exported = Some(vec![0; limits::WINDOW_BYTES_MAX + 1]);
         let effects = vec![Effect::Key { database: 0, key: b"large".to_vec(), exported }];
-        let body = RequestBody::Prepare { transaction, participants: vec![0], effects, bytes_to_come: 0 };
+        let body = RequestBody::Prepare { transaction, participants: vec![0], effects };
         let purpose = Purpose::Transaction { id: transaction, step: Step::Prepare };
         relay.submit(request(body), purpose, Instant::ZERO);
         assert!(!relay.is_full(GroupId(0)));

@@ -100,12 +100,6 @@ pub struct Work {
     pub home: Option<GroupId>,
     /// How often it has begun, since a script or a SORT wanted more keys.
     pub attempts: u32,
-    /// How often groups have refused it, since they had lost its locks or took it for given up.
-    pub refusals: u32,
-    /// Its commands have been run in parts: it has `begun` when they ended.
-    pub was_long: bool,
-    /// Bytes of what they changed then.
-    pub byte_count: usize,
     /// True for EXEC: the reply is an array of the commands' replies.
     pub is_exec: bool,
     /// What must not have changed.
@@ -136,9 +130,6 @@ impl Work {
             circumstances: Circumstances::default(),
             home: None,
             attempts: 0,
-            refusals: 0,
-            was_long: false,
-            byte_count: 0,
             is_exec: false,
             watches: Vec::new(),
             keys: BTreeMap::new(),
@@ -156,13 +147,6 @@ impl Work {
         for keys in self.keys.values_mut() {
             *keys = keys.iter().flat_map(|(_, key)| (0..databases).map(|database| (database, key.clone()))).collect();
         }
-    }
-
-    /// True if it may be tried once more after a refusal: its client has not waited for longer than its values may
-    /// take, and what takes long is not done again and again.
-    pub(crate) fn may_begin_again(&self, now: Instant) -> bool {
-        let patience = limits::REQUEST_PATIENCE + limits::patience_for(self.byte_count);
-        now.since(self.begun) < patience && !(self.was_long && self.refusals >= limits::LONG_REFUSALS_MAX)
     }
 
     /// For a canary: neither locks nor looks at keys that are watched and that no command names.
@@ -499,7 +483,6 @@ impl Driver {
             return transaction.answered();
         }
         transaction.byte_count = effects.values().map(|effects| entry::effects_bytes(effects)).sum();
-        work.byte_count = transaction.byte_count;
         transaction.reply = reply;
         transaction.notices = notices;
         transaction.asides = asides;
@@ -530,7 +513,7 @@ impl Driver {
             return Progress::Going;
         }
         if !*is_refused && let Some(round) = transaction.later.pop_front() {
-            *waiting = post_round(id, changed, round, &transaction.later, post);
+            *waiting = post_round(id, changed, round, post);
             return Progress::Going;
         }
         let changed = std::mem::take(changed);
@@ -578,25 +561,20 @@ impl Driver {
         given_up
     }
 
-    /// Transactions that go on for long, by the groups in which they need what they have locked for longer. One that
-    /// waits for a group which is not heard is none of them: the others' keys are not to be kept from everybody until
-    /// that one is back.
-    pub(crate) fn lasting(
-        &self,
-        now: Instant,
-        is_heard: impl Fn(GroupId) -> bool,
-    ) -> BTreeMap<GroupId, Vec<TransactionId>> {
-        let mut lasting: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for transaction in self.running.values() {
-            let is_long = transaction.byte_count >= self.slicing.bytes_min
-                || now.since(transaction.begun) >= limits::LOCK_RENEWAL_INTERVAL;
-            if is_long && transaction.awaited().iter().all(|group| is_heard(*group)) {
-                for group in transaction.locked() {
-                    lasting.entry(*group).or_default().push(transaction.id);
-                }
-            }
+    /// Transactions whose groups may be busy with large values for so long that others seem forgotten.
+    pub(crate) fn lasting(&self) -> impl Iterator<Item = TransactionId> {
+        let is_lasting = |transaction: &&Transaction| {
+            transaction.byte_count >= self.slicing.bytes_min && !matches!(transaction.stage, Stage::Resolving { .. })
+        };
+        self.running.values().filter(is_lasting).map(|transaction| transaction.id)
+    }
+
+    /// Tells the groups of a transaction that it still works on what it has locked.
+    pub(crate) fn renew(&self, id: TransactionId, post: &mut Vec<Post>) {
+        if let Some(transaction) = self.running.get(&id.number) {
+            let body = RequestBody::Renew { transaction: id };
+            post.extend(transaction.groups.iter().map(|group| (*group, id, body.clone())));
         }
-        lasting
     }
 
     /// A group has resolved its part.
@@ -633,27 +611,6 @@ impl Transaction {
         post.push((group, self.id, RequestBody::Lock(Box::new(lock))));
     }
 
-    /// Groups that have been asked for locks, and not to let them go.
-    fn locked(&self) -> &[GroupId] {
-        match self.stage {
-            Stage::Locking { next } => &self.groups[..next],
-            Stage::Confirming { .. } | Stage::Preparing { .. } => &self.groups,
-            Stage::Resolving { .. } => &[],
-        }
-    }
-
-    /// Groups whose answer it waits for.
-    fn awaited(&self) -> &[GroupId] {
-        match &self.stage {
-            // While it is being computed all have answered.
-            Stage::Locking { next } if self.work.is_some() => &self.groups[next - 1..*next],
-            Stage::Locking { .. } => &[],
-            Stage::Confirming { waiting, .. } | Stage::Preparing { waiting, .. } | Stage::Resolving { waiting } => {
-                waiting
-            }
-        }
-    }
-
     /// All groups are locked: each begins its part of the backup.
     fn cut(&mut self, name: u128, databases: u16, post: &mut Vec<Post>) {
         let mut writer = Writer::new(self.protocol);
@@ -678,9 +635,8 @@ impl Transaction {
             return self.prepare(rounds, low_water, post);
         }
         for group in &waiting {
-            let (transaction, participants, effects) = (self.id, Vec::new(), Vec::new());
-            let body = RequestBody::Prepare { transaction, participants, effects, bytes_to_come: 0 };
-            post.push((*group, self.id, body));
+            let (participants, effects) = (Vec::new(), Vec::new());
+            post.push((*group, self.id, RequestBody::Prepare { transaction: self.id, participants, effects }));
         }
         self.later = rounds;
         self.stage = Stage::Confirming { waiting, is_refused: false };
@@ -713,8 +669,8 @@ impl Transaction {
             self.resolve_all(Resolution::Release, &[], low_water, post);
             return self.answered();
         };
-        let waiting = post_round(self.id, &changed, first, &rounds, post);
         self.later = rounds;
+        let waiting = post_round(self.id, &changed, first, post);
         self.stage = Stage::Preparing { waiting, changed, is_refused: false };
         Progress::Going
     }
@@ -750,7 +706,7 @@ impl Transaction {
 
 /// Which groups are asked to prepare their parts at the same time: those with large parts one by one, the largest
 /// first, then all others. Who has prepared asks the others when it waits for too long, and they refuse what they have
-/// not heard of; so everybody is told how much is to come.
+/// not heard of; so nobody is to wait for what takes longer than its own part.
 fn rounds(effects: BTreeMap<GroupId, Vec<Effect>>, large_bytes_min: usize) -> VecDeque<Round> {
     let is_large = |(_, effects): &(GroupId, Vec<Effect>)| entry::effects_bytes(effects) >= large_bytes_min;
     let (mut large, small): (Round, Round) = effects.into_iter().partition(is_large);
@@ -762,20 +718,12 @@ fn rounds(effects: BTreeMap<GroupId, Vec<Effect>>, large_bytes_min: usize) -> Ve
     rounds
 }
 
-/// Asks these groups to prepare their parts; some may come later. Which are asked.
-fn post_round(
-    transaction: TransactionId,
-    changed: &[GroupId],
-    round: Round,
-    later: &VecDeque<Round>,
-    post: &mut Vec<Post>,
-) -> Vec<GroupId> {
+/// Asks these groups to prepare their parts. Which they are.
+fn post_round(transaction: TransactionId, changed: &[GroupId], round: Round, post: &mut Vec<Post>) -> Vec<GroupId> {
     let waiting = round.iter().map(|(group, _)| *group).collect();
-    let parts = round.iter().chain(later.iter().flatten());
-    let bytes_to_come = parts.map(|(_, effects)| entry::effects_bytes(effects)).sum();
     for (group, effects) in round {
         let participants = changed.iter().map(|group| group.0).collect();
-        post.push((group, transaction, RequestBody::Prepare { transaction, participants, effects, bytes_to_come }));
+        post.push((group, transaction, RequestBody::Prepare { transaction, participants, effects }));
     }
     waiting
 }
@@ -791,30 +739,5 @@ pub(crate) fn database_effects_of(database: u16, args: Args<'_>, databases: u16)
             (first < databases && second < databases).then(|| vec![Effect::Swap { first, second }])
         }
         _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use stdx::Duration;
-
-    use super::*;
-    use crate::event::NodeId;
-
-    #[test]
-    fn a_refused_transaction_is_tried_again_while_its_bytes_may_take_and_not_for_ever() {
-        let session = SessionId { serial: 1, index: 0 };
-        let origin = Origin { node: NodeId(1), core: CoreId(0), session, ticket: 0, claim: None, tracks: false };
-        let at = |seconds| Instant::from_nanos(1) + Duration::from_secs(seconds);
-        let mut work = Work::new(origin, Protocol::Resp2, at(0));
-        work.refusals = 1_000;
-        assert!(work.may_begin_again(at(4)) && !work.may_begin_again(at(6)));
-        work.byte_count = 5 * limits::BYTES_PER_PATIENT_SECOND;
-        assert!(work.may_begin_again(at(9)) && !work.may_begin_again(at(11)));
-        // Each run in parts puts off when it has begun: then attempts are counted.
-        (work.was_long, work.begun) = (true, at(100));
-        assert!(!work.may_begin_again(at(101)));
-        work.refusals = limits::LONG_REFUSALS_MAX - 1;
-        assert!(work.may_begin_again(at(101)));
     }
 }

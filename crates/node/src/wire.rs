@@ -8,7 +8,6 @@
 //! ALIVE    boot group number
 //! INQUIRE  transaction  asking group  asked group
 //! TESTIFY  transaction  asking group  asked group  fate
-//! RENEW    group count  transactions
 //! PUBLISH  shard:u8 length channel  message
 //! OFFER    group:u32le  consensus message, of a checkpoint
 //! PULL     group index chunk
@@ -66,7 +65,6 @@ const REFUSED: u8 = 11;
 const ALIVE: u8 = 12;
 const INQUIRE: u8 = 13;
 const TESTIFY: u8 = 14;
-const RENEW: u8 = 15;
 const BULLETIN: u8 = 30;
 const TIMELINE: u8 = 40;
 const SOUND: u8 = 41;
@@ -103,13 +101,6 @@ pub enum Wire<'a> {
         from: GroupId,
         /// What it knows.
         fate: Fate,
-    },
-    /// These transactions go on, and need what they have locked for longer.
-    Renew {
-        /// Where.
-        group: GroupId,
-        /// Which.
-        transactions: Vec<TransactionId>,
     },
     /// For those who listen on this node.
     Publish(pubsub::Message),
@@ -302,11 +293,10 @@ pub fn encode_request(request: &Request) -> Vec<u8> {
             out.push(7);
             put_lock(&mut out, lock);
         }
-        RequestBody::Prepare { transaction, participants, effects, bytes_to_come } => {
+        RequestBody::Prepare { transaction, participants, effects } => {
             out.push(8);
             transaction.put(&mut out);
             put_prepared(&mut out, participants, effects);
-            leb128::put(&mut out, *bytes_to_come as u64);
         }
         RequestBody::Resolve { transaction, resolution, low_water } => {
             out.push(9);
@@ -341,6 +331,10 @@ pub fn encode_request(request: &Request) -> Vec<u8> {
         RequestBody::Obey(version) => {
             out.push(31);
             leb128::put(&mut out, *version);
+        }
+        RequestBody::Renew { transaction } => {
+            out.push(15);
+            transaction.put(&mut out);
         }
     }
     out
@@ -395,15 +389,6 @@ pub fn encode_to_gateway(mail: &Mail) -> Option<Vec<u8>> {
         out.extend_from_slice(bytes);
     }
     Some(out)
-}
-
-/// Transactions that go on, and need what they have locked for longer.
-pub fn encode_renewal(group: GroupId, transactions: &[TransactionId]) -> Vec<u8> {
-    let mut out = vec![RENEW];
-    leb128::put(&mut out, u64::from(group.0));
-    leb128::put(&mut out, transactions.len() as u64);
-    transactions.iter().for_each(|transaction| transaction.put(&mut out));
-    out
 }
 
 /// A question about a transaction without a gateway.
@@ -553,12 +538,6 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
             };
             Some(Wire::Testify { transaction, group, from, fate })
         }
-        RENEW => {
-            let group = take_group(&mut rest)?;
-            let count = leb128::take(&mut rest)?;
-            let transactions = (0..count).map(|_| take_transaction(&mut rest)).collect::<Option<_>>()?;
-            Some(Wire::Renew { group, transactions })
-        }
         PUBLISH => {
             let is_shard = match take_byte(&mut rest)? {
                 0 => false,
@@ -661,8 +640,7 @@ fn take_request(mut bytes: &[u8]) -> Option<Request> {
             let transaction = take_transaction(rest)?;
             let participants = (0..leb128::take(rest)?).map(|_| Some(take_group(rest)?.0)).collect::<Option<_>>()?;
             let effects = (0..leb128::take(rest)?).map(|_| take_effect(rest)).collect::<Option<_>>()?;
-            let bytes_to_come = usize::try_from(leb128::take(rest)?).ok()?;
-            RequestBody::Prepare { transaction, participants, effects, bytes_to_come }
+            RequestBody::Prepare { transaction, participants, effects }
         }
         9 => {
             let transaction = take_transaction(rest)?;
@@ -681,6 +659,7 @@ fn take_request(mut bytes: &[u8]) -> Option<Request> {
         14 => RequestBody::Libraries(rest.to_vec()),
         30 => RequestBody::Configure(rest.to_vec()),
         31 => RequestBody::Obey(leb128::take(rest)?),
+        15 => RequestBody::Renew { transaction: take_transaction(rest)? },
         _ => return None,
     };
     let claim = Some(Claim { boot, group, number });

@@ -61,8 +61,6 @@ pub(super) struct Mover {
 pub(super) struct SentBack {
     /// Is elsewhere.
     slot: Slot,
-    /// The number of the latest request that has gone back.
-    number: u64,
     when: Instant,
 }
 
@@ -206,25 +204,24 @@ impl Group {
             request.body,
             RequestBody::Write(_) | RequestBody::Exec(_) | RequestBody::Read(_) | RequestBody::ReadAtOnce(_)
         );
-        let (gateway, claim) = (request.origin.gateway()?, request.origin.claim?);
-        let session = (gateway, request.origin.session.serial);
-        let sent_back = self.sent_back.get_mut(&session).filter(|_| is_clients)?;
-        if request.is_anew || request.floor > sent_back.number {
-            // The gateway has all of them back.
+        let session = (request.origin.gateway()?, request.origin.session.serial);
+        let sent_back = self.sent_back.get(&session).filter(|_| is_clients)?;
+        if request.is_anew {
+            // The gateway has all of them back. (That the answer to the first has reached it says less: what it sends
+            // then may have been asked for before.)
             self.sent_back.remove(&session);
             return None;
         }
-        sent_back.number = sent_back.number.max(claim.number);
         Some(sent_back.slot)
     }
 
     pub(super) fn note_sent_back(&mut self, slot: Slot, origin: &Origin) {
-        let (Some(gateway), Some(claim)) = (origin.gateway(), origin.claim) else { return };
+        let Some(gateway) = origin.gateway() else { return };
         if self.sent_back.len() >= limits::SENT_BACK_MAX {
             let now = self.last_tick;
             self.sent_back.retain(|_, sent_back| now.since(sent_back.when) < limits::SENT_BACK_AGE_MAX);
         }
-        let sent_back = SentBack { slot, number: claim.number, when: self.last_tick };
+        let sent_back = SentBack { slot, when: self.last_tick };
         self.sent_back.insert((gateway, origin.session.serial), sent_back);
     }
 
@@ -505,7 +502,7 @@ impl Group {
         }
         let (transaction, to) = (moving.id, moving.to);
         moving.stage = Stage::AskingTaker { given };
-        let body = RequestBody::Prepare { transaction, participants, effects: taken, bytes_to_come: 0 };
+        let body = RequestBody::Prepare { transaction, participants, effects: taken };
         outlet.ask_for_move(self.id, transaction, to, Step::Prepare, body);
     }
 
@@ -514,7 +511,7 @@ impl Group {
         let Some(moving) = &mut self.mover.present else { return };
         let Stage::AskingTaker { given } = std::mem::replace(&mut moving.stage, Stage::AskingOwn) else { return };
         let (transaction, participants) = (moving.id, participants(self.id, moving.to));
-        let body = RequestBody::Prepare { transaction, participants, effects: given, bytes_to_come: 0 };
+        let body = RequestBody::Prepare { transaction, participants, effects: given };
         outlet.ask_for_move(self.id, transaction, self.id, Step::Prepare, body);
     }
 

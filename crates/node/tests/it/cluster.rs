@@ -5,14 +5,13 @@ use node::{GroupId, NodeId, SessionId};
 use stdx::Duration;
 
 use crate::host::Host;
-use crate::large::key_of;
 
 /// Messages between nodes begin with their kind.
 pub(crate) const REQUEST: u8 = 2;
 const ANSWER: u8 = 3;
 const REFUSED: u8 = 11;
 
-/// Three nodes, of one core unless said otherwise, and what is under way between them.
+/// Three nodes of one core, and what is under way between them.
 pub(crate) struct Nodes {
     hosts: Vec<Option<Host>>,
     under_way: Vec<(NodeId, NodeId, GroupId, Vec<u8>)>,
@@ -28,12 +27,7 @@ impl Nodes {
 
     /// The same with these settings.
     pub(crate) fn with(settings: &Settings) -> Self {
-        Self::of_cores(1, settings)
-    }
-
-    /// The same of so many cores, and groups.
-    fn of_cores(core_count: u16, settings: &Settings) -> Self {
-        let host = |node| Some(Host::of_nodes(core_count, settings.clone(), node, &[1, 2, 3]));
+        let host = |node| Some(Host::of_nodes(1, settings.clone(), node, &[1, 2, 3]));
         let mut this = Self { hosts: (1..=3).map(host).collect(), under_way: Vec::new(), holds_hand_over: false };
         this.elect();
         this
@@ -419,46 +413,4 @@ fn a_large_value_is_whole_or_not_there_when_its_leader_dies() {
             }
         }
     }
-}
-
-#[test]
-fn locks_last_while_their_script_runs_although_requests_to_their_group_take_long() {
-    let mut nodes = Nodes::of_cores(2, &Settings::default());
-    nodes.pass(Duration::from_secs(8)); // groups are led by whom they prefer
-    let leader = nodes.leader().expect("elected");
-    let gateway = (1..=3).find(|node| (0..2).all(|group| !nodes.host(*node).is_serving(GroupId(group))));
-    let gateway = gateway.expect("two groups have two leaders at most");
-    let [client, operator] = [(); 2].map(|()| nodes.host(gateway).connect(0));
-    let other = nodes.host(leader).connect(0);
-    let keys = [key_of(0, 2), key_of(1, 2)];
-    assert_eq!(nodes.run(gateway, client, &format!("EVAL \"while true do end\" 2 {} {}", keys[0], keys[1])), "");
-    assert_eq!(nodes.run(leader, other, &format!("SET {} x", keys[0])), "");
-    for _ in 0..60 {
-        nodes.hosts.iter_mut().flatten().for_each(|host| host.turn_after(Duration::from_millis(200)));
-        nodes.exchange(|from, _, kind| !(from == gateway && kind == REQUEST));
-    }
-    assert_eq!(nodes.host(leader).received(other), "", "the script has locked it");
-    assert_eq!(nodes.leader(), Some(leader));
-    assert_eq!(nodes.run(gateway, operator, "SCRIPT KILL"), "+OK");
-    nodes.pass(Duration::from_secs(1));
-    assert!(nodes.host(gateway).received(client).starts_with("-ERR"), "it is killed");
-    assert_eq!(nodes.host(leader).received(other), "+OK");
-}
-
-#[test]
-fn locks_do_not_outlast_their_gateway() {
-    let mut nodes = Nodes::of_cores(2, &Settings::default());
-    nodes.pass(Duration::from_secs(8));
-    let leader = nodes.leader().expect("elected");
-    let gateway = (1..=3).find(|node| (0..2).all(|group| !nodes.host(*node).is_serving(GroupId(group))));
-    let gateway = gateway.expect("two groups have two leaders at most");
-    let client = nodes.host(gateway).connect(0);
-    let other = nodes.host(leader).connect(0);
-    let keys = [key_of(0, 2), key_of(1, 2)];
-    assert_eq!(nodes.run(gateway, client, &format!("EVAL \"while true do end\" 2 {} {}", keys[0], keys[1])), "");
-    assert_eq!(nodes.run(leader, other, &format!("SET {} x", keys[0])), "");
-    nodes.pass(Duration::from_secs(3));
-    nodes.kill(gateway);
-    nodes.pass(Duration::from_secs(11));
-    assert_eq!(nodes.host(leader).received(other), "+OK");
 }

@@ -262,14 +262,6 @@ impl Host {
         }
     }
 
-    /// Time passes, the disk finishes what waits for it, and each core takes one turn.
-    pub fn turn_after(&mut self, duration: Duration) {
-        self.now.instant = self.now.instant + duration;
-        self.now.unix.0 += duration.as_millis() as i64;
-        self.sync();
-        self.turn();
-    }
-
     /// One core takes its turn.
     pub fn turn_core(&mut self, core: usize) {
         self.step(core, Event::Turn);

@@ -1,8 +1,6 @@
 //! Stories of large values that go to another group: others are served between their pieces.
 
 use node::SessionId;
-use stdx::Duration;
-use stdx::slot::{SLOT_COUNT, slot_of};
 
 use crate::host::Host;
 use crate::settings;
@@ -93,62 +91,4 @@ fn what_large_work_leaves_behind_does_not_keep_locks() {
         assert_eq!(host.run(client, &format!("SCARD {key}")), format!(":{}", COUNT + 1));
     }
     assert_eq!(host.run(client, "SCARD large"), format!(":{COUNT}"));
-}
-
-/// A key that lives in this group, of so many.
-pub(crate) fn key_of(group: usize, group_count: usize) -> String {
-    let is_there = |key: &String| usize::from(slot_of(key.as_bytes()).0) * group_count / SLOT_COUNT == group;
-    (0..).map(|number| format!("key-{number}")).find(is_there).expect("there are many")
-}
-
-/// Takes turns that last so long until a client is answered.
-fn answer_after_turns(host: &mut Host, client: SessionId, turn: Duration) -> String {
-    for _ in 0..2_000 {
-        host.turn_after(turn);
-        let answer = host.received(client);
-        if !answer.is_empty() {
-            return answer;
-        }
-    }
-    panic!("it is not answered");
-}
-
-#[test]
-fn who_has_prepared_first_waits_for_the_large_values_of_all_others() {
-    const GROUPS: usize = 6;
-    // So slow that the bytes have to be counted, and so slow that only news of the gateway helps.
-    for turn_ms in [30, 80] {
-        let host = &mut Host::new(GROUPS as u16, settings("no"));
-        let client = host.connect(0);
-        fill(host, client, "large");
-        assert_eq!(host.run(client, "MULTI"), "+OK");
-        for group in 0..GROUPS {
-            assert_eq!(host.run(client, &format!("COPY large {}", key_of(group, GROUPS))), "+QUEUED");
-        }
-        host.send(client, b"EXEC\r\n");
-        let answer = answer_after_turns(host, client, Duration::from_millis(turn_ms));
-        assert_eq!(answer, "*6 :1 :1 :1 :1 :1 :1", "with turns of {turn_ms} ms");
-        for group in 0..GROUPS {
-            assert_eq!(host.run(client, &format!("SCARD {}", key_of(group, GROUPS))), format!(":{COUNT}"));
-        }
-    }
-}
-
-#[test]
-fn locks_that_were_granted_first_last_while_a_large_value_of_another_group_is_read() {
-    let host = &mut Host::new(3, settings("no"));
-    let [client, other] = [host.connect(0), host.connect(0)];
-    let (first, large) = (key_of(0, 3), key_of(2, 3));
-    fill(host, client, &large);
-    for line in ["MULTI".to_owned(), format!("GET {first}"), format!("SCARD {large}")] {
-        host.run(client, &line);
-    }
-    host.send(client, b"EXEC\r\n");
-    host.turn();
-    host.send(other, format!("SET {first} x\r\n").as_bytes());
-    let answer = answer_after_turns(host, client, Duration::from_millis(1_300));
-    assert_eq!(answer, format!("*2 $-1 :{COUNT}"));
-    assert_eq!(host.received(other), "", "it waits until the locks are let go");
-    host.settle();
-    assert_eq!(host.received(other), "+OK");
 }
