@@ -205,11 +205,6 @@ impl<'a> View<'a> {
         self.keyspace.prng(self.moment)
     }
 
-    /// See [`Keyspace::prng_to_take`].
-    pub(crate) fn prng_to_take(&self, key: &[u8], len: usize) -> Prng {
-        Keyspace::prng_to_take(self.moment, key, len)
-    }
-
     /// See [`Edit::clone_value`].
     pub fn clone_value(&self, key: &[u8]) -> Option<(Value, Option<UnixMillis>)> {
         let entry = self.entry(key)?;

@@ -75,7 +75,11 @@ impl Core {
         self.learn_slots(&[moved]);
         let Some((request, purpose)) = self.relay.take_back(claim, self.now.instant) else { return true };
         match purpose {
-            Purpose::Client { .. } => self.sent_back.push(request),
+            Purpose::Client { .. } => {
+                // Nothing new may go where those are to come that wait for their turn to be sent anew.
+                self.hold_if_free(request.origin.session);
+                self.sent_back.push(request);
+            }
             Purpose::Transaction { id, .. } => self.drive(actions, |driver, posts| driver.moved(id, posts)),
             Purpose::Question { id, part, places } => self.ask_elsewhere(id, part, &places, request, actions),
             _ => unreachable!("just looked at"),

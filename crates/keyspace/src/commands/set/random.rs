@@ -7,7 +7,7 @@ use crate::commands::arguments::parse_integer;
 use crate::commands::sample::{Count, distinct_ranks};
 use crate::commands::string::first_key;
 use crate::commands::{Body, DataCommand};
-use crate::{Class, Edit, View};
+use crate::{Class, Edit, Keyspace, View};
 
 pub(super) const SPOP: DataCommand = DataCommand {
     name: "spop",
@@ -27,13 +27,12 @@ pub(super) const SPOP: DataCommand = DataCommand {
 };
 fn spop(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
     let key = args.at(1);
-    let len = edit.view().set(key)?.map_or(0, |set| set.len());
-    let mut prng = edit.view().prng_to_take(key, len);
+    let moment = edit.view().moment();
     let Some(word) = args.get(2) else {
         let is_there = edit.modify_set(key, |set| {
             let len = set.as_ref().len();
             if len > 0 {
-                let rank = prng.below(len as u64) as usize;
+                let rank = Keyspace::prng_to_take(moment, key, len).below(len as u64) as usize;
                 set.as_ref().nth(rank).write_bulk(writer);
                 set.remove_nth(rank);
             }
@@ -64,8 +63,10 @@ fn spop(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), 
     }
     writer.set(count);
     edit.modify_set(key, |set| {
+        let len = set.as_ref().len();
+        let mut prng = Keyspace::prng_to_take(moment, key, len);
         // From the last on, so that the ranks of those before it stay what they are.
-        for rank in distinct_ranks(&mut prng, set.as_ref().len(), count).into_iter().rev() {
+        for rank in distinct_ranks(&mut prng, len, count).into_iter().rev() {
             set.as_ref().nth(rank).write_bulk(writer);
             set.remove_nth(rank);
         }
