@@ -1577,7 +1577,9 @@ impl Group {
     }
 
     fn propose(&mut self, now: Now, prng: &mut Prng) -> bool {
-        if self.builder.is_empty() {
+        // While leadership is being handed over the log takes nothing. Whether this replica leads on is not known, so
+        // what has been taken waits: some of it counts already, as the end of a transaction whose keys others take.
+        if self.builder.is_empty() || self.replica.is_handing_over() {
             return false;
         }
         // The next batch is probably like this one: room made now need not be made again step by step.
