@@ -1458,6 +1458,14 @@ impl Core {
                     group.hear(transaction, from, fate);
                 }
             }
+            Some(Wire::Ask { gateway, group }) => {
+                let bytes = wire::encode_life(gateway, group, gateway == self.driver.gateway());
+                actions.push(Action::Send { to: from, group, lane: Lane::Vital, bytes });
+            }
+            Some(Wire::Life { gateway, group, is_alive }) if gateway.node == from.0 => {
+                self.with_group(group, actions, |group, outlet| group.told_life(gateway, is_alive, now, outlet));
+            }
+            Some(Wire::Life { .. }) => self.context.statistics.malformed_peer_count += 1,
             Some(Wire::Publish(message)) => {
                 Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions).publish_here(&message);
             }

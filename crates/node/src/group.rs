@@ -14,6 +14,7 @@
 mod bulletin;
 mod catch_up;
 mod doubt;
+mod gateways;
 mod govern;
 mod live;
 mod members;
@@ -136,6 +137,8 @@ pub struct Group {
     locks: Locks,
     /// Transactions have been decided since those were last looked at who wait for locks.
     has_decided: bool,
+    /// Whether those who hold locks are still there.
+    gateways: gateways::Gateways,
     /// Requests that touch locked keys, in order of arrival.
     held: VecDeque<Held>,
     /// Sessions that have a request among them, by node and serial: what they send later waits behind it.
@@ -461,6 +464,7 @@ impl Group {
             mover: moving::Mover::default(),
             locks: Locks::default(),
             has_decided: false,
+            gateways: gateways::Gateways::default(),
             held: VecDeque::new(),
             held_sessions: BTreeSet::new(),
             is_barred: false,
@@ -1549,6 +1553,7 @@ impl Group {
         }
         if self.is_serving {
             self.look_after_transactions(now, outlet);
+            self.look_after_gateways(now, outlet);
             if !self.inquiries.is_empty() {
                 self.ask_about_prepared(now, outlet);
             }
@@ -1793,6 +1798,7 @@ impl Group {
         self.speculation.clear();
         self.mover.stop();
         self.locks.clear();
+        self.gateways.clear();
         self.inquiries.clear();
         self.streams.clear();
         self.held_sessions.clear();

@@ -242,6 +242,12 @@ pub const REFUSED_REST: Duration = Duration::from_millis(20);
 /// begins anew.
 pub const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
+/// How often a gateway on another node that holds or wants locks is asked whether it lives.
+pub const GATEWAY_ASK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// After so many questions without an answer it is taken for dead. It loses its locks, and begins anew if it is not.
+pub const GATEWAY_ASKS_MAX: u32 = 5;
+
 /// How often a script that takes long says that it still works on the keys that it has locked.
 pub const LOCK_RENEWAL_INTERVAL: Duration = Duration::from_secs(2);
 

@@ -319,6 +319,11 @@ impl Driver {
         Some((transaction.origin.session, transaction.origin.ticket))
     }
 
+    /// Which life of which core this is.
+    pub(crate) fn gateway(&self) -> GatewayId {
+        self.gateway
+    }
+
     /// Transactions on their way.
     pub fn len(&self) -> usize {
         self.running.len()

@@ -8,6 +8,8 @@
 //! ALIVE    boot group number
 //! INQUIRE  transaction  asking group  asked group
 //! TESTIFY  transaction  asking group  asked group  fate
+//! ASK      gateway  asking group
+//! LIFE     gateway  asking group  1 if it lives, 0 if another has taken its place
 //! PUBLISH  shard:u8 length channel  message
 //! OFFER    group:u32le  consensus message, of a checkpoint
 //! PULL     group index chunk
@@ -65,6 +67,8 @@ const REFUSED: u8 = 11;
 const ALIVE: u8 = 12;
 const INQUIRE: u8 = 13;
 const TESTIFY: u8 = 14;
+const ASK: u8 = 15;
+const LIFE: u8 = 16;
 const BULLETIN: u8 = 30;
 const TIMELINE: u8 = 40;
 const SOUND: u8 = 41;
@@ -101,6 +105,22 @@ pub enum Wire<'a> {
         from: GroupId,
         /// What it knows.
         fate: Fate,
+    },
+    /// Does this gateway, which holds or wants locks, live?
+    Ask {
+        /// Which.
+        gateway: GatewayId,
+        /// Who asks.
+        group: GroupId,
+    },
+    /// It does, or another has taken its place.
+    Life {
+        /// Which.
+        gateway: GatewayId,
+        /// Who had asked.
+        group: GroupId,
+        /// True if it lives.
+        is_alive: bool,
     },
     /// For those who listen on this node.
     Publish(pubsub::Message),
@@ -414,6 +434,23 @@ pub fn encode_testimony(transaction: TransactionId, group: GroupId, from: GroupI
     out
 }
 
+/// A question to a gateway that holds or wants locks.
+pub fn encode_ask(gateway: GatewayId, group: GroupId) -> Vec<u8> {
+    let mut out = vec![ASK];
+    gateway.put(&mut out);
+    leb128::put(&mut out, u64::from(group.0));
+    out
+}
+
+/// The answer to it.
+pub fn encode_life(gateway: GatewayId, group: GroupId, is_alive: bool) -> Vec<u8> {
+    let mut out = vec![LIFE];
+    gateway.put(&mut out);
+    leb128::put(&mut out, u64::from(group.0));
+    out.push(u8::from(is_alive));
+    out
+}
+
 /// What a group answers to a lock.
 pub fn put_locked(locked: &Locked) -> Vec<u8> {
     let mut out = Vec::new();
@@ -537,6 +574,11 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
                 _ => return None,
             };
             Some(Wire::Testify { transaction, group, from, fate })
+        }
+        ASK => Some(Wire::Ask { gateway: take_gateway(&mut rest)?, group: take_group(&mut rest)? }),
+        LIFE => {
+            let (gateway, group) = (take_gateway(&mut rest)?, take_group(&mut rest)?);
+            Some(Wire::Life { gateway, group, is_alive: take_byte(&mut rest)? == 1 })
         }
         PUBLISH => {
             let is_shard = match take_byte(&mut rest)? {
@@ -868,9 +910,12 @@ fn take_claim(rest: &mut &[u8]) -> Option<Claim> {
 }
 
 fn take_transaction(rest: &mut &[u8]) -> Option<TransactionId> {
+    Some(TransactionId { gateway: take_gateway(rest)?, number: leb128::take(rest)? })
+}
+
+fn take_gateway(rest: &mut &[u8]) -> Option<GatewayId> {
     let (node, boot) = (leb128::take(rest)?, leb128::take(rest)?);
-    let core = CoreId(u16::try_from(leb128::take(rest)?).ok()?);
-    Some(TransactionId { gateway: GatewayId { node, boot, core }, number: leb128::take(rest)? })
+    Some(GatewayId { node, boot, core: CoreId(u16::try_from(leb128::take(rest)?).ok()?) })
 }
 
 fn take_keys(rest: &mut &[u8]) -> Option<Vec<(u16, Vec<u8>)>> {

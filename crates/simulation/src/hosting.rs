@@ -934,12 +934,13 @@ impl Universe {
 
     // ---- agreement --------------------------------------------------------------------------------------------------
 
-    /// The machines whose nodes belong to the cluster, as the leader of group 0 has it; the first if it has no roster.
+    /// The machines whose nodes belong to the cluster, as the replica of group 0 has it that is furthest: at times
+    /// nobody leads. The first machines if it has no roster.
     pub(crate) fn members(&self) -> Vec<usize> {
         let groups = self.machines.iter().filter_map(|machine| machine.process.as_ref());
-        let mut groups = groups.flat_map(|process| &process.cores).flat_map(|host| host.core.groups());
-        let leader = groups.find(|group| group.id().0 == 0 && group.is_leader());
-        match leader.map(Group::roster) {
+        let groups = groups.flat_map(|process| &process.cores).flat_map(|host| host.core.groups());
+        let replicas = groups.filter(|group| group.id().0 == 0);
+        match replicas.max_by_key(|group| group.applied()).map(Group::roster) {
             Some(roster) if !roster.is_empty() => roster.staying().map(|node| node.0 as usize - 1).collect(),
             _ => (0..self.plan.nodes).collect(),
         }

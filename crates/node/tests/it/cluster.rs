@@ -10,8 +10,10 @@ use crate::host::Host;
 pub(crate) const REQUEST: u8 = 2;
 const ANSWER: u8 = 3;
 const REFUSED: u8 = 11;
+const ASK: u8 = 15;
+const LIFE: u8 = 16;
 
-/// Three nodes of one core, and what is under way between them.
+/// Three nodes, and what is under way between them.
 pub(crate) struct Nodes {
     hosts: Vec<Option<Host>>,
     under_way: Vec<(NodeId, NodeId, GroupId, Vec<u8>)>,
@@ -27,7 +29,12 @@ impl Nodes {
 
     /// The same with these settings.
     pub(crate) fn with(settings: &Settings) -> Self {
-        let host = |node| Some(Host::of_nodes(1, settings.clone(), node, &[1, 2, 3]));
+        Self::of_cores(1, settings)
+    }
+
+    /// The same with so many cores each, and as many groups.
+    fn of_cores(core_count: u16, settings: &Settings) -> Self {
+        let host = |node| Some(Host::of_nodes(core_count, settings.clone(), node, &[1, 2, 3]));
         let mut this = Self { hosts: (1..=3).map(host).collect(), under_way: Vec::new(), holds_hand_over: false };
         this.elect();
         this
@@ -37,9 +44,13 @@ impl Nodes {
         self.hosts[node - 1].as_mut().expect("it runs")
     }
 
-    /// The node that leads, if one serves.
+    /// The node that leads the first group, if one serves.
     pub(crate) fn leader(&self) -> Option<usize> {
-        (1..=3).find(|node| self.hosts[node - 1].as_ref().is_some_and(|host| host.is_serving(GroupId(0))))
+        self.leader_of(GroupId(0))
+    }
+
+    fn leader_of(&self, group: GroupId) -> Option<usize> {
+        (1..=3).find(|node| self.hosts[node - 1].as_ref().is_some_and(|host| host.is_serving(group)))
     }
 
     /// Lets time pass until one leads.
@@ -413,4 +424,82 @@ fn a_large_value_is_whole_or_not_there_when_its_leader_dies() {
             }
         }
     }
+}
+
+/// Two groups, with `bar` in the first and `foo` in the second. A gateway has locked `bar`, and has not heard of it
+/// yet; a client of another node wants to write to it.
+struct Forsaken {
+    nodes: Nodes,
+    leader: usize,
+    gateway: usize,
+    other: SessionId,
+}
+
+impl Forsaken {
+    fn new() -> Self {
+        let mut nodes = Nodes::of_cores(2, &Settings::default());
+        nodes.pass(Duration::from_secs(3));
+        let leader = nodes.leader().expect("elected");
+        assert!(nodes.leader_of(GroupId(1)).is_some());
+        let gateway = leader % 3 + 1;
+        let client = nodes.host(gateway).connect(0);
+        nodes.host(gateway).send(client, b"MSET bar 1 foo 1\r\n");
+        nodes.host(gateway).settle();
+        nodes.exchange(|_, to, kind| kind != ANSWER || to != gateway);
+        let other = nodes.host(leader).connect(0);
+        assert_eq!(nodes.run_without(gateway, leader, other, "SET bar 2"), "", "it is locked");
+        Self { nodes, leader, gateway, other }
+    }
+
+    /// What the other client hears while so much time passes, and answers to the gateway do not.
+    fn heard_in(&mut self, duration: Duration, mut passes: impl FnMut(usize, usize, u8) -> bool) -> String {
+        let gateway = self.gateway;
+        for _ in 0..duration.as_millis().div_ceil(50) {
+            self.nodes.hosts.iter_mut().flatten().for_each(|host| host.pass(Duration::from_millis(50)));
+            self.nodes.exchange(|from, to, kind| (kind != ANSWER || to != gateway) && passes(from, to, kind));
+        }
+        self.nodes.host(self.leader).received(self.other)
+    }
+}
+
+impl Nodes {
+    /// Runs a command while answers to a gateway wait.
+    fn run_without(&mut self, gateway: usize, node: usize, session: SessionId, line: &str) -> String {
+        self.host(node).send(session, format!("{line}\r\n").as_bytes());
+        self.host(node).settle();
+        self.exchange(|_, to, kind| kind != ANSWER || to != gateway);
+        self.host(node).received(session)
+    }
+}
+
+#[test]
+fn locks_of_a_gateway_that_died_before_it_prepared_are_let_go_in_less_than_two_seconds() {
+    let mut story = Forsaken::new();
+    let gateway = story.gateway;
+    story.nodes.kill(gateway);
+    assert_eq!(story.heard_in(Duration::from_millis(1_000), |_, _, _| true), "", "it may be slow");
+    assert_eq!(story.heard_in(Duration::from_millis(900), |_, _, _| true), "+OK");
+}
+
+#[test]
+fn locks_of_a_gateway_that_lives_and_waits_are_kept() {
+    let mut story = Forsaken::new();
+    assert_eq!(story.heard_in(Duration::from_secs(4), |_, _, _| true), "");
+}
+
+#[test]
+fn locks_of_a_gateway_that_has_another_life_now_are_let_go_at_once() {
+    let mut story = Forsaken::new();
+    assert_eq!(story.heard_in(Duration::from_millis(600), |_, _, kind| kind != ASK), "");
+    let (gateway, leader) = (story.gateway, story.leader);
+    let question = story.nodes.under_way.iter().find(|(.., bytes)| bytes[0] == ASK);
+    let (.., group, mut life) = question.expect("asked").clone();
+    life[0] = LIFE;
+    life.push(0);
+    // Nobody but the gateway's node is believed.
+    story.nodes.host(leader).hear(NodeId(leader as u64), group, &life);
+    story.nodes.host(leader).settle();
+    assert_eq!(story.nodes.host(leader).received(story.other), "");
+    story.nodes.host(leader).hear(NodeId(gateway as u64), group, &life);
+    assert_eq!(story.heard_in(Duration::from_millis(50), |_, _, kind| kind != ASK), "+OK");
 }

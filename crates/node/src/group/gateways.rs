@@ -1,0 +1,101 @@
+//! Whether those who hold locks here are still there.
+//!
+//! Locks of what is not yet prepared are in the hands of a gateway. One that dies leaves them behind, and all who want
+//! the same keys would wait until such locks lapse by their age, which has to be long: an honest transaction may wait
+//! for a lock in another group. So a leader asks the gateways on other nodes, as long as they hold or want locks. Who
+//! says nothing for a few questions, or says that it has another life now, loses them. It is only a guess that may be
+//! wrong: a gateway that lives after all finds its transaction refused, and begins it anew.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stdx::Instant;
+
+use super::{Group, Held};
+use crate::defect::Defect;
+use crate::event::{GroupId, Lane, NodeId, Now};
+use crate::limits;
+use crate::outlet::Outlet;
+use crate::transaction::GatewayId;
+use crate::wire;
+
+/// What a leader knows of the gateways that hold or want locks.
+#[derive(Debug, Default)]
+pub(super) struct Gateways {
+    asked: BTreeMap<GatewayId, Asked>,
+}
+
+#[derive(Debug)]
+struct Asked {
+    /// When last; at first when it was first seen.
+    at: Instant,
+    /// How often since it has answered.
+    unanswered_count: u32,
+}
+
+impl Gateways {
+    /// Forgets everything, when leadership is lost.
+    pub(super) fn clear(&mut self) {
+        self.asked.clear();
+    }
+}
+
+impl Group {
+    /// Asks the gateways that hold or want locks whether they live, and takes the locks of those who say nothing.
+    pub(super) fn look_after_gateways(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        let own = self.node.0;
+        let holders = self.locks.lapsable().filter(|holder| !self.prepared.contains_key(holder));
+        let wanting = self.held.iter().filter_map(|held| match held {
+            Held::Lock(lock, ..) => Some(lock.transaction),
+            Held::Request(_) => None,
+        });
+        let gateways = holders.chain(wanting).map(|transaction| transaction.gateway);
+        let present: BTreeSet<GatewayId> = gateways.filter(|gateway| gateway.node != own).collect();
+        self.gateways.asked.retain(|gateway, _| present.contains(gateway));
+        for gateway in present {
+            let first = Asked { at: now.instant, unanswered_count: 0 };
+            let asked = self.gateways.asked.entry(gateway).or_insert(first);
+            if now.instant.since(asked.at) < limits::GATEWAY_ASK_INTERVAL {
+                continue;
+            }
+            if asked.unanswered_count >= limits::GATEWAY_ASKS_MAX {
+                self.let_go_of(gateway, now, outlet);
+                continue;
+            }
+            asked.at = now.instant;
+            asked.unanswered_count += 1;
+            // The group's number only tells the receiving host which core to wake: the gateway's own.
+            let core = GroupId(u32::from(gateway.core.0));
+            outlet.send(NodeId(gateway.node), core, Lane::Vital, wire::encode_ask(gateway, self.id));
+        }
+    }
+
+    /// A gateway has answered, or another life of it has in its place.
+    pub(crate) fn told_life(&mut self, gateway: GatewayId, is_alive: bool, now: Now, outlet: &mut Outlet<'_>) {
+        if !is_alive {
+            self.let_go_of(gateway, now, outlet);
+        } else if let Some(asked) = self.gateways.asked.get_mut(&gateway) {
+            asked.unanswered_count = 0;
+        }
+    }
+
+    /// Takes from a gateway all locks of what it has not prepared, and its places in the line for others.
+    fn let_go_of(&mut self, gateway: GatewayId, now: Now, outlet: &mut Outlet<'_>) {
+        self.gateways.asked.remove(&gateway);
+        if self.defect == Some(Defect::ForgottenLock) {
+            return;
+        }
+        self.held.retain(|held| match held {
+            Held::Lock(lock, origin, _) if lock.transaction.gateway == gateway => {
+                outlet.send_back(origin);
+                false
+            }
+            _ => true,
+        });
+        let holders = self.locks.lapsable().filter(|holder| holder.gateway == gateway);
+        let lost: Vec<_> = holders.filter(|holder| !self.prepared.contains_key(holder)).collect();
+        for transaction in lost {
+            self.unlock(transaction);
+        }
+        self.admit_held(now, outlet);
+    }
+}
