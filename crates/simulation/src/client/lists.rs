@@ -118,10 +118,11 @@ impl Client {
         });
         let place = history.transactions.len();
         // What a replica may have answered is as good as one asked for earlier, but not before what its session has
-        // asked for before.
+        // asked for before, which may have been as good as one asked for earlier itself.
         let may_be_old = !is_exec && matches!(planned[..], [Planned::Read { .. }]);
-        let asked_before = planned.iter().map(|step| self.lists_asked.insert(step.list(), now).unwrap_or(0)).max();
+        let asked_before = planned.iter().filter_map(|step| self.lists_asked.get(&step.list())).max().copied();
         let called = if may_be_old { now.saturating_sub(self.age()).max(asked_before.unwrap_or(0)) } else { now };
+        self.lists_asked.extend(planned.iter().map(|step| (step.list(), called)));
         history.transactions.push(Transaction { called, end: End::Unknown, steps: appends.collect() });
         if is_exec {
             self.command(&[b"MULTI"], Expected::Acknowledgement, out);
