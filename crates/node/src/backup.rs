@@ -61,10 +61,11 @@ enum Stage {
 }
 
 impl Backups {
-    /// True if no checkpoint may begin.
-    pub(crate) fn put_off_checkpoints(&self, now: Now) -> bool {
+    /// True if no checkpoint may begin. One that a member waits for does not wait for who only wishes to make a backup,
+    /// and might for ever: without the checkpoint that member may not know which nodes there are.
+    pub(crate) fn put_off_checkpoints(&self, is_awaited: bool, now: Now) -> bool {
         self.cut.as_ref().is_some_and(|cut| cut.stage == Stage::Durable)
-            || self.wished_until.is_some_and(|until| now.instant < until)
+            || (!is_awaited && self.wished_until.is_some_and(|until| now.instant < until))
     }
 
     /// A checkpoint has ended.
@@ -98,7 +99,7 @@ impl Group {
         } else if self.checkpointing.is_running() {
             let percent = self.checkpoint_percent();
             Some(format!("TRYAGAIN Group {group} is writing a checkpoint ({percent} %)"))
-        } else if self.is_giving() {
+        } else if self.is_giving() || self.awaits_checkpoint() {
             Some(format!("TRYAGAIN Group {group} is being copied to another node"))
         } else {
             None

@@ -93,7 +93,8 @@ impl Group {
         if self.checkpointing.run.is_none() {
             // A file being given to a member stays until that has it, and one being taken makes its own superfluous. A
             // backup that is read stays, too.
-            let must_wait = self.is_giving() || self.is_taking() || self.backups.put_off_checkpoints(now);
+            let must_wait =
+                self.is_giving() || self.is_taking() || self.backups.put_off_checkpoints(self.awaits_checkpoint(), now);
             if !self.checkpointing.is_wanted || self.applied() == 0 || must_wait {
                 return false;
             }

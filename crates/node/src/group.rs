@@ -1921,7 +1921,7 @@ impl Group {
             return;
         }
         let Some((moment, reader)) = entry::open(&entry.data) else {
-            self.begin_serving(&entry, outlet);
+            self.begin_serving(&entry);
             return;
         };
         self.moment = Moment { unix: self.moment.unix.max(moment.unix), seed: moment.seed };
@@ -1941,22 +1941,13 @@ impl Group {
         }
         self.wake_waiters(outlet);
         if !self.is_serving {
-            self.begin_serving(&entry, outlet);
+            self.begin_serving(&entry);
         }
     }
 
     /// A leader serves from the moment when it has applied an entry of its own term.
-    fn begin_serving(&mut self, entry: &Entry, outlet: &mut Outlet<'_>) {
+    fn begin_serving(&mut self, entry: &Entry) {
         if self.replica.is_leader() && entry.term == self.replica.term() && !self.is_serving {
-            // What this node had proposed when it led before, and has not been applied by now, is in no log that can
-            // win any more. Its place may stay empty for long, and reads would wait for it.
-            let (lost, own): (VecDeque<_>, _) =
-                std::mem::take(&mut self.inflight).into_iter().partition(|batch| batch.term != entry.term);
-            self.inflight = own;
-            for batch in lost {
-                self.inflight_bytes -= batch.byte_count;
-                self.fail_batch(batch, outlet);
-            }
             self.is_serving = true;
             self.is_newly_serving = true;
             self.bulletin_at = Instant::ZERO;
@@ -1981,10 +1972,12 @@ impl Group {
         }
     }
 
-    /// Takes the batch that this entry is, with those who wait for it, and fails those whose entry it has displaced.
+    /// Takes the batch that this entry is, with those who wait for it, and fails those that are in no log which can win
+    /// any more: their place is taken, or an entry of a later term stands before it. Their place may stay empty for
+    /// long, and reads, or who has asked, would wait for it.
     fn batch_of(&mut self, entry: &Entry, outlet: &mut Outlet<'_>) -> Option<Batch> {
         while let Some(batch) = self.inflight.front() {
-            if batch.index > entry.index {
+            if batch.index > entry.index && batch.term >= entry.term {
                 break;
             }
             let batch = self.inflight.pop_front().expect("just seen");
