@@ -128,10 +128,13 @@ impl<D: Disk> LogReader<D> {
                     entries.push(Entry { data: Bytes::copy_from_slice(&entry.data), ..entry });
                 }
             }
-            if !has_more {
+            // Who reads on begins in this record, if it goes on behind the span. Before the span's end it tells nothing
+            // to find later entries in it: they have been replaced.
+            let is_done = next > span.last;
+            if !(is_done && has_more) {
                 offset += record_bytes(header.body_bytes.into());
             }
-            if next > span.last {
+            if is_done {
                 break;
             }
         }

@@ -82,6 +82,27 @@ fn what_is_held_is_read_back_and_what_replaced_it_instead_of_it() {
 }
 
 #[test]
+fn a_record_with_later_entries_that_have_been_replaced_does_not_end_the_search() {
+    let disk = MemoryDisk::default();
+    let (mut journal, _) = Journal::open(disk.clone(), &holding(100 << 20)).unwrap();
+    journal.hold(0, 0);
+    write(&mut journal, &[append(0, vec![entry(1, 1)])]);
+    // None of these counts, and the last stands behind the end of what is looked for.
+    write(&mut journal, &[append(0, (2..=9).map(|index| entry(1, index)).collect())]);
+    for index in 2..=5 {
+        write(&mut journal, &[append(0, vec![entry(2, index)])]);
+    }
+    let expected: Vec<Entry> = (1..=5).map(|index| entry(1 + u64::from(index > 1), index)).collect();
+    assert_eq!(read_all(&journal, span(0, 1, 5, &[(1, 1), (2, 2)])).unwrap(), expected);
+    // A span that ends within a record goes on from there.
+    write(&mut journal, &[append(0, (6..=9).map(|index| entry(2, index)).collect())]);
+    let mut reader = LogReader::new(journal.disk().clone());
+    let terms = [(1, 1), (2, 2)];
+    assert_eq!(reader.read(&journal.map(), &span(0, 5, 7, &terms)).unwrap().len(), 3);
+    assert_eq!(reader.read(&journal.map(), &span(0, 8, 9, &terms)).unwrap(), [entry(2, 8), entry(2, 9)]);
+}
+
+#[test]
 fn no_more_is_held_than_allowed() {
     let disk = MemoryDisk::default();
     let (mut journal, _) = Journal::open(disk.clone(), &holding(200 << 10)).unwrap();
