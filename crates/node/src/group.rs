@@ -914,6 +914,7 @@ impl Group {
     pub(crate) fn hold(&mut self, request: Request, is_retry: bool, outlet: &mut Outlet<'_>) {
         if self.held.len() >= limits::HELD_COUNT_MAX {
             let text = "TRYAGAIN Too many requests wait for locked keys";
+            self.lose_place(&request.origin);
             return fail(&request.origin, request.protocol, text, outlet);
         }
         self.held_sessions.insert((request.origin.node.0, request.origin.session.serial));
