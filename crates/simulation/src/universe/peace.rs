@@ -1,7 +1,7 @@
 //! The end of a universe: nothing goes wrong any more. What is under way has to come to its end within bounds, nobody
 //! may keep a lock, everybody is answered, and the replicas agree.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use node::limits;
 use node::transaction::TransactionId;
@@ -74,11 +74,14 @@ impl Universe {
             self.clients[0].node = machine;
             self.clients_run = true;
             self.at(self.now, What::ClientAsks { client: 0 });
-            let done = self.live_until(deadline + SETTLED_MAX, |this| {
-                this.clients[0].last_reads.as_ref().is_some_and(std::collections::VecDeque::is_empty)
-            });
-            if !done {
+            let is_done = |this: &Self| this.clients[0].last_reads.as_ref().is_some_and(VecDeque::is_empty);
+            // What was asked of the cluster before the peace may only now be carried out.
+            let is_gone = |this: &Self| this.plan.changes && !this.members().contains(&machine);
+            if !self.live_until(deadline + SETTLED_MAX, |this| is_done(this) || is_gone(this)) {
                 return self.fail_in_peace(&format!("and node {} does not answer", machine + 1));
+            }
+            if !is_done(self) {
+                self.history.lists.pop();
             }
         }
         if !self.live_until(deadline + SETTLED_MAX, Self::has_converged) && self.failure.is_none() {
