@@ -630,13 +630,31 @@ impl Replica {
                 let _ = self.raft.step(vote.inner);
             }
         } else {
+            let is_held = message.kind == MessageKind::AppendReply && !message.inner.reject && !of_the_past;
+            let index = message.inner.index;
             let _ = self.raft.step(message.inner);
+            if is_held {
+                self.go_on_behind_checkpoint(from, index);
+            }
         }
         if is_leaders && !of_the_past && self.leader() == Some(from) {
             self.promise.renew();
         }
         self.draw_election_timeout();
         Ok(())
+    }
+
+    /// A member that has its checkpoint is fed on. The library does that when it hears of more than the member has ever
+    /// had; one that had lost the end of its log may have had all of it before.
+    fn go_on_behind_checkpoint(&mut self, from: u64, index: u64) {
+        if !self.is_leader() {
+            return;
+        }
+        let Some(progress) = self.raft.raft.mut_prs().get_mut(from) else { return };
+        if progress.is_snapshot_caught_up() && index >= progress.pending_snapshot {
+            progress.become_probe();
+            self.raft.raft.send_append(from);
+        }
     }
 
     /// Takes a yes, and returns those that count now.
