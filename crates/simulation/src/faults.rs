@@ -136,7 +136,9 @@ impl Faults {
         let log_memory_bytes = if plan.canary.is_some() { usize::MAX } else { of_log.below(20_000) as usize };
         let log_held_bytes_max = of_log.below(400_000);
         let is_narrow = plan.canary.is_none() && !plan.calm && of_log.chance(1, 2);
-        let window_bytes = if is_narrow { 1 + of_log.below(2_000) as usize } else { node::limits::STREAM_BYTES_MAX };
+        // A batch that holds nothing has a few bytes, too.
+        let narrow_bytes = (1 + of_log.below(2_000) as usize).max(64);
+        let window_bytes = if is_narrow { narrow_bytes } else { node::limits::STREAM_BYTES_MAX };
         let is_sliced = plan.canary.is_none() && of_log.chance(1, 3);
         let slicing = if is_sliced {
             Slicing { bytes_min: 1, step_bytes: 50 + of_log.below(450) as usize }
