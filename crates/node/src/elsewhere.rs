@@ -78,6 +78,7 @@ impl Core {
             Purpose::Client { .. } => {
                 // Nothing new may go where those are to come that wait for their turn to be sent anew.
                 self.hold_if_free(request.origin.session);
+                self.relay.let_return(claim, request.origin.session);
                 self.sent_back.push(request);
             }
             Purpose::Transaction { id, .. } => self.drive(actions, |driver, posts| driver.moved(id, posts)),

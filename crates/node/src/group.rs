@@ -803,7 +803,7 @@ impl Group {
         if self.refuses_alone(&request, outlet) {
             return;
         }
-        let Request { origin, protocol, body, floor, is_anew, .. } = request;
+        let Request { origin, protocol, body, floor, is_anew, must_return, .. } = request;
         let body = match body {
             RequestBody::Lock(lock) => return self.lock(lock, origin, now.instant, now, outlet),
             RequestBody::Holders(place) => return self.tell_holders(place, &origin, outlet),
@@ -829,7 +829,7 @@ impl Group {
             }
             body => body,
         };
-        let request = Request { floor, is_anew, ..Request::new(origin, self.id, protocol, body) };
+        let request = Request { floor, is_anew, must_return, ..Request::new(origin, self.id, protocol, body) };
         if let Some(slot) = self.follows_one_sent_back(&request) {
             return self.send_to_slot(slot, request, outlet);
         }

@@ -325,12 +325,15 @@ pub struct Request {
     pub previous: u64,
     /// It has come back from a group that does not hold all its keys any more, and all before it has been answered.
     pub is_anew: bool,
+    /// An earlier request of its session has come back from this group, and this one must come back, too, unless it has
+    /// been carried out: it would overtake the other.
+    pub must_return: bool,
 }
 
 impl Request {
     /// A request by itself.
     pub fn new(origin: Origin, group: GroupId, protocol: Protocol, body: RequestBody) -> Self {
-        Self { origin, group, protocol, body, floor: 0, previous: 0, is_anew: false }
+        Self { origin, group, protocol, body, floor: 0, previous: 0, is_anew: false, must_return: false }
     }
 }
 

@@ -382,6 +382,19 @@ impl Relay {
         stream.take(claim.number)
     }
 
+    /// A request of a client has come back from its group: what its session has sent there since must come back, too.
+    pub(crate) fn let_return(&mut self, claim: Claim, session: SessionId) {
+        let Some(stream) = self.streams.get_mut(claim.group.0 as usize) else { return };
+        for outstanding in stream.outstanding.iter_mut().filter(|outstanding| outstanding.number > claim.number) {
+            if let Some((request, Purpose::Client { session: other, .. })) = &mut outstanding.request
+                && *other == session
+                && !request.is_anew
+            {
+                request.must_return = true;
+            }
+        }
+    }
+
     /// An answer has come: what it is for, unless it is known already.
     pub fn answered(&mut self, claim: Claim, now: Instant) -> Option<Purpose> {
         if claim.boot != self.boot {

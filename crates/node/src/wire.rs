@@ -52,6 +52,8 @@ use crate::transaction::{GatewayId, TransactionId};
 
 /// With a request's protocol: see `Request::is_anew`.
 const IS_ANEW: u8 = 128;
+/// The same: see `Request::must_return`.
+const MUST_RETURN: u8 = 64;
 
 const RAFT: u8 = 1;
 const REQUEST: u8 = 2;
@@ -293,7 +295,9 @@ pub fn encode_request(request: &Request) -> Vec<u8> {
         Protocol::Resp2 => 2,
         Protocol::Resp3 => 3,
     };
-    out.push(if request.is_anew { protocol | IS_ANEW } else { protocol });
+    let anew = if request.is_anew { IS_ANEW } else { 0 };
+    let returns = if request.must_return { MUST_RETURN } else { 0 };
+    out.push(protocol | anew | returns);
     match &request.body {
         RequestBody::Write(words) => put_kind(&mut out, 1, words),
         RequestBody::Read(words) => put_kind(&mut out, 2, words),
@@ -662,8 +666,8 @@ fn take_request(mut bytes: &[u8]) -> Option<Request> {
     let (floor, previous) = (leb128::take(rest)?, leb128::take(rest)?);
     let group = take_group(rest)?;
     let manner = take_byte(rest)?;
-    let is_anew = manner & IS_ANEW != 0;
-    let protocol = match manner & !IS_ANEW {
+    let (is_anew, must_return) = (manner & IS_ANEW != 0, manner & MUST_RETURN != 0);
+    let protocol = match manner & !(IS_ANEW | MUST_RETURN) {
         2 => Protocol::Resp2,
         3 => Protocol::Resp3,
         _ => return None,
@@ -706,7 +710,7 @@ fn take_request(mut bytes: &[u8]) -> Option<Request> {
     };
     let claim = Some(Claim { boot, group, number });
     let origin = Origin { node, core, session: SessionId { serial, index: 0 }, ticket: 0, claim, tracks: false };
-    Some(Request { floor, previous, is_anew, ..Request::new(origin, group, protocol, body) })
+    Some(Request { floor, previous, is_anew, must_return, ..Request::new(origin, group, protocol, body) })
 }
 
 /// read-only:u8  keys  function name (empty: a script)  flags:u8  length text  words

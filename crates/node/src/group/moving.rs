@@ -62,6 +62,9 @@ pub(super) struct SentBack {
     /// Is elsewhere.
     slot: Slot,
     when: Instant,
+    /// Number of what its gateway has made anew last. What the session had sent before it and comes again, since word
+    /// that it goes back was lost, goes back again.
+    anew: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -197,18 +200,28 @@ impl Group {
     /// The slot of an earlier request of the session that has gone back, if this one was sent before its gateway could
     /// know: it would be carried out first, although it was asked for later.
     pub(super) fn follows_one_sent_back(&mut self, request: &Request) -> Option<Slot> {
-        if self.sent_back.is_empty() {
+        if self.sent_back.is_empty() && !request.must_return {
             return None;
         }
         let is_clients = matches!(
             request.body,
             RequestBody::Write(_) | RequestBody::Exec(_) | RequestBody::Read(_) | RequestBody::ReadAtOnce(_)
         );
+        if request.must_return && is_clients {
+            // Another leader may have sent back what it follows. Where any slot is, is as good an answer as another.
+            return Some(Slot(0));
+        }
         let session = (request.origin.gateway()?, request.origin.session.serial);
-        let sent_back = self.sent_back.get(&session).filter(|_| is_clients)?;
+        let sent_back = self.sent_back.get_mut(&session).filter(|_| is_clients)?;
+        let number = request.origin.claim?.number;
         if request.is_anew {
-            // The gateway has all of them back. (That the answer to the first has reached it says less: what it sends
-            // then may have been asked for before.)
+            // The gateway knows of the first. (That the answer to it has reached it says less: what it sends then may
+            // have been asked for before.)
+            sent_back.anew = sent_back.anew.max(Some(number));
+            return None;
+        }
+        if sent_back.anew.is_some_and(|anew| anew < number) {
+            // It was sent when all of them had been answered.
             self.sent_back.remove(&session);
             return None;
         }
@@ -221,7 +234,7 @@ impl Group {
             let now = self.last_tick;
             self.sent_back.retain(|_, sent_back| now.since(sent_back.when) < limits::SENT_BACK_AGE_MAX);
         }
-        let sent_back = SentBack { slot, when: self.last_tick };
+        let sent_back = SentBack { slot, when: self.last_tick, anew: None };
         self.sent_back.insert((gateway, origin.session.serial), sent_back);
     }
 
