@@ -10,9 +10,11 @@
 //!
 //! What cannot be sent is dropped, and the cores are told: their protocols ask again. Nothing is ever resent here.
 //!
+//! With `cluster-compression-level` what a connection carries is one compressed stream, but for the lane of heartbeats.
 //! With `tls-cluster` every connection is encrypted, and either end shows a certificate. Whoever calls is known by his
 //! first byte: who is not to be let in is told why, in words that he understands.
 
+mod compression;
 mod frame;
 mod link;
 mod wire;
@@ -30,6 +32,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use node::event::{Event, Lane, LinkReport, NodeId};
 use node::roster::Member;
 
+use self::compression::Decompressor;
 use self::frame::{HELLO_BYTES, Hello, Malformed, Purpose, Verdict, WELCOME_BYTES, Welcome};
 use self::link::{Link, State};
 use self::wire::Wire;
@@ -206,6 +209,8 @@ struct Caller {
     from: Option<NodeId>,
     input: Vec<u8>,
     used: usize,
+    /// For a link that is compressed.
+    decompressor: Option<Decompressor>,
     /// It has been told that it is not let in, and has time to read that.
     is_dismissed: bool,
 }
@@ -227,6 +232,8 @@ pub struct Peers {
     /// The cluster has removed this one, and the cores have been told.
     is_expelled: bool,
     next_token: usize,
+    /// How hard links are compressed, if they are.
+    compression_level: Option<i32>,
     buffer: Vec<u8>,
     started: Instant,
     /// When the reports were last renewed; none if something has changed that they must not lack.
@@ -234,7 +241,7 @@ pub struct Peers {
 }
 
 impl Peers {
-    /// Links to `contacts`, and whoever calls at `listeners`.
+    /// Links to `contacts`, compressed so hard (1 to 19) or not at all, and whoever calls at `listeners`.
     ///
     /// # Errors
     /// Those of `epoll_ctl`.
@@ -244,6 +251,7 @@ impl Peers {
         PeerPoll(poll): PeerPoll,
         mut listeners: Vec<TcpListener>,
         contacts: Vec<(NodeId, Member)>,
+        compression_level: Option<i32>,
     ) -> io::Result<Self> {
         for (token, listener) in listeners.iter_mut().enumerate() {
             poll.registry().register(listener, Token(token), Interest::READABLE)?;
@@ -261,6 +269,7 @@ impl Peers {
             removed: BTreeSet::new(),
             is_expelled: false,
             next_token,
+            compression_level,
             buffer: vec![0; LINK_READ_BYTES],
             started: Instant::now(),
             reported: None,
@@ -431,6 +440,7 @@ impl Peers {
             from: self.identity.node,
             to: link.node.0,
             group_count: self.identity.group_count,
+            is_compressed: link.is_compressed(),
         }
         .encode()
     }
@@ -511,7 +521,11 @@ impl Peers {
         // A name may take its time: cores need not wait for it.
         let address = resolve(&address)?;
         let security = self.host.security();
-        lock(&shared.link).dial(address, self.poll.registry(), Token(token), security.links.as_ref())
+        let mut link = lock(&shared.link);
+        // Heartbeats are few and small, and wait for nothing.
+        let lane = link.lane;
+        link.compress(self.compression_level.filter(|_| lane != Lane::Vital))?;
+        link.dial(address, self.poll.registry(), Token(token), security.links.as_ref())
     }
 
     fn publish(&mut self) {
@@ -559,10 +573,10 @@ impl Peers {
             } else {
                 caller.wire.read(&mut self.buffer)
             };
-            match read {
+            let count = match read {
                 Ok(0) => break,
                 Ok(_) if caller.is_dismissed => continue,
-                Ok(count) => caller.input.extend_from_slice(&self.buffer[..count]),
+                Ok(count) => count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 // What TLS does not let in; it has said so itself.
@@ -571,8 +585,8 @@ impl Peers {
                     continue;
                 }
                 Err(_) => break,
-            }
-            match self.read_input(token) {
+            };
+            match self.take_input(token, count) {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(malformed @ Malformed::Version(_)) => {
@@ -672,6 +686,29 @@ impl Peers {
         });
     }
 
+    /// Takes what stands in the buffer. False if the connection has done its work.
+    fn take_input(&mut self, token: usize, count: usize) -> Result<bool, Malformed> {
+        let mut at = 0;
+        loop {
+            let Some(caller) = self.callers.get_mut(&token) else { return Ok(false) };
+            let bytes = &self.buffer[at..count];
+            let (taken, has_more) = match &mut caller.decompressor {
+                None => {
+                    caller.input.extend_from_slice(bytes);
+                    (bytes.len(), false)
+                }
+                Some(decompressor) => decompressor.unpack(bytes, &mut caller.input).map_err(|_| Malformed::Damaged)?,
+            };
+            at += taken;
+            if !self.read_input(token)? {
+                return Ok(false);
+            }
+            if !has_more {
+                return Ok(true);
+            }
+        }
+    }
+
     /// Takes what is whole. False if the connection has done its work.
     fn read_input(&mut self, token: usize) -> Result<bool, Malformed> {
         let Some(caller) = self.callers.get_mut(&token) else { return Ok(false) };
@@ -689,6 +726,14 @@ impl Peers {
             }
             caller.from = Some(NodeId(hello.from));
             caller.used = HELLO_BYTES;
+            if hello.is_compressed {
+                // Who dials waits for the answer. What came before it would have to be brought back, too.
+                let is_early = caller.input.len() > HELLO_BYTES;
+                caller.decompressor = Decompressor::new().ok().filter(|_| !is_early);
+                if caller.decompressor.is_none() {
+                    return Ok(false);
+                }
+            }
         }
         let from = caller.from.expect("just set");
         let core_count = self.host.desks.len();
@@ -742,6 +787,7 @@ impl Caller {
             from: None,
             input: Vec::new(),
             used: 0,
+            decompressor: None,
             is_dismissed: false,
         }
     }
@@ -773,7 +819,7 @@ pub fn ask(
     let stream = std::net::TcpStream::connect_timeout(&place, patience).map_err(told)?;
     stream.set_read_timeout(Some(patience)).map_err(told)?;
     stream.set_write_timeout(Some(patience)).map_err(told)?;
-    let hello = Hello { purpose: Purpose::Ask, cluster: 0, from: 0, to: 0, group_count: 0 };
+    let hello = Hello { purpose: Purpose::Ask, cluster: 0, from: 0, to: 0, group_count: 0, is_compressed: false };
     let mut answer = [0; WELCOME_BYTES];
     let mut exchange = |stream: &mut dyn ReadWrite| {
         stream.write_all(&hello.encode())?;

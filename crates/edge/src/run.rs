@@ -109,6 +109,7 @@ pub fn run(mut options: Options) -> Result<Ended, Fault> {
     signals::listen(news.clone()).map_err(system("listen for signals"))?;
     limit_clients(&mut options.settings, &log);
     let knobs = knobs(&options.settings);
+    let compression_level = options.settings.get("cluster-compression-level").parse().ok().filter(|level| *level > 0);
     let security =
         Security::new(&options.settings).map_err(|unfit| Fault::Setting { name: unfit.name, cause: unfit.cause })?;
 
@@ -135,7 +136,7 @@ pub fn run(mut options: Options) -> Result<Ended, Fault> {
     let process = process_facts(&options, &identity, started)?;
     let cores = start_cores(&options, &host, &identity, Arc::new(process), (own, seeds.clone()), polls)?;
     metrics::serve(&host, metrics_listeners)?;
-    let peers = Peers::new(Arc::clone(&host), identity, peer_poll, peer_listeners, seeds)
+    let peers = Peers::new(Arc::clone(&host), identity, peer_poll, peer_listeners, seeds, compression_level)
         .map_err(system("watch the listeners"))?;
     let peers = start("peers", move || peers.run())?;
     let (acceptor, waker) = Acceptor::new(Arc::clone(&host), listeners).map_err(system("watch the listeners"))?;

@@ -488,6 +488,8 @@ pub struct LinkReport {
     pub is_up: bool,
     /// Did TLS protect it when it was up last?
     pub is_encrypted: bool,
+    /// Was what it carried compressed when it was up last?
+    pub is_compressed: bool,
     /// When it came up last, in seconds since the start of the process.
     pub since_s: u64,
     /// How often it came up.
@@ -496,6 +498,8 @@ pub struct LinkReport {
     pub last_cause: String,
     /// Bytes sent since the start.
     pub sent_bytes: u64,
+    /// The same before they were compressed.
+    pub carried_bytes: u64,
     /// Messages taken since the start.
     pub message_count: u64,
     /// Messages dropped because it was down or full.
@@ -512,10 +516,12 @@ impl Default for LinkReport {
             address: String::new(),
             is_up: false,
             is_encrypted: false,
+            is_compressed: false,
             since_s: 0,
             count: 0,
             last_cause: String::new(),
             sent_bytes: 0,
+            carried_bytes: 0,
             message_count: 0,
             dropped_count: 0,
             waiting_bytes: 0,

@@ -125,9 +125,10 @@ fn write_links(facts: &Facts, page: &mut Page) {
         ("link_up", "1 while the link to another node can be used.", |link| u64::from(link.is_up)),
         ("link_waiting_bytes", "Bytes waiting to be sent to another node.", |link| link.waiting_bytes),
     ];
-    let counters: [(&str, &str, Figure); 4] = [
+    let counters: [(&str, &str, Figure); 5] = [
         ("link_made_total", "How often the link to another node came up.", |link| link.count),
         ("link_sent_bytes_total", "Bytes sent to another node.", |link| link.sent_bytes),
+        ("link_carried_bytes_total", "The same before they were compressed.", |link| link.carried_bytes),
         ("link_messages_total", "Messages sent to another node.", |link| link.message_count),
         ("link_dropped_messages_total", "Messages dropped because the link was down or full.", |link| {
             link.dropped_count

@@ -44,6 +44,7 @@ Usage: holdfast serve [FILE] [--name value [value …]]…
   --tls-ca-cert-file FILE whose certificates are good
   --tls-auth-clients WHO  whether clients need one: yes, no, optional   [yes]
   --tls-cluster yes       encrypt what travels between nodes            [no]
+  --cluster-compression-level N  compress it, from 1 (fast) to 19 (small) [0: not]
   --appendfsync WHEN      an acknowledged write is on disk: always (before it is acknowledged),
                           everysec (within a second), no (when the system likes) [always]
   --cores N               threads that serve clients                    [all processors]

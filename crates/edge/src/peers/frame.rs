@@ -14,7 +14,7 @@ const MAGIC: &[u8; 6] = b"HFPEER";
 const HEAD_BYTES: usize = 8;
 
 /// Length of a greeting.
-pub const HELLO_BYTES: usize = 49;
+pub const HELLO_BYTES: usize = 50;
 
 /// Length of the answer to it.
 pub const WELCOME_BYTES: usize = 49;
@@ -67,6 +67,8 @@ pub struct Hello {
     pub to: u64,
     /// Groups of the cluster.
     pub group_count: u32,
+    /// What follows the answer is compressed.
+    pub is_compressed: bool,
 }
 
 /// Who answers.
@@ -164,6 +166,7 @@ impl Hello {
         out.extend_from_slice(&self.from.to_le_bytes());
         out.extend_from_slice(&self.to.to_le_bytes());
         out.extend_from_slice(&self.group_count.to_le_bytes());
+        out.push(u8::from(self.is_compressed));
         seal(out, HELLO_BYTES)
     }
 
@@ -176,6 +179,7 @@ impl Hello {
             from: u64::from_le_bytes(part(bytes, 25)),
             to: u64::from_le_bytes(part(bytes, 33)),
             group_count: u32::from_le_bytes(part(bytes, 41)),
+            is_compressed: bytes[45] != 0,
         })
     }
 }
@@ -319,7 +323,8 @@ mod tests {
     #[test]
     fn greetings_are_read_as_they_were_written() {
         for purpose in [Purpose::Carry(Lane::Bulk), Purpose::Ask] {
-            let hello = Hello { purpose, cluster: 1 << 100, from: 7, to: 8, group_count: 9 };
+            let is_compressed = purpose == Purpose::Carry(Lane::Bulk);
+            let hello = Hello { purpose, cluster: 1 << 100, from: 7, to: 8, group_count: 9, is_compressed };
             let bytes = hello.encode();
             assert_eq!(bytes.len(), HELLO_BYTES);
             assert_eq!(Hello::decode(&bytes), Ok(hello));
@@ -338,7 +343,7 @@ mod tests {
 
     #[test]
     fn another_version_is_known_before_a_greeting_is_whole() {
-        let hello = Hello { purpose: Purpose::Ask, cluster: 0, from: 0, to: 0, group_count: 0 };
+        let hello = Hello { purpose: Purpose::Ask, cluster: 0, from: 0, to: 0, group_count: 0, is_compressed: false };
         let mut bytes = hello.encode();
         for length in 0..bytes.len() {
             assert_eq!(check_head(&bytes[..length]), Ok(()));

@@ -10,6 +10,7 @@ use mio::{Interest, Registry, Token};
 use node::event::{Lane, LinkReport, NodeId};
 use socket2::SockRef;
 
+use super::compression::{Compressor, PIECE_BYTES};
 use super::frame::{self, FRAME_HEADER_BYTES, MESSAGE_HEADER_BYTES, WELCOME_BYTES, Welcome};
 use super::wire::Wire;
 use crate::limits::{
@@ -37,6 +38,8 @@ pub struct Link {
     out: VecDeque<Vec<u8>>,
     out_bytes: usize,
     sent: usize,
+    /// What frames go through on their way to the socket; what has gone in counts as sent.
+    compressor: Option<Compressor>,
     /// When the socket last took something, or there was nothing to take.
     moved: Instant,
     welcome: Vec<u8>,
@@ -81,6 +84,7 @@ impl Link {
             out: VecDeque::new(),
             out_bytes: 0,
             sent: 0,
+            compressor: None,
             moved: now,
             welcome: Vec::new(),
         }
@@ -88,7 +92,7 @@ impl Link {
 
     /// How it is, in figures.
     pub fn report(&self) -> LinkReport {
-        LinkReport { waiting_bytes: self.out_bytes as u64, ..self.report.clone() }
+        LinkReport { waiting_bytes: self.waiting_bytes() as u64, ..self.report.clone() }
     }
 
     /// From now on the node is there. True if it was elsewhere: the connection is not what is wanted any more.
@@ -104,6 +108,20 @@ impl Link {
     /// Where the node is.
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// From the next connection on compresses what it carries so hard, or not at all.
+    ///
+    /// # Errors
+    /// If there is no memory for it.
+    pub fn compress(&mut self, level: Option<i32>) -> io::Result<()> {
+        self.compressor = level.map(Compressor::new).transpose()?;
+        Ok(())
+    }
+
+    /// True if it compresses what it carries.
+    pub fn is_compressed(&self) -> bool {
+        self.compressor.is_some()
     }
 
     /// Begins to connect, to what its address means now.
@@ -172,6 +190,7 @@ impl Link {
             return;
         };
         self.report.is_encrypted = wire.is_encrypted();
+        self.report.is_compressed = self.compressor.is_some();
         self.state = State::Up { wire };
         self.pause = LINK_PAUSE_MIN;
         self.sent = 0;
@@ -190,6 +209,7 @@ impl Link {
         self.failure = None;
         self.out.clear();
         (self.out_bytes, self.sent) = (0, 0);
+        self.compressor = None;
         self.welcome.clear();
         self.report.is_up = false;
         let is_news = was_up || self.report.last_cause != cause;
@@ -260,7 +280,7 @@ impl Link {
     /// Counts a message that is about to be taken, or is not.
     fn count(&mut self, is_taken: bool) {
         if is_taken {
-            if self.out_bytes == 0 {
+            if self.waiting_bytes() == 0 {
                 self.moved = Instant::now();
             }
             self.report.message_count += 1;
@@ -284,21 +304,34 @@ impl Link {
     /// Writes what the socket takes now. If it breaks, that is in `failure`.
     pub fn write(&mut self) {
         self.close_frame();
-        let State::Up { wire } = &mut self.state else { return };
-        while self.is_writable
-            && self.failure.is_none()
-            && let Some(front) = self.out.front()
-        {
-            match wire.write(&front[self.sent..]) {
+        while self.is_writable && self.failure.is_none() {
+            let State::Up { wire } = &mut self.state else { return };
+            let front = self.out.front().map(|front| &front[self.sent..]);
+            let (written, gone) = match (&mut self.compressor, front) {
+                (Some(compressor), _) if !compressor.ready().is_empty() => {
+                    let written = wire.write(compressor.ready());
+                    if let Ok(count) = written {
+                        compressor.sent(count);
+                    }
+                    (written, 0)
+                }
+                (_, None) => return,
+                (Some(compressor), Some(front)) => {
+                    let piece = &front[..front.len().min(PIECE_BYTES)];
+                    let is_last = piece.len() == front.len() && self.out.len() == 1;
+                    (compressor.pack(piece, is_last).map(|()| 0), piece.len())
+                }
+                (None, Some(front)) => {
+                    let written = wire.write(front);
+                    let gone = *written.as_ref().unwrap_or(&0);
+                    (written, gone)
+                }
+            };
+            match written {
                 Ok(count) => {
-                    self.sent += count;
-                    self.out_bytes -= count;
                     self.report.sent_bytes += count as u64;
                     self.moved = Instant::now();
-                    if self.sent == front.len() {
-                        self.out.pop_front();
-                        self.sent = 0;
-                    }
+                    self.advance(gone);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.is_writable = false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -307,9 +340,24 @@ impl Link {
         }
     }
 
+    /// So many bytes of the frames have gone to the socket, or to what makes them smaller.
+    fn advance(&mut self, count: usize) {
+        self.sent += count;
+        self.out_bytes -= count;
+        self.report.carried_bytes += count as u64;
+        if self.out.front().is_some_and(|front| front.len() == self.sent) {
+            self.out.pop_front();
+            self.sent = 0;
+        }
+    }
+
+    fn waiting_bytes(&self) -> usize {
+        self.out_bytes + self.compressor.as_ref().map_or(0, |compressor| compressor.ready().len())
+    }
+
     /// True if something has been waiting for long and the socket takes nothing of it.
     pub fn is_stuck(&self) -> bool {
-        self.out_bytes > 0 && self.moved.elapsed() > LINK_STUCK_MAX
+        self.waiting_bytes() > 0 && self.moved.elapsed() > LINK_STUCK_MAX
     }
 }
 

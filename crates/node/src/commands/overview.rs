@@ -326,11 +326,13 @@ pub(super) fn write_cluster(core: &Context, figures: &[Figures], line: &mut dyn 
         line(
             &format!("cluster_link_node{}", link.node.0),
             &format!(
-                "up={},tls={},made={},sent_bytes={},waiting_bytes={},dropped={},last_cut={}",
+                "up={},tls={},compressed={},made={},sent_bytes={},carried_bytes={},waiting_bytes={},dropped={},last_cut={}",
                 u8::from(link.is_up),
                 u8::from(link.is_encrypted),
+                u8::from(link.is_compressed),
                 link.count,
                 link.sent_bytes,
+                link.carried_bytes,
                 link.waiting_bytes,
                 link.dropped_count,
                 link.last_cause.replace(',', ";"),

@@ -67,6 +67,7 @@ pub static TABLE: &[Parameter] = &[
     free("cluster-announce-ip", "", Kind::Text),
     free("cluster-announce-port", "0", Kind::Integer(0, i64::MAX)),
     free("cluster-announce-tls-port", "0", Kind::Integer(0, i64::MAX)),
+    fixed("cluster-compression-level", "0", Kind::Integer(0, 19)),
     fixed("cluster-config-file", "nodes.conf", Kind::Text),
     fixed("cluster-enabled", "no", Kind::YesNo),
     free("cluster-link-sendbuf-limit", "0", Kind::Memory(0, MEMORY_MAX)),

@@ -388,6 +388,17 @@ impl Nodes {
         }
     }
 
+    /// Waits until the last node knows of so many voters in each group.
+    #[track_caller]
+    fn wait_for_voters(&self, count: usize) {
+        let begun = Instant::now();
+        let last = self.servers.last().expect("there are nodes");
+        while (0..2).any(|group| last_voters(&last.log(), group) < count) {
+            assert!(begun.elapsed() < PATIENCE, "not {count} voters\n{}", last.log());
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     #[track_caller]
     fn say(&self, node: usize, request: &str) -> String {
         let begun = Instant::now();
@@ -437,6 +448,64 @@ fn nodes_that_show_certificates_of_one_authority_make_a_cluster() {
     assert_eq!(nodes.say(0, "SET still there"), "OK");
 }
 
+/// A figure of the first link that a node tells of.
+fn link_figure(told: &str, name: &str) -> u64 {
+    let (_, rest) = told.split_once("cluster_link_node").expect("a link");
+    let (_, rest) = rest.split_once(&format!("{name}=")).expect("a figure");
+    rest.split(',').next().expect("it ends").parse().expect("a number")
+}
+
+#[test]
+fn links_are_compressed_within_tls_and_without_and_each_end_decides_for_itself() {
+    let authority = Authority::new("authority");
+    let compressed = ["--cluster-compression-level", "3"].map(str::to_owned);
+    let secured = words(&authority, &authority.sign("node"), &["--tls-cluster", "yes"]);
+    for (words, expected) in [(vec![], "up=1,tls=0,compressed=1"), (secured, "up=1,tls=1,compressed=1")] {
+        let mut nodes = Nodes::new();
+        nodes.join(&[&words[..], &compressed].concat());
+        nodes.join(&words);
+        nodes.join(&[&words[..], &compressed].concat());
+        nodes.wait_for_info(0, "cluster_nodes:3");
+        nodes.wait_for_info(0, expected);
+        nodes.wait_for_info(1, &expected.replace("compressed=1", "compressed=0"));
+        nodes.wait_for_voters(3);
+        let regular = "customer:000123:balance;".repeat(4);
+        let mut noise = 1u64;
+        let random = std::iter::repeat_with(|| {
+            noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            char::from(b'a' + (noise >> 59) as u8 % 26)
+        });
+        let random: String = random.take(300_000).collect();
+        // Much that becomes little, little that stays as it is, and a few large ones of either kind.
+        for key in 0..300 {
+            assert_eq!(nodes.say(key % 3, &format!("SET customer:{key:06} {regular}{key}")), "OK");
+        }
+        for key in 0..3 {
+            assert_eq!(nodes.say(key, &format!("SET random{key} {random}{key}")), "OK");
+            assert_eq!(nodes.say(key, &format!("SETRANGE zeros{key} 20000000 end")), "(integer) 20000003");
+        }
+        // What was cut begins anew.
+        nodes.servers.pop().expect("three").kill();
+        assert_eq!(nodes.say(0, "SET meanwhile yes"), "OK");
+        let data = nodes.folders[2].path().join("data");
+        let port = nodes.ports[2].to_string();
+        let mut last = vec!["--cores".to_owned(), "2".to_owned(), "--cluster-port".to_owned(), port];
+        last.extend(words.iter().chain(&compressed).cloned());
+        let last: Vec<&str> = last.iter().map(String::as_str).collect();
+        nodes.servers.push(Server::start(&ServerOptions::new(&data).extra(&last)));
+        assert_eq!(nodes.say(2, "GET meanwhile"), "\"yes\"");
+        for key in 0..3 {
+            assert_eq!(nodes.say((key + 1) % 3, &format!("STRLEN random{key}")), "(integer) 300001");
+            assert_eq!(nodes.say((key + 1) % 3, &format!("GETRANGE zeros{key} 20000000 -1")), "\"end\"");
+        }
+        let told = nodes.wait_for_info(0, "carried_bytes");
+        let (sent, carried) = (link_figure(&told, "sent_bytes"), link_figure(&told, "carried_bytes"));
+        assert!(sent > 5_000 && sent * 2 < carried, "{told}");
+        let told = nodes.wait_for_info(1, "carried_bytes");
+        assert_eq!(link_figure(&told, "sent_bytes"), link_figure(&told, "carried_bytes"), "{told}");
+    }
+}
+
 #[test]
 fn a_node_that_forgets_tls_says_so_and_comes_back_with_it() {
     let authority = Authority::new("authority");
@@ -445,11 +514,7 @@ fn a_node_that_forgets_tls_says_so_and_comes_back_with_it() {
     nodes.join(&secured("one"));
     nodes.join(&secured("two"));
     nodes.wait_for_info(0, "up=1,tls=1");
-    let begun = Instant::now();
-    while (0..2).any(|group| last_voters(&nodes.servers[1].log(), group) < 2) {
-        assert!(begun.elapsed() < PATIENCE, "no two voters\n{}", nodes.servers[1].log());
-        thread::sleep(Duration::from_millis(20));
-    }
+    nodes.wait_for_voters(2);
     assert_eq!(nodes.say(0, "SET city Lisbon"), "OK");
     let port = nodes.ports[1];
     let data = nodes.folders[1].path().join("data");
