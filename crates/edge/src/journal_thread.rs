@@ -202,6 +202,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
+    /// So many bytes do not wait any more. Cores look again whether they must.
+    ///
+    /// # Panics
+    /// If they had never been handed in.
+    fn take_off(&self, bytes: u64) {
+        let before = self.queue_bytes.fetch_sub(bytes, Ordering::SeqCst);
+        assert!(before >= bytes, "{bytes} bytes were taken off an account of {before}");
+        if before > QUEUE_BYTES_MAX {
+            self.open_gate();
+        }
+    }
+
     /// Lets cores look again whether they must wait. The lock makes sure that none looks just before and waits after.
     fn open_gate(&self) {
         drop(lock(&self.gate));
@@ -294,13 +306,15 @@ impl JournalQueue {
             return;
         }
         let shared = &*self.shared;
-        let count = appends.len() as u64;
-        let mut bytes = 0;
+        // Counted before the thread can take them up: it would take off what is not on the account yet, and a core that
+        // looks just then would find far too much, and wait for what has long been written.
+        shared.queue_count.fetch_add(appends.len() as u64, Ordering::Relaxed);
+        let bytes = appends.iter().map(|(append, _)| append.weight_bytes() as u64).sum();
+        let queue_bytes = shared.queue_bytes.fetch_add(bytes, Ordering::SeqCst) + bytes;
         let mut is_urgent = false;
         {
             let mut waiting = lock(&shared.lanes[core].waiting);
             for (append, is_awaited) in appends.drain(..) {
-                bytes += append.weight_bytes() as u64;
                 if is_awaited {
                     is_urgent = true;
                     waiting.tickets.push((append.group, append.ticket));
@@ -308,8 +322,6 @@ impl JournalQueue {
                 waiting.appends.push(append);
             }
         }
-        shared.queue_count.fetch_add(count, Ordering::Relaxed);
-        let queue_bytes = shared.queue_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.announce(is_urgent || queue_bytes > LAZY_BYTES_MAX);
         if queue_bytes > QUEUE_BYTES_MAX {
             self.wait_for_the_disk();
@@ -599,10 +611,7 @@ impl Writer {
             }
             self.shared.write_count.fetch_add(1, Ordering::Relaxed);
             self.shared.queue_count.fetch_sub(self.record.len() as u64, Ordering::Relaxed);
-            let queue_bytes = self.shared.queue_bytes.fetch_sub(bytes as u64, Ordering::SeqCst);
-            if queue_bytes > QUEUE_BYTES_MAX {
-                self.shared.open_gate();
-            }
+            self.shared.take_off(bytes as u64);
             if is_awaited && is_last {
                 (self.listener)(Notice::Persisted(&self.tickets));
                 self.tickets.clear();
@@ -624,8 +633,7 @@ impl Writer {
                 for append in self.appends.iter_mut().filter(|append| append.group == group) {
                     let before = append.weight_bytes();
                     append.entries.retain(|entry| entry.index > mark.index);
-                    let freed = (before - append.weight_bytes()) as u64;
-                    self.shared.queue_bytes.fetch_sub(freed, Ordering::Relaxed);
+                    self.shared.take_off((before - append.weight_bytes()) as u64);
                 }
             }
             self.wait_for_chore()?;
@@ -883,6 +891,36 @@ mod tests {
             let recovered = open(&scratch).1;
             assert_eq!((recovered.groups[&0].entries.len(), recovered.groups[&1].entries.len()), (100, 2));
         }
+    }
+
+    #[test]
+    fn what_is_written_at_once_has_been_counted_before() {
+        let scratch = Scratch::new();
+        let (thread, _tickets) = start(&scratch, LazySync::Never);
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            // A thread that is never let sleep takes up what is handed in at any moment.
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    thread.queue().set_lazy_sync(LazySync::Never);
+                }
+            });
+            for index in 1..=30_000 {
+                thread.queue().submit(0, &mut vec![(append(0, index, 10), false)]);
+                let begun = Instant::now();
+                while thread.queue().counters().queue_count > 0 && begun.elapsed() < Duration::from_secs(10) {
+                    thread::yield_now();
+                }
+                if thread.queue().counters().queue_count > 0 {
+                    is_over.store(true, Ordering::Relaxed);
+                    panic!("the thread has not written append {index}");
+                }
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        thread.queue().flush();
+        assert_eq!(thread.queue().counters().queue_bytes, 0);
+        thread.stop(true).unwrap();
     }
 
     #[test]
