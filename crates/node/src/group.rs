@@ -573,6 +573,11 @@ impl Group {
         self.moment
     }
 
+    /// True if the cluster has lost entries that have been applied here: the process has to end.
+    pub fn is_overtaken(&self) -> bool {
+        self.is_overtaken
+    }
+
     /// Transactions that hold locks here, prepared ones among them.
     pub fn lock_count(&self) -> usize {
         self.locks.holder_count()

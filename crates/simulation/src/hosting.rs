@@ -46,7 +46,7 @@ impl Universe {
 
     /// Starts a process on a machine that has none: recovery, then cores, then groups as they are loaded.
     pub(crate) fn boot(&mut self, machine: usize) {
-        if self.machines[machine].process.is_some() {
+        if self.machines[machine].process.is_some() || self.machines[machine].is_lost {
             return;
         }
         let identity = Identity {
@@ -553,6 +553,11 @@ impl Universe {
             Action::Fatal { line } if process.has_lost_checkpoint => {
                 say!(self, "node {} ends: {line}", machine + 1);
                 self.at(self.now, What::Ends { machine, life });
+            }
+            // Without a quorum's loss, which the policy has to allow, nobody can be overtaken.
+            Action::Fatal { line } if host.core.groups().any(Group::is_overtaken) && !self.lapses.is_empty() => {
+                say!(self, "node {} ends: {line}", machine + 1);
+                self.at(self.now, What::Overtaken { machine, life });
             }
             Action::Fatal { line } => {
                 self.fail(Invariant::Recovers, format!("node {} cannot go on: {line}", machine + 1));

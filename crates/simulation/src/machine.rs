@@ -22,6 +22,8 @@ pub struct Machine {
     pub clock: FalseClock,
     /// It has been started at some time: it belongs to the cluster, or did.
     pub has_joined: bool,
+    /// It cannot go on, and never starts again.
+    pub is_lost: bool,
     /// Grows with every start of a process; what was under way to an earlier life is lost.
     pub life: u64,
     /// True time of the last start.

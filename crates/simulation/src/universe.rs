@@ -5,17 +5,15 @@
 //! checkers judge what the clients saw.
 
 mod judge;
+mod operator;
 mod peace;
 mod returns;
 
 use std::collections::BTreeMap;
 
 use stdx::Prng;
-use stdx::slot::{SLOT_COUNT, slot_of};
 
-use crate::client::{
-    ACCOUNT_COUNT, Client, Heard, History, LIST_COUNT, REGISTER_COUNT, account_name, list_name, register_name,
-};
+use crate::client::{ACCOUNT_COUNT, Client, Heard, History};
 use crate::clock::FalseClock;
 use crate::disk::{FalseDisk, Survival};
 use crate::faults::Faults;
@@ -55,6 +53,10 @@ pub(crate) enum What {
     StepCrash { machine: usize, life: u64, power: bool },
     /// A process ends because it cannot go on.
     Ends { machine: usize, life: u64 },
+    /// A process ends because it holds what all who vote have lost, and can follow nobody any more.
+    Overtaken { machine: usize, life: u64 },
+    /// An operator looks whether a node that cannot go on has been let go.
+    OperatorLooks { machine: usize },
     /// A fault of limited duration is over.
     Over(Trouble, usize),
 }
@@ -130,7 +132,7 @@ pub struct Universe {
     /// When the last message of a stream between two machines arrives.
     stream_at: BTreeMap<(usize, usize), u64>,
     /// (when, from when on acknowledged writes may be gone), where the durability in force allows that.
-    lapses: Vec<(u64, u64)>,
+    pub(crate) lapses: Vec<(u64, u64)>,
     pub(crate) group_count: u32,
     pub(crate) probes: Probes,
     pub(crate) failure: Option<String>,
@@ -145,6 +147,8 @@ pub struct Universe {
     pub(crate) leaders: BTreeMap<u32, (u64, u64)>,
     /// How often a group's leader was another than before.
     pub(crate) leader_changes: BTreeMap<u32, u64>,
+    /// When peace began.
+    peace_since: Option<u64>,
     /// Since when all groups have been led, in peace.
     led_since: Option<u64>,
     seen_locks: SeenLocks,
@@ -193,6 +197,7 @@ impl Universe {
                     disk: FalseDisk::new(prng.fork()),
                     clock: FalseClock::new(drift, SECOND + prng.below(SECOND), prng.below(1_000) as i64 - 500),
                     has_joined: false,
+                    is_lost: false,
                     life: 0,
                     started: 0,
                     stopped: None,
@@ -248,6 +253,7 @@ impl Universe {
             digests: BTreeMap::new(),
             leaders: BTreeMap::new(),
             leader_changes: BTreeMap::new(),
+            peace_since: None,
             led_since: None,
             seen_locks: SeenLocks::new(),
             away: None,
@@ -407,6 +413,9 @@ impl Universe {
                     self.boot_later(machine);
                 }
             }
+            What::Overtaken { machine, life } if self.is_alive(machine, life) => self.lose_overtaken(machine),
+            What::Overtaken { .. } => {}
+            What::OperatorLooks { machine } => self.operator_looks(machine),
             What::Over(trouble, machine) => self.over(trouble, machine),
         }
     }
@@ -729,34 +738,6 @@ impl Universe {
             self.cut_power(machine);
             self.boot_later(machine);
         }
-    }
-
-    /// A node joins, or an operator asks a node to let another one go.
-    fn change_members(&mut self, machine: usize) {
-        let spare = self.machines.iter().position(|machine| !machine.has_joined);
-        if let Some(spare) = spare.filter(|_| self.prng.chance(1, 2)) {
-            self.probes.reach("a node joined");
-            self.at(self.now, What::Boot { machine: spare });
-            return;
-        }
-        let asked = self.some(self.machines.len() as u64) as usize;
-        let words = format!("HOLDFAST REMOVE {}\r\n", machine + 1);
-        self.tell_as_operator(asked, words.into_bytes());
-    }
-
-    /// An operator lets another group hold the slot of a key that clients use, sometimes with many others.
-    fn move_slots(&mut self, asked: usize) {
-        let name = match self.prng.below(4) {
-            0 => account_name(self.prng.below(ACCOUNT_COUNT)),
-            1 => list_name(self.prng.below(LIST_COUNT) as u32),
-            _ => register_name(self.prng.below(REGISTER_COUNT)),
-        };
-        let slot = slot_of(name.as_bytes()).0;
-        let behind = if self.prng.chance(1, 20) { self.prng.below(2_000) as u16 } else { 0 };
-        let last = (slot + behind).min(SLOT_COUNT as u16 - 1);
-        let group = self.prng.below(u64::from(self.group_count));
-        let words = format!("HOLDFAST MOVE {slot} {last} {group}\r\n");
-        self.tell_as_operator(asked, words.into_bytes());
     }
 
     fn boot_later(&mut self, machine: usize) {

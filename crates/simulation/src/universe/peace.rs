@@ -35,6 +35,7 @@ const SETTLED_MAX: u64 = LOCK_MAX + ns(limits::LOCK_WAIT_RENEWAL) + ns(limits::R
 impl Universe {
     pub(super) fn peace_begins(&mut self) {
         say!(self, "peace");
+        self.peace_since = Some(self.now);
         self.is_calm = true;
         self.clients_run = false;
         self.faults.calm();

@@ -1,0 +1,66 @@
+//! What an operator does: lets nodes join and go, moves slots, and lets a node go that cannot go on.
+
+use stdx::slot::{SLOT_COUNT, slot_of};
+
+use super::{Universe, What, say};
+use crate::SECOND;
+use crate::client::{ACCOUNT_COUNT, LIST_COUNT, REGISTER_COUNT, account_name, list_name, register_name};
+
+/// How often an operator looks after a node that is lost.
+const LOOK_INTERVAL: u64 = 2 * SECOND;
+
+/// Peace after which an operator believes that no node is going to come back who is not there.
+const TRUST_AFTER: u64 = 10 * SECOND;
+
+impl Universe {
+    /// A node joins, or an operator asks a node to let another one go.
+    pub(super) fn change_members(&mut self, machine: usize) {
+        let spare = self.machines.iter().position(|machine| !machine.has_joined);
+        if let Some(spare) = spare.filter(|_| self.prng.chance(1, 2)) {
+            self.probes.reach("a node joined");
+            self.at(self.now, What::Boot { machine: spare });
+            return;
+        }
+        let asked = self.some(self.machines.len() as u64) as usize;
+        let words = format!("HOLDFAST REMOVE {}\r\n", machine + 1);
+        self.tell_as_operator(asked, words.into_bytes());
+    }
+
+    /// An operator lets another group hold the slot of a key that clients use, sometimes with many others.
+    pub(super) fn move_slots(&mut self, asked: usize) {
+        let name = match self.prng.below(4) {
+            0 => account_name(self.prng.below(ACCOUNT_COUNT)),
+            1 => list_name(self.prng.below(LIST_COUNT) as u32),
+            _ => register_name(self.prng.below(REGISTER_COUNT)),
+        };
+        let slot = slot_of(name.as_bytes()).0;
+        let behind = if self.prng.chance(1, 20) { self.prng.below(2_000) as u16 } else { 0 };
+        let last = (slot + behind).min(SLOT_COUNT as u16 - 1);
+        let group = self.prng.below(u64::from(self.group_count));
+        let words = format!("HOLDFAST MOVE {slot} {last} {group}\r\n");
+        self.tell_as_operator(asked, words.into_bytes());
+    }
+
+    /// A process has ended because all who vote have lost what it holds. It says what to do: let it go.
+    pub(super) fn lose_overtaken(&mut self, machine: usize) {
+        self.probes.reach("a node held what all who vote had lost");
+        self.kill(machine);
+        self.machines[machine].is_lost = true;
+        self.at(self.now + LOOK_INTERVAL, What::OperatorLooks { machine });
+    }
+
+    /// Asks the others to let a lost node go, until they have. Where all who vote are in doubt and it was one of them,
+    /// somebody has to say first that those who are left are to be trusted.
+    pub(super) fn operator_looks(&mut self, machine: usize) {
+        if !self.members().contains(&machine) {
+            return say!(self, "node {} has been let go", machine + 1);
+        }
+        let others: Vec<usize> = (0..self.machines.len()).filter(|other| *other != machine).collect();
+        if self.peace_since.is_some_and(|since| self.now - since >= TRUST_AFTER) {
+            others.iter().for_each(|other| self.tell_as_operator(*other, b"HOLDFAST TRUST\r\n".to_vec()));
+        }
+        let asked = others[self.some(others.len() as u64) as usize];
+        self.tell_as_operator(asked, format!("HOLDFAST REMOVE {}\r\n", machine + 1).into_bytes());
+        self.at(self.now + LOOK_INTERVAL, What::OperatorLooks { machine });
+    }
+}
