@@ -26,6 +26,7 @@ mod log_reader;
 mod mailbox;
 mod metrics;
 mod peers;
+mod pulse;
 mod report;
 mod run;
 mod signals;

@@ -39,6 +39,9 @@ pub const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 /// How often cores are told of memory and CPU time.
 pub const REPORT_INTERVAL: Duration = Duration::from_millis(250);
 
+/// A core that is at one thing for longer is told of in the log.
+pub const TURN_LONG: Duration = Duration::from_secs(5);
+
 /// How often a long load tells how far it is.
 pub const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 

@@ -47,6 +47,8 @@ pub struct Mailbox {
 struct State {
     mail: Vec<Mail>,
     is_parked: bool,
+    /// How often the core has taken its mail.
+    collected_count: u64,
 }
 
 impl Mailbox {
@@ -83,11 +85,17 @@ impl Mailbox {
     pub fn collect(&self, into: &mut Vec<Mail>) {
         let mut state = self.lock();
         state.is_parked = false;
+        state.collected_count += 1;
         if into.is_empty() {
             std::mem::swap(into, &mut state.mail);
         } else {
             into.append(&mut state.mail);
         }
+    }
+
+    /// How often the core has taken its mail.
+    pub fn collected_count(&self) -> u64 {
+        self.lock().collected_count
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -29,6 +29,7 @@ use crate::log::Log;
 use crate::mailbox::{Mail, Mailbox};
 use crate::metrics;
 use crate::peers::{self, Peers};
+use crate::pulse::Pulse;
 use crate::report::{self, Allocated};
 use crate::storage::Storage;
 use crate::tls::{LinkSecurity, Security};
@@ -410,6 +411,7 @@ impl Server {
     /// The main thread's work: reports to the cores, until the end.
     fn serve(self) -> Result<Ended, Fault> {
         let mut storage = None;
+        let mut pulses: Vec<Pulse> = self.host.desks.iter().map(|_| Pulse::default()).collect();
         let end = loop {
             match self.heard.recv_timeout(REPORT_INTERVAL) {
                 Ok(News::Opened(opened)) => storage = Some(opened),
@@ -418,7 +420,7 @@ impl Server {
                     Some(why) => self.host.log.warning(&format!("does not join {address}: {why}")),
                 },
                 Ok(News::End(end)) => break end,
-                Err(RecvTimeoutError::Timeout) => self.report(storage.as_ref()),
+                Err(RecvTimeoutError::Timeout) => self.report(storage.as_ref(), &mut pulses),
                 Err(RecvTimeoutError::Disconnected) => unreachable!("the host holds a sender"),
             }
         };
@@ -458,11 +460,16 @@ impl Server {
         }
     }
 
-    fn report(&self, storage: Option<&Storage>) {
+    fn report(&self, storage: Option<&Storage>, pulses: &mut [Pulse]) {
         let figures = storage.map(Storage::figures).unwrap_or_default();
         let report = report::measure(&self.host, (self.allocated)(), figures);
-        for desk in &self.host.desks {
-            desk.mailbox.post(Mail::Event(Event::Report(Box::new(report.clone()))));
+        for (core, (desk, pulse)) in self.host.desks.iter().zip(pulses).enumerate() {
+            if let Some(news) = pulse.beat(core, desk.mailbox.collected_count()) {
+                self.host.log.warning(&news);
+            }
+            if pulse.wants_report() {
+                desk.mailbox.post(Mail::Event(Event::Report(Box::new(report.clone()))));
+            }
         }
     }
 
