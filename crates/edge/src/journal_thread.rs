@@ -454,6 +454,8 @@ struct Writer {
     stop: Option<(bool, Sender<Result<(), Fault>>)>,
     /// The disk is full, and what is waiting does not fit. When to try again.
     stalled_until: Option<Instant>,
+    /// How the disk said so.
+    stalled_by: Option<Fault>,
     /// The next segment could not be made for lack of room. When to try again.
     spare_wanted_at: Option<Instant>,
     has_room: bool,
@@ -480,6 +482,7 @@ impl Writer {
             flushes: Vec::new(),
             stop: None,
             stalled_until: None,
+            stalled_by: None,
             spare_wanted_at: None,
             has_room: true,
             dirty_since: None,
@@ -508,7 +511,11 @@ impl Writer {
         }
         drop(controls);
         let Some((may_note, done)) = self.stop.take() else { return };
-        let outcome = if may_note { self.journal.stop().map(drop) } else { self.journal.sync() };
+        let outcome = match self.stalled_by.take().filter(|_| !self.appends.is_empty()) {
+            Some(fault) => self.journal.sync().and(Err(fault)),
+            None if may_note => self.journal.stop().map(drop),
+            None => self.journal.sync(),
+        };
         // Nobody waits any more if the receiver is gone.
         let _ = done.send(outcome);
     }
@@ -598,6 +605,7 @@ impl Writer {
                     self.shared.is_stalled.store(true, Ordering::SeqCst);
                     self.shared.open_gate();
                     self.tell_room(Err(fault.to_string()));
+                    self.stalled_by = Some(fault);
                     return Ok(());
                 }
                 Err(fault) => return Err(fault),
@@ -630,9 +638,13 @@ impl Writer {
         while let Some((group, mark, hard_state, done)) = self.marks.pop_front() {
             if mark.index > self.journal.last_index(group) {
                 // The checkpoint covers entries that a full disk has kept from being written: they need no writing.
-                for append in self.appends.iter_mut().filter(|append| append.group == group) {
+                // Nor do those that others have replaced, which may not outlive what replaced them.
+                let mut replaced_from = u64::MAX;
+                for append in self.appends.iter_mut().rev().filter(|append| append.group == group) {
                     let before = append.weight_bytes();
-                    append.entries.retain(|entry| entry.index > mark.index);
+                    let first = append.entries.first().map_or(u64::MAX, |entry| entry.index);
+                    append.entries.retain(|entry| entry.index > mark.index && entry.index < replaced_from);
+                    replaced_from = replaced_from.min(first);
                     self.shared.take_off((before - append.weight_bytes()) as u64);
                 }
             }
@@ -677,8 +689,9 @@ impl Writer {
         Ok(())
     }
 
+    /// What cannot be written for now is not waited for: the disk may stay full.
     fn answer_flushes(&mut self) {
-        if self.appends.is_empty() {
+        if self.appends.is_empty() || self.stalled_until.is_some() {
             for flush in self.flushes.drain(..) {
                 // Whoever asked may be gone.
                 let _ = flush.send(());

@@ -504,6 +504,12 @@ impl Server {
             if let Some(storage) = storage {
                 storage.close(!is_in_doubt)?;
             }
+            // The log may have failed since nobody listened any more.
+            while let Ok(news) = self.heard.try_recv() {
+                if let News::End(End::Fault(fault)) = news {
+                    return Err(fault);
+                }
+            }
             if is_in_doubt {
                 self.host.log.warning("may still lack the end of its log: the next start asks the others again");
             }
