@@ -77,6 +77,12 @@ pub const LINK_FRAME_BYTES: usize = 256 << 10;
 /// A core writes to another node itself while no more than this waits there; beyond it the links' thread does.
 pub const LINK_DIRECT_BYTES_MAX: usize = 256 << 10;
 
+/// So much of what waits for a link is compressed before others have their turn: by the links' thread, which hears all
+/// nodes, and by a core.
+pub const LINK_PACK_BYTES_MAX: usize = 256 << 10;
+/// See above.
+pub const CORE_PACK_BYTES_MAX: usize = 16 << 10;
+
 /// One read from another node.
 pub const LINK_READ_BYTES: usize = 256 << 10;
 
@@ -88,6 +94,9 @@ pub const LINK_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// How long another node may take to answer a greeting.
 pub const LINK_CONNECT_MAX: Duration = Duration::from_secs(2);
+
+/// A link whose node's name is being resolved is left alone for so long, unless the answer comes.
+pub const LINK_RESOLVE_MAX: Duration = Duration::from_secs(30);
 
 /// A node that is not let in is given so long to read why. After that a line in the log about it is not repeated for
 /// the same cause before [`LINK_REFUSAL_INTERVAL`] has passed.

@@ -38,8 +38,8 @@ use self::link::{Link, State};
 use self::wire::Wire;
 use crate::host::Host;
 use crate::limits::{
-    LINK_CONNECT_MAX, LINK_FAREWELL_MAX, LINK_FRAME_BYTES, LINK_PAUSE_MAX, LINK_PAUSE_MIN, LINK_READ_BYTES,
-    LINK_REFUSAL_INTERVAL, LINK_REPORT_INTERVAL,
+    CORE_PACK_BYTES_MAX, LINK_CONNECT_MAX, LINK_FAREWELL_MAX, LINK_FRAME_BYTES, LINK_PACK_BYTES_MAX, LINK_PAUSE_MAX,
+    LINK_PAUSE_MIN, LINK_READ_BYTES, LINK_REFUSAL_INTERVAL, LINK_REPORT_INTERVAL, LINK_RESOLVE_MAX,
 };
 use crate::mailbox::Mail;
 use crate::tls::{self, LinkSecurity};
@@ -86,6 +86,8 @@ struct SharedLink {
 struct Waiting {
     messages: Vec<Outgoing>,
     contacts: Option<Vec<(NodeId, Member)>>,
+    /// Of links to be dialled, by token: the address that was asked for, and what it means now.
+    resolved: Vec<(usize, String, io::Result<SocketAddr>)>,
     /// A core has left something on a link for the thread to see to.
     looks: bool,
     ends: bool,
@@ -114,8 +116,8 @@ impl PeerQueue {
         for shared in touched {
             match shared.try_lock() {
                 Some(mut link) => {
-                    link.write();
-                    needs_thread |= link.failure.is_some();
+                    link.write(CORE_PACK_BYTES_MAX);
+                    needs_thread |= link.failure.is_some() || link.owes();
                 }
                 None => needs_thread = true,
             }
@@ -229,6 +231,10 @@ pub struct Peers {
     refused: BTreeMap<(IpAddr, String), Instant>,
     /// Nodes that the cluster has removed.
     removed: BTreeSet<NodeId>,
+    /// Links whose address somebody is being asked for.
+    resolving: BTreeSet<usize>,
+    /// Listeners whose callers could not all be accepted.
+    unaccepted: BTreeSet<usize>,
     /// The cluster has removed this one, and the cores have been told.
     is_expelled: bool,
     next_token: usize,
@@ -270,6 +276,8 @@ impl Peers {
             is_expelled: false,
             next_token,
             compression_level,
+            resolving: BTreeSet::new(),
+            unaccepted: BTreeSet::new(),
             buffer: vec![0; LINK_READ_BYTES],
             started: Instant::now(),
             reported: None,
@@ -290,7 +298,7 @@ impl Peers {
             {
                 panic!("epoll_wait on a descriptor that is ours: {error}");
             }
-            let contacts = {
+            let (contacts, resolved) = {
                 let mut waiting = lock(&host.peers.waiting);
                 if waiting.ends {
                     return;
@@ -298,10 +306,13 @@ impl Peers {
                 waiting.is_awake = true;
                 waiting.looks = false;
                 std::mem::swap(&mut waiting.messages, &mut messages);
-                waiting.contacts.take()
+                (waiting.contacts.take(), std::mem::take(&mut waiting.resolved))
             };
             if let Some(contacts) = contacts {
                 self.meet(contacts);
+            }
+            for listener in std::mem::take(&mut self.unaccepted) {
+                self.accept(listener);
             }
             for event in &events {
                 let token = event.token().0;
@@ -314,6 +325,9 @@ impl Peers {
                 }
             }
             self.queue(&mut messages);
+            for (token, address, meaning) in resolved {
+                self.resolved(token, &address, meaning);
+            }
             self.look_after_links();
             self.look_after_callers();
             self.tell_drops();
@@ -321,7 +335,11 @@ impl Peers {
             // From here on whoever hands in must wake; what came since is taken at once.
             let mut waiting = lock(&host.peers.waiting);
             waiting.is_awake = false;
-            let has_more = !waiting.messages.is_empty() || waiting.contacts.is_some() || waiting.looks || waiting.ends;
+            let has_more = !waiting.messages.is_empty()
+                || waiting.contacts.is_some()
+                || !waiting.resolved.is_empty()
+                || waiting.looks
+                || waiting.ends;
             drop(waiting);
             if has_more {
                 let _ = host.peers.waker.wake();
@@ -333,8 +351,11 @@ impl Peers {
         let now = Instant::now();
         let mut next = now + Duration::from_secs(1);
         for link in self.links.values() {
-            if let State::Down { until } = lock(&link.link).state {
-                next = next.min(until);
+            let link = lock(&link.link);
+            match link.state {
+                State::Down { until } => next = next.min(until),
+                _ if link.owes() => next = now,
+                _ => {}
             }
         }
         Some(next.saturating_duration_since(now))
@@ -399,7 +420,7 @@ impl Peers {
             }
         }
         for token in touched {
-            lock(&self.links[&token].link).write();
+            lock(&self.links[&token].link).write(LINK_PACK_BYTES_MAX);
         }
     }
 
@@ -429,7 +450,7 @@ impl Peers {
         }
         if is_writable {
             link.is_writable = true;
-            link.write();
+            link.write(LINK_PACK_BYTES_MAX);
         }
     }
 
@@ -498,13 +519,28 @@ impl Peers {
             let mut link = lock(&shared.link);
             let failure = match &link.state {
                 State::Down { until } if *until <= now => {
-                    drop(link);
-                    self.dial(*token, shared).err().map(|error| error.to_string())
+                    let address = link.address().to_owned();
+                    let dialled = match address.parse() {
+                        Ok(address) => self.dial(*token, link, address),
+                        Err(_) => {
+                            link.state = State::Down { until: now + LINK_RESOLVE_MAX };
+                            drop(link);
+                            if self.resolving.contains(token) {
+                                continue;
+                            }
+                            let asked = resolve_aside(Arc::clone(&self.host), *token, address);
+                            if asked.is_ok() {
+                                self.resolving.insert(*token);
+                            }
+                            asked
+                        }
+                    };
+                    dialled.err().map(|error| error.to_string())
                 }
                 State::Greeting { since, .. } if since.elapsed() > LINK_CONNECT_MAX => Some("no answer".to_owned()),
                 State::Up { .. } if link.is_stuck() => Some("it takes nothing".to_owned()),
                 State::Up { .. } => {
-                    link.write();
+                    link.write(LINK_PACK_BYTES_MAX);
                     link.failure.take()
                 }
                 _ => None,
@@ -516,12 +552,33 @@ impl Peers {
         }
     }
 
-    fn dial(&self, token: usize, shared: &SharedLink) -> io::Result<()> {
-        let address = lock(&shared.link).address().to_owned();
-        // A name may take its time: cores need not wait for it.
-        let address = resolve(&address)?;
-        let security = self.host.security();
+    /// It is known now what the name of a node means, or why not.
+    fn resolved(&mut self, token: usize, address: &str, meaning: io::Result<SocketAddr>) {
+        self.resolving.remove(&token);
+        let Some(shared) = self.links.get(&token).map(Arc::clone) else { return };
         let mut link = lock(&shared.link);
+        if !matches!(link.state, State::Down { .. }) {
+            return;
+        }
+        if link.address() != address {
+            // It is somewhere else meanwhile.
+            link.state = State::Down { until: Instant::now() };
+            return;
+        }
+        let dialled = match meaning {
+            Ok(address) => self.dial(token, link, address),
+            Err(error) => {
+                drop(link);
+                Err(error)
+            }
+        };
+        if let Err(error) = dialled {
+            self.cut(token, &error.to_string(), LINK_PAUSE_MIN);
+        }
+    }
+
+    fn dial(&self, token: usize, mut link: MutexGuard<'_, Link>, address: SocketAddr) -> io::Result<()> {
+        let security = self.host.security();
         // Heartbeats are few and small, and wait for nothing.
         let lane = link.lane;
         link.compress(self.compression_level.filter(|_| lane != Lane::Vital))?;
@@ -553,9 +610,12 @@ impl Peers {
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // One caller that has gone again: others may wait behind it.
+                Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
                 Err(error) => {
                     self.host.log.warning(&format!("cannot accept a connection of another node: {error}"));
+                    // Nobody says a second time that somebody waits there.
+                    self.unaccepted.insert(listener);
                     return;
                 }
             }
@@ -791,6 +851,17 @@ impl Caller {
             is_dismissed: false,
         }
     }
+}
+
+/// Asks what a name means on a thread of its own: it may take long, and meanwhile other nodes have to be heard.
+fn resolve_aside(host: Arc<Host>, token: usize, address: String) -> io::Result<()> {
+    let resolver = std::thread::Builder::new().name("resolver".into());
+    resolver
+        .spawn(move || {
+            let meaning = resolve(&address);
+            host.peers.put(|waiting| waiting.resolved.push((token, address, meaning)));
+        })
+        .map(drop)
 }
 
 fn resolve(address: &str) -> io::Result<SocketAddr> {

@@ -301,9 +301,11 @@ impl Link {
         }
     }
 
-    /// Writes what the socket takes now. If it breaks, that is in `failure`.
-    pub fn write(&mut self) {
+    /// Writes what the socket takes now, but compresses no more than so much on the way. If it breaks, that is in
+    /// `failure`.
+    pub fn write(&mut self, pack_bytes_max: usize) {
         self.close_frame();
+        let mut pack_bytes = pack_bytes_max;
         while self.is_writable && self.failure.is_none() {
             let State::Up { wire } = &mut self.state else { return };
             let front = self.out.front().map(|front| &front[self.sent..]);
@@ -316,8 +318,10 @@ impl Link {
                     (written, 0)
                 }
                 (_, None) => return,
+                (Some(_), Some(_)) if pack_bytes == 0 => return,
                 (Some(compressor), Some(front)) => {
-                    let piece = &front[..front.len().min(PIECE_BYTES)];
+                    let piece = &front[..front.len().min(PIECE_BYTES).min(pack_bytes)];
+                    pack_bytes -= piece.len();
                     let is_last = piece.len() == front.len() && self.out.len() == 1;
                     (compressor.pack(piece, is_last).map(|()| 0), piece.len())
                 }
@@ -353,6 +357,11 @@ impl Link {
 
     fn waiting_bytes(&self) -> usize {
         self.out_bytes + self.compressor.as_ref().map_or(0, |compressor| compressor.ready().len())
+    }
+
+    /// True if there is more to be written, and the socket takes it.
+    pub fn owes(&self) -> bool {
+        self.is_writable && self.is_up() && self.waiting_bytes() > 0
     }
 
     /// True if something has been waiting for long and the socket takes nothing of it.
@@ -398,13 +407,29 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn no_more_is_compressed_at_a_time_than_was_said() {
+        let (mut link, other) = pair(NodeId(2), Lane::Log);
+        link.compress(Some(1)).expect("memory");
+        let message = vec![b'a'; 100 << 10];
+        (0..5).for_each(|_| assert!(link.push(0, &message)));
+        let waiting = link.waiting_bytes();
+        let mut writes = 0;
+        while link.owes() {
+            link.write(64 << 10);
+            writes += 1;
+        }
+        assert_eq!((writes, link.report().carried_bytes as usize), (waiting.div_ceil(64 << 10), waiting));
+        drop(other);
+    }
+
+    #[test]
     fn what_breaks_under_a_writer_takes_no_more() {
         let (mut link, other) = pair(NodeId(2), Lane::Log);
         drop(other);
         // The first write may still succeed: only its answer says that nobody is there.
         for _ in 0..100 {
             link.push(0, b"hello");
-            link.write();
+            link.write(usize::MAX);
             std::thread::sleep(Duration::from_millis(1));
         }
         assert!(link.failure.is_some());
