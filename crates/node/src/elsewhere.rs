@@ -77,8 +77,11 @@ impl Core {
         match purpose {
             Purpose::Client { .. } => {
                 // Nothing new may go where those are to come that wait for their turn to be sent anew.
-                self.hold_if_free(request.origin.session);
-                self.relay.let_return(claim, request.origin.session);
+                self.hold_until_answered(request.origin.session);
+                // With one that had to come back, all behind it have been marked.
+                if !request.must_return {
+                    self.relay.let_return(claim, request.origin.session);
+                }
                 self.sent_back.push(request);
             }
             Purpose::Transaction { id, .. } => self.drive(actions, |driver, posts| driver.moved(id, posts)),
@@ -128,7 +131,7 @@ impl Core {
                 }
                 let mut work = Work { commands: vec![words.clone()], ..Work::new(origin, protocol, self.now.instant) };
                 self.add_keys(&mut work, command, database, args);
-                self.hold_if_free(origin.session);
+                self.hold_until_answered(origin.session);
                 self.begin_work(work, actions);
             }
             _ => unreachable!("only these are sent back"),
@@ -161,14 +164,15 @@ impl Core {
             return;
         }
         let work = Work { is_exec: true, watches, commands, ..Work::new(origin, protocol, self.now.instant) };
-        self.hold_if_free(origin.session);
+        self.hold_until_answered(origin.session);
         self.begin_exec_over_groups(work, actions);
     }
 
-    /// What a client sends next waits for the answers to all that it is owed, unless it waits already.
-    fn hold_if_free(&mut self, id: SessionId) {
+    /// What a client sends next waits for the answers to all that it is owed. Whatever else it waits for may come
+    /// earlier; one whose last request waits for data is owed its answer anyway.
+    fn hold_until_answered(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get_mut(id)
-            && session.hold == Hold::None
+            && session.hold != Hold::Blocked
         {
             session.hold = Hold::Answers;
         }

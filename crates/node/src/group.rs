@@ -44,7 +44,7 @@ use crate::checkpoint::Checkpointing;
 use crate::commands::{GroupFigures, Known};
 use crate::defect::Defect;
 use crate::entry::{self, Builder, Claimed, Effect, Item, Watch};
-use crate::event::{Action, CoreId, GroupId, GroupSeed, Level, NodeId, Now, Persist, SessionId};
+use crate::event::{Action, CoreId, GroupId, GroupSeed, Level, NodeId, Now, Persist, Room, SessionId};
 use crate::letter::{Claim, Fate, Lock, Locked, Mail, Origin, Request, RequestBody, Resolution};
 use crate::libraries::Libraries;
 use crate::limits;
@@ -1768,7 +1768,9 @@ impl Group {
         let hard_state = append.hard_state.unwrap_or(self.hard_state);
         self.hard_state = hard_state;
         self.log_bytes += append.entries.iter().map(|entry| entry.data.len() as u64).sum::<u64>();
-        let waits_for_disk = self.append_fsync == AppendFsync::Always && !self.acknowledges_early;
+        // What a full disk does not take gathers in memory, without a bound if it were acknowledged from there.
+        let has_no_room = outlet.context.room != Room::Enough;
+        let waits_for_disk = (self.append_fsync == AppendFsync::Always || has_no_room) && !self.acknowledges_early;
         // Tickets complete in order: behind one that waits for the disk the next one waits, too.
         let synced = append.election || self.unsynced_count > 0 || waits_for_disk;
         let ticket = append.ticket;

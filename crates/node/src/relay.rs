@@ -385,7 +385,8 @@ impl Relay {
     /// A request of a client has come back from its group: what its session has sent there since must come back, too.
     pub(crate) fn let_return(&mut self, claim: Claim, session: SessionId) {
         let Some(stream) = self.streams.get_mut(claim.group.0 as usize) else { return };
-        for outstanding in stream.outstanding.iter_mut().filter(|outstanding| outstanding.number > claim.number) {
+        let behind = stream.outstanding.partition_point(|outstanding| outstanding.number <= claim.number);
+        for outstanding in stream.outstanding.range_mut(behind..) {
             if let Some((request, Purpose::Client { session: other, .. })) = &mut outstanding.request
                 && *other == session
                 && !request.is_anew
