@@ -26,6 +26,7 @@ use crate::event::{Action, Level, Now};
 use crate::group::{Group, libraries_of_state};
 use crate::letter::{Lock, Origin};
 use crate::limits;
+use crate::locks::Grant;
 use crate::outlet::Outlet;
 use crate::roster::Roster;
 use crate::transaction::TransactionId;
@@ -114,14 +115,14 @@ impl Group {
     /// All groups are locked for a backup: this one begins its part of it.
     pub(crate) fn cut(
         &mut self,
-        transaction: TransactionId,
+        (transaction, grant): (TransactionId, Grant),
         name: u128,
         origin: &Origin,
         now: Now,
         outlet: &mut Outlet<'_>,
     ) {
         let is_cut = self.backups.cut.as_ref().is_some_and(|cut| cut.transaction == transaction);
-        let may_cut = self.holds_locks_of(transaction) && !self.checkpointing.is_running() && !self.is_giving();
+        let may_cut = self.holds_locks_by(transaction, grant) && !self.checkpointing.is_running() && !self.is_giving();
         if !is_cut && may_cut {
             let (checkpoint, mark) = self.begin_checkpoint(now, outlet.actions);
             let (stage, heard, readers) = (Stage::Writing, now.instant, Vec::new());

@@ -48,7 +48,7 @@ use crate::event::{Action, CoreId, GroupId, GroupSeed, Level, NodeId, Now, Persi
 use crate::letter::{Claim, Fate, Lock, Locked, Mail, Origin, Request, RequestBody, Resolution};
 use crate::libraries::Libraries;
 use crate::limits;
-use crate::locks::Locks;
+use crate::locks::{Grant, Locks};
 use crate::observer;
 use crate::outlet::Outlet;
 use crate::parameters::Parameters;
@@ -817,7 +817,9 @@ impl Group {
             }
             RequestBody::Obey(_) => return outlet.answer(&origin, Vec::new()),
             RequestBody::Govern(words) => return self.govern(&words, origin, protocol, now, outlet),
-            RequestBody::Cut { transaction, name } => return self.cut(transaction, name, &origin, now, outlet),
+            RequestBody::Cut { transaction, grant, name } => {
+                return self.cut((transaction, grant), name, &origin, now, outlet);
+            }
             RequestBody::ReadCut { name, chunk } => {
                 return self.read_cut(name, chunk, (origin, protocol), now, outlet);
             }
@@ -826,8 +828,8 @@ impl Group {
                 self.locks.renew(transaction, now.instant);
                 return outlet.answer(&origin, Vec::new());
             }
-            RequestBody::Prepare { transaction, participants, effects } => {
-                return self.prepare(transaction, participants, effects, (origin, floor), outlet);
+            RequestBody::Prepare { transaction, grant, participants, effects } => {
+                return self.prepare((transaction, grant), participants, effects, (origin, floor), outlet);
             }
             RequestBody::Resolve { transaction, resolution, low_water } => {
                 return self.resolve(transaction, resolution, low_water, (origin, floor), now, outlet);
@@ -946,9 +948,9 @@ impl Group {
         self.spans = spans;
     }
 
-    /// True if this transaction holds locks here.
-    pub(crate) fn holds_locks_of(&self, transaction: TransactionId) -> bool {
-        self.locks.is_held_by(transaction)
+    /// True if this transaction still holds the locks here that it was granted.
+    pub(crate) fn holds_locks_by(&self, transaction: TransactionId, grant: Grant) -> bool {
+        self.locks.grant_of(transaction) == Some(grant)
     }
 
     /// True if a transaction holds this key.
@@ -1018,11 +1020,11 @@ impl Group {
             }
             ReadWhat::Locked(lock) => {
                 self.spans = spans;
-                // With the leader that took it the lock may have gone.
-                if self.locks.is_held_by(lock.transaction) {
-                    self.fetch(lock, &read.origin, outlet);
-                }
-                return;
+                // It may have been taken away meanwhile, from a gateway that seemed dead.
+                return match self.locks.grant_of(lock.transaction) {
+                    Some(_) => self.fetch(lock, &read.origin, outlet),
+                    None => outlet.send_back(&read.origin),
+                };
             }
         };
         let (database, args) = entry::Reader::new(words).words(&mut spans);
@@ -1115,6 +1117,7 @@ impl Group {
             return self.tell_reader_moved(slot, &origin, Protocol::Resp2, outlet);
         }
         self.locks.take(lock.transaction, lock.keys.iter().map(|(_, key)| key.clone()), lock.whole);
+        self.locks.grant(lock.transaction, self.replica.term());
         self.fetch_in_order(lock, origin, now, outlet);
     }
 
@@ -1245,16 +1248,17 @@ impl Group {
 
     /// Logs the changes of a transaction that holds its locks here.
     ///
-    /// If they went with a change of leader, others may have changed the keys since: the transaction is refused.
+    /// If they went with a change of leader, or were taken from a gateway that seemed dead, others may have changed the
+    /// keys since: the transaction is refused, although it may hold them again.
     fn prepare(
         &mut self,
-        transaction: TransactionId,
+        (transaction, grant): (TransactionId, Grant),
         participants: Vec<u32>,
         effects: Vec<Effect>,
         (origin, floor): (Origin, u64),
         outlet: &mut Outlet<'_>,
     ) {
-        if !self.locks.is_held_by(transaction) && !self.takes_slots(transaction, &effects) {
+        if !self.holds_locks_by(transaction, grant) && !self.takes_slots(transaction, &effects) {
             let unpacked = self.take_unpacked(transaction);
             self.bury_unpacked(unpacked);
             return outlet.answer(&origin, vec![0]);
@@ -1262,7 +1266,9 @@ impl Group {
         if participants.is_empty() {
             return outlet.answer(&origin, vec![1]); // only whether the locks are held was to be known
         }
-        let Some((participants, effects)) = self.let_arrive(transaction, participants, effects, (origin, floor)) else {
+        let Some((participants, effects)) =
+            self.let_arrive((transaction, grant), participants, effects, (origin, floor))
+        else {
             return;
         };
         for effect in &effects {
@@ -1326,6 +1332,12 @@ impl Group {
         self.locks.release(transaction);
     }
 
+    /// Takes a transaction's locks from a gateway that may live after all, and may still wait for values.
+    fn take_away(&mut self, transaction: TransactionId, outlet: &mut Outlet<'_>) {
+        self.send_back_leaving(transaction, outlet);
+        self.unlock(transaction);
+    }
+
     /// Lets those try again who wait for locks to go: in order of arrival; who still finds a lock waits on, behind none
     /// that came later.
     ///
@@ -1353,7 +1365,7 @@ impl Group {
         });
         for transaction in self.locks.stale(now.instant, limits::LOCK_PATIENCE) {
             if !self.prepared.contains_key(&transaction) && self.defect != Some(Defect::ForgottenLock) {
-                self.unlock(transaction);
+                self.take_away(transaction, outlet);
                 self.admit_held(now, outlet);
             }
         }

@@ -15,6 +15,7 @@ use crate::entry::{Effect, Watch};
 use crate::event::{CoreId, GroupId, NodeId, SessionId};
 use crate::group::Declined;
 use crate::libraries::Libraries;
+use crate::locks::Grant;
 use crate::nearby::{NearRead, Place};
 use crate::parameters::Parameters;
 use crate::pubsub::Message;
@@ -379,6 +380,8 @@ pub enum RequestBody {
     Prepare {
         /// Which.
         transaction: TransactionId,
+        /// By which grant it has the locks.
+        grant: Grant,
         /// All groups that it changes; if it is only this one, the changes are made at once; if there is none, the
         /// answer only tells whether the locks are held.
         participants: Vec<u32>,
@@ -389,6 +392,8 @@ pub enum RequestBody {
     Cut {
         /// Who holds the locks.
         transaction: TransactionId,
+        /// By which grant.
+        grant: Grant,
         /// The backup's name.
         name: u128,
     },
@@ -490,6 +495,8 @@ pub struct Lock {
 pub enum Locked {
     /// They are locked.
     Granted {
+        /// To be named when something is done under the locks.
+        grant: Grant,
         /// The keys' values in the order asked, as `Keyspace::export` gives them.
         values: Vec<Option<Vec<u8>>>,
         /// Replies to the queries, with the number of keys that the lock does not name.

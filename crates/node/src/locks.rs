@@ -17,6 +17,19 @@ use stdx::{Duration, Instant};
 
 use crate::transaction::TransactionId;
 
+/// One granting of locks to a transaction, named by the term of the leader and a number of its own.
+///
+/// What a gateway has read under its locks holds only as long as it has these: they may be taken from one that is
+/// believed dead, and then be granted again to a late copy of its request. The default is that of who never asked:
+/// slots that move.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Grant {
+    /// Of the leader.
+    pub term: u64,
+    /// Among that leader's grants.
+    pub number: u64,
+}
+
 /// The keys of a group that are locked, and by whom. A key is locked by its name in all databases at once.
 #[derive(Debug, Default)]
 pub struct Locks {
@@ -27,11 +40,14 @@ pub struct Locks {
     holders: BTreeMap<TransactionId, Holder>,
     /// When each holder was first looked after.
     since: BTreeMap<TransactionId, Instant>,
+    /// Number of the last grant.
+    granted_count: u64,
 }
 
 #[derive(Debug, Default)]
 struct Holder {
     keys: Vec<Vec<u8>>,
+    grant: Grant,
     /// Keys taken over from transactions that were decided and not yet applied.
     inherited: BTreeMap<Vec<u8>, TransactionId>,
     /// It is committed; only its end has yet to be logged and applied.
@@ -66,6 +82,18 @@ impl Locks {
     /// True if this transaction holds anything.
     pub fn is_held_by(&self, transaction: TransactionId) -> bool {
         self.holders.contains_key(&transaction)
+    }
+
+    /// Names what a transaction has just been granted.
+    pub fn grant(&mut self, transaction: TransactionId, term: u64) {
+        self.granted_count += 1;
+        let grant = Grant { term, number: self.granted_count };
+        self.holders.entry(transaction).or_default().grant = grant;
+    }
+
+    /// What a transaction holds, if it does.
+    pub fn grant_of(&self, transaction: TransactionId) -> Option<Grant> {
+        self.holders.get(&transaction).map(|holder| holder.grant)
     }
 
     /// True if somebody holds this key.
@@ -121,11 +149,17 @@ impl Locks {
             let is_open = self.is_open(&key);
             let before = self.keys.insert(key.clone(), transaction).filter(|before| *before != transaction);
             let held = self.holders.get_mut(&transaction).expect("just made");
+            held.keys.push(key.clone());
             if let Some(before) = before {
                 assert!(is_open, "a key was locked twice");
-                held.inherited.insert(key.clone(), before);
+                // A late copy of a request may lock what the same transaction has long handed on: nobody inherits
+                // from who inherits from it.
+                let mut chain = std::iter::successors(Some(before), |next| self.predecessor(*next, &key));
+                if chain.all(|other| other != transaction) {
+                    let held = self.holders.get_mut(&transaction).expect("just made");
+                    held.inherited.insert(key, before);
+                }
             }
-            held.keys.push(key);
         }
         if whole {
             assert!(self.whole.is_none(), "a group was locked twice");
@@ -200,7 +234,7 @@ impl Locks {
 
     /// Lets go of everything, when leadership is lost.
     pub fn clear(&mut self) {
-        *self = Self::default();
+        *self = Self { granted_count: self.granted_count, ..Self::default() };
     }
 }
 
@@ -260,6 +294,36 @@ mod tests {
         assert_eq!(locks.stale(at(30), patience), []);
         locks.set_logged(transaction(1), false);
         assert_eq!(locks.stale(at(31), patience), [transaction(1)]);
+    }
+
+    #[test]
+    fn locks_that_are_taken_again_are_another_grant() {
+        let mut locks = Locks::default();
+        let take = |locks: &mut Locks| {
+            locks.take(transaction(1), keys(&["a"]), false);
+            locks.grant(transaction(1), 7);
+            locks.grant_of(transaction(1)).expect("just granted")
+        };
+        let first = take(&mut locks);
+        locks.release(transaction(1));
+        assert_eq!(locks.grant_of(transaction(1)), None);
+        let second = take(&mut locks);
+        locks.clear();
+        let third = take(&mut locks);
+        assert!(first != second && second != third && third != first && first != Grant::default());
+    }
+
+    #[test]
+    fn a_transaction_that_comes_back_late_does_not_inherit_from_its_own_heir() {
+        let mut locks = Locks::default();
+        locks.take(transaction(1), keys(&["a"]), false);
+        locks.decide(transaction(1));
+        locks.take(transaction(2), keys(&["a"]), false);
+        locks.release(transaction(1));
+        locks.decide(transaction(2));
+        locks.take(transaction(1), keys(&["a"]), false);
+        let chain = std::iter::successors(Some(transaction(1)), |next| locks.predecessor(*next, b"a"));
+        assert!(chain.take(4).count() < 4, "they inherit from one another");
     }
 
     #[test]

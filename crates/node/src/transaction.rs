@@ -30,6 +30,7 @@ use crate::event::{CoreId, GroupId, SessionId};
 use crate::group::NO_QUORUM;
 use crate::letter::{Lock, Locked, Origin, RequestBody, Resolution};
 use crate::limits::{self, Slicing};
+use crate::locks::Grant;
 use crate::scripts::{Asides, Circumstances, Invocation};
 use crate::slots::SlotMap;
 
@@ -219,6 +220,8 @@ pub struct Transaction {
     /// Where it looks for its keys.
     slots: Arc<SlotMap>,
     groups: Vec<GroupId>,
+    /// By which grant it has the locks of each group.
+    grants: BTreeMap<GroupId, Grant>,
     values: BTreeMap<GroupId, Vec<Option<Vec<u8>>>>,
     answers: BTreeMap<GroupId, Vec<(u64, Vec<u8>)>>,
     stage: Stage,
@@ -368,6 +371,7 @@ impl Driver {
             work: Some(Box::new(work)),
             moment,
             groups,
+            grants: BTreeMap::new(),
             values: BTreeMap::new(),
             answers: BTreeMap::new(),
             stage: Stage::Locking { next: 0 },
@@ -394,8 +398,8 @@ impl Driver {
         let stopwatch = self.stopwatch;
         let Some(transaction) = self.find(id) else { return Progress::Going };
         let mut writer = Writer::new(transaction.protocol);
-        let values = match outcome {
-            Locked::Granted { values, answers } => Some((values, answers)),
+        let granted = match outcome {
+            Locked::Granted { grant, values, answers } => Some((grant, values, answers)),
             Locked::Changed => {
                 writer.null_array();
                 None
@@ -405,11 +409,12 @@ impl Driver {
                 None
             }
         };
-        let Some((values, answers)) = values else {
+        let Some((grant, values, answers)) = granted else {
             transaction.reply = writer.into_bytes();
             transaction.resolve_all(Resolution::Release, &[], low_water, post);
             return transaction.answered();
         };
+        transaction.grants.insert(group, grant);
         transaction.values.insert(group, values);
         transaction.answers.insert(group, answers);
         if transaction.values.len() < transaction.groups.len() {
@@ -518,7 +523,7 @@ impl Driver {
             return Progress::Going;
         }
         if !*is_refused && let Some(round) = transaction.later.pop_front() {
-            *waiting = post_round(id, changed, round, post);
+            *waiting = post_round(id, &transaction.grants, changed, round, post);
             return Progress::Going;
         }
         let changed = std::mem::take(changed);
@@ -625,7 +630,8 @@ impl Transaction {
         writer.integer(self.moment.unix.0);
         self.reply = writer.into_bytes();
         for group in &self.groups {
-            post.push((*group, self.id, RequestBody::Cut { transaction: self.id, name }));
+            let grant = self.grants[group];
+            post.push((*group, self.id, RequestBody::Cut { transaction: self.id, grant, name }));
         }
         self.stage = Stage::Preparing { waiting: self.groups.clone(), changed: Vec::new(), is_refused: false };
     }
@@ -640,8 +646,8 @@ impl Transaction {
             return self.prepare(rounds, low_water, post);
         }
         for group in &waiting {
-            let (participants, effects) = (Vec::new(), Vec::new());
-            post.push((*group, self.id, RequestBody::Prepare { transaction: self.id, participants, effects }));
+            let (transaction, grant, participants, effects) = (self.id, self.grants[group], Vec::new(), Vec::new());
+            post.push((*group, self.id, RequestBody::Prepare { transaction, grant, participants, effects }));
         }
         self.later = rounds;
         self.stage = Stage::Confirming { waiting, is_refused: false };
@@ -675,7 +681,7 @@ impl Transaction {
             return self.answered();
         };
         self.later = rounds;
-        let waiting = post_round(self.id, &changed, first, post);
+        let waiting = post_round(self.id, &self.grants, &changed, first, post);
         self.stage = Stage::Preparing { waiting, changed, is_refused: false };
         Progress::Going
     }
@@ -724,11 +730,18 @@ fn rounds(effects: BTreeMap<GroupId, Vec<Effect>>, large_bytes_min: usize) -> Ve
 }
 
 /// Asks these groups to prepare their parts. Which they are.
-fn post_round(transaction: TransactionId, changed: &[GroupId], round: Round, post: &mut Vec<Post>) -> Vec<GroupId> {
+fn post_round(
+    transaction: TransactionId,
+    grants: &BTreeMap<GroupId, Grant>,
+    changed: &[GroupId],
+    round: Round,
+    post: &mut Vec<Post>,
+) -> Vec<GroupId> {
     let waiting = round.iter().map(|(group, _)| *group).collect();
     for (group, effects) in round {
         let participants = changed.iter().map(|group| group.0).collect();
-        post.push((group, transaction, RequestBody::Prepare { transaction, participants, effects }));
+        let grant = grants[&group];
+        post.push((group, transaction, RequestBody::Prepare { transaction, grant, participants, effects }));
     }
     waiting
 }

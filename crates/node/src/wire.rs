@@ -41,6 +41,7 @@ use crate::entry::{Effect, Taken, Watch, put_bytes, put_prepared};
 use crate::event::{CoreId, GroupId, NodeId, SessionId};
 use crate::group::Declined;
 use crate::letter::{Claim, Fate, Lock, Locked, Mail, Origin, Request, RequestBody, Resolution, ScriptRequest};
+use crate::locks::Grant;
 use crate::nearby::Place;
 use crate::pubsub;
 use crate::roster::Member;
@@ -317,9 +318,10 @@ pub fn encode_request(request: &Request) -> Vec<u8> {
             out.push(7);
             put_lock(&mut out, lock);
         }
-        RequestBody::Prepare { transaction, participants, effects } => {
+        RequestBody::Prepare { transaction, grant, participants, effects } => {
             out.push(8);
             transaction.put(&mut out);
+            put_grant(&mut out, *grant);
             put_prepared(&mut out, participants, effects);
         }
         RequestBody::Resolve { transaction, resolution, low_water } => {
@@ -332,9 +334,10 @@ pub fn encode_request(request: &Request) -> Vec<u8> {
             });
             leb128::put(&mut out, *low_water);
         }
-        RequestBody::Cut { transaction, name } => {
+        RequestBody::Cut { transaction, grant, name } => {
             out.push(10);
             transaction.put(&mut out);
+            put_grant(&mut out, *grant);
             out.extend_from_slice(&name.to_le_bytes());
         }
         RequestBody::ReadCut { name, chunk } => {
@@ -455,12 +458,22 @@ pub fn encode_life(gateway: GatewayId, group: GroupId, is_alive: bool) -> Vec<u8
     out
 }
 
+fn put_grant(out: &mut Vec<u8>, grant: Grant) {
+    leb128::put(out, grant.term);
+    leb128::put(out, grant.number);
+}
+
+fn take_grant(bytes: &mut &[u8]) -> Option<Grant> {
+    Some(Grant { term: leb128::take(bytes)?, number: leb128::take(bytes)? })
+}
+
 /// What a group answers to a lock.
 pub fn put_locked(locked: &Locked) -> Vec<u8> {
     let mut out = Vec::new();
     match locked {
-        Locked::Granted { values, answers } => {
+        Locked::Granted { grant, values, answers } => {
             out.push(1);
+            put_grant(&mut out, *grant);
             leb128::put(&mut out, values.len() as u64);
             for value in values {
                 out.push(u8::from(value.is_some()));
@@ -488,6 +501,7 @@ pub fn take_locked(mut bytes: &[u8]) -> Option<Locked> {
     let rest = &mut bytes;
     Some(match take_byte(rest)? {
         1 => {
+            let grant = take_grant(rest)?;
             let value = |rest: &mut &[u8]| match take_byte(rest)? {
                 0 => Some(None),
                 _ => Some(Some(take_bytes(rest)?)),
@@ -495,7 +509,7 @@ pub fn take_locked(mut bytes: &[u8]) -> Option<Locked> {
             let values = (0..leb128::take(rest)?).map(|_| value(rest)).collect::<Option<_>>()?;
             let answer = |rest: &mut &[u8]| Some((leb128::take(rest)?, take_bytes(rest)?));
             let answers = (0..leb128::take(rest)?).map(|_| answer(rest)).collect::<Option<_>>()?;
-            Locked::Granted { values, answers }
+            Locked::Granted { grant, values, answers }
         }
         2 => Locked::Changed,
         3 => Locked::Refused(String::from_utf8_lossy(rest).into_owned()),
@@ -683,10 +697,10 @@ fn take_request(mut bytes: &[u8]) -> Option<Request> {
         6 => RequestBody::Versions(take_keys(rest)?),
         7 => RequestBody::Lock(Box::new(take_lock(rest, group)?)),
         8 => {
-            let transaction = take_transaction(rest)?;
+            let (transaction, grant) = (take_transaction(rest)?, take_grant(rest)?);
             let participants = (0..leb128::take(rest)?).map(|_| Some(take_group(rest)?.0)).collect::<Option<_>>()?;
             let effects = (0..leb128::take(rest)?).map(|_| take_effect(rest)).collect::<Option<_>>()?;
-            RequestBody::Prepare { transaction, participants, effects }
+            RequestBody::Prepare { transaction, grant, participants, effects }
         }
         9 => {
             let transaction = take_transaction(rest)?;
@@ -698,7 +712,9 @@ fn take_request(mut bytes: &[u8]) -> Option<Request> {
             };
             RequestBody::Resolve { transaction, resolution, low_water: leb128::take(rest)? }
         }
-        10 => RequestBody::Cut { transaction: take_transaction(rest)?, name: take_name(rest)? },
+        10 => {
+            RequestBody::Cut { transaction: take_transaction(rest)?, grant: take_grant(rest)?, name: take_name(rest)? }
+        }
         11 => RequestBody::ReadCut { name: take_name(rest)?, chunk: leb128::take(rest)? },
         12 => RequestBody::EndCut { name: take_name(rest)? },
         13 => RequestBody::Script(Arc::new(take_script(rest)?)),

@@ -94,7 +94,7 @@ impl Group {
         let holders = self.locks.lapsable().filter(|holder| holder.gateway == gateway);
         let lost: Vec<_> = holders.filter(|holder| !self.prepared.contains_key(holder)).collect();
         for transaction in lost {
-            self.unlock(transaction);
+            self.take_away(transaction, outlet);
         }
         self.admit_held(now, outlet);
     }

@@ -515,7 +515,7 @@ impl Group {
         }
         let (transaction, to) = (moving.id, moving.to);
         moving.stage = Stage::AskingTaker { given };
-        let body = RequestBody::Prepare { transaction, participants, effects: taken };
+        let body = RequestBody::Prepare { transaction, grant: Grant::default(), participants, effects: taken };
         outlet.ask_for_move(self.id, transaction, to, Step::Prepare, body);
     }
 
@@ -524,7 +524,7 @@ impl Group {
         let Some(moving) = &mut self.mover.present else { return };
         let Stage::AskingTaker { given } = std::mem::replace(&mut moving.stage, Stage::AskingOwn) else { return };
         let (transaction, participants) = (moving.id, participants(self.id, moving.to));
-        let body = RequestBody::Prepare { transaction, participants, effects: given };
+        let body = RequestBody::Prepare { transaction, grant: Grant::default(), participants, effects: given };
         outlet.ask_for_move(self.id, transaction, self.id, Step::Prepare, body);
     }
 

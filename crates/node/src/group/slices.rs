@@ -40,6 +40,7 @@ struct Unpacking {
 /// A request that is logged when its values have been read in.
 struct Arriving {
     unpacking: Unpacking,
+    grant: Grant,
     participants: Vec<u32>,
     origin: Origin,
     floor: u64,
@@ -48,6 +49,7 @@ struct Arriving {
 /// The answer to a lock, while its values are being written out.
 struct Leaving {
     transaction: TransactionId,
+    grant: Grant,
     origin: Origin,
     values: Vec<Option<Exporting>>,
     /// Those before this one are done.
@@ -109,7 +111,7 @@ impl Leaving {
 
     fn answer(self, outlet: &mut Outlet<'_>) {
         let values = self.values.into_iter().map(|value| value.map(Exporting::into_bytes)).collect();
-        outlet.answer(&self.origin, put_locked(&Locked::Granted { values, answers: self.answers }));
+        outlet.answer(&self.origin, put_locked(&Locked::Granted { grant: self.grant, values, answers: self.answers }));
     }
 }
 
@@ -133,10 +135,10 @@ impl Group {
         }
         if let Some(mut arriving) = self.slices.arriving.pop_front() {
             if arriving.unpacking.step(step_bytes) {
-                let Arriving { unpacking, participants, origin, floor } = arriving;
+                let Arriving { unpacking, grant, participants, origin, floor } = arriving;
                 let Unpacking { transaction, effects, ready, .. } = unpacking;
                 self.keep_unpacked(transaction, ready);
-                self.prepare(transaction, participants, effects, (origin, floor), outlet);
+                self.prepare((transaction, grant), participants, effects, (origin, floor), outlet);
             } else {
                 self.slices.arriving.push_back(arriving);
             }
@@ -161,7 +163,7 @@ impl Group {
     /// Takes a request whose values have to be read in first; gives it back if there is no need to.
     pub(super) fn let_arrive(
         &mut self,
-        transaction: TransactionId,
+        (transaction, grant): (TransactionId, Grant),
         participants: Vec<u32>,
         effects: Vec<Effect>,
         (origin, floor): (Origin, u64),
@@ -176,7 +178,7 @@ impl Group {
         match Unpacking::begin(transaction, effects, self.slices.slicing.bytes_min) {
             Err(effects) => Some((participants, effects)),
             Ok(unpacking) => {
-                self.slices.arriving.push_back(Arriving { unpacking, participants, origin, floor });
+                self.slices.arriving.push_back(Arriving { unpacking, grant, participants, origin, floor });
                 None
             }
         }
@@ -245,7 +247,8 @@ impl Group {
         answers: Vec<(u64, Vec<u8>)>,
         outlet: &mut Outlet<'_>,
     ) {
-        let mut leaving = Leaving { transaction, origin: *origin, values, at: 0, answers };
+        let grant = self.locks.grant_of(transaction).expect("values are read under locks");
+        let mut leaving = Leaving { transaction, grant, origin: *origin, values, at: 0, answers };
         if leaving.step(self.slices.slicing.step_bytes) {
             leaving.answer(outlet);
         } else {
@@ -261,6 +264,13 @@ impl Group {
     /// A transaction has let go of its locks: nobody waits for its values.
     pub(super) fn stop_leaving(&mut self, transaction: TransactionId) {
         self.slices.leaving.retain(|leaving| leaving.transaction != transaction);
+    }
+
+    /// Nor does this group vouch for them any more: the gateway has to ask again.
+    pub(super) fn send_back_leaving(&mut self, transaction: TransactionId, outlet: &mut Outlet<'_>) {
+        for leaving in self.slices.leaving.iter().filter(|leaving| leaving.transaction == transaction) {
+            outlet.send_back(&leaving.origin);
+        }
     }
 
     /// This replica does not lead any more. What has been logged may still be applied, and is read in then.

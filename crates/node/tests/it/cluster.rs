@@ -503,3 +503,35 @@ fn locks_of_a_gateway_that_has_another_life_now_are_let_go_at_once() {
     story.nodes.host(leader).hear(NodeId(gateway as u64), group, &life);
     assert_eq!(story.heard_in(Duration::from_millis(50), |_, _, kind| kind != ASK), "+OK");
 }
+
+#[test]
+fn a_gateway_that_only_seemed_dead_begins_anew_although_a_late_copy_of_its_request_is_granted_the_locks_again() {
+    let mut nodes = Nodes::of_cores(2, &Settings::default());
+    nodes.pass(Duration::from_secs(3));
+    let leader = nodes.leader().expect("elected");
+    let gateway = leader % 3 + 1;
+    let client = nodes.host(gateway).connect(0);
+    nodes.host(gateway).send(client, b"MULTI\r\nINCR bar\r\nINCR foo\r\nEXEC\r\n");
+    nodes.host(gateway).settle();
+    nodes.gather();
+    let is_copied = |(from, to, _, bytes): &&(NodeId, NodeId, GroupId, Vec<u8>)| {
+        (from.0 as usize, to.0 as usize, bytes[0]) == (gateway, leader, REQUEST)
+    };
+    let (from, _, group, copy) = nodes.under_way.iter().find(is_copied).expect("it wants to lock bar").clone();
+    let other = nodes.host(leader).connect(0);
+    let is_between = |from: usize, to: usize| (from, to) == (gateway, leader) || (from, to) == (leader, gateway);
+    nodes.exchange(|_, to, kind| kind != ANSWER || to != gateway);
+    nodes.host(leader).send(other, b"INCR bar\r\n");
+    nodes.host(leader).settle();
+    // The two do not hear each other, and nothing is lost on the way.
+    for _ in 0..40 {
+        nodes.hosts.iter_mut().flatten().for_each(|host| host.pass(Duration::from_millis(50)));
+        nodes.exchange(|from, to, _| !is_between(from, to));
+    }
+    assert_eq!(nodes.host(leader).received(other), ":1");
+    nodes.host(leader).hear(from, group, &copy);
+    nodes.host(leader).settle();
+    nodes.pass(Duration::from_secs(3));
+    assert_eq!(nodes.host(gateway).received(client), "+OK +QUEUED +QUEUED *2 :2 :1");
+    assert_eq!(nodes.run(leader, other, "GET bar"), "$1 2");
+}
