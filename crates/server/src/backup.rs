@@ -91,12 +91,12 @@ fn list(directory: &Path) -> Result<()> {
         }
     }
     if rows.is_empty() {
-        println!("no backups in {}", directory.display());
+        say_line!("no backups in {}", directory.display());
         return Ok(());
     }
-    println!("{:<32} {:<24} {:>6} {:>16}", "backup", "moment", "groups", "bytes");
+    say_line!("{:<32} {:<24} {:>6} {:>16}", "backup", "moment", "groups", "bytes");
     for [name, moment, groups, bytes] in rows {
-        println!("{}", format!("{name:<32} {moment:<24} {groups:>6} {bytes:>16}").trim_end());
+        say_line!("{}", format!("{name:<32} {moment:<24} {groups:>6} {bytes:>16}").trim_end());
     }
     Ok(())
 }
@@ -114,7 +114,7 @@ fn verify(arguments: &VerifyArguments) -> Result<()> {
         })?;
     }
     pace.end();
-    println!(
+    say_line!(
         "{}: whole, {} groups as of {}, {} bytes",
         backup.display(),
         manifest.parts.len(),

@@ -167,9 +167,9 @@ pub fn run(arguments: BenchArguments) -> Result<()> {
     let outcome = measure(&arguments)?;
     let json_alone = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
     if json_alone {
-        println!("{:#}", report::json(&arguments, &outcome));
+        say_line!("{:#}", report::json(&arguments, &outcome));
     } else {
-        print!("{}", report::text(&arguments, &outcome));
+        say!("{}", report::text(&arguments, &outcome));
     }
     if let Some(path) = arguments.json.as_ref().filter(|_| !json_alone) {
         let text = format!("{:#}\n", report::json(&arguments, &outcome));

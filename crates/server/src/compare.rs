@@ -313,12 +313,12 @@ fn run_study(arguments: &CompareArguments, contenders: &[contender::Contender]) 
 /// Prints a report as text or as JSON, and writes the JSON where it is wanted.
 fn hand_out(arguments: &CompareArguments, text: &str, json: &serde_json::Value) -> Result<()> {
     match &arguments.json {
-        Some(path) if path.as_os_str() == "-" => println!("{json:#}"),
+        Some(path) if path.as_os_str() == "-" => say_line!("{json:#}"),
         Some(path) => {
-            print!("{text}");
+            say!("{text}");
             std::fs::write(path, format!("{json:#}\n")).with_context(|| format!("cannot write {}", path.display()))?;
         }
-        None => print!("{text}"),
+        None => say!("{text}"),
     }
     Ok(())
 }

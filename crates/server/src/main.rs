@@ -1,5 +1,8 @@
 //! The `holdfast` binary: a server and its tools.
 
+#[macro_use]
+mod output;
+
 mod allocator;
 mod backup;
 mod bench;
@@ -52,12 +55,12 @@ fn main() -> ExitCode {
         Verb::Compare(arguments) => compare::run(arguments).map_err(|error| format!("{error:#}")),
         Verb::Simulate(arguments) => simulate::run(arguments).map_err(|error| format!("{error:#}")),
         Verb::Torture(arguments) => match torture::run(arguments) {
-            // The verdict has been printed.
-            Ok(verdict) => return verdict.exit_code(),
+            Ok(verdict) if output::failure().is_none() => return verdict.exit_code(),
+            Ok(_) => Ok(()),
             Err(error) => Err(format!("{error:#}")),
         },
     };
-    match outcome {
+    match outcome.and_then(|()| output::failure().map_or(Ok(()), |why| Err(why.to_owned()))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             eprintln!("holdfast: {why}");

@@ -89,7 +89,7 @@ struct Plan {
 pub fn run(words: &[String]) -> Result<(), String> {
     let plan = match parse(words)? {
         Request::Help => {
-            print!("{HELP}");
+            say!("{HELP}");
             return Ok(());
         }
         Request::Run(plan) => plan,

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -285,7 +285,7 @@ fn work(arguments: &SimulateArguments, seeds: &Range<u64>, tally: &Tally) {
             // A canary may die in every seed.
             if arguments.canary.is_none() {
                 clear_line();
-                println!("seed {seed} failed: {failure}\n  replay: {}", arguments.replay(seed));
+                say_line!("seed {seed} failed: {failure}\n  replay: {}", arguments.replay(seed));
             }
             totals.failures.insert(seed, failure);
             if arguments.canary.is_none() && totals.failures.len() >= FAILURES_MAX {
@@ -305,16 +305,11 @@ fn trace(arguments: &SimulateArguments, seeds: Range<u64>) -> Result<()> {
     if seeds.end - seeds.start != 1 {
         bail!("--trace takes a single seed");
     }
-    // Whoever reads may have seen enough (`| head`).
-    let print = |line: String| {
-        if writeln!(std::io::stdout(), "{line}").is_err() {
-            std::process::exit(0);
-        }
-    };
+    let print = |line: String| say_line!("{line}");
     let outcome = Universe::new(&arguments.plan(seeds.start), Some(Box::new(print))).run();
     match outcome.failure {
         None => {
-            println!("seed {} is green; digest {:016x}", outcome.seed, outcome.digest);
+            say_line!("seed {} is green; digest {:016x}", outcome.seed, outcome.digest);
             Ok(())
         }
         Some(failure) => bail!("seed {} failed: {failure}", outcome.seed),
@@ -351,7 +346,7 @@ fn show_progress(tally: &Tally, total: u64, begun: Instant) {
 
 fn report(arguments: &SimulateArguments, totals: &Totals, done: u64, took: Duration) -> Result<()> {
     let seconds = took.as_secs_f64();
-    println!(
+    say_line!(
         "{done} seeds in {seconds:.1} s, {:.1} a second; {:.0} s of virtual time, {} events, {} answers",
         done as f64 / seconds,
         totals.virtual_ns as f64 / 1e9,
@@ -359,22 +354,25 @@ fn report(arguments: &SimulateArguments, totals: &Totals, done: u64, took: Durat
         totals.answered_count
     );
     for (name, count) in totals.probes.iter() {
-        println!("{count:>10} × {name}");
+        say_line!("{count:>10} × {name}");
     }
     for name in EXPECTED.iter().filter(|name| totals.probes.count(name) == 0) {
-        println!("{:>10}   {name}", "never");
+        say_line!("{:>10}   {name}", "never");
     }
     show_times("transfers, begun when all nodes had joined and leaders were spread", &totals.transfers_ns);
     show_times("returns of a node until leaders were where they had been", &totals.returns_ns);
     let (judged, undecided) = (totals.judged_count, totals.undecided_count);
     if undecided > 0 {
-        println!("NOT DECIDED: {undecided} of {judged} histories of registers, in the time that a world has for them");
+        say_line!("NOT DECIDED: {undecided} of {judged} histories of registers, in the time that a world has for them");
     }
     if arguments.canary.is_some() {
         let Some((seed, failure)) = totals.failures.first_key_value() else {
             bail!("the canary survived {done} seeds: the checkers are asleep");
         };
-        println!("the canary was caught in {} of {done} seeds, first in seed {seed}: {failure}", totals.failures.len());
+        say_line!(
+            "the canary was caught in {} of {done} seeds, first in seed {seed}: {failure}",
+            totals.failures.len()
+        );
         return Ok(());
     }
     match totals.failures.first_key_value() {
@@ -390,7 +388,7 @@ fn report(arguments: &SimulateArguments, totals: &Totals, done: u64, took: Durat
 fn show_times(what: &str, sorted_ns: &[u64]) {
     let Some(last) = sorted_ns.last() else { return };
     let ms = |thousandths: usize| sorted_ns[(sorted_ns.len() - 1) * thousandths / 1_000] as f64 / 1e6;
-    println!(
+    say_line!(
         "{} {what}, in virtual time: p50 {:.2} ms, p99 {:.2}, p99.9 {:.2}, max {:.2}",
         sorted_ns.len(),
         ms(500),

@@ -83,7 +83,7 @@ pub fn run(arguments: &CreateArguments) -> Result<()> {
         .and_then(|manifest| settle(&staging, &arguments.backup).map(|()| manifest));
     match manifest {
         Ok(manifest) => {
-            println!(
+            say_line!(
                 "{}: {} groups as of {}, {} bytes in {:.1} s",
                 arguments.backup.display(),
                 manifest.parts.len(),

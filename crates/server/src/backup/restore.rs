@@ -63,7 +63,7 @@ pub fn run(arguments: &RestoreArguments) -> Result<()> {
     pace.end();
     match restored {
         Ok(key_count) => {
-            println!(
+            say_line!(
                 "{}: {} keys as of {}, in {group_count} groups",
                 arguments.data_dir.display(),
                 grouped(key_count),

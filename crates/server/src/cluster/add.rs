@@ -41,7 +41,7 @@ pub fn run(arguments: &AddArguments) -> Result<()> {
     insist(&mut connection, &["HOLDFAST", "JOIN", text(own, "cluster")])
         .with_context(|| format!("{node} does not join"))?;
     if *no_wait {
-        println!("{node} joins");
+        say_line!("{node} joins");
         return Ok(());
     }
     let begun = Instant::now();
@@ -54,9 +54,9 @@ pub fn run(arguments: &AddArguments) -> Result<()> {
         bail!("{node} has not come within {} s: its log says why", PATIENCE.as_secs())
     };
     let (votes, groups) = (number(newcomer, "votes"), list(&after, "groups").len());
-    println!("{} votes in {votes} of {groups} groups", name(&after, text(newcomer, "id")));
+    say_line!("{} votes in {votes} of {groups} groups", name(&after, text(newcomer, "id")));
     if votes == 0 {
-        println!(
+        say_line!(
             "{} vote in each already: it has all data, and takes a place that gets free",
             number(&after, "replicas")
         );

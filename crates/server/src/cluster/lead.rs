@@ -48,7 +48,7 @@ pub fn prefer(arguments: &PreferArguments) -> Result<()> {
     let group = arguments.group.to_string();
     insist(&mut arguments.door.open()?, &["HOLDFAST", "PREFER", &group, &arguments.node])?;
     if arguments.node.eq_ignore_ascii_case("none") {
-        println!("group {group} is led by whichever node is next");
+        say_line!("group {group} is led by whichever node is next");
         return Ok(());
     }
     settle(&arguments.door)
@@ -63,7 +63,7 @@ pub fn rebalance(arguments: &RebalanceArguments) -> Result<()> {
     settle(&arguments.door)?;
     let status = ask_status(&mut arguments.door.open()?)?;
     for node in list(&status, "nodes") {
-        println!("{} leads {}", name(&status, text(node, "id")), list(node, "leads").len());
+        say_line!("{} leads {}", name(&status, text(node, "id")), list(node, "leads").len());
     }
     Ok(())
 }
@@ -86,8 +86,10 @@ fn settle(door: &Door) -> Result<()> {
         }
     })?;
     match missing(&after) {
-        None => println!("every group is led by the node that is preferred"),
-        Some(missing) => println!("{missing}; it takes over when all voters of the group are there and have caught up"),
+        None => say_line!("every group is led by the node that is preferred"),
+        Some(missing) => {
+            say_line!("{missing}; it takes over when all voters of the group are there and have caught up")
+        }
     }
     Ok(())
 }

@@ -36,12 +36,12 @@ pub fn run(arguments: &RemoveArguments) -> Result<()> {
     let before = ask_status(&mut connection)?;
     insist(&mut connection, &["HOLDFAST", "REMOVE", &arguments.node])?;
     let Some(id) = find(&before, &arguments.node) else {
-        println!("{} has been removed already", arguments.node);
+        say_line!("{} has been removed already", arguments.node);
         return Ok(());
     };
     let who = name(&before, &id);
     if arguments.no_wait {
-        println!("{who} leaves");
+        say_line!("{who} leaves");
         return Ok(());
     }
     let mut watch = Watch::new(&arguments.door);
@@ -58,9 +58,9 @@ pub fn run(arguments: &RemoveArguments) -> Result<()> {
     })?;
     let left = list(&after, "nodes").iter().filter(|node| text(node, "id") != id).count();
     let replicas = number(&after, "replicas");
-    println!("{who} is out; {left} {} left", if left == 1 { "node is" } else { "nodes are" });
+    say_line!("{who} is out; {left} {} left", if left == 1 { "node is" } else { "nodes are" });
     if (left as u64) < replicas {
-        println!("{replicas} are to vote in each group: add one with `holdfast serve --join`");
+        say_line!("{replicas} are to vote in each group: add one with `holdfast serve --join`");
     }
     Ok(())
 }
@@ -111,7 +111,7 @@ impl<'a> Watch<'a> {
                     match done(&status) {
                         Ok(()) => return Ok(status),
                         Err(missing) if self.begun.elapsed() > REPORTED_AFTER && missing != self.said => {
-                            println!("{missing}");
+                            say_line!("{missing}");
                             self.said = missing;
                         }
                         Err(_) => {}

@@ -44,7 +44,7 @@ pub fn run(arguments: &MoveArguments) -> Result<()> {
     insist(&mut arguments.door.open()?, &["HOLDFAST", "MOVE", from, behind, group])
         .with_context(|| format!("slots {first}-{last} do not move to group {group}"))?;
     if arguments.no_wait {
-        println!("slots {first}-{last} move to group {group}");
+        say_line!("slots {first}-{last} move to group {group}");
         return Ok(());
     }
     let holds = |status: &Value| {
@@ -57,7 +57,7 @@ pub fn run(arguments: &MoveArguments) -> Result<()> {
         if held == all { Ok(()) } else { Err(format!("group {group} has {percent} % of the slots")) }
     };
     Watch::new(&arguments.door).until(holds)?;
-    println!("group {group} holds slots {first}-{last}");
+    say_line!("group {group} holds slots {first}-{last}");
     Ok(())
 }
 
@@ -79,7 +79,7 @@ pub fn rebalance(door: &Door, by_bytes: bool) -> Result<()> {
     }
     let all: u64 = moves.iter().map(Move::count).sum();
     if all > 0 {
-        println!("{all} slots move");
+        say_line!("{all} slots move");
         let latest = Cell::new((0, Instant::now()));
         let after = Watch::new(door).until(|status| {
             let there: u64 = moves.iter().map(|of| of.count_in(status)).sum();
@@ -106,7 +106,7 @@ pub fn rebalance(door: &Door, by_bytes: bool) -> Result<()> {
     for of in list(&status, "groups") {
         let slots = slots_of(text(of, "slots"));
         let bytes = if by_bytes { format!(", {} bytes of keys", what(&slots)) } else { String::new() };
-        println!("group {} holds {} slots{bytes}", number(of, "group"), slots.len());
+        say_line!("group {} holds {} slots{bytes}", number(of, "group"), slots.len());
     }
     Ok(())
 }

@@ -27,13 +27,13 @@ pub fn run(arguments: &StatusArguments) -> Result<()> {
     let mut connection = arguments.door.open()?;
     let status = ask_status(&mut connection)?;
     if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&status)?);
+        say_line!("{}", serde_json::to_string_pretty(&status)?);
         return Ok(());
     }
-    print!("{}", page(&status));
+    say!("{}", page(&status));
     let happenings = ask_timeline(&mut connection, HAPPENING_COUNT)?;
     if !happenings.is_empty() {
-        print!("\nlately\n{}", timeline::lines(&happenings, Some(&status)));
+        say!("\nlately\n{}", timeline::lines(&happenings, Some(&status)));
     }
     Ok(())
 }

@@ -28,10 +28,10 @@ pub fn run(arguments: &TimelineArguments) -> Result<()> {
     let mut connection = arguments.door.open()?;
     let happenings = ask_timeline(&mut connection, arguments.count)?;
     if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&happenings)?);
+        say_line!("{}", serde_json::to_string_pretty(&happenings)?);
     } else {
         let status = ask_status(&mut connection)?;
-        print!("{}", lines(&happenings, Some(&status)));
+        say!("{}", lines(&happenings, Some(&status)));
     }
     Ok(())
 }

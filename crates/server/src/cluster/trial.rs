@@ -56,14 +56,14 @@ pub fn run(arguments: &TryArguments) -> Result<()> {
     if !wait_until_formed(&mut nodes, &signals)? {
         return Ok(());
     }
-    println!("{} nodes are one cluster. Any Redis client may talk to any of them:", nodes.len());
+    say_line!("{} nodes are one cluster. Any Redis client may talk to any of them:", nodes.len());
     for node in &nodes {
-        println!("  redis-cli -p {}    process {}, log {}", node.port, node.child.id(), node.log.display());
+        say_line!("  redis-cli -p {}    process {}, log {}", node.port, node.child.id(), node.log.display());
     }
-    println!("Kill one with `kill -9` and go on with the others; see `holdfast cluster status --port {}`.", ports[0]);
+    say_line!("Kill one with `kill -9` and go on with the others; see `holdfast cluster status --port {}`.", ports[0]);
     match &arguments.directory {
-        Some(directory) => println!("Control-C ends all; their data stay in {}.", directory.display()),
-        None => println!("Control-C ends all, and their data are gone."),
+        Some(directory) => say_line!("Control-C ends all; their data stay in {}.", directory.display()),
+        None => say_line!("Control-C ends all, and their data are gone."),
     }
     watch(&mut nodes, &signals);
     nodes.iter_mut().for_each(Node::ask_to_end);
@@ -230,7 +230,7 @@ fn watch(nodes: &mut [Node], signals: &Receiver<()>) {
     while signals.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
         for node in nodes.iter_mut() {
             if node.has_just_ended() {
-                println!("node {} at port {} has ended", node.number, node.port);
+                say_line!("node {} at port {} has ended", node.number, node.port);
             }
         }
         if nodes.iter().all(|node| node.has_ended) {

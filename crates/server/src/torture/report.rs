@@ -34,9 +34,9 @@ pub fn judge(arguments: &TortureArguments, outcome: &Outcome) -> Verdict {
 pub fn publish(arguments: &TortureArguments, outcome: &Outcome, verdict: Verdict) -> Result<()> {
     let json_alone = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
     if json_alone {
-        println!("{:#}", json(arguments, outcome, verdict));
+        say_line!("{:#}", json(arguments, outcome, verdict));
     } else {
-        print!("{}", text(arguments, outcome, verdict));
+        say!("{}", text(arguments, outcome, verdict));
     }
     if let Some(path) = arguments.json.as_ref().filter(|_| !json_alone) {
         let text = format!("{:#}\n", json(arguments, outcome, verdict));

@@ -1,9 +1,10 @@
 //! What operators see, and what the cluster does by itself so that they need not do it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -202,4 +203,21 @@ fn a_cluster_can_be_tried_out() {
     let told = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill runs");
     assert!(told.success() && child.wait().expect("it ends").success());
     assert!(ports.iter().all(|port| Client::try_connect(*port).is_none()), "a node was left behind");
+}
+
+#[test]
+fn a_tool_whose_reader_has_left_goes_on_and_one_that_cannot_write_says_so() {
+    let run = |output: Stdio| {
+        let mut command = Command::new(binary());
+        command.args(["simulate", "--seeds", "7", "--trace"]).stdout(output).stderr(Stdio::piped());
+        let output = command.spawn().and_then(Child::wait_with_output).expect("it runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    assert_eq!(run(writer.into()), (Some(0), String::new()));
+    let full = File::options().write(true).open("/dev/full").expect("Linux has it");
+    let (code, told) = run(full.into());
+    assert_eq!(code, Some(1));
+    assert!(told.contains("cannot write to the standard output: No space left on device"), "{told}");
 }
