@@ -352,7 +352,7 @@ impl JournalQueue {
         Arc::clone(&lock(&self.shared.map))
     }
 
-    /// Waits until all that was handed in before is durable.
+    /// Waits until all that was handed in before is durable, but for what a full disk does not take.
     pub fn flush(&self) {
         let (done, flushed) = mpsc::channel();
         self.control(Control::Flush(done));
@@ -539,7 +539,7 @@ impl Writer {
         if self.appends.is_empty() {
             self.stalled_until = None;
         }
-        if self.stop.is_some() && !self.is_chore_out && (self.appends.is_empty() || self.stalled_until.is_some()) {
+        if self.stop.is_some() && !self.is_chore_out && self.has_written_what_it_can() {
             return Ok(true);
         }
         self.sleep();
@@ -563,7 +563,11 @@ impl Writer {
                 }
                 Control::Hold { group, index } => self.journal.hold(group, index),
                 Control::Flush(done) => self.flushes.push(done),
-                Control::Stop { may_note, done } => self.stop = Some((may_note, done)),
+                Control::Stop { may_note, done } => {
+                    self.stop = Some((may_note, done));
+                    // There may be room again: what waits is tried once more.
+                    self.stalled_until = None;
+                }
                 Control::ChoreDone(chore, result) => self.take_chore_back(chore, result)?,
             }
         }
@@ -636,17 +640,15 @@ impl Writer {
         }
         self.marks_wanted_at = None;
         while let Some((group, mark, hard_state, done)) = self.marks.pop_front() {
-            if mark.index > self.journal.last_index(group) {
-                // The checkpoint covers entries that a full disk has kept from being written: they need no writing.
-                // Nor do those that others have replaced, which may not outlive what replaced them.
-                let mut replaced_from = u64::MAX;
-                for append in self.appends.iter_mut().rev().filter(|append| append.group == group) {
-                    let before = append.weight_bytes();
-                    let first = append.entries.first().map_or(u64::MAX, |entry| entry.index);
-                    append.entries.retain(|entry| entry.index > mark.index && entry.index < replaced_from);
-                    replaced_from = replaced_from.min(first);
-                    self.shared.take_off((before - append.weight_bytes()) as u64);
-                }
+            // What still waits, because the disk is full, needs no writing where the checkpoint covers it; nor where
+            // others have replaced it, which it may not outlive.
+            let mut replaced_from = u64::MAX;
+            for append in self.appends.iter_mut().rev().filter(|append| append.group == group) {
+                let before = append.weight_bytes();
+                let first = append.entries.first().map_or(u64::MAX, |entry| entry.index);
+                append.entries.retain(|entry| entry.index > mark.index && entry.index < replaced_from);
+                replaced_from = replaced_from.min(first);
+                self.shared.take_off((before - append.weight_bytes()) as u64);
             }
             self.wait_for_chore()?;
             match self.journal.install(group, mark.clone(), hard_state) {
@@ -672,7 +674,7 @@ impl Writer {
     }
 
     fn sync_if_due(&mut self) -> Result<(), Fault> {
-        let is_flush = !self.flushes.is_empty() && self.appends.is_empty();
+        let is_flush = !self.flushes.is_empty() && self.has_written_what_it_can();
         let is_every_second = self.shared.lazy_sync.load(Ordering::Relaxed) == LazySync::EverySecond as u8;
         let is_due = is_every_second && self.dirty_since.is_some_and(|since| since.elapsed() >= SYNC_INTERVAL);
         if self.dirty_since.is_some() && (is_flush || is_due) {
@@ -690,8 +692,12 @@ impl Writer {
     }
 
     /// What cannot be written for now is not waited for: the disk may stay full.
+    fn has_written_what_it_can(&self) -> bool {
+        self.appends.is_empty() || self.stalled_until.is_some()
+    }
+
     fn answer_flushes(&mut self) {
-        if self.appends.is_empty() || self.stalled_until.is_some() {
+        if self.has_written_what_it_can() {
             for flush in self.flushes.drain(..) {
                 // Whoever asked may be gone.
                 let _ = flush.send(());

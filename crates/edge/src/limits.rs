@@ -77,8 +77,8 @@ pub const LINK_FRAME_BYTES: usize = 256 << 10;
 /// A core writes to another node itself while no more than this waits there; beyond it the links' thread does.
 pub const LINK_DIRECT_BYTES_MAX: usize = 256 << 10;
 
-/// So much of what waits for a link is compressed before others have their turn: by the links' thread, which hears all
-/// nodes, and by a core.
+/// So much is compressed before others have their turn: by the links' thread, of all links together, since it hears all
+/// nodes meanwhile; and by a core.
 pub const LINK_PACK_BYTES_MAX: usize = 256 << 10;
 /// See above.
 pub const CORE_PACK_BYTES_MAX: usize = 16 << 10;

@@ -116,7 +116,8 @@ impl PeerQueue {
         for shared in touched {
             match shared.try_lock() {
                 Some(mut link) => {
-                    link.write(CORE_PACK_BYTES_MAX);
+                    let mut pack_bytes = CORE_PACK_BYTES_MAX;
+                    link.write(&mut pack_bytes);
                     needs_thread |= link.failure.is_some() || link.owes();
                 }
                 None => needs_thread = true,
@@ -233,8 +234,12 @@ pub struct Peers {
     removed: BTreeSet<NodeId>,
     /// Links whose address somebody is being asked for.
     resolving: BTreeSet<usize>,
-    /// Listeners whose callers could not all be accepted.
-    unaccepted: BTreeSet<usize>,
+    /// Listeners whose callers could not all be accepted, and when to try again.
+    unaccepted: BTreeMap<usize, Instant>,
+    /// When that was told last.
+    unaccepted_told: Option<Instant>,
+    /// Turns of the thread.
+    turn_count: usize,
     /// The cluster has removed this one, and the cores have been told.
     is_expelled: bool,
     next_token: usize,
@@ -277,7 +282,9 @@ impl Peers {
             next_token,
             compression_level,
             resolving: BTreeSet::new(),
-            unaccepted: BTreeSet::new(),
+            unaccepted: BTreeMap::new(),
+            unaccepted_told: None,
+            turn_count: 0,
             buffer: vec![0; LINK_READ_BYTES],
             started: Instant::now(),
             reported: None,
@@ -311,7 +318,9 @@ impl Peers {
             if let Some(contacts) = contacts {
                 self.meet(contacts);
             }
-            for listener in std::mem::take(&mut self.unaccepted) {
+            let now = Instant::now();
+            let again: Vec<_> = self.unaccepted.extract_if(.., |_, at| *at <= now).collect();
+            for (listener, _) in again {
                 self.accept(listener);
             }
             for event in &events {
@@ -420,7 +429,8 @@ impl Peers {
             }
         }
         for token in touched {
-            lock(&self.links[&token].link).write(LINK_PACK_BYTES_MAX);
+            // What has to be compressed waits for its turn among all links.
+            lock(&self.links[&token].link).write(&mut 0);
         }
     }
 
@@ -450,7 +460,7 @@ impl Peers {
         }
         if is_writable {
             link.is_writable = true;
-            link.write(LINK_PACK_BYTES_MAX);
+            link.write(&mut 0);
         }
     }
 
@@ -515,7 +525,11 @@ impl Peers {
     fn look_after_links(&mut self) {
         let now = Instant::now();
         let mut to_cut = Vec::new();
-        for (token, shared) in &self.links {
+        let mut pack_bytes = LINK_PACK_BYTES_MAX;
+        // Another one is first each time.
+        self.turn_count += 1;
+        let first = self.turn_count % self.links.len().max(1);
+        for (token, shared) in self.links.iter().cycle().skip(first).take(self.links.len()) {
             let mut link = lock(&shared.link);
             let failure = match &link.state {
                 State::Down { until } if *until <= now => {
@@ -540,7 +554,7 @@ impl Peers {
                 State::Greeting { since, .. } if since.elapsed() > LINK_CONNECT_MAX => Some("no answer".to_owned()),
                 State::Up { .. } if link.is_stuck() => Some("it takes nothing".to_owned()),
                 State::Up { .. } => {
-                    link.write(LINK_PACK_BYTES_MAX);
+                    link.write(&mut pack_bytes);
                     link.failure.take()
                 }
                 _ => None,
@@ -613,9 +627,12 @@ impl Peers {
                 // One caller that has gone again: others may wait behind it.
                 Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
                 Err(error) => {
-                    self.host.log.warning(&format!("cannot accept a connection of another node: {error}"));
+                    if self.unaccepted_told.is_none_or(|told| told.elapsed() >= LINK_REFUSAL_INTERVAL) {
+                        self.unaccepted_told = Some(Instant::now());
+                        self.host.log.warning(&format!("cannot accept a connection of another node: {error}"));
+                    }
                     // Nobody says a second time that somebody waits there.
-                    self.unaccepted.insert(listener);
+                    self.unaccepted.insert(listener, Instant::now() + LINK_PAUSE_MAX);
                     return;
                 }
             }

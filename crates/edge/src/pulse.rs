@@ -10,7 +10,7 @@ const REPORTS_MAX: u64 = (TURN_LONG.as_millis() / REPORT_INTERVAL.as_millis()) a
 #[derive(Debug, Default)]
 pub struct Pulse {
     collected_count: u64,
-    /// Reports sent since it last took its mail.
+    /// Beats since it last took its mail.
     unread_count: u64,
 }
 

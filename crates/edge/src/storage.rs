@@ -157,7 +157,7 @@ impl Storage {
         &self.disk
     }
 
-    /// Waits until all that was handed in before is on disk.
+    /// Waits until all that was handed in before is on disk, but for what a full one does not take.
     pub fn flush(&self) {
         self.journal.flush();
     }

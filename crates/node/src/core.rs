@@ -523,7 +523,6 @@ impl Core {
             return;
         }
         Arc::make_mut(&mut self.context.settings).set("cluster-enabled", "yes").expect("a parameter of ours");
-        self.driver.may_lose_locks = true;
         for (group, route) in (0..).map(GroupId).zip(&self.context.routes) {
             self.relay.set_route(group, *route, self.now.instant);
         }
@@ -1768,8 +1767,8 @@ impl Core {
 const EXPELLED: &str = "this node has been removed from its cluster: it serves no data any more, and what it holds goes \
 stale. To take it back, start it with an empty directory and --join";
 
-/// Groups lost their locks with their leaders again and again.
-const NOTHING_DONE: &str = "TRYAGAIN The transaction was given up after changes of leader and did not take effect";
+/// Groups lost their locks again and again, with their leaders or because the transaction seemed dead.
+const NOTHING_DONE: &str = "TRYAGAIN The transaction lost its locks again and again, and did not take effect";
 
 const SPARE_BYTES_MAX: usize = 64 << 10;
 const SPARE_COUNT_MAX: usize = 256;

@@ -270,8 +270,8 @@ enum Waiter {
     Step(Origin),
     /// A read that comes after the items before it.
     Read(DeferredRead),
-    /// A lock already taken, whose keys are read here.
-    Fetch(Box<Lock>, Origin),
+    /// A lock already taken, whose keys are read here, if it is still the same grant.
+    Fetch(Box<Lock>, Grant, Origin),
     /// A script's client, for the next item, which holds the script's changes; with the reply.
     Script(Origin, Finished),
     /// A client whose script has changed nothing and seen what the items before this place do; with the reply.
@@ -305,14 +305,16 @@ enum ReadWhat {
     Whole(Vec<u8>),
     /// The versions of keys.
     Versions(Vec<(u16, Vec<u8>)>),
-    /// Keys that have been locked.
-    Locked(Box<Lock>),
+    /// Keys that have been locked by this grant.
+    Locked(Box<Lock>, Grant),
+    /// Whether a transaction still holds what it was granted.
+    Holds(TransactionId, Grant),
     /// How far the group is; for a replica, which has given its question this number.
     Place(u64),
 }
 
-fn fetching(lock: Box<Lock>, origin: Origin, before: u64) -> DeferredRead {
-    DeferredRead { origin, protocol: Protocol::Resp2, what: ReadWhat::Locked(lock), before }
+fn fetching((lock, grant): (Box<Lock>, Grant), origin: Origin, before: u64) -> DeferredRead {
+    DeferredRead { origin, protocol: Protocol::Resp2, what: ReadWhat::Locked(lock, grant), before }
 }
 
 #[derive(Debug)]
@@ -828,6 +830,11 @@ impl Group {
                 self.locks.renew(transaction, now.instant);
                 return outlet.answer(&origin, Vec::new());
             }
+            RequestBody::Prepare { transaction, grant, participants, .. } if participants.is_empty() => {
+                // One that does not know yet that another leads would say yes to what that one has changed.
+                let what = ReadWhat::Holds(transaction, grant);
+                return self.read_now(DeferredRead { origin, protocol, what, before: self.batch_number }, now, outlet);
+            }
             RequestBody::Prepare { transaction, grant, participants, effects } => {
                 return self.prepare((transaction, grant), participants, effects, (origin, floor), outlet);
             }
@@ -1018,13 +1025,18 @@ impl Group {
                 self.spans = spans;
                 return self.tell_place(read.origin.node, *number, now, outlet);
             }
-            ReadWhat::Locked(lock) => {
+            ReadWhat::Locked(lock, grant) => {
                 self.spans = spans;
-                // It may have been taken away meanwhile, from a gateway that seemed dead.
-                return match self.locks.grant_of(lock.transaction) {
-                    Some(_) => self.fetch(lock, &read.origin, outlet),
-                    None => outlet.send_back(&read.origin),
+                // It may have been taken away meanwhile, from a gateway that seemed dead, and even been granted again.
+                return match self.holds_locks_by(lock.transaction, *grant) {
+                    true => self.fetch(lock, *grant, &read.origin, outlet),
+                    false => outlet.send_back(&read.origin),
                 };
+            }
+            ReadWhat::Holds(transaction, grant) => {
+                self.spans = spans;
+                let holds = self.holds_locks_by(*transaction, *grant);
+                return outlet.answer(&read.origin, vec![u8::from(holds)]);
             }
         };
         let (database, args) = entry::Reader::new(words).words(&mut spans);
@@ -1093,8 +1105,8 @@ impl Group {
         if self.is_leaving(lock.transaction) {
             return;
         }
-        if self.locks.is_held_by(lock.transaction) {
-            return self.fetch_in_order(lock, origin, now, outlet); // its gateway has not heard
+        if let Some(grant) = self.locks.grant_of(lock.transaction) {
+            return self.fetch_in_order((lock, grant), origin, now, outlet); // its gateway has not heard
         }
         if self.held.iter().any(is_waiting) {
             return;
@@ -1117,20 +1129,20 @@ impl Group {
             return self.tell_reader_moved(slot, &origin, Protocol::Resp2, outlet);
         }
         self.locks.take(lock.transaction, lock.keys.iter().map(|(_, key)| key.clone()), lock.whole);
-        self.locks.grant(lock.transaction, self.replica.term());
-        self.fetch_in_order(lock, origin, now, outlet);
+        let grant = self.locks.grant(lock.transaction, self.replica.term());
+        self.fetch_in_order((lock, grant), origin, now, outlet);
     }
 
     /// Reads the keys of a lock behind all changes that were asked for before. Changes to other keys do not matter.
-    fn fetch_in_order(&mut self, lock: Box<Lock>, origin: Origin, now: Now, outlet: &mut Outlet<'_>) {
-        if !self.is_touched(&lock) {
-            self.read_now(fetching(lock, origin, self.batch_number), now, outlet);
+    fn fetch_in_order(&mut self, granted: (Box<Lock>, Grant), origin: Origin, now: Now, outlet: &mut Outlet<'_>) {
+        if !self.is_touched(&granted.0) {
+            self.read_now(fetching(granted, origin, self.batch_number), now, outlet);
         } else if !self.builder.is_empty() {
-            self.waiters.push(Waiter::Fetch(lock, origin));
+            self.waiters.push(Waiter::Fetch(granted.0, granted.1, origin));
         } else if let Some(batch) = self.inflight.back_mut() {
-            batch.late.push(fetching(lock, origin, self.batch_number));
+            batch.late.push(fetching(granted, origin, self.batch_number));
         } else {
-            self.read_now(fetching(lock, origin, self.batch_number), now, outlet);
+            self.read_now(fetching(granted, origin, self.batch_number), now, outlet);
         }
     }
 
@@ -1193,7 +1205,7 @@ impl Group {
         !self.keyspace.is_as_watched(watch.database, &watch.key, watch.version, moment)
     }
 
-    fn fetch(&mut self, lock: &Lock, origin: &Origin, outlet: &mut Outlet<'_>) {
+    fn fetch(&mut self, lock: &Lock, grant: Grant, origin: &Origin, outlet: &mut Outlet<'_>) {
         // The lock may have waited: what has expired in the meantime, and was told to be gone, does not come back.
         let moment = Moment { unix: lock.moment.unix.max(self.moment.unix), seed: lock.moment.seed };
         let changed = self.defect != Some(Defect::ForgottenWatch)
@@ -1204,7 +1216,7 @@ impl Group {
         let value = |(database, key): &(u16, Vec<u8>)| self.value_under_lock(lock.transaction, *database, key, moment);
         let values = lock.keys.iter().map(value).collect();
         let answers = lock.queries.iter().map(|words| self.answer_locked(lock, words, moment)).collect();
-        self.let_leave(lock.transaction, origin, values, answers, outlet);
+        self.let_leave((lock.transaction, grant), origin, values, answers, outlet);
     }
 
     /// A query over a whole database, for a transaction that has locked the group. RANDOMKEY passes over the keys that
@@ -1262,9 +1274,6 @@ impl Group {
             let unpacked = self.take_unpacked(transaction);
             self.bury_unpacked(unpacked);
             return outlet.answer(&origin, vec![0]);
-        }
-        if participants.is_empty() {
-            return outlet.answer(&origin, vec![1]); // only whether the locks are held was to be known
         }
         let Some((participants, effects)) =
             self.let_arrive((transaction, grant), participants, effects, (origin, floor))
@@ -1854,7 +1863,7 @@ impl Group {
             if let Waiter::Write(origin)
             | Waiter::Read(DeferredRead { origin, .. })
             | Waiter::Step(origin)
-            | Waiter::Fetch(_, origin)
+            | Waiter::Fetch(_, _, origin)
             | Waiter::Script(origin, _)
             | Waiter::Told(origin, _) = &waiter
             {
@@ -1863,7 +1872,7 @@ impl Group {
             match waiter {
                 Waiter::Write(origin) => fail(&origin, Protocol::Resp2, LEADER_LOST, outlet),
                 Waiter::Read(read) => fail_read(&read, LEADER_LOST, outlet),
-                Waiter::Step(origin) | Waiter::Fetch(_, origin) => outlet.send_back(&origin),
+                Waiter::Step(origin) | Waiter::Fetch(_, _, origin) => outlet.send_back(&origin),
                 Waiter::Eviction(database, key, byte_count) => {
                     self.evicting.remove(&(database, key));
                     self.evicting_bytes -= byte_count;
@@ -2066,8 +2075,8 @@ impl Group {
                 }
                 // It was there before the entry was proposed, and that is committed.
                 Waiter::Read(read) => self.execute_read(read, now, outlet),
-                Waiter::Fetch(lock, origin) => {
-                    self.execute_read(fetching(lock, origin, self.batch_number), now, outlet);
+                Waiter::Fetch(lock, grant, origin) => {
+                    self.execute_read(fetching((lock, grant), origin, self.batch_number), now, outlet);
                 }
                 waiter => return Some(waiter),
             }

@@ -412,8 +412,9 @@ impl Relay {
             return;
         }
         let Some(stream) = self.streams.get_mut(claim.group.0 as usize) else { return };
-        // One refusal is heard for each request under way.
-        if stream.retry_at <= now && stream.sent > 0 {
+        // One refusal is heard for each request under way. What has been answered meanwhile is not missed.
+        let is_missed = stream.find(claim.number).is_some_and(|outstanding| outstanding.request.is_some());
+        if is_missed && stream.retry_at <= now && stream.sent > 0 {
             stream.rewind(now);
             stream.retry_at = now + limits::REFUSED_REST;
         }

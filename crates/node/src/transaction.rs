@@ -267,7 +267,8 @@ pub enum Progress {
     Compute(Box<Computation>),
     /// A script, or a SORT, wants more than has been locked: the same has to be done with that, too.
     Widened(Box<Work>),
-    /// It had no effect, because a group lost its locks with its leader: the same has to be done as another.
+    /// It had no effect, because it has lost its locks, with a leader or because it seemed dead: the same has to be
+    /// done as another.
     Again(Box<Work>),
     /// All groups have resolved it: it can be forgotten.
     Over,
@@ -291,8 +292,6 @@ pub struct Driver {
     /// How large values come and go.
     pub(crate) slicing: Slicing,
     pub(crate) defect: Option<Defect>,
-    /// Groups may be led by others, and then lose locks with their leaders.
-    pub(crate) may_lose_locks: bool,
     /// For statistics.
     stopwatch: fn() -> Instant,
 }
@@ -311,7 +310,6 @@ impl Driver {
             limits: Limits::default(),
             slicing: Slicing::default(),
             defect: None,
-            may_lose_locks: false,
             stopwatch,
         }
     }
@@ -498,11 +496,7 @@ impl Driver {
         transaction.asides = asides;
         transaction.work = Some(work);
         let rounds = rounds(effects, self.slicing.bytes_min);
-        if self.may_lose_locks {
-            transaction.confirm(rounds, low_water, post)
-        } else {
-            transaction.prepare(rounds, low_water, post)
-        }
+        transaction.confirm(rounds, low_water, post)
     }
 
     /// A group has logged its part, or refused it.

@@ -301,11 +301,10 @@ impl Link {
         }
     }
 
-    /// Writes what the socket takes now, but compresses no more than so much on the way. If it breaks, that is in
-    /// `failure`.
-    pub fn write(&mut self, pack_bytes_max: usize) {
+    /// Writes what the socket takes now, but compresses no more than `pack_bytes` on the way, and takes what it has
+    /// compressed off that. If it breaks, that is in `failure`.
+    pub fn write(&mut self, pack_bytes: &mut usize) {
         self.close_frame();
-        let mut pack_bytes = pack_bytes_max;
         while self.is_writable && self.failure.is_none() {
             let State::Up { wire } = &mut self.state else { return };
             let front = self.out.front().map(|front| &front[self.sent..]);
@@ -318,10 +317,10 @@ impl Link {
                     (written, 0)
                 }
                 (_, None) => return,
-                (Some(_), Some(_)) if pack_bytes == 0 => return,
+                (Some(_), Some(_)) if *pack_bytes == 0 => return,
                 (Some(compressor), Some(front)) => {
-                    let piece = &front[..front.len().min(PIECE_BYTES).min(pack_bytes)];
-                    pack_bytes -= piece.len();
+                    let piece = &front[..front.len().min(PIECE_BYTES).min(*pack_bytes)];
+                    *pack_bytes -= piece.len();
                     let is_last = piece.len() == front.len() && self.out.len() == 1;
                     (compressor.pack(piece, is_last).map(|()| 0), piece.len())
                 }
@@ -415,7 +414,7 @@ pub(super) mod tests {
         let waiting = link.waiting_bytes();
         let mut writes = 0;
         while link.owes() {
-            link.write(64 << 10);
+            link.write(&mut (64 << 10));
             writes += 1;
         }
         assert_eq!((writes, link.report().carried_bytes as usize), (waiting.div_ceil(64 << 10), waiting));
@@ -429,7 +428,8 @@ pub(super) mod tests {
         // The first write may still succeed: only its answer says that nobody is there.
         for _ in 0..100 {
             link.push(0, b"hello");
-            link.write(usize::MAX);
+            let mut pack_bytes = usize::MAX;
+            link.write(&mut pack_bytes);
             std::thread::sleep(Duration::from_millis(1));
         }
         assert!(link.failure.is_some());

@@ -160,7 +160,7 @@ impl Group {
         let foreign = match what {
             ReadWhat::Query(words) => self.foreign_of_words(words, &mut spans),
             ReadWhat::Versions(keys) => keys.iter().find_map(|(_, key)| self.foreign(key)),
-            ReadWhat::Whole(_) | ReadWhat::Locked(_) | ReadWhat::Place(_) => None,
+            ReadWhat::Whole(_) | ReadWhat::Locked(..) | ReadWhat::Holds(..) | ReadWhat::Place(_) => None,
         };
         self.spans = spans;
         foreign

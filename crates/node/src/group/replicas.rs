@@ -4,7 +4,7 @@ use keyspace::Body;
 use resp::Protocol;
 use stdx::leb128;
 
-use super::Group;
+use super::{Group, Waiter};
 use crate::entry;
 use crate::letter::{Origin, Request, RequestBody};
 use crate::outlet::Outlet;
@@ -35,11 +35,26 @@ impl Group {
         if settings.replicas_to_write == 0 || !self.lacks_replicas(settings) || !self.is_change(request) {
             return false;
         }
+        // One that has come again may be on its way through the log: it will be done, and must not be called refused.
+        if self.is_under_way(&request.origin) {
+            return false;
+        }
         match request.body {
             RequestBody::Prepare { .. } => outlet.answer(&request.origin, vec![0]),
             _ => outlet.refuse(&request.origin, request.protocol, NO_REPLICAS),
         }
         true
+    }
+
+    fn is_under_way(&self, origin: &Origin) -> bool {
+        let is_it = |waiter: &Waiter| match waiter {
+            Waiter::Write(other) | Waiter::Step(other) | Waiter::Script(other, _) | Waiter::Told(other, _) => {
+                origin.claim.is_some() && (other.claim, other.gateway()) == (origin.claim, origin.gateway())
+            }
+            Waiter::Read(_) | Waiter::Fetch(..) | Waiter::Silent | Waiter::Eviction(..) => false,
+        };
+        let under_way = self.inflight.iter().flat_map(|batch| &batch.waiters);
+        under_way.chain(&self.waiters).any(is_it)
     }
 
     fn is_change(&mut self, request: &Request) -> bool {
@@ -57,7 +72,8 @@ impl Group {
                 any
             }
             RequestBody::Script(script) => !script.invocation.is_read_only,
-            RequestBody::Prepare { .. } => true,
+            // Without participants it only asks whether locks are held.
+            RequestBody::Prepare { participants, .. } => !participants.is_empty(),
             _ => false,
         }
     }

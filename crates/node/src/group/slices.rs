@@ -241,13 +241,12 @@ impl Group {
     /// Answers a lock with these values, now or in some turns.
     pub(super) fn let_leave(
         &mut self,
-        transaction: TransactionId,
+        (transaction, grant): (TransactionId, Grant),
         origin: &Origin,
         values: Vec<Option<Exporting>>,
         answers: Vec<(u64, Vec<u8>)>,
         outlet: &mut Outlet<'_>,
     ) {
-        let grant = self.locks.grant_of(transaction).expect("values are read under locks");
         let mut leaving = Leaving { transaction, grant, origin: *origin, values, at: 0, answers };
         if leaving.step(self.slices.slicing.step_bytes) {
             leaving.answer(outlet);

@@ -535,3 +535,29 @@ fn a_gateway_that_only_seemed_dead_begins_anew_although_a_late_copy_of_its_reque
     assert_eq!(nodes.host(gateway).received(client), "+OK +QUEUED +QUEUED *2 :2 :1");
     assert_eq!(nodes.run(leader, other, "GET bar"), "$1 2");
 }
+
+#[test]
+fn what_was_read_for_locks_that_were_taken_away_is_not_told_under_the_same_ones_granted_again() {
+    let mut nodes = Nodes::of_cores(2, &Settings::default());
+    nodes.pass(Duration::from_secs(3));
+    let leader = nodes.leader().expect("elected");
+    let gateway = leader % 3 + 1;
+    let [client, first, second] = [gateway, leader, leader].map(|node| nodes.host(node).connect(0));
+    let followers = [gateway, gateway % 3 + 1];
+    followers.iter().for_each(|node| nodes.host(*node).holds_disk = true);
+    // The locks are granted at once, and the key is read as soon as the first change to it is applied.
+    assert_eq!(nodes.run(leader, first, "INCR bar"), "");
+    assert_eq!(nodes.run(gateway, client, "MULTI\r\nINCR bar\r\nINCR foo\r\nEXEC"), "+OK +QUEUED +QUEUED");
+    assert_eq!(nodes.run(leader, second, "INCR bar"), "");
+    let is_between = |from: usize, to: usize| (from, to) == (gateway, leader) || (from, to) == (leader, gateway);
+    for _ in 0..40 {
+        nodes.hosts.iter_mut().flatten().for_each(|host| host.pass(Duration::from_millis(50)));
+        nodes.exchange(|from, to, _| !is_between(from, to));
+    }
+    // The second change is under way now. The gateway asks again, and is granted the locks again.
+    nodes.pass(Duration::from_secs(2));
+    followers.iter().for_each(|node| nodes.host(*node).holds_disk = false);
+    nodes.pass(Duration::from_secs(2));
+    let told = [(leader, first), (leader, second), (gateway, client)].map(|(node, id)| nodes.host(node).received(id));
+    assert_eq!(told, [":1", ":2", "*2 :3 :1"]);
+}

@@ -163,6 +163,22 @@ fn a_log_that_cannot_grow_refuses_writes_and_takes_them_again_when_it_can() {
     assert_kept(&audit, &survivor);
 }
 
+#[test]
+fn a_server_whose_log_cannot_grow_ends_when_it_is_told_to() {
+    let folder = Folder::new();
+    let (options, faults) = options_with_faults(&folder, Policy::Everysec);
+    let server = Server::start(&options);
+    let mut client = server.client();
+    client.call(&["SET", "before", "kept"]);
+    faults.set("create fail ENOSPC");
+    say(&format!("refused: {}", first_refusal(&mut client)));
+    let exit = server.stop();
+    say(&format!("ended with {}", exit.status));
+    faults.clear();
+    let survivor = Server::start(&options);
+    assert_eq!(survivor.client().show("GET before"), "\"kept\"");
+}
+
 /// After a flush has failed nobody can know what the disk holds, so the server ends instead of guessing: the pages that
 /// could not be written may have been dropped, and a second flush would say that all is well (the fsync error of
 /// PostgreSQL, 2018).
