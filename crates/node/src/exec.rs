@@ -1,8 +1,9 @@
 //! MULTI, EXEC, DISCARD, WATCH, UNWATCH.
 //!
 //! A transaction whose keys live in one group is one log entry. Over several groups it is driven as
-//! [`crate::transaction`] says. Control commands inside a transaction (SELECT, CONFIG, …) are carried out by the
-//! gateway when the data commands have been, and only then; their replies are put between the others'.
+//! [`crate::transaction`] says. Control commands inside a transaction (CONFIG, CLIENT, …) are carried out by the gateway
+//! when the data commands have been, and only then; their replies are put between the others'. What a SELECT says of those
+//! behind it is known before.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use resp::{Args, Protocol, Span, Writer};
 
 use crate::acl::Where;
 use crate::ask::Joining;
-use crate::commands::{self, Answer, Flow, Known, Question, Queued};
+use crate::commands::{self, Answer, Flow, Known, Question, Queued, selected};
 use crate::core::Core;
 use crate::dispatch::{Groups, Next};
 use crate::entry::{Reader, Watch, put_exec, put_words};
@@ -147,6 +148,7 @@ impl Core {
             return self.fail(id, &Refusal::EXEC_ABORT);
         }
         self.check_rules_again(id);
+        self.follow_selects(id);
         // What was queued may no longer be possible: then nothing of it is done.
         let queue =
             self.sessions.get(id).and_then(|session| session.multi.as_ref()).map_or(&[][..], |multi| &multi.queue);
@@ -220,6 +222,29 @@ impl Core {
         multi.user = Some(user);
         for denial in denials {
             self.note_denial(id, denial, Where::Transaction);
+        }
+    }
+
+    /// Commands behind a SELECT of the transaction work in the database that it names.
+    fn follow_selects(&mut self, id: SessionId) {
+        let databases = self.context.settings.databases;
+        let session = self.sessions.get_mut(id).expect("its request is being looked at");
+        let multi = session.multi.as_mut().expect("EXEC ends a MULTI");
+        let is_select = |queued: &Queued| queued.refusal.is_none() && queued.command.name() == "select";
+        if !multi.queue.iter().any(is_select) {
+            return;
+        }
+        let mut database = session.database;
+        let mut spans: Vec<Span> = Vec::new();
+        for queued in &mut multi.queue {
+            let (_, args) = Reader::new(&queued.words).words(&mut spans);
+            let mut words = Vec::with_capacity(queued.words.len());
+            put_words(&mut words, database, args);
+            if is_select(queued) {
+                // One that names none is answered so, and leaves the database as it was.
+                database = selected(args, databases).unwrap_or(database);
+            }
+            queued.words = words;
         }
     }
 

@@ -63,13 +63,16 @@ pub(super) const SELECT: ControlCommand = ControlCommand {
 };
 
 fn select(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome {
-    let index = number(args.at(1)).ok_or_else(|| Refusal::new("ERR invalid DB index"))?;
-    if !(0..i64::from(local.core.settings.databases)).contains(&index) {
-        return Err(Refusal::DATABASE_RANGE);
-    }
-    local.session.database = index as u16;
+    local.session.database = selected(args, local.core.settings.databases)?;
     writer.ok();
     Ok(())
+}
+
+/// The database that a SELECT names.
+pub(crate) fn selected(args: Args<'_>, databases: u16) -> Result<u16, Refusal> {
+    let index = number(args.at(1)).ok_or_else(|| Refusal::new("ERR invalid DB index"))?;
+    let index = u16::try_from(index).ok().filter(|index| *index < databases);
+    index.ok_or(Refusal::DATABASE_RANGE)
 }
 
 pub(super) const QUIT: ControlCommand = ControlCommand {

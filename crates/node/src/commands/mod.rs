@@ -29,7 +29,7 @@ use stdx::Duration;
 use stdx::slot::Slot;
 
 pub(crate) use acl::may_keep_listening;
-pub(crate) use connection::describe;
+pub(crate) use connection::{describe, selected};
 pub(crate) use debug::{sleep_duration, write_sample};
 pub(crate) use describe::categories_of;
 pub use question::{Answer, DebugQuestion, Figures, GroupFigures, Question, SessionFilter};

@@ -156,6 +156,27 @@ fn commands_over_several_cores_are_atomic() {
 }
 
 #[test]
+fn a_transaction_works_in_the_databases_that_it_selects() {
+    everywhere(|host| {
+        let (client, other) = (host.connect(0), host.connect(0));
+        host.run(client, "SELECT 2");
+        let lines =
+            ["SET a 2", "SELECT 1", "SET a 1", "GET a", "SELECT x", "SELECT 99", "SET b 1", "SELECT 2", "GET a"];
+        host.run(client, "MULTI");
+        lines.iter().for_each(|line| assert_eq!(host.run(client, line), "+QUEUED"));
+        host.run(client, "EVAL \"return redis.call('GET', KEYS[1])\" 1 a");
+        host.run(client, "SELECT 1");
+        let selects = "-ERR invalid DB index -ERR DB index is out of range";
+        let done = format!("*11 +OK +OK +OK $1 1 {selects} +OK +OK $1 2 $1 2 +OK");
+        assert_eq!(host.run(client, "EXEC"), done);
+        assert_eq!(host.run(client, "MGET a b"), "*2 $1 1 $1 1");
+        assert_eq!(host.run(other, "EXISTS a b"), ":0");
+        // What is not carried out selects nothing.
+        assert_eq!(host.run(client, "MULTI\r\nSELECT 7\r\nDISCARD\r\nGET b"), "+OK +QUEUED +OK $1 1");
+    });
+}
+
+#[test]
 fn control_commands_take_effect_inside_a_transaction_at_their_place() {
     everywhere(|host| {
         let client = host.connect(0);
