@@ -1,20 +1,22 @@
 //! What becomes of keys that were absent when somebody watched them.
 //!
 //! A key that exists has the version of its last change, and that is what a watch compares. An absent key has none: it
-//! may have come and gone in the meantime. So from the first watch of an absent key on, records that go leave a note of
-//! their version: if that is later than the watch, the key was there in between.
+//! may have come and gone in the meantime. So records that go leave a note of their version: if that is later than the
+//! watch, the key was there in between.
 //!
 //! The notes are few, found by hash, and the same key finds the same place. Where two keys share a place the older note
 //! leaves only its version behind, so that a watch may be told of a change that there was not, never the other way.
-//! Notes are no part of the replicated state: only a leader asks, of watches that it has taken itself.
+//! Notes are no part of the replicated state, but every replica takes them, so that whoever comes to lead can tell what
+//! has become of watches that another one took: unless it has been given a checkpoint since, which holds no notes.
+//! When a slot moves, what goes with it is the version of the last key that has gone from it.
 
 use std::collections::BTreeMap;
 
-use stdx::slot::Slot;
+use stdx::slot::{SLOT_COUNT, Slot};
 
 use crate::table::Place;
 
-/// Places for notes; a few hundred KiB, once there is a watch.
+/// Places for notes; half a MiB with what is noted of slots, once a key has gone. That is not counted as data.
 const NOTES: usize = 16_384;
 
 /// Added to the sequence number at which a key was seen absent; versions are far below.
@@ -22,11 +24,13 @@ const ABSENT: u64 = 1 << 63;
 
 #[derive(Debug)]
 pub(crate) struct Absences {
-    /// Records that go are noted if their version is later than this.
+    /// Records that go are noted if their version is later than this; before it nothing is known.
     since: u64,
     notes: Vec<Note>,
-    /// Slots that have come from elsewhere, and when: of what was before nothing is known here.
-    slots: BTreeMap<u16, u64>,
+    /// Of each slot, the latest version among keys that have gone.
+    gone: Vec<u64>,
+    /// Slots that have come from elsewhere.
+    arrivals: BTreeMap<u16, Arrival>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,32 +41,56 @@ struct Note {
     lost: u64,
 }
 
-impl Default for Absences {
-    fn default() -> Self {
-        Self { since: u64::MAX, notes: Vec::new(), slots: BTreeMap::new() }
-    }
+#[derive(Clone, Copy, Debug)]
+struct Arrival {
+    /// The latest version, given where the slot was, of a key that may have gone there or here.
+    gone: u64,
+    /// The sequence here when it came, which is behind all that was seen there.
+    sequence: u64,
 }
 
 impl Absences {
+    /// For keys that can be watched.
+    pub(crate) fn new() -> Self {
+        Self::since(0)
+    }
+
+    /// For keys that nobody watches: nothing is noted.
+    pub(crate) fn none() -> Self {
+        Self::since(u64::MAX)
+    }
+
+    /// For keys that have come from a checkpoint of this sequence: of what was before nothing is known.
+    pub(crate) fn since(sequence: u64) -> Self {
+        Self { since: sequence, notes: Vec::new(), gone: Vec::new(), arrivals: BTreeMap::new() }
+    }
+
     /// What a watch of a key that is absent now remembers.
-    pub(crate) fn watch(&mut self, sequence: u64) -> u64 {
-        if self.notes.is_empty() {
-            self.since = sequence;
-            self.notes = vec![Note::default(); NOTES];
-        }
+    pub(crate) fn watch(sequence: u64) -> u64 {
         ABSENT | sequence
     }
 
     /// True if records that go must be noted.
     #[inline]
-    pub(crate) fn is_watched(&self) -> bool {
+    pub(crate) fn are_noted(&self) -> bool {
         self.since != u64::MAX
     }
 
     /// Notes that a record has gone.
     #[inline]
-    pub(crate) fn note(&mut self, hash: u64, version: u64) {
+    pub(crate) fn note(&mut self, Place { slot, hash }: Place, version: u64) {
         if version > self.since {
+            if self.notes.is_empty() {
+                self.notes = vec![Note::default(); NOTES];
+                self.gone = vec![0; SLOT_COUNT];
+            }
+            self.gone[slot] = self.gone[slot].max(version);
+            if let Some(arrival) = self.arrivals.get_mut(&(slot as u16))
+                && version <= arrival.sequence
+            {
+                // It has come with its slot, and its number is of there.
+                arrival.gone = arrival.gone.max(version);
+            }
             let note = &mut self.notes[hash as usize % NOTES];
             if note.hash == hash {
                 note.version = note.version.max(version);
@@ -72,23 +100,36 @@ impl Absences {
         }
     }
 
-    /// From this point of the sequence on a slot is looked after here.
-    pub(crate) fn begin_slot(&mut self, slot: Slot, sequence: u64) {
-        self.slots.insert(slot.0, sequence);
+    /// The latest version of a key that may have gone from a slot.
+    pub(crate) fn gone_from(&self, slot: Slot) -> u64 {
+        let here = self.gone.get(usize::from(slot.0)).copied().unwrap_or(0);
+        here.max(self.arrivals.get(&slot.0).map_or(self.since, |arrival| arrival.gone))
+    }
+
+    /// A slot has come from elsewhere, when the sequence here was this; what [`Absences::gone_from`] said there.
+    pub(crate) fn arrive(&mut self, slot: Slot, sequence: u64, gone: u64) {
+        self.arrivals.insert(slot.0, Arrival { gone, sequence });
+        if let Some(before) = self.gone.get_mut(usize::from(slot.0)) {
+            *before = 0;
+        }
     }
 
     /// True if a key of this place may have been there after `sequence`, and has gone.
-    pub(crate) fn may_have_come(&self, Place { slot, hash }: Place, sequence: u64) -> bool {
-        let began = self.slots.get(&(slot as u16)).copied().unwrap_or(0);
-        if sequence < self.since || sequence <= began {
-            return true; // somebody else took this watch
+    pub(crate) fn may_have_come(&self, Place { slot, hash }: Place, mut sequence: u64) -> bool {
+        if let Some(arrival) = self.arrivals.get(&(slot as u16))
+            && sequence < arrival.sequence
+        {
+            // The watch was taken where the slot was.
+            if sequence < arrival.gone {
+                return true;
+            }
+            sequence = arrival.sequence;
         }
-        let note = &self.notes[hash as usize % NOTES];
+        if sequence < self.since {
+            return true;
+        }
+        let Some(note) = self.notes.get(hash as usize % NOTES) else { return false };
         note.lost > sequence || (note.hash == hash && note.version > sequence)
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.notes.capacity() * size_of::<Note>()
     }
 }
 
@@ -106,23 +147,34 @@ mod tests {
     }
 
     #[test]
-    fn of_a_slot_that_has_come_from_elsewhere_only_later_watches_are_known() {
-        let mut absences = Absences::default();
-        absences.watch(5);
-        absences.begin_slot(Slot(3), 8);
-        assert!(absences.may_have_come(at(7), 8) && !absences.may_have_come(at(7), 9));
-        assert!(!absences.may_have_come(Place { slot: 4, hash: 7 }, 6));
+    fn of_a_slot_that_has_come_from_elsewhere_is_known_what_was_known_there() {
+        let (mut giver, mut taker) = (Absences::new(), Absences::new());
+        giver.note(at(7), 5);
+        // What happens to others at the taker, whose numbers are higher, says nothing of the slot that comes.
+        taker.note(Place { slot: 9, hash: 8 + NOTES as u64 }, 90);
+        taker.note(Place { slot: 9, hash: 8 }, 91);
+        taker.arrive(Slot(3), 100, giver.gone_from(Slot(3)));
+        assert!(taker.may_have_come(at(7), 4) && taker.may_have_come(at(8), 4), "a key of the slot had gone there");
+        assert!(!taker.may_have_come(at(7), 5) && !taker.may_have_come(at(8), 6));
+        // One that has come along goes.
+        taker.note(at(9), 8);
+        assert!(taker.may_have_come(at(9), 7) && !taker.may_have_come(at(9), 8));
+        taker.note(at(8), 101);
+        assert!(taker.may_have_come(at(8), 9) && !taker.may_have_come(at(7), 9));
+        // It goes back.
+        giver.arrive(Slot(3), 110, taker.gone_from(Slot(3)));
+        assert!(giver.may_have_come(at(8), 9) && !giver.may_have_come(at(8), 101));
     }
 
     #[test]
     fn a_key_that_came_and_went_is_known_and_no_other() {
-        let mut absences = Absences::default();
-        absences.note(7, 3);
-        assert!(absences.may_have_come(at(7), 5), "nobody took this watch");
-        assert_eq!(absent_since(absences.watch(5)), Some(5));
-        absences.note(7, 5);
+        let mut absences = Absences::since(4);
+        absences.note(at(7), 3);
+        assert!(absences.may_have_come(at(7), 3), "nobody knows what was then");
+        assert_eq!(absent_since(Absences::watch(5)), Some(5));
+        absences.note(at(7), 5);
         assert!(!absences.may_have_come(at(7), 5), "it had gone before");
-        absences.note(7, 6);
+        absences.note(at(7), 6);
         assert!(
             absences.may_have_come(at(7), 5) && !absences.may_have_come(at(7), 6) && !absences.may_have_come(at(8), 5)
         );
@@ -130,11 +182,10 @@ mod tests {
 
     #[test]
     fn a_note_that_made_room_is_not_forgotten() {
-        let mut absences = Absences::default();
-        absences.watch(0);
+        let mut absences = Absences::new();
         let hashes = [1, 1 + NOTES as u64, 1 + 2 * NOTES as u64];
         for (hash, version) in hashes.into_iter().zip(1..) {
-            absences.note(hash, version);
+            absences.note(at(hash), version);
         }
         assert!(hashes.iter().all(|hash| absences.may_have_come(at(*hash), 0)));
         assert!(!absences.may_have_come(at(1), 2), "what came later was another key");

@@ -43,6 +43,7 @@ use std::sync::Arc;
 
 use command::Refusal;
 
+use crate::absence::Absences;
 use crate::collection::packed::{self, Items, put_number as write_varint};
 use crate::collection::{self, Collection, Limits, SMALL_LEN_MAX};
 use crate::keeper::{Keeper, Position};
@@ -419,6 +420,9 @@ impl Keyspace {
             HEAD => {
                 self.sequence = reader.varint().filter(|&sequence| sequence < VERSION_END)?;
                 self.latest = reader.i64()?;
+                if self.keeper.absences.are_noted() {
+                    self.keeper.absences = Absences::since(self.sequence);
+                }
             }
             KEY => {
                 let head = KeyHead::read(reader, self.databases.len())?;

@@ -17,7 +17,6 @@ const FREED_PER_STEP_BYTES: usize = 4 << 20;
 /// Most elements of a large collection that are freed in one step.
 const FREED_PER_STEP_ELEMENTS: usize = 256;
 
-#[derive(Default)]
 pub(crate) struct Keeper {
     pub(crate) walk: Option<Box<Walk>>,
     pub(crate) absences: Absences,
@@ -46,9 +45,13 @@ pub(crate) struct Position {
 }
 
 impl Keeper {
+    pub(crate) fn new(absences: Absences) -> Self {
+        Self { walk: None, absences, debris: Vec::new(), debris_bytes: 0, freed_count: 0 }
+    }
+
     /// True if somebody wants to hear of every record that is changed or removed.
     pub(crate) fn is_watched(&self) -> bool {
-        self.walk.is_some() || self.absences.is_watched()
+        self.walk.is_some() || self.absences.are_noted()
     }
 
     /// Must be called before a record is changed or removed.
@@ -141,6 +144,6 @@ impl Keeper {
 
     /// Bytes held for others: old images that have not been written, values that have not been freed.
     pub(crate) fn bytes(&self) -> usize {
-        self.debris_bytes + self.absences.bytes() + self.walk.as_ref().map_or(0, |walk| walk.held_bytes())
+        self.debris_bytes + self.walk.as_ref().map_or(0, |walk| walk.held_bytes())
     }
 }

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use resp::{Args, Writer};
 use stdx::{Prng, UnixMillis, slot};
 
-use crate::absence::absent_since;
+use crate::absence::{Absences, absent_since};
 use crate::access::AccessClock;
 use crate::collection::Limits;
 use crate::commands::Body;
@@ -137,7 +137,11 @@ impl Keyspace {
         Self {
             databases: std::iter::repeat_with(|| Table::new(slot_count(layout))).take(databases.into()).collect(),
             graveyard: VecDeque::new(),
-            keeper: Keeper::default(),
+            keeper: Keeper::new(match layout {
+                Layout::Slots => Absences::new(),
+                // It holds what one transaction or script works on.
+                Layout::Scratch => Absences::none(),
+            }),
             clock: AccessClock::new(&tuning, hash_seed),
             hasher: KeyHasher::new(hash_seed),
             sequence: 0,
@@ -290,14 +294,14 @@ impl Keyspace {
     }
 
     /// What a WATCH remembers: the key's version, or that it was absent at this point of the sequence.
-    pub fn watch(&mut self, database: u16, key: &[u8], moment: Moment) -> u64 {
+    pub fn watch(&self, database: u16, key: &[u8], moment: Moment) -> u64 {
         match self.version(database, key, moment) {
-            0 => self.keeper.absences.watch(self.sequence),
+            0 => Absences::watch(self.sequence),
             version => version,
         }
     }
 
-    /// True if a key is as [`Keyspace::watch`] of this very keyspace saw it, and was so all the time.
+    /// True if a key is as [`Keyspace::watch`] saw it, here or in another replica, and was so all the time.
     pub fn is_as_watched(&self, database: u16, key: &[u8], watched: u64, moment: Moment) -> bool {
         let version = self.version(database, key, moment);
         let Some(sequence) = absent_since(watched) else { return version == watched };
@@ -542,7 +546,7 @@ impl Keyspace {
     /// by [`Keyspace::collect`].
     ///
     /// # Panics
-    /// If a checkpoint runs or an absent key is watched: neither is told.
+    /// If a checkpoint runs, or keys can be watched: neither is told.
     pub fn empty(&mut self) {
         assert!(!self.keeper.is_watched(), "keys go that somebody would miss");
         for table in self.databases.iter_mut().filter(|table| table.count > 0) {

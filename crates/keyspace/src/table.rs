@@ -231,7 +231,7 @@ impl Table {
         let segment = self.slots.get_mut(place.slot)?.segment_mut(place.hash);
         let record = segment.remove(place.hash, key)?;
         keeper.before_change(position, &record);
-        keeper.absences.note(place.hash, record.version());
+        keeper.absences.note(place, record.version());
         let table_bytes = segment.table_bytes();
         segment.shrink(hasher);
         self.bytes = self.bytes + segment.table_bytes() - table_bytes;
@@ -357,10 +357,10 @@ impl Table {
             deadline <= now
         };
         for record in segment.extract(due) {
-            if keeper.walk.is_some() || keeper.absences.is_watched() {
+            if keeper.is_watched() {
                 let position = Position { rank, slot: slot as u16, hash: hasher.hash(record.key()) };
                 keeper.before_change(position, &record);
-                keeper.absences.note(position.hash, record.version());
+                keeper.absences.note(Place { slot, hash: position.hash }, record.version());
             }
             tell(record.key());
             expired += 1;
@@ -384,15 +384,16 @@ impl Table {
     /// Frees the segments of one slot of a table that nobody uses any more, from the back; the number of keys freed,
     /// or `None` if nothing is left.
     pub(crate) fn demolish(&mut self, hasher: &KeyHasher, keeper: &mut Keeper) -> Option<usize> {
-        let last = self.slots.last_mut()?;
+        let slot = self.slots.len().checked_sub(1)?;
+        let last = &mut self.slots[slot];
         let table_bytes = last.table_bytes();
         let mut freed = 0;
         if let Some(segment) = last.pop_segment() {
             for record in segment.into_records() {
                 self.bytes -= record.footprint();
                 freed += 1;
-                if keeper.absences.is_watched() {
-                    keeper.absences.note(hasher.hash(record.key()), record.version());
+                if keeper.absences.are_noted() {
+                    keeper.absences.note(Place { slot, hash: hasher.hash(record.key()) }, record.version());
                 }
                 keeper.bury(record);
             }

@@ -115,6 +115,8 @@ pub struct Taken {
     pub epoch: u64,
     /// The sequence of the group that gives it.
     pub sequence: u64,
+    /// The latest version of a key that has gone from it there.
+    pub gone: u64,
     /// The latest moment there: what had expired by then does not come back.
     pub unix: UnixMillis,
     /// The keys, as `Keyspace::export_slot` gave them.
@@ -540,6 +542,7 @@ fn put_effects(out: &mut Vec<u8>, effects: &[Effect]) {
                 leb128::put(out, u64::from(taken.slot.0));
                 leb128::put(out, taken.epoch);
                 leb128::put(out, taken.sequence);
+                leb128::put(out, taken.gone);
                 out.extend_from_slice(&taken.unix.0.to_le_bytes());
                 put_bytes(out, &taken.records);
             }
@@ -683,6 +686,7 @@ impl<'a> Reader<'a> {
                     slot: Slot(self.number() as u16),
                     epoch: self.number(),
                     sequence: self.number(),
+                    gone: self.number(),
                     unix: UnixMillis(self.fixed().cast_signed()),
                     records: self.bytes().to_vec(),
                 })),

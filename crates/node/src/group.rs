@@ -2774,7 +2774,7 @@ fn execute(
     mut timings: Option<&mut Timings>,
     writer: &mut Writer,
 ) {
-    // Of a key that was absent only a leader knows what has become of it, so a transaction that watches one takes locks
+    // What has become of a key that was absent not every replica knows, so a transaction that watches one takes locks
     // and is not logged in this form.
     let changed = exec.watches.iter().any(|watch| {
         let wanted = if keyspace::absent_since(watch.version).is_some() { 0 } else { watch.version };

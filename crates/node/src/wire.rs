@@ -914,6 +914,7 @@ fn take_effect(rest: &mut &[u8]) -> Option<Effect> {
             slot: take_slot(rest)?,
             epoch: leb128::take(rest)?,
             sequence: leb128::take(rest)?,
+            gone: leb128::take(rest)?,
             unix: {
                 let (bytes, behind) = rest.split_at_checked(8)?;
                 *rest = behind;

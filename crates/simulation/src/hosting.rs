@@ -138,6 +138,7 @@ impl Universe {
         state.started = self.now;
         state.process = Some(Process::new(journal, cores));
         let life = state.life;
+        self.forgotten_at.push(self.now);
         for seed in seeds {
             let core = (seed.group.0 % u32::from(core_count)) as u16;
             let when = self.now + MILLISECOND + self.some(20 * MILLISECOND);
@@ -863,7 +864,10 @@ impl Universe {
                 let Some((known, mark, file)) = process.checkpoints.remove(&group.0) else { return };
                 assert_eq!(known, id, "one checkpoint of a group at a time");
                 let hard_state = match step {
-                    CheckpointStep::Install(hard_state) => Some(hard_state),
+                    CheckpointStep::Install(hard_state) => {
+                        self.forgotten_at.push(self.now);
+                        Some(hard_state)
+                    }
                     _ => None,
                 };
                 match file.finish() {

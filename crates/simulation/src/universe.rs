@@ -133,6 +133,8 @@ pub struct Universe {
     stream_at: BTreeMap<(usize, usize), u64>,
     /// (when, from when on acknowledged writes may be gone), where the durability in force allows that.
     pub(crate) lapses: Vec<(u64, u64)>,
+    /// When a replica began anew from a checkpoint, and did not know any more which keys had come and gone.
+    pub(crate) forgotten_at: Vec<u64>,
     pub(crate) group_count: u32,
     pub(crate) probes: Probes,
     pub(crate) failure: Option<String>,
@@ -242,6 +244,7 @@ impl Universe {
             cut: Default::default(),
             stream_at: BTreeMap::new(),
             lapses: Vec::new(),
+            forgotten_at: Vec::new(),
             group_count,
             probes,
             failure: None,

@@ -9,6 +9,10 @@ use stdx::slot::{Slot, slot_of};
 use super::*;
 use crate::segment::Segment;
 
+fn records_in(table: &Table, slot: Slot) -> impl Iterator<Item = &Record> {
+    table.slot(usize::from(slot.0)).into_iter().flat_map(|slot| slot.segments()).flat_map(Segment::iter)
+}
+
 impl Keyspace {
     /// Bytes that the keys of a slot take.
     pub fn slot_bytes(&self, slot: Slot) -> usize {
@@ -16,8 +20,15 @@ impl Keyspace {
     }
 
     fn records_of(&self, database: u16, slot: Slot) -> impl Iterator<Item = &Record> {
-        let slot = self.databases[usize::from(database)].slot(usize::from(slot.0));
-        slot.into_iter().flat_map(|slot| slot.segments()).flat_map(Segment::iter)
+        records_in(&self.databases[usize::from(database)], slot)
+    }
+
+    /// The latest version of a key that may have gone from a slot: what a watch of an absent key has to be later than.
+    pub fn gone_from(&self, slot: Slot) -> u64 {
+        let expired = (0..self.database_count()).flat_map(|database| self.records_of(database, slot));
+        let expired = expired.filter(|record| !record.is_alive(self.latest));
+        let flushed = self.graveyard.iter().flat_map(|table| records_in(table, slot));
+        expired.chain(flushed).map(Record::version).fold(self.keeper.absences.gone_from(slot), u64::max)
     }
 
     /// The keys of a slot that exist at the moment of the latest change, as records of a checkpoint.
@@ -40,17 +51,17 @@ impl Keyspace {
     }
 
     /// Takes in what [`Keyspace::export_slot`] of another keyspace gave when its [sequence](Keyspace::sequence) was
-    /// this. Whatever the slot held here goes.
+    /// this, and the latest version of keys that had gone [that](Keyspace::gone_from). Whatever the slot held here goes.
     ///
     /// # Errors
     /// [`Corrupt`] at the first byte of a record that is none.
-    pub fn import_slot(&mut self, slot: Slot, sequence: u64, records: &[u8]) -> Result<(), Corrupt> {
+    pub fn import_slot(&mut self, slot: Slot, sequence: u64, gone: u64, records: &[u8]) -> Result<(), Corrupt> {
         self.drop_slot(slot);
         self.sequence = self.sequence.max(sequence);
         if let Some(walk) = &mut self.keeper.walk {
             walk.arrived.insert(slot.0);
         }
-        self.keeper.absences.begin_slot(slot, self.sequence);
+        self.keeper.absences.arrive(slot, self.sequence, gone);
         self.restore(records)?;
         let awaited: Vec<_> = self.notices.awaited.iter().filter(|(_, key)| slot_of(key) == slot).cloned().collect();
         awaited.iter().for_each(|(database, key)| self.notices.touch(*database, key));

@@ -471,7 +471,7 @@ fn a_slot_takes_its_keys_with_their_versions_along_and_is_no_part_of_a_checkpoin
 
         let records = giver.export_slot(hot);
         assert!(giver.slot_bytes(hot) > 0);
-        taker.import_slot(hot, giver.sequence(), &records).unwrap();
+        taker.import_slot(hot, giver.sequence(), giver.gone_from(hot), &records).unwrap();
         giver.drop_slot(hot);
         assert_eq!(giver.slot_bytes(hot), 0);
         assert!(taker.sequence() >= giver.sequence());

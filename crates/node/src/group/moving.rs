@@ -305,10 +305,10 @@ impl Group {
     }
 
     pub(super) fn take_slot(&mut self, taken: &Taken) {
-        let Taken { slot, epoch, sequence, unix, records } = taken;
+        let Taken { slot, epoch, sequence, gone, unix, records } = taken;
         self.moment.unix = self.moment.unix.max(*unix);
         self.keyspace.advance_to(self.moment);
-        self.keyspace.import_slot(*slot, *sequence, records).expect("a group exported it, and checksums hold");
+        self.keyspace.import_slot(*slot, *sequence, *gone, records).expect("a group exported it, and checksums hold");
         self.mover.taken.insert(slot.0, self.last_tick);
         self.learn_slot(Moved { slot: *slot, group: self.id, epoch: *epoch });
     }
@@ -510,8 +510,8 @@ impl Group {
             let epoch = self.slots.epoch_of(*slot) + 1;
             given.push(Effect::Give(Moved { slot: *slot, group: moving.to, epoch }));
             let records = self.keyspace.export_slot(*slot);
-            let sequence = self.keyspace.sequence();
-            taken.push(Effect::Take(Box::new(Taken { slot: *slot, epoch, sequence, unix, records })));
+            let (sequence, gone) = (self.keyspace.sequence(), self.keyspace.gone_from(*slot));
+            taken.push(Effect::Take(Box::new(Taken { slot: *slot, epoch, sequence, gone, unix, records })));
         }
         let (transaction, to) = (moving.id, moving.to);
         moving.stage = Stage::AskingTaker { given };

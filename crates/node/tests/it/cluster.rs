@@ -561,3 +561,20 @@ fn what_was_read_for_locks_that_were_taken_away_is_not_told_under_the_same_ones_
     let told = [(leader, first), (leader, second), (gateway, client)].map(|(node, id)| nodes.host(node).received(id));
     assert_eq!(told, [":1", ":2", "*2 :3 :1"]);
 }
+
+#[test]
+fn a_watch_of_a_key_that_does_not_exist_outlives_its_leader() {
+    let mut nodes = Nodes::of_cores(1, &Settings::default());
+    nodes.pass(Duration::from_secs(3));
+    let leader = nodes.leader().expect("elected");
+    let gateway = leader % 3 + 1;
+    let [first, second, writer] = [(); 3].map(|()| nodes.host(gateway).connect(0));
+    assert_eq!(nodes.run(gateway, writer, "SET old x\r\nDEL old"), "+OK :1");
+    assert_eq!(nodes.run(gateway, first, "WATCH absent old"), "+OK");
+    assert_eq!(nodes.run(gateway, second, "WATCH absent came"), "+OK");
+    assert_eq!(nodes.run(gateway, writer, "SET came x\r\nDEL came\r\nSET other x\r\nDEL other"), "+OK :1 +OK :1");
+    nodes.kill(leader);
+    nodes.pass(Duration::from_secs(3));
+    assert_eq!(nodes.run(gateway, first, "MULTI\r\nSET absent 1\r\nEXEC"), "+OK +QUEUED *1 +OK");
+    assert_eq!(nodes.run(gateway, second, "MULTI\r\nSET came 1\r\nEXEC"), "+OK +QUEUED *-1");
+}

@@ -71,11 +71,15 @@ impl Universe {
 
     /// Was there a change wherever EXEC said that there was?
     fn judge_nil(&mut self) -> Option<String> {
-        // Of a key that was absent only a leader knows what has become of it: a change of leader counts as one.
-        let is_lenient = self.machines.len() > 1;
+        // Which keys have come and gone is no part of checkpoints: that a replica has begun anew from one counts as a
+        // change of a key that was absent, and so may the arrival of a slot.
+        let is_forgotten = |watch: &BrokenWatch| {
+            let during = watch.watched.saturating_sub(FORGETTING_MAX)..watch.answered + FORGETTING_MAX;
+            self.plan.moves || self.forgotten_at.iter().any(|at| during.contains(at))
+        };
         let broken = &self.history.broken_watches;
         let untrue = broken.iter().find(|watch| {
-            let is_excused = is_lenient && watch.may_have_been_absent();
+            let is_excused = watch.may_have_been_absent() && is_forgotten(watch);
             !is_excused && !may_have_been_broken(watch, &self.history)
         });
         let reason =
@@ -204,3 +208,5 @@ fn describe(record: &Record) -> String {
 
 /// The longest that a request is under way whose client may have given it up.
 const CARRIED_MAX: u64 = 10 * SECOND;
+/// A replica begins anew from a checkpoint within this time of when that is seen.
+const FORGETTING_MAX: u64 = 5 * SECOND;
