@@ -11,6 +11,8 @@ pub enum Fault {
     Listen {
         /// `ADDRESS:PORT` or a path.
         address: String,
+        /// The option that names another one.
+        option: &'static str,
         /// What the system said.
         cause: io::Error,
     },
@@ -64,14 +66,20 @@ impl Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Listen { address, cause } => {
-                let advice = match cause.kind() {
-                    io::ErrorKind::AddrInUse => "another server is there; stop it, or choose another port with --port",
-                    io::ErrorKind::AddrNotAvailable => "this machine has no such address; correct --bind",
-                    io::ErrorKind::PermissionDenied => "choose a port above 1023, or a place that you may write to",
-                    _ => "choose another address with --bind and --port",
-                };
-                write!(formatter, "cannot listen on {address}: {}: {advice}", plain(cause))
+            Self::Listen { address, option, cause } => {
+                write!(formatter, "cannot listen on {address}: {}: ", plain(cause))?;
+                match cause.kind() {
+                    io::ErrorKind::AddrInUse => {
+                        write!(formatter, "another server is there; stop it, or choose another with {option}")
+                    }
+                    io::ErrorKind::AddrNotAvailable => {
+                        formatter.write_str("this machine has no such address; correct --bind")
+                    }
+                    io::ErrorKind::PermissionDenied => {
+                        formatter.write_str("choose a port above 1023, or a place that you may write to")
+                    }
+                    _ => write!(formatter, "choose another address with --bind and {option}"),
+                }
             }
             Self::Address { address } => {
                 write!(formatter, "\"{address}\" is not an address of this machine: correct --bind")
@@ -104,9 +112,9 @@ mod tests {
     fn a_port_in_use_is_told_in_one_line_with_what_to_do() {
         let cause = io::Error::from_raw_os_error(98);
         assert_eq!(
-            Fault::Listen { address: "127.0.0.1:6379".into(), cause }.to_string(),
+            Fault::Listen { address: "127.0.0.1:6379".into(), option: "--port", cause }.to_string(),
             "cannot listen on 127.0.0.1:6379: address already in use: another server is there; stop it, or choose \
-             another port with --port"
+             another with --port"
         );
     }
 }

@@ -87,21 +87,25 @@ impl Drop for Listener {
 /// # Errors
 /// An address that cannot be listened on, unless it was marked as optional.
 pub fn listen(options: &ListenOptions) -> Result<Vec<Listener>, Fault> {
-    let mut listeners: Vec<_> = listen_on_all(options, options.port)?.into_iter().map(Listener::Tcp).collect();
-    listeners.extend(listen_on_all(options, options.tls_port)?.into_iter().map(Listener::Tls));
+    let mut listeners: Vec<_> =
+        listen_on_all(options, options.port, "--port")?.into_iter().map(Listener::Tcp).collect();
+    listeners.extend(listen_on_all(options, options.tls_port, "--tls-port")?.into_iter().map(Listener::Tls));
     if let Some(path) = &options.unix_socket {
-        let listener =
-            listen_unix(path, options).map_err(|cause| Fault::Listen { address: path.display().to_string(), cause })?;
+        let listener = listen_unix(path, options).map_err(|cause| Fault::Listen {
+            address: path.display().to_string(),
+            option: "--unixsocket",
+            cause,
+        })?;
         listeners.push(Listener::Unix(listener, path.clone()));
     }
     Ok(listeners)
 }
 
-/// Opens a port on all addresses, for clients or for other nodes; port 0 is none.
+/// Opens a port on all addresses, for clients or for other nodes; port 0 is none. `option` is what names it.
 ///
 /// # Errors
 /// As [`listen`].
-pub fn listen_on_all(options: &ListenOptions, port: u16) -> Result<Vec<TcpListener>, Fault> {
+pub fn listen_on_all(options: &ListenOptions, port: u16, option: &'static str) -> Result<Vec<TcpListener>, Fault> {
     let mut listeners = Vec::new();
     if port == 0 {
         return Ok(listeners);
@@ -115,7 +119,7 @@ pub fn listen_on_all(options: &ListenOptions, port: u16) -> Result<Vec<TcpListen
             match listen_tcp(socket_address, options.backlog) {
                 Ok(listener) => listeners.push(listener),
                 Err(cause) if is_optional && is_absent(&cause) => {}
-                Err(cause) => return Err(Fault::Listen { address: socket_address.to_string(), cause }),
+                Err(cause) => return Err(Fault::Listen { address: socket_address.to_string(), option, cause }),
             }
         }
     }

@@ -118,7 +118,7 @@ pub fn run(mut options: Options) -> Result<Ended, Fault> {
     // that data are being loaded.
     let listeners = listen(&options.listen)?;
     let (cluster_port, peer_listeners) = listen_for_peers(&options, &log)?;
-    let metrics_listeners = listen_on_all(&options.listen, options.metrics_port)?;
+    let metrics_listeners = listen_on_all(&options.listen, options.metrics_port, "--metrics-port")?;
     let _pid_file = PidFile::write(options.pid_file.clone())?;
     let (identity, seeds) = identity(&options, security.links.as_ref(), &log)?;
     let own = own_member(&options, cluster_port);
@@ -198,7 +198,7 @@ fn listen_for_peers(options: &Options, log: &Log) -> Result<(u16, Vec<TcpListene
     if port == 0 {
         return Ok((0, Vec::new()));
     }
-    match listen_on_all(&options.listen, port) {
+    match listen_on_all(&options.listen, port, "--cluster-port") {
         Ok(listeners) => Ok((port, listeners)),
         Err(fault) if is_asked => Err(fault),
         Err(fault) => {

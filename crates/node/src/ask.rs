@@ -191,6 +191,10 @@ impl Core {
             _ => unreachable!("only these concern groups"),
         }
         pending.answers = (0..group_count).map(|_| Some(Answer::Versions(Vec::new()))).collect();
+        if asked.iter().any(|(group, ..)| self.has_no_quorum(*group)) {
+            pending.answers[0] = Some(Answer::Refused(NO_QUORUM.to_owned()));
+            asked.clear();
+        }
         asked.iter().for_each(|(group, ..)| pending.answers[group.0 as usize] = None);
         let session = pending.session;
         self.pending.insert(id, pending);

@@ -1358,7 +1358,13 @@ impl Core {
     }
 
     /// Gives a client the reply to its transaction, and lets in what it has sent since.
-    fn answer_work(&mut self, origin: &Origin, home: Option<GroupId>, bytes: &[u8], actions: &mut Vec<Action>) {
+    pub(crate) fn answer_work(
+        &mut self,
+        origin: &Origin,
+        home: Option<GroupId>,
+        bytes: &[u8],
+        actions: &mut Vec<Action>,
+    ) {
         let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
         // The reply is in the session's protocol already.
         outlet.reply(origin, Protocol::Resp2, |writer| writer.raw(bytes));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use command::{Flag, Join, Refusal, Span as KeySpan};
 use keyspace::{AHEAD_MAX, Ahead, Body, Class, DataCommand, Moment, Patience, Policy};
-use resp::{Args, Glance, Limits, Parsed};
+use resp::{Args, Glance, Limits, Parsed, Writer};
 use stdx::slot::slot_of;
 
 use crate::acl::{Denial, LogEntry, Where};
@@ -13,7 +13,7 @@ use crate::commands::{self, ControlCommand, Flow, Known, Question, Queued};
 use crate::core::{Context, Core};
 use crate::entry::{Reader, put_words};
 use crate::event::{Action, GroupId, Room, SessionId};
-use crate::group::{Group, LOADING};
+use crate::group::{Group, LOADING, NO_QUORUM};
 use crate::letter::{Mail, Origin, Request, RequestBody};
 use crate::limits;
 use crate::nearby::NearRead;
@@ -650,8 +650,8 @@ impl Core {
         if is_write && !self.reads_have_their_places(id, group) {
             return Next::Postponed(Hold::Answers);
         }
-        if !is_write && self.context.is_clustered && self.has_no_quorum(group) {
-            let text = self.no_quorum_to_read(id);
+        if self.has_no_quorum(group) {
+            let text = if is_write { NO_QUORUM.to_owned() } else { self.no_quorum_to_read(id) };
             return self.fail(id, &Refusal::new(text));
         }
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
@@ -781,6 +781,12 @@ impl Core {
     }
 
     pub(crate) fn begin_work(&mut self, work: Work, actions: &mut Vec<Action>) {
+        let is_touched = |group: &GroupId| work.whole || work.keys.contains_key(group);
+        if self.out_of_touch.keys().any(|group| is_touched(group) && self.has_no_quorum(*group)) {
+            let mut writer = Writer::new(work.protocol);
+            writer.error(NO_QUORUM);
+            return self.answer_work(&work.origin, work.home, writer.bytes(), actions);
+        }
         if let Some(session) = self.sessions.get_mut(work.origin.session) {
             session.is_driving = true;
         }
@@ -859,7 +865,7 @@ impl Core {
         };
         match command.body {
             commands::Body::Local(run) => {
-                let mut bytes = resp::Writer::new(local.session.protocol());
+                let mut bytes = Writer::new(local.session.protocol());
                 let result = local.run(command, run, args, &mut bytes);
                 if local.is_pushed {
                     self.sessions.reply_pushed(id, ticket, bytes.bytes());
@@ -879,12 +885,12 @@ impl Core {
                     self.publish_to_peers(&question, actions);
                     self.ask(id, ticket, crate::ask::Joining::Control(command), words, question, actions);
                 }
-                Err(refusal) => self.finish_control(id, ticket, Err(refusal), resp::Writer::default()),
+                Err(refusal) => self.finish_control(id, ticket, Err(refusal), Writer::default()),
             },
             commands::Body::Driven(drive) => {
                 local.session.hold = Hold::Answers;
                 if let Err(refusal) = drive(self, id, ticket, args, actions) {
-                    self.finish_control(id, ticket, Err(refusal), resp::Writer::default());
+                    self.finish_control(id, ticket, Err(refusal), Writer::default());
                 }
             }
             commands::Body::Flow(_)
@@ -907,13 +913,7 @@ impl Core {
         Next::Taken
     }
 
-    pub(crate) fn finish_control(
-        &mut self,
-        id: SessionId,
-        ticket: u64,
-        result: Result<(), Refusal>,
-        written: resp::Writer,
-    ) {
+    pub(crate) fn finish_control(&mut self, id: SessionId, ticket: u64, result: Result<(), Refusal>, written: Writer) {
         match result {
             // HELLO may have switched the protocol: its own reply is already in the new form.
             Ok(()) => self.sessions.reply(id, ticket, |writer| writer.raw(written.bytes())),

@@ -18,7 +18,7 @@ use crate::core::Core;
 use crate::dispatch::{Groups, Next};
 use crate::entry::{Reader, put_words};
 use crate::event::{Action, CoreId, GroupId, Now, Room, SessionId};
-use crate::group::{Declined, LEADER_LOST, Run, Standing};
+use crate::group::{Declined, LEADER_LOST, NO_QUORUM, Run, Standing};
 use crate::letter::{DeclinedScript, Mail, Origin, Request, RequestBody, ScriptRequest};
 use crate::libraries::{self, Change, Libraries, Loaded, Policy};
 use crate::limits;
@@ -229,6 +229,9 @@ impl Core {
             self.begin_script((origin, protocol), database, invocation, args, Declined::default(), None, actions);
             return Next::Taken;
         };
+        if self.has_no_quorum(home) {
+            return self.fail(id, &Refusal::new(NO_QUORUM));
+        }
         let is_here = router::core_of(home, core_count) == core;
         let is_free = !is_clustered
             && is_here

@@ -1,9 +1,9 @@
 //! MULTI, EXEC, DISCARD, WATCH, UNWATCH.
 //!
 //! A transaction whose keys live in one group is one log entry. Over several groups it is driven as
-//! [`crate::transaction`] says. Control commands inside a transaction (CONFIG, CLIENT, …) are carried out by the gateway
-//! when the data commands have been, and only then; their replies are put between the others'. What a SELECT says of those
-//! behind it is known before.
+//! [`crate::transaction`] says. Control commands inside a transaction (CONFIG, CLIENT, …) are carried out by the
+//! gateway when the data commands have been, and only then; their replies are put between the others'. What a SELECT
+//! says of those behind it is known before.
 
 use std::sync::Arc;
 
@@ -19,6 +19,7 @@ use crate::dispatch::{Groups, Next};
 use crate::entry::{Reader, Watch, put_exec, put_words};
 use crate::event::{Action, GroupId, SessionId};
 use crate::frame;
+use crate::group::NO_QUORUM;
 use crate::letter::{Origin, Request, RequestBody};
 use crate::redirect;
 use crate::router;
@@ -184,6 +185,12 @@ impl Core {
             return Next::Postponed(Hold::Answers);
         }
         if let Groups::One(group) = groups
+            && self.has_no_quorum(group)
+        {
+            self.sessions.get_mut(id).expect("just seen").discard();
+            return self.fail(id, &Refusal::new(NO_QUORUM));
+        }
+        if let Groups::One(group) = groups
             && self.is_full(group)
         {
             self.sessions.get_mut(id).expect("just seen").multi = Some(multi);
@@ -250,7 +257,8 @@ impl Core {
 
     /// Refuses EXEC, and with it all that was queued.
     pub(crate) fn abort_exec(&mut self, id: SessionId, refusal: &Refusal) -> Next {
-        let text = format!("EXECABORT Transaction discarded because of: {}", refusal.text());
+        let cause = refusal.text().strip_prefix("ERR ").unwrap_or(refusal.text());
+        let text = format!("EXECABORT Transaction discarded because of: {cause}");
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         session.discard();
         session.asking = session.asking.rejected();

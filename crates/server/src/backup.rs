@@ -86,7 +86,7 @@ fn list(directory: &Path) -> Result<()> {
                     manifest.parts.len().to_string(),
                     grouped(manifest.parts.iter().map(|part| part.bytes).sum()),
                 ],
-                Err(error) => [shown(path), error.to_string(), String::new(), String::new()],
+                Err(error) => [shown(path), format!("{error:#}"), String::new(), String::new()],
             });
         }
     }
@@ -115,9 +115,9 @@ fn verify(arguments: &VerifyArguments) -> Result<()> {
     }
     pace.end();
     say_line!(
-        "{}: whole, {} groups as of {}, {} bytes",
+        "{}: whole, {} as of {}, {} bytes",
         backup.display(),
-        manifest.parts.len(),
+        counted(manifest.parts.len(), "group"),
         edge::utc(manifest.moment),
         grouped(total)
     );
@@ -211,6 +211,11 @@ impl Pace {
     }
 }
 
+/// So many of something.
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 /// The directory beside `path` in which something is made that gets the name `path` when it is whole.
 ///
 /// # Errors
@@ -218,7 +223,9 @@ impl Pace {
 fn staging(path: &Path, extension: &str, what: &str) -> Result<PathBuf> {
     let is_free = match fs::read_dir(path) {
         Ok(mut entries) => entries.next().is_none(),
-        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => true,
+        Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => false,
+        Err(error) => return Err(error).with_context(|| format!("cannot look into {}", path.display())),
     };
     if !is_free {
         bail!("{} is there already: {what} is made in a directory that is new or empty", path.display());

@@ -51,7 +51,8 @@ impl Keyspace {
     }
 
     /// Takes in what [`Keyspace::export_slot`] of another keyspace gave when its [sequence](Keyspace::sequence) was
-    /// this, and the latest version of keys that had gone [that](Keyspace::gone_from). Whatever the slot held here goes.
+    /// this, and the latest version of keys that had gone [that](Keyspace::gone_from). Whatever the slot held here
+    /// goes.
     ///
     /// # Errors
     /// [`Corrupt`] at the first byte of a record that is none.

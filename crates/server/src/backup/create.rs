@@ -14,7 +14,7 @@ use resp::Frame;
 use stdx::UnixMillis;
 
 use super::manifest::{MANIFEST_FILE, Manifest, Part, identity, mark};
-use super::{Pace, grouped, settle, staging, told};
+use super::{Pace, counted, grouped, settle, staging, told};
 use crate::connection::Connection;
 use crate::tls::TlsArguments;
 
@@ -84,9 +84,9 @@ pub fn run(arguments: &CreateArguments) -> Result<()> {
     match manifest {
         Ok(manifest) => {
             say_line!(
-                "{}: {} groups as of {}, {} bytes in {:.1} s",
+                "{}: {} as of {}, {} bytes in {:.1} s",
                 arguments.backup.display(),
-                manifest.parts.len(),
+                counted(manifest.parts.len(), "group"),
                 edge::utc(manifest.moment),
                 grouped(manifest.parts.iter().map(|part| part.bytes).sum()),
                 begun.elapsed().as_secs_f64()

@@ -14,7 +14,7 @@ use node::{GroupId, GroupSeed, NodeId, backup};
 use stdx::log::{HardState, Membership};
 
 use super::manifest::Manifest;
-use super::{Pace, grouped, read_part, settle, staging, told};
+use super::{Pace, counted, grouped, read_part, settle, staging, told};
 
 /// Most groups that a data directory is made with.
 const GROUPS_MAX: i64 = 1024;
@@ -64,10 +64,11 @@ pub fn run(arguments: &RestoreArguments) -> Result<()> {
     match restored {
         Ok(key_count) => {
             say_line!(
-                "{}: {} keys as of {}, in {group_count} groups",
+                "{}: {} keys as of {}, in {}",
                 arguments.data_dir.display(),
                 grouped(key_count),
-                edge::utc(manifest.moment)
+                edge::utc(manifest.moment),
+                counted(group_count as usize, "group")
             );
             Ok(())
         }

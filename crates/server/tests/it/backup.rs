@@ -148,7 +148,7 @@ fn a_backup_taken_during_transfers_holds_one_moment_and_restores_to_another_numb
         assert!(succeed(&["backup", "verify", text(&backup)]).contains("whole, 3 groups"));
         let data = folder.path().join(format!("restored-{number}"));
         let told = restore(&backup, &data, groups);
-        assert!(told.contains(&format!("in {groups} groups")), "{told}");
+        assert!(told.contains(&format!("in {groups} group")), "{told}");
         let server = serve(&data, 2);
         let mut client = server.client();
         assert_eq!(total(&mut client), ACCOUNTS * BALANCE);
