@@ -79,18 +79,18 @@ impl Absences {
     /// Notes that a record has gone.
     #[inline]
     pub(crate) fn note(&mut self, Place { slot, hash }: Place, version: u64) {
+        if let Some(arrival) = self.arrivals.get_mut(&(slot as u16))
+            && version <= arrival.sequence
+        {
+            // It has come with its slot, and its number is of there.
+            arrival.gone = arrival.gone.max(version);
+        }
         if version > self.since {
             if self.notes.is_empty() {
                 self.notes = vec![Note::default(); NOTES];
                 self.gone = vec![0; SLOT_COUNT];
             }
             self.gone[slot] = self.gone[slot].max(version);
-            if let Some(arrival) = self.arrivals.get_mut(&(slot as u16))
-                && version <= arrival.sequence
-            {
-                // It has come with its slot, and its number is of there.
-                arrival.gone = arrival.gone.max(version);
-            }
             let note = &mut self.notes[hash as usize % NOTES];
             if note.hash == hash {
                 note.version = note.version.max(version);
@@ -148,7 +148,8 @@ mod tests {
 
     #[test]
     fn of_a_slot_that_has_come_from_elsewhere_is_known_what_was_known_there() {
-        let (mut giver, mut taker) = (Absences::new(), Absences::new());
+        // The taker's keys are from a checkpoint.
+        let (mut giver, mut taker) = (Absences::new(), Absences::since(50));
         giver.note(at(7), 5);
         // What happens to others at the taker, whose numbers are higher, says nothing of the slot that comes.
         taker.note(Place { slot: 9, hash: 8 + NOTES as u64 }, 90);
