@@ -2,7 +2,7 @@
 
 use stdx::slot::{SLOT_COUNT, slot_of};
 
-use super::{Universe, What, say};
+use super::{Universe, What};
 use crate::SECOND;
 use crate::client::{ACCOUNT_COUNT, LIST_COUNT, REGISTER_COUNT, account_name, list_name, register_name};
 
@@ -49,11 +49,13 @@ impl Universe {
         self.at(self.now + LOOK_INTERVAL, What::OperatorLooks { machine });
     }
 
-    /// Asks the others to let a lost node go, until they have. Where all who vote are in doubt and it was one of them,
-    /// somebody has to say first that those who are left are to be trusted.
+    /// Asks the others to let a lost node go, for as long as it is a member: nodes that have just been started may not
+    /// know yet that it is one. Where all who vote are in doubt and it was one of them, somebody has to say first that
+    /// those who are left are to be trusted.
     pub(super) fn operator_looks(&mut self, machine: usize) {
+        self.at(self.now + LOOK_INTERVAL, What::OperatorLooks { machine });
         if !self.members().contains(&machine) {
-            return say!(self, "node {} has been let go", machine + 1);
+            return;
         }
         let others: Vec<usize> = (0..self.machines.len()).filter(|other| *other != machine).collect();
         if self.peace_since.is_some_and(|since| self.now - since >= TRUST_AFTER) {
@@ -61,6 +63,5 @@ impl Universe {
         }
         let asked = others[self.some(others.len() as u64) as usize];
         self.tell_as_operator(asked, format!("HOLDFAST REMOVE {}\r\n", machine + 1).into_bytes());
-        self.at(self.now + LOOK_INTERVAL, What::OperatorLooks { machine });
     }
 }

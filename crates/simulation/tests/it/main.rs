@@ -186,7 +186,7 @@ fn a_server_that_acknowledges_early_is_caught() {
 /// while a leader still answers reads.
 #[test]
 fn leases_that_nothing_rests_on_are_caught() {
-    for (canary, seeds) in [(Canary::LongLease, 0..100), (Canary::EarlyVote, 100..300)] {
+    for (canary, seeds) in [(Canary::LongLease, 0..100), (Canary::EarlyVote, 0..300)] {
         let caught = seeds.into_iter().any(|seed| {
             let unsound = Plan { canary: Some(canary), ..plan(seed, 3, Durability::Always) };
             run(&unsound).failure.is_some_and(|failure| failure.contains("may still answer reads"))
