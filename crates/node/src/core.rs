@@ -44,7 +44,7 @@ use crate::telling::Telling;
 use crate::timeline::{self, Timeline};
 use crate::timing::Timings;
 use crate::tracking::{Mode, Tracker};
-use crate::transaction::{Driver, GatewayId, Post, Progress, TransactionId};
+use crate::transaction::{Driver, GatewayId, Post, Progress, TransactionId, Work};
 use crate::wire::{self, Wire};
 
 /// One thread's sessions and groups. [`Core::step`] is the only way in, its actions are the only way out.
@@ -1339,11 +1339,7 @@ impl Core {
             Progress::Again(work) if self.now.instant.since(work.begun) < limits::REQUEST_PATIENCE => {
                 self.begin_work(*work, actions);
             }
-            Progress::Again(work) => {
-                let mut writer = resp::Writer::new(work.protocol);
-                writer.error(NOTHING_DONE);
-                self.answer_work(&work.origin, work.home, writer.bytes(), actions);
-            }
+            Progress::Again(work) => self.refuse_work(&work, NOTHING_DONE, actions),
             Progress::Widened(work) => self.begin_work(*work, actions),
             Progress::Compute(computation) => self.compute(computation, actions),
             Progress::Answered { origin, home, bytes, asides, notices } => {
@@ -1357,14 +1353,15 @@ impl Core {
         }
     }
 
+    /// Tells a client that its transaction has not been carried out.
+    pub(crate) fn refuse_work(&mut self, work: &Work, text: &str, actions: &mut Vec<Action>) {
+        let mut writer = resp::Writer::new(work.protocol);
+        writer.error(text);
+        self.answer_work(&work.origin, work.home, writer.bytes(), actions);
+    }
+
     /// Gives a client the reply to its transaction, and lets in what it has sent since.
-    pub(crate) fn answer_work(
-        &mut self,
-        origin: &Origin,
-        home: Option<GroupId>,
-        bytes: &[u8],
-        actions: &mut Vec<Action>,
-    ) {
+    fn answer_work(&mut self, origin: &Origin, home: Option<GroupId>, bytes: &[u8], actions: &mut Vec<Action>) {
         let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
         // The reply is in the session's protocol already.
         outlet.reply(origin, Protocol::Resp2, |writer| writer.raw(bytes));

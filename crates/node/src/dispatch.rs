@@ -783,9 +783,7 @@ impl Core {
     pub(crate) fn begin_work(&mut self, work: Work, actions: &mut Vec<Action>) {
         let is_touched = |group: &GroupId| work.whole || work.keys.contains_key(group);
         if self.out_of_touch.keys().any(|group| is_touched(group) && self.has_no_quorum(*group)) {
-            let mut writer = Writer::new(work.protocol);
-            writer.error(NO_QUORUM);
-            return self.answer_work(&work.origin, work.home, writer.bytes(), actions);
+            return self.refuse_work(&work, NO_QUORUM, actions);
         }
         if let Some(session) = self.sessions.get_mut(work.origin.session) {
             session.is_driving = true;

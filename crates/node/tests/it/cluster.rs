@@ -66,11 +66,21 @@ impl Nodes {
     }
 
     pub(crate) fn pass(&mut self, duration: Duration) {
+        self.pass_while(duration, |_, _, _| true);
+    }
+
+    /// Time passes, in which only what `passes` is delivered; the rest stays under way.
+    fn pass_while(&mut self, duration: Duration, mut passes: impl FnMut(usize, usize, u8) -> bool) {
         let step = Duration::from_millis(50);
         for _ in 0..duration.as_millis().div_ceil(50) {
             self.hosts.iter_mut().flatten().for_each(|host| host.pass(step));
-            self.exchange(|_, _, _| true);
+            self.exchange(&mut passes);
         }
+    }
+
+    /// Time passes, in which two nodes do not hear each other, and nothing is lost on the way.
+    fn pass_apart(&mut self, duration: Duration, (one, other): (usize, usize)) {
+        self.pass_while(duration, |from, to, _| (from, to) != (one, other) && (from, to) != (other, one));
     }
 
     /// Gathers what the nodes have sent.
@@ -454,10 +464,7 @@ impl Forsaken {
     /// What the other client hears while so much time passes, and answers to the gateway do not.
     fn heard_in(&mut self, duration: Duration, mut passes: impl FnMut(usize, usize, u8) -> bool) -> String {
         let gateway = self.gateway;
-        for _ in 0..duration.as_millis().div_ceil(50) {
-            self.nodes.hosts.iter_mut().flatten().for_each(|host| host.pass(Duration::from_millis(50)));
-            self.nodes.exchange(|from, to, kind| (kind != ANSWER || to != gateway) && passes(from, to, kind));
-        }
+        self.nodes.pass_while(duration, |from, to, kind| (kind != ANSWER || to != gateway) && passes(from, to, kind));
         self.nodes.host(self.leader).received(self.other)
     }
 }
@@ -519,15 +526,10 @@ fn a_gateway_that_only_seemed_dead_begins_anew_although_a_late_copy_of_its_reque
     };
     let (from, _, group, copy) = nodes.under_way.iter().find(is_copied).expect("it wants to lock bar").clone();
     let other = nodes.host(leader).connect(0);
-    let is_between = |from: usize, to: usize| (from, to) == (gateway, leader) || (from, to) == (leader, gateway);
     nodes.exchange(|_, to, kind| kind != ANSWER || to != gateway);
     nodes.host(leader).send(other, b"INCR bar\r\n");
     nodes.host(leader).settle();
-    // The two do not hear each other, and nothing is lost on the way.
-    for _ in 0..40 {
-        nodes.hosts.iter_mut().flatten().for_each(|host| host.pass(Duration::from_millis(50)));
-        nodes.exchange(|from, to, _| !is_between(from, to));
-    }
+    nodes.pass_apart(Duration::from_secs(2), (gateway, leader));
     assert_eq!(nodes.host(leader).received(other), ":1");
     nodes.host(leader).hear(from, group, &copy);
     nodes.host(leader).settle();
@@ -549,11 +551,7 @@ fn what_was_read_for_locks_that_were_taken_away_is_not_told_under_the_same_ones_
     assert_eq!(nodes.run(leader, first, "INCR bar"), "");
     assert_eq!(nodes.run(gateway, client, "MULTI\r\nINCR bar\r\nINCR foo\r\nEXEC"), "+OK +QUEUED +QUEUED");
     assert_eq!(nodes.run(leader, second, "INCR bar"), "");
-    let is_between = |from: usize, to: usize| (from, to) == (gateway, leader) || (from, to) == (leader, gateway);
-    for _ in 0..40 {
-        nodes.hosts.iter_mut().flatten().for_each(|host| host.pass(Duration::from_millis(50)));
-        nodes.exchange(|from, to, _| !is_between(from, to));
-    }
+    nodes.pass_apart(Duration::from_secs(2), (gateway, leader));
     // The second change is under way now. The gateway asks again, and is granted the locks again.
     nodes.pass(Duration::from_secs(2));
     followers.iter().for_each(|node| nodes.host(*node).holds_disk = false);
