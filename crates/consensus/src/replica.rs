@@ -318,6 +318,8 @@ pub struct Replica {
     readmitted: BTreeMap<u64, u64>,
     /// What the leader last said that every member holds.
     everywhere: u64,
+    /// What this replica has told all members, as their leader, is committed.
+    told_commit: u64,
     /// Who takes part, as far as entries have been applied.
     membership: Membership,
     /// Entries up to here have had their effect on `membership` when this replica was made.
@@ -449,6 +451,7 @@ impl Replica {
             // Off: the library would join entries to a waiting message without entries whatever that one's index is,
             // and the follower would count them from there and acknowledge entries that do not exist.
             batch_append: false,
+            skip_bcast_commit: true, // see `tell_commit`
             max_uncommitted_size: options.uncommitted_bytes_max,
             max_committed_size_per_ready: limits::COMMITTED_BYTES_MAX,
             ..Config::default()
@@ -478,6 +481,7 @@ impl Replica {
             lives: BTreeMap::new(),
             readmitted: BTreeMap::new(),
             everywhere: 0,
+            told_commit: 0,
             membership,
             folded_index,
             changes,
@@ -818,7 +822,24 @@ impl Replica {
             return Err(Dropped::WindowFull);
         }
         raft.bcast_append();
+        self.told_commit = self.told_commit.max(raft.raft_log.committed);
         Ok(())
+    }
+
+    /// Tells followers what is committed, if this replica leads and they will not hear so with the next entries: those
+    /// under way will be committed, too, and then more entries go out or all is at rest. To tell of every commit would
+    /// be a message for each batch, with an answer, and wake every node twice as often. Heartbeats tell it as well.
+    fn tell_commit(&mut self) {
+        let raft = &mut self.raft.raft;
+        let committed = raft.raft_log.committed;
+        if committed <= self.told_commit || committed < raft.raft_log.last_index() || raft.state != StateRole::Leader {
+            return;
+        }
+        self.told_commit = committed;
+        // While a change is pending the library does so itself.
+        if !raft.should_bcast_commit() {
+            raft.bcast_append();
+        }
     }
 
     /// Asks a quorum whether this replica still leads; the answer comes in [`Ready::reads`]. A context is used once.
@@ -844,6 +865,7 @@ impl Replica {
 
     /// What is to be done next; `None` when nothing is. Call until `None`, after any other call.
     pub fn take_ready(&mut self) -> Option<Ready> {
+        self.tell_commit();
         let outbox = std::mem::take(&mut self.outbox);
         if !self.raft.has_ready() {
             return (!outbox.is_empty()).then(|| Ready { messages: outbox, ..Ready::default() });
