@@ -1,9 +1,10 @@
 //! One core: a thread with its sockets, turning.
 //!
-//! A turn is: wait for sockets and mail; read each readable socket once into the one buffer and step its bytes; step
-//! the mail; step `Turn`; carry out what the core asks. So a client with sixteen requests in flight costs one read and
-//! one write, and requests of many clients become one entry of the log. A request alone costs three system calls: wait,
-//! read, write. Nothing here spins: with nothing to do the thread sleeps in `epoll_wait`.
+//! A turn is: wait for sockets and mail; read each readable socket once into the one buffer and step its bytes; read
+//! what other nodes say to this core's groups; step the mail; step `Turn`; carry out what the core asks. So a client
+//! with sixteen requests in flight costs one read and one write, and requests of many clients become one entry of the
+//! log. A request alone costs three system calls: wait, read, write. Nothing here spins: with nothing to do the thread
+//! sleeps in `epoll_wait`.
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -12,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use journal::Append;
-use mio::{Events, Poll, Token};
+use mio::{Events, Interest, Poll, Token};
 use node::Core;
 use node::event::{Action, CoreId, Event, Now, Persist, SessionId, UsersFile};
 use node::settings::Settings;
@@ -27,14 +28,15 @@ use crate::limits::{
 };
 use crate::listener::Arrival;
 use crate::mailbox::Mail;
-use crate::peers::Outgoing;
+use crate::peers::{Heard, Inbound, Outgoing};
 use crate::report;
 use crate::storage::Storage;
 use crate::tls::Security;
 use crate::users_file;
 
-/// The token of a core's waker; connections have their index.
+/// The token of a core's waker. Connections have their index, those of other nodes with `INBOUND` added.
 pub const WAKE: Token = Token(usize::MAX);
+const INBOUND: usize = 1 << 32;
 
 const STORAGE_FIRST: &str = "groups come after the storage they are loaded from";
 
@@ -49,6 +51,8 @@ pub struct CoreThread {
     poll: Poll,
     core: Core,
     connections: Connections,
+    /// On which other nodes speak to the groups of this core. Places are used again.
+    inbound: Vec<Option<Box<Inbound>>>,
     /// Sockets that can be read without waiting for an edge.
     line: VecDeque<u32>,
     /// The one read buffer.
@@ -85,6 +89,7 @@ impl CoreThread {
             poll,
             core,
             connections: Connections::default(),
+            inbound: Vec::new(),
             line: VecDeque::new(),
             buffer: vec![0; READ_BYTES_MAX].into_boxed_slice(),
             actions: Vec::new(),
@@ -117,6 +122,7 @@ impl CoreThread {
                 self.connections.release(index);
             }
             self.read_sockets(&events);
+            self.hear_nodes();
             self.step_mail();
             self.sweep();
             self.end_turn();
@@ -126,7 +132,8 @@ impl CoreThread {
 
     /// How long the next wait may last; announces a sleep to those who send mail.
     fn timeout(&self) -> Option<Duration> {
-        if !self.line.is_empty() || self.owes_turn {
+        let hears_more = self.inbound.iter().flatten().any(|inbound| inbound.is_readable());
+        if !self.line.is_empty() || self.owes_turn || hears_more {
             return Some(Duration::ZERO);
         }
         // Unless somebody can be overdue there is nothing to sweep, and the thread sleeps through.
@@ -156,6 +163,12 @@ impl CoreThread {
         for event in events {
             let token = event.token();
             if token == WAKE {
+                continue;
+            }
+            if token.0 >= INBOUND {
+                if let Some(Some(inbound)) = self.inbound.get_mut(token.0 - INBOUND) {
+                    inbound.note_edge(event);
+                }
                 continue;
             }
             let index = u32::try_from(token.0).expect("tokens are indices");
@@ -248,6 +261,51 @@ impl CoreThread {
         }
     }
 
+    /// Reads what other nodes have said.
+    fn hear_nodes(&mut self) {
+        for place in 0..self.inbound.len() {
+            let Some(mut inbound) = self.inbound[place].take_if(|inbound| inbound.is_readable()) else { continue };
+            if self.hear(&mut inbound) {
+                self.inbound[place] = Some(inbound);
+            }
+        }
+    }
+
+    /// Reads some of what one node has said, and steps it; false if there will be nothing more.
+    fn hear(&mut self, inbound: &mut Inbound) -> bool {
+        let (from, host) = (inbound.from(), Arc::clone(&self.host));
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let mut heard = Ok(Heard::More);
+        for _ in 0..TURN_READ_BYTES_MAX / READ_BYTES_MAX {
+            heard = inbound.hear(&mut buffer, |group, bytes| match host.core_of(group) {
+                core if core == self.here() => self.step(Event::Peer { from, bytes }),
+                // A node with another number of cores puts groups of several on one connection.
+                core => host.desks[core].mailbox.post(Mail::Peer { from, bytes: bytes.to_vec() }),
+            });
+            if heard != Ok(Heard::More) {
+                break;
+            }
+        }
+        self.buffer = buffer;
+        if let (Err(cause), Some(address)) = (&heard, inbound.address()) {
+            self.host.peers.misspoken(address, cause.clone());
+        }
+        heard.is_ok_and(|heard| heard != Heard::End)
+    }
+
+    /// Reads what another node says on this connection from now on. If it cannot, it is dropped, and dialled again.
+    fn welcome(&mut self, mut inbound: Box<Inbound>) {
+        let vacancy = self.inbound.iter().position(Option::is_none);
+        let place = vacancy.unwrap_or_else(|| {
+            self.inbound.push(None);
+            self.inbound.len() - 1
+        });
+        match self.poll.registry().register(inbound.source(), Token(INBOUND + place), Interest::READABLE) {
+            Ok(()) => self.inbound[place] = Some(inbound),
+            Err(error) => self.host.log.warning(&format!("cannot watch a connection of another node: {error}")),
+        }
+    }
+
     fn step_mail(&mut self) {
         let mut mail = std::mem::take(&mut self.mail);
         self.host.desks[self.here()].mailbox.collect(&mut mail);
@@ -255,6 +313,12 @@ impl CoreThread {
             match one {
                 Mail::Event(event) => self.step(event),
                 Mail::Peer { from, bytes } => self.step(Event::Peer { from, bytes: &bytes }),
+                Mail::Inbound(inbound) => self.welcome(inbound),
+                Mail::HearNoMore(node) => {
+                    for place in &mut self.inbound {
+                        place.take_if(|inbound| inbound.from() == node);
+                    }
+                }
                 Mail::Measure(told) => {
                     // Who asked may have stopped waiting.
                     let _ = told.send(self.core.measure(self.now.instant));
@@ -378,20 +442,24 @@ impl CoreThread {
         // Carrying out may step further events (a connection that turns out broken), whose wishes come after.
         while !self.actions.is_empty() {
             let mut actions = std::mem::take(&mut self.actions);
+            // The disks, ours and those of other nodes, are set to work before replies are written, which takes longer.
+            // But what is sent may acknowledge early, and must not leave before it is remembered that it may.
+            let is_first = |action: &mut Action| {
+                matches!(action, Action::Configured { .. } | Action::Append { .. } | Action::Send { .. })
+            };
+            for action in actions.extract_if(.., is_first) {
+                self.carry_out(action);
+            }
+            self.hand_over_appends();
+            if !self.outgoing.is_empty() {
+                self.host.peers.send(&mut self.outgoing);
+            }
             for action in actions.drain(..) {
-                // The disk is set to work before the replies are written: they take longer than handing over.
-                if !self.appends.is_empty() && !matches!(action, Action::Append { .. }) {
-                    self.hand_over_appends();
-                }
                 self.carry_out(action);
             }
             if self.actions.is_empty() {
                 self.actions = actions;
             }
-        }
-        self.hand_over_appends();
-        if !self.outgoing.is_empty() {
-            self.host.peers.send(&mut self.outgoing);
         }
     }
 

@@ -10,6 +10,7 @@ use mio::Waker;
 use node::event::{Event, NodeId};
 
 use crate::listener::Arrival;
+use crate::peers::Inbound;
 use crate::storage::Storage;
 
 /// What a core finds in its box.
@@ -23,6 +24,10 @@ pub enum Mail {
         /// One message.
         bytes: Vec<u8>,
     },
+    /// A connection on which another node speaks to this core's groups: the core reads it from now on.
+    Inbound(Box<Inbound>),
+    /// Connections of this node are to be dropped.
+    HearNoMore(NodeId),
     /// A client has connected.
     Arrival(Box<Arrival>),
     /// The data directory is open: this writes to it. Comes before any group.

@@ -5,8 +5,11 @@
 //! last one ended, and bounds what waits. Lanes have connections of their own, so that a checkpoint under way delays no
 //! heartbeat.
 //!
-//! A core writes the little that it has to say itself, and wakes nobody: between nodes every hop of a thread is paid
-//! for by all clients that wait for a quorum. What is large, and what a socket does not take, the thread writes.
+//! A core writes the little that it has to say itself, and reads the log's lane of its groups itself, and wakes nobody:
+//! between nodes every hop of a thread is paid for by all clients that wait for a quorum. So this lane has a connection
+//! for each core of the dialling node, and who accepted one gives it to the core whose groups it carries. What is
+//! large, and what a socket does not take, the thread writes; it reads the other lanes, so that no heartbeat waits
+//! behind what a core does with entries.
 //!
 //! What cannot be sent is dropped, and the cores are told: their protocols ask again. Nothing is ever resent here.
 //!
@@ -16,6 +19,7 @@
 
 mod compression;
 mod frame;
+mod inbound;
 mod link;
 mod wire;
 
@@ -34,6 +38,7 @@ use node::roster::Member;
 
 use self::compression::Decompressor;
 use self::frame::{HELLO_BYTES, Hello, Malformed, Purpose, Verdict, WELCOME_BYTES, Welcome};
+pub use self::inbound::{Heard, Inbound};
 use self::link::{Link, State};
 use self::wire::Wire;
 use crate::host::Host;
@@ -51,8 +56,6 @@ const TLS_HANDSHAKE: u8 = 22;
 /// Refusals of which it is remembered when the log told of them.
 const REFUSED_MAX: usize = 1_000;
 
-const LANES: [Lane; 3] = [Lane::Vital, Lane::Log, Lane::Bulk];
-
 /// A message of a core on its way out.
 pub struct Outgoing {
     /// To whom.
@@ -68,11 +71,15 @@ pub struct Outgoing {
 /// Where cores hand in what is for other nodes.
 pub struct PeerQueue {
     /// The thread alone adds and removes.
-    links: RwLock<BTreeMap<(NodeId, Lane), Arc<SharedLink>>>,
+    links: RwLock<BTreeMap<Place, Arc<SharedLink>>>,
+    core_count: u32,
     waiting: Mutex<Waiting>,
     waker: Waker,
     reports: Mutex<Vec<LinkReport>>,
 }
+
+/// To whom a link leads, on which lane, and on the log's lane of which core's groups.
+type Place = (NodeId, Lane, u32);
 
 /// A link that cores write to beside the thread.
 struct SharedLink {
@@ -88,6 +95,8 @@ struct Waiting {
     contacts: Option<Vec<(NodeId, Member)>>,
     /// Of links to be dialled, by token: the address that was asked for, and what it means now.
     resolved: Vec<(usize, String, io::Result<SocketAddr>)>,
+    /// Who has spoken to a core in a way that it does not understand.
+    misspoken: Vec<(SocketAddr, String)>,
     /// A core has left something on a link for the thread to see to.
     looks: bool,
     ends: bool,
@@ -101,7 +110,8 @@ impl PeerQueue {
         let mut touched: Vec<&SharedLink> = Vec::new();
         let mut needs_thread = false;
         messages.retain(|message| {
-            let Some(shared) = links.get(&(message.to, message.lane)) else { return false };
+            let place = place(message.to, message.lane, message.group, self.core_count);
+            let Some(shared) = links.get(&place) else { return false };
             let Some(mut link) = shared.if_takes(message.bytes.len()) else {
                 shared.handed_over_count.fetch_add(1, Ordering::SeqCst);
                 return true;
@@ -141,6 +151,11 @@ impl PeerQueue {
         self.put(|waiting| waiting.contacts = Some(contacts));
     }
 
+    /// A core has cut a connection of another node, for this reason.
+    pub fn misspoken(&self, address: SocketAddr, cause: String) {
+        self.put(|waiting| waiting.misspoken.push((address, cause)));
+    }
+
     /// Ends the thread.
     pub fn end(&self) {
         self.put(|waiting| waiting.ends = true);
@@ -161,6 +176,11 @@ impl PeerQueue {
             let _ = self.waker.wake();
         }
     }
+}
+
+/// The link that a message takes.
+fn place(to: NodeId, lane: Lane, group: u32, core_count: u32) -> Place {
+    (to, lane, if lane == Lane::Log { group % core_count } else { 0 })
 }
 
 impl SharedLink {
@@ -192,28 +212,25 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The thread's socket watch, made before the cores that hand in.
 pub struct PeerPoll(Poll);
 
-/// A queue, and what its thread will be made of.
+/// A queue for so many cores, and what its thread will be made of.
 ///
 /// # Errors
 /// Those of `epoll_create`.
-pub fn prepare() -> io::Result<(PeerQueue, PeerPoll)> {
+pub fn prepare(core_count: u32) -> io::Result<(PeerQueue, PeerPoll)> {
     let poll = Poll::new()?;
     let waker = Waker::new(poll.registry(), WAKE)?;
-    let queue = PeerQueue { links: RwLock::default(), waiting: Mutex::default(), waker, reports: Mutex::default() };
+    let queue =
+        PeerQueue { links: RwLock::default(), core_count, waiting: Mutex::default(), waker, reports: Mutex::default() };
     Ok((queue, PeerPoll(poll)))
 }
 
-/// A connection that another node dialled.
+/// A connection that another node dialled, and that has not been let in.
 struct Caller {
     wire: Wire,
     /// Its first byte has been seen: it is known whether it speaks TLS.
     is_settled: bool,
     since: Instant,
-    from: Option<NodeId>,
-    input: Vec<u8>,
-    used: usize,
-    /// For a link that is compressed.
-    decompressor: Option<Decompressor>,
+    greeting: Vec<u8>,
     /// It has been told that it is not let in, and has time to read that.
     is_dismissed: bool,
 }
@@ -226,8 +243,10 @@ pub struct Peers {
     listeners: Vec<TcpListener>,
     /// By token. The same as those of the queue.
     links: BTreeMap<usize, Arc<SharedLink>>,
-    tokens: BTreeMap<(NodeId, Lane), usize>,
+    tokens: BTreeMap<Place, usize>,
     callers: BTreeMap<usize, Caller>,
+    /// Those that have been let in and that no core reads: whether one shall, once it is known which.
+    inbound: BTreeMap<usize, (Inbound, bool)>,
     /// When the log last said of whom why he was turned away.
     refused: BTreeMap<(IpAddr, String), Instant>,
     /// Nodes that the cluster has removed.
@@ -276,6 +295,7 @@ impl Peers {
             links: BTreeMap::new(),
             tokens: BTreeMap::new(),
             callers: BTreeMap::new(),
+            inbound: BTreeMap::new(),
             refused: BTreeMap::new(),
             removed: BTreeSet::new(),
             is_expelled: false,
@@ -305,7 +325,7 @@ impl Peers {
             {
                 panic!("epoll_wait on a descriptor that is ours: {error}");
             }
-            let (contacts, resolved) = {
+            let (contacts, resolved, misspoken) = {
                 let mut waiting = lock(&host.peers.waiting);
                 if waiting.ends {
                     return;
@@ -313,7 +333,8 @@ impl Peers {
                 waiting.is_awake = true;
                 waiting.looks = false;
                 std::mem::swap(&mut waiting.messages, &mut messages);
-                (waiting.contacts.take(), std::mem::take(&mut waiting.resolved))
+                let misspoken = std::mem::take(&mut waiting.misspoken);
+                (waiting.contacts.take(), std::mem::take(&mut waiting.resolved), misspoken)
             };
             if let Some(contacts) = contacts {
                 self.meet(contacts);
@@ -328,6 +349,9 @@ impl Peers {
                 if token < self.listeners.len() {
                     self.accept(token);
                 } else if self.callers.contains_key(&token) {
+                    self.greet(token);
+                } else if let Some((inbound, _)) = self.inbound.get_mut(&token) {
+                    inbound.note_edge(event);
                     self.hear(token);
                 } else if event.token() != WAKE {
                     self.move_link(token, event.is_writable(), event.is_readable() || event.is_read_closed());
@@ -336,6 +360,9 @@ impl Peers {
             self.queue(&mut messages);
             for (token, address, meaning) in resolved {
                 self.resolved(token, &address, meaning);
+            }
+            for (address, cause) in misspoken {
+                self.tell_refusal(Some(address), &cause);
             }
             self.look_after_links();
             self.look_after_callers();
@@ -347,6 +374,7 @@ impl Peers {
             let has_more = !waiting.messages.is_empty()
                 || waiting.contacts.is_some()
                 || !waiting.resolved.is_empty()
+                || !waiting.misspoken.is_empty()
                 || waiting.looks
                 || waiting.ends;
             drop(waiting);
@@ -374,23 +402,28 @@ impl Peers {
 
     fn meet(&mut self, contacts: Vec<(NodeId, Member)>) {
         let own = NodeId(self.identity.node);
-        self.removed = contacts.iter().filter(|(_, member)| member.is_removed).map(|(node, _)| *node).collect();
+        let removed = contacts.iter().filter(|(_, member)| member.is_removed).map(|(node, _)| *node).collect();
+        let before = std::mem::replace(&mut self.removed, removed);
         // They call again, and are told then.
         let removed = &self.removed;
-        self.callers.retain(|_, caller| caller.from.is_none_or(|node| !removed.contains(&node)));
+        self.inbound.retain(|_, (inbound, _)| !removed.contains(&inbound.from()));
+        for node in removed.difference(&before) {
+            self.host.desks.iter().for_each(|desk| desk.mailbox.post(Mail::HearNoMore(*node)));
+        }
         let known: BTreeMap<NodeId, String> = contacts
             .into_iter()
             .filter(|(node, member)| *node != own && !member.is_removed)
             .map(|(node, member)| (node, member.cluster_address))
             .collect();
-        let gone: Vec<_> = self.tokens.keys().filter(|(node, _)| !known.contains_key(node)).copied().collect();
+        let gone: Vec<_> = self.tokens.keys().filter(|(node, ..)| !known.contains_key(node)).copied().collect();
         for key in gone {
             let token = self.tokens.remove(&key).expect("just seen");
             self.links.remove(&token);
         }
         for (node, address) in known {
-            for lane in LANES {
-                if let Some(token) = self.tokens.get(&(node, lane)) {
+            let log = (0..self.core_count()).map(|core| (node, Lane::Log, core));
+            for place in log.chain([(node, Lane::Vital, 0), (node, Lane::Bulk, 0)]) {
+                if let Some(token) = self.tokens.get(&place) {
                     if lock(&self.links[token].link).readdress(&address) {
                         self.cut(*token, "its address has changed", Duration::ZERO);
                     }
@@ -398,12 +431,16 @@ impl Peers {
                 }
                 let token = self.next_token;
                 self.next_token += 1;
-                self.tokens.insert((node, lane), token);
-                self.links.insert(token, SharedLink::new(Link::new(node, address.clone(), lane)));
+                self.tokens.insert(place, token);
+                self.links.insert(token, SharedLink::new(Link::new(node, address.clone(), place.1)));
             }
         }
         let shared = self.tokens.iter().map(|(key, token)| (*key, Arc::clone(&self.links[token]))).collect();
         *self.host.peers.links.write().unwrap_or_else(PoisonError::into_inner) = shared;
+    }
+
+    fn core_count(&self) -> u32 {
+        self.host.peers.core_count
     }
 
     // ---- sending --------------------------------------------------------------------------------------------------
@@ -411,7 +448,7 @@ impl Peers {
     fn queue(&mut self, messages: &mut Vec<Outgoing>) {
         let mut touched = Vec::new();
         for Outgoing { to, group, lane, bytes } in messages.drain(..) {
-            let Some(token) = self.tokens.get(&(to, lane)) else { continue };
+            let Some(token) = self.tokens.get(&place(to, lane, group, self.core_count())) else { continue };
             let shared = &self.links[token];
             let pushed = if bytes.len() > LINK_FRAME_BYTES {
                 let has_room = lock(&shared.link).has_room(bytes.len());
@@ -483,7 +520,9 @@ impl Peers {
         let (node, lane) = (link.node, link.lane);
         drop(link);
         if lane == Lane::Log {
-            self.host.log.notice(&format!("linked to node {}", node.0));
+            if self.log_links(node).all(|link| link.is_up()) {
+                self.host.log.notice(&format!("linked to node {}", node.0));
+            }
             self.tell_all(|| Event::Reachable { node });
         }
     }
@@ -498,9 +537,17 @@ impl Peers {
         if was_up {
             self.tell_all(|| Event::Unreachable { node });
         }
-        if lane == Lane::Log && is_news {
+        // Of several connections that go the same way at the same time one is told of.
+        let is_first = self.log_links(node).filter(|link| !link.is_up() && link.last_cause() == cause).count() == 1;
+        if lane == Lane::Log && is_news && is_first {
             self.host.log.warning(&format!("no link to node {}: {cause}", node.0));
         }
+    }
+
+    /// The connections of the log's lane to a node.
+    fn log_links(&self, node: NodeId) -> impl Iterator<Item = MutexGuard<'_, Link>> {
+        let places = (node, Lane::Log, 0)..=(node, Lane::Log, u32::MAX);
+        self.tokens.range(places).map(|(_, token)| lock(&self.links[token].link))
     }
 
     fn tell_all(&self, event: impl Fn() -> Event<'static>) {
@@ -606,7 +653,13 @@ impl Peers {
         self.reported = Some(Instant::now());
         let mut reports = lock(&self.host.peers.reports);
         reports.clear();
-        reports.extend(self.links.values().map(|shared| lock(&shared.link).report()));
+        for ((_, _, core), token) in &self.tokens {
+            let report = lock(&self.links[token].link).report();
+            match reports.last_mut() {
+                Some(lane_report) if *core > 0 => lane_report.add(&report),
+                _ => reports.push(report),
+            }
+        }
     }
 
     // ---- listening ------------------------------------------------------------------------------------------------
@@ -620,7 +673,7 @@ impl Peers {
                     let _ = stream.set_nodelay(true);
                     if self.poll.registry().register(&mut stream, Token(token), Interest::READABLE).is_ok() {
                         self.callers.insert(token, Caller::new(stream));
-                        self.hear(token);
+                        self.greet(token);
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
@@ -639,7 +692,8 @@ impl Peers {
         }
     }
 
-    fn hear(&mut self, token: usize) {
+    /// Hears who a caller is.
+    fn greet(&mut self, token: usize) {
         if !self.settle(token) {
             return;
         }
@@ -663,20 +717,25 @@ impl Peers {
                 }
                 Err(_) => break,
             };
-            match self.take_input(token, count) {
+            caller.greeting.extend_from_slice(&self.buffer[..count]);
+            match self.let_in(token) {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(malformed @ Malformed::Version(_)) => {
                     self.dismiss(token, Some(Verdict::WrongVersion), &malformed.to_string());
                 }
                 Err(malformed) => {
-                    self.tell_refusal(token, &malformed.to_string());
+                    self.tell_refusal(self.address_of(token), &malformed.to_string());
                     break;
                 }
             }
         }
         // It will be dialled again by the other end.
         self.callers.remove(&token);
+    }
+
+    fn address_of(&self, caller: usize) -> Option<SocketAddr> {
+        self.callers.get(&caller)?.wire.socket().peer_addr().ok()
     }
 
     /// Finds out whether a caller speaks TLS, and lets only those go on who do if they should, or do not if they should
@@ -728,7 +787,7 @@ impl Peers {
     /// Tells a caller that it is not let in, and keeps the connection a moment: closed at once, with bytes that nobody
     /// has read, it would be reset, and the answer be lost.
     fn dismiss(&mut self, token: usize, verdict: Option<Verdict>, cause: &str) {
-        self.tell_refusal(token, cause);
+        self.tell_refusal(self.address_of(token), cause);
         let Some(caller) = self.callers.get_mut(&token) else { return };
         caller.is_dismissed = true;
         caller.since = Instant::now();
@@ -740,10 +799,8 @@ impl Peers {
     }
 
     /// One line, but not the same one again and again: who is turned away dials on.
-    fn tell_refusal(&mut self, token: usize, cause: &str) {
-        let Some(address) = self.callers.get(&token).and_then(|caller| caller.wire.socket().peer_addr().ok()) else {
-            return;
-        };
+    fn tell_refusal(&mut self, address: Option<SocketAddr>, cause: &str) {
+        let Some(address) = address else { return };
         if self.refused.len() > REFUSED_MAX {
             self.refused.clear();
         }
@@ -757,82 +814,71 @@ impl Peers {
     /// Drops callers that never said who they are, or have been told to go.
     fn look_after_callers(&mut self) {
         self.callers.retain(|_, caller| {
-            let is_late = caller.from.is_none() && caller.since.elapsed() > LINK_CONNECT_MAX + LINK_FAREWELL_MAX;
+            let is_late = caller.since.elapsed() > LINK_CONNECT_MAX + LINK_FAREWELL_MAX;
             let is_gone = caller.is_dismissed && caller.since.elapsed() > LINK_FAREWELL_MAX;
             !is_late && !is_gone
         });
     }
 
-    /// Takes what stands in the buffer. False if the connection has done its work.
-    fn take_input(&mut self, token: usize, count: usize) -> Result<bool, Malformed> {
-        let mut at = 0;
-        loop {
-            let Some(caller) = self.callers.get_mut(&token) else { return Ok(false) };
-            let bytes = &self.buffer[at..count];
-            let (taken, has_more) = match &mut caller.decompressor {
-                None => {
-                    caller.input.extend_from_slice(bytes);
-                    (bytes.len(), false)
-                }
-                Some(decompressor) => decompressor.unpack(bytes, &mut caller.input).map_err(|_| Malformed::Damaged)?,
-            };
-            at += taken;
-            if !self.read_input(token)? {
-                return Ok(false);
-            }
-            if !has_more {
-                return Ok(true);
-            }
+    /// Answers a greeting, once it is whole. False if the connection has done its work.
+    fn let_in(&mut self, token: usize) -> Result<bool, Malformed> {
+        let Some(caller) = self.callers.get_mut(&token) else { return Ok(true) };
+        frame::check_head(&caller.greeting)?;
+        if caller.greeting.len() < HELLO_BYTES {
+            return Ok(true);
         }
+        let (hello, early) = caller.greeting.split_at(HELLO_BYTES);
+        let hello = Hello::decode(hello)?;
+        if !early.is_empty() {
+            // Who dials waits for the answer.
+            return Err(Malformed::Damaged);
+        }
+        let welcome = judge(&self.identity, &self.removed, &hello);
+        // A fresh socket has room for so few bytes.
+        let is_told = caller.wire.write_all(&welcome.encode()).is_ok();
+        if !is_told || welcome.verdict != Verdict::Accepted || hello.purpose == Purpose::Ask {
+            return Ok(false);
+        }
+        let Ok(decompressor) = hello.is_compressed.then(Decompressor::new).transpose() else { return Ok(false) };
+        let Some(caller) = self.callers.remove(&token) else { return Ok(false) };
+        let is_for_core = hello.purpose == Purpose::Carry(Lane::Log);
+        self.inbound.insert(token, (Inbound::new(NodeId(hello.from), caller.wire, decompressor), is_for_core));
+        self.hear(token);
+        Ok(true)
     }
 
-    /// Takes what is whole. False if the connection has done its work.
-    fn read_input(&mut self, token: usize) -> Result<bool, Malformed> {
-        let Some(caller) = self.callers.get_mut(&token) else { return Ok(false) };
-        if caller.from.is_none() {
-            frame::check_head(&caller.input)?;
-            if caller.input.len() < HELLO_BYTES {
-                return Ok(true);
-            }
-            let hello = Hello::decode(&caller.input[..HELLO_BYTES])?;
-            let welcome = judge(&self.identity, &self.removed, &hello);
-            // A fresh socket has room for so few bytes.
-            let is_told = caller.wire.write_all(&welcome.encode()).is_ok();
-            if !is_told || welcome.verdict != Verdict::Accepted || hello.purpose == Purpose::Ask {
-                return Ok(false);
-            }
-            caller.from = Some(NodeId(hello.from));
-            caller.used = HELLO_BYTES;
-            if hello.is_compressed {
-                // Who dials waits for the answer. What came before it would have to be brought back, too.
-                let is_early = caller.input.len() > HELLO_BYTES;
-                caller.decompressor = Decompressor::new().ok().filter(|_| !is_early);
-                if caller.decompressor.is_none() {
-                    return Ok(false);
+    /// Reads what another node says. What is for a core goes to it with the first message, which shows which it is.
+    fn hear(&mut self, token: usize) {
+        let Some((mut inbound, is_for_core)) = self.inbound.remove(&token) else { return };
+        let from = inbound.from();
+        let mut mail: Vec<Vec<Mail>> = self.host.desks.iter().map(|_| Vec::new()).collect();
+        loop {
+            let mut spoken_to = None;
+            let heard = inbound.hear(&mut self.buffer, |group, message| {
+                let core = self.host.core_of(group);
+                mail[core].push(Mail::Peer { from, bytes: message.to_vec() });
+                spoken_to.get_or_insert(core);
+            });
+            for (desk, mail) in self.host.desks.iter().zip(&mut mail) {
+                if !mail.is_empty() {
+                    desk.mailbox.post_with(|box_| box_.append(mail));
                 }
             }
-        }
-        let from = caller.from.expect("just set");
-        let core_count = self.host.desks.len();
-        let mut mail: Vec<Vec<Mail>> = (0..core_count).map(|_| Vec::new()).collect();
-        while let Some((mut body, taken)) = frame::next_frame(&caller.input[caller.used..])? {
-            caller.used += taken;
-            while !body.is_empty() {
-                let (group, message, rest) = frame::next_message(body)?;
-                body = rest;
-                mail[group as usize % core_count].push(Mail::Peer { from, bytes: message.to_vec() });
+            match (heard, spoken_to) {
+                (Ok(Heard::End), _) => return,
+                (Err(cause), _) => return self.tell_refusal(inbound.address(), &cause),
+                (Ok(_), Some(core)) if is_for_core => {
+                    // If it cannot be taken off, it cannot be put on: it is dialled again.
+                    if self.poll.registry().deregister(inbound.source()).is_ok() {
+                        self.host.desks[core].mailbox.post(Mail::Inbound(Box::new(inbound)));
+                    }
+                    return;
+                }
+                (Ok(Heard::More), _) => {}
+                (Ok(Heard::All), _) => break,
             }
         }
-        if caller.used > caller.input.len() / 2 {
-            caller.input.drain(..caller.used);
-            caller.used = 0;
-        }
-        for (desk, mut mail) in self.host.desks.iter().zip(mail) {
-            if !mail.is_empty() {
-                desk.mailbox.post_with(|box_| box_.append(&mut mail));
-            }
-        }
-        Ok(true)
+        self.inbound.insert(token, (inbound, is_for_core));
     }
 }
 
@@ -861,10 +907,7 @@ impl Caller {
             wire: Wire::Plain(stream),
             is_settled: false,
             since: Instant::now(),
-            from: None,
-            input: Vec::new(),
-            used: 0,
-            decompressor: None,
+            greeting: Vec::new(),
             is_dismissed: false,
         }
     }
@@ -942,10 +985,10 @@ mod tests {
     use super::*;
     use std::io::ErrorKind;
 
-    const LOG: (NodeId, Lane) = (NodeId(2), Lane::Log);
+    const LOG: Place = (NodeId(2), Lane::Log, 1);
 
     fn linked() -> (PeerQueue, PeerPoll, std::net::TcpStream) {
-        let (queue, poll) = prepare().expect("epoll");
+        let (queue, poll) = prepare(2).expect("epoll");
         let (link, other) = link::tests::pair(LOG.0, LOG.1);
         queue.links.write().expect("nobody panicked").insert(LOG, SharedLink::new(link));
         (queue, poll, other)

@@ -131,7 +131,8 @@ pub fn run(mut options: Options) -> Result<Ended, Fault> {
         polls.push(poll);
         mailboxes.push(Mailbox::new(waker));
     }
-    let (peer_queue, peer_poll) = peers::prepare().map_err(system("create an epoll instance"))?;
+    let (peer_queue, peer_poll) =
+        peers::prepare(u32::from(options.core_count)).map_err(system("create an epoll instance"))?;
     let early = EarlyMark::of(&options.data_directory);
     let host = Arc::new(Host::new(log, mailboxes, knobs, security, peer_queue, early, news));
     let process = process_facts(&options, &identity, started)?;

@@ -508,6 +508,25 @@ pub struct LinkReport {
     pub waiting_bytes: u64,
 }
 
+impl LinkReport {
+    /// Another connection of the same lane to the same node. The lane is up if all its connections are.
+    pub fn add(&mut self, other: &Self) {
+        self.is_up &= other.is_up;
+        self.is_encrypted &= other.is_encrypted;
+        self.is_compressed &= other.is_compressed;
+        self.since_s = self.since_s.max(other.since_s);
+        self.count = self.count.max(other.count);
+        if !other.is_up {
+            self.last_cause.clone_from(&other.last_cause);
+        }
+        self.sent_bytes += other.sent_bytes;
+        self.carried_bytes += other.carried_bytes;
+        self.message_count += other.message_count;
+        self.dropped_count += other.dropped_count;
+        self.waiting_bytes += other.waiting_bytes;
+    }
+}
+
 impl Default for LinkReport {
     fn default() -> Self {
         Self {

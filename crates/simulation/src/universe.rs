@@ -129,8 +129,8 @@ pub struct Universe {
     pub(crate) history: History,
     /// Pairs of machines that cannot hear each other, by (speaker, listener).
     cut: std::collections::BTreeSet<(usize, usize)>,
-    /// When the last message of a stream between two machines arrives.
-    stream_at: BTreeMap<(usize, usize), u64>,
+    /// When the last message of a stream between two machines, and to a core, arrives.
+    stream_at: BTreeMap<(usize, usize, u16), u64>,
     /// (when, from when on acknowledged writes may be gone), where the durability in force allows that.
     pub(crate) lapses: Vec<(u64, u64)>,
     /// When a replica began anew from a checkpoint, and did not know any more which keys had come and gone.
@@ -857,7 +857,7 @@ impl Universe {
             }
             let mut when = self.now + delay;
             if !is_raft {
-                let last = self.stream_at.entry((from, to)).or_insert(0);
+                let last = self.stream_at.entry((from, to, core)).or_insert(0);
                 when = when.max(*last + 1);
                 *last = when;
             }

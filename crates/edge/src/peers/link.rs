@@ -95,6 +95,11 @@ impl Link {
         LinkReport { waiting_bytes: self.waiting_bytes() as u64, ..self.report.clone() }
     }
 
+    /// Why it was cut, or could not be made, last.
+    pub fn last_cause(&self) -> &str {
+        &self.report.last_cause
+    }
+
     /// From now on the node is there. True if it was elsewhere: the connection is not what is wanted any more.
     pub fn readdress(&mut self, address: &str) -> bool {
         let is_new = self.address != address;
@@ -290,7 +295,8 @@ impl Link {
         }
     }
 
-    fn is_up(&self) -> bool {
+    /// True if it carries messages.
+    pub fn is_up(&self) -> bool {
         matches!(self.state, State::Up { .. }) && self.failure.is_none()
     }
 
