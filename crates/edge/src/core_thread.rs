@@ -133,7 +133,8 @@ impl CoreThread {
     /// How long the next wait may last; announces a sleep to those who send mail.
     fn timeout(&self) -> Option<Duration> {
         let hears_more = self.inbound.iter().flatten().any(|inbound| inbound.is_readable());
-        if !self.line.is_empty() || self.owes_turn || hears_more {
+        let reads_more = !self.line.is_empty() && !self.is_held_up();
+        if reads_more || self.owes_turn || hears_more {
             return Some(Duration::ZERO);
         }
         // Unless somebody can be overdue there is nothing to sweep, and the thread sleeps through.
@@ -188,6 +189,9 @@ impl CoreThread {
                 }
             }
         }
+        if self.is_held_up() {
+            return;
+        }
         let mut budget = TURN_READ_BYTES_MAX;
         for _ in 0..self.line.len() {
             if budget < READ_BYTES_MAX {
@@ -196,6 +200,11 @@ impl CoreThread {
             let Some(index) = self.line.pop_front() else { break };
             budget -= self.read(index);
         }
+    }
+
+    /// Too much waits for the disk: clients are not read. It is told when that is over.
+    fn is_held_up(&self) -> bool {
+        self.storage.as_ref().is_some_and(Storage::is_full)
     }
 
     fn enter_line(&mut self, index: u32) {
@@ -330,6 +339,8 @@ impl CoreThread {
                         self.configure(name, value);
                     }
                 }
+                // Its line is looked at in the next turn.
+                Mail::StorageTakesMore => {}
                 Mail::StopReading => {
                     self.reads = false;
                     self.line.clear();

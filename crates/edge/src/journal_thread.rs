@@ -6,14 +6,15 @@
 //! Appends that nobody waits for (`appendfsync everysec` and `no`) do not wake the thread: it wakes by itself a few
 //! milliseconds after the first of them, and again as long as there are more. A core pays for them with one lock.
 //!
-//! The queue is bounded: a core that hands in while too much is waiting waits itself, so it reads no more from its
-//! sockets, and its clients feel the disk. Only when the disk is full does nobody wait, because reads go on: then cores
-//! are told to refuse writes, and hand in nothing but what they had admitted.
+//! The queue is bounded by those who fill it: while too much is waiting, cores read no more from their clients, who so
+//! feel the disk. They go on with all else, above all with what other nodes say: a leader that waited would be taken
+//! for dead. Only when the disk is full does nobody hold back, because reads go on: then cores are told to refuse
+//! writes, and hand in nothing but what they had admitted.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
@@ -29,8 +30,8 @@ const LAZY_INTERVAL: Duration = Duration::from_millis(5);
 /// So many bytes waiting end the wait early.
 const LAZY_BYTES_MAX: u64 = 1 << 20;
 
-/// More than this waiting, and cores wait as well. Several turns of large values; a small part of the memory that even
-/// a small node has.
+/// More than this waiting, and cores do not read from their clients. Several turns of large values; a small part of the
+/// memory that even a small node has.
 const QUEUE_BYTES_MAX: u64 = 64 << 20;
 
 /// How long after a write `everysec` syncs.
@@ -67,6 +68,8 @@ pub enum LazySync {
 pub enum Notice<'a> {
     /// These appends (group, ticket) are durable. In order within each group.
     Persisted(&'a [(u32, u64)]),
+    /// [`JournalQueue::is_full`] is false again.
+    TakesMore,
     /// Whether there is room for what may be admitted; none comes with the reason. Told when it changes.
     Room(Result<(), String>),
     /// The log cannot be written: what is on disk is unknown. The process must end without another acknowledgement.
@@ -159,9 +162,6 @@ struct Shared {
     urgent: AtomicU64,
     queue_bytes: AtomicU64,
     queue_count: AtomicU64,
-    /// Cores wait here until there is less in the queue.
-    gate: Mutex<()>,
-    gate_opens: Condvar,
     /// What is waiting cannot be written, because the disk is full or the thread has ended.
     is_stalled: AtomicBool,
     is_writing: AtomicBool,
@@ -201,26 +201,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shared {
-    /// So many bytes do not wait any more. Cores look again whether they must.
-    ///
-    /// # Panics
-    /// If they had never been handed in.
-    fn take_off(&self, bytes: u64) {
-        let before = self.queue_bytes.fetch_sub(bytes, Ordering::SeqCst);
-        assert!(before >= bytes, "{bytes} bytes were taken off an account of {before}");
-        if before > QUEUE_BYTES_MAX {
-            self.open_gate();
-        }
-    }
-
-    /// Lets cores look again whether they must wait. The lock makes sure that none looks just before and waits after.
-    fn open_gate(&self) {
-        drop(lock(&self.gate));
-        self.gate_opens.notify_all();
-    }
-}
-
 impl JournalThread {
     /// Starts the threads. Cores are numbered from 0.
     ///
@@ -241,8 +221,6 @@ impl JournalThread {
             urgent: AtomicU64::new(0),
             queue_bytes: AtomicU64::new(0),
             queue_count: AtomicU64::new(0),
-            gate: Mutex::default(),
-            gate_opens: Condvar::new(),
             is_stalled: AtomicBool::new(false),
             is_writing: AtomicBool::new(false),
             lazy_sync: AtomicU8::new(lazy_sync as u8),
@@ -310,7 +288,7 @@ impl JournalQueue {
         // looks just then would find far too much, and wait for what has long been written.
         shared.queue_count.fetch_add(appends.len() as u64, Ordering::Relaxed);
         let bytes = appends.iter().map(|(append, _)| append.weight_bytes() as u64).sum();
-        let queue_bytes = shared.queue_bytes.fetch_add(bytes, Ordering::SeqCst) + bytes;
+        let queue_bytes = shared.queue_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         let mut is_urgent = false;
         {
             let mut waiting = lock(&shared.lanes[core].waiting);
@@ -323,18 +301,12 @@ impl JournalQueue {
             }
         }
         self.announce(is_urgent || queue_bytes > LAZY_BYTES_MAX);
-        if queue_bytes > QUEUE_BYTES_MAX {
-            self.wait_for_the_disk();
-        }
     }
 
-    #[cold]
-    fn wait_for_the_disk(&self) {
+    /// True while so much is waiting that no more should be admitted. [`Notice::TakesMore`] follows.
+    pub fn is_full(&self) -> bool {
         let shared = &*self.shared;
-        let is_too_much = |_: &mut ()| {
-            shared.queue_bytes.load(Ordering::SeqCst) > QUEUE_BYTES_MAX && !shared.is_stalled.load(Ordering::SeqCst)
-        };
-        drop(shared.gate_opens.wait_while(lock(&shared.gate), is_too_much));
+        shared.queue_bytes.load(Ordering::Relaxed) > QUEUE_BYTES_MAX && !shared.is_stalled.load(Ordering::Relaxed)
     }
 
     /// Hands in a checkpoint's mark: its file is durable and has its name. A leader's comes with a hard state.
@@ -501,8 +473,7 @@ impl Writer {
             }
         };
         let shared = Arc::clone(&self.shared);
-        shared.is_stalled.store(true, Ordering::SeqCst);
-        shared.open_gate();
+        self.stall();
         let controls =
             std::mem::replace(&mut *lock(&shared.controls), Controls { waiting: Vec::new(), is_closed: true });
         if let Err(fault) = outcome {
@@ -606,8 +577,7 @@ impl Writer {
                         self.appends.push_front(append);
                     }
                     self.stalled_until = Some(Instant::now() + FULL_RETRY);
-                    self.shared.is_stalled.store(true, Ordering::SeqCst);
-                    self.shared.open_gate();
+                    self.stall();
                     self.tell_room(Err(fault.to_string()));
                     self.stalled_by = Some(fault);
                     return Ok(());
@@ -615,7 +585,7 @@ impl Writer {
                 Err(fault) => return Err(fault),
             }
             self.stalled_until = None;
-            self.shared.is_stalled.store(false, Ordering::SeqCst);
+            self.shared.is_stalled.store(false, Ordering::Relaxed);
             self.written_at = Instant::now();
             self.dirty_since.get_or_insert(begun);
             if is_awaited && is_last {
@@ -623,7 +593,7 @@ impl Writer {
             }
             self.shared.write_count.fetch_add(1, Ordering::Relaxed);
             self.shared.queue_count.fetch_sub(self.record.len() as u64, Ordering::Relaxed);
-            self.shared.take_off(bytes as u64);
+            self.take_off(bytes as u64);
             if is_awaited && is_last {
                 (self.listener)(Notice::Persisted(&self.tickets));
                 self.tickets.clear();
@@ -634,6 +604,24 @@ impl Writer {
         Ok(())
     }
 
+    /// So many bytes do not wait any more.
+    ///
+    /// # Panics
+    /// If they had never been handed in.
+    fn take_off(&mut self, bytes: u64) {
+        let before = self.shared.queue_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        assert!(before >= bytes, "{bytes} bytes were taken off an account of {before}");
+        if before > QUEUE_BYTES_MAX && before - bytes <= QUEUE_BYTES_MAX {
+            (self.listener)(Notice::TakesMore);
+        }
+    }
+
+    /// What is waiting stays where it is, and nobody is to wait for that.
+    fn stall(&mut self) {
+        self.shared.is_stalled.store(true, Ordering::Relaxed);
+        (self.listener)(Notice::TakesMore);
+    }
+
     fn write_marks(&mut self) -> Result<(), Fault> {
         if self.marks_wanted_at.is_some_and(|at| Instant::now() < at) {
             return Ok(());
@@ -642,14 +630,15 @@ impl Writer {
         while let Some((group, mark, hard_state, done)) = self.marks.pop_front() {
             // What still waits, because the disk is full, needs no writing where the checkpoint covers it; nor where
             // others have replaced it, which it may not outlive.
-            let mut replaced_from = u64::MAX;
+            let (mut replaced_from, mut gone_bytes) = (u64::MAX, 0);
             for append in self.appends.iter_mut().rev().filter(|append| append.group == group) {
                 let before = append.weight_bytes();
                 let first = append.entries.first().map_or(u64::MAX, |entry| entry.index);
                 append.entries.retain(|entry| entry.index > mark.index && entry.index < replaced_from);
                 replaced_from = replaced_from.min(first);
-                self.shared.take_off((before - append.weight_bytes()) as u64);
+                gone_bytes += before - append.weight_bytes();
             }
+            self.take_off(gone_bytes as u64);
             self.wait_for_chore()?;
             match self.journal.install(group, mark.clone(), hard_state) {
                 Ok(()) => {
@@ -853,6 +842,7 @@ mod tests {
         let (told, tickets) = mpsc::channel();
         let listener: Listener = Box::new(move |notice| match notice {
             Notice::Persisted(tickets) => tickets.iter().for_each(|ticket| told.send(*ticket).unwrap()),
+            Notice::TakesMore => {}
             Notice::Room(room) => panic!("{room:?}"),
             Notice::Failed(fault) => panic!("{fault}"),
         });
@@ -943,15 +933,22 @@ mod tests {
     }
 
     #[test]
-    fn a_core_that_hands_in_too_much_waits_for_the_disk() {
+    fn who_hands_in_too_much_is_not_kept_but_told_when_the_queue_takes_more() {
         let scratch = Scratch::new();
-        let (thread, _tickets) = start(&scratch, LazySync::Never);
-        let bytes = 10 << 20;
-        for index in 1..=12 {
-            thread.queue().submit(0, &mut vec![(append(0, index, bytes), false)]);
-            let queue_bytes = thread.queue().counters().queue_bytes;
-            assert!(queue_bytes <= QUEUE_BYTES_MAX, "{queue_bytes} bytes are waiting");
-        }
+        let (told, notices) = mpsc::channel();
+        let listener: Listener = Box::new(move |notice| match notice {
+            Notice::TakesMore => told.send(()).unwrap(),
+            Notice::Persisted(_) => {}
+            Notice::Room(room) => panic!("{room:?}"),
+            Notice::Failed(fault) => panic!("{fault}"),
+        });
+        let thread = JournalThread::start(open(&scratch).0, 1, LazySync::Never, listener).unwrap();
+        let mut appends: Vec<_> = (1..=12).map(|index| (append(0, index, 10 << 20), false)).collect();
+        thread.queue().submit(0, &mut appends);
+        notices.recv().unwrap();
+        assert!(!thread.queue().is_full());
+        thread.queue().flush();
+        assert!(notices.try_recv().is_err(), "it was full once");
         thread.stop(true).unwrap();
         assert_eq!(open(&scratch).1.groups[&0].entries.len(), 12);
     }

@@ -32,6 +32,8 @@ pub enum Mail {
     Arrival(Box<Arrival>),
     /// The data directory is open: this writes to it. Comes before any group.
     Storage(Storage),
+    /// What waits for the disk has become less: clients may be read again.
+    StorageTakesMore,
     /// Tell your figures.
     Measure(std::sync::mpsc::Sender<node::metrics::Measured>),
     /// No more requests are to be read; what is under way goes on.

@@ -97,6 +97,11 @@ impl Storage {
         self.journal.submit(core, appends);
     }
 
+    /// True while more is waiting for the disk than should be. [`Mail::StorageTakesMore`] follows.
+    pub fn is_full(&self) -> bool {
+        self.journal.is_full()
+    }
+
     /// Hands in a step of a group's checkpoint.
     pub fn checkpoint(&self, group: GroupId, id: u64, step: CheckpointStep) {
         self.checkpoints.submit(group, id, step);
@@ -210,6 +215,7 @@ fn listener(host: Arc<Host>, directory: PathBuf) -> Listener {
                 });
             }
         }
+        Notice::TakesMore => host.desks.iter().for_each(|desk| desk.mailbox.post(Mail::StorageTakesMore)),
         Notice::Room(room) => {
             let room = match room {
                 Ok(()) => {
