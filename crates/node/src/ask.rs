@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use command::{Join, Refusal};
 use keyspace::DataCommand;
 use resp::{Args, Protocol, Span, Writer};
-use stdx::leb128;
 use stdx::slot::Slot;
+use stdx::{Duration, leb128};
 
 use crate::commands::{self, Answer, ControlCommand, Known, Question};
 use crate::core::Core;
@@ -31,6 +31,8 @@ pub(crate) struct Pending {
     /// cursor.
     cover: u64,
     cursor_holder: Option<GroupId>,
+    /// How long the slowest of them took, if they have told.
+    took: Option<Duration>,
     pub(crate) session: SessionId,
     pub(crate) ticket: u64,
     pub(crate) joining: Joining,
@@ -99,6 +101,7 @@ impl Core {
             answers: Vec::new(),
             cover: 0,
             cursor_holder: None,
+            took: None,
             own: Pairs::new(),
             version: 0,
             awaiting: None,
@@ -202,7 +205,8 @@ impl Core {
             return self.complete_answer(id, actions);
         }
         for (group, body, protocol, places) in asked {
-            let origin = self.origin_of(session);
+            let is_timed = matches!(body, RequestBody::Whole(_));
+            let origin = Origin { is_timed, ..self.origin_of(session) };
             let request = Request::new(origin, group, protocol, body);
             let part = group.0 as usize;
             self.relay.submit(request, Purpose::Question { id, part, places }, self.now.instant);
@@ -294,6 +298,13 @@ impl Core {
         };
         pending.answers[part] = Some(answer);
         self.complete_answer(id, actions);
+    }
+
+    /// A group that is about to answer took so long.
+    pub(crate) fn note_part_time(&mut self, id: u64, took: Duration) {
+        if let Some(pending) = self.pending.get_mut(&id) {
+            pending.took = pending.took.max(Some(took));
+        }
     }
 
     pub(crate) fn answer_or_defer(
@@ -431,9 +442,9 @@ impl Core {
         if self.pending.get(&question_id).is_none_or(|pending| pending.answers.iter().any(Option::is_none)) {
             return;
         }
-        let Pending { session, ticket, joining, words, answers, cover, cursor_holder, .. } =
+        let Pending { session, ticket, joining, words, answers, cover, cursor_holder, took, .. } =
             self.pending.remove(&question_id).expect("just seen");
-        let answers: Vec<_> = answers.into_iter().flatten().collect();
+        let mut answers: Vec<_> = answers.into_iter().flatten().collect();
         let group_count = self.context.group_count as usize;
         let whole = answers.iter().filter(|answer| matches!(answer, Answer::Whole(..))).count();
         if self.context.is_clustered && whole == group_count && cover != SlotMap::whole_cover() {
@@ -443,7 +454,10 @@ impl Core {
             return self.ask(session, ticket, joining, words, question, actions);
         }
         match joining {
-            Joining::Whole(command) => self.join_whole(session, ticket, command, &words, answers, cursor_holder),
+            Joining::Whole(command) => {
+                answers.push(Answer::Whole(Vec::new(), took));
+                self.join_whole(session, ticket, command, &words, answers, cursor_holder);
+            }
             Joining::Watch => self.finish_watch(session, ticket, answers),
             Joining::Control(command) | Joining::Composed(command) => {
                 let is_composed = matches!(joining, Joining::Composed(_));
@@ -535,13 +549,17 @@ impl Core {
             }
         }
         replies.sort_by_key(|(group, ..)| *group);
-        // Other nodes do not tell how long it took them.
         if let Some(longest) = longest
             && let Some(session) = self.sessions.get(session)
         {
             let mut spans = Vec::new();
             let (_, args) = Reader::new(words).words(&mut spans);
-            self.context.timings.note(Known::Data(command), args, longest);
+            // In a cluster a delay has been noted where it was.
+            if self.context.is_clustered {
+                self.context.timings.note_answered(Known::Data(command), args, longest);
+            } else {
+                self.context.timings.note(Known::Data(command), args, longest);
+            }
             self.context.note_slow(session);
         }
         // A refusal is the same from every group.

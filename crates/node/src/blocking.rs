@@ -27,6 +27,7 @@ use resp::{Args, Span};
 use stdx::slot::{Slot, slot_of};
 use stdx::{Duration, Instant};
 
+use crate::commands::Known;
 use crate::core::Core;
 use crate::dispatch::{Groups, Next};
 use crate::entry::{Reader, put_words};
@@ -516,7 +517,8 @@ impl Core {
                 Body::Query(_) => RequestBody::Read(words),
                 Body::Mutate(_) | Body::Container => RequestBody::Write(words),
             };
-            let origin = Origin { ticket, tracks, ..self.origin_of(id) };
+            let is_timed = self.wants_time(Known::Data(command), args);
+            let origin = Origin { ticket, tracks, is_timed, ..self.origin_of(id) };
             self.send_request(Request::new(origin, group, protocol, body), actions);
             return;
         }
@@ -767,7 +769,15 @@ mod tests {
 
     fn waiter(serial: u64) -> Waiter {
         let session = SessionId { serial, index: serial as u32 };
-        let origin = Origin { node: NodeId(2), core: CoreId(0), session, ticket: 1, claim: None, tracks: false };
+        let origin = Origin {
+            node: NodeId(2),
+            core: CoreId(0),
+            session,
+            ticket: 1,
+            claim: None,
+            tracks: false,
+            is_timed: false,
+        };
         Waiter { origin, wants_end: false, heard: Instant::ZERO }
     }
 

@@ -43,6 +43,7 @@ use crate::tally::Asked;
 use crate::telling::Telling;
 use crate::timeline::{self, Timeline};
 use crate::timing::Timings;
+use crate::toll::Toll;
 use crate::tracking::{Mode, Tracker};
 use crate::transaction::{Driver, GatewayId, Post, Progress, TransactionId, Work};
 use crate::wire::{self, Wire};
@@ -804,7 +805,7 @@ impl Core {
     }
 
     /// A session of this core has sent commands that another found slow.
-    fn take_slow(&mut self, id: SessionId, entries: Vec<SlowEntry>) {
+    pub(crate) fn take_slow(&mut self, id: SessionId, entries: Vec<SlowEntry>) {
         let client = self.sessions.get(id).map(|session| (session.peer.address.clone(), session.name.clone()));
         let (address, name) = client.unwrap_or_default();
         for entry in entries {
@@ -857,7 +858,7 @@ impl Core {
     fn read_mail(&mut self, from: CoreId, mail: Mail, actions: &mut Vec<Action>) {
         match mail {
             Mail::Request(request) => self.take_request(request, actions),
-            Mail::Answered { claim, place, bytes } => self.take_relayed(claim, place, &bytes, actions),
+            Mail::Answered { claim, place, toll, bytes } => self.take_relayed(claim, place, &toll, &bytes, actions),
             Mail::ReadNearby(read) => self.take_near_read(read),
             Mail::NotNearby(read) => self.read_far(read, actions),
             Mail::Refused { claim } => self.relay.refused(claim, self.now.instant),
@@ -1100,7 +1101,15 @@ impl Core {
 
     /// The origin of a request whose answer this core takes.
     pub(crate) fn origin_of(&self, session: SessionId) -> Origin {
-        Origin { node: self.context.node, core: self.context.core, session, ticket: 0, claim: None, tracks: false }
+        Origin {
+            node: self.context.node,
+            core: self.context.core,
+            session,
+            ticket: 0,
+            claim: None,
+            tracks: false,
+            is_timed: false,
+        }
     }
 
     // ---- requests to groups -----------------------------------------------------------------------------------------
@@ -1179,7 +1188,7 @@ impl Core {
     }
 
     /// The answer to a numbered request has come.
-    fn take_relayed(&mut self, claim: Claim, place: Place, bytes: &[u8], actions: &mut Vec<Action>) {
+    fn take_relayed(&mut self, claim: Claim, place: Place, toll: &Toll, bytes: &[u8], actions: &mut Vec<Action>) {
         if self.has_overtaken(claim) {
             return self.relay.refused(claim, self.now.instant);
         }
@@ -1191,7 +1200,8 @@ impl Core {
         }
         let is_to_be_told =
             self.context.is_clustered && self.context.tracker.is_wanted() && self.relay.is_of_change(claim, bytes);
-        let Some(purpose) = self.relay.answered(claim, self.now.instant) else { return };
+        let Some((request, purpose)) = self.relay.answered(claim, self.now.instant) else { return };
+        self.count_toll(&request, &purpose, toll);
         if is_to_be_told {
             self.park(claim, purpose, bytes);
         } else {
@@ -1441,7 +1451,7 @@ impl Core {
             // Who answers is who was asked: a node speaks for itself.
             Some(Wire::Request(request)) if request.origin.node == from => self.take_request(request, actions),
             Some(Wire::Request(_)) => self.context.statistics.malformed_peer_count += 1,
-            Some(Wire::Answer(claim, place, bytes)) => self.take_relayed(claim, place, bytes, actions),
+            Some(Wire::Answer(claim, place, toll, bytes)) => self.take_relayed(claim, place, &toll, bytes, actions),
             Some(Wire::Sound { group, number }) => {
                 self.with_group(group, actions, |group, outlet| group.sounded(from, number, now, outlet));
             }

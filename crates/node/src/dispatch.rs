@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use command::{Flag, Join, Refusal, Span as KeySpan};
 use keyspace::{AHEAD_MAX, Ahead, Body, Class, DataCommand, Moment, Patience, Policy};
-use resp::{Args, Glance, Limits, Parsed, Writer};
+use resp::{Args, Glance, Limits, Parsed, Span, Writer};
 use stdx::slot::slot_of;
 
 use crate::acl::{Denial, LogEntry, Where};
@@ -483,7 +483,7 @@ impl Core {
         let (protocol, ticket) = (session.protocol(), session.take_ticket_to_read_nearby());
         let reading = session.reading.as_mut().expect("it has said READONLY");
         let read = NearRead {
-            origin: Origin { node, core, session: id, ticket, claim: None, tracks: false },
+            origin: Origin { node, core, session: id, ticket, claim: None, tracks: false, is_timed: false },
             group,
             protocol,
             words,
@@ -506,6 +506,10 @@ impl Core {
             let text = self.no_quorum_to_read(origin.session);
             return self.sessions.reply(origin.session, origin.ticket, |writer| writer.error(&text));
         }
+        let mut spans: Vec<Span> = Vec::new();
+        let (_, args) = Reader::new(&words).words(&mut spans);
+        let is_timed = lookup(args).is_ok_and(|known| self.wants_time(known, args));
+        let origin = Origin { is_timed, ..origin };
         let request = Request::new(origin, group, protocol, RequestBody::ReadAtOnce(words));
         if let Some(number) = self.send_request(request, actions) {
             self.note_read(origin.session, group, number);
@@ -618,7 +622,8 @@ impl Core {
                     }
                     self.is_reading = false;
                     let ticket = session.take_ticket();
-                    let origin = Origin { node, core, session: id, ticket, claim: None, tracks: false };
+                    let origin =
+                        Origin { node, core, session: id, ticket, claim: None, tracks: false, is_timed: false };
                     local.write(origin, protocol, database, args);
                     return Next::Taken;
                 }
@@ -661,6 +666,7 @@ impl Core {
         let awaits_change = session.awaits_change();
         let tracks = !is_write && session.tracks();
         let ticket = if is_write { session.take_ticket() } else { session.take_ticket_to_read() };
+        let is_timed = self.wants_time(Known::Data(command), args);
         let mut words = Vec::with_capacity(args.byte_count() + 5 * args.len() + 8);
         put_words(&mut words, database, args);
         let body = match (is_write, awaits_change) {
@@ -668,7 +674,7 @@ impl Core {
             (false, true) => RequestBody::Read(words),
             (false, false) => RequestBody::ReadAtOnce(words),
         };
-        let origin = Origin { node, core, session: id, ticket, claim: None, tracks };
+        let origin = Origin { node, core, session: id, ticket, claim: None, tracks, is_timed };
         let number = self.send_request(Request::new(origin, group, protocol, body), actions);
         if !is_write && let Some(number) = number {
             self.note_read(id, group, number);

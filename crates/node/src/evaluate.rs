@@ -242,6 +242,7 @@ impl Core {
             });
         if !is_free {
             let (origin, protocol, database) = self.script_origin(id);
+            let origin = Origin { is_timed: self.wants_time(Known::Control(command), args), ..origin };
             let mut words = Vec::with_capacity(args.byte_count() + 5 * args.len() + 8);
             put_words(&mut words, database, args);
             let script = Arc::new(ScriptRequest { invocation, words });

@@ -347,13 +347,15 @@ impl Core {
                 is_asking: false,
             });
         }
-        let origin = Origin { node, core, session: id, ticket, claim: None, tracks };
+        let origin = Origin { node, core, session: id, ticket, claim: None, tracks, is_timed: false };
         match groups {
             Groups::None => self.sessions.reply(id, ticket, |writer| writer.array(0)),
             Groups::One(group) => {
                 if is_query && self.answer_exec_at_once(id, ticket, group, &packed, protocol) {
                     return;
                 }
+                let is_timed = self.wants_times(&packed, protocol);
+                let origin = Origin { is_timed, ..origin };
                 let body = RequestBody::Exec(packed);
                 self.send_request(Request::new(origin, group, protocol, body), actions);
             }
@@ -367,6 +369,19 @@ impl Core {
                 self.begin_exec_over_groups(work, actions);
             }
         }
+    }
+
+    /// True if whoever carries out a transaction is to measure its commands.
+    fn wants_times(&mut self, packed: &[u8], protocol: Protocol) -> bool {
+        let mut spans: Vec<Span> = Vec::new();
+        let mut is_timed = false;
+        if self.context.is_clustered {
+            Reader::new(packed).exec(protocol, &mut spans).for_each(&mut spans, |_, args| {
+                let known = crate::dispatch::lookup(args).expect("checked when it was queued");
+                is_timed |= self.wants_time(known, args);
+            });
+        }
+        is_timed
     }
 
     /// A transaction that only reads needs no log entry where a read needs none.

@@ -41,7 +41,7 @@ use crate::backup::Backups;
 use crate::blocking::Lines;
 use crate::book::{self, Book};
 use crate::checkpoint::Checkpointing;
-use crate::commands::{GroupFigures, Known};
+use crate::commands::GroupFigures;
 use crate::defect::Defect;
 use crate::entry::{self, Builder, Claimed, Effect, Item, Watch};
 use crate::event::{Action, CoreId, GroupId, GroupSeed, Level, NodeId, Now, Persist, Room, SessionId};
@@ -60,6 +60,7 @@ use crate::slots::{Moved, SlotMap};
 use crate::speculation::Speculation;
 use crate::timeline::Kind;
 use crate::timing::Timings;
+use crate::toll::{Measure, Toll};
 use crate::touched::Touched;
 use crate::tracking::Author;
 use crate::transaction::{GatewayId, TransactionId};
@@ -223,7 +224,7 @@ pub struct Group {
     /// Sessions whose requests are to be made anew elsewhere, by gateway and serial: what they have sent since follows.
     sent_back: BTreeMap<(GatewayId, u64), moving::SentBack>,
     /// Scripts of gateways that have run here, and whose entries are not applied yet: they must not run again.
-    scripts_under_way: BTreeSet<(GatewayId, u64)>,
+    scripts_under_way: BTreeMap<(GatewayId, u64), Toll>,
     /// Requests of gateways of this node that want to know when they have been applied here.
     awaited: BTreeSet<(GatewayId, u64)>,
 
@@ -285,6 +286,18 @@ struct Finished {
     /// Keys that it has read, if the client keeps what it reads.
     reads: Box<[Vec<u8>]>,
     published: Box<[pubsub::Message]>,
+}
+
+/// A numbered request that is being carried out.
+struct Numbered {
+    /// Who has asked, if that is a session of this node.
+    by: Option<Author>,
+    /// Its gateway wants to know how long it takes.
+    is_timed: bool,
+    /// For the answer, which is kept for the gateway.
+    writer: Writer,
+    /// What it takes, which is told once.
+    toll: Toll,
 }
 
 #[derive(Debug)]
@@ -510,7 +523,7 @@ impl Group {
             script_reply: Vec::new(),
             kept_out: BTreeSet::new(),
             sent_back: BTreeMap::new(),
-            scripts_under_way: BTreeSet::new(),
+            scripts_under_way: BTreeMap::new(),
             awaited: BTreeSet::new(),
             nearby: nearby::Nearby::new(prng.draw() >> 8),
             checkpointing: Checkpointing::default(),
@@ -951,7 +964,7 @@ impl Group {
         let moment = self.read_moment(now);
         let mut spans = std::mem::take(&mut self.spans);
         let exec = entry::Reader::new(packed).exec(protocol, &mut spans);
-        execute(&mut self.keyspace, exec, moment, Some(timings), writer);
+        execute(&mut self.keyspace, exec, moment, Measure::Client(timings), writer);
         self.spans = spans;
     }
 
@@ -1003,7 +1016,11 @@ impl Group {
                 let (database, args) = entry::Reader::new(words).words(&mut spans);
                 let command = keyspace::resolve(args).expect("a read was checked by its gateway");
                 let mut writer = Writer::new(read.protocol);
+                let mut toll = Toll::default();
+                let mut measure = Measure::for_gateway(&mut outlet.context.timings, &mut toll, read.origin.is_timed);
+                let watch = measure.start(command, args);
                 self.keyspace.query(database, command, args, moment, &mut writer);
+                measure.stop(watch, args);
                 let answer = wire::put_whole(&wire::Part {
                     key_count: self.keyspace.key_count(database) as u64,
                     cover: self.slots.cover_of(self.id),
@@ -1011,7 +1028,7 @@ impl Group {
                     reply: writer.bytes(),
                 });
                 self.spans = spans;
-                return outlet.answer(&read.origin, answer);
+                return outlet.answer_with(&read.origin, toll, answer);
             }
             ReadWhat::Versions(keys) => {
                 let mut answer = Vec::new();
@@ -1041,14 +1058,11 @@ impl Group {
         };
         let (database, args) = entry::Reader::new(words).words(&mut spans);
         let command = keyspace::resolve(args).expect("a read was checked by its gateway");
-        let watch = outlet.start_watch(command, args);
-        let mut must_wait = false;
-        outlet.reply(&read.origin, read.protocol, |writer| {
+        outlet.reply_to_read(&read.origin, read.protocol, (command, args), |writer| {
             let start = writer.len();
             observer::run(&mut self.keyspace, database, command, args, moment, writer);
-            must_wait = command.has(Flag::Blocking) && is_null(&writer.bytes()[start..]);
+            !(command.has(Flag::Blocking) && is_null(&writer.bytes()[start..]))
         });
-        outlet.stop_watch(watch.filter(|_| !must_wait), &read.origin, args);
         if read.origin.tracks {
             let Origin { core, session, .. } = read.origin;
             outlet.context.tracker.remember_command(core, session, command, args);
@@ -2094,7 +2108,7 @@ impl Group {
         outlet: &mut Outlet<'_>,
     ) {
         self.book.settle(gateway, floor, moment);
-        self.scripts_under_way.remove(&(gateway, number));
+        let mut toll = self.scripts_under_way.remove(&(gateway, number)).unwrap_or_default();
         let (origin, published) = match waiter {
             Some(Waiter::Write(origin) | Waiter::Step(origin)) => (Some(origin), Box::default()),
             Some(Waiter::Script(origin, finished)) => (Some(origin), finished.published),
@@ -2111,18 +2125,20 @@ impl Group {
                 answer
             }
             book::Entry::New => {
-                let mut writer = Writer::default();
                 let claim = Claim { boot: gateway.boot, group: self.id, number };
                 let by = (gateway.node == self.node.0).then_some(Author::Request { core: gateway.core, claim });
-                self.apply_item(item, moment, None, Some((&mut writer, by)), outlet);
-                let answer = writer.into_bytes();
+                let is_timed = origin.is_some_and(|origin| origin.is_timed);
+                let mut numbered = Numbered { by, is_timed, writer: Writer::default(), toll };
+                self.apply_item(item, moment, None, Some(&mut numbered), outlet);
+                let answer = numbered.writer.into_bytes();
+                toll = numbered.toll;
                 self.book.note(gateway, number, answer.clone());
                 published.iter().for_each(|message| outlet.publish(message));
                 answer
             }
         };
         if let Some(origin) = origin {
-            outlet.answer_committed(&origin, &Committed { _sealed: () }, answer);
+            outlet.answer_committed(&origin, &Committed { _sealed: () }, toll, answer);
         }
         if self.awaited.remove(&(gateway, number)) {
             outlet.settle();
@@ -2163,22 +2179,21 @@ impl Group {
         (transaction.gateway.node == self.node.0).then_some(Author::Transaction(transaction))
     }
 
-    /// Carries out an item. What `claimed` gets is the answer to be kept for its gateway; beside it is who asked, if
-    /// that is a session of this node.
+    /// Carries out an item.
     #[inline]
     fn apply_item(
         &mut self,
         item: Item<'_>,
         moment: Moment,
         waiter: Option<Waiter>,
-        claimed: Option<(&mut Writer, Option<Author>)>,
+        claimed: Option<&mut Numbered>,
         outlet: &mut Outlet<'_>,
     ) {
         let proof = Committed { _sealed: () };
-        let (claimed, by) = match (claimed, &waiter) {
-            (Some((writer, by)), _) => (Some(writer), by),
-            (None, Some(Waiter::Write(origin) | Waiter::Script(origin, _))) => (None, self.author_of(origin)),
-            (None, _) => (None, None),
+        let by = match (&claimed, &waiter) {
+            (Some(numbered), _) => numbered.by,
+            (None, Some(Waiter::Write(origin) | Waiter::Script(origin, _))) => self.author_of(origin),
+            (None, _) => None,
         };
         match item {
             Item::Command { protocol, database, args } => {
@@ -2217,14 +2232,13 @@ impl Group {
                         self.evicted_count += 1;
                     }
                     _ => match claimed {
-                        Some(writer) => {
+                        Some(Numbered { is_timed, writer, toll, .. }) => {
                             writer.set_protocol(protocol);
-                            let watch = outlet.start_watch(command, args);
+                            let mut measure = Measure::for_gateway(&mut outlet.context.timings, toll, *is_timed);
+                            let watch = measure.start(command, args);
                             observer::run(keyspace, database, command, args, moment, writer);
                             let must_wait = command.has(Flag::Blocking) && is_null(writer.bytes());
-                            if let (false, Some(watch)) = (must_wait, watch) {
-                                outlet.context.timings.stop(watch, args);
-                            }
+                            measure.stop(watch.filter(|_| !must_wait), args);
                         }
                         None => {
                             observer::run(keyspace, database, command, args, moment, &mut self.scratch);
@@ -2241,7 +2255,7 @@ impl Group {
                     Some(Waiter::Write(origin)) => {
                         let again = origin.tracks.then(|| exec.clone());
                         outlet.reply_timed(&origin, protocol, &proof, |timings, writer| {
-                            execute(keyspace, exec, moment, Some(timings), writer);
+                            execute(keyspace, exec, moment, Measure::Client(timings), writer);
                         });
                         outlet.name_slow(&origin);
                         // Remembered before its own changes are told: it may have read what it then changed.
@@ -2254,12 +2268,13 @@ impl Group {
                         }
                     }
                     _ => match claimed {
-                        Some(writer) => {
+                        Some(Numbered { is_timed, writer, toll, .. }) => {
                             writer.set_protocol(protocol);
-                            execute(keyspace, exec, moment, Some(&mut outlet.context.timings), writer);
+                            let measure = Measure::for_gateway(&mut outlet.context.timings, toll, *is_timed);
+                            execute(keyspace, exec, moment, measure, writer);
                         }
                         None => {
-                            execute(keyspace, exec, moment, None, &mut self.scratch);
+                            execute(keyspace, exec, moment, Measure::Nobody, &mut self.scratch);
                             self.scratch.truncate(0);
                         }
                     },
@@ -2280,7 +2295,7 @@ impl Group {
                     // Remembered before its own changes are told: it may have read what it then changed.
                     outlet.remember_reads(&origin, &reads);
                 }
-                if let Some(writer) = claimed {
+                if let Some(Numbered { writer, .. }) = claimed {
                     writer.raw(answer);
                 }
                 self.tell(outlet, by);
@@ -2289,7 +2304,7 @@ impl Group {
                 let mut writer = Writer::default();
                 Arc::make_mut(&mut self.libraries).apply(change, &mut writer);
                 if let Some(claimed) = claimed {
-                    claimed.raw(&wire::put_changed(self.libraries.version, writer.bytes()));
+                    claimed.writer.raw(&wire::put_changed(self.libraries.version, writer.bytes()));
                 }
                 let reply = match waiter {
                     Some(Waiter::Write(origin)) => Some((origin, writer.into_bytes())),
@@ -2302,8 +2317,8 @@ impl Group {
             }
             Item::Configure(pairs) => {
                 Arc::make_mut(&mut self.parameters).apply(pairs);
-                if let Some(claimed) = claimed {
-                    claimed.raw(&wire::put_changed(self.parameters.version, &[]));
+                if let Some(Numbered { writer, .. }) = claimed {
+                    writer.raw(&wire::put_changed(self.parameters.version, &[]));
                 }
                 for core in (0..outlet.context.core_count).map(CoreId) {
                     outlet.mail(core, Mail::Parameters(Arc::clone(&self.parameters)));
@@ -2367,7 +2382,7 @@ impl Group {
                 answer_governed(waiter, &proof, outlet);
             }
             Item::Moved(slot) => {
-                if let Some(writer) = claimed {
+                if let Some(Numbered { writer, .. }) = claimed {
                     writer.raw(&wire::put_moved(&self.slots.known(slot)));
                 }
             }
@@ -2713,8 +2728,8 @@ fn is_mark_of_leader(entry: &Entry) -> bool {
 }
 
 /// Answers a step of a transaction, and lets the answer be kept.
-fn answer_step(waiter: Option<Waiter>, claimed: Option<&mut Writer>, answer: &[u8], outlet: &mut Outlet<'_>) {
-    if let Some(writer) = claimed {
+fn answer_step(waiter: Option<Waiter>, claimed: Option<&mut Numbered>, answer: &[u8], outlet: &mut Outlet<'_>) {
+    if let Some(Numbered { writer, .. }) = claimed {
         writer.raw(answer);
     }
     if let Some(Waiter::Step(origin)) = waiter {
@@ -2771,7 +2786,7 @@ fn execute(
     keyspace: &mut Keyspace,
     exec: entry::ExecItem<'_>,
     moment: Moment,
-    mut timings: Option<&mut Timings>,
+    mut measure: Measure<'_>,
     writer: &mut Writer,
 ) {
     // What has become of a key that was absent not every replica knows, so a transaction that watches one takes locks
@@ -2788,11 +2803,9 @@ fn execute(
     let mut spans = Vec::new();
     exec.for_each(&mut spans, |database, args| {
         let command = keyspace::resolve(args).expect("a logged command is known");
-        let watch = timings.as_mut().and_then(|timings| timings.start(Known::Data(command), args));
+        let watch = measure.start(command, args);
         observer::run(keyspace, database, command, args, moment, writer);
-        if let (Some(timings), Some(watch)) = (timings.as_mut(), watch) {
-            timings.stop(watch, args);
-        }
+        measure.stop(watch, args);
     });
 }
 

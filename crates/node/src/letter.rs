@@ -25,6 +25,7 @@ use crate::scripts::Invocation;
 use crate::slots::Moved;
 use crate::statistics::SlowEntry;
 use crate::timeline;
+use crate::toll::Toll;
 use crate::tracking::{Author, Change, News, Presence};
 use crate::transaction::{GatewayId, TransactionId};
 
@@ -50,6 +51,8 @@ pub struct Origin {
     pub claim: Option<Claim>,
     /// True if the session keeps what it reads, and the group is to remember that.
     pub tracks: bool,
+    /// True if its gateway wants to know how long it takes, and has numbered it.
+    pub is_timed: bool,
 }
 
 impl Origin {
@@ -88,6 +91,8 @@ pub enum Mail {
         claim: Claim,
         /// How far the group was.
         place: Place,
+        /// What it has taken.
+        toll: Toll,
         /// As its body says.
         bytes: Vec<u8>,
     },

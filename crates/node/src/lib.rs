@@ -56,6 +56,7 @@ mod tally;
 mod telling;
 pub mod timeline;
 mod timing;
+mod toll;
 mod touched;
 pub mod tracking;
 pub mod transaction;

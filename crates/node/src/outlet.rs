@@ -15,6 +15,7 @@ use crate::session::Sessions;
 use crate::telling::Untold;
 use crate::timeline;
 use crate::timing::{Timings, Watch};
+use crate::toll::{Measure, Toll};
 use crate::transaction::TransactionId;
 use crate::wire;
 
@@ -91,6 +92,31 @@ impl Outlet<'_> {
         }
     }
 
+    /// Answers a read, and measures it. `write` says whether it has been carried out, or must wait.
+    #[inline]
+    pub(crate) fn reply_to_read(
+        &mut self,
+        origin: &Origin,
+        protocol: Protocol,
+        (command, args): (&'static DataCommand, Args<'_>),
+        write: impl FnOnce(&mut Writer) -> bool,
+    ) {
+        if origin.claim.is_none() {
+            let watch = self.start_watch(command, args);
+            let mut is_done = false;
+            self.reply(origin, protocol, |writer| is_done = write(writer));
+            self.stop_watch(watch.filter(|_| is_done), origin, args);
+        } else {
+            let mut toll = Toll::default();
+            let mut writer = Writer::new(protocol);
+            let mut measure = Measure::for_gateway(&mut self.context.timings, &mut toll, origin.is_timed);
+            let watch = measure.start(command, args);
+            let is_done = write(&mut writer);
+            measure.stop(watch.filter(|_| is_done), args);
+            self.answer_with(origin, toll, writer.into_bytes());
+        }
+    }
+
     /// Answers a request that changed data, when those who cache have been told: [`Outlet::settle`] must follow.
     #[inline]
     pub fn reply_committed(
@@ -145,18 +171,23 @@ impl Outlet<'_> {
 
     /// Answers a numbered request that changed nothing, or a step of a transaction.
     pub fn answer(&mut self, origin: &Origin, bytes: Vec<u8>) {
+        self.answer_with(origin, Toll::default(), bytes);
+    }
+
+    /// The same, and tells what it has taken.
+    pub(crate) fn answer_with(&mut self, origin: &Origin, toll: Toll, bytes: Vec<u8>) {
         let Some(claim) = origin.claim else { return };
         let place = self.context.place_of(claim.group);
-        self.tell_gateway(origin, Mail::Answered { claim, place, bytes });
+        self.tell_gateway(origin, Mail::Answered { claim, place, toll, bytes });
     }
 
     /// Answers a numbered request that changed data. The answer to a step of a transaction waits for those who cache:
     /// [`Outlet::settle`] must follow. Gateways see to it that clients' replies do.
-    pub fn answer_committed(&mut self, origin: &Origin, _proof: &Committed, bytes: Vec<u8>) {
+    pub(crate) fn answer_committed(&mut self, origin: &Origin, _proof: &Committed, toll: Toll, bytes: Vec<u8>) {
         if self.context.tracker.is_wanted() && origin.session.serial == 0 {
             self.context.telling.put(Untold::Answer { origin: *origin, bytes });
         } else {
-            self.answer(origin, bytes);
+            self.answer_with(origin, toll, bytes);
         }
     }
 
@@ -229,12 +260,7 @@ impl Outlet<'_> {
 
     #[cold]
     fn name_slow_now(&mut self, origin: &Origin) {
-        if origin.node != self.context.node {
-            // Who asked is known to its own node only.
-            for entry in self.context.timings.take_slow() {
-                self.context.keep_slow(entry);
-            }
-        } else if let Some(session) = self.sessions.get(origin.session) {
+        if let Some(session) = self.sessions.get(origin.session) {
             self.context.note_slow(session);
         } else {
             let entries = self.context.timings.take_slow();

@@ -396,14 +396,14 @@ impl Relay {
         }
     }
 
-    /// An answer has come: what it is for, unless it is known already.
-    pub fn answered(&mut self, claim: Claim, now: Instant) -> Option<Purpose> {
+    /// An answer has come: what was asked and what it is for, unless it is known already.
+    pub fn answered(&mut self, claim: Claim, now: Instant) -> Option<(Request, Purpose)> {
         if claim.boot != self.boot {
             return None;
         }
         let stream = self.streams.get_mut(claim.group.0 as usize)?;
         stream.heard = now;
-        stream.take(claim.number).map(|(_, purpose)| purpose)
+        stream.take(claim.number)
     }
 
     /// A node that was asked does not serve the group, or misses a request before this one.
@@ -600,7 +600,7 @@ mod tests {
 
     fn request(body: RequestBody) -> Request {
         let (node, core) = (NodeId(1), CoreId(0));
-        let origin = Origin { node, core, session: SESSION, ticket: 0, claim: None, tracks: false };
+        let origin = Origin { node, core, session: SESSION, ticket: 0, claim: None, tracks: false, is_timed: false };
         Request::new(origin, GroupId(0), Protocol::Resp2, body)
     }
 

@@ -6,6 +6,9 @@
 //! take the same short time for each of a few words. Of the rest each, as long as somebody wants to know of slow ones.
 //! Of commands carried out one behind the other the end of one is the beginning of the next.
 //!
+//! In a cluster the gateway of a request decides whether it is measured, and notes the time, which comes with the
+//! answer: see `toll`. A delay is noted where it was.
+//!
 //! Nothing that is logged or replicated depends on what is measured here.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -178,31 +181,72 @@ impl Timings {
         self.reading = None;
     }
 
-    /// A command begins. `None` if this call is not measured.
+    /// True if a call is to be measured, by whoever carries it out.
     #[inline]
-    pub(crate) fn start(&mut self, known: Known, args: Args<'_>) -> Option<Watch> {
+    pub(crate) fn wants(&mut self, known: Known, args: Args<'_>) -> bool {
         let place = self.place_of(known, args);
+        self.wants_at(place, args)
+    }
+
+    #[inline]
+    fn wants_at(&mut self, place: usize, args: Args<'_>) -> bool {
         let timing = &mut self.commands[place];
         timing.seen = timing.seen.wrapping_add(1);
         let is_quick = timing.is_constant || (timing.is_fast && args.len() <= QUICK_WORDS_MAX);
         let is_wanted = if is_quick { self.wants_quick } else { self.wants_others };
+        is_wanted || timing.seen % SAMPLE == 1
+    }
+
+    /// A command begins. `None` if this call is not measured.
+    #[inline]
+    pub(crate) fn start(&mut self, known: Known, args: Args<'_>) -> Option<Watch> {
+        let place = self.place_of(known, args);
         let last = self.reading.take();
-        if !is_wanted && timing.seen % SAMPLE != 1 {
-            return None;
-        }
-        Some(Watch { place, started: last.unwrap_or_else(self.stopwatch) })
+        self.wants_at(place, args).then(|| Watch { place, started: last.unwrap_or_else(self.stopwatch) })
     }
 
     /// It has ended.
     #[inline]
     pub(crate) fn stop(&mut self, watch: Watch, args: Args<'_>) {
-        let now = (self.stopwatch)();
-        self.reading = Some(now);
-        self.record(watch.place, now.since(watch.started), args);
+        let took = self.read(&watch);
+        self.note_delay(watch.place, took);
+        self.record(watch.place, took, args);
     }
 
-    /// Notes a command that took so long.
+    /// A command begins that a gateway has asked for, and may want to have measured.
+    #[inline]
+    pub(crate) fn start_for_gateway(&mut self, known: Known, args: Args<'_>, is_wanted: bool) -> Option<Watch> {
+        let last = self.reading.take();
+        // Who monitors delays wants to know of all that happen here.
+        (is_wanted || self.delay_ms > 0)
+            .then(|| Watch { place: self.place_of(known, args), started: last.unwrap_or_else(self.stopwatch) })
+    }
+
+    /// It has ended, and took so long.
+    #[inline]
+    pub(crate) fn stop_for_gateway(&mut self, watch: Watch) -> Duration {
+        let took = self.read(&watch);
+        self.note_delay(watch.place, took);
+        took
+    }
+
+    /// The time since a command began; it may be when the next one does.
+    #[inline]
+    fn read(&mut self, watch: &Watch) -> Duration {
+        let now = (self.stopwatch)();
+        self.reading = Some(now);
+        now.since(watch.started)
+    }
+
+    /// Notes a command that took so long here.
     pub(crate) fn note(&mut self, known: Known, args: Args<'_>, took: Duration) {
+        let place = self.place_of(known, args);
+        self.note_delay(place, took);
+        self.record(place, took, args);
+    }
+
+    /// Notes a command that took so long wherever it was carried out.
+    pub(crate) fn note_answered(&mut self, known: Known, args: Args<'_>, took: Duration) {
         let place = self.place_of(known, args);
         self.record(place, took, args);
     }
@@ -216,21 +260,25 @@ impl Timings {
         if self.has_histograms {
             figures.histogram.note(nanos);
         }
-        let is_slow = self.slow_us >= 0 && nanos / 1_000 >= self.slow_us.unsigned_abs();
-        let is_delay = self.delay_ms > 0 && nanos / 1_000_000 >= self.delay_ms;
-        if is_slow || is_delay {
-            self.record_slow(place, nanos, args, is_slow, is_delay);
+        if self.slow_us >= 0 && nanos / 1_000 >= self.slow_us.unsigned_abs() {
+            self.record_slow(place, nanos, args);
+        }
+    }
+
+    #[inline]
+    fn note_delay(&mut self, place: usize, took: Duration) {
+        if self.delay_ms > 0 {
+            let known = self.commands[place].known;
+            if !known.has(Flag::Blocking) {
+                self.note_work(if known.has(Flag::Fast) { "fast-command" } else { "command" }, took);
+            }
         }
     }
 
     #[cold]
-    fn record_slow(&mut self, place: usize, nanos: u64, args: Args<'_>, is_slow: bool, is_delay: bool) {
+    fn record_slow(&mut self, place: usize, nanos: u64, args: Args<'_>) {
         let known = self.commands[place].known;
-        if is_delay && !known.has(Flag::Blocking) {
-            let cause = if known.has(Flag::Fast) { "fast-command" } else { "command" };
-            self.delays.note(cause, self.unix, nanos / 1_000_000);
-        }
-        if is_slow && !known.has(Flag::SkipSlowlog) && self.slow.len() < SLOW_COUNT_MAX {
+        if !known.has(Flag::SkipSlowlog) && self.slow.len() < SLOW_COUNT_MAX {
             self.slow.push(SlowEntry {
                 number: 0,
                 ended: (self.stopwatch)(),

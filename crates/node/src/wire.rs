@@ -3,7 +3,7 @@
 //! ```text
 //! RAFT     group:u32le  consensus message
 //! REQUEST  node core boot serial number floor previous  group protocol kind words
-//! ANSWER   boot group number  place  bytes
+//! ANSWER   boot group number  place  toll  bytes
 //! REFUSED  boot group number
 //! ALIVE    boot group number
 //! INQUIRE  transaction  asking group  asked group
@@ -49,12 +49,15 @@ use crate::scripts::{Code, Invocation};
 use crate::slots::Moved;
 use crate::tally::{FarCalls, ScriptCalls};
 use crate::timeline::{self, Happening};
+use crate::toll::Toll;
 use crate::transaction::{GatewayId, TransactionId};
 
 /// With a request's protocol: see `Request::is_anew`.
 const IS_ANEW: u8 = 128;
 /// The same: see `Request::must_return`.
 const MUST_RETURN: u8 = 64;
+/// The same: see `Origin::is_timed`.
+const IS_TIMED: u8 = 32;
 
 const RAFT: u8 = 1;
 const REQUEST: u8 = 2;
@@ -84,7 +87,7 @@ pub enum Wire<'a> {
     /// A client's request, sent on by its gateway.
     Request(Request),
     /// The answer to a request of this gateway.
-    Answer(Claim, Place, &'a [u8]),
+    Answer(Claim, Place, Toll, &'a [u8]),
     /// A node does not serve the group, or misses a request.
     Refused(Claim),
     /// A request has come again and will be answered.
@@ -298,7 +301,8 @@ pub fn encode_request(request: &Request) -> Vec<u8> {
     };
     let anew = if request.is_anew { IS_ANEW } else { 0 };
     let returns = if request.must_return { MUST_RETURN } else { 0 };
-    out.push(protocol | anew | returns);
+    let timed = if request.origin.is_timed { IS_TIMED } else { 0 };
+    out.push(protocol | anew | returns | timed);
     match &request.body {
         RequestBody::Write(words) => put_kind(&mut out, 1, words),
         RequestBody::Read(words) => put_kind(&mut out, 2, words),
@@ -401,18 +405,19 @@ fn put_lock(out: &mut Vec<u8>, lock: &Lock) {
 /// What a group tells a gateway of its request; `None` if that does not travel.
 pub fn encode_to_gateway(mail: &Mail) -> Option<Vec<u8>> {
     let (kind, claim, answer) = match mail {
-        Mail::Answered { claim, place, bytes } => (ANSWER, claim, Some((*place, &bytes[..]))),
+        Mail::Answered { claim, place, toll, bytes } => (ANSWER, claim, Some((*place, toll, &bytes[..]))),
         Mail::Refused { claim } => (REFUSED, claim, None),
         Mail::Alive { claim } => (ALIVE, claim, None),
         _ => return None,
     };
-    let mut out = Vec::with_capacity(48 + answer.map_or(0, |(_, bytes)| bytes.len()));
+    let mut out = Vec::with_capacity(48 + answer.map_or(0, |(.., bytes)| bytes.len()));
     out.push(kind);
     leb128::put(&mut out, claim.boot);
     leb128::put(&mut out, u64::from(claim.group.0));
     leb128::put(&mut out, claim.number);
-    if let Some((place, bytes)) = answer {
+    if let Some((place, toll, bytes)) = answer {
         put_place(&mut out, place);
+        toll.put(&mut out);
         out.extend_from_slice(bytes);
     }
     Some(out)
@@ -574,7 +579,11 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
             Some(Wire::Raft(GroupId(u32::from_le_bytes(*group)), Message::decode(message).ok()?))
         }
         REQUEST => take_request(rest).map(Wire::Request),
-        ANSWER => Some(Wire::Answer(take_claim(&mut rest)?, take_place(&mut rest)?, rest)),
+        ANSWER => {
+            let (claim, place) = (take_claim(&mut rest)?, take_place(&mut rest)?);
+            let toll = Toll::take(&mut rest)?;
+            Some(Wire::Answer(claim, place, toll, rest))
+        }
         REFUSED => Some(Wire::Refused(take_claim(&mut rest)?)),
         ALIVE => Some(Wire::Alive(take_claim(&mut rest)?)),
         INQUIRE => {
@@ -681,7 +690,8 @@ fn take_request(mut bytes: &[u8]) -> Option<Request> {
     let group = take_group(rest)?;
     let manner = take_byte(rest)?;
     let (is_anew, must_return) = (manner & IS_ANEW != 0, manner & MUST_RETURN != 0);
-    let protocol = match manner & !(IS_ANEW | MUST_RETURN) {
+    let is_timed = manner & IS_TIMED != 0;
+    let protocol = match manner & !(IS_ANEW | MUST_RETURN | IS_TIMED) {
         2 => Protocol::Resp2,
         3 => Protocol::Resp3,
         _ => return None,
@@ -725,7 +735,8 @@ fn take_request(mut bytes: &[u8]) -> Option<Request> {
         _ => return None,
     };
     let claim = Some(Claim { boot, group, number });
-    let origin = Origin { node, core, session: SessionId { serial, index: 0 }, ticket: 0, claim, tracks: false };
+    let origin =
+        Origin { node, core, session: SessionId { serial, index: 0 }, ticket: 0, claim, tracks: false, is_timed };
     Some(Request { floor, previous, is_anew, must_return, ..Request::new(origin, group, protocol, body) })
 }
 
@@ -960,6 +971,7 @@ fn take_origin(rest: &mut &[u8]) -> Option<Origin> {
         claim: None,
         // Who tracks is known, and told, on the session's own node.
         tracks: false,
+        is_timed: false,
     })
 }
 

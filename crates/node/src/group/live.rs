@@ -10,6 +10,7 @@ use crate::pubsub::Message;
 use crate::scripts::{Asides, Circumstances, Invocation, Permitted, check_call, permit};
 use crate::speculation::Trace;
 use crate::tally::ScriptCalls;
+use crate::toll::Toll;
 use crate::wire::{put_counted, put_declined};
 
 /// A script to be run on a group's keys.
@@ -53,7 +54,7 @@ impl Group {
     /// False for a numbered script that has been run, or is about to be logged: it must not be run once more.
     pub(crate) fn is_script_due(&mut self, origin: &Origin, outlet: &mut Outlet<'_>) -> bool {
         let (Some(gateway), Some(claim)) = (origin.gateway(), origin.claim) else { return true };
-        !self.scripts_under_way.contains(&(gateway, claim.number)) && self.is_to_be_done(origin, outlet)
+        !self.scripts_under_way.contains_key(&(gateway, claim.number)) && self.is_to_be_done(origin, outlet)
     }
 
     /// Runs a script. Its changes join the present batch, and its client is answered when they are safe; if there are
@@ -105,10 +106,17 @@ impl Group {
         writer.truncate(0);
         let mut ending = Ending::Stopped;
         let mut watch = None;
+        let timings = &mut outlet.context.timings;
         if host.declined.is_none() {
             let call = run.invocation.call(run.args, moment, run.seed);
             let known = crate::dispatch::lookup(run.args).expect("its gateway knew it");
-            watch = outlet.context.timings.start(known, run.args);
+            watch = match run.origin.claim {
+                None => timings.start(known, run.args),
+                Some(_) => {
+                    timings.break_off();
+                    timings.start_for_gateway(known, run.args, run.origin.is_timed)
+                }
+            };
             ending = run.invocation.code.run(engine, &call, &mut host, &mut writer);
         }
         let LiveHost { trace, commands, command_count, used, declined, mut asides, mut reads, .. } = host;
@@ -132,17 +140,23 @@ impl Group {
             if run.origin.claim.is_none() {
                 return Err(declined);
             }
-            self.log_outcome(&run.origin, run.floor, &put_declined(&declined), (&[], 0), Box::default());
+            let answer = put_declined(&declined);
+            self.log_outcome(&run.origin, run.floor, (Toll::default(), &answer), (&[], 0), Box::default());
             return Ok(());
         }
         asides.tally.end(writer.bytes());
         // What has failed is told to the client's own node, with the reply: there it is looked for.
         let is_far = run.origin.claim.is_some() && run.origin.node != self.node;
         let counts = (is_far && asides.tally.has_errors()).then(|| std::mem::take(&mut asides.tally));
-        outlet.stop_watch(watch, &run.origin, run.args);
+        let mut toll = Toll::default();
+        if run.origin.claim.is_some() {
+            toll.times.extend(watch.map(|watch| outlet.context.timings.stop_for_gateway(watch)));
+        } else {
+            outlet.stop_watch(watch, &run.origin, run.args);
+        }
         let published = std::mem::take(&mut asides.published).into();
         outlet.tell_asides(&run.origin, asides, now);
-        self.end_script(&run, (writer, reads, published), trace, (&commands, command_count), counts, outlet);
+        self.end_script(&run, (writer, reads, published), trace, (&commands, command_count), (counts, toll), outlet);
         self.script_words = commands;
         Ok(())
     }
@@ -153,7 +167,7 @@ impl Group {
         (writer, reads, published): (Writer, Vec<Vec<u8>>, Box<[Message]>),
         trace: Trace,
         (commands, command_count): (&[u8], usize),
-        counts: Option<ScriptCalls>,
+        (counts, toll): (Option<ScriptCalls>, Toll),
         outlet: &mut Outlet<'_>,
     ) {
         let saw_pending = trace.saw_pending;
@@ -161,7 +175,7 @@ impl Group {
         if origin.claim.is_some() {
             let counted = counts.map(|counts| put_counted(&counts, writer.bytes()));
             let answer = counted.as_deref().unwrap_or(writer.bytes());
-            self.log_outcome(&origin, floor, answer, (commands, command_count), published);
+            self.log_outcome(&origin, floor, (toll, answer), (commands, command_count), published);
             self.script_reply = writer.into_bytes();
             return;
         }
@@ -194,12 +208,12 @@ impl Group {
         }
     }
 
-    /// Logs what came of a script with a number.
+    /// Logs what came of a script with a number, but not what it took.
     fn log_outcome(
         &mut self,
         origin: &Origin,
         floor: u64,
-        answer: &[u8],
+        (toll, answer): (Toll, &[u8]),
         (commands, command_count): (&[u8], usize),
         published: Box<[Message]>,
     ) {
@@ -208,7 +222,7 @@ impl Group {
         let finished = Finished { reply: Vec::new(), reads: Box::default(), published };
         self.waiters.push(Waiter::Script(*origin, finished));
         if let (Some(gateway), Some(claim)) = (origin.gateway(), origin.claim) {
-            self.scripts_under_way.insert((gateway, claim.number));
+            self.scripts_under_way.insert((gateway, claim.number), toll);
         }
     }
 

@@ -371,6 +371,84 @@ fn what_fails_in_a_script_counts_at_the_node_that_was_asked() {
     assert!(!told.contains("errorstat_"), "{told}");
 }
 
+/// How many calls of a command a node says that it has measured, or counted without.
+fn calls_in_histogram(nodes: &mut Nodes, node: usize, client: SessionId, command: &str) -> Option<u64> {
+    let told = nodes.run(node, client, &format!("LATENCY HISTOGRAM {command}"));
+    let words: Vec<&str> = told.split_whitespace().collect();
+    let place = words.iter().position(|word| *word == "calls")?;
+    words[place + 1].strip_prefix(':')?.parse().ok()
+}
+
+#[test]
+fn commands_count_and_are_measured_at_the_node_that_was_asked_whoever_leads() {
+    let mut nodes = Nodes::new();
+    let leader = nodes.leader().expect("elected");
+    for gateway in 1..=3 {
+        let clients: Vec<_> = (1..=3).map(|node| nodes.host(node).connect(0)).collect();
+        for node in 1..=3 {
+            assert_eq!(nodes.run(node, clients[node - 1], "CONFIG RESETSTAT"), "+OK");
+        }
+        let client = clients[gateway - 1];
+        for line in [
+            "SET text x",
+            "GET text",
+            "SET text y",
+            "LPUSH text x",
+            "MULTI",
+            "INCR number",
+            "GET text",
+            "EXEC",
+            "KEYS *",
+            "EVAL \"return KEYS[1]\" 1 k",
+            "RPUSH list x",
+            "BLPOP list 0",
+        ] {
+            let reply = nodes.run(gateway, client, line);
+            assert!(!reply.is_empty() && (!reply.starts_with('-') || line.starts_with("LPUSH")), "{line}: {reply}");
+        }
+        for (command, calls) in
+            [("set", 2), ("get", 2), ("lpush", 1), ("incr", 1), ("keys", 1), ("eval", 1), ("rpush", 1), ("blpop", 1)]
+        {
+            let told = nodes.run(gateway, client, "INFO commandstats");
+            assert!(told.contains(&format!("cmdstat_{command}:calls={calls},")), "{command}: {told}");
+            let measured = calls_in_histogram(&mut nodes, gateway, client, command);
+            assert_eq!(measured, Some(calls), "{command}, asked node {gateway}, led by {leader}");
+        }
+        for other in (1..=3).filter(|other| *other != gateway) {
+            let client = clients[other - 1];
+            let told = nodes.run(other, client, "INFO everything");
+            for command in ["set", "get", "lpush", "incr", "keys", "eval", "rpush", "blpop"] {
+                for field in ["cmdstat", "latency_percentiles_usec"] {
+                    assert!(!told.contains(&format!("{field}_{command}:")), "{command} at node {other}: {told}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn slow_commands_are_remembered_with_their_client_at_the_node_that_was_asked() {
+    let mut nodes = Nodes::new();
+    let leader = nodes.leader().expect("elected");
+    let gateway = leader % 3 + 1;
+    let (asked, other) = (nodes.host(gateway).connect(0), nodes.host(leader).connect(0));
+    // What is slow is for the node to say that was asked.
+    nodes.run(leader, other, "CONFIG SET slowlog-log-slower-than -1");
+    nodes.run(gateway, asked, "CONFIG SET slowlog-log-slower-than 0");
+    for line in ["CLIENT SETNAME me", "SLOWLOG RESET", "SET a 1", "GET a", "MULTI", "INCR a", "EXEC", "KEYS *"] {
+        nodes.run(gateway, asked, line);
+    }
+    nodes.run(gateway, asked, "EVAL \"return redis.call('get', KEYS[1])\" 1 a");
+    let told = nodes.run(gateway, asked, "SLOWLOG GET -1").to_lowercase();
+    for words in ["*3 $3 set $1 a $1 1", "*2 $3 get $1 a", "*2 $4 incr $1 a", "*2 $4 keys $1 *", "*4 $4 eval"] {
+        assert_eq!(told.matches(words).count(), 1, "{words} in {told}");
+    }
+    let entries = nodes.run(gateway, asked, "SLOWLOG LEN");
+    let named = nodes.run(gateway, asked, "SLOWLOG GET -1").matches("$2 me").count();
+    assert_eq!(format!(":{}", named - 1), entries, "SLOWLOG LEN itself is one more");
+    assert_eq!(nodes.run(leader, other, "SLOWLOG LEN"), ":0");
+}
+
 /// Members of a set that is large enough to travel in pieces.
 const LARGE_COUNT: usize = 50_000;
 

@@ -1,0 +1,224 @@
+//! What it has taken to carry out a request. It travels with the answer to the gateway, which counts it: who looks at
+//! the figures of a node sees what the node's own clients have asked for, whoever has carried it out.
+
+use keyspace::DataCommand;
+use resp::{Args, Span};
+use stdx::{Duration, leb128};
+
+use crate::commands::Known;
+use crate::core::Core;
+use crate::entry::{Reader, put_bytes};
+use crate::letter::{Request, RequestBody};
+use crate::relay::Purpose;
+use crate::timing::{Timings, Watch};
+
+/// What a request has taken. Of one that has been carried out before nothing is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Toll {
+    /// The times of its commands in their order, if they were measured: of a transaction those in its queue.
+    pub(crate) times: Vec<Duration>,
+}
+
+impl Toll {
+    /// Lays it out for another node.
+    ///
+    /// ```text
+    /// toll = 0 | length (count nanoseconds*)
+    /// ```
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        let mut bytes = Vec::new();
+        if !self.times.is_empty() {
+            leb128::put(&mut bytes, self.times.len() as u64);
+            self.times.iter().for_each(|took| leb128::put(&mut bytes, took.as_nanos() as u64));
+        }
+        put_bytes(out, &bytes);
+    }
+
+    /// Reads it back; nothing if it is something else.
+    pub(crate) fn take(rest: &mut &[u8]) -> Option<Self> {
+        let length = usize::try_from(leb128::take(rest)?).ok()?;
+        let (mut bytes, behind) = rest.split_at_checked(length)?;
+        *rest = behind;
+        if bytes.is_empty() {
+            return Some(Self::default());
+        }
+        let count = leb128::take(&mut bytes)?;
+        let time = |_| Some(Duration::from_nanos(leb128::take(&mut bytes)?.min(NANOS_MAX)));
+        let times = (0..count).map(time).collect::<Option<_>>()?;
+        bytes.is_empty().then_some(Self { times })
+    }
+}
+
+/// No command takes longer, so that times of another node cannot overflow a sum.
+const NANOS_MAX: u64 = 1 << 48;
+
+/// For whom the commands of a request are measured.
+pub(crate) enum Measure<'a> {
+    /// For nobody.
+    Nobody,
+    /// For a client of this node.
+    Client(&'a mut Timings),
+    /// For a gateway, which may want to know of them: see [`Measure::for_gateway`].
+    Gateway(&'a mut Timings, &'a mut Toll, bool),
+}
+
+impl<'a> Measure<'a> {
+    /// For a gateway, which may want to know of them. What was done for the request before is no part of its first.
+    pub(crate) fn for_gateway(timings: &'a mut Timings, toll: &'a mut Toll, is_wanted: bool) -> Self {
+        timings.break_off();
+        Self::Gateway(timings, toll, is_wanted)
+    }
+
+    /// A command begins.
+    #[inline]
+    pub(crate) fn start(&mut self, command: &'static DataCommand, args: Args<'_>) -> Option<Watch> {
+        match self {
+            Self::Nobody => None,
+            Self::Client(timings) => timings.start(Known::Data(command), args),
+            Self::Gateway(timings, _, is_wanted) => timings.start_for_gateway(Known::Data(command), args, *is_wanted),
+        }
+    }
+
+    /// It has ended.
+    #[inline]
+    pub(crate) fn stop(&mut self, watch: Option<Watch>, args: Args<'_>) {
+        let Some(watch) = watch else { return };
+        match self {
+            Self::Nobody => {}
+            Self::Client(timings) => timings.stop(watch, args),
+            Self::Gateway(timings, toll, _) => toll.times.push(timings.stop_for_gateway(watch)),
+        }
+    }
+}
+
+impl Core {
+    /// True if whoever carries out a command is to measure it for this core.
+    pub(crate) fn wants_time(&mut self, known: Known, args: Args<'_>) -> bool {
+        // Where nobody is asked by number the core that carries it out decides.
+        self.context.is_clustered && self.context.timings.wants(known, args)
+    }
+
+    /// Counts what a request of this core has taken.
+    pub(crate) fn count_toll(&mut self, request: &Request, purpose: &Purpose, toll: &Toll) {
+        if *toll == Toll::default() {
+            return;
+        }
+        let timings = &mut self.context.timings;
+        let mut times = toll.times.iter();
+        let mut note = |args: Args<'_>| {
+            if let Some(took) = times.next()
+                && let Ok(known) = crate::dispatch::lookup(args)
+            {
+                timings.note_answered(known, args, *took);
+            }
+        };
+        let mut spans: Vec<Span> = Vec::new();
+        match &request.body {
+            RequestBody::Write(words) | RequestBody::Read(words) | RequestBody::ReadAtOnce(words) => {
+                note(Reader::new(words).words(&mut spans).1);
+            }
+            RequestBody::Script(script) => note(Reader::new(&script.words).words(&mut spans).1),
+            RequestBody::Exec(packed) => {
+                let exec = Reader::new(packed).exec(request.protocol, &mut spans);
+                exec.for_each(&mut spans, |_, args| note(args));
+            }
+            _ => {}
+        }
+        match (purpose, toll.times.first()) {
+            (Purpose::Question { id, .. }, Some(took)) => self.note_part_time(*id, *took),
+            (Purpose::Client { session, .. } | Purpose::Script { session, .. }, Some(_)) => {
+                let entries = self.context.timings.take_slow();
+                self.take_slow(*session, entries);
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use stdx::Instant;
+
+    use super::*;
+    use crate::blocking::lay_out;
+    use crate::settings::Settings;
+
+    /// A stopwatch by which a millisecond passes between two looks at it.
+    fn stopwatch() -> Instant {
+        thread_local!(static LOOKS: Cell<u64> = const { Cell::new(0) });
+        let looks = LOOKS.with(|looks| looks.replace(looks.get() + 1));
+        Instant::ZERO + Duration::from_millis(looks)
+    }
+
+    fn timings(settings: &[(&str, &str)]) -> Timings {
+        let mut all = Settings::default();
+        settings.iter().for_each(|(name, value)| all.set(name, value).expect("a parameter"));
+        Timings::new(stopwatch, &all)
+    }
+
+    fn command(args: Args<'_>) -> &'static DataCommand {
+        keyspace::resolve(args).expect("a command")
+    }
+
+    #[test]
+    fn a_toll_comes_back_as_it_was_sent() {
+        for toll in [Toll::default(), Toll { times: vec![Duration::from_nanos(300), Duration::ZERO] }] {
+            let mut bytes = Vec::new();
+            toll.put(&mut bytes);
+            for end in 0..bytes.len() {
+                assert_eq!(Toll::take(&mut &bytes[..end]), None, "{end} bytes of {toll:?}");
+            }
+            bytes.extend_from_slice(b"+OK");
+            let rest = &mut &bytes[..];
+            assert_eq!(Toll::take(rest), Some(toll));
+            assert_eq!(*rest, b"+OK");
+        }
+        let mut endless = vec![11, 1];
+        endless.extend([0xff; 9]);
+        endless.push(1);
+        let toll = Toll::take(&mut &endless[..]).expect("a number");
+        assert_eq!(toll.times, [Duration::from_nanos(NANOS_MAX)]);
+        assert_eq!(Toll::take(&mut &[3, 200, 1, 0][..]), None, "more times than there are");
+    }
+
+    #[test]
+    fn what_is_carried_out_for_a_gateway_is_measured_here_and_noted_there() {
+        let (buffer, spans) = lay_out([&b"keys"[..], b"*"].into_iter());
+        let args = Args::new(&buffer, &spans);
+        let known = Known::Data(command(args));
+        let mut here = timings(&[("latency-monitor-threshold", "1")]);
+        let mut toll = Toll::default();
+        let mut measure = Measure::for_gateway(&mut here, &mut toll, true);
+        let watch = measure.start(command(args), args);
+        measure.stop(watch, args);
+        assert_eq!(toll.times, [Duration::from_millis(1)]);
+        assert!(here.figures(true).is_empty());
+        assert!(!here.has_slow());
+        assert_eq!(here.delays.of(b"command").expect("it was here").longest_ms, 1);
+
+        let mut there = timings(&[("latency-monitor-threshold", "1"), ("slowlog-log-slower-than", "1000")]);
+        assert!(there.wants(known, args));
+        there.note_answered(known, args, toll.times[0]);
+        assert_eq!(there.figures(true)[0].1.nanos, 1_000_000);
+        assert_eq!(there.take_slow().len(), 1);
+        assert_eq!(there.delays.iter().count(), 0);
+    }
+
+    #[test]
+    fn a_gateway_has_as_many_calls_measured_as_if_it_carried_them_out() {
+        let (buffer, spans) = lay_out([&b"get"[..], b"key"].into_iter());
+        let args = Args::new(&buffer, &spans);
+        let (mut gateway, mut alone) = (timings(&[]), timings(&[]));
+        for call in 0..100 {
+            let is_wanted = gateway.wants(Known::Data(command(args)), args);
+            assert_eq!(is_wanted, alone.start(Known::Data(command(args)), args).is_some(), "call {call}");
+            let (mut timings, mut toll) = (timings(&[]), Toll::default());
+            let mut measure = Measure::for_gateway(&mut timings, &mut toll, is_wanted);
+            let watch = measure.start(command(args), args);
+            measure.stop(watch, args);
+            assert_eq!(toll.times.len(), usize::from(is_wanted));
+        }
+    }
+}
