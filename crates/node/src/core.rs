@@ -1231,16 +1231,7 @@ impl Core {
             Purpose::Parameters { id } => self.parameters_set(id, bytes, actions),
             Purpose::Obeyed { id } => self.parameters_obeyed(id, group, actions),
             Purpose::Script { session, ticket, protocol, script } => match wire::take_declined(bytes) {
-                None => {
-                    let reply = match wire::take_counted(bytes) {
-                        Some((counts, reply)) => {
-                            self.sessions.calls.add_far_script(counts);
-                            reply
-                        }
-                        None => bytes,
-                    };
-                    self.sessions.reply(session, ticket, |writer| writer.raw(reply));
-                }
+                None => self.sessions.reply(session, ticket, |writer| writer.raw(bytes)),
                 Some(declined) => {
                     let origin = Origin { ticket, ..self.origin_of(session) };
                     self.take_declined(DeclinedScript { origin, protocol, script, declined, home: None }, actions);

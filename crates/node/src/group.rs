@@ -223,7 +223,8 @@ pub struct Group {
     kept_out: BTreeSet<(u64, u64)>,
     /// Sessions whose requests are to be made anew elsewhere, by gateway and serial: what they have sent since follows.
     sent_back: BTreeMap<(GatewayId, u64), moving::SentBack>,
-    /// Scripts of gateways that have run here, and whose entries are not applied yet: they must not run again.
+    /// Scripts of gateways that have run here, and whose entries are not applied yet: they must not run again. With
+    /// what they have taken.
     scripts_under_way: BTreeMap<(GatewayId, u64), Toll>,
     /// Requests of gateways of this node that want to know when they have been applied here.
     awaited: BTreeSet<(GatewayId, u64)>,

@@ -250,11 +250,6 @@ impl ScriptCalls {
 }
 
 impl ScriptCalls {
-    /// True if a command failed or was refused, or the script itself.
-    pub(crate) fn has_errors(&self) -> bool {
-        !self.errors.is_empty()
-    }
-
     /// Lays it out for another node, with numbers as LEB128 and texts behind their lengths.
     ///
     /// ```text

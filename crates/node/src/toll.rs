@@ -10,6 +10,7 @@ use crate::core::Core;
 use crate::entry::{Reader, put_bytes};
 use crate::letter::{Request, RequestBody};
 use crate::relay::Purpose;
+use crate::tally::FarCalls;
 use crate::timing::{Timings, Watch};
 
 /// What a request has taken. Of one that has been carried out before nothing is known.
@@ -17,19 +18,22 @@ use crate::timing::{Timings, Watch};
 pub struct Toll {
     /// The times of its commands in their order, if they were measured: of a transaction those in its queue.
     pub(crate) times: Vec<Duration>,
+    /// What a script has called, laid out by `ScriptCalls::put`; nothing if its client's own node has counted that.
+    pub(crate) calls: Vec<u8>,
 }
 
 impl Toll {
     /// Lays it out for another node.
     ///
     /// ```text
-    /// toll = 0 | length (count nanoseconds*)
+    /// toll = 0 | length (count nanoseconds* calls)
     /// ```
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         let mut bytes = Vec::new();
-        if !self.times.is_empty() {
+        if !self.times.is_empty() || !self.calls.is_empty() {
             leb128::put(&mut bytes, self.times.len() as u64);
             self.times.iter().for_each(|took| leb128::put(&mut bytes, took.as_nanos() as u64));
+            bytes.extend_from_slice(&self.calls);
         }
         put_bytes(out, &bytes);
     }
@@ -45,7 +49,7 @@ impl Toll {
         let count = leb128::take(&mut bytes)?;
         let time = |_| Some(Duration::from_nanos(leb128::take(&mut bytes)?.min(NANOS_MAX)));
         let times = (0..count).map(time).collect::<Option<_>>()?;
-        bytes.is_empty().then_some(Self { times })
+        Some(Self { times, calls: bytes.to_vec() })
     }
 }
 
@@ -124,6 +128,9 @@ impl Core {
             }
             _ => {}
         }
+        if let Some(calls) = FarCalls::read(&toll.calls) {
+            self.sessions.calls.add_far_script(calls);
+        }
         match (purpose, toll.times.first()) {
             (Purpose::Question { id, .. }, Some(took)) => self.note_part_time(*id, *took),
             (Purpose::Client { session, .. } | Purpose::Script { session, .. }, Some(_)) => {
@@ -164,7 +171,13 @@ mod tests {
 
     #[test]
     fn a_toll_comes_back_as_it_was_sent() {
-        for toll in [Toll::default(), Toll { times: vec![Duration::from_nanos(300), Duration::ZERO] }] {
+        let times = vec![Duration::from_nanos(300), Duration::ZERO];
+        for toll in [
+            Toll::default(),
+            Toll { times: times.clone(), calls: Vec::new() },
+            Toll { times: Vec::new(), calls: vec![0, 0] },
+            Toll { times, calls: vec![1, 2, 3] },
+        ] {
             let mut bytes = Vec::new();
             toll.put(&mut bytes);
             for end in 0..bytes.len() {

@@ -47,7 +47,6 @@ use crate::pubsub;
 use crate::roster::Member;
 use crate::scripts::{Code, Invocation};
 use crate::slots::Moved;
-use crate::tally::{FarCalls, ScriptCalls};
 use crate::timeline::{self, Happening};
 use crate::toll::Toll;
 use crate::transaction::{GatewayId, TransactionId};
@@ -773,9 +772,6 @@ fn take_script(rest: &mut &[u8]) -> Option<ScriptRequest> {
 /// No reply to a client begins with this byte: what follows is for its gateway.
 const FOR_GATEWAY: u8 = 1;
 
-/// The same: a script's counts, and then its reply.
-const WITH_COUNTS: u8 = 2;
-
 /// What a group answers in place of a script's reply, if it has to be run as a transaction.
 ///
 /// ```text
@@ -792,24 +788,6 @@ pub(crate) fn take_declined(bytes: &[u8]) -> Option<Declined> {
     let rest = &mut bytes.strip_prefix(&[FOR_GATEWAY])?;
     let whole = take_byte(rest)? == 1;
     Some(Declined { keys: take_keys(rest)?, whole })
-}
-
-/// What a group answers to a script of which something failed: what it has called and what came of that, then the
-/// reply.
-pub(crate) fn put_counted(counts: &ScriptCalls, reply: &[u8]) -> Vec<u8> {
-    let mut out = vec![WITH_COUNTS];
-    let mut written = Vec::new();
-    counts.put(&mut written);
-    put_bytes(&mut out, &written);
-    out.extend_from_slice(reply);
-    out
-}
-
-/// Reads what [`put_counted`] wrote; nothing if it is a reply alone.
-pub(crate) fn take_counted(bytes: &[u8]) -> Option<(FarCalls, &[u8])> {
-    let rest = &mut bytes.strip_prefix(&[WITH_COUNTS])?;
-    let counts = take_bytes(rest)?;
-    Some((FarCalls::read(&counts)?, rest))
 }
 
 /// What a group answers to a change of libraries or parameters: the version that has it, then the reply.

@@ -9,9 +9,8 @@ use crate::computation::note_reads;
 use crate::pubsub::Message;
 use crate::scripts::{Asides, Circumstances, Invocation, Permitted, check_call, permit};
 use crate::speculation::Trace;
-use crate::tally::ScriptCalls;
 use crate::toll::Toll;
-use crate::wire::{put_counted, put_declined};
+use crate::wire::put_declined;
 
 /// A script to be run on a group's keys.
 pub(crate) struct Run<'a> {
@@ -145,18 +144,18 @@ impl Group {
             return Ok(());
         }
         asides.tally.end(writer.bytes());
-        // What has failed is told to the client's own node, with the reply: there it is looked for.
-        let is_far = run.origin.claim.is_some() && run.origin.node != self.node;
-        let counts = (is_far && asides.tally.has_errors()).then(|| std::mem::take(&mut asides.tally));
         let mut toll = Toll::default();
         if run.origin.claim.is_some() {
             toll.times.extend(watch.map(|watch| outlet.context.timings.stop_for_gateway(watch)));
         } else {
             outlet.stop_watch(watch, &run.origin, run.args);
         }
+        if run.origin.node != self.node {
+            std::mem::take(&mut asides.tally).put(&mut toll.calls);
+        }
         let published = std::mem::take(&mut asides.published).into();
         outlet.tell_asides(&run.origin, asides, now);
-        self.end_script(&run, (writer, reads, published), trace, (&commands, command_count), (counts, toll), outlet);
+        self.end_script(&run, (writer, reads, published), trace, (&commands, command_count), toll, outlet);
         self.script_words = commands;
         Ok(())
     }
@@ -167,15 +166,13 @@ impl Group {
         (writer, reads, published): (Writer, Vec<Vec<u8>>, Box<[Message]>),
         trace: Trace,
         (commands, command_count): (&[u8], usize),
-        (counts, toll): (Option<ScriptCalls>, Toll),
+        toll: Toll,
         outlet: &mut Outlet<'_>,
     ) {
         let saw_pending = trace.saw_pending;
         self.speculation.keep(trace, self.batch_number);
         if origin.claim.is_some() {
-            let counted = counts.map(|counts| put_counted(&counts, writer.bytes()));
-            let answer = counted.as_deref().unwrap_or(writer.bytes());
-            self.log_outcome(&origin, floor, (toll, answer), (commands, command_count), published);
+            self.log_outcome(&origin, floor, (toll, writer.bytes()), (commands, command_count), published);
             self.script_reply = writer.into_bytes();
             return;
         }
