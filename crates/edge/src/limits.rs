@@ -105,6 +105,9 @@ pub const LINK_FAREWELL_MAX: Duration = Duration::from_secs(2);
 /// See [`LINK_FAREWELL_MAX`].
 pub const LINK_REFUSAL_INTERVAL: Duration = Duration::from_secs(60);
 
+/// Silence on a connection of another node after which the system asks whether it is still there.
+pub const LINK_KEEPALIVE: Duration = Duration::from_secs(30);
+
 /// A link that takes nothing for so long is cut.
 pub const LINK_STUCK_MAX: Duration = Duration::from_secs(4);
 

@@ -35,6 +35,7 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use node::event::{Event, Lane, LinkReport, NodeId};
 use node::roster::Member;
+use socket2::{SockRef, TcpKeepalive};
 
 use self::compression::Decompressor;
 use self::frame::{HELLO_BYTES, Hello, Malformed, Purpose, Verdict, WELCOME_BYTES, Welcome};
@@ -43,8 +44,8 @@ use self::link::{Link, State};
 use self::wire::Wire;
 use crate::host::Host;
 use crate::limits::{
-    CORE_PACK_BYTES_MAX, LINK_CONNECT_MAX, LINK_FAREWELL_MAX, LINK_FRAME_BYTES, LINK_PACK_BYTES_MAX, LINK_PAUSE_MAX,
-    LINK_PAUSE_MIN, LINK_READ_BYTES, LINK_REFUSAL_INTERVAL, LINK_REPORT_INTERVAL, LINK_RESOLVE_MAX,
+    CORE_PACK_BYTES_MAX, LINK_CONNECT_MAX, LINK_FAREWELL_MAX, LINK_FRAME_BYTES, LINK_KEEPALIVE, LINK_PACK_BYTES_MAX,
+    LINK_PAUSE_MAX, LINK_PAUSE_MIN, LINK_READ_BYTES, LINK_REFUSAL_INTERVAL, LINK_REPORT_INTERVAL, LINK_RESOLVE_MAX,
 };
 use crate::mailbox::Mail;
 use crate::tls::{self, LinkSecurity};
@@ -671,6 +672,9 @@ impl Peers {
                     let token = self.next_token;
                     self.next_token += 1;
                     let _ = stream.set_nodelay(true);
+                    // It only listens: without this it would never learn that the other end is no more.
+                    let keepalive = TcpKeepalive::new().with_time(LINK_KEEPALIVE);
+                    let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
                     if self.poll.registry().register(&mut stream, Token(token), Interest::READABLE).is_ok() {
                         self.callers.insert(token, Caller::new(stream));
                         self.greet(token);
