@@ -503,6 +503,8 @@ impl Universe {
             }
             Action::KeepLog { group, index } => process.journal.hold(group.0, index),
             Action::Send { to, group, lane: _, bytes } => {
+                // The sender has a connection for each of its own cores.
+                let link = (group.0 % process.cores.len() as u32) as u16;
                 self.mix_bytes(&bytes);
                 if self.trace.is_some()
                     && let Some(message) = bytes.get(5..).and_then(|bytes| consensus::Message::decode(bytes).ok())
@@ -511,7 +513,7 @@ impl Universe {
                 }
                 let to = to.0 as usize - 1;
                 let core_count = self.machines[to].process.as_ref().map_or(1, |process| process.cores.len() as u32);
-                self.carry(machine, to, (group.0 % core_count) as u16, bytes);
+                self.carry(machine, to, (link, (group.0 % core_count) as u16), bytes);
             }
             Action::Post { to, letter } => {
                 let slot = process.letter_at.entry((core, to.0)).or_insert(0);

@@ -129,8 +129,8 @@ pub struct Universe {
     pub(crate) history: History,
     /// Pairs of machines that cannot hear each other, by (speaker, listener).
     cut: std::collections::BTreeSet<(usize, usize)>,
-    /// When the last message of a stream between two machines, and to a core, arrives.
-    stream_at: BTreeMap<(usize, usize, u16), u64>,
+    /// When the last message of a connection between two machines, and to a core, arrives.
+    stream_at: BTreeMap<(usize, usize, u16, u16), u64>,
     /// (when, from when on acknowledged writes may be gone), where the durability in force allows that.
     pub(crate) lapses: Vec<(u64, u64)>,
     /// When a replica began anew from a checkpoint, and did not know any more which keys had come and gone.
@@ -829,7 +829,7 @@ impl Universe {
 
     /// A message between nodes, with all that can happen to it on the way. Both ends' lives are those of a connection:
     /// what one life sent never reaches another.
-    pub(crate) fn carry(&mut self, from: usize, to: usize, core: u16, bytes: Vec<u8>) {
+    pub(crate) fn carry(&mut self, from: usize, to: usize, (link, core): (u16, u16), bytes: Vec<u8>) {
         if self.cut.contains(&(from, to)) {
             return;
         }
@@ -857,7 +857,7 @@ impl Universe {
             }
             let mut when = self.now + delay;
             if !is_raft {
-                let last = self.stream_at.entry((from, to, core)).or_insert(0);
+                let last = self.stream_at.entry((from, to, link, core)).or_insert(0);
                 when = when.max(*last + 1);
                 *last = when;
             }
