@@ -433,7 +433,7 @@ impl Peers {
                 let token = self.next_token;
                 self.next_token += 1;
                 self.tokens.insert(place, token);
-                self.links.insert(token, SharedLink::new(Link::new(node, address.clone(), place.1)));
+                self.links.insert(token, SharedLink::new(Link::new(node, address.clone(), place.1, place.2)));
             }
         }
         let shared = self.tokens.iter().map(|(key, token)| (*key, Arc::clone(&self.links[token]))).collect();
@@ -521,10 +521,11 @@ impl Peers {
         let (node, lane) = (link.node, link.lane);
         drop(link);
         if lane == Lane::Log {
+            // What waits for an answer is sent again then, over all of them.
             if self.log_links(node).all(|link| link.is_up()) {
                 self.host.log.notice(&format!("linked to node {}", node.0));
+                self.tell_all(|| Event::Reachable { node });
             }
-            self.tell_all(|| Event::Reachable { node });
         }
     }
 
@@ -533,10 +534,10 @@ impl Peers {
         self.reported = None;
         let mut link = lock(&shared.link);
         let (was_up, is_news) = link.cut(cause, pause_min);
-        let (node, lane) = (link.node, link.lane);
+        let (node, lane, core) = (link.node, link.lane, link.core);
         drop(link);
         if was_up {
-            self.tell_all(|| Event::Unreachable { node });
+            self.tell_unreachable((node, lane, core));
         }
         // Of several connections that go the same way at the same time one is told of.
         let is_first = self.log_links(node).filter(|link| !link.is_up() && link.last_cause() == cause).count() == 1;
@@ -557,14 +558,23 @@ impl Peers {
         }
     }
 
+    /// Something has been lost on a link: those whose groups it carries start anew.
+    fn tell_unreachable(&self, (node, lane, core): Place) {
+        if lane == Lane::Log {
+            self.host.desks[core as usize].mailbox.post(Mail::Event(Event::Unreachable { node }));
+        } else {
+            self.tell_all(|| Event::Unreachable { node });
+        }
+    }
+
     fn tell_drops(&mut self) {
         for shared in self.links.values() {
             let mut link = lock(&shared.link);
-            let node = link.node;
+            let place = (link.node, link.lane, link.core);
             let has_dropped = std::mem::take(&mut link.has_dropped);
             drop(link);
             if has_dropped {
-                self.tell_all(|| Event::Unreachable { node });
+                self.tell_unreachable(place);
             }
         }
     }

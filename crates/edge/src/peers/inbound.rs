@@ -25,6 +25,9 @@ pub struct Inbound {
     may_have_ended: bool,
 }
 
+/// Room for input that is kept when it is not needed any more: one large entry must not pin its size for ever.
+const KEPT_BYTES_MAX: usize = 1 << 20;
+
 /// What a read gave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
@@ -132,6 +135,9 @@ impl Inbound {
         if self.used > self.input.len() / 2 {
             self.input.drain(..self.used);
             self.used = 0;
+            if self.input.len() < KEPT_BYTES_MAX {
+                self.input.shrink_to(KEPT_BYTES_MAX);
+            }
         }
         Ok(())
     }

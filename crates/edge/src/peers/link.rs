@@ -24,6 +24,8 @@ pub struct Link {
     pub node: NodeId,
     /// For what.
     pub lane: Lane,
+    /// On the log's lane: of which core's groups.
+    pub core: u32,
     /// How it is.
     pub state: State,
     /// The socket has not refused anything since it was last said to take more.
@@ -69,11 +71,12 @@ pub enum State {
 
 impl Link {
     /// One to be dialled at once.
-    pub fn new(node: NodeId, address: String, lane: Lane) -> Self {
+    pub fn new(node: NodeId, address: String, lane: Lane, core: u32) -> Self {
         let now = Instant::now();
         Self {
             node,
             lane,
+            core,
             state: State::Down { until: now },
             is_writable: false,
             has_dropped: false,
@@ -391,7 +394,7 @@ pub(super) mod tests {
         let stream = std::net::TcpStream::connect(address).expect("somebody listens");
         stream.set_nonblocking(true).expect("a socket");
         let (other, _) = listener.accept().expect("it has just connected");
-        let mut link = Link::new(node, address.to_string(), lane);
+        let mut link = Link::new(node, address.to_string(), lane, 0);
         link.state = State::Up { wire: Wire::Plain(TcpStream::from_std(stream)) };
         link.is_writable = true;
         (link, other)
