@@ -24,7 +24,7 @@ use crate::connection::{Connection, Connections, Written};
 use crate::fault::Fault;
 use crate::host::{End, Host};
 use crate::limits::{
-    DESCRIPTORS_RESERVED, EVENTS_PER_WAIT_MAX, LINGER_MAX, READ_BYTES_MAX, SWEEP_INTERVAL, TURN_READ_BYTES_MAX,
+    EVENTS_PER_WAIT_MAX, LINGER_MAX, READ_BYTES_MAX, SWEEP_INTERVAL, TURN_READ_BYTES_MAX, descriptors_reserved,
 };
 use crate::listener::Arrival;
 use crate::mailbox::Mail;
@@ -71,6 +71,8 @@ pub struct CoreThread {
     sweep_at: Instant,
     /// Some connections are only waiting for their output to be taken.
     has_lingering: bool,
+    /// What the core knows of [`Self::is_held_up`].
+    was_held_up: bool,
     /// Something has been stepped since the last `Turn`.
     owes_turn: bool,
     reads: bool,
@@ -101,6 +103,7 @@ impl CoreThread {
             wake_at: None,
             sweep_at: now.instant + SWEEP_INTERVAL,
             has_lingering: false,
+            was_held_up: false,
             owes_turn: true,
             reads: true,
             ends: false,
@@ -444,6 +447,10 @@ impl CoreThread {
         if is_due {
             self.wake_at = None;
         }
+        let is_held_up = self.is_held_up();
+        if is_held_up != std::mem::replace(&mut self.was_held_up, is_held_up) {
+            self.step(Event::DiskBehind(is_held_up));
+        }
         if is_due || self.owes_turn {
             // What is answered in a turn was asked before this reading: leases depend on it.
             self.now = clock::now();
@@ -616,7 +623,7 @@ impl CoreThread {
         match (name, number) {
             ("maxclients", Some(number)) => {
                 // It was checked against what is possible, so it can be done.
-                report::allow_descriptors(number + DESCRIPTORS_RESERVED);
+                report::allow_descriptors(number + descriptors_reserved(self.host.desks.len()));
                 knobs.clients_max.store(number, Ordering::Relaxed);
             }
             ("timeout", Some(number)) => knobs.idle_s.store(number, Ordering::Relaxed),

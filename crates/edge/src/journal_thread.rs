@@ -8,8 +8,9 @@
 //!
 //! The queue is bounded by those who fill it: while too much is waiting, cores read no more from their clients, who so
 //! feel the disk. They go on with all else, above all with what other nodes say: a leader that waited would be taken
-//! for dead. Only when the disk is full does nobody hold back, because reads go on: then cores are told to refuse
-//! writes, and hand in nothing but what they had admitted.
+//! for dead. But they acknowledge nothing ahead of the disk then, whatever `appendfsync` says, so that what comes from
+//! other nodes is bounded by the windows of these. Only when the disk is full does nobody hold back, because reads go
+//! on: then cores are told to refuse writes, and hand in nothing but what they had admitted.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};

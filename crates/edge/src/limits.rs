@@ -54,7 +54,10 @@ pub const FINISH_MAX: Duration = Duration::from_secs(10);
 pub const FINISH_ROUNDS: usize = 4;
 
 /// Descriptors wanted beside those of clients: logs, checkpoints, listeners, epoll and event descriptors.
-pub const DESCRIPTORS_RESERVED: u64 = 128;
+pub const fn descriptors_reserved(core_count: usize) -> u64 {
+    // A core has its own, and a connection to and from each of a dozen other nodes.
+    128 + 32 * core_count as u64
+}
 
 /// Bytes waiting to be sent to another node on a lane, beyond which messages are dropped and asked for again; one that
 /// is larger than that comes on top. Raft has at most 33 messages of a mebibyte a group under way; heartbeats are

@@ -21,7 +21,7 @@ use crate::early::EarlyMark;
 use crate::fault::Fault;
 use crate::host::{End, Host, Knobs, News};
 use crate::limits::{
-    DESCRIPTORS_RESERVED, FINISH_MAX, FINISH_ROUNDS, JOIN_PATIENCE, LINK_CONNECT_MAX, REPORT_INTERVAL,
+    FINISH_MAX, FINISH_ROUNDS, JOIN_PATIENCE, LINK_CONNECT_MAX, REPORT_INTERVAL, descriptors_reserved,
 };
 use crate::listener::{Acceptor, ListenOptions, listen, listen_on_all};
 use crate::load;
@@ -108,7 +108,7 @@ pub fn run(mut options: Options) -> Result<Ended, Fault> {
     ));
     let (news, heard) = mpsc::channel();
     signals::listen(news.clone()).map_err(system("listen for signals"))?;
-    limit_clients(&mut options.settings, &log);
+    limit_clients(&mut options.settings, options.core_count, &log);
     let knobs = knobs(&options.settings);
     let compression_level = options.settings.get("cluster-compression-level").parse().ok().filter(|level| *level > 0);
     let security =
@@ -165,11 +165,12 @@ pub(crate) fn start<T: Send + 'static>(
 }
 
 /// Lowers `maxclients` to what the process may open.
-fn limit_clients(settings: &mut Settings, log: &Log) {
+fn limit_clients(settings: &mut Settings, core_count: u16, log: &Log) {
     let wanted = settings.number("maxclients").cast_unsigned();
-    let allowed = report::allow_descriptors(wanted + DESCRIPTORS_RESERVED);
-    if allowed < wanted + DESCRIPTORS_RESERVED {
-        let fewer = allowed.saturating_sub(DESCRIPTORS_RESERVED).max(1);
+    let reserved = descriptors_reserved(usize::from(core_count));
+    let allowed = report::allow_descriptors(wanted + reserved);
+    if allowed < wanted + reserved {
+        let fewer = allowed.saturating_sub(reserved).max(1);
         settings.set("maxclients", &fewer.to_string()).expect("fewer clients are as good a value");
         log.warning(&format!(
             "maxclients is {fewer} instead of {wanted}, as the process may open only {allowed} files: raise the limit \
@@ -346,7 +347,9 @@ fn process_facts(options: &Options, identity: &Identity, started: node::event::N
             .unwrap_or_else(|_| options.data_directory.clone())
             .display()
             .to_string(),
-        client_count_max: report::descriptors_max().saturating_sub(DESCRIPTORS_RESERVED).max(1),
+        client_count_max: report::descriptors_max()
+            .saturating_sub(descriptors_reserved(usize::from(options.core_count)))
+            .max(1),
         started: started.unix,
         started_instant: started.instant,
         secret: entropy::random_bytes().map_err(system("read random numbers"))?,

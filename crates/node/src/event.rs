@@ -155,6 +155,9 @@ pub enum Event<'a> {
     },
     /// The disk has, or no longer has, room for what may still be admitted.
     Room(Room),
+    /// More waits for the disk than should, or no longer. While it does nothing is acknowledged ahead of it, whatever
+    /// `appendfsync` says.
+    DiskBehind(bool),
     /// An [`Action::UsersFile`] has been carried out: what the file holds, or nothing if it was written; or why not.
     UsersFile(Result<Vec<u8>, String>),
     /// An [`Action::Secure`] has been carried out; or why it cannot be, and then nothing has changed.

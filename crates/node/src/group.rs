@@ -1804,9 +1804,9 @@ impl Group {
         let hard_state = append.hard_state.unwrap_or(self.hard_state);
         self.hard_state = hard_state;
         self.log_bytes += append.entries.iter().map(|entry| entry.data.len() as u64).sum::<u64>();
-        // What a full disk does not take gathers in memory, without a bound if it were acknowledged from there.
-        let has_no_room = outlet.context.room != Room::Enough;
-        let waits_for_disk = (self.append_fsync == AppendFsync::Always || has_no_room) && !self.acknowledges_early;
+        // What a full or slow disk does not take gathers in memory, without a bound if it were acknowledged from there.
+        let gathers = outlet.context.room != Room::Enough || outlet.context.is_disk_behind;
+        let waits_for_disk = (self.append_fsync == AppendFsync::Always || gathers) && !self.acknowledges_early;
         // Tickets complete in order: behind one that waits for the disk the next one waits, too.
         let synced = append.election || self.unsynced_count > 0 || waits_for_disk;
         let ticket = append.ticket;

@@ -162,6 +162,13 @@ impl Host {
         self.step(core, Event::Peer { from, bytes });
     }
 
+    /// Says whether more waits for the disk than should.
+    pub fn tell_disk_behind(&mut self, is_behind: bool) {
+        for core in 0..self.cores.len() {
+            self.step(core, Event::DiskBehind(is_behind));
+        }
+    }
+
     /// The client's socket takes nothing more: so many bytes wait for it.
     pub fn backlog(&mut self, session: SessionId, bytes: usize) {
         self.step(self.homes[&session], Event::Backlog { session, bytes });
