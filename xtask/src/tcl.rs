@@ -67,8 +67,8 @@ const FILES: &[&str] = &[
 
 /// The files that are run on a cluster, too, through one of its nodes: of every kind of command some, and no more than
 /// a few minutes.
-pub const CLUSTER_FILES: &str = "string,multi,hash,dump,keyspace,pubsub,tracking,scripting,functions,introspection,introspection-2,slowlog,\
-     latency-monitor,stream-cgroups";
+pub const CLUSTER_FILES: &str = "string,multi,hash,dump,keyspace,pubsub,tracking,scripting,functions,introspection,\
+     introspection-2,slowlog,latency-monitor,stream-cgroups";
 
 /// Files print something at least this often, or they hang: a test of HyperLogLogs makes 40,000 durable writes, one
 /// after the other.

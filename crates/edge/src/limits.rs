@@ -53,9 +53,9 @@ pub const FINISH_MAX: Duration = Duration::from_secs(10);
 /// over groups of several cores takes as many steps at most.
 pub const FINISH_ROUNDS: usize = 4;
 
-/// Descriptors wanted beside those of clients: logs, checkpoints, listeners, epoll and event descriptors.
+/// Descriptors wanted beside those of clients: logs, checkpoints, listeners; and for each core epoll and event
+/// descriptors, and connections to and from a dozen other nodes.
 pub const fn descriptors_reserved(core_count: usize) -> u64 {
-    // A core has its own, and a connection to and from each of a dozen other nodes.
     128 + 32 * core_count as u64
 }
 

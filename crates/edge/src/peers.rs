@@ -540,8 +540,8 @@ impl Peers {
             self.tell_unreachable((node, lane, core));
         }
         // Of several connections that go the same way at the same time one is told of.
-        let is_first = self.log_links(node).filter(|link| !link.is_up() && link.last_cause() == cause).count() == 1;
-        if lane == Lane::Log && is_news && is_first {
+        let is_like = |link: &MutexGuard<'_, Link>| !link.is_up() && link.last_cause() == cause;
+        if lane == Lane::Log && is_news && self.log_links(node).filter(is_like).count() == 1 {
             self.host.log.warning(&format!("no link to node {}: {cause}", node.0));
         }
     }

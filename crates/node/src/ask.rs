@@ -444,7 +444,7 @@ impl Core {
         }
         let Pending { session, ticket, joining, words, answers, cover, cursor_holder, took, .. } =
             self.pending.remove(&question_id).expect("just seen");
-        let mut answers: Vec<_> = answers.into_iter().flatten().collect();
+        let answers: Vec<_> = answers.into_iter().flatten().collect();
         let group_count = self.context.group_count as usize;
         let whole = answers.iter().filter(|answer| matches!(answer, Answer::Whole(..))).count();
         if self.context.is_clustered && whole == group_count && cover != SlotMap::whole_cover() {
@@ -455,8 +455,7 @@ impl Core {
         }
         match joining {
             Joining::Whole(command) => {
-                answers.push(Answer::Whole(Vec::new(), took));
-                self.join_whole(session, ticket, command, &words, answers, cursor_holder);
+                self.join_whole((session, ticket), command, &words, (answers, took), cursor_holder);
             }
             Joining::Watch => self.finish_watch(session, ticket, answers),
             Joining::Control(command) | Joining::Composed(command) => {
@@ -524,15 +523,13 @@ impl Core {
 
     fn join_whole(
         &mut self,
-        session: SessionId,
-        ticket: u64,
+        (session, ticket): (SessionId, u64),
         command: &'static DataCommand,
         words: &[u8],
-        answers: Vec<Answer>,
+        (answers, mut longest): (Vec<Answer>, Option<Duration>),
         cursor_holder: Option<GroupId>,
     ) {
         let mut replies: Vec<(GroupId, u64, Vec<u8>)> = Vec::new();
-        let mut longest = None;
         for answer in answers {
             match answer {
                 Answer::Whole(part, took) => {

@@ -769,15 +769,7 @@ mod tests {
 
     fn waiter(serial: u64) -> Waiter {
         let session = SessionId { serial, index: serial as u32 };
-        let origin = Origin {
-            node: NodeId(2),
-            core: CoreId(0),
-            session,
-            ticket: 1,
-            claim: None,
-            tracks: false,
-            is_timed: false,
-        };
+        let origin = Origin::new(NodeId(2), CoreId(0), session, 1);
         Waiter { origin, wants_end: false, heard: Instant::ZERO }
     }
 

@@ -1105,15 +1105,7 @@ impl Core {
 
     /// The origin of a request whose answer this core takes.
     pub(crate) fn origin_of(&self, session: SessionId) -> Origin {
-        Origin {
-            node: self.context.node,
-            core: self.context.core,
-            session,
-            ticket: 0,
-            claim: None,
-            tracks: false,
-            is_timed: false,
-        }
+        Origin::new(self.context.node, self.context.core, session, 0)
     }
 
     // ---- requests to groups -----------------------------------------------------------------------------------------

@@ -483,7 +483,7 @@ impl Core {
         let (protocol, ticket) = (session.protocol(), session.take_ticket_to_read_nearby());
         let reading = session.reading.as_mut().expect("it has said READONLY");
         let read = NearRead {
-            origin: Origin { node, core, session: id, ticket, claim: None, tracks: false, is_timed: false },
+            origin: Origin::new(node, core, id, ticket),
             group,
             protocol,
             words,
@@ -622,8 +622,7 @@ impl Core {
                     }
                     self.is_reading = false;
                     let ticket = session.take_ticket();
-                    let origin =
-                        Origin { node, core, session: id, ticket, claim: None, tracks: false, is_timed: false };
+                    let origin = Origin::new(node, core, id, ticket);
                     local.write(origin, protocol, database, args);
                     return Next::Taken;
                 }
@@ -674,7 +673,7 @@ impl Core {
             (false, true) => RequestBody::Read(words),
             (false, false) => RequestBody::ReadAtOnce(words),
         };
-        let origin = Origin { node, core, session: id, ticket, claim: None, tracks, is_timed };
+        let origin = Origin { tracks, is_timed, ..Origin::new(node, core, id, ticket) };
         let number = self.send_request(Request::new(origin, group, protocol, body), actions);
         if !is_write && let Some(number) = number {
             self.note_read(id, group, number);

@@ -347,7 +347,7 @@ impl Core {
                 is_asking: false,
             });
         }
-        let origin = Origin { node, core, session: id, ticket, claim: None, tracks, is_timed: false };
+        let origin = Origin { tracks, ..Origin::new(node, core, id, ticket) };
         match groups {
             Groups::None => self.sessions.reply(id, ticket, |writer| writer.array(0)),
             Groups::One(group) => {

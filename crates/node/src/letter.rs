@@ -56,6 +56,11 @@ pub struct Origin {
 }
 
 impl Origin {
+    /// One of which nothing more is known than whose it is.
+    pub fn new(node: NodeId, core: CoreId, session: SessionId, ticket: u64) -> Self {
+        Self { node, core, session, ticket, claim: None, tracks: false, is_timed: false }
+    }
+
     /// The gateway that numbered it, if one did.
     pub fn gateway(&self) -> Option<GatewayId> {
         self.claim.map(|claim| GatewayId { node: self.node.0, boot: claim.boot, core: self.core })

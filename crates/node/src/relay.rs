@@ -600,7 +600,7 @@ mod tests {
 
     fn request(body: RequestBody) -> Request {
         let (node, core) = (NodeId(1), CoreId(0));
-        let origin = Origin { node, core, session: SESSION, ticket: 0, claim: None, tracks: false, is_timed: false };
+        let origin = Origin::new(node, core, SESSION, 0);
         Request::new(origin, GroupId(0), Protocol::Resp2, body)
     }
 

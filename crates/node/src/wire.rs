@@ -734,8 +734,7 @@ fn take_request(mut bytes: &[u8]) -> Option<Request> {
         _ => return None,
     };
     let claim = Some(Claim { boot, group, number });
-    let origin =
-        Origin { node, core, session: SessionId { serial, index: 0 }, ticket: 0, claim, tracks: false, is_timed };
+    let origin = Origin { claim, is_timed, ..Origin::new(node, core, SessionId { serial, index: 0 }, 0) };
     Some(Request { floor, previous, is_anew, must_return, ..Request::new(origin, group, protocol, body) })
 }
 
@@ -941,16 +940,11 @@ fn take_bytes(rest: &mut &[u8]) -> Option<Vec<u8>> {
 }
 
 fn take_origin(rest: &mut &[u8]) -> Option<Origin> {
-    Some(Origin {
-        node: NodeId(leb128::take(rest)?),
-        core: CoreId(u16::try_from(leb128::take(rest)?).ok()?),
-        session: SessionId { serial: leb128::take(rest)?, index: u32::try_from(leb128::take(rest)?).ok()? },
-        ticket: leb128::take(rest)?,
-        claim: None,
-        // Who tracks is known, and told, on the session's own node.
-        tracks: false,
-        is_timed: false,
-    })
+    let node = NodeId(leb128::take(rest)?);
+    let core = CoreId(u16::try_from(leb128::take(rest)?).ok()?);
+    let session = SessionId { serial: leb128::take(rest)?, index: u32::try_from(leb128::take(rest)?).ok()? };
+    // Who tracks is known, and told, on the session's own node.
+    Some(Origin::new(node, core, session, leb128::take(rest)?))
 }
 
 fn take_group(rest: &mut &[u8]) -> Option<GroupId> {

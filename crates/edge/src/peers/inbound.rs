@@ -97,25 +97,17 @@ impl Inbound {
     }
 
     /// Takes bytes that have been read, and hands out what is whole by then.
-    ///
-    /// # Errors
-    /// If they are not what another node says.
-    pub fn take_in(&mut self, bytes: &[u8], mut take: impl FnMut(u32, &[u8])) -> Result<(), Malformed> {
-        let mut at = 0;
+    fn take_in(&mut self, mut bytes: &[u8], mut take: impl FnMut(u32, &[u8])) -> Result<(), Malformed> {
         loop {
-            let has_more = match &mut self.decompressor {
-                None => {
-                    self.input.extend_from_slice(&bytes[at..]);
-                    at = bytes.len();
-                    false
-                }
+            let mut has_more = false;
+            match &mut self.decompressor {
+                None => self.input.extend_from_slice(bytes),
                 Some(decompressor) => {
-                    let unpacked = decompressor.unpack(&bytes[at..], &mut self.input);
-                    let (taken, has_more) = unpacked.map_err(|_| Malformed::Damaged)?;
-                    at += taken;
-                    has_more
+                    let unpacked = decompressor.unpack(bytes, &mut self.input);
+                    let (taken, is_left) = unpacked.map_err(|_| Malformed::Damaged)?;
+                    (bytes, has_more) = (&bytes[taken..], is_left);
                 }
-            };
+            }
             self.hand_out(&mut take)?;
             if !has_more {
                 return Ok(());

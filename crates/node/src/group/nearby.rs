@@ -83,8 +83,7 @@ impl Group {
             return;
         }
         let session = SessionId { serial: 0, index: 0 };
-        let origin =
-            Origin { node: from, core: CoreId(0), session, ticket: 0, claim: None, tracks: false, is_timed: false };
+        let origin = Origin::new(from, CoreId(0), session, 0);
         let what = ReadWhat::Place(number);
         let read = DeferredRead { origin, protocol: Protocol::Resp2, what, before: self.batch_number };
         self.read(read, false, now, outlet);
