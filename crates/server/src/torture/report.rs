@@ -90,22 +90,28 @@ pub fn event_line(event: &Event) -> String {
 /// Longest times without a success, one for each client and fault.
 struct Pauses {
     all_ms: Vec<f64>,
-    /// Of clients of nodes that were not hurt.
+    /// Of clients of nodes that were not hurt meanwhile.
     spared_ms: Vec<f64>,
 }
 
 impl Pauses {
-    fn of(outcome: &Outcome) -> Self {
+    fn of(events: &[Event], clients: &[Notes]) -> Self {
+        let harms = || events.iter().filter(|event| event.kind != Kind::Slow);
+        // By any fault: a pause that one caused may end when the next, of another node, has begun.
+        let was_hurt = |gap: &Gap| {
+            harms()
+                .any(|event| event.node == gap.node && gap.until_ns >= event.from_ns && gap.from_ns <= event.until_ns)
+        };
+        let length_ms = |gap: &Gap| (gap.until_ns - gap.from_ns) as f64 / 1e6;
         let mut pauses = Self { all_ms: Vec::new(), spared_ms: Vec::new() };
-        for (index, event) in outcome.events.iter().enumerate().filter(|(_, event)| event.kind != Kind::Slow) {
-            let next_ns = outcome.events.get(index + 1).map_or(u64::MAX, |next| next.from_ns);
-            for client in &outcome.clients {
+        for (index, event) in harms().enumerate() {
+            let next_ns = harms().nth(index + 1).map_or(u64::MAX, |next| next.from_ns);
+            for client in clients {
                 let during = |gap: &&Gap| gap.until_ns >= event.from_ns && gap.from_ns < next_ns;
                 let longest = client.gaps.iter().filter(during).max_by_key(|gap| gap.until_ns - gap.from_ns);
-                let ms = longest.map_or(0.0, |gap| (gap.until_ns - gap.from_ns) as f64 / 1e6);
-                pauses.all_ms.push(ms);
-                if longest.is_none_or(|gap| gap.node != event.node) {
-                    pauses.spared_ms.push(ms);
+                pauses.all_ms.push(longest.map_or(0.0, length_ms));
+                if longest.is_none_or(|gap| !was_hurt(gap)) {
+                    pauses.spared_ms.push(longest.map_or(0.0, length_ms));
                 }
             }
         }
@@ -206,7 +212,7 @@ fn text(arguments: &TortureArguments, outcome: &Outcome, verdict: Verdict) -> St
     let findings = &outcome.findings;
     let number = |count: u64| grouped(count as f64, 0);
     let answered = total.reads.count() + total.writes.count();
-    let (mut all, pauses) = (total.reads.clone(), Pauses::of(outcome));
+    let (mut all, pauses) = (total.reads.clone(), Pauses::of(&outcome.events, &outcome.clients));
     all.merge(&total.writes);
     let mut rows: Vec<(&str, String)> = vec![
         ("servers", format!("{}: {}", outcome.version, description(arguments))),
@@ -278,7 +284,7 @@ fn text(arguments: &TortureArguments, outcome: &Outcome, verdict: Verdict) -> St
 
 fn json(arguments: &TortureArguments, outcome: &Outcome, verdict: Verdict) -> serde_json::Value {
     let total = totals(outcome);
-    let (findings, pauses) = (&outcome.findings, Pauses::of(outcome));
+    let (findings, pauses) = (&outcome.findings, Pauses::of(&outcome.events, &outcome.clients));
     let latencies = |it: &crate::bench::record::Latencies| {
         json!({
             "count": it.count(),
@@ -353,7 +359,7 @@ fn json(arguments: &TortureArguments, outcome: &Outcome, verdict: Verdict) -> se
 }
 
 fn html(arguments: &TortureArguments, outcome: &Outcome, verdict: Verdict) -> String {
-    let (findings, pauses) = (&outcome.findings, Pauses::of(outcome));
+    let (findings, pauses) = (&outcome.findings, Pauses::of(&outcome.events, &outcome.clients));
     let number = |count: u64| grouped(count as f64, 0);
     let subtitle = format!("{}: {} · seed {}", outcome.version, description(arguments), outcome.seed);
     let mut page = Page::new("Holdfast torture", &subtitle);
@@ -427,4 +433,32 @@ fn marks(outcome: &Outcome) -> Vec<Mark> {
         name: format!("{} of node {}", event.kind, event.node + 1),
     };
     outcome.events.iter().map(mark).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_that_outlasts_its_fault_is_not_put_down_to_the_next() {
+        let ms = |count: u64| count * 1_000_000;
+        let stop = |node, from_ms, until_ms| {
+            let (from_ns, until_ns) = (ms(from_ms), ms(until_ms));
+            Event { kind: Kind::Stop, node, from_ns, silent_ns: until_ns, until_ns, note: String::new() }
+        };
+        let client = |gaps: &[(usize, u64, u64)]| {
+            let gap = |&(node, from_ms, until_ms): &(usize, u64, u64)| Gap {
+                node,
+                from_ns: ms(from_ms),
+                until_ns: ms(until_ms),
+            };
+            Notes { gaps: gaps.iter().map(gap).collect(), ..Notes::new() }
+        };
+        let events = [stop(1, 1_000, 21_000), stop(0, 21_010, 23_000)];
+        // The first waits for the stopped node, into the next fault; the second has a node that is never hurt.
+        let clients = [client(&[(1, 999, 21_020)]), client(&[(2, 999, 1_800), (2, 21_009, 21_300)])];
+        let pauses = Pauses::of(&events, &clients);
+        assert_eq!(pauses.all_ms, [291.0, 801.0, 20_021.0, 20_021.0]);
+        assert_eq!(pauses.spared_ms, [291.0, 801.0]);
+    }
 }
