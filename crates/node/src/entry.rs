@@ -245,6 +245,9 @@ pub enum Item<'a> {
     Configure(Pairs),
 }
 
+/// Each is moved a few times on its way.
+const _: () = assert!(size_of::<Item<'_>>() <= 96);
+
 /// A decoded MULTI/EXEC.
 #[derive(Clone)]
 pub struct ExecItem<'a> {
@@ -253,7 +256,7 @@ pub struct ExecItem<'a> {
     /// What must not have changed.
     pub watches: Vec<Watch>,
     count: usize,
-    commands: Reader<'a>,
+    commands: &'a [u8],
 }
 
 impl<'a> ExecItem<'a> {
@@ -263,9 +266,10 @@ impl<'a> ExecItem<'a> {
     }
 
     /// Calls `run` with each command's database and words.
-    pub fn for_each(mut self, spans: &mut Vec<Span>, mut run: impl FnMut(u16, Args<'_>)) {
+    pub fn for_each(self, spans: &mut Vec<Span>, mut run: impl FnMut(u16, Args<'_>)) {
+        let mut commands = Reader::new(self.commands);
         for _ in 0..self.count {
-            let (database, args) = self.commands.words(spans);
+            let (database, args) = commands.words(spans);
             run(database, args);
         }
     }
@@ -717,11 +721,11 @@ impl<'a> Reader<'a> {
 
     fn commands(&mut self, protocol: Protocol, watches: Vec<Watch>, spans: &mut Vec<Span>) -> ExecItem<'a> {
         let count = self.number() as usize;
-        let commands = self.clone();
+        let start = self.position;
         for _ in 0..count {
             self.words(spans);
         }
-        ExecItem { protocol, watches, count, commands }
+        ExecItem { protocol, watches, count, commands: &self.bytes[start..self.position] }
     }
 
     /// The next item, or `None` at the end; `spans` is overwritten.

@@ -271,14 +271,17 @@ enum Waiter {
     /// A gateway, for the next item to be prepared, installed or resolved.
     Step(Origin),
     /// A read that comes after the items before it.
-    Read(DeferredRead),
+    Read(Box<DeferredRead>),
     /// A lock already taken, whose keys are read here, if it is still the same grant.
-    Fetch(Box<Lock>, Grant, Origin),
+    Fetch(Box<DeferredRead>),
     /// A script's client, for the next item, which holds the script's changes; with the reply.
-    Script(Origin, Finished),
+    Script(Origin, Box<Finished>),
     /// A client whose script has changed nothing and seen what the items before this place do; with the reply.
-    Told(Origin, Finished),
+    Told(Origin, Box<Finished>),
 }
+
+/// Every write has one, and it is moved a few times: what is rare and large is kept elsewhere.
+const _: () = assert!(size_of::<Waiter>() <= size_of::<Origin>() + 16);
 
 /// What a script has left for its client.
 #[derive(Debug)]
@@ -983,7 +986,7 @@ impl Group {
         if !self.is_alone() && !is_behind {
             self.reads.push(read);
         } else if !self.builder.is_empty() {
-            self.waiters.push(Waiter::Read(read));
+            self.waiters.push(Waiter::Read(Box::new(read)));
         } else if let Some(batch) = self.inflight.back_mut() {
             batch.late.push(read);
         } else {
@@ -1153,7 +1156,8 @@ impl Group {
         if !self.is_touched(&granted.0) {
             self.read_now(fetching(granted, origin, self.batch_number), now, outlet);
         } else if !self.builder.is_empty() {
-            self.waiters.push(Waiter::Fetch(granted.0, granted.1, origin));
+            let fetch = fetching(granted, origin, self.batch_number);
+            self.waiters.push(Waiter::Fetch(Box::new(fetch)));
         } else if let Some(batch) = self.inflight.back_mut() {
             batch.late.push(fetching(granted, origin, self.batch_number));
         } else {
@@ -1875,19 +1879,18 @@ impl Group {
     /// stands in its place. That is certain, so the refusal may be retried without doubling anything.
     fn fail(&mut self, waiters: Vec<Waiter>, outlet: &mut Outlet<'_>) {
         for waiter in waiters {
-            if let Waiter::Write(origin)
-            | Waiter::Read(DeferredRead { origin, .. })
-            | Waiter::Step(origin)
-            | Waiter::Fetch(_, _, origin)
-            | Waiter::Script(origin, _)
-            | Waiter::Told(origin, _) = &waiter
-            {
-                self.lose_place(origin);
+            match &waiter {
+                Waiter::Write(origin) | Waiter::Step(origin) | Waiter::Script(origin, _) | Waiter::Told(origin, _) => {
+                    self.lose_place(origin)
+                }
+                Waiter::Read(read) | Waiter::Fetch(read) => self.lose_place(&read.origin),
+                Waiter::Silent | Waiter::Eviction(..) => {}
             }
             match waiter {
                 Waiter::Write(origin) => fail(&origin, Protocol::Resp2, LEADER_LOST, outlet),
                 Waiter::Read(read) => fail_read(&read, LEADER_LOST, outlet),
-                Waiter::Step(origin) | Waiter::Fetch(_, _, origin) => outlet.send_back(&origin),
+                Waiter::Step(origin) => outlet.send_back(&origin),
+                Waiter::Fetch(fetch) => outlet.send_back(&fetch.origin),
                 Waiter::Eviction(database, key, byte_count) => {
                     self.evicting.remove(&(database, key));
                     self.evicting_bytes -= byte_count;
@@ -2083,16 +2086,14 @@ impl Group {
     ) -> Option<Waiter> {
         for waiter in waiters.by_ref() {
             match waiter {
-                Waiter::Told(origin, Finished { reply, reads, published }) => {
+                Waiter::Told(origin, finished) => {
+                    let Finished { reply, reads, published } = *finished;
                     published.iter().for_each(|message| outlet.publish(message));
                     outlet.reply(&origin, Protocol::Resp2, |out| out.raw(&reply));
                     outlet.remember_reads(&origin, &reads);
                 }
                 // It was there before the entry was proposed, and that is committed.
-                Waiter::Read(read) => self.execute_read(read, now, outlet),
-                Waiter::Fetch(lock, grant, origin) => {
-                    self.execute_read(fetching((lock, grant), origin, self.batch_number), now, outlet);
-                }
+                Waiter::Read(read) | Waiter::Fetch(read) => self.execute_read(*read, now, outlet),
                 waiter => return Some(waiter),
             }
         }
@@ -2290,7 +2291,8 @@ impl Group {
                     self.scratch.truncate(0);
                 });
                 self.keyspace.set_lookups(lookups); // counted when the script ran
-                if let Some(Waiter::Script(origin, Finished { reply, reads, published })) = waiter {
+                if let Some(Waiter::Script(origin, finished)) = waiter {
+                    let Finished { reply, reads, published } = *finished;
                     published.iter().for_each(|message| outlet.publish(message));
                     outlet.reply_committed(&origin, Protocol::Resp2, &proof, |out| out.raw(&reply));
                     // Remembered before its own changes are told: it may have read what it then changed.

@@ -180,7 +180,7 @@ impl Group {
         if command_count > 0 || !self.is_alone() {
             self.builder.script(command_count, commands, &[]);
             let finished = Finished { reply: writer.into_bytes(), reads: reads.into(), published };
-            self.waiters.push(Waiter::Script(origin, finished));
+            self.waiters.push(Waiter::Script(origin, Box::new(finished)));
             return;
         }
         if self.builder.is_empty() {
@@ -194,7 +194,7 @@ impl Group {
         match waiters {
             Some(waiters) if saw_pending => {
                 let finished = Finished { reply: writer.into_bytes(), reads: reads.into(), published };
-                waiters.push(Waiter::Told(origin, finished));
+                waiters.push(Waiter::Told(origin, Box::new(finished)));
             }
             _ => {
                 published.iter().for_each(|message| outlet.publish(message));
@@ -217,7 +217,7 @@ impl Group {
         self.claim(origin, floor);
         self.builder.script(command_count, commands, answer);
         let finished = Finished { reply: Vec::new(), reads: Box::default(), published };
-        self.waiters.push(Waiter::Script(*origin, finished));
+        self.waiters.push(Waiter::Script(*origin, Box::new(finished)));
         if let (Some(gateway), Some(claim)) = (origin.gateway(), origin.claim) {
             self.scripts_under_way.insert((gateway, claim.number), toll);
         }
