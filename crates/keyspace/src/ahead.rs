@@ -30,6 +30,10 @@ impl Keyspace {
     /// Brings near what commands with these words will look at. Only the first [`AHEAD_MAX`] count. Nothing changes
     /// that anybody could see, and a key that does not exist does no harm.
     pub fn look_ahead(&self, words: &[Ahead<'_>]) {
+        let Some(first) = words.first() else { return };
+        if words.iter().all(|ahead| ahead.key == first.key && ahead.database == first.database) {
+            return self.look_into_one(words);
+        }
         let mut places = [Place { slot: 0, hash: 0 }; AHEAD_MAX];
         for (ahead, place) in words.iter().zip(&mut places) {
             *place = self.place(ahead.key);
@@ -47,6 +51,14 @@ impl Keyspace {
         }
         if records.iter().flatten().any(|record| record.collection().is_some()) {
             look_into(&records, words);
+        }
+    }
+
+    /// The same if all words name one key, which need not be fetched more than once.
+    fn look_into_one(&self, words: &[Ahead<'_>]) {
+        let record = self.databases[usize::from(words[0].database)].candidate(self.place(words[0].key));
+        if record.is_some_and(|record| record.collection().is_some()) {
+            look_into(&[record; AHEAD_MAX], words);
         }
     }
 }
@@ -82,6 +94,8 @@ mod tests {
             [ahead(0, b"integer"), ahead(0, b"short"), ahead(0, b"long"), ahead(0, b"outside"), ahead(1, b"short")];
         harness.keyspace.look_ahead(&keys);
         harness.keyspace.look_ahead(&keys.repeat(AHEAD_MAX));
+        keys.iter().for_each(|key| harness.keyspace.look_ahead(&[*key].repeat(AHEAD_MAX)));
+        harness.keyspace.look_ahead(&[]);
         assert_eq!((harness.keyspace.digest(), harness.keyspace.sequence()), (digest, sequence));
         assert_eq!(harness.run("object idletime short"), ":0\r\n");
     }
@@ -100,6 +114,7 @@ mod tests {
         for element in [&b"member:17"[..], b"member:19999", b"no member", b""] {
             let words = keys.map(|key| Ahead { database: 0, key, element });
             harness.keyspace.look_ahead(&words.repeat(AHEAD_MAX / words.len()));
+            words.iter().for_each(|word| harness.keyspace.look_ahead(&[*word].repeat(AHEAD_MAX)));
         }
         assert_eq!(harness.keyspace.digest(), digest);
         assert_eq!(harness.run("sismember set member:17"), ":1\r\n");

@@ -462,7 +462,7 @@ impl Default for Limits {
 /// elements. What a change finds as it should be it leaves alone; then nothing has changed.
 pub(crate) struct Cell<'a> {
     home: Home<'a>,
-    limits: Limits,
+    limits: &'a Limits,
 }
 
 enum Home<'a> {
@@ -483,13 +483,13 @@ impl<'a> Cell<'a> {
         keeper: &'a mut Keeper,
         position: Position,
         version: u64,
-        limits: Limits,
+        limits: &'a Limits,
     ) -> Self {
         Self { home: Home::Kept { record, keeper, position, version, is_changed: false }, limits }
     }
 
     /// One without elements. `bytes`, empty, is where they will lie while it is packed.
-    pub(crate) fn fresh(kind: Kind, bytes: &'a mut Vec<u8>, limits: Limits) -> Self {
+    pub(crate) fn fresh(kind: Kind, bytes: &'a mut Vec<u8>, limits: &'a Limits) -> Self {
         let (form, large) = match kind.first_form() {
             Some(form) => (form, None),
             // What has no form has no use for one either.
@@ -512,7 +512,7 @@ impl<'a> Cell<'a> {
     }
 
     #[inline]
-    pub(crate) fn limits(&self) -> Limits {
+    pub(crate) fn limits(&self) -> &'a Limits {
         self.limits
     }
 

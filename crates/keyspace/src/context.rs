@@ -449,7 +449,7 @@ impl<'a> Edit<'a> {
                 return Some(Err(Refusal::WRONG_TYPE));
             }
             record.set_clock(clock.touched(record.clock(), moment));
-            let mut cell = Cell::kept(record, keeper, position, *sequence, *limits);
+            let mut cell = Cell::kept(record, keeper, position, *sequence, limits);
             let result = change.take().map(|change| change(&mut cell)).expect("a record is visited once");
             let is_changed = cell.is_changed();
             Some(Ok((result, is_changed, record.is_empty_collection())))
@@ -478,7 +478,8 @@ impl<'a> Edit<'a> {
     fn store_new_at<R>(&mut self, place: Place, key: &[u8], kind: Kind, make: impl FnOnce(&mut Cell<'_>) -> R) -> R {
         let mut bytes = std::mem::take(&mut self.keyspace.scratch);
         bytes.clear();
-        let mut cell = Cell::fresh(kind, &mut bytes, self.keyspace.limits);
+        let limits = self.keyspace.limits;
+        let mut cell = Cell::fresh(kind, &mut bytes, &limits);
         let result = make(&mut cell);
         match cell.into_payload() {
             Some(payload) => self.store_at(place, key, payload, Expiry::Clear),

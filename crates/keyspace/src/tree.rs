@@ -21,7 +21,8 @@
 use std::cmp::Ordering;
 use std::mem;
 use std::ops::Range;
-use std::sync::Arc;
+
+use triomphe::{Arc, UniqueArc};
 
 use crate::record::allocated_bytes;
 
@@ -329,15 +330,20 @@ impl<L: Leaf> Rope<L> {
     pub(crate) fn edit_leaf<R>(&mut self, rank: usize, change: impl FnOnce(&mut L, usize) -> (R, isize)) -> R {
         assert!(rank <= self.len(), "nothing has or could have this rank");
         if rank == self.len() {
-            return self.edit_at(&mut ToEnd, change);
+            return self.edit_last_leaf(change);
         }
         self.edit_at(&mut ToRank(rank), change)
+    }
+
+    /// The same for the last leaf, at the place behind its last element.
+    pub(crate) fn edit_last_leaf<R>(&mut self, change: impl FnOnce(&mut L, usize) -> (R, isize)) -> R {
+        self.edit_at(&mut ToEnd, change)
     }
 
     /// See [`Rope::edit_leaf`].
     #[inline]
     fn edit_at<R>(&mut self, route: &mut impl Route<L>, change: impl FnOnce(&mut L, usize) -> (R, isize)) -> R {
-        let Some(mut root) = self.root.take() else {
+        let Some(root) = &mut self.root else {
             let mut leaf = L::default();
             let (result, _) = change(&mut leaf, 0);
             let mut parts = Vec::new();
@@ -347,7 +353,10 @@ impl<L: Leaf> Rope<L> {
         };
         let (result, siblings) =
             edit(&mut root.node, &mut root.measure, route, Edge { first: true, last: true }, change);
-        self.set_root(root, siblings);
+        if !siblings.is_empty() || root.measure.count == 0 || root.only_child().is_some() {
+            let root = self.root.take().expect("it has just been changed");
+            self.set_root(root, siblings);
+        }
         result
     }
 
@@ -531,9 +540,9 @@ fn edit<L: Leaf, R>(
     edge: Edge,
     change: impl FnOnce(&mut L, usize) -> (R, isize),
 ) -> (R, Vec<Child<L>>) {
-    let shared = Arc::as_ptr(node);
+    let is_shared = !node.is_unique();
     let node = Arc::make_mut(node);
-    if !std::ptr::eq(shared, node) {
+    if is_shared {
         // A copy may take less than what it was made of.
         *measure = node.measure();
     }
@@ -591,7 +600,7 @@ fn edit<L: Leaf, R>(
 
 impl<L: Leaf> Node<L> {
     fn measure(&self) -> Measure<L::Key> {
-        let own_bytes = allocated_bytes(2 * size_of::<usize>() + size_of::<Self>());
+        let own_bytes = allocated_bytes(size_of::<usize>() + size_of::<Self>());
         match self {
             Self::Leaf(leaf) => Measure { count: leaf.count(), bytes: own_bytes + leaf.bytes(), key: leaf.key() },
             Self::Branch(branch) => Measure {
@@ -757,7 +766,7 @@ impl<L: Leaf> Rubble<L> {
             && let Some((bytes, node)) = self.nodes.pop()
         {
             self.bytes -= bytes;
-            let spent = match Arc::into_inner(node) {
+            let spent = match Arc::into_unique(node).map(UniqueArc::into_inner) {
                 // Others have it and will free it.
                 None => 1,
                 Some(Node::Leaf(leaf)) => leaf.count(),

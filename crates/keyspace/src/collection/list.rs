@@ -43,30 +43,49 @@ fn digits_of(number: usize) -> usize {
 struct Framed<'a> {
     head: Head,
     item: &'a [u8],
-    tail: [u8; 10],
-    tail_len: usize,
+    tail: Head,
 }
 
 impl<'a> Framed<'a> {
     #[inline]
     fn new(item: &'a [u8]) -> Self {
         let head = Head::of(item.len());
-        let size = Head::of(head.bytes().len() + item.len());
-        let tail_len = size.bytes().len();
-        let mut tail = [0; 10];
-        tail[..tail_len].copy_from_slice(size.bytes());
-        tail[..tail_len].reverse();
-        Self { head, item, tail, tail_len }
+        let tail = Head::of(head.bytes().len() + item.len()).reversed();
+        Self { head, item, tail }
     }
 
     #[inline]
     fn len(&self) -> usize {
-        self.head.bytes().len() + self.item.len() + self.tail_len
+        self.head.bytes().len() + self.item.len() + self.tail.bytes().len()
     }
 
     #[inline]
     fn parts(&self) -> [&[u8]; 3] {
-        [self.head.bytes(), self.item, &self.tail[..self.tail_len]]
+        [self.head.bytes(), self.item, self.tail.bytes()]
+    }
+
+    #[inline]
+    fn append_to(&self, out: &mut Vec<u8>) {
+        if let [&[head], item, &[tail]] = self.parts() {
+            out.push(head);
+            out.extend_from_slice(item);
+            out.push(tail);
+        } else {
+            self.parts().iter().for_each(|part| out.extend_from_slice(part));
+        }
+    }
+
+    /// Fills `out`, which is as long as this.
+    #[inline]
+    fn write(&self, mut out: &mut [u8]) {
+        if let ([&[head], item, &[tail]], [first, between @ .., last]) = (self.parts(), &mut *out) {
+            (*first, *last) = (head, tail);
+            between.copy_from_slice(item);
+        } else {
+            for part in self.parts() {
+                out.split_off_mut(..part.len()).expect("there is room").copy_from_slice(part);
+            }
+        }
     }
 }
 
@@ -123,6 +142,12 @@ impl<'a> Run<'a> {
     }
 }
 
+/// Bytes that the allocator spends on a block of this capacity.
+#[inline]
+fn bytes_of(capacity: usize) -> usize {
+    if capacity == 0 { 0 } else { allocated_bytes(capacity) }
+}
+
 /// A run of items in a block of its own, with room in front so that a queue is served from either end without moving
 /// what it holds.
 #[derive(Clone, Debug, Default)]
@@ -154,8 +179,9 @@ impl Pack {
     }
 
     /// Puts an item in before the one of an index; answers how much the allocation has grown.
+    #[inline]
     fn insert(&mut self, index: usize, item: &[u8]) -> isize {
-        let before = self.allocated();
+        let capacity = self.bytes.capacity();
         let framed = Framed::new(item);
         let len = framed.len();
         if index == 0 && self.count > 0 {
@@ -163,11 +189,7 @@ impl Pack {
                 self.make_gap(len);
             }
             self.start -= len;
-            let mut at = self.start;
-            for part in framed.parts() {
-                self.bytes[at..at + part.len()].copy_from_slice(part);
-                at += part.len();
-            }
+            framed.write(&mut self.bytes[self.start..self.start + len]);
         } else {
             let at = if index == self.count { self.bytes.len() } else { self.offset(index) };
             let wanted = self.bytes.len() + len;
@@ -176,13 +198,13 @@ impl Pack {
                 self.bytes.reserve_exact(allocated_bytes(wanted + wanted.min(PACK_BYTES_MAX) / 8) - self.bytes.len());
             }
             let tail = self.bytes.len() - at;
-            framed.parts().into_iter().for_each(|part| self.bytes.extend_from_slice(part));
+            framed.append_to(&mut self.bytes);
             if tail > 0 {
                 self.bytes[at..].rotate_right(len);
             }
         }
         self.count += 1;
-        self.allocated() - before
+        self.growth_since(capacity)
     }
 
     fn make_gap(&mut self, need: usize) {
@@ -194,9 +216,26 @@ impl Pack {
         (self.bytes, self.start) = (bytes, gap);
     }
 
+    /// Takes the item out that is at an end, once `read` has seen it; there must be one. Answers what that has read,
+    /// and how much the allocation has grown.
+    #[inline]
+    fn pop<R>(&mut self, end: End, read: impl FnOnce(&[u8]) -> R) -> (R, isize) {
+        let capacity = self.bytes.capacity();
+        let mut run = self.run();
+        let item = if end == End::Left { run.next() } else { run.next_back() };
+        let (result, rest) = (read(item.expect("a leaf has items")), run.0.len());
+        self.count -= 1;
+        match end {
+            End::Left => self.start = self.bytes.len() - rest,
+            End::Right => self.bytes.truncate(self.start + rest),
+        }
+        self.tidy();
+        (result, self.growth_since(capacity))
+    }
+
     /// Takes items out; answers how much the allocation has grown.
     fn remove(&mut self, indexes: Range<usize>) -> isize {
-        let before = self.allocated();
+        let capacity = self.bytes.capacity();
         let (from, to) = (self.offset(indexes.start), self.offset(indexes.end));
         self.count -= indexes.len();
         if from == self.start {
@@ -205,7 +244,7 @@ impl Pack {
             self.bytes.drain(from..to);
         }
         self.tidy();
-        self.allocated() - before
+        self.growth_since(capacity)
     }
 
     /// Gives back room that is out of proportion.
@@ -219,8 +258,13 @@ impl Pack {
         }
     }
 
-    fn allocated(&self) -> isize {
-        Leaf::bytes(self) as isize
+    /// By how much the allocation has grown since it had this capacity.
+    #[inline]
+    fn growth_since(&self, capacity: usize) -> isize {
+        match self.bytes.capacity() == capacity {
+            true => 0,
+            false => Leaf::bytes(self) as isize - bytes_of(capacity) as isize,
+        }
     }
 }
 
@@ -237,7 +281,7 @@ impl Leaf for Pack {
 
     #[inline]
     fn bytes(&self) -> usize {
-        if self.bytes.capacity() == 0 { 0 } else { allocated_bytes(self.bytes.capacity()) }
+        bytes_of(self.bytes.capacity())
     }
 
     #[inline]
@@ -606,14 +650,29 @@ impl ListMut<'_, '_> {
 
     /// Takes an item from an end.
     pub(crate) fn pop(&mut self, end: End) -> Option<Vec<u8>> {
+        self.pop_with(end, <[u8]>::to_vec)
+    }
+
+    /// Takes an item from an end, once `read` has seen it.
+    pub(crate) fn pop_with<R>(&mut self, end: End, read: impl FnOnce(&[u8]) -> R) -> Option<R> {
         let list = self.as_ref();
+        if let Form::Large(packs) = list.0 {
+            if packs.is_empty() {
+                return None;
+            }
+            let packs = self.packs();
+            return Some(match end {
+                End::Left => packs.edit_leaf(0, |pack, _| pack.pop(end, read)),
+                End::Right => packs.edit_last_leaf(|pack, _| pack.pop(end, read)),
+            });
+        }
         let index = match end {
             End::Left => 0,
             End::Right => list.len().checked_sub(1)?,
         };
-        let item = list.get(index)?.to_vec();
+        let result = read(list.get(index)?);
         self.remove_range(index..index + 1);
-        Some(item)
+        Some(result)
     }
 
     /// Becomes large.
@@ -769,7 +828,7 @@ mod tests {
     fn only_whole_items_in_their_number_are_a_packed_list() {
         let mut bytes = 2u16.to_le_bytes().to_vec();
         for item in [&b"one"[..], &[7; 300]] {
-            Framed::new(item).parts().iter().for_each(|part| bytes.extend_from_slice(part));
+            Framed::new(item).append_to(&mut bytes);
         }
         assert!(is_packed(&bytes) && is_packed(b""));
         assert!((1..bytes.len()).all(|len| !is_packed(&bytes[..len])));

@@ -41,6 +41,13 @@ impl Head {
         }
     }
 
+    /// The same, its last byte first.
+    #[inline]
+    pub(crate) fn reversed(mut self) -> Self {
+        self.bytes[..usize::from(self.len)].reverse();
+        self
+    }
+
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]

@@ -472,7 +472,7 @@ pub(crate) fn build(members: &[Str<'_>], limits: &Limits) -> CollectionValue {
         return CollectionValue(Kept::Large(Box::new(Collection::Set(members))));
     }
     let mut bytes = Vec::new();
-    let mut cell = Cell::fresh(Kind::Set, &mut bytes, *limits);
+    let mut cell = Cell::fresh(Kind::Set, &mut bytes, limits);
     members.iter().for_each(|member| _ = SetMut(&mut cell).add(member.to_bytes(&mut ItoaBuffer::new())));
     CollectionValue(match cell.into_payload() {
         Some(Payload::Packed { form, bytes }) => Kept::Packed(form, bytes.to_vec()),

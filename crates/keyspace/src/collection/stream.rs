@@ -707,7 +707,7 @@ impl StreamMut<'_, '_> {
     }
 
     pub(crate) fn limits(&self) -> Limits {
-        self.0.limits()
+        *self.0.limits()
     }
 }
 

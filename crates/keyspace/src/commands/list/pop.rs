@@ -132,11 +132,8 @@ fn pop(edit: &mut Edit<'_>, args: Args<'_>, end: End, writer: &mut Writer) -> Re
 /// Takes the item at an end of a list and writes it. False, with nothing written, if there is no such list.
 pub(super) fn pop_one(edit: &mut Edit<'_>, key: &[u8], end: End, writer: &mut Writer) -> Result<bool, Refusal> {
     let left = edit.modify_list(key, |list| {
-        let len = list.as_ref().len();
-        let index = if end == End::Left { 0 } else { len.checked_sub(1)? };
-        writer.bulk(list.as_ref().get(index)?);
-        list.remove_range(index..index + 1);
-        Some(len - 1)
+        list.pop_with(end, |item| writer.bulk(item))?;
+        Some(list.as_ref().len())
     })?;
     let Some(left) = left else { return Ok(false) };
     report_pop(edit, key, end, left);
