@@ -59,7 +59,7 @@ pub trait Player: Send + 'static {
 pub struct Gap {
     pub from_ns: u64,
     pub until_ns: u64,
-    /// The node it was connected to before.
+    /// The node that gave the last answer before it.
     pub node: usize,
 }
 
@@ -114,6 +114,9 @@ pub struct Pen {
     step: Step,
     step_index: usize,
     last_success_ns: Option<u64>,
+    /// The node that it came from.
+    last_node: usize,
+    /// The node that it is connected to.
     node: usize,
     harm: u64,
 }
@@ -186,6 +189,7 @@ impl Pen {
             step: Step::new(),
             step_index: 0,
             last_success_ns: None,
+            last_node: 0,
             node: 0,
             harm: 0,
         }
@@ -208,9 +212,9 @@ impl Pen {
             && answered_ns - last >= GAP_NS_MIN
             && self.notes.gaps.len() < GAPS_MAX
         {
-            self.notes.gaps.push(Gap { from_ns: last, until_ns: answered_ns, node: self.node });
+            self.notes.gaps.push(Gap { from_ns: last, until_ns: answered_ns, node: self.last_node });
         }
-        self.last_success_ns = Some(answered_ns);
+        (self.last_success_ns, self.last_node) = (Some(answered_ns), self.node);
     }
 
     /// A request was refused, in these words.
@@ -343,6 +347,20 @@ mod tests {
                 "{latency_ns}: {end}"
             );
         }
+    }
+
+    #[test]
+    fn a_gap_belongs_to_the_node_that_was_left() {
+        let directory = Arc::new(Directory::new(std::iter::empty(), None));
+        let mut pen = Pen::new(&Arena::new(Instant::now(), directory, Duration::from_secs(1)));
+        pen.node = 1;
+        pen.success(true, 0, 1_000);
+        pen.node = 2;
+        let late_ns = 1_000 + GAP_NS_MIN;
+        pen.success(true, 2_000, late_ns);
+        pen.success(true, late_ns, late_ns + GAP_NS_MIN);
+        let gaps: Vec<(u64, usize)> = pen.notes.gaps.iter().map(|gap| (gap.from_ns, gap.node)).collect();
+        assert_eq!(gaps, [(1_000, 1), (late_ns, 2)]);
     }
 
     #[test]

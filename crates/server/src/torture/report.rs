@@ -96,22 +96,24 @@ struct Pauses {
 
 impl Pauses {
     fn of(events: &[Event], clients: &[Notes]) -> Self {
-        let harms = || events.iter().filter(|event| event.kind != Kind::Slow);
         // By any fault: a pause that one caused may end when the next, of another node, has begun.
         let was_hurt = |gap: &Gap| {
-            harms()
-                .any(|event| event.node == gap.node && gap.until_ns >= event.from_ns && gap.from_ns <= event.until_ns)
+            let hurts = |event: &&Event| event.kind != Kind::Slow && event.node == gap.node;
+            events.iter().filter(hurts).any(|event| gap.until_ns >= event.from_ns && gap.from_ns <= event.until_ns)
         };
         let length_ms = |gap: &Gap| (gap.until_ns - gap.from_ns) as f64 / 1e6;
         let mut pauses = Self { all_ms: Vec::new(), spared_ms: Vec::new() };
-        for (index, event) in harms().enumerate() {
-            let next_ns = harms().nth(index + 1).map_or(u64::MAX, |next| next.from_ns);
+        for (index, event) in events.iter().enumerate().filter(|(_, event)| event.kind != Kind::Slow) {
+            let next_ns = events.get(index + 1).map_or(u64::MAX, |next| next.from_ns);
             for client in clients {
                 let during = |gap: &&Gap| gap.until_ns >= event.from_ns && gap.from_ns < next_ns;
-                let longest = client.gaps.iter().filter(during).max_by_key(|gap| gap.until_ns - gap.from_ns);
-                pauses.all_ms.push(longest.map_or(0.0, length_ms));
-                if longest.is_none_or(|gap| !was_hurt(gap)) {
-                    pauses.spared_ms.push(longest.map_or(0.0, length_ms));
+                let gaps = || client.gaps.iter().filter(during);
+                let longest_ms = |gaps: &mut dyn Iterator<Item = &Gap>| gaps.map(length_ms).fold(0.0, f64::max);
+                pauses.all_ms.push(longest_ms(&mut gaps()));
+                // Who has been away from the hurt node alone says nothing of the others.
+                let mut spared = gaps().filter(|gap| !was_hurt(gap)).peekable();
+                if spared.peek().is_some() || gaps().next().is_none() {
+                    pauses.spared_ms.push(longest_ms(&mut spared));
                 }
             }
         }
@@ -440,7 +442,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pause_that_outlasts_its_fault_is_not_put_down_to_the_next() {
+    fn a_pause_of_a_hurt_node_that_outlasts_its_fault_is_not_one_of_the_others_in_the_next() {
         let ms = |count: u64| count * 1_000_000;
         let stop = |node, from_ms, until_ms| {
             let (from_ns, until_ns) = (ms(from_ms), ms(until_ms));

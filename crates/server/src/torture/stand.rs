@@ -48,6 +48,12 @@ struct Door {
 const ANYBODY: usize = usize::MAX;
 
 impl Directory {
+    /// Of servers at these addresses. If there is a leader, only that one takes writes.
+    pub fn new(addresses: impl Iterator<Item = SocketAddr>, leader: Option<usize>) -> Self {
+        let doors = addresses.map(|address| Door { address, harm: AtomicU64::new(0) }).collect();
+        Self { doors, leader: AtomicUsize::new(leader.unwrap_or(ANYBODY)) }
+    }
+
     /// The address to try for the `attempt`-th time in a row, and the node that it is.
     pub fn choose(&self, client: usize, attempt: usize) -> (usize, SocketAddr) {
         let node = match self.leader.load(Ordering::Relaxed) {
@@ -127,16 +133,15 @@ impl Stand {
             };
             nodes.push(Node { address, data: place.join("data"), log: place.join("log.txt"), process: None });
         }
-        let doors = nodes.iter().map(|node| Door { address: node.address, harm: AtomicU64::new(0) }).collect();
-        let is_redis = arguments.against == Against::Redis;
-        let leader = AtomicUsize::new(if is_redis { 0 } else { ANYBODY });
+        let leader = (arguments.against == Against::Redis).then_some(0);
+        let directory = Arc::new(Directory::new(nodes.iter().map(|node| node.address), leader));
         let mut stand = Self {
             nodes,
             against: arguments.against,
             program: program(arguments)?,
             words: words(arguments, network.is_some()),
             primary: 0,
-            directory: Arc::new(Directory { doors, leader }),
+            directory,
             network,
             epoch: Instant::now(),
             over: Arc::clone(over),
