@@ -57,7 +57,9 @@ impl Keyspace {
     /// The same if all words name one key, which need not be fetched more than once.
     fn look_into_one(&self, words: &[Ahead<'_>]) {
         let record = self.databases[usize::from(words[0].database)].candidate(self.place(words[0].key));
-        if record.is_some_and(|record| record.collection().is_some()) {
+        let Some(found) = record else { return };
+        found.touch();
+        if found.collection().is_some() {
             look_into(&[record; AHEAD_MAX], words);
         }
     }
