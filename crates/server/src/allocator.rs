@@ -4,8 +4,8 @@ use edge::Allocated;
 use tikv_jemalloc_ctl::{epoch, stats};
 
 /// The system's allocator keeps freed pages of a long-lived, many-sized heap far longer and says little about it;
-/// memory is what this server sells. What is written in C calls it, too: for Lua it is the faster one, and what scripts
-/// hold is seen.
+/// memory is what this server sells. What is written in C calls this one, too, where the platform lets it: Lua is
+/// faster by it, and what scripts hold is seen.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
