@@ -64,6 +64,8 @@ pub struct Faults {
     pub log_memory_bytes: usize,
     /// Bytes of requests that a group takes at a time, and that a gateway lets be under way to it.
     pub window_bytes: usize,
+    /// Bytes of log that wait for the disk from which on cores read no clients.
+    pub disk_queue_bytes: usize,
     /// Bytes of log that are kept on disk for members that lack them.
     pub log_held_bytes_max: u64,
     /// How values of transactions come and go in steps: real ones of this world would all be too short.
@@ -145,6 +147,8 @@ impl Faults {
         } else {
             Slicing::default()
         };
+        let is_slow = plan.canary.is_none() && !plan.calm && of_log.chance(1, 2);
+        let disk_queue_bytes = if is_slow { of_log.below(3_000) as usize } else { usize::MAX };
         Self {
             net_delay_min: 20_000 + prng.below(MILLISECOND),
             net_jitter: 10_000 + prng.below(5 * MILLISECOND),
@@ -172,6 +176,7 @@ impl Faults {
             checkpoint_log_bytes: 2_000 + prng.below(200_000),
             log_memory_bytes,
             window_bytes,
+            disk_queue_bytes,
             log_held_bytes_max,
             slicing,
         }

@@ -1,7 +1,7 @@
 //! What an operating system does for a node: starts its process, turns its cores, writes its journal, carries its
 //! bytes. The false twin of `edge`, and of `server` as far as starting goes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use journal::{
@@ -257,7 +257,20 @@ impl Universe {
             return self.plan_turn(machine, core, paused_until);
         }
         let mut actions = Vec::new();
+        let is_held_up = waiting_bytes(&process.queue) > self.faults.disk_queue_bytes;
+        if is_held_up != std::mem::replace(&mut host.is_held_up, is_held_up) {
+            self.probes.reach("too much waited for the disk to read clients");
+            host.core.step(now, Event::DiskBehind(is_held_up), &mut actions);
+        }
         for inbound in std::mem::take(&mut host.inbox) {
+            if let Inbound::Bytes(session, _) = &inbound
+                && is_held_up
+            {
+                if host.connections.contains_key(&session.serial) {
+                    host.inbox.push_back(inbound);
+                }
+                continue;
+            }
             let event = match &inbound {
                 Inbound::Bytes(session, bytes) => Event::Bytes { session: *session, bytes },
                 Inbound::Peer(from, bytes) => Event::Peer { from: *from, bytes },
@@ -701,6 +714,10 @@ impl Universe {
     fn take_orders(&mut self, machine: usize, count: usize) {
         let process = self.machines[machine].process.as_mut().expect("it is alive");
         process.queue.drain(..count);
+        let held_up = |(core, host): (usize, &CoreHost)| host.is_held_up.then_some(core as u16);
+        for core in process.cores.iter().enumerate().filter_map(held_up).collect::<Vec<u16>>() {
+            self.plan_turn(machine, core, self.now + MICROSECOND);
+        }
     }
 
     pub(crate) fn journal_synced(&mut self, machine: usize) {
@@ -1096,6 +1113,15 @@ fn memory_beyond_bounds(group: &Group, log_memory_max: usize) -> Option<String> 
     }
     let (log, log_max) = (group.applied_log_bytes(), log_memory_max.min(limits::LOG_BYTES_MAX));
     (log > log_max).then(|| format!("{log} bytes of applied log are in memory, of at most {log_max}"))
+}
+
+/// Bytes of log that the journal has not taken yet.
+fn waiting_bytes(queue: &VecDeque<Order>) -> usize {
+    let bytes = |order: &Order| match order {
+        Order::Append(_, append, _) => append.weight_bytes(),
+        Order::Mark(..) => 0,
+    };
+    queue.iter().map(bytes).sum()
 }
 
 /// True if an entry holds a step of a transaction over groups.

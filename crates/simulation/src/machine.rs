@@ -94,6 +94,8 @@ pub struct CoreHost {
     pub places: BTreeSet<u32>,
     /// Bytes of entries it has logged since the last checkpoint was asked for.
     pub logged_bytes: u64,
+    /// Too much waits for the disk: clients are not read.
+    pub is_held_up: bool,
     /// Sessions whose bytes are not wanted for now, and the bytes.
     pub held: BTreeMap<u64, Vec<u8>>,
 }
@@ -148,6 +150,7 @@ impl CoreHost {
             connections: BTreeMap::new(),
             places: BTreeSet::new(),
             logged_bytes: 0,
+            is_held_up: false,
             held: BTreeMap::new(),
         }
     }

@@ -32,6 +32,7 @@ pub const EXPECTED: &[&str] = &[
     "a watched list was changed by another",
     "a watch was broken",
     "a client waited for a window",
+    "too much waited for the disk to read clients",
     "a value of a transaction went in steps",
     "a leader had a lease",
     "a partition began",
