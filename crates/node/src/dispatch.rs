@@ -303,24 +303,21 @@ impl Core {
                 "BUSY Redis is busy running a script. You can only call {command} KILL or SHUTDOWN NOSAVE."
             )));
         }
-        let works_on_data = match known {
-            Known::Data(_) => true,
-            Known::Control(command) => matches!(command.body, commands::Body::Script { .. }),
-        };
-        if self.context.is_expelled && works_on_data {
+        if self.context.is_expelled && known.works_on_data() {
             return Err(Refusal::new(EXPELLED));
         }
-        if let Known::Data(command) = known {
-            if matches!(command.body, Body::Mutate(_)) {
-                self.check_write(command)?;
-            }
-            if self.context.settings.cluster_redirect {
-                redirect::check(&self.context, session.reading.is_some(), command, args)?;
-                if router::is_sort_by_keys(command, args)
-                    && let Some(option) = router::far_option_of_sort(args, &self.context.slots)
-                {
-                    return Err(Refusal::new(format!("ERR {option} option of SORT denied in Cluster mode.")));
-                }
+        if let Known::Data(command) = known
+            && matches!(command.body, Body::Mutate(_))
+        {
+            self.check_write(command)?;
+        }
+        if self.context.settings.cluster_redirect {
+            redirect::check(&self.context, session.reading.is_some(), known, args)?;
+            if let Known::Data(command) = known
+                && router::is_sort_by_keys(command, args)
+                && let Some(option) = router::far_option_of_sort(args, &self.context.slots)
+            {
+                return Err(Refusal::new(format!("ERR {option} option of SORT denied in Cluster mode.")));
             }
         }
         let session = self.sessions.get(id).expect("its request is being looked at");

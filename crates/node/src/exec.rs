@@ -129,9 +129,8 @@ impl Core {
         let mut spans = Vec::new();
         let mut slot = None;
         multi.iter().flat_map(|multi| &multi.queue).all(|queued| {
-            let Known::Data(command) = queued.command else { return true };
             let (_, args) = Reader::new(&queued.words).words(&mut spans);
-            match redirect::slot_of_keys(command, args) {
+            match redirect::slot_of_request(queued.command, args) {
                 Ok(Some(other)) => *slot.get_or_insert(other) == other,
                 Ok(None) => true,
                 Err(_) => false,

@@ -1,10 +1,11 @@
 //! `cluster-redirect yes`: clients are sent to the leader of their keys, in Redis's words.
 
-use command::{Refusal, Span as KeySpan};
-use keyspace::{Body, DataCommand};
+use command::{Command, Refusal, Span as KeySpan};
+use keyspace::Body;
 use resp::Args;
 use stdx::slot::{Slot, slot_of};
 
+use crate::commands::Known;
 use crate::core::Context;
 use crate::event::GroupId;
 
@@ -12,7 +13,7 @@ use crate::event::GroupId;
 ///
 /// # Errors
 /// If they lie in several.
-pub fn slot_of_keys(command: &DataCommand, args: Args<'_>) -> Result<Option<Slot>, Refusal> {
+pub fn slot_of_keys<Body>(command: &Command<Body>, args: Args<'_>) -> Result<Option<Slot>, Refusal> {
     if !matches!(command.span, KeySpan::Keys) {
         return Ok(None);
     }
@@ -25,16 +26,28 @@ pub fn slot_of_keys(command: &DataCommand, args: Args<'_>) -> Result<Option<Slot
     if is_one { Ok(slot) } else { Err(Refusal::new(CROSS_SLOT)) }
 }
 
+/// The same for any request: watched keys are keys, and so are those that a script declares.
+pub fn slot_of_request(known: Known, args: Args<'_>) -> Result<Option<Slot>, Refusal> {
+    match known {
+        Known::Data(command) => slot_of_keys(command, args),
+        Known::Control(command) => slot_of_keys(command, args),
+    }
+}
+
 /// Whether a command may be carried out here, or where else.
 ///
 /// # Errors
 /// In Redis's words.
-pub fn check(context: &Context, is_read_only: bool, command: &DataCommand, args: Args<'_>) -> Result<(), Refusal> {
+pub fn check(context: &Context, is_read_only: bool, known: Known, args: Args<'_>) -> Result<(), Refusal> {
     if !context.settings.cluster_enabled {
         return Ok(());
     }
-    let Some(slot) = slot_of_keys(command, args)? else { return Ok(()) };
-    let may_be_old = is_read_only && matches!(command.body, Body::Query(_));
+    let Some(slot) = slot_of_request(known, args)? else { return Ok(()) };
+    let only_reads = match known {
+        Known::Data(command) => matches!(command.body, Body::Query(_)),
+        Known::Control(_) => known.script_naming().is_none_or(|(_, only_reads)| only_reads),
+    };
+    let may_be_old = is_read_only && only_reads;
     if !context.is_clustered || may_be_old {
         return Ok(());
     }

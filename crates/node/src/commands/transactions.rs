@@ -52,6 +52,7 @@ pub(super) const WATCH: ControlCommand = ControlCommand {
         find: Find::Range { last: -1, step: 1, limit: 0 },
         notes: &[],
     }],
+    span: Span::Keys,
     ..flow("watch", Flow::Watch)
 };
 

@@ -651,7 +651,16 @@ fn clients_can_find_leaders_themselves() {
         }
     }
     assert_eq!(moved, 40);
+    // So it is for what watches keys, and for scripts, with the keys that they declare.
+    for request in ["WATCH key:7", "EVAL return(1) 1 key:7", "EVAL_RO return(1) 1 key:7", "MULTI"] {
+        let answers: Vec<String> = (0..3).map(|node| cluster.client(node).show(request)).collect();
+        let moved = answers.iter().filter(|answer| answer.starts_with("(error) MOVED ")).count();
+        assert_eq!(moved, if request == "MULTI" { 0 } else { 2 }, "{request}: {answers:?}");
+    }
     let mut client = cluster.client(0);
+    assert!(client.show("WATCH a b").contains("CROSSSLOT"));
+    assert!(client.show("EVAL return(1) 2 a b").contains("CROSSSLOT"));
+    assert_eq!(client.show("EVAL return(1) 0"), "(integer) 1");
     assert_eq!(client.show("MSET a 1 b 2"), "(error) CROSSSLOT Keys in request don't hash to the same slot");
     let sizes: i64 = (0..3)
         .map(|node| {
