@@ -27,6 +27,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// How long it is tried to begin while other checkpoints are under way.
 const BEGIN_PATIENCE: Duration = Duration::from_secs(600);
 
+/// How long a cluster may have no quorum, one answer after the other: far longer than another leader takes.
+const QUORUM_PATIENCE: Duration = Duration::from_secs(15);
+
 /// How often it is begun anew if groups lose their leaders meanwhile.
 const ATTEMPTS: usize = 3;
 
@@ -170,6 +173,7 @@ impl Attempt<'_> {
 
     /// The moment is chosen: all groups begin to write their parts.
     fn begin(&mut self) -> Result<Manifest, Failure> {
+        let mut quorum_seen = Instant::now();
         let reply = loop {
             match self.call(&["BACKUP", "BEGIN", &format!("{:032x}", self.name)])? {
                 Frame::Error(text) => {
@@ -177,6 +181,12 @@ impl Attempt<'_> {
                     let passes = ["TRYAGAIN", "LOADING", "CLUSTERDOWN"].iter().any(|word| text.starts_with(word));
                     if !passes {
                         return Err(anyhow!("the server makes no backup: {text}").into());
+                    }
+                    if !text.starts_with("CLUSTERDOWN") {
+                        quorum_seen = Instant::now();
+                    } else if quorum_seen.elapsed() > QUORUM_PATIENCE {
+                        let seconds = QUORUM_PATIENCE.as_secs();
+                        return Err(anyhow!("the cluster makes no backup for {seconds} s now: {text}").into());
                     }
                     if self.begun.elapsed() > BEGIN_PATIENCE {
                         return Err(Failure::Again(text));

@@ -611,6 +611,29 @@ fn leaders_go_where_they_are_wanted() {
     assert!(is_done);
 }
 
+#[test]
+fn without_a_quorum_no_backup_is_waited_for() {
+    let mut cluster = Cluster::start(3);
+    assert_eq!(cluster.client(0).show("SET city Lisbon"), "OK");
+    cluster.kill(1);
+    cluster.kill(2);
+    cluster
+        .wait_until("the one that is left knows", |this| this.client(0).show("SET city Porto").contains("CLUSTERDOWN"));
+    let folder = Folder::new();
+    let place = folder.path().join("backup");
+    let begun = Instant::now();
+    let attempt = Command::new(binary())
+        .args(["backup", "create", "--quiet", "--server", &cluster.address(0)])
+        .arg(&place)
+        .output()
+        .expect("the binary runs");
+    let errors = String::from_utf8_lossy(&attempt.stderr);
+    assert!(!attempt.status.success() && errors.contains("No quorum"), "{errors}");
+    assert!(begun.elapsed() < Duration::from_secs(90), "the attempt took {:?}", begun.elapsed());
+    let left = std::fs::read_dir(folder.path()).expect("it is there").filter_map(Result::ok);
+    assert!(left.into_iter().all(|entry| !entry.file_name().to_string_lossy().contains("backup")));
+}
+
 /// A cluster whose nodes send clients to leaders.
 fn redirecting() -> Cluster {
     let mut cluster = Cluster::start(3);
