@@ -42,7 +42,16 @@ fn crc16(bytes: &[u8]) -> u16 {
             ^ TABLES[1][usize::from(eight[6])]
             ^ TABLES[0][usize::from(eight[7])]
     });
-    rest.iter().fold(crc, |crc, &byte| (crc << 8) ^ TABLES[0][usize::from((crc >> 8) as u8 ^ byte)])
+    let [high, low] = crc.to_be_bytes();
+    match rest {
+        [] => crc,
+        [only] => (crc << 8) ^ TABLES[0][usize::from(only ^ high)],
+        [first, second, others @ ..] => {
+            let count = others.len();
+            let sum = TABLES[count + 1][usize::from(first ^ high)] ^ TABLES[count][usize::from(second ^ low)];
+            others.iter().enumerate().fold(sum, |sum, (at, &byte)| sum ^ TABLES[count - 1 - at][usize::from(byte)])
+        }
+    }
 }
 
 /// `TABLES[n][byte]`: the sum of a byte with `n` zero bytes behind it.
