@@ -2,7 +2,7 @@
 
 mod add;
 mod door;
-mod lead;
+pub mod lead;
 mod remove;
 mod slots;
 mod status;

@@ -1,9 +1,10 @@
 //! `holdfast cluster prefer` and `rebalance`: who leads where, and who holds how much.
 
 use std::cell::Cell;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Args;
 use serde_json::Value;
 
@@ -11,12 +12,15 @@ use super::door::{Door, ask_status, list, number, text};
 use super::remove::{Watch, insist};
 use super::slots;
 use super::status::name;
+use crate::connection::Connection;
 
 /// A node that has not taken over by then will do so when it can.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The node that is asked may hear of a change later than whoever has answered for it: what is so must stay so.
 const STEADY: Duration = Duration::from_secs(1);
+
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Let a node lead a group whenever it can: it takes over now, and again after every absence.
 #[derive(Debug, Args)]
@@ -52,6 +56,24 @@ pub fn prefer(arguments: &PreferArguments) -> Result<()> {
         return Ok(());
     }
     settle(&arguments.door)
+}
+
+/// Lets a node, to which the connection leads, lead every group, and waits until it does.
+///
+/// # Errors
+/// If it does not in time.
+pub fn lead_everything(connection: &mut Connection, address: &str) -> Result<()> {
+    for group in list(&ask_status(connection)?, "groups") {
+        insist(connection, &["HOLDFAST", "PREFER", &number(group, "group").to_string(), address])?;
+    }
+    let begun = Instant::now();
+    let leads =
+        |group: &Value| !text(group, "preferred").is_empty() && text(group, "preferred") == text(group, "leader");
+    while !list(&ask_status(connection)?, "groups").iter().all(leads) {
+        ensure!(begun.elapsed() < PATIENCE, "{address} does not take over");
+        thread::sleep(POLL_INTERVAL);
+    }
+    Ok(())
 }
 
 /// Asks, and waits until every group holds what it should, and every node leads what it should.

@@ -16,6 +16,8 @@ use super::contender::{Contender, Durability, Folder, RunningServer};
 use super::talk::Talk;
 use super::{Figures, KEYS, VALUE_BYTES, warmup};
 use crate::bench::{self, BenchArguments, Progress, Workload};
+use crate::cluster::lead::lead_everything;
+use crate::connection::Connection;
 use crate::torture::cluster;
 
 const NODES: usize = 3;
@@ -209,6 +211,11 @@ impl Cluster {
             ensure!(started.elapsed() < FORM_TIMEOUT, "the servers have not found one another");
             std::thread::sleep(LOOK_INTERVAL);
         }
+        if contender.is_holdfast {
+            // As those of the peer do, the clients talk to who leads.
+            let mut connection = Connection::open(addresses[0], FORM_TIMEOUT)?;
+            lead_everything(&mut connection, &addresses[0].to_string())?;
+        }
         Ok(cluster)
     }
 
@@ -262,7 +269,7 @@ pub fn text(results: &[ReplicatedFigures], rounds: usize, seconds: f64) -> Strin
     use std::fmt::Write;
     let mut out = format!(
         "Three servers, values of {VALUE_BYTES} bytes; medians of {rounds} rounds of {seconds} s, in turns; servers and \
-         load share all processors; CPU of all servers\n"
+         load share all processors; clients talk to the node that leads; CPU of all servers\n"
     );
     for (index, load) in LOADS.iter().enumerate() {
         let _ = writeln!(
