@@ -55,19 +55,17 @@ struct Digest {
 impl Digest {
     #[inline]
     const fn of(name: &[u8]) -> Self {
-        let (first, last) = match (name.first_chunk(), name.last_chunk()) {
-            (Some(first), Some(last)) => (u64::from_le_bytes(*first), u64::from_le_bytes(*last)),
-            _ => match (name.first_chunk(), name.last_chunk()) {
-                // They overlap, which does no harm.
-                (Some(first), Some(last)) => {
-                    (u32::from_le_bytes(*first) as u64 | (u32::from_le_bytes(*last) as u64) << 32, 0)
-                }
-                _ => match name {
-                    [] => (0, 0),
-                    [first, .., last] => (*first as u64 | (name[1] as u64) << 8 | (*last as u64) << 16, 0),
-                    [only] => (*only as u64, 0),
-                },
-            },
+        // The two ends may overlap, which does no harm.
+        let (first, last) = if let (Some(first), Some(last)) = (name.first_chunk::<8>(), name.last_chunk::<8>()) {
+            (u64::from_le_bytes(*first), u64::from_le_bytes(*last))
+        } else if let (Some(first), Some(last)) = (name.first_chunk::<4>(), name.last_chunk::<4>()) {
+            (u32::from_le_bytes(*first) as u64 | (u32::from_le_bytes(*last) as u64) << 32, 0)
+        } else {
+            match name {
+                [] => (0, 0),
+                [only] => (*only as u64, 0),
+                [first, .., last] => (*first as u64 | (name[1] as u64) << 8 | (*last as u64) << 16, 0),
+            }
         };
         Self { len: name.len(), first: in_lower_case(first), last: in_lower_case(last) }
     }

@@ -280,6 +280,17 @@ enum Waiter {
     Told(Origin, Box<Finished>),
 }
 
+impl Waiter {
+    /// Who is to be answered.
+    fn origin(&self) -> Option<&Origin> {
+        match self {
+            Self::Write(origin) | Self::Step(origin) | Self::Script(origin, _) | Self::Told(origin, _) => Some(origin),
+            Self::Read(read) | Self::Fetch(read) => Some(&read.origin),
+            Self::Silent | Self::Eviction(..) => None,
+        }
+    }
+}
+
 /// Every write has one, and it is moved a few times: what is rare and large is kept elsewhere.
 const _: () = assert!(size_of::<Waiter>() <= size_of::<Origin>() + 16);
 
@@ -1879,12 +1890,8 @@ impl Group {
     /// stands in its place. That is certain, so the refusal may be retried without doubling anything.
     fn fail(&mut self, waiters: Vec<Waiter>, outlet: &mut Outlet<'_>) {
         for waiter in waiters {
-            match &waiter {
-                Waiter::Write(origin) | Waiter::Step(origin) | Waiter::Script(origin, _) | Waiter::Told(origin, _) => {
-                    self.lose_place(origin)
-                }
-                Waiter::Read(read) | Waiter::Fetch(read) => self.lose_place(&read.origin),
-                Waiter::Silent | Waiter::Eviction(..) => {}
+            if let Some(origin) = waiter.origin() {
+                self.lose_place(origin);
             }
             match waiter {
                 Waiter::Write(origin) => fail(&origin, Protocol::Resp2, LEADER_LOST, outlet),

@@ -259,7 +259,9 @@ impl Universe {
         let mut actions = Vec::new();
         let is_held_up = waiting_bytes(&process.queue) > self.faults.disk_queue_bytes;
         if is_held_up != std::mem::replace(&mut host.is_held_up, is_held_up) {
-            self.probes.reach("too much waited for the disk to read clients");
+            if is_held_up {
+                self.probes.reach("too much waited for the disk to read clients");
+            }
             host.core.step(now, Event::DiskBehind(is_held_up), &mut actions);
         }
         for inbound in std::mem::take(&mut host.inbox) {

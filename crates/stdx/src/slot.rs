@@ -26,9 +26,9 @@ fn hash_tag(key: &[u8]) -> &[u8] {
     }
 }
 
-/// Eight bytes at a time: a byte's share of the sum depends only on how many bytes follow it, so that eight look-ups
-/// need not wait for each other (Kounavis, Berry: "Novel table lookup-based algorithms for high-performance CRC
-/// generation", 2008).
+/// Eight bytes at a time, and what is left over likewise: a byte's share of the sum depends only on how many bytes
+/// follow it, so that eight look-ups need not wait for each other (Kounavis, Berry: "Novel table lookup-based
+/// algorithms for high-performance CRC generation", 2008).
 fn crc16(bytes: &[u8]) -> u16 {
     let (eights, rest) = bytes.as_chunks::<8>();
     let crc = eights.iter().fold(0u16, |crc, eight| {

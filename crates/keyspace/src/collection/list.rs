@@ -360,7 +360,7 @@ impl Large for Packs {
 }
 
 fn push_back(packs: &mut Packs, item: &[u8]) {
-    packs.edit_leaf(packs.len(), |pack, index| ((), pack.insert(index, item)));
+    packs.edit_last_leaf(|pack, index| ((), pack.insert(index, item)));
 }
 
 /// A list of these items; `None` if there are none.
