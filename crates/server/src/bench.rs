@@ -59,6 +59,10 @@ pub struct BenchArguments {
     /// What each client does
     #[arg(long, short, value_enum, default_value_t = Workload::GetSet)]
     pub workload: Workload,
+    /// A request that clients make instead, as one would type it; {key} stands for the number of a key, {value} for a
+    /// value
+    #[arg(long, conflicts_with = "workload", value_name = "REQUEST")]
+    pub command: Option<String>,
     /// Operations that each client sends together before it waits for the replies
     #[arg(long, short = 'P', default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub pipeline: u64,
@@ -125,6 +129,7 @@ impl BenchArguments {
             clients: 50,
             seconds: 10.0,
             workload: Workload::GetSet,
+            command: None,
             pipeline: 1,
             value_bytes: 128,
             keys: 100_000,
@@ -153,6 +158,7 @@ impl BenchArguments {
         ensure!((0.0..=1.0).contains(&self.read_ratio), "--read-ratio must be between 0 and 1");
         ensure!(self.threads != Some(0), "--threads must be at least 1");
         ensure!(self.rate.is_none_or(|rate| rate.is_finite() && rate > 0.0), "--rate must be above 0");
+        assert_eq!(self.workload == Workload::Command, self.command.is_some(), "one comes with the other");
         ensure!(
             self.workload.steps().is_empty() || self.pipeline == 1,
             "{} makes several round trips for each transaction: use --workload trans_at_once with --pipeline",
@@ -163,7 +169,10 @@ impl BenchArguments {
 }
 
 /// Runs the benchmark and prints its report.
-pub fn run(arguments: BenchArguments) -> Result<()> {
+pub fn run(mut arguments: BenchArguments) -> Result<()> {
+    if arguments.command.is_some() {
+        arguments.workload = Workload::Command;
+    }
     let outcome = measure(&arguments)?;
     let json_alone = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
     if json_alone {
@@ -184,20 +193,8 @@ pub fn run(arguments: BenchArguments) -> Result<()> {
 
 /// Runs the benchmark: checks the servers, loads the keys, warms up, measures.
 pub fn measure(arguments: &BenchArguments) -> Result<Outcome> {
-    arguments.validate()?;
     let mut progress = Progress::new(arguments.quiet);
-    let greeting = Greeting::new(arguments)?;
-    let mut addresses = Vec::new();
-    for host in &arguments.hosts {
-        let address = resolve(host)?;
-        greeting.try_on(address).with_context(|| format!("cannot use the server at {host}"))?;
-        addresses.push(address);
-    }
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let connections = arguments.clients as usize * addresses.len();
-    let threads = arguments.threads.unwrap_or((processors / 2).max(1)).min(connections);
-    let requests = Arc::new(Requests::new(arguments.value_bytes as usize));
-    let crew = Crew { arguments, greeting, addresses, requests, threads };
+    let crew = Crew::new(arguments)?;
     if arguments.workload.reads() && !arguments.no_load {
         crew.load_keys(&mut progress)?;
     }
@@ -205,6 +202,11 @@ pub fn measure(arguments: &BenchArguments) -> Result<Outcome> {
     let outcome = crew.measure(&mut progress)?;
     crew.compare_totals(&before)?;
     Ok(outcome)
+}
+
+/// Makes the request of `arguments`, or sets a value, once for each key.
+pub fn fill(arguments: &BenchArguments) -> Result<()> {
+    Crew::new(arguments)?.load_keys(&mut Progress::new(arguments.quiet))
 }
 
 struct Greeting {
@@ -306,7 +308,24 @@ struct Crew<'a> {
     threads: usize,
 }
 
-impl Crew<'_> {
+impl<'a> Crew<'a> {
+    /// Checks what is asked for, and the servers.
+    fn new(arguments: &'a BenchArguments) -> Result<Self> {
+        arguments.validate()?;
+        let requests = Arc::new(Requests::new(arguments.value_bytes as usize, arguments.command.as_deref())?);
+        let greeting = Greeting::new(arguments)?;
+        let mut addresses = Vec::new();
+        for host in &arguments.hosts {
+            let address = resolve(host)?;
+            greeting.try_on(address).with_context(|| format!("cannot use the server at {host}"))?;
+            addresses.push(address);
+        }
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let connections = arguments.clients as usize * addresses.len();
+        let threads = arguments.threads.unwrap_or((processors / 2).max(1)).min(connections);
+        Ok(Self { arguments, greeting, addresses, requests, threads })
+    }
+
     /// What all accounts of each server hold together, if that is what the workload is about.
     fn totals(&self) -> Result<Vec<i64>> {
         if self.arguments.workload != Workload::Transfer {

@@ -5,6 +5,7 @@
 //! on one processor and the load on another, so that neither can hide behind the other's idle time. What counts most
 //! is the server's CPU time per operation: throughput also depends on how the load was played.
 
+mod commands;
 mod contender;
 mod footprint;
 mod huge;
@@ -34,10 +35,12 @@ pub struct CompareArguments {
     /// Rounds, of which the median counts [default: 5, or 1 with --quick]
     #[arg(long, short = 'n')]
     pub rounds: Option<usize>,
-    /// Seconds to measure in each scenario of each round [default: 3, or 1 with --quick; with --snapshot 20, or 2]
+    /// Seconds to measure in each scenario of each round [default: 3, or 1 with --quick; with --snapshot 20, or
+    /// 2; with --commands 2, or 0.5]
     #[arg(long, short)]
     pub seconds: Option<f64>,
-    /// Only scenarios whose name contains this text; with --huge, only such collections
+    /// Only scenarios whose name contains this text; with --huge, only such collections; with --commands, only such
+    /// commands
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
     /// Instead of the scenarios: latency and memory with and without a snapshot under way, at half of capacity
@@ -53,6 +56,9 @@ pub struct CompareArguments {
     /// Instead of the scenarios: three nodes beside a primary with two replicas, writes only
     #[arg(long, conflicts_with_all = ["only", "html", "snapshot", "footprint", "huge"])]
     pub replicated: bool,
+    /// Instead of the scenarios: what commands on each type cost the server, sixteen at a time
+    #[arg(long, conflicts_with_all = ["html", "snapshot", "footprint", "huge", "replicated"])]
+    pub commands: bool,
     /// Elements for --huge [default: 10000000, or 100000 with --quick]
     #[arg(long, requires = "huge", value_parser = clap::value_parser!(u64).range(1..1_000_000_000))]
     pub elements: Option<u64>,
@@ -210,7 +216,7 @@ struct Runs {
 pub fn run(arguments: CompareArguments) -> Result<()> {
     let rounds = arguments.rounds.unwrap_or(if arguments.quick { 1 } else { 5 }).max(1);
     let contenders = contender::find(&arguments)?;
-    if arguments.snapshot || arguments.footprint || arguments.huge || arguments.replicated {
+    if arguments.snapshot || arguments.footprint || arguments.huge || arguments.replicated || arguments.commands {
         return run_study(&arguments, &contenders);
     }
     let seconds = arguments.seconds.unwrap_or(if arguments.quick { 1.0 } else { 3.0 });
@@ -218,8 +224,7 @@ pub fn run(arguments: CompareArguments) -> Result<()> {
     let scenarios: Vec<Scenario> =
         SCENARIOS.into_iter().filter(|scenario| scenario.name().to_lowercase().contains(&only)).collect();
     ensure!(!scenarios.is_empty(), "no scenario's name contains '{only}'");
-    let processors = allowed_processors()?;
-    let (server_processor, load_processor) = (processors[0], *processors.last().context("no processor")?);
+    let (server_processor, load_processor) = two_processors()?;
     let folder = Folder::new(arguments.directory.as_deref())?;
     contender::clean_up_on_signals()?;
 
@@ -296,6 +301,13 @@ fn run_study(arguments: &CompareArguments, contenders: &[contender::Contender]) 
         let only = arguments.only.as_deref().unwrap_or_default().to_lowercase();
         let figures = huge::measure(contenders, elements, &only, &folder, &mut progress)?;
         (huge::text(&figures, elements), huge::json(&figures, elements))
+    } else if arguments.commands {
+        let seconds = arguments.seconds.unwrap_or(if arguments.quick { 0.5 } else { 2.0 });
+        let rounds = arguments.rounds.unwrap_or(if arguments.quick { 1 } else { 5 }).max(1);
+        let only = arguments.only.as_deref().unwrap_or_default().to_lowercase();
+        let figures =
+            commands::measure(contenders, &only, (rounds, seconds), two_processors()?, &folder, &mut progress)?;
+        (figures.text(), figures.json())
     } else if arguments.replicated {
         let seconds = arguments.seconds.unwrap_or(if arguments.quick { 1.0 } else { 3.0 });
         let rounds = arguments.rounds.unwrap_or(if arguments.quick { 1 } else { 5 }).max(1);
@@ -340,6 +352,12 @@ impl Scenario {
             ..BenchArguments::for_host(server.address())
         }
     }
+}
+
+/// One for the server and one for the load; the same one twice if there is no other.
+fn two_processors() -> Result<(usize, usize)> {
+    let processors = allowed_processors()?;
+    Ok((processors[0], *processors.last().context("no processor")?))
 }
 
 fn allowed_processors() -> Result<Vec<usize>> {

@@ -39,7 +39,8 @@ pub fn text(arguments: &BenchArguments, outcome: &Outcome) -> String {
     }
     line("errors:", grouped(counts.errors as f64, 0));
     if counts.misses > 0 {
-        line("keys not found:", grouped(counts.misses as f64, 0));
+        let name = if arguments.command.is_some() { "answered with nil:" } else { "keys not found:" };
+        line(name, grouped(counts.misses as f64, 0));
     }
     if counts.connections_lost > 0 {
         let lost = grouped(counts.connections_lost as f64, 0);
@@ -98,6 +99,7 @@ pub fn json(arguments: &BenchArguments, outcome: &Outcome) -> Value {
     json!({
         "hosts": arguments.hosts,
         "workload": arguments.workload.name(),
+        "command": arguments.command,
         "clients_per_host": arguments.clients,
         "pipeline": arguments.pipeline,
         "value_bytes": arguments.value_bytes,
@@ -200,12 +202,12 @@ pub fn progress_line(second: usize, arguments: &BenchArguments, row: &Second) ->
 }
 
 fn description(arguments: &BenchArguments) -> String {
-    let BenchArguments { workload, clients, pipeline, value_bytes, keys, distribution, .. } = arguments;
+    let BenchArguments { workload, command, clients, pipeline, value_bytes, keys, distribution, .. } = arguments;
     let each = if arguments.hosts.len() > 1 { " to each server" } else { "" };
     let distribution = format!("{distribution:?}").to_lowercase();
     let mut text = format!(
         "{}, {clients} clients{each}, pipeline {pipeline}, {value_bytes}-byte values, {} keys ({distribution})",
-        workload.name(),
+        command.as_deref().unwrap_or(workload.name()),
         grouped(*keys as f64, 0)
     );
     if *workload == Workload::Mixed {

@@ -1,6 +1,8 @@
 //! What is asked of the server, as bytes that are made once and copied with another key each time.
 
+use anyhow::{Result, bail};
 use clap::ValueEnum;
+use resp::{Args, Limits, Parsed, RequestParser};
 use stdx::slot::{SLOT_COUNT, slot_of};
 
 /// What each client does, over and over.
@@ -31,6 +33,9 @@ pub enum Workload {
     Incr,
     /// PING.
     Ping,
+    /// The request of --command.
+    #[value(skip)]
+    Command,
 }
 
 impl Workload {
@@ -48,6 +53,7 @@ impl Workload {
             Self::Mixed => "mixed",
             Self::Incr => "incr",
             Self::Ping => "ping",
+            Self::Command => "command",
         }
     }
 
@@ -90,6 +96,8 @@ pub enum Request {
     Debit,
     /// INCRBY of an account.
     Credit,
+    /// The user's own.
+    Command,
 }
 
 /// The requests of a transaction, in their order.
@@ -109,6 +117,11 @@ pub const KEY_DIGITS: usize = 12;
 /// Most keys that have a name.
 pub const KEYS_MAX: u64 = 10u64.pow(KEY_DIGITS as u32);
 
+/// Stands for a key's digits in a request of the user's own.
+const KEY_MARK: &[u8] = b"{key}";
+/// Stands for a value.
+const VALUE_MARK: &[u8] = b"{value}";
+
 /// All requests, ready to copy.
 pub struct Requests {
     get: Template,
@@ -121,34 +134,38 @@ pub struct Requests {
     exec: Template,
     debit: Template,
     credit: Template,
+    command: Template,
 }
 
 struct Template {
     bytes: Vec<u8>,
-    /// Where the key's digits begin, if there is a key.
-    digits: Option<usize>,
+    /// Where a key's digits begin.
+    digits: Vec<usize>,
 }
 
 impl Requests {
-    /// Requests with values of `value_bytes`.
-    pub fn new(value_bytes: usize) -> Self {
+    /// Requests with values of `value_bytes`; `command` is one that the user has thought up.
+    ///
+    /// # Errors
+    /// If `command` is not one line of words.
+    pub fn new(value_bytes: usize, command: Option<&str>) -> Result<Self> {
         let value: Vec<u8> = (0..value_bytes).map(|index| b'a' + (index * 7 % 26) as u8).collect();
-        let zero = "0".repeat(KEY_DIGITS);
-        let key = format!("key:{zero}");
-        let counter = format!("counter:{zero}");
-        let account = format!("{ACCOUNT}{zero}");
-        Self {
-            get: Template::new(&[b"GET", key.as_bytes()]),
-            set: Template::new(&[b"SET", key.as_bytes(), &value]),
-            incr: Template::new(&[b"INCR", counter.as_bytes()]),
-            ping: Template::new(&[b"PING"]),
-            wait: Template::without_key(&[b"WAIT", b"1", b"0"]),
-            watch: Template::new(&[b"WATCH", key.as_bytes()]),
-            multi: Template::new(&[b"MULTI"]),
-            exec: Template::new(&[b"EXEC"]),
-            debit: Template::new(&[b"DECRBY", account.as_bytes(), b"1"]),
-            credit: Template::new(&[b"INCRBY", account.as_bytes(), b"1"]),
-        }
+        let template = |words: &[&[u8]]| Template::new(words, &value);
+        let account = format!("{ACCOUNT}{{key}}");
+        let command = words_of(command.unwrap_or("PING"))?;
+        Ok(Self {
+            get: template(&[b"GET", b"key:{key}"]),
+            set: template(&[b"SET", b"key:{key}", VALUE_MARK]),
+            incr: template(&[b"INCR", b"counter:{key}"]),
+            ping: template(&[b"PING"]),
+            wait: template(&[b"WAIT", b"1", b"0"]),
+            watch: template(&[b"WATCH", b"key:{key}"]),
+            multi: template(&[b"MULTI"]),
+            exec: template(&[b"EXEC"]),
+            debit: template(&[b"DECRBY", account.as_bytes(), b"1"]),
+            credit: template(&[b"INCRBY", account.as_bytes(), b"1"]),
+            command: template(&command.iter().map(Vec::as_slice).collect::<Vec<_>>()),
+        })
     }
 
     /// Appends `request` for the key numbered `key`.
@@ -165,10 +182,11 @@ impl Requests {
             Request::Exec => &self.exec,
             Request::Debit => &self.debit,
             Request::Credit => &self.credit,
+            Request::Command => &self.command,
         };
         let start = out.len();
         out.extend_from_slice(&template.bytes);
-        if let Some(digits) = template.digits {
+        for digits in &template.digits {
             let mut rest = key;
             for digit in out[start + digits..start + digits + KEY_DIGITS].iter_mut().rev() {
                 *digit = b'0' + (rest % 10) as u8;
@@ -179,22 +197,50 @@ impl Requests {
 }
 
 impl Template {
-    fn without_key(words: &[&[u8]]) -> Self {
-        let mut bytes = Vec::new();
-        resp::encode_request(&mut bytes, words);
-        Self { bytes, digits: None }
-    }
-
-    fn new(words: &[&[u8]]) -> Self {
-        let mut bytes = Vec::new();
-        resp::encode_request(&mut bytes, words);
-        let digits = words.get(1).map(|key| {
-            let mut head = Vec::new();
-            resp::encode_request(&mut head, &words[..1]);
-            // "$16\r\n" for the key, then the key's own prefix; the array's count has one digit in either.
-            head.len() + key.len().to_string().len() + 3 + key.len() - KEY_DIGITS
-        });
+    fn new(words: &[&[u8]], value: &[u8]) -> Self {
+        let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+        let mut digits = Vec::new();
+        for word in words {
+            let (word, keys) = filled(word, value);
+            bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+            digits.extend(keys.iter().map(|key| bytes.len() + key));
+            bytes.extend_from_slice(&word);
+            bytes.extend_from_slice(b"\r\n");
+        }
         Self { bytes, digits }
+    }
+}
+
+/// A word with its value in place and zeros for keys, and where these begin.
+fn filled(mut word: &[u8], value: &[u8]) -> (Vec<u8>, Vec<usize>) {
+    let (mut out, mut keys) = (Vec::new(), Vec::new());
+    while let Some(first) = word.first() {
+        if let Some(rest) = word.strip_prefix(KEY_MARK) {
+            keys.push(out.len());
+            out.extend_from_slice(&[b'0'; KEY_DIGITS]);
+            word = rest;
+        } else if let Some(rest) = word.strip_prefix(VALUE_MARK) {
+            out.extend_from_slice(value);
+            word = rest;
+        } else {
+            out.push(*first);
+            word = &word[1..];
+        }
+    }
+    (out, keys)
+}
+
+/// The words of a request as one types it, quoted as for redis-cli.
+fn words_of(command: &str) -> Result<Vec<Vec<u8>>> {
+    let line = format!("{command}\r\n");
+    let (mut parser, mut spans) = (RequestParser::new(), Vec::new());
+    match parser.parse(line.as_bytes(), &Limits::default(), &mut spans) {
+        Ok(Parsed::Inline { consumed }) if consumed == line.len() => {
+            let words = Args::new(parser.line(), &spans);
+            Ok((0..words.len()).map(|at| words.at(at).to_vec()).collect())
+        }
+        Err(error) => bail!("--command: {error}"),
+        Ok(_) => bail!("--command wants one request, as one line: {command:?}"),
     }
 }
 
@@ -204,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_request_carries_its_key() {
-        let requests = Requests::new(3);
+        let requests = Requests::new(3, None).expect("nothing is asked that could be wrong");
         let mut out = b"before".to_vec();
         requests.append(&mut out, Request::Set, 987_654_321);
         requests.append(&mut out, Request::Incr, 42);
@@ -214,5 +260,23 @@ mod tests {
             *2\r\n$4\r\nINCR\r\n$20\r\ncounter:000000000042\r\n*1\r\n$4\r\nEXEC\r\n\
             *3\r\n$4\r\nWAIT\r\n$1\r\n1\r\n$1\r\n0\r\n";
         assert_eq!(String::from_utf8_lossy(&out), expected);
+    }
+
+    #[test]
+    fn a_request_of_the_users_own_is_quoted_as_elsewhere_and_carries_keys_and_values() {
+        let requests =
+            Requests::new(3, Some(r#"EVAL "return 'a b'" 1 {{key}:{key}} <{value}>"#)).expect("it is a request");
+        let mut out = Vec::new();
+        requests.append(&mut out, Request::Command, 17);
+        let expected = "*5\r\n$4\r\nEVAL\r\n$12\r\nreturn 'a b'\r\n$1\r\n1\r\n\
+            $27\r\n{000000000017:000000000017}\r\n$5\r\n<aho>\r\n";
+        assert_eq!(String::from_utf8_lossy(&out), expected);
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused() {
+        for text in ["", "   ", "GET 'a", "GET a\r\nGET b", "*1"] {
+            assert!(Requests::new(3, Some(text)).is_err(), "{text:?}");
+        }
     }
 }

@@ -240,6 +240,21 @@ fn keys_are_loaded_before_they_are_read() {
 }
 
 #[test]
+fn a_request_of_the_users_own_is_made_and_can_fill_every_key_once() {
+    let server = Server::start(Manners::default());
+    let asking = |command: &str| BenchArguments { command: Some(command.to_owned()), ..server.load(Workload::Command) };
+    fill(&asking("SET mine:{key} {value}")).expect("the server behaves");
+    let filled = server.memory.lock().expect("unpoisoned").values.clone();
+    assert_eq!(filled.len(), 100);
+    assert_eq!(filled.get(b"mine:000000000099".as_slice()).map(Vec::len), Some(10));
+    let counts = measure(&asking("GET mine:{key}")).expect("the server behaves").total.counts;
+    assert!(counts.operations > 0);
+    assert_eq!((counts.errors, counts.misses), (0, 0));
+    let Err(error) = measure(&asking("GET 'mine")) else { panic!("half a request was made") };
+    assert!(error.to_string().contains("unbalanced quotes"), "{error}");
+}
+
+#[test]
 fn several_servers_and_threads_share_the_load() {
     let servers = [Server::start(Manners::default()), Server::start(Manners::default())];
     let hosts = servers.iter().map(|server| server.address.to_string()).collect();

@@ -487,10 +487,14 @@ impl Connection {
             Supply::Fill { next, step, bound, .. } => {
                 if self.open == 0 {
                     let next = &mut next[self.address];
+                    let request = match desk.orders.workload {
+                        Workload::Command => Request::Command,
+                        _ => Request::Set,
+                    };
                     for _ in 0..desk.orders.pipeline {
                         if *next < *bound {
                             self.open += 1;
-                            self.send(Request::Set, *next, Role::Write, 0, &desk.orders.requests);
+                            self.send(request, *next, Role::Write, 0, &desk.orders.requests);
                             *next += *step;
                         }
                     }
@@ -512,6 +516,7 @@ impl Connection {
             }
             Workload::Incr => (Request::Incr, Role::Write),
             Workload::Ping => (Request::Ping, Role::Read),
+            Workload::Command => (Request::Command, Role::Read),
             Workload::Mixed if desk.orders.keys.chance(desk.orders.read_ratio) => (Request::Get, Role::Read),
             Workload::Mixed => (Request::Set, Role::Write),
             Workload::GetSet if self.set_follows.take().is_some() => (Request::Set, Role::Write),

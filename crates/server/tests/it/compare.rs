@@ -49,6 +49,19 @@ fn a_footprint_is_measured_and_a_restart_has_all_keys() {
         let bytes = server["memory_bytes_per_key"].as_f64().unwrap();
         assert!((48.0..1000.0).contains(&bytes), "{report:#}");
         assert!(server["restart_s"].as_f64().unwrap() > 0.0, "{report:#}");
+        let collections = server["memory_bytes_per_collection"].as_object().unwrap();
+        assert!(collections.values().all(|bytes| (50.0..5000.0).contains(&bytes.as_f64().unwrap())), "{report:#}");
+    }
+}
+
+#[test]
+fn commands_are_measured_with_what_they_need_and_find_something() {
+    let Some(report) = compare(&["--commands", "--rounds", "1", "--seconds", "0.1"]) else { return };
+    let commands = report["commands"].as_array().unwrap();
+    assert_eq!(commands.len(), 17, "{report:#}");
+    for server in commands.iter().flat_map(|command| command["servers"].as_array().unwrap()) {
+        assert!(server["median"]["operations_per_s"].as_f64().unwrap() > 0.0, "{report:#}");
+        assert_eq!(server["median"]["errors"], 0, "{report:#}");
     }
 }
 

@@ -1,0 +1,268 @@
+//! `holdfast compare --commands`: what commands on each type cost the server.
+//!
+//! Sixteen at a time, the server on one processor and the load on another. A peer is measured twice: as it comes,
+//! without a log, and with a log that it never syncs, which is what Holdfast writes here.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::contender::{Contender, Durability, Folder, RunningServer};
+use super::talk::Talk;
+use super::{Figures, time_left, warmup};
+use crate::bench::{self, BenchArguments, Distribution, Progress, Workload};
+use crate::torture::cluster;
+
+const VALUE_BYTES: u64 = 20;
+const CLIENTS: u64 = 50;
+const PIPELINE: u64 = 16;
+
+/// One command that is measured.
+struct Case {
+    name: &'static str,
+    /// What is done before, once for each of some keys.
+    before: Option<(&'static str, Stock)>,
+    command: &'static str,
+    /// Different keys.
+    keys: u64,
+}
+
+/// How many keys.
+#[derive(Clone, Copy)]
+enum Stock {
+    Keys(u64),
+    /// So many for each second of load: more than any server gives away in the time.
+    PerSecond(f64),
+}
+
+const MANY: u64 = 10_000_000;
+const SOME: u64 = 100_000;
+const FEW: u64 = 1_000;
+
+macro_rules! script {
+    ($keys:literal) => {
+        concat!(
+            "EVAL \"redis.call('SET',KEYS[1],ARGV[1]) redis.call('INCR',KEYS[2]) return redis.call('GET',KEYS[1])\" 2 ",
+            $keys,
+            " {value}"
+        )
+    };
+}
+
+static CASES: [Case; 17] = {
+    const fn case(name: &'static str, command: &'static str, keys: u64) -> Case {
+        Case { name, before: None, command, keys }
+    }
+    const fn after(before: &'static str, stock: Stock, case: Case) -> Case {
+        Case { before: Some((before, stock)), ..case }
+    }
+    let large_hash = "HSET hash f:{key} {value}";
+    let small_hashes = "HSET hash:{key} f {value}";
+    let list = "RPUSH list {value}";
+    [
+        case("HSET, one large hash", large_hash, SOME),
+        after(large_hash, Stock::Keys(SOME), case("HGET, one large hash", "HGET hash f:{key}", SOME)),
+        case("HSET, small hashes", small_hashes, SOME),
+        after(small_hashes, Stock::Keys(SOME), case("HGET, small hashes", "HGET hash:{key} f", SOME)),
+        case("LPUSH", "LPUSH list {value}", SOME),
+        case("RPUSH", list, SOME),
+        after(list, Stock::PerSecond(3e6), case("RPOP", "RPOP list", SOME)),
+        after(list, Stock::Keys(FEW), case("LRANGE_100", "LRANGE list 0 99", SOME)),
+        case("SADD, new members", "SADD set m:{key}", MANY),
+        after("SADD set m:{key}", Stock::Keys(FEW), case("SADD, known members", "SADD set m:{key}", FEW)),
+        after("SADD set m:{key}", Stock::PerSecond(1e6), case("SPOP", "SPOP set", SOME)),
+        case("ZADD", "ZADD zset {key} m:{key}", SOME),
+        after("ZADD zset {key} m:{key}", Stock::Keys(SOME), case("ZRANGE_10", "ZRANGE zset 0 9", SOME)),
+        case("XADD", "XADD stream * f {value}", SOME),
+        case("EVAL of three calls, new keys", script!("a:{key} b:{key}"), MANY),
+        after("MSET a:{key} 1 b:{key} 1", Stock::Keys(FEW), case("EVAL, known keys", script!("a:{key} b:{key}"), FEW)),
+        case("SET", "SET key:{key} {value}", SOME),
+    ]
+};
+
+/// A server as it is run here.
+pub struct Subject {
+    /// Its name, and whether it keeps a log.
+    name: String,
+    is_holdfast: bool,
+    contender: Contender,
+    more: &'static [&'static str],
+}
+
+/// All runs of one command: for each subject, one for each round.
+struct Runs {
+    case: &'static Case,
+    runs: Vec<Vec<Figures>>,
+}
+
+/// What came of it.
+pub struct CommandFigures {
+    /// Holdfast first.
+    subjects: Vec<Subject>,
+    results: Vec<Runs>,
+    rounds: usize,
+    seconds: f64,
+}
+
+fn subjects(contenders: &[Contender]) -> Vec<Subject> {
+    let subject = |contender: &Contender, log: &str, more| Subject {
+        name: format!("{}{log}", contender.name),
+        is_holdfast: contender.is_holdfast,
+        contender: contender.clone(),
+        more,
+    };
+    contenders
+        .iter()
+        .flat_map(|contender| {
+            if contender.is_holdfast {
+                vec![subject(contender, "", [].as_slice())]
+            } else {
+                let log = ["--appendonly", "yes", "--appendfsync", "no"].as_slice();
+                vec![subject(contender, ", no log", [].as_slice()), subject(contender, ", log", log)]
+            }
+        })
+        .collect()
+}
+
+/// Measures all of them in turns.
+pub fn measure(
+    contenders: &[Contender],
+    only: &str,
+    (rounds, seconds): (usize, f64),
+    (server_processor, load_processor): (usize, usize),
+    folder: &Folder,
+    progress: &mut Progress,
+) -> Result<CommandFigures> {
+    let subjects = subjects(contenders);
+    let mut results: Vec<Runs> = CASES
+        .iter()
+        .filter(|case| case.name.to_lowercase().contains(only))
+        .map(|case| Runs { case, runs: vec![Vec::new(); subjects.len()] })
+        .collect();
+    ensure!(!results.is_empty(), "no command's name contains '{only}'");
+    let mut servers = Vec::new();
+    for Subject { name, contender, more, .. } in &subjects {
+        let more = more.iter().map(|word| (*word).to_owned()).collect();
+        bench::pin_this_thread(&[server_processor])?; // inherited by the server and all its threads
+        let port = cluster::some_free_port()?;
+        let server = RunningServer::start_on(contender, Durability::Unsynced, port, more, folder);
+        bench::pin_this_thread(&[load_processor])?;
+        servers.push(server.with_context(|| format!("cannot start {name}"))?);
+    }
+    let (started, mut done) = (Instant::now(), 0);
+    let wanted = rounds * results.len() * servers.len();
+    for round in 0..rounds {
+        for result in &mut results {
+            for turn in 0..servers.len() {
+                let index = (turn + round) % servers.len(); // another begins in each round
+                let (name, case) = (&subjects[index].name, result.case);
+                let line = format!("round {}/{rounds}   {name}: {}", round + 1, case.name);
+                progress.show(&format!("{line}{}", time_left(started, done, wanted)));
+                let figures = case.measure(&servers[index], seconds, load_processor);
+                result.runs[index].push(figures.with_context(|| format!("{name}: {}", case.name))?);
+                done += 1;
+            }
+        }
+    }
+    for server in servers {
+        server.stop()?;
+    }
+    Ok(CommandFigures { subjects, results, rounds, seconds })
+}
+
+impl Case {
+    fn measure(&self, server: &RunningServer, seconds: f64, processor: usize) -> Result<Figures> {
+        Talk::new(&server.address())?.ask(&["FLUSHALL"])?;
+        let load = BenchArguments {
+            clients: CLIENTS,
+            workload: Workload::Command,
+            pipeline: PIPELINE,
+            seconds,
+            warmup: warmup(seconds),
+            value_bytes: VALUE_BYTES,
+            keys: self.keys,
+            distribution: Distribution::Uniform,
+            threads: Some(1),
+            server_pid: vec![server.pid()],
+            processor: Some(processor),
+            ..BenchArguments::for_host(server.address())
+        };
+        if let Some((before, stock)) = self.before {
+            let keys = match stock {
+                Stock::Keys(keys) => keys,
+                Stock::PerSecond(rate) => ((seconds + warmup(seconds)) * rate) as u64,
+            };
+            bench::fill(&BenchArguments { command: Some(before.to_owned()), keys, ..load.clone() })?;
+        }
+        let outcome = bench::measure(&BenchArguments { command: Some(self.command.to_owned()), ..load })?;
+        let counts = &outcome.total.counts;
+        ensure!(counts.misses == 0, "{} of {} requests found nothing", counts.misses, counts.requests);
+        ensure!(counts.errors == 0, "{} errors, such as {:?}", counts.errors, outcome.error_texts.first());
+        Ok(Figures::of(&outcome))
+    }
+}
+
+impl CommandFigures {
+    fn medians(&self, result: &Runs) -> Vec<Figures> {
+        result.runs.iter().map(|runs| Figures::median(runs)).collect()
+    }
+
+    /// The report that is printed.
+    pub fn text(&self) -> String {
+        use std::fmt::Write;
+        let mut out = format!(
+            "Server CPU per command in µs; {CLIENTS} clients x pipeline {PIPELINE}, values of {VALUE_BYTES} bytes; medians \
+             of {} rounds of {} s, in turns; nothing is synced; server on one processor, load on another\n\n{:<32}",
+            self.rounds, self.seconds, ""
+        );
+        for (index, subject) in self.subjects.iter().enumerate() {
+            let _ = write!(out, "{:>22}", subject.name);
+            let _ = if index > 0 { write!(out, "{:>8}", "ratio") } else { Ok(()) };
+        }
+        out.push('\n');
+        for result in &self.results {
+            let medians = self.medians(result);
+            let _ = write!(out, "{:<32}", result.case.name);
+            for (index, figures) in medians.iter().enumerate() {
+                let cpu = figures.server_cpu_us;
+                let _ = write!(out, "{cpu:>22.2}");
+                let _ = if index > 0 { write!(out, "{:>7.2}x", medians[0].server_cpu_us / cpu) } else { Ok(()) };
+            }
+            out.push('\n');
+        }
+        out
+    }
+
+    /// The report to be processed, with every run.
+    pub fn json(&self) -> Value {
+        let commands = self.results.iter().map(|result| {
+            let medians = self.medians(result);
+            let servers = self.subjects.iter().zip(&medians).zip(&result.runs).map(|((subject, median), runs)| {
+                let mut value = json!({
+                    "name": subject.name,
+                    "median": median.json(),
+                    "runs": runs.iter().map(Figures::json).collect::<Vec<_>>(),
+                });
+                if !subject.is_holdfast {
+                    value["holdfast_to_this"] =
+                        json!({ "server_cpu": medians[0].server_cpu_us / median.server_cpu_us });
+                }
+                value
+            });
+            json!({
+                "name": result.case.name,
+                "command": result.case.command,
+                "servers": servers.collect::<Vec<_>>(),
+            })
+        });
+        json!({
+            "rounds": self.rounds,
+            "seconds": self.seconds,
+            "value_bytes": VALUE_BYTES,
+            "clients": CLIENTS,
+            "pipeline": PIPELINE,
+            "commands": commands.collect::<Vec<_>>(),
+        })
+    }
+}
