@@ -3,7 +3,7 @@
 //! Sixteen at a time, the server on one processor and the load on another. A peer is measured twice: as it comes,
 //! without a log, and with a log that it never syncs, which is what Holdfast writes here.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -17,6 +17,7 @@ use crate::torture::cluster;
 const VALUE_BYTES: u64 = 20;
 const CLIENTS: u64 = 50;
 const PIPELINE: u64 = 16;
+const CLEAR_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One command that is measured.
 struct Case {
@@ -173,7 +174,7 @@ pub fn measure(
 
 impl Case {
     fn measure(&self, server: &RunningServer, seconds: f64, processor: usize) -> Result<Figures> {
-        Talk::new(&server.address())?.ask(&["FLUSHALL"])?;
+        clear(server)?;
         let load = BenchArguments {
             clients: CLIENTS,
             workload: Workload::Command,
@@ -201,6 +202,18 @@ impl Case {
         ensure!(counts.errors == 0, "{} errors, such as {:?}", counts.errors, outcome.error_texts.first());
         Ok(Figures::of(&outcome))
     }
+}
+
+/// Takes away what the case before has left, so that nobody pays for it in this one.
+fn clear(server: &RunningServer) -> Result<()> {
+    let mut talk = Talk::new(&server.address())?;
+    talk.ask(&["FLUSHALL"])?;
+    let asked = Instant::now();
+    while talk.info("memory", "lazyfree_pending_objects")? != "0" {
+        ensure!(asked.elapsed() < CLEAR_TIMEOUT, "what FLUSHALL has taken away is not freed");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
 }
 
 impl CommandFigures {
