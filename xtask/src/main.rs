@@ -1,6 +1,7 @@
 //! The verbs of the project. `cargo xtask test` is the one command that runs every test.
 
 mod crash;
+mod guided;
 mod needs;
 mod process;
 mod tcl;
@@ -26,6 +27,8 @@ usage: cargo xtask VERB [OPTIONS]
                          Redis's Tcl suite against a Holdfast started for it (--redis: against a stock redis-server);
                          --audit runs only what tests/tcl/left-out.toml leaves out and names what passes by now
                          --nodes tests a cluster of so many nodes, through its first
+  release                the server for production: compiled, put under load, and compiled again with what that taught;
+                         takes as long as four plain builds, and leaves target/guided/holdfast
   crash [--cycles N] [--seed N]
                          power cuts under load, a full disk, failing flushes: audits what was acknowledged (root and
                          loop devices); for kills see holdfast torture
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         "ci" => lint().and_then(|()| test(options)),
         "tidy" => tidy::run(),
         "tcl" => tcl::run(options),
+        "release" => guided::run(options),
         "crash" => crash::run(options),
         "help" | "-h" | "--help" => {
             print!("{USAGE}");
@@ -108,8 +112,12 @@ fn test(options: &[String]) -> Result<()> {
 /// Builds the server as users run it and answers where it is.
 fn build_release() -> Result<PathBuf> {
     run(cargo().args(["build", "--release", "--package", "server"]))?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    Ok(target.join("release/holdfast"))
+    Ok(target().join("release/holdfast"))
+}
+
+/// Where cargo puts what it builds.
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
 fn step(name: &str) {
