@@ -156,7 +156,7 @@ fn the_layout_returns_by_itself_and_the_timeline_says_why() {
     // Every node tells the same, the one that was away too.
     for node in 0..3 {
         cluster.wait_until("all nodes know what has happened", |this| {
-            let (is_well, told) = this.tool(node, &["timeline"]);
+            let (is_well, told) = this.tool(node, &["timeline", "--count", "1000"]);
             let has = |text: &str| told.contains(text);
             is_well
                 && has("had been silent for ")
