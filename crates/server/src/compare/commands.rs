@@ -41,15 +41,8 @@ const MANY: u64 = 10_000_000;
 const SOME: u64 = 100_000;
 const FEW: u64 = 1_000;
 
-macro_rules! script {
-    ($keys:literal) => {
-        concat!(
-            "EVAL \"redis.call('SET',KEYS[1],ARGV[1]) redis.call('INCR',KEYS[2]) return redis.call('GET',KEYS[1])\" 2 ",
-            $keys,
-            " {value}"
-        )
-    };
-}
+const SCRIPT: &str = "EVAL \"redis.call('SET',KEYS[1],ARGV[1]) redis.call('INCR',KEYS[2]) \
+    return redis.call('GET',KEYS[1])\" 2 a:{key} b:{key} {value}";
 
 static CASES: [Case; 17] = {
     const fn case(name: &'static str, command: &'static str, keys: u64) -> Case {
@@ -76,17 +69,16 @@ static CASES: [Case; 17] = {
         case("ZADD", "ZADD zset {key} m:{key}", SOME),
         after("ZADD zset {key} m:{key}", Stock::Keys(SOME), case("ZRANGE_10", "ZRANGE zset 0 9", SOME)),
         case("XADD", "XADD stream * f {value}", SOME),
-        case("EVAL of three calls, new keys", script!("a:{key} b:{key}"), MANY),
-        after("MSET a:{key} 1 b:{key} 1", Stock::Keys(FEW), case("EVAL, known keys", script!("a:{key} b:{key}"), FEW)),
+        case("EVAL of three calls, new keys", SCRIPT, MANY),
+        after("MSET a:{key} 1 b:{key} 1", Stock::Keys(FEW), case("EVAL, known keys", SCRIPT, FEW)),
         case("SET", "SET key:{key} {value}", SOME),
     ]
 };
 
 /// A server as it is run here.
-pub struct Subject {
+struct Subject {
     /// Its name, and whether it keeps a log.
     name: String,
-    is_holdfast: bool,
     contender: Contender,
     more: &'static [&'static str],
 }
@@ -104,12 +96,13 @@ pub struct CommandFigures {
     results: Vec<Runs>,
     rounds: usize,
     seconds: f64,
+    /// There was but one processor: the load took the server's time.
+    shared_processor: bool,
 }
 
 fn subjects(contenders: &[Contender]) -> Vec<Subject> {
     let subject = |contender: &Contender, log: &str, more| Subject {
         name: format!("{}{log}", contender.name),
-        is_holdfast: contender.is_holdfast,
         contender: contender.clone(),
         more,
     };
@@ -169,7 +162,7 @@ pub fn measure(
     for server in servers {
         server.stop()?;
     }
-    Ok(CommandFigures { subjects, results, rounds, seconds })
+    Ok(CommandFigures { subjects, results, rounds, seconds, shared_processor: server_processor == load_processor })
 }
 
 impl Case {
@@ -226,8 +219,11 @@ impl CommandFigures {
         use std::fmt::Write;
         let mut out = format!(
             "Server CPU per command in µs; {CLIENTS} clients x pipeline {PIPELINE}, values of {VALUE_BYTES} bytes; medians \
-             of {} rounds of {} s, in turns; nothing is synced; server on one processor, load on another\n\n{:<32}",
-            self.rounds, self.seconds, ""
+             of {} rounds of {} s, in turns; nothing is synced; {}\n\n{:<32}",
+            self.rounds,
+            self.seconds,
+            super::report::processors(self.shared_processor),
+            ""
         );
         for (index, subject) in self.subjects.iter().enumerate() {
             let _ = write!(out, "{:>22}", subject.name);
@@ -257,7 +253,7 @@ impl CommandFigures {
                     "median": median.json(),
                     "runs": runs.iter().map(Figures::json).collect::<Vec<_>>(),
                 });
-                if !subject.is_holdfast {
+                if !subject.contender.is_holdfast {
                     value["holdfast_to_this"] =
                         json!({ "server_cpu": medians[0].server_cpu_us / median.server_cpu_us });
                 }
@@ -275,6 +271,7 @@ impl CommandFigures {
             "value_bytes": VALUE_BYTES,
             "clients": CLIENTS,
             "pipeline": PIPELINE,
+            "shared_processor": self.shared_processor,
             "commands": commands.collect::<Vec<_>>(),
         })
     }

@@ -179,5 +179,10 @@ pub fn json(figures: &[FootprintFigures], keys: u64) -> Value {
                 .collect::<serde_json::Map<_, _>>(),
         })
     });
-    json!({ "keys": keys, "collections": collection_count(keys), "value_bytes": VALUE_BYTES, "servers": servers.collect::<Vec<_>>() })
+    json!({
+        "keys": keys,
+        "collections": collection_count(keys),
+        "value_bytes": VALUE_BYTES,
+        "servers": servers.collect::<Vec<_>>(),
+    })
 }

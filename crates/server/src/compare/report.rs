@@ -43,6 +43,15 @@ impl Ratios {
     }
 }
 
+/// Where server and load ran.
+pub fn processors(is_shared: bool) -> &'static str {
+    if is_shared {
+        "ONE processor for server and load: figures say little"
+    } else {
+        "server on one processor, load on another"
+    }
+}
+
 impl Comparison<'_> {
     /// The report that is printed.
     pub fn text(&self) -> String {
@@ -179,11 +188,7 @@ impl Comparison<'_> {
             if self.rounds == 1 { "" } else { "s" },
             self.seconds
         );
-        text.push_str(if self.shared_processor {
-            "ONE processor for server and load: figures say little"
-        } else {
-            "server on one processor, load on another"
-        });
+        text.push_str(processors(self.shared_processor));
         text.push_str("; without fsync the peers keep no log at all, Holdfast writes its own");
         if self.on_memory_disk {
             text.push_str("; data on a MEMORY DISK, where fsync is no work: use --directory");
