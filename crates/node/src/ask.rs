@@ -401,8 +401,8 @@ impl Core {
             }
             let mut writer = Writer::new(protocol);
             let moment = group.read_moment(now);
-            group.keyspace.query(database, command, args, moment, &mut writer);
-            let key_count = group.keyspace.key_count(database) as u64;
+            group.state.keyspace().query(database, command, args, moment, &mut writer);
+            let key_count = group.state.keyspace().key_count(database) as u64;
             parts.push((group.id(), key_count, writer.into_bytes()));
         }
         (!must_wait).then(|| Answer::Whole(std::mem::take(parts), Some(stopwatch().since(started))))
@@ -426,7 +426,7 @@ impl Core {
                 continue;
             }
             let moment = group.read_moment(now);
-            versions.push((place, group.keyspace.watch(*database, key, moment)));
+            versions.push((place, group.state.keyspace().watch(*database, key, moment)));
         }
         (!must_wait).then(|| Answer::Versions(std::mem::take(versions)))
     }

@@ -20,15 +20,13 @@ use journal::CheckpointMark;
 use resp::Protocol;
 use stdx::{Instant, UnixMillis};
 
-use crate::book::Book;
 use crate::checkpoint::CHUNK_STATE;
 use crate::event::{Action, Level, Now};
-use crate::group::{Group, libraries_of_state};
+use crate::group::Group;
 use crate::letter::{Lock, Origin};
 use crate::limits;
 use crate::locks::Grant;
 use crate::outlet::Outlet;
-use crate::roster::Roster;
 use crate::transaction::TransactionId;
 
 /// What a group knows of backups.
@@ -108,7 +106,7 @@ impl Group {
     }
 
     fn checkpoint_percent(&self) -> usize {
-        let progress = self.keyspace.checkpoint_progress();
+        let progress = self.state.keyspace().checkpoint_progress();
         progress.map_or(99, |(walked, total)| (walked * 100).checked_div(total).unwrap_or(0).min(99))
     }
 
@@ -201,22 +199,14 @@ impl Group {
     }
 }
 
-/// The chunk of a checkpoint that holds a group's own state, for a group whose log begins at this moment. Of `state`,
-/// what a group of another cluster knew, it keeps the libraries of functions.
+/// The chunk of a checkpoint that holds what a group has beside its keys, for a group whose log begins at this moment.
+/// Of `state`, what a group of another cluster has saved, it keeps the libraries of functions.
 pub fn state_chunk(moment: UnixMillis, state: Option<&[u8]>) -> Vec<u8> {
+    let libraries = state.map(state::libraries_of).unwrap_or_default();
     let mut chunk = vec![CHUNK_STATE];
-    chunk.extend_from_slice(&moment.0.to_le_bytes());
-    // Nothing prepared, no outcomes.
-    chunk.extend_from_slice(&[0, 0]);
-    if let Some(state) = state {
-        Roster::default().put(&mut chunk);
-        Book::default().put(&mut chunk);
-        libraries_of_state(state).save(&mut chunk);
-    }
+    chunk.extend_from_slice(&state::save_of_new_group(moment, libraries));
     chunk
 }
 
 /// The time that a group's own state tells; none if it is too short.
-pub fn moment_of_state(state: &[u8]) -> Option<UnixMillis> {
-    state.first_chunk().map(|bytes| UnixMillis(i64::from_le_bytes(*bytes)))
-}
+pub use state::moment_of as moment_of_state;

@@ -22,8 +22,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use keyspace::{Body, DataCommand, DatabaseKey, Keyspace, Patience};
+use keyspace::{Body, DataCommand, DatabaseKey, Patience};
 use resp::{Args, Span};
+use state::Upkeep;
 use stdx::slot::{Slot, slot_of};
 use stdx::{Duration, Instant};
 
@@ -135,7 +136,7 @@ impl Line {
 impl Lines {
     /// Forgets those who wait for keys of a slot that has gone: their gateways hear of it, and let them stand in line
     /// where it is now.
-    pub(crate) fn leave_slot(&mut self, slot: Slot, keyspace: &mut Keyspace) {
+    pub(crate) fn leave_slot(&mut self, slot: Slot, keyspace: &mut Upkeep<'_>) {
         self.lines.retain(|(database, key), _| {
             let stays = slot_of(key) != slot;
             if !stays {
@@ -146,7 +147,7 @@ impl Lines {
     }
 
     /// Forgets everybody.
-    pub(crate) fn clear(&mut self, keyspace: &mut Keyspace) {
+    pub(crate) fn clear(&mut self, keyspace: &mut Upkeep<'_>) {
         for (database, key) in std::mem::take(&mut self.lines).into_keys() {
             keyspace.forget_key(database, &key);
         }
@@ -161,7 +162,7 @@ impl Group {
             let exists = self.exists(&key);
             let woken = match act {
                 LineAct::Stand { is_trying, wants_end } => {
-                    self.keyspace.await_key(key.0, &key.1);
+                    self.state.upkeep().await_key(key.0, &key.1);
                     let line = self.lines.lines.entry(key.clone()).or_default();
                     line.stand(Waiter { origin: waiter, wants_end, heard: now }, is_trying, exists)
                 }
@@ -179,7 +180,7 @@ impl Group {
                     let woken = if line.awake == Some(waiter) { line.advance(place, exists) } else { None };
                     if line.waiters.is_empty() {
                         self.lines.lines.remove(&key);
-                        self.keyspace.forget_key(key.0, &key.1);
+                        self.state.upkeep().forget_key(key.0, &key.1);
                     }
                     woken
                 }
@@ -193,13 +194,13 @@ impl Group {
     /// Wakes those who wait for keys that something has happened to.
     #[inline]
     pub(crate) fn wake_waiters(&mut self, outlet: &mut Outlet<'_>) {
-        if self.keyspace.is_awaited_touched() {
+        if self.state.keyspace().is_awaited_touched() {
             self.wake_touched(outlet);
         }
     }
 
     fn wake_touched(&mut self, outlet: &mut Outlet<'_>) {
-        for key in self.keyspace.take_touched() {
+        for key in self.state.upkeep().take_touched() {
             let exists = self.exists(&key);
             let Some(line) = self.lines.lines.get_mut(&key) else { continue };
             if line.awake.is_some() {
@@ -232,7 +233,7 @@ impl Group {
     }
 
     fn exists(&self, (database, key): &DatabaseKey) -> bool {
-        self.keyspace.version(*database, key, self.moment()) != 0
+        self.state.keyspace().version(*database, key, self.moment()) != 0
     }
 }
 

@@ -146,7 +146,7 @@ impl Core {
         }
         let noted = self.context.noted();
         for group in self.groups_mut() {
-            group.keyspace.listen(noted);
+            group.state.upkeep().listen(noted);
         }
     }
 

@@ -105,7 +105,7 @@ impl Group {
         if run.is_walked || run.outstanding_bytes >= limits::CHECKPOINT_OUTSTANDING_BYTES_MAX {
             return false;
         }
-        run.is_walked = self.keyspace.checkpoint_step(limits::CHECKPOINT_BYTES_PER_TURN, &mut run.chunk);
+        run.is_walked = self.state.upkeep().checkpoint_step(limits::CHECKPOINT_BYTES_PER_TURN, &mut run.chunk);
         if run.chunk.len() >= limits::CHECKPOINT_CHUNK_BYTES || (run.is_walked && run.chunk.len() > 1) {
             run.outstanding_bytes += run.chunk.len();
             let chunk = std::mem::replace(&mut run.chunk, new_chunk());
@@ -123,7 +123,7 @@ impl Group {
         self.checkpointing.is_wanted = false;
         let id = self.checkpointing.next_id();
         let group = self.id();
-        self.keyspace.begin_checkpoint();
+        self.state.upkeep().begin_checkpoint();
         self.begin_holding(now);
         let mark = CheckpointMark {
             index: self.applied(),
@@ -142,7 +142,7 @@ impl Group {
             chunk: new_chunk(),
             outstanding_bytes,
             is_walked: false,
-            altered_before: self.keyspace.altered_count(),
+            altered_before: self.state.keyspace().altered_count(),
             log_bytes_before: self.log_bytes,
         });
         (id, mark)
@@ -153,7 +153,7 @@ impl Group {
         self.checkpointing.is_wanted = false;
         let Some(run) = self.checkpointing.run.take() else { return };
         if !run.is_walked {
-            self.keyspace.cancel_checkpoint();
+            self.state.upkeep().cancel_checkpoint();
         }
         actions.push(Action::Checkpoint { group: self.id(), id: run.id, step: CheckpointStep::Abandon });
     }
@@ -184,7 +184,7 @@ impl Group {
             Some(reason) => {
                 self.checkpointing.failed = Some(now.instant);
                 if !run.is_walked {
-                    self.keyspace.cancel_checkpoint();
+                    self.state.upkeep().cancel_checkpoint();
                 }
                 let line = format!(
                     "group {}: the checkpoint at index {} failed, the log is kept: {reason}",

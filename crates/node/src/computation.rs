@@ -464,7 +464,7 @@ impl ScratchHost<'_> {
     }
 
     fn want_keys(&mut self, command: &keyspace::DataCommand, args: Args<'_>) {
-        let others = crate::observer::other_databases(command, args, self.computation.databases);
+        let others = crate::observe::other_databases(command, args, self.computation.databases);
         command.for_each_key(args, |index, _| {
             for database in std::iter::once(self.database).chain(others.iter().copied()) {
                 let key = args.at(index);

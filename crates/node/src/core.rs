@@ -397,7 +397,7 @@ impl Core {
         let holds = |group: &Group| {
             group.prepared_count() > 0
                 || group.lock_count() > 0
-                || databases.clone().any(|database| group.keyspace.key_count(database) > 0)
+                || databases.clone().any(|database| group.state.keyspace().key_count(database) > 0)
         };
         self.is_loaded && !self.context.is_clustered && self.context.libraries.is_empty() && !self.groups().any(holds)
     }
@@ -427,7 +427,7 @@ impl Core {
     #[doc(hidden)]
     pub fn break_by(&mut self, defect: Defect) {
         self.driver.defect = Some(defect);
-        self.groups_mut().for_each(|group| group.defect = Some(defect));
+        self.groups_mut().for_each(|group| group.break_by(defect));
     }
 
     /// One thing happens. What is to be done about it is appended to `actions`. Runs to completion: nothing is ever
@@ -508,7 +508,7 @@ impl Core {
         let policy = self.context.settings.append_fsync;
         match Group::new(seed, self.context.group_count, self.context.node, policy, &mut self.prng, self.now) {
             Ok(mut group) => {
-                group.keyspace.listen(self.context.noted());
+                group.state.upkeep().listen(self.context.noted());
                 group.set_limits(self.context.settings.limits());
                 if group.membership().voters != [self.context.node.0] {
                     self.become_clustered();
@@ -552,7 +552,7 @@ impl Core {
 
     /// Bytes held by the keyspaces of this core.
     pub fn keyspace_bytes(&self) -> u64 {
-        self.groups().map(|group| group.keyspace.memory_bytes() as u64).sum()
+        self.groups().map(|group| group.state.keyspace().memory_bytes() as u64).sum()
     }
 
     /// Bytes in use by the process, as far as this core knows: the latest report, and what has changed here since.
@@ -568,9 +568,9 @@ impl Core {
             .map(|database| {
                 let mut sum = (0, 0, 0);
                 for group in self.groups() {
-                    let expiring = group.keyspace.expiring_count(database) as u64;
-                    let average = group.keyspace.average_ttl(database, group.read_moment(self.now));
-                    sum.0 += group.keyspace.key_count(database) as u64;
+                    let expiring = group.state.keyspace().expiring_count(database) as u64;
+                    let average = group.state.keyspace().average_ttl(database, group.read_moment(self.now));
+                    sum.0 += group.state.keyspace().key_count(database) as u64;
                     sum.1 += expiring;
                     sum.2 = sum.2.max(average.max(0) as u64);
                 }
@@ -631,8 +631,8 @@ impl Core {
         let noted = self.context.noted();
         for group in self.groups.iter_mut().flatten() {
             group.append_fsync = settings.append_fsync;
-            group.keyspace.set_tuning(settings.tuning());
-            group.keyspace.listen(noted);
+            group.state.upkeep().set_tuning(settings.tuning());
+            group.state.upkeep().listen(noted);
             group.set_limits(settings.limits());
         }
         self.driver.noted = settings.notify.noted();
@@ -728,7 +728,7 @@ impl Core {
         const STEP: usize = 1_000;
         let group = self.context.slots.group_of_slot(slot);
         let Some(group) = self.groups().find(|other| other.id() == group) else { return Vec::new() };
-        let view = group.keyspace.view(database, group.read_moment(self.now));
+        let view = group.state.keyspace().view(database, group.read_moment(self.now));
         let mut keys = Vec::new();
         let mut cursor = keyspace::cursor_at_slot(slot.0.into());
         loop {
@@ -747,7 +747,7 @@ impl Core {
     pub(crate) fn bytes_of_slot(&self, slot: Slot) -> u64 {
         let group = self.context.slots.group_of_slot(slot);
         let group = self.groups().find(|other| other.id() == group);
-        group.map_or(0, |group| group.keyspace.slot_bytes(slot) as u64)
+        group.map_or(0, |group| group.state.keyspace().slot_bytes(slot) as u64)
     }
 
     /// Digests of this core's databases that are not empty.
@@ -756,7 +756,7 @@ impl Core {
         for database in 0..self.context.settings.databases {
             let mut joined: Option<Digest> = None;
             for group in self.groups() {
-                let view = group.keyspace.view(database, group.read_moment(self.now));
+                let view = group.state.keyspace().view(database, group.read_moment(self.now));
                 if let Some(digest) = database_digest(&view) {
                     joined.get_or_insert_with(Digest::default).join(digest);
                 }
@@ -772,7 +772,7 @@ impl Core {
         for (place, (database, key)) in keys.iter().enumerate() {
             let group = self.context.slots.group_of(key);
             let Some(group) = self.groups().find(|other| other.id() == group) else { continue };
-            let view = group.keyspace.view(*database, group.read_moment(self.now));
+            let view = group.state.keyspace().view(*database, group.read_moment(self.now));
             let text = match kind {
                 DebugQuestion::Object => object_line(&view, key).ok(),
                 DebugQuestion::Digest => Some(value_digest(&view, key).to_string()),
@@ -1189,7 +1189,7 @@ impl Core {
             return self.relay.refused(claim, self.now.instant);
         }
         self.note_place(claim, place);
-        if let Some(moved) = wire::take_moved(bytes)
+        if let Some(moved) = message::answer::take_moved(bytes)
             && self.has_moved(claim, moved, actions)
         {
             return;
@@ -1538,7 +1538,8 @@ impl Core {
         let mut more = false;
         let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
         for group in self.groups.iter_mut().flatten() {
-            let log_bytes_max = outlet.context.settings.checkpoint_log_bytes.max(group.keyspace.memory_bytes() as u64);
+            let log_bytes_max =
+                outlet.context.settings.checkpoint_log_bytes.max(group.state.keyspace().memory_bytes() as u64);
             if group.log_bytes > log_bytes_max
                 && !group.is_checkpoint_due()
                 && !group.checkpointing.is_resting(self.now)
@@ -1551,7 +1552,7 @@ impl Core {
             if !outlet.context.is_expiry_lazy && outlet.context.pause.is_none() {
                 let moment = group.moment();
                 let started = outlet.context.timings.start_work();
-                more |= group.keyspace.collect(moment, limits::COLLECT_PER_TURN);
+                more |= group.state.upkeep().collect(moment, limits::COLLECT_PER_TURN);
                 outlet.context.timings.stop_work("expire-cycle", started);
                 group.tell(&mut outlet, None);
             }
@@ -1632,8 +1633,10 @@ impl Core {
                     break;
                 }
                 let moment = group.read_moment(now);
-                let Some((database, key)) = group.keyspace.victim(policy, &mut self.prng, moment) else { break };
-                let entry = group.keyspace.view(database, moment).peek(&key);
+                let Some((database, key)) = group.state.keyspace().victim(policy, &mut self.prng, moment) else {
+                    break;
+                };
+                let entry = group.state.keyspace().view(database, moment).peek(&key);
                 let byte_count = entry.map_or(1, |entry| entry.memory_bytes());
                 if group.evict(database, &key, byte_count) {
                     used = used.saturating_sub(byte_count as u64);

@@ -17,7 +17,7 @@ use crate::group::{Group, LOADING, NO_QUORUM};
 use crate::letter::{Mail, Origin, Request, RequestBody};
 use crate::limits;
 use crate::nearby::NearRead;
-use crate::observer::other_databases;
+use crate::observe::other_databases;
 use crate::redirect;
 use crate::relay::Purpose;
 use crate::router;
@@ -355,12 +355,12 @@ impl Core {
         let databases = 0..self.context.settings.databases;
         match self.context.settings.maxmemory_policy {
             Policy::NoEviction => false,
-            Policy::AllkeysLru | Policy::AllkeysLfu | Policy::AllkeysRandom => {
-                self.groups().any(|group| databases.clone().any(|database| group.keyspace.key_count(database) > 0))
-            }
-            Policy::VolatileLru | Policy::VolatileLfu | Policy::VolatileRandom | Policy::VolatileTtl => {
-                self.groups().any(|group| databases.clone().any(|database| group.keyspace.expiring_count(database) > 0))
-            }
+            Policy::AllkeysLru | Policy::AllkeysLfu | Policy::AllkeysRandom => self
+                .groups()
+                .any(|group| databases.clone().any(|database| group.state.keyspace().key_count(database) > 0)),
+            Policy::VolatileLru | Policy::VolatileLfu | Policy::VolatileRandom | Policy::VolatileTtl => self
+                .groups()
+                .any(|group| databases.clone().any(|database| group.state.keyspace().expiring_count(database) > 0)),
         }
     }
 
@@ -623,14 +623,14 @@ impl Core {
                     local.write(origin, protocol, database, args);
                     return Next::Taken;
                 }
-                let is_missed = local.keyspace.listens_to().has(Class::Miss);
+                let is_missed = local.state.keyspace().listens_to().has(Class::Miss);
                 if session.owed_count() == 0 && local.can_read() && !is_missed {
                     let moment = local.read_moment(now);
                     self.is_reading = true;
                     let watch = self.context.timings.start(Known::Data(command), args);
                     let (session, calls) = self.sessions.get_to_count(id).expect("its request is being looked at");
                     write_at_once(session, calls, |writer| {
-                        local.keyspace.query(database, command, args, moment, writer);
+                        local.state.keyspace().query(database, command, args, moment, writer);
                     });
                     if session.tracks() {
                         self.context.tracker.remember_command(core, id, command, args);
@@ -957,7 +957,7 @@ fn look_ahead(groups: &[Option<Group>], context: &Context, database: u16, input:
                 own[own_count] = *ahead;
                 own_count += 1;
             }
-            group.keyspace.look_ahead(&own[..own_count]);
+            group.state.keyspace().look_ahead(&own[..own_count]);
         }
     }
     seen

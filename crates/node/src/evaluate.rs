@@ -28,7 +28,6 @@ use crate::router;
 use crate::scripts::{Asides, Circumstances, Code, Invocation};
 use crate::session::{Hold, Session};
 use crate::transaction::{Progress, TransactionId, Work};
-use crate::wire;
 
 /// How a script is named by the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -510,7 +509,7 @@ impl Core {
 
     /// The home of the libraries has made a client's change. The client hears of it when all cores of this node have.
     pub(crate) fn libraries_changed(&mut self, session: SessionId, ticket: u64, bytes: &[u8]) {
-        let (version, reply) = wire::take_changed(bytes);
+        let (version, reply) = message::answer::take_changed(bytes);
         if version <= self.runner.libraries_known {
             self.sessions.reply(session, ticket, |writer| writer.raw(reply));
         } else {

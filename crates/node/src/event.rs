@@ -7,24 +7,15 @@ use std::sync::Arc;
 
 use journal::{Append, CheckpointMark, Span};
 use keyspace::{Corrupt, Keyspace};
+use state::{Position, State};
 use stdx::log::{Entry, HardState, Membership};
 use stdx::{Duration, Instant, UnixMillis};
+
+pub use message::{CoreId, GroupId, NodeId};
 
 use crate::checkpoint::{CHUNK_KEYSPACE, CHUNK_STATE};
 use crate::letter::Letter;
 use crate::roster::Member;
-
-/// A node of the cluster; never reused once its log is lost. 0 is no node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeId(pub u64);
-
-/// One of a node's cores: a thread with its sessions and groups. Counted from 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CoreId(pub u16);
-
-/// A group: a set of slots with one replicated log. Counted from 0.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct GroupId(pub u32);
 
 /// One client's connection. The host mints it: `serial` is unique while the node runs and is the client's id as
 /// CLIENT ID tells it; `index` is small, and free again once the session is closed.
@@ -448,6 +439,14 @@ impl GroupSeed {
             Some((&CHUNK_KEYSPACE, records)) => self.keyspace.restore(records),
             _ => Err(Corrupt { offset: 0 }),
         }
+    }
+
+    /// The group's state as its checkpoint has it, one of so many groups, and the log behind it: what is needed to look
+    /// at a group, or to replay its log, without a node.
+    pub fn into_state(self, group_count: u32) -> (State, Vec<Entry>) {
+        let mut state = State::new(self.group, group_count, self.keyspace);
+        state.load(&self.state, Position { index: self.checkpoint_index, term: self.checkpoint_term });
+        (state, self.entries)
     }
 }
 

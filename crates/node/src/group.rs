@@ -24,6 +24,7 @@ mod pace;
 mod replicas;
 mod slices;
 mod transfer;
+mod witness;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -32,14 +33,14 @@ use bytes::Bytes;
 use command::Flag;
 use consensus::{Change, Message, MessageKind, Options, Refused, Replica, Role, Seed};
 use journal::{Append, CheckpointMark};
-use keyspace::{AHEAD_MAX, Ahead, Class, Exporting, Keyspace, Limits, Lookups, Moment, Notice};
+use keyspace::{Class, Exporting, Keyspace, Limits, Lookups, Moment, Notice};
 use resp::{Args, Protocol, Span, Writer};
+use state::{Applied, Cursor, Lookup, Position, State, What};
 use stdx::log::{Entry, EntryKind, HardState, Membership};
 use stdx::{Duration, Instant, Prng, UnixMillis, leb128};
 
 use crate::backup::Backups;
 use crate::blocking::Lines;
-use crate::book::{self, Book};
 use crate::checkpoint::Checkpointing;
 use crate::commands::GroupFigures;
 use crate::defect::Defect;
@@ -49,7 +50,7 @@ use crate::letter::{Claim, Fate, Lock, Locked, Mail, Origin, Request, RequestBod
 use crate::libraries::Libraries;
 use crate::limits;
 use crate::locks::{Grant, Locks};
-use crate::observer;
+use crate::observe;
 use crate::outlet::Outlet;
 use crate::parameters::Parameters;
 use crate::pubsub;
@@ -68,6 +69,8 @@ use crate::wire::{self, put_locked};
 
 pub(crate) use live::{Declined, Run};
 use pace::Pace;
+pub(crate) use state::is_null;
+use witness::Witness;
 
 /// Proof that an entry is safe at the level in force and has been applied. Only [`Group`] makes one.
 #[derive(Debug)]
@@ -79,8 +82,8 @@ pub struct Committed {
 pub struct Group {
     id: GroupId,
     node: NodeId,
-    /// The data.
-    pub keyspace: Keyspace,
+    /// What the replicas agree on. Only entries of the log change it.
+    pub(crate) state: State,
     replica: Replica,
     /// Who took part as of the last entry applied: what a checkpoint of it says. Whoever decides something asks the
     /// replica, which knows of changes that are committed and not yet applied here.
@@ -113,11 +116,6 @@ pub struct Group {
     /// Appends handed to the host with [`Persist::Synced`] and not yet persisted.
     unsynced_count: usize,
 
-    /// Index and term of the last entry applied.
-    applied: u64,
-    applied_term: u64,
-    /// Moment of the last entry applied. Moments of a log never go back.
-    moment: Moment,
     /// Wall clock of the last entry proposed.
     proposed_unix: UnixMillis,
     /// True while this replica leads and has applied an entry of its own term: until then it may lack what earlier
@@ -128,8 +126,6 @@ pub struct Group {
     next_read_context: u64,
     reads: Vec<DeferredRead>,
 
-    /// Which slots the group holds, and what it knows of those it has given away. Replicated state.
-    slots: SlotMap,
     /// What has become of slots since that was last asked for.
     slot_news: Vec<Moved>,
     /// Its leader gives slots away.
@@ -146,15 +142,11 @@ pub struct Group {
     held_sessions: BTreeSet<(u64, u64)>,
     /// A question waits until no locks are held: no more are granted before it has been answered.
     pub(crate) is_barred: bool,
-    /// Transactions prepared and not resolved: replicated state.
-    prepared: BTreeMap<TransactionId, Prepared>,
-    /// Transactions refused or resolved whose other participants may still ask: replicated state.
-    outcomes: BTreeMap<GatewayId, BTreeMap<u64, bool>>,
+    /// Since when this replica has held prepared transactions, as far as it has looked.
+    prepared_since: BTreeMap<TransactionId, Instant>,
     inquiries: BTreeMap<TransactionId, Inquiry>,
     /// Clients that wait for data.
     pub(crate) lines: Lines,
-    /// What has been carried out for gateways. Replicated state.
-    book: Book,
     /// Number of the last request heard from each gateway, while this replica leads.
     streams: BTreeMap<GatewayId, u64>,
     /// Where the group was led when that was last told.
@@ -163,8 +155,6 @@ pub struct Group {
     serving_since: Instant,
     is_newly_serving: bool,
 
-    /// Of group 0: who belongs to the cluster. Replicated state.
-    roster: Roster,
     /// The roster has changed since it was last asked for.
     is_roster_new: bool,
     /// When the leader next looks at who takes part.
@@ -205,12 +195,8 @@ pub struct Group {
     window_bytes_max: usize,
     /// Index of the last checkpoint on disk.
     marked_index: u64,
-    /// Libraries of functions, if this group is their home: replicated state.
-    pub(crate) libraries: Arc<Libraries>,
     /// They have come with a checkpoint, and the cores do not know them yet.
     are_libraries_new: bool,
-    /// Parameters of the cluster, if this group is their home: replicated state.
-    parameters: Arc<Parameters>,
     /// They have come with a checkpoint, and the cores do not know them yet.
     are_parameters_new: bool,
     /// What scripts see of what is not applied yet.
@@ -242,7 +228,6 @@ pub struct Group {
     first_index: u64,
     recovered_index: u64,
     spans: Vec<Span>,
-    scratch: Writer,
     /// What this node's settings say of the forms of collections: to be logged while it leads.
     limits: Limits,
     /// What the log says of them, with what is still on its way.
@@ -301,18 +286,6 @@ struct Finished {
     /// Keys that it has read, if the client keeps what it reads.
     reads: Box<[Vec<u8>]>,
     published: Box<[pubsub::Message]>,
-}
-
-/// A numbered request that is being carried out.
-struct Numbered {
-    /// Who has asked, if that is a session of this node.
-    by: Option<Author>,
-    /// Its gateway wants to know how long it takes.
-    is_timed: bool,
-    /// For the answer, which is kept for the gateway.
-    writer: Writer,
-    /// What it takes, which is told once.
-    toll: Toll,
 }
 
 #[derive(Debug)]
@@ -376,16 +349,6 @@ enum Held {
     Lock(Box<Lock>, Origin, Instant),
 }
 
-#[derive(Debug)]
-struct Prepared {
-    participants: Vec<u32>,
-    effects: Vec<Effect>,
-    /// The large values among them, read in already.
-    unpacked: slices::Unpacked,
-    /// When this replica first held it: no part of the state.
-    since: Option<Instant>,
-}
-
 /// What a new leader has learnt of a transaction without a gateway.
 #[derive(Debug, Default)]
 struct Inquiry {
@@ -427,7 +390,7 @@ impl Group {
             checkpoint_term,
             entries,
             is_recovering,
-            state,
+            state: saved,
         } = seed;
         // Who founded a group is not in its log: a member that has nothing must be given a checkpoint, never the log
         // from its beginning. So a founder's log goes on behind its first entry, which only says that it leads.
@@ -460,10 +423,12 @@ impl Group {
         if checkpoint_index > 0 {
             replica.offer_checkpoint(checkpoint_index, checkpoint_term, membership.clone());
         }
+        let mut state = State::new(group, group_count, keyspace);
+        state.load(&saved, Position { index: floor_index, term: floor_term });
         let mut this = Self {
             id: group,
             node,
-            keyspace,
+            state,
             replica,
             membership_applied: membership,
             hard_state,
@@ -481,15 +446,11 @@ impl Group {
             inflight: VecDeque::new(),
             inflight_bytes: 0,
             unsynced_count: 0,
-            applied: floor_index,
-            applied_term: floor_term,
-            moment: Moment::default(),
             proposed_unix: UnixMillis(i64::MIN),
             is_serving: false,
             rounds: VecDeque::new(),
             next_read_context: 0,
             reads: Vec::new(),
-            slots: SlotMap::even(group_count),
             slot_news: Vec::new(),
             mover: moving::Mover::default(),
             locks: Locks::default(),
@@ -498,15 +459,12 @@ impl Group {
             held: VecDeque::new(),
             held_sessions: BTreeSet::new(),
             is_barred: false,
-            prepared: BTreeMap::new(),
-            outcomes: BTreeMap::new(),
+            prepared_since: BTreeMap::new(),
             inquiries: BTreeMap::new(),
-            book: Book::default(),
             streams: BTreeMap::new(),
             told_route: None,
             serving_since: now.instant,
             is_newly_serving: false,
-            roster: Roster::default(),
             is_roster_new: false,
             reconcile_at: Instant::ZERO,
             bulletin_at: Instant::ZERO,
@@ -528,9 +486,7 @@ impl Group {
             window_bytes_max: limits::WINDOW_BYTES_MAX,
             marked_index: checkpoint_index,
             lines: Lines::default(),
-            libraries: Arc::default(),
             are_libraries_new: false,
-            parameters: Arc::default(),
             are_parameters_new: false,
             speculation: Speculation::new(databases),
             last_script: now.instant,
@@ -550,7 +506,6 @@ impl Group {
             first_index: checkpoint_index,
             recovered_index,
             spans: Vec::new(),
-            scratch: Writer::default(),
             limits: Limits::default(),
             limits_logged: Limits::default(),
             evicting_bytes: 0,
@@ -559,7 +514,9 @@ impl Group {
             acknowledges_early: false,
             defect: None,
         };
-        this.load_state(&state);
+        if !saved.is_empty() {
+            this.note_loaded();
+        }
         Ok(this)
     }
 
@@ -570,12 +527,12 @@ impl Group {
 
     /// Index of the last entry applied.
     pub fn applied(&self) -> u64 {
-        self.applied
+        self.state.applied().index
     }
 
     /// Term of the last entry applied.
     pub fn applied_term(&self) -> u64 {
-        self.applied_term
+        self.state.applied().term
     }
 
     /// Who takes part.
@@ -600,7 +557,7 @@ impl Group {
 
     /// Moment of the last entry applied.
     pub fn moment(&self) -> Moment {
-        self.moment
+        self.state.moment()
     }
 
     /// True if the cluster has lost entries that have been applied here: the process has to end.
@@ -615,17 +572,17 @@ impl Group {
 
     /// Transactions that are prepared here and not resolved.
     pub fn prepared_count(&self) -> usize {
-        self.prepared.len()
+        self.state.prepared().len()
     }
 
     /// Transactions that hold locks here; true for those that are prepared.
     pub fn lock_holders(&self) -> impl Iterator<Item = (TransactionId, bool)> {
-        self.locks.holders().map(|holder| (holder, self.prepared.contains_key(&holder)))
+        self.locks.holders().map(|holder| (holder, self.state.prepared().contains_key(&holder)))
     }
 
     /// Bytes of applied entries of the log that are in memory.
     pub fn applied_log_bytes(&self) -> usize {
-        self.replica.log_bytes().saturating_sub(self.replica.log_bytes_after(self.applied) as usize)
+        self.replica.log_bytes().saturating_sub(self.replica.log_bytes_after(self.applied()) as usize)
     }
 
     /// Bytes proposed and not yet applied.
@@ -669,6 +626,14 @@ impl Group {
         self.replica.trust();
     }
 
+    /// Gives this group a defect. Only the simulator has a use for it.
+    pub(crate) fn break_by(&mut self, defect: Defect) {
+        self.defect = Some(defect);
+        if defect == Defect::ForgottenAnswer {
+            self.state.break_by_forgetting_answers();
+        }
+    }
+
     /// True if reads are answered here at this instant without asking anybody.
     pub fn has_lease(&self, now: Instant) -> bool {
         self.replica.has_lease(now)
@@ -698,13 +663,13 @@ impl Group {
     /// How far the recovered log has been applied, in percent.
     pub fn loaded_percent(&self) -> u64 {
         let total = self.recovered_index - self.first_index;
-        ((self.applied.min(self.recovered_index) - self.first_index) * 100).checked_div(total).unwrap_or(100)
+        ((self.applied().min(self.recovered_index) - self.first_index) * 100).checked_div(total).unwrap_or(100)
     }
 
     /// The moment at which a read is executed: never before what has been applied.
     #[inline]
     pub fn read_moment(&self, now: Now) -> Moment {
-        Moment { unix: now.unix.max(self.moment.unix), seed: now.instant.as_nanos() ^ self.moment.seed }
+        Moment { unix: now.unix.max(self.moment().unix), seed: now.instant.as_nanos() ^ self.moment().seed }
     }
 
     /// True if a read may be executed right now, provided that its session waits for no write and no key is locked.
@@ -820,17 +785,17 @@ impl Group {
     /// False for a numbered request that has been carried out; if its gateway may lack the answer it gets it.
     fn is_to_be_done(&mut self, origin: &Origin, outlet: &mut Outlet<'_>) -> bool {
         let (Some(gateway), Some(claim)) = (origin.gateway(), origin.claim) else { return true };
-        match self.book.look(gateway, claim.number) {
-            book::Entry::New => true,
-            book::Entry::Answered(answer) => {
+        match self.state.replies().look(gateway, claim.number) {
+            Lookup::New => true,
+            Lookup::Answered(answer) => {
                 let answer = answer.to_vec();
-                if let Some(moved) = wire::take_moved(&answer) {
+                if let Some(moved) = message::answer::take_moved(&answer) {
                     self.note_sent_back(moved.slot, origin);
                 }
                 outlet.answer(origin, answer);
                 false
             }
-            book::Entry::Forgotten => false,
+            Lookup::Forgotten => false,
         }
     }
 
@@ -979,7 +944,7 @@ impl Group {
         let moment = self.read_moment(now);
         let mut spans = std::mem::take(&mut self.spans);
         let exec = entry::Reader::new(packed).exec(protocol, &mut spans);
-        execute(&mut self.keyspace, exec, moment, Measure::Client(timings), writer);
+        self.state.read_exec(exec, moment, &mut Measure::Client(timings), writer);
         self.spans = spans;
     }
 
@@ -1034,11 +999,11 @@ impl Group {
                 let mut toll = Toll::default();
                 let mut measure = Measure::for_gateway(&mut outlet.context.timings, &mut toll, read.origin.is_timed);
                 let watch = measure.start(command, args);
-                self.keyspace.query(database, command, args, moment, &mut writer);
+                self.state.keyspace().query(database, command, args, moment, &mut writer);
                 measure.stop(watch, args);
                 let answer = wire::put_whole(&wire::Part {
-                    key_count: self.keyspace.key_count(database) as u64,
-                    cover: self.slots.cover_of(self.id),
+                    key_count: self.state.keyspace().key_count(database) as u64,
+                    cover: self.state.slots().cover_of(self.id),
                     holds_cursor: self.holds_cursor(args),
                     reply: writer.bytes(),
                 });
@@ -1048,7 +1013,7 @@ impl Group {
             ReadWhat::Versions(keys) => {
                 let mut answer = Vec::new();
                 for (database, key) in keys {
-                    leb128::put(&mut answer, self.keyspace.watch(*database, key, moment));
+                    leb128::put(&mut answer, self.state.keyspace().watch(*database, key, moment));
                 }
                 self.spans = spans;
                 return outlet.answer(&read.origin, answer);
@@ -1075,7 +1040,7 @@ impl Group {
         let command = keyspace::resolve(args).expect("a read was checked by its gateway");
         outlet.reply_to_read(&read.origin, read.protocol, (command, args), |writer| {
             let start = writer.len();
-            observer::run(&mut self.keyspace, database, command, args, moment, writer);
+            self.state.read(database, command, args, moment, writer);
             !(command.has(Flag::Blocking) && is_null(&writer.bytes()[start..]))
         });
         if read.origin.tracks {
@@ -1154,7 +1119,7 @@ impl Group {
             self.held.push_back(Held::Lock(lock, origin, asked));
             return;
         }
-        if let Some(slot) = lock.keys.iter().find_map(|(_, key)| self.foreign(key)) {
+        if let Some(slot) = lock.keys.iter().find_map(|(_, key)| self.state.foreign(key)) {
             return self.tell_reader_moved(slot, &origin, Protocol::Resp2, outlet);
         }
         self.locks.take(lock.transaction, lock.keys.iter().map(|(_, key)| key.clone()), lock.whole);
@@ -1213,12 +1178,12 @@ impl Group {
             }
             transaction = before;
         }
-        self.keyspace.begin_export(database, key, moment)
+        self.state.keyspace().begin_export(database, key, moment)
     }
 
     /// What a transaction that is decided makes of a key, if anything.
     fn decided_value(&self, transaction: TransactionId, database: u16, key: &[u8]) -> Option<&Option<Vec<u8>>> {
-        self.prepared.get(&transaction)?.effects.iter().find_map(|effect| match effect {
+        self.state.prepared().get(&transaction)?.effects().iter().find_map(|effect| match effect {
             Effect::Key { database: other, key: name, exported } if *other == database && name == key => Some(exported),
             _ => None,
         })
@@ -1232,12 +1197,12 @@ impl Group {
             }
             transaction = before;
         }
-        !self.keyspace.is_as_watched(watch.database, &watch.key, watch.version, moment)
+        !self.state.keyspace().is_as_watched(watch.database, &watch.key, watch.version, moment)
     }
 
     fn fetch(&mut self, lock: &Lock, grant: Grant, origin: &Origin, outlet: &mut Outlet<'_>) {
         // The lock may have waited: what has expired in the meantime, and was told to be gone, does not come back.
-        let moment = Moment { unix: lock.moment.unix.max(self.moment.unix), seed: lock.moment.seed };
+        let moment = Moment { unix: lock.moment.unix.max(self.moment().unix), seed: lock.moment.seed };
         let changed = self.defect != Some(Defect::ForgottenWatch)
             && lock.watches.iter().any(|watch| self.is_watch_broken(lock.transaction, watch, moment));
         if changed {
@@ -1261,17 +1226,17 @@ impl Group {
         let named = lock
             .keys
             .iter()
-            .filter(|(other, key)| *other == database && self.keyspace.version(database, key, moment) != 0);
-        let weight = (self.keyspace.key_count(database) as u64).saturating_sub(named.count() as u64);
+            .filter(|(other, key)| *other == database && self.state.keyspace().version(database, key, moment) != 0);
+        let weight = (self.state.keyspace().key_count(database) as u64).saturating_sub(named.count() as u64);
         let mut writer = Writer::default();
         if command.name == "randomkey" {
             let mut draws = (0..DRAWS_MAX)
-                .filter_map(|draw| self.keyspace.random_key(database, moment.seed.wrapping_add(draw), moment));
+                .filter_map(|draw| self.state.keyspace().random_key(database, moment.seed.wrapping_add(draw), moment));
             match draws.find(|key| !is_named(key)) {
                 Some(key) => writer.bulk(key),
                 None => {
                     let mut other = None;
-                    self.keyspace.for_each(database, moment, |entry| {
+                    self.state.keyspace().for_each(database, moment, |entry| {
                         if other.is_none() && !is_named(entry.key()) {
                             other = Some(entry.key().to_vec());
                         }
@@ -1283,7 +1248,7 @@ impl Group {
                 }
             }
         } else {
-            self.keyspace.query(database, command, args, moment, &mut writer);
+            self.state.keyspace().query(database, command, args, moment, &mut writer);
         }
         (weight, writer.into_bytes())
     }
@@ -1301,7 +1266,7 @@ impl Group {
         outlet: &mut Outlet<'_>,
     ) {
         if !self.holds_locks_by(transaction, grant) && !self.takes_slots(transaction, &effects) {
-            let unpacked = self.take_unpacked(transaction);
+            let unpacked = self.slices.unpacked.remove(&transaction).unwrap_or_default();
             self.bury_unpacked(unpacked);
             return outlet.answer(&origin, vec![0]);
         }
@@ -1358,7 +1323,7 @@ impl Group {
     /// A transaction is committed, and its end stands in the batch: whatever the next one does comes behind it.
     fn decide(&mut self, transaction: TransactionId) {
         let is_plain = |effect: &Effect| matches!(effect, Effect::Key { .. });
-        if self.prepared.get(&transaction).is_some_and(|prepared| prepared.effects.iter().all(is_plain)) {
+        if self.state.prepared().get(&transaction).is_some_and(|prepared| prepared.effects().iter().all(is_plain)) {
             self.locks.decide(transaction);
             self.has_decided = true;
         }
@@ -1403,16 +1368,16 @@ impl Group {
             _ => true,
         });
         for transaction in self.locks.stale(now.instant, limits::LOCK_PATIENCE) {
-            if !self.prepared.contains_key(&transaction) && self.defect != Some(Defect::ForgottenLock) {
+            if !self.state.prepared().contains_key(&transaction) && self.defect != Some(Defect::ForgottenLock) {
                 self.take_away(transaction, outlet);
                 self.admit_held(now, outlet);
             }
         }
-        for (transaction, prepared) in &mut self.prepared {
-            let since = *prepared.since.get_or_insert(now.instant);
+        for (transaction, prepared) in self.state.prepared() {
+            let since = *self.prepared_since.entry(*transaction).or_insert(now.instant);
             let waited = now.instant.since(since);
             // Those whose part is smaller are asked later to prepare theirs.
-            let more = || limits::patience_for(entry::effects_bytes(&prepared.effects));
+            let more = || limits::patience_for(entry::effects_bytes(prepared.effects()));
             if waited >= limits::PREPARED_PATIENCE && waited >= limits::PREPARED_PATIENCE + more() {
                 self.inquiries.entry(*transaction).or_default();
             }
@@ -1422,10 +1387,10 @@ impl Group {
     /// Tells what this group knows of a transaction. If it knows nothing it must promise never to prepare it, which
     /// takes an entry: then there is no answer yet, and the asker asks again.
     pub fn testify(&mut self, transaction: TransactionId) -> Option<Fate> {
-        if self.prepared.contains_key(&transaction) {
+        if self.state.prepared().contains_key(&transaction) {
             return Some(Fate::Prepared);
         }
-        match self.outcomes.get(&transaction.gateway).and_then(|known| known.get(&transaction.number)) {
+        match self.state.outcome(transaction) {
             Some(true) => Some(Fate::Committed),
             Some(false) => Some(Fate::Refused),
             None if self.is_arriving(transaction) => None,
@@ -1439,7 +1404,7 @@ impl Group {
 
     /// Takes another participant's word on a transaction that this group holds without a gateway.
     pub fn hear(&mut self, transaction: TransactionId, from: GroupId, fate: Fate) {
-        let Some(prepared) = self.prepared.get(&transaction) else { return };
+        let Some(prepared) = self.state.prepared().get(&transaction) else { return };
         let Some(inquiry) = self.inquiries.get_mut(&transaction).filter(|inquiry| !inquiry.is_decided) else { return };
         let commit = match fate {
             Fate::Committed => true,
@@ -1449,7 +1414,7 @@ impl Group {
                     inquiry.prepared_by.push(from.0);
                 }
                 let all = prepared
-                    .participants
+                    .participants()
                     .iter()
                     .all(|participant| *participant == self.id.0 || inquiry.prepared_by.contains(participant));
                 if !all {
@@ -1465,10 +1430,10 @@ impl Group {
 
     /// A new leader has no gateway for what it finds prepared. It locks the keys again and asks the others.
     fn adopt_prepared(&mut self) {
-        for (transaction, prepared) in &self.prepared {
+        for (transaction, prepared) in self.state.prepared() {
             let mut keys = Vec::new();
             let mut whole = false;
-            for effect in &prepared.effects {
+            for effect in prepared.effects() {
                 match effect {
                     Effect::Key { key, .. } => keys.push(key.clone()),
                     Effect::Flush { .. } | Effect::Swap { .. } => whole = true,
@@ -1477,7 +1442,7 @@ impl Group {
             }
             self.locks.take(*transaction, keys.into_iter(), whole);
             // Logs of old versions may hold two moves of a slot.
-            let slots = prepared.effects.iter().filter_map(Effect::slot);
+            let slots = prepared.effects().iter().filter_map(Effect::slot);
             let free: Vec<_> = slots.filter(|slot| !self.locks.is_slot_held(*slot)).collect();
             self.locks.take_slots(*transaction, free.into_iter());
             self.inquiries.entry(*transaction).or_default();
@@ -1491,7 +1456,7 @@ impl Group {
                 continue;
             }
             inquiry.asked = Some(now.instant);
-            for participant in &self.prepared[transaction].participants {
+            for participant in self.state.prepared()[transaction].participants() {
                 if *participant != self.id.0 {
                     outlet.inquire(*transaction, self.id, GroupId(*participant));
                 }
@@ -1626,7 +1591,10 @@ impl Group {
 
     /// True if a key's deadline has passed and the log does not know it yet: then an entry must carry the moment.
     fn is_expiry_due(&self, now: Now) -> bool {
-        self.keyspace.next_deadline().is_some_and(|deadline| deadline <= now.unix && deadline > self.moment.unix)
+        self.state
+            .keyspace()
+            .next_deadline()
+            .is_some_and(|deadline| deadline <= now.unix && deadline > self.moment().unix)
     }
 
     fn tell_progress(&mut self, now: Now, outlet: &mut Outlet<'_>) {
@@ -1653,7 +1621,7 @@ impl Group {
         // Moments of a log never go back, and some of it may be proposed and not yet applied.
         let moment = match self.builder_moment.take() {
             Some(moment) => moment,
-            None => Moment { unix: now.unix.max(self.moment.unix).max(self.proposed_unix), seed: prng.draw() },
+            None => Moment { unix: now.unix.max(self.moment().unix).max(self.proposed_unix), seed: prng.draw() },
         };
         self.proposed_unix = moment.unix;
         let (number, late) = (self.batch_number, Vec::new());
@@ -1689,7 +1657,7 @@ impl Group {
             return !self.reads.is_empty() && self.begin_read_round(now);
         }
         let committed = self.replica.committed_index();
-        if self.applied < committed {
+        if self.applied() < committed {
             self.wait_to_read(committed, now);
             return false;
         }
@@ -1853,7 +1821,7 @@ impl Group {
         self.giving.clear();
         self.backups.give_up(outlet);
         self.stop_slices(outlet);
-        self.lines.clear(&mut self.keyspace);
+        self.lines.clear(&mut self.state.upkeep());
         self.speculation.clear();
         self.mover.stop();
         self.locks.clear();
@@ -1938,7 +1906,7 @@ impl Group {
     }
 
     fn answer_confirmed_reads(&mut self, now: Now, outlet: &mut Outlet<'_>) {
-        while self.rounds.front().is_some_and(|round| round.index.is_some_and(|index| index <= self.applied)) {
+        while self.rounds.front().is_some_and(|round| round.index.is_some_and(|index| index <= self.applied())) {
             let round = self.rounds.pop_front().expect("just seen");
             for read in round.reads {
                 self.execute_read(read, now, outlet);
@@ -1949,10 +1917,8 @@ impl Group {
     // ---- applying -------------------------------------------------------------------------------------------------
 
     fn apply(&mut self, entry: Entry, now: Now, outlet: &mut Outlet<'_>) {
-        assert_eq!(entry.index, self.applied + 1, "entries are applied in order, each once");
-        self.applied = entry.index;
-        self.applied_term = entry.term;
-        outlet.context.places[self.id.0 as usize].index = self.applied;
+        let cursor = self.state.open(&entry);
+        outlet.context.places[self.id.0 as usize].index = entry.index;
         let batch = self.batch_of(&entry, outlet);
         let (number, waiters, late) = match batch {
             Some(Batch { number, waiters, late, .. }) => {
@@ -1962,30 +1928,18 @@ impl Group {
             None => (0, Vec::new(), Vec::new()),
         };
         if entry.kind == EntryKind::Membership {
-            let change = Change::decode(&entry.data).expect("the replica has looked at it");
-            self.membership_applied = change.fold(&self.membership_applied);
-            self.bulletin_at = Instant::ZERO;
-            let Membership { voters, learners, .. } = &self.membership_applied;
-            let line = format!("group {}: voters {voters:?}, learners {learners:?}", self.id.0);
-            outlet.actions.push(Action::Log { level: Level::Notice, line });
-            if self.is_serving {
-                let text = format!("voters {voters:?}, learners {learners:?}");
-                outlet.mail(CoreId(0), Mail::Happened { kind: Kind::Member, group: Some(self.id), text });
-            }
-            return;
+            return self.change_membership(&entry, outlet);
         }
-        let Some((moment, reader)) = entry::open(&entry.data) else {
+        let Some(cursor) = cursor else {
             self.begin_serving(&entry);
             return;
         };
-        self.moment = Moment { unix: self.moment.unix.max(moment.unix), seed: moment.seed };
-        outlet.context.places[self.id.0 as usize].unix = self.moment.unix;
-        self.keyspace.advance_to(self.moment);
-        let lookups = self.keyspace.lookups();
-        self.apply_items(self.moment, reader, waiters, now, outlet);
+        outlet.context.places[self.id.0 as usize].unix = self.moment().unix;
+        let lookups = self.state.keyspace().lookups();
+        self.apply_items(cursor, waiters, now, outlet);
         if !self.is_serving {
             // Nobody has read them here.
-            self.keyspace.set_lookups(lookups);
+            self.state.keyspace().set_lookups(lookups);
         }
         for read in late {
             self.read_now(read, now, outlet);
@@ -1999,13 +1953,26 @@ impl Group {
         }
     }
 
+    fn change_membership(&mut self, entry: &Entry, outlet: &mut Outlet<'_>) {
+        let change = Change::decode(&entry.data).expect("the replica has looked at it");
+        self.membership_applied = change.fold(&self.membership_applied);
+        self.bulletin_at = Instant::ZERO;
+        let Membership { voters, learners, .. } = &self.membership_applied;
+        let line = format!("group {}: voters {voters:?}, learners {learners:?}", self.id.0);
+        outlet.actions.push(Action::Log { level: Level::Notice, line });
+        if self.is_serving {
+            let text = format!("voters {voters:?}, learners {learners:?}");
+            outlet.mail(CoreId(0), Mail::Happened { kind: Kind::Member, group: Some(self.id), text });
+        }
+    }
+
     /// A leader serves from the moment when it has applied an entry of its own term.
     fn begin_serving(&mut self, entry: &Entry) {
         if self.replica.is_leader() && entry.term == self.replica.term() && !self.is_serving {
             self.is_serving = true;
             self.is_newly_serving = true;
             self.bulletin_at = Instant::ZERO;
-            self.limits_logged = self.keyspace.limits();
+            self.limits_logged = self.state.keyspace().limits();
             self.log_limits();
             self.adopt_prepared();
         }
@@ -2044,38 +2011,21 @@ impl Group {
         None
     }
 
-    fn apply_items(
-        &mut self,
-        moment: Moment,
-        mut reader: entry::Reader<'_>,
-        waiters: Vec<Waiter>,
-        now: Now,
-        outlet: &mut Outlet<'_>,
-    ) {
+    fn apply_items(&mut self, mut cursor: Cursor<'_>, waiters: Vec<Waiter>, now: Now, outlet: &mut Outlet<'_>) {
         outlet.context.timings.break_off();
-        let mut spans = std::mem::take(&mut self.spans);
         let mut waiters = waiters.into_iter();
-        let mut ahead = reader.clone();
-        let mut items_ahead = 0;
         let mut unlocks = false;
-        while !reader.is_done() {
-            if items_ahead == 0 {
-                items_ahead = look_ahead(&self.keyspace, &mut ahead);
-            }
-            items_ahead -= 1;
-            let item = reader.item(&mut spans).expect("it is not done");
-            let claimed = reader.claimed();
-            unlocks |= self.is_serving && matches!(item, Item::Resolve { .. });
+        while !cursor.is_done() {
             let waiter = self.next_item_waiter(&mut waiters, now, outlet);
-            match claimed {
-                None => {
-                    self.apply_item(item, moment, waiter, None, outlet);
-                }
-                Some(claimed) => self.apply_claimed(item, claimed, moment, waiter, outlet),
-            }
+            let imports = &mut self.slices.unpacked;
+            let mut witness =
+                Witness { waiter, outlet, imports, toll: Toll::default(), is_first: true, existed: false };
+            let applied = self.state.apply_next(&mut cursor, &mut witness);
+            let Witness { waiter, toll, existed, .. } = witness;
+            unlocks |= self.is_serving && matches!(applied.what, What::Resolved { .. });
+            self.follow_up(applied, waiter, (toll, existed), outlet);
             outlet.settle();
         }
-        self.spans = spans;
         let end = self.next_item_waiter(&mut waiters, now, outlet);
         assert!(end.is_none(), "somebody waits for an item that is not there");
         if unlocks {
@@ -2107,61 +2057,152 @@ impl Group {
         None
     }
 
-    /// Carries out a numbered request, unless it has been carried out before.
-    fn apply_claimed(
+    /// Does what follows from an item that has been applied: tells those who listen, answers who has asked, and keeps
+    /// up what this replica has beside the state.
+    #[inline]
+    fn follow_up(
         &mut self,
-        item: Item<'_>,
-        Claimed { gateway, number, floor }: Claimed,
-        moment: Moment,
+        Applied { claimed, answer, what }: Applied,
         waiter: Option<Waiter>,
+        (toll, existed): (Toll, bool),
         outlet: &mut Outlet<'_>,
     ) {
-        self.book.settle(gateway, floor, moment);
-        let mut toll = self.scripts_under_way.remove(&(gateway, number)).unwrap_or_default();
+        let Some(Claimed { gateway, number, .. }) = claimed else {
+            return self.follow_up_unnumbered(what, waiter, existed, outlet);
+        };
+        let mut all = self.scripts_under_way.remove(&(gateway, number)).unwrap_or_default();
+        all.times.extend(toll.times);
         let (origin, published) = match waiter {
             Some(Waiter::Write(origin) | Waiter::Step(origin)) => (Some(origin), Box::default()),
             Some(Waiter::Script(origin, finished)) => (Some(origin), finished.published),
             _ => (None, Box::default()),
         };
-        let is_forgotten =
-            self.defect == Some(Defect::ForgottenAnswer) && matches!(item, Item::Command { .. } | Item::Exec(_));
-        let known = if is_forgotten { book::Entry::New } else { self.book.look(gateway, number) };
-        let answer = match known {
-            book::Entry::Forgotten => return self.forget_unpacked(&item),
-            book::Entry::Answered(answer) => {
-                let answer = answer.to_vec();
-                self.forget_unpacked(&item);
-                answer
-            }
-            book::Entry::New => {
-                let claim = Claim { boot: gateway.boot, group: self.id, number };
+        let claim = Claim { boot: gateway.boot, group: self.id, number };
+        let is_repeated = matches!(what, What::Repeated { .. });
+        match what {
+            What::Command | What::Exec | What::Script => {
                 let by = (gateway.node == self.node.0).then_some(Author::Request { core: gateway.core, claim });
-                let is_timed = origin.is_some_and(|origin| origin.is_timed);
-                let mut numbered = Numbered { by, is_timed, writer: Writer::default(), toll };
-                self.apply_item(item, moment, None, Some(&mut numbered), outlet);
-                let answer = numbered.writer.into_bytes();
-                toll = numbered.toll;
-                self.book.note(gateway, number, answer.clone());
-                published.iter().for_each(|message| outlet.publish(message));
-                answer
+                self.tell(outlet, by);
             }
-        };
+            what => self.follow_up_rare(what, None, outlet),
+        }
+        let Some(answer) = answer else { return };
+        if !is_repeated {
+            published.iter().for_each(|message| outlet.publish(message));
+        }
         if let Some(origin) = origin {
-            outlet.answer_committed(&origin, &Committed { _sealed: () }, toll, answer);
+            outlet.answer_committed(&origin, &Committed { _sealed: () }, all, answer);
         }
         if self.awaited.remove(&(gateway, number)) {
             outlet.settle();
-            let claim = Claim { boot: gateway.boot, group: self.id, number };
             outlet.settle_told(gateway.core, claim);
         }
     }
 
-    /// An item is not carried out once more, and what has been read in for it is not wanted.
-    fn forget_unpacked(&mut self, item: &Item<'_>) {
-        if let Item::Install { transaction, .. } | Item::Prepare { transaction, .. } = item {
-            self.locks.set_logged(*transaction, false);
-            let unpacked = self.take_unpacked(*transaction);
-            self.bury_unpacked(unpacked);
+    #[inline]
+    fn follow_up_unnumbered(&mut self, what: What, waiter: Option<Waiter>, existed: bool, outlet: &mut Outlet<'_>) {
+        let by = match &waiter {
+            Some(Waiter::Write(origin) | Waiter::Script(origin, _)) => self.author_of(origin),
+            _ => None,
+        };
+        match (what, waiter) {
+            (What::Command, Some(Waiter::Eviction(database, key, byte_count))) => {
+                self.follow_up_eviction((database, key), byte_count, existed, outlet);
+            }
+            (What::Script, waiter) => {
+                if let Some(Waiter::Script(origin, finished)) = waiter {
+                    let Finished { reply, reads, published } = *finished;
+                    published.iter().for_each(|message| outlet.publish(message));
+                    let proof = Committed { _sealed: () };
+                    outlet.reply_committed(&origin, Protocol::Resp2, &proof, |out| out.raw(&reply));
+                    // Remembered before its own changes are told: it may have read what it then changed.
+                    outlet.remember_reads(&origin, &reads);
+                }
+                self.tell(outlet, by);
+            }
+            (What::Command | What::Exec, _) => self.tell(outlet, by),
+            (what, waiter) => self.follow_up_rare(what, waiter, outlet),
+        }
+    }
+
+    /// To those who listen the key was evicted, not deleted by anybody.
+    fn follow_up_eviction(
+        &mut self,
+        (database, key): (u16, Vec<u8>),
+        byte_count: usize,
+        existed: bool,
+        outlet: &mut Outlet<'_>,
+    ) {
+        let mut notices = self.state.upkeep().take_notices();
+        notices.retain(|notice| notice.class != Class::Generic);
+        if existed {
+            notices.push(Notice { class: Class::Evicted, name: "evicted", database, key: key.as_slice().into() });
+        }
+        self.tell_notices(notices, outlet, None);
+        self.evicting.remove(&(database, key));
+        self.evicting_bytes -= byte_count;
+        self.evicted_count += 1;
+    }
+
+    /// The same for what is not a client's command, MULTI or script. Without a waiter the answer is given elsewhere.
+    fn follow_up_rare(&mut self, what: What, waiter: Option<Waiter>, outlet: &mut Outlet<'_>) {
+        let proof = Committed { _sealed: () };
+        match what {
+            What::Command | What::Exec | What::Script => unreachable!("followed up by the caller"),
+            What::Nothing | What::Moved => {}
+            What::Repeated { transaction } => {
+                if let Some(transaction) = transaction {
+                    self.locks.set_logged(transaction, false);
+                }
+            }
+            What::Installed { transaction, moved } => {
+                self.locks.set_logged(transaction, false);
+                self.note_moved(moved);
+                self.tell(outlet, self.author_of_transaction(transaction));
+                answer_step(waiter, &[1], outlet);
+            }
+            What::Prepared { transaction, is_accepted } => {
+                self.locks.set_logged(transaction, false);
+                if is_accepted {
+                    self.tell(outlet, self.author_of_transaction(transaction));
+                }
+                answer_step(waiter, &[u8::from(is_accepted)], outlet);
+            }
+            What::Resolved { transaction, moved } => {
+                self.inquiries.remove(&transaction);
+                self.prepared_since.remove(&transaction);
+                self.note_moved(moved);
+                if self.is_serving {
+                    self.unlock(transaction);
+                }
+                answer_step(waiter, &[], outlet);
+            }
+            What::Libraries(reply) => {
+                let reply = match waiter {
+                    Some(Waiter::Write(origin)) => Some((origin, reply)),
+                    _ => None,
+                };
+                // Whoever hears of the change must find it made on every core.
+                let first = outlet.context.core;
+                let libraries = Arc::clone(self.state.libraries());
+                outlet.mail(first, Mail::Libraries { libraries, first, reply });
+            }
+            What::Parameters => {
+                for core in (0..outlet.context.core_count).map(CoreId) {
+                    outlet.mail(core, Mail::Parameters(Arc::clone(self.state.parameters())));
+                }
+            }
+            What::Enlisted { node, before, is_news } => {
+                self.is_roster_new |= is_news;
+                if is_news && self.is_serving {
+                    self.tell_member(node, before.as_ref(), outlet);
+                }
+                answer_governed(waiter, &proof, outlet);
+            }
+            What::Wished(is_news) => {
+                self.is_roster_new |= is_news;
+                answer_governed(waiter, &proof, outlet);
+            }
         }
     }
 
@@ -2170,7 +2211,7 @@ impl Group {
     pub(crate) fn tell_when_applied(&mut self, core: CoreId, claim: Claim, outlet: &mut Outlet<'_>) {
         let gateway = GatewayId { node: self.node.0, boot: claim.boot, core };
         let is_cut_off = self.standing() == Standing::Leaderless;
-        if is_cut_off || !matches!(self.book.look(gateway, claim.number), book::Entry::New) {
+        if is_cut_off || !matches!(self.state.replies().look(gateway, claim.number), Lookup::New) {
             outlet.settle_told(core, claim);
         } else {
             self.awaited.insert((gateway, claim.number));
@@ -2188,232 +2229,11 @@ impl Group {
         (transaction.gateway.node == self.node.0).then_some(Author::Transaction(transaction))
     }
 
-    /// Carries out an item.
-    #[inline]
-    fn apply_item(
-        &mut self,
-        item: Item<'_>,
-        moment: Moment,
-        waiter: Option<Waiter>,
-        claimed: Option<&mut Numbered>,
-        outlet: &mut Outlet<'_>,
-    ) {
-        let proof = Committed { _sealed: () };
-        let by = match (&claimed, &waiter) {
-            (Some(numbered), _) => numbered.by,
-            (None, Some(Waiter::Write(origin) | Waiter::Script(origin, _))) => self.author_of(origin),
-            (None, _) => None,
-        };
-        match item {
-            Item::Command { protocol, database, args } => {
-                let command = keyspace::resolve(args).expect("a logged command is known");
-                debug_assert!(self.foreign_of(command, args).is_none(), "a change of a slot that another group holds");
-                let keyspace = &mut self.keyspace;
-                match waiter {
-                    Some(Waiter::Write(origin)) => {
-                        let watch = outlet.start_watch(command, args);
-                        let mut must_wait = false;
-                        outlet.reply_committed(&origin, protocol, &proof, |writer| {
-                            let start = writer.len();
-                            observer::run(keyspace, database, command, args, moment, writer);
-                            must_wait = command.has(Flag::Blocking) && is_null(&writer.bytes()[start..]);
-                        });
-                        outlet.stop_watch(watch.filter(|_| !must_wait), &origin, args);
-                    }
-                    Some(Waiter::Eviction(_, key, byte_count)) => {
-                        let existed = keyspace.version(database, &key, moment) != 0;
-                        observer::run(keyspace, database, command, args, moment, &mut self.scratch);
-                        self.scratch.truncate(0);
-                        // To those who listen it was evicted, not deleted by anybody.
-                        let mut notices = keyspace.take_notices();
-                        notices.retain(|notice| notice.class != Class::Generic);
-                        if existed {
-                            notices.push(Notice {
-                                class: Class::Evicted,
-                                name: "evicted",
-                                database,
-                                key: key.as_slice().into(),
-                            });
-                        }
-                        self.tell_notices(notices, outlet, None);
-                        self.evicting.remove(&(database, key));
-                        self.evicting_bytes -= byte_count;
-                        self.evicted_count += 1;
-                    }
-                    _ => match claimed {
-                        Some(Numbered { is_timed, writer, toll, .. }) => {
-                            writer.set_protocol(protocol);
-                            let mut measure = Measure::for_gateway(&mut outlet.context.timings, toll, *is_timed);
-                            let watch = measure.start(command, args);
-                            observer::run(keyspace, database, command, args, moment, writer);
-                            let must_wait = command.has(Flag::Blocking) && is_null(writer.bytes());
-                            measure.stop(watch.filter(|_| !must_wait), args);
-                        }
-                        None => {
-                            observer::run(keyspace, database, command, args, moment, &mut self.scratch);
-                            self.scratch.truncate(0);
-                        }
-                    },
-                }
-                self.tell(outlet, by);
-            }
-            Item::Exec(exec) => {
-                let protocol = exec.protocol;
-                let keyspace = &mut self.keyspace;
-                match waiter {
-                    Some(Waiter::Write(origin)) => {
-                        let again = origin.tracks.then(|| exec.clone());
-                        outlet.reply_timed(&origin, protocol, &proof, |timings, writer| {
-                            execute(keyspace, exec, moment, Measure::Client(timings), writer);
-                        });
-                        outlet.name_slow(&origin);
-                        // Remembered before its own changes are told: it may have read what it then changed.
-                        if let Some(exec) = again {
-                            let Origin { core, session, .. } = origin;
-                            exec.for_each(&mut Vec::new(), |_, args| {
-                                let command = keyspace::resolve(args).expect("a logged command is known");
-                                outlet.context.tracker.remember_command(core, session, command, args);
-                            });
-                        }
-                    }
-                    _ => match claimed {
-                        Some(Numbered { is_timed, writer, toll, .. }) => {
-                            writer.set_protocol(protocol);
-                            let measure = Measure::for_gateway(&mut outlet.context.timings, toll, *is_timed);
-                            execute(keyspace, exec, moment, measure, writer);
-                        }
-                        None => {
-                            execute(keyspace, exec, moment, Measure::Nobody, &mut self.scratch);
-                            self.scratch.truncate(0);
-                        }
-                    },
-                }
-                self.tell(outlet, by);
-            }
-            Item::Script { commands, answer } => {
-                let mut spans = Vec::new();
-                let lookups = self.keyspace.lookups();
-                commands.for_each(&mut spans, |database, args| {
-                    run_one(&mut self.keyspace, database, args, moment, &mut self.scratch);
-                    self.scratch.truncate(0);
-                });
-                self.keyspace.set_lookups(lookups); // counted when the script ran
-                if let Some(Waiter::Script(origin, finished)) = waiter {
-                    let Finished { reply, reads, published } = *finished;
-                    published.iter().for_each(|message| outlet.publish(message));
-                    outlet.reply_committed(&origin, Protocol::Resp2, &proof, |out| out.raw(&reply));
-                    // Remembered before its own changes are told: it may have read what it then changed.
-                    outlet.remember_reads(&origin, &reads);
-                }
-                if let Some(Numbered { writer, .. }) = claimed {
-                    writer.raw(answer);
-                }
-                self.tell(outlet, by);
-            }
-            Item::Libraries(change) => {
-                let mut writer = Writer::default();
-                Arc::make_mut(&mut self.libraries).apply(change, &mut writer);
-                if let Some(claimed) = claimed {
-                    claimed.writer.raw(&wire::put_changed(self.libraries.version, writer.bytes()));
-                }
-                let reply = match waiter {
-                    Some(Waiter::Write(origin)) => Some((origin, writer.into_bytes())),
-                    _ => None,
-                };
-                // Whoever hears of the change must find it made on every core.
-                let first = outlet.context.core;
-                let libraries = self.libraries.clone();
-                outlet.mail(first, Mail::Libraries { libraries, first, reply });
-            }
-            Item::Configure(pairs) => {
-                Arc::make_mut(&mut self.parameters).apply(pairs);
-                if let Some(Numbered { writer, .. }) = claimed {
-                    writer.raw(&wire::put_changed(self.parameters.version, &[]));
-                }
-                for core in (0..outlet.context.core_count).map(CoreId) {
-                    outlet.mail(core, Mail::Parameters(Arc::clone(&self.parameters)));
-                }
-            }
-            Item::Tick => {}
-            Item::Limits(limits) => self.keyspace.set_limits(limits),
-            Item::Install { transaction, effects } => {
-                self.locks.set_logged(transaction, false);
-                let unpacked = self.take_unpacked(transaction);
-                self.install(&effects, unpacked);
-                self.note_effects(&effects);
-                self.tell(outlet, self.author_of_transaction(transaction));
-                answer_step(waiter, claimed, &[1], outlet);
-            }
-            Item::Prepare { transaction, participants, effects } => {
-                self.locks.set_logged(transaction, false);
-                let refused = self.outcome(transaction) == Some(false);
-                let unpacked = self.take_unpacked(transaction);
-                if refused {
-                    self.bury_unpacked(unpacked);
-                } else {
-                    // Its keys are locked until it is resolved: who is told now reads what it leaves. Told later, an
-                    // acknowledged change would find old values in caches.
-                    self.note_effects(&effects);
-                    self.tell(outlet, self.author_of_transaction(transaction));
-                    let since = self.prepared.get(&transaction).and_then(|prepared| prepared.since);
-                    self.prepared.insert(transaction, Prepared { participants, effects, unpacked, since });
-                }
-                answer_step(waiter, claimed, &[u8::from(!refused)], outlet);
-            }
-            Item::Resolve { transaction, commit, low_water } => {
-                self.inquiries.remove(&transaction);
-                if let Some(prepared) = self.prepared.remove(&transaction) {
-                    if commit {
-                        self.install(&prepared.effects, prepared.unpacked);
-                    } else {
-                        self.bury_unpacked(prepared.unpacked);
-                    }
-                    self.outcomes.entry(transaction.gateway).or_default().insert(transaction.number, commit);
-                }
-                if let Some(known) = self.outcomes.get_mut(&transaction.gateway) {
-                    known.retain(|number, _| *number >= low_water);
-                }
-                if self.is_serving {
-                    self.unlock(transaction);
-                }
-                answer_step(waiter, claimed, &[], outlet);
-            }
-            Item::Enlist { node, member } => {
-                let before = self.roster.get(node).cloned();
-                let is_changed = self.roster.enlist(node, member);
-                self.is_roster_new |= is_changed;
-                if is_changed && self.is_serving {
-                    self.tell_member(node, before.as_ref(), outlet);
-                }
-                answer_governed(waiter, &proof, outlet);
-            }
-            Item::Prefer { group, node } => {
-                self.is_roster_new |= self.roster.prefer(group, node);
-                answer_governed(waiter, &proof, outlet);
-            }
-            Item::Moved(slot) => {
-                if let Some(Numbered { writer, .. }) = claimed {
-                    writer.raw(&wire::put_moved(&self.slots.known(slot)));
-                }
-            }
-            Item::Want { slots, group } => {
-                self.is_roster_new |= self.roster.want(slots, group);
-                answer_governed(waiter, &proof, outlet);
-            }
-            Item::Refuse { transaction } => {
-                // It may have been prepared between the question and this entry.
-                if !self.prepared.contains_key(&transaction) && self.outcome(transaction).is_none() {
-                    self.outcomes.entry(transaction.gateway).or_default().insert(transaction.number, false);
-                }
-            }
-        }
-    }
-
     /// Tells what has happened to keys, by the hand of this client of the node or of none.
     #[inline]
     pub(crate) fn tell(&mut self, outlet: &mut Outlet<'_>, by: Option<Author>) {
-        if self.keyspace.notice_count() > 0 {
-            let notices = self.keyspace.take_notices();
+        if self.state.keyspace().notice_count() > 0 {
+            let notices = self.state.upkeep().take_notices();
             self.tell_notices(notices, outlet, by);
         }
     }
@@ -2423,7 +2243,7 @@ impl Group {
     fn tell_notices(&self, notices: Vec<Notice>, outlet: &mut Outlet<'_>, by: Option<Author>) {
         for notice in notices {
             match notice.class {
-                Class::Changed if notice.name == observer::FLUSHED => outlet.flushed(self.id),
+                Class::Changed if notice.name == observe::FLUSHED => outlet.flushed(self.id),
                 Class::Changed => outlet.changed(&notice.key, by),
                 Class::Expired => outlet.changed(&notice.key, None),
                 _ => {}
@@ -2434,63 +2254,11 @@ impl Group {
         }
     }
 
-    fn outcome(&self, transaction: TransactionId) -> Option<bool> {
-        self.outcomes.get(&transaction.gateway)?.get(&transaction.number).copied()
-    }
-
-    /// Makes these changes. Of large values, those that have been read in need not be read again.
-    fn install(&mut self, effects: &[Effect], mut unpacked: slices::Unpacked) {
-        let moment = self.moment;
-        for effect in effects {
-            match effect {
-                Effect::Key { database, key, exported } => {
-                    let is_unpacked = !unpacked.is_empty();
-                    let imported = is_unpacked.then(|| unpacked.remove(&(*database, key.clone()))).flatten();
-                    match imported {
-                        Some(imported) => self.keyspace.put_imported(*database, key, Some(imported), moment),
-                        None => self
-                            .keyspace
-                            .import(*database, key, exported.as_deref(), moment)
-                            .expect("a gateway exported it, and checksums hold"),
-                    }
-                }
-                Effect::Flush { database } => self.keyspace.edit(*database, moment).flush(*database),
-                Effect::Swap { first, second } => self.keyspace.edit(*first, moment).swap(*first, *second),
-                Effect::Give(moved) => self.give_slot(*moved),
-                Effect::Take(taken) => self.take_slot(taken),
-            }
-        }
-        if effects.iter().any(|effect| effect.slot().is_some()) {
-            self.settle_slots();
-        }
-    }
-
-    /// Notes for caches what a transaction over several groups changes here.
-    fn note_effects(&mut self, effects: &[Effect]) {
-        if !self.keyspace.listens_to().has(Class::Changed) {
-            return;
-        }
-        let mut is_flushed = false;
-        for effect in effects {
-            match effect {
-                Effect::Key { database, key, .. } => {
-                    observer::note_changed(&mut self.keyspace, "", *database, key);
-                }
-                Effect::Flush { .. } | Effect::Swap { .. } => is_flushed = true,
-                // For clients the keys are what they were.
-                Effect::Give(_) | Effect::Take(_) => {}
-            }
-        }
-        if is_flushed {
-            observer::note_changed(&mut self.keyspace, observer::FLUSHED, 0, b"");
-        }
-    }
-
     /// Counts from zero again (CONFIG RESETSTAT).
     pub(crate) fn reset_counts(&mut self) {
         self.evicted_count = 0;
-        self.keyspace.forget_removals();
-        self.keyspace.set_lookups(Lookups::default());
+        self.state.upkeep().forget_removals();
+        self.state.keyspace().set_lookups(Lookups::default());
     }
 
     /// Figures for INFO.
@@ -2508,13 +2276,14 @@ impl Group {
             bulletin: self.bulletin(),
             is_taking: self.is_taking(),
             term: self.term(),
-            applied: self.applied,
+            applied: self.applied(),
             window_bytes: self.window_bytes() as u64,
-            change_count: self.keyspace.altered_count() - self.altered_saved,
+            change_count: self.state.keyspace().altered_count() - self.altered_saved,
             log_bytes: self.log_bytes,
             checkpoint_began: self.checkpointing.began(),
             checkpoint_progress: self
-                .keyspace
+                .state
+                .keyspace()
                 .checkpoint_progress()
                 .map(|(walked, total)| (walked as u64, total as u64)),
             last_checkpoint: self.checkpointing.last.clone(),
@@ -2523,106 +2292,37 @@ impl Group {
             staleness_ms: self.staleness(now).map(|staleness| staleness.as_millis() as u64),
             lock_count: self.lock_count() as u64,
             evicted_count: self.evicted_count,
-            removals: self.keyspace.removals(),
-            lookups: self.keyspace.lookups(),
+            removals: self.state.keyspace().removals(),
+            lookups: self.state.keyspace().lookups(),
         }
     }
 
-    // ---- replicated state beside the keyspace -----------------------------------------------------------------------
+    // ---- the state, for checkpoints and for the cores -------------------------------------------------------------
 
-    /// The group's own state for a checkpoint.
+    /// What a checkpoint holds beside the keyspace.
     pub(crate) fn checkpoint_state(&mut self) -> Vec<u8> {
-        if self.defect != Some(Defect::ForgottenPrepared) {
-            return self.save_state();
+        match self.defect {
+            Some(Defect::ForgottenPrepared) => self.state.save_without_prepared(),
+            _ => self.state.save(),
         }
-        let prepared = std::mem::take(&mut self.prepared);
-        let state = self.save_state();
-        self.prepared = prepared;
-        state
     }
 
-    /// The prepared transactions and outcomes, and what else is the group's own.
-    fn save_state(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        out.extend_from_slice(&self.moment.unix.0.to_le_bytes());
-        leb128::put(&mut out, self.prepared.len() as u64);
-        for (transaction, prepared) in &self.prepared {
-            transaction.put(&mut out);
-            entry::put_prepared(&mut out, &prepared.participants, &prepared.effects);
-        }
-        let known: Vec<_> = self
-            .outcomes
-            .iter()
-            .flat_map(|(gateway, known)| known.iter().map(|(number, outcome)| (*gateway, *number, *outcome)))
-            .collect();
-        leb128::put(&mut out, known.len() as u64);
-        for (gateway, number, outcome) in known {
-            TransactionId { gateway, number }.put(&mut out);
-            out.push(u8::from(outcome));
-        }
-        self.roster.put(&mut out);
-        self.book.put(&mut out);
-        self.libraries.save(&mut out);
-        self.slots.put(&mut out);
-        self.parameters.save(&mut out);
-        out
-    }
-
-    fn clear_state(&mut self) {
-        self.prepared.clear();
-        self.outcomes.clear();
-        self.roster = Roster::default();
-        self.book.clear();
-        self.libraries = Arc::default();
-        self.slots = SlotMap::even(self.slots.group_count());
-        self.parameters = Arc::default();
-        self.moment = Moment::default();
-    }
-
-    fn load_state(&mut self, state: &[u8]) {
-        if state.is_empty() {
-            return;
-        }
-        let unix = i64::from_le_bytes(state[..8].try_into().expect("eight bytes"));
-        self.moment.unix = self.moment.unix.max(UnixMillis(unix));
-        let mut reader = entry::Reader::new(&state[8..]);
-        for _ in 0..reader.number() {
-            let transaction = TransactionId::read(&mut reader);
-            let (participants, effects) = reader.prepared();
-            let unpacked = slices::Unpacked::default();
-            self.prepared.insert(transaction, Prepared { participants, effects, unpacked, since: None });
-        }
-        for _ in 0..reader.number() {
-            let TransactionId { gateway, number } = TransactionId::read(&mut reader);
-            let outcome = reader.byte() == 1;
-            self.outcomes.entry(gateway).or_default().insert(number, outcome);
-        }
-        // Checkpoints of a time before clusters end here, and those of a time before functions a little later.
-        if !reader.is_done() {
-            self.roster = Roster::read(&mut reader);
-            self.is_roster_new = true;
-        }
-        if !reader.is_done() {
-            self.book = Book::read(&mut reader);
-        }
-        if !reader.is_done() {
-            self.libraries = Arc::new(Libraries::load(&mut reader));
-        }
-        if !reader.is_done() {
-            self.slots = SlotMap::read(&mut reader, self.slots.group_count());
-            self.slot_news = self.slots.moved().collect();
-            self.settle_slots();
-        }
-        if !reader.is_done() {
-            self.parameters = Arc::new(Parameters::load(&mut reader));
-            self.are_parameters_new = true;
-        }
+    /// The state has come from a checkpoint: cores do not know what it says of nodes, slots, libraries and parameters.
+    fn note_loaded(&mut self) {
+        self.is_roster_new = true;
         self.are_libraries_new = true;
+        self.are_parameters_new = true;
+        self.slot_news = self.state.slots().moved().collect();
+    }
+
+    /// What the replicas agree on.
+    pub fn state(&self) -> &State {
+        &self.state
     }
 
     /// Of group 0: who belongs to the cluster.
     pub fn roster(&self) -> &Roster {
-        &self.roster
+        self.state.roster()
     }
 
     /// Where the group is led, if that has changed since it was last asked.
@@ -2639,7 +2339,7 @@ impl Group {
 
     /// The roster, if it has changed since it was last asked for.
     pub(crate) fn take_roster(&mut self) -> Option<Roster> {
-        std::mem::take(&mut self.is_roster_new).then(|| self.roster.clone())
+        std::mem::take(&mut self.is_roster_new).then(|| self.roster().clone())
     }
 
     /// Logs what is to be known of a node. The group must be [`Standing::Serving`].
@@ -2655,23 +2355,18 @@ impl Group {
 
     /// The libraries, if a checkpoint has brought them since they were last asked for.
     pub(crate) fn take_libraries(&mut self) -> Option<Arc<Libraries>> {
-        std::mem::take(&mut self.are_libraries_new).then(|| self.libraries.clone())
+        std::mem::take(&mut self.are_libraries_new).then(|| Arc::clone(self.state.libraries()))
     }
 
     /// The cluster's parameters, if a checkpoint has brought them since they were last asked for.
     pub(crate) fn take_parameters(&mut self) -> Option<Arc<Parameters>> {
-        std::mem::take(&mut self.are_parameters_new).then(|| Arc::clone(&self.parameters))
+        std::mem::take(&mut self.are_parameters_new).then(|| Arc::clone(self.state.parameters()))
     }
 
     /// Writes out all data as a checkpoint would and reads it back (DEBUG RELOAD).
     pub(crate) fn reload(&mut self) {
-        let mut records = Vec::new();
-        self.keyspace.begin_checkpoint();
-        while !self.keyspace.checkpoint_step(limits::CHECKPOINT_CHUNK_BYTES, &mut records) {}
-        let mut keyspace = self.keyspace.new_like();
-        keyspace.restore(&records).expect("just written");
-        self.keyspace = keyspace;
-        self.altered_saved = self.keyspace.altered_count();
+        self.state.reload(limits::CHECKPOINT_CHUNK_BYTES).expect("just written");
+        self.altered_saved = self.state.keyspace().altered_count();
     }
 
     /// A checkpoint is on disk: members can be given it, and log before it need not be kept.
@@ -2681,55 +2376,31 @@ impl Group {
             self.hold_log(mark.index, now.instant + limits::LOG_HOLD);
         }
         // From here on the host keeps only what it was told to keep.
-        self.replica.compact(mark.index.min(self.told_keep.0).min(self.applied));
+        self.replica.compact(mark.index.min(self.told_keep.0).min(self.applied()));
         self.replica.offer_checkpoint(mark.index, mark.term, mark.membership);
     }
 
     /// A checkpoint begins: if a member waits for it, the log behind it is kept.
     pub(crate) fn begin_holding(&mut self, now: Now) {
         if self.is_checkpoint_awaited {
-            self.hold_log(self.applied, now.instant + limits::LOG_HOLD_FOR_CHECKPOINT);
+            self.hold_log(self.applied(), now.instant + limits::LOG_HOLD_FOR_CHECKPOINT);
         }
     }
 
     /// Digest of all that replicas must agree on.
     pub fn digest(&self) -> u64 {
-        let state = &self.save_state()[8..];
-        state.iter().fold(self.keyspace.digest(), |digest, byte| {
-            (digest ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01B3)
-        })
+        self.state.digest()
     }
 
     /// True if nothing is proposed, prepared or waiting.
     pub fn is_idle(&self) -> bool {
         self.inflight.is_empty()
             && self.builder.is_empty()
-            && self.prepared.is_empty()
+            && self.state.prepared().is_empty()
             && self.held.is_empty()
             && self.committed.is_empty()
             && !self.has_slices()
     }
-}
-
-/// The libraries of functions that a group's own state tells.
-pub(crate) fn libraries_of_state(state: &[u8]) -> Libraries {
-    let Some(state) = state.get(8..) else { return Libraries::default() };
-    let mut reader = entry::Reader::new(state);
-    for _ in 0..reader.number() {
-        let _ = TransactionId::read(&mut reader);
-        let _ = reader.prepared();
-    }
-    for _ in 0..reader.number() {
-        let _ = TransactionId::read(&mut reader);
-        let _ = reader.byte();
-    }
-    if !reader.is_done() {
-        let _ = Roster::read(&mut reader);
-    }
-    if !reader.is_done() {
-        let _ = Book::read(&mut reader);
-    }
-    if reader.is_done() { Libraries::default() } else { Libraries::load(&mut reader) }
 }
 
 /// True for an entry that only marks a new leader.
@@ -2737,11 +2408,8 @@ fn is_mark_of_leader(entry: &Entry) -> bool {
     entry.kind == EntryKind::Normal && entry.data.is_empty()
 }
 
-/// Answers a step of a transaction, and lets the answer be kept.
-fn answer_step(waiter: Option<Waiter>, claimed: Option<&mut Numbered>, answer: &[u8], outlet: &mut Outlet<'_>) {
-    if let Some(Numbered { writer, .. }) = claimed {
-        writer.raw(answer);
-    }
+/// Answers a step of a transaction.
+fn answer_step(waiter: Option<Waiter>, answer: &[u8], outlet: &mut Outlet<'_>) {
     if let Some(Waiter::Step(origin)) = waiter {
         outlet.answer(&origin, answer.to_vec());
     }
@@ -2770,64 +2438,10 @@ fn fail_read(read: &DeferredRead, text: &str, outlet: &mut Outlet<'_>) {
     fail(&read.origin, read.protocol, text, outlet);
 }
 
-/// Looks up what the next items of an entry name, and says for how many items that lasts: at least one.
-fn look_ahead<'a>(keyspace: &Keyspace, ahead: &mut entry::Reader<'a>) -> usize {
-    let mut words = [Ahead::default(); AHEAD_MAX];
-    let mut key_count = 0;
-    let mut note = |ahead| {
-        if let Some(place) = words.get_mut(key_count) {
-            *place = ahead;
-            key_count += 1;
-        }
-    };
-    let mut item_count = 0;
-    while item_count < AHEAD_MAX && ahead.skim(&mut note) {
-        item_count += 1;
-    }
-    // For a single key there is nothing to be done side by side.
-    if key_count > 1 {
-        keyspace.look_ahead(&words[..key_count]);
-    }
-    if item_count == 0 { usize::MAX } else { item_count }
-}
-
-/// Executes a MULTI's commands, or none of them if a watched key has changed.
-fn execute(
-    keyspace: &mut Keyspace,
-    exec: entry::ExecItem<'_>,
-    moment: Moment,
-    mut measure: Measure<'_>,
-    writer: &mut Writer,
-) {
-    // What has become of a key that was absent not every replica knows, so a transaction that watches one takes locks
-    // and is not logged in this form.
-    let changed = exec.watches.iter().any(|watch| {
-        let wanted = if keyspace::absent_since(watch.version).is_some() { 0 } else { watch.version };
-        keyspace.version(watch.database, &watch.key, moment) != wanted
-    });
-    if changed {
-        writer.null_array();
-        return;
-    }
-    writer.array(exec.command_count());
-    let mut spans = Vec::new();
-    exec.for_each(&mut spans, |database, args| {
-        let command = keyspace::resolve(args).expect("a logged command is known");
-        let watch = measure.start(command, args);
-        observer::run(keyspace, database, command, args, moment, writer);
-        measure.stop(watch, args);
-    });
-}
-
-/// True for what a request that may wait is answered when there is nothing for it.
-pub(crate) fn is_null(reply: &[u8]) -> bool {
-    matches!(reply, b"*-1\r\n" | b"$-1\r\n" | b"_\r\n")
-}
-
 /// Executes one command, whichever kind it is.
 pub(crate) fn run_one(keyspace: &mut Keyspace, database: u16, args: Args<'_>, moment: Moment, writer: &mut Writer) {
     let command = keyspace::resolve(args).expect("a logged command is known");
-    observer::run(keyspace, database, command, args, moment, writer);
+    observe::run(keyspace, database, command, args, moment, writer);
 }
 
 /// The leader was lost before the write entered the log: it did not happen, and may be sent again.

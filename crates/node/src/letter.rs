@@ -362,10 +362,10 @@ pub enum RequestBody {
     /// Run a script. A gateway that numbers its requests is told if it has to do so itself: `wire::put_declined`.
     Script(Arc<ScriptRequest>),
     /// Change the libraries; laid out by `libraries::Change`. For their home group only. A gateway that numbers its
-    /// requests is told which version has the change: `wire::put_changed`.
+    /// requests is told which version has the change: `message::answer::put_changed`.
     Libraries(Vec<u8>),
     /// Set parameters of the cluster; laid out by `parameters::encode`. For their home group only. The answer is which
-    /// version has them: `wire::put_changed`.
+    /// version has them: `message::answer::put_changed`.
     Configure(Vec<u8>),
     /// Answer when you obey this version of the cluster's parameters. The answer is empty.
     Obey(u64),

@@ -257,12 +257,6 @@ pub const LOCK_WAIT_RENEWAL: Duration = Duration::from_secs(2);
 /// How long a prepared transaction waits for its gateway before its group asks the others.
 pub const PREPARED_PATIENCE: Duration = Duration::from_millis(700);
 
-/// How often gateways that have not been heard of are looked for, by the log's clock in milliseconds.
-pub const BOOK_SWEEP_MS: i64 = 60_000;
-
-/// How long the answers of a gateway that has not been heard of are kept, by the log's clock in milliseconds.
-pub const BOOK_KEPT_MS: i64 = 600_000;
-
 /// How long a group may be without a leader, as far as a node knows, before its clients are told that their caches may
 /// be stale.
 pub const TOUCH_PATIENCE: Duration = Duration::from_millis(500);

@@ -3,6 +3,7 @@
 
 use keyspace::DataCommand;
 use resp::{Args, Span};
+use state::Meter;
 use stdx::{Duration, leb128};
 
 use crate::commands::Known;
@@ -58,8 +59,6 @@ const NANOS_MAX: u64 = 1 << 48;
 
 /// For whom the commands of a request are measured.
 pub(crate) enum Measure<'a> {
-    /// For nobody.
-    Nobody,
     /// For a client of this node.
     Client(&'a mut Timings),
     /// For a gateway, which may want to know of them: see [`Measure::for_gateway`].
@@ -77,7 +76,6 @@ impl<'a> Measure<'a> {
     #[inline]
     pub(crate) fn start(&mut self, command: &'static DataCommand, args: Args<'_>) -> Option<Watch> {
         match self {
-            Self::Nobody => None,
             Self::Client(timings) => timings.start(Known::Data(command), args),
             Self::Gateway(timings, _, is_wanted) => timings.start_for_gateway(Known::Data(command), args, *is_wanted),
         }
@@ -88,10 +86,23 @@ impl<'a> Measure<'a> {
     pub(crate) fn stop(&mut self, watch: Option<Watch>, args: Args<'_>) {
         let Some(watch) = watch else { return };
         match self {
-            Self::Nobody => {}
             Self::Client(timings) => timings.stop(watch, args),
             Self::Gateway(timings, toll, _) => toll.times.push(timings.stop_for_gateway(watch)),
         }
+    }
+}
+
+impl Meter for Measure<'_> {
+    type Watch = Watch;
+
+    #[inline]
+    fn start(&mut self, command: &'static DataCommand, args: Args<'_>) -> Option<Watch> {
+        Measure::start(self, command, args)
+    }
+
+    #[inline]
+    fn stop(&mut self, watch: Option<Watch>, args: Args<'_>) {
+        Measure::stop(self, watch, args);
     }
 }
 

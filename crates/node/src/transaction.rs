@@ -21,65 +21,19 @@ use command::Refusal;
 use keyspace::{Classes, Limits, Lookups, Moment, Notice};
 use resp::{Args, Protocol, Writer};
 use stdx::Instant;
-use stdx::leb128;
+
+pub use message::{GatewayId, TransactionId};
 
 use crate::computation::{Computation, Computed, Outcome, Wants};
 use crate::defect::Defect;
 use crate::entry::{self, Effect, Watch};
-use crate::event::{CoreId, GroupId, SessionId};
+use crate::event::{GroupId, SessionId};
 use crate::group::NO_QUORUM;
 use crate::letter::{Lock, Locked, Origin, RequestBody, Resolution};
 use crate::limits::{self, Slicing};
 use crate::locks::Grant;
 use crate::scripts::{Asides, Circumstances, Invocation};
 use crate::slots::SlotMap;
-
-/// One life of one core as a driver of transactions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct GatewayId {
-    /// Its node.
-    pub node: u64,
-    /// Which life of the node: drawn at its start.
-    pub boot: u64,
-    /// Its core.
-    pub core: CoreId,
-}
-
-/// A transaction, unique for ever.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TransactionId {
-    /// Who drives it.
-    pub gateway: GatewayId,
-    /// Its number there, growing.
-    pub number: u64,
-}
-
-impl GatewayId {
-    /// Appends it to an entry.
-    pub fn put(&self, out: &mut Vec<u8>) {
-        leb128::put(out, self.node);
-        leb128::put(out, self.boot);
-        leb128::put(out, u64::from(self.core.0));
-    }
-
-    /// Reads it back.
-    pub fn read(reader: &mut entry::Reader<'_>) -> Self {
-        Self { node: reader.number(), boot: reader.number(), core: CoreId(reader.number() as u16) }
-    }
-}
-
-impl TransactionId {
-    /// Appends it to an entry.
-    pub fn put(&self, out: &mut Vec<u8>) {
-        self.gateway.put(out);
-        leb128::put(out, self.number);
-    }
-
-    /// Reads it back.
-    pub fn read(reader: &mut entry::Reader<'_>) -> Self {
-        Self { gateway: GatewayId::read(reader), number: reader.number() }
-    }
-}
 
 /// What a driver asks of a group on behalf of a transaction.
 pub type Post = (GroupId, TransactionId, RequestBody);

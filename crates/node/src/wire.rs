@@ -35,6 +35,8 @@ use script::{Flags, Library, Script};
 use stdx::slot::{SLOT_COUNT, Slot};
 use stdx::{UnixMillis, leb128};
 
+use message::answer::{FOR_GATEWAY, read_moved};
+
 use crate::blocking::{LineAct, LineNote};
 use crate::bulletin::Bulletin;
 use crate::entry::{Effect, Taken, Watch, put_bytes, put_prepared};
@@ -46,7 +48,6 @@ use crate::nearby::Place;
 use crate::pubsub;
 use crate::roster::Member;
 use crate::scripts::{Code, Invocation};
-use crate::slots::Moved;
 use crate::timeline::{self, Happening};
 use crate::toll::Toll;
 use crate::transaction::{GatewayId, TransactionId};
@@ -768,9 +769,6 @@ fn take_script(rest: &mut &[u8]) -> Option<ScriptRequest> {
     Some(ScriptRequest { invocation: Invocation { code, key_count, is_read_only, user: None }, words: rest.to_vec() })
 }
 
-/// No reply to a client begins with this byte: what follows is for its gateway.
-const FOR_GATEWAY: u8 = 1;
-
 /// What a group answers in place of a script's reply, if it has to be run as a transaction.
 ///
 /// ```text
@@ -787,20 +785,6 @@ pub(crate) fn take_declined(bytes: &[u8]) -> Option<Declined> {
     let rest = &mut bytes.strip_prefix(&[FOR_GATEWAY])?;
     let whole = take_byte(rest)? == 1;
     Some(Declined { keys: take_keys(rest)?, whole })
-}
-
-/// What a group answers to a change of libraries or parameters: the version that has it, then the reply.
-pub(crate) fn put_changed(version: u64, reply: &[u8]) -> Vec<u8> {
-    let mut out = vec![FOR_GATEWAY];
-    leb128::put(&mut out, version);
-    out.extend_from_slice(reply);
-    out
-}
-
-/// Reads what [`put_changed`] wrote; a reply alone is about no change.
-pub(crate) fn take_changed(bytes: &[u8]) -> (u64, &[u8]) {
-    let Some(mut rest) = bytes.strip_prefix(&[FOR_GATEWAY]) else { return (0, bytes) };
-    (leb128::take(&mut rest).unwrap_or(0), rest)
 }
 
 fn take_lock(rest: &mut &[u8], group: GroupId) -> Option<Lock> {
@@ -823,27 +807,6 @@ fn take_name(rest: &mut &[u8]) -> Option<u128> {
     let (bytes, tail) = rest.split_first_chunk()?;
     *rest = tail;
     Some(u128::from_le_bytes(*bytes))
-}
-
-/// The answer to a request for a slot that another group holds. Nothing else that a gateway may be told of such a
-/// request begins with this byte: no reply does, no number of keys' versions, no outcome of a lock.
-///
-/// ```text
-/// moved = 0 slot group epoch
-/// ```
-pub(crate) fn put_moved(moved: &Moved) -> Vec<u8> {
-    let mut out = vec![0];
-    moved.put(&mut out);
-    out
-}
-
-/// Reads what [`put_moved`] wrote; nothing if it is something else.
-pub(crate) fn take_moved(bytes: &[u8]) -> Option<Moved> {
-    read_moved(&mut bytes.strip_prefix(&[0])?)
-}
-
-fn read_moved(rest: &mut &[u8]) -> Option<Moved> {
-    Some(Moved { slot: take_slot(rest)?, group: take_group(rest)?, epoch: leb128::take(rest)? })
 }
 
 fn take_slot(rest: &mut &[u8]) -> Option<Slot> {

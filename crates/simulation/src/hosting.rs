@@ -29,7 +29,7 @@ use crate::universe::{LAZY_INTERVAL, Universe, WRITE_BACK_INTERVAL, What, say};
 use crate::{Canary, Durability, MICROSECOND, MILLISECOND, SECOND};
 
 impl Universe {
-    fn settings(&self) -> Settings {
+    pub(crate) fn settings(&self) -> Settings {
         let mut settings = Settings::default();
         let policy = match self.plan.durability {
             Durability::Always => "always",
@@ -175,6 +175,23 @@ impl Universe {
         settings: &Settings,
         identity: &Identity,
     ) -> Result<GroupSeed, String> {
+        if found.checkpoint.is_some() {
+            self.probes.reach("a checkpoint was recovered");
+        }
+        let mut seed = self.read_group(machine, group, found, settings, identity)?;
+        seed.is_recovering = may_lack_its_tail && self.machines.len() > 1;
+        Ok(seed)
+    }
+
+    /// What a machine's disk holds of a group: its newest checkpoint, and the log behind it.
+    pub(crate) fn read_group(
+        &self,
+        machine: usize,
+        group: u32,
+        found: RecoveredGroup,
+        settings: &Settings,
+        identity: &Identity,
+    ) -> Result<GroupSeed, String> {
         let keyspace = Keyspace::new(keyspace::Options {
             databases: settings.databases,
             hash_seed: identity.hash_seed,
@@ -187,9 +204,7 @@ impl Universe {
         seed.membership = Membership { voters: founders, ..Membership::default() };
         seed.hard_state = found.hard_state;
         seed.entries = found.entries;
-        seed.is_recovering = may_lack_its_tail && self.machines.len() > 1;
         if let Some(mark) = found.checkpoint {
-            self.probes.reach("a checkpoint was recovered");
             (seed.checkpoint_index, seed.checkpoint_term) = (mark.index, mark.term);
             seed.membership = mark.membership.clone();
             let disk = self.machines[machine].disk.clone();
@@ -388,7 +403,7 @@ impl Universe {
                 failure = Some((Invariant::MemoryBounded, format!("node {}: group {id}: {reason}", machine + 1)));
             }
             if samples {
-                let seen = (group.applied_term(), group.keyspace.digest());
+                let seen = (group.applied_term(), group.state().keyspace().digest());
                 let known = *self.digests.entry((id, group.applied())).or_insert(seen);
                 // A lapse that was allowed may have let other entries take the place of lost ones.
                 if known != seen && has_lost_nothing {
@@ -444,7 +459,7 @@ impl Universe {
             let groups = machine.process.iter().flat_map(|process| &process.cores).flat_map(|host| host.core.groups());
             for group in groups {
                 let mut keys = Vec::new();
-                group.keyspace.for_each(0, group.moment(), |entry| {
+                group.state().keyspace().for_each(0, group.moment(), |entry| {
                     keys.push(format!("{}={:?}", String::from_utf8_lossy(entry.key()), entry.value()));
                 });
                 keys.sort();
@@ -1096,7 +1111,7 @@ impl Universe {
                     if group.is_leader() { "leads" } else { "follows" },
                     group.term(),
                     group.applied(),
-                    group.keyspace.digest(),
+                    group.state().keyspace().digest(),
                     group.lock_count(),
                     group.prepared_count(),
                     if group.is_idle() { "" } else { " busy" }

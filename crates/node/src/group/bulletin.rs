@@ -35,7 +35,7 @@ impl Group {
             group: self.id,
             leader: self.node,
             term: self.replica.term(),
-            applied: self.applied,
+            applied: self.applied(),
             last: self.replica.last_index(),
             voters: self.membership().voters.clone(),
             learners: self.membership().learners.clone(),

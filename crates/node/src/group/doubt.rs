@@ -25,7 +25,8 @@ impl Group {
                 "group {}: the cluster has lost entries up to {} that this node holds: all nodes that vote stopped \
                  before they were on disk. This node cannot follow any more. Remove it from the cluster, and let it \
                  join anew with an empty directory; what it holds stays in the directory it has now",
-                self.id.0, self.applied
+                self.id.0,
+                self.applied()
             );
             outlet.actions.push(Action::Fatal { line });
             return;

@@ -43,7 +43,7 @@ impl Group {
     /// Asks the gateways that hold or want locks whether they live, and takes the locks of those who say nothing.
     pub(super) fn look_after_gateways(&mut self, now: Now, outlet: &mut Outlet<'_>) {
         let own = self.node.0;
-        let holders = self.locks.lapsable().filter(|holder| !self.prepared.contains_key(holder));
+        let holders = self.locks.lapsable().filter(|holder| !self.state.prepared().contains_key(holder));
         let wanting = self.held.iter().filter_map(|held| match held {
             Held::Lock(lock, ..) => Some(lock.transaction),
             Held::Request(_) => None,
@@ -92,7 +92,7 @@ impl Group {
             _ => true,
         });
         let holders = self.locks.lapsable().filter(|holder| holder.gateway == gateway);
-        let lost: Vec<_> = holders.filter(|holder| !self.prepared.contains_key(holder)).collect();
+        let lost: Vec<_> = holders.filter(|holder| !self.state.prepared().contains_key(holder)).collect();
         for transaction in lost {
             self.take_away(transaction, outlet);
         }

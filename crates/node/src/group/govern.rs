@@ -46,16 +46,16 @@ impl Group {
 
     /// Lets a node leave. `Ok(false)` if it does already.
     fn remove(&mut self, text: &str, bulletins: &Bulletins, group_count: u32, now: Now) -> Result<bool, String> {
-        let node = self.roster.find(text).ok_or_else(|| format!("ERR no node of this cluster is '{text}'"))?;
-        let member = self.roster.get(node).cloned().unwrap_or_default();
+        let node = self.roster().find(text).ok_or_else(|| format!("ERR no node of this cluster is '{text}'"))?;
+        let member = self.roster().get(node).cloned().unwrap_or_default();
         if member.is_removed || member.is_leaving {
             return Ok(false);
         }
-        if self.roster.staying().all(|other| other == node) {
+        if self.roster().staying().all(|other| other == node) {
             return Err(format!("ERR node {} is the last one: with it the cluster would go", node.0));
         }
         for group in (0..group_count).map(GroupId) {
-            check_removal(node, fresh(bulletins, group, now)?, &self.roster)?;
+            check_removal(node, fresh(bulletins, group, now)?, self.roster())?;
         }
         // What was checked must still be so when it is applied.
         let is_open = |number| number == self.removal_batch;
@@ -76,8 +76,8 @@ impl Group {
         let node = if text.eq_ignore_ascii_case("none") {
             None
         } else {
-            let node = self.roster.find(text).ok_or_else(|| format!("ERR no node of this cluster is '{text}'"))?;
-            if self.roster.is_going(node) {
+            let node = self.roster().find(text).ok_or_else(|| format!("ERR no node of this cluster is '{text}'"))?;
+            if self.roster().is_going(node) {
                 return Err(format!("ERR node {} leaves the cluster", node.0));
             }
             if bulletins.of(group).is_none_or(|told| !told.voters.contains(&node.0)) {
@@ -85,7 +85,7 @@ impl Group {
             }
             Some(node)
         };
-        if self.roster.preferred(group) == node {
+        if self.roster().preferred(group) == node {
             return Ok(false);
         }
         self.builder.prefer(group, node);
@@ -115,8 +115,8 @@ impl Group {
         let groups =
             (0..group_count).map(|group| fresh(bulletins, GroupId(group), now)).collect::<Result<Vec<_>, _>>()?;
         let mut any = false;
-        for (group, node) in spread(&groups, &self.roster) {
-            if self.roster.preferred(group) != Some(node) {
+        for (group, node) in spread(&groups, self.roster()) {
+            if self.roster().preferred(group) != Some(node) {
                 self.builder.prefer(group, Some(node));
                 self.waiters.push(Waiter::Silent);
                 any = true;
@@ -127,7 +127,7 @@ impl Group {
 
     /// A node that leaves has gone when no group has it any more. Called on the core of group 0.
     pub(crate) fn finish_removals(&mut self, bulletins: &Bulletins, group_count: u32, now: Now) {
-        let leaving: Vec<_> = self.roster.present().filter(|(_, member)| member.is_leaving).collect();
+        let leaving: Vec<_> = self.roster().present().filter(|(_, member)| member.is_leaving).collect();
         let mut gone = Vec::new();
         for (node, member) in leaving {
             let is_out = |group| fresh(bulletins, group, now).is_ok_and(|told| told.leader != node && !told.has(node));

@@ -46,7 +46,7 @@ impl Group {
 
     /// The moment that the present batch will carry.
     fn batch_moment(&mut self, now: Now, prng: &mut Prng) -> Moment {
-        let unix = now.unix.max(self.moment.unix).max(self.proposed_unix);
+        let unix = now.unix.max(self.moment().unix).max(self.proposed_unix);
         *self.builder_moment.get_or_insert_with(|| Moment { unix, seed: prng.draw() })
     }
 
@@ -70,17 +70,17 @@ impl Group {
         outlet: &mut Outlet<'_>,
     ) -> Result<(), Declined> {
         let pending = self.pending_number();
-        let lookups_before = self.keyspace.lookups();
+        let lookups_before = self.state.keyspace().lookups();
         self.speculation.activate(pending);
         self.last_script = now.instant;
         let moment = self.batch_moment(now, prng);
         let mut host = LiveHost {
-            keyspace: &self.keyspace,
+            keyspace: self.state.keyspace(),
             speculation: &mut self.speculation,
             batch_number: self.batch_number,
             locks: &self.locks,
             group: self.id,
-            slots: &self.slots,
+            slots: self.state.slots(),
             database: run.database,
             moment,
             invocation: run.invocation,
@@ -123,10 +123,10 @@ impl Group {
         if !reads.is_empty() {
             reads.extend(run.invocation.keys(run.args).map(<[u8]>::to_vec));
         }
-        let mut lookups = self.keyspace.lookups();
+        let mut lookups = self.state.keyspace().lookups();
         lookups.add(self.speculation.take_lookups());
         let is_over = declined.is_none() && ending != Ending::Stopped;
-        self.keyspace.set_lookups(if is_over { lookups } else { lookups_before });
+        self.state.keyspace().set_lookups(if is_over { lookups } else { lookups_before });
         if !is_over {
             self.speculation.undo(trace, pending);
             self.script_words = commands;
@@ -323,7 +323,7 @@ impl LiveHost<'_> {
                 return Flow::Stop;
             }
         }
-        let others = observer::other_databases(command, args, self.keyspace.database_count());
+        let others = observe::other_databases(command, args, self.keyspace.database_count());
         let is_query = matches!(command.body, Body::Query(_));
         let mut is_ahead = false;
         command.for_each_key(args, |index, _| {

@@ -121,7 +121,7 @@ impl Group {
             let node = NodeId(other.node);
             // Whoever still takes part in another group must hear of the roster. A leader that has not been told of a
             // group takes it that the node does.
-            let mut others = (0..self.slots.group_count()).map(GroupId).filter(|group| *group != self.id);
+            let mut others = (0..self.state.slots().group_count()).map(GroupId).filter(|group| *group != self.id);
             let is_wanted = self.id.0 == 0
                 && (is_heard(node.0) || leads(node))
                 && !roster.is_removed(node)

@@ -29,8 +29,7 @@
 
 use std::collections::BTreeMap;
 
-use keyspace::DataCommand;
-use stdx::slot::{SLOT_COUNT, Slot, slot_of};
+use stdx::slot::{SLOT_COUNT, Slot};
 
 use super::*;
 use crate::entry::Taken;
@@ -100,7 +99,7 @@ impl Group {
 
     /// Which slots the group holds.
     pub fn slots(&self) -> &SlotMap {
-        &self.slots
+        self.state.slots()
     }
 
     /// What has become of slots since the last call.
@@ -108,29 +107,14 @@ impl Group {
         std::mem::take(&mut self.slot_news)
     }
 
-    /// The slot of a key, if another group holds it.
-    pub(super) fn foreign(&self, key: &[u8]) -> Option<Slot> {
-        if self.slots.is_even() {
-            return None;
-        }
-        let slot = slot_of(key);
-        (self.slots.group_of_slot(slot) != self.id).then_some(slot)
-    }
-
-    pub(super) fn foreign_of(&self, command: &DataCommand, args: Args<'_>) -> Option<Slot> {
-        let mut foreign = None;
-        command.for_each_key(args, |index, _| foreign = foreign.or_else(|| self.foreign(args.at(index))));
-        foreign
-    }
-
     fn foreign_of_words(&self, words: &[u8], spans: &mut Vec<Span>) -> Option<Slot> {
         let (_, args) = entry::Reader::new(words).words(spans);
-        self.foreign_of(keyspace::resolve(args).expect("a request was checked by its gateway"), args)
+        self.state.foreign_of(keyspace::resolve(args).expect("a request was checked by its gateway"), args)
     }
 
     /// The slot of a change that another group holds. Reads are looked at when they are carried out.
     pub(super) fn foreign_slot(&mut self, request: &Request) -> Option<Slot> {
-        if self.slots.is_even() {
+        if self.state.slots().is_even() {
             return None;
         }
         let mut spans = std::mem::take(&mut self.spans);
@@ -138,10 +122,10 @@ impl Group {
             RequestBody::Write(words) => self.foreign_of_words(words, &mut spans),
             RequestBody::Exec(packed) => {
                 let exec = entry::Reader::new(packed).exec(request.protocol, &mut spans);
-                let mut foreign = exec.watches.iter().find_map(|watch| self.foreign(&watch.key));
+                let mut foreign = exec.watches.iter().find_map(|watch| self.state.foreign(&watch.key));
                 exec.for_each(&mut spans, |_, args| {
                     let command = keyspace::resolve(args).expect("a request was checked by its gateway");
-                    foreign = foreign.or_else(|| self.foreign_of(command, args));
+                    foreign = foreign.or_else(|| self.state.foreign_of(command, args));
                 });
                 foreign
             }
@@ -153,13 +137,13 @@ impl Group {
 
     /// The slot of a read that another group holds by now.
     pub(super) fn foreign_slot_of_read(&mut self, what: &ReadWhat) -> Option<Slot> {
-        if self.slots.is_even() {
+        if self.state.slots().is_even() {
             return None;
         }
         let mut spans = std::mem::take(&mut self.spans);
         let foreign = match what {
             ReadWhat::Query(words) => self.foreign_of_words(words, &mut spans),
-            ReadWhat::Versions(keys) => keys.iter().find_map(|(_, key)| self.foreign(key)),
+            ReadWhat::Versions(keys) => keys.iter().find_map(|(_, key)| self.state.foreign(key)),
             ReadWhat::Whole(_) | ReadWhat::Locked(..) | ReadWhat::Holds(..) | ReadWhat::Place(_) => None,
         };
         self.spans = spans;
@@ -169,7 +153,7 @@ impl Group {
     /// True if a query is a step of SCAN whose cursor is in a slot of this group.
     pub(super) fn holds_cursor(&self, args: Args<'_>) -> bool {
         crate::whole::is_scan(args)
-            && crate::ask::cursor_slot(args).is_some_and(|slot| self.slots.group_of_slot(slot) == self.id)
+            && crate::ask::cursor_slot(args).is_some_and(|slot| self.state.slots().group_of_slot(slot) == self.id)
     }
 
     // ---- the order of a session -------------------------------------------------------------------------------------
@@ -177,7 +161,7 @@ impl Group {
     /// The slot for whose sake a request goes back to its gateway: another group holds it. If some of its keys are
     /// still here, what its session has sent behind it goes back as well.
     pub(super) fn slot_elsewhere(&mut self, request: &Request) -> Option<Slot> {
-        if self.slots.is_even() {
+        if self.state.slots().is_even() {
             return None;
         }
         let (slot, is_split) = match &request.body {
@@ -245,10 +229,10 @@ impl Group {
             RequestBody::Exec(packed) => {
                 let mut spans = std::mem::take(&mut self.spans);
                 let exec = entry::Reader::new(packed).exec(request.protocol, &mut spans);
-                let mut holds = exec.watches.iter().any(|watch| self.foreign(&watch.key).is_none());
+                let mut holds = exec.watches.iter().any(|watch| self.state.foreign(&watch.key).is_none());
                 exec.for_each(&mut spans, |_, args| {
                     let command = keyspace::resolve(args).expect("a request was checked by its gateway");
-                    command.for_each_key(args, |index, _| holds |= self.foreign(args.at(index)).is_none());
+                    command.for_each_key(args, |index, _| holds |= self.state.foreign(args.at(index)).is_none());
                 });
                 self.spans = spans;
                 holds
@@ -263,7 +247,7 @@ impl Group {
         let (_, args) = entry::Reader::new(words).words(&mut spans);
         let command = keyspace::resolve(args).expect("a request was checked by its gateway");
         let mut holds = false;
-        command.for_each_key(args, |index, _| holds |= self.foreign(args.at(index)).is_none());
+        command.for_each_key(args, |index, _| holds |= self.state.foreign(args.at(index)).is_none());
         self.spans = spans;
         holds
     }
@@ -294,35 +278,21 @@ impl Group {
         if origin.claim.is_none() {
             outlet.refuse(origin, protocol, HAS_MOVED);
         } else {
-            outlet.answer(origin, wire::put_moved(&self.slots.known(slot)));
+            outlet.answer(origin, message::answer::put_moved(&self.state.slots().known(slot)));
         }
     }
 
-    pub(super) fn give_slot(&mut self, moved: Moved) {
-        self.lines.leave_slot(moved.slot, &mut self.keyspace);
-        self.keyspace.drop_slot(moved.slot);
-        self.learn_slot(moved);
-    }
-
-    pub(super) fn take_slot(&mut self, taken: &Taken) {
-        let Taken { slot, epoch, sequence, gone, unix, records } = taken;
-        self.moment.unix = self.moment.unix.max(*unix);
-        self.keyspace.advance_to(self.moment);
-        self.keyspace.import_slot(*slot, *sequence, *gone, records).expect("a group exported it, and checksums hold");
-        self.mover.taken.insert(slot.0, self.last_tick);
-        self.learn_slot(Moved { slot: *slot, group: self.id, epoch: *epoch });
-    }
-
-    fn learn_slot(&mut self, moved: Moved) {
-        self.slots.learn(moved);
-        self.slot_news.push(moved);
-        self.mover.idle_under = None;
-    }
-
-    /// Slots have moved: walks stop where the group's own end.
-    pub(super) fn settle_slots(&mut self) {
-        let (slots, id) = (&self.slots, self.id);
-        self.keyspace.set_foreign(|slot| slots.group_of_slot(slot) != id);
+    /// Slots have moved to this group, or from it.
+    pub(super) fn note_moved(&mut self, moved: Vec<Moved>) {
+        for moved in moved {
+            if moved.group == self.id {
+                self.mover.taken.insert(moved.slot.0, self.last_tick);
+            } else {
+                self.lines.leave_slot(moved.slot, &mut self.state.upkeep());
+            }
+            self.slot_news.push(moved);
+            self.mover.idle_under = None;
+        }
     }
 
     /// True if a transaction may give these slots to this group, for which they are locked from now on.
@@ -334,6 +304,7 @@ impl Group {
                 _ => None,
             })
             .collect();
+        let slots = self.state.slots();
         // Who has locked everything may have been told what there is.
         let may_take = taken.len() == effects.len()
             && !taken.is_empty()
@@ -341,7 +312,7 @@ impl Group {
             && !self.is_barred
             && taken
                 .iter()
-                .all(|(slot, epoch)| *epoch > self.slots.epoch_of(*slot) && self.slots.group_of_slot(*slot) != self.id)
+                .all(|(slot, epoch)| *epoch > slots.epoch_of(*slot) && slots.group_of_slot(*slot) != self.id)
             // An earlier move of the same slot may be committed, for all that is known here.
             && !taken.iter().any(|(slot, _)| self.locks.is_slot_held(*slot));
         if may_take {
@@ -402,7 +373,7 @@ impl Group {
         let (mut target, mut bytes, mut is_any_put_off) = (None, 0, false);
         for (first, last, to) in roster.wanted().filter(|(.., to)| *to != self.id) {
             for slot in (first..=last).map(Slot) {
-                if self.slots.group_of_slot(slot) != self.id || target.is_some_and(|target| target != to) {
+                if self.state.slots().group_of_slot(slot) != self.id || target.is_some_and(|target| target != to) {
                     continue;
                 }
                 let put_off = self.mover.put_off.get(&slot.0).copied().unwrap_or_default();
@@ -416,7 +387,7 @@ impl Group {
                     is_any_put_off = true;
                     continue;
                 }
-                let more = self.keyspace.slot_bytes(slot);
+                let more = self.state.keyspace().slot_bytes(slot);
                 if more > limits::MOVE_BYTES_MAX {
                     is_any_put_off = true;
                     self.mover.put_off.insert(slot.0, now.instant + limits::MOVE_LARGE_RETRY);
@@ -454,7 +425,7 @@ impl Group {
                 let is_applied = self.batch_number > *batch && self.inflight.front().is_none_or(|b| b.number > *batch);
                 let is_held = self.locks.is_held_by(id);
                 // Nothing but this move can have given them away; what is not here would be carried as nothing.
-                let slots = &self.slots;
+                let slots = self.state.slots();
                 let is_here = moving.slots.iter().all(|slot| slots.group_of_slot(*slot) == self.id);
                 let is_early = self.defect == Some(Defect::EarlyCopy);
                 if is_here && (is_early || is_held && is_applied && self.locks.are_slots_free(id)) {
@@ -504,13 +475,13 @@ impl Group {
     fn prepare_move(&mut self, outlet: &mut Outlet<'_>) {
         let Some(moving) = &mut self.mover.present else { return };
         let participants = participants(self.id, moving.to);
-        let unix = self.keyspace.latest();
+        let unix = self.state.keyspace().latest();
         let (mut given, mut taken) = (Vec::new(), Vec::new());
         for slot in &moving.slots {
-            let epoch = self.slots.epoch_of(*slot) + 1;
+            let epoch = self.state.slots().epoch_of(*slot) + 1;
             given.push(Effect::Give(Moved { slot: *slot, group: moving.to, epoch }));
-            let records = self.keyspace.export_slot(*slot);
-            let (sequence, gone) = (self.keyspace.sequence(), self.keyspace.gone_from(*slot));
+            let records = self.state.keyspace().export_slot(*slot);
+            let (sequence, gone) = (self.state.keyspace().sequence(), self.state.keyspace().gone_from(*slot));
             taken.push(Effect::Take(Box::new(Taken { slot: *slot, epoch, sequence, gone, unix, records })));
         }
         let (transaction, to) = (moving.id, moving.to);

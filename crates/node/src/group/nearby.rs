@@ -1,6 +1,7 @@
 //! Reads answered by a replica that does not lead; see [`crate::nearby`].
 
 use keyspace::DataCommand;
+use state::Prepared;
 use stdx::slot::slot_of;
 
 use super::*;
@@ -91,7 +92,7 @@ impl Group {
 
     /// Tells a replica how far the group is.
     pub(super) fn tell_place(&self, to: NodeId, number: u64, now: Now, outlet: &mut Outlet<'_>) {
-        let place = Place { index: self.applied, unix: self.read_moment(now).unix };
+        let place = Place { index: self.applied(), unix: self.read_moment(now).unix };
         outlet.send(to, self.id, Lane::Vital, wire::encode_place(self.id, number, place));
     }
 
@@ -132,7 +133,7 @@ impl Group {
             // Should it lead no longer, it knows how old it is.
             self.nearby.fresh = Some((now.instant, self.read_moment(now).unix));
         }
-        self.nearby.settle(self.applied);
+        self.nearby.settle(self.applied());
         if self.nearby.reads.is_empty() {
             return;
         }
@@ -144,9 +145,9 @@ impl Group {
             match self.near_moment(&read, command, args, now) {
                 Some(moment) => {
                     let watch = outlet.start_watch(command, args);
-                    let keyspace = &mut self.keyspace;
+                    let state = &mut self.state;
                     outlet.reply(&read.origin, read.protocol, |writer| {
-                        observer::run(keyspace, database, command, args, moment, writer);
+                        state.read(database, command, args, moment, writer);
                     });
                     outlet.stop_watch(watch, &read.origin, args);
                     outlet.context.statistics.near_read_count += 1;
@@ -167,19 +168,20 @@ impl Group {
         let may_answer = !self.is_serving
             && is_fresh
             && !was_declined
-            && self.applied >= read.floor.index
-            && read.floor.unix.0 <= unix.0.max(self.moment.unix.0) + limits::NEAR_CLOCK_LEAP_MAX_MS
+            && self.applied() >= read.floor.index
+            && read.floor.unix.0 <= unix.0.max(self.moment().unix.0) + limits::NEAR_CLOCK_LEAP_MAX_MS
             && self.has_come_to(read.epoch, command, args)
             && !self.is_unsettled(command, args);
-        let unix = unix.max(self.moment.unix).max(read.floor.unix);
-        may_answer.then_some(Moment { unix, seed: now.instant.as_nanos() ^ self.moment.seed })
+        let unix = unix.max(self.moment().unix).max(read.floor.unix);
+        may_answer.then_some(Moment { unix, seed: now.instant.as_nanos() ^ self.moment().seed })
     }
 
     /// True if the group holds the keys, and since no earlier a move than this.
     fn has_come_to(&self, epoch: u64, command: &DataCommand, args: Args<'_>) -> bool {
-        let mut holds = self.foreign_of(command, args).is_none();
+        let mut holds = self.state.foreign_of(command, args).is_none();
         if epoch > 0 {
-            command.for_each_key(args, |index, _| holds &= self.slots.epoch_of(slot_of(args.at(index))) >= epoch);
+            command
+                .for_each_key(args, |index, _| holds &= self.state.slots().epoch_of(slot_of(args.at(index))) >= epoch);
         }
         holds
     }
@@ -187,7 +189,7 @@ impl Group {
     /// True if a transaction is prepared that changes one of the keys: its client may have been told that it is
     /// committed.
     fn is_unsettled(&self, command: &DataCommand, args: Args<'_>) -> bool {
-        let mut effects = self.prepared.values().flat_map(|prepared| &prepared.effects);
+        let mut effects = self.state.prepared().values().flat_map(Prepared::effects);
         effects.any(|effect| {
             let mut is_touched = false;
             command.for_each_key(args, |index, _| {

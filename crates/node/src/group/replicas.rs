@@ -13,7 +13,7 @@ use crate::settings::Settings;
 impl Group {
     /// How many other nodes hold the log up to a place; 0 is what has been applied.
     pub(super) fn tell_holders(&self, place: u64, origin: &Origin, outlet: &mut Outlet<'_>) {
-        let place = if place == 0 { self.applied } else { place };
+        let place = if place == 0 { self.applied() } else { place };
         let count = self.replica.progress().iter().filter(|other| other.matched >= place).count();
         let mut answer = Vec::new();
         leb128::put(&mut answer, place);

@@ -5,12 +5,10 @@
 //! has taken over from another.
 
 use keyspace::{Exporting, Imported, Importing};
+use state::Imports;
 
 use super::*;
 use crate::limits::Slicing;
-
-/// Values that have been read in, with their keys.
-pub(super) type Unpacked = BTreeMap<(u16, Vec<u8>), Imported>;
 
 /// A group's values on their way.
 #[derive(Default)]
@@ -23,7 +21,7 @@ pub(super) struct Slices {
     /// That has been looked at.
     is_next_known: bool,
     /// Read in, and not yet applied.
-    unpacked: BTreeMap<TransactionId, Unpacked>,
+    pub(super) unpacked: BTreeMap<TransactionId, Imports>,
     /// On their way to gateways.
     leaving: VecDeque<Leaving>,
 }
@@ -34,7 +32,7 @@ struct Unpacking {
     effects: Vec<Effect>,
     /// Those that are not yet read in, by their places among the effects.
     coming: Vec<(usize, Importing)>,
-    ready: Unpacked,
+    ready: Imports,
 }
 
 /// A request that is logged when its values have been read in.
@@ -222,20 +220,15 @@ impl Group {
         self.slices.next.is_empty()
     }
 
-    fn keep_unpacked(&mut self, transaction: TransactionId, unpacked: Unpacked) {
+    fn keep_unpacked(&mut self, transaction: TransactionId, unpacked: Imports) {
         if let Some(before) = self.slices.unpacked.insert(transaction, unpacked) {
             self.bury_unpacked(before);
         }
     }
 
-    /// What has been read in of what a transaction installs.
-    pub(super) fn take_unpacked(&mut self, transaction: TransactionId) -> Unpacked {
-        self.slices.unpacked.remove(&transaction).unwrap_or_default()
-    }
-
     /// What has been read in is not wanted any more.
-    pub(super) fn bury_unpacked(&mut self, unpacked: Unpacked) {
-        unpacked.into_values().for_each(|imported| self.keyspace.bury_imported(imported));
+    pub(super) fn bury_unpacked(&mut self, unpacked: Imports) {
+        unpacked.into_values().for_each(|imported| self.state.upkeep().bury_imported(imported));
     }
 
     /// Answers a lock with these values, now or in some turns.
@@ -279,7 +272,7 @@ impl Group {
         }
         for Arriving { unpacking, origin, .. } in std::mem::take(&mut self.slices.arriving) {
             outlet.send_back(&origin);
-            unpacking.into_imported().for_each(|imported| self.keyspace.bury_imported(imported));
+            unpacking.into_imported().for_each(|imported| self.state.upkeep().bury_imported(imported));
         }
         for unpacked in std::mem::take(&mut self.slices.unpacked).into_values() {
             self.bury_unpacked(unpacked);
@@ -295,7 +288,7 @@ impl Group {
             self.bury_unpacked(unpacked);
         }
         for unpacking in std::mem::take(&mut self.slices.next) {
-            unpacking.into_imported().for_each(|imported| self.keyspace.bury_imported(imported));
+            unpacking.into_imported().for_each(|imported| self.state.upkeep().bury_imported(imported));
         }
     }
 }

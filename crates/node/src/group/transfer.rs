@@ -173,7 +173,7 @@ impl Group {
         if message.from() != from.0 || message.term() < self.replica.term() || self.replica.is_leader() {
             return;
         }
-        if index <= self.applied {
+        if index <= self.applied() {
             let _ = self.replica.step(message); // its answer tells the leader so
             return;
         }
@@ -204,7 +204,7 @@ impl Group {
                     is_writing: false,
                     asked: now.instant,
                     heard: now.instant,
-                    keyspace: self.keyspace.new_like(),
+                    keyspace: self.state.keyspace().new_like(),
                     state: Vec::new(),
                     stage: Stage::Fetching,
                 });
@@ -354,19 +354,18 @@ impl Group {
             self.inflight_bytes -= batch.byte_count;
             self.fail_unknown(batch, outlet);
         }
-        self.keyspace = keyspace;
-        self.keyspace.set_tuning(outlet.context.settings.tuning());
-        self.keyspace.listen(outlet.context.noted());
+        self.state.replace(keyspace, &state, state::Position { index: mark.index, term: mark.term });
+        self.state.upkeep().set_tuning(outlet.context.settings.tuning());
+        self.state.upkeep().listen(outlet.context.noted());
         // Nobody knows which keys have changed.
         outlet.flush_caches();
-        self.clear_state();
-        self.load_state(&state);
-        (self.applied, self.applied_term) = (mark.index, mark.term);
-        outlet.context.places[self.id.0 as usize] = Place { index: mark.index, unix: self.moment.unix };
+        self.prepared_since.clear();
+        self.note_loaded();
+        outlet.context.places[self.id.0 as usize] = Place { index: mark.index, unix: self.moment().unix };
         self.membership_applied = mark.membership;
         (self.first_index, self.recovered_index) = (mark.index, mark.index);
         self.log_bytes = 0;
-        self.altered_saved = self.keyspace.altered_count();
+        self.altered_saved = self.state.keyspace().altered_count();
         self.marked_index = mark.index;
         self.replica.persisted(ticket);
         let line = format!("group {}: has the checkpoint at index {}", self.id.0, mark.index);

@@ -15,14 +15,14 @@ use stdx::leb128;
 use crate::entry::Reader;
 
 /// The group whose log holds the libraries.
-pub(crate) const HOME: u32 = 0;
+pub const HOME: u32 = 0;
 
 /// All libraries at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Libraries {
     by_name: BTreeMap<String, Arc<Loaded>>,
     /// Number of changes that there have been.
-    pub(crate) version: u64,
+    pub version: u64,
 }
 
 /// A library, and what it offers.
@@ -87,7 +87,8 @@ impl Policy {
 }
 
 impl Change {
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    /// Lays it out as a log entry and a request hold it.
+    pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         match self {
             Self::Load { policy, library } => {
@@ -107,7 +108,11 @@ impl Change {
         out
     }
 
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Self {
+    /// Reads what [`Change::encode`] wrote.
+    ///
+    /// # Panics
+    /// If it is of a kind that is not known.
+    pub fn read(reader: &mut Reader<'_>) -> Self {
         match reader.byte() {
             LOAD => {
                 let policy = Policy::read(reader);
@@ -182,12 +187,12 @@ impl Libraries {
     }
 
     /// True if there is one of this name.
-    pub(crate) fn contains(&self, name: &str) -> bool {
+    pub fn contains(&self, name: &str) -> bool {
         self.by_name.contains_key(name)
     }
 
     /// The function of this name, in whatever case, with its library.
-    pub(crate) fn function(&self, name: &[u8]) -> Option<(&Arc<Loaded>, &Signature)> {
+    pub fn function(&self, name: &[u8]) -> Option<(&Arc<Loaded>, &Signature)> {
         self.iter().find_map(|loaded| {
             let functions = &mut loaded.functions.iter();
             let function = functions.find(|function| function.name.as_bytes().eq_ignore_ascii_case(name))?;
@@ -196,12 +201,12 @@ impl Libraries {
     }
 
     /// Number of functions in all libraries.
-    pub(crate) fn function_count(&self) -> usize {
+    pub fn function_count(&self) -> usize {
         self.iter().map(|loaded| loaded.functions.len()).sum()
     }
 
     /// Makes a change, or none of it, and writes the reply to it.
-    pub(crate) fn apply(&mut self, change: Change, writer: &mut Writer) {
+    pub fn apply(&mut self, change: Change, writer: &mut Writer) {
         let outcome = match change {
             Change::Flush => {
                 self.by_name.clear();
@@ -254,13 +259,13 @@ impl Libraries {
     }
 
     /// Appends all, for a checkpoint.
-    pub(crate) fn save(&self, out: &mut Vec<u8>) {
+    pub fn save(&self, out: &mut Vec<u8>) {
         leb128::put(out, self.version);
         put_libraries(out, self.iter());
     }
 
     /// What [`Libraries::save`] wrote.
-    pub(crate) fn load(reader: &mut Reader<'_>) -> Self {
+    pub fn load(reader: &mut Reader<'_>) -> Self {
         let version = reader.number();
         let by_name = read_libraries(reader).into_iter().map(|loaded| (loaded.library.name.clone(), loaded)).collect();
         Self { by_name, version }
@@ -275,7 +280,7 @@ const RDB_FUNCTION: u8 = 245;
 const RDB_VERSION: u16 = 10;
 
 /// The texts of all libraries, as FUNCTION DUMP gives them: as in an RDB file, then a version and a checksum.
-pub(crate) fn dump(libraries: &Libraries) -> Vec<u8> {
+pub fn dump(libraries: &Libraries) -> Vec<u8> {
     let mut out = Vec::new();
     for loaded in libraries.iter() {
         out.push(RDB_FUNCTION);
@@ -291,7 +296,7 @@ pub(crate) fn dump(libraries: &Libraries) -> Vec<u8> {
 ///
 /// # Errors
 /// What is wrong with it, as an error reply.
-pub(crate) fn undump(payload: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+pub fn undump(payload: &[u8]) -> Result<Vec<Vec<u8>>, String> {
     const FOOTER_BYTES: usize = 10;
     const WRONG: &str = "ERR DUMP payload version or checksum are wrong";
     let (body, footer) = payload.len().checked_sub(FOOTER_BYTES).map(|end| payload.split_at(end)).ok_or(WRONG)?;

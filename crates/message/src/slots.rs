@@ -11,7 +11,7 @@ use stdx::leb128;
 use stdx::slot::{SLOT_COUNT, Slot, slot_of};
 
 use crate::entry::Reader;
-use crate::event::GroupId;
+use crate::id::GroupId;
 
 /// That a slot has moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,9 +7,29 @@ use command::Access;
 use keyspace::{Body, Class, DataCommand, Keyspace, Moment, Notice};
 use resp::{Args, Writer};
 
+/// Executes a command that only reads, and notes what was asked for.
+///
+/// # Panics
+/// If it may change data.
+#[inline]
+pub fn read(
+    keyspace: &mut Keyspace,
+    database: u16,
+    command: &DataCommand,
+    args: Args<'_>,
+    moment: Moment,
+    writer: &mut Writer,
+) {
+    assert!(matches!(command.body, Body::Query(_)), "{} is no query", command.name);
+    if keyspace.listens_to().has(Class::Miss) {
+        note_misses(keyspace, database, command, args, moment);
+    }
+    keyspace.query(database, command, args, moment, writer);
+}
+
 /// Executes one command, whichever kind it is, and notes what was asked for.
 #[inline]
-pub(crate) fn run(
+pub fn run(
     keyspace: &mut Keyspace,
     database: u16,
     command: &DataCommand,
@@ -32,7 +52,7 @@ pub(crate) fn run(
 }
 
 /// Name of the notice that all keys of a database have changed.
-pub(crate) const FLUSHED: &str = "flushed";
+pub const FLUSHED: &str = "flushed";
 
 /// Executes a command that may change data, and notes which of its keys it has created, and which it has changed.
 fn run_watching(
@@ -104,7 +124,7 @@ pub(crate) fn note_misses(
 }
 
 /// The other databases that MOVE and COPY name, as far as they exist. COPY may name several, and heeds the last.
-pub(crate) fn other_databases(command: &DataCommand, args: Args<'_>, databases: u16) -> Vec<u16> {
+pub fn other_databases(command: &DataCommand, args: Args<'_>, databases: u16) -> Vec<u16> {
     let number = |index: usize| {
         let number = std::str::from_utf8(args.get(index)?).ok()?.parse().ok()?;
         (number < databases).then_some(number)

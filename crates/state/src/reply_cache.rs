@@ -1,17 +1,22 @@
-//! Which requests of which gateway a group has carried out, and what it answered: replicated state.
+//! Which numbered requests a group has carried out, and what it answered: replicated state.
 //!
-//! A gateway that has no answer asks again, the next leader if need be. What has been carried out before is found here
-//! and answered as it was then, so nothing happens twice. With every request a gateway says up to where it has its
-//! answers; so much is forgotten.
+//! A gateway that has no answer asks again, the next leader if need be. A request that has been carried out is found
+//! here and answered as it was then, so nothing happens twice. With every request a gateway says up to which number it
+//! has its answers; those are dropped.
 
 use std::collections::BTreeMap;
 
 use keyspace::Moment;
 use stdx::{UnixMillis, leb128};
 
-use crate::entry::{Reader, put_bytes};
-use crate::limits;
-use crate::transaction::GatewayId;
+use message::GatewayId;
+use message::entry::{Reader, put_bytes};
+
+/// How often gateways that have not asked for long are looked for, by the log's clock.
+const SWEEP_INTERVAL_MS: i64 = 60_000;
+
+/// How long the answers to a gateway that asks for nothing are kept, by the log's clock.
+const KEPT_MS: i64 = 600_000;
 
 /// What a group knows of one gateway.
 #[derive(Clone, Debug, Default)]
@@ -25,14 +30,14 @@ struct Account {
 
 /// What a group knows of all gateways.
 #[derive(Clone, Debug, Default)]
-pub struct Book {
+pub struct ReplyCache {
     accounts: BTreeMap<GatewayId, Account>,
     swept: UnixMillis,
 }
 
 /// What is known of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry<'a> {
+pub enum Lookup<'a> {
     /// It has not been carried out.
     New,
     /// It has been, with this answer.
@@ -41,13 +46,13 @@ pub enum Entry<'a> {
     Forgotten,
 }
 
-impl Book {
+impl ReplyCache {
     /// Looks a request up.
-    pub fn look(&self, gateway: GatewayId, number: u64) -> Entry<'_> {
+    pub fn look(&self, gateway: GatewayId, number: u64) -> Lookup<'_> {
         match self.accounts.get(&gateway) {
-            None => Entry::New,
-            Some(account) if number < account.floor => Entry::Forgotten,
-            Some(account) => account.answers.get(&number).map_or(Entry::New, |answer| Entry::Answered(answer)),
+            None => Lookup::New,
+            Some(account) if number < account.floor => Lookup::Forgotten,
+            Some(account) => account.answers.get(&number).map_or(Lookup::New, |answer| Lookup::Answered(answer)),
         }
     }
 
@@ -60,9 +65,9 @@ impl Book {
             account.answers = account.answers.split_off(&floor);
         }
         // Gateways that have gone do not come back: each life of a process has its own.
-        if moment.unix.0 - self.swept.0 > limits::BOOK_SWEEP_MS {
+        if moment.unix.0 - self.swept.0 > SWEEP_INTERVAL_MS {
             self.swept = moment.unix;
-            self.accounts.retain(|_, account| moment.unix.0 - account.last.0 < limits::BOOK_KEPT_MS);
+            self.accounts.retain(|_, account| moment.unix.0 - account.last.0 < KEPT_MS);
         }
     }
 
@@ -117,7 +122,7 @@ impl Book {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::CoreId;
+    use message::CoreId;
 
     const GATEWAY: GatewayId = GatewayId { node: 1, boot: 2, core: CoreId(3) };
 
@@ -127,31 +132,31 @@ mod tests {
 
     #[test]
     fn a_request_is_found_until_its_gateway_has_the_answer() {
-        let mut book = Book::default();
-        book.settle(GATEWAY, 1, at(1));
-        assert_eq!(book.look(GATEWAY, 1), Entry::New);
-        book.note(GATEWAY, 1, b"+OK".to_vec());
-        book.note(GATEWAY, 3, b":3".to_vec());
-        assert_eq!(book.look(GATEWAY, 1), Entry::Answered(b"+OK"));
-        assert_eq!(book.look(GATEWAY, 2), Entry::New);
-        book.settle(GATEWAY, 3, at(2));
-        assert_eq!(book.look(GATEWAY, 2), Entry::Forgotten);
-        assert_eq!(book.look(GATEWAY, 3), Entry::Answered(b":3"));
+        let mut cache = ReplyCache::default();
+        cache.settle(GATEWAY, 1, at(1));
+        assert_eq!(cache.look(GATEWAY, 1), Lookup::New);
+        cache.note(GATEWAY, 1, b"+OK".to_vec());
+        cache.note(GATEWAY, 3, b":3".to_vec());
+        assert_eq!(cache.look(GATEWAY, 1), Lookup::Answered(b"+OK"));
+        assert_eq!(cache.look(GATEWAY, 2), Lookup::New);
+        cache.settle(GATEWAY, 3, at(2));
+        assert_eq!(cache.look(GATEWAY, 2), Lookup::Forgotten);
+        assert_eq!(cache.look(GATEWAY, 3), Lookup::Answered(b":3"));
         let mut bytes = Vec::new();
-        book.put(&mut bytes);
-        let restored = Book::read(&mut Reader::new(&bytes));
-        assert_eq!(restored.look(GATEWAY, 2), Entry::Forgotten);
-        assert_eq!(restored.look(GATEWAY, 3), Entry::Answered(b":3"));
+        cache.put(&mut bytes);
+        let restored = ReplyCache::read(&mut Reader::new(&bytes));
+        assert_eq!(restored.look(GATEWAY, 2), Lookup::Forgotten);
+        assert_eq!(restored.look(GATEWAY, 3), Lookup::Answered(b":3"));
         assert_eq!(restored.len(), 1);
     }
 
     #[test]
     fn a_gateway_that_has_gone_is_forgotten() {
-        let mut book = Book::default();
-        book.settle(GATEWAY, 1, at(0));
-        book.note(GATEWAY, 1, Vec::new());
+        let mut cache = ReplyCache::default();
+        cache.settle(GATEWAY, 1, at(0));
+        cache.note(GATEWAY, 1, Vec::new());
         let other = GatewayId { node: 9, ..GATEWAY };
-        book.settle(other, 1, at(limits::BOOK_KEPT_MS + 1));
-        assert_eq!(book.len(), 0);
+        cache.settle(other, 1, at(KEPT_MS + 1));
+        assert_eq!(cache.len(), 0);
     }
 }

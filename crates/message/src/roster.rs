@@ -6,7 +6,7 @@ use stdx::leb128;
 use stdx::slot::Slot;
 
 use crate::entry::{Reader, put_bytes};
-use crate::event::{GroupId, NodeId};
+use crate::id::{GroupId, NodeId};
 
 /// One node of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

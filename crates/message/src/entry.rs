@@ -32,12 +32,11 @@ use resp::{Args, Protocol, Span};
 use stdx::slot::Slot;
 use stdx::{UnixMillis, leb128};
 
-use crate::event::{GroupId, NodeId};
+use crate::id::{GatewayId, GroupId, NodeId, TransactionId};
 use crate::libraries::Change;
 use crate::parameters::{self, Pairs};
 use crate::roster::Member;
 use crate::slots::Moved;
-use crate::transaction::{GatewayId, TransactionId};
 
 /// Version of this layout, the first byte of every entry.
 const VERSION: u8 = 1;
@@ -451,19 +450,19 @@ impl Builder {
     }
 
     /// Adds a change of the libraries, as [`Change::encode`] laid it out.
-    pub(crate) fn libraries(&mut self, change: &[u8]) {
+    pub fn libraries(&mut self, change: &[u8]) {
         self.payload.push(LIBRARIES);
         self.payload.extend_from_slice(change);
     }
 
     /// Adds that a request was for a slot that another group holds.
-    pub(crate) fn moved(&mut self, slot: Slot) {
+    pub fn moved(&mut self, slot: Slot) {
         self.payload.push(MOVED);
         leb128::put(&mut self.payload, u64::from(slot.0));
     }
 
     /// Adds who is to hold some slots.
-    pub(crate) fn want(&mut self, (first, last): (Slot, Slot), group: GroupId) {
+    pub fn want(&mut self, (first, last): (Slot, Slot), group: GroupId) {
         self.payload.push(WANT);
         leb128::put(&mut self.payload, u64::from(first.0));
         leb128::put(&mut self.payload, u64::from(last.0));
@@ -471,7 +470,7 @@ impl Builder {
     }
 
     /// Sets parameters of the cluster, as [`parameters::encode`] laid them out.
-    pub(crate) fn configure(&mut self, change: &[u8]) {
+    pub fn configure(&mut self, change: &[u8]) {
         self.payload.push(CONFIGURE);
         self.payload.extend_from_slice(change);
     }
@@ -639,7 +638,8 @@ impl<'a> Reader<'a> {
         number
     }
 
-    fn fixed(&mut self) -> u64 {
+    /// A number in eight bytes.
+    pub fn fixed(&mut self) -> u64 {
         let end = self.position + 8;
         let number = u64::from_le_bytes(self.bytes[self.position..end].try_into().expect("eight bytes"));
         self.position = end;

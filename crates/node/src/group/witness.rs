@@ -1,0 +1,91 @@
+//! Where the replies of an entry's commands go while it is applied, and who measures them.
+
+use std::collections::BTreeMap;
+
+use keyspace::DataCommand;
+use resp::Args;
+use state::{CommandRun, Effects, ExecRun, Imports, Meter};
+
+use super::{Committed, Waiter};
+use crate::commands::Known;
+use crate::outlet::Outlet;
+use crate::timing::Watch;
+use crate::toll::{Measure, Toll};
+use crate::transaction::TransactionId;
+
+/// What a group makes of one item.
+pub(super) struct Witness<'w, 'o> {
+    /// Who waits for it. A client is answered here; all others are left to the group.
+    pub(super) waiter: Option<Waiter>,
+    pub(super) outlet: &'w mut Outlet<'o>,
+    /// Values that have been read in ahead of their entries.
+    pub(super) imports: &'w mut BTreeMap<TransactionId, Imports>,
+    /// What the commands of a numbered request take.
+    pub(super) toll: Toll,
+    /// Nothing of a numbered request has been measured yet.
+    pub(super) is_first: bool,
+    /// The key that is being evicted was there.
+    pub(super) existed: bool,
+}
+
+/// Measures the commands of numbered requests.
+impl Meter for Witness<'_, '_> {
+    type Watch = Watch;
+
+    fn start(&mut self, command: &'static DataCommand, args: Args<'_>) -> Option<Watch> {
+        let timings = &mut self.outlet.context.timings;
+        if std::mem::take(&mut self.is_first) {
+            // What was done before is no part of its first command.
+            timings.break_off();
+        }
+        let is_timed = self.waiter.as_ref().and_then(Waiter::origin).is_some_and(|origin| origin.is_timed);
+        timings.start_for_gateway(Known::Data(command), args, is_timed)
+    }
+
+    fn stop(&mut self, watch: Option<Watch>, args: Args<'_>) {
+        Measure::Gateway(&mut self.outlet.context.timings, &mut self.toll, false).stop(watch, args);
+    }
+}
+
+impl Effects for Witness<'_, '_> {
+    #[inline]
+    fn command(&mut self, run: CommandRun<'_>) {
+        let origin = match &self.waiter {
+            Some(Waiter::Write(origin)) => *origin,
+            Some(Waiter::Eviction(_, key, _)) => {
+                self.existed = run.exists(key);
+                return run.discard();
+            }
+            _ => return run.discard(),
+        };
+        let (protocol, command, args) = (run.protocol, run.command, run.args);
+        let watch = self.outlet.start_watch(command, args);
+        let mut is_done = true;
+        let proof = Committed { _sealed: () };
+        self.outlet.reply_committed(&origin, protocol, &proof, |writer| is_done = run.run(writer));
+        self.outlet.stop_watch(watch.filter(|_| is_done), &origin, args);
+    }
+
+    fn exec(&mut self, run: ExecRun<'_>) {
+        let Some(Waiter::Write(origin)) = &self.waiter else { return run.discard() };
+        let origin = *origin;
+        let protocol = run.exec.protocol;
+        let again = origin.tracks.then(|| run.exec.clone());
+        let proof = Committed { _sealed: () };
+        self.outlet.reply_timed(&origin, protocol, &proof, |timings, writer| {
+            run.run(&mut Measure::Client(timings), writer);
+        });
+        self.outlet.name_slow(&origin);
+        // Remembered before its own changes are told: it may have read what it then changed.
+        if let Some(exec) = again {
+            exec.for_each(&mut Vec::new(), |_, args| {
+                let command = keyspace::resolve(args).expect("a logged command is known");
+                self.outlet.context.tracker.remember_command(origin.core, origin.session, command, args);
+            });
+        }
+    }
+
+    fn imports(&mut self, transaction: TransactionId) -> Imports {
+        self.imports.remove(&transaction).unwrap_or_default()
+    }
+}

@@ -1,0 +1,259 @@
+//! A bare state, given entries by hand.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use keyspace::{Keyspace, Layout, Moment, Options, Tuning};
+use message::entry::{Builder, Claimed, Effect, Taken};
+use message::roster::Member;
+use message::slots::Moved;
+use message::{CoreId, GatewayId, GroupId, NodeId, TransactionId};
+use resp::{Args, Protocol, Span};
+use state::{Applied, CommandRun, Effects, Ignored, Lookup, Meter, Position, State};
+use stdx::UnixMillis;
+use stdx::log::{Entry, EntryKind};
+use stdx::slot::{Slot, slot_of};
+
+const GATEWAY: GatewayId = GatewayId { node: 1, boot: 2, core: CoreId(0) };
+
+fn keyspace() -> Keyspace {
+    Keyspace::new(Options { databases: 16, hash_seed: 7, layout: Layout::Slots, tuning: Tuning::default() })
+}
+
+fn state() -> State {
+    State::new(GroupId(0), 2, keyspace())
+}
+
+/// A log in the making.
+#[derive(Default)]
+struct Log {
+    entries: Vec<Entry>,
+}
+
+impl Log {
+    /// Appends an entry of what `fill` puts into it, at so many milliseconds.
+    fn entry(&mut self, unix_ms: i64, fill: impl FnOnce(&mut Builder)) -> &Entry {
+        let mut builder = Builder::default();
+        fill(&mut builder);
+        let index = self.entries.len() as u64 + 1;
+        let data = builder.finish(Moment { unix: UnixMillis(unix_ms), seed: index });
+        self.entries.push(Entry { term: 1, index, kind: EntryKind::Normal, data });
+        self.entries.last().expect("just pushed")
+    }
+}
+
+fn command(builder: &mut Builder, line: &str) {
+    let (mut buffer, mut spans) = (Vec::new(), Vec::new());
+    for word in line.split(' ') {
+        let start = buffer.len() as u32;
+        buffer.extend_from_slice(word.as_bytes());
+        spans.push(Span { start, end: buffer.len() as u32 });
+    }
+    builder.command(Protocol::Resp2, 0, Args::new(&buffer, &spans));
+}
+
+/// A key of group 0 of two, and its slot.
+fn key_of_first_group() -> (String, Slot) {
+    let mut keys = (0..).map(|number| format!("key{number}"));
+    let key = keys.find(|key| slot_of(key.as_bytes()).0 < 8_192).expect("half of all keys");
+    let slot = slot_of(key.as_bytes());
+    (key, slot)
+}
+
+/// Writes down what is told.
+#[derive(Default)]
+struct Witness {
+    replies: Vec<String>,
+    seen: Vec<String>,
+}
+
+impl Meter for Witness {
+    type Watch = ();
+
+    fn start(&mut self, _: &'static keyspace::DataCommand, _: Args<'_>) -> Option<()> {
+        None
+    }
+
+    fn stop(&mut self, _: Option<()>, _: Args<'_>) {}
+}
+
+impl Effects for Witness {
+    fn command(&mut self, run: CommandRun<'_>) {
+        let mut writer = resp::Writer::new(run.protocol);
+        run.run(&mut writer);
+        self.replies.push(String::from_utf8_lossy(writer.bytes()).replace("\r\n", " ").trim_end().to_owned());
+    }
+
+    fn applied(&mut self, _: &mut State, Applied { answer, what, .. }: Applied) {
+        if let Some(answer) = answer {
+            self.replies.push(String::from_utf8_lossy(&answer).replace("\r\n", " ").trim_end().to_owned());
+        }
+        let what = format!("{what:?}");
+        self.seen.push(what.split([' ', '(']).next().unwrap_or_default().to_owned());
+    }
+}
+
+#[test]
+fn replies_go_to_whoever_asks_and_change_nothing() {
+    let mut log = Log::default();
+    log.entry(1_000, |builder| {
+        command(builder, "set a 1");
+        command(builder, "incr a");
+        command(builder, "spop nothing");
+    });
+    let (mut told, mut silent, mut witness) = (state(), state(), Witness::default());
+    told.apply(&log.entries[0], &mut witness);
+    silent.apply(&log.entries[0], &mut Ignored);
+    assert_eq!(witness.replies, ["+OK", ":2", "$-1"]);
+    assert_eq!(witness.seen, ["Command", "Command", "Command"]);
+    assert_eq!(told.digest(), silent.digest());
+    assert_ne!(told.digest(), state().digest());
+}
+
+#[test]
+fn a_numbered_request_is_carried_out_once() {
+    let mut log = Log::default();
+    let claimed = Claimed { gateway: GATEWAY, number: 5, floor: 1 };
+    for _ in 0..2 {
+        log.entry(1_000, |builder| {
+            builder.claim(claimed);
+            command(builder, "incr counter");
+        });
+    }
+    let (mut state, mut witness) = (state(), Witness::default());
+    log.entries.iter().for_each(|entry| state.apply(entry, &mut witness));
+    assert_eq!(witness.replies, [":1", ":1"]);
+    assert_eq!(witness.seen, ["Command", "Repeated"]);
+    assert_eq!(state.replies().look(GATEWAY, 5), Lookup::Answered(b":1\r\n"));
+}
+
+#[test]
+fn what_is_saved_is_loaded_and_what_was_there_before_is_gone() {
+    let (key, slot) = key_of_first_group();
+    let transaction = TransactionId { gateway: GATEWAY, number: 1 };
+    let other = TransactionId { gateway: GATEWAY, number: 2 };
+    let mut log = Log::default();
+    log.entry(1_000, |builder| {
+        let member = Member { cluster_address: "a:1".into(), client_address: "a:2".into(), ..Member::default() };
+        builder.enlist(NodeId(7), &member);
+        builder.prefer(GroupId(1), Some(NodeId(7)));
+        builder.want((Slot(1), Slot(2)), GroupId(1));
+        builder.configure(&message::parameters::encode([("maxmemory", "1")].into_iter()));
+    });
+    log.entry(2_000, |builder| {
+        builder.claim(Claimed { gateway: GATEWAY, number: 9, floor: 3 });
+        command(builder, &format!("set {key} value"));
+        let effects = [Effect::Key { database: 0, key: b"prepared".to_vec(), exported: None }];
+        builder.prepare(transaction, &[0, 1], &effects);
+        builder.refuse(other);
+    });
+    let moved = Moved { slot: Slot(slot.0 ^ 1), group: GroupId(1), epoch: 1 };
+    log.entry(3_000, |builder| {
+        let third = TransactionId { gateway: GATEWAY, number: 3 };
+        builder.prepare(third, &[0, 1], &[Effect::Give(moved)]);
+        builder.resolve(third, true, 1);
+    });
+    let mut first = state();
+    log.entries.iter().for_each(|entry| first.apply(entry, &mut Ignored));
+    assert_eq!(first.slots().known(moved.slot), moved);
+
+    let saved = first.save();
+    let mut records = Vec::new();
+    first.upkeep().begin_checkpoint();
+    while !first.upkeep().checkpoint_step(100, &mut records) {}
+    let mut copied = keyspace();
+    copied.restore(&records).expect("just written");
+    let mut second = state();
+    let before = TransactionId { gateway: GATEWAY, number: 77 };
+    second.apply(Log::default().entry(9_000, |builder| builder.refuse(before)), &mut Ignored);
+    assert_eq!(second.outcome(before), Some(false));
+    second.replace(copied, &saved, first.applied());
+    assert_eq!(second.digest(), first.digest());
+    assert_eq!(second.applied(), Position { index: 3, term: 1 });
+    assert_eq!(second.moment().unix, UnixMillis(3_000), "the clock of what was there before does not count");
+    assert_eq!(second.prepared()[&transaction].participants(), [0, 1]);
+    assert_eq!((second.outcome(other), second.outcome(transaction)), (Some(false), None));
+    assert_eq!(second.outcome(before), None);
+    assert_eq!(second.roster().preferred(GroupId(1)), Some(NodeId(7)));
+    assert_eq!(second.parameters().iter().collect::<Vec<_>>(), [("maxmemory", "1")]);
+    assert_eq!(second.replies().look(GATEWAY, 2), Lookup::Forgotten);
+    assert_eq!(second.slots().known(moved.slot), moved);
+}
+
+#[test]
+fn every_part_is_part_of_the_digest() {
+    type Change = fn(&mut Builder);
+    let changes: [(&str, Change); 8] = [
+        ("a key", |builder| command(builder, "set a 1")),
+        ("a prepared transaction", |builder| builder.prepare(TransactionId { gateway: GATEWAY, number: 1 }, &[0], &[])),
+        ("an outcome", |builder| builder.refuse(TransactionId { gateway: GATEWAY, number: 1 })),
+        ("the roster", |builder| builder.enlist(NodeId(7), &Member::default())),
+        ("a reply", |builder| {
+            builder.claim(Claimed { gateway: GATEWAY, number: 1, floor: 1 });
+            builder.moved(Slot(0));
+        }),
+        ("parameters", |builder| {
+            builder.configure(&message::parameters::encode([("maxmemory", "1")].into_iter()));
+        }),
+        ("slots", |builder| {
+            let third = TransactionId { gateway: GATEWAY, number: 3 };
+            let taken = Taken {
+                slot: Slot(16_000),
+                epoch: 1,
+                sequence: 0,
+                gone: 0,
+                unix: UnixMillis(1),
+                records: keyspace().export_slot(Slot(16_000)),
+            };
+            builder.prepare(third, &[0, 1], &[Effect::Take(Box::new(taken))]);
+            builder.resolve(third, true, 4);
+        }),
+        ("libraries", |builder| builder.libraries(&message::libraries::Change::Flush.encode())),
+    ];
+    let mut digests = vec![state().digest()];
+    for (name, change) in changes {
+        let (mut log, mut state) = (Log::default(), state());
+        state.apply(log.entry(1_000, change), &mut Ignored);
+        assert!(!digests.contains(&state.digest()), "{name}");
+        digests.push(state.digest());
+    }
+}
+
+/// What a panic says.
+fn panic_of(act: impl FnOnce()) -> String {
+    let panic = catch_unwind(AssertUnwindSafe(act)).expect_err("it must panic");
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default().to_owned()
+}
+
+#[test]
+fn an_entry_is_not_applied_twice() {
+    let (mut log, mut state) = (Log::default(), state());
+    let entry = log.entry(1_000, |builder| command(builder, "incr a")).clone();
+    state.apply(&entry, &mut Ignored);
+    let text = panic_of(|| state.apply(&entry, &mut Ignored));
+    assert!(text.contains("entries are applied in order"), "{text}");
+}
+
+#[test]
+fn a_read_cannot_change_anything() {
+    let (buffer, spans) = (b"incra", [Span { start: 0, end: 4 }, Span { start: 4, end: 5 }]);
+    let args = Args::new(buffer, &spans);
+    let command = keyspace::resolve(args).expect("a command");
+    let text = panic_of(|| state().read(0, command, args, Moment::default(), &mut resp::Writer::default()));
+    assert!(text.contains("is no query"), "{text}");
+}
+
+#[test]
+fn a_transaction_that_was_refused_is_not_prepared() {
+    let transaction = TransactionId { gateway: GATEWAY, number: 1 };
+    let (mut log, mut state, mut witness) = (Log::default(), state(), Witness::default());
+    log.entry(1_000, |builder| {
+        builder.refuse(transaction);
+        let effects = [Effect::Key { database: 0, key: b"a".to_vec(), exported: None }];
+        builder.prepare(transaction, &[0, 1], &effects);
+    });
+    state.apply(&log.entries[0], &mut witness);
+    assert!(state.prepared().is_empty());
+    assert_eq!(state.outcome(transaction), Some(false));
+    assert_eq!(witness.seen, ["Nothing", "Prepared"]);
+}
