@@ -41,6 +41,7 @@ pub const EXPECTED: &[&str] = &[
     "a segment was recycled",
     "a member was fed from the disk",
     "a replica answered a read",
+    "a log was replayed without a node",
 ];
 
 impl Probes {

@@ -7,6 +7,7 @@
 mod judge;
 mod operator;
 mod peace;
+mod replay;
 mod returns;
 
 use std::collections::BTreeMap;
@@ -287,6 +288,9 @@ impl Universe {
         }
         if self.failure.is_none() {
             self.peace_begins();
+        }
+        if self.failure.is_none() {
+            self.replay_logs();
         }
         if self.failure.is_none() {
             self.judge();

@@ -11,6 +11,8 @@ use node::{
     Action, CheckpointNews, CheckpointStep, Core, CoreId, CoreOptions, Event, GroupId, GroupSeed, NodeId, Now, Peer,
     Persist, ProcessFacts, SessionId,
 };
+use state::{Ignored, Position, State};
+use stdx::log::Entry;
 use stdx::{Duration, Instant, UnixMillis};
 
 /// A node of several cores.
@@ -36,11 +38,38 @@ pub struct Host {
     pub tls: Option<Result<(), String>>,
     /// Who waits for that.
     waits_for_tls: Vec<(usize, u64)>,
+    /// What each group began with, and all that it has logged since.
+    logs: BTreeMap<GroupId, GroupLog>,
+}
+
+/// What a group's checkpoint said beside its keys, and its log.
+#[derive(Default)]
+struct GroupLog {
+    saved: Vec<u8>,
+    entries: Vec<Entry>,
 }
 
 struct Checkpoint {
     index: u64,
     chunks: Vec<Vec<u8>>,
+}
+
+/// Every story ends with this: what a node has served is what its logs say.
+impl Drop for Host {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.replay();
+        }
+    }
+}
+
+fn empty_keyspace() -> Keyspace {
+    Keyspace::new(keyspace::Options {
+        databases: Settings::default().databases,
+        hash_seed: 7,
+        layout: Layout::Slots,
+        tuning: Tuning::default(),
+    })
 }
 
 impl Host {
@@ -80,6 +109,7 @@ impl Host {
             is_full: false,
             tls: Some(Ok(())),
             waits_for_tls: Vec::new(),
+            logs: BTreeMap::new(),
         };
         for core in 0..core_count {
             this.cores.push(Core::new(CoreOptions {
@@ -101,13 +131,7 @@ impl Host {
     /// The disk has been read: it is empty.
     pub fn load(&mut self, node: u64, voters: &[u64]) {
         for core in 0..self.cores.len() {
-            let keyspace = Keyspace::new(keyspace::Options {
-                databases: Settings::default().databases,
-                hash_seed: 7,
-                layout: Layout::Slots,
-                tuning: Tuning::default(),
-            });
-            let mut seed = GroupSeed::new(GroupId(core as u32), NodeId(node), keyspace);
+            let mut seed = GroupSeed::new(GroupId(core as u32), NodeId(node), empty_keyspace());
             seed.membership.voters = voters.to_vec();
             if core == 0 && voters.len() > 1 {
                 let mut roster = Roster::default();
@@ -116,9 +140,43 @@ impl Host {
                 seed.state = vec![0; 10];
                 roster.put(&mut seed.state);
             }
+            let log = GroupLog { saved: seed.state.clone(), entries: Vec::new() };
+            self.logs.insert(GroupId(core as u32), log);
             self.step(core, Event::Loaded(Box::new(seed)));
         }
         self.settle();
+    }
+
+    /// Gives each group's log to a bare state, half of it by way of a checkpoint, and compares what comes of it with
+    /// what the serving group holds.
+    fn replay(&self) {
+        let group_count = self.cores.len() as u32;
+        for group in self.cores.iter().flat_map(Core::groups) {
+            let Some(log) = self.logs.get(&group.id()) else { continue };
+            let applied = group.applied();
+            let entries = log.entries.iter().take_while(|entry| entry.index <= applied);
+            let entries: Vec<_> = entries.collect();
+            if entries.last().is_none_or(|last| last.index != applied) || entries[0].index != 1 {
+                continue; // it has been given a checkpoint
+            }
+            let mut state = State::new(group.id(), group_count, empty_keyspace());
+            state.load(&log.saved, Position::default());
+            let (first, second) = entries.split_at(entries.len() / 2);
+            first.iter().for_each(|entry| state.apply(entry, &mut Ignored));
+            let mut records = Vec::new();
+            state.upkeep().begin_checkpoint();
+            while !state.upkeep().checkpoint_step(1000, &mut records) {}
+            let mut keyspace = empty_keyspace();
+            keyspace.restore(&records).expect("just written");
+            let mut copy = State::new(group.id(), group_count, keyspace);
+            copy.load(&state.save(), state.applied());
+            assert_eq!(copy.digest(), state.digest(), "group {} by way of a checkpoint", group.id().0);
+            for state in [&mut state, &mut copy] {
+                second.iter().for_each(|entry| state.apply(entry, &mut Ignored));
+                assert_eq!(state.applied().index, applied);
+                assert_eq!(state.digest(), group.digest(), "group {} and a replay of its log", group.id().0);
+            }
+        }
     }
 
     /// A client hangs up.
@@ -190,8 +248,18 @@ impl Host {
     fn carry_out(&mut self, core: usize, action: Action) {
         match action {
             Action::Reply { session, bytes } => self.output.entry(session).or_default().extend(bytes),
-            Action::Append { append, persist: Persist::Synced } => {
-                self.held.push((core, GroupId(append.group), append.ticket));
+            Action::Append { append, persist } => {
+                let group = GroupId(append.group);
+                if persist == Persist::Synced {
+                    self.held.push((core, group, append.ticket));
+                }
+                let log = &mut self.logs.entry(group).or_default().entries;
+                for entry in append.entries {
+                    while log.last().is_some_and(|earlier| earlier.index >= entry.index) {
+                        log.pop();
+                    }
+                    log.push(entry);
+                }
             }
             Action::Post { to, letter } => {
                 self.step(usize::from(to.0), Event::Letter { from: CoreId(core as u16), letter });

@@ -1,0 +1,57 @@
+//! What a log does to a group's state is a function that anybody can call: every replica holds what a bare state holds
+//! that is given the replica's own checkpoint and its log.
+
+use journal::{Journal, Options};
+use node::event::GroupId;
+use state::Ignored;
+
+use super::Universe;
+use crate::invariants::Invariant;
+
+impl Universe {
+    /// Reads back what the disk of each live machine holds, and replays it. The journals of the processes are not used
+    /// any more after this.
+    pub(super) fn replay_logs(&mut self) {
+        for machine in 0..self.machines.len() {
+            if self.machines[machine].process.is_some()
+                && let Err(reason) = self.replay_log(machine)
+            {
+                return self.fail(Invariant::Converged, format!("node {}: {reason}", machine + 1));
+            }
+        }
+    }
+
+    fn replay_log(&mut self, machine: usize) -> Result<(), String> {
+        let process = self.machines[machine].process.as_ref().expect("the caller has looked");
+        let replicas: Vec<(GroupId, u64, u64)> = process
+            .cores
+            .iter()
+            .flat_map(|host| host.core.groups())
+            .map(|group| (group.id(), group.applied(), group.digest()))
+            .collect();
+        let disk = self.machines[machine].disk.clone();
+        let identity = *process.journal.identity();
+        let (_, recovered) = Journal::open(disk, &Options::new(identity)).map_err(|fault| fault.to_string())?;
+        let settings = self.settings();
+        for (group, applied, digest) in replicas {
+            let found = recovered.groups.get(&group.0).cloned().unwrap_or_default();
+            let seed = self.read_group(machine, group.0, found, &settings, &identity)?;
+            let (mut state, entries) = seed.into_state(identity.group_count);
+            for entry in entries.iter().take_while(|entry| entry.index <= applied) {
+                state.apply(entry, &mut Ignored);
+            }
+            if state.applied().index < applied {
+                continue; // the end of the log is in memory only
+            }
+            self.probes.reach("a log was replayed without a node");
+            if state.digest() != digest {
+                return Err(format!(
+                    "group {} at index {applied} has digest {digest:x}, and a replay of its log {:x}",
+                    group.0,
+                    state.digest()
+                ));
+            }
+        }
+        Ok(())
+    }
+}
