@@ -635,8 +635,12 @@ impl Replica {
             }
         } else {
             let is_held = message.kind == MessageKind::AppendReply && !message.inner.reject && !of_the_past;
+            let is_alive = message.kind == MessageKind::HeartbeatReply && !of_the_past;
             let index = message.inner.index;
             let _ = self.raft.step(message.inner);
+            if is_alive {
+                self.end_probe(from);
+            }
             if is_held {
                 self.go_on_behind_checkpoint(from, index);
             }
@@ -658,6 +662,22 @@ impl Replica {
         if progress.is_snapshot_caught_up() && index >= progress.pending_snapshot {
             progress.become_probe();
             self.raft.raft.send_append(from);
+        }
+    }
+
+    /// A member that is probed, lives and holds the whole log is fed again. The library waits for it to acknowledge
+    /// something new, and as long as nobody writes there is nothing.
+    fn end_probe(&mut self, from: u64) {
+        if !self.is_leader() {
+            return;
+        }
+        let raft = &mut self.raft.raft;
+        let last = raft.raft_log.last_index();
+        if let Some(progress) = raft.mut_prs().get_mut(from)
+            && progress.state == ProgressState::Probe
+            && progress.matched == last
+        {
+            progress.become_replicate();
         }
     }
 

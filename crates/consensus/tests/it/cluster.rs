@@ -258,6 +258,20 @@ impl Cluster {
         self.say(format_args!("{id} has {} lease", if has_lease { "a" } else { "no" }));
     }
 
+    /// The host has lost a message of this node to a member.
+    pub fn unreachable(&mut self, id: u64, member: u64) {
+        self.replica(id).report_unreachable(member);
+        self.settle(id);
+    }
+
+    /// Tells how a leader feeds the others.
+    pub fn feed(&mut self, id: u64) {
+        for other in self.replica(id).progress() {
+            let feed = if other.is_streaming { "streamed to" } else { "probed" };
+            self.say(format_args!("{} is {feed}, and holds {}", other.node, other.matched));
+        }
+    }
+
     pub fn tick(&mut self, id: u64, count: u64) {
         for _ in 0..count {
             let node = self.node(id);

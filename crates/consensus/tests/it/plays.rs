@@ -16,7 +16,8 @@ use crate::cluster::Cluster;
 /// partition A… | B…           heal                     status                  applied NODE
 /// hold-syncs NODE             persist NODE             pretend NODE            compact NODE INDEX
 /// lag NODE                    join NODE                offer NODE INDEX        transfer
-/// lease NODE                  trust NODE
+/// lease NODE                  trust NODE               feed NODE
+/// unreachable NODE MEMBER
 /// change NODE add-learner|add-voter|remove MEMBER      hand-over NODE MEMBER
 /// ```
 fn perform(cluster: &mut Option<Cluster>, line: &str) {
@@ -74,6 +75,8 @@ fn perform(cluster: &mut Option<Cluster>, line: &str) {
         "transfer" => stage.transfer(),
         "trust" => stage.replica(number(1)).trust(),
         "lease" => stage.lease(number(1)),
+        "unreachable" => stage.unreachable(number(1), number(2)),
+        "feed" => stage.feed(number(1)),
         "status" => stage.status(),
         "applied" => {
             let applied = stage.node(number(1)).applied.join(" ");

@@ -2,7 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -437,6 +437,37 @@ fn a_server_that_runs_and_holds_nothing_is_added() {
     cluster.restart(1);
     cluster.wait_for_answer(1);
     read(&cluster, 1, "after");
+}
+
+#[test]
+fn a_server_is_added_to_three_that_have_all_votes_while_nobody_writes() {
+    let mut cluster = Cluster::start(3);
+    let (folder, port) = (Folder::new(), free_port());
+    let words = ["--cores", "2", "--cluster-port", &port.to_string()];
+    cluster.options.push(ServerOptions::new(&folder.path().join("data")).extra(&words));
+    cluster.ports.push(port);
+    cluster.folders.push(folder);
+    cluster.nodes.push(Some(Server::spawn(&cluster.options[3])));
+    cluster.wait_for_answer(3);
+    let address = cluster.address(3);
+    let port = cluster.options[0].port.to_string();
+    let mut tool = Command::new(binary())
+        .args(["cluster", "add", &address, "--port", &port])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let begun = Instant::now();
+    while tool.try_wait().expect("a child").is_none() {
+        if begun.elapsed() > PATIENCE {
+            let _ = tool.kill();
+            let _ = tool.wait();
+            panic!("it waits on: {}", cluster.client(0).show("INFO cluster"));
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    let told = tool.wait_with_output().expect("a child");
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    assert!(told.contains("takes a place that gets free"), "{told}");
 }
 
 #[test]
