@@ -12,6 +12,7 @@ mod sorted_set;
 mod stream;
 #[cfg(test)]
 mod testing;
+mod ziplist;
 
 use std::borrow::Cow;
 
@@ -23,8 +24,12 @@ use crate::value::{ItoaBuffer, Str, StringValue, Value, ValueRef, canonical_inte
 /// The version of the encoding that is written, Redis 7.0's.
 pub const VERSION: u16 = 10;
 
-/// The latest version that is understood. Version 11, Redis 7.2's, adds kinds of values and changes none.
-const VERSION_READABLE_MAX: u16 = 11;
+/// The latest version of Redis's encoding that is understood, Redis 8.10's. Versions add kinds of values and change
+/// none: what is of a kind that is known can be read, whatever the version.
+const VERSION_READABLE_MAX: u16 = 15;
+
+/// The version that Valkey has counted from since 9.0, likewise.
+const VERSION_OF_VALKEY: u16 = 80;
 
 /// Bytes of the version and the checksum behind a dumped value.
 const FOOTER_BYTES: usize = 2 + 8;
@@ -37,7 +42,15 @@ mod kind {
     pub const SORTED_SET: u8 = 3;
     pub const HASH: u8 = 4;
     pub const SORTED_SET_2: u8 = 5;
+    /// Of Redis before 2.6; never written.
+    pub const HASH_ZIPMAP: u8 = 9;
+    /// Of Redis before 3.2; never written.
+    pub const LIST_ZIPLIST: u8 = 10;
     pub const SET_INTSET: u8 = 11;
+    /// Of Redis before 7.0, as the next two; never written.
+    pub const SORTED_SET_ZIPLIST: u8 = 12;
+    pub const HASH_ZIPLIST: u8 = 13;
+    pub const LIST_QUICKLIST: u8 = 14;
     pub const STREAM_LISTPACKS: u8 = 15;
     pub const HASH_LISTPACK: u8 = 16;
     pub const SORTED_SET_LISTPACK: u8 = 17;
@@ -102,7 +115,7 @@ pub fn dump(value: ValueRef<'_>) -> Vec<u8> {
     out
 }
 
-/// The value that [`dump`], or Redis up to 7.2, made `bytes` of. Collections get the form that `limits` give them.
+/// The value that [`dump`], or a Redis or Valkey, made `bytes` of. Collections get the form that `limits` give them.
 ///
 /// # Errors
 /// [`Malformed`] if it is none, or is of a kind that does not exist here.
@@ -111,7 +124,8 @@ pub fn restore(bytes: &[u8], limits: &Limits) -> Result<Value, Malformed> {
     let (value, footer) = bytes.split_at(value_length);
     let version = u16::from_le_bytes([footer[0], footer[1]]);
     let checksum = crc64(0, &bytes[..value_length + 2]);
-    if version > VERSION_READABLE_MAX || checksum.to_le_bytes() != footer[2..] {
+    let is_known = version <= VERSION_READABLE_MAX || version == VERSION_OF_VALKEY;
+    if !is_known || checksum.to_le_bytes() != footer[2..] {
         return Err(Malformed::Footer);
     }
     let mut reader = Reader::new(value);
@@ -149,12 +163,16 @@ pub fn read_object(reader: &mut Reader<'_>, limits: &Limits) -> Result<Value, Ma
             Text::Integer(integer) => StringValue::integer(integer),
             Text::Bytes(bytes) => StringValue::bytes(bytes.into_owned()),
         })),
-        kind @ (kind::HASH | kind::HASH_LISTPACK) => hash::read(kind, reader, limits).map(Value::Collection),
+        kind @ (kind::HASH | kind::HASH_ZIPMAP | kind::HASH_ZIPLIST | kind::HASH_LISTPACK) => {
+            hash::read(kind, reader, limits).map(Value::Collection)
+        }
         kind @ (kind::SET | kind::SET_INTSET | kind::SET_LISTPACK) => {
             set::read(kind, reader, limits).map(Value::Collection)
         }
-        kind @ (kind::LIST | kind::LIST_QUICKLIST_2) => list::read(kind, reader).map(Value::Collection),
-        kind @ (kind::SORTED_SET | kind::SORTED_SET_2 | kind::SORTED_SET_LISTPACK) => {
+        kind @ (kind::LIST | kind::LIST_ZIPLIST | kind::LIST_QUICKLIST | kind::LIST_QUICKLIST_2) => {
+            list::read(kind, reader).map(Value::Collection)
+        }
+        kind @ (kind::SORTED_SET | kind::SORTED_SET_2 | kind::SORTED_SET_ZIPLIST | kind::SORTED_SET_LISTPACK) => {
             sorted_set::read(kind, reader, limits).map(Value::Collection)
         }
         kind @ (kind::STREAM_LISTPACKS | kind::STREAM_LISTPACKS_2 | kind::STREAM_LISTPACKS_3) => {
@@ -495,7 +513,8 @@ mod tests {
             (Vec::new(), Footer, "nothing"),
             (b"...".to_vec(), Footer, "no room for a footer"),
             (flipped, Footer, "a flipped bit"),
-            (with_footer(bar.clone(), 12), Footer, "a version from the future"),
+            (with_footer(bar.clone(), 16), Footer, "a version from the future"),
+            (with_footer(bar.clone(), 81), Footer, "a version of Valkey from the future"),
             (with_footer(Vec::new(), 10), Value, "a footer alone"),
             (with_footer(b"\x00".to_vec(), 10), Value, "a kind alone"),
             (with_footer(b"\xFE\x03bar".to_vec(), 10), Value, "an unknown kind"),
@@ -509,8 +528,10 @@ mod tests {
         ] {
             assert_eq!(restore(&bytes, &Limits::default()), Err(expected), "{why}");
         }
-        assert!(restore(&with_footer(bar.clone(), 11), &Limits::default()).is_ok(), "Redis 7.2 dumps strings alike");
-        assert!(restore(&with_footer(bar, 1), &Limits::default()).is_ok());
+        for version in [1, 6, 9, 11, 12, 15, 80] {
+            let dumped = with_footer(bar.clone(), version);
+            assert!(restore(&dumped, &Limits::default()).is_ok(), "all versions dump strings alike: {version}");
+        }
     }
 
     #[test]

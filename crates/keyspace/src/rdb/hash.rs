@@ -1,6 +1,8 @@
 //! Hashes: as a listpack of fields and values in turn, or as so many pairs of strings.
 
-use super::{Compression, Malformed, Reader, are_distinct, kind, listpack, read_text, write_length, write_string};
+use super::{
+    Compression, Malformed, Reader, are_distinct, kind, listpack, read_text, write_length, write_string, ziplist,
+};
 use crate::collection::hash::{Hash, to_pairs};
 use crate::collection::{Collection, Form, Limits, PACKED_BYTES_MAX, packed};
 use crate::value::{CollectionValue, ItoaBuffer, Kept};
@@ -26,9 +28,15 @@ pub(super) fn write(out: &mut Vec<u8>, hash: Hash<'_>, compression: Compression)
 }
 
 pub(super) fn read(kind: u8, reader: &mut Reader<'_>, limits: &Limits) -> Result<CollectionValue, Malformed> {
-    if kind == kind::HASH_LISTPACK {
+    if kind == kind::HASH_ZIPMAP {
         let bytes = read_text(reader)?;
-        let elements = listpack::read(&bytes).filter(|elements| elements.len() % 2 == 0).ok_or(Malformed::Value)?;
+        let texts = ziplist::read_zipmap(&bytes).ok_or(Malformed::Value)?;
+        return build(&texts.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect::<Vec<_>>(), limits);
+    }
+    if kind == kind::HASH_LISTPACK || kind == kind::HASH_ZIPLIST {
+        let bytes = read_text(reader)?;
+        let elements = if kind == kind::HASH_ZIPLIST { ziplist::read(&bytes) } else { listpack::read(&bytes) };
+        let elements = elements.filter(|elements| elements.len() % 2 == 0).ok_or(Malformed::Value)?;
         let mut buffers = (ItoaBuffer::new(), ItoaBuffer::new());
         let mut pairs = Vec::with_capacity(elements.len() / 2);
         for pair in elements.chunks_exact(2) {
@@ -68,7 +76,7 @@ fn build<T: AsRef<[u8]>>(pairs: &[(T, T)], limits: &Limits) -> Result<Collection
 
 #[cfg(test)]
 mod tests {
-    use crate::rdb::testing::{check_golden, check_refused};
+    use crate::rdb::testing::{check_golden, check_refused, check_same};
 
     #[test]
     fn dumps_have_the_bytes_that_redis_gave_them() {
@@ -87,6 +95,17 @@ mod tests {
     }
 
     #[test]
+    fn the_forms_of_old_are_read() {
+        check_same(
+            "HSET h a 1 b text",
+            &[
+                b"\x09\x0f\x02\x01a\x01\x001\x01b\x04\0text\xff",
+                b"\x0d\x19\x19\0\0\0\x12\0\0\0\x04\0\0\x01a\x03\xf2\x02\x01b\x03\x04text\xff",
+            ],
+        );
+    }
+
+    #[test]
     fn what_is_no_hash_is_refused() {
         check_refused(&[
             (b"\x04\x00", "no field"),
@@ -95,6 +114,10 @@ mod tests {
             (b"\x10\x0b\x0b\0\0\0\x01\0\x81a\x02\xff", "a field without a value"),
             (b"\x10\x07\x07\0\0\0\0\0\xff", "an empty listpack"),
             (b"\x10\x08\x07\0\0\0\0\0\xff\xff", "more than a listpack"),
+            (b"\x0d\x0e\x0e\0\0\0\x0a\0\0\0\x01\0\0\x01a\xff", "a field of a ziplist without a value"),
+            (b"\x0d\x0b\x0b\0\0\0\x0a\0\0\0\0\0\xff", "an empty ziplist"),
+            (b"\x09\x02\0\xff", "an empty zipmap"),
+            (b"\x09\x0c\x02\x01a\x01\0b\x01a\x01\0c\xff", "a field of a zipmap twice"),
         ]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Compression, Malformed, Reader, kind, listpack, read_text, write_length, write_string};
+use super::{Compression, Malformed, Reader, kind, listpack, read_text, write_length, write_string, ziplist};
 use crate::collection::list::{self, List};
 use crate::value::CollectionValue;
 
@@ -39,11 +39,18 @@ pub(super) fn write(out: &mut Vec<u8>, list: List<'_>, compression: Compression)
 }
 
 pub(super) fn read(kind: u8, reader: &mut Reader<'_>) -> Result<CollectionValue, Malformed> {
-    let count = reader.length()?;
+    // A ziplist alone is a list of one node.
+    let count = if kind == kind::LIST_ZIPLIST { 1 } else { reader.length()? };
     let mut items: Vec<Cow<'_, [u8]>> = Vec::new();
     for _ in 0..count {
         if kind == kind::LIST {
             items.push(read_text(reader)?);
+            continue;
+        }
+        if kind != kind::LIST_QUICKLIST_2 {
+            let bytes = read_text(reader)?;
+            let found = ziplist::read(&bytes).ok_or(Malformed::Value)?;
+            items.extend(found.iter().map(|item| Cow::Owned(item.to_vec())));
             continue;
         }
         match reader.length()? {
@@ -61,7 +68,7 @@ pub(super) fn read(kind: u8, reader: &mut Reader<'_>) -> Result<CollectionValue,
 
 #[cfg(test)]
 mod tests {
-    use crate::rdb::testing::{check_golden, check_refused};
+    use crate::rdb::testing::{check_golden, check_refused, check_same};
 
     #[test]
     fn dumps_have_the_bytes_that_redis_gave_them() {
@@ -81,6 +88,19 @@ mod tests {
     }
 
     #[test]
+    fn the_forms_of_old_are_read() {
+        check_same(
+            "RPUSH h a -2",
+            &[
+                b"\x01\x02\x01a\xc0\xfe",
+                b"\x0a\x11\x11\0\0\0\x0d\0\0\0\x02\0\0\x01a\x03\xfe\xfe\xff",
+                b"\x0e\x01\x11\x11\0\0\0\x0d\0\0\0\x02\0\0\x01a\x03\xfe\xfe\xff",
+                b"\x0e\x02\x0e\x0e\0\0\0\x0a\0\0\0\x01\0\0\x01a\xff\x0e\x0e\0\0\0\x0a\0\0\0\x01\0\0\xfe\xfe\xff",
+            ],
+        );
+    }
+
+    #[test]
     fn what_is_no_list_is_refused() {
         check_refused(&[
             (b"\x12\x00", "no item"),
@@ -88,6 +108,9 @@ mod tests {
             (b"\x12\x01\x02\x07\x07\0\0\0\0\0\xff", "an empty listpack"),
             (b"\x12\x02\x01\x01a", "an item missing"),
             (b"\x01\x02\x01a", "an item missing in the old form"),
+            (b"\x0a\x0b\x0b\0\0\0\x0a\0\0\0\0\0\xff", "an empty ziplist"),
+            (b"\x0e\x00", "no ziplist"),
+            (b"\x0e\x01\x07\x07\0\0\0\0\0\xff", "a listpack where a ziplist belongs"),
         ]);
     }
 }

@@ -214,13 +214,7 @@ fn read_element<'a>(rest: &mut &'a [u8]) -> Option<Str<'a>> {
         *rest = behind;
         Some(taken)
     };
-    // A number of fewer than eight bytes, its sign spread over the rest.
-    let number = |bytes: &[u8]| {
-        let mut wide = [0; 8];
-        wide[..bytes.len()].copy_from_slice(bytes);
-        let unused = 64 - 8 * bytes.len() as u32;
-        Str::Integer(i64::from_le_bytes(wide) << unused >> unused)
-    };
+    let number = |bytes: &[u8]| Str::Integer(signed(bytes));
     match head {
         0..0x80 => Some(Str::Integer(head.into())),
         0x80..0xC0 => take(usize::from(head & 0x3F)).map(Str::Bytes),
@@ -240,6 +234,14 @@ fn read_element<'a>(rest: &mut &'a [u8]) -> Option<Str<'a>> {
         0xF4 => take(8).map(number),
         _ => None,
     }
+}
+
+/// A number of one to eight bytes, little-endian, its sign spread over the rest.
+pub(super) fn signed(bytes: &[u8]) -> i64 {
+    let mut wide = [0; 8];
+    wide[..bytes.len()].copy_from_slice(bytes);
+    let unused = 64 - 8 * bytes.len() as u32;
+    i64::from_le_bytes(wide) << unused >> unused
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Compression, Malformed, Reader, kind, listpack, read_text, write_length, write_string};
+use super::{Compression, Malformed, Reader, kind, listpack, read_text, write_length, write_string, ziplist};
 use crate::collection::Limits;
 use crate::collection::sorted_set::{SortedSet, from_members};
 use crate::double;
@@ -35,9 +35,10 @@ pub(super) fn write(out: &mut Vec<u8>, set: SortedSet<'_>, compression: Compress
 pub(super) fn read(kind: u8, reader: &mut Reader<'_>, limits: &Limits) -> Result<CollectionValue, Malformed> {
     let mut members: Vec<(Cow<'_, [u8]>, f64)> = Vec::new();
     let mut limits = *limits;
-    if kind == kind::SORTED_SET_LISTPACK {
+    if kind == kind::SORTED_SET_LISTPACK || kind == kind::SORTED_SET_ZIPLIST {
         let bytes = read_text(reader)?;
-        let elements = listpack::read(&bytes).filter(|elements| elements.len() % 2 == 0).ok_or(Malformed::Value)?;
+        let elements = if kind == kind::SORTED_SET_ZIPLIST { ziplist::read(&bytes) } else { listpack::read(&bytes) };
+        let elements = elements.filter(|elements| elements.len() % 2 == 0).ok_or(Malformed::Value)?;
         for pair in elements.chunks_exact(2) {
             let score = match pair[1] {
                 Str::Integer(number) => number as f64,
@@ -74,7 +75,7 @@ fn read_score_text(reader: &mut Reader<'_>) -> Result<f64, Malformed> {
 
 #[cfg(test)]
 mod tests {
-    use crate::rdb::testing::{check_golden, check_refused};
+    use crate::rdb::testing::{check_golden, check_refused, check_same};
 
     #[test]
     fn dumps_have_the_bytes_that_redis_gave_them() {
@@ -94,6 +95,17 @@ mod tests {
     }
 
     #[test]
+    fn the_forms_of_old_are_read() {
+        check_same(
+            "ZADD h -inf a 1.5 b",
+            &[
+                b"\x03\x02\x01b\x031.5\x01a\xff",
+                b"\x0c\x1c\x1c\0\0\0\x16\0\0\0\x04\0\0\x01a\x03\x04-inf\x06\x01b\x03\x031.5\xff",
+            ],
+        );
+    }
+
+    #[test]
     fn what_is_no_sorted_set_is_refused() {
         check_refused(&[
             (b"\x05\x00", "no member"),
@@ -103,6 +115,8 @@ mod tests {
             (b"\x03\x01\x01a\xfd", "a score of old that is no number"),
             (b"\x11\x0b\x0b\0\0\0\x01\0\x81a\x02\xff", "a member without a score"),
             (b"\x11\x07\x07\0\0\0\0\0\xff", "an empty listpack"),
+            (b"\x0c\x0b\x0b\0\0\0\x0a\0\0\0\0\0\xff", "an empty ziplist"),
+            (b"\x0c\x11\x11\0\0\0\x0d\0\0\0\x02\0\0\x01a\x03\x01x\xff", "a score that is no number"),
         ]);
     }
 }

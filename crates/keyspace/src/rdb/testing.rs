@@ -36,3 +36,18 @@ pub(crate) fn check_refused(cases: &[(&[u8], &str)]) {
         assert_eq!(restore(&bytes, &Limits::default()), Err(Malformed::Value), "{why}");
     }
 }
+
+/// Each encoded value is the one that the command makes at the key `h`.
+pub(crate) fn check_same(command: &str, values: &[&[u8]]) {
+    let mut harness = Harness::new();
+    harness.run(command);
+    let expected = harness.run_words(&[b"DUMP", b"h"]);
+    for value in values {
+        // Redis 6.2's version.
+        let mut bytes = [*value, b"\x09\x00"].concat();
+        let checksum = crc64(0, &bytes);
+        bytes.extend_from_slice(&checksum.to_le_bytes());
+        assert_eq!(harness.run_words(&[b"RESTORE", b"i", b"0", &bytes, b"REPLACE"]), b"+OK\r\n", "{value:?}");
+        assert_eq!(harness.run_words(&[b"DUMP", b"i"]), expected, "{value:?}");
+    }
+}
