@@ -1,7 +1,7 @@
 //! Values as bytes, in the encoding of Redis's RDB files: one codec for checkpoints, DUMP and RESTORE, and for what is
 //! exchanged with stock servers.
 //!
-//! What is written here has the bytes that Redis 7.0 would write. What is read here may come from anybody: every input
+//! What is written here has the bytes that Redis 7.0 would write, or Redis 7.4 where fields of hashes have deadlines. What is read here may come from anybody: every input
 //! that is not the encoding of a value is refused, and none makes the reader allocate more than the value it describes.
 
 mod hash;
@@ -23,8 +23,14 @@ use crate::value::{ItoaBuffer, Str, StringValue, Value, ValueRef, canonical_inte
 /// The version of the encoding that is written, Redis 7.0's.
 pub const VERSION: u16 = 10;
 
-/// The latest version that is understood. Version 11, Redis 7.2's, adds kinds of values and changes none.
-const VERSION_READABLE_MAX: u16 = 11;
+/// The version of what Redis before 7.4 cannot read: hashes of which fields have deadlines.
+const VERSION_OF_EXPIRING_FIELDS: u16 = 12;
+
+/// The latest version that is understood. Versions 11 and 12, Redis 7.2's and 7.4's, add kinds of values and change none.
+const VERSION_READABLE_MAX: u16 = 12;
+
+/// Valkey 9's version, which means another kind by one of the numbers.
+const VERSION_OF_VALKEY: u16 = 80;
 
 /// Bytes of the version and the checksum behind a dumped value.
 const FOOTER_BYTES: usize = 2 + 8;
@@ -47,6 +53,12 @@ mod kind {
     pub const SET_LISTPACK: u8 = 20;
     /// Of Redis 7.2; never written.
     pub const STREAM_LISTPACKS_3: u8 = 21;
+    /// Of the release candidates of Redis 7.4, and something else in Valkey 9; never written.
+    pub const HASH_METADATA_CANDIDATE: u8 = 22;
+    /// Of the release candidates of Redis 7.4; never written.
+    pub const HASH_LISTPACK_EX_CANDIDATE: u8 = 23;
+    pub const HASH_METADATA: u8 = 24;
+    pub const HASH_LISTPACK_EX: u8 = 25;
 }
 
 /// What the low six bits mean in a string's first byte when the high two are set. The numbers are the format's.
@@ -96,13 +108,17 @@ pub enum Compression {
 pub fn dump(value: ValueRef<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     write_object(&mut out, value, Compression::Lzf);
-    out.extend_from_slice(&VERSION.to_le_bytes());
+    let version = match out[0] {
+        kind::HASH_METADATA | kind::HASH_LISTPACK_EX => VERSION_OF_EXPIRING_FIELDS,
+        _ => VERSION,
+    };
+    out.extend_from_slice(&version.to_le_bytes());
     let checksum = crc64(0, &out);
     out.extend_from_slice(&checksum.to_le_bytes());
     out
 }
 
-/// The value that [`dump`], or Redis up to 7.2, made `bytes` of. Collections get the form that `limits` give them.
+/// The value that [`dump`], or Redis up to 8.4, or Valkey up to 9, made `bytes` of. Collections get the form that `limits` give them.
 ///
 /// # Errors
 /// [`Malformed`] if it is none, or is of a kind that does not exist here.
@@ -111,11 +127,16 @@ pub fn restore(bytes: &[u8], limits: &Limits) -> Result<Value, Malformed> {
     let (value, footer) = bytes.split_at(value_length);
     let version = u16::from_le_bytes([footer[0], footer[1]]);
     let checksum = crc64(0, &bytes[..value_length + 2]);
-    if version > VERSION_READABLE_MAX || checksum.to_le_bytes() != footer[2..] {
+    if version > VERSION_READABLE_MAX && version != VERSION_OF_VALKEY || checksum.to_le_bytes() != footer[2..] {
         return Err(Malformed::Footer);
     }
     let mut reader = Reader::new(value);
-    let value = read_object(&mut reader, limits)?;
+    let value = if version == VERSION_OF_VALKEY && value.first() == Some(&kind::HASH_METADATA_CANDIDATE) {
+        reader.byte()?;
+        hash::read_of_valkey(&mut reader, limits).map(Value::Collection)?
+    } else {
+        read_object(&mut reader, limits)?
+    };
     if reader.is_empty() { Ok(value) } else { Err(Malformed::Value) }
 }
 
@@ -149,7 +170,12 @@ pub fn read_object(reader: &mut Reader<'_>, limits: &Limits) -> Result<Value, Ma
             Text::Integer(integer) => StringValue::integer(integer),
             Text::Bytes(bytes) => StringValue::bytes(bytes.into_owned()),
         })),
-        kind @ (kind::HASH | kind::HASH_LISTPACK) => hash::read(kind, reader, limits).map(Value::Collection),
+        kind @ (kind::HASH
+        | kind::HASH_LISTPACK
+        | kind::HASH_METADATA_CANDIDATE
+        | kind::HASH_LISTPACK_EX_CANDIDATE
+        | kind::HASH_METADATA
+        | kind::HASH_LISTPACK_EX) => hash::read(kind, reader, limits).map(Value::Collection),
         kind @ (kind::SET | kind::SET_INTSET | kind::SET_LISTPACK) => {
             set::read(kind, reader, limits).map(Value::Collection)
         }
@@ -495,7 +521,7 @@ mod tests {
             (Vec::new(), Footer, "nothing"),
             (b"...".to_vec(), Footer, "no room for a footer"),
             (flipped, Footer, "a flipped bit"),
-            (with_footer(bar.clone(), 12), Footer, "a version from the future"),
+            (with_footer(bar.clone(), 13), Footer, "a version from the future"),
             (with_footer(Vec::new(), 10), Value, "a footer alone"),
             (with_footer(b"\x00".to_vec(), 10), Value, "a kind alone"),
             (with_footer(b"\xFE\x03bar".to_vec(), 10), Value, "an unknown kind"),
@@ -510,6 +536,8 @@ mod tests {
             assert_eq!(restore(&bytes, &Limits::default()), Err(expected), "{why}");
         }
         assert!(restore(&with_footer(bar.clone(), 11), &Limits::default()).is_ok(), "Redis 7.2 dumps strings alike");
+        assert!(restore(&with_footer(bar.clone(), 12), &Limits::default()).is_ok(), "Redis 7.4 does, too");
+        assert!(restore(&with_footer(bar.clone(), 80), &Limits::default()).is_ok(), "and Valkey 9");
         assert!(restore(&with_footer(bar, 1), &Limits::default()).is_ok());
     }
 
