@@ -201,12 +201,7 @@ impl LargeValue {
 impl Walk {
     /// See [`Keeper::before_change`].
     pub(crate) fn before_change(&mut self, position: Position, record: &Record) {
-        if record.version() <= self.cut
-            && position >= self.position
-            && position.rank != RANK_NONE
-            && record.is_alive(self.now)
-            && !self.arrived.contains(&position.slot)
-        {
+        if self.wants(position, record) {
             self.passed += 1;
             let mut images = match self.images.back_mut() {
                 Some(last) if last.len() < IMAGES_BYTES => std::mem::take(last),
@@ -220,6 +215,15 @@ impl Walk {
             self.image_bytes += images.len() - before;
             *self.images.back_mut().expect("there is one") = images;
         }
+    }
+
+    /// True if the record belongs to the checkpoint and has not been written.
+    pub(crate) fn wants(&self, position: Position, record: &Record) -> bool {
+        record.version() <= self.cut
+            && position >= self.position
+            && position.rank != RANK_NONE
+            && record.is_alive(self.now)
+            && !self.arrived.contains(&position.slot)
     }
 
     /// Bytes held beyond the data itself, large values that only the walk still holds included.

@@ -40,24 +40,17 @@ pub(crate) const PACKED_BYTES_MAX: usize = 1 << 20;
 /// Collections of up to this many elements are freed, and written to a checkpoint, at once.
 pub(crate) const SMALL_LEN_MAX: usize = 1024;
 
-/// Types of collections. The numbers are part of checkpoints.
+/// Types of collections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub(crate) enum Kind {
-    Hash = 1,
-    Set = 2,
-    List = 3,
-    SortedSet = 4,
-    Stream = 5,
+    Hash,
+    Set,
+    List,
+    SortedSet,
+    Stream,
 }
 
 impl Kind {
-    fn of(number: u8) -> Option<Self> {
-        [Self::Hash, Self::Set, Self::List, Self::SortedSet, Self::Stream]
-            .into_iter()
-            .find(|&kind| kind as u8 == number)
-    }
-
     /// The form in which the first element is stored; `None` if the type is never packed.
     fn first_form(self) -> Option<Form> {
         match self {
@@ -66,16 +59,6 @@ impl Kind {
             Self::List => Some(Form::List),
             Self::SortedSet => Some(Form::SortedSet),
             Self::Stream => None,
-        }
-    }
-
-    fn new_large(self) -> Collection {
-        match self {
-            Self::Hash => Collection::Hash(hash::Pairs::new()),
-            Self::Set => Collection::Set(set::Members::new()),
-            Self::List => Collection::List(list::Packs::new()),
-            Self::SortedSet => Collection::SortedSet(sorted_set::Members::default()),
-            Self::Stream => Collection::Stream(Box::new(Stream::unfinished())),
         }
     }
 }
@@ -95,6 +78,8 @@ pub(crate) enum Form {
     List = 4,
     /// See [`sorted_set`].
     SortedSet = 5,
+    /// A hash of which fields may have deadlines; see [`hash::expiring`].
+    ExpiringHash = 6,
 }
 
 impl Form {
@@ -106,6 +91,7 @@ impl Form {
             3 => Some(Self::Members),
             4 => Some(Self::List),
             5 => Some(Self::SortedSet),
+            6 => Some(Self::ExpiringHash),
             _ => None,
         }
     }
@@ -113,7 +99,7 @@ impl Form {
     #[inline]
     pub(crate) fn kind(self) -> Kind {
         match self {
-            Self::Hash => Kind::Hash,
+            Self::Hash | Self::ExpiringHash => Kind::Hash,
             Self::Integers | Self::Members => Kind::Set,
             Self::List => Kind::List,
             Self::SortedSet => Kind::SortedSet,
@@ -128,6 +114,7 @@ impl Form {
             Self::Members => set::is_packed(bytes),
             Self::List => list::is_packed(bytes),
             Self::SortedSet => sorted_set::is_packed(bytes),
+            Self::ExpiringHash => hash::expiring::is_packed(bytes),
         }
     }
 }
@@ -141,6 +128,7 @@ pub(crate) fn packed_ref(form: Form, bytes: &[u8]) -> ValueRef<'_> {
         Form::Members => ValueRef::Set(Set::packed(bytes)),
         Form::List => ValueRef::List(List::packed(bytes)),
         Form::SortedSet => ValueRef::SortedSet(SortedSet::packed(bytes)),
+        Form::ExpiringHash => ValueRef::Hash(Hash::packed_expiring(bytes)),
     }
 }
 
@@ -148,6 +136,8 @@ pub(crate) fn packed_ref(form: Form, bytes: &[u8]) -> ValueRef<'_> {
 #[derive(Clone)]
 pub(crate) enum Collection {
     Hash(hash::Pairs),
+    /// A hash of which fields may have deadlines.
+    ExpiringHash(hash::expiring::Expiring),
     Set(set::Members),
     List(list::Packs),
     SortedSet(sorted_set::Members),
@@ -157,6 +147,7 @@ pub(crate) enum Collection {
 /// What is left of a large collection that is no longer used.
 pub(crate) enum Rubble {
     Hash(tree::Rubble<Vec<hash::Pair>>),
+    ExpiringHash(hash::expiring::Rubble),
     Set(tree::Rubble<Vec<set::Member>>),
     List(tree::Rubble<list::Pack>),
     SortedSet(sorted_set::Rubble),
@@ -186,6 +177,7 @@ macro_rules! on_each {
     ($collection:expr, $it:ident => $result:expr) => {
         match $collection {
             Collection::Hash($it) => $result,
+            Collection::ExpiringHash($it) => $result,
             Collection::Set($it) => $result,
             Collection::List($it) => $result,
             Collection::SortedSet($it) => $result,
@@ -259,7 +251,33 @@ impl Collection {
     pub(crate) fn glimpse<'a>(&'a self, element: &'a [u8]) -> Option<Glimpse<'a>> {
         match self {
             Self::Hash(pairs) => order::Glimpse::new(pairs, element).map(Glimpse::Hash),
+            Self::ExpiringHash(fields) => order::Glimpse::new(fields.pairs(), element).map(Glimpse::Hash),
             Self::Set(members) => order::Glimpse::new(members, element).map(Glimpse::Set),
+            _ => None,
+        }
+    }
+
+    /// What tells collections apart in checkpoints; see [`Collection::new`].
+    fn number(&self) -> u8 {
+        match self {
+            Self::Hash(_) => 1,
+            Self::Set(_) => 2,
+            Self::List(_) => 3,
+            Self::SortedSet(_) => 4,
+            Self::Stream(_) => 5,
+            Self::ExpiringHash(_) => 6,
+        }
+    }
+
+    /// One without elements. The numbers are part of checkpoints.
+    fn new(number: u8) -> Option<Self> {
+        match number {
+            1 => Some(Self::Hash(hash::Pairs::new())),
+            2 => Some(Self::Set(set::Members::new())),
+            3 => Some(Self::List(list::Packs::new())),
+            4 => Some(Self::SortedSet(sorted_set::Members::default())),
+            5 => Some(Self::Stream(Box::new(Stream::unfinished()))),
+            6 => Some(Self::ExpiringHash(hash::expiring::Expiring::default())),
             _ => None,
         }
     }
@@ -267,7 +285,7 @@ impl Collection {
     #[inline]
     pub(crate) fn kind(&self) -> Kind {
         match self {
-            Self::Hash(_) => Kind::Hash,
+            Self::Hash(_) | Self::ExpiringHash(_) => Kind::Hash,
             Self::Set(_) => Kind::Set,
             Self::List(_) => Kind::List,
             Self::SortedSet(_) => Kind::SortedSet,
@@ -278,6 +296,7 @@ impl Collection {
     pub(crate) fn value(&self) -> ValueRef<'_> {
         match self {
             Self::Hash(pairs) => ValueRef::Hash(Hash::large(pairs)),
+            Self::ExpiringHash(fields) => ValueRef::Hash(Hash::expiring(fields)),
             Self::Set(members) => ValueRef::Set(Set::large(members)),
             Self::List(packs) => ValueRef::List(List::large(packs)),
             Self::SortedSet(members) => ValueRef::SortedSet(SortedSet::large(members)),
@@ -288,6 +307,7 @@ impl Collection {
     pub(crate) fn into_rubble(self) -> Rubble {
         match self {
             Self::Hash(pairs) => Rubble::Hash(pairs.into_rubble()),
+            Self::ExpiringHash(fields) => Rubble::ExpiringHash(fields.into_rubble()),
             Self::Set(members) => Rubble::Set(members.into_rubble()),
             Self::List(packs) => Rubble::List(packs.into_rubble()),
             Self::SortedSet(members) => Rubble::SortedSet(members.into_rubble()),
@@ -354,6 +374,7 @@ impl Rubble {
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Hash(rubble) => rubble.bytes(),
+            Self::ExpiringHash(rubble) => rubble.bytes(),
             Self::Set(rubble) => rubble.bytes(),
             Self::List(rubble) => rubble.bytes(),
             Self::SortedSet(rubble) => rubble.bytes(),
@@ -365,6 +386,7 @@ impl Rubble {
     pub(crate) fn free(&mut self, budget: &mut usize) -> bool {
         match self {
             Self::Hash(rubble) => rubble.free(budget),
+            Self::ExpiringHash(rubble) => rubble.free(budget),
             Self::Set(rubble) => rubble.free(budget),
             Self::List(rubble) => rubble.free(budget),
             Self::SortedSet(rubble) => rubble.free(budget),
@@ -603,23 +625,24 @@ impl<'a> Cell<'a> {
 // Values exactly as they are kept, for checkpoints, and for the operands and results of transactions over groups.
 //
 //   packed = form u8, length varint, bytes
-//   large  = 0x80 | kind u8, number of elements varint, elements
+//   large  = 0x80 | number u8, number of elements varint, elements
 //
-// In both, the elements of hashes and sets are items as `packed` writes them.
+// In both, the elements of hashes and sets are items as `packed` writes them. Behind each field of a large hash with
+// deadlines its deadline follows, in milliseconds since the epoch, as a varint; 0 is none.
 
 /// Marks a collection that is not packed.
 const IS_LARGE: u8 = 0x80;
 
 /// Appends what announces a large collection; its elements, from [`Collection::write_part`], follow.
 pub(crate) fn write_large_head(out: &mut Vec<u8>, collection: &Collection) {
-    out.push(IS_LARGE | collection.kind() as u8);
+    out.push(IS_LARGE | collection.number());
     packed::put_number(out, collection.len() as u64);
 }
 
 /// Reads what [`write_large_head`] wrote: a collection without elements, and how many it is to have.
 pub(crate) fn read_large_head(tag: u8, count: u64) -> Option<(Collection, usize)> {
-    let kind = Kind::of(tag.checked_sub(IS_LARGE)?)?;
-    Some((kind.new_large(), usize::try_from(count).ok().filter(|&count| count > 0)?))
+    let collection = Collection::new(tag.checked_sub(IS_LARGE)?)?;
+    Some((collection, usize::try_from(count).ok().filter(|&count| count > 0)?))
 }
 
 /// Appends a collection exactly as it is kept.

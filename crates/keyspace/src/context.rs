@@ -10,7 +10,7 @@ use crate::collection::{Cell, Collection, Kind};
 use crate::keyspace::Keyspace;
 use crate::notice::Class;
 use crate::record::{INLINE_BYTES_MAX, Payload, Record};
-use crate::table::{Deadline, Place, Stamp};
+use crate::table::{Deadline, Gone, Place, Stamp};
 use crate::value::{CollectionValue, ItoaBuffer, Kept, Str, StringValue, Text, Value, ValueRef};
 use crate::{Moment, keeper::Keeper};
 
@@ -49,11 +49,13 @@ pub struct View<'a> {
 pub struct Entry<'a> {
     record: &'a Record,
     keyspace: &'a Keyspace,
+    /// Milliseconds since the epoch.
+    now: i64,
 }
 
 impl<'a> Entry<'a> {
-    pub(crate) fn new(record: &'a Record, keyspace: &'a Keyspace) -> Self {
-        Self { record, keyspace }
+    pub(crate) fn new(record: &'a Record, keyspace: &'a Keyspace, now: i64) -> Self {
+        Self { record, keyspace, now }
     }
 
     /// The key.
@@ -65,7 +67,10 @@ impl<'a> Entry<'a> {
     /// The value.
     #[inline]
     pub fn value(&self) -> ValueRef<'a> {
-        self.record.value()
+        match self.record.value() {
+            ValueRef::Hash(hash) => ValueRef::Hash(hash.at(self.now)),
+            value => value,
+        }
     }
 
     /// The type's name as TYPE prints it.
@@ -163,7 +168,7 @@ impl<'a> View<'a> {
         if new != old {
             record.set_clock(new);
         }
-        Some(Entry { record, keyspace: self.keyspace })
+        Some(Entry::new(record, self.keyspace, self.moment.unix.0))
     }
 
     #[inline]
@@ -180,7 +185,7 @@ impl<'a> View<'a> {
     #[inline]
     pub fn peek(&self, key: &[u8]) -> Option<Entry<'a>> {
         let record = self.alive(self.keyspace.place(key), key)?;
-        Some(Entry { record, keyspace: self.keyspace })
+        Some(Entry::new(record, self.keyspace, self.moment.unix.0))
     }
 
     /// The string under a key, if the key exists. Counts as a use.
@@ -452,13 +457,17 @@ impl<'a> Edit<'a> {
             let mut cell = Cell::kept(record, keeper, position, *sequence, limits);
             let result = change.take().map(|change| change(&mut cell)).expect("a record is visited once");
             let is_changed = cell.is_changed();
-            Some(Ok((result, is_changed, record.is_empty_collection())))
+            let is_empty = record.is_empty_collection() || is_changed && !record.is_alive(moment.unix.0);
+            Some(Ok((result, is_changed, is_empty)))
         });
         match changed.flatten() {
             Some(Err(refusal)) => Err(refusal),
             Some(Ok((result, is_changed, is_empty))) => {
                 if is_empty {
-                    self.remove(key);
+                    // If fields are left that have expired, it is not they that took the key away.
+                    if let Some(record) = self.take_out(self.database, key) {
+                        self.keyspace.keeper.bury(record);
+                    }
                 } else {
                     *altered += u64::from(is_changed);
                 }
@@ -614,7 +623,7 @@ impl<'a> Edit<'a> {
             }
             Expiry::At(at) => Deadline::Is(Some(at.0)),
         };
-        if self.keyspace.notices.wants(Class::Expired) {
+        if !self.keyspace.notices.wanted.is_empty() {
             self.note_if_expired(place, key);
         }
         let Keyspace { databases, keeper, clock, hasher, sequence, .. } = &mut *self.keyspace;
@@ -627,21 +636,34 @@ impl<'a> Edit<'a> {
     }
 
     fn extract(&mut self, database: u16, key: &[u8]) -> Option<Record> {
-        let place = self.keyspace.place(key);
-        let Keyspace { databases, keeper, hasher, altered, .. } = &mut *self.keyspace;
-        let removed = databases[usize::from(database)].remove(place, key, hasher, keeper);
-        *altered += u64::from(removed.is_some());
-        if removed.as_ref().is_some_and(|record| !record.is_alive(self.moment.unix.0)) {
-            self.keyspace.notices.note_expired(database, key);
+        let removed = self.take_out(database, key);
+        let now = self.moment.unix.0;
+        if let Some(record) = removed.as_ref().filter(|record| !record.is_alive(now)) {
+            self.keyspace.note_gone(database, key, Gone::of(record, now));
         }
         removed
     }
 
+    /// The same without a word of what had expired.
+    fn take_out(&mut self, database: u16, key: &[u8]) -> Option<Record> {
+        let place = self.keyspace.place(key);
+        let Keyspace { databases, keeper, hasher, altered, .. } = &mut *self.keyspace;
+        let removed = databases[usize::from(database)].remove(place, key, hasher, keeper);
+        *altered += u64::from(removed.is_some());
+        removed
+    }
+
+    /// Reports that a change has removed fields of a hash which had expired.
+    pub(crate) fn note_expired_fields(&mut self, key: &[u8], count: usize) {
+        self.keyspace.note_gone(self.database, key, Gone::Fields(count));
+    }
+
     /// A key that is stored anew may have expired before, and not been swept away yet.
     fn note_if_expired(&mut self, place: Place, key: &[u8]) {
+        let now = self.moment.unix.0;
         let found = self.keyspace.databases[usize::from(self.database)].find(place, key);
-        if found.is_some_and(|record| !record.is_alive(self.moment.unix.0)) {
-            self.keyspace.notices.note_expired(self.database, key);
+        if let Some(gone) = found.filter(|record| !record.is_alive(now)).map(|record| Gone::of(record, now)) {
+            self.keyspace.note_gone(self.database, key, gone);
         }
     }
 

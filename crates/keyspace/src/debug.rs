@@ -7,6 +7,7 @@
 use command::Refusal;
 
 use crate::Policy;
+use crate::collection::hash::expiring::NEVER;
 use crate::collection::stream::{Direction, Id, Stream};
 use crate::context::{Entry, View};
 use crate::double;
@@ -100,10 +101,14 @@ fn mix_value(digest: &mut Digest, entry: &Entry<'_>) {
     match value {
         ValueRef::String(string) => digest.mix(string.to_bytes(&mut ItoaBuffer::new())),
         ValueRef::Hash(hash) => {
-            for (field, value) in hash.iter() {
+            for (field, value, deadline) in hash.iter_with_deadlines() {
                 let mut pair = Digest::default();
                 pair.mix(field);
                 pair.mix(value);
+                // As of keys, it counts that there is a deadline, not when.
+                if deadline != NEVER {
+                    pair.add(b"!!hexpire!!");
+                }
                 digest.add(&pair.0);
             }
         }

@@ -62,6 +62,11 @@ impl Keeper {
         }
     }
 
+    /// True if a running checkpoint has yet to write the record as it is now.
+    pub(crate) fn is_wanted(&self, position: impl FnOnce() -> Position, record: &Record) -> bool {
+        self.walk.as_ref().is_some_and(|walk| walk.wants(position(), record))
+    }
+
     /// Takes a record that has been removed or replaced.
     #[inline]
     pub(crate) fn bury(&mut self, mut record: Record) {

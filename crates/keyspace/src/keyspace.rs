@@ -9,6 +9,7 @@ use stdx::{Prng, UnixMillis, slot};
 use crate::absence::{Absences, absent_since};
 use crate::access::AccessClock;
 use crate::collection::Limits;
+use crate::collection::hash::expiring::NEVER;
 use crate::commands::Body;
 use crate::context::{Edit, Entry, View};
 use crate::eviction::Pool;
@@ -16,12 +17,17 @@ use crate::keeper::Keeper;
 use crate::notice::{Classes, DatabaseKey, Notice, Notices};
 use crate::record::{Record, VERSION_END};
 use crate::segment::KeyHasher;
-use crate::table::{Place, Table};
-use crate::value::ItoaBuffer;
+use crate::table::{Gone, Place, Table};
+use crate::value::{ItoaBuffer, ValueRef};
 use crate::{DataCommand, Moment, Policy, collection};
 
 /// Digests of different keyspaces must be comparable.
 const DIGEST_SEED: u64 = 0x686F_6C64_6661_7374;
+
+/// Tells what a watch remembers of a hash of which a field is to expire from a version, which is far below.
+const EXPIRING_FIELDS: u64 = 1 << 62;
+/// What tells apart what watches remember.
+const WATCH_MARKS: u64 = EXPIRING_FIELDS | 1 << 63;
 
 /// What a keyspace is made with.
 #[derive(Clone, Debug)]
@@ -92,8 +98,8 @@ pub struct Keyspace {
     draws: Cell<u64>,
     /// By slot: others hold it. `None` for a keyspace that is walked as a whole.
     pub(crate) foreign: Option<Box<[bool]>>,
-    /// Keys removed because they had expired.
-    expired_count: u64,
+    /// What was removed because it had expired.
+    expired: Expired,
     /// What commands that read have looked up.
     lookups: Cell<Lookups>,
 }
@@ -120,10 +126,28 @@ impl Lookups {
 pub struct Removals {
     /// Keys removed because they had expired.
     pub expired: u64,
+    /// Fields of hashes removed because they had expired.
+    pub expired_fields: u64,
     /// Values, and keys of flushed databases, that have been freed piece by piece.
     pub freed_later: u64,
     /// The same that are still to be freed.
     pub to_be_freed: u64,
+}
+
+/// What was removed because it had expired.
+#[derive(Clone, Copy, Debug, Default)]
+struct Expired {
+    keys: u64,
+    fields: u64,
+}
+
+impl Expired {
+    fn count(&mut self, gone: Gone) {
+        match gone {
+            Gone::Key => self.keys += 1,
+            Gone::LastFields(count) | Gone::Fields(count) => self.fields += count as u64,
+        }
+    }
 }
 
 impl Keyspace {
@@ -155,7 +179,7 @@ impl Keyspace {
             notices: Notices::default(),
             limits: Limits::default(),
             draws: Cell::new(0),
-            expired_count: 0,
+            expired: Expired::default(),
             lookups: Cell::default(),
             foreign: None,
         }
@@ -260,7 +284,8 @@ impl Keyspace {
     pub fn removals(&self) -> Removals {
         let flushed: usize = self.graveyard.iter().map(|table| table.count).sum();
         Removals {
-            expired: self.expired_count,
+            expired: self.expired.keys,
+            expired_fields: self.expired.fields,
             freed_later: self.keeper.freed_count,
             to_be_freed: (self.keeper.debris_count() + flushed) as u64,
         }
@@ -282,9 +307,17 @@ impl Keyspace {
         self.lookups.set(Lookups { found: found + u64::from(is_found), missed: missed + u64::from(!is_found) });
     }
 
+    /// Reports what had expired when a command met it.
+    pub(crate) fn note_gone(&mut self, database: u16, key: &[u8], gone: Gone) {
+        if let Gone::LastFields(_) | Gone::Fields(_) = gone {
+            self.expired.count(gone);
+        }
+        self.notices.note_gone(database, key, gone);
+    }
+
     /// Counts removals from zero again.
     pub fn forget_removals(&mut self) {
-        self.expired_count = 0;
+        self.expired = Expired::default();
         self.keeper.freed_count = 0;
     }
 
@@ -293,9 +326,23 @@ impl Keyspace {
         self.view(database, moment).peek(key).map_or(0, |entry| entry.version())
     }
 
-    /// What a WATCH remembers: the key's version, or that it was absent at this point of the sequence.
+    /// What a WATCH remembers of a key that exists: its version and, if a field of it is to expire, when the next one
+    /// does, mixed; 0 if it does not exist at `moment`. Different if the key has changed, or a field has expired.
+    pub fn watched_version(&self, database: u16, key: &[u8], moment: Moment) -> u64 {
+        let Some(entry) = self.view(database, moment).peek(key) else { return 0 };
+        match entry.value() {
+            ValueRef::Hash(hash) if hash.next_deadline() != NEVER => {
+                let seed = Prng::new(entry.version()).draw() ^ hash.next_deadline() as u64;
+                Prng::new(seed).draw() & !WATCH_MARKS | EXPIRING_FIELDS
+            }
+            _ => entry.version(),
+        }
+    }
+
+    /// What a WATCH remembers: the key's [version](Keyspace::watched_version), or that it was absent at this point of
+    /// the sequence.
     pub fn watch(&self, database: u16, key: &[u8], moment: Moment) -> u64 {
-        match self.version(database, key, moment) {
+        match self.watched_version(database, key, moment) {
             0 => Absences::watch(self.sequence),
             version => version,
         }
@@ -303,7 +350,7 @@ impl Keyspace {
 
     /// True if a key is as [`Keyspace::watch`] saw it, here or in another replica, and was so all the time.
     pub fn is_as_watched(&self, database: u16, key: &[u8], watched: u64, moment: Moment) -> bool {
-        let version = self.version(database, key, moment);
+        let version = self.watched_version(database, key, moment);
         let Some(sequence) = absent_since(watched) else { return version == watched };
         let place = self.place(key);
         // It may have gone and not been freed: expired, or flushed.
@@ -332,6 +379,11 @@ impl Keyspace {
     /// Number of keys with a deadline.
     pub fn expiring_count(&self, database: u16) -> usize {
         self.databases[usize::from(database)].expiring
+    }
+
+    /// Number of hashes of which a field has a deadline.
+    pub fn expiring_hash_count(&self, database: u16) -> usize {
+        self.databases[usize::from(database)].expiring_hashes
     }
 
     /// Mean time to live of the keys with a deadline, in milliseconds; 0 if there are none.
@@ -428,11 +480,11 @@ impl Keyspace {
         let now = self.latest;
         let mut rest = budget.max(1);
         let mut more = false;
-        let (notices, expired_count) = (&mut self.notices, &mut self.expired_count);
+        let (notices, removals) = (&mut self.notices, &mut self.expired);
         for (database, table) in (0..).zip(&mut self.databases) {
-            let mut expired = |key: &[u8]| {
-                *expired_count += 1;
-                notices.note_expired(database, key);
+            let mut expired = |key: &[u8], gone| {
+                removals.count(gone);
+                notices.note_gone(database, key, gone);
             };
             more |= table.sweep(now, &mut rest, &self.hasher, &mut self.keeper, &mut expired);
         }
@@ -486,7 +538,7 @@ impl Keyspace {
     pub fn for_each<'a>(&'a self, database: u16, moment: Moment, mut visit: impl FnMut(Entry<'a>)) {
         let now = self.clamp(moment).unix.0;
         for record in self.databases[usize::from(database)].iter().filter(|record| record.is_alive(now)) {
-            visit(Entry::new(record, self));
+            visit(Entry::new(record, self, now));
         }
     }
 
@@ -503,7 +555,7 @@ impl Keyspace {
                 text.extend_from_slice(&record.deadline().unwrap_or(i64::MIN).to_le_bytes());
                 text.extend_from_slice(&(record.key().len() as u64).to_le_bytes());
                 text.extend_from_slice(record.key());
-                write_digested(&mut text, record, &hasher);
+                write_digested(&mut text, record, self.latest, &hasher);
                 digest = digest.wrapping_add(hasher.hash(&text));
             }
         }
@@ -584,9 +636,23 @@ impl Keyspace {
 }
 
 /// Appends what of a value goes into the digest: of a large collection, a digest of its parts.
-fn write_digested(out: &mut Vec<u8>, record: &Record, hasher: &KeyHasher) {
+fn write_digested(out: &mut Vec<u8>, record: &Record, now: i64, hasher: &KeyHasher) {
     const PART_BYTES: usize = 64 << 10;
-    if let Some(string) = record.string() {
+    if let Some(hash) = record.expiring_hash() {
+        // Replicas need not have removed the same of what has expired.
+        let hash = hash.at(now);
+        out.push(u8::from(hash.is_packed()));
+        let (mut part, mut digest) = (Vec::new(), 0u64);
+        for (field, value, deadline) in hash.iter_with_deadlines() {
+            part.clear();
+            part.extend_from_slice(&digest.to_le_bytes());
+            part.extend_from_slice(&deadline.to_le_bytes());
+            collection::packed::put(&mut part, field);
+            part.extend_from_slice(value);
+            digest = hasher.hash(&part);
+        }
+        out.extend_from_slice(&digest.to_le_bytes());
+    } else if let Some(string) = record.string() {
         out.extend_from_slice(string.to_bytes(&mut ItoaBuffer::new()));
     } else if let Some(collection) = record.collection() {
         collection::write_large_head(out, collection);

@@ -8,6 +8,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::table::Gone;
+
 /// What kind of thing happened: a letter of `notify-keyspace-events`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
@@ -140,10 +142,17 @@ impl Notices {
         }
     }
 
-    /// Notes that a key had expired when a command met it, or when it was swept away.
+    /// Notes that a key, or fields of it, had expired when a command met them, or when they were swept away.
     #[inline]
-    pub(crate) fn note_expired(&mut self, database: u16, key: &[u8]) {
-        self.note(Class::Expired, "expired", database, key);
+    pub(crate) fn note_gone(&mut self, database: u16, key: &[u8], gone: Gone) {
+        if gone == Gone::Key {
+            return self.note(Class::Expired, "expired", database, key);
+        }
+        self.note(Class::Hash, "hexpired", database, key);
+        if let Gone::LastFields(_) = gone {
+            self.note(Class::Generic, "del", database, key);
+        }
+        self.note(Class::Changed, "hexpired", database, key);
     }
 }
 

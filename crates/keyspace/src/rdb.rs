@@ -1,7 +1,7 @@
 //! Values as bytes, in the encoding of Redis's RDB files: one codec for checkpoints, DUMP and RESTORE, and for what is
 //! exchanged with stock servers.
 //!
-//! What is written here has the bytes that Redis 7.0 would write. What is read here may come from anybody: every input
+//! What is written here has the bytes that Redis 7.0 would write, or Redis 7.4 where fields of hashes have deadlines. What is read here may come from anybody: every input
 //! that is not the encoding of a value is refused, and none makes the reader allocate more than the value it describes.
 
 mod hash;
@@ -24,11 +24,14 @@ use crate::value::{ItoaBuffer, Str, StringValue, Value, ValueRef, canonical_inte
 /// The version of the encoding that is written, Redis 7.0's.
 pub const VERSION: u16 = 10;
 
+/// The version of what Redis before 7.4 cannot read: hashes of which fields have deadlines.
+const VERSION_OF_EXPIRING_FIELDS: u16 = 12;
+
 /// The latest version of Redis's encoding that is understood, Redis 8.10's. Versions add kinds of values and change
 /// none: what is of a kind that is known can be read, whatever the version.
 const VERSION_READABLE_MAX: u16 = 15;
 
-/// The version that Valkey has counted from since 9.0, likewise.
+/// The version that Valkey has counted from since 9.0, likewise; it means another kind by one of the numbers.
 const VERSION_OF_VALKEY: u16 = 80;
 
 /// Bytes of the version and the checksum behind a dumped value.
@@ -60,6 +63,12 @@ mod kind {
     pub const SET_LISTPACK: u8 = 20;
     /// Of Redis 7.2; never written.
     pub const STREAM_LISTPACKS_3: u8 = 21;
+    /// Of the release candidates of Redis 7.4, and something else in Valkey 9; never written.
+    pub const HASH_METADATA_CANDIDATE: u8 = 22;
+    /// Of the release candidates of Redis 7.4; never written.
+    pub const HASH_LISTPACK_EX_CANDIDATE: u8 = 23;
+    pub const HASH_METADATA: u8 = 24;
+    pub const HASH_LISTPACK_EX: u8 = 25;
 }
 
 /// What the low six bits mean in a string's first byte when the high two are set. The numbers are the format's.
@@ -109,7 +118,11 @@ pub enum Compression {
 pub fn dump(value: ValueRef<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     write_object(&mut out, value, Compression::Lzf);
-    out.extend_from_slice(&VERSION.to_le_bytes());
+    let version = match out[0] {
+        kind::HASH_METADATA | kind::HASH_LISTPACK_EX => VERSION_OF_EXPIRING_FIELDS,
+        _ => VERSION,
+    };
+    out.extend_from_slice(&version.to_le_bytes());
     let checksum = crc64(0, &out);
     out.extend_from_slice(&checksum.to_le_bytes());
     out
@@ -129,7 +142,12 @@ pub fn restore(bytes: &[u8], limits: &Limits) -> Result<Value, Malformed> {
         return Err(Malformed::Footer);
     }
     let mut reader = Reader::new(value);
-    let value = read_object(&mut reader, limits)?;
+    let value = if version == VERSION_OF_VALKEY && value.first() == Some(&kind::HASH_METADATA_CANDIDATE) {
+        reader.byte()?;
+        hash::read_of_valkey(&mut reader, limits).map(Value::Collection)?
+    } else {
+        read_object(&mut reader, limits)?
+    };
     if reader.is_empty() { Ok(value) } else { Err(Malformed::Value) }
 }
 
@@ -163,9 +181,14 @@ pub fn read_object(reader: &mut Reader<'_>, limits: &Limits) -> Result<Value, Ma
             Text::Integer(integer) => StringValue::integer(integer),
             Text::Bytes(bytes) => StringValue::bytes(bytes.into_owned()),
         })),
-        kind @ (kind::HASH | kind::HASH_ZIPMAP | kind::HASH_ZIPLIST | kind::HASH_LISTPACK) => {
-            hash::read(kind, reader, limits).map(Value::Collection)
-        }
+        kind @ (kind::HASH
+        | kind::HASH_ZIPMAP
+        | kind::HASH_ZIPLIST
+        | kind::HASH_LISTPACK
+        | kind::HASH_METADATA_CANDIDATE
+        | kind::HASH_LISTPACK_EX_CANDIDATE
+        | kind::HASH_METADATA
+        | kind::HASH_LISTPACK_EX) => hash::read(kind, reader, limits).map(Value::Collection),
         kind @ (kind::SET | kind::SET_INTSET | kind::SET_LISTPACK) => {
             set::read(kind, reader, limits).map(Value::Collection)
         }

@@ -29,7 +29,8 @@ use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use crate::collection::{self, Collection, Form, Kind};
+use crate::collection::hash::expiring::{self, NEVER};
+use crate::collection::{self, Collection, Form, Hash, Kind};
 use crate::value::{CollectionValue, Kept, Str, StringValue, Text, Value, ValueRef, canonical_integer};
 
 /// Longest string kept inside its record, in bytes.
@@ -73,6 +74,10 @@ const RAW: u8 = 1 << 3;
 const DEADLINE: u8 = 1 << 4;
 /// The key's length did not fit the header.
 const LONG_KEY: u8 = 1 << 5;
+/// The value is a hash of which fields may have deadlines.
+const EXPIRING_FIELDS: u8 = 1 << 6;
+/// What the flags say of the value beside its kind.
+const VALUE_MARKS: u8 = RAW | EXPIRING_FIELDS;
 
 /// A value about to be stored.
 pub(crate) enum Payload<'a> {
@@ -128,8 +133,12 @@ impl<'a> Payload<'a> {
             Self::Inline { raw: false, .. } => KIND_INLINE,
             Self::Inline { raw: true, .. } => KIND_INLINE | RAW,
             Self::Large(_) => KIND_LARGE,
+            Self::Packed { form: Form::ExpiringHash, .. } => KIND_PACKED | EXPIRING_FIELDS,
             Self::Packed { .. } => KIND_PACKED,
-            Self::Collection(_) => KIND_COLLECTION,
+            Self::Collection(collection) => match **collection {
+                Collection::ExpiringHash(_) => KIND_COLLECTION | EXPIRING_FIELDS,
+                _ => KIND_COLLECTION,
+            },
         }
     }
 
@@ -228,17 +237,16 @@ impl Record {
         if payload.inline_len() != self.value_len() {
             return Err(payload);
         }
+        let new_flags = flags & !VALUE_MARKS | payload.flags() & VALUE_MARKS;
         // SAFETY: kind and deadline agree with the flags, so the words exist; an inline value has the length checked
         // above; `self` is borrowed mutably, so nobody looks at them.
         unsafe {
+            (*self.0.as_ptr()).flags = new_flags;
             let value_at = self.block().add(key_offset(flags) + self.key_len());
             match payload {
                 Payload::Integer(number) => self.word().cast::<i64>().write(number),
                 Payload::Large(bytes) => *self.word().cast::<Arc<Vec<u8>>>() = bytes,
-                Payload::Inline { bytes, raw } => {
-                    ptr::copy_nonoverlapping(bytes.as_ptr(), value_at, bytes.len());
-                    (*self.0.as_ptr()).flags = flags & !RAW | if raw { RAW } else { 0 };
-                }
+                Payload::Inline { bytes, .. } => ptr::copy_nonoverlapping(bytes.as_ptr(), value_at, bytes.len()),
                 Payload::Packed { form, bytes } => {
                     value_at.write(form as u8);
                     ptr::copy_nonoverlapping(bytes.as_ptr(), value_at.add(1), bytes.len());
@@ -502,10 +510,43 @@ impl Record {
         (self.flags() & DEADLINE != 0).then(|| unsafe { self.block().add(size_of::<Header>()).cast::<i64>().read() })
     }
 
-    /// True if the key has not reached its deadline at `now`.
+    /// True if the key has not reached its deadline at `now`, and not all of its fields have reached theirs.
     #[inline]
     pub(crate) fn is_alive(&self, now: i64) -> bool {
         self.deadline().is_none_or(|deadline| deadline > now)
+            && self.expiring_hash().is_none_or(|hash| hash.at(now).is_living())
+    }
+
+    /// The value, if it is a hash of which fields may have deadlines.
+    #[inline]
+    pub(crate) fn expiring_hash(&self) -> Option<Hash<'_>> {
+        if self.flags() & EXPIRING_FIELDS == 0 {
+            return None;
+        }
+        match self.value() {
+            ValueRef::Hash(hash) => Some(hash),
+            _ => unreachable!("only hashes have such fields"),
+        }
+    }
+
+    /// The earliest deadline of a field that has not been removed; `None` if no field has one.
+    #[inline]
+    pub(crate) fn fields_due(&self) -> Option<i64> {
+        self.expiring_hash().map(|hash| hash.earliest_deadline()).filter(|deadline| *deadline != NEVER)
+    }
+
+    /// Removes up to `most` fields that have expired at `now`, more if the hash is small, and tells how many. Some
+    /// field must exist.
+    pub(crate) fn purge_fields(&mut self, now: i64, most: usize) -> usize {
+        if let Some(Collection::ExpiringHash(fields)) = self.collection_mut() {
+            return fields.purge(now, most);
+        }
+        let Some(hash) = self.expiring_hash().filter(|hash| hash.earliest_deadline() <= now) else { return 0 };
+        let packed = expiring::pack(hash.at(now).iter_with_deadlines());
+        let count = hash.len() - hash.at(now).len();
+        let len = self.value_len() - 1;
+        self.splice(0..len, &[&packed]);
+        count
     }
 
     #[inline]

@@ -36,7 +36,7 @@ impl Keyspace {
         let mut from = Some(cursor << (64 - CURSOR_HASH_BITS));
         let mut visit = |record: &'a Record| {
             if record.is_alive(now) {
-                visit(Entry::new(record, self));
+                visit(Entry::new(record, self, now));
             }
         };
         while let Some(slot) = table.slot(slot_index) {

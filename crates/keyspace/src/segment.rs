@@ -48,7 +48,7 @@ fn inner(hash: u64) -> u64 {
 #[derive(Default)]
 pub(crate) struct Segment {
     records: HashTable<Record>,
-    /// Lower bound of the keys' deadlines; `i64::MAX` if none has one.
+    /// Lower bound of the deadlines of keys and of their fields; `i64::MAX` if none has one.
     pub(crate) earliest: i64,
     /// Number of keys with a deadline.
     pub(crate) expiring: u32,
@@ -123,6 +123,11 @@ impl Segment {
     /// The keys, in the table's own order: the same for the same history.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Record> {
         self.records.iter()
+    }
+
+    /// The same, for changes that leave the keys and their deadlines.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Record> {
+        self.records.iter_mut()
     }
 
     /// The keys from some place of the table on, going around. For sampling.
@@ -323,6 +328,8 @@ impl Directory {
             let half = if hash & new_bit == 0 { &mut lower } else { &mut upper };
             if record.deadline().is_some() {
                 half.expiring += 1;
+            }
+            if record.deadline().is_some() || record.fields_due().is_some() {
                 half.earliest = earliest;
             }
             half.records.insert_unique(inner(hash), record, |record| inner(hasher.hash(record.key())));

@@ -9,6 +9,9 @@ use crate::segment::{KeyHasher, Segment, Slot};
 /// Slots in a block. Blocks hold sums, so that sweeps and samples need not look at every slot.
 const BLOCK_SLOTS: usize = 128;
 
+/// How long expired fields of a hash wait that a running checkpoint has not come to, in milliseconds.
+const WAIT_FOR_CHECKPOINT_MS: i64 = 200;
+
 /// Rank of a table that has nothing a running checkpoint wants.
 pub(crate) const RANK_NONE: u32 = u32::MAX;
 
@@ -27,6 +30,8 @@ pub(crate) struct Table {
     slot_count: usize,
     pub(crate) count: usize,
     pub(crate) expiring: usize,
+    /// Number of hashes of which a field has a deadline.
+    pub(crate) expiring_hashes: usize,
     /// Sum of all deadlines.
     deadline_sum: i128,
     /// Bytes allocated for records, tables and directories.
@@ -55,12 +60,35 @@ impl Block {
 struct Facts {
     bytes: usize,
     deadline: Option<i64>,
+    /// The earliest deadline of a field.
+    fields_due: Option<i64>,
 }
 
 impl Facts {
     #[inline]
     fn of(record: &Record) -> Self {
-        Self { bytes: record.footprint(), deadline: record.deadline() }
+        Self { bytes: record.footprint(), deadline: record.deadline(), fields_due: record.fields_due() }
+    }
+}
+
+/// What had expired when a key was met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gone {
+    /// The key.
+    Key,
+    /// Its last fields, so many, and the key with them.
+    LastFields(usize),
+    /// So many of its fields.
+    Fields(usize),
+}
+
+impl Gone {
+    /// Of a record that is not alive at `now`.
+    pub(crate) fn of(record: &Record, now: i64) -> Self {
+        match record.expiring_hash() {
+            Some(hash) if record.deadline().is_none_or(|deadline| deadline > now) => Self::LastFields(hash.len()),
+            _ => Self::Key,
+        }
     }
 }
 
@@ -87,6 +115,7 @@ impl Table {
             slot_count,
             count: 0,
             expiring: 0,
+            expiring_hashes: 0,
             deadline_sum: 0,
             bytes: 0,
             wake: i64::MAX,
@@ -142,7 +171,7 @@ impl Table {
             let before = Facts::of(record);
             let deadline = match deadline {
                 Deadline::Is(deadline) => deadline,
-                Deadline::Keep => before.deadline.filter(|&deadline| deadline > stamp.now),
+                Deadline::Keep => before.deadline.filter(|_| record.is_alive(stamp.now)),
             };
             keeper.bury_value(record);
             if let Err(payload) = record.overwrite(payload, deadline, stamp.version, clock) {
@@ -249,7 +278,8 @@ impl Table {
             self.bytes += slot.table_bytes();
         }
         self.blocks.fill(Block::EMPTY);
-        (self.count, self.expiring, self.deadline_sum, self.wake) = (0, 0, 0, i64::MAX);
+        (self.count, self.expiring, self.expiring_hashes, self.deadline_sum) = (0, 0, 0, 0);
+        self.wake = i64::MAX;
     }
 
     #[inline]
@@ -262,6 +292,18 @@ impl Table {
         let block = &mut self.blocks[place.slot / BLOCK_SLOTS];
         let old = before.and_then(|facts| facts.deadline);
         let new = after.and_then(|facts| facts.deadline);
+        let old_due = before.and_then(|facts| facts.fields_due);
+        let new_due = after.and_then(|facts| facts.fields_due);
+        if old_due != new_due {
+            self.expiring_hashes =
+                self.expiring_hashes + usize::from(new_due.is_some()) - usize::from(old_due.is_some());
+            if let Some(due) = new_due {
+                let segment = self.slots[place.slot].segment_mut(place.hash);
+                segment.earliest = segment.earliest.min(due);
+                block.wake = block.wake.min(segment.sweep_at());
+                self.wake = self.wake.min(block.wake);
+            }
+        }
         if old != new {
             let segment = self.slots[place.slot].segment_mut(place.hash);
             if let Some(deadline) = old {
@@ -278,7 +320,7 @@ impl Table {
                 segment.earliest = segment.earliest.min(deadline);
                 block.wake = block.wake.min(segment.sweep_at());
                 self.wake = self.wake.min(block.wake);
-            } else if segment.expiring == 0 {
+            } else if segment.expiring == 0 && self.expiring_hashes == 0 {
                 segment.earliest = i64::MAX;
             }
         }
@@ -297,15 +339,15 @@ impl Table {
         self.bytes -= before.map_or(0, |facts| facts.bytes);
     }
 
-    /// Removes expired keys from segments until `budget`, a number of keys looked at, is used up, and tells `expired`
-    /// of each. True if there is more to do at `now`.
+    /// Removes expired keys, and expired fields of hashes, until `budget`, a number of keys looked at and of fields
+    /// removed, is used up, and tells `expired` of each. True if there is more to do at `now`.
     pub(crate) fn sweep(
         &mut self,
         now: i64,
         budget: &mut usize,
         hasher: &KeyHasher,
         keeper: &mut Keeper,
-        expired: &mut impl FnMut(&[u8]),
+        expired: &mut impl FnMut(&[u8], Gone),
     ) -> bool {
         if self.wake > now {
             return false;
@@ -326,6 +368,9 @@ impl Table {
                     }
                     *budget = budget.saturating_sub(segment.len().max(16));
                     self.sweep_segment(slot, nth, now, hasher, keeper, expired);
+                    if self.expiring_hashes > 0 && !self.sweep_fields(slot, nth, now, budget, hasher, keeper, expired) {
+                        return true;
+                    }
                 }
             }
             let wakes = slots.flat_map(|slot| self.slots[slot].segments()).map(Segment::sweep_at);
@@ -342,19 +387,22 @@ impl Table {
         now: i64,
         hasher: &KeyHasher,
         keeper: &mut Keeper,
-        tell: &mut impl FnMut(&[u8]),
+        tell: &mut impl FnMut(&[u8], Gone),
     ) {
         let rank = self.rank;
         let segment = &mut self.slots[slot].segments_mut()[nth];
         let (seen, table_bytes) = (segment.len(), segment.table_bytes());
         let mut earliest = i64::MAX;
-        let (mut expired, mut bytes, mut deadline_sum) = (0, 0, 0);
+        let (mut expired, mut timed, mut hashes, mut bytes, mut deadline_sum) = (0, 0, 0, 0, 0);
         let due = |record: &Record| {
-            let Some(deadline) = record.deadline() else { return false };
-            if deadline > now {
+            if !record.is_alive(now) {
+                return true;
+            }
+            // Fields that have expired are swept next.
+            for deadline in record.deadline().into_iter().chain(record.fields_due()) {
                 earliest = earliest.min(deadline);
             }
-            deadline <= now
+            false
         };
         for record in segment.extract(due) {
             if keeper.is_watched() {
@@ -362,23 +410,77 @@ impl Table {
                 keeper.before_change(position, &record);
                 keeper.absences.note(Place { slot, hash: position.hash }, record.version());
             }
-            tell(record.key());
+            tell(record.key(), Gone::of(&record, now));
             expired += 1;
             bytes += record.footprint();
-            deadline_sum += i128::from(record.deadline().expect("it was due"));
+            hashes += usize::from(record.fields_due().is_some());
+            if let Some(deadline) = record.deadline() {
+                timed += 1;
+                deadline_sum += i128::from(deadline);
+            }
             keeper.bury(record);
         }
         segment.earliest = earliest;
-        segment.expiring -= expired as u32;
+        segment.expiring -= timed as u32;
         segment.learn(seen, expired);
         segment.shrink(hasher);
         self.bytes = self.bytes + segment.table_bytes() - table_bytes - bytes;
         self.deadline_sum -= deadline_sum;
         self.count -= expired;
-        self.expiring -= expired;
+        self.expiring -= timed;
+        self.expiring_hashes -= hashes;
         let block = &mut self.blocks[slot / BLOCK_SLOTS];
         block.count -= expired as u32;
-        block.expiring -= expired as u32;
+        block.expiring -= timed as u32;
+    }
+
+    /// Removes expired fields of the hashes of a segment that has just been swept. False if `budget` did not suffice;
+    /// then the segment is still due.
+    ///
+    /// A checkpoint that has not come to a hash yet wants its fields as they were, and no version tells that they have
+    /// changed: such a hash waits.
+    #[expect(clippy::too_many_arguments, reason = "what a sweep of keys needs, and its budget")]
+    fn sweep_fields(
+        &mut self,
+        slot: usize,
+        nth: usize,
+        now: i64,
+        budget: &mut usize,
+        hasher: &KeyHasher,
+        keeper: &Keeper,
+        tell: &mut impl FnMut(&[u8], Gone),
+    ) -> bool {
+        let rank = self.rank;
+        let segment = &mut self.slots[slot].segments_mut()[nth];
+        if segment.earliest > now {
+            return true;
+        }
+        let mut earliest = i64::MAX;
+        for record in segment.iter_mut() {
+            let mut due = record.fields_due();
+            if due.is_some_and(|due| due <= now) {
+                let position = || Position { rank, slot: slot as u16, hash: hasher.hash(record.key()) };
+                if keeper.is_wanted(position, record) {
+                    due = Some(now.saturating_add(WAIT_FOR_CHECKPOINT_MS));
+                } else {
+                    let bytes = record.footprint();
+                    let count = record.purge_fields(now, (*budget).max(1));
+                    *budget = budget.saturating_sub(count);
+                    tell(record.key(), Gone::Fields(count));
+                    due = record.fields_due();
+                    self.bytes = self.bytes + record.footprint() - bytes;
+                    self.expiring_hashes -= usize::from(due.is_none());
+                }
+            }
+            for deadline in record.deadline().into_iter().chain(due) {
+                earliest = earliest.min(deadline);
+            }
+            if due.is_some_and(|due| due <= now) {
+                return false;
+            }
+        }
+        segment.earliest = earliest;
+        true
     }
 
     /// Frees the segments of one slot of a table that nobody uses any more, from the back; the number of keys freed,

@@ -566,13 +566,14 @@ impl Core {
     pub(crate) fn figures(&self, with_histograms: bool) -> Figures {
         let databases = (0..self.context.settings.databases)
             .map(|database| {
-                let mut sum = (0, 0, 0);
+                let mut sum = (0, 0, 0, 0);
                 for group in self.groups() {
                     let expiring = group.state.keyspace().expiring_count(database) as u64;
                     let average = group.state.keyspace().average_ttl(database, group.read_moment(self.now));
                     sum.0 += group.state.keyspace().key_count(database) as u64;
                     sum.1 += expiring;
                     sum.2 = sum.2.max(average.max(0) as u64);
+                    sum.3 += group.state.keyspace().expiring_hash_count(database) as u64;
                 }
                 sum
             })

@@ -170,7 +170,7 @@ fn write_clients(figures: &[&Figures], page: &mut Page) {
     }
     page.gauge("keyspace_bytes", "Bytes of keys and values.").is(sum(&|core| core.keyspace_bytes));
     let count = figures.iter().map(|figures| figures.databases.len()).max().unwrap_or(0);
-    let of = |database: usize, figure: fn(&(u64, u64, u64)) -> u64| {
+    let of = |database: usize, figure: fn(&(u64, u64, u64, u64)) -> u64| {
         figures.iter().filter_map(|figures| figures.databases.get(database)).map(figure).sum::<u64>()
     };
     let used: Vec<usize> = (0..count).filter(|database| of(*database, |figures| figures.0) > 0).collect();

@@ -567,7 +567,7 @@ pub(crate) fn execute(
     // and is not logged in this form.
     let changed = exec.watches.iter().any(|watch| {
         let wanted = if keyspace::absent_since(watch.version).is_some() { 0 } else { watch.version };
-        keyspace.version(watch.database, &watch.key, moment) != wanted
+        keyspace.watched_version(watch.database, &watch.key, moment) != wanted
     });
     if changed {
         writer.null_array();

@@ -112,8 +112,7 @@ const CURSOR_END: u64 = 1 << 32;
 /// Which elements one step of a scan visits, from `cursor` on: `count` of them, and those that share the last one's
 /// place. With the cursor to go on from; 0 is the end. What exists during a whole walk is visited.
 pub(crate) fn scan_range<T: Element<Key = u32>>(tree: &Tree<T>, cursor: u64, count: usize) -> (Range<usize>, u64) {
-    let Ok(from) = u32::try_from(cursor) else { return (0..0, 0) };
-    let start = lower_bound(tree, from);
+    let Some(start) = scan_start(tree, cursor) else { return (0..0, 0) };
     let Some(last) = tree.get(start.saturating_add(count.max(1) - 1)) else { return (start..tree.len(), 0) };
     let next = u64::from(last.key()) + 1;
     if next == CURSOR_END {
@@ -121,6 +120,11 @@ pub(crate) fn scan_range<T: Element<Key = u32>>(tree: &Tree<T>, cursor: u64, cou
     }
     let end = lower_bound(tree, next as u32);
     (start..end, if end == tree.len() { 0 } else { next })
+}
+
+/// The rank at which a step from `cursor` on begins; `None` if that is no cursor.
+pub(crate) fn scan_start<T: Element<Key = u32>>(tree: &Tree<T>, cursor: u64) -> Option<usize> {
+    u32::try_from(cursor).ok().map(|from| lower_bound(tree, from))
 }
 
 fn lower_bound<T: Element<Key = u32>>(tree: &Tree<T>, place: u32) -> usize {

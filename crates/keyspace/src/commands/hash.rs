@@ -1,9 +1,13 @@
-//! Hashes: fields, each with a value.
+//! Hashes: fields, each with a value, and with a deadline if it has been given one.
 
+mod expire;
+mod fields;
 mod get;
 mod incr;
 mod random;
 mod set;
+mod together;
+mod ttl;
 
 use super::DataCommand;
 
@@ -25,7 +29,22 @@ pub(super) const COMMANDS: &[&DataCommand] = &[
     &incr::HINCRBY,
     &incr::HINCRBYFLOAT,
     &random::HRANDFIELD,
+    &expire::HEXPIRE,
+    &expire::HPEXPIRE,
+    &expire::HEXPIREAT,
+    &expire::HPEXPIREAT,
+    &expire::HPERSIST,
+    &ttl::HTTL,
+    &ttl::HPTTL,
+    &ttl::HEXPIRETIME,
+    &ttl::HPEXPIRETIME,
+    &together::HGETEX,
+    &together::HSETEX,
+    &together::HGETDEL,
 ];
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod expiry_tests;

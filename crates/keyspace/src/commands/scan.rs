@@ -32,9 +32,22 @@ impl<'a> Step<'a> {
     /// # Errors
     /// What is no option, or no positive count.
     pub(super) fn new(args: Args<'a>, writer: &Writer) -> Result<Self, Refusal> {
-        let (mut filter, mut count) = (Filter::All, COUNT_DEFAULT);
+        Self::with_flag(args, writer, None).map(|(step, _)| step)
+    }
+
+    /// The same for a command with an option that is one word. Tells if that is there.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn with_flag(args: Args<'a>, writer: &Writer, flag: Option<&str>) -> Result<(Self, bool), Refusal> {
+        let (mut filter, mut count, mut has_flag) = (Filter::All, COUNT_DEFAULT, false);
         let mut next = 3;
         while let Some(option) = args.get(next) {
+            if flag.is_some_and(|flag| is(option, flag)) {
+                has_flag = true;
+                next += 1;
+                continue;
+            }
             let value = args.get(next + 1).ok_or(Refusal::SYNTAX)?;
             if is(option, "count") {
                 count = usize::try_from(integer(value)?).ok().filter(|&count| count > 0).ok_or(Refusal::SYNTAX)?;
@@ -45,7 +58,7 @@ impl<'a> Step<'a> {
             }
             next += 2;
         }
-        Ok(Self { filter, count, found: Writer::new(writer.protocol()), found_count: 0 })
+        Ok((Self { filter, count, found: Writer::new(writer.protocol()), found_count: 0 }, has_flag))
     }
 
     pub(super) fn count(&self) -> usize {

@@ -1,17 +1,42 @@
-//! Hashes: as a listpack of fields and values in turn, or as so many pairs of strings.
+//! Hashes: as a listpack of fields and values in turn, or as so many pairs of strings; with deadlines, as a listpack of
+//! fields, values and deadlines in turn, or as so many triples.
+//!
+//! ```text
+//! 25 HASH_LISTPACK_EX   earliest deadline u64 (0 if none), listpack of field, value, deadline (0 if none),
+//!                       those that expire first before others, those without a deadline last
+//! 24 HASH_METADATA      earliest deadline u64, number of fields, and of each:
+//!                       0, or 1 + how much later it expires than the earliest as a length, field, value
+//! ```
+//!
+//! Deadlines are in milliseconds since the epoch. The release candidates of Redis 7.4 had the same without the earliest
+//! deadline in front (22 and 23), with absolute deadlines in 22. Valkey 9 uses 22 for something else: fields, values and
+//! deadlines of eight bytes in turn, -1 for none; the version behind a dumped value tells which it is.
 
 use super::{
     Compression, Malformed, Reader, are_distinct, kind, listpack, read_text, write_length, write_string, ziplist,
 };
+use crate::collection::hash::expiring::{self, Expiring, NEVER};
 use crate::collection::hash::{Hash, to_pairs};
 use crate::collection::{Collection, Form, Limits, PACKED_BYTES_MAX, packed};
-use crate::value::{CollectionValue, ItoaBuffer, Kept};
+use crate::value::{CollectionValue, ItoaBuffer, Kept, canonical_integer};
+
+/// The latest deadline that is believed, in milliseconds since the epoch: Redis's `EB_EXPIRE_TIME_MAX`.
+const DEADLINE_MAX: i64 = (1 << 48) - 2;
 
 pub(super) fn kind_of(hash: Hash<'_>) -> u8 {
-    if hash.is_packed() { kind::HASH_LISTPACK } else { kind::HASH }
+    match (hash.is_packed(), hash.next_deadline() != NEVER) {
+        (true, false) => kind::HASH_LISTPACK,
+        (true, true) => kind::HASH_LISTPACK_EX,
+        (false, false) => kind::HASH,
+        (false, true) => kind::HASH_METADATA,
+    }
 }
 
 pub(super) fn write(out: &mut Vec<u8>, hash: Hash<'_>, compression: Compression) {
+    let earliest = hash.next_deadline();
+    if earliest != NEVER {
+        return write_expiring(out, hash, earliest, compression);
+    }
     if hash.is_packed() {
         let mut builder = listpack::Builder::new();
         for (field, value) in hash.iter() {
@@ -27,7 +52,44 @@ pub(super) fn write(out: &mut Vec<u8>, hash: Hash<'_>, compression: Compression)
     }
 }
 
+fn write_expiring(out: &mut Vec<u8>, hash: Hash<'_>, earliest: i64, compression: Compression) {
+    out.extend_from_slice(&earliest.to_le_bytes());
+    if hash.is_packed() {
+        let mut fields: Vec<_> = hash.iter_with_deadlines().collect();
+        fields.sort_by_key(|&(_, _, deadline)| deadline);
+        let mut builder = listpack::Builder::new();
+        for (field, value, deadline) in fields {
+            builder.push(field);
+            builder.push(value);
+            builder.push(ItoaBuffer::new().format(if deadline == NEVER { 0 } else { deadline }));
+        }
+        return write_string(out, &builder.finish(), compression);
+    }
+    write_length(out, hash.len() as u64);
+    for (field, value, deadline) in hash.iter_with_deadlines() {
+        write_length(out, if deadline == NEVER { 0 } else { (deadline - earliest) as u64 + 1 });
+        write_string(out, field, compression);
+        write_string(out, value, compression);
+    }
+}
+
 pub(super) fn read(kind: u8, reader: &mut Reader<'_>, limits: &Limits) -> Result<CollectionValue, Malformed> {
+    match kind {
+        kind::HASH_METADATA => {
+            let earliest = u64::from_le_bytes(reader.array()?);
+            return read_triples(reader, limits, |relative| match relative {
+                0 => Some(0),
+                relative => earliest.checked_add(relative - 1),
+            });
+        }
+        kind::HASH_METADATA_CANDIDATE => return read_triples(reader, limits, Some),
+        kind::HASH_LISTPACK_EX => {
+            reader.array::<8>()?;
+            return read_listpack_of_triples(reader, limits);
+        }
+        kind::HASH_LISTPACK_EX_CANDIDATE => return read_listpack_of_triples(reader, limits),
+        _ => {}
+    }
     if kind == kind::HASH_ZIPMAP {
         let bytes = read_text(reader)?;
         let texts = ziplist::read_zipmap(&bytes).ok_or(Malformed::Value)?;
@@ -52,6 +114,82 @@ pub(super) fn read(kind: u8, reader: &mut Reader<'_>, limits: &Limits) -> Result
         pairs.push((read_text(reader)?, read_text(reader)?));
     }
     build(&pairs, limits)
+}
+
+/// A field, a value, and a deadline.
+type TripleOf<T> = (T, T, i64);
+
+/// What a deadline is here: 0 stands for none.
+fn known_deadline(deadline: u64) -> Result<i64, Malformed> {
+    match i64::try_from(deadline) {
+        Ok(0) => Ok(NEVER),
+        Ok(deadline) if deadline <= DEADLINE_MAX => Ok(deadline),
+        _ => Err(Malformed::Value),
+    }
+}
+
+fn read_triples(
+    reader: &mut Reader<'_>,
+    limits: &Limits,
+    absolute: impl Fn(u64) -> Option<u64>,
+) -> Result<CollectionValue, Malformed> {
+    let count = reader.length()?;
+    let mut triples = Vec::new();
+    for _ in 0..count {
+        let deadline = known_deadline(absolute(reader.length()?).ok_or(Malformed::Value)?)?;
+        triples.push((read_text(reader)?, read_text(reader)?, deadline));
+    }
+    build_expiring(&triples, limits)
+}
+
+fn read_listpack_of_triples(reader: &mut Reader<'_>, limits: &Limits) -> Result<CollectionValue, Malformed> {
+    let bytes = read_text(reader)?;
+    let elements = listpack::read(&bytes).filter(|elements| elements.len() % 3 == 0).ok_or(Malformed::Value)?;
+    let mut triples = Vec::with_capacity(elements.len() / 3);
+    for triple in elements.chunks_exact(3) {
+        let text = |index: usize| triple[index].to_bytes(&mut ItoaBuffer::new()).to_vec();
+        let deadline = canonical_integer(&text(2)).and_then(|deadline| u64::try_from(deadline).ok());
+        triples.push((text(0), text(1), known_deadline(deadline.ok_or(Malformed::Value)?)?));
+    }
+    let limits = Limits { hash_value_bytes: u64::MAX, ..*limits };
+    build_expiring(&triples, &limits)
+}
+
+/// Reads what Valkey 9 writes as its kind 22, behind the kind.
+pub(super) fn read_of_valkey(reader: &mut Reader<'_>, limits: &Limits) -> Result<CollectionValue, Malformed> {
+    let count = reader.length()?;
+    let mut triples = Vec::new();
+    for _ in 0..count {
+        let (field, value) = (read_text(reader)?, read_text(reader)?);
+        let deadline = match i64::from_le_bytes(reader.array()?) {
+            -1 => NEVER,
+            deadline => known_deadline(u64::try_from(deadline).map_err(|_| Malformed::Value)?)?,
+        };
+        triples.push((field, value, deadline));
+    }
+    build_expiring(&triples, limits)
+}
+
+/// The same as [`build`] where fields may have deadlines.
+fn build_expiring<T: AsRef<[u8]>>(triples: &[TripleOf<T>], limits: &Limits) -> Result<CollectionValue, Malformed> {
+    if triples.iter().all(|(_, _, deadline)| *deadline == NEVER) {
+        let pairs: Vec<(&[u8], &[u8])> =
+            triples.iter().map(|(field, value, _)| (field.as_ref(), value.as_ref())).collect();
+        return build(&pairs, limits);
+    }
+    if !are_distinct(triples.iter().map(|(field, ..)| field.as_ref()).collect()) {
+        return Err(Malformed::Value);
+    }
+    let fields = triples.iter().map(|(field, value, deadline)| (field.as_ref(), value.as_ref(), *deadline));
+    let is_short =
+        |(field, value, _): (&[u8], &[u8], i64)| field.len().max(value.len()) as u64 <= limits.hash_value_bytes;
+    if triples.len() as u64 <= limits.hash_entries && fields.clone().all(is_short) {
+        let packed = expiring::pack(fields.clone());
+        if packed.len() <= PACKED_BYTES_MAX {
+            return Ok(CollectionValue(Kept::Packed(Form::ExpiringHash, packed)));
+        }
+    }
+    Ok(CollectionValue(Kept::Large(Box::new(Collection::ExpiringHash(Expiring::of(fields))))))
 }
 
 /// A hash of these pairs, if there are any and no field comes twice.

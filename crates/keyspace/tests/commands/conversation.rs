@@ -14,7 +14,7 @@ use resp::{Frame, Protocol};
 use stdx::Prng;
 
 use crate::local::Local;
-use crate::reference::Reference;
+use crate::reference::{Reference, is_in_reference};
 use crate::syntax::{Piece, generate, parse};
 use crate::words;
 
@@ -199,7 +199,8 @@ fn vocabulary(topic: Topic) -> Vec<(Vec<&'static str>, Vec<Piece>)> {
     };
     // The reference would wait.
     let waits = |command: &DataCommand| command.has(Flag::Blocking) && !command.name.starts_with("xread");
-    let spoken = COMMANDS.iter().filter(belongs).filter(|command| !waits(command));
+    let spoken =
+        COMMANDS.iter().filter(|command| is_in_reference(command)).filter(belongs).filter(|command| !waits(command));
     let mut vocabulary: Vec<_> = spoken.map(|command| (vec![command.name], parse(command.syntax))).collect();
     // Values that commands work on come from SET, so it is said more often.
     let common: &[&str] = match topic {

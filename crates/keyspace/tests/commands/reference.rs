@@ -7,10 +7,18 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use keyspace::DataCommand;
 use resp::{Frame, FrameDecoder, encode_request};
 
 /// How long a server may take to open its socket.
 const START_TIME_MAX: Duration = Duration::from_secs(20);
+
+/// True if the reference knows a command as old as this: what is newer than Redis 7.0 is compared with nothing there.
+pub fn is_in_reference(command: &DataCommand) -> bool {
+    let number = |part: Option<&str>| part.and_then(|part| part.parse::<u32>().ok()).unwrap_or(0);
+    let mut parts = command.since.split('.');
+    (number(parts.next()), number(parts.next())) <= (7, 0)
+}
 
 pub struct Reference {
     process: Child,

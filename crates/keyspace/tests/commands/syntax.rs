@@ -117,6 +117,13 @@ fn value(name: &str, prng: &mut Prng) -> Vec<u8> {
     .into_bytes()
 }
 
+/// Puts the number of fields where it belongs: behind FIELDS, before the fields, or fields and values, to the end.
+fn count_fields(line: &mut [Vec<u8>]) {
+    let Some(at) = line.iter().position(|word| word.eq_ignore_ascii_case(b"fields")) else { return };
+    let each = if line[0] == b"hsetex" { 2 } else { 1 };
+    line[at + 1] = ((line.len() - at - 2) / each).to_string().into_bytes();
+}
+
 /// Calls `visit` with every command that does something, and the words that name it.
 fn for_each_command(mut visit: impl FnMut(&'static DataCommand, Vec<&'static str>)) {
     for command in COMMANDS {
@@ -148,6 +155,7 @@ fn whatever_the_syntax_allows_is_no_syntax_error() {
         for _ in 0..300 {
             let mut line: Vec<Vec<u8>> = name.iter().map(|word| word.as_bytes().to_vec()).collect();
             generate(&syntax, &mut prng, &mut value, &mut line);
+            count_fields(&mut line);
             let reply = local.call(&line).to_string();
             // Where a comma follows, it tells which options do not go together; no syntax does.
             let refused = reply.ends_with("syntax error") || reply.contains("wrong number of arguments");

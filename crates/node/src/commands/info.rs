@@ -252,6 +252,7 @@ fn write_section(section: &str, local: &Local<'_>, figures: &[Figures], text: &m
             line("instantaneous_output_kbps", &kilobytes(rate(2)));
             line("rejected_connections", &report.rejected_count);
             line("expired_keys", &groups().map(|group| group.removals.expired).sum::<u64>());
+            line("expired_subkeys", &groups().map(|group| group.removals.expired_fields).sum::<u64>());
             line("evicted_keys", &groups().map(|group| group.evicted_count).sum::<u64>());
             line("evicted_clients", &sum.evicted_count);
             line("keyspace_hits", &sum.lookups.found);
@@ -324,15 +325,17 @@ fn write_section(section: &str, local: &Local<'_>, figures: &[Figures], text: &m
         "cluster" => overview::write_cluster(core, figures, &mut line),
         "keyspace" => {
             for database in 0..settings.databases {
-                let (mut keys, mut expires, mut ttl) = (0, 0, 0);
+                let (mut keys, mut expires, mut ttl, mut hashes) = (0, 0, 0, 0);
                 for figures in figures {
-                    let (count, expiring, average) = figures.databases[usize::from(database)];
+                    let (count, expiring, average, expiring_hashes) = figures.databases[usize::from(database)];
                     keys += count;
                     expires += expiring;
                     ttl = ttl.max(average);
+                    hashes += expiring_hashes;
                 }
                 if keys > 0 {
-                    line(&format!("db{database}"), &format!("keys={keys},expires={expires},avg_ttl={ttl}"));
+                    let figures = format!("keys={keys},expires={expires},avg_ttl={ttl},subexpiry={hashes}");
+                    line(&format!("db{database}"), &figures);
                 }
             }
         }

@@ -197,7 +197,7 @@ pub(super) const HSCAN: DataCommand = DataCommand {
     group: Group::Hash,
     summary: "Walks through the fields of a hash and their values, a step at a time.",
     complexity: "O(1) for every call, O(N) for a whole walk, where N is the size of the hash.",
-    syntax: "key cursor [MATCH pattern] [COUNT count]",
+    syntax: "key cursor [MATCH pattern] [COUNT count] [NOVALUES]",
     arity: -3,
     flags: &[Flag::Readonly],
     categories: &[],
@@ -213,11 +213,13 @@ fn hscan(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Ref
         Step::write_end(writer);
         return Ok(());
     };
-    let mut step = Step::new(args, writer)?;
+    let (mut step, has_no_values) = Step::with_flag(args, writer, Some("novalues"))?;
     let next = hash.scan(cursor, step.count(), |field, value| {
         if step.selects(field) {
             step.push(field);
-            step.push(value);
+            if !has_no_values {
+                step.push(value);
+            }
         }
     });
     step.write(next, writer);

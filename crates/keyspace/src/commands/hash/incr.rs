@@ -3,6 +3,7 @@
 use command::{Access, Flag, Group, Refusal, Span};
 use resp::{Args, Writer};
 
+use crate::collection::hash::expiring::Keeping;
 use crate::commands::arguments::{integer, parse_integer};
 use crate::commands::extended::Extended;
 use crate::commands::string::first_key;
@@ -34,7 +35,7 @@ fn hincrby(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(
             None => 0,
         };
         let sum = old.checked_add(increment).ok_or(Refusal::OVERFLOW)?;
-        hash.set(field, ItoaBuffer::new().format(sum));
+        hash.put(field, ItoaBuffer::new().format(sum), Keeping::Deadline);
         Ok::<_, Refusal>(sum)
     })??;
     edit.notify(Class::Hash, "hincrby", args.at(1));
@@ -70,7 +71,7 @@ fn hincrbyfloat(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Res
             None => 0.into(),
         };
         let text = old.checked_add(increment).ok_or(Refusal::NAN_OR_INFINITY)?.print();
-        hash.set(field, text.as_bytes());
+        hash.put(field, text.as_bytes(), Keeping::Deadline);
         Ok::<_, Refusal>(text)
     })??;
     edit.notify(Class::Hash, "hincrbyfloat", args.at(1));

@@ -55,7 +55,7 @@ fn hrandfield(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<()
         Count::Distinct(count) => {
             let ranks = distinct_ranks(&mut view.prng(), hash.len(), count);
             list.announce(count);
-            if hash.is_packed() {
+            if !hash.has_quick_ranks() {
                 let chosen = hash.iter().enumerate().filter(|(rank, _)| ranks.contains(rank));
                 chosen.for_each(|(_, pair)| list.push(pair));
             } else {
@@ -65,8 +65,8 @@ fn hrandfield(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<()
         Count::Repeated(count) => {
             let mut prng = view.prng();
             list.announce(count);
-            // Packed pairs are quick to find only one behind the other.
-            let pairs: Vec<_> = if hash.is_packed() { hash.iter().collect() } else { Vec::new() };
+            // Packed pairs are quick to find only one behind the other, and so are pairs among which some have expired.
+            let pairs: Vec<_> = if hash.has_quick_ranks() { Vec::new() } else { hash.iter().collect() };
             let len = hash.len() as u64;
             for _ in 0..count {
                 let rank = prng.below(len) as usize;

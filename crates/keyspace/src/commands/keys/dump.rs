@@ -5,6 +5,7 @@ use resp::{Args, Writer};
 use stdx::UnixMillis;
 
 use super::key_at;
+use crate::ValueRef;
 use crate::commands::arguments::{integer, is};
 use crate::commands::{Body, DataCommand};
 use crate::context::{self, Edit, View};
@@ -111,7 +112,9 @@ fn restore(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(
         // A time too far away to be counted is as good as the last one that can.
         time_to_live => Some(time_to_live.saturating_add(now)),
     };
-    if expires_at.is_some_and(|deadline| deadline <= now) {
+    // Of a hash all fields may have expired on the way.
+    let is_gone = matches!(value.as_ref(), ValueRef::Hash(hash) if !hash.at(now).is_living());
+    if is_gone || expires_at.is_some_and(|deadline| deadline <= now) {
         if edit.remove(key) {
             edit.notify(Class::Generic, "del", key);
         }
