@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::cluster::Cluster;
-use crate::harness::{Client, Folder, Server, ServerOptions, binary, free_port, number_from_environment, say};
+use crate::harness::{Client, Folder, Policy, Server, ServerOptions, binary, free_port, number_from_environment, say};
 
 fn get(port: u16, request: &str) -> (String, String) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the port of figures is open");
@@ -383,4 +384,76 @@ fn a_tool_whose_reader_has_left_goes_on_and_one_that_cannot_write_says_so() {
     let (code, told) = run(full.into());
     assert_eq!(code, Some(1));
     assert!(told.contains("cannot write to the standard output: No space left on device"), "{told}");
+}
+
+#[test]
+fn a_log_of_json_has_an_object_a_line_and_names_the_durability() {
+    let folder = Folder::new();
+    let server = Server::start(
+        &ServerOptions::new(&folder.path().join("data")).policy(Policy::Everysec).extra(&["--log-format", "json"]),
+    );
+    let log = server.log();
+    assert!(server.stop().status.success());
+    let lines: Vec<serde_json::Value> =
+        log.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|cause| panic!("{line}: {cause}"))).collect();
+    assert!(lines.len() >= 3, "{log}");
+    for line in &lines {
+        let object = line.as_object().expect("an object");
+        assert_eq!(object.keys().collect::<Vec<_>>(), ["level", "message", "pid", "time"], "{line}");
+        assert!(line["time"].as_str().is_some_and(|time| time.len() == 24 && time.ends_with('Z')), "{line}");
+        assert!(matches!(line["level"].as_str(), Some("notice" | "warning")), "{line}");
+    }
+    let messages: Vec<&str> = lines.iter().filter_map(|line| line["message"].as_str()).collect();
+    assert!(messages.iter().any(|text| text.starts_with("durability:") && text.contains("within a second")), "{log}");
+    assert!(messages.iter().any(|text| text.contains("ready to accept commands")), "{log}");
+}
+
+#[test]
+fn why_a_server_does_not_start_is_in_its_log_file_as_well() {
+    let folder = Folder::new();
+    let log = folder.path().join("log");
+    let (log_word, data) = (log.display().to_string(), folder.path().join("data").display().to_string());
+    let start = |more: &[&str]| {
+        let output = Command::new(binary())
+            .args(["serve", "--logfile", &log_word, "--data-dir", &data])
+            .args(more)
+            .output()
+            .expect("it can be run");
+        assert!(!output.status.success());
+        let text = fs::read_to_string(&log).expect("a log");
+        fs::remove_file(&log).expect("removed");
+        (String::from_utf8_lossy(&output.stderr).into_owned(), text)
+    };
+    let taken = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    let (told, logged) = start(&["--port", &port]);
+    assert!(told.contains(&port) && logged.contains("warning ends: "), "{told}\n{logged}");
+    assert!(logged.lines().any(|line| line.contains(told.trim_start_matches("holdfast: ").trim())), "{told}\n{logged}");
+    let (told, logged) = start(&["--maxmemory", "lots"]);
+    assert!(told.contains("maxmemory") && logged.contains("warning does not start: "), "{told}\n{logged}");
+}
+
+#[test]
+fn a_supervisor_is_told_when_the_server_serves_lives_and_stops() {
+    let folder = Folder::new();
+    let place = folder.path().join("notify");
+    let socket = UnixDatagram::bind(&place).expect("a socket");
+    socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a time-out");
+    let hear = || {
+        let mut buffer = [0; 256];
+        let length = socket.recv(&mut buffer).expect("a message");
+        String::from_utf8_lossy(&buffer[..length]).into_owned()
+    };
+    let mut options = ServerOptions::new(&folder.path().join("data"));
+    options.environment.push(("NOTIFY_SOCKET".to_owned(), place.display().to_string()));
+    options.environment.push(("WATCHDOG_USEC".to_owned(), "30000000".to_owned()));
+    let mut server = Server::spawn(&options);
+    assert_eq!(hear(), "STATUS=loads\n");
+    // It may have lived for some time before it serves.
+    while hear() != "READY=1\nSTATUS=serves\n" {}
+    assert_eq!(server.client().show("SET a 1"), "OK");
+    assert_eq!(hear(), "WATCHDOG=1\n");
+    server.signal("TERM");
+    while hear() != "STOPPING=1\nSTATUS=stops\n" {}
+    assert!(server.wait().status.success());
 }
