@@ -333,7 +333,10 @@ impl CoreThread {
                 }
                 Mail::Measure(told) => {
                     // Who asked may have stopped waiting.
-                    let _ = told.send(self.core.measure(self.now.instant));
+                    let _ = told.send(self.core.measure());
+                }
+                Mail::Describe(gathered, told) => {
+                    let _ = told.send(self.core.describe(&gathered));
                 }
                 Mail::Arrival(arrival) => self.open(*arrival),
                 Mail::Storage(storage) => {

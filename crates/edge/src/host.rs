@@ -45,6 +45,8 @@ pub struct Host {
 pub enum News {
     /// The data directory is open.
     Opened(Storage),
+    /// All data are loaded: clients are served.
+    Loaded,
     /// The process is to end.
     End(End),
 }
@@ -168,6 +170,11 @@ impl Host {
     /// Tells the main thread that the data directory is open.
     pub fn opened(&self, storage: Storage) {
         let _ = self.news.send(News::Opened(storage));
+    }
+
+    /// Tells the main thread that clients are served.
+    pub fn loaded(&self) {
+        let _ = self.news.send(News::Loaded);
     }
 
     /// Asks the main thread to end the process.

@@ -31,6 +31,7 @@ mod report;
 mod run;
 mod signals;
 mod storage;
+mod supervisor;
 mod tls;
 mod users_file;
 
@@ -40,5 +41,5 @@ pub use fault::Fault;
 pub use listener::ListenOptions;
 pub use log::utc;
 pub use report::Allocated;
-pub use run::{ClusterOptions, Ended, Options, run};
+pub use run::{ClusterOptions, Ended, Options, log_failure, run};
 pub use tls::{ClientOptions, ClientSecurity, SecureStream, TlsStream, in_words};

@@ -45,6 +45,9 @@ pub const TURN_LONG: Duration = Duration::from_secs(5);
 /// How often a long load tells how far it is.
 pub const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
+/// How often cores are asked at a start whether they have applied the log.
+pub const APPLY_INTERVAL: Duration = Duration::from_millis(5);
+
 /// At an orderly end, how long cores may take to finish what is under way before the process ends without them. What
 /// they have acknowledged is safe by then in any case: only replies not yet sent can be lost.
 pub const FINISH_MAX: Duration = Duration::from_secs(10);

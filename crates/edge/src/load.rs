@@ -21,7 +21,7 @@ use stdx::log::Membership;
 
 use crate::fault::Fault;
 use crate::host::{End, Host};
-use crate::limits::PROGRESS_INTERVAL;
+use crate::limits::{APPLY_INTERVAL, PROGRESS_INTERVAL};
 use crate::mailbox::Mail;
 use crate::run;
 use crate::storage::Storage;
@@ -134,12 +134,33 @@ impl Load {
                 .collect();
             workers.into_iter().try_for_each(|worker| worker.join().expect("a loader does not panic"))
         })?;
+        if !self.wait_for_cores() {
+            return Ok(());
+        }
         self.host.log.notice(&format!(
             "has loaded {} MB of checkpoints and {entry_count} entries of the log in {:.3} s; ready to accept commands",
             progress.bytes_total.load(Ordering::Relaxed) / 1_000_000,
             self.begun.elapsed().as_secs_f64()
         ));
+        self.host.loaded();
         Ok(())
+    }
+
+    /// Waits until all cores have taken what was loaded, and have applied the log behind it. False if the server ends.
+    fn wait_for_cores(&self) -> bool {
+        for desk in &self.host.desks {
+            loop {
+                let (told, answer) = mpsc::channel();
+                desk.mailbox.post(Mail::Measure(told));
+                match answer.recv() {
+                    Ok(measured) if measured.is_loaded() => break,
+                    Ok(_) => thread::sleep(APPLY_INTERVAL),
+                    // A core that has ended drops its mail.
+                    Err(_) => return false,
+                }
+            }
+        }
+        true
     }
 
     /// Whether what was acknowledged may be lacking, by what was in force when it was; and remembers what is from now

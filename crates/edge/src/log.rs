@@ -11,9 +11,27 @@ use stdx::UnixMillis;
 
 use crate::clock::unix_millis;
 
+/// How a line is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// Moment, level and message, for people.
+    #[default]
+    Text,
+    /// One object of JSON a line, with `time`, `level`, `pid` and `message`.
+    Json,
+}
+
+impl Format {
+    /// By the value of `log-format`.
+    pub fn of(name: &str) -> Self {
+        if name == "json" { Self::Json } else { Self::Text }
+    }
+}
+
 /// Where lines for the operator go.
 pub struct Log {
     file: Option<PathBuf>,
+    format: Format,
     // Keeps lines whole when threads write at once.
     turn: Mutex<()>,
     is_quiet: AtomicBool,
@@ -24,11 +42,12 @@ impl Log {
     ///
     /// # Errors
     /// If the file cannot be opened for appending.
-    pub fn open(file: Option<&Path>) -> io::Result<Self> {
+    pub fn open(file: Option<&Path>, format: Format) -> io::Result<Self> {
         if let Some(path) = file {
             append_to(path)?;
         }
-        Ok(Self { file: file.map(Path::to_path_buf), turn: Mutex::default(), is_quiet: AtomicBool::new(false) })
+        let file = file.map(Path::to_path_buf);
+        Ok(Self { file, format, turn: Mutex::default(), is_quiet: AtomicBool::new(false) })
     }
 
     /// Whether only warnings are written (`loglevel warning`).
@@ -52,7 +71,10 @@ impl Log {
         if level < Level::Warning && self.is_quiet.load(Ordering::Relaxed) {
             return;
         }
-        let whole = render(unix_millis(), level, line);
+        let whole = match self.format {
+            Format::Text => render(unix_millis(), level, line),
+            Format::Json => render_json(unix_millis(), level, line),
+        };
         let _turn = self.turn.lock();
         let _ = match &self.file {
             Some(path) => append_to(path).and_then(|mut file| file.write_all(whole.as_bytes())),
@@ -71,6 +93,26 @@ fn render(moment: UnixMillis, level: Level, line: &str) -> String {
         Level::Warning => "warning",
     };
     format!("{} {level} {line}\n", utc(moment))
+}
+
+fn render_json(moment: UnixMillis, level: Level, line: &str) -> String {
+    let level = match level {
+        Level::Notice => "notice",
+        Level::Warning => "warning",
+    };
+    // RFC 3339 wants a T between day and time.
+    let time = utc(moment).replace(' ', "T");
+    let mut message = String::new();
+    for letter in line.chars() {
+        match letter {
+            '"' => message.push_str("\\\""),
+            '\\' => message.push_str("\\\\"),
+            '\n' => message.push_str("\\n"),
+            control if control < ' ' => message.push_str(&format!("\\u{:04x}", u32::from(control))),
+            other => message.push(other),
+        }
+    }
+    format!("{{\"time\":\"{time}\",\"level\":\"{level}\",\"pid\":{},\"message\":\"{message}\"}}\n", std::process::id())
 }
 
 /// A moment as the calendar has it: `2026-11-21 03:15:09.042Z`.
@@ -117,6 +159,16 @@ mod tests {
         for (millis, expected) in cases {
             assert_eq!(utc(UnixMillis(millis)), expected);
         }
+    }
+
+    #[test]
+    fn a_line_of_json_is_one_object() {
+        let line = render_json(UnixMillis(42), Level::Notice, "a \"file\" C:\\x\n\u{1}ü");
+        let pid = std::process::id();
+        let expected = format!(
+            r#"{{"time":"1970-01-01T00:00:00.042Z","level":"notice","pid":{pid},"message":"a \"file\" C:\\x\n\u0001ü"}}"#
+        );
+        assert_eq!(line, expected + "\n");
     }
 
     #[test]

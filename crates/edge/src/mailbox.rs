@@ -4,7 +4,7 @@
 //! `eventfd` write; while the core works, mail costs no system call on either side. The box has no bound of its own: a
 //! core's mail answers or carries on what its clients and its disk have been admitted to do, and those are bounded.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mio::Waker;
 use node::event::{Event, NodeId};
@@ -36,6 +36,8 @@ pub enum Mail {
     StorageTakesMore,
     /// Tell your figures.
     Measure(std::sync::mpsc::Sender<node::metrics::Measured>),
+    /// To the first core: tell what concerns the node, beside these figures of all cores.
+    Describe(Arc<node::metrics::Gathered>, std::sync::mpsc::Sender<node::metrics::Facts>),
     /// No more requests are to be read; what is under way goes on.
     StopReading,
     /// Say on this channel that everything posted before has been stepped and carried out.

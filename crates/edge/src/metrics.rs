@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use node::metrics::{Measured, page};
+use node::metrics::{Gathered, page};
 
 use crate::fault::Fault;
 use crate::host::Host;
@@ -50,7 +50,7 @@ fn answer(mut stream: TcpStream, host: &Host) -> std::io::Result<()> {
     let request = read_request(&mut stream)?;
     let (status, body) = match path_of(&request) {
         Some("/metrics") => match measure(host) {
-            Some(measured) => ("200 OK", page(&measured)),
+            Some(page) => ("200 OK", page),
             None => ("503 Service Unavailable", "a core is busy: try again\n".to_owned()),
         },
         Some(_) => ("404 Not Found", "the figures are at /metrics\n".to_owned()),
@@ -94,16 +94,20 @@ fn path_of(request: &[u8]) -> Option<&str> {
     is_known.then(|| path.split('?').next().unwrap_or(path))
 }
 
-/// Asks all cores; none if one of them does not answer in time.
-fn measure(host: &Host) -> Option<Vec<Measured>> {
+/// Asks all cores, then the first one about the node; none if one of them does not answer in time.
+fn measure(host: &Host) -> Option<String> {
+    let deadline = Instant::now() + PATIENCE;
+    let left = || deadline.saturating_duration_since(Instant::now());
     let (told, answers) = mpsc::channel();
     for desk in &host.desks {
         desk.mailbox.post(Mail::Measure(told.clone()));
     }
     drop(told);
-    let deadline = Instant::now() + PATIENCE;
-    let next = |_| answers.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok();
-    host.desks.iter().map(next).collect()
+    let measured: Option<Vec<_>> = host.desks.iter().map(|_| answers.recv_timeout(left()).ok()).collect();
+    let gathered = Arc::new(Gathered::new(measured?));
+    let (told, answer) = mpsc::channel();
+    host.desks.first()?.mailbox.post(Mail::Describe(Arc::clone(&gathered), told));
+    Some(page(&gathered, &answer.recv_timeout(left()).ok()?))
 }
 
 #[cfg(test)]

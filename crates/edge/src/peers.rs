@@ -248,8 +248,8 @@ pub struct Peers {
     callers: BTreeMap<usize, Caller>,
     /// Those that have been let in and that no core reads: whether one shall, once it is known which.
     inbound: BTreeMap<usize, (Inbound, bool)>,
-    /// When the log last said of whom why he was turned away.
-    refused: BTreeMap<(IpAddr, String), Instant>,
+    /// Who was turned away and why: when that was told, and how often it was not.
+    refused: BTreeMap<(IpAddr, String), (Instant, u64)>,
     /// Nodes that the cluster has removed.
     removed: BTreeSet<NodeId>,
     /// Links whose address somebody is being asked for.
@@ -812,16 +812,30 @@ impl Peers {
         let _ = caller.wire.socket().shutdown(Shutdown::Write);
     }
 
-    /// One line, but not the same one again and again: who is turned away dials on.
+    /// One line, but not the same one again and again: who is turned away dials on, and is counted meanwhile.
     fn tell_refusal(&mut self, address: Option<SocketAddr>, cause: &str) {
         let Some(address) = address else { return };
         if self.refused.len() > REFUSED_MAX {
             self.refused.clear();
         }
-        let key = (address.ip(), cause.to_owned());
-        if self.refused.get(&key).is_none_or(|told| told.elapsed() >= LINK_REFUSAL_INTERVAL) {
-            self.refused.insert(key, Instant::now());
+        let entry = self.refused.entry((address.ip(), cause.to_owned()));
+        let mut is_news = false;
+        let (told, more) = entry.or_insert_with(|| {
+            is_news = true;
+            (Instant::now(), 0)
+        });
+        if is_news {
             self.host.log.warning(&format!("cuts the link from {address}: {cause}"));
+            return;
+        }
+        *more += 1;
+        if told.elapsed() >= LINK_REFUSAL_INTERVAL {
+            let line = format!(
+                "cuts the link from {address}: {cause}; {more} times in the last {} s",
+                told.elapsed().as_secs()
+            );
+            self.host.log.warning(&line);
+            (*told, *more) = (Instant::now(), 0);
         }
     }
 

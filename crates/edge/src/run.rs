@@ -14,7 +14,7 @@ use mio::{Poll, Waker};
 use node::Core;
 use node::event::{CoreId, CoreOptions, Event, NodeId, ProcessFacts};
 use node::roster::Member;
-use node::settings::Settings;
+use node::settings::{AppendFsync, Settings};
 
 use crate::core_thread::{CoreThread, WAKE};
 use crate::early::EarlyMark;
@@ -25,13 +25,14 @@ use crate::limits::{
 };
 use crate::listener::{Acceptor, ListenOptions, listen, listen_on_all};
 use crate::load;
-use crate::log::Log;
+use crate::log::{Format, Log};
 use crate::mailbox::{Mail, Mailbox};
 use crate::metrics;
 use crate::peers::{self, Peers};
 use crate::pulse::Pulse;
 use crate::report::{self, Allocated};
 use crate::storage::Storage;
+use crate::supervisor::Supervisor;
 use crate::tls::{LinkSecurity, Security};
 use crate::{clock, entropy, signals};
 
@@ -90,14 +91,35 @@ pub enum Ended {
 ///
 /// # Errors
 /// Whatever keeps it from starting or from going on. Nothing acknowledged is lost by it.
-pub fn run(mut options: Options) -> Result<Ended, Fault> {
-    let started = clock::now();
-    let log = Log::open(options.log_file.as_deref()).map_err(|cause| Fault::File {
+pub fn run(options: Options) -> Result<Ended, Fault> {
+    let format = Format::of(options.settings.get("log-format"));
+    let log = Log::open(options.log_file.as_deref(), format).map_err(|cause| Fault::File {
         path: options.log_file.clone().unwrap_or_default(),
         purpose: "write to the log file",
         cause,
     })?;
     let log = Arc::new(log);
+    let has_file = options.log_file.is_some();
+    let outcome = run_logged(options, Arc::clone(&log));
+    // On a terminal the fault is told on the standard error.
+    if let (Err(fault), true) = (&outcome, has_file) {
+        log.warning(&format!("ends: {fault}"));
+    }
+    outcome
+}
+
+/// Says in a server's log why it does not even start, if that log is a file. Whoever sees the standard error is told there.
+pub fn log_failure(settings: &Settings, why: &str) {
+    let file = Some(settings.get("logfile")).filter(|file| !file.is_empty());
+    let log = file.map(|file| Log::open(Some(Path::new(file)), Format::of(settings.get("log-format"))));
+    // Where there is no log there is nothing to be said in it.
+    if let Some(Ok(log)) = log {
+        log.warning(&format!("does not start: {why}"));
+    }
+}
+
+fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
+    let started = clock::now();
     log.set_quiet(options.settings.get("loglevel") == "warning");
     log.notice(&format!(
         "Holdfast {} starts as process {} with {} cores on {}",
@@ -106,6 +128,15 @@ pub fn run(mut options: Options) -> Result<Ended, Fault> {
         options.core_count,
         options.data_directory.display()
     ));
+    log.notice(match options.settings.append_fsync {
+        AppendFsync::Always => "durability: a write is synced to disk before it is acknowledged (appendfsync always)",
+        AppendFsync::EverySecond => {
+            "durability: a write is synced to disk within a second after it is acknowledged (appendfsync everysec)"
+        }
+        AppendFsync::No => "durability: a write is synced to disk when the system likes (appendfsync no)",
+    });
+    let supervisor = Supervisor::of_environment();
+    supervisor.status("loads");
     let (news, heard) = mpsc::channel();
     signals::listen(news.clone()).map_err(system("listen for signals"))?;
     limit_clients(&mut options.settings, options.core_count, &log);
@@ -148,7 +179,8 @@ pub fn run(mut options: Options) -> Result<Ended, Fault> {
     let directory = options.data_directory;
     load::start(Arc::clone(&host), directory.clone(), identity, options.settings)?;
     let cluster = identity.cluster;
-    Server { host, heard, acceptor, waker, cores, peers, cluster, directory, allocated: options.allocated }.serve()
+    let allocated = options.allocated;
+    Server { host, heard, acceptor, waker, cores, peers, cluster, directory, allocated, supervisor }.serve()
 }
 
 /// Makes an error of the system a fault.
@@ -409,6 +441,7 @@ struct Server {
     cluster: u128,
     directory: PathBuf,
     allocated: fn() -> Allocated,
+    supervisor: Supervisor,
 }
 
 impl Server {
@@ -419,6 +452,7 @@ impl Server {
         let end = loop {
             match self.heard.recv_timeout(REPORT_INTERVAL) {
                 Ok(News::Opened(opened)) => storage = Some(opened),
+                Ok(News::Loaded) => self.supervisor.ready(),
                 Ok(News::End(End::Join(address))) => match self.obstacle_to_join(&address) {
                     None => break End::Join(address),
                     Some(why) => self.host.log.warning(&format!("does not join {address}: {why}")),
@@ -435,6 +469,7 @@ impl Server {
             End::Join(ref address) => format!("told to join the cluster of {address}"),
         };
         self.host.log.notice(&format!("{why}: stops in good order"));
+        self.supervisor.stopping();
         let (host, directory) = (Arc::clone(&self.host), self.directory.clone());
         self.stop(storage)?;
         match end {
@@ -467,13 +502,19 @@ impl Server {
     fn report(&self, storage: Option<&Storage>, pulses: &mut [Pulse]) {
         let figures = storage.map(Storage::figures).unwrap_or_default();
         let report = report::measure(&self.host, (self.allocated)(), figures);
+        let mut is_turning = false;
         for (core, (desk, pulse)) in self.host.desks.iter().zip(pulses).enumerate() {
             if let Some(news) = pulse.beat(core, desk.mailbox.collected_count()) {
                 self.host.log.warning(&news);
             }
+            is_turning |= pulse.wants_report();
             if pulse.wants_report() {
                 desk.mailbox.post(Mail::Event(Event::Report(Box::new(report.clone()))));
             }
+        }
+        // A server of which no core turns serves nobody. One that loads is alive.
+        if is_turning {
+            self.supervisor.lives();
         }
     }
 

@@ -95,6 +95,21 @@ impl Slowlog {
         self.entries.iter().cloned().collect()
     }
 
+    /// The latest that is remembered.
+    pub fn latest(&self) -> Option<&SlowEntry> {
+        self.entries.front()
+    }
+
+    /// How many are remembered.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// True if none is remembered.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// Forgets all. Numbers go on.
     pub fn clear(&mut self) {
         self.entries.clear();

@@ -35,6 +35,9 @@ pub struct TimeFigures {
     pub count: u64,
     /// Their time.
     pub nanos: u64,
+    /// The same, each as often as there were calls since the one measured before. It never becomes less, as a product of
+    /// the mean and of all calls may.
+    pub all_nanos: u64,
     /// How they spread; empty while `latency-tracking` is off.
     pub histogram: Histogram,
 }
@@ -44,6 +47,7 @@ impl TimeFigures {
     pub fn add(&mut self, other: &Self) {
         self.count += other.count;
         self.nanos += other.nanos;
+        self.all_nanos += other.all_nanos;
         self.histogram.add(&other.histogram);
     }
 
@@ -65,6 +69,8 @@ struct Timing {
     known: Known,
     /// Calls so far, measured or not.
     seen: u32,
+    /// Of these, those up to the last one measured.
+    seen_measured: u32,
     /// It takes the same time whatever the data.
     is_constant: bool,
     /// It takes little time for each of its words.
@@ -107,6 +113,7 @@ impl Timings {
         let timing = |known: Known| Timing {
             known,
             seen: 0,
+            seen_measured: 0,
             is_constant: is_constant(known),
             is_fast: matches!(known, Known::Data(_)) && known.has(Flag::Fast),
             figures: TimeFigures::default(),
@@ -147,7 +154,7 @@ impl Timings {
     /// Sets everything measured by command to zero.
     pub(crate) fn reset(&mut self) {
         for timing in &mut self.commands {
-            timing.seen = 0;
+            (timing.seen, timing.seen_measured) = (0, 0);
             timing.figures = TimeFigures::default();
         }
     }
@@ -254,9 +261,13 @@ impl Timings {
     #[inline]
     fn record(&mut self, place: usize, took: Duration, args: Args<'_>) {
         let nanos = took.as_nanos() as u64;
-        let figures = &mut self.commands[place].figures;
+        let timing = &mut self.commands[place];
+        let stands_for = timing.seen.wrapping_sub(timing.seen_measured).max(1);
+        timing.seen_measured = timing.seen;
+        let figures = &mut timing.figures;
         figures.count += 1;
         figures.nanos += nanos;
+        figures.all_nanos = figures.all_nanos.saturating_add(nanos.saturating_mul(u64::from(stands_for)));
         if self.has_histograms {
             figures.histogram.note(nanos);
         }
@@ -408,6 +419,22 @@ impl Histogram {
         Self::longest(reached.unwrap_or(self.counts.len().saturating_sub(1)))
     }
 
+    /// Times below these powers of two of a nanosecond, which are no less than a microsecond: how many there are. In
+    /// ascending order.
+    pub fn below(&self, powers: impl Iterator<Item = u32>) -> Vec<(u64, u64)> {
+        let (mut class, mut sum) = (0, 0);
+        powers
+            .map(|power| {
+                // Classes do not lie astride a power of two.
+                while class < self.counts.len() && Self::longest(class) < 1 << power {
+                    sum += self.counts[class];
+                    class += 1;
+                }
+                (1 << power, sum)
+            })
+            .collect()
+    }
+
     /// Times up to 1, 2, 4, … microseconds: the bound, and how many there are; only bounds that some come up to.
     pub fn doubling(&self) -> Vec<(u64, u64)> {
         let mut steps: Vec<(u64, u64)> = Vec::new();
@@ -521,6 +548,11 @@ mod tests {
         }
         assert_eq!(histogram.doubling().last(), Some(&(1_024, 1_000)));
         assert!(histogram.doubling().is_sorted());
+        // 1 to 1,000 microseconds: one is below 1,024 nanoseconds, and all are below 2^20 of them.
+        assert_eq!(
+            histogram.below([10, 11, 20, 21].into_iter()),
+            [(1 << 10, 1), (1 << 11, 2), (1 << 20, 1_000), (1 << 21, 1_000)]
+        );
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod bench;
 mod cluster;
 mod compare;
 mod connection;
+mod metrics;
 mod serve;
 mod simulate;
 mod tls;
@@ -40,6 +41,7 @@ enum Verb {
     Cluster(cluster::ClusterArguments),
     Compare(compare::CompareArguments),
     Backup(backup::BackupArguments),
+    Metrics(metrics::MetricsArguments),
     Restore(backup::RestoreArguments),
     Simulate(simulate::SimulateArguments),
     Torture(torture::TortureArguments),
@@ -49,6 +51,10 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().verb {
         Verb::Serve { words } => serve::run(&words),
         Verb::Bench(arguments) => bench::run(arguments).map_err(|error| format!("{error:#}")),
+        Verb::Metrics(arguments) => {
+            metrics::run(&arguments);
+            Ok(())
+        }
         Verb::Backup(arguments) => backup::run(arguments).map_err(|error| format!("{error:#}")),
         Verb::Restore(arguments) => backup::restore::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Cluster(arguments) => cluster::run(arguments).map_err(|error| format!("{error:#}")),

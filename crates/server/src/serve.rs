@@ -54,18 +54,12 @@ Usage: holdfast serve [FILE] [--name value [value …]]…
   --maxmemory BYTES       as in 2gb; see --maxmemory-policy             [no limit]
   --maxclients N          most clients at a time                        [10000]
   --logfile FILE          log lines go here                             [standard output]
+  --log-format FORMAT     text, or json: an object a line               [text]
 
 Every parameter that CONFIG GET * lists can be given in the same way, here or in the file; what stands later counts.
 
 SIGTERM and Control-C stop the server in good order; a second Control-C stops it at once.
 ";
-
-/// What the command line asks for.
-#[derive(Debug)]
-enum Request {
-    Help,
-    Run(Box<Plan>),
-}
 
 /// A server to be started.
 #[derive(Debug)]
@@ -87,14 +81,14 @@ struct Plan {
 /// # Errors
 /// One line for the operator.
 pub fn run(words: &[String]) -> Result<(), String> {
-    let plan = match parse(words)? {
-        Request::Help => {
+    let options = match options(words)? {
+        Some(options) => options,
+        None => {
             say!("{HELP}");
             return Ok(());
         }
-        Request::Run(plan) => plan,
     };
-    match edge::run(plan.into_options()?).map_err(|fault| fault.to_string())? {
+    match edge::run(options).map_err(|fault| fault.to_string())? {
         Ended::Stopped => Ok(()),
         Ended::Again => begin_anew(words, &[]),
         Ended::Joins(address) => begin_anew(words, &["--join", &address]),
@@ -108,37 +102,17 @@ fn begin_anew(words: &[String], more: &[&str]) -> Result<(), String> {
     Err(format!("cannot begin anew: {cause}"))
 }
 
-fn parse(words: &[String]) -> Result<Request, String> {
+/// What is to be run; nothing if help is asked for. What is wrong with it is in the log as well, if one is named before
+/// the mistake.
+fn options(words: &[String]) -> Result<Option<Options>, String> {
     if words.iter().any(|word| word == "--help" || word == "-h") {
-        return Ok(Request::Help);
+        return Ok(None);
     }
-    let mut settings = Settings::default();
-    // Redis listens on every address and turns strangers away; nothing listens here unless it is asked to.
-    settings.set("bind", BIND_DEFAULT)?;
-    let mut plan = Plan {
-        settings,
-        data_directory: PathBuf::from("holdfast-data"),
-        core_count: None,
-        config_file: None,
-        accumulated: Vec::new(),
-        users: Vec::new(),
-        join: String::new(),
-    };
-    let mut directives = directives(words)?;
-    // The file comes first wherever it stands, so that the command line has the last word.
-    directives.sort_by_key(|directive| directive.words[0] != "config");
-    for directive in &directives {
-        if directive.words[0] == "config" {
-            let [_, file] = &directive.words[..] else { return Err(directive.complain("needs the name of a file")) };
-            plan.config_file = Some(PathBuf::from(file));
-            plan.read_file(Path::new(file), 0)?;
-            // What a file has gathered, the command line replaces.
-            plan.accumulated.clear();
-        } else {
-            plan.obey(directive)?;
-        }
-    }
-    Ok(Request::Run(Box::new(plan)))
+    let mut plan = Plan::new()?;
+    let outcome = plan.fill(words);
+    let settings = plan.settings.clone();
+    let options = outcome.and_then(|()| plan.into_options());
+    options.inspect_err(|why| edge::log_failure(&settings, why)).map(Some)
 }
 
 /// One parameter with its values, and where it was given.
@@ -184,6 +158,42 @@ fn directives(words: &[String]) -> Result<Vec<Directive>, String> {
 }
 
 impl Plan {
+    fn new() -> Result<Self, String> {
+        let mut settings = Settings::default();
+        // Redis listens on every address and turns strangers away; nothing listens here unless it is asked to.
+        settings.set("bind", BIND_DEFAULT)?;
+        Ok(Self {
+            settings,
+            data_directory: PathBuf::from("holdfast-data"),
+            core_count: None,
+            config_file: None,
+            accumulated: Vec::new(),
+            users: Vec::new(),
+            join: String::new(),
+        })
+    }
+
+    /// Reads the command line, and the files that it names.
+    fn fill(&mut self, words: &[String]) -> Result<(), String> {
+        let mut directives = directives(words)?;
+        // The file comes first wherever it stands, so that the command line has the last word.
+        directives.sort_by_key(|directive| directive.words[0] != "config");
+        for directive in &directives {
+            if directive.words[0] == "config" {
+                let [_, file] = &directive.words[..] else {
+                    return Err(directive.complain("needs the name of a file"));
+                };
+                self.config_file = Some(PathBuf::from(file));
+                self.read_file(Path::new(file), 0)?;
+                // What a file has gathered, the command line replaces.
+                self.accumulated.clear();
+            } else {
+                self.obey(directive)?;
+            }
+        }
+        Ok(())
+    }
+
     fn read_file(&mut self, path: &Path, depth: usize) -> Result<(), String> {
         if depth > INCLUDE_DEPTH_MAX {
             return Err(format!("{}: configuration files include one another without end", path.display()));
@@ -343,14 +353,13 @@ mod tests {
 
     #[track_caller]
     fn plan(line: &str) -> Plan {
-        match parse(&words(line)) {
-            Ok(Request::Run(plan)) => *plan,
-            other => panic!("{line}: {other:?}"),
-        }
+        let mut plan = Plan::new().expect("defaults are good");
+        plan.fill(&words(line)).unwrap_or_else(|why| panic!("{line}: {why}"));
+        plan
     }
 
     fn complaint(line: &str) -> String {
-        parse(&words(line)).expect_err(line)
+        Plan::new().expect("defaults are good").fill(&words(line)).expect_err(line)
     }
 
     /// A file of its own for each test.

@@ -264,15 +264,20 @@ fn link_to(core: &Context, node: NodeId) -> Option<&LinkReport> {
 }
 
 fn info(local: &mut Local<'_>, _: Args<'_>, writer: &mut Writer) -> Outcome {
-    let core = &*local.core;
-    check_enabled(core)?;
+    check_enabled(local.core)?;
+    writer.verbatim("txt", info_text(local.core).as_bytes());
+    Ok(())
+}
+
+/// What CLUSTER INFO answers, whether or not the cluster's commands are enabled.
+pub(crate) fn info_text(core: &Context) -> String {
     let map = Map::of(core);
     let served = map.slot_count();
     let failing = SLOT_COUNT as u32 - served;
     let is_whole = failing == 0 && !core.is_expelled;
     let epoch = core.routes.iter().map(|route| route.term).max().unwrap_or(0);
     let sent: u64 = core.report.links.iter().map(|link| link.message_count).sum();
-    let text = format!(
+    format!(
         "cluster_state:{}\r\ncluster_slots_assigned:{SLOT_COUNT}\r\ncluster_slots_ok:{served}\r\n\
          cluster_slots_pfail:0\r\ncluster_slots_fail:{failing}\r\ncluster_known_nodes:{}\r\ncluster_size:{}\r\n\
          cluster_current_epoch:{epoch}\r\ncluster_my_epoch:{}\r\ncluster_stats_messages_sent:{sent}\r\n\
@@ -281,9 +286,7 @@ fn info(local: &mut Local<'_>, _: Args<'_>, writer: &mut Writer) -> Outcome {
         map.nodes().len(),
         map.served.len(),
         map.epoch(core.node),
-    );
-    writer.verbatim("txt", text.as_bytes());
-    Ok(())
+    )
 }
 
 fn nodes(local: &mut Local<'_>, _: Args<'_>, writer: &mut Writer) -> Outcome {

@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::connection::REDIS_VERSION;
 use super::{Answer, ControlCommand, Figures, Local, Outcome, Question, node, overview};
 use crate::catalog::catalog;
+use crate::core::Context;
+use crate::event::Now;
 use crate::pubsub::Kind;
 use crate::settings::AppendFsync;
 use crate::statistics::Statistics;
@@ -65,11 +67,19 @@ fn join(local: &mut Local<'_>, args: Args<'_>, answers: Vec<Answer>, writer: &mu
             if !text.is_empty() {
                 text.push_str("\r\n");
             }
-            write_section(section, local, &figures, &mut text);
+            write_section(section, local.core, local.now, &figures, &mut text);
         }
     }
     writer.verbatim("txt", text.as_bytes());
     Ok(())
+}
+
+/// What INFO answers in these sections, by field, for figures of all cores.
+pub(crate) fn fields(core: &Context, now: Now, figures: &[Figures], sections: &[&str]) -> BTreeMap<String, String> {
+    let mut text = String::new();
+    sections.iter().for_each(|section| write_section(section, core, now, figures, &mut text));
+    let fields = text.lines().filter_map(|line| line.split_once(':'));
+    fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 /// One core's counters added to another's.
@@ -91,7 +101,7 @@ fn total(figures: &[Figures]) -> Statistics {
 }
 
 /// Calls of all cores, by the command's full name.
-pub(super) fn total_calls(figures: &[Figures]) -> BTreeMap<&'static str, CallFigures> {
+pub(crate) fn total_calls(figures: &[Figures]) -> BTreeMap<&'static str, CallFigures> {
     let mut sum: BTreeMap<_, CallFigures> = BTreeMap::new();
     for (place, figures) in figures.iter().flat_map(|figures| figures.calls.commands()) {
         sum.entry(catalog().entries()[place].full_name.as_str()).or_default().add(figures);
@@ -100,7 +110,7 @@ pub(super) fn total_calls(figures: &[Figures]) -> BTreeMap<&'static str, CallFig
 }
 
 /// Times of all cores, by the command's full name.
-pub(super) fn total_times(figures: &[Figures]) -> BTreeMap<&'static str, TimeFigures> {
+pub(crate) fn total_times(figures: &[Figures]) -> BTreeMap<&'static str, TimeFigures> {
     let mut sum: BTreeMap<_, TimeFigures> = BTreeMap::new();
     for (place, figures) in figures.iter().flat_map(|figures| &figures.times) {
         sum.entry(catalog().entries()[*place].full_name.as_str()).or_default().add(figures);
@@ -109,7 +119,7 @@ pub(super) fn total_times(figures: &[Figures]) -> BTreeMap<&'static str, TimeFig
 }
 
 /// Error replies of all cores, by their code.
-fn total_errors(figures: &[Figures]) -> BTreeMap<&str, u64> {
+pub(crate) fn total_errors(figures: &[Figures]) -> BTreeMap<&str, u64> {
     let mut sum = BTreeMap::new();
     for (code, count) in figures.iter().flat_map(|figures| figures.calls.errors()) {
         *sum.entry(code.as_str()).or_default() += count;
@@ -128,8 +138,7 @@ fn human(bytes: u64) -> String {
     }
 }
 
-fn write_section(section: &str, local: &Local<'_>, figures: &[Figures], text: &mut String) {
-    let core = &*local.core;
+fn write_section(section: &str, core: &Context, now: Now, figures: &[Figures], text: &mut String) {
     let (process, settings, report) = (&core.process, &core.settings, &core.report);
     let groups = || figures.iter().flat_map(|figures| &figures.groups);
     let mut title = section.to_owned();
@@ -141,7 +150,7 @@ fn write_section(section: &str, local: &Local<'_>, figures: &[Figures], text: &m
     let mut line = |name: &str, value: &dyn std::fmt::Display| text.push_str(&format!("{name}:{value}\r\n"));
     match section {
         "server" => {
-            let uptime = local.now.instant.since(process.started_instant).as_secs();
+            let uptime = now.instant.since(process.started_instant).as_secs();
             line("redis_version", &REDIS_VERSION);
             line("holdfast_version", &env!("CARGO_PKG_VERSION"));
             line("redis_git_sha1", &"00000000");
@@ -155,12 +164,12 @@ fn write_section(section: &str, local: &Local<'_>, figures: &[Figures], text: &m
             line("process_supervised", &"no");
             line("run_id", &process.run_id);
             line("tcp_port", &process.tcp_port);
-            line("server_time_usec", &(local.now.unix.0 * 1_000));
+            line("server_time_usec", &(now.unix.0 * 1_000));
             line("uptime_in_seconds", &uptime);
             line("uptime_in_days", &(uptime / 86_400));
             line("hz", &settings.get("hz"));
             line("configured_hz", &settings.get("hz"));
-            line("lru_clock", &((local.now.unix.0 / 1_000) & 0xFF_FFFF));
+            line("lru_clock", &((now.unix.0 / 1_000) & 0xFF_FFFF));
             line("executable", &process.executable);
             line("config_file", &process.config_file);
             line("io_threads_active", &0);
@@ -237,7 +246,7 @@ fn write_section(section: &str, local: &Local<'_>, figures: &[Figures], text: &m
             line("lazyfree_pending_objects", &sum(|removals| removals.to_be_freed));
             line("lazyfreed_objects", &sum(|removals| removals.freed_later));
         }
-        "persistence" => write_persistence(local, figures, &mut line),
+        "persistence" => write_persistence(core, now, figures, &mut line),
         "stats" => {
             let sum = total(figures);
             line("total_connections_received", &sum.connection_count);
@@ -362,8 +371,12 @@ fn write_section(section: &str, local: &Local<'_>, figures: &[Figures], text: &m
     }
 }
 
-fn write_persistence(local: &Local<'_>, figures: &[Figures], line: &mut dyn FnMut(&str, &dyn std::fmt::Display)) {
-    let core = &*local.core;
+fn write_persistence(
+    core: &Context,
+    now: Now,
+    figures: &[Figures],
+    line: &mut dyn FnMut(&str, &dyn std::fmt::Display),
+) {
     let journal = &core.report.journal;
     let groups = || figures.iter().flat_map(|figures| &figures.groups);
     let loading = groups().any(|group| group.standing == "loading");
@@ -386,7 +399,7 @@ fn write_persistence(local: &Local<'_>, figures: &[Figures], line: &mut dyn FnMu
     line("rdb_last_save_time", &last_save_seconds(core.process.started.0, figures));
     line("rdb_last_bgsave_status", &if failed { "err" } else { "ok" });
     line("rdb_last_bgsave_time_sec", &last.map_or(-1, |last| last.took_seconds as i64));
-    line("rdb_current_bgsave_time_sec", &began.map_or(-1, |began| (local.now.unix.0 - began.0) / 1_000));
+    line("rdb_current_bgsave_time_sec", &began.map_or(-1, |began| (now.unix.0 - began.0) / 1_000));
     line("rdb_saves", &groups().map(|group| group.checkpoint_count).sum::<u64>());
     line("current_save_keys_processed", &walked);
     line("current_save_keys_total", &total);

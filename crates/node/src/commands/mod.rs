@@ -29,9 +29,11 @@ use stdx::Duration;
 use stdx::slot::Slot;
 
 pub(crate) use acl::may_keep_listening;
+pub(crate) use cluster::info_text as cluster_info_text;
 pub(crate) use connection::{describe, selected};
 pub(crate) use debug::{sleep_duration, write_sample};
 pub(crate) use describe::categories_of;
+pub(crate) use info::{fields as info_fields, total_calls, total_errors, total_times};
 pub use question::{Answer, DebugQuestion, Figures, GroupFigures, Question, SessionFilter};
 
 use crate::core::{Context, Core};

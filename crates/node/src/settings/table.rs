@@ -117,6 +117,7 @@ pub static TABLE: &[Parameter] = &[
     shared("list-compress-depth", "0", Kind::Integer(0, 2147483647)),
     shared("list-max-listpack-size", "-2", Kind::Integer(-2147483648, 2147483647)),
     shared("list-max-ziplist-size", "-2", Kind::Integer(-2147483648, 2147483647)),
+    fixed("log-format", "text", Kind::Choice(&["text", "json"])),
     fixed("logfile", "", Kind::Text),
     free("loglevel", "notice", Kind::Choice(&["debug", "verbose", "notice", "warning"])),
     shared("lua-time-limit", "5000", Kind::Integer(0, i64::MAX)),
