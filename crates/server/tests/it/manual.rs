@@ -151,8 +151,9 @@ fn the_table_of_commands_is_what_the_server_has() {
     let server = Server::start(&ServerOptions::new(&folder.path().join("data")));
     let mut text = String::from(
         "# Commands\n\n\
-         What `COMMAND DOCS` says of this version. Replies and errors are those of Redis 7.0; what differs is said in\n\
-         [differences.md](differences.md). This page is generated: see `crates/server/tests/it/manual.rs`.\n",
+         All commands of this version by type, as `COMMAND DOCS` describes them. Replies and errors are those of Redis 7.0;\n\
+         [Differences from Redis 7.0](differences.md) lists the exceptions. This page is generated: see\n\
+         `crates/server/tests/it/manual.rs`.\n",
     );
     let docs = server.client().call(&["COMMAND", "DOCS"]);
     let mut groups = std::collections::BTreeMap::<String, Vec<String>>::new();
