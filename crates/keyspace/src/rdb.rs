@@ -1,8 +1,9 @@
 //! Values as bytes, in the encoding of Redis's RDB files: one codec for checkpoints, DUMP and RESTORE, and for what is
 //! exchanged with stock servers.
 //!
-//! What is written here has the bytes that Redis 7.0 would write, or Redis 7.4 where fields of hashes have deadlines. What is read here may come from anybody: every input
-//! that is not the encoding of a value is refused, and none makes the reader allocate more than the value it describes.
+//! What is written here has the bytes that Redis 7.0 would write, or Redis 7.4 where fields of hashes have deadlines.
+//! What is read here may come from anybody: every input that is not the encoding of a value is refused, and none makes
+//! the reader allocate more than the value it describes.
 
 mod hash;
 mod list;
@@ -26,7 +27,8 @@ pub const VERSION: u16 = 10;
 /// The version of what Redis before 7.4 cannot read: hashes of which fields have deadlines.
 const VERSION_OF_EXPIRING_FIELDS: u16 = 12;
 
-/// The latest version that is understood. Versions 11 and 12, Redis 7.2's and 7.4's, add kinds of values and change none.
+/// The latest version that is understood. Versions 11 and 12, Redis 7.2's and 7.4's, add kinds of values and change
+/// none.
 const VERSION_READABLE_MAX: u16 = 12;
 
 /// Valkey 9's version, which means another kind by one of the numbers.
@@ -118,7 +120,8 @@ pub fn dump(value: ValueRef<'_>) -> Vec<u8> {
     out
 }
 
-/// The value that [`dump`], or Redis up to 8.4, or Valkey up to 9, made `bytes` of. Collections get the form that `limits` give them.
+/// The value that [`dump`], or Redis up to 8.4, or Valkey up to 9, made `bytes` of. Collections get the form that
+/// `limits` give them.
 ///
 /// # Errors
 /// [`Malformed`] if it is none, or is of a kind that does not exist here.

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Deadlines are in milliseconds since the epoch. The release candidates of Redis 7.4 had the same without the earliest
-//! deadline in front (22 and 23), with absolute deadlines in 22. Valkey 9 uses 22 for something else: fields, values and
-//! deadlines of eight bytes in turn, -1 for none; the version behind a dumped value tells which it is.
+//! deadline in front (22 and 23), with absolute deadlines in 22. Valkey 9 uses 22 for something else: fields, values
+//! and deadlines of eight bytes in turn, -1 for none; the version behind a dumped value tells which it is.
 
 use super::{Compression, Malformed, Reader, are_distinct, kind, listpack, read_text, write_length, write_string};
 use crate::collection::hash::expiring::{self, Expiring, NEVER};
