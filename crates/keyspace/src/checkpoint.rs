@@ -28,14 +28,16 @@
 //!           value: a string as in RDB, a collection exactly as it is kept
 //! 3 large   as 2, but for the value its length varint; its parts follow
 //! 4 part    length varint, bytes
-//! 5 many    as 2, but for the value 0x80 | type u8 and the number of elements varint; parts with whole elements follow
+//! 5 many    as 2, but for the value 0x80 | form u8 and the number of elements varint; parts with whole elements follow
 //! 6 limits  each a varint: fields of a packed hash, bytes of one of its fields or values, members of a set of
 //!           integers, members of a packed sorted set, bytes of one of them, bytes and entries of a stream's block,
 //!           bytes of a sparse HyperLogLog
 //! ```
 //!
 //! Numbers of fixed size are little-endian; a varint has seven bits a byte, the lowest first. Collections are not
-//! written as in RDB because their form must come back with them: the order of their elements depends on it.
+//! written as in RDB because their form must come back with them: the order of their elements depends on it. Packed
+//! forms are 1 hash, 2 set of integers, 3 set, 4 list, 5 sorted set, 6 hash with deadlines of fields; large ones are 1
+//! hash, 2 set, 3 list, 4 sorted set, 5 stream, 6 hash with deadlines of fields.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;

@@ -1,8 +1,9 @@
 //! Values as bytes, in the encoding of Redis's RDB files: one codec for checkpoints, DUMP and RESTORE, and for what is
 //! exchanged with stock servers.
 //!
-//! What is written here has the bytes that Redis 7.0 would write, or Redis 7.4 where fields of hashes have deadlines. What is read here may come from anybody: every input
-//! that is not the encoding of a value is refused, and none makes the reader allocate more than the value it describes.
+//! What is written here has the bytes that Redis 7.0 would write, or Redis 7.4 where fields of hashes have deadlines.
+//! What is read here may come from anybody: every input that is not the encoding of a value is refused, and none makes
+//! the reader allocate more than the value it describes.
 
 mod hash;
 mod list;

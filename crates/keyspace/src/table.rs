@@ -9,6 +9,9 @@ use crate::segment::{KeyHasher, Segment, Slot};
 /// Slots in a block. Blocks hold sums, so that sweeps and samples need not look at every slot.
 const BLOCK_SLOTS: usize = 128;
 
+/// A sweep of a segment removes up to so many fields, whatever it costs to look at the keys.
+const FIELDS_SWEPT_MIN: usize = 256;
+
 /// How long expired fields of a hash wait that a running checkpoint has not come to, in milliseconds.
 const WAIT_FOR_CHECKPOINT_MS: i64 = 200;
 
@@ -367,10 +370,17 @@ impl Table {
                         return true;
                     }
                     *budget = budget.saturating_sub(segment.len().max(16));
-                    self.sweep_segment(slot, nth, now, hasher, keeper, expired);
-                    if self.expiring_hashes > 0 && !self.sweep_fields(slot, nth, now, budget, hasher, keeper, expired) {
+                    let (seen, mut removed) = self.sweep_segment(slot, nth, now, hasher, keeper, expired);
+                    let mut is_done = true;
+                    if self.expiring_hashes > 0 {
+                        let purged;
+                        (is_done, purged) = self.sweep_fields(slot, nth, now, budget, hasher, keeper, expired);
+                        removed += purged;
+                    }
+                    if !is_done {
                         return true;
                     }
+                    self.slots[slot].segments_mut()[nth].learn(seen, removed);
                 }
             }
             let wakes = slots.flat_map(|slot| self.slots[slot].segments()).map(Segment::sweep_at);
@@ -380,6 +390,7 @@ impl Table {
         false
     }
 
+    /// Removes the expired keys of a segment. Tells how many keys there were, and how many of them were removed.
     fn sweep_segment(
         &mut self,
         slot: usize,
@@ -388,7 +399,7 @@ impl Table {
         hasher: &KeyHasher,
         keeper: &mut Keeper,
         tell: &mut impl FnMut(&[u8], Gone),
-    ) {
+    ) -> (usize, usize) {
         let rank = self.rank;
         let segment = &mut self.slots[slot].segments_mut()[nth];
         let (seen, table_bytes) = (segment.len(), segment.table_bytes());
@@ -422,7 +433,6 @@ impl Table {
         }
         segment.earliest = earliest;
         segment.expiring -= timed as u32;
-        segment.learn(seen, expired);
         segment.shrink(hasher);
         self.bytes = self.bytes + segment.table_bytes() - table_bytes - bytes;
         self.deadline_sum -= deadline_sum;
@@ -432,10 +442,11 @@ impl Table {
         let block = &mut self.blocks[slot / BLOCK_SLOTS];
         block.count -= expired as u32;
         block.expiring -= timed as u32;
+        (seen, expired)
     }
 
-    /// Removes expired fields of the hashes of a segment that has just been swept. False if `budget` did not suffice;
-    /// then the segment is still due.
+    /// Removes expired fields of the hashes of a segment that has just been swept. Tells whether that was all, or else
+    /// the segment is still due, and of how many hashes.
     ///
     /// A checkpoint that has not come to a hash yet wants its fields as they were, and no version tells that they have
     /// changed: such a hash waits.
@@ -449,12 +460,15 @@ impl Table {
         hasher: &KeyHasher,
         keeper: &Keeper,
         tell: &mut impl FnMut(&[u8], Gone),
-    ) -> bool {
+    ) -> (bool, usize) {
         let rank = self.rank;
         let segment = &mut self.slots[slot].segments_mut()[nth];
         if segment.earliest > now {
-            return true;
+            return (true, 0);
         }
+        // To look at the keys may have cost more than that: something must come of it.
+        let mut rest = (*budget).max(FIELDS_SWEPT_MIN);
+        let mut purged = 0;
         let mut earliest = i64::MAX;
         for record in segment.iter_mut() {
             let mut due = record.fields_due();
@@ -462,10 +476,14 @@ impl Table {
                 let position = || Position { rank, slot: slot as u16, hash: hasher.hash(record.key()) };
                 if keeper.is_wanted(position, record) {
                     due = Some(now.saturating_add(WAIT_FOR_CHECKPOINT_MS));
+                } else if rest == 0 {
+                    return (false, purged);
                 } else {
                     let bytes = record.footprint();
-                    let count = record.purge_fields(now, (*budget).max(1));
+                    let count = record.purge_fields(now, rest);
+                    rest = rest.saturating_sub(count);
                     *budget = budget.saturating_sub(count);
+                    purged += 1;
                     tell(record.key(), Gone::Fields(count));
                     due = record.fields_due();
                     self.bytes = self.bytes + record.footprint() - bytes;
@@ -476,11 +494,11 @@ impl Table {
                 earliest = earliest.min(deadline);
             }
             if due.is_some_and(|due| due <= now) {
-                return false;
+                return (false, purged);
             }
         }
         segment.earliest = earliest;
-        true
+        (true, purged)
     }
 
     /// Frees the segments of one slot of a table that nobody uses any more, from the back; the number of keys freed,

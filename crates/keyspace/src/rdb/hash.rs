@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Deadlines are in milliseconds since the epoch. The release candidates of Redis 7.4 had the same without the earliest
-//! deadline in front (22 and 23), with absolute deadlines in 22. Valkey 9 uses 22 for something else: fields, values and
-//! deadlines of eight bytes in turn, -1 for none; the version behind a dumped value tells which it is.
+//! deadline in front (22 and 23), with absolute deadlines in 22. Valkey 9 uses 22 for something else: fields, values
+//! and deadlines of eight bytes in turn, -1 for none; the version behind a dumped value tells which it is.
 
 use super::{
     Compression, Malformed, Reader, are_distinct, kind, listpack, read_text, write_length, write_string, ziplist,
@@ -214,7 +214,141 @@ fn build<T: AsRef<[u8]>>(pairs: &[(T, T)], limits: &Limits) -> Result<Collection
 
 #[cfg(test)]
 mod tests {
+    use crate::collection::Limits;
     use crate::rdb::testing::{check_golden, check_refused, check_same};
+    use crate::rdb::{dump, restore};
+    use crate::testing::Harness;
+    use crate::{Moment, Value, ValueRef};
+
+    /// A dump without its version and checksum, and the version.
+    fn dumped(harness: &Harness, key: &str) -> (Vec<u8>, u16) {
+        let view = harness.keyspace.view(0, Moment::at(harness.now, 0));
+        let mut bytes = dump(view.peek(key.as_bytes()).expect("it exists").value());
+        bytes.truncate(bytes.len() - 8);
+        let version = bytes.split_off(bytes.len() - 2);
+        (bytes, u16::from_le_bytes([version[0], version[1]]))
+    }
+
+    /// What RESTORE makes of such a value behind this version.
+    fn restored(value: &[u8], version: u16, limits: &Limits) -> Value {
+        let mut bytes = [value, &version.to_le_bytes()].concat();
+        bytes.extend_from_slice(&crate::crc64::crc64(0, &bytes).to_le_bytes());
+        restore(&bytes, limits).unwrap_or_else(|malformed| panic!("{malformed:?}: {value:?}"))
+    }
+
+    /// Fields, values and deadlines of what was restored.
+    fn fields(value: &Value) -> Vec<(&str, &str, i64)> {
+        let ValueRef::Hash(hash) = value.as_ref() else { panic!("no hash: {value:?}") };
+        let text = |bytes| std::str::from_utf8(bytes).expect("a text");
+        hash.iter_with_deadlines().map(|(field, value, deadline)| (text(field), text(value), deadline)).collect()
+    }
+
+    const FIRST: i64 = 1_800_000_000_000;
+
+    /// An element of a listpack that is a text of one character.
+    fn letter(letter: u8) -> [u8; 3] {
+        [0x81, letter, 2]
+    }
+
+    /// One that is a number of eight bytes.
+    fn long(number: i64) -> Vec<u8> {
+        [&[0xF4][..], &number.to_le_bytes(), &[9]].concat()
+    }
+
+    /// A small hash of three fields as Redis 7.4 writes it: those that expire first stand first.
+    fn small() -> Vec<u8> {
+        let elements = [
+            &letter(b'b')[..],
+            &letter(b'w'),
+            &long(FIRST),
+            &letter(b'a'),
+            &letter(b'v'),
+            &long(FIRST + 5),
+            &letter(b'c'),
+            &letter(b'x'),
+            &[0, 1],
+        ]
+        .concat();
+        let len = 6 + elements.len() as u32 + 1;
+        [&[len as u8][..], &len.to_le_bytes(), &9u16.to_le_bytes(), &elements, &[0xFF]].concat()
+    }
+
+    #[test]
+    fn deadlines_are_dumped_as_redis_7_4_does() {
+        let mut harness = Harness::new();
+        harness.run("HSET h a v b w c x");
+        let plain = dumped(&harness, "h");
+        assert_eq!(plain.1, 10);
+        harness.run(&format!("HPEXPIREAT h {} FIELDS 1 a", FIRST + 5));
+        harness.run(&format!("HPEXPIREAT h {FIRST} FIELDS 1 b"));
+        let expected = [&[25][..], &FIRST.to_le_bytes(), &small()].concat();
+        assert_eq!(dumped(&harness, "h"), (expected, 12));
+        // Without deadlines it is what any Redis 7.0 reads.
+        harness.run("HPERSIST h FIELDS 2 a b");
+        assert_eq!(dumped(&harness, "h"), plain);
+
+        harness.keyspace.set_limits(Limits { hash_entries: 2, ..Limits::default() });
+        harness.run("HSET large a v b w c x");
+        let plain = dumped(&harness, "large");
+        harness.run(&format!("HPEXPIREAT large {} FIELDS 1 a", FIRST + 5));
+        harness.run(&format!("HPEXPIREAT large {FIRST} FIELDS 1 b"));
+        let (bytes, version) = dumped(&harness, "large");
+        assert_eq!((&bytes[..10], version), (&[&[24][..], &FIRST.to_le_bytes(), &[3]].concat()[..], 12));
+        // In whatever order the fields lie.
+        let mut triples: Vec<&[u8]> = bytes[10..].chunks(5).collect();
+        triples.sort();
+        assert_eq!(triples, [b"\x00\x01c\x01x", b"\x01\x01b\x01w", b"\x06\x01a\x01v"]);
+        harness.run("HPERSIST large FIELDS 2 a b");
+        assert_eq!(dumped(&harness, "large"), plain);
+    }
+
+    #[test]
+    fn what_newer_servers_and_candidates_dump_is_restored() {
+        let large = Limits { hash_entries: 2, ..Limits::default() };
+        let expected = [("a", "v", FIRST + 5), ("b", "w", FIRST), ("c", "x", i64::MAX)];
+        let length = |number: i64| [&[0x81][..], &number.to_be_bytes()].concat();
+        let triples = b"\x03\x06\x01a\x01v\x01\x01b\x01w\x00\x01c\x01x".to_vec();
+        let absolute =
+            [b"\x03", &length(FIRST + 5)[..], b"\x01a\x01v", &length(FIRST), b"\x01b\x01w\x00\x01c\x01x"].concat();
+        let of_valkey = [
+            &b"\x03\x01a\x01v"[..],
+            &(FIRST + 5).to_le_bytes(),
+            b"\x01b\x01w",
+            &FIRST.to_le_bytes(),
+            b"\x01c\x01x",
+            &(-1i64).to_le_bytes(),
+        ]
+        .concat();
+        for (value, version) in [
+            ([&[25][..], &FIRST.to_le_bytes(), &small()].concat(), 12),
+            ([&[23][..], &small()].concat(), 12),
+            ([&[24][..], &FIRST.to_le_bytes(), &triples].concat(), 12),
+            ([&[22][..], &absolute].concat(), 12),
+            ([&[22][..], &of_valkey].concat(), 80),
+        ] {
+            for (limits, encoding) in [(Limits::default(), "listpackex"), (large, "hashtable")] {
+                let value = restored(&value, version, &limits);
+                let mut found = fields(&value);
+                found.sort();
+                assert_eq!(found, expected);
+                assert_eq!(value.as_ref().encoding(), encoding);
+            }
+        }
+        // Fields that have expired on the way do not come; if there are no others the key does not.
+        let mut harness = Harness::new();
+        harness.now = FIRST;
+        harness.run(&format!("HSETEX h PXAT {} FIELDS 1 a v", FIRST + 5));
+        harness.run(&format!("HSETEX h PXAT {} FIELDS 1 b w", FIRST + 9));
+        let moment = Moment::at(FIRST, 0);
+        let bytes = dump(harness.keyspace.view(0, moment).peek(b"h").expect("it exists").value());
+        harness.now = FIRST + 5;
+        assert_eq!(harness.run_words(&[b"RESTORE", b"i", b"0", &bytes]), b"+OK\r\n");
+        assert_eq!(harness.run("HKEYS i"), "*1\r\n$1\r\nb\r\n");
+        harness.now = FIRST + 9;
+        assert_eq!(harness.run_words(&[b"RESTORE", b"i", b"0", &bytes, b"REPLACE"]), b"+OK\r\n");
+        assert_eq!(harness.run("DBSIZE"), ":1\r\n", "h, which is not swept, and no i");
+        assert_eq!(harness.run("EXISTS h i"), ":0\r\n");
+    }
 
     #[test]
     fn dumps_have_the_bytes_that_redis_gave_them() {
@@ -256,6 +390,12 @@ mod tests {
             (b"\x0d\x0b\x0b\0\0\0\x0a\0\0\0\0\0\xff", "an empty ziplist"),
             (b"\x09\x02\0\xff", "an empty zipmap"),
             (b"\x09\x0c\x02\x01a\x01\0b\x01a\x01\0c\xff", "a field of a zipmap twice"),
+            (b"\x18\0\0\0\0\0\0\0\0\x00", "no field with deadlines"),
+            (b"\x18\0\0\0\0\0\x01\0\0\x02\x01\x01a\x01b\x02\x01a\x01c", "a field with deadlines twice"),
+            (b"\x18\xff\xff\xff\xff\xff\xff\xff\xff\x01\x02\x01a\x01b", "a deadline beyond 64 bits"),
+            (b"\x18\xff\xff\xff\xff\xff\xff\xff\x7f\x01\x01\x01a\x01b", "a deadline too far away"),
+            (b"\x19\0\0\0\0\0\0\0\0\x0d\x0d\0\0\0\x02\0\x81a\x02\x81b\x02\xff", "a field without a deadline's place"),
+            (b"\x19\0\0\0\0\0\0\0\0\x10\x10\0\0\0\x03\0\x81a\x02\x81b\x02\x81c\x02\xff", "a deadline that is none"),
         ]);
     }
 }

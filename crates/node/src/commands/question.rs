@@ -275,8 +275,8 @@ pub struct Figures {
     pub names: [Vec<Vec<u8>>; 3],
     /// Of these, sessions that wait for data.
     pub waiting_count: u64,
-    /// Keys, keys with a deadline, the mean time to live in milliseconds, and hashes of which a field has a deadline, by
-    /// database.
+    /// Keys, keys with a deadline, the mean time to live in milliseconds, and hashes of which a field has a deadline,
+    /// by database.
     pub databases: Vec<(u64, u64, u64, u64)>,
     /// Bytes of its keyspaces.
     pub keyspace_bytes: u64,

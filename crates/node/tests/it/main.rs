@@ -33,6 +33,44 @@ pub(crate) fn everywhere(story: impl Fn(&mut Host)) {
 }
 
 #[test]
+fn a_watched_hash_changes_when_a_field_expires() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        host.run(client, "HSET a f 1 g 2");
+        host.run(client, "HPEXPIRE a 50 FIELDS 1 f");
+        host.run(client, "WATCH a");
+        host.run(client, "MULTI");
+        host.run(client, "HGET a g");
+        assert_eq!(host.run(client, "EXEC"), "*1 $1 2");
+        host.run(client, "WATCH a");
+        host.pass(Duration::from_millis(60));
+        host.run(client, "MULTI");
+        host.run(client, "HGET a g");
+        assert_eq!(host.run(client, "EXEC"), "*-1");
+    });
+}
+
+#[test]
+fn a_transaction_over_groups_sees_and_keeps_deadlines_of_fields() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        host.run(client, "HSETEX a PX 50 FIELDS 2 f 1 g 2");
+        host.run(client, "HSET a h 3");
+        host.run(client, "HSET b f 1");
+        host.run(client, "MULTI");
+        for line in ["HPTTL a FIELDS 1 h", "HPEXPIRE b 50 FIELDS 1 f", "HPERSIST a FIELDS 1 g", "COPY a c"] {
+            assert_eq!(host.run(client, line), "+QUEUED");
+        }
+        assert_eq!(host.run(client, "EXEC"), "*4 *1 :-1 *1 :1 *1 :1 :1");
+        host.pass(Duration::from_millis(60));
+        assert_eq!(host.run(client, "HKEYS a"), "*2 $1 g $1 h");
+        assert_eq!(host.run(client, "HKEYS c"), "*2 $1 g $1 h");
+        assert_eq!(host.run(client, "EXISTS b"), ":0");
+        assert_eq!(host.run(client, "EVAL \"return redis.call('HLEN',KEYS[1])\" 1 a"), ":2");
+    });
+}
+
+#[test]
 fn what_was_set_is_read_back() {
     everywhere(|host| {
         let client = host.connect(0);

@@ -417,6 +417,25 @@ fn expired_keys_are_told() {
 }
 
 #[test]
+fn expired_fields_are_told_and_the_key_that_goes_with_the_last() {
+    everywhere(|host| {
+        let [client, writer, _] = clients(host);
+        host.run(writer, "HSET a f 1 g 2");
+        host.run(writer, "HPEXPIRE a 50 FIELDS 1 f");
+        host.run(writer, "HSETEX b PX 50 FIELDS 1 f 1");
+        listening(host, "EA", client);
+        assert_eq!(events(host, client), [""; 0]);
+        host.pass(Duration::from_millis(300));
+        let mut told = events(host, client);
+        told.sort();
+        let expected = ["__keyevent@0__:del b", "__keyevent@0__:hexpired a", "__keyevent@0__:hexpired b"];
+        assert_eq!(told, expected);
+        let info = host.run(writer, "INFO keyspace");
+        assert!(info.contains("subexpiry=0"), "{info}");
+    });
+}
+
+#[test]
 fn new_keys_and_misses_are_told_to_those_who_ask_for_them() {
     everywhere(|host| {
         let [client, writer, _] = clients(host);

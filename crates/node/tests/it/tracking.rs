@@ -328,6 +328,22 @@ fn expiry_eviction_and_flushes_are_news() {
 }
 
 #[test]
+fn a_field_that_expires_is_news() {
+    everywhere(|host| {
+        let [reader, writer] = caching(host, "");
+        host.run(writer, "HSET a f 1 g 2");
+        host.run(writer, "HSETEX b PX 50 FIELDS 1 f 1");
+        host.run(writer, "HPEXPIRE a 50 FIELDS 1 f");
+        host.run(reader, "HGETALL a");
+        host.run(reader, "HGET b f");
+        assert_eq!(host.received(reader), "");
+        host.pass(Duration::from_millis(300));
+        let told = host.received(reader);
+        assert!(told.contains(&news(&["a"])) && told.contains(&news(&["b"])), "{told}");
+    });
+}
+
+#[test]
 fn what_is_remembered_is_bounded() {
     everywhere(|host| {
         let [reader, writer] = caching(host, "");

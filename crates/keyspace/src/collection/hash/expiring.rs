@@ -2,8 +2,8 @@
 //!
 //! A hash takes this form when a field gets the first deadline, and keeps it. Packed, the earliest deadline comes
 //! first, and then a deadline, a field and a value in turn, in the order in which the fields were first set. Large, the
-//! pairs lie as in any large hash, a deadline behind the value of those that have one, beside a tree of all deadlines in
-//! order of time. So a large hash takes the form in one step, and fields without a deadline cost nothing more.
+//! pairs lie as in any large hash, a deadline behind the value of those that have one, beside a tree of all deadlines
+//! in order of time. So a large hash takes the form in one step, and fields without a deadline cost nothing more.
 //!
 //! A field that has reached its deadline at a command's moment does not exist for it, whether it has been removed
 //! physically or not. What is removed, and when, decides nothing that replicas must agree on: the order and the form

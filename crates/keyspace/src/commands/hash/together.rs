@@ -129,7 +129,7 @@ impl Request {
                     parse_integer(args.at(place + 1)).filter(|number| (1..=i64::from(i32::MAX)).contains(number));
                 let number = number.ok_or_else(|| Refusal::new("ERR invalid number of fields"))?;
                 let words = args.len() - first;
-                if words % 2 != 0 || number as usize != words / 2 {
+                if !words.is_multiple_of(2) || number != words as i64 / 2 {
                     return Err(Refusal::wrong_arity("hsetex"));
                 }
                 return Ok(Self { must_exist, keeping: keeping.unwrap_or(Keeping::Nothing), first });
