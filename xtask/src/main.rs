@@ -3,6 +3,7 @@
 mod crash;
 mod guided;
 mod needs;
+mod package;
 mod process;
 mod tcl;
 mod tidy;
@@ -29,6 +30,8 @@ usage: cargo xtask VERB [OPTIONS]
                          --nodes tests a cluster of so many nodes, through its first
   release                the server for production: compiled, put under load, and compiled again with what that taught;
                          takes as long as four plain builds, and leaves target/guided/holdfast
+  package [--binary FILE] [--version V]
+                         target/package/holdfast_V_ARCH.deb, of a release build or of this program
   crash [--cycles N] [--seed N]
                          power cuts under load, a full disk, failing flushes: audits what was acknowledged (root and
                          loop devices); for kills see holdfast torture
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         "tidy" => tidy::run(),
         "tcl" => tcl::run(options),
         "release" => guided::run(options),
+        "package" => package::run_verb(options),
         "crash" => crash::run(options),
         "help" | "-h" | "--help" => {
             print!("{USAGE}");

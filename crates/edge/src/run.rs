@@ -108,7 +108,7 @@ pub fn run(options: Options) -> Result<Ended, Fault> {
     outcome
 }
 
-/// Says in a server's log why it does not even start, if that log is a file. Whoever sees the standard error is told there.
+/// Says in a server's log why it does not even start, if that log is a file. The caller says it on the standard error.
 pub fn log_failure(settings: &Settings, why: &str) {
     let file = Some(settings.get("logfile")).filter(|file| !file.is_empty());
     let log = file.map(|file| Log::open(Some(Path::new(file)), Format::of(settings.get("log-format"))));

@@ -1,8 +1,8 @@
 //! Figures in the text form that Prometheus collects: under the names of redis_exporter, so that dashboards and alerts
 //! made for it read them, and beside them what is Holdfast's own.
 //!
-//! [`METRICS`] is the one list of what is told. The page, the manual, the dashboard and the alert rules that are shipped
-//! are made from it or compared with it. What INFO knows comes from INFO's own text, as with redis_exporter.
+//! [`METRICS`] is the one list of what is told. The page, the manual, the dashboard and the alert rules that we
+//! ship come from it or are compared with it. What INFO knows comes from INFO's own text, as with redis_exporter.
 
 mod table;
 

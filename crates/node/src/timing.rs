@@ -35,8 +35,8 @@ pub struct TimeFigures {
     pub count: u64,
     /// Their time.
     pub nanos: u64,
-    /// The same, each as often as there were calls since the one measured before. It never becomes less, as a product of
-    /// the mean and of all calls may.
+    /// The same, each as often as there were calls since the one measured before. It never becomes less, as a product
+    /// of the mean and of all calls may.
     pub all_nanos: u64,
     /// How they spread; empty while `latency-tracking` is off.
     pub histogram: Histogram,

@@ -30,6 +30,8 @@ pub use requests::Workload;
 use requests::{ACCOUNT, KEY_DIGITS, KEYS_MAX, Requests};
 use worker::{Orders, Report, Supply};
 
+use crate::cluster::door::password_of;
+use crate::connection::Connection;
 use crate::tls::{Stream, TlsArguments};
 
 /// Longest wait for a server's first words.
@@ -50,6 +52,15 @@ pub struct BenchArguments {
     /// Servers, as HOST:PORT, several with commas between them
     #[arg(value_name = "HOST:PORT", value_delimiter = ',', default_value = "127.0.0.1:6379")]
     pub hosts: Vec<String>,
+    /// A server, as other tools name it; instead of HOST:PORT
+    #[arg(long, value_name = "HOST:PORT", conflicts_with = "hosts")]
+    pub server: Option<String>,
+    /// Host of a server; instead of HOST:PORT
+    #[arg(long, conflicts_with_all = ["hosts", "server"])]
+    pub host: Option<String>,
+    /// Its port; instead of HOST:PORT
+    #[arg(long, short, conflicts_with_all = ["hosts", "server"])]
+    pub port: Option<u16>,
     /// Connections to each server
     #[arg(long, short, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub clients: u64,
@@ -90,8 +101,8 @@ pub struct BenchArguments {
     /// User to authenticate as
     #[arg(long)]
     pub user: Option<String>,
-    /// Password to authenticate with
-    #[arg(long, short = 'a', env = "HOLDFAST_PASSWORD", hide_env_values = true)]
+    /// Password to authenticate with; REDISCLI_AUTH is read as well
+    #[arg(long, short = 'a', alias = "pass", env = "HOLDFAST_PASSWORD", hide_env_values = true)]
     pub password: Option<String>,
     #[command(flatten)]
     pub tls: TlsArguments,
@@ -126,6 +137,9 @@ impl BenchArguments {
     pub fn for_host(host: String) -> Self {
         Self {
             hosts: vec![host],
+            server: None,
+            host: None,
+            port: None,
             clients: 50,
             seconds: 10.0,
             workload: Workload::GetSet,
@@ -173,6 +187,12 @@ pub fn run(mut arguments: BenchArguments) -> Result<()> {
     if arguments.command.is_some() {
         arguments.workload = Workload::Command;
     }
+    if let Some(server) = arguments.server.take() {
+        arguments.hosts = vec![server];
+    } else if arguments.host.is_some() || arguments.port.is_some() {
+        let host = arguments.host.as_deref().unwrap_or("127.0.0.1");
+        arguments.hosts = vec![place(host, arguments.port.unwrap_or(6379))];
+    }
     let outcome = measure(&arguments)?;
     let json_alone = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
     if json_alone {
@@ -199,7 +219,9 @@ pub fn measure(arguments: &BenchArguments) -> Result<Outcome> {
         crew.load_keys(&mut progress)?;
     }
     let before = crew.totals()?;
-    let outcome = crew.measure(&mut progress)?;
+    // A server that does not tell may still be measured.
+    let servers = crew.addresses.iter().map(|address| crew.greeting.identify(*address).unwrap_or_default()).collect();
+    let outcome = Outcome { servers, ..crew.measure(&mut progress)? };
     crew.compare_totals(&before)?;
     Ok(outcome)
 }
@@ -219,7 +241,7 @@ impl Greeting {
     fn new(arguments: &BenchArguments) -> Result<Self> {
         let security = arguments.tls.security()?;
         let mut greeting = Self { security, bytes: Vec::new(), replies: 0 };
-        match (&arguments.user, &arguments.password) {
+        match (&arguments.user, &password_of(arguments.password.as_deref())) {
             (Some(user), password) => greeting.say(&["AUTH", user, password.as_deref().unwrap_or_default()]),
             (None, Some(password)) => greeting.say(&["AUTH", password]),
             (None, None) => {}
@@ -268,6 +290,40 @@ impl Greeting {
         Ok(total)
     }
 
+    /// What a server is, and when what it acknowledges is on disk, as far as it tells.
+    fn identify(&self, address: SocketAddr) -> Result<String> {
+        let mut connection = Connection::open_secured(address, GREETING_TIMEOUT, self.security.as_ref())?;
+        connection.send(&self.bytes)?;
+        for _ in 0..self.replies {
+            connection.receive()?;
+        }
+        let mut text = |words: &[&str]| -> Result<String> {
+            let reply = connection.call(words)?;
+            let words: Vec<&[u8]> = match reply.elements() {
+                Some(elements) => elements.iter().filter_map(Frame::as_bytes).collect(),
+                None => reply.as_bytes().filter(|_| !reply.is_error()).into_iter().collect(),
+            };
+            Ok(words.iter().map(|word| String::from_utf8_lossy(word)).collect::<Vec<_>>().join(" "))
+        };
+        let info = text(&["INFO"])?;
+        let field = |name: &str| {
+            let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.map(|value| value.trim().to_owned())
+        };
+        let version = match (field("holdfast_version"), field("valkey_version"), field("redis_version")) {
+            (Some(version), ..) => format!("Holdfast {version}"),
+            (_, Some(version), _) => format!("Valkey {version}"),
+            (.., Some(version)) => format!("Redis {version}"),
+            _ => "a server of unknown version".to_owned(),
+        };
+        let durability = match (field("durability"), field("aof_enabled").as_deref()) {
+            (Some(durability), _) => durability,
+            (_, Some("0")) => "no log (appendonly no)".to_owned(),
+            _ => text(&["CONFIG", "GET", "appendfsync"])?,
+        };
+        Ok(if durability.is_empty() { version } else { format!("{version}, {durability}") })
+    }
+
     /// Greets a server and asks for a PONG, so that what is wrong is told before the load begins.
     fn try_on(&self, address: SocketAddr) -> Result<()> {
         let mut stream = Stream::connect(address, GREETING_TIMEOUT, self.security.as_ref())?;
@@ -291,6 +347,12 @@ impl Greeting {
         }
         Ok(())
     }
+}
+
+/// HOST:PORT, with brackets around an IPv6 address.
+fn place(host: &str, port: u16) -> String {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 fn resolve(host: &str) -> Result<SocketAddr> {
@@ -504,6 +566,7 @@ impl<'a> Crew<'a> {
         let cpu_after = cpu_after.unwrap_or_else(cpu_now);
         let spent = |before: Option<f64>, after: Option<f64>| Some(after? - before?);
         Ok(Outcome {
+            servers: Vec::new(),
             elapsed_seconds: arguments.seconds,
             total: seconds.total,
             seconds: seconds.rows,

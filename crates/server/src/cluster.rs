@@ -1,7 +1,7 @@
 //! `holdfast cluster`: how a cluster is, and what is to become of it. Any node can be asked, at the port of clients.
 
 mod add;
-mod door;
+pub mod door;
 pub mod lead;
 mod remove;
 mod slots;

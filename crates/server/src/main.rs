@@ -9,8 +9,10 @@ mod bench;
 mod cluster;
 mod compare;
 mod connection;
+mod health;
 mod metrics;
 mod serve;
+mod shell;
 mod simulate;
 mod tls;
 mod torture;
@@ -18,11 +20,11 @@ mod words;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// A durable, transactional in-memory store that Redis clients can talk to.
 #[derive(Debug, Parser)]
-#[command(name = "holdfast", version, max_term_width = 100)]
+#[command(name = "holdfast", version = shell::version(), max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
     verb: Verb,
@@ -41,16 +43,31 @@ enum Verb {
     Cluster(cluster::ClusterArguments),
     Compare(compare::CompareArguments),
     Backup(backup::BackupArguments),
+    Health(health::HealthArguments),
     Metrics(metrics::MetricsArguments),
     Restore(backup::RestoreArguments),
     Simulate(simulate::SimulateArguments),
     Torture(torture::TortureArguments),
+    Completions(shell::CompletionsArguments),
+    Man(shell::ManArguments),
+    /// Print the version.
+    Version,
 }
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().verb {
         Verb::Serve { words } => serve::run(&words),
         Verb::Bench(arguments) => bench::run(arguments).map_err(|error| format!("{error:#}")),
+        Verb::Health(arguments) => health::run(&arguments).map_err(|error| format!("{error:#}")),
+        Verb::Completions(arguments) => {
+            shell::complete(&arguments, Arguments::command());
+            Ok(())
+        }
+        Verb::Man(arguments) => shell::man(&arguments, Arguments::command()).map_err(|error| format!("{error:#}")),
+        Verb::Version => {
+            say_line!("holdfast {}", shell::version());
+            Ok(())
+        }
         Verb::Metrics(arguments) => {
             metrics::run(&arguments);
             Ok(())
@@ -72,5 +89,15 @@ fn main() -> ExitCode {
             eprintln!("holdfast: {why}");
             ExitCode::FAILURE
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_of_all_verbs_go_together() {
+        Arguments::command().debug_assert();
     }
 }

@@ -1,7 +1,7 @@
 //! `holdfast metrics`: what `/metrics` tells, and a dashboard and alert rules made for it.
 //!
-//! All of it comes from [`node::metrics::METRICS`] and from the panels and rules below. The files in `packaging/grafana`
-//! and the table in the manual are what these verbs print; tests compare them.
+//! All of it comes from [`node::metrics::METRICS`] and from the panels and rules below. The files in
+//! `packaging/grafana` and the table in the manual are what these verbs print; tests compare them.
 
 use std::fmt::Write as _;
 

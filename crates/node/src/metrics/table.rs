@@ -664,7 +664,8 @@ pub const METRICS: &[Metric] = &[
     ),
 ];
 
-/// Databases that hold keys, as INFO names them: keys, keys with a deadline, and their mean time to live in milliseconds.
+/// Databases that hold keys, as INFO names them: keys, keys with a deadline, and their mean time to live in
+/// milliseconds.
 fn used_databases(view: &View<'_>) -> BTreeMap<String, (u64, u64, u64)> {
     let mut sums: BTreeMap<usize, (u64, u64, u64)> = BTreeMap::new();
     for figures in view.figures {

@@ -150,6 +150,8 @@ pub struct Second {
 
 /// A measurement.
 pub struct Outcome {
+    /// What the servers are and when what they acknowledge is on disk; empty if one does not tell.
+    pub servers: Vec<String>,
     /// From the end of the warm-up to the end.
     pub elapsed_seconds: f64,
     /// All of it.

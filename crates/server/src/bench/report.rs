@@ -20,6 +20,9 @@ pub fn text(arguments: &BenchArguments, outcome: &Outcome) -> String {
         let _ = writeln!(out, "{name:<22}{value}");
     };
     line("workload:", description(arguments));
+    for server in outcome.servers.iter().filter(|server| !server.is_empty()) {
+        line("server:", server.clone());
+    }
     if transactional {
         line("total transactions:", grouped(counts.operations as f64, 0));
     }
@@ -98,6 +101,7 @@ pub fn json(arguments: &BenchArguments, outcome: &Outcome) -> Value {
     };
     json!({
         "hosts": arguments.hosts,
+        "servers": outcome.servers,
         "workload": arguments.workload.name(),
         "command": arguments.command,
         "clients_per_host": arguments.clients,

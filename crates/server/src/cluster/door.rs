@@ -24,13 +24,13 @@ pub struct Door {
     #[arg(long, default_value = "127.0.0.1")]
     pub host: String,
     /// Its port for clients.
-    #[arg(long, default_value_t = 6379)]
+    #[arg(long, short, default_value_t = 6379)]
     pub port: u16,
     /// Name of a user who may administrate.
     #[arg(long)]
     pub user: Option<String>,
-    /// Password.
-    #[arg(long, env = "HOLDFAST_PASSWORD", hide_env_values = true)]
+    /// Password; REDISCLI_AUTH is read as well.
+    #[arg(long, short = 'a', alias = "pass", env = "HOLDFAST_PASSWORD", hide_env_values = true)]
     pub password: Option<String>,
     #[command(flatten)]
     pub tls: TlsArguments,
@@ -61,13 +61,19 @@ impl Door {
 
     fn greet(&self, mut connection: Connection) -> Result<Connection> {
         let mut words = vec!["HELLO", "3"];
-        if self.password.is_some() || self.user.is_some() {
+        let password = password_of(self.password.as_deref());
+        if password.is_some() || self.user.is_some() {
             let user = self.user.as_deref().unwrap_or("default");
-            words.extend(["AUTH", user, self.password.as_deref().unwrap_or_default()]);
+            words.extend(["AUTH", user, password.as_deref().unwrap_or_default()]);
         }
         ask(&mut connection, &words)?;
         Ok(connection)
     }
+}
+
+/// The password that was given, or that of redis-cli's environment.
+pub fn password_of(given: Option<&str>) -> Option<String> {
+    given.map(str::to_owned).or_else(|| std::env::var("REDISCLI_AUTH").ok().filter(|password| !password.is_empty()))
 }
 
 /// The answer to one request; an error reply is an error.

@@ -14,5 +14,6 @@ mod pubsub;
 mod scripts;
 mod serve;
 mod tls;
+mod tools;
 mod torture;
 mod users;
