@@ -90,8 +90,6 @@ pub struct Keyspace {
     pub(crate) limits: Limits,
     /// How often chance was asked since the latest change.
     draws: Cell<u64>,
-    /// By slot: others hold it. `None` for a keyspace that is walked as a whole.
-    pub(crate) foreign: Option<Box<[bool]>>,
     /// Keys removed because they had expired.
     expired_count: u64,
     /// What commands that read have looked up.
@@ -157,7 +155,6 @@ impl Keyspace {
             draws: Cell::new(0),
             expired_count: 0,
             lookups: Cell::default(),
-            foreign: None,
         }
     }
 
@@ -169,7 +166,6 @@ impl Keyspace {
         new.hasher = self.hasher.clone();
         new.notices.wanted = self.notices.wanted;
         new.limits = self.limits;
-        new.foreign.clone_from(&self.foreign);
         new.lookups = self.lookups.clone();
         new.notices.awaited.clone_from(&self.notices.awaited);
         new

@@ -1039,7 +1039,6 @@ impl Group {
                 let answer = wire::put_whole(&wire::Part {
                     key_count: self.keyspace.key_count(database) as u64,
                     cover: self.slots.cover_of(self.id),
-                    holds_cursor: self.holds_cursor(args),
                     reply: writer.bytes(),
                 });
                 self.spans = spans;
@@ -2460,9 +2459,6 @@ impl Group {
                 Effect::Take(taken) => self.take_slot(taken),
             }
         }
-        if effects.iter().any(|effect| effect.slot().is_some()) {
-            self.settle_slots();
-        }
     }
 
     /// Notes for caches what a transaction over several groups changes here.
@@ -2611,7 +2607,6 @@ impl Group {
         if !reader.is_done() {
             self.slots = SlotMap::read(&mut reader, self.slots.group_count());
             self.slot_news = self.slots.moved().collect();
-            self.settle_slots();
         }
         if !reader.is_done() {
             self.parameters = Arc::new(Parameters::load(&mut reader));

@@ -166,12 +166,6 @@ impl Group {
         foreign
     }
 
-    /// True if a query is a step of SCAN whose cursor is in a slot of this group.
-    pub(super) fn holds_cursor(&self, args: Args<'_>) -> bool {
-        crate::whole::is_scan(args)
-            && crate::ask::cursor_slot(args).is_some_and(|slot| self.slots.group_of_slot(slot) == self.id)
-    }
-
     // ---- the order of a session -------------------------------------------------------------------------------------
 
     /// The slot for whose sake a request goes back to its gateway: another group holds it. If some of its keys are
@@ -317,12 +311,6 @@ impl Group {
         self.slots.learn(moved);
         self.slot_news.push(moved);
         self.mover.idle_under = None;
-    }
-
-    /// Slots have moved: walks stop where the group's own end.
-    pub(super) fn settle_slots(&mut self) {
-        let (slots, id) = (&self.slots, self.id);
-        self.keyspace.set_foreign(|slot| slots.group_of_slot(slot) != id);
     }
 
     /// True if a transaction may give these slots to this group, for which they are locked from now on.

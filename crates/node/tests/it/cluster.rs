@@ -654,3 +654,25 @@ fn a_watch_of_a_key_that_does_not_exist_outlives_its_leader() {
     assert_eq!(nodes.run(gateway, first, "MULTI\r\nSET absent 1\r\nEXEC"), "+OK +QUEUED *1 +OK");
     assert_eq!(nodes.run(gateway, second, "MULTI\r\nSET came 1\r\nEXEC"), "+OK +QUEUED *-1");
 }
+
+#[test]
+fn scan_of_each_node_ends_with_its_first_step_where_clients_ask_every_leader() {
+    let mut settings = Settings::default();
+    settings.set("cluster-enabled", "yes").expect("a parameter of ours");
+    settings.set("cluster-redirect", "yes").expect("a parameter of ours");
+    let mut nodes = Nodes::of_cores(2, &settings);
+    nodes.pass(Duration::from_secs(5));
+    let clients: Vec<_> = (1..=3).map(|node| nodes.host(node).connect(0)).collect();
+    let found = |nodes: &mut Nodes| -> usize {
+        let steps = (1..=3).map(|node| nodes.run(node, clients[node - 1], "SCAN 0 COUNT 1000"));
+        let steps: Vec<_> = steps.collect();
+        assert!(steps.iter().all(|step| step.starts_with("*2 $1 0 *")), "{steps:?}");
+        steps.iter().map(|step| step.matches("key").count()).sum()
+    };
+    assert_eq!(found(&mut nodes), 0);
+    for key in 0..100 {
+        let done = (1..=3).filter(|node| nodes.run(*node, clients[node - 1], &format!("SET key{key} 1")) == "+OK");
+        assert_eq!(done.count(), 1, "one node leads its group");
+    }
+    assert_eq!(found(&mut nodes), 100);
+}
