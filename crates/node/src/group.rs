@@ -43,6 +43,7 @@ use crate::book::{self, Book};
 use crate::checkpoint::Checkpointing;
 use crate::commands::GroupFigures;
 use crate::defect::Defect;
+use crate::echoes::Echoes;
 use crate::entry::{self, Builder, Claimed, Effect, Item, Watch};
 use crate::event::{Action, CoreId, GroupId, GroupSeed, Level, NodeId, Now, Persist, Room, SessionId};
 use crate::letter::{Claim, Fate, Lock, Locked, Mail, Origin, Request, RequestBody, Resolution};
@@ -207,6 +208,8 @@ pub struct Group {
     marked_index: u64,
     /// Libraries of functions, if this group is their home: replicated state.
     pub(crate) libraries: Arc<Libraries>,
+    /// Changes of them that other nodes may send again.
+    echoes: Echoes,
     /// They have come with a checkpoint, and the cores do not know them yet.
     are_libraries_new: bool,
     /// Parameters of the cluster, if this group is their home: replicated state.
@@ -307,6 +310,8 @@ struct Finished {
 struct Numbered {
     /// Who has asked, if that is a session of this node.
     by: Option<Author>,
+    /// The node of its gateway.
+    node: u64,
     /// Its gateway wants to know how long it takes.
     is_timed: bool,
     /// For the answer, which is kept for the gateway.
@@ -529,6 +534,7 @@ impl Group {
             marked_index: checkpoint_index,
             lines: Lines::default(),
             libraries: Arc::default(),
+            echoes: Echoes::default(),
             are_libraries_new: false,
             parameters: Arc::default(),
             are_parameters_new: false,
@@ -2136,7 +2142,8 @@ impl Group {
                 let claim = Claim { boot: gateway.boot, group: self.id, number };
                 let by = (gateway.node == self.node.0).then_some(Author::Request { core: gateway.core, claim });
                 let is_timed = origin.is_some_and(|origin| origin.is_timed);
-                let mut numbered = Numbered { by, is_timed, writer: Writer::default(), toll };
+                let node = gateway.node;
+                let mut numbered = Numbered { by, node, is_timed, writer: Writer::default(), toll };
                 self.apply_item(item, moment, None, Some(&mut numbered), outlet);
                 let answer = numbered.writer.into_bytes();
                 toll = numbered.toll;
@@ -2311,7 +2318,11 @@ impl Group {
             }
             Item::Libraries(change) => {
                 let mut writer = Writer::default();
-                Arc::make_mut(&mut self.libraries).apply(change, &mut writer);
+                let libraries = Arc::make_mut(&mut self.libraries);
+                match &claimed {
+                    Some(claimed) => self.echoes.apply(libraries, change, claimed.node, moment, &mut writer),
+                    None => libraries.apply(change, &mut writer),
+                }
                 if let Some(claimed) = claimed {
                     claimed.writer.raw(&wire::put_changed(self.libraries.version, writer.bytes()));
                 }
@@ -2561,6 +2572,7 @@ impl Group {
         self.libraries.save(&mut out);
         self.slots.put(&mut out);
         self.parameters.save(&mut out);
+        self.echoes.put(&mut out);
         out
     }
 
@@ -2572,6 +2584,7 @@ impl Group {
         self.libraries = Arc::default();
         self.slots = SlotMap::even(self.slots.group_count());
         self.parameters = Arc::default();
+        self.echoes = Echoes::default();
         self.moment = Moment::default();
     }
 
@@ -2611,6 +2624,9 @@ impl Group {
         if !reader.is_done() {
             self.parameters = Arc::new(Parameters::load(&mut reader));
             self.are_parameters_new = true;
+        }
+        if !reader.is_done() {
+            self.echoes = Echoes::read(&mut reader);
         }
         self.are_libraries_new = true;
     }

@@ -21,6 +21,7 @@ pub mod core;
 #[doc(hidden)]
 pub mod defect;
 mod dispatch;
+mod echoes;
 mod elsewhere;
 pub mod entry;
 mod evaluate;

@@ -107,6 +107,15 @@ impl Change {
         out
     }
 
+    /// True if it is refused once it has been made.
+    pub(crate) fn fails_if_repeated(&self) -> bool {
+        match self {
+            Self::Load { policy, .. } | Self::Restore { policy, .. } => *policy == Policy::Append,
+            Self::Delete { .. } => true,
+            Self::Flush => false,
+        }
+    }
+
     pub(crate) fn read(reader: &mut Reader<'_>) -> Self {
         match reader.byte() {
             LOAD => {
@@ -198,6 +207,17 @@ impl Libraries {
     /// Number of functions in all libraries.
     pub(crate) fn function_count(&self) -> usize {
         self.iter().map(|loaded| loaded.functions.len()).sum()
+    }
+
+    /// True if what a change brings is there, as it brings it, and what it removes is not.
+    pub(crate) fn reflect(&self, change: &Change) -> bool {
+        let has = |loaded: &Arc<Loaded>| self.by_name.get(&loaded.library.name) == Some(loaded);
+        match change {
+            Change::Load { library, .. } => has(library),
+            Change::Restore { libraries, .. } => libraries.iter().all(has),
+            Change::Delete { name } => !self.contains(name),
+            Change::Flush => self.is_empty(),
+        }
     }
 
     /// Makes a change, or none of it, and writes the reply to it.
