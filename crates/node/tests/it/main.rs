@@ -4,11 +4,14 @@ mod acl;
 mod blocking;
 mod cluster;
 mod collections;
+mod describe;
 mod host;
 mod large;
 mod monitor;
 mod nearby;
 mod pubsub;
+#[path = "../../../keyspace/tests/commands/reference.rs"]
+mod reference;
 mod scripts;
 mod statistics;
 mod tracking;
