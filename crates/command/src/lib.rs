@@ -5,6 +5,7 @@
 
 mod index;
 mod refusal;
+pub mod syntax;
 
 pub use index::Index;
 pub use refusal::Refusal;

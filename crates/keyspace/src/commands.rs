@@ -21,7 +21,7 @@ use resp::{Args, Writer};
 
 use crate::{Edit, View};
 
-pub use keys::{parse_cursor, sort_keys, sort_patterns};
+pub use keys::{parse_cursor, scan_count, sort_keys, sort_patterns};
 
 /// What runs a data command.
 ///

@@ -96,8 +96,6 @@ pub struct Keyspace {
     pub(crate) limits: Limits,
     /// How often chance was asked since the latest change.
     draws: Cell<u64>,
-    /// By slot: others hold it. `None` for a keyspace that is walked as a whole.
-    pub(crate) foreign: Option<Box<[bool]>>,
     /// What was removed because it had expired.
     expired: Expired,
     /// What commands that read have looked up.
@@ -181,7 +179,6 @@ impl Keyspace {
             draws: Cell::new(0),
             expired: Expired::default(),
             lookups: Cell::default(),
-            foreign: None,
         }
     }
 
@@ -193,7 +190,6 @@ impl Keyspace {
         new.hasher = self.hasher.clone();
         new.notices.wanted = self.notices.wanted;
         new.limits = self.limits;
-        new.foreign.clone_from(&self.foreign);
         new.lookups = self.lookups.clone();
         new.notices.awaited.clone_from(&self.notices.awaited);
         new

@@ -40,7 +40,7 @@ pub use absence::absent_since;
 pub use ahead::{AHEAD_MAX, Ahead};
 pub use checkpoint::{Corrupt, Exporting, Imported, Importing};
 pub use collection::{End, Hash, Id, Limits, List, Set, SortedSet, Stream};
-pub use commands::{Body, COMMANDS, DataCommand, find, resolve, sort_keys, sort_patterns};
+pub use commands::{Body, COMMANDS, DataCommand, find, resolve, scan_count, sort_keys, sort_patterns};
 pub use context::{Access, Edit, Entry, Expiry, View};
 pub use eviction::Policy;
 pub use keyspace::{Keyspace, Layout, Lookups, Options, Removals, Tuning};

@@ -41,10 +41,15 @@ impl Keyspace {
         };
         while let Some(slot) = table.slot(slot_index) {
             while let Some(start) = from {
-                if rest == 0 {
-                    return cursor_at(slot_index, start);
-                }
                 let end = slot.segment_end(start);
+                if rest == 0 {
+                    // Where nothing is left the walk has ended: clients need no more step to learn that.
+                    if self.has_keys_from(slot, start) {
+                        return cursor_at(slot_index, start);
+                    }
+                    from = end;
+                    continue;
+                }
                 if let Some(last) = self.scan_segment(slot, start, &mut rest, &mut visit) {
                     from = after(last);
                     rest = 0;
@@ -52,13 +57,7 @@ impl Keyspace {
                     from = end;
                 }
             }
-            let next = table.next_slot(slot_index + 1);
-            if let Some(foreign) = &self.foreign
-                && let Some(stop) = (slot_index + 1..foreign.len().min(next + 1)).find(|slot| foreign[*slot])
-            {
-                return cursor_at(stop, 0);
-            }
-            slot_index = next;
+            slot_index = table.next_slot(slot_index + 1);
             from = Some(0);
         }
         0
@@ -89,6 +88,11 @@ impl Keyspace {
         found.retain(|(hash, _)| hash >> (64 - CURSOR_HASH_BITS) <= place);
         found.into_iter().for_each(|(_, record)| visit(record));
         Some(last)
+    }
+
+    /// True if a segment holds a key from hash `start` on.
+    fn has_keys_from(&self, slot: &Slot, start: u64) -> bool {
+        slot.segment(start).iter().any(|record| self.hasher.hash(record.key()) >= start)
     }
 
     /// A key that exists at `moment`, each with about the same chance; `None` if there is none.

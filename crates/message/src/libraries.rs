@@ -108,6 +108,15 @@ impl Change {
         out
     }
 
+    /// True if it is refused once it has been made.
+    pub fn fails_if_repeated(&self) -> bool {
+        match self {
+            Self::Load { policy, .. } | Self::Restore { policy, .. } => *policy == Policy::Append,
+            Self::Delete { .. } => true,
+            Self::Flush => false,
+        }
+    }
+
     /// Reads what [`Change::encode`] wrote.
     ///
     /// # Panics
@@ -203,6 +212,17 @@ impl Libraries {
     /// Number of functions in all libraries.
     pub fn function_count(&self) -> usize {
         self.iter().map(|loaded| loaded.functions.len()).sum()
+    }
+
+    /// True if what a change brings is there, as it brings it, and what it removes is not.
+    pub fn reflect(&self, change: &Change) -> bool {
+        let has = |loaded: &Arc<Loaded>| self.by_name.get(&loaded.library.name) == Some(loaded);
+        match change {
+            Change::Load { library, .. } => has(library),
+            Change::Restore { libraries, .. } => libraries.iter().all(has),
+            Change::Delete { name } => !self.contains(name),
+            Change::Flush => self.is_empty(),
+        }
     }
 
     /// Makes a change, or none of it, and writes the reply to it.

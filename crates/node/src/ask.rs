@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use command::{Join, Refusal};
 use keyspace::DataCommand;
-use resp::{Args, Protocol, Span, Writer};
-use stdx::slot::Slot;
+use resp::{Protocol, Span, Writer};
+use stdx::slot::{Slot, slot_of};
 use stdx::{Duration, leb128};
 
 use crate::commands::{self, Answer, ControlCommand, Known, Question};
@@ -27,10 +27,8 @@ use crate::wire;
 /// A question whose answers are not complete.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    /// Of groups that were asked about all keys: the slots that they hold, summed up, and who holds that of SCAN's
-    /// cursor.
+    /// Of groups that were asked about all keys: the slots that they hold, summed up.
     cover: u64,
-    cursor_holder: Option<GroupId>,
     /// How long the slowest of them took, if they have told.
     took: Option<Duration>,
     pub(crate) session: SessionId,
@@ -100,7 +98,6 @@ impl Core {
             words,
             answers: Vec::new(),
             cover: 0,
-            cursor_holder: None,
             took: None,
             own: Pairs::new(),
             version: 0,
@@ -285,9 +282,6 @@ impl Core {
                 None => Answer::Refused(NO_QUORUM.to_owned()),
                 Some(part) => {
                     pending.cover ^= part.cover;
-                    if part.holds_cursor {
-                        pending.cursor_holder = Some(group);
-                    }
                     Answer::Whole(vec![(group, part.key_count, part.reply.to_vec())], None)
                 }
             },
@@ -442,7 +436,7 @@ impl Core {
         if self.pending.get(&question_id).is_none_or(|pending| pending.answers.iter().any(Option::is_none)) {
             return;
         }
-        let Pending { session, ticket, joining, words, answers, cover, cursor_holder, took, .. } =
+        let Pending { session, ticket, joining, words, answers, cover, took, .. } =
             self.pending.remove(&question_id).expect("just seen");
         let answers: Vec<_> = answers.into_iter().flatten().collect();
         let group_count = self.context.group_count as usize;
@@ -455,7 +449,7 @@ impl Core {
         }
         match joining {
             Joining::Whole(command) => {
-                self.join_whole((session, ticket), command, &words, (answers, took), cursor_holder);
+                self.join_whole((session, ticket), command, &words, (answers, took));
             }
             Joining::Watch => self.finish_watch(session, ticket, answers),
             Joining::Control(command) | Joining::Composed(command) => {
@@ -527,7 +521,6 @@ impl Core {
         command: &'static DataCommand,
         words: &[u8],
         (answers, mut longest): (Vec<Answer>, Option<Duration>),
-        cursor_holder: Option<GroupId>,
     ) {
         let mut replies: Vec<(GroupId, u64, Vec<u8>)> = Vec::new();
         for answer in answers {
@@ -566,7 +559,6 @@ impl Core {
         }
         let command::Span::Whole(join) = command.span else { unreachable!("only these are asked of all groups") };
         let chance = self.draw();
-        let slots = &self.context.slots;
         self.sessions.reply(session, ticket, |writer| match join {
             Join::Sum => writer.integer(replies.iter().map(|(_, _, bytes)| frame::integer(bytes)).sum()),
             Join::Concatenate => {
@@ -589,49 +581,52 @@ impl Core {
                     None => writer.null(),
                 }
             }
-            Join::Cursor => write_scan(&replies, words, slots, cursor_holder, writer),
+            Join::Cursor => write_scan(&replies, words, writer),
             Join::All => unreachable!("a transaction"),
         });
     }
 }
 
-/// The slot in which a step of SCAN begins.
-pub(crate) fn cursor_slot(args: Args<'_>) -> Option<Slot> {
-    let cursor: u64 = std::str::from_utf8(args.get(1)?).ok()?.parse().ok()?;
-    Some(keyspace::slot_of_cursor(cursor))
-}
-
-/// SCAN walks through the slots in their order. Each group walks on for as long as it holds them; when one is done the
-/// walk goes on at the next slot that another one holds. So a cursor alone tells whose it is: that of `holder`, if that
-/// is known.
-pub(crate) fn write_scan(
-    replies: &[(GroupId, u64, Vec<u8>)],
-    words: &[u8],
-    slots: &SlotMap,
-    holder: Option<GroupId>,
-    writer: &mut Writer,
-) {
+/// One step of SCAN from the steps of all groups that were asked. Each has walked from the same cursor through the slots
+/// that it holds. The walk goes on where the first of them has stopped: keys of the others behind that place come with a
+/// later step. If there are more keys than COUNT even so, it goes on at the beginning of a slot before.
+pub(crate) fn write_scan(replies: &[(GroupId, u64, Vec<u8>)], words: &[u8], writer: &mut Writer) {
     let mut spans = Vec::new();
     let (_, args) = Reader::new(words).words(&mut spans);
-    let slot = cursor_slot(args).unwrap_or(Slot(0));
-    let group = holder.unwrap_or(slots.group_of_slot(slot));
-    // Where clients ask every leader, some groups are not asked here.
-    let reply = replies.iter().find(|(asked, ..)| *asked == group).map(|(_, _, bytes)| bytes);
-    let (next, items) = match reply {
-        Some(bytes) => {
-            let (_, header) = frame::aggregate(bytes);
-            let after_cursor = header + frame::len(&bytes[header..]);
-            let next: u64 = frame::bulk(&bytes[header..]).and_then(|text| text.parse().ok()).unwrap_or(0);
-            (next, &bytes[after_cursor..])
+    if let [(_, _, reply)] = replies {
+        return writer.raw(reply);
+    }
+    // The first place where a group has stopped, and that group; who got to the end has none.
+    let mut stop: Option<(u64, GroupId)> = None;
+    let mut keys: Vec<(Slot, GroupId, &[u8])> = Vec::new();
+    for (group, _, reply) in replies {
+        let (_, header) = frame::aggregate(reply);
+        let (cursor, found) = reply[header..].split_at(frame::len(&reply[header..]));
+        let cursor = frame::bulk(cursor).and_then(|text| text.parse().ok()).filter(|cursor| *cursor != 0);
+        if let Some(cursor) = cursor
+            && stop.is_none_or(|(first, _)| cursor < first)
+        {
+            stop = Some((cursor, *group));
         }
-        None => (0, &b"*0\r\n"[..]),
-    };
-    let is_next = |other| other != group && replies.iter().any(|(asked, ..)| *asked == other);
-    let next = match (next, slots.next_of(slot, is_next)) {
-        (0, Some(behind)) => keyspace::cursor_at_slot(behind.0.into()),
-        (next, _) => next,
-    };
+        let found = frame::elements(found).into_iter();
+        keys.extend(found.map(|key| (slot_of(frame::bulk_bytes(key).expect("a key is a bulk string")), *group, key)));
+    }
+    if let Some((cursor, group)) = stop {
+        let last = keyspace::slot_of_cursor(cursor);
+        keys.retain(|(slot, of, _)| *slot < last || *slot == last && *of == group);
+    }
+    let mut next = stop.map_or(0, |(cursor, _)| cursor);
+    let count = keyspace::scan_count(args).unwrap_or(usize::MAX);
+    if keys.len() > count {
+        keys.sort_by_key(|(slot, ..)| *slot);
+        let last = keys[count - 1].0;
+        if let Some(behind) = keys[count..].iter().position(|(slot, ..)| *slot > last) {
+            next = keyspace::cursor_at_slot(u32::from(keys[count + behind].0.0));
+            keys.truncate(count + behind);
+        }
+    }
     writer.array(2);
     writer.bulk(next.to_string().as_bytes());
-    writer.raw(items);
+    writer.array(keys.len());
+    keys.iter().for_each(|(.., key)| writer.raw(key));
 }

@@ -325,7 +325,6 @@ impl Computation {
             named,
             replies: replies.collect(),
             words,
-            slots: &self.slots,
         };
         question.answer(writer);
     }

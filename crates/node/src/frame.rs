@@ -23,6 +23,17 @@ pub fn aggregate(bytes: &[u8]) -> (usize, usize) {
     (number(bytes).max(0) as usize, line_len(bytes))
 }
 
+/// The elements of an array or set, as they were written.
+pub fn elements(bytes: &[u8]) -> Vec<&[u8]> {
+    let (count, mut at) = aggregate(bytes);
+    let element = |_| {
+        let element = &bytes[at..at + len(&bytes[at..])];
+        at += element.len();
+        element
+    };
+    (0..count).map(element).collect()
+}
+
 /// An integer reply.
 pub fn integer(bytes: &[u8]) -> i64 {
     number(bytes)

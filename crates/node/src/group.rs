@@ -1004,7 +1004,6 @@ impl Group {
                 let answer = wire::put_whole(&wire::Part {
                     key_count: self.state.keyspace().key_count(database) as u64,
                     cover: self.state.slots().cover_of(self.id),
-                    holds_cursor: self.holds_cursor(args),
                     reply: writer.bytes(),
                 });
                 self.spans = spans;

@@ -134,7 +134,7 @@ pub(crate) fn is_secret(known: Known, args: Args<'_>, place: usize) -> bool {
         "setuser" => place > 1,
         "set" if word(0).eq_ignore_ascii_case(b"config") => {
             let name = word(place.saturating_sub(1)).to_ascii_lowercase();
-            place > 2 && matches!(name.as_slice(), b"requirepass" | b"masterauth")
+            place > 2 && matches!(name.as_slice(), b"requirepass" | b"masterauth" | b"masteruser")
         }
         _ => false,
     }

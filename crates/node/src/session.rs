@@ -48,6 +48,8 @@ pub struct Session {
     pub last_command: Option<(Known, Option<&'static str>)>,
     /// CLIENT REPLY.
     pub replies: Replies,
+    /// CLIENT SETINFO: what the client was written with. Stays after RESET.
+    pub library: ClientLibrary,
     /// CLIENT NO-EVICT.
     pub no_evict: bool,
     /// READONLY: it may be answered by replicas, if they are not too old.
@@ -155,6 +157,15 @@ pub(crate) enum Hold {
     Blocked,
 }
 
+/// The library that a client was written with, as it says; empty where it has said nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientLibrary {
+    /// Its name.
+    pub name: Vec<u8>,
+    /// Its version.
+    pub version: Vec<u8>,
+}
+
 /// CLIENT REPLY.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Replies {
@@ -195,6 +206,7 @@ impl Session {
             user,
             last_command: None,
             replies: Replies::On,
+            library: ClientLibrary::default(),
             no_evict: false,
             reading: None,
             tracking: None,

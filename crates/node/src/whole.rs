@@ -13,7 +13,6 @@ use crate::entry::{Effect, Reader, put_words};
 use crate::event::GroupId;
 use crate::frame;
 use crate::group::run_one;
-use crate::slots::SlotMap;
 use crate::transaction::database_effects_of;
 
 /// The queries among a transaction's commands, by place, each naming the database that its keys are in before the
@@ -77,8 +76,6 @@ pub(crate) struct Question<'a> {
     pub replies: Vec<(GroupId, u64, Vec<u8>)>,
     /// The query as the groups saw it.
     pub words: &'a [u8],
-    /// Which group holds what.
-    pub slots: &'a SlotMap,
 }
 
 impl Question<'_> {
@@ -125,7 +122,7 @@ impl Question<'_> {
     /// since a walk owes nothing to keys that come and go while it lasts.
     fn scan(&self, writer: &mut Writer) {
         let mut step = Writer::default();
-        write_scan(&self.replies, self.words, self.slots, None, &mut step);
+        write_scan(&self.replies, self.words, &mut step);
         let step = step.into_bytes();
         let (cursor, keys) = split_scan(&step);
         let created = match self.args.at(1) {
@@ -195,14 +192,8 @@ fn split_scan(bytes: &[u8]) -> (&[u8], &[u8]) {
 }
 
 fn elements(bytes: &[u8]) -> Vec<&[u8]> {
-    let (count, mut at) = frame::aggregate(bytes);
-    (0..count)
-        .map(|_| {
-            let element = &bytes[at..];
-            at += frame::len(element);
-            frame::bulk_bytes(element).expect("keys are bulk strings")
-        })
-        .collect()
+    let keys = frame::elements(bytes).into_iter();
+    keys.map(|key| frame::bulk_bytes(key).expect("keys are bulk strings")).collect()
 }
 
 fn write_array(elements: &[&[u8]], writer: &mut Writer) {

@@ -817,15 +817,13 @@ fn take_slot(rest: &mut &[u8]) -> Option<Slot> {
 /// A group's part of the answer to a query over all keys.
 ///
 /// ```text
-/// part = key_count holds_cursor:u8 cover:u64le reply
+/// part = key_count cover:u64le reply
 /// ```
 pub(crate) struct Part<'a> {
     /// Keys of the database.
     pub key_count: u64,
     /// See `SlotMap::cover_of`.
     pub cover: u64,
-    /// The query is a step of SCAN, and its cursor is in a slot of the group.
-    pub holds_cursor: bool,
     /// The reply.
     pub reply: &'a [u8],
 }
@@ -834,7 +832,6 @@ pub(crate) struct Part<'a> {
 pub(crate) fn put_whole(part: &Part<'_>) -> Vec<u8> {
     let mut out = Vec::with_capacity(part.reply.len() + 24);
     leb128::put(&mut out, part.key_count);
-    out.push(u8::from(part.holds_cursor));
     out.extend_from_slice(&part.cover.to_le_bytes());
     out.extend_from_slice(part.reply);
     out
@@ -843,9 +840,9 @@ pub(crate) fn put_whole(part: &Part<'_>) -> Vec<u8> {
 /// Reads it back.
 pub(crate) fn take_whole(mut bytes: &[u8]) -> Option<Part<'_>> {
     let rest = &mut bytes;
-    let (key_count, holds_cursor) = (leb128::take(rest)?, take_byte(rest)? == 1);
+    let key_count = leb128::take(rest)?;
     let (cover, reply) = rest.split_at_checked(8)?;
-    Some(Part { key_count, holds_cursor, cover: u64::from_le_bytes(cover.try_into().expect("eight bytes")), reply })
+    Some(Part { key_count, cover: u64::from_le_bytes(cover.try_into().expect("eight bytes")), reply })
 }
 
 fn take_effect(rest: &mut &[u8]) -> Option<Effect> {

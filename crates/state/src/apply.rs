@@ -8,7 +8,7 @@ use message::answer;
 use message::entry::{self, Claimed, Effect, ExecItem, Item, Reader, Taken};
 use message::roster::Member;
 use message::slots::Moved;
-use message::{NodeId, TransactionId};
+use message::{GatewayId, NodeId, TransactionId};
 use resp::{Args, Protocol, Writer};
 use stdx::log::{Entry, EntryKind};
 
@@ -224,8 +224,8 @@ impl ExecRun<'_> {
 
 /// Where the reply of an item goes.
 enum Output<'w> {
-    /// Its gateway has numbered the request: the state keeps the reply.
-    Kept(&'w mut Writer),
+    /// This gateway has numbered the request: the state keeps the reply.
+    Kept(&'w mut Writer, GatewayId),
     /// The state does not need it.
     Free,
 }
@@ -300,7 +300,8 @@ impl State {
         let answer = match known {
             Lookup::New => {
                 let mut writer = Writer::default();
-                let what = self.apply_item(item, moment, Output::Kept(&mut writer), effects);
+                let output = Output::Kept(&mut writer, gateway);
+                let what = self.apply_item(item, moment, output, effects);
                 let answer = writer.into_bytes();
                 self.replies.note(gateway, number, answer.clone());
                 return Applied { claimed: Some(claimed), answer: Some(answer), what };
@@ -336,7 +337,7 @@ impl State {
                 let has_run = &mut has_run;
                 let run = CommandRun { protocol, database, command, args, keyspace, moment, scratch, has_run };
                 match &mut output {
-                    Output::Kept(writer) => {
+                    Output::Kept(writer, _) => {
                         writer.set_protocol(protocol);
                         let watch = effects.start(command, args);
                         let is_done = run.run(writer);
@@ -353,7 +354,7 @@ impl State {
                 let Self { keyspace, scratch, .. } = self;
                 let run = ExecRun { exec, keyspace, moment, scratch, has_run: &mut has_run };
                 match &mut output {
-                    Output::Kept(writer) => {
+                    Output::Kept(writer, _) => {
                         writer.set_protocol(protocol);
                         run.run(effects, writer);
                     }
@@ -374,8 +375,12 @@ impl State {
         mut output: Output<'_>,
         effects: &mut impl Effects,
     ) -> What {
+        let gateway = match &output {
+            Output::Kept(_, gateway) => Some(*gateway),
+            Output::Free => None,
+        };
         let mut answer = |bytes: &[u8]| {
-            if let Output::Kept(writer) = &mut output {
+            if let Output::Kept(writer, _) = &mut output {
                 writer.raw(bytes);
             }
         };
@@ -388,7 +393,11 @@ impl State {
             }
             Item::Libraries(change) => {
                 let mut writer = Writer::default();
-                Arc::make_mut(&mut self.libraries).apply(change, &mut writer);
+                let libraries = Arc::make_mut(&mut self.libraries);
+                match gateway {
+                    Some(gateway) => self.echoes.apply(libraries, change, gateway.node, moment, &mut writer),
+                    None => libraries.apply(change, &mut writer),
+                }
                 let reply = writer.into_bytes();
                 answer(&answer::put_changed(self.libraries.version, &reply));
                 What::Libraries(reply)
@@ -505,9 +514,6 @@ impl State {
                 Effect::Take(taken) => moved.push(self.take_slot(taken)),
             }
         }
-        if !moved.is_empty() {
-            self.settle_slots();
-        }
         moved
     }
 
@@ -519,12 +525,6 @@ impl State {
         let moved = Moved { slot: *slot, group: self.group, epoch: *epoch };
         self.slots.learn(moved);
         moved
-    }
-
-    /// Slots have moved: walks stop where the group's own end.
-    pub(crate) fn settle_slots(&mut self) {
-        let (slots, group) = (&self.slots, self.group);
-        self.keyspace.set_foreign(|slot| slots.group_of_slot(slot) != group);
     }
 
     /// Values that have been read in are not wanted.

@@ -16,6 +16,7 @@
 //! can be ignored: nothing that comes back decides what becomes of the data.
 
 mod apply;
+mod echoes;
 pub mod observe;
 mod part;
 mod reply_cache;
@@ -37,6 +38,7 @@ use stdx::slot::{Slot, slot_of};
 pub use apply::{Applied, CommandRun, Cursor, Effects, ExecRun, Ignored, Meter, What, is_null};
 pub use reply_cache::{Lookup, ReplyCache};
 
+use echoes::Echoes;
 use part::Part;
 
 /// Values of a transaction that have been read in before its entry is applied, by database and key.
@@ -98,6 +100,8 @@ pub struct State {
     slots: SlotMap,
     /// In group 0: parameters of the cluster.
     parameters: Arc<Parameters>,
+    /// Changes of libraries that other nodes may send again.
+    echoes: Echoes,
     /// Where replies go that nobody wants.
     scratch: Writer,
     spans: Vec<Span>,
@@ -118,6 +122,7 @@ macro_rules! parts {
             &$($mutable)? $state.libraries,
             &$($mutable)? $state.slots,
             &$($mutable)? $state.parameters,
+            &$($mutable)? $state.echoes,
         ]
     };
 }
@@ -138,6 +143,7 @@ impl State {
             libraries: Arc::default(),
             slots: SlotMap::even(group_count),
             parameters: Arc::default(),
+            echoes: Echoes::default(),
             scratch: Writer::default(),
             spans: Vec::new(),
             forgets_answers: false,
@@ -173,9 +179,6 @@ impl State {
         }
         assert!(reader.is_done(), "the state of a group has parts that this version does not know");
         self.applied = position;
-        if !self.slots.is_even() {
-            self.settle_slots();
-        }
     }
 
     /// Takes over a checkpoint in place of all there is.

@@ -12,6 +12,7 @@ use message::roster::Roster;
 use message::slots::SlotMap;
 use stdx::{UnixMillis, leb128};
 
+use crate::echoes::Echoes;
 use crate::reply_cache::ReplyCache;
 use crate::{Imports, Outcomes, Prepared};
 
@@ -139,6 +140,20 @@ impl Part for SlotMap {
 
     fn clear(&mut self) {
         *self = Self::even(self.group_count());
+    }
+}
+
+impl Part for Echoes {
+    fn save(&self, out: &mut Vec<u8>) {
+        self.put(out);
+    }
+
+    fn load(&mut self, reader: &mut Reader<'_>) {
+        *self = Self::read(reader);
+    }
+
+    fn clear(&mut self) {
+        *self = Self::default();
     }
 }
 

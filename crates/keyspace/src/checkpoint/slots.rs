@@ -82,10 +82,4 @@ impl Keyspace {
             }
         }
     }
-
-    /// Tells which slots other groups hold: a walk by [`Keyspace::scan`] does not pass over them, but stops before
-    /// them.
-    pub fn set_foreign(&mut self, is_foreign: impl Fn(Slot) -> bool) {
-        self.foreign = Some((0..stdx::slot::SLOT_COUNT as u16).map(|slot| is_foreign(Slot(slot))).collect());
-    }
 }

@@ -92,7 +92,10 @@ const PFCOUNT: DataCommand = DataCommand {
         access: Access::ReadWrite,
         begin: Begin::Index(1),
         find: Find::Range { last: -1, step: 1, limit: 0 },
-        notes: &["access"],
+        notes: &[
+            "access",
+            "RW because it may change the internal representation of the key, and propagate to replicas",
+        ],
     }],
     tips: &[],
     span: Span::Keys,

@@ -23,7 +23,7 @@ use super::arguments::{out_of_range, parse_integer};
 use crate::context::{self, Edit};
 
 pub use sort::{sort_keys, sort_patterns};
-pub use walk::parse_cursor;
+pub use walk::{parse_cursor, scan_count};
 
 pub(super) const COMMANDS: &[&DataCommand] = &[
     &copy::COPY,

@@ -76,6 +76,7 @@ const SETNAME: ControlCommand = ControlCommand {
 
 const INFO: ControlCommand = ControlCommand {
     summary: "Describes this connection.",
+    tips: &["nondeterministic_output"],
     ..client("info", 2, |local, _, writer| {
         let line = describe(local.session, &local.core.monitors, local.now) + "\n";
         writer.verbatim("txt", line.as_bytes());
@@ -86,16 +87,19 @@ const INFO: ControlCommand = ControlCommand {
 const SETINFO: ControlCommand = ControlCommand {
     summary: "Tells the name or the version of the client's library.",
     syntax: "<LIB-NAME libname | LIB-VER libver>",
-    ..client("setinfo", 4, |_, args, writer| {
+    since: "7.2.0",
+    ..client("setinfo", 4, |local, args, writer| {
         let option = args.at(2);
-        if !option.eq_ignore_ascii_case(b"lib-name") && !option.eq_ignore_ascii_case(b"lib-ver") {
-            let option = String::from_utf8_lossy(option);
-            return Err(Refusal::new(format!("ERR Unrecognized option '{option}'")));
-        }
-        check_name(args.at(3)).map_err(|_| {
-            let option = String::from_utf8_lossy(option).to_ascii_lowercase();
-            Refusal::new(format!("ERR {option} cannot contain spaces, newlines or special characters."))
-        })?;
+        let shown = String::from_utf8_lossy(option);
+        let library = &mut local.session.library;
+        let kept = match option.to_ascii_lowercase().as_slice() {
+            b"lib-name" => &mut library.name,
+            b"lib-ver" => &mut library.version,
+            _ => return Err(Refusal::new(format!("ERR Unrecognized option '{shown}'"))),
+        };
+        check_name(args.at(3))
+            .map_err(|_| Refusal::new(format!("ERR {shown} cannot contain spaces, newlines or special characters.")))?;
+        *kept = args.at(3).to_vec();
         writer.ok();
         Ok(())
     })
@@ -107,6 +111,7 @@ const LIST: ControlCommand = ControlCommand {
     syntax: "[TYPE <NORMAL | MASTER | REPLICA | PUBSUB>] [ID client-id [client-id ...]]",
     group: Group::Connection,
     flags: ADMIN,
+    tips: &["nondeterministic_output"],
     ..node("list", -2, list_question, list_join)
 };
 
@@ -266,16 +271,16 @@ const PAUSE: ControlCommand = ControlCommand {
         "pause",
         -3,
         |_, args| {
-            let timeout = number(args.at(2))
-                .filter(|timeout| *timeout >= 0)
-                .ok_or_else(|| Refusal::new("ERR timeout is not an integer or out of range"))?;
+            let timeout =
+                number(args.at(2)).ok_or_else(|| Refusal::new("ERR timeout is not an integer or out of range"))?;
+            let timeout = u64::try_from(timeout).map_err(|_| Refusal::new("ERR timeout is negative"))?;
             let only_writes = match args.get(3) {
                 None => false,
                 Some(word) if word.eq_ignore_ascii_case(b"all") => false,
                 Some(word) if word.eq_ignore_ascii_case(b"write") => true,
                 Some(_) => return Err(Refusal::new("ERR CLIENT PAUSE mode must be WRITE or ALL")),
             };
-            Ok(Question::Pause(Some((Duration::from_millis(timeout as u64), only_writes))))
+            Ok(Question::Pause(Some((Duration::from_millis(timeout), only_writes))))
         },
         super::join_done,
     )
@@ -350,6 +355,7 @@ fn unblock_question(_: &mut Local<'_>, args: Args<'_>) -> Result<Question, Refus
 
 const HELP: ControlCommand = ControlCommand {
     summary: "Lists the subcommands.",
+    flags: &[Flag::Loading, Flag::Stale],
     ..client("help", 2, |_, _, writer| {
         super::write_help(writer, "CLIENT", CLIENT.subcommands);
         Ok(())

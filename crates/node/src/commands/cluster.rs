@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use command::{Flag, Group, Refusal};
 use resp::{Args, Writer};
-use stdx::Duration;
 use stdx::slot::{SLOT_COUNT, slot_of};
+use stdx::{Duration, UnixMillis};
 
 use super::{Answer, ControlCommand, Local, Outcome, Question, container, local, node, number};
 use crate::core::Context;
@@ -103,6 +103,39 @@ pub(super) const CLUSTER: ControlCommand = ControlCommand {
             })
         },
         ControlCommand {
+            summary: "Lists the nodes that follow a master, a line each as in NODES.",
+            syntax: "node-id",
+            complexity: "O(1)",
+            since: "5.0.0",
+            ..administers("replicas", 3, replicas)
+        },
+        ControlCommand {
+            summary: "The old name of REPLICAS.",
+            syntax: "node-id",
+            ..administers("slaves", 3, replicas)
+        },
+        ControlCommand {
+            summary: "Answers 0: nodes do not report failures, each goes by its own link.",
+            complexity: "O(N) where N is the number of failure reports",
+            syntax: "node-id",
+            ..administers("count-failure-reports", 3, |local, args, writer| {
+                check_enabled(local.core)?;
+                named(&Map::of(local.core), args.at(2))?;
+                writer.integer(0);
+                Ok(())
+            })
+        },
+        ControlCommand {
+            summary: "Accepted: what nodes know of the cluster is in the log of group 0, and so on disk.",
+            tips: &[],
+            flags: &[Flag::Admin, Flag::Noscript, Flag::Stale],
+            ..administers("saveconfig", 2, |local, _, writer| {
+                check_enabled(local.core)?;
+                writer.ok();
+                Ok(())
+            })
+        },
+        ControlCommand {
             since: "5.0.0",
             summary: "Lists the subcommands.",
             ..about("help", 2, |_, _, writer| {
@@ -118,6 +151,7 @@ pub(super) const ASKING: ControlCommand = ControlCommand {
     since: "3.0.0",
     group: Group::Cluster,
     summary: "Says that a redirection is being followed; no slot is ever between two nodes, so it means nothing.",
+    categories: &["@connection"],
     flags: &[Flag::Fast],
     ..local("asking", 1, |local, _, writer| {
         check_enabled(local.core)?;
@@ -131,6 +165,7 @@ pub(super) const READONLY: ControlCommand = ControlCommand {
     group: Group::Cluster,
     summary: "Says that the replica on this node may answer reads of this connection, if it is not too old.",
     syntax: "[MAXSTALENESS milliseconds]",
+    categories: &["@connection"],
     flags: &[Flag::Loading, Flag::Stale, Flag::Fast],
     ..local("readonly", -1, read_only)
 };
@@ -141,8 +176,9 @@ fn read_only(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outc
         1 => None,
         3 if args.at(1).eq_ignore_ascii_case(b"maxstaleness") => {
             let given = number(args.at(2)).and_then(|given| u64::try_from(given).ok());
-            let ms = given.filter(|ms| *ms <= READ_STALENESS_MS_MAX).ok_or(Refusal::NOT_AN_INTEGER)?;
-            Some(Duration::from_millis(ms))
+            let ms = given.ok_or(Refusal::NOT_AN_INTEGER)?;
+            // What is younger than the most that can be asked for is younger than whatever is more.
+            Some(Duration::from_millis(ms.min(READ_STALENESS_MS_MAX)))
         }
         _ => return Err(Refusal::SYNTAX),
     };
@@ -155,6 +191,7 @@ pub(super) const READWRITE: ControlCommand = ControlCommand {
     since: "3.0.0",
     group: Group::Cluster,
     summary: "Takes READONLY back.",
+    categories: &["@connection"],
     flags: &[Flag::Loading, Flag::Stale, Flag::Fast],
     ..local("readwrite", 1, |local, _, writer| {
         check_enabled(local.core)?;
@@ -166,6 +203,11 @@ pub(super) const READWRITE: ControlCommand = ControlCommand {
 
 const fn about(name: &'static str, arity: i32, run: super::Run) -> ControlCommand {
     ControlCommand { since: "3.0.0", group: Group::Cluster, flags: FLAGS, ..local(name, arity, run) }
+}
+
+/// What operators ask.
+const fn administers(name: &'static str, arity: i32, run: super::Run) -> ControlCommand {
+    ControlCommand { flags: &[Flag::Admin, Flag::Stale], tips: TIPS, ..about(name, arity, run) }
 }
 
 /// Refused on a node that is no cluster.
@@ -239,6 +281,37 @@ impl<'a> Map<'a> {
         }
     }
 
+    /// What CLUSTER NODES says of a node.
+    fn line(&self, node: NodeId, member: &Member, now: UnixMillis) -> String {
+        let (host, port) = host_and_port(&member.client_address);
+        let (_, cluster_port) = host_and_port(&member.cluster_address);
+        let master = self.master_of(node);
+        let is_own = node == self.core.node;
+        let is_linked = is_own || link_to(self.core, node).is_some_and(|link| link.is_up);
+        let flags = [
+            is_own.then_some("myself"),
+            Some(if master.is_some() { "slave" } else { "master" }),
+            match self.health(node) {
+                Health::Well => None,
+                Health::Doubted => Some("fail?"),
+                Health::Failed => Some("fail"),
+            },
+        ];
+        let mut line = format!(
+            "{} {host}:{port}@{cluster_port} {} {} 0 {} {} {}",
+            name_of(node),
+            flags.into_iter().flatten().collect::<Vec<_>>().join(","),
+            master.map_or_else(|| "-".to_owned(), name_of),
+            if is_own { 0 } else { now.0 },
+            self.epoch(node),
+            if is_linked { "connected" } else { "disconnected" },
+        );
+        for (first, last) in self.served.get(&node).into_iter().flatten() {
+            line.push_str(&if first == last { format!(" {first}") } else { format!(" {first}-{last}") });
+        }
+        line
+    }
+
     /// The largest term among the groups that a node leads.
     fn epoch(&self, node: NodeId) -> u64 {
         let terms = self.core.routes.iter().filter(|route| route.leader == Some(node)).map(|route| route.term);
@@ -290,40 +363,34 @@ pub(crate) fn info_text(core: &Context) -> String {
 }
 
 fn nodes(local: &mut Local<'_>, _: Args<'_>, writer: &mut Writer) -> Outcome {
-    let core = &*local.core;
-    check_enabled(core)?;
-    let map = Map::of(core);
+    check_enabled(local.core)?;
+    let map = Map::of(local.core);
     let mut text = String::new();
     for (node, member) in map.nodes() {
-        let (host, port) = host_and_port(&member.client_address);
-        let (_, cluster_port) = host_and_port(&member.cluster_address);
-        let master = map.master_of(node);
-        let health = map.health(node);
-        let is_linked = node == core.node || link_to(core, node).is_some_and(|link| link.is_up);
-        let flags = [
-            (node == core.node).then_some("myself"),
-            Some(if master.is_some() { "slave" } else { "master" }),
-            match health {
-                Health::Well => None,
-                Health::Doubted => Some("fail?"),
-                Health::Failed => Some("fail"),
-            },
-        ];
-        text.push_str(&format!(
-            "{} {host}:{port}@{cluster_port} {} {} 0 {} {} {}",
-            name_of(node),
-            flags.into_iter().flatten().collect::<Vec<_>>().join(","),
-            master.map_or_else(|| "-".to_owned(), name_of),
-            if node == core.node { 0 } else { local.now.unix.0 },
-            map.epoch(node),
-            if is_linked { "connected" } else { "disconnected" },
-        ));
-        for (first, last) in map.served.get(&node).into_iter().flatten() {
-            text.push_str(&if first == last { format!(" {first}") } else { format!(" {first}-{last}") });
-        }
+        text.push_str(&map.line(node, member, local.now.unix));
         text.push('\n');
     }
     writer.verbatim("txt", text.as_bytes());
+    Ok(())
+}
+
+/// The node that CLUSTER REPLICAS and its kin name.
+fn named<'a>(map: &Map<'a>, name: &[u8]) -> Result<(NodeId, &'a Member), Refusal> {
+    let found = map.nodes().into_iter().find(|(node, _)| name_of(*node).as_bytes().eq_ignore_ascii_case(name));
+    found.ok_or_else(|| Refusal::new(format!("ERR Unknown node {}", String::from_utf8_lossy(name))))
+}
+
+fn replicas(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome {
+    check_enabled(local.core)?;
+    let map = Map::of(local.core);
+    let (master, _) = named(&map, args.at(2))?;
+    if map.master_of(master).is_some() {
+        return Err(Refusal::new("ERR The specified node is not a master"));
+    }
+    let replicas = map.nodes().into_iter().filter(|(node, _)| map.master_of(*node) == Some(master));
+    let lines: Vec<_> = replicas.map(|(node, member)| map.line(node, member, local.now.unix)).collect();
+    writer.array(lines.len());
+    lines.iter().for_each(|line| writer.bulk(line.as_bytes()));
     Ok(())
 }
 

@@ -48,6 +48,7 @@ const SET: ControlCommand = ControlCommand {
     complexity: "O(N) when N is the number of configuration parameters provided",
     syntax: "parameter value [parameter value ...]",
     flags: FLAGS,
+    tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
     ..node("set", -4, set, super::join_done)
 };
 

@@ -250,7 +250,7 @@ pub(crate) fn describe(session: &Session, monitors: &Monitors, now: crate::event
     format!(
         "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={multi} \
          qbuf={} qbuf-free=0 argv-mem=0 multi-mem={} rbs=0 rbp=0 obl={} oll=0 omem={} tot-mem={} events=r cmd={} \
-         user={} redir={} resp={}",
+         user={} redir={} resp={} lib-name={} lib-ver={}",
         session.id.serial,
         session.peer.address,
         session.peer.local_address,
@@ -272,5 +272,7 @@ pub(crate) fn describe(session: &Session, monitors: &Monitors, now: crate::event
         String::from_utf8_lossy(&session.user.name),
         super::tracking::redirect_id(session.tracking.as_deref()),
         if session.protocol() == Protocol::Resp3 { 3 } else { 2 },
+        String::from_utf8_lossy(&session.library.name),
+        String::from_utf8_lossy(&session.library.version),
     )
 }

@@ -23,6 +23,7 @@ pub(super) const DEBUG: ControlCommand = ControlCommand {
         SET_DISABLE_DENY_SCRIPTS,
         STRINGMATCH_LEN,
         LOG,
+        ERROR,
         PROTOCOL,
         ControlCommand {
             summary: "Writes out all data and reads it back.",
@@ -126,6 +127,15 @@ const STRINGMATCH_LEN: ControlCommand = ControlCommand {
         let matches = glob::matches(args.at(3), &vec![b'a'; length as usize]);
         writer.integer(i64::from(matches));
         Ok(())
+    })
+};
+
+const ERROR: ControlCommand = ControlCommand {
+    summary: "Answers an error of this text, so that a client's handling of it can be tried out.",
+    syntax: "message",
+    ..debug("error", 3, |_, args, _| {
+        let text: String = String::from_utf8_lossy(args.at(2)).replace(['\r', '\n'], " ");
+        Err(Refusal::new(text))
     })
 };
 

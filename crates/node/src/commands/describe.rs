@@ -1,5 +1,6 @@
 //! COMMAND: the records of all commands, as clients read them.
 
+use command::syntax::{Argument, ArgumentKind};
 use command::{Access, Begin, Command, Find, Flag, Group, KeySpec, Refusal};
 use resp::{Args, Writer};
 
@@ -8,6 +9,7 @@ use crate::acl::used_notes;
 use super::{COMMANDS, ControlCommand, Known, Outcome, container, find, local};
 
 const FLAGS: &[Flag] = &[Flag::Loading, Flag::Stale];
+const TIPS: &[&str] = &["nondeterministic_output_order"];
 
 pub(super) const COMMAND: ControlCommand = ControlCommand {
     since: "2.8.13",
@@ -16,6 +18,7 @@ pub(super) const COMMAND: ControlCommand = ControlCommand {
     arity: -1,
     flags: FLAGS,
     categories: &["@connection"],
+    tips: TIPS,
     subcommands: &[COUNT, INFO, LIST, DOCS, GETKEYS, GETKEYSANDFLAGS, HELP],
     body: super::Body::Local(|_, _, writer| {
         let all = all();
@@ -32,23 +35,32 @@ const fn describe(name: &'static str, arity: i32, run: super::Run) -> ControlCom
     ControlCommand { since: "2.8.13", flags: FLAGS, categories: &["@connection"], ..local(name, arity, run) }
 }
 
-/// Every command of both kinds.
+/// Every command of both kinds. MEMORY is of both, and is described once.
 fn all() -> Vec<Known> {
-    let data = keyspace::COMMANDS.iter().map(|command| Known::Data(command));
+    let is_described = |command: &&&keyspace::DataCommand| find(command.name.as_bytes()).is_none();
+    let data = keyspace::COMMANDS.iter().filter(is_described).map(|command| Known::Data(command));
     data.chain(COMMANDS.iter().map(|command| Known::Control(command))).collect()
+}
+
+/// Subcommands of a container of both kinds that are commands on data: MEMORY USAGE.
+fn subcommands_on_data(name: &str) -> &'static [keyspace::DataCommand] {
+    let of_both = find(name.as_bytes()).and(keyspace::find(name.as_bytes()));
+    of_both.map_or(&[], |command| command.subcommands)
 }
 
 /// The command, or the subcommand `name|word`.
 fn find_any(name: &[u8]) -> Option<Described> {
     let mut parts = name.splitn(2, |byte| *byte == b'|');
     let first = parts.next()?;
-    let known = keyspace::find(first).map(Known::Data).or_else(|| find(first).map(Known::Control))?;
+    let known = find(first).map(Known::Control).or_else(|| keyspace::find(first).map(Known::Data))?;
     let Some(word) = parts.next() else { return Some(Described { known, container: None }) };
     let is_it = |name: &str| name.as_bytes().eq_ignore_ascii_case(word);
     let (known, container) = match known {
         Known::Data(command) => (Known::Data(command.subcommands.iter().find(|sub| is_it(sub.name))?), command.name),
         Known::Control(command) => {
-            (Known::Control(command.subcommands.iter().find(|sub| is_it(sub.name))?), command.name)
+            let control = command.subcommands.iter().find(|sub| is_it(sub.name)).map(Known::Control);
+            let on_data = subcommands_on_data(command.name).iter().find(|sub| is_it(sub.name)).map(Known::Data);
+            (control.or(on_data)?, command.name)
         }
     };
     Some(Described { known, container: Some(container) })
@@ -71,6 +83,7 @@ const INFO: ControlCommand = ControlCommand {
     summary: "Describes some commands.",
     complexity: "O(N) where N is the number of commands to look up",
     syntax: "[command-name [command-name ...]]",
+    tips: TIPS,
     ..describe("info", -2, |_, args, writer| {
         if args.len() == 2 {
             let all = all();
@@ -97,12 +110,20 @@ fn write_info(known: Known, writer: &mut Writer) {
 
 fn write_described(described: &Described, writer: &mut Writer) {
     match described.known {
-        Known::Data(command) => write_command(command, described.container, writer),
-        Known::Control(command) => write_command(command, described.container, writer),
+        Known::Data(command) => write_command(command, described.container, &[], writer),
+        Known::Control(command) => {
+            let on_data = if described.container.is_none() { subcommands_on_data(command.name) } else { &[] };
+            write_command(command, described.container, on_data, writer);
+        }
     }
 }
 
-fn write_command<B>(command: &Command<B>, container: Option<&str>, writer: &mut Writer) {
+fn write_command<B>(
+    command: &Command<B>,
+    container: Option<&str>,
+    on_data: &[keyspace::DataCommand],
+    writer: &mut Writer,
+) {
     writer.array(10);
     writer.bulk(full_name(command.name, container).as_bytes());
     writer.integer(i64::from(command.arity));
@@ -128,9 +149,12 @@ fn write_command<B>(command: &Command<B>, container: Option<&str>, writer: &mut 
     for spec in command.keys {
         write_key_spec(spec, writer);
     }
-    writer.set(command.subcommands.len());
+    writer.set(command.subcommands.len() + on_data.len());
     for subcommand in command.subcommands {
-        write_command(subcommand, Some(command.name), writer);
+        write_command(subcommand, Some(command.name), &[], writer);
+    }
+    for subcommand in on_data {
+        write_command(subcommand, Some(command.name), &[], writer);
     }
 }
 
@@ -207,10 +231,13 @@ fn categories<B>(command: &Command<B>) -> Vec<&'static str> {
     if command.has(Flag::Write) {
         add("@write");
     }
-    if command.has(Flag::Readonly) && !command.categories.contains(&"@scripting") {
+    // What a script reads is not known.
+    if command.has(Flag::Readonly) && command.group != Group::Scripting {
         add("@read");
     }
     match command.group {
+        // A container is in the categories of none of its subcommands.
+        _ if !command.subcommands.is_empty() => {}
         Group::Bitmap => add("@bitmap"),
         Group::String => add("@string"),
         Group::Transactions => add("@transaction"),
@@ -284,6 +311,12 @@ fn write_key_spec(spec: &KeySpec, writer: &mut Writer) {
     writer.map(2);
     writer.bulk(b"type");
     match spec.find {
+        // Who does not know where the first is cannot find the others.
+        _ if matches!(spec.begin, Begin::Computed(_)) => {
+            writer.bulk(b"unknown");
+            writer.bulk(b"spec");
+            writer.map(0);
+        }
         Find::Range { last, step, limit } => {
             writer.bulk(b"range");
             writer.bulk(b"spec");
@@ -329,6 +362,7 @@ const LIST: ControlCommand = ControlCommand {
     summary: "Lists the names of commands.",
     complexity: "O(N) where N is the total number of Redis commands",
     syntax: "[FILTERBY <MODULE module-name | ACLCAT category | PATTERN pattern>]",
+    tips: TIPS,
     ..describe("list", -2, list)
 };
 
@@ -357,7 +391,12 @@ fn list(_: &mut super::Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcom
     for known in all() {
         match known {
             Known::Data(command) => list_names(command, None, &passes, &mut names),
-            Known::Control(command) => list_names(command, None, &passes, &mut names),
+            Known::Control(command) => {
+                list_names(command, None, &passes, &mut names);
+                for subcommand in subcommands_on_data(command.name) {
+                    list_names(subcommand, Some(command.name), &passes, &mut names);
+                }
+            }
         }
     }
     writer.array(names.len());
@@ -382,6 +421,7 @@ const DOCS: ControlCommand = ControlCommand {
     summary: "Documents commands.",
     complexity: "O(N) where N is the number of commands to look up",
     syntax: "[command-name [command-name ...]]",
+    tips: TIPS,
     ..describe("docs", -2, |_, args, writer| {
         let described: Vec<Described> = if args.len() == 2 {
             all().into_iter().map(|known| Described { known, container: None }).collect()
@@ -391,18 +431,27 @@ const DOCS: ControlCommand = ControlCommand {
         writer.map(described.len());
         for Described { known, container } in described {
             match known {
-                Known::Data(command) => write_docs(command, container, writer),
-                Known::Control(command) => write_docs(command, container, writer),
+                Known::Data(command) => write_docs(command, container, &[], writer),
+                Known::Control(command) => {
+                    let on_data = if container.is_none() { subcommands_on_data(command.name) } else { &[] };
+                    write_docs(command, container, on_data, writer);
+                }
             }
         }
         Ok(())
     })
 };
 
-fn write_docs<B>(command: &Command<B>, container: Option<&str>, writer: &mut Writer) {
+fn write_docs<B>(
+    command: &Command<B>,
+    container: Option<&str>,
+    on_data: &[keyspace::DataCommand],
+    writer: &mut Writer,
+) {
     writer.bulk(full_name(command.name, container).as_bytes());
     let has_subcommands = !command.subcommands.is_empty();
-    writer.map(4 + usize::from(has_subcommands));
+    let arguments = command::syntax::arguments(command.syntax);
+    writer.map(4 + usize::from(has_subcommands) + usize::from(!arguments.is_empty()));
     for (name, value) in [
         ("summary", command.summary.trim_end_matches('.')),
         ("since", command.since),
@@ -412,12 +461,78 @@ fn write_docs<B>(command: &Command<B>, container: Option<&str>, writer: &mut Wri
         writer.bulk(name.as_bytes());
         writer.bulk(value.as_bytes());
     }
+    if !arguments.is_empty() {
+        writer.bulk(b"arguments");
+        let mut specs = KeySpecs { count: command.keys.len(), next: 0 };
+        write_arguments(&arguments, &mut specs, writer);
+    }
     if has_subcommands {
         writer.bulk(b"subcommands");
-        writer.map(command.subcommands.len());
+        writer.map(command.subcommands.len() + on_data.len());
         for subcommand in command.subcommands {
-            write_docs(subcommand, Some(command.name), writer);
+            write_docs(subcommand, Some(command.name), &[], writer);
         }
+        for subcommand in on_data {
+            write_docs(subcommand, Some(command.name), &[], writer);
+        }
+    }
+}
+
+/// Which key specification an argument that is a key belongs to: they are in the order of the syntax.
+struct KeySpecs {
+    count: usize,
+    next: usize,
+}
+
+fn write_arguments(arguments: &[Argument], specs: &mut KeySpecs, writer: &mut Writer) {
+    writer.array(arguments.len());
+    for argument in arguments {
+        write_argument(argument, specs, writer);
+    }
+}
+
+fn write_argument(argument: &Argument, specs: &mut KeySpecs, writer: &mut Writer) {
+    let (kind, parts) = match &argument.kind {
+        ArgumentKind::Token => ("pure-token", None),
+        // What is called a key, and is none, is a string.
+        ArgumentKind::Value if argument.value_type() == "key" && specs.count == 0 => ("string", None),
+        ArgumentKind::Value => (argument.value_type(), None),
+        ArgumentKind::OneOf(choices) => ("oneof", Some(choices)),
+        ArgumentKind::Block(parts) => ("block", Some(parts)),
+    };
+    let flags = [
+        (argument.is_optional, "optional"),
+        (argument.is_multiple, "multiple"),
+        (argument.repeats_token, "multiple_token"),
+    ];
+    let flags: Vec<_> = flags.iter().filter(|(is_so, _)| *is_so).map(|(_, name)| *name).collect();
+    let is_key = kind == "key";
+    let fields = 2 + [is_key, argument.token.is_some(), !flags.is_empty(), parts.is_some()]
+        .map(usize::from)
+        .iter()
+        .sum::<usize>();
+    writer.map(fields);
+    writer.bulk(b"name");
+    writer.bulk(argument.name.as_bytes());
+    writer.bulk(b"type");
+    writer.bulk(kind.as_bytes());
+    if is_key {
+        writer.bulk(b"key_spec_index");
+        writer.count(specs.next.min(specs.count - 1));
+        specs.next += 1;
+    }
+    if let Some(token) = &argument.token {
+        writer.bulk(b"token");
+        writer.bulk(token.as_bytes());
+    }
+    if !flags.is_empty() {
+        writer.bulk(b"flags");
+        writer.set(flags.len());
+        flags.iter().for_each(|flag| writer.simple(flag));
+    }
+    if let Some(parts) = parts {
+        writer.bulk(b"arguments");
+        write_arguments(parts, specs, writer);
     }
 }
 

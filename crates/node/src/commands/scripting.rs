@@ -7,8 +7,7 @@ use super::{
     Answer, Body, ControlCommand, Naming, Question, container, join_done, local, node, plain, sum_counts, write_help,
 };
 
-const CALL_FLAGS: &[Flag] =
-    &[Flag::Noscript, Flag::Stale, Flag::SkipMonitor, Flag::NoMandatoryKeys, Flag::MovableKeys, Flag::MayReplicate];
+const CALL_FLAGS: &[Flag] = &[Flag::Noscript, Flag::Stale, Flag::SkipMonitor, Flag::NoMandatoryKeys, Flag::MovableKeys];
 const CALL_RO_FLAGS: &[Flag] =
     &[Flag::Readonly, Flag::Noscript, Flag::Stale, Flag::SkipMonitor, Flag::NoMandatoryKeys, Flag::MovableKeys];
 
@@ -16,8 +15,16 @@ const fn keys(access: Access, notes: &'static [&'static str]) -> KeySpec {
     KeySpec { access, begin: Begin::Index(2), find: Find::Counted { count: 0, first: 1, step: 1 }, notes }
 }
 
-const KEYS: &[KeySpec] = &[keys(Access::ReadWrite, &["access", "update"])];
-const KEYS_RO: &[KeySpec] = &[keys(Access::Read, &["access"])];
+const KEYS: &[KeySpec] = &[keys(
+    Access::ReadWrite,
+    &["access", "update", "We cannot tell how the keys will be used so we assume the worst, RW and UPDATE"],
+)];
+const KEYS_RO: &[KeySpec] = &[keys(
+    Access::Read,
+    &["access", "We cannot tell how the keys will be used so we assume the worst, RO and ACCESS"],
+)];
+const KEYS_OF_DIGEST: &[KeySpec] = &[keys(Access::ReadWrite, &["access", "update"])];
+const KEYS_OF_DIGEST_RO: &[KeySpec] = &[keys(Access::Read, &["access"])];
 
 pub(super) const fn call(name: &'static str, naming: Naming) -> ControlCommand {
     ControlCommand {
@@ -56,12 +63,14 @@ pub(super) const EVAL_RO: ControlCommand = ControlCommand {
 pub(super) const EVALSHA: ControlCommand = ControlCommand {
     summary: "Runs a script that is known by the SHA-1 of its text.",
     syntax: "sha1 numkeys [key [key ...]] [arg [arg ...]]",
+    keys: KEYS_OF_DIGEST,
     ..call("evalsha", Naming::Digest)
 };
 
 pub(super) const EVALSHA_RO: ControlCommand = ControlCommand {
     summary: "Runs a script that is known by the SHA-1 of its text, and may write nothing.",
     syntax: "sha1 numkeys [key [key ...]] [arg [arg ...]]",
+    keys: KEYS_OF_DIGEST_RO,
     ..call_ro("evalsha_ro", Naming::Digest)
 };
 

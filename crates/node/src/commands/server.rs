@@ -15,6 +15,7 @@ pub(super) const TIME: ControlCommand = ControlCommand {
     since: "2.6.0",
     summary: "Answers the node's wall clock: seconds and microseconds.",
     flags: &[Flag::Loading, Flag::Stale, Flag::Fast],
+    tips: &["nondeterministic_output"],
     ..local("time", 1, |local, _, writer| {
         let unix_ms = local.now.unix.0;
         writer.array(2);
@@ -45,6 +46,7 @@ pub(super) const LASTSAVE: ControlCommand = ControlCommand {
     summary: "Answers when the last checkpoint of all data was finished.",
     flags: &[Flag::Loading, Flag::Stale, Flag::Fast],
     categories: &["@admin", "@dangerous"],
+    tips: &["nondeterministic_output"],
     ..node(
         "lastsave",
         1,
@@ -126,11 +128,13 @@ pub(super) const SLOWLOG: ControlCommand = ControlCommand {
             summary: "Answers the latest slow commands.",
             syntax: "[count]",
             flags: &[Flag::Admin, Flag::Loading, Flag::Stale],
+            tips: &["request_policy:all_nodes", "nondeterministic_output"],
             ..node("get", -2, slowlog_question, slowlog_get)
         },
         ControlCommand {
             summary: "Answers how many slow commands are remembered.",
             flags: &[Flag::Admin, Flag::Loading, Flag::Stale],
+            tips: &["request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"],
             ..node(
                 "len",
                 2,
@@ -144,6 +148,7 @@ pub(super) const SLOWLOG: ControlCommand = ControlCommand {
         ControlCommand {
             summary: "Forgets all slow commands.",
             flags: &[Flag::Admin, Flag::Loading, Flag::Stale],
+            tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
             ..node("reset", 2, |_, _| Ok(Question::ResetSlowlog), super::join_done)
         },
         ControlCommand {
@@ -209,12 +214,16 @@ fn slowlog_get(local: &mut Local<'_>, args: Args<'_>, answers: Vec<Answer>, writ
 pub(super) const MEMORY: ControlCommand = ControlCommand {
     since: "4.0.0",
     summary: "Commands on memory.",
+    complexity: "Depends on subcommand.",
     subcommands: &[
         ControlCommand {
-            summary: "Tells how much memory is used for what.",
-            ..node("stats", 2, |_, _| Ok(Question::Figures), memory_stats)
+            since: "4.0.0",
+            summary: "Says what is unusual about the memory that is used.",
+            tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
+            ..node("doctor", 2, |_, _| Ok(Question::Figures), memory_doctor)
         },
         ControlCommand {
+            since: "4.0.0",
             summary: "Lists the subcommands.",
             flags: &[Flag::Loading, Flag::Stale],
             ..local("help", 2, |_, _, writer| {
@@ -222,28 +231,175 @@ pub(super) const MEMORY: ControlCommand = ControlCommand {
                 Ok(())
             })
         },
+        ControlCommand {
+            since: "4.0.0",
+            summary: "Tells what the allocator has given out, and what it holds.",
+            tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
+            ..local("malloc-stats", 2, |local, _, writer| {
+                let report = &local.core.report;
+                let text = format!(
+                    "___ Begin jemalloc statistics ___\nAllocated: {}, active: {}, resident: {}\n\
+                     --- End jemalloc statistics ---\n",
+                    report.used_memory_bytes, report.allocator_active_bytes, report.allocator_resident_bytes
+                );
+                writer.verbatim("txt", text.as_bytes());
+                Ok(())
+            })
+        },
+        ControlCommand {
+            since: "4.0.0",
+            summary: "Accepted: the allocator gives memory back to the system by itself.",
+            tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
+            ..local("purge", 2, |_, _, writer| {
+                writer.ok();
+                Ok(())
+            })
+        },
+        ControlCommand {
+            since: "4.0.0",
+            summary: "Tells how much memory is used for what.",
+            tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
+            ..node("stats", 2, |_, _| Ok(Question::Figures), memory_stats)
+        },
     ],
     ..container("memory")
 };
 
+/// A value of MEMORY STATS.
+enum Measure {
+    /// Bytes, or a number of keys.
+    Count(u64),
+    /// A difference of bytes.
+    Difference(i64),
+    /// A ratio, or a share in percent.
+    Ratio(f64),
+}
+
 fn memory_stats(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mut Writer) -> Outcome {
+    use Measure::{Count, Difference, Ratio};
     let figures = figures_of(answers);
-    let report = &local.core.report;
+    let core = &*local.core;
+    let report = &core.report;
+    let sum = |field: fn(&super::question::Figures) -> u64| figures.iter().map(field).sum::<u64>();
     let keys: u64 = figures.iter().flat_map(|figures| &figures.databases).map(|(keys, ..)| keys).sum();
-    let dataset: u64 = figures.iter().map(|figures| figures.keyspace_bytes).sum();
-    writer.map(5);
-    for (name, value) in [
-        ("total.allocated", report.used_memory_bytes),
-        ("dataset.bytes", dataset),
-        ("keys.count", keys),
-        ("keys.bytes-per-key", dataset.checked_div(keys).unwrap_or(0)),
-        ("allocator.resident", report.allocator_resident_bytes),
+    let dataset = sum(|figures| figures.keyspace_bytes);
+    // The host measures once a second; what has changed since is known for keys.
+    let used = (report.used_memory_bytes + dataset).saturating_sub(sum(|figures| figures.reported_keyspace_bytes));
+    let peak = core.peak_memory_bytes.max(used);
+    let links: u64 = report.links.iter().map(|link| link.waiting_bytes).sum();
+    let lua = sum(|figures| figures.lua_bytes);
+    let percent = |part: u64, whole: u64| Ratio(part as f64 * 100.0 / whole.max(1) as f64);
+    let mut lines = vec![
+        ("peak.allocated", Count(peak)),
+        ("total.allocated", Count(used)),
+        ("startup.allocated", Count(0)),
+        ("replication.backlog", Count(0)),
+        ("clients.slaves", Count(0)),
+        ("clients.normal", Count(sum(|figures| figures.session_bytes))),
+        ("cluster.links", Count(links)),
+        ("aof.buffer", Count(report.journal.queue_bytes)),
+        ("lua.caches", Count(lua)),
+        ("functions.caches", Count(0)),
+        ("overhead.total", Count(used.saturating_sub(dataset))),
+        ("keys.count", Count(keys)),
+        ("keys.bytes-per-key", Count(dataset.checked_div(keys).unwrap_or(0))),
+        ("dataset.bytes", Count(dataset)),
+        ("dataset.percentage", percent(dataset, used)),
+        ("peak.percentage", percent(used, peak)),
+        ("allocator.allocated", Count(report.used_memory_bytes)),
+        ("allocator.active", Count(report.allocator_active_bytes)),
+        ("allocator.resident", Count(report.allocator_resident_bytes)),
+    ];
+    for (ratio, difference, more, less) in [
+        (
+            "allocator-fragmentation.ratio",
+            "allocator-fragmentation.bytes",
+            report.allocator_active_bytes,
+            report.used_memory_bytes,
+        ),
+        ("allocator-rss.ratio", "allocator-rss.bytes", report.allocator_resident_bytes, report.allocator_active_bytes),
+        ("rss-overhead.ratio", "rss-overhead.bytes", report.resident_bytes, report.allocator_resident_bytes),
+        ("fragmentation", "fragmentation.bytes", report.resident_bytes, report.used_memory_bytes),
     ] {
+        lines.push((ratio, Ratio(more as f64 / less.max(1) as f64)));
+        lines.push((difference, Difference(more.cast_signed().saturating_sub(less.cast_signed()))));
+    }
+    writer.map(lines.len());
+    for (name, measure) in lines {
         writer.bulk(name.as_bytes());
-        writer.integer(value as i64);
+        match measure {
+            Count(count) => writer.integer(count.cast_signed()),
+            Difference(difference) => writer.integer(difference),
+            Ratio(ratio) => writer.double_text(&ratio.to_string()),
+        }
     }
     Ok(())
 }
+
+fn memory_doctor(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mut Writer) -> Outcome {
+    /// Below this, ratios of memory say nothing.
+    const LITTLE_BYTES: u64 = 5 << 20;
+    let figures = figures_of(answers);
+    let report = &local.core.report;
+    let used = report.used_memory_bytes;
+    let dataset: u64 = figures.iter().map(|figures| figures.keyspace_bytes).sum();
+    let sessions: u64 = figures.iter().map(|figures| figures.session_bytes).sum();
+    let mut text = String::new();
+    if dataset < LITTLE_BYTES {
+        text.push_str("The data take less than 5 MiB: too little to tell anything of how memory is used.\n");
+    } else {
+        let peak = local.core.peak_memory_bytes;
+        let found = [
+            (peak > used + used / 2, "Peak: more than 150% of what is used now was used before."),
+            (
+                report.resident_bytes > used / 5 * 7,
+                "Fragmentation: the process holds more than 140% of what is allocated.",
+            ),
+            (sessions > dataset / 2, "Clients: their buffers take more than half of what the data take."),
+            (used > dataset * 3, "Overhead: two thirds of what is allocated are no data."),
+        ];
+        for (_, line) in found.into_iter().filter(|(is_so, _)| *is_so) {
+            text.push_str(line);
+            text.push('\n');
+        }
+        if text.is_empty() {
+            text.push_str("Nothing is unusual about the memory that is used.\n");
+        }
+    }
+    writer.verbatim("txt", text.as_bytes());
+    Ok(())
+}
+
+// ---- modules --------------------------------------------------------------------------------------------------------
+
+pub(super) const MODULE: ControlCommand = ControlCommand {
+    since: "4.0.0",
+    summary: "Commands on modules, of which there are none.",
+    complexity: "Depends on subcommand.",
+    subcommands: &[
+        ControlCommand {
+            since: "5.0.0",
+            summary: "Lists the subcommands.",
+            flags: &[Flag::Loading, Flag::Stale],
+            ..local("help", 2, |_, _, writer| {
+                super::write_help(writer, "MODULE", MODULE.subcommands);
+                Ok(())
+            })
+        },
+        ControlCommand {
+            since: "4.0.0",
+            summary: "Lists modules: an empty list.",
+            complexity: "O(N) where N is the number of loaded modules.",
+            flags: &[Flag::Admin, Flag::Noscript],
+            tips: &["nondeterministic_output_order"],
+            ..local("list", 2, |_, _, writer| {
+                writer.array(0);
+                Ok(())
+            })
+        },
+    ],
+    ..container("module")
+};
 
 // ---- replication --------------------------------------------------------------------------------------------------
 
@@ -270,12 +426,48 @@ fn replicaof(_: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome 
     Err(Refusal::new("ERR Following another server is not supported by this version of Holdfast"))
 }
 
+pub(super) const FAILOVER: ControlCommand = ControlCommand {
+    since: "6.2.0",
+    summary: "Refused: leaders change by themselves, and HOLDFAST PREFER names those that are wanted.",
+    syntax: "[TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds]",
+    flags: &[Flag::Admin, Flag::Noscript, Flag::Stale],
+    ..local("failover", -1, failover)
+};
+
+fn failover(local: &mut Local<'_>, args: Args<'_>, _: &mut Writer) -> Outcome {
+    if local.core.settings.cluster_enabled || local.core.is_clustered {
+        return Err(Refusal::new("ERR FAILOVER not allowed in cluster mode."));
+    }
+    if args.len() == 2 && args.at(1).eq_ignore_ascii_case(b"abort") {
+        return Err(Refusal::new("ERR No failover in progress."));
+    }
+    let mut at = 1;
+    while let Some(word) = args.get(at) {
+        if word.eq_ignore_ascii_case(b"timeout") && at + 1 < args.len() {
+            let timeout = number(args.at(at + 1)).ok_or(Refusal::NOT_AN_INTEGER)?;
+            if timeout <= 0 {
+                return Err(Refusal::new("ERR FAILOVER timeout must be greater than 0"));
+            }
+            at += 2;
+        } else if word.eq_ignore_ascii_case(b"to") && at + 2 < args.len() {
+            number(args.at(at + 2)).ok_or(Refusal::NOT_AN_INTEGER)?;
+            at += 3;
+        } else if word.eq_ignore_ascii_case(b"force") {
+            at += 1;
+        } else {
+            return Err(Refusal::SYNTAX);
+        }
+    }
+    Err(Refusal::new("ERR FAILOVER requires connected replicas."))
+}
+
 pub(super) const WAIT: ControlCommand = ControlCommand {
     since: "3.0.0",
     group: Group::Generic,
     summary: "Answers how many other nodes hold this connection's writes, when so many do or the time is up.",
     syntax: "numreplicas timeout",
     flags: &[Flag::Noscript],
+    categories: &["@connection"],
     tips: &["request_policy:all_shards", "response_policy:agg_min"],
     ..plain(
         "wait",
@@ -294,6 +486,7 @@ pub(super) const WAITAOF: ControlCommand = ControlCommand {
     summary: "Answers whether this connection's writes are on disk here, and on how many other nodes.",
     syntax: "numlocal numreplicas timeout",
     flags: &[Flag::Noscript],
+    categories: &["@connection"],
     tips: &["request_policy:all_shards", "response_policy:agg_min"],
     ..plain(
         "waitaof",

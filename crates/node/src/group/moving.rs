@@ -150,12 +150,6 @@ impl Group {
         foreign
     }
 
-    /// True if a query is a step of SCAN whose cursor is in a slot of this group.
-    pub(super) fn holds_cursor(&self, args: Args<'_>) -> bool {
-        crate::whole::is_scan(args)
-            && crate::ask::cursor_slot(args).is_some_and(|slot| self.state.slots().group_of_slot(slot) == self.id)
-    }
-
     // ---- the order of a session -------------------------------------------------------------------------------------
 
     /// The slot for whose sake a request goes back to its gateway: another group holds it. If some of its keys are

@@ -654,3 +654,68 @@ fn a_watch_of_a_key_that_does_not_exist_outlives_its_leader() {
     assert_eq!(nodes.run(gateway, first, "MULTI\r\nSET absent 1\r\nEXEC"), "+OK +QUEUED *1 +OK");
     assert_eq!(nodes.run(gateway, second, "MULTI\r\nSET came 1\r\nEXEC"), "+OK +QUEUED *-1");
 }
+
+#[test]
+fn scan_of_each_node_ends_with_its_first_step_where_clients_ask_every_leader() {
+    let mut settings = Settings::default();
+    settings.set("cluster-enabled", "yes").expect("a parameter of ours");
+    settings.set("cluster-redirect", "yes").expect("a parameter of ours");
+    let mut nodes = Nodes::of_cores(2, &settings);
+    nodes.pass(Duration::from_secs(5));
+    let clients: Vec<_> = (1..=3).map(|node| nodes.host(node).connect(0)).collect();
+    let found = |nodes: &mut Nodes| -> usize {
+        let steps = (1..=3).map(|node| nodes.run(node, clients[node - 1], "SCAN 0 COUNT 1000"));
+        let steps: Vec<_> = steps.collect();
+        assert!(steps.iter().all(|step| step.starts_with("*2 $1 0 *")), "{steps:?}");
+        steps.iter().map(|step| step.matches("key").count()).sum()
+    };
+    assert_eq!(found(&mut nodes), 0);
+    for key in 0..100 {
+        let done = (1..=3).filter(|node| nodes.run(*node, clients[node - 1], &format!("SET key{key} 1")) == "+OK");
+        assert_eq!(done.count(), 1, "one node leads its group");
+    }
+    assert_eq!(found(&mut nodes), 100);
+}
+
+#[test]
+fn what_a_cluster_client_sends_to_every_node_about_functions_is_done_once_and_refused_by_none() {
+    let mut nodes = Nodes::new();
+    let clients: Vec<_> = (1..=3).map(|node| nodes.host(node).connect(0)).collect();
+    let load = |name: &str, text: &str| {
+        format!(
+            "FUNCTION LOAD \"#!lua name={name}\\nredis.register_function('{name}', function() return '{text}' end)\""
+        )
+    };
+    let ask = |nodes: &mut Nodes, node: usize, line: &str| nodes.run(node, clients[node - 1], line);
+    for node in [2, 1, 3] {
+        assert_eq!(ask(&mut nodes, node, &load("lib", "a")), "$3 lib", "node {node}");
+    }
+    // A node that has had its answer is refused, as Redis refuses; and so is another text, by all.
+    for node in 1..=3 {
+        assert_eq!(ask(&mut nodes, node, &load("lib", "a")), "-ERR Library 'lib' already exists");
+        assert_eq!(ask(&mut nodes, node, &load("lib", "b")), "-ERR Library 'lib' already exists");
+    }
+    assert_eq!(ask(&mut nodes, 1, "FCALL lib 0"), "$1 a");
+    for node in [3, 2, 1] {
+        assert_eq!(ask(&mut nodes, node, "FUNCTION DELETE lib"), "+OK", "node {node}");
+    }
+    assert_eq!(ask(&mut nodes, 2, "FUNCTION DELETE lib"), "-ERR Library not found");
+    // What came long after the first is no echo; nor is one of what has been undone.
+    assert_eq!(ask(&mut nodes, 1, &load("lib", "a")), "$3 lib");
+    nodes.pass(Duration::from_secs(11));
+    assert_eq!(ask(&mut nodes, 2, &load("lib", "a")), "-ERR Library 'lib' already exists");
+    assert_eq!(ask(&mut nodes, 1, "FUNCTION DELETE lib"), "+OK");
+    assert_eq!(ask(&mut nodes, 2, &load("lib", "a")), "$3 lib");
+    assert_eq!(ask(&mut nodes, 3, "FUNCTION DELETE lib"), "+OK", "it is there again: this removes it");
+    for node in 1..=3 {
+        assert_eq!(ask(&mut nodes, node, "FUNCTION LIST"), "*0");
+        assert_eq!(ask(&mut nodes, node, "FUNCTION FLUSH"), "+OK");
+    }
+    // A new leader, too, knows what has been made.
+    assert_eq!(ask(&mut nodes, 1, &load("other", "a")), "$5 other");
+    let leader = nodes.leader().expect("one leads");
+    nodes.kill(leader);
+    nodes.elect();
+    let alive: Vec<_> = (1..=3).filter(|node| *node != leader && *node != 1).collect();
+    assert_eq!(ask(&mut nodes, alive[0], &load("other", "a")), "$5 other");
+}

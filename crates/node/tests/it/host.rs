@@ -366,12 +366,14 @@ impl Host {
         self.step(self.homes[&session], Event::Bytes { session, bytes });
     }
 
+    /// What a client has received since it was last asked, as it is.
+    pub fn received_bytes(&mut self, session: SessionId) -> Vec<u8> {
+        self.output.remove(&session).unwrap_or_default()
+    }
+
     /// What a client has received since it was last asked.
     pub fn received(&mut self, session: SessionId) -> String {
-        String::from_utf8_lossy(&self.output.remove(&session).unwrap_or_default())
-            .replace("\r\n", " ")
-            .trim()
-            .to_owned()
+        String::from_utf8_lossy(&self.received_bytes(session)).replace("\r\n", " ").trim().to_owned()
     }
 
     /// A client types a line and reads what comes back.

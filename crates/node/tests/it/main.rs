@@ -4,11 +4,14 @@ mod acl;
 mod blocking;
 mod cluster;
 mod collections;
+mod describe;
 mod host;
 mod large;
 mod monitor;
 mod nearby;
 mod pubsub;
+#[path = "../../../keyspace/tests/commands/reference.rs"]
+mod reference;
 mod scripts;
 mod statistics;
 mod tracking;
@@ -266,6 +269,47 @@ fn scan_finds_every_key_of_every_core() {
         assert_eq!(found, 200);
         assert_eq!(host.run(client, "KEYS key1?").matches("key").count(), 10);
         assert!(host.run(client, "RANDOMKEY").contains("key"));
+    });
+}
+
+#[test]
+fn scan_ends_with_its_first_step_where_count_allows_that() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        assert_eq!(host.run(client, "SCAN 0"), "*2 $1 0 *0");
+        assert_eq!(host.run(client, "SCAN 0 COUNT 1"), "*2 $1 0 *0");
+        // The key is the only one, wherever it lives.
+        for key in ["a", "b", "c", "d", "e"] {
+            host.run(client, &format!("SET {key} 1"));
+            assert_eq!(host.run(client, "SCAN 0 COUNT 1000"), format!("*2 $1 0 *1 $1 {key}"));
+            assert_eq!(host.run(client, "SCAN 0 COUNT 1"), format!("*2 $1 0 *1 $1 {key}"));
+            assert_eq!(host.run(client, "SCAN 0 MATCH x COUNT 1"), "*2 $1 0 *0");
+            host.run(client, &format!("DEL {key}"));
+        }
+        for key in 0..300 {
+            host.run(client, &format!("SET key{key} {key}"));
+        }
+        assert!(host.run(client, "SCAN 0 COUNT 300").starts_with("*2 $1 0 *300 "));
+        // Groups that end do not make a step larger than it was asked for, but by the keys of one slot.
+        for count in [1, 7, 50, 100, 299] {
+            let (mut cursor, mut found, mut steps) = ("0".to_owned(), Vec::new(), 0);
+            loop {
+                let reply = host.run(client, &format!("SCAN {cursor} COUNT {count}"));
+                let words: Vec<_> = reply.split(' ').collect();
+                cursor = words[2].to_owned();
+                let keys: Vec<_> = words[4..].iter().filter(|word| word.starts_with("key")).collect();
+                assert!(keys.len() <= count + 3, "{count}: {}", keys.len());
+                found.extend(keys.into_iter().map(|key| (*key).to_owned()));
+                steps += 1;
+                if cursor == "0" {
+                    break;
+                }
+            }
+            assert_eq!((found.len(), steps), (300, steps.min(300 / count + host.core_count() + 1)), "{count}");
+            found.sort();
+            found.dedup();
+            assert_eq!(found.len(), 300, "{count}: each once");
+        }
     });
 }
 

@@ -207,7 +207,7 @@ impl<'a> Request<'a> {
 
     /// The elements asked for, in order.
     fn elements<'v>(&self, view: &View<'v>, key: &[u8]) -> Result<Vec<Cow<'v, [u8]>>, Refusal> {
-        let mut is_set = false;
+        let (mut is_set, mut is_of_integers) = (false, false);
         let mut elements: Vec<Cow<'v, [u8]>> = match view.entry(key).map(|entry| entry.value()) {
             None => Vec::new(),
             Some(ValueRef::List(list)) if self.is_unsorted && self.is_descending => {
@@ -220,12 +220,14 @@ impl<'a> Request<'a> {
             Some(ValueRef::SortedSet(set)) => set.iter().map(|(member, _)| Cow::Borrowed(member)).collect(),
             Some(ValueRef::Set(set)) => {
                 is_set = true;
+                is_of_integers = set.as_integers().is_some();
                 set.iter().map(owned_integer).collect()
             }
             Some(_) => return Err(Refusal::WRONG_TYPE),
         };
-        // What is stored, and what a script decides by, must not depend on how a set happens to lie in memory.
-        let by_name = self.is_unsorted && is_set;
+        // What is stored, and what a script decides by, must not depend on how a set happens to lie in memory. A small
+        // set of integers is shown in their order, whichever is asked for, as in Redis.
+        let by_name = self.is_unsorted && is_set && !(is_of_integers && self.destination.is_none());
         if by_name {
             elements.sort_unstable();
             if self.is_descending {

@@ -338,6 +338,30 @@ fn scan_sees_every_key_once() {
 }
 
 #[test]
+fn walks_end_with_the_last_element() {
+    let mut harness = Harness::new();
+    let long = "x".repeat(100);
+    for number in 0..600 {
+        harness.run(&format!("HSET h {number} {long}"));
+        harness.run(&format!("SADD s {number}{long}"));
+        harness.run(&format!("ZADD z {number} {number}{long}"));
+        harness.run(&format!("SET k{number} 1"));
+    }
+    for (command, len) in [("HSCAN h", 1200), ("SSCAN s", 600), ("ZSCAN z", 1200)] {
+        for count in [600, 601, 1_000_000] {
+            let reply = harness.run(&format!("{command} 0 COUNT {count}"));
+            assert!(reply.starts_with(&format!("*2\r\n$1\r\n0\r\n*{len}\r\n")), "{command} COUNT {count}");
+        }
+        let reply = harness.run(&format!("{command} 0 COUNT 599"));
+        assert!(!reply.starts_with("*2\r\n$1\r\n0\r\n"), "{command}");
+    }
+    for count in [603, 604] {
+        assert!(harness.run(&format!("SCAN 0 COUNT {count}")).starts_with("*2\r\n$1\r\n0\r\n*603\r\n"), "{count}");
+    }
+    assert!(!harness.run("SCAN 0 COUNT 602").starts_with("*2\r\n$1\r\n0\r\n"));
+}
+
+#[test]
 fn scan_keeps_its_promise_while_keys_come_and_go() {
     let mut harness = Harness::new();
     for number in 0..500 {

@@ -138,8 +138,14 @@ fn keys(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refu
     Ok(())
 }
 
-fn scan(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
-    let cursor = parse_cursor(args.at(1))?;
+/// The words of SCAN behind its cursor.
+struct ScanOptions<'a> {
+    filter: Filter<'a>,
+    count: usize,
+    type_name: Option<&'a [u8]>,
+}
+
+fn scan_options(args: Args<'_>) -> Result<ScanOptions<'_>, Refusal> {
     let (mut filter, mut count, mut type_name) = (Filter::All, COUNT_DEFAULT, None);
     let mut next = 2;
     while let Some(option) = args.get(next) {
@@ -158,8 +164,21 @@ fn scan(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refu
         }
         next += 2;
     }
+    Ok(ScanOptions { filter, count: usize::try_from(count).unwrap_or(usize::MAX), type_name })
+}
+
+/// How many keys a step of SCAN is to look at.
+///
+/// # Errors
+/// As SCAN refuses its options.
+pub fn scan_count(args: Args<'_>) -> Result<usize, Refusal> {
+    Ok(scan_options(args)?.count)
+}
+
+fn scan(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
+    let cursor = parse_cursor(args.at(1))?;
+    let ScanOptions { filter, count, type_name } = scan_options(args)?;
     let mut found = Found::new(writer);
-    let count = usize::try_from(count).unwrap_or(usize::MAX);
     let cursor = view.scan(cursor, count, |entry| {
         if filter.selects(entry.key()) && type_name.is_none_or(|name| is(name, entry.type_name())) {
             found.push(entry.key());

@@ -20,7 +20,10 @@ pub(super) const XADD: DataCommand = DataCommand {
              [field value ...]",
     arity: -5,
     flags: &[Flag::Write, Flag::Denyoom, Flag::Fast],
-    keys: &[first_key(Access::ReadWrite, &["update"])],
+    keys: &[first_key(
+        Access::ReadWrite,
+        &["update", "UPDATE instead of INSERT because of the optional trimming feature"],
+    )],
     tips: &["nondeterministic_output"],
     body: Body::Mutate(xadd),
     ..ON_STREAM
