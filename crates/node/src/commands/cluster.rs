@@ -128,7 +128,7 @@ pub(super) const CLUSTER: ControlCommand = ControlCommand {
         ControlCommand {
             summary: "Accepted: what nodes know of the cluster is in the log of group 0, and so on disk.",
             tips: &[],
-            flags: &[Flag::Admin, Flag::Noscript, Flag::Stale],
+            flags: &[Flag::Admin, Flag::NoAsyncLoading, Flag::Stale],
             ..administers("saveconfig", 2, |local, _, writer| {
                 check_enabled(local.core)?;
                 writer.ok();
