@@ -9,6 +9,7 @@ mod bench;
 mod cluster;
 mod compare;
 mod connection;
+mod import;
 mod serve;
 mod simulate;
 mod tls;
@@ -40,6 +41,8 @@ enum Verb {
     Cluster(cluster::ClusterArguments),
     Compare(compare::CompareArguments),
     Backup(backup::BackupArguments),
+    Import(import::ImportArguments),
+    Export(backup::export::ExportArguments),
     Restore(backup::RestoreArguments),
     Simulate(simulate::SimulateArguments),
     Torture(torture::TortureArguments),
@@ -50,6 +53,8 @@ fn main() -> ExitCode {
         Verb::Serve { words } => serve::run(&words),
         Verb::Bench(arguments) => bench::run(arguments).map_err(|error| format!("{error:#}")),
         Verb::Backup(arguments) => backup::run(arguments).map_err(|error| format!("{error:#}")),
+        Verb::Import(arguments) => import::run(&arguments).map_err(|error| format!("{error:#}")),
+        Verb::Export(arguments) => backup::export::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Restore(arguments) => backup::restore::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Cluster(arguments) => cluster::run(arguments).map_err(|error| format!("{error:#}")),
         Verb::Compare(arguments) => compare::run(arguments).map_err(|error| format!("{error:#}")),
