@@ -62,7 +62,7 @@ impl<'a, R: Read> AofReader<'a, R> {
     ///
     /// # Errors
     /// If there is no item there.
-    pub fn next(&mut self) -> Result<Item, Fault> {
+    pub fn next_item(&mut self) -> Result<Item, Fault> {
         let offset = self.source.offset();
         let mut requests: Option<Vec<Request>> = None;
         let mut bytes = 0;
@@ -174,7 +174,7 @@ mod tests {
         let mut reader = AofReader::new(&mut source);
         let mut items = Vec::new();
         loop {
-            items.push(reader.next()?);
+            items.push(reader.next_item()?);
             if matches!(items.last(), Some(Item::End { .. })) {
                 return Ok(items);
             }

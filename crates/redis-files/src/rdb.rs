@@ -221,7 +221,7 @@ impl<'a, R: Read> RdbReader<'a, R> {
     ///
     /// # Errors
     /// If there is no item there that is understood.
-    pub fn next(&mut self) -> Result<Item, Fault> {
+    pub fn next_item(&mut self) -> Result<Item, Fault> {
         if let Some(open) = self.open.take() {
             return self.more(open);
         }

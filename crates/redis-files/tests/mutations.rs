@@ -31,7 +31,7 @@ fn read_rdb(bytes: &[u8]) -> Result<u64, Fault> {
     let mut count = 0;
     loop {
         count += 1;
-        match reader.next()? {
+        match reader.next_item()? {
             Item::End { .. } => return Ok(count),
             Item::Key(key) => assert!(key.value.len() <= bytes.len() + 16, "more memory than the file has"),
             _ => {}
@@ -42,11 +42,12 @@ fn read_rdb(bytes: &[u8]) -> Result<u64, Fault> {
 fn read_aof(bytes: &[u8]) -> Result<(), Fault> {
     let mut source = Source::new(bytes);
     let mut reader = AofReader::new(&mut source);
-    while !matches!(reader.next()?, aof::Item::End { .. }) {}
+    while !matches!(reader.next_item()?, aof::Item::End { .. }) {}
     Ok(())
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "longer runs are asked for in the environment")]
 fn no_bytes_make_the_readers_panic() {
     let bytes_wanted = match std::env::var("HOLDFAST_MUTATED_BYTES") {
         Ok(text) => text.parse().expect("a number of bytes"),
@@ -97,7 +98,7 @@ fn a_collection_in_parts_has_all_its_elements() {
     let mut source = Source::new(&bytes[..]);
     let mut reader = RdbReader::new(&mut source).expect("a file").with_part_bytes(100);
     let (mut count, mut parts) = (0, 0);
-    while let Item::Key(key) = reader.next().expect("an item") {
+    while let Item::Key(key) = reader.next_item().expect("an item") {
         parts += 1;
         count += u64::from(key.value[1]);
         assert_eq!(key.value.len() as u64, 2 + 3 * u64::from(key.value[1]));

@@ -150,7 +150,7 @@ impl OneFile<'_> {
         if has_rdb {
             let mut reader = RdbReader::new(&mut source).map_err(told)?;
             loop {
-                let item = reader.next().map_err(told)?;
+                let item = reader.next_item().map_err(told)?;
                 let place = self.before + reader.offset();
                 let event = match item {
                     rdb::Item::Key(key) => Event::Key(key),
@@ -172,7 +172,7 @@ impl OneFile<'_> {
         }
         let mut reader = AofReader::new(&mut source);
         loop {
-            match reader.next().map_err(told)? {
+            match reader.next_item().map_err(told)? {
                 aof::Item::Requests { requests, is_transaction, .. } => {
                     visit(self.before + reader.offset(), Event::Requests { requests, is_transaction })?;
                 }
