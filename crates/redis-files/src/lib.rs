@@ -1,7 +1,7 @@
 //! The files of a stock Redis as streams: RDB is read and written, AOF is read. Knows no server and no network.
 //!
-//! A file may come from anybody. Every length in it is checked before memory is taken, what is malformed is refused with
-//! its offset, and no more is held than [`rdb::PART_BYTES`], or one element if that is longer.
+//! A file may come from anybody. Every length in it is checked before memory is taken, what is malformed is refused
+//! with its offset, and no more is held than [`rdb::PART_BYTES`], or one element if that is longer.
 //!
 //! Suggested order of reading: [`fault`], [`source`], [`rdb`], [`aof`], [`manifest`], [`write`].
 

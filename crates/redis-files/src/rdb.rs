@@ -381,7 +381,7 @@ impl<'a, R: Read> RdbReader<'a, R> {
         }
     }
 
-    /// Hashes with fields that expire. Valkey and candidates of Redis 7.4 have given the same number to different forms.
+    /// Hashes with fields that expire. Valkey and candidates of Redis 7.4 gave the same number to different forms.
     fn skip_expiring_fields(&mut self, kind: u8) -> Result<(), Fault> {
         match (self.vendor, kind) {
             (Vendor::Redis, 23) => return self.skip_string(),

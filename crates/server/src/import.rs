@@ -29,7 +29,7 @@ const SILENCE: Duration = Duration::from_secs(2);
 
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Deadlines are this much later while requests are replayed, so that no key expires before the request that uses it: 200
+/// Deadlines are this much later while requests are replayed, so that none expires before the request that uses it: 200
 /// years, in milliseconds.
 const POSTPONEMENT_MS: i64 = 200 * 365 * 86_400_000;
 

@@ -31,7 +31,7 @@ pub struct ExportArguments {
     /// Turn this backup into a file, and ask no server
     #[arg(long, value_name = "BACKUP")]
     backup: Option<PathBuf>,
-    /// Version of the format: 9 for Redis 5.0 to 6.2, 10 for Redis 7.0 and later and for Valkey, 11 for Redis 7.2 and later
+    /// Version of the format: 9 for Redis 5.0 to 6.2, 10 for Redis 7.0 and later and Valkey, 11 for Redis 7.2 and later
     #[arg(long, value_name = "VERSION", default_value_t = VERSION_WITH_LISTPACKS,
         value_parser = clap::value_parser!(u16).range(9..=11))]
     rdb_version: u16,

@@ -106,7 +106,8 @@ impl Files {
         identity.trim_end().to_owned()
     }
 
-    /// Reads everything in order and shows it, with the number of bytes read before. Ends at the first time after `until`.
+    /// Reads everything in order and shows it, with the number of bytes read so far. Ends at the first time after
+    /// `until`.
     ///
     /// # Errors
     /// If a file is not what it should be, with its name and offset, or if `visit` fails.
