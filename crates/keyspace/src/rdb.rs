@@ -154,15 +154,19 @@ pub fn restore(bytes: &[u8], limits: &Limits) -> Result<Value, Malformed> {
 
 /// Appends `value`: a byte for its kind, then its payload.
 pub fn write_object(out: &mut Vec<u8>, value: ValueRef<'_>, compression: Compression) {
-    out.push(match value {
+    out.push(kind_of(value));
+    write_payload(out, value, compression);
+}
+
+fn kind_of(value: ValueRef<'_>) -> u8 {
+    match value {
         ValueRef::String(_) => kind::STRING,
         ValueRef::Hash(hash) => hash::kind_of(hash),
         ValueRef::Set(set) => set::kind_of(set),
         ValueRef::List(_) => kind::LIST_QUICKLIST_2,
         ValueRef::SortedSet(set) => sorted_set::kind_of(set),
         ValueRef::Stream(_) => kind::STREAM_LISTPACKS_2,
-    });
-    write_payload(out, value, compression);
+    }
 }
 
 /// Number of bytes of `value`'s payload, what `DEBUG OBJECT` calls `serializedlength`.
@@ -265,6 +269,40 @@ fn write_string(out: &mut Vec<u8>, bytes: &[u8], compression: Compression) {
     out.extend_from_slice(bytes);
 }
 
+/// Appends a string, in the shortest of the forms that it may have.
+pub fn write_text(out: &mut Vec<u8>, bytes: &[u8]) {
+    write_string(out, bytes, Compression::Lzf);
+}
+
+/// For whom a file is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// Redis from 7.0 on, and Valkey: what DUMP gives.
+    Listpacks,
+    /// Redis from 5.0 on, which knows no listpacks but those of streams: versions 9 and later.
+    Plain,
+}
+
+/// Appends a key as it stands in a file: a byte for its kind, its name, its value.
+pub fn write_named(out: &mut Vec<u8>, name: &[u8], value: ValueRef<'_>, dialect: Dialect) {
+    let is_plain = dialect == Dialect::Plain;
+    out.push(match value {
+        ValueRef::Hash(_) if is_plain => kind::HASH,
+        ValueRef::List(_) if is_plain => kind::LIST,
+        ValueRef::SortedSet(_) if is_plain => kind::SORTED_SET_2,
+        ValueRef::Stream(_) if is_plain => kind::STREAM_LISTPACKS,
+        other => kind_of(other),
+    });
+    write_text(out, name);
+    match value {
+        ValueRef::Hash(hash) if is_plain => hash::write_plain(out, hash, Compression::Lzf),
+        ValueRef::List(list) if is_plain => list::write_plain(out, list, Compression::Lzf),
+        ValueRef::SortedSet(set) if is_plain => sorted_set::write_plain(out, set, Compression::Lzf),
+        ValueRef::Stream(stream) if is_plain => stream::write_first_version(out, stream, Compression::Lzf),
+        other => write_payload(out, other, Compression::Lzf),
+    }
+}
+
 /// A length, in one of four forms:
 ///
 /// ```text
@@ -273,7 +311,7 @@ fn write_string(out: &mut Vec<u8>, bytes: &[u8], compression: Compression) {
 /// 10000000 u32, big-endian     below 2³²
 /// 10000001 u64, big-endian
 /// ```
-fn write_length(out: &mut Vec<u8>, length: u64) {
+pub fn write_length(out: &mut Vec<u8>, length: u64) {
     match length {
         0..0x40 => out.push(length as u8),
         0x40..0x4000 => out.extend_from_slice(&(length as u16 | 0x4000).to_be_bytes()),
@@ -331,7 +369,10 @@ impl<'a> Text<'a> {
 }
 
 /// The next string, as text.
-fn read_text<'a>(reader: &mut Reader<'a>) -> Result<Cow<'a, [u8]>, Malformed> {
+///
+/// # Errors
+/// [`Malformed::Value`] if there is none; `reader` is then anywhere.
+pub fn read_text<'a>(reader: &mut Reader<'a>) -> Result<Cow<'a, [u8]>, Malformed> {
     read_string(reader).map(Text::into_bytes)
 }
 

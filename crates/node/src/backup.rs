@@ -208,5 +208,13 @@ pub fn state_chunk(moment: UnixMillis, state: Option<&[u8]>) -> Vec<u8> {
     chunk
 }
 
+/// The code of the libraries of functions that are in a group's own state, as [`crate::GroupSeed::state`] holds it.
+pub fn libraries_of(state: &[u8]) -> Vec<Vec<u8>> {
+    if state.is_empty() {
+        return Vec::new();
+    }
+    state::libraries_of(state).iter().map(|loaded| loaded.library.text.to_vec()).collect()
+}
+
 /// The time that a group's own state tells; none if it is too short.
 pub use state::moment_of as moment_of_state;

@@ -4,6 +4,7 @@
 //! `docs/formats/backup.md`. Suggested order of reading: [`manifest`], [`create`], [`restore`].
 
 mod create;
+pub mod export;
 mod manifest;
 pub mod restore;
 
@@ -158,7 +159,7 @@ fn read_part(
 }
 
 /// A number as people read it.
-fn grouped(number: u64) -> String {
+pub fn grouped(number: u64) -> String {
     crate::bench::grouped(number as f64, 0)
 }
 

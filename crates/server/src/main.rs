@@ -10,6 +10,7 @@ mod cluster;
 mod compare;
 mod connection;
 mod health;
+mod import;
 mod metrics;
 mod serve;
 mod shell;
@@ -45,6 +46,8 @@ enum Verb {
     Backup(backup::BackupArguments),
     Health(health::HealthArguments),
     Metrics(metrics::MetricsArguments),
+    Import(import::ImportArguments),
+    Export(backup::export::ExportArguments),
     Restore(backup::RestoreArguments),
     Simulate(simulate::SimulateArguments),
     Torture(torture::TortureArguments),
@@ -73,6 +76,8 @@ fn main() -> ExitCode {
             Ok(())
         }
         Verb::Backup(arguments) => backup::run(arguments).map_err(|error| format!("{error:#}")),
+        Verb::Import(arguments) => import::run(&arguments).map_err(|error| format!("{error:#}")),
+        Verb::Export(arguments) => backup::export::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Restore(arguments) => backup::restore::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Cluster(arguments) => cluster::run(arguments).map_err(|error| format!("{error:#}")),
         Verb::Compare(arguments) => compare::run(arguments).map_err(|error| format!("{error:#}")),

@@ -45,6 +45,11 @@ pub(super) fn write(out: &mut Vec<u8>, hash: Hash<'_>, compression: Compression)
         }
         return write_string(out, &builder.finish(), compression);
     }
+    write_plain(out, hash, compression);
+}
+
+/// Writes a hash as pairs of strings, whatever its form.
+pub(super) fn write_plain(out: &mut Vec<u8>, hash: Hash<'_>, compression: Compression) {
     write_length(out, hash.len() as u64);
     for (field, value) in hash.iter() {
         write_string(out, field, compression);

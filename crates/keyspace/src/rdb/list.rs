@@ -38,6 +38,14 @@ pub(super) fn write(out: &mut Vec<u8>, list: List<'_>, compression: Compression)
     }
 }
 
+/// Writes a list as so many strings.
+pub(super) fn write_plain(out: &mut Vec<u8>, list: List<'_>, compression: Compression) {
+    write_length(out, list.len() as u64);
+    for item in list.iter() {
+        write_string(out, item, compression);
+    }
+}
+
 pub(super) fn read(kind: u8, reader: &mut Reader<'_>) -> Result<CollectionValue, Malformed> {
     // A ziplist alone is a list of one node.
     let count = if kind == kind::LIST_ZIPLIST { 1 } else { reader.length()? };

@@ -24,6 +24,11 @@ pub(super) fn write(out: &mut Vec<u8>, set: SortedSet<'_>, compression: Compress
         }
         return write_string(out, &builder.finish(), compression);
     }
+    write_plain(out, set, compression);
+}
+
+/// Writes a sorted set as members and doubles, whatever its form.
+pub(super) fn write_plain(out: &mut Vec<u8>, set: SortedSet<'_>, compression: Compression) {
     write_length(out, set.len() as u64);
     // Redis begins with the highest score, which makes its own reading quick.
     for (member, score) in set.range_back(0..set.len()) {

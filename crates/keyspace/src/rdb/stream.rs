@@ -11,6 +11,15 @@ use crate::value::{CollectionValue, Kept};
 const UNKNOWN: u64 = u64::MAX;
 
 pub(super) fn write(out: &mut Vec<u8>, stream: &Stream, compression: Compression) {
+    write_version(out, stream, compression, true);
+}
+
+/// Writes a stream as Redis 5.0 and 6 read it: without what is counted since 7.0, which they do not know.
+pub(super) fn write_first_version(out: &mut Vec<u8>, stream: &Stream, compression: Compression) {
+    write_version(out, stream, compression, false);
+}
+
+fn write_version(out: &mut Vec<u8>, stream: &Stream, compression: Compression, has_counts: bool) {
     write_length(out, stream.blocks().len() as u64);
     for block in stream.blocks().iter() {
         write_string(out, &block.first().to_bytes(), compression);
@@ -18,13 +27,19 @@ pub(super) fn write(out: &mut Vec<u8>, stream: &Stream, compression: Compression
     }
     write_length(out, stream.entry_count());
     let Head { last, deleted_max, added } = stream.head();
-    [last, stream.first(), deleted_max].into_iter().for_each(|id| write_id(out, id));
-    write_length(out, added);
+    write_id(out, last);
+    if has_counts {
+        write_id(out, stream.first());
+        write_id(out, deleted_max);
+        write_length(out, added);
+    }
     write_length(out, stream.groups().len() as u64);
     for group in stream.groups().iter() {
         write_string(out, &group.name, compression);
         write_id(out, group.last);
-        write_length(out, group.read.unwrap_or(UNKNOWN));
+        if has_counts {
+            write_length(out, group.read.unwrap_or(UNKNOWN));
+        }
         write_length(out, group.pending.len() as u64);
         for pending in group.pending.iter() {
             out.extend_from_slice(&pending.id.to_bytes());

@@ -47,21 +47,21 @@ const WRITE_BYTES: usize = 1 << 20;
 pub struct CreateArguments {
     /// Where to put it: a directory that is new or empty
     #[arg(value_name = "BACKUP")]
-    backup: PathBuf,
+    pub(super) backup: PathBuf,
     /// A server; of a cluster, any of its nodes
     #[arg(long, short, value_name = "HOST:PORT", default_value = "127.0.0.1:6379")]
-    server: String,
+    pub(super) server: String,
     /// User to authenticate as
     #[arg(long)]
-    user: Option<String>,
+    pub(super) user: Option<String>,
     /// Password to authenticate with
     #[arg(long, short = 'a', env = "HOLDFAST_PASSWORD", hide_env_values = true)]
-    password: Option<String>,
+    pub(super) password: Option<String>,
     #[command(flatten)]
-    tls: TlsArguments,
+    pub(super) tls: TlsArguments,
     /// Show no progress
     #[arg(long, short)]
-    quiet: bool,
+    pub(super) quiet: bool,
 }
 
 /// Why an attempt came to nothing.
@@ -104,7 +104,7 @@ pub fn run(arguments: &CreateArguments) -> Result<()> {
     }
 }
 
-fn connect(arguments: &CreateArguments) -> Result<Connection> {
+pub(super) fn connect(arguments: &CreateArguments) -> Result<Connection> {
     let server = &arguments.server;
     let address = server
         .to_socket_addrs()
@@ -122,7 +122,7 @@ fn connect(arguments: &CreateArguments) -> Result<Connection> {
     Ok(connection)
 }
 
-fn attempts(connection: &mut Connection, arguments: &CreateArguments, staging: &Path) -> Result<Manifest> {
+pub(super) fn attempts(connection: &mut Connection, arguments: &CreateArguments, staging: &Path) -> Result<Manifest> {
     let mut last = String::new();
     for _ in 0..ATTEMPTS {
         let name = u128::from_le_bytes(edge::random_bytes().context("cannot read random numbers")?);

@@ -1,0 +1,107 @@
+//! Whatever is in a file, reading it ends with an item or a fault, and takes no more memory than it should.
+
+use redis_files::aof::{self, AofReader};
+use redis_files::rdb::{Item, RdbReader};
+use redis_files::{Fault, Source};
+use stdx::Prng;
+
+/// A file with records of every kind, by hand.
+fn rdb(magic: &[u8]) -> Vec<u8> {
+    let mut bytes = magic.to_vec();
+    bytes.extend_from_slice(b"\xFA\x09redis-ver\x057.0.0\xFE\x00\xFB\x05\x01");
+    bytes.extend_from_slice(b"\xF5\x05#!lua\xF4\x01\x02\x03");
+    bytes.extend_from_slice(b"\xFC\0\0\0\0\0\0\0\x7F\xF8\x05\x00\x01a\x05value");
+    bytes.extend_from_slice(b"\xFD\0\0\0\x7F\xF9\x07\x00\x01i\xC0\x05");
+    bytes.extend_from_slice(b"\x01\x01l\x03\x01a\x01b\xC1\x00\x10");
+    bytes.extend_from_slice(b"\x02\x01s\x02\x01a\x01b\x04\x01h\x01\x01f\x01v");
+    bytes.extend_from_slice(b"\x03\x01y\x02\x01a\xFF\x01b\x031.5\x05\x01z\x01\x01a\0\0\0\0\0\0\0\0");
+    bytes.extend_from_slice(b"\x12\x01q\x01\x02\x0a\x0a\0\0\0\x01\0\x81a\x02\xff\x0e\x01r\x01\x03abc");
+    bytes.extend_from_slice(b"\x0f\x01x\x01\x03abc\x03abc\x00\x01\x01\x01\x01g\x01\x01\x01");
+    bytes.extend_from_slice(&[7; 24]);
+    bytes.extend_from_slice(b"\x01\x01\x01c\0\0\0\0\0\0\0\0\x00");
+    bytes.extend_from_slice(b"\x07\x01m\x81\0\0\0\0\0\0\0\x01\x05\x02ab\x01\x05\x04\0\0\0\0\0\0\0\0\x00");
+    bytes.extend_from_slice(b"\xF7\x81\0\0\0\0\0\0\0\x01\x02\x01\x00");
+    bytes.extend_from_slice(b"\x00\x01c\xC3\x06\x15\x01aa\xE0\x0a\x00\xFF\0\0\0\0\0\0\0\0");
+    bytes
+}
+
+fn read_rdb(bytes: &[u8]) -> Result<u64, Fault> {
+    let mut source = Source::new(bytes);
+    let mut reader = RdbReader::new(&mut source)?.with_part_bytes(4);
+    let mut count = 0;
+    loop {
+        count += 1;
+        match reader.next_item()? {
+            Item::End { .. } => return Ok(count),
+            Item::Key(key) => assert!(key.value.len() <= bytes.len() + 16, "more memory than the file has"),
+            _ => {}
+        }
+    }
+}
+
+fn read_aof(bytes: &[u8]) -> Result<(), Fault> {
+    let mut source = Source::new(bytes);
+    let mut reader = AofReader::new(&mut source);
+    while !matches!(reader.next_item()?, aof::Item::End { .. }) {}
+    Ok(())
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "longer runs are asked for in the environment")]
+fn no_bytes_make_the_readers_panic() {
+    let bytes_wanted = match std::env::var("HOLDFAST_MUTATED_BYTES") {
+        Ok(text) => text.parse().expect("a number of bytes"),
+        Err(_) => 20_000_000,
+    };
+    let aof = b"#TS:5\r\n*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\n1\r\n*1\r\n$5\r\nMULTI\r\n*1\r\n$4\r\nEXEC\r\n".to_vec();
+    let goldens = [rdb(b"REDIS0011"), rdb(b"VALKEY080"), rdb(b"REDIS0014"), aof];
+    assert_eq!(read_rdb(&goldens[0]).expect("a file"), 17);
+    assert!(read_aof(&goldens[3]).is_ok());
+    let mut prng = Prng::new(21);
+    let (mut read, mut whole, mut refused) = (0_u64, 0, 0);
+    while read < bytes_wanted {
+        let nth = prng.below(4) as usize;
+        let mut bytes = goldens[nth].clone();
+        for _ in 0..=prng.below(4) {
+            let at = prng.below(bytes.len() as u64) as usize;
+            match prng.below(4) {
+                0 => bytes.truncate(at + 1),
+                1 => bytes.insert(at, prng.draw() as u8),
+                2 => bytes[at] = 0x80 | prng.draw() as u8 & 1,
+                _ => bytes[at] = prng.draw() as u8,
+            }
+        }
+        read += bytes.len() as u64;
+        let outcome = if nth == 3 { read_aof(&bytes) } else { read_rdb(&bytes).map(drop) };
+        match outcome {
+            Ok(()) => whole += 1,
+            Err(fault) => {
+                assert!(fault.offset <= bytes.len() as u64 && !fault.to_string().is_empty());
+                refused += 1;
+            }
+        }
+    }
+    assert!(whole > 100 && refused > 100, "{whole} whole, {refused} refused");
+}
+
+#[test]
+fn a_file_cut_anywhere_is_refused() {
+    let golden = rdb(b"REDIS0011");
+    assert!((0..golden.len()).all(|length| read_rdb(&golden[..length]).is_err()));
+}
+
+#[test]
+fn a_collection_in_parts_has_all_its_elements() {
+    let mut bytes = b"REDIS0004\x01\x01l\x41\x00".to_vec();
+    (0..256).for_each(|nth| bytes.extend_from_slice(&[2, b'a' + (nth / 26) as u8, b'a' + (nth % 26) as u8]));
+    bytes.push(0xFF);
+    let mut source = Source::new(&bytes[..]);
+    let mut reader = RdbReader::new(&mut source).expect("a file").with_part_bytes(100);
+    let (mut count, mut parts) = (0, 0);
+    while let Item::Key(key) = reader.next_item().expect("an item") {
+        parts += 1;
+        count += u64::from(key.value[1]);
+        assert_eq!(key.value.len() as u64, 2 + 3 * u64::from(key.value[1]));
+    }
+    assert_eq!((count, parts), (256, 8));
+}

@@ -1,0 +1,195 @@
+//! `holdfast export`: all data at one moment as an RDB file, for a stock Redis or Valkey.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use keyspace::rdb::Dialect;
+use keyspace::{Keyspace, Layout, Moment, Tuning};
+use node::{GroupId, GroupSeed, NodeId, backup};
+use redis_files::write::RdbWriter;
+
+use super::create::{self, CreateArguments};
+use super::manifest::Manifest;
+use super::{Pace, grouped, read_part};
+use crate::tls::TlsArguments;
+
+/// The first version that has functions and listpacks.
+const VERSION_WITH_LISTPACKS: u16 = 10;
+
+/// Writes all data of a server, of the cluster that it belongs to, or of a backup, as an RDB file.
+///
+/// The file holds one moment, between two transactions: a backup is made beside the file, turned into it, and removed.
+#[derive(clap::Args, Clone, Debug)]
+pub struct ExportArguments {
+    /// The file to write; there must be none
+    #[arg(value_name = "FILE.rdb")]
+    file: PathBuf,
+    /// A server; of a cluster, any of its nodes
+    #[arg(long, short, value_name = "HOST:PORT", default_value = "127.0.0.1:6379", conflicts_with = "backup")]
+    server: String,
+    /// Turn this backup into a file, and ask no server
+    #[arg(long, value_name = "BACKUP")]
+    backup: Option<PathBuf>,
+    /// Version of the format: 9 for Redis 5.0 to 6.2, 10 for Redis 7.0 and later and Valkey, 11 for Redis 7.2 and later
+    #[arg(long, value_name = "VERSION", default_value_t = VERSION_WITH_LISTPACKS,
+        value_parser = clap::value_parser!(u16).range(9..=11))]
+    rdb_version: u16,
+    /// User to authenticate as
+    #[arg(long)]
+    user: Option<String>,
+    /// Password to authenticate with
+    #[arg(long, short = 'a', env = "HOLDFAST_PASSWORD", hide_env_values = true)]
+    password: Option<String>,
+    #[command(flatten)]
+    tls: TlsArguments,
+    /// Show no progress
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// Runs `holdfast export`.
+///
+/// # Errors
+/// What an operator must know.
+pub fn run(arguments: &ExportArguments) -> Result<()> {
+    let file = &arguments.file;
+    ensure!(!file.exists(), "{} is there already", file.display());
+    if let Some(backup) = &arguments.backup {
+        return write(arguments, backup, &Manifest::read(backup)?);
+    }
+    let mut name = file.clone().into_os_string();
+    name.push(".backup");
+    let request = CreateArguments {
+        backup: PathBuf::from(name),
+        server: arguments.server.clone(),
+        user: arguments.user.clone(),
+        password: arguments.password.clone(),
+        tls: arguments.tls.clone(),
+        quiet: arguments.quiet,
+    };
+    let mut connection = create::connect(&request)?;
+    let staging = super::staging(&request.backup, create::UNFINISHED_EXTENSION, "the backup behind an export")?;
+    let written = create::attempts(&mut connection, &request, &staging)
+        .and_then(|manifest| write(arguments, &staging, &manifest));
+    // It has served its purpose, or hides the next attempt.
+    let removed = fs::remove_dir_all(&staging);
+    written?;
+    removed.with_context(|| format!("cannot remove {}, which is not needed any more", staging.display()))
+}
+
+fn write(arguments: &ExportArguments, backup: &Path, manifest: &Manifest) -> Result<()> {
+    let file = &arguments.file;
+    let mut name = file.clone().into_os_string();
+    name.push(".unfinished");
+    let unfinished = PathBuf::from(name);
+    let written = Export { arguments, backup, manifest, pace: Pace::new(arguments.quiet) }.write(&unfinished);
+    let settled = written.and_then(|written| super::settle(&unfinished, file).map(|()| written));
+    match settled {
+        Ok(Written { keys, bytes, libraries_left_out }) => {
+            say_line!(
+                "{}: {} keys as of {}, {} bytes, RDB version {}",
+                file.display(),
+                grouped(keys),
+                edge::utc(manifest.moment),
+                grouped(bytes),
+                arguments.rdb_version
+            );
+            if libraries_left_out > 0 {
+                say_line!("functions were left out: versions below {VERSION_WITH_LISTPACKS} have none");
+            }
+            Ok(())
+        }
+        Err(error) => {
+            let _ = fs::remove_file(&unfinished);
+            Err(error)
+        }
+    }
+}
+
+struct Export<'a> {
+    arguments: &'a ExportArguments,
+    backup: &'a Path,
+    manifest: &'a Manifest,
+    pace: Pace,
+}
+
+struct Written {
+    keys: u64,
+    bytes: u64,
+    libraries_left_out: usize,
+}
+
+impl Export<'_> {
+    fn write(mut self, path: &Path) -> Result<Written> {
+        let told = || format!("cannot write {}", path.display());
+        let version = self.arguments.rdb_version;
+        let dialect = if version < VERSION_WITH_LISTPACKS { Dialect::Plain } else { Dialect::Listpacks };
+        let file = File::create_new(path).with_context(told)?;
+        let mut writer = RdbWriter::new(file, dialect, version).with_context(told)?;
+        writer.aux("redis-bits", "64");
+        writer.aux("ctime", &(self.manifest.moment.0 / 1_000).to_string());
+        writer.aux("holdfast-ver", env!("CARGO_PKG_VERSION"));
+        let moment = Moment { unix: self.manifest.moment, seed: 0 };
+        let (mut keys, mut libraries_left_out) = (0, 0);
+        for group in 0..self.manifest.parts.len() as u32 {
+            let seed = self.read(group)?;
+            if group == 0 {
+                let libraries = backup::libraries_of(&seed.state);
+                if dialect == Dialect::Listpacks {
+                    libraries.iter().for_each(|code| writer.library(code));
+                } else {
+                    libraries_left_out = libraries.len();
+                }
+            }
+            let mut keyspace = seed.keyspace;
+            keyspace.advance_to(moment);
+            for database in 0..self.manifest.databases {
+                let (count, expiring) = (keyspace.key_count(database), keyspace.expiring_count(database));
+                if count == 0 {
+                    continue;
+                }
+                writer.database(database, count as u64, expiring as u64);
+                let mut outcome = Ok(());
+                keyspace.for_each(database, moment, |entry| {
+                    if outcome.is_ok() {
+                        let deadline = entry.expires_at().map(|deadline| deadline.0);
+                        outcome = writer.key(entry.key(), deadline, entry.value());
+                        keys += 1;
+                        let bytes = writer.bytes();
+                        self.pace.show(|| format!("writes {}: {} MB", path.display(), bytes / 1_000_000));
+                    }
+                });
+                outcome.with_context(told)?;
+            }
+        }
+        let bytes = writer.bytes() + 9;
+        let file = writer.finish().with_context(told)?;
+        file.sync_all().with_context(told)?;
+        self.pace.end();
+        Ok(Written { keys, bytes, libraries_left_out })
+    }
+
+    fn read(&mut self, group: u32) -> Result<GroupSeed> {
+        let options = keyspace::Options {
+            databases: self.manifest.databases,
+            hash_seed: 1,
+            layout: Layout::Slots,
+            tuning: Tuning::default(),
+        };
+        let mut seed = GroupSeed::new(GroupId(group), NodeId(1), Keyspace::new(options));
+        let (mut bytes, parts) = (0, self.manifest.parts.len());
+        let pace = &mut self.pace;
+        read_part(self.backup, self.manifest, group, |chunk| {
+            bytes += chunk.len() as u64;
+            pace.show(|| format!("reads group {group} of {parts}: {} MB", bytes / 1_000_000));
+            seed.restore(chunk).map_err(|corrupt| corrupt.to_string())
+        })?;
+        ensure!(
+            !seed.keyspace.is_restore_incomplete(),
+            "backup {}: group {group} ends in the middle of a value",
+            self.backup.display()
+        );
+        Ok(seed)
+    }
+}
