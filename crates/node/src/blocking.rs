@@ -163,10 +163,10 @@ impl Group {
             let woken = match act {
                 LineAct::Stand { is_trying, wants_end } => {
                     self.state.upkeep().await_key(key.0, &key.1);
-                    let line = self.lines.lines.entry(key.clone()).or_default();
+                    let line = self.leader.lines.lines.entry(key.clone()).or_default();
                     line.stand(Waiter { origin: waiter, wants_end, heard: now }, is_trying, exists)
                 }
-                LineAct::Tried => match self.lines.lines.get_mut(&key) {
+                LineAct::Tried => match self.leader.lines.lines.get_mut(&key) {
                     Some(line) if line.awake == Some(waiter) => {
                         let behind = line.place_of(&waiter).map_or(0, |place| place + 1);
                         line.advance(behind, exists)
@@ -174,12 +174,12 @@ impl Group {
                     _ => None,
                 },
                 LineAct::Leave => {
-                    let Some(line) = self.lines.lines.get_mut(&key) else { continue };
+                    let Some(line) = self.leader.lines.lines.get_mut(&key) else { continue };
                     let Some(place) = line.place_of(&waiter) else { continue };
                     line.waiters.remove(place);
                     let woken = if line.awake == Some(waiter) { line.advance(place, exists) } else { None };
                     if line.waiters.is_empty() {
-                        self.lines.lines.remove(&key);
+                        self.leader.lines.lines.remove(&key);
                         self.state.upkeep().forget_key(key.0, &key.1);
                     }
                     woken
@@ -202,7 +202,7 @@ impl Group {
     fn wake_touched(&mut self, outlet: &mut Outlet<'_>) {
         for key in self.state.upkeep().take_touched() {
             let exists = self.exists(&key);
-            let Some(line) = self.lines.lines.get_mut(&key) else { continue };
+            let Some(line) = self.leader.lines.lines.get_mut(&key) else { continue };
             if line.awake.is_some() {
                 line.is_touched = true;
             } else if let Some(origin) = line.advance(0, exists) {
@@ -218,6 +218,7 @@ impl Group {
             waiter.origin.node != node && now.since(waiter.heard) >= limits::LINE_RENEWAL_INTERVAL * 4
         };
         let silent: Vec<_> = self
+            .leader
             .lines
             .lines
             .iter()

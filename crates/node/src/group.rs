@@ -16,6 +16,7 @@ mod catch_up;
 mod doubt;
 mod gateways;
 mod govern;
+mod leader;
 mod live;
 mod members;
 mod moving;
@@ -40,7 +41,6 @@ use stdx::log::{Entry, EntryKind, HardState, Membership};
 use stdx::{Duration, Instant, Prng, UnixMillis, leb128};
 
 use crate::backup::Backups;
-use crate::blocking::Lines;
 use crate::checkpoint::Checkpointing;
 use crate::commands::GroupFigures;
 use crate::defect::Defect;
@@ -67,8 +67,8 @@ use crate::tracking::Author;
 use crate::transaction::{GatewayId, TransactionId};
 use crate::wire::{self, put_locked};
 
+use leader::{Leader, Lost};
 pub(crate) use live::{Declined, Run};
-use pace::Pace;
 pub(crate) use state::is_null;
 use witness::Witness;
 
@@ -92,18 +92,12 @@ pub struct Group {
     /// What an acknowledgement means.
     pub append_fsync: AppendFsync,
 
-    builder: Builder,
-    /// The moment that the present batch must carry, since a script has run at it.
-    builder_moment: Option<Moment>,
+    /// What only a leader has.
+    pub(crate) leader: Leader,
     /// Number of the present batch; the first is 1.
     batch_number: u64,
     /// The batch in which a node was last told to leave; 0 if none was.
     removal_batch: u64,
-    /// What the batch being gathered works on, as far as somebody has asked.
-    touched: Touched,
-    waiters: Vec<Waiter>,
-    /// Bytes of large values in the present batch, which take nothing of the window.
-    sliced_bytes: usize,
     /// Committed and not yet applied, in log order. Nothing stays here while this replica serves.
     committed: VecDeque<Entry>,
     /// Bytes of them.
@@ -121,34 +115,15 @@ pub struct Group {
     /// True while this replica leads and has applied an entry of its own term: until then it may lack what earlier
     /// leaders acknowledged.
     is_serving: bool,
-    /// Reads of groups with several voters, by the round that will confirm them.
-    rounds: VecDeque<ReadRound>,
     next_read_context: u64,
-    reads: Vec<DeferredRead>,
 
     /// What has become of slots since that was last asked for.
     slot_news: Vec<Moved>,
-    /// Its leader gives slots away.
-    mover: moving::Mover,
 
-    locks: Locks,
-    /// Transactions have been decided since those were last looked at who wait for locks.
-    has_decided: bool,
-    /// Whether those who hold locks are still there.
-    gateways: gateways::Gateways,
-    /// Requests that touch locked keys, in order of arrival.
-    held: VecDeque<Held>,
-    /// Sessions that have a request among them, by node and serial: what they send later waits behind it.
-    held_sessions: BTreeSet<(u64, u64)>,
     /// A question waits until no locks are held: no more are granted before it has been answered.
     pub(crate) is_barred: bool,
     /// Since when this replica has held prepared transactions, as far as it has looked.
     prepared_since: BTreeMap<TransactionId, Instant>,
-    inquiries: BTreeMap<TransactionId, Inquiry>,
-    /// Clients that wait for data.
-    pub(crate) lines: Lines,
-    /// Number of the last request heard from each gateway, while this replica leads.
-    streams: BTreeMap<GatewayId, u64>,
     /// Where the group was led when that was last told.
     told_route: Option<Route>,
     /// Since when this replica serves.
@@ -161,20 +136,12 @@ pub struct Group {
     reconcile_at: Instant,
     /// When the leader next tells all nodes how the group is.
     bulletin_at: Instant,
-    /// When members were last heard by this replica as their leader, to a tick.
-    heard: BTreeMap<u64, Instant>,
     /// Commit index when it last did.
     committed_seen: u64,
     /// Who led before, and when it was last heard, to a tick.
     led_before: Option<(u64, Instant)>,
     /// The leader has asked this replica to lead.
     is_asked_to_lead: bool,
-    /// How late followers are, and how fast disks.
-    pace: Pace,
-    /// Checkpoints given to members since this replica leads.
-    given: BTreeMap<u64, u64>,
-    /// Checkpoints on their way to members.
-    giving: Vec<transfer::Giving>,
     /// A checkpoint on its way from the leader.
     taking: Option<transfer::Taking>,
     /// When one could not be kept.
@@ -199,19 +166,10 @@ pub struct Group {
     are_libraries_new: bool,
     /// They have come with a checkpoint, and the cores do not know them yet.
     are_parameters_new: bool,
-    /// What scripts see of what is not applied yet.
-    speculation: Speculation,
     last_script: Instant,
     /// Room for a script's commands and its reply.
     script_words: Vec<u8>,
     script_reply: Vec<u8>,
-    /// Sessions whose script has become a transaction, by node and serial: what they send later waits.
-    kept_out: BTreeSet<(u64, u64)>,
-    /// Sessions whose requests are to be made anew elsewhere, by gateway and serial: what they have sent since follows.
-    sent_back: BTreeMap<(GatewayId, u64), moving::SentBack>,
-    /// Scripts of gateways that have run here, and whose entries are not applied yet: they must not run again. With
-    /// what they have taken.
-    scripts_under_way: BTreeMap<(GatewayId, u64), Toll>,
     /// Requests of gateways of this node that want to know when they have been applied here.
     awaited: BTreeSet<(GatewayId, u64)>,
 
@@ -433,13 +391,9 @@ impl Group {
             membership_applied: membership,
             hard_state,
             append_fsync,
-            builder: Builder::default(),
-            builder_moment: None,
+            leader: Leader::new(databases),
             batch_number: 1,
             removal_batch: 0,
-            touched: Touched::default(),
-            waiters: Vec::new(),
-            sliced_bytes: 0,
             committed: VecDeque::new(),
             committed_bytes: 0,
             slices: slices::Slices::default(),
@@ -448,33 +402,19 @@ impl Group {
             unsynced_count: 0,
             proposed_unix: UnixMillis(i64::MIN),
             is_serving: false,
-            rounds: VecDeque::new(),
             next_read_context: 0,
-            reads: Vec::new(),
             slot_news: Vec::new(),
-            mover: moving::Mover::default(),
-            locks: Locks::default(),
-            has_decided: false,
-            gateways: gateways::Gateways::default(),
-            held: VecDeque::new(),
-            held_sessions: BTreeSet::new(),
             is_barred: false,
             prepared_since: BTreeMap::new(),
-            inquiries: BTreeMap::new(),
-            streams: BTreeMap::new(),
             told_route: None,
             serving_since: now.instant,
             is_newly_serving: false,
             is_roster_new: false,
             reconcile_at: Instant::ZERO,
             bulletin_at: Instant::ZERO,
-            heard: BTreeMap::new(),
             committed_seen: 0,
             led_before: None,
             is_asked_to_lead: false,
-            pace: Pace::default(),
-            given: BTreeMap::new(),
-            giving: Vec::new(),
             taking: None,
             taking_failed: None,
             is_overtaken: false,
@@ -485,16 +425,11 @@ impl Group {
             log_bytes_max: limits::LOG_BYTES_MAX,
             window_bytes_max: limits::WINDOW_BYTES_MAX,
             marked_index: checkpoint_index,
-            lines: Lines::default(),
             are_libraries_new: false,
             are_parameters_new: false,
-            speculation: Speculation::new(databases),
             last_script: now.instant,
             script_words: Vec::new(),
             script_reply: Vec::new(),
-            kept_out: BTreeSet::new(),
-            sent_back: BTreeMap::new(),
-            scripts_under_way: BTreeMap::new(),
             awaited: BTreeSet::new(),
             nearby: nearby::Nearby::new(prng.draw() >> 8),
             checkpointing: Checkpointing::default(),
@@ -567,7 +502,7 @@ impl Group {
 
     /// Transactions that hold locks here, prepared ones among them.
     pub fn lock_count(&self) -> usize {
-        self.locks.holder_count()
+        self.leader.locks.holder_count()
     }
 
     /// Transactions that are prepared here and not resolved.
@@ -577,7 +512,7 @@ impl Group {
 
     /// Transactions that hold locks here; true for those that are prepared.
     pub fn lock_holders(&self) -> impl Iterator<Item = (TransactionId, bool)> {
-        self.locks.holders().map(|holder| (holder, self.state.prepared().contains_key(&holder)))
+        self.leader.locks.holders().map(|holder| (holder, self.state.prepared().contains_key(&holder)))
     }
 
     /// Bytes of applied entries of the log that are in memory.
@@ -587,7 +522,7 @@ impl Group {
 
     /// Bytes proposed and not yet applied.
     pub fn window_bytes(&self) -> usize {
-        self.inflight_bytes + self.builder.byte_count() - self.sliced_bytes
+        self.inflight_bytes + self.leader.builder.byte_count() - self.leader.sliced_bytes
     }
 
     /// True if no more writes may be admitted for now.
@@ -681,14 +616,14 @@ impl Group {
     /// True if somebody's transaction holds one of the keys, or any key if the command works on all of them.
     #[inline]
     pub fn is_locked(&self, command: &keyspace::DataCommand, args: Args<'_>) -> bool {
-        if self.locks.is_empty() {
+        if self.leader.locks.is_empty() {
             return false;
         }
         if matches!(command.span, command::Span::Whole(_)) {
             return true;
         }
         let mut locked = false;
-        command.for_each_key(args, |index, _| locked |= self.locks.covers(args.at(index)));
+        command.for_each_key(args, |index, _| locked |= self.leader.locks.covers(args.at(index)));
         locked
     }
 
@@ -696,8 +631,8 @@ impl Group {
     #[inline]
     pub(crate) fn holds_request_of(&self, session: SessionId) -> bool {
         let waiter = (self.node.0, session.serial);
-        (!self.held_sessions.is_empty() && self.held_sessions.contains(&waiter))
-            || (!self.kept_out.is_empty() && self.kept_out.contains(&waiter))
+        (!self.leader.held_sessions.is_empty() && self.leader.held_sessions.contains(&waiter))
+            || (!self.leader.kept_out.is_empty() && self.leader.kept_out.contains(&waiter))
     }
 
     /// Adds a write to the batch. The group must be [`Standing::Serving`], the keys free.
@@ -705,25 +640,25 @@ impl Group {
     pub fn write(&mut self, origin: Origin, protocol: Protocol, database: u16, args: Args<'_>) {
         debug_assert!(self.is_serving);
         self.note_change(args);
-        self.builder.command(protocol, database, args);
-        self.waiters.push(Waiter::Write(origin));
+        self.leader.builder.command(protocol, database, args);
+        self.leader.waiters.push(Waiter::Write(origin));
     }
 
     /// Tells scripts that keys are going to change.
     #[inline]
     fn note_change(&mut self, args: Args<'_>) {
-        if !self.speculation.is_active {
+        if !self.leader.speculation.is_active {
             return;
         }
         let command = keyspace::resolve(args).expect("a request was checked by its gateway");
         if matches!(command.span, command::Span::Whole(_)) {
-            self.speculation.note_everything(self.batch_number);
+            self.leader.speculation.note_everything(self.batch_number);
         }
-        command.for_each_key(args, |index, _| self.speculation.note(args.at(index), self.batch_number));
+        command.for_each_key(args, |index, _| self.leader.speculation.note(args.at(index), self.batch_number));
     }
 
     fn note_packed(&mut self, words: &[u8]) {
-        if self.speculation.is_active {
+        if self.leader.speculation.is_active {
             let mut spans = std::mem::take(&mut self.spans);
             let (_, args) = entry::Reader::new(words).words(&mut spans);
             self.note_change(args);
@@ -732,7 +667,7 @@ impl Group {
     }
 
     fn note_exec(&mut self, packed: &[u8], protocol: Protocol) {
-        if self.speculation.is_active {
+        if self.leader.speculation.is_active {
             let mut spans = std::mem::take(&mut self.spans);
             let exec = entry::Reader::new(packed).exec(protocol, &mut spans);
             exec.for_each(&mut spans, |_, args| self.note_change(args));
@@ -757,7 +692,7 @@ impl Group {
     pub(crate) fn expects(&mut self, request: &Request, outlet: &mut Outlet<'_>) -> bool {
         let origin = &request.origin;
         let (Some(gateway), Some(claim)) = (origin.gateway(), origin.claim) else { return true };
-        let last = self.streams.entry(gateway).or_default();
+        let last = self.leader.streams.entry(gateway).or_default();
         if request.previous == 0 {
             if *last >= claim.number {
                 outlet.alive(origin);
@@ -778,7 +713,7 @@ impl Group {
     /// again when they come again, in order.
     fn lose_place(&mut self, origin: &Origin) {
         if let Some(gateway) = origin.gateway() {
-            self.streams.remove(&gateway);
+            self.leader.streams.remove(&gateway);
         }
     }
 
@@ -820,7 +755,7 @@ impl Group {
             }
             RequestBody::EndCut { name } => return self.end_cut(name, &origin, protocol, outlet),
             RequestBody::Renew { transaction } => {
-                self.locks.renew(transaction, now.instant);
+                self.leader.locks.renew(transaction, now.instant);
                 return outlet.answer(&origin, Vec::new());
             }
             RequestBody::Prepare { transaction, grant, participants, .. } if participants.is_empty() => {
@@ -852,15 +787,15 @@ impl Group {
             RequestBody::Write(words) => {
                 self.note_packed(&words);
                 self.claim(&origin, floor);
-                self.builder.packed_command(protocol, &words);
-                self.waiters.push(Waiter::Write(origin));
+                self.leader.builder.packed_command(protocol, &words);
+                self.leader.waiters.push(Waiter::Write(origin));
                 return;
             }
             RequestBody::Exec(packed) => {
                 self.note_exec(&packed, protocol);
                 self.claim(&origin, floor);
-                self.builder.packed_exec(protocol, &packed);
-                self.waiters.push(Waiter::Write(origin));
+                self.leader.builder.packed_exec(protocol, &packed);
+                self.leader.waiters.push(Waiter::Write(origin));
                 return;
             }
             RequestBody::Script(_) => {
@@ -870,14 +805,14 @@ impl Group {
             }
             RequestBody::Libraries(change) => {
                 self.claim(&origin, floor);
-                self.builder.libraries(&change);
-                self.waiters.push(Waiter::Write(origin));
+                self.leader.builder.libraries(&change);
+                self.leader.waiters.push(Waiter::Write(origin));
                 return;
             }
             RequestBody::Configure(change) => {
                 self.claim(&origin, floor);
-                self.builder.configure(&change);
-                self.waiters.push(Waiter::Write(origin));
+                self.leader.builder.configure(&change);
+                self.leader.waiters.push(Waiter::Write(origin));
                 return;
             }
             RequestBody::ReadAtOnce(words) if self.is_alone() => {
@@ -904,7 +839,7 @@ impl Group {
     /// The next item of the batch carries out this request.
     fn claim(&mut self, origin: &Origin, floor: u64) {
         if let (Some(gateway), Some(claim)) = (origin.gateway(), origin.claim) {
-            self.builder.claim(Claimed { gateway, number: claim.number, floor });
+            self.leader.builder.claim(Claimed { gateway, number: claim.number, floor });
         }
     }
 
@@ -912,23 +847,24 @@ impl Group {
     /// sent since waits behind one that comes back from waiting.
     pub(crate) fn must_wait(&mut self, request: &Request, is_retry: bool) -> bool {
         let waiter = (request.origin.node.0, request.origin.session.serial);
-        let is_behind =
-            !is_retry && waiter.1 != 0 && (self.held_sessions.contains(&waiter) || self.kept_out.contains(&waiter));
-        is_behind || (!self.locks.is_empty() && self.touches_locks(request))
+        let is_behind = !is_retry
+            && waiter.1 != 0
+            && (self.leader.held_sessions.contains(&waiter) || self.leader.kept_out.contains(&waiter));
+        is_behind || (!self.leader.locks.is_empty() && self.touches_locks(request))
     }
 
     /// Lets a request wait: behind all others, or before them if it has waited already.
     pub(crate) fn hold(&mut self, request: Request, is_retry: bool, outlet: &mut Outlet<'_>) {
-        if self.held.len() >= limits::HELD_COUNT_MAX {
+        if self.leader.held.len() >= limits::HELD_COUNT_MAX {
             let text = "TRYAGAIN Too many requests wait for locked keys";
             self.lose_place(&request.origin);
             return fail(&request.origin, request.protocol, text, outlet);
         }
-        self.held_sessions.insert((request.origin.node.0, request.origin.session.serial));
+        self.leader.held_sessions.insert((request.origin.node.0, request.origin.session.serial));
         if is_retry {
-            self.held.push_front(Held::Request(request));
+            self.leader.held.push_front(Held::Request(request));
         } else {
-            self.held.push_back(Held::Request(request));
+            self.leader.held.push_back(Held::Request(request));
         }
     }
 
@@ -950,19 +886,19 @@ impl Group {
 
     /// True if this transaction still holds the locks here that it was granted.
     pub(crate) fn holds_locks_by(&self, transaction: TransactionId, grant: Grant) -> bool {
-        self.locks.grant_of(transaction) == Some(grant)
+        self.leader.locks.grant_of(transaction) == Some(grant)
     }
 
     /// True if a transaction holds this key.
     pub fn holds_lock_on(&self, key: &[u8]) -> bool {
-        !self.locks.is_empty() && self.locks.covers(key)
+        !self.leader.locks.is_empty() && self.leader.locks.covers(key)
     }
 
     fn read(&mut self, read: DeferredRead, is_behind: bool, now: Now, outlet: &mut Outlet<'_>) {
         if !self.is_alone() && !is_behind {
-            self.reads.push(read);
-        } else if !self.builder.is_empty() {
-            self.waiters.push(Waiter::Read(Box::new(read)));
+            self.leader.reads.push(read);
+        } else if !self.leader.builder.is_empty() {
+            self.leader.waiters.push(Waiter::Read(Box::new(read)));
         } else if let Some(batch) = self.inflight.back_mut() {
             batch.late.push(read);
         } else {
@@ -975,7 +911,7 @@ impl Group {
         if self.is_alone() {
             self.execute_read(read, now, outlet);
         } else {
-            self.reads.push(read);
+            self.leader.reads.push(read);
         }
     }
 
@@ -1065,16 +1001,16 @@ impl Group {
             RequestBody::Libraries(_) | RequestBody::Configure(_) => {}
             RequestBody::Script(script) => {
                 let (_, args) = entry::Reader::new(&script.words).words(&mut spans);
-                locked |= script.invocation.keys(args).any(|key| self.locks.covers(key));
+                locked |= script.invocation.keys(args).any(|key| self.leader.locks.covers(key));
             }
             RequestBody::Exec(packed) => {
                 let exec = entry::Reader::new(packed).exec(request.protocol, &mut spans);
                 let watches = exec.watches.clone();
                 exec.for_each(&mut spans, |_, args| check(args));
-                locked |= watches.iter().any(|watch| self.locks.covers(&watch.key));
+                locked |= watches.iter().any(|watch| self.leader.locks.covers(&watch.key));
             }
             RequestBody::Whole(_) => locked = true,
-            RequestBody::Versions(keys) => locked = keys.iter().any(|(_, key)| self.locks.covers(key)),
+            RequestBody::Versions(keys) => locked = keys.iter().any(|(_, key)| self.leader.locks.covers(key)),
             RequestBody::Lock(_)
             | RequestBody::Renew { .. }
             | RequestBody::Prepare { .. }
@@ -1098,10 +1034,10 @@ impl Group {
         if self.is_leaving(lock.transaction) {
             return;
         }
-        if let Some(grant) = self.locks.grant_of(lock.transaction) {
+        if let Some(grant) = self.leader.locks.grant_of(lock.transaction) {
             return self.fetch_in_order((lock, grant), origin, now, outlet); // its gateway has not heard
         }
-        if self.held.iter().any(is_waiting) {
+        if self.leader.held.iter().any(is_waiting) {
             return;
         }
         if let Some(text) = self.cut_obstacle(&lock, now) {
@@ -1109,20 +1045,21 @@ impl Group {
         }
         // What a transaction that is decided will have done is known: the next one need not wait for the log. But it
         // does not overtake a command.
-        let may_take_over = !self.held.iter().any(|held| matches!(held, Held::Request(_)));
-        let is_free = |key: &[u8]| if may_take_over { self.locks.is_open(key) } else { !self.locks.covers(key) };
-        let free = self.locks.is_empty() || !lock.whole && lock.keys.iter().all(|(_, key)| is_free(key));
+        let may_take_over = !self.leader.held.iter().any(|held| matches!(held, Held::Request(_)));
+        let is_free =
+            |key: &[u8]| if may_take_over { self.leader.locks.is_open(key) } else { !self.leader.locks.covers(key) };
+        let free = self.leader.locks.is_empty() || !lock.whole && lock.keys.iter().all(|(_, key)| is_free(key));
         // A lock on everything must not be overtaken for ever by locks on single keys.
-        let whole_waits = self.held.iter().any(|held| matches!(held, Held::Lock(lock, ..) if lock.whole));
+        let whole_waits = self.leader.held.iter().any(|held| matches!(held, Held::Lock(lock, ..) if lock.whole));
         if !free || whole_waits || self.is_barred {
-            self.held.push_back(Held::Lock(lock, origin, asked));
+            self.leader.held.push_back(Held::Lock(lock, origin, asked));
             return;
         }
         if let Some(slot) = lock.keys.iter().find_map(|(_, key)| self.state.foreign(key)) {
             return self.tell_reader_moved(slot, &origin, Protocol::Resp2, outlet);
         }
-        self.locks.take(lock.transaction, lock.keys.iter().map(|(_, key)| key.clone()), lock.whole);
-        let grant = self.locks.grant(lock.transaction, self.replica.term());
+        self.leader.locks.take(lock.transaction, lock.keys.iter().map(|(_, key)| key.clone()), lock.whole);
+        let grant = self.leader.locks.grant(lock.transaction, self.replica.term());
         self.fetch_in_order((lock, grant), origin, now, outlet);
     }
 
@@ -1130,9 +1067,9 @@ impl Group {
     fn fetch_in_order(&mut self, granted: (Box<Lock>, Grant), origin: Origin, now: Now, outlet: &mut Outlet<'_>) {
         if !self.is_touched(&granted.0) {
             self.read_now(fetching(granted, origin, self.batch_number), now, outlet);
-        } else if !self.builder.is_empty() {
+        } else if !self.leader.builder.is_empty() {
             let fetch = fetching(granted, origin, self.batch_number);
-            self.waiters.push(Waiter::Fetch(Box::new(fetch)));
+            self.leader.waiters.push(Waiter::Fetch(Box::new(fetch)));
         } else if let Some(batch) = self.inflight.back_mut() {
             batch.late.push(fetching(granted, origin, self.batch_number));
         } else {
@@ -1142,7 +1079,7 @@ impl Group {
 
     /// True if something that is not applied yet works on a key of the lock.
     fn is_touched(&mut self, lock: &Lock) -> bool {
-        if self.builder.is_empty() && self.inflight.is_empty() {
+        if self.leader.builder.is_empty() && self.inflight.is_empty() {
             return false;
         }
         if lock.whole {
@@ -1150,8 +1087,8 @@ impl Group {
         }
         let mut spans = std::mem::take(&mut self.spans);
         let covers = |touched: &Touched| lock.keys.iter().any(|(_, key)| touched.covers(key));
-        self.touched.read_on(self.builder.payload(), &mut spans);
-        let is_touched = covers(&self.touched)
+        self.leader.touched.read_on(self.leader.builder.payload(), &mut spans);
+        let is_touched = covers(&self.leader.touched)
             || self.inflight.iter_mut().any(|batch| {
                 if batch.index > 0 {
                     batch.touched.read_on(&batch.data, &mut spans);
@@ -1171,7 +1108,7 @@ impl Group {
         key: &[u8],
         moment: Moment,
     ) -> Option<Exporting> {
-        while let Some(before) = self.locks.predecessor(transaction, key) {
+        while let Some(before) = self.leader.locks.predecessor(transaction, key) {
             if let Some(exported) = self.decided_value(before, database, key) {
                 return exported.clone().map(Exporting::done);
             }
@@ -1190,7 +1127,7 @@ impl Group {
 
     /// True if a watched key that a transaction has locked is no longer as it was.
     fn is_watch_broken(&self, mut transaction: TransactionId, watch: &Watch, moment: Moment) -> bool {
-        while let Some(before) = self.locks.predecessor(transaction, &watch.key) {
+        while let Some(before) = self.leader.locks.predecessor(transaction, &watch.key) {
             if self.decided_value(before, watch.database, &watch.key).is_some() {
                 return true;
             }
@@ -1276,20 +1213,22 @@ impl Group {
         };
         for effect in &effects {
             match effect {
-                Effect::Key { key, .. } => self.speculation.note(key, self.batch_number),
-                Effect::Flush { .. } | Effect::Swap { .. } => self.speculation.note_everything(self.batch_number),
+                Effect::Key { key, .. } => self.leader.speculation.note(key, self.batch_number),
+                Effect::Flush { .. } | Effect::Swap { .. } => {
+                    self.leader.speculation.note_everything(self.batch_number)
+                }
                 Effect::Give(_) | Effect::Take(_) => {}
             }
         }
         self.claim(&origin, floor);
-        self.sliced_bytes += self.large_bytes(&effects);
-        self.locks.set_logged(transaction, true);
+        self.leader.sliced_bytes += self.large_bytes(&effects);
+        self.leader.locks.set_logged(transaction, true);
         if participants == [self.id.0] {
-            self.builder.install(transaction, &effects);
+            self.leader.builder.install(transaction, &effects);
         } else {
-            self.builder.prepare(transaction, &participants, &effects);
+            self.leader.builder.prepare(transaction, &participants, &effects);
         }
-        self.waiters.push(Waiter::Step(origin));
+        self.leader.waiters.push(Waiter::Step(origin));
     }
 
     /// Ends a transaction here.
@@ -1310,8 +1249,8 @@ impl Group {
             }
             Resolution::Commit | Resolution::Abort => {
                 self.claim(&origin, floor);
-                self.builder.resolve(transaction, resolution == Resolution::Commit, low_water);
-                self.waiters.push(Waiter::Step(origin));
+                self.leader.builder.resolve(transaction, resolution == Resolution::Commit, low_water);
+                self.leader.waiters.push(Waiter::Step(origin));
                 if resolution == Resolution::Commit {
                     self.decide(transaction);
                 }
@@ -1323,16 +1262,16 @@ impl Group {
     fn decide(&mut self, transaction: TransactionId) {
         let is_plain = |effect: &Effect| matches!(effect, Effect::Key { .. });
         if self.state.prepared().get(&transaction).is_some_and(|prepared| prepared.effects().iter().all(is_plain)) {
-            self.locks.decide(transaction);
-            self.has_decided = true;
+            self.leader.locks.decide(transaction);
+            self.leader.has_decided = true;
         }
     }
 
     /// Lets go of a transaction's locks. Who waits for them is not yet let in.
     fn unlock(&mut self, transaction: TransactionId) {
-        self.held.retain(|held| !matches!(held, Held::Lock(lock, ..) if lock.transaction == transaction));
+        self.leader.held.retain(|held| !matches!(held, Held::Lock(lock, ..) if lock.transaction == transaction));
         self.stop_leaving(transaction);
-        self.locks.release(transaction);
+        self.leader.locks.release(transaction);
     }
 
     /// Takes a transaction's locks from a gateway that may live after all, and may still wait for values.
@@ -1346,8 +1285,8 @@ impl Group {
     ///
     /// Never in the middle of an entry: who is let in may read at once, and must see all of it.
     pub(crate) fn admit_held(&mut self, now: Now, outlet: &mut Outlet<'_>) {
-        self.held_sessions.clear();
-        for held in std::mem::take(&mut self.held) {
+        self.leader.held_sessions.clear();
+        for held in std::mem::take(&mut self.leader.held) {
             match held {
                 Held::Request(request) => self.take(request, now, outlet),
                 Held::Lock(lock, origin, asked) => self.lock(lock, origin, asked, now, outlet),
@@ -1359,14 +1298,14 @@ impl Group {
     /// prepared and not resolved.
     fn look_after_transactions(&mut self, now: Now, outlet: &mut Outlet<'_>) {
         // Who waits for a lock asks again now and then: locks would pass from one gateway that is gone to the next.
-        self.held.retain(|held| match held {
+        self.leader.held.retain(|held| match held {
             Held::Lock(_, origin, asked) if now.instant.since(*asked) >= limits::LOCK_WAIT_RENEWAL => {
                 outlet.send_back(origin);
                 false
             }
             _ => true,
         });
-        for transaction in self.locks.stale(now.instant, limits::LOCK_PATIENCE) {
+        for transaction in self.leader.locks.stale(now.instant, limits::LOCK_PATIENCE) {
             if !self.state.prepared().contains_key(&transaction) && self.defect != Some(Defect::ForgottenLock) {
                 self.take_away(transaction, outlet);
                 self.admit_held(now, outlet);
@@ -1378,7 +1317,7 @@ impl Group {
             // Those whose part is smaller are asked later to prepare theirs.
             let more = || limits::patience_for(entry::effects_bytes(prepared.effects()));
             if waited >= limits::PREPARED_PATIENCE && waited >= limits::PREPARED_PATIENCE + more() {
-                self.inquiries.entry(*transaction).or_default();
+                self.leader.inquiries.entry(*transaction).or_default();
             }
         }
     }
@@ -1394,8 +1333,8 @@ impl Group {
             Some(false) => Some(Fate::Refused),
             None if self.is_arriving(transaction) => None,
             None => {
-                self.builder.refuse(transaction);
-                self.waiters.push(Waiter::Silent);
+                self.leader.builder.refuse(transaction);
+                self.leader.waiters.push(Waiter::Silent);
                 None
             }
         }
@@ -1404,7 +1343,9 @@ impl Group {
     /// Takes another participant's word on a transaction that this group holds without a gateway.
     pub fn hear(&mut self, transaction: TransactionId, from: GroupId, fate: Fate) {
         let Some(prepared) = self.state.prepared().get(&transaction) else { return };
-        let Some(inquiry) = self.inquiries.get_mut(&transaction).filter(|inquiry| !inquiry.is_decided) else { return };
+        let Some(inquiry) = self.leader.inquiries.get_mut(&transaction).filter(|inquiry| !inquiry.is_decided) else {
+            return;
+        };
         let commit = match fate {
             Fate::Committed => true,
             Fate::Refused => false,
@@ -1423,8 +1364,8 @@ impl Group {
             }
         };
         inquiry.is_decided = true;
-        self.builder.resolve(transaction, commit, 0);
-        self.waiters.push(Waiter::Silent);
+        self.leader.builder.resolve(transaction, commit, 0);
+        self.leader.waiters.push(Waiter::Silent);
     }
 
     /// A new leader has no gateway for what it finds prepared. It locks the keys again and asks the others.
@@ -1439,17 +1380,17 @@ impl Group {
                     Effect::Give(_) | Effect::Take(_) => {}
                 }
             }
-            self.locks.take(*transaction, keys.into_iter(), whole);
+            self.leader.locks.take(*transaction, keys.into_iter(), whole);
             // Logs of old versions may hold two moves of a slot.
             let slots = prepared.effects().iter().filter_map(Effect::slot);
-            let free: Vec<_> = slots.filter(|slot| !self.locks.is_slot_held(*slot)).collect();
-            self.locks.take_slots(*transaction, free.into_iter());
-            self.inquiries.entry(*transaction).or_default();
+            let free: Vec<_> = slots.filter(|slot| !self.leader.locks.is_slot_held(*slot)).collect();
+            self.leader.locks.take_slots(*transaction, free.into_iter());
+            self.leader.inquiries.entry(*transaction).or_default();
         }
     }
 
     fn ask_about_prepared(&mut self, now: Now, outlet: &mut Outlet<'_>) {
-        for (transaction, inquiry) in self.inquiries.iter_mut().filter(|(_, inquiry)| !inquiry.is_decided) {
+        for (transaction, inquiry) in self.leader.inquiries.iter_mut().filter(|(_, inquiry)| !inquiry.is_decided) {
             let due = inquiry.asked.is_none_or(|asked| now.instant.since(asked) >= limits::INQUIRY_INTERVAL);
             if !due {
                 continue;
@@ -1471,7 +1412,7 @@ impl Group {
             return; // it comes as an offer, when the checkpoint is there
         }
         if self.is_serving {
-            self.heard.insert(message.from(), self.last_tick);
+            self.leader.heard.insert(message.from(), self.last_tick);
         } else if self.replica.leader() == Some(message.from()) {
             self.led_before = Some((message.from(), self.last_tick));
             self.is_asked_to_lead = message.kind() == MessageKind::HandOver;
@@ -1497,9 +1438,9 @@ impl Group {
         buffer.extend_from_slice(key);
         let spans =
             [Span { start: 0, end: name.len() as u32 }, Span { start: name.len() as u32, end: buffer.len() as u32 }];
-        self.speculation.note(key, self.batch_number);
-        self.builder.command(Protocol::Resp2, database, Args::new(&buffer, &spans));
-        self.waiters.push(Waiter::Eviction(database, key.to_vec(), byte_count));
+        self.leader.speculation.note(key, self.batch_number);
+        self.leader.builder.command(Protocol::Resp2, database, Args::new(&buffer, &spans));
+        self.leader.waiters.push(Waiter::Eviction(database, key.to_vec(), byte_count));
         self.evicting_bytes += byte_count;
         true
     }
@@ -1511,12 +1452,12 @@ impl Group {
         self.pass_time(now, outlet);
         if std::mem::take(&mut self.is_newly_serving) {
             self.serving_since = now.instant;
-            self.locks.touch(now.instant);
+            self.leader.locks.touch(now.instant);
             self.tell_lead(now, outlet);
         }
         self.reconcile(now, outlet);
         self.look_after_moves(now, prng, outlet);
-        if std::mem::take(&mut self.has_decided) && !self.held.is_empty() {
+        if std::mem::take(&mut self.leader.has_decided) && !self.leader.held.is_empty() {
             self.admit_held(now, outlet);
         }
         self.tell_bulletin(now, outlet);
@@ -1546,8 +1487,8 @@ impl Group {
     fn log_limits(&mut self) {
         if self.is_serving && self.limits != self.limits_logged {
             self.limits_logged = self.limits;
-            self.builder.limits(&self.limits);
-            self.waiters.push(Waiter::Silent);
+            self.leader.builder.limits(&self.limits);
+            self.leader.waiters.push(Waiter::Silent);
         }
     }
 
@@ -1561,21 +1502,24 @@ impl Group {
                 self.replica.tick();
             }
             if self.is_serving {
-                self.pace.tick(now.instant, &self.replica);
+                self.leader.pace.tick(now.instant, &self.replica);
             }
-            if self.is_serving && self.builder.is_empty() && self.is_expiry_due(now) {
-                self.builder.tick();
-                self.waiters.push(Waiter::Silent);
+            if self.is_serving && self.leader.builder.is_empty() && self.is_expiry_due(now) {
+                self.leader.builder.tick();
+                self.leader.waiters.push(Waiter::Silent);
             }
         }
         let last_use = now.instant.since(self.last_script);
-        if self.speculation.is_active && last_use >= limits::SCRIPT_MEMORY && self.speculation.is_settled() {
-            self.speculation.clear();
+        if self.leader.speculation.is_active
+            && last_use >= limits::SCRIPT_MEMORY
+            && self.leader.speculation.is_settled()
+        {
+            self.leader.speculation.clear();
         }
         if self.is_serving {
             self.look_after_transactions(now, outlet);
             self.look_after_gateways(now, outlet);
-            if !self.inquiries.is_empty() {
+            if !self.leader.inquiries.is_empty() {
                 self.ask_about_prepared(now, outlet);
             }
         } else if self.is_alone() && self.recovered_index > self.first_index {
@@ -1608,17 +1552,17 @@ impl Group {
     fn propose(&mut self, now: Now, prng: &mut Prng) -> bool {
         // While leadership is being handed over the log takes nothing. Whether this replica leads on is not known, so
         // what has been taken waits: some of it counts already, as the end of a transaction whose keys others take.
-        if self.builder.is_empty() || self.replica.is_handing_over() {
+        if self.leader.builder.is_empty() || self.replica.is_handing_over() {
             return false;
         }
         // The next batch is probably like this one: room made now need not be made again step by step.
-        let byte_count = self.builder.byte_count() - std::mem::take(&mut self.sliced_bytes);
+        let byte_count = self.leader.builder.byte_count() - std::mem::take(&mut self.leader.sliced_bytes);
         let next = Builder::with_capacity(byte_count.min(limits::BATCH_BYTES_RESERVED_MAX));
-        let builder = std::mem::replace(&mut self.builder, next);
-        let next = Vec::with_capacity(self.waiters.len().min(limits::BATCH_WAITERS_RESERVED_MAX));
-        let waiters = std::mem::replace(&mut self.waiters, next);
+        let builder = std::mem::replace(&mut self.leader.builder, next);
+        let next = Vec::with_capacity(self.leader.waiters.len().min(limits::BATCH_WAITERS_RESERVED_MAX));
+        let waiters = std::mem::replace(&mut self.leader.waiters, next);
         // Moments of a log never go back, and some of it may be proposed and not yet applied.
-        let moment = match self.builder_moment.take() {
+        let moment = match self.leader.builder_moment.take() {
             Some(moment) => moment,
             None => Moment { unix: now.unix.max(self.moment().unix).max(self.proposed_unix), seed: prng.draw() },
         };
@@ -1626,13 +1570,13 @@ impl Group {
         let (number, late) = (self.batch_number, Vec::new());
         self.batch_number += 1;
         let data = builder.finish(moment);
-        let touched = std::mem::take(&mut self.touched);
+        let touched = std::mem::take(&mut self.leader.touched);
         match self.replica.propose(data.clone()) {
             Ok(()) => {
                 self.inflight_bytes += byte_count;
                 let (index, term) = (self.replica.last_index(), self.replica.term());
                 self.inflight.push_back(Batch { number, index, term, waiters, late, byte_count, data, touched });
-                self.pace.proposed(now.instant, index);
+                self.leader.pace.proposed(now.instant, index);
             }
             Err(_) => {
                 // Leadership was lost in this very turn: the batch never entered the log.
@@ -1649,19 +1593,19 @@ impl Group {
     /// What is committed and not applied yet, since this disk is slower than those of a quorum, may have been read from
     /// a replica already ([`crate::nearby`]): no read may be of a moment before it.
     fn serve_reads(&mut self, now: Now, outlet: &mut Outlet<'_>) -> bool {
-        if self.reads.is_empty() && self.rounds.is_empty() {
+        if self.leader.reads.is_empty() && self.leader.rounds.is_empty() {
             return false;
         }
         if !self.is_serving || !self.replica.has_lease(now.instant) {
-            return !self.reads.is_empty() && self.begin_read_round(now);
+            return !self.leader.reads.is_empty() && self.begin_read_round(now);
         }
         let committed = self.replica.committed_index();
         if self.applied() < committed {
             self.wait_to_read(committed, now);
             return false;
         }
-        let rounds = std::mem::take(&mut self.rounds).into_iter().flat_map(|round| round.reads);
-        let reads: Vec<_> = rounds.chain(std::mem::take(&mut self.reads)).collect();
+        let rounds = std::mem::take(&mut self.leader.rounds).into_iter().flat_map(|round| round.reads);
+        let reads: Vec<_> = rounds.chain(std::mem::take(&mut self.leader.reads)).collect();
         for read in reads {
             self.execute_read(read, now, outlet);
         }
@@ -1670,14 +1614,19 @@ impl Group {
 
     /// Puts reads off until so much has been applied.
     fn wait_to_read(&mut self, index: u64, now: Now) {
-        if self.reads.is_empty() {
+        if self.leader.reads.is_empty() {
             return;
         }
-        match self.rounds.back_mut() {
-            Some(round) if round.index == Some(index) => round.reads.append(&mut self.reads),
+        match self.leader.rounds.back_mut() {
+            Some(round) if round.index == Some(index) => round.reads.append(&mut self.leader.reads),
             _ => {
-                let reads = std::mem::take(&mut self.reads);
-                self.rounds.push_back(ReadRound { context: None, index: Some(index), reads, asked: now.instant });
+                let reads = std::mem::take(&mut self.leader.reads);
+                self.leader.rounds.push_back(ReadRound {
+                    context: None,
+                    index: Some(index),
+                    reads,
+                    asked: now.instant,
+                });
             }
         }
     }
@@ -1690,17 +1639,17 @@ impl Group {
             return false;
         }
         self.next_read_context += 1;
-        let reads = std::mem::take(&mut self.reads);
-        self.rounds.push_back(ReadRound { context: Some(context), index: None, reads, asked: now.instant });
+        let reads = std::mem::take(&mut self.leader.reads);
+        self.leader.rounds.push_back(ReadRound { context: Some(context), index: None, reads, asked: now.instant });
         true
     }
 
     fn drop_stale_reads(&mut self, now: Now, outlet: &mut Outlet<'_>) {
-        while let Some(round) = self.rounds.front() {
+        while let Some(round) = self.leader.rounds.front() {
             if now.instant.since(round.asked) < limits::READ_CONFIRMATION_MAX {
                 break;
             }
-            let round = self.rounds.pop_front().expect("just seen");
+            let round = self.leader.rounds.pop_front().expect("just seen");
             for read in round.reads {
                 fail_read(&read, NO_QUORUM, outlet);
             }
@@ -1737,7 +1686,7 @@ impl Group {
                 (None, _) => {}
             }
             for read in ready.reads {
-                if let Some(round) = self.rounds.iter_mut().find(|round| round.context == Some(read.context)) {
+                if let Some(round) = self.leader.rounds.iter_mut().find(|round| round.context == Some(read.context)) {
                     round.index = Some(read.index);
                 }
             }
@@ -1752,7 +1701,7 @@ impl Group {
         }
         self.fail_batches_never_proposed(outlet);
         if self.is_serving {
-            self.pace.watch(now.instant, &self.replica);
+            self.leader.pace.watch(now.instant, &self.replica);
         }
         self.forget_log();
         self.read_log(outlet.actions);
@@ -1814,42 +1763,19 @@ impl Group {
             return; // serving begins when an entry of the new term has been applied
         }
         self.is_serving = false;
-        self.heard.clear();
-        self.pace = Pace::default();
-        self.given.clear();
-        self.giving.clear();
         self.backups.give_up(outlet);
         self.stop_slices(outlet);
-        self.lines.clear(&mut self.state.upkeep());
-        self.speculation.clear();
-        self.mover.stop();
-        self.locks.clear();
-        self.gateways.clear();
-        self.inquiries.clear();
-        self.streams.clear();
-        self.held_sessions.clear();
-        for held in std::mem::take(&mut self.held) {
+        let Lost { held, reads, waiters, mut lines } = self.leader.step_down(self.state.keyspace().database_count());
+        lines.clear(&mut self.state.upkeep());
+        for held in held {
             match held {
                 Held::Request(request) => fail(&request.origin, request.protocol, LEADER_LOST, outlet),
                 Held::Lock(_, origin, _) => outlet.send_back(&origin),
             }
         }
-        for round in std::mem::take(&mut self.rounds) {
-            for read in round.reads {
-                fail_read(&read, LEADER_LOST, outlet);
-            }
-        }
-        for read in std::mem::take(&mut self.reads) {
+        for read in reads {
             fail_read(&read, LEADER_LOST, outlet);
         }
-        self.builder = Builder::default();
-        self.builder_moment = None;
-        self.sliced_bytes = 0;
-        self.kept_out.clear();
-        self.sent_back.clear();
-        self.scripts_under_way.clear();
-        self.touched = Touched::default();
-        let waiters = std::mem::take(&mut self.waiters);
         self.fail(waiters, outlet);
     }
 
@@ -1905,8 +1831,8 @@ impl Group {
     }
 
     fn answer_confirmed_reads(&mut self, now: Now, outlet: &mut Outlet<'_>) {
-        while self.rounds.front().is_some_and(|round| round.index.is_some_and(|index| index <= self.applied())) {
-            let round = self.rounds.pop_front().expect("just seen");
+        while self.leader.rounds.front().is_some_and(|round| round.index.is_some_and(|index| index <= self.applied())) {
+            let round = self.leader.rounds.pop_front().expect("just seen");
             for read in round.reads {
                 self.execute_read(read, now, outlet);
             }
@@ -1943,8 +1869,8 @@ impl Group {
         for read in late {
             self.read_now(read, now, outlet);
         }
-        if self.speculation.is_active {
-            self.speculation.settle(number);
+        if self.leader.speculation.is_active {
+            self.leader.speculation.settle(number);
         }
         self.wake_waiters(outlet);
         if !self.is_serving {
@@ -1980,11 +1906,11 @@ impl Group {
     /// Answers the reads that were there before a batch was proposed that is now committed, and not yet applied: this
     /// replica has led all the time between, and nothing else was committed by anybody.
     fn answer_reads_before(&mut self, number: u64, now: Now, outlet: &mut Outlet<'_>) {
-        if self.reads.is_empty() && self.rounds.is_empty() {
+        if self.leader.reads.is_empty() && self.leader.rounds.is_empty() {
             return;
         }
         let mut sure = Vec::new();
-        for reads in self.rounds.iter_mut().map(|round| &mut round.reads).chain([&mut self.reads]) {
+        for reads in self.leader.rounds.iter_mut().map(|round| &mut round.reads).chain([&mut self.leader.reads]) {
             sure.extend(reads.extract_if(.., |read| read.before <= number));
         }
         for read in sure {
@@ -2069,7 +1995,7 @@ impl Group {
         let Some(Claimed { gateway, number, .. }) = claimed else {
             return self.follow_up_unnumbered(what, waiter, existed, outlet);
         };
-        let mut all = self.scripts_under_way.remove(&(gateway, number)).unwrap_or_default();
+        let mut all = self.leader.scripts_under_way.remove(&(gateway, number)).unwrap_or_default();
         all.times.extend(toll.times);
         let (origin, published) = match waiter {
             Some(Waiter::Write(origin) | Waiter::Step(origin)) => (Some(origin), Box::default()),
@@ -2151,24 +2077,24 @@ impl Group {
             What::Nothing | What::Moved => {}
             What::Repeated { transaction } => {
                 if let Some(transaction) = transaction {
-                    self.locks.set_logged(transaction, false);
+                    self.leader.locks.set_logged(transaction, false);
                 }
             }
             What::Installed { transaction, moved } => {
-                self.locks.set_logged(transaction, false);
+                self.leader.locks.set_logged(transaction, false);
                 self.note_moved(moved);
                 self.tell(outlet, self.author_of_transaction(transaction));
                 answer_step(waiter, &[1], outlet);
             }
             What::Prepared { transaction, is_accepted } => {
-                self.locks.set_logged(transaction, false);
+                self.leader.locks.set_logged(transaction, false);
                 if is_accepted {
                     self.tell(outlet, self.author_of_transaction(transaction));
                 }
                 answer_step(waiter, &[u8::from(is_accepted)], outlet);
             }
             What::Resolved { transaction, moved } => {
-                self.inquiries.remove(&transaction);
+                self.leader.inquiries.remove(&transaction);
                 self.prepared_since.remove(&transaction);
                 self.note_moved(moved);
                 if self.is_serving {
@@ -2343,8 +2269,8 @@ impl Group {
 
     /// Logs what is to be known of a node. The group must be [`Standing::Serving`].
     pub(crate) fn enlist(&mut self, node: NodeId, member: &Member) {
-        self.builder.enlist(node, member);
-        self.waiters.push(Waiter::Silent);
+        self.leader.builder.enlist(node, member);
+        self.leader.waiters.push(Waiter::Silent);
     }
 
     /// A message to this node may have been lost.
@@ -2394,9 +2320,9 @@ impl Group {
     /// True if nothing is proposed, prepared or waiting.
     pub fn is_idle(&self) -> bool {
         self.inflight.is_empty()
-            && self.builder.is_empty()
+            && self.leader.builder.is_empty()
             && self.state.prepared().is_empty()
-            && self.held.is_empty()
+            && self.leader.held.is_empty()
             && self.committed.is_empty()
             && !self.has_slices()
     }

@@ -242,9 +242,9 @@ impl Locks {
         }
     }
 
-    /// Lets go of everything, when leadership is lost.
-    pub fn clear(&mut self) {
-        *self = Self { granted_count: self.granted_count, ..Self::default() };
+    /// Locks for the next time that this replica leads: nothing is held, and no grant gets a number that was given.
+    pub fn successor(&self) -> Self {
+        Self { granted_count: self.granted_count, ..Self::default() }
     }
 }
 
@@ -319,7 +319,7 @@ mod tests {
         locks.release(transaction(1));
         assert_eq!(locks.grant_of(transaction(1)), None);
         let second = take(&mut locks);
-        locks.clear();
+        locks = locks.successor();
         let third = take(&mut locks);
         assert!(first != second && second != third && third != first && first != Grant::default());
     }

@@ -28,7 +28,7 @@ impl Group {
             matched: other.matched,
             behind_bytes: self.replica.log_bytes_after(other.matched),
             lag_ms: self.lag(other.matched).as_millis() as u64,
-            resync_count: self.given.get(&other.node).copied().unwrap_or(0),
+            resync_count: self.leader.given.get(&other.node).copied().unwrap_or(0),
             silent_ms: self.last_tick.since(self.last_heard(other.node)).as_millis() as u64,
         });
         Some(Bulletin {
@@ -45,7 +45,7 @@ impl Group {
 
     /// When a member was last heard, to a tick.
     pub(super) fn last_heard(&self, node: u64) -> stdx::Instant {
-        self.heard.get(&node).copied().unwrap_or(self.serving_since)
+        self.leader.heard.get(&node).copied().unwrap_or(self.serving_since)
     }
 
     /// Tells all nodes of the cluster, from time to time. One that knows no roster (any more) tells its followers.

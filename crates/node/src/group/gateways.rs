@@ -32,28 +32,21 @@ struct Asked {
     unanswered_count: u32,
 }
 
-impl Gateways {
-    /// Forgets everything, when leadership is lost.
-    pub(super) fn clear(&mut self) {
-        self.asked.clear();
-    }
-}
-
 impl Group {
     /// Asks the gateways that hold or want locks whether they live, and takes the locks of those who say nothing.
     pub(super) fn look_after_gateways(&mut self, now: Now, outlet: &mut Outlet<'_>) {
         let own = self.node.0;
-        let holders = self.locks.lapsable().filter(|holder| !self.state.prepared().contains_key(holder));
-        let wanting = self.held.iter().filter_map(|held| match held {
+        let holders = self.leader.locks.lapsable().filter(|holder| !self.state.prepared().contains_key(holder));
+        let wanting = self.leader.held.iter().filter_map(|held| match held {
             Held::Lock(lock, ..) => Some(lock.transaction),
             Held::Request(_) => None,
         });
         let gateways = holders.chain(wanting).map(|transaction| transaction.gateway);
         let present: BTreeSet<GatewayId> = gateways.filter(|gateway| gateway.node != own).collect();
-        self.gateways.asked.retain(|gateway, _| present.contains(gateway));
+        self.leader.gateways.asked.retain(|gateway, _| present.contains(gateway));
         for gateway in present {
             let first = Asked { at: now.instant, unanswered_count: 0 };
-            let asked = self.gateways.asked.entry(gateway).or_insert(first);
+            let asked = self.leader.gateways.asked.entry(gateway).or_insert(first);
             if now.instant.since(asked.at) < limits::GATEWAY_ASK_INTERVAL {
                 continue;
             }
@@ -73,25 +66,25 @@ impl Group {
     pub(crate) fn told_life(&mut self, gateway: GatewayId, is_alive: bool, now: Now, outlet: &mut Outlet<'_>) {
         if !is_alive {
             self.let_go_of(gateway, now, outlet);
-        } else if let Some(asked) = self.gateways.asked.get_mut(&gateway) {
+        } else if let Some(asked) = self.leader.gateways.asked.get_mut(&gateway) {
             asked.unanswered_count = 0;
         }
     }
 
     /// Takes from a gateway all locks of what it has not prepared, and its places in the line for others.
     fn let_go_of(&mut self, gateway: GatewayId, now: Now, outlet: &mut Outlet<'_>) {
-        self.gateways.asked.remove(&gateway);
+        self.leader.gateways.asked.remove(&gateway);
         if self.defect == Some(Defect::ForgottenLock) {
             return;
         }
-        self.held.retain(|held| match held {
+        self.leader.held.retain(|held| match held {
             Held::Lock(lock, origin, _) if lock.transaction.gateway == gateway => {
                 outlet.send_back(origin);
                 false
             }
             _ => true,
         });
-        let holders = self.locks.lapsable().filter(|holder| holder.gateway == gateway);
+        let holders = self.leader.locks.lapsable().filter(|holder| holder.gateway == gateway);
         let lost: Vec<_> = holders.filter(|holder| !self.state.prepared().contains_key(holder)).collect();
         for transaction in lost {
             self.take_away(transaction, outlet);

@@ -38,7 +38,7 @@ impl Group {
         };
         match done {
             // Who asked hears when the last of it is committed.
-            Ok(true) => *self.waiters.last_mut().expect("something is to be logged") = Waiter::Write(origin),
+            Ok(true) => *self.leader.waiters.last_mut().expect("something is to be logged") = Waiter::Write(origin),
             Ok(false) => outlet.reply(&origin, protocol, resp::Writer::ok),
             Err(reason) => outlet.refuse(&origin, protocol, &reason),
         }
@@ -59,7 +59,7 @@ impl Group {
         }
         // What was checked must still be so when it is applied.
         let is_open = |number| number == self.removal_batch;
-        if (!self.builder.is_empty() && is_open(self.batch_number))
+        if (!self.leader.builder.is_empty() && is_open(self.batch_number))
             || self.inflight.iter().any(|batch| is_open(batch.number))
         {
             return Err("TRYAGAIN another node is just being told to leave: ask again when it has been".to_owned());
@@ -88,8 +88,8 @@ impl Group {
         if self.roster().preferred(group) == node {
             return Ok(false);
         }
-        self.builder.prefer(group, node);
-        self.waiters.push(Waiter::Silent);
+        self.leader.builder.prefer(group, node);
+        self.leader.waiters.push(Waiter::Silent);
         Ok(true)
     }
 
@@ -105,8 +105,8 @@ impl Group {
         }
         let number = group.parse().ok().filter(|group| *group < group_count);
         let group = number.map(GroupId).ok_or_else(|| format!("ERR no group of this cluster is '{group}'"))?;
-        self.builder.want(slots, group);
-        self.waiters.push(Waiter::Silent);
+        self.leader.builder.want(slots, group);
+        self.leader.waiters.push(Waiter::Silent);
         Ok(true)
     }
 
@@ -117,8 +117,8 @@ impl Group {
         let mut any = false;
         for (group, node) in spread(&groups, self.roster()) {
             if self.roster().preferred(group) != Some(node) {
-                self.builder.prefer(group, Some(node));
-                self.waiters.push(Waiter::Silent);
+                self.leader.builder.prefer(group, Some(node));
+                self.leader.waiters.push(Waiter::Silent);
                 any = true;
             }
         }

@@ -41,19 +41,23 @@ const TICKS_MAX: u32 = 2;
 impl Group {
     /// The last batch that is not applied; 0 if there is none.
     fn pending_number(&self) -> u64 {
-        if self.builder.is_empty() { self.inflight.back().map_or(0, |batch| batch.number) } else { self.batch_number }
+        if self.leader.builder.is_empty() {
+            self.inflight.back().map_or(0, |batch| batch.number)
+        } else {
+            self.batch_number
+        }
     }
 
     /// The moment that the present batch will carry.
     fn batch_moment(&mut self, now: Now, prng: &mut Prng) -> Moment {
         let unix = now.unix.max(self.moment().unix).max(self.proposed_unix);
-        *self.builder_moment.get_or_insert_with(|| Moment { unix, seed: prng.draw() })
+        *self.leader.builder_moment.get_or_insert_with(|| Moment { unix, seed: prng.draw() })
     }
 
     /// False for a numbered script that has been run, or is about to be logged: it must not be run once more.
     pub(crate) fn is_script_due(&mut self, origin: &Origin, outlet: &mut Outlet<'_>) -> bool {
         let (Some(gateway), Some(claim)) = (origin.gateway(), origin.claim) else { return true };
-        !self.scripts_under_way.contains_key(&(gateway, claim.number)) && self.is_to_be_done(origin, outlet)
+        !self.leader.scripts_under_way.contains_key(&(gateway, claim.number)) && self.is_to_be_done(origin, outlet)
     }
 
     /// Runs a script. Its changes join the present batch, and its client is answered when they are safe; if there are
@@ -71,14 +75,14 @@ impl Group {
     ) -> Result<(), Declined> {
         let pending = self.pending_number();
         let lookups_before = self.state.keyspace().lookups();
-        self.speculation.activate(pending);
+        self.leader.speculation.activate(pending);
         self.last_script = now.instant;
         let moment = self.batch_moment(now, prng);
         let mut host = LiveHost {
             keyspace: self.state.keyspace(),
-            speculation: &mut self.speculation,
+            speculation: &mut self.leader.speculation,
             batch_number: self.batch_number,
-            locks: &self.locks,
+            locks: &self.leader.locks,
             group: self.id,
             slots: self.state.slots(),
             database: run.database,
@@ -124,15 +128,15 @@ impl Group {
             reads.extend(run.invocation.keys(run.args).map(<[u8]>::to_vec));
         }
         let mut lookups = self.state.keyspace().lookups();
-        lookups.add(self.speculation.take_lookups());
+        lookups.add(self.leader.speculation.take_lookups());
         let is_over = declined.is_none() && ending != Ending::Stopped;
         self.state.keyspace().set_lookups(if is_over { lookups } else { lookups_before });
         if !is_over {
-            self.speculation.undo(trace, pending);
+            self.leader.speculation.undo(trace, pending);
             self.script_words = commands;
             self.script_reply = writer.into_bytes();
-            if self.builder.is_empty() {
-                self.builder_moment = None;
+            if self.leader.builder.is_empty() {
+                self.leader.builder_moment = None;
             }
             let mut declined = declined.unwrap_or_default();
             declined.keys.extend(used);
@@ -170,7 +174,7 @@ impl Group {
         outlet: &mut Outlet<'_>,
     ) {
         let saw_pending = trace.saw_pending;
-        self.speculation.keep(trace, self.batch_number);
+        self.leader.speculation.keep(trace, self.batch_number);
         if origin.claim.is_some() {
             self.log_outcome(&origin, floor, (toll, writer.bytes()), (commands, command_count), published);
             self.script_reply = writer.into_bytes();
@@ -178,18 +182,18 @@ impl Group {
         }
         // Whether this node still leads is known when an entry has been committed.
         if command_count > 0 || !self.is_alone() {
-            self.builder.script(command_count, commands, &[]);
+            self.leader.builder.script(command_count, commands, &[]);
             let finished = Finished { reply: writer.into_bytes(), reads: reads.into(), published };
-            self.waiters.push(Waiter::Script(origin, Box::new(finished)));
+            self.leader.waiters.push(Waiter::Script(origin, Box::new(finished)));
             return;
         }
-        if self.builder.is_empty() {
-            self.builder_moment = None;
+        if self.leader.builder.is_empty() {
+            self.leader.builder_moment = None;
         }
-        let waiters = if self.builder.is_empty() {
+        let waiters = if self.leader.builder.is_empty() {
             self.inflight.back_mut().map(|batch| &mut batch.waiters)
         } else {
-            Some(&mut self.waiters)
+            Some(&mut self.leader.waiters)
         };
         match waiters {
             Some(waiters) if saw_pending => {
@@ -215,27 +219,27 @@ impl Group {
         published: Box<[Message]>,
     ) {
         self.claim(origin, floor);
-        self.builder.script(command_count, commands, answer);
+        self.leader.builder.script(command_count, commands, answer);
         let finished = Finished { reply: Vec::new(), reads: Box::default(), published };
-        self.waiters.push(Waiter::Script(*origin, Box::new(finished)));
+        self.leader.waiters.push(Waiter::Script(*origin, Box::new(finished)));
         if let (Some(gateway), Some(claim)) = (origin.gateway(), origin.claim) {
-            self.scripts_under_way.insert((gateway, claim.number), toll);
+            self.leader.scripts_under_way.insert((gateway, claim.number), toll);
         }
     }
 
     /// Lets what a session sends later wait here, until [`Group::let_in`].
     pub(crate) fn keep_out(&mut self, origin: &Origin) {
-        self.kept_out.insert((origin.node.0, origin.session.serial));
+        self.leader.kept_out.insert((origin.node.0, origin.session.serial));
     }
 
     /// Ends [`Group::keep_out`]; whoever waits is let in later.
     pub(crate) fn forget_kept_out(&mut self, origin: &Origin) {
-        self.kept_out.remove(&(origin.node.0, origin.session.serial));
+        self.leader.kept_out.remove(&(origin.node.0, origin.session.serial));
     }
 
     /// Ends [`Group::keep_out`].
     pub(crate) fn let_in(&mut self, origin: &Origin, now: Now, outlet: &mut Outlet<'_>) {
-        if self.kept_out.remove(&(origin.node.0, origin.session.serial)) {
+        if self.leader.kept_out.remove(&(origin.node.0, origin.session.serial)) {
             self.admit_held(now, outlet);
         }
     }

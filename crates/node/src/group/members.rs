@@ -67,7 +67,7 @@ impl Group {
         let preferred = named.or_else(by_turns)?;
         let all_well =
             progress.iter().filter(|other| other.is_voter && !is_going(other.node)).all(|other| is_well(other, seen));
-        (all_well && preferred != self.node.0 && !self.pace.is_slow(preferred)).then_some(preferred)
+        (all_well && preferred != self.node.0 && !self.leader.pace.is_slow(preferred)).then_some(preferred)
     }
 
     /// A voter on whose host writes are much faster than on this one, if there is one: the fastest, with both times.
@@ -75,7 +75,7 @@ impl Group {
         progress
             .iter()
             .filter(|other| other.is_voter && is_well(other, seen) && !roster.is_going(NodeId(other.node)))
-            .filter_map(|other| self.pace.is_slower_than(other.node).map(|(own, its)| (other.node, own, its)))
+            .filter_map(|other| self.leader.pace.is_slower_than(other.node).map(|(own, its)| (other.node, own, its)))
             .min_by_key(|(_, _, its)| *its)
     }
 

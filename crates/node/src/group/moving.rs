@@ -87,13 +87,6 @@ enum Stage {
     Resolving { waiting: Vec<GroupId> },
 }
 
-impl Mover {
-    /// Leadership is lost.
-    pub(super) fn stop(&mut self) {
-        *self = Self::default();
-    }
-}
-
 impl Group {
     // ---- who holds what -------------------------------------------------------------------------------------------
 
@@ -178,7 +171,7 @@ impl Group {
     /// The slot of an earlier request of the session that has gone back, if this one was sent before its gateway could
     /// know: it would be carried out first, although it was asked for later.
     pub(super) fn follows_one_sent_back(&mut self, request: &Request) -> Option<Slot> {
-        if self.sent_back.is_empty() && !request.must_return {
+        if self.leader.sent_back.is_empty() && !request.must_return {
             return None;
         }
         let is_clients = matches!(
@@ -190,7 +183,7 @@ impl Group {
             return Some(Slot(0));
         }
         let session = (request.origin.gateway()?, request.origin.session.serial);
-        let sent_back = self.sent_back.get_mut(&session).filter(|_| is_clients)?;
+        let sent_back = self.leader.sent_back.get_mut(&session).filter(|_| is_clients)?;
         let number = request.origin.claim?.number;
         if request.is_anew {
             // The gateway knows of the first. (That the answer to it has reached it says less: what it sends then may
@@ -200,7 +193,7 @@ impl Group {
         }
         if sent_back.anew.is_some_and(|anew| anew < number) {
             // It was sent when all of them had been answered.
-            self.sent_back.remove(&session);
+            self.leader.sent_back.remove(&session);
             return None;
         }
         Some(sent_back.slot)
@@ -208,12 +201,12 @@ impl Group {
 
     pub(super) fn note_sent_back(&mut self, slot: Slot, origin: &Origin) {
         let Some(gateway) = origin.gateway() else { return };
-        if self.sent_back.len() >= limits::SENT_BACK_MAX {
+        if self.leader.sent_back.len() >= limits::SENT_BACK_MAX {
             let now = self.last_tick;
-            self.sent_back.retain(|_, sent_back| now.since(sent_back.when) < limits::SENT_BACK_AGE_MAX);
+            self.leader.sent_back.retain(|_, sent_back| now.since(sent_back.when) < limits::SENT_BACK_AGE_MAX);
         }
         let sent_back = SentBack { slot, when: self.last_tick, anew: None };
-        self.sent_back.insert((gateway, origin.session.serial), sent_back);
+        self.leader.sent_back.insert((gateway, origin.session.serial), sent_back);
     }
 
     /// True if some key of a change is of a slot that this group holds.
@@ -263,8 +256,8 @@ impl Group {
             return outlet.refuse(&origin, protocol, HAS_MOVED);
         }
         self.claim(&origin, floor);
-        self.builder.moved(slot);
-        self.waiters.push(Waiter::Write(origin));
+        self.leader.builder.moved(slot);
+        self.leader.waiters.push(Waiter::Write(origin));
     }
 
     /// The same of something that changes nothing.
@@ -280,12 +273,12 @@ impl Group {
     pub(super) fn note_moved(&mut self, moved: Vec<Moved>) {
         for moved in moved {
             if moved.group == self.id {
-                self.mover.taken.insert(moved.slot.0, self.last_tick);
+                self.leader.mover.taken.insert(moved.slot.0, self.last_tick);
             } else {
-                self.lines.leave_slot(moved.slot, &mut self.state.upkeep());
+                self.leader.lines.leave_slot(moved.slot, &mut self.state.upkeep());
             }
             self.slot_news.push(moved);
-            self.mover.idle_under = None;
+            self.leader.mover.idle_under = None;
         }
     }
 
@@ -302,15 +295,15 @@ impl Group {
         // Who has locked everything may have been told what there is.
         let may_take = taken.len() == effects.len()
             && !taken.is_empty()
-            && !self.locks.is_whole_held()
+            && !self.leader.locks.is_whole_held()
             && !self.is_barred
             && taken
                 .iter()
                 .all(|(slot, epoch)| *epoch > slots.epoch_of(*slot) && slots.group_of_slot(*slot) != self.id)
             // An earlier move of the same slot may be committed, for all that is known here.
-            && !taken.iter().any(|(slot, _)| self.locks.is_slot_held(*slot));
+            && !taken.iter().any(|(slot, _)| self.leader.locks.is_slot_held(*slot));
         if may_take {
-            self.locks.take_slots(transaction, taken.into_iter().map(|(slot, _)| slot));
+            self.leader.locks.take_slots(transaction, taken.into_iter().map(|(slot, _)| slot));
         }
         may_take
     }
@@ -322,43 +315,44 @@ impl Group {
         if !self.is_serving {
             return;
         }
-        if self.mover.present.is_some() {
+        if self.leader.mover.present.is_some() {
             return self.go_on_moving(now, outlet);
         }
         let roster = &outlet.context.roster;
-        let is_idle = self.mover.idle_under.as_ref().is_some_and(|known| Arc::ptr_eq(known, roster));
-        if is_idle || now.instant < self.mover.rest_until || roster.wanted().next().is_none() {
+        let is_idle = self.leader.mover.idle_under.as_ref().is_some_and(|known| Arc::ptr_eq(known, roster));
+        if is_idle || now.instant < self.leader.mover.rest_until || roster.wanted().next().is_none() {
             return;
         }
         let roster = Arc::clone(roster);
         // Whoever wants everything locked is not kept waiting for ever.
-        let is_wanted_whole = self.held.iter().any(|held| match held {
+        let is_wanted_whole = self.leader.held.iter().any(|held| match held {
             Held::Lock(lock, ..) => lock.whole,
             Held::Request(request) => matches!(request.body, RequestBody::Whole(_)),
         });
-        if is_wanted_whole || self.is_barred || self.locks.is_whole_held() || self.is_full() {
+        if is_wanted_whole || self.is_barred || self.leader.locks.is_whole_held() || self.is_full() {
             return;
         }
         let (slots, to) = match self.choose_slots(&roster, now, outlet) {
             Choice::These(slots, to) => (slots, to),
-            Choice::Later => return self.mover.rest_until = now.instant + limits::MOVE_RETRY,
+            Choice::Later => return self.leader.mover.rest_until = now.instant + limits::MOVE_RETRY,
             Choice::Nothing => {
-                let given_count = std::mem::take(&mut self.mover.given_count);
+                let given_count = std::mem::take(&mut self.leader.mover.given_count);
                 if given_count > 0 {
                     let line = format!("group {}: has given {given_count} slots to others", self.id.0);
                     outlet.actions.push(Action::Log { level: Level::Notice, line });
                 }
-                return self.mover.idle_under = Some(roster);
+                return self.leader.mover.idle_under = Some(roster);
             }
         };
         let node = self.node.0;
         let core = outlet.context.core;
-        let gateway = *self.mover.gateway.get_or_insert_with(|| GatewayId { node, boot: prng.draw(), core });
-        self.mover.next_number += 1;
-        let id = TransactionId { gateway, number: self.mover.next_number };
-        self.locks.take_slots(id, slots.iter().copied());
-        let batch = self.batch_number - u64::from(self.builder.is_empty());
-        self.mover.present = Some(Moving { id, slots, to, since: now.instant, stage: Stage::Draining { batch } });
+        let gateway = *self.leader.mover.gateway.get_or_insert_with(|| GatewayId { node, boot: prng.draw(), core });
+        self.leader.mover.next_number += 1;
+        let id = TransactionId { gateway, number: self.leader.mover.next_number };
+        self.leader.locks.take_slots(id, slots.iter().copied());
+        let batch = self.batch_number - u64::from(self.leader.builder.is_empty());
+        self.leader.mover.present =
+            Some(Moving { id, slots, to, since: now.instant, stage: Stage::Draining { batch } });
         self.go_on_moving(now, outlet);
     }
 
@@ -370,11 +364,11 @@ impl Group {
                 if self.state.slots().group_of_slot(slot) != self.id || target.is_some_and(|target| target != to) {
                     continue;
                 }
-                let put_off = self.mover.put_off.get(&slot.0).copied().unwrap_or_default();
-                let taken = self.mover.taken.get(&slot.0).copied();
+                let put_off = self.leader.mover.put_off.get(&slot.0).copied().unwrap_or_default();
+                let taken = self.leader.mover.taken.get(&slot.0).copied();
                 // An earlier leader's move of the slot may be prepared, and is going to end in one way or the other.
                 let may_go = outlet.context.routes.get(to.0 as usize).is_some_and(|route| route.leader.is_some())
-                    && !self.locks.is_slot_held(slot)
+                    && !self.leader.locks.is_slot_held(slot)
                     && put_off <= now.instant
                     && taken.is_none_or(|taken| now.instant.since(taken) >= limits::MOVE_AGAIN);
                 if !may_go {
@@ -384,7 +378,7 @@ impl Group {
                 let more = self.state.keyspace().slot_bytes(slot);
                 if more > limits::MOVE_BYTES_MAX {
                     is_any_put_off = true;
-                    self.mover.put_off.insert(slot.0, now.instant + limits::MOVE_LARGE_RETRY);
+                    self.leader.mover.put_off.insert(slot.0, now.instant + limits::MOVE_LARGE_RETRY);
                     let line = format!(
                         "group {}: slot {} is too large to be moved: {more} bytes, at most {} go at once",
                         self.id.0,
@@ -412,17 +406,17 @@ impl Group {
     }
 
     fn go_on_moving(&mut self, now: Now, outlet: &mut Outlet<'_>) {
-        let Some(moving) = &mut self.mover.present else { return };
+        let Some(moving) = &mut self.leader.mover.present else { return };
         let (id, lasted) = (moving.id, now.instant.since(moving.since));
         match &mut moving.stage {
             Stage::Draining { batch } => {
                 let is_applied = self.batch_number > *batch && self.inflight.front().is_none_or(|b| b.number > *batch);
-                let is_held = self.locks.is_held_by(id);
+                let is_held = self.leader.locks.is_held_by(id);
                 // Nothing but this move can have given them away; what is not here would be carried as nothing.
                 let slots = self.state.slots();
                 let is_here = moving.slots.iter().all(|slot| slots.group_of_slot(*slot) == self.id);
                 let is_early = self.defect == Some(Defect::EarlyCopy);
-                if is_here && (is_early || is_held && is_applied && self.locks.are_slots_free(id)) {
+                if is_here && (is_early || is_held && is_applied && self.leader.locks.are_slots_free(id)) {
                     self.prepare_move(outlet);
                 } else if !is_here || !is_held || lasted >= limits::MOVE_DRAIN_MAX {
                     self.put_off_move(now);
@@ -431,18 +425,18 @@ impl Group {
                 }
             }
             Stage::AskingTaker { .. } => {
-                self.locks.renew(id, now.instant);
+                self.leader.locks.renew(id, now.instant);
                 if lasted >= limits::MOVE_PREPARE_MAX {
                     self.abort_move(now, outlet);
                 }
             }
-            Stage::AskingOwn => self.locks.renew(id, now.instant),
+            Stage::AskingOwn => self.leader.locks.renew(id, now.instant),
             Stage::Resolving { waiting } => {
-                self.locks.renew(id, now.instant);
+                self.leader.locks.renew(id, now.instant);
                 if waiting.is_empty() {
-                    self.mover.given_count += moving.slots.len();
-                    self.mover.present = None;
-                    self.mover.rest_until = now.instant + limits::MOVE_REST;
+                    self.leader.mover.given_count += moving.slots.len();
+                    self.leader.mover.present = None;
+                    self.leader.mover.rest_until = now.instant + limits::MOVE_REST;
                 }
             }
         }
@@ -450,14 +444,14 @@ impl Group {
 
     /// The slots are tried again later.
     fn put_off_move(&mut self, now: Now) {
-        let Some(moving) = self.mover.present.take() else { return };
+        let Some(moving) = self.leader.mover.present.take() else { return };
         let until = now.instant + limits::MOVE_RETRY;
-        self.mover.put_off.extend(moving.slots.iter().map(|slot| (slot.0, until)));
+        self.leader.mover.put_off.extend(moving.slots.iter().map(|slot| (slot.0, until)));
     }
 
     /// Nothing has been prepared here, and nothing will be.
     fn abort_move(&mut self, now: Now, outlet: &mut Outlet<'_>) {
-        let Some(Moving { id, to, .. }) = self.mover.present else { return };
+        let Some(Moving { id, to, .. }) = self.leader.mover.present else { return };
         self.put_off_move(now);
         let body = RequestBody::Resolve { transaction: id, resolution: Resolution::Abort, low_water: id.number };
         outlet.ask_for_move(self.id, id, to, Step::Resolve, body);
@@ -467,7 +461,7 @@ impl Group {
 
     /// Nobody works on the slots any more: reads their keys, and asks both groups to prepare.
     fn prepare_move(&mut self, outlet: &mut Outlet<'_>) {
-        let Some(moving) = &mut self.mover.present else { return };
+        let Some(moving) = &mut self.leader.mover.present else { return };
         let participants = participants(self.id, moving.to);
         let unix = self.state.keyspace().latest();
         let (mut given, mut taken) = (Vec::new(), Vec::new());
@@ -486,7 +480,7 @@ impl Group {
 
     /// The taker has prepared.
     fn prepare_own(&mut self, outlet: &mut Outlet<'_>) {
-        let Some(moving) = &mut self.mover.present else { return };
+        let Some(moving) = &mut self.leader.mover.present else { return };
         let Stage::AskingTaker { given } = std::mem::replace(&mut moving.stage, Stage::AskingOwn) else { return };
         let (transaction, participants) = (moving.id, participants(self.id, moving.to));
         let body = RequestBody::Prepare { transaction, grant: Grant::default(), participants, effects: given };
@@ -494,7 +488,7 @@ impl Group {
     }
 
     fn commit_move(&mut self, outlet: &mut Outlet<'_>) {
-        let Some(moving) = &mut self.mover.present else { return };
+        let Some(moving) = &mut self.leader.mover.present else { return };
         let (transaction, to, own) = (moving.id, moving.to, self.id);
         moving.stage = Stage::Resolving { waiting: vec![own, to] };
         for group in [to, own] {
@@ -514,7 +508,7 @@ impl Group {
         now: Now,
         outlet: &mut Outlet<'_>,
     ) {
-        let Some(moving) = self.mover.present.as_mut().filter(|moving| moving.id == id) else { return };
+        let Some(moving) = self.leader.mover.present.as_mut().filter(|moving| moving.id == id) else { return };
         let is_accepted = bytes == [1];
         match (&mut moving.stage, step) {
             (Stage::AskingTaker { .. }, Step::Prepare) if is_accepted => self.prepare_own(outlet),

@@ -127,7 +127,7 @@ impl Pace {
 impl Group {
     /// How long ago the oldest entry was there that a member lacks.
     pub(super) fn lag(&self, matched: u64) -> Duration {
-        self.pace.late(self.last_tick, matched)
+        self.leader.pace.late(self.last_tick, matched)
     }
 
     /// A new leader says why it leads.

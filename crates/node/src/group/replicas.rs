@@ -54,7 +54,7 @@ impl Group {
             Waiter::Read(_) | Waiter::Fetch(..) | Waiter::Silent | Waiter::Eviction(..) => false,
         };
         let under_way = self.inflight.iter().flat_map(|batch| &batch.waiters);
-        under_way.chain(&self.waiters).any(is_it)
+        under_way.chain(&self.leader.waiters).any(is_it)
     }
 
     fn is_change(&mut self, request: &Request) -> bool {

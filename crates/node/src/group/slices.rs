@@ -143,7 +143,7 @@ impl Group {
         }
         let arriving = self.slices.arriving.iter().map(|arriving| arriving.unpacking.transaction);
         for transaction in arriving.chain(self.slices.leaving.iter().map(|leaving| leaving.transaction)) {
-            self.locks.renew(transaction, now.instant);
+            self.leader.locks.renew(transaction, now.instant);
         }
         self.has_slices()
     }

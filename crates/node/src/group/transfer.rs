@@ -76,12 +76,12 @@ impl Group {
     /// Members that need a checkpoint are offered it.
     pub(super) fn give(&mut self, transfer: Transfer, now: Now, outlet: &mut Outlet<'_>) {
         let Transfer { to, index, message } = transfer;
-        self.giving.retain(|giving| giving.to != to);
+        self.leader.giving.retain(|giving| giving.to != to);
         self.hold_log(index, now.instant + limits::LOG_HOLD);
         let giving = Giving { to, index, message, offered: now.instant, heard: now.instant };
         self.offer(&giving, outlet);
-        self.giving.push(giving);
-        *self.given.entry(to).or_default() += 1;
+        self.leader.giving.push(giving);
+        *self.leader.given.entry(to).or_default() += 1;
         let line = format!("group {}: gives node {to} the checkpoint at index {index}", self.id.0);
         outlet.actions.push(Action::Log { level: Level::Notice, line });
     }
@@ -92,7 +92,8 @@ impl Group {
 
     /// A member wants a chunk.
     pub(crate) fn pulled(&mut self, from: NodeId, index: u64, chunk: u64, now: Now, outlet: &mut Outlet<'_>) {
-        let Some(giving) = self.giving.iter_mut().find(|giving| giving.to == from.0 && giving.index == index) else {
+        let Some(giving) = self.leader.giving.iter_mut().find(|giving| giving.to == from.0 && giving.index == index)
+        else {
             return;
         };
         giving.heard = now.instant;
@@ -114,7 +115,7 @@ impl Group {
         if to == self.node {
             return self.cut_chunk_read(index, chunk, &read, outlet);
         }
-        if !self.giving.iter().any(|giving| giving.to == to.0 && giving.index == index) {
+        if !self.leader.giving.iter().any(|giving| giving.to == to.0 && giving.index == index) {
             return;
         }
         match read {
@@ -123,7 +124,7 @@ impl Group {
                 outlet.send(to, self.id, Lane::Bulk, bytes);
             }
             Err(reason) => {
-                self.giving.retain(|giving| giving.to != to.0);
+                self.leader.giving.retain(|giving| giving.to != to.0);
                 self.replica.transfer_failed(to.0);
                 let line = format!("group {}: cannot read its checkpoint for node {}: {reason}", self.id.0, to.0);
                 outlet.actions.push(Action::Log { level: Level::Warning, line });
@@ -140,13 +141,13 @@ impl Group {
         if self.held_log.is_some_and(|(_, until)| until <= now.instant) {
             self.held_log = None;
         }
-        if self.giving.is_empty() {
+        if self.leader.giving.is_empty() {
             return;
         }
         let progress = self.replica.progress();
         let is_restoring = |to: u64| progress.iter().any(|other| other.node == to && other.is_restoring);
         let mut kept = Vec::new();
-        for mut giving in std::mem::take(&mut self.giving) {
+        for mut giving in std::mem::take(&mut self.leader.giving) {
             if !is_restoring(giving.to) {
                 continue;
             }
@@ -162,7 +163,7 @@ impl Group {
             }
             kept.push(giving);
         }
-        self.giving = kept;
+        self.leader.giving = kept;
     }
 
     // ---- the member's side ----------------------------------------------------------------------------------------
@@ -389,7 +390,7 @@ impl Group {
 
     /// True while members are being given a checkpoint.
     pub(crate) fn is_giving(&self) -> bool {
-        !self.giving.is_empty()
+        !self.leader.giving.is_empty()
     }
 
     /// True for a message that only [`Group::offered`] may take.

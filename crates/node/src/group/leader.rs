@@ -1,0 +1,126 @@
+//! What a replica has only while it leads.
+//!
+//! All of it is dropped in one statement when leadership is lost, so nothing of it outlives the role: a field that a
+//! leader needs belongs here, and is then reset by nobody in particular. What is in [`Lost`] has clients or gateways
+//! behind it, who have to be told.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use keyspace::Moment;
+use stdx::Instant;
+
+use super::pace::Pace;
+use super::{DeferredRead, Held, Inquiry, ReadRound, Waiter, gateways, moving, transfer};
+use crate::blocking::Lines;
+use crate::entry::Builder;
+use crate::locks::Locks;
+use crate::speculation::Speculation;
+use crate::toll::Toll;
+use crate::touched::Touched;
+use crate::transaction::{GatewayId, TransactionId};
+
+/// See the module.
+pub(crate) struct Leader {
+    /// The batch being gathered, which will be the next entry.
+    pub(super) builder: Builder,
+    /// The moment that the present batch must carry, since a script has run at it.
+    pub(super) builder_moment: Option<Moment>,
+    /// What the batch works on, as far as somebody has asked.
+    pub(super) touched: Touched,
+    /// Who waits for what of the batch.
+    pub(super) waiters: Vec<Waiter>,
+    /// Bytes of large values in the batch, which take nothing of the window.
+    pub(super) sliced_bytes: usize,
+    /// Reads of groups with several voters, by the round that will confirm them.
+    pub(super) rounds: VecDeque<ReadRound>,
+    /// Reads that no round has been begun for.
+    pub(super) reads: Vec<DeferredRead>,
+    /// Who has locked what.
+    pub(super) locks: Locks,
+    /// Transactions have been decided since those were last looked at that wait for locks.
+    pub(super) has_decided: bool,
+    /// Whether the gateways that hold locks are still there.
+    pub(super) gateways: gateways::Gateways,
+    /// Requests that touch locked keys, in order of arrival.
+    pub(super) held: VecDeque<Held>,
+    /// Sessions that have a request among them, by node and serial: what they send later waits behind it.
+    pub(super) held_sessions: BTreeSet<(u64, u64)>,
+    /// What is asked about transactions that were prepared and have no gateway.
+    pub(super) inquiries: BTreeMap<TransactionId, Inquiry>,
+    /// Clients that wait for data.
+    pub(crate) lines: Lines,
+    /// Number of the last request heard from each gateway.
+    pub(super) streams: BTreeMap<GatewayId, u64>,
+    /// When members were last heard, to a tick.
+    pub(super) heard: BTreeMap<u64, Instant>,
+    /// How late followers are, and how fast disks.
+    pub(super) pace: Pace,
+    /// How many checkpoints each member has been given.
+    pub(super) given: BTreeMap<u64, u64>,
+    /// Checkpoints on their way to members.
+    pub(super) giving: Vec<transfer::Giving>,
+    /// Slots that are given to other groups.
+    pub(super) mover: moving::Mover,
+    /// What scripts see of what is not applied yet.
+    pub(super) speculation: Speculation,
+    /// Sessions whose script has become a transaction, by node and serial: what they send later waits.
+    pub(super) kept_out: BTreeSet<(u64, u64)>,
+    /// Sessions whose requests are to be made again elsewhere, by gateway and serial: what they have sent since follows.
+    pub(super) sent_back: BTreeMap<(GatewayId, u64), moving::SentBack>,
+    /// Scripts of gateways that have run here, and whose entries are not applied yet: they must not run again. With
+    /// what they have taken.
+    pub(super) scripts_under_way: BTreeMap<(GatewayId, u64), Toll>,
+}
+
+/// What was left unanswered when leadership was lost.
+pub(super) struct Lost {
+    /// Requests and locks that waited for locked keys.
+    pub(super) held: VecDeque<Held>,
+    /// Reads that waited for a quorum.
+    pub(super) reads: Vec<DeferredRead>,
+    /// Who waited for a batch that will never be an entry.
+    pub(super) waiters: Vec<Waiter>,
+    /// Clients that waited for data.
+    pub(super) lines: Lines,
+}
+
+impl Leader {
+    /// Before anybody has asked for anything. Keys are in so many databases.
+    pub(super) fn new(databases: u16) -> Self {
+        Self {
+            builder: Builder::default(),
+            builder_moment: None,
+            touched: Touched::default(),
+            waiters: Vec::new(),
+            sliced_bytes: 0,
+            rounds: VecDeque::new(),
+            reads: Vec::new(),
+            locks: Locks::default(),
+            has_decided: false,
+            gateways: gateways::Gateways::default(),
+            held: VecDeque::new(),
+            held_sessions: BTreeSet::new(),
+            inquiries: BTreeMap::new(),
+            lines: Lines::default(),
+            streams: BTreeMap::new(),
+            heard: BTreeMap::new(),
+            pace: Pace::default(),
+            given: BTreeMap::new(),
+            giving: Vec::new(),
+            mover: moving::Mover::default(),
+            speculation: Speculation::new(databases),
+            kept_out: BTreeSet::new(),
+            sent_back: BTreeMap::new(),
+            scripts_under_way: BTreeMap::new(),
+        }
+    }
+
+    /// Leadership is lost. Only how many locks have been granted is kept: no two grants of a replica are the same.
+    pub(super) fn step_down(&mut self, databases: u16) -> Lost {
+        let mut next = Self::new(databases);
+        next.locks = self.locks.successor();
+        let Self { held, rounds, reads, waiters, lines, .. } = std::mem::replace(self, next);
+        let in_rounds = rounds.into_iter().flat_map(|round| round.reads);
+        Lost { held, reads: in_rounds.chain(reads).collect(), waiters, lines }
+    }
+}
