@@ -1,9 +1,10 @@
 //! `holdfast compare`: Holdfast beside the Redis and Valkey servers of this machine.
 //!
 //! Figures drift from hour to hour and from machine to machine, by more than the differences that matter. So both are
-//! measured in one run, in turns, scenario by scenario, and only the ratios of medians are worth quoting. Servers run
-//! on one processor and the load on another, so that neither can hide behind the other's idle time. What counts most
-//! is the server's CPU time per operation: throughput also depends on how the load was played.
+//! measured in one run, in turns, scenario by scenario, and only the ratios of medians are worth quoting. Holdfast is
+//! started as `serve` starts it, with a core for each processor, and once more with one core. Servers of one core run on
+//! one processor and the load on another, so that neither can hide behind the other's idle time. What counts most is
+//! the server's CPU time per operation: throughput also depends on how the load was played.
 
 mod commands;
 mod contender;
@@ -62,6 +63,10 @@ pub struct CompareArguments {
     /// Elements for --huge [default: 10000000, or 100000 with --quick]
     #[arg(long, requires = "huge", value_parser = clap::value_parser!(u64).range(1..1_000_000_000))]
     pub elements: Option<u64>,
+    /// Cores of Holdfast [default: as serve starts it, one for each processor; in the scenarios and with --commands
+    /// one core is measured beside it]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub cores: Option<u16>,
     /// Megabytes of data for --snapshot [default: 4000, or 100 with --quick]
     #[arg(long, value_name = "MB", requires = "snapshot", value_parser = clap::value_parser!(u64).range(1..1_000_000))]
     pub data_mb: Option<u64>,
@@ -215,7 +220,12 @@ struct Runs {
 /// Runs the comparison and prints its report.
 pub fn run(arguments: CompareArguments) -> Result<()> {
     let rounds = arguments.rounds.unwrap_or(if arguments.quick { 1 } else { 5 }).max(1);
-    let contenders = contender::find(&arguments)?;
+    let mut contenders = contender::find(&arguments)?;
+    let processors = allowed_processors()?;
+    let is_study_of_all = !(arguments.snapshot || arguments.footprint || arguments.huge || arguments.replicated);
+    if is_study_of_all && contenders[0].wants_all_processors() && processors.len() > 1 {
+        contenders.push(contenders[0].with_one_core());
+    }
     if arguments.snapshot || arguments.footprint || arguments.huge || arguments.replicated || arguments.commands {
         return run_study(&arguments, &contenders);
     }
@@ -224,7 +234,7 @@ pub fn run(arguments: CompareArguments) -> Result<()> {
     let scenarios: Vec<Scenario> =
         SCENARIOS.into_iter().filter(|scenario| scenario.name().to_lowercase().contains(&only)).collect();
     ensure!(!scenarios.is_empty(), "no scenario's name contains '{only}'");
-    let (server_processor, load_processor) = two_processors()?;
+    let (server_processor, load_processor) = two_of(&processors)?;
     let folder = Folder::new(arguments.directory.as_deref())?;
     contender::clean_up_on_signals()?;
 
@@ -240,7 +250,7 @@ pub fn run(arguments: CompareArguments) -> Result<()> {
             }
             let mut servers = Vec::new();
             for contender in &contenders {
-                bench::pin_this_thread(&[server_processor])?; // inherited by the server and all its threads
+                pin_server(contender, server_processor, &processors)?;
                 let server = RunningServer::start(contender, durability, &folder);
                 bench::pin_this_thread(&[load_processor])?;
                 servers.push(server.with_context(|| format!("cannot start {}", contender.name))?);
@@ -306,7 +316,7 @@ fn run_study(arguments: &CompareArguments, contenders: &[contender::Contender]) 
         let rounds = arguments.rounds.unwrap_or(if arguments.quick { 1 } else { 5 }).max(1);
         let only = arguments.only.as_deref().unwrap_or_default().to_lowercase();
         let figures =
-            commands::measure(contenders, &only, (rounds, seconds), two_processors()?, &folder, &mut progress)?;
+            commands::measure(contenders, &only, (rounds, seconds), &allowed_processors()?, &folder, &mut progress)?;
         (figures.text(), figures.json())
     } else if arguments.replicated {
         let seconds = arguments.seconds.unwrap_or(if arguments.quick { 1.0 } else { 3.0 });
@@ -355,9 +365,15 @@ impl Scenario {
 }
 
 /// One for the server and one for the load; the same one twice if there is no other.
-fn two_processors() -> Result<(usize, usize)> {
-    let processors = allowed_processors()?;
-    Ok((processors[0], *processors.last().context("no processor")?))
+fn two_of(processors: &[usize]) -> Result<(usize, usize)> {
+    Ok((*processors.first().context("no processor")?, *processors.last().context("no processor")?))
+}
+
+/// Keeps this thread, and the server with all its threads that it starts next, where that server is measured: on all
+/// processors if it has a use for them, otherwise on one.
+fn pin_server(contender: &contender::Contender, processor: usize, all: &[usize]) -> Result<()> {
+    let one = [processor];
+    Ok(bench::pin_this_thread(if contender.wants_all_processors() { all } else { &one })?)
 }
 
 fn allowed_processors() -> Result<Vec<usize>> {

@@ -91,7 +91,7 @@ struct Runs {
 
 /// What came of it.
 pub struct CommandFigures {
-    /// Holdfast first.
+    /// Holdfast first; if it has several cores, Holdfast with one core last.
     subjects: Vec<Subject>,
     results: Vec<Runs>,
     rounds: usize,
@@ -124,11 +124,12 @@ pub fn measure(
     contenders: &[Contender],
     only: &str,
     (rounds, seconds): (usize, f64),
-    (server_processor, load_processor): (usize, usize),
+    processors: &[usize],
     folder: &Folder,
     progress: &mut Progress,
 ) -> Result<CommandFigures> {
     let subjects = subjects(contenders);
+    let (server_processor, load_processor) = super::two_of(processors)?;
     let mut results: Vec<Runs> = CASES
         .iter()
         .filter(|case| case.name.to_lowercase().contains(only))
@@ -138,7 +139,7 @@ pub fn measure(
     let mut servers = Vec::new();
     for Subject { name, contender, more, .. } in &subjects {
         let more = more.iter().map(|word| (*word).to_owned()).collect();
-        bench::pin_this_thread(&[server_processor])?; // inherited by the server and all its threads
+        super::pin_server(contender, server_processor, processors)?;
         let port = cluster::some_free_port()?;
         let server = RunningServer::start_on(contender, Durability::Unsynced, port, more, folder);
         bench::pin_this_thread(&[load_processor])?;
@@ -253,7 +254,7 @@ impl CommandFigures {
                     "median": median.json(),
                     "runs": runs.iter().map(Figures::json).collect::<Vec<_>>(),
                 });
-                if !subject.contender.is_holdfast {
+                if subject.name != self.subjects[0].name {
                     value["holdfast_to_this"] =
                         json!({ "server_cpu": medians[0].server_cpu_us / median.server_cpu_us });
                 }

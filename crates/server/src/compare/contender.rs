@@ -42,6 +42,20 @@ pub struct Contender {
     pub name: String,
     pub program: PathBuf,
     pub is_holdfast: bool,
+    /// Cores that Holdfast is told to have; `None`: as many as it takes by itself, one for each processor.
+    pub cores: Option<u16>,
+}
+
+impl Contender {
+    /// True if it has a use for more than one processor at a time.
+    pub fn wants_all_processors(&self) -> bool {
+        self.is_holdfast && self.cores != Some(1)
+    }
+
+    /// The same Holdfast with one core.
+    pub fn with_one_core(&self) -> Self {
+        Self { name: "holdfast, 1 core".to_owned(), cores: Some(1), ..self.clone() }
+    }
 }
 
 /// Holdfast first, then its peers.
@@ -51,6 +65,7 @@ pub fn find(arguments: &CompareArguments) -> Result<Vec<Contender>> {
         name: format!("holdfast {}", env!("CARGO_PKG_VERSION")),
         program: arguments.holdfast.clone().unwrap_or(own),
         is_holdfast: true,
+        cores: arguments.cores,
     }];
     let programs = if arguments.peer.is_empty() { installed() } else { arguments.peer.clone() };
     for program in programs {
@@ -64,7 +79,7 @@ pub fn find(arguments: &CompareArguments) -> Result<Vec<Contender>> {
         let name = format!("{kind} {version}");
         // One may be a link to the other.
         if contenders.iter().all(|known| known.name != name) {
-            contenders.push(Contender { name, program, is_holdfast: false });
+            contenders.push(Contender { name, program, is_holdfast: false, cores: None });
         }
     }
     ensure!(
@@ -149,7 +164,10 @@ fn spawn(contender: &Contender, durability: Durability, port: u16, more: &[Strin
             Durability::EverySecond => "everysec",
             Durability::Always => "always",
         };
-        command.args(["serve", "--port", &port, "--bind", "127.0.0.1", "--cores", "1"]);
+        command.args(["serve", "--port", &port, "--bind", "127.0.0.1"]);
+        if let Some(cores) = contender.cores {
+            command.args(["--cores", &cores.to_string()]);
+        }
         command.args(["--appendfsync", policy, "--data-dir"]).arg(data.join("data"));
     } else {
         let log = if durability == Durability::Always { "yes" } else { "no" };

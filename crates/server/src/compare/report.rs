@@ -10,7 +10,7 @@ use crate::bench::page::{Bars, Page};
 
 /// All that was measured.
 pub struct Comparison<'a> {
-    /// Holdfast first.
+    /// Holdfast first; if it has several cores, Holdfast with one core last.
     pub contenders: &'a [Contender],
     pub results: &'a [Runs],
     pub rounds: usize,
@@ -48,7 +48,7 @@ pub fn processors(is_shared: bool) -> &'static str {
     if is_shared {
         "ONE processor for server and load: figures say little"
     } else {
-        "server on one processor, load on another"
+        "Holdfast as serve starts it on all processors, servers of one core on one, load on another"
     }
 }
 
@@ -99,7 +99,7 @@ impl Comparison<'_> {
                     "median": median.json(),
                     "runs": runs.iter().map(Figures::json).collect::<Vec<_>>(),
                 });
-                if !contender.is_holdfast {
+                if contender.name != self.contenders[0].name {
                     let Ratios { throughput, p50, p99, p999, cpu } = Ratios::new(&medians[0], median);
                     value["holdfast_to_this"] =
                         json!({ "throughput": throughput, "p50": p50, "p99": p99, "p999": p999, "server_cpu": cpu });
