@@ -32,6 +32,7 @@ mod run;
 mod signals;
 mod storage;
 mod tls;
+mod trust;
 mod users_file;
 
 pub use disk::{DirectoryLock, RealDisk};
@@ -40,5 +41,6 @@ pub use fault::Fault;
 pub use listener::ListenOptions;
 pub use log::utc;
 pub use report::Allocated;
-pub use run::{ClusterOptions, Ended, Options, run};
+pub use run::{ClusterOptions, Ended, Invited, Options, run, secure_directory};
 pub use tls::{ClientOptions, ClientSecurity, SecureStream, TlsStream, in_words};
+pub use trust::{AUTHORITY_FILE, INVITATION_DEFAULT, INVITATION_MAX, Token, invite_from_directory};

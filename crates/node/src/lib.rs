@@ -30,6 +30,7 @@ pub mod frame;
 pub mod group;
 mod happenings;
 mod holders;
+pub mod invitation;
 pub mod letter;
 pub mod libraries;
 pub mod limits;

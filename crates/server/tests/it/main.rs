@@ -8,6 +8,7 @@ mod compare;
 mod crash_disk;
 mod damage;
 mod harness;
+mod join;
 mod manual;
 mod operation;
 mod pubsub;
