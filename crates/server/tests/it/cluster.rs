@@ -821,7 +821,12 @@ fn who_waits_hears_how_many_others_hold_its_writes() {
 #[test]
 fn a_node_of_another_version_is_told_so_at_once() {
     let (folder, port) = (Folder::new(), free_port());
-    let options = ServerOptions::new(&folder.path().join("data")).extra(&["--cluster-port", &port.to_string()]);
+    let options = ServerOptions::new(&folder.path().join("data")).extra(&[
+        "--cluster-port",
+        &port.to_string(),
+        "--tls-cluster",
+        "no",
+    ]);
     let server = Server::start(&options);
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
