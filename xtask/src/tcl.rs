@@ -673,8 +673,9 @@ enum Subject {
 }
 
 impl Subject {
-    /// The command that starts it, listening on a port; but for the first node it joins the one at a cluster port.
-    fn command(&self, folder: &Path, port: u16, joins: Option<u16>) -> Result<Command> {
+    /// The command that starts it, listening on a port; but for the first node it joins the one at a cluster
+    /// port, whose folder lets it in.
+    fn command(&self, folder: &Path, port: u16, joins: Option<(u16, &Path)>) -> Result<Command> {
         let mut command;
         match self {
             Self::Holdfast { binary, nodes } => {
@@ -684,8 +685,13 @@ impl Subject {
                     command.args(["--cluster-port", &(port + CLUSTER_PORT_OFFSET).to_string()]);
                     command.args(["--replicas", &nodes.to_string()]);
                 }
-                if let Some(first) = joins {
+                if let Some((first, first_folder)) = joins {
+                    let mut invite = Command::new(binary);
+                    invite.args(["cluster", "invite", "--data-dir"]).arg(first_folder.join("data"));
+                    let token = invite.output()?;
+                    ensure!(token.status.success(), "no token: {}", String::from_utf8_lossy(&token.stderr));
                     command.args(["--join", &format!("127.0.0.1:{first}")]);
+                    command.env("HOLDFAST_TOKEN", String::from_utf8_lossy(&token.stdout).trim());
                 }
             }
             Self::Redis => {
@@ -777,7 +783,7 @@ impl Server {
         };
         for _ in 1..nodes {
             let scratch = Scratch::new("node")?;
-            let joins = Some(self.port + CLUSTER_PORT_OFFSET);
+            let joins = Some((self.port + CLUSTER_PORT_OFFSET, &self.scratch.path as &Path));
             let mut command = self.subject.command(&scratch.path, free_port()?, joins)?;
             self.others.push((Family::spawn(&mut command)?, scratch));
         }

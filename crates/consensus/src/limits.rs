@@ -2,6 +2,11 @@
 
 use stdx::Duration;
 
+/// Terms by which a message may be ahead of what a replica knows. A term is an election: this many take over a week
+/// without a leader. A member that lies, and says a number near the end of all numbers, would otherwise leave the group
+/// without a term in which it could elect anybody.
+pub const TERM_JUMP_MAX: u64 = 1 << 20;
+
 /// Time between two ticks.
 pub const TICK_INTERVAL: Duration = Duration::from_millis(70);
 

@@ -123,6 +123,8 @@ pub enum Refused {
     BeyondLog,
     /// The leader holds other entries where this replica knows its own to be committed: all voters have lost them.
     Overtaken,
+    /// Its term is absurdly far ahead: see [`limits::TERM_JUMP_MAX`].
+    Implausible,
 }
 
 impl fmt::Display for Refused {
@@ -131,6 +133,7 @@ impl fmt::Display for Refused {
             Self::Misdelivered => "a message for another node",
             Self::BeyondLog => "a message about entries that this node does not hold",
             Self::Overtaken => "a leader without entries that were committed",
+            Self::Implausible => "a term absurdly far ahead",
         })
     }
 }
@@ -588,6 +591,11 @@ impl Replica {
         let from = message.inner.from;
         if message.inner.to != node || from == node {
             return Err(Refused::Misdelivered);
+        }
+        // One that is new knows no term, and believes the first.
+        let term = self.raft.raft.term;
+        if term > 0 && message.inner.term.saturating_sub(term) > limits::TERM_JUMP_MAX {
+            return Err(Refused::Implausible);
         }
         let lives = self.lives.entry(from).or_insert_with(|| Lives::new(message.incarnation));
         if !lives.hear(message.incarnation) {

@@ -27,6 +27,11 @@ pub fn instant() -> Instant {
     Instant::from_nanos(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))
 }
 
+/// What the wall clock says, in whole seconds since 1970.
+pub fn unix_seconds() -> u64 {
+    unix_millis().0.cast_unsigned() / 1_000
+}
+
 /// What the wall clock says. A clock set before 1970 reads as 1970.
 pub fn unix_millis() -> UnixMillis {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

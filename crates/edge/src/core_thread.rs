@@ -30,8 +30,10 @@ use crate::listener::Arrival;
 use crate::mailbox::Mail;
 use crate::peers::{Heard, Inbound, Outgoing};
 use crate::report;
+use crate::run::Invited;
 use crate::storage::Storage;
-use crate::tls::Security;
+use crate::tls::{LinkMode, Security, Unfit};
+use crate::trust;
 use crate::users_file;
 
 /// The token of a core's waker. Connections have their index, those of other nodes with `INBOUND` added.
@@ -537,7 +539,10 @@ impl CoreThread {
             Action::Log { level, line } => self.host.log.write(level, &line),
             Action::Fatal { line } => self.host.end(End::Fault(Fault::Data(line))),
             Action::Shutdown => self.host.end(End::Command),
-            Action::Join { address } => self.host.end(End::Join(address)),
+            Action::Join { address, token } => {
+                let token = token.and_then(|token| trust::Token::parse(&token).ok());
+                self.host.end(End::Join(Invited { address, token }));
+            }
             Action::Sleep { duration } => std::thread::sleep(duration),
         }
     }
@@ -559,7 +564,13 @@ impl CoreThread {
     fn secure(&self, id: u64, settings: Box<Settings>) {
         let (host, here) = (Arc::clone(&self.host), self.here());
         let work = move || {
-            let outcome = match Security::new(&settings) {
+            let lacks_authority = LinkMode::of(&settings) == LinkMode::Own && host.credentials.is_none();
+            let outcome = match Security::new(&settings, host.credentials.as_ref()) {
+                Ok(_) if lacks_authority => {
+                    let name = "tls-cluster";
+                    let cause = "this cluster has no certificate authority of its own, and tls-cert-file is not set";
+                    Err(Unfit { name, cause: cause.to_owned() }.to_string())
+                }
                 Ok(security) => {
                     host.secure(security);
                     Ok(())

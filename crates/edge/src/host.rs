@@ -11,8 +11,9 @@ use crate::fault::Fault;
 use crate::log::Log;
 use crate::mailbox::Mailbox;
 use crate::peers::PeerQueue;
+use crate::run::Invited;
 use crate::storage::Storage;
-use crate::tls::Security;
+use crate::tls::{Credentials, Security};
 
 /// Shared by all threads of the process.
 pub struct Host {
@@ -29,6 +30,8 @@ pub struct Host {
     /// What is for other nodes.
     pub peers: PeerQueue,
     security: Mutex<Arc<Security>>,
+    /// What this node shows to others, if its cluster has an authority of its own.
+    pub credentials: Option<Credentials>,
     has_stopped_accepting: AtomicBool,
     /// Whether anything is acknowledged before it is on the disk.
     pub early: EarlyMark,
@@ -59,7 +62,7 @@ pub enum End {
     /// A client asked for it.
     Command,
     /// It is to join the cluster of the node at this address.
-    Join(String),
+    Join(Invited),
     /// It cannot go on.
     Fault(Fault),
 }
@@ -91,7 +94,7 @@ impl Host {
         log: Arc<Log>,
         mailboxes: Vec<Mailbox>,
         knobs: Knobs,
-        security: Security,
+        (security, credentials): (Security, Option<Credentials>),
         peers: PeerQueue,
         early: EarlyMark,
         news: Sender<News>,
@@ -105,6 +108,7 @@ impl Host {
             rejected_count: AtomicU64::new(0),
             peers,
             security: Mutex::new(Arc::new(security)),
+            credentials,
             has_stopped_accepting: AtomicBool::new(false),
             early,
             begins_in_doubt: AtomicBool::new(false),
@@ -122,6 +126,16 @@ impl Host {
     /// From now on connections begin with this.
     pub fn secure(&self, security: Security) {
         *self.security.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(security);
+    }
+
+    /// From now on links begin with a newer certificate, if those of the cluster's own authority are used.
+    pub fn renew_certificate(&self) {
+        let Some(credentials) = &self.credentials else { return };
+        let links = credentials.links();
+        let mut security = self.security.lock().unwrap_or_else(PoisonError::into_inner);
+        if security.links.as_ref().is_some_and(|links| links.authority.is_some()) {
+            *security = Arc::new(Security { links: Some(links), ..Security::clone(&security) });
+        }
     }
 
     /// Connected clients over all cores.

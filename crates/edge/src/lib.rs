@@ -33,6 +33,7 @@ mod signals;
 mod storage;
 mod supervisor;
 mod tls;
+mod trust;
 mod users_file;
 
 pub use disk::{DirectoryLock, RealDisk};
@@ -41,5 +42,6 @@ pub use fault::Fault;
 pub use listener::ListenOptions;
 pub use log::utc;
 pub use report::Allocated;
-pub use run::{ClusterOptions, Ended, Options, log_failure, run};
+pub use run::{ClusterOptions, Ended, Invited, Options, log_failure, run, secure_directory};
 pub use tls::{ClientOptions, ClientSecurity, SecureStream, TlsStream, in_words};
+pub use trust::{AUTHORITY_FILE, INVITATION_DEFAULT, INVITATION_MAX, Token, invite_from_directory};

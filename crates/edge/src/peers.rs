@@ -42,13 +42,15 @@ use self::frame::{HELLO_BYTES, Hello, Malformed, Purpose, Verdict, WELCOME_BYTES
 pub use self::inbound::{Heard, Inbound};
 use self::link::{Link, State};
 use self::wire::Wire;
+use crate::clock;
 use crate::host::Host;
 use crate::limits::{
     CORE_PACK_BYTES_MAX, LINK_CONNECT_MAX, LINK_FAREWELL_MAX, LINK_FRAME_BYTES, LINK_KEEPALIVE, LINK_PACK_BYTES_MAX,
     LINK_PAUSE_MAX, LINK_PAUSE_MIN, LINK_READ_BYTES, LINK_REFUSAL_INTERVAL, LINK_REPORT_INTERVAL, LINK_RESOLVE_MAX,
 };
 use crate::mailbox::Mail;
-use crate::tls::{self, LinkSecurity};
+use crate::tls::{self, ClientSecurity, LinkSecurity};
+use crate::trust::{self, AUTHORITY_BYTES_MAX, Authority, Invalid, TOKEN_BYTES, Token as Invitation};
 
 const WAKE: Token = Token(usize::MAX);
 /// The first byte of whoever speaks TLS.
@@ -248,6 +250,8 @@ pub struct Peers {
     callers: BTreeMap<usize, Caller>,
     /// Those that have been let in and that no core reads: whether one shall, once it is known which.
     inbound: BTreeMap<usize, (Inbound, bool)>,
+    /// Invitations that have let a node in, until they would expire: until when, and which node.
+    used: BTreeMap<[u8; 8], (u64, u64)>,
     /// Who was turned away and why: when that was told, and how often it was not.
     refused: BTreeMap<(IpAddr, String), (Instant, u64)>,
     /// Nodes that the cluster has removed.
@@ -297,6 +301,7 @@ impl Peers {
             tokens: BTreeMap::new(),
             callers: BTreeMap::new(),
             inbound: BTreeMap::new(),
+            used: BTreeMap::new(),
             refused: BTreeMap::new(),
             removed: BTreeSet::new(),
             is_expelled: false,
@@ -857,13 +862,46 @@ impl Peers {
         }
         let (hello, early) = caller.greeting.split_at(HELLO_BYTES);
         let hello = Hello::decode(hello)?;
-        if !early.is_empty() {
-            // Who dials waits for the answer.
+        if hello.purpose.has_invitation() && early.len() < TOKEN_BYTES {
+            return Ok(true);
+        }
+        // Who dials waits for the answer.
+        let is_whole = early.len() == if hello.purpose.has_invitation() { TOKEN_BYTES } else { 0 };
+        if !is_whole {
             return Err(Malformed::Damaged);
         }
-        let welcome = judge(&self.identity, &self.removed, &hello);
+        let security = self.host.security();
+        let authority = security.links.as_ref().and_then(|links| links.authority.as_deref());
+        if hello.purpose.has_invitation() {
+            let invitation = Invitation::decode(early);
+            self.admit(token, &hello, invitation.as_ref(), authority);
+            return Ok(false);
+        }
+        let welcome = match (authority, caller.wire.certificate()) {
+            (None, _) => judge(&self.identity, &self.removed, &hello),
+            (Some(_), None) => Welcome::refusal(Verdict::NotInvited),
+            // From here on it is who it says, or holds the authority itself.
+            (Some(_), Some(certificate)) if !tls::is_of_node(certificate, hello.from) => {
+                Welcome::refusal(Verdict::WrongNumber)
+            }
+            (Some(_), Some(_)) if self.removed.contains(&NodeId(hello.from)) => Welcome::refusal(Verdict::Removed),
+            (Some(_), Some(_)) => judge(&self.identity, &self.removed, &hello),
+        };
         // A fresh socket has room for so few bytes.
         let is_told = caller.wire.write_all(&welcome.encode()).is_ok();
+        let cause = match welcome.verdict {
+            Verdict::NotInvited => Some("it shows no certificate of this cluster, and has no invitation".to_owned()),
+            Verdict::WrongNumber => {
+                Some(format!("it calls itself node {}, and its certificate is that of another one", hello.from))
+            }
+            Verdict::Removed => Some(format!("node {} has been removed from the cluster", hello.from)),
+            _ => None,
+        };
+        if let Some(cause) = cause {
+            let address = caller.wire.socket().peer_addr().ok();
+            self.tell_refusal(address, &cause);
+            return Ok(false);
+        }
         if !is_told || welcome.verdict != Verdict::Accepted || hello.purpose == Purpose::Ask {
             return Ok(false);
         }
@@ -873,6 +911,53 @@ impl Peers {
         self.inbound.insert(token, (Inbound::new(NodeId(hello.from), caller.wire, decompressor), is_for_core));
         self.hear(token);
         Ok(true)
+    }
+
+    /// Answers a newcomer with an invitation: lets it in by giving it the cluster's authority, or says why not.
+    fn admit(&mut self, token: usize, hello: &Hello, invitation: Option<&Invitation>, authority: Option<&Authority>) {
+        let now_s = clock::unix_seconds();
+        self.used.retain(|_, (expires_s, _)| *expires_s > now_s);
+        let Some(caller) = self.callers.get_mut(&token) else { return };
+        let verdict = match (authority, invitation) {
+            (None, _) => Verdict::NoInvitations,
+            (Some(_), _) if !caller.wire.is_encrypted() => Verdict::NeedsTls,
+            (Some(_), None) => Verdict::ForgedInvitation,
+            (Some(_), Some(_)) if self.removed.contains(&NodeId(hello.from)) => Verdict::Removed,
+            (Some(authority), Some(invitation)) => match authority.verify(invitation, now_s) {
+                Err(Invalid::Forged) => Verdict::ForgedInvitation,
+                Err(Invalid::Expired) => Verdict::ExpiredInvitation,
+                // One that has not got the answer asks again.
+                Ok(()) => match self.used.get(&invitation.id()) {
+                    Some((_, node)) if *node != hello.from => Verdict::UsedInvitation,
+                    _ => Verdict::Accepted,
+                },
+            },
+        };
+        let address = caller.wire.socket().peer_addr().ok();
+        let name = invitation.map(Invitation::name).unwrap_or_default();
+        let (Verdict::Accepted, Some(authority), Some(invitation)) = (verdict, authority, invitation) else {
+            let _ = caller.wire.write_all(&Welcome::refusal(verdict).encode());
+            let cause = match verdict {
+                Verdict::NoInvitations => {
+                    "it has an invitation, and this cluster has no authority of its own".to_owned()
+                }
+                Verdict::ExpiredInvitation => format!("its invitation {name} has expired"),
+                Verdict::UsedInvitation => format!("its invitation {name} has let in another node"),
+                Verdict::Removed => format!("node {} has been removed from the cluster", hello.from),
+                _ => "no member of this cluster has made its invitation".to_owned(),
+            };
+            return self.tell_refusal(address, &cause);
+        };
+        let mut answer = welcome(&self.identity, Verdict::Accepted).encode();
+        if hello.purpose == Purpose::Enter {
+            let authority = authority.encode();
+            answer.extend_from_slice(&u32::try_from(authority.len()).expect("a certificate and a key").to_le_bytes());
+            answer.extend_from_slice(&authority);
+            self.used.insert(invitation.id(), (invitation.expires_s(), hello.from));
+            let from = address.map(|address| address.to_string()).unwrap_or_default();
+            self.host.log.notice(&format!("invitation {name} lets in node {} from {from}", hello.from));
+        }
+        let _ = caller.wire.write_all(&answer);
     }
 
     /// Reads what another node says. What is for a core goes to it with the first message, which shows which it is.
@@ -914,12 +999,18 @@ impl Peers {
 fn judge(identity: &Identity, removed: &BTreeSet<NodeId>, hello: &Hello) -> Welcome {
     let verdict = match hello.purpose {
         Purpose::Ask => Verdict::Accepted,
+        Purpose::Enter | Purpose::Knock => Verdict::NoInvitations,
         Purpose::Carry(_) if hello.cluster != identity.cluster => Verdict::WrongCluster,
         Purpose::Carry(_) if removed.contains(&NodeId(hello.from)) => Verdict::Removed,
         Purpose::Carry(_) if hello.to != identity.node => Verdict::WrongNode,
         Purpose::Carry(_) if hello.group_count != identity.group_count => Verdict::WrongGroups,
         Purpose::Carry(_) => Verdict::Accepted,
     };
+    welcome(identity, verdict)
+}
+
+/// An answer that says who this is.
+fn welcome(identity: &Identity, verdict: Verdict) -> Welcome {
     Welcome {
         verdict,
         cluster: identity.cluster,
@@ -964,36 +1055,113 @@ trait ReadWrite: Read + Write {}
 
 impl<T: Read + Write> ReadWrite for T {}
 
-/// Asks the node at an address what cluster it belongs to.
+/// What a node says of its cluster.
+#[derive(Clone, Copy, Debug)]
+pub struct Answer {
+    /// The cluster.
+    pub cluster: u128,
+    /// The node that was asked.
+    pub node: NodeId,
+    /// Groups of the cluster.
+    pub group_count: u32,
+    /// Seed of the keyspace's hash.
+    pub hash_seed: u64,
+}
+
+/// Why a node says nothing of its cluster.
+#[derive(Clone, Debug)]
+pub struct Unanswered {
+    /// One line.
+    pub cause: String,
+    /// Asking again will not help.
+    pub is_final: bool,
+}
+
+/// Asks the node at an address what cluster it belongs to; `own` is the number of this one.
 ///
 /// # Errors
-/// One line that says why there is no answer.
-pub fn ask(
+/// Why there is no answer.
+pub fn ask(address: &str, security: Option<&LinkSecurity>, own: u64, patience: Duration) -> Result<Answer, Unanswered> {
+    let dial = security.map(|security| &security.dial);
+    exchange(address, dial, &hello(Purpose::Ask, own).encode(), patience, |_| Ok(())).map(|(answer, ())| answer)
+}
+
+/// Asks the node at an address to let in this one, which has an invitation. Nothing is said of the invitation before
+/// the other end has shown that it belongs to the cluster that this is for.
+///
+/// # Errors
+/// Why not.
+pub fn enter(
     address: &str,
-    security: Option<&LinkSecurity>,
+    token: &Invitation,
+    own: u64,
     patience: Duration,
-) -> Result<(u128, NodeId, u32, u64), String> {
-    let told = |error: io::Error| format!("{address}: {}", tls::in_words(error));
+) -> Result<(Answer, Authority), Unanswered> {
+    let words = [hello(Purpose::Enter, own).encode(), token.encode()].concat();
+    exchange(address, Some(&ClientSecurity::pinned(token.fingerprint())), &words, patience, |stream| {
+        let mut length = [0; 4];
+        stream.read_exact(&mut length)?;
+        let length = u32::from_le_bytes(length) as usize;
+        let invalid = || io::Error::new(ErrorKind::InvalidData, "what it gives is no authority of a cluster");
+        if length > AUTHORITY_BYTES_MAX {
+            return Err(invalid());
+        }
+        let mut bytes = vec![0; length];
+        stream.read_exact(&mut bytes)?;
+        let authority = Authority::decode(&bytes).ok_or_else(invalid)?;
+        if trust::fingerprint(authority.certificate()) == token.fingerprint() { Ok(authority) } else { Err(invalid()) }
+    })
+}
+
+/// Asks the node at an address whether it would let in this one.
+///
+/// # Errors
+/// Why not.
+pub fn knock(address: &str, token: &Invitation, own: u64, patience: Duration) -> Result<Answer, Unanswered> {
+    let words = [hello(Purpose::Knock, own).encode(), token.encode()].concat();
+    let dial = ClientSecurity::pinned(token.fingerprint());
+    exchange(address, Some(&dial), &words, patience, |_| Ok(())).map(|(answer, ())| answer)
+}
+
+fn hello(purpose: Purpose, from: u64) -> Hello {
+    Hello { purpose, cluster: 0, from, to: 0, group_count: 0, is_compressed: false }
+}
+
+/// Says something to the node at an address, and reads its answer and what follows that.
+fn exchange<T>(
+    address: &str,
+    security: Option<&ClientSecurity>,
+    words: &[u8],
+    patience: Duration,
+    read: impl FnOnce(&mut dyn ReadWrite) -> io::Result<T>,
+) -> Result<(Answer, T), Unanswered> {
+    let told = |error: io::Error| {
+        let cause = format!("{address}: {}", tls::in_words(error));
+        Unanswered { cause, is_final: false }
+    };
     let place = resolve(address).map_err(told)?;
-    let stream = std::net::TcpStream::connect_timeout(&place, patience).map_err(told)?;
+    let mut stream = std::net::TcpStream::connect_timeout(&place, patience).map_err(told)?;
     stream.set_read_timeout(Some(patience)).map_err(told)?;
     stream.set_write_timeout(Some(patience)).map_err(told)?;
-    let hello = Hello { purpose: Purpose::Ask, cluster: 0, from: 0, to: 0, group_count: 0, is_compressed: false };
-    let mut answer = [0; WELCOME_BYTES];
-    let mut exchange = |stream: &mut dyn ReadWrite| {
-        stream.write_all(&hello.encode())?;
-        stream.read_exact(&mut answer)
+    let mut secured;
+    let stream: &mut dyn ReadWrite = match security {
+        None => &mut stream,
+        Some(security) => {
+            secured = security.connect(stream).map_err(told)?;
+            &mut secured
+        }
     };
-    match security {
-        None => exchange(&mut { stream }),
-        Some(security) => security.dial.connect(stream).and_then(|mut stream| exchange(&mut stream)),
-    }
-    .map_err(told)?;
-    let welcome = Welcome::decode(&answer).map_err(|malformed| format!("{address}: {malformed}"))?;
+    let mut answer = [0; WELCOME_BYTES];
+    stream.write_all(words).and_then(|()| stream.read_exact(&mut answer)).map_err(told)?;
+    let malformed = |malformed: Malformed| Unanswered { cause: format!("{address}: {malformed}"), is_final: false };
+    let welcome = Welcome::decode(&answer).map_err(malformed)?;
     if welcome.verdict != Verdict::Accepted {
-        return Err(format!("{address}: {}", welcome.verdict));
+        let cause = format!("{address}: {}", welcome.verdict);
+        return Err(Unanswered { cause, is_final: welcome.verdict.is_final() });
     }
-    Ok((welcome.cluster, NodeId(welcome.node), welcome.group_count, welcome.hash_seed))
+    let Welcome { cluster, node, group_count, hash_seed, .. } = welcome;
+    let more = read(stream).map_err(told)?;
+    Ok((Answer { cluster, node: NodeId(node), group_count, hash_seed }, more))
 }
 
 /// The address of this machine that another one at `address` sees.

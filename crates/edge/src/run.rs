@@ -13,6 +13,7 @@ use mio::net::TcpListener;
 use mio::{Poll, Waker};
 use node::Core;
 use node::event::{CoreId, CoreOptions, Event, NodeId, ProcessFacts};
+use node::invitation::Inviter;
 use node::roster::Member;
 use node::settings::{AppendFsync, Settings};
 
@@ -28,12 +29,13 @@ use crate::load;
 use crate::log::{Format, Log};
 use crate::mailbox::{Mail, Mailbox};
 use crate::metrics;
-use crate::peers::{self, Peers};
+use crate::peers::{self, Answer, Peers, Unanswered};
 use crate::pulse::Pulse;
 use crate::report::{self, Allocated};
 use crate::storage::Storage;
 use crate::supervisor::Supervisor;
-use crate::tls::{LinkSecurity, Security};
+use crate::tls::{Credentials, LinkMode, LinkSecurity, Security};
+use crate::trust::{AUTHORITY_FILE, Authority, INVITATION_MAX, RENEWAL_INTERVAL, Token};
 use crate::{clock, entropy, signals};
 
 /// What a server is started with.
@@ -73,6 +75,8 @@ pub struct ClusterOptions {
     pub announce_ports: [u16; 2],
     /// `HOST:PORT` of a node's cluster port, to join its cluster; empty for none.
     pub join: String,
+    /// What the node there is to let this one in for, if its cluster has an authority of its own.
+    pub token: Option<Token>,
 }
 
 /// How a server has ended in good order.
@@ -84,7 +88,16 @@ pub enum Ended {
     Again,
     /// It is to begin anew and to join the cluster of the node at this address. What was in its data directory has been
     /// put aside.
-    Joins(String),
+    Joins(Invited),
+}
+
+/// Where a node is to go, and why it is let in there.
+#[derive(Clone, Debug)]
+pub struct Invited {
+    /// `HOST:PORT` of a node's cluster port.
+    pub address: String,
+    /// If the cluster there has an authority of its own.
+    pub token: Option<Token>,
 }
 
 /// Runs a server until a signal or a client ends it in good order.
@@ -142,8 +155,10 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     limit_clients(&mut options.settings, options.core_count, &log);
     let knobs = knobs(&options.settings);
     let compression_level = options.settings.get("cluster-compression-level").parse().ok().filter(|level| *level > 0);
-    let security =
-        Security::new(&options.settings).map_err(|unfit| Fault::Setting { name: unfit.name, cause: unfit.cause })?;
+    let secure = |settings: &Settings, credentials: Option<&Credentials>| {
+        Security::new(settings, credentials).map_err(|unfit| Fault::Setting { name: unfit.name, cause: unfit.cause })
+    };
+    let security = secure(&options.settings, None)?;
 
     // Listening comes first: a port in use must be told before anything is touched, and clients that come early learn
     // that data are being loaded.
@@ -151,7 +166,9 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     let (cluster_port, peer_listeners) = listen_for_peers(&options, &log)?;
     let metrics_listeners = listen_on_all(&options.listen, options.metrics_port, "--metrics-port")?;
     let _pid_file = PidFile::write(options.pid_file.clone())?;
-    let (identity, seeds) = identity(&options, security.links.as_ref(), &log)?;
+    let (identity, seeds, credentials) = identity(&options, security.links.as_ref(), &log)?;
+    let security = secure(&options.settings, credentials.as_ref())?;
+    let links = Links::of(&options.settings, &security, credentials.as_ref());
     let own = own_member(&options, cluster_port);
 
     let mut polls = Vec::new();
@@ -165,8 +182,8 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     let (peer_queue, peer_poll) =
         peers::prepare(u32::from(options.core_count)).map_err(system("create an epoll instance"))?;
     let early = EarlyMark::of(&options.data_directory);
-    let host = Arc::new(Host::new(log, mailboxes, knobs, security, peer_queue, early, news));
-    let process = process_facts(&options, &identity, started)?;
+    let host = Arc::new(Host::new(log, mailboxes, knobs, (security, credentials), peer_queue, early, news));
+    let process = process_facts(&options, &host, &identity, started)?;
     let cores = start_cores(&options, &host, &identity, Arc::new(process), (own, seeds.clone()), polls)?;
     metrics::serve(&host, metrics_listeners)?;
     let peers = Peers::new(Arc::clone(&host), identity, peer_poll, peer_listeners, seeds, compression_level)
@@ -175,12 +192,13 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     let (acceptor, waker) = Acceptor::new(Arc::clone(&host), listeners).map_err(system("watch the listeners"))?;
     let acceptor = start("acceptor", move || acceptor.run())?;
     host.log.notice(&format!("listens on {}", listening_places(&options.listen)));
+    tell_doors(&options, cluster_port, &links, &host.log);
 
     let directory = options.data_directory;
     load::start(Arc::clone(&host), directory.clone(), identity, options.settings)?;
-    let cluster = identity.cluster;
+    let Identity { cluster, node, .. } = identity;
     let allocated = options.allocated;
-    Server { host, heard, acceptor, waker, cores, peers, cluster, directory, allocated, supervisor }.serve()
+    Server { host, heard, acceptor, waker, cores, peers, cluster, node, directory, allocated, supervisor }.serve()
 }
 
 /// Makes an error of the system a fault.
@@ -277,51 +295,75 @@ fn own_member(options: &Options, cluster_port: u16) -> Member {
     }
 }
 
-/// Asks the cluster to be joined who it is. A node that belongs to it already can do without an answer.
-fn ask_cluster(
-    options: &Options,
-    security: Option<&LinkSecurity>,
+/// Whose directory it is, where a node of the cluster to be joined is found, and what this one shows to others.
+type Beginning = (Identity, Vec<(NodeId, Member)>, Option<Credentials>);
+
+/// Asks the cluster to be joined who it is, and to let this node in if it has an invitation and nothing better. One
+/// that belongs to the cluster already can do without an answer.
+struct Joining<'a> {
+    options: &'a Options,
+    log: &'a Log,
+    /// Of links with certificates from files.
+    files: Option<&'a LinkSecurity>,
+    node: u64,
     is_member: bool,
-    log: &Log,
-) -> Result<Option<Answer>, Fault> {
-    let join = &options.cluster.join;
-    if join.is_empty() {
-        return Ok(None);
+}
+
+impl Joining<'_> {
+    fn ask(&self, authority: Option<Authority>) -> Result<(Option<Answer>, Option<Authority>), Fault> {
+        let ClusterOptions { join, token, .. } = &self.options.cluster;
+        let is_own = LinkMode::of(&self.options.settings).is_own();
+        let (node, patience) = (self.node, LINK_CONNECT_MAX);
+        match (authority, token) {
+            (Some(authority), _) if is_own => {
+                let credentials = Credentials { authority: Arc::new(authority), node };
+                let links = credentials.links();
+                let answer = self.insist(|| peers::ask(join, Some(&links), node, patience))?;
+                drop(links);
+                Ok((answer, Arc::into_inner(credentials.authority)))
+            }
+            (authority, _) if !is_own => Ok((self.insist(|| peers::ask(join, self.files, node, patience))?, authority)),
+            (_, Some(token)) => {
+                let entered = self.insist(|| peers::enter(join, token, node, patience))?;
+                Ok(match entered {
+                    Some((answer, authority)) => (Some(answer), Some(authority)),
+                    None => (None, None),
+                })
+            }
+            // A node of a cluster from before there were authorities.
+            (_, None) if self.is_member => Ok((self.insist(|| peers::ask(join, None, node, patience))?, None)),
+            (_, None) => {
+                let cause = "a token is needed: `holdfast cluster invite`, asked of any node there, prints one for \
+                             --token, --token-file or HOLDFAST_TOKEN. To join a cluster whose links are plain, as before \
+                             there were tokens, say --tls-cluster no";
+                Err(Fault::Setting { name: "join", cause: cause.to_owned() })
+            }
+        }
     }
-    let begun = Instant::now();
-    loop {
-        match peers::ask(join, security, LINK_CONNECT_MAX) {
-            Ok((cluster, node, group_count, hash_seed)) => {
-                return Ok(Some(Answer { cluster, node, group_count, hash_seed }));
-            }
-            Err(_) if is_member => return Ok(None),
-            Err(reason) if begun.elapsed() > JOIN_PATIENCE => {
-                let cause = format!("no node to join answers: {reason}");
-                return Err(Fault::Setting { name: "join", cause });
-            }
-            Err(reason) => {
-                log.warning(&format!("cannot join yet: {reason}"));
-                thread::sleep(Duration::from_millis(500));
+
+    fn insist<T>(&self, ask: impl Fn() -> Result<T, Unanswered>) -> Result<Option<T>, Fault> {
+        let begun = Instant::now();
+        loop {
+            match ask() {
+                Ok(answer) => return Ok(Some(answer)),
+                Err(_) if self.is_member => return Ok(None),
+                Err(Unanswered { cause, is_final: true }) => return Err(Fault::Setting { name: "join", cause }),
+                Err(Unanswered { cause, .. }) if begun.elapsed() > JOIN_PATIENCE => {
+                    let cause = format!("no node to join answers: {cause}");
+                    return Err(Fault::Setting { name: "join", cause });
+                }
+                Err(Unanswered { cause, .. }) => {
+                    self.log.warning(&format!("cannot join yet: {cause}"));
+                    thread::sleep(Duration::from_millis(500));
+                }
             }
         }
     }
 }
 
-/// What a node says of its cluster.
-struct Answer {
-    cluster: u128,
-    node: NodeId,
-    group_count: u32,
-    hash_seed: u64,
-}
-
-/// Reads whose directory it is, or makes up who it will be. A new identity is written when the journal is opened. Also
-/// says where a node of the cluster to be joined is found.
-fn identity(
-    options: &Options,
-    security: Option<&LinkSecurity>,
-    log: &Log,
-) -> Result<(Identity, Vec<(NodeId, Member)>), Fault> {
+/// Reads whose directory it is, or makes up who it will be. A new identity is written when the journal is opened; what
+/// the node shows to others is kept before, so that no identity is ever without it.
+fn identity(options: &Options, files: Option<&LinkSecurity>, log: &Log) -> Result<Beginning, Fault> {
     let directory = &options.data_directory;
     fs::create_dir_all(directory).map_err(|cause| Fault::File {
         path: directory.clone(),
@@ -329,43 +371,118 @@ fn identity(
         cause,
     })?;
     let known = load::read_identity(directory)?;
-    let answer = ask_cluster(options, security, known.is_some(), log)?;
+    let kept = Authority::read(directory)?;
+    let had_authority = kept.is_some();
+    let chance = || entropy::random_id().map_err(system("read random numbers"));
+    let wide = || entropy::random_bytes().map(u128::from_le_bytes).map_err(system("read random numbers"));
+    // Ids stay clear of the bound that the protocol of nodes sets to numbers.
+    let node = match &known {
+        Some(identity) => identity.node,
+        None => (chance()? >> 2).max(1),
+    };
+    let mode = LinkMode::of(&options.settings);
+    let (answer, mut authority) = if options.cluster.join.is_empty() {
+        (None, kept)
+    } else {
+        Joining { options, log, files, node, is_member: known.is_some() }.ask(kept)?
+    };
     let seeds = answer.iter().map(|answer| {
         let cluster_address = options.cluster.join.clone();
         (answer.node, Member { cluster_address, ..Member::default() })
     });
     let seeds: Vec<_> = seeds.collect();
-    if let Some(identity) = known {
-        if answer.is_some_and(|answer| answer.cluster != identity.cluster) {
-            let cause = format!(
-                "{} holds the data of another cluster: join with an empty directory, or leave --join out",
-                directory.display()
-            );
-            return Err(Fault::Setting { name: "join", cause });
-        }
-        return Ok((identity, seeds));
+    if let (Some(identity), Some(answer)) = (&known, &answer)
+        && answer.cluster != identity.cluster
+    {
+        let cause = format!(
+            "{} holds the data of another cluster: join with an empty directory, or leave --join out",
+            directory.display()
+        );
+        return Err(Fault::Setting { name: "join", cause });
     }
-    let chance = || entropy::random_id().map_err(system("read random numbers"));
-    let wide = || entropy::random_bytes().map(u128::from_le_bytes).map_err(system("read random numbers"));
-    // Ids stay clear of the bound that the protocol of nodes sets to numbers.
-    let (directory, node) = (wide()?, (chance()? >> 2).max(1));
-    let identity = match answer {
-        None => Identity {
-            directory,
+    let is_new = known.is_none();
+    let identity = match (known, answer) {
+        (Some(identity), _) => identity,
+        (None, None) => Identity {
+            directory: wide()?,
             cluster: wide()?,
             node,
             group_count: u32::from(options.core_count),
             hash_seed: chance()?,
             has_joined: false,
         },
-        Some(Answer { cluster, group_count, hash_seed, .. }) => {
-            Identity { directory, cluster, node, group_count, hash_seed, has_joined: true }
+        (None, Some(Answer { cluster, group_count, hash_seed, .. })) => {
+            Identity { directory: wide()?, cluster, node, group_count, hash_seed, has_joined: true }
         }
     };
-    Ok((identity, seeds))
+    if is_new && mode.is_own() && authority.is_none() {
+        if let Some(name) = foreign_file(directory) {
+            // The journal refuses it in more words: nothing of ours is left there.
+            log.warning(&format!("{} holds '{name}', which is none of its files", directory.display()));
+        } else {
+            authority = Some(Authority::make()?);
+        }
+    }
+    if let (Some(authority), false) = (&authority, had_authority) {
+        authority.write(directory)?;
+        let what = if identity.has_joined { "was given" } else { "has made" };
+        log.notice(&format!(
+            "{what} the certificate authority {} of its cluster, and keeps it in {}",
+            authority.name(),
+            directory.join(AUTHORITY_FILE).display()
+        ));
+    }
+    let credentials = authority.map(|authority| Credentials { authority: Arc::new(authority), node });
+    if mode == LinkMode::Own && credentials.is_none() {
+        let cause = "the cluster of this directory has no certificate authority of its own: stop its nodes, make one with \
+                     `holdfast cluster secure`, or name files of certificates (tls-cert-file)";
+        return Err(Fault::Setting { name: "tls-cluster", cause: cause.to_owned() });
+    }
+    Ok((identity, seeds, credentials))
 }
 
-fn process_facts(options: &Options, identity: &Identity, started: node::event::Now) -> Result<ProcessFacts, Fault> {
+/// Makes an authority for the cluster of a node that does not run, and whose directory is from before there were any.
+/// Answers what logs call it.
+///
+/// # Errors
+/// If the directory belongs to nobody, or has one already.
+pub fn secure_directory(directory: &Path) -> Result<String, Fault> {
+    if load::read_identity(directory)?.is_none() {
+        return Err(Fault::Data(format!("{} is no data directory of a node", directory.display())));
+    }
+    let authority = Authority::make()?;
+    authority.write(directory)?;
+    Ok(authority.name())
+}
+
+/// A file that is not ours, in a directory that is to be made new.
+fn foreign_file(directory: &Path) -> Option<String> {
+    let names = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    names.filter_map(|name| name.into_string().ok()).find(|name| journal::is_foreign_file(name))
+}
+
+/// Makes invitations, where the links of this node go by the cluster's own authority.
+fn inviter(host: &Host) -> Option<Inviter> {
+    let credentials = host.credentials.clone()?;
+    let log = Arc::clone(&host.log);
+    Some(Inviter::new(move |duration_s| {
+        let duration = Duration::from_secs(duration_s).min(INVITATION_MAX);
+        let token = credentials.authority.invite(clock::unix_seconds(), duration).map_err(|error| error.to_string())?;
+        log.notice(&format!(
+            "invitation {} is made: it lets in one node within {} s",
+            token.name(),
+            duration.as_secs()
+        ));
+        Ok(token.to_text())
+    }))
+}
+
+fn process_facts(
+    options: &Options,
+    host: &Host,
+    identity: &Identity,
+    started: node::event::Now,
+) -> Result<ProcessFacts, Fault> {
     Ok(ProcessFacts {
         process_id: std::process::id(),
         cluster: identity.cluster,
@@ -385,6 +502,7 @@ fn process_facts(options: &Options, identity: &Identity, started: node::event::N
         started: started.unix,
         started_instant: started.instant,
         secret: entropy::random_bytes().map_err(system("read random numbers"))?,
+        inviter: inviter(host),
     })
 }
 
@@ -431,6 +549,80 @@ fn listening_places(options: &ListenOptions) -> String {
     if places.is_empty() { "nothing".to_owned() } else { places.join(" and ") }
 }
 
+/// What protects the port for other nodes.
+enum Links {
+    /// The cluster's own authority, by name.
+    Own(String),
+    /// Certificates from files.
+    Files,
+    /// Nothing, as asked for.
+    Plain,
+    /// Nothing, as the cluster is from before there were authorities.
+    Old,
+}
+
+impl Links {
+    fn of(settings: &Settings, security: &Security, credentials: Option<&Credentials>) -> Self {
+        match (&security.links, credentials) {
+            (Some(_), Some(credentials)) if LinkMode::of(settings).is_own() => Self::Own(credentials.authority.name()),
+            (Some(_), _) => Self::Files,
+            (None, _) if LinkMode::of(settings) == LinkMode::Plain => Self::Plain,
+            (None, _) => Self::Old,
+        }
+    }
+}
+
+/// Names every port that listens, and what protects it.
+fn tell_doors(options: &Options, cluster_port: u16, links: &Links, log: &Log) {
+    let settings = &options.settings;
+    let addresses = options.listen.addresses.join(" ");
+    let has_password = !settings.users.default_user().needs_no_password();
+    let users = match (has_password, settings.get("protected-mode")) {
+        (true, _) => "a password or user is asked for",
+        (false, "no") => "open to whoever reaches it: the default user has no password",
+        (false, _) => "open to clients of this machine only (protected mode): the default user has no password",
+    };
+    let tell = |port: u16, what: &str, guard: &str| {
+        if port != 0 && !addresses.is_empty() {
+            log.notice(&format!("port {port} of {addresses}, for {what}: {guard}"));
+        }
+    };
+    tell(options.listen.port, "clients", &format!("not encrypted; {users}"));
+    let shown = match settings.get("tls-auth-clients") {
+        "no" => "clients show no certificate",
+        "optional" => "clients may show a certificate",
+        _ => "clients must show a certificate",
+    };
+    tell(options.listen.tls_port, "clients with TLS", &format!("encrypted; {shown}; {users}"));
+    match links {
+        Links::Own(name) => tell(
+            cluster_port,
+            "other nodes",
+            &format!(
+                "encrypted; nodes must show a certificate of the cluster's authority {name}, newcomers an invitation"
+            ),
+        ),
+        Links::Files => {
+            tell(
+                cluster_port,
+                "other nodes",
+                "encrypted; nodes must show a certificate of the authority in tls-ca-cert-file",
+            );
+        }
+        Links::Plain | Links::Old => {
+            tell(cluster_port, "other nodes", "open to whoever reaches it, who can read and write everything");
+        }
+    }
+    tell(options.metrics_port, "metrics", "not encrypted; no password is asked for");
+    if cluster_port != 0 && matches!(links, Links::Old) {
+        log.warning(
+            "this data directory holds no certificate authority of its cluster, as it was made without one: links to other \
+             nodes are plain, and whoever reaches the port for nodes can join. To change that, see `holdfast cluster \
+             secure`; to keep it so, say --tls-cluster no",
+        );
+    }
+}
+
 struct Server {
     host: Arc<Host>,
     heard: Receiver<News>,
@@ -439,6 +631,7 @@ struct Server {
     cores: Vec<JoinHandle<()>>,
     peers: JoinHandle<()>,
     cluster: u128,
+    node: u64,
     directory: PathBuf,
     allocated: fn() -> Allocated,
     supervisor: Supervisor,
@@ -449,16 +642,23 @@ impl Server {
     fn serve(self) -> Result<Ended, Fault> {
         let mut storage = None;
         let mut pulses: Vec<Pulse> = self.host.desks.iter().map(|_| Pulse::default()).collect();
+        let mut renewed = Instant::now();
         let end = loop {
             match self.heard.recv_timeout(REPORT_INTERVAL) {
                 Ok(News::Opened(opened)) => storage = Some(opened),
                 Ok(News::Loaded) => self.supervisor.ready(),
-                Ok(News::End(End::Join(address))) => match self.obstacle_to_join(&address) {
-                    None => break End::Join(address),
-                    Some(why) => self.host.log.warning(&format!("does not join {address}: {why}")),
+                Ok(News::End(End::Join(invited))) => match self.obstacle_to_join(&invited) {
+                    None => break End::Join(invited),
+                    Some(why) => self.host.log.warning(&format!("does not join {}: {why}", invited.address)),
                 },
                 Ok(News::End(end)) => break end,
-                Err(RecvTimeoutError::Timeout) => self.report(storage.as_ref(), &mut pulses),
+                Err(RecvTimeoutError::Timeout) => {
+                    self.report(storage.as_ref(), &mut pulses);
+                    if renewed.elapsed() > RENEWAL_INTERVAL {
+                        renewed = Instant::now();
+                        self.host.renew_certificate();
+                    }
+                }
                 Err(RecvTimeoutError::Disconnected) => unreachable!("the host holds a sender"),
             }
         };
@@ -466,16 +666,16 @@ impl Server {
             End::Fault(fault) => return Err(fault),
             End::Signal(name) => format!("received {name}"),
             End::Command => "told to by a client".to_owned(),
-            End::Join(ref address) => format!("told to join the cluster of {address}"),
+            End::Join(ref invited) => format!("told to join the cluster of {}", invited.address),
         };
         self.host.log.notice(&format!("{why}: stops in good order"));
         self.supervisor.stopping();
         let (host, directory) = (Arc::clone(&self.host), self.directory.clone());
         self.stop(storage)?;
         match end {
-            End::Join(address) if host.has_ended_blank() => {
+            End::Join(invited) if host.has_ended_blank() => {
                 put_aside(&directory, &host.log)?;
-                Ok(Ended::Joins(address))
+                Ok(Ended::Joins(invited))
             }
             End::Join(_) => {
                 host.log.warning("it has got data of its own meanwhile: it does not join, and goes on with them");
@@ -486,16 +686,23 @@ impl Server {
     }
 
     /// Why the cluster of the node at this address cannot be joined: to be known before anything is ended.
-    fn obstacle_to_join(&self, address: &str) -> Option<String> {
-        let names = fs::read_dir(&self.directory).into_iter().flatten().flatten().map(|entry| entry.file_name());
-        if let Some(name) = names.filter_map(|name| name.into_string().ok()).find(|name| journal::is_foreign_file(name))
-        {
+    fn obstacle_to_join(&self, invited: &Invited) -> Option<String> {
+        if let Some(name) = foreign_file(&self.directory) {
             return Some(format!("{} holds '{name}', which is none of its files", self.directory.display()));
         }
-        match peers::ask(address, self.host.security().links.as_ref(), LINK_CONNECT_MAX) {
-            Ok((cluster, ..)) if cluster == self.cluster => Some("that is its own cluster".to_owned()),
+        let security = self.host.security();
+        let links = security.links.as_ref();
+        let is_own = links.is_some_and(|links| links.authority.is_some());
+        let answer = match &invited.token {
+            Some(token) => peers::knock(&invited.address, token, self.node, LINK_CONNECT_MAX),
+            None if is_own => return Some("no token was given (holdfast cluster invite)".to_owned()),
+            None => peers::ask(&invited.address, links, self.node, LINK_CONNECT_MAX),
+        };
+        match answer {
+            Ok(answer) if answer.cluster == self.cluster => Some("that is its own cluster".to_owned()),
             Ok(_) => None,
-            Err(reason) => Some(format!("no node answers there: {reason}")),
+            Err(Unanswered { cause, is_final: true }) => Some(cause),
+            Err(Unanswered { cause, .. }) => Some(format!("no node answers there: {cause}")),
         }
     }
 
@@ -578,7 +785,7 @@ fn put_aside(directory: &Path, log: &Log) -> Result<(), Fault> {
     let mut names = Vec::new();
     for entry in fs::read_dir(directory).map_err(fault(directory, "list the data directory"))? {
         let name = entry.map_err(fault(directory, "list the data directory"))?.file_name();
-        names.extend(name.into_string().ok().filter(|name| journal::is_own_file(name)));
+        names.extend(name.into_string().ok().filter(|name| journal::is_own_file(name) || name == AUTHORITY_FILE));
     }
     // The identity goes last: without it, no start would take what is left for its own.
     names.sort_by_key(|name| name == journal::IDENTITY_FILE);

@@ -8,7 +8,7 @@
 
 mod stream;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 use std::fmt;
 use std::fs;
@@ -19,7 +19,9 @@ use std::sync::Arc;
 
 use node::settings::Settings;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{ClientConfig, ClientConnection, Resumption, verify_server_cert_signed_by_trust_anchor};
+use rustls::client::{
+    ClientConfig, ClientConnection, Resumption, verify_server_cert_signed_by_trust_anchor, verify_server_name,
+};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
@@ -29,11 +31,13 @@ use rustls::server::{
 };
 use rustls::version::{TLS12, TLS13};
 use rustls::{
-    DigitallySignedStruct, Error, RootCertStore, SignatureScheme, StreamOwned, SupportedCipherSuite,
+    CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme, StreamOwned, SupportedCipherSuite,
     SupportedProtocolVersion,
 };
 
 pub use self::stream::{TlsStream, cause};
+use crate::clock;
+use crate::trust::{self, Authority};
 
 /// Sessions remembered when `tls-session-cache-size` sets no bound.
 const SESSION_COUNT_MAX: usize = 1 << 20;
@@ -71,6 +75,90 @@ pub struct LinkSecurity {
     pub accept: Arc<ServerConfig>,
     /// For who is called.
     pub dial: ClientSecurity,
+    /// The cluster's own authority, if it is that: then certificates name nodes, and whoever shows none may ask to be
+    /// let in.
+    pub authority: Option<Arc<Authority>>,
+}
+
+/// What a node shows to others, and takes from them, in a cluster with an authority of its own.
+#[derive(Clone, Debug)]
+pub struct Credentials {
+    /// The cluster's.
+    pub authority: Arc<Authority>,
+    /// This node.
+    pub node: u64,
+}
+
+/// What is to secure links between nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkMode {
+    /// Nothing: `tls-cluster no`.
+    Plain,
+    /// Certificates from files: `tls-cluster yes` with `tls-cert-file`.
+    Files,
+    /// Those of the cluster's own authority: `tls-cluster yes` without files.
+    Own,
+    /// The same if the data directory has one, as all have that were made with this version: `tls-cluster auto`.
+    OwnIfThere,
+}
+
+impl LinkMode {
+    /// What the parameters ask for.
+    pub fn of(settings: &Settings) -> Self {
+        match settings.get("tls-cluster") {
+            "no" => Self::Plain,
+            "yes" if !settings.get("tls-cert-file").is_empty() => Self::Files,
+            "yes" => Self::Own,
+            _ => Self::OwnIfThere,
+        }
+    }
+
+    /// True if the cluster's own authority is to be used, where there is one.
+    pub fn is_own(self) -> bool {
+        matches!(self, Self::Own | Self::OwnIfThere)
+    }
+}
+
+impl Credentials {
+    /// Links with a new certificate of this node.
+    pub fn links(&self) -> LinkSecurity {
+        let provider = Arc::new(ring::default_provider());
+        let (chain, key) = self.authority.issue(self.node, clock::unix_seconds());
+        let authorities = Authorities::only(self.authority.certificate());
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider)).with_protocol_versions(&[&TLS13]);
+        let mut accept = builder
+            .expect("all suites are spoken")
+            .with_client_cert_verifier(authorities.of_clients(&provider, true))
+            .with_single_cert(chain.clone(), key.clone_key())
+            .expect("they have been made for each other");
+        accept.session_storage = Arc::new(NoServerSessionStorage {});
+        accept.send_tls13_tickets = 0;
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider)).with_protocol_versions(&[&TLS13]);
+        let dial = builder
+            .expect("all suites are spoken")
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(SignedBy::new(Some(&authorities), &provider)))
+            .with_client_auth_cert(chain, key)
+            .expect("they have been made for each other");
+        let authority = Some(Arc::clone(&self.authority));
+        LinkSecurity { accept: Arc::new(accept), dial: ClientSecurity::of(dial), authority }
+    }
+}
+
+impl LinkSecurity {
+    /// Secures a connection to a node, and takes no other one for it where certificates name nodes.
+    pub fn dial<S: io::Read + io::Write>(&self, node: u64, socket: S) -> TlsStream<S> {
+        match self.authority {
+            Some(_) => TlsStream::new(self.dial.connection_to(&trust::name_of_node(node)).into(), socket),
+            None => self.dial.wrap(socket),
+        }
+    }
+}
+
+/// True if a certificate, which has been verified, is that of a node.
+pub fn is_of_node(certificate: &CertificateDer<'_>, node: u64) -> bool {
+    let name = ServerName::try_from(trust::name_of_node(node)).expect("letters, digits and dots");
+    ParsedCertificate::try_from(certificate).is_ok_and(|parsed| verify_server_name(&parsed, &name).is_ok())
 }
 
 /// What connections to a server are secured with.
@@ -100,19 +188,20 @@ fn unfit(name: &'static str) -> impl FnOnce(String) -> Unfit {
 }
 
 impl Security {
-    /// What the parameters ask for, with the files they name as they are now. Nothing, if neither clients nor nodes
-    /// are to use TLS.
+    /// What the parameters ask for, with the files they name as they are now, and this node's credentials in a cluster
+    /// with an authority of its own. Nothing, if neither clients nor nodes are to use TLS.
     ///
     /// # Errors
     /// The first parameter that cannot be carried out.
-    pub fn new(settings: &Settings) -> Result<Self, Unfit> {
+    pub fn new(settings: &Settings, credentials: Option<&Credentials>) -> Result<Self, Unfit> {
         let serves_clients = settings.number("tls-port") != 0;
-        let links_nodes = settings.get("tls-cluster") == "yes";
-        if !serves_clients && !links_nodes {
-            return Ok(Self::default());
+        let mode = LinkMode::of(settings);
+        let own = credentials.filter(|_| mode.is_own()).map(Credentials::links);
+        let mut this = Self { clients: None, links: own };
+        if !serves_clients && mode != LinkMode::Files {
+            return Ok(this);
         }
         let common = Common::new(settings)?;
-        let mut this = Self::default();
         if serves_clients {
             let mut config = common.accept(match settings.get("tls-auth-clients") {
                 "no" => WebPkiClientVerifier::no_client_auth(),
@@ -131,14 +220,14 @@ impl Security {
             config.ignore_client_order = settings.get("tls-prefer-server-ciphers") == "yes";
             this.clients = Some(Arc::new(config));
         }
-        if links_nodes {
+        if mode == LinkMode::Files {
             let authorities = common.authorities()?;
             let mut accept = common.accept(authorities.of_clients(&common.provider, false))?;
             // Links are few and last: every one of them shows its certificate.
             accept.session_storage = Arc::new(NoServerSessionStorage {});
             accept.send_tls13_tickets = 0;
             let dial = common.dial(authorities, settings)?;
-            this.links = Some(LinkSecurity { accept: Arc::new(accept), dial });
+            this.links = Some(LinkSecurity { accept: Arc::new(accept), dial, authority: None });
         }
         Ok(this)
     }
@@ -239,6 +328,13 @@ fn unusable(error: &Error) -> String {
 struct Authorities(Arc<RootCertStore>);
 
 impl Authorities {
+    /// A single one of our own.
+    fn only(certificate: &CertificateDer<'static>) -> Self {
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate.clone()).expect("a certificate that was made here");
+        Self(Arc::new(roots))
+    }
+
     fn read(file: Option<&Path>, directory: Option<&Path>) -> Result<Self, Unfit> {
         let mut roots = RootCertStore::empty();
         if let Some(file) = file {
@@ -354,17 +450,22 @@ fn versions(list: &str) -> Result<Vec<&'static SupportedProtocolVersion>, String
     Ok(if versions.is_empty() { vec![&TLS13, &TLS12] } else { versions })
 }
 
+/// The name that is looked for where it does not count who answers.
+const ANYBODY: &str = "node";
+
 /// Takes the certificate of whoever has one of the authorities', or of anybody.
 #[derive(Debug)]
 struct SignedBy {
     roots: Option<Arc<RootCertStore>>,
+    /// Fingerprint of the authority, where nothing else is known of it: its certificate is to be shown as well.
+    pin: Option<[u8; 32]>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl SignedBy {
     fn new(authorities: Option<&Authorities>, provider: &CryptoProvider) -> Self {
         let roots = authorities.map(|Authorities(roots)| Arc::clone(roots));
-        Self { roots, algorithms: provider.signature_verification_algorithms }
+        Self { roots, pin: None, algorithms: provider.signature_verification_algorithms }
     }
 }
 
@@ -373,13 +474,29 @@ impl ServerCertVerifier for SignedBy {
         &self,
         certificate: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
+        name: &ServerName<'_>,
         _: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        if let Some(roots) = &self.roots {
+        let pinned;
+        let roots = match (&self.roots, self.pin) {
+            (Some(roots), _) => Some(roots),
+            (None, None) => None,
+            (None, Some(pin)) => {
+                let authority = intermediates.iter().find(|certificate| trust::fingerprint(certificate) == pin);
+                let authority = authority.ok_or(CertificateError::UnknownIssuer)?;
+                let mut roots = RootCertStore::empty();
+                roots.add(authority.clone().into_owned())?;
+                pinned = Arc::new(roots);
+                Some(&pinned)
+            }
+        };
+        if let Some(roots) = roots {
             let parsed = ParsedCertificate::try_from(certificate)?;
             verify_server_cert_signed_by_trust_anchor(&parsed, roots, intermediates, now, self.algorithms.all)?;
+            if name.to_str() != ANYBODY {
+                verify_server_name(&parsed, name)?;
+            }
         }
         Ok(ServerCertVerified::assertion())
     }
@@ -454,9 +571,23 @@ impl ClientSecurity {
         Self(Arc::new(config))
     }
 
+    /// For a newcomer: whoever has a certificate of the authority with this fingerprint is trusted, and nothing is
+    /// shown.
+    pub fn pinned(fingerprint: [u8; 32]) -> Self {
+        let provider = Arc::new(ring::default_provider());
+        let verifier = SignedBy { pin: Some(fingerprint), ..SignedBy::new(None, &provider) };
+        let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13]);
+        let builder = builder.expect("all suites are spoken").dangerous();
+        Self::of(builder.with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth())
+    }
+
     fn connection(&self) -> ClientConnection {
-        let nobody = ServerName::try_from("node").expect("a name");
-        ClientConnection::new(Arc::clone(&self.0), nobody).expect("nothing in it depends on the name")
+        self.connection_to(ANYBODY)
+    }
+
+    fn connection_to(&self, name: &str) -> ClientConnection {
+        let name = ServerName::try_from(name.to_owned()).expect("letters, digits and dots");
+        ClientConnection::new(Arc::clone(&self.0), name).expect("nothing in it depends on the name")
     }
 
     /// Secures a connection that does not wait.
@@ -520,14 +651,17 @@ mod tests {
             for (name, value) in pairs {
                 settings.set(name, value).expect("a parameter");
             }
-            Security::new(&settings).err().map(|unfit| unfit.name)
+            Security::new(&settings, None).err().map(|unfit| unfit.name)
         };
         assert_eq!(missing(&[]), None);
         assert_eq!(missing(&[("tls-cert-file", "/nowhere")]), None, "nobody uses TLS");
         assert_eq!(missing(&[("tls-port", "1")]), Some("tls-cert-file"));
         assert_eq!(missing(&[("tls-port", "1"), ("tls-cert-file", "/nowhere")]), Some("tls-cert-file"));
-        assert_eq!(missing(&[("tls-cluster", "yes"), ("tls-protocols", "SSLv3")]), Some("tls-protocols"));
-        assert_eq!(missing(&[("tls-cluster", "yes"), ("tls-key-file-pass", "x")]), Some("tls-key-file-pass"));
+        assert_eq!(missing(&[("tls-cluster", "yes")]), None, "the cluster has an authority of its own");
+        let files = [("tls-cluster", "yes"), ("tls-cert-file", "/nowhere")];
+        assert_eq!(missing(&files), Some("tls-cert-file"));
+        assert_eq!(missing(&[files[0], files[1], ("tls-protocols", "SSLv3")]), Some("tls-protocols"));
+        assert_eq!(missing(&[files[0], files[1], ("tls-key-file-pass", "x")]), Some("tls-key-file-pass"));
         assert_eq!(missing(&[("tls-port", "1"), ("tls-ca-cert-dir", "/nowhere")]), Some("tls-ca-cert-dir"));
     }
 }

@@ -300,6 +300,8 @@ pub enum Action {
     Join {
         /// Where that node is found by others, `HOST:PORT`.
         address: String,
+        /// What lets it in there, as a token that the host reads.
+        token: Option<String>,
     },
     /// Stop this core for a while (DEBUG SLEEP). The simulator may only note it.
     Sleep {
@@ -602,6 +604,8 @@ pub struct ProcessFacts {
     pub started_instant: Instant,
     /// Random and known to nobody: what ACL GENPASS makes passwords of.
     pub secret: [u8; 32],
+    /// Makes invitations, if the cluster has an authority of its own.
+    pub inviter: Option<crate::invitation::Inviter>,
 }
 
 /// What the journal has done so far.

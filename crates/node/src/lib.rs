@@ -28,6 +28,7 @@ pub mod frame;
 pub mod group;
 mod happenings;
 mod holders;
+pub mod invitation;
 pub mod letter;
 pub mod limits;
 mod locks;

@@ -2,8 +2,10 @@
 
 mod add;
 pub mod door;
+pub mod invite;
 pub mod lead;
 mod remove;
+mod secure;
 mod slots;
 mod status;
 mod timeline;
@@ -23,6 +25,8 @@ pub struct ClusterArguments {
 enum Verb {
     Status(status::StatusArguments),
     Timeline(timeline::TimelineArguments),
+    Invite(invite::InviteArguments),
+    Secure(secure::SecureArguments),
     Add(add::AddArguments),
     Remove(remove::RemoveArguments),
     Rebalance(lead::RebalanceArguments),
@@ -36,6 +40,8 @@ pub fn run(arguments: ClusterArguments) -> Result<()> {
     match arguments.verb {
         Verb::Status(arguments) => status::run(&arguments),
         Verb::Timeline(arguments) => timeline::run(&arguments),
+        Verb::Invite(arguments) => invite::run(&arguments),
+        Verb::Secure(arguments) => secure::run(&arguments),
         Verb::Add(arguments) => add::run(&arguments),
         Verb::Remove(arguments) => remove::run(&arguments),
         Verb::Rebalance(arguments) => lead::rebalance(&arguments),

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 
-use edge::{ClusterOptions, Ended, ListenOptions, Options};
+use edge::{ClusterOptions, Ended, Invited, ListenOptions, Options, Token};
 use node::acl::Users;
 use node::settings::Settings;
 
@@ -18,6 +18,9 @@ use crate::words::split_words;
 
 /// Configuration files that include one another may nest so deep.
 const INCLUDE_DEPTH_MAX: usize = 16;
+
+/// A token may be said here instead of on the command line.
+pub const TOKEN_VARIABLE: &str = "HOLDFAST_TOKEN";
 
 /// Where a server listens unless told.
 const BIND_DEFAULT: &str = "127.0.0.1 -::1";
@@ -35,6 +38,8 @@ Usage: holdfast serve [FILE] [--name value [value …]]…
                           with a leading - it may be missing            [127.0.0.1 -::1]
   --data-dir DIR          where data are kept                           [holdfast-data]
   --join HOST:PORT        with an empty directory: join the cluster of the node whose cluster port this is
+  --token TOKEN           what lets the node in there: see `holdfast cluster invite`; also HOLDFAST_TOKEN,
+                          or --token-file FILE, neither of which shows in lists of processes
   --cluster-port N        where other nodes call                        [port + 10000]
   --cluster-announce-ip A where others reach this node                  [as --bind, or found out]
   --replicas N            nodes that vote on each write, if there are so many [3]
@@ -43,7 +48,7 @@ Usage: holdfast serve [FILE] [--name value [value …]]…
   --tls-cert-file FILE    certificate and --tls-key-file FILE for it, to be shown to clients and nodes
   --tls-ca-cert-file FILE whose certificates are good
   --tls-auth-clients WHO  whether clients need one: yes, no, optional   [yes]
-  --tls-cluster yes       encrypt what travels between nodes            [no]
+  --tls-cluster no        neither encrypt what travels between nodes nor ask who they are [auto]
   --cluster-compression-level N  compress it, from 1 (fast) to 19 (small) [0: not]
   --appendfsync WHEN      an acknowledged write is on disk: always (before it is acknowledged),
                           everysec (within a second), no (when the system likes) [always]
@@ -74,6 +79,8 @@ struct Plan {
     users: Vec<Directive>,
     /// A node of the cluster to be joined.
     join: String,
+    /// What lets it in there.
+    token: Option<Token>,
 }
 
 /// Runs `holdfast serve` with the words behind `serve`.
@@ -90,15 +97,24 @@ pub fn run(words: &[String]) -> Result<(), String> {
     };
     match edge::run(options).map_err(|fault| fault.to_string())? {
         Ended::Stopped => Ok(()),
-        Ended::Again => begin_anew(words, &[]),
-        Ended::Joins(address) => begin_anew(words, &["--join", &address]),
+        Ended::Again => begin_anew(words, None),
+        Ended::Joins(invited) => begin_anew(words, Some(&invited)),
     }
 }
 
-/// Becomes a new process of the same number, with the same words and some more.
-fn begin_anew(words: &[String], more: &[&str]) -> Result<(), String> {
+/// Becomes a new process of the same number, with the same words and those that bring it to a cluster.
+fn begin_anew(words: &[String], invited: Option<&Invited>) -> Result<(), String> {
     let own = std::env::current_exe().map_err(|cause| format!("cannot find the own program: {cause}"))?;
-    let cause = Command::new(own).arg("serve").args(words).args(more).exec();
+    let mut command = Command::new(own);
+    command.arg("serve").args(words);
+    if let Some(Invited { address, token }) = invited {
+        command.args(["--join", address]);
+        match token {
+            Some(token) => command.env(TOKEN_VARIABLE, token.to_text()),
+            None => command.env_remove(TOKEN_VARIABLE),
+        };
+    }
+    let cause = command.exec();
     Err(format!("cannot begin anew: {cause}"))
 }
 
@@ -170,6 +186,7 @@ impl Plan {
             accumulated: Vec::new(),
             users: Vec::new(),
             join: String::new(),
+            token: None,
         })
     }
 
@@ -236,6 +253,16 @@ impl Plan {
                     return Err(directive.complain("needs HOST:PORT"));
                 }
                 self.join.clone_from(address);
+            }
+            "token" => {
+                let [text] = values else { return Err(directive.complain("needs a token")) };
+                // The words themselves are a secret.
+                self.token = Some(Token::parse(text).map_err(|why| format!("{}: token: {why}", directive.place))?);
+            }
+            "token-file" => {
+                let [file] = values else { return Err(directive.complain("needs the name of a file")) };
+                let text = fs::read_to_string(file).map_err(|cause| directive.complain(&cause.to_string()))?;
+                self.token = Some(Token::parse(&text).map_err(|why| directive.complain(&why))?);
             }
             "cores" => {
                 let count = match values {
@@ -314,6 +341,12 @@ impl Plan {
             unix_socket: path("unixsocket"),
             unix_permissions,
         };
+        let token = match (self.token, std::env::var(TOKEN_VARIABLE)) {
+            (None, Ok(text)) if !text.trim().is_empty() && !self.join.is_empty() => {
+                Some(Token::parse(&text).map_err(|why| format!("{TOKEN_VARIABLE}: {why}"))?)
+            }
+            (token, _) => token,
+        };
         let port_of = |name: &str| text(name).parse().map_err(|_| format!("{name}: not a port"));
         // Clients are told one port: see `edge::run`.
         let announced = match (text("port"), text("tls-cluster"), text("tls-port")) {
@@ -326,6 +359,7 @@ impl Plan {
             announce_host: text("cluster-announce-ip").to_owned(),
             announce_ports: [port_of(announced)?, port_of("cluster-announce-bus-port")?],
             join: self.join,
+            token,
         };
         Ok(Options {
             listen,

@@ -143,6 +143,52 @@ fn a_misdelivery_is_refused() {
     assert_eq!(two.replica(other).step(message), Err(Refused::Misdelivered));
 }
 
+/// A member that lies: it says a term near the end of all numbers, in every kind of message that it sends.
+#[test]
+fn a_term_absurdly_far_ahead_leaves_a_group_its_leader() {
+    let mut cluster = Cluster::new(3, 0, 1);
+    (1..=3).for_each(|id| cluster.tick(id, 10));
+    cluster.campaign(1);
+    cluster.stabilize(false);
+    let (term, mut count) = (cluster.replica(1).term(), 0);
+    for bytes in corpus() {
+        for ahead in [1 << 21, 1 << 40, 1 << 61] {
+            // Kind, flags, from, to and incarnation stand before the term, each number of a small cluster in one byte.
+            let mut reader = &bytes[2..];
+            let mut head = bytes[..2].to_vec();
+            for _ in 0..3 {
+                stdx::leb128::put(&mut head, take_number(&mut reader));
+            }
+            take_number(&mut reader);
+            stdx::leb128::put(&mut head, term + ahead);
+            head.extend_from_slice(reader);
+            let Ok(message) = Message::decode(&head) else { continue };
+            let to = message.to();
+            assert_eq!(cluster.replica(to).step(message), Err(Refused::Implausible));
+            assert_eq!(cluster.replica(to).term(), term);
+            count += 1;
+        }
+    }
+    assert!(count > 20, "{count}");
+    cluster.propose(1, "still led");
+    cluster.stabilize(false);
+    assert!((1..=3).all(|id| cluster.replica(id).leader() == Some(1)));
+}
+
+/// A number as messages have it.
+fn take_number(bytes: &mut &[u8]) -> u64 {
+    let mut number = 0;
+    for shift in (0..).step_by(7) {
+        let (byte, rest) = bytes.split_first().expect("a whole message");
+        *bytes = rest;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            break;
+        }
+    }
+    number
+}
+
 fn seed(commit: u64, checkpoint: (u64, u64), entries: &[(u64, u64)]) -> Seed {
     let entry = |&(index, term)| Entry { term, index, kind: EntryKind::Normal, data: Bytes::from_static(b"x") };
     Seed {

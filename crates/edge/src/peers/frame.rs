@@ -35,6 +35,11 @@ pub enum Purpose {
     Carry(Lane),
     /// A fresh node asks what cluster this is; the answer is all.
     Ask,
+    /// A newcomer has an invitation, which follows the greeting, and asks to be let in. The answer is followed by the
+    /// authority of the cluster.
+    Enter,
+    /// The same, to know whether it would be let in.
+    Knock,
 }
 
 impl Purpose {
@@ -44,13 +49,19 @@ impl Purpose {
             Self::Carry(Lane::Log) => 1,
             Self::Carry(Lane::Bulk) => 2,
             Self::Ask => 3,
+            Self::Enter => 4,
+            Self::Knock => 5,
         }
     }
 
     fn of(number: u8) -> Option<Self> {
-        [Self::Carry(Lane::Vital), Self::Carry(Lane::Log), Self::Carry(Lane::Bulk), Self::Ask]
-            .into_iter()
-            .find(|purpose| purpose.number() == number)
+        let lanes = [Lane::Vital, Lane::Log, Lane::Bulk].map(Self::Carry);
+        lanes.into_iter().chain([Self::Ask, Self::Enter, Self::Knock]).find(|purpose| purpose.number() == number)
+    }
+
+    /// True if an invitation follows the greeting.
+    pub fn has_invitation(self) -> bool {
+        matches!(self, Self::Enter | Self::Knock)
     }
 }
 
@@ -105,10 +116,22 @@ pub enum Verdict {
     NoTls,
     /// The versions differ. Who is told so sees it from the version of the answer.
     WrongVersion,
+    /// Who dials shows no certificate, and has no invitation.
+    NotInvited,
+    /// The certificate is that of another node.
+    WrongNumber,
+    /// No member of this cluster has made the invitation.
+    ForgedInvitation,
+    /// Its time is over.
+    ExpiredInvitation,
+    /// It has let in another node.
+    UsedInvitation,
+    /// This cluster has no authority of its own, and knows no invitations.
+    NoInvitations,
 }
 
 impl Verdict {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 14] = [
         Self::Accepted,
         Self::WrongCluster,
         Self::WrongNode,
@@ -117,7 +140,27 @@ impl Verdict {
         Self::NeedsTls,
         Self::NoTls,
         Self::WrongVersion,
+        Self::NotInvited,
+        Self::WrongNumber,
+        Self::ForgedInvitation,
+        Self::ExpiredInvitation,
+        Self::UsedInvitation,
+        Self::NoInvitations,
     ];
+
+    /// True if asking again will not help.
+    pub fn is_final(self) -> bool {
+        matches!(
+            self,
+            Self::Removed
+                | Self::NotInvited
+                | Self::WrongNumber
+                | Self::ForgedInvitation
+                | Self::ExpiredInvitation
+                | Self::UsedInvitation
+                | Self::NoInvitations
+        )
+    }
 }
 
 impl fmt::Display for Verdict {
@@ -131,6 +174,12 @@ impl fmt::Display for Verdict {
             Self::NeedsTls => "the other side takes encrypted links only, and this node speaks no TLS (tls-cluster)",
             Self::NoTls => "the other side speaks no TLS",
             Self::WrongVersion => "the node there speaks another version of the protocol",
+            Self::NotInvited => "the cluster lets in only who shows its certificate or an invitation (--token)",
+            Self::WrongNumber => "this node's certificate has another number than the node",
+            Self::ForgedInvitation => "no member of the cluster has made this token",
+            Self::ExpiredInvitation => "the token has expired",
+            Self::UsedInvitation => "the token has let in another node already",
+            Self::NoInvitations => "the cluster there has no certificate authority of its own, and takes no tokens",
         })
     }
 }

@@ -151,7 +151,7 @@ impl Link {
         self.sent = 0;
         let wire = match security {
             None => Wire::Plain(stream),
-            Some(security) => Wire::Tls(Box::new(security.dial.wrap(stream))),
+            Some(security) => Wire::Tls(Box::new(security.dial(self.node.0, stream))),
         };
         self.state = State::Greeting { wire, since: Instant::now() };
         Ok(())

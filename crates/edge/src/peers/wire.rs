@@ -3,6 +3,7 @@
 use std::io::{self, ErrorKind, Read, Write};
 
 use mio::net::TcpStream;
+use rustls::pki_types::CertificateDer;
 
 use crate::tls::TlsStream;
 
@@ -28,6 +29,14 @@ impl Wire {
         match self {
             Self::Plain(socket) => socket,
             Self::Tls(stream) => stream.socket_mut(),
+        }
+    }
+
+    /// What the other end has shown, if it has shown a certificate; it has been verified.
+    pub fn certificate(&self) -> Option<&CertificateDer<'static>> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Tls(stream) => stream.certificate(),
         }
     }
 

@@ -9,6 +9,7 @@
 use std::cell::RefCell;
 use std::io::{self, ErrorKind, Read, Write};
 
+use rustls::pki_types::CertificateDer;
 use rustls::{AlertDescription, CertificateError, Connection, Error, InvalidMessage, PeerIncompatible};
 
 /// Bytes taken from a socket at once.
@@ -48,6 +49,11 @@ impl<S: Read + Write> TlsStream<S> {
     /// See [`Self::socket`].
     pub fn socket_mut(&mut self) -> &mut S {
         &mut self.socket
+    }
+
+    /// What the other side has shown, if it has shown a certificate; it has been verified.
+    pub fn certificate(&self) -> Option<&CertificateDer<'static>> {
+        self.tls.peer_certificates().and_then(<[_]>::first)
     }
 
     /// The other side will send nothing more, or nothing that could be read: the next read tells.
@@ -242,6 +248,9 @@ pub fn cause(error: &Error) -> String {
             }
             CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
                 "the other side's certificate is not for this purpose (extended key usage)"
+            }
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                "another node answers there: its certificate has another number"
             }
             CertificateError::Revoked => "the other side's certificate has been revoked",
             other => return format!("the other side's certificate is not good: {other}"),

@@ -39,9 +39,15 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
         },
         ControlCommand {
             summary: "Lets this node, which is empty and by itself, join the cluster of another one: it begins anew.",
-            syntax: "host:port",
-            flags: GOVERNS,
-            ..node("join", 3, |_, _| Ok(Question::Figures), join)
+            syntax: "host:port [token]",
+            flags: &[Flag::Admin, Flag::Noscript, Flag::NoMulti, Flag::SkipMonitor, Flag::SkipSlowlog],
+            ..node("join", -3, |_, _| Ok(Question::Figures), join)
+        },
+        ControlCommand {
+            summary: "Makes a token that lets one node into the cluster; good for an hour, or so many seconds.",
+            syntax: "[seconds]",
+            flags: &[Flag::Admin, Flag::Noscript, Flag::NoMulti, Flag::Loading, Flag::Stale],
+            ..local("invite", -2, invite)
         },
         ControlCommand {
             summary: "Names the node that is to lead a group whenever it can; none takes that back.",
@@ -107,8 +113,32 @@ fn join(local: &mut Local<'_>, args: Args<'_>, answers: Vec<Answer>, writer: &mu
              join another cluster"
         )));
     }
-    local.actions.push(Action::Join { address: address.to_owned() });
+    let token = (args.len() > 3).then(|| String::from_utf8_lossy(args.at(3)).into_owned());
+    local.actions.push(Action::Join { address: address.to_owned(), token });
     writer.ok();
+    Ok(())
+}
+
+/// How long an invitation is good unless told, and at most, in seconds.
+const INVITATION_S: u64 = 60 * 60;
+const INVITATION_MAX_S: u64 = 30 * 24 * 60 * 60;
+
+fn invite(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome {
+    let duration_s = match args.len() {
+        2 => Some(INVITATION_S),
+        3 => std::str::from_utf8(args.at(2)).ok().and_then(|text| text.parse().ok()),
+        _ => return Err(Refusal::new("ERR wrong number of arguments for 'holdfast|invite' command")),
+    };
+    let duration_s = duration_s.filter(|duration_s| (1..=INVITATION_MAX_S).contains(duration_s));
+    let duration_s = duration_s
+        .ok_or_else(|| Refusal::new(format!("ERR an invitation is good for 1 to {INVITATION_MAX_S} seconds")))?;
+    let Some(inviter) = &local.core.process.inviter else {
+        return Err(Refusal::new(
+            "ERR This cluster has no certificate authority of its own, and knows no invitations (tls-cluster)",
+        ));
+    };
+    let token = inviter.invite(duration_s).map_err(|why| Refusal::new(format!("ERR no invitation: {why}")))?;
+    writer.bulk(token.as_bytes());
     Ok(())
 }
 

@@ -226,7 +226,7 @@ pub static TABLE: &[Parameter] = &[
     free("tls-client-cert-file", "", Kind::Text),
     free("tls-client-key-file", "", Kind::Text),
     free("tls-client-key-file-pass", "", Kind::Text),
-    free("tls-cluster", "no", Kind::YesNo),
+    free("tls-cluster", "auto", Kind::Choice(&["no", "yes", "auto"])),
     free("tls-dh-params-file", "", Kind::Text),
     free("tls-key-file", "", Kind::Text),
     free("tls-key-file-pass", "", Kind::Text),

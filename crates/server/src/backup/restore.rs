@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use edge::RealDisk;
 use journal::{CheckpointFile, CheckpointMark, Identity, Journal};
 use keyspace::{Keyspace, Layout, Moment, Tuning};
@@ -202,6 +202,8 @@ impl Restore<'_> {
             journal.install(group, mark.clone(), Some(hard_state)).map_err(told)?;
         }
         journal.stop().map_err(told)?;
+        // What is restored is a cluster of its own, and lets in whom it has invited.
+        edge::secure_directory(self.staging).map_err(|fault| anyhow!("{fault}"))?;
         Ok(())
     }
 }

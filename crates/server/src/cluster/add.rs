@@ -4,9 +4,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use edge::INVITATION_DEFAULT;
 use serde_json::Value;
 
 use super::door::{Door, ask_status, list, number, text};
+use super::invite::ask_for;
 use super::remove::{Watch, insist};
 use super::status::name;
 
@@ -38,8 +40,15 @@ pub fn run(arguments: &AddArguments) -> Result<()> {
     let status = ask_status(&mut connection)?;
     let is_member = list(&status, "nodes").iter().any(|other| text(other, "id") == text(own, "id"));
     ensure!(!is_member, "{node} is a node of this cluster already");
-    insist(&mut connection, &["HOLDFAST", "JOIN", text(own, "cluster")])
-        .with_context(|| format!("{node} does not join"))?;
+    let mut words = vec!["HOLDFAST", "JOIN", text(own, "cluster")];
+    // A cluster from before there were authorities knows none, and asks for none.
+    let token = match ask_for(door, INVITATION_DEFAULT) {
+        Ok(token) => Some(token),
+        Err(error) if error.to_string().contains("knows no invitations") => None,
+        Err(error) => return Err(error.context("the cluster gives no token for it")),
+    };
+    words.extend(token.as_deref());
+    insist(&mut connection, &words).with_context(|| format!("{node} does not join"))?;
     if *no_wait {
         say_line!("{node} joins");
         return Ok(());

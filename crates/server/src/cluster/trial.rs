@@ -11,11 +11,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use edge::Token;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
 use super::door::{Door, ask_status, list};
+use super::invite::if_possible;
+use crate::serve::TOKEN_VARIABLE;
 use crate::tls::TlsArguments;
 
 /// Between the port of clients and that of other nodes.
@@ -51,7 +54,14 @@ pub fn run(arguments: &TryArguments) -> Result<()> {
     let place = Place::new(arguments.directory.as_deref())?;
     let mut nodes: Vec<Node> = Vec::new();
     for (port, number) in ports.iter().copied().zip(1..) {
-        nodes.push(Node::start(number, port, ports[0], arguments.cores, &place.path)?);
+        let token = match nodes.first_mut() {
+            None => None,
+            Some(first) => match first.wait_for_token(&place.path, &signals)? {
+                None => return Ok(()),
+                token => token,
+            },
+        };
+        nodes.push(Node::start(number, port, ports[0], arguments.cores, &place.path, token.as_ref())?);
     }
     if !wait_until_formed(&mut nodes, &signals)? {
         return Ok(());
@@ -140,7 +150,7 @@ struct Node {
 }
 
 impl Node {
-    fn start(number: u16, port: u16, first: u16, cores: u16, place: &Path) -> Result<Self> {
+    fn start(number: u16, port: u16, first: u16, cores: u16, place: &Path, token: Option<&Token>) -> Result<Self> {
         let log = place.join(format!("node-{number}.log"));
         let output = File::options().create(true).append(true).open(&log)?;
         let mut command = Command::new(std::env::current_exe()?);
@@ -148,6 +158,9 @@ impl Node {
         command.args(["--cores", &cores.to_string(), "--data-dir"]).arg(place.join(format!("node-{number}")));
         if number > 1 {
             command.args(["--join", &format!("127.0.0.1:{}", first + DISTANCE)]);
+        }
+        if let Some(token) = token {
+            command.env(TOKEN_VARIABLE, token.to_text());
         }
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
         // Control-C on the terminal is for us alone: they are asked to end, once.
@@ -164,6 +177,24 @@ impl Node {
             user: None,
             password: None,
             tls: TlsArguments::default(),
+        }
+    }
+
+    /// A token of the cluster that the first node makes, as soon as it has; none if nobody wants it any more.
+    fn wait_for_token(&mut self, place: &Path, signals: &Receiver<()>) -> Result<Option<Token>> {
+        let begun = Instant::now();
+        loop {
+            if let Some(token) = if_possible(&place.join("node-1"))? {
+                return Ok(Some(token));
+            }
+            if self.has_just_ended() {
+                let log = fs::read_to_string(&self.log).unwrap_or_default();
+                bail!("node 1 has ended: {}", log.lines().last().unwrap_or_default());
+            }
+            ensure!(begun.elapsed() < PATIENCE, "node 1 makes no cluster within {} s", PATIENCE.as_secs());
+            if signals.recv_timeout(INTERVAL) != Err(RecvTimeoutError::Timeout) {
+                return Ok(None);
+            }
         }
     }
 

@@ -208,12 +208,17 @@ impl RunningServer {
         more: Vec<String>,
         folder: &Folder,
     ) -> Result<Self> {
-        let data = folder.0.join(port.to_string());
+        let data = Self::data_of(folder, port);
         fs::create_dir(&data)?;
         let child = spawn(contender, durability, port, &more, &data)?;
         let mut server = Self { child, contender: contender.clone(), durability, port, more, data };
         server.wait_until_up(START_TIMEOUT)?;
         Ok(server)
+    }
+
+    /// Where the data are of the server at this port.
+    pub fn data_of(folder: &Folder, port: u16) -> PathBuf {
+        folder.0.join(port.to_string())
     }
 
     /// Kills the server without a word, starts it again with the same data, and waits until it serves them. Returns how

@@ -193,7 +193,7 @@ impl Cluster {
         let mut servers = Vec::new();
         for (node, address) in addresses.iter().enumerate() {
             let words = if contender.is_holdfast {
-                cluster::words(node, &addresses)
+                cluster::words(node, &addresses, &RunningServer::data_of(folder, addresses[0].port()))?
             } else if node > 0 {
                 let port = addresses[0].port().to_string();
                 ["--replicaof", "127.0.0.1", &port].map(str::to_owned).to_vec()

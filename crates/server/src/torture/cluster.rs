@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use stdx::Prng;
+
+use crate::cluster::invite::if_possible;
 
 /// Ports of servers: none that the system gives to clients, or a client would sooner or later hold the port of a
 /// server that is just away, or even connect to itself.
@@ -38,13 +41,20 @@ pub fn some_free_port() -> Result<u16> {
 /// What a node is told at every start about the others: all but the first join it.
 ///
 /// A single one is told its port, too: the usual one, far above that of clients, may be a client's of somebody else.
-pub fn words(node: usize, addresses: &[SocketAddr]) -> Vec<String> {
+/// The first must have made the cluster, in `first_data`, before the others are started: they are let in by a token
+/// that is made from it.
+///
+/// # Errors
+/// If that cannot be read.
+pub fn words(node: usize, addresses: &[SocketAddr], first_data: &Path) -> Result<Vec<String>> {
     let port = cluster_address(addresses[node]).port().to_string();
     let mut words = vec!["--cluster-port".to_owned(), port, "--replicas".to_owned(), addresses.len().to_string()];
     if node > 0 {
         words.extend(["--join".to_owned(), cluster_address(addresses[0]).to_string()]);
+        let token = if_possible(first_data)?.context("the first node has made no cluster")?;
+        words.extend(["--token".to_owned(), token.to_text()]);
     }
-    words
+    Ok(words)
 }
 
 /// True if every node has said of every group that as many vote as there are nodes.

@@ -238,7 +238,7 @@ impl Stand {
         }
         if self.against == Against::Holdfast {
             let addresses: Vec<SocketAddr> = self.nodes.iter().map(|node| node.address).collect();
-            command.args(cluster::words(number, &addresses));
+            command.args(cluster::words(number, &addresses, &self.nodes[0].data)?);
         }
         let process = Process::start(&mut command, &node.log)?;
         self.nodes[number].process = Some(process);

@@ -187,7 +187,8 @@ fn a_cluster_is_backed_up_through_any_node_and_restored_as_another_cluster() {
         if number > 0 {
             words.extend(["--join", &first]);
         }
-        Server::start(&ServerOptions::new(&folder.path().join(format!("node-{number}"))).extra(&words))
+        let options = ServerOptions::new(&folder.path().join(format!("node-{number}"))).extra(&words);
+        Server::start(&options.invited_by([folder.path().join("node-0").as_path()]))
     };
     let nodes: Vec<Server> = (0..3).map(node).collect();
     let mut client = nodes[0].client();
@@ -206,7 +207,7 @@ fn a_cluster_is_backed_up_through_any_node_and_restored_as_another_cluster() {
     let first = Server::start(&ServerOptions::new(&data).extra(&["--cores", "2", "--cluster-port", &cluster_port]));
     assert_eq!(total(&mut first.client()), ACCOUNTS * BALANCE);
     let (join, cluster_port) = (format!("127.0.0.1:{}", ports[3]), ports[4].to_string());
-    let second = ServerOptions::new(&folder.path().join("second"));
+    let second = ServerOptions::new(&folder.path().join("second")).invited_by([data.as_path()]);
     let second = Server::start(&second.extra(&["--cores", "1", "--cluster-port", &cluster_port, "--join", &join]));
     assert_eq!(total(&mut second.client()), ACCOUNTS * BALANCE);
     assert_eq!(second.client().show("INCRBY account:1 5"), first.client().show("INCRBY account:1 0"));

@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -63,10 +64,39 @@ impl Cluster {
             words.extend(["--join".to_owned(), format!("127.0.0.1:{}", self.ports[other])]);
         }
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        self.options.push(ServerOptions::new(&folder.path().join("data")).extra(&words));
+        let options = ServerOptions::new(&folder.path().join("data")).extra(&words);
+        let options = options.invited_by(self.options.iter().map(|options| options.data_folder.as_path()));
+        self.options.push(options);
         self.ports.push(port);
         self.folders.push(folder);
         self.nodes.push(Some(Server::spawn(self.options.last().expect("just pushed"))));
+    }
+
+    /// Starts one more node that joins the first, with this token.
+    pub(crate) fn join_by(&mut self, token: &str) {
+        let (folder, port) = (Folder::new(), free_port());
+        let (cluster_port, join) = (port.to_string(), self.cluster_address(0));
+        let options = ServerOptions::new(&folder.path().join("data"));
+        let mut options = options.extra(&["--cores", "2", "--cluster-port", &cluster_port, "--join", &join]);
+        options.environment.push(("HOLDFAST_TOKEN".to_owned(), token.to_owned()));
+        self.nodes.push(Some(Server::spawn(&options)));
+        self.options.push(options);
+        self.ports.push(port);
+        self.folders.push(folder);
+    }
+
+    /// Starts one that has been killed, and may never answer again.
+    pub(crate) fn spawn_again(&self, node: usize) -> Server {
+        Server::spawn(&self.options[node])
+    }
+
+    /// Where other nodes find one.
+    pub(crate) fn cluster_address(&self, node: usize) -> String {
+        format!("127.0.0.1:{}", self.ports[node])
+    }
+
+    pub(crate) fn data_folder(&self, node: usize) -> PathBuf {
+        self.options[node].data_folder.clone()
     }
 
     pub(crate) fn wait_until(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
@@ -822,7 +852,12 @@ fn who_waits_hears_how_many_others_hold_its_writes() {
 #[test]
 fn a_node_of_another_version_is_told_so_at_once() {
     let (folder, port) = (Folder::new(), free_port());
-    let options = ServerOptions::new(&folder.path().join("data")).extra(&["--cluster-port", &port.to_string()]);
+    let options = ServerOptions::new(&folder.path().join("data")).extra(&[
+        "--cluster-port",
+        &port.to_string(),
+        "--tls-cluster",
+        "no",
+    ]);
     let server = Server::start(&options);
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket");

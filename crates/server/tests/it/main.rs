@@ -9,6 +9,7 @@ mod crash_disk;
 mod damage;
 mod harness;
 mod import;
+mod join;
 mod manual;
 mod operation;
 mod pubsub;

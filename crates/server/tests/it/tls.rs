@@ -365,6 +365,8 @@ impl Nodes {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let is_first = self.servers.is_empty();
         let options = ServerOptions::new(&folder.path().join("data")).extra(&words);
+        let others: Vec<_> = self.folders.iter().map(|folder| folder.path().join("data")).collect();
+        let options = options.invited_by(others.iter().map(|data| data.as_path()));
         self.servers.push(if is_first { Server::start(&options) } else { Server::spawn(&options) });
         self.ports.push(port);
         self.folders.push(folder);
@@ -448,7 +450,7 @@ fn nodes_that_show_certificates_of_one_authority_make_a_cluster() {
         );
     }
     // One that speaks no TLS, one whom nobody knows, and one that comes too late.
-    let plain = nodes.join(&[]);
+    let plain = nodes.join(&["--tls-cluster", "no"].map(str::to_owned));
     wait_for_log(plain, "cannot join yet");
     wait_for_log(plain, "takes encrypted links only");
     wait_for_log(&nodes.servers[0], "it speaks no TLS, and this node takes encrypted links only");
@@ -478,7 +480,9 @@ fn links_are_compressed_within_tls_and_without_and_each_end_decides_for_itself()
     let authority = Authority::new("authority");
     let compressed = ["--cluster-compression-level", "3"].map(str::to_owned);
     let secured = words(&authority, &authority.sign("node"), &["--tls-cluster", "yes"]);
-    for (words, expected) in [(vec![], "up=1,tls=0,compressed=1"), (secured, "up=1,tls=1,compressed=1")] {
+    let plain = ["--tls-cluster", "no"].map(str::to_owned).to_vec();
+    let own = (vec![], "up=1,tls=1,compressed=1");
+    for (words, expected) in [(plain, "up=1,tls=0,compressed=1"), (secured, "up=1,tls=1,compressed=1"), own] {
         let mut nodes = Nodes::new();
         nodes.join(&[&words[..], &compressed].concat());
         nodes.join(&words);

@@ -96,7 +96,7 @@ impl Stand {
         ] {
             settings.set(name, &value).expect("a parameter");
         }
-        let security = Security::new(&settings).expect("good files");
+        let security = Security::new(&settings, None).expect("good files");
         Self { files, security }
     }
 

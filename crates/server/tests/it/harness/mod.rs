@@ -15,7 +15,7 @@ pub use crash_disk::CrashDisk;
 pub use disk_faults::DiskFaults;
 pub use ledger::{Audit, Ledger};
 pub use load::{Load, LoadOptions, new_ledgers};
-pub use server::{Exit, Policy, Server, ServerOptions, binary, free_port};
+pub use server::{Exit, Policy, Server, ServerOptions, binary, free_port, token_of};
 
 use std::fs;
 use std::io::Write as _;

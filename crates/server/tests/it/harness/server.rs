@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::{Client, Folder};
 
@@ -74,6 +74,15 @@ impl ServerOptions {
         self
     }
 
+    /// Let in by whoever made the cluster of the first of these folders that belongs to one with an authority.
+    pub fn invited_by<'a>(mut self, data_folders: impl IntoIterator<Item = &'a Path>) -> Self {
+        let inviter = data_folders.into_iter().find(|folder| folder.join(edge::AUTHORITY_FILE).exists());
+        if let Some(folder) = inviter {
+            self.environment.push(("HOLDFAST_TOKEN".to_owned(), token_of(folder, Duration::from_secs(3_600))));
+        }
+        self
+    }
+
     fn command(&self) -> Command {
         let binary = binary();
         let mut command = Command::new(&binary);
@@ -91,6 +100,12 @@ impl ServerOptions {
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }
+}
+
+/// A token of the cluster of a data folder, good for so long from now.
+pub fn token_of(data_folder: &Path, duration: Duration) -> String {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock");
+    edge::invite_from_directory(data_folder, now.as_secs(), duration).expect("an authority").to_text()
 }
 
 /// The binary under test: the release build if the caller made one, otherwise cargo's.

@@ -1,0 +1,174 @@
+//! Who may join: a stranger tries the port for other nodes in every way that there is, and gets in by none.
+
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::cluster::Cluster;
+use crate::harness::{Authority, Folder, Server, ServerOptions, free_port, token_of};
+
+/// Longer than a node looks for others before it says why it does not find them.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// Somebody with an empty directory who knows where a node is.
+struct Stranger {
+    server: Server,
+    _folder: Folder,
+}
+
+impl Stranger {
+    fn start(cluster: &Cluster, token: Option<&str>, words: &[&str]) -> Self {
+        let folder = Folder::new();
+        let (port, join) = (free_port().to_string(), cluster.cluster_address(0));
+        let options = ServerOptions::new(&folder.path().join("data"));
+        let mut options = options.extra(&["--cores", "2", "--cluster-port", &port, "--join", &join]).extra(words);
+        options.environment.extend(token.map(|token| ("HOLDFAST_TOKEN".to_owned(), token.to_owned())));
+        Self { server: Server::spawn(&options), _folder: folder }
+    }
+
+    #[track_caller]
+    fn says(&self, words: &str) {
+        wait_for_log(&self.server, words);
+    }
+}
+
+#[track_caller]
+fn wait_for_log(server: &Server, words: &str) {
+    let begun = Instant::now();
+    while !server.log().contains(words) {
+        assert!(begun.elapsed() < PATIENCE, "not said: {words}\n{}", server.log());
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The cluster has as many nodes as it had, answers, and has said this of the stranger.
+#[track_caller]
+fn is_undisturbed(cluster: &Cluster, words: &str) {
+    wait_for_log(cluster.nodes[0].as_ref().expect("it runs"), words);
+    let mut client = cluster.client(0);
+    let count = cluster.nodes.iter().flatten().count();
+    let told = client.show("INFO cluster");
+    // One that is alone counts nobody.
+    let is_alone = count == 1 && !told.contains("cluster_nodes:2");
+    assert!(is_alone || told.contains(&format!("cluster_nodes:{count}")), "{told}");
+    assert_eq!(cluster.ask(&mut client, "GET secret"), "\"kept\"");
+    assert_eq!(cluster.ask(&mut client, "INCR counter").split(' ').next(), Some("(integer)"));
+}
+
+fn cluster_with_a_secret(count: usize) -> Cluster {
+    let cluster = Cluster::start(count);
+    let mut client = cluster.client(0);
+    assert_eq!(cluster.ask(&mut client, "SET secret kept"), "OK");
+    cluster
+}
+
+#[test]
+fn a_stranger_is_let_in_by_nothing_but_a_good_token() {
+    let cluster = cluster_with_a_secret(1);
+    let data = cluster.data_folder(0);
+    // Nothing at all: it does not even ask.
+    Stranger::start(&cluster, None, &[]).says("join: a token is needed");
+    // As it was before there were authorities.
+    Stranger::start(&cluster, None, &["--tls-cluster", "no"]).says("takes encrypted links only");
+    is_undisturbed(&cluster, "it speaks no TLS, and this node takes encrypted links only");
+    // A certificate of somebody else's authority, which it trusts itself.
+    let authority = Authority::new("stranger");
+    let own = authority.sign("stranger");
+    let files = ["--tls-cluster", "yes", "--tls-cert-file", &own.certificate, "--tls-key-file", &own.key];
+    let stranger = Stranger::start(&cluster, None, &[&files[..], &["--tls-ca-cert-file", &authority.path()]].concat());
+    stranger.says("certificate is signed by nobody who is trusted here");
+    // A token of the past.
+    let before = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock") - 2 * HOUR;
+    let late = edge::invite_from_directory(&data, before.as_secs(), HOUR).expect("an authority");
+    Stranger::start(&cluster, Some(&late.to_text()), &[]).says("the token has expired");
+    is_undisturbed(&cluster, &format!("its invitation {} has expired", late.name()));
+    // One of another cluster: the stranger does not even say it.
+    let other = cluster_with_a_secret(1);
+    let foreign = token_of(&other.data_folder(0), HOUR);
+    Stranger::start(&cluster, Some(&foreign), &[]).says("certificate is signed by nobody who is trusted here");
+    is_undisturbed(&cluster, "does not trust who has signed this side's certificate");
+    // One with a longer time than it was given.
+    let mut bytes = late.encode();
+    bytes[40] = 1;
+    let forged = edge::Token::decode(&bytes).expect("its form is good").to_text();
+    Stranger::start(&cluster, Some(&forged), &[]).says("no member of the cluster has made this token");
+    is_undisturbed(&cluster, "no member of this cluster has made its invitation");
+    // What is no token is refused before anything is asked.
+    Stranger::start(&cluster, Some("secret"), &[]).says("HOLDFAST_TOKEN: it is no token");
+}
+
+#[test]
+fn a_token_lets_in_one_node_and_shows_in_no_log() {
+    let mut cluster = cluster_with_a_secret(1);
+    let (is_made, token) = cluster.tool(0, &["invite", "--expires", "10m"]);
+    assert!(is_made, "{token}");
+    let token = token.trim().to_owned();
+    cluster.join_by(&token);
+    cluster.wait_until("there are two nodes", |this| {
+        this.try_client(0).is_some_and(|mut client| client.show("INFO cluster").contains("cluster_nodes:2"))
+    });
+    Stranger::start(&cluster, Some(&token), &[]).says("the token has let in another node already");
+    is_undisturbed(&cluster, "has let in another node");
+    for node in cluster.nodes.iter().flatten() {
+        assert!(!node.log().contains(&token[9..]), "{}", node.log());
+    }
+    let mode = |node: usize| {
+        use std::os::unix::fs::MetadataExt as _;
+        let path = cluster.data_folder(node).join(edge::AUTHORITY_FILE);
+        std::fs::metadata(path).expect("each member keeps it").mode() & 0o777
+    };
+    assert_eq!((mode(0), mode(1)), (0o600, 0o600));
+    // Only who may administrate gets one.
+    let mut client = cluster.client(0);
+    client.show("ACL SETUSER reader on >word ~* +@all -@admin");
+    let (is_made, told) = cluster.tool(0, &["invite", "--user", "reader", "--password", "word"]);
+    assert!(!is_made && told.contains("NOPERM"), "{told}");
+    for wrong in ["0", "2592001", "x", "-1"] {
+        let told = client.show(&format!("HOLDFAST INVITE {wrong}"));
+        assert!(told.contains("an invitation is good for 1 to 2592000 seconds"), "{told}");
+    }
+}
+
+#[test]
+fn a_node_that_was_removed_has_a_certificate_that_is_worth_nothing() {
+    let mut cluster = cluster_with_a_secret(3);
+    let address = cluster.address(2);
+    let (is_out, told) = cluster.tool(0, &["remove", &address]);
+    assert!(is_out, "{told}");
+    cluster.kill(2);
+    let removed = cluster.spawn_again(2);
+    wait_for_log(&removed, "has been removed from its cluster");
+    is_undisturbed(&cluster, "has been removed from the cluster");
+    drop(removed);
+}
+
+#[test]
+fn a_cluster_without_an_authority_goes_on_says_so_and_is_given_one() {
+    let folder = Folder::new();
+    let port = free_port().to_string();
+    let options = ServerOptions::new(&folder.path().join("data")).extra(&["--cores", "2", "--cluster-port", &port]);
+    let plain = options.clone().extra(&["--tls-cluster", "no"]);
+    let server = Server::start(&plain);
+    assert_eq!(server.client().show("SET secret kept"), "OK");
+    wait_for_log(&server, "for other nodes: open to whoever reaches it");
+    assert!(server.client().show("HOLDFAST INVITE").contains("knows no invitations"));
+    server.kill();
+    // Without being told so it goes on, with a warning.
+    let server = Server::start(&options);
+    wait_for_log(&server, "holds no certificate authority of its cluster");
+    assert_eq!(server.client().show("GET secret"), "\"kept\"");
+    assert!(server.client().show("CONFIG SET tls-cluster yes").contains("no certificate authority of its own"));
+    server.kill();
+    let data = folder.path().join("data");
+    let secure = || {
+        let mut command = std::process::Command::new(crate::harness::binary());
+        command.args(["cluster", "secure"]).arg(&data).output().expect("it runs")
+    };
+    assert!(secure().status.success());
+    assert!(!secure().status.success(), "there is one already, and it stays");
+    let server = Server::start(&options);
+    wait_for_log(&server, "nodes must show a certificate of the cluster's authority");
+    assert_eq!(server.client().show("GET secret"), "\"kept\"");
+    assert!(server.client().show("HOLDFAST INVITE").contains("holdfast-"));
+}
