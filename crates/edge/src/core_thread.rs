@@ -460,6 +460,7 @@ impl CoreThread {
             // What is answered in a turn was asked before this reading: leases depend on it.
             self.now = clock::now();
             self.core.step(self.now, Event::Turn, &mut self.actions);
+            self.host.desks[self.here()].client_bytes.store(self.core.client_bytes(), Ordering::Relaxed);
             self.owes_turn = false;
         }
         // Carrying out may step further events (a connection that turns out broken), whose wishes come after.

@@ -75,6 +75,8 @@ pub struct Desk {
     pub mailbox: Mailbox,
     /// Connections dealt to it that are not gone yet.
     pub client_count: AtomicU64,
+    /// Bytes that its clients take, as the core has last found.
+    pub client_bytes: AtomicU64,
 }
 
 /// Settings that the host carries out, changed by `Action::Configured`.
@@ -99,7 +101,10 @@ impl Host {
         early: EarlyMark,
         news: Sender<News>,
     ) -> Self {
-        let desks = mailboxes.into_iter().map(|mailbox| Desk { mailbox, client_count: AtomicU64::new(0) }).collect();
+        let desks = mailboxes
+            .into_iter()
+            .map(|mailbox| Desk { mailbox, client_count: AtomicU64::new(0), client_bytes: AtomicU64::new(0) })
+            .collect();
         Self {
             log,
             desks,

@@ -41,7 +41,7 @@ pub use entropy::{random_bytes, random_id};
 pub use fault::Fault;
 pub use listener::ListenOptions;
 pub use log::utc;
-pub use report::Allocated;
+pub use report::{Allocated, memory_allowed_bytes};
 pub use run::{ClusterOptions, Ended, Invited, Options, log_failure, run, secure_directory};
 pub use tls::{ClientOptions, ClientSecurity, SecureStream, TlsStream, in_words};
 pub use trust::{AUTHORITY_FILE, INVITATION_DEFAULT, INVITATION_MAX, Token, invite_from_directory};

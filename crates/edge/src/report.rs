@@ -38,6 +38,7 @@ pub fn measure(host: &Host, allocated: Allocated, journal: JournalFigures) -> Ho
         cpu_system_us: micros(usage.map(|usage| usage.system_time())),
         journal,
         client_count: host.client_count(),
+        client_bytes: host.desks.iter().map(|desk| desk.client_bytes.load(Ordering::Relaxed)).sum(),
         rejected_count: host.rejected_count.load(Ordering::Relaxed),
         links: host.peers.reports(),
     }
@@ -56,6 +57,12 @@ static SYSTEM_MEMORY_BYTES: LazyLock<u64> = LazyLock::new(|| {
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:")).unwrap_or_default();
     line.split_whitespace().next().and_then(|number| number.parse::<u64>().ok()).unwrap_or_default() * 1024
 });
+
+/// Memory that the process may have: the machine's, or what its control group (version 2) is allowed.
+pub fn memory_allowed_bytes() -> u64 {
+    let group = fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse::<u64>().ok());
+    group.map_or(*SYSTEM_MEMORY_BYTES, |group| group.min(*SYSTEM_MEMORY_BYTES))
+}
 
 /// Asks for so many open files, and says how many there may be.
 pub fn allow_descriptors(wanted: u64) -> u64 {

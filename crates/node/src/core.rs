@@ -35,7 +35,7 @@ use crate::relay::{Expired, Purpose, Relay, Route, Step};
 use crate::roster::{Member, Roster};
 use crate::router;
 use crate::scripts::Cache;
-use crate::session::{Hold, Session, Sessions};
+use crate::session::{Cut, Hold, Session, Sessions};
 use crate::settings::Settings;
 use crate::slots::SlotMap;
 use crate::statistics::{Rates, SlowEntry, Slowlog, Statistics};
@@ -45,7 +45,7 @@ use crate::timeline::{self, Timeline};
 use crate::timing::Timings;
 use crate::toll::Toll;
 use crate::tracking::{Mode, Tracker};
-use crate::transaction::{Driver, GatewayId, Post, Progress, TransactionId, Work};
+use crate::transaction::{Driver, GatewayId, Post, PrepareAnswer, Progress, TransactionId, Work};
 use crate::wire::{self, Wire};
 
 /// One thread's sessions and groups. [`Core::step`] is the only way in, its actions are the only way out.
@@ -103,6 +103,11 @@ pub struct Core {
     over_soft: Vec<SessionId>,
     /// When the memory of clients was last looked at.
     clients_weighed: Instant,
+    /// Bytes that clients took then, and those that the latest report knows of.
+    client_bytes: u64,
+    reported_client_bytes: u64,
+    /// When the log last told of somebody who speaks HTTP.
+    http_told: Option<Instant>,
     /// Nodes to be told of this one if it knows nobody yet.
     seeds: Vec<NodeId>,
     announce_at: Instant,
@@ -338,6 +343,9 @@ impl Core {
             file_work: None,
             over_soft: Vec::new(),
             clients_weighed: Instant::ZERO,
+            client_bytes: 0,
+            reported_client_bytes: 0,
+            http_told: None,
             seeds: seeds.iter().map(|(node, _)| *node).collect(),
             announce_at: Instant::ZERO,
             // Who is met later is met as well, and not instead.
@@ -479,6 +487,7 @@ impl Core {
             Event::Report(report) => {
                 self.note_syncs(&report);
                 self.context.report = *report;
+                self.reported_client_bytes = self.client_bytes;
                 self.context.reported_keyspace_bytes = self.keyspace_bytes();
                 let used_bytes = self.context.report.used_memory_bytes;
                 self.context.peak_memory_bytes = self.context.peak_memory_bytes.max(used_bytes);
@@ -824,7 +833,7 @@ impl Core {
         if bytes == 0 || session.is_over_soft() {
             session.check_output(&self.context.settings.output_limits, self.now.instant);
         }
-        if session.is_cut {
+        if session.cut.is_some() {
             self.sessions.mark(id);
             return;
         }
@@ -1248,7 +1257,7 @@ impl Core {
                         let outcome = outcome.unwrap_or_else(|| Locked::Refused(NO_QUORUM.to_owned()));
                         driver.locked(id, group, outcome, posts)
                     }
-                    Step::Prepare => driver.prepared(id, group, bytes == [1], posts),
+                    Step::Prepare => driver.prepared(id, group, PrepareAnswer::take(bytes), posts),
                     Step::Renew => Progress::Going,
                     Step::Resolve => driver.resolved(id, group),
                 });
@@ -1396,7 +1405,9 @@ impl Core {
             RequestBody::Lock(_) => {
                 outlet.answer(&request.origin, wire::put_locked(&Locked::Refused(LOADING.to_owned())));
             }
-            RequestBody::Prepare { .. } | RequestBody::Cut { .. } => outlet.answer(&request.origin, vec![0]),
+            RequestBody::Prepare { .. } | RequestBody::Cut { .. } => {
+                outlet.answer(&request.origin, PrepareAnswer::Refused.put());
+            }
             RequestBody::Renew { .. } | RequestBody::Resolve { .. } => outlet.answer(&request.origin, Vec::new()),
             _ => outlet.refuse(&request.origin, request.protocol, LOADING),
         }
@@ -1478,7 +1489,7 @@ impl Core {
     fn turn(&mut self, actions: &mut Vec<Action>) {
         self.expire_requests(actions);
         self.check_soft_limits();
-        self.evict_clients();
+        self.weigh_clients();
         self.keep_roster(actions);
         self.end_pause();
         self.pass_time_waiting(actions);
@@ -1568,29 +1579,86 @@ impl Core {
         }
     }
 
-    /// Cuts off those clients that take most, while this core's take more than its part of `maxmemory-clients`.
-    fn evict_clients(&mut self) {
-        let bytes_max = self.context.settings.clients_bytes_max / u64::from(self.context.core_count);
+    /// Looks after the places and the memory of clients, now and then.
+    fn weigh_clients(&mut self) {
         let now = self.now.instant;
-        if bytes_max == 0 || now.since(self.clients_weighed) < limits::TICK_INTERVAL {
+        if now.since(self.clients_weighed) < limits::TICK_INTERVAL {
             return;
         }
         self.clients_weighed = now;
+        self.cut_unauthenticated();
+        if self.context.settings.clients_bytes_max > 0 {
+            self.evict_clients();
+        }
+    }
+
+    /// Cuts off clients that have had time to authenticate, and have not, when few places for others are left.
+    fn cut_unauthenticated(&mut self) {
+        let clients_max = self.context.settings.number("maxclients").unsigned_abs();
+        let is_near = self.context.report.client_count >= limits::clients_near(clients_max);
+        if !is_near || self.context.users.default_user().needs_no_password() {
+            return;
+        }
+        let now = self.now.instant;
+        let is_overdue = |session: &&Session| {
+            !session.is_authenticated && now.since(session.opened.instant) > limits::AUTHENTICATION_MAX
+        };
+        let overdue: Vec<_> = self.sessions.iter().filter(is_overdue).map(|session| session.id).collect();
+        for id in overdue {
+            if let Some(session) = self.sessions.get_mut(id).filter(|session| !session.is_closing) {
+                session.cut(Cut::Unauthenticated);
+                self.sessions.mark(id);
+            }
+        }
+    }
+
+    /// Bytes that the clients of this core took when that was looked at last.
+    pub fn client_bytes(&self) -> u64 {
+        self.client_bytes
+    }
+
+    /// Cuts off those clients that take most, while those of all cores together take more than `maxmemory-clients`, and
+    /// those of this one more than its part: what others have is known only roughly, and they do the same.
+    fn evict_clients(&mut self) {
+        let bytes_max = self.context.settings.clients_bytes_max;
         let mut weights: Vec<_> =
             self.sessions.iter().map(|session| (session.memory_bytes() as u64, session.id)).collect();
         let mut sum: u64 = weights.iter().map(|(bytes, _)| bytes).sum();
+        let others = self.context.report.client_bytes.saturating_sub(self.reported_client_bytes);
         weights.sort_unstable();
-        while sum > bytes_max
+        while sum + others > bytes_max
+            && sum > bytes_max / u64::from(self.context.core_count)
             && let Some((bytes, id)) = weights.pop()
         {
             let Some(session) = self.sessions.get_mut(id).filter(|session| !session.no_evict && !session.is_closing)
             else {
                 continue;
             };
-            session.evict();
+            session.cut(Cut::Memory);
             self.sessions.mark(id);
             sum -= bytes;
         }
+        self.client_bytes = sum;
+    }
+
+    /// Ends the connection of a client that speaks HTTP: what follows could be commands that somebody has put into a
+    /// request of a browser. They are not looked at.
+    pub(crate) fn end_http(&mut self, id: SessionId, actions: &mut Vec<Action>) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        session.asking = Asked::NOTHING;
+        session.is_closing = true;
+        self.context.statistics.http_count += 1;
+        let now = self.now.instant;
+        if self.http_told.is_none_or(|told| now.since(told) >= limits::HTTP_INTERVAL) {
+            self.http_told = Some(now);
+            let line = format!(
+                "Possible SECURITY ATTACK detected: client id={} addr={} sends POST or Host: as a command, as a browser \
+                 does that is abused to reach this server. Its connection is closed.",
+                session.id.serial, session.peer.address
+            );
+            actions.push(Action::Log { level: Level::Warning, line });
+        }
+        self.sessions.mark(id);
     }
 
     fn next_wake(&self) -> Instant {
@@ -1682,16 +1750,23 @@ impl Core {
         let spare = &mut self.spare;
         let mut relieved = Vec::new();
         let (output_limits, now) = (self.context.settings.output_limits, self.now.instant);
-        let Statistics { cut_count, evicted_count, output_bytes, write_count, .. } = &mut self.context.statistics;
+        let Statistics { cut_count, evicted_count, unauthenticated_count, output_bytes, write_count, .. } =
+            &mut self.context.statistics;
         let over_soft = &mut self.over_soft;
         self.sessions.take_dirty(|session| {
             session.check_output(&output_limits, now);
-            if session.is_cut {
-                let count = if session.is_evicted { &mut *evicted_count } else { &mut *cut_count };
-                *count += 1;
-                let what = if session.is_evicted { "takes too much memory" } else { "has left too much output unread" };
-                let line =
-                    format!("client id={} addr={} {what} and is cut off", session.id.serial, session.peer.address);
+            if let Some(cut) = session.cut {
+                *match cut {
+                    Cut::Output => &mut *cut_count,
+                    Cut::Memory => &mut *evicted_count,
+                    Cut::Unauthenticated => &mut *unauthenticated_count,
+                } += 1;
+                let line = format!(
+                    "client id={} addr={} {} and is cut off",
+                    session.id.serial,
+                    session.peer.address,
+                    cut.name()
+                );
                 actions.push(Action::Log { level: Level::Warning, line });
                 actions.push(Action::Abort { session: session.id });
                 return;

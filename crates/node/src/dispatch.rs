@@ -198,6 +198,10 @@ impl Core {
     fn dispatch(&mut self, id: SessionId, args: Args<'_>, actions: &mut Vec<Action>) -> Next {
         let known = match lookup(args) {
             Ok(known) => known,
+            Err(_) if is_http(args) => {
+                self.end_http(id, actions);
+                return Next::Taken;
+            }
             Err(refusal) => {
                 if let Some(session) = self.sessions.get_mut(id) {
                     session.asking = Asked::NOTHING;
@@ -1014,6 +1018,12 @@ fn passes_multi(known: Known) -> bool {
                 || matches!(command.name, "quit" | "reset")
         }
     }
+}
+
+/// True for the first words of a request, or of a header line, of HTTP that would be commands.
+fn is_http(args: Args<'_>) -> bool {
+    let name = args.at(0);
+    name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
 }
 
 /// Finds a request's command, or says in Redis's words that there is none.

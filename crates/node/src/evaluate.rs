@@ -18,7 +18,7 @@ use crate::core::Core;
 use crate::dispatch::{Groups, Next};
 use crate::entry::{Reader, put_words};
 use crate::event::{Action, CoreId, GroupId, Now, Room, SessionId};
-use crate::group::{Declined, LEADER_LOST, NO_QUORUM, Run, Standing};
+use crate::group::{Declined, LEADER_LOST, NO_QUORUM, NO_REPLICAS, Run, Standing};
 use crate::letter::{DeclinedScript, Mail, Origin, Request, RequestBody, ScriptRequest};
 use crate::libraries::{self, Change, Libraries, Loaded, Policy};
 use crate::limits;
@@ -542,14 +542,14 @@ impl Core {
 
     pub(crate) fn circumstances(&self, invocation: &Invocation) -> Circumstances {
         let allows = invocation.code.flags().is_some_and(|flags| flags.has(Flags::ALLOW_OOM));
-        let no_room = match &self.context.room {
+        let write_refusal = match &self.context.room {
             Room::None(reason) => Some(format!("MISCONF No room on disk for this write: {reason}")),
             Room::Enough => None,
         };
         let may_debug = self.context.scripts_may_debug;
         Circumstances {
             denies_growth: !allows && self.is_memory_full(),
-            no_room,
+            write_refusal,
             is_watched: self.context.monitors.is_watched(),
             may_debug,
         }
@@ -567,14 +567,18 @@ impl Core {
         args: Args<'_>,
         actions: &mut Vec<Action>,
     ) -> Result<(), Declined> {
-        let circumstances = self.circumstances(invocation);
+        let mut circumstances = self.circumstances(invocation);
         let now = self.now;
         let seed = self.prng.draw();
-        let run = Run { origin, floor, protocol, database, invocation, args, circumstances, seed };
         let mut engine = self.runner.engine.take().unwrap_or_default();
         let place = group.0 as usize / usize::from(self.context.core_count);
         let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
         let group = self.groups[place].as_mut().expect("it is serving");
+        if group.lacks_replicas(&outlet.context.settings) {
+            // Checked here and not where the request comes: a script that only reads is not known before it has run.
+            circumstances.write_refusal.get_or_insert_with(|| NO_REPLICAS.to_owned());
+        }
+        let run = Run { origin, floor, protocol, database, invocation, args, circumstances, seed };
         let result = group.run_script(run, &mut engine, &mut self.prng, now, &mut outlet);
         self.runner.engine = Some(engine);
         result

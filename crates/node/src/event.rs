@@ -473,6 +473,8 @@ pub struct HostReport {
     pub journal: JournalFigures,
     /// Connected clients over all cores.
     pub client_count: u64,
+    /// Bytes that clients of all cores take, as the cores have told last.
+    pub client_bytes: u64,
     /// Connections refused because of `maxclients`.
     pub rejected_count: u64,
     /// The links to other nodes.

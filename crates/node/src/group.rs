@@ -64,11 +64,12 @@ use crate::timing::Timings;
 use crate::toll::{Measure, Toll};
 use crate::touched::Touched;
 use crate::tracking::Author;
-use crate::transaction::{GatewayId, TransactionId};
+use crate::transaction::{GatewayId, PrepareAnswer, TransactionId};
 use crate::wire::{self, put_locked};
 
 use leader::{Leader, Lost};
 pub(crate) use live::{Declined, Run};
+pub(crate) use replicas::NO_REPLICAS;
 pub(crate) use state::is_null;
 use witness::Witness;
 
@@ -1204,7 +1205,7 @@ impl Group {
         if !self.holds_locks_by(transaction, grant) && !self.takes_slots(transaction, &effects) {
             let unpacked = self.slices.unpacked.remove(&transaction).unwrap_or_default();
             self.bury_unpacked(unpacked);
-            return outlet.answer(&origin, vec![0]);
+            return outlet.answer(&origin, PrepareAnswer::Refused.put());
         }
         let Some((participants, effects)) =
             self.let_arrive((transaction, grant), participants, effects, (origin, floor))

@@ -102,6 +102,17 @@ pub const REQUESTS_PER_RUN: usize = 4_096;
 /// Rounds of parsing, committing and replying within one turn, for clients whose requests wait for one another.
 pub const ROUNDS_PER_TURN: usize = 64;
 
+/// A client that has not authenticated for so long gives way to others when few places are left.
+pub const AUTHENTICATION_MAX: Duration = Duration::from_secs(10);
+
+/// So many clients are near to `maxclients`: nine tenths.
+pub const fn clients_near(clients_max: u64) -> u64 {
+    clients_max - clients_max / 10
+}
+
+/// How often the log tells of clients that speak HTTP (Redis: once a minute).
+pub const HTTP_INTERVAL: Duration = Duration::from_secs(60);
+
 /// Raft's tick.
 pub const TICK_INTERVAL: Duration = consensus::limits::TICK_INTERVAL;
 

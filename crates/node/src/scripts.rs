@@ -118,8 +118,8 @@ impl Invocation {
 pub(crate) struct Circumstances {
     /// Memory is full, and the script has not said that it does not mind.
     pub(crate) denies_growth: bool,
-    /// There is no room on disk: an error reply.
-    pub(crate) no_room: Option<String>,
+    /// Why nothing may be written (no room on disk, too few replicas): an error reply.
+    pub(crate) write_refusal: Option<String>,
     /// Somebody watches what is called (MONITOR).
     pub(crate) is_watched: bool,
     /// Scripts may call DEBUG PROTOCOL and DEBUG SLEEP.
@@ -129,7 +129,7 @@ pub(crate) struct Circumstances {
 impl Circumstances {
     /// True if it makes no difference on which node a script runs.
     pub(crate) fn are_plain(&self) -> bool {
-        !self.denies_growth && self.no_room.is_none() && !self.is_watched && !self.may_debug
+        !self.denies_growth && self.write_refusal.is_none() && !self.is_watched && !self.may_debug
     }
 }
 
@@ -356,7 +356,7 @@ pub(crate) fn check_call(
     if !matches!(command.body, keyspace::Body::Mutate(_)) {
         return Ok(());
     }
-    if let Some(text) = &circumstances.no_room {
+    if let Some(text) = &circumstances.write_refusal {
         return Err(Refusal::new(text.clone()));
     }
     if circumstances.denies_growth && !has_written && command.has(Flag::Denyoom) {

@@ -123,11 +123,31 @@ pub struct Session {
     pub(crate) is_paused: bool,
     /// To be closed when everything owed has been written.
     pub(crate) is_closing: bool,
-    /// To be cut off at once: it does not read what it is sent.
-    pub(crate) is_cut: bool,
-    /// That is because it takes too much memory.
-    pub(crate) is_evicted: bool,
+    /// To be cut off at once, and why.
+    pub(crate) cut: Option<Cut>,
     is_dirty: bool,
+}
+
+/// Why a client is cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// It does not read what it is sent.
+    Output,
+    /// All clients together take too much memory, and it takes most.
+    Memory,
+    /// It has not said who it is, and places for clients are scarce.
+    Unauthenticated,
+}
+
+impl Cut {
+    /// For the log.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Output => "has left too much output unread",
+            Self::Memory => "takes too much memory",
+            Self::Unauthenticated => "has not authenticated while maxclients is near",
+        }
+    }
 }
 
 /// A reply that came before its turn.
@@ -245,8 +265,7 @@ impl Session {
             hold: Hold::None,
             is_paused: false,
             is_closing: false,
-            is_cut: false,
-            is_evicted: false,
+            cut: None,
             is_dirty: false,
         }
     }
@@ -341,7 +360,7 @@ impl Session {
         // Replies wait for their client one at a time; what is pushed would pile up, also for an ordinary client.
         let is_flooded = !self.is_subscribed() && self.pushed_bytes > limits::PUSHED_BYTES_MAX;
         if is_flooded || (bound > 0 && self.output_bytes() > bound) {
-            self.cut();
+            self.cut(Cut::Output);
         }
     }
 
@@ -359,7 +378,7 @@ impl Session {
         }
         let since = *self.over_soft_since.get_or_insert(now);
         if now.since(since).as_secs() >= limit.soft_seconds {
-            self.cut();
+            self.cut(Cut::Output);
         }
     }
 
@@ -369,16 +388,12 @@ impl Session {
         size_of::<Self>() + self.input.capacity() + self.output_bytes() + queued
     }
 
-    /// It takes too much memory, and is to be cut off.
-    pub(crate) fn evict(&mut self) {
-        self.is_evicted = true;
-        self.input = Vec::new();
-        self.cut();
-    }
-
     /// It is to be cut off at the end of the turn, and what waits for it is dropped now.
-    fn cut(&mut self) {
-        self.is_cut = true;
+    pub(crate) fn cut(&mut self, cut: Cut) {
+        self.cut = Some(cut);
+        if cut == Cut::Memory {
+            self.input = Vec::new();
+        }
         self.is_closing = true;
         self.out = Writer::new(self.protocol());
         self.early_bytes = 0;
@@ -389,7 +404,7 @@ impl Session {
 
     /// True if it may be over its soft limit for too long soon.
     pub(crate) fn is_over_soft(&self) -> bool {
-        self.over_soft_since.is_some() && !self.is_cut
+        self.over_soft_since.is_some() && self.cut.is_none()
     }
 
     /// Bytes received and not yet parsed.

@@ -21,6 +21,10 @@ pub struct Statistics {
     pub cut_count: u64,
     /// Clients cut off because all clients together took too much memory.
     pub evicted_count: u64,
+    /// Clients cut off because they had not authenticated while places were scarce.
+    pub unauthenticated_count: u64,
+    /// Connections ended because their client spoke HTTP.
+    pub http_count: u64,
     /// Reads answered by a replica that does not lead (READONLY).
     pub near_read_count: u64,
     /// Times that something was read from a client, and written to one.

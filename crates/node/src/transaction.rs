@@ -28,7 +28,7 @@ use crate::computation::{Computation, Computed, Outcome, Wants};
 use crate::defect::Defect;
 use crate::entry::{self, Effect, Watch};
 use crate::event::{GroupId, SessionId};
-use crate::group::NO_QUORUM;
+use crate::group::{NO_QUORUM, NO_REPLICAS};
 use crate::letter::{Lock, Locked, Origin, RequestBody, Resolution};
 use crate::limits::{self, Slicing};
 use crate::locks::Grant;
@@ -184,6 +184,8 @@ pub struct Transaction {
     notices: Vec<Notice>,
     /// What scripts have done beside.
     asides: Asides,
+    /// A group that changes lacks replicas: the client is told so.
+    lacks_replicas: bool,
     /// The client has its reply, or another transaction sees to it.
     is_answered: bool,
 }
@@ -226,6 +228,37 @@ pub enum Progress {
     Again(Box<Work>),
     /// All groups have resolved it: it can be forgotten.
     Over,
+}
+
+/// What a group says to its part of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrepareAnswer {
+    /// It is logged; or the locks are held, where there is nothing to log.
+    Accepted,
+    /// The locks are lost. Nothing is logged, and nothing will be.
+    Refused,
+    /// Fewer other nodes are heard than `min-replicas-to-write` asks for. Nothing is logged, and nothing will be.
+    LacksReplicas,
+}
+
+impl PrepareAnswer {
+    /// As a group answers.
+    pub fn put(self) -> Vec<u8> {
+        vec![match self {
+            Self::Refused => 0,
+            Self::Accepted => 1,
+            Self::LacksReplicas => 2,
+        }]
+    }
+
+    /// What a group has answered; what is not known is a refusal.
+    pub fn take(bytes: &[u8]) -> Self {
+        match bytes {
+            [1] => Self::Accepted,
+            [2] => Self::LacksReplicas,
+            _ => Self::Refused,
+        }
+    }
 }
 
 /// All transactions that a core drives.
@@ -330,6 +363,7 @@ impl Driver {
             reply: Vec::new(),
             notices: Vec::new(),
             asides: Asides::default(),
+            lacks_replicas: false,
             is_answered: false,
         };
         transaction.lock_next(post);
@@ -454,19 +488,26 @@ impl Driver {
     }
 
     /// A group has logged its part, or refused it.
-    pub fn prepared(&mut self, id: TransactionId, group: GroupId, accepted: bool, post: &mut Vec<Post>) -> Progress {
+    pub fn prepared(
+        &mut self,
+        id: TransactionId,
+        group: GroupId,
+        answer: PrepareAnswer,
+        post: &mut Vec<Post>,
+    ) -> Progress {
         let low_water = self.low_water();
         let commits_early = self.defect == Some(Defect::EarlyCommit);
         let Some(transaction) = self.find(id) else { return Progress::Going };
         if let Stage::Confirming { waiting, .. } = &mut transaction.stage {
             waiting.retain(|other| *other != group);
-            return transaction.confirmed(accepted, low_water, post);
+            return transaction.confirmed(answer == PrepareAnswer::Accepted, low_water, post);
         }
         let Stage::Preparing { waiting, changed, is_refused } = &mut transaction.stage else {
             return Progress::Going;
         };
         waiting.retain(|other| *other != group && !commits_early);
-        *is_refused |= !accepted;
+        *is_refused |= answer != PrepareAnswer::Accepted;
+        transaction.lacks_replicas |= answer == PrepareAnswer::LacksReplicas;
         if !waiting.is_empty() {
             return Progress::Going;
         }
@@ -479,6 +520,13 @@ impl Driver {
             transaction.resolve_all(Resolution::Abort, &changed, low_water, post);
             if transaction.is_answered {
                 return Progress::Going;
+            }
+            if transaction.lacks_replicas {
+                let mut writer = Writer::new(transaction.protocol);
+                writer.error(NO_REPLICAS);
+                transaction.reply = writer.into_bytes();
+                (transaction.notices, transaction.asides) = Default::default();
+                return transaction.answered();
             }
             transaction.is_answered = true;
             return Progress::Again(transaction.work.take().expect("it has been computed"));

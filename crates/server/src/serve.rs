@@ -57,6 +57,7 @@ Usage: holdfast serve [FILE] [--name value [value …]]…
   --unixsocketperm MODE   its permissions, as in 700
   --requirepass PASSWORD  clients must say it
   --maxmemory BYTES       as in 2gb; see --maxmemory-policy             [no limit]
+  --maxmemory-clients B   memory of all clients together                [a tenth of the machine's]
   --maxclients N          most clients at a time                        [10000]
   --logfile FILE          log lines go here                             [standard output]
   --log-format FORMAT     text, or json: an object a line               [text]
@@ -178,6 +179,8 @@ impl Plan {
         let mut settings = Settings::default();
         // Redis listens on every address and turns strangers away; nothing listens here unless it is asked to.
         settings.set("bind", BIND_DEFAULT)?;
+        // Each client's memory is bounded, and so is that of all together.
+        settings.set("maxmemory-clients", &(edge::memory_allowed_bytes() / 10).to_string())?;
         Ok(Self {
             settings,
             data_directory: PathBuf::from("holdfast-data"),

@@ -92,6 +92,8 @@ fn total(figures: &[Figures]) -> Statistics {
         sum.malformed_peer_count += statistics.malformed_peer_count;
         sum.cut_count += statistics.cut_count;
         sum.evicted_count += statistics.evicted_count;
+        sum.unauthenticated_count += statistics.unauthenticated_count;
+        sum.http_count += statistics.http_count;
         sum.near_read_count += statistics.near_read_count;
         sum.read_count += statistics.read_count;
         sum.write_count += statistics.write_count;
@@ -279,6 +281,8 @@ fn write_section(section: &str, core: &Context, now: Now, figures: &[Figures], t
             let prefixes: BTreeSet<_> = figures.iter().flat_map(|figures| &figures.prefixes).collect();
             line("tracking_total_prefixes", &prefixes.len());
             line("client_output_buffer_limit_disconnections", &sum.cut_count);
+            line("unauthenticated_disconnections", &sum.unauthenticated_count);
+            line("http_disconnections", &sum.http_count);
             line("replica_reads", &sum.near_read_count);
             line("unexpected_error_replies", &0);
             line("latest_fork_usec", &0);

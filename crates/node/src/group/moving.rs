@@ -509,7 +509,7 @@ impl Group {
         outlet: &mut Outlet<'_>,
     ) {
         let Some(moving) = self.leader.mover.present.as_mut().filter(|moving| moving.id == id) else { return };
-        let is_accepted = bytes == [1];
+        let is_accepted = PrepareAnswer::take(bytes) == PrepareAnswer::Accepted;
         match (&mut moving.stage, step) {
             (Stage::AskingTaker { .. }, Step::Prepare) if is_accepted => self.prepare_own(outlet),
             (Stage::AskingOwn, Step::Prepare) if is_accepted => self.commit_move(outlet),

@@ -9,6 +9,7 @@ use crate::entry;
 use crate::letter::{Origin, Request, RequestBody};
 use crate::outlet::Outlet;
 use crate::settings::Settings;
+use crate::transaction::PrepareAnswer;
 
 impl Group {
     /// How many other nodes hold the log up to a place; 0 is what has been applied.
@@ -22,7 +23,10 @@ impl Group {
     }
 
     /// True if fewer other nodes are heard than `min-replicas-to-write` asks for.
-    pub(super) fn lacks_replicas(&self, settings: &Settings) -> bool {
+    pub(crate) fn lacks_replicas(&self, settings: &Settings) -> bool {
+        if settings.replicas_to_write == 0 {
+            return false;
+        }
         let is_heard = |other: &u64| self.last_tick.since(self.last_heard(*other)) <= settings.replica_lag_max;
         let members = self.membership().voters.iter().chain(&self.membership().learners);
         let heard = members.filter(|other| **other != self.node.0 && is_heard(other)).count();
@@ -32,7 +36,7 @@ impl Group {
     /// Refuses a request that changes data while too few others are heard. True if it has.
     pub(super) fn refuses_alone(&mut self, request: &Request, outlet: &mut Outlet<'_>) -> bool {
         let settings = &outlet.context.settings;
-        if settings.replicas_to_write == 0 || !self.lacks_replicas(settings) || !self.is_change(request) {
+        if !self.lacks_replicas(settings) || !self.is_change(request) {
             return false;
         }
         // One that has come again may be on its way through the log: it will be done, and must not be called refused.
@@ -40,7 +44,7 @@ impl Group {
             return false;
         }
         match request.body {
-            RequestBody::Prepare { .. } => outlet.answer(&request.origin, vec![0]),
+            RequestBody::Prepare { .. } => outlet.answer(&request.origin, PrepareAnswer::LacksReplicas.put()),
             _ => outlet.refuse(&request.origin, request.protocol, NO_REPLICAS),
         }
         true
@@ -71,7 +75,8 @@ impl Group {
                 exec.for_each(&mut spans, |_, args| any |= changes(args));
                 any
             }
-            RequestBody::Script(script) => !script.invocation.is_read_only,
+            // A script is refused where it writes: see `Core::run_here`.
+            RequestBody::Libraries(_) => true,
             // Without participants it only asks whether locks are held.
             RequestBody::Prepare { participants, .. } => !participants.is_empty(),
             _ => false,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use keyspace::{Keyspace, Layout, Tuning};
+use node::event::HostReport;
 use node::group::Standing;
 use node::roster::{Member, Roster};
 use node::settings::Settings;
@@ -28,6 +29,7 @@ pub struct Host {
     /// What was sent to other nodes.
     pub sent: Vec<(NodeId, GroupId, Vec<u8>)>,
     paused: BTreeSet<SessionId>,
+    closed: BTreeSet<SessionId>,
     /// Whom the host was last told to be linked to.
     pub peers: Vec<NodeId>,
     /// Chunks of checkpoints, by group and number.
@@ -104,6 +106,7 @@ impl Host {
             log: Vec::new(),
             sent: Vec::new(),
             paused: BTreeSet::new(),
+            closed: BTreeSet::new(),
             peers: Vec::new(),
             checkpoints: BTreeMap::new(),
             is_full: false,
@@ -283,7 +286,10 @@ impl Host {
             Action::Sleep { duration } => self.pass(duration),
             Action::Peers(peers) => self.peers = peers.into_iter().map(|(node, _)| node).collect(),
             Action::Fatal { line } => panic!("{line}"),
-            Action::Close { session } | Action::Abort { session } => self.step(core, Event::Closed { session }),
+            Action::Close { session } | Action::Abort { session } => {
+                self.closed.insert(session);
+                self.step(core, Event::Closed { session });
+            }
             _ => {}
         }
     }
@@ -354,6 +360,18 @@ impl Host {
         self.now.instant = self.now.instant + duration;
         self.now.unix.0 += duration.as_millis() as i64;
         self.settle();
+    }
+
+    /// True if the node has ended the client's connection.
+    pub fn is_closed(&self, session: SessionId) -> bool {
+        self.closed.contains(&session)
+    }
+
+    /// The host tells all cores of the process.
+    pub fn report(&mut self, report: &HostReport) {
+        for core in 0..self.cores.len() {
+            self.step(core, Event::Report(Box::new(report.clone())));
+        }
     }
 
     /// True if the client's socket is not to be read.

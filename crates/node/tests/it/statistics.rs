@@ -1,5 +1,6 @@
 //! Stories of what a node counts and measures of commands.
 
+use node::event::HostReport;
 use stdx::Duration;
 
 use crate::host::Host;
@@ -235,12 +236,70 @@ fn clients_that_take_too_much_memory_are_cut_off_the_largest_first() {
             );
         }
         assert!(host.run(admin, "CONFIG SET maxmemory-clients 101%").starts_with("-ERR"));
-        let bound = 3_000_000 * host.core_count();
-        host.run(admin, &format!("CONFIG SET maxmemory {bound} maxmemory-clients 40%"));
+        host.run(admin, "CONFIG SET maxmemory 3000000 maxmemory-clients 40%");
         host.pass(Duration::from_millis(200));
         assert!(host.run(admin, "INFO stats").contains("evicted_clients:1"));
         assert!(host.run(admin, "CLIENT LIST").contains("flags=e"));
         assert!(host.log.iter().any(|line| line.contains("takes too much memory")));
+    });
+}
+
+#[test]
+fn clients_of_all_cores_count_together_and_one_large_request_is_nobodys_fault() {
+    let mut host = Host::new(4, settings("no"));
+    let [large, admin] = [0; 2].map(|core| host.connect(core));
+    host.run(admin, "CONFIG SET maxmemory-clients 3000000");
+    host.send(large, format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$2000000\r\n{}", "x".repeat(1_900_000)).as_bytes());
+    host.pass(Duration::from_millis(200));
+    assert!(!host.is_closed(large), "it takes more than a quarter, but others take nothing");
+    host.report(&HostReport { client_bytes: 3_500_000, ..HostReport::default() });
+    host.pass(Duration::from_millis(200));
+    assert!(host.is_closed(large) && !host.is_closed(admin));
+}
+
+#[test]
+fn who_speaks_http_is_cut_off_before_anything_of_its_body_is_done() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        let attack = "POST / HTTP/1.1\r\nHost: 127.0.0.1:6379\r\nContent-Length: 20\r\n\r\nSET stolen yes\r\n";
+        host.send(client, attack.as_bytes());
+        host.settle();
+        assert!(host.is_closed(client));
+        let client = host.connect(0);
+        host.send(client, b"GET / HTTP/1.1\r\nHost: 127.0.0.1:6379\r\n\r\nSET stolen yes\r\n");
+        host.settle();
+        assert!(host.is_closed(client));
+        let client = host.connect(0);
+        host.send(client, b"*2\r\n$5\r\nhOsT:\r\n$1\r\nx\r\n*3\r\n$3\r\nSET\r\n$6\r\nstolen\r\n$1\r\n1\r\n");
+        host.settle();
+        assert!(host.is_closed(client));
+        let admin = host.connect(0);
+        assert_eq!(host.run(admin, "GET stolen"), "$-1");
+        assert!(host.run(admin, "INFO stats").contains("http_disconnections:3"));
+        let told =
+            |host: &Host| host.log.iter().filter(|line| line.contains("Possible SECURITY ATTACK detected")).count();
+        assert_eq!(told(host), 1, "no more than once a minute");
+    });
+}
+
+#[test]
+fn who_does_not_authenticate_gives_way_when_places_are_scarce() {
+    everywhere(|host| {
+        let admin = host.connect(0);
+        host.run(admin, "CONFIG SET maxclients 20 requirepass secret");
+        let idle = host.connect(0);
+        host.report(&HostReport { client_count: 17, ..HostReport::default() });
+        host.pass(Duration::from_secs(11));
+        assert!(!host.is_closed(idle), "there is room");
+        let fresh = host.connect(0);
+        host.report(&HostReport { client_count: 18, ..HostReport::default() });
+        host.pass(Duration::from_secs(1));
+        assert!(host.is_closed(idle) && !host.is_closed(fresh) && !host.is_closed(admin));
+        assert!(host.run(admin, "INFO stats").contains("unauthenticated_disconnections:1"));
+        // Without a password nobody is asked who he is.
+        host.run(admin, "CONFIG SET requirepass \"\"");
+        host.pass(Duration::from_secs(11));
+        assert!(!host.is_closed(fresh));
     });
 }
 

@@ -821,6 +821,37 @@ fn the_cluster_client_of_redis_py_works_through_a_change_of_leaders() {
     assert!(run(&cluster, 2, "read").contains("read"));
 }
 
+/// Whichever way a write takes, it is refused at once while too few replicas are there; reads are not.
+fn refuses_every_write(client: &mut Client) {
+    let refuses = |client: &mut Client, words: &[&str]| {
+        let begun = Instant::now();
+        let reply = client.call(words).to_string();
+        assert!(reply.contains("NOREPLICAS Not enough good replicas to write."), "{words:?}: {reply}");
+        assert!(begun.elapsed() < Duration::from_secs(2), "{words:?} waited");
+    };
+    for key in ["a", "b", "c"] {
+        refuses(client, &["SET", key, "x"]);
+        refuses(client, &["EVAL", "return redis.call('SET', KEYS[1], 'x')", "1", key]);
+        refuses(client, &["EVAL", "return redis.call('SET', 'd', 'x')", "1", key]);
+    }
+    refuses(client, &["MSET", "a", "1", "b", "2", "c", "3", "d", "4", "e", "5", "f", "6"]);
+    refuses(client, &["EVAL", "return redis.call('MSET', unpack(ARGV))", "0", "a", "1", "b", "2", "c", "3", "d", "4"]);
+    refuses(client, &["FLUSHALL"]);
+    refuses(client, &["FLUSHDB"]);
+    refuses(client, &["SWAPDB", "0", "1"]);
+    refuses(client, &["FUNCTION", "LOAD", "#!lua name=lib\nredis.register_function('f', function() end)"]);
+    for commands in [&["SET a x"][..], &["SET a x", "SET b x", "SET c x", "SET d x", "GET before:1"][..]] {
+        assert_eq!(client.show("MULTI"), "OK");
+        commands.iter().for_each(|command| assert_eq!(client.show(command), "QUEUED"));
+        refuses(client, &["EXEC"]);
+    }
+    assert_eq!(client.show("MGET before:1 a b c d"), "[\"1\", (nil), (nil), (nil), (nil)]");
+    assert_eq!(client.call(&["EVAL", "return redis.call('GET', KEYS[1])", "1", "before:1"]).to_string(), "\"1\"");
+    assert_eq!(client.show("MULTI"), "OK");
+    ["GET before:1", "EXISTS a b c d e"].iter().for_each(|read| assert_eq!(client.show(read), "QUEUED"));
+    assert_eq!(client.show("EXEC"), "[\"1\", (integer) 0]");
+}
+
 #[test]
 fn who_waits_hears_how_many_others_hold_its_writes() {
     let mut cluster = Cluster::start(3);
@@ -843,10 +874,13 @@ fn who_waits_hears_how_many_others_hold_its_writes() {
         (0..10).all(|key| this.client(0).show(&format!("SET key:{key} x")).contains("NOREPLICAS Not enough good"))
     });
     assert_eq!(cluster.ask(&mut client, "GET before:1"), "\"1\"");
+    refuses_every_write(&mut client);
     for node in 0..2 {
         assert_eq!(cluster.client(node).show("CONFIG SET min-replicas-to-write 1"), "OK");
     }
     assert_eq!(cluster.ask(&mut client, "SET key:1 x"), "OK");
+    assert_eq!(client.show("EXISTS a b c d e f g h"), "(integer) 0", "nothing was done in part");
+    assert_eq!(client.show("FUNCTION LIST"), "[]");
 }
 
 #[test]
