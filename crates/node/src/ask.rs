@@ -587,9 +587,9 @@ impl Core {
     }
 }
 
-/// One step of SCAN from the steps of all groups that were asked. Each has walked from the same cursor through the slots
-/// that it holds. The walk goes on where the first of them has stopped: keys of the others behind that place come with a
-/// later step. If there are more keys than COUNT even so, it goes on at the beginning of a slot before.
+/// One step of SCAN from the steps of all groups that were asked. Each has walked from the same cursor through the
+/// slots that it holds. The walk goes on where the first of them has stopped: keys of the others behind that place come
+/// with a later step. If there are more keys than COUNT even so, it goes on at the beginning of a slot before.
 pub(crate) fn write_scan(replies: &[(GroupId, u64, Vec<u8>)], words: &[u8], writer: &mut Writer) {
     let mut spans = Vec::new();
     let (_, args) = Reader::new(words).words(&mut spans);

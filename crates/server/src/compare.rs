@@ -2,8 +2,8 @@
 //!
 //! Figures drift from hour to hour and from machine to machine, by more than the differences that matter. So both are
 //! measured in one run, in turns, scenario by scenario, and only the ratios of medians are worth quoting. Holdfast is
-//! started as `serve` starts it, with a core for each processor, and once more with one core. Servers of one core run on
-//! one processor and the load on another, so that neither can hide behind the other's idle time. What counts most is
+//! started as `serve` starts it, with a core for each processor, and once more with one core. Servers of one core run
+//! on one processor and the load on another, so that neither can hide behind the other's idle time. What counts most is
 //! the server's CPU time per operation: throughput also depends on how the load was played.
 
 mod commands;

@@ -1,9 +1,9 @@
 //! Clients of a cluster send changes of functions to every node that leads, as Redis's cluster wants it. Here the first
 //! has done it for all, and the others are its *echoes*: they get the same answer, and change nothing.
 //!
-//! An echo is told from a conflict by the log alone, so that every replica decides alike: it is the same change, byte by
-//! byte, it comes through a node that has not sent it yet, within [`ECHO_MS`] of the first by the log's moments, and what
-//! the first has done is still so. Whoever repeats a change on one node is refused as in Redis.
+//! An echo is told from a conflict by the log alone, so that every replica decides alike: it is the same change, byte
+//! by byte, it comes through a node that has not sent it yet, within [`ECHO_MS`] of the first by the log's moments, and
+//! what the first has done is still so. A change that is repeated on one node is refused as in Redis.
 
 use std::collections::BTreeSet;
 

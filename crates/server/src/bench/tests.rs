@@ -131,6 +131,7 @@ fn answer(
         }
         _ if !*admitted => writer.error("NOAUTH Authentication required."),
         b"PING" => writer.simple("PONG"),
+        b"INFO" => writer.bulk(b"redis_version:7.0.15\r\naof_enabled:0\r\n"),
         b"GET" => writer.bulk_or_null(memory.values.get(words.at(1)).map(Vec::as_slice)),
         b"SET" => {
             let (key, value) = (words.at(1).to_vec(), words.at(2).to_vec());

@@ -151,6 +151,8 @@ impl Drop for Folder {
     }
 }
 
+/// The data directory of a Holdfast, in its folder.
+const DATA_NAME: &str = "data";
 /// What a server says goes here, in its folder.
 const LOG_NAME: &str = "log.txt";
 
@@ -168,7 +170,7 @@ fn spawn(contender: &Contender, durability: Durability, port: u16, more: &[Strin
         if let Some(cores) = contender.cores {
             command.args(["--cores", &cores.to_string()]);
         }
-        command.args(["--appendfsync", policy, "--data-dir"]).arg(data.join("data"));
+        command.args(["--appendfsync", policy, "--data-dir"]).arg(data.join(DATA_NAME));
     } else {
         let log = if durability == Durability::Always { "yes" } else { "no" };
         command.args(["--port", &port, "--bind", "127.0.0.1", "--daemonize", "no", "--save", ""]);
@@ -208,7 +210,7 @@ impl RunningServer {
         more: Vec<String>,
         folder: &Folder,
     ) -> Result<Self> {
-        let data = Self::data_of(folder, port);
+        let data = Self::place_of(folder, port);
         fs::create_dir(&data)?;
         let child = spawn(contender, durability, port, &more, &data)?;
         let mut server = Self { child, contender: contender.clone(), durability, port, more, data };
@@ -216,9 +218,14 @@ impl RunningServer {
         Ok(server)
     }
 
-    /// Where the data are of the server at this port.
-    pub fn data_of(folder: &Folder, port: u16) -> PathBuf {
+    /// Where what belongs to the server at this port is.
+    fn place_of(folder: &Folder, port: u16) -> PathBuf {
         folder.0.join(port.to_string())
+    }
+
+    /// The data directory of the Holdfast at this port.
+    pub fn data_of(folder: &Folder, port: u16) -> PathBuf {
+        Self::place_of(folder, port).join(DATA_NAME)
     }
 
     /// Kills the server without a word, starts it again with the same data, and waits until it serves them. Returns how

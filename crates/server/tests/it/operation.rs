@@ -190,7 +190,10 @@ fn who_leads_nothing_tells_of_its_master_and_who_leads_of_its_followers() {
         let options = ServerOptions::new(&folders[node].path().join("data")).extra(&words).extra(more);
         Server::start(&options)
     };
-    let servers = [start(0, &[]), start(1, &["--join", &format!("127.0.0.1:{}", ports[2])])];
+    let servers = [
+        start(0, &["--tls-cluster", "no"]),
+        start(1, &["--tls-cluster", "no", "--join", &format!("127.0.0.1:{}", ports[2])]),
+    ];
     let deadline = Instant::now() + Duration::from_secs(30);
     // There is one group, and one of the two leads it.
     loop {
@@ -392,6 +395,11 @@ fn a_log_of_json_has_an_object_a_line_and_names_the_durability() {
     let server = Server::start(
         &ServerOptions::new(&folder.path().join("data")).policy(Policy::Everysec).extra(&["--log-format", "json"]),
     );
+    // It answers before it has said that it does.
+    let begun = Instant::now();
+    while !server.log().contains("ready to accept commands") && begun.elapsed() < Duration::from_secs(20) {
+        thread::sleep(Duration::from_millis(10));
+    }
     let log = server.log();
     assert!(server.stop().status.success());
     let lines: Vec<serde_json::Value> =
