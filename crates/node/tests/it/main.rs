@@ -11,6 +11,7 @@ mod monitor;
 mod nearby;
 mod pubsub;
 #[path = "../../../keyspace/tests/commands/reference.rs"]
+#[expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "the reference lives in real time")]
 mod reference;
 mod scripts;
 mod statistics;
