@@ -30,6 +30,7 @@ impl Universe {
             .map(|group| (group.id(), group.applied(), group.digest()))
             .collect();
         let disk = self.machines[machine].disk.clone();
+        disk.kill(); // the process is as good as dead, and no power cut waits for the operations of this reading
         let identity = *process.journal.identity();
         let (_, recovered) = Journal::open(disk, &Options::new(identity)).map_err(|fault| fault.to_string())?;
         let settings = self.settings();
