@@ -9,10 +9,9 @@ use keyspace::{Limits, Str, ValueRef};
 use resp::Writer;
 use script::{Flags, Library, Signature};
 use stdx::crc64::crc64;
-
 use stdx::leb128;
 
-use crate::entry::Reader;
+use crate::entry::{Reader, put_bytes};
 
 /// The group whose log holds the libraries.
 pub const HOME: u32 = 0;
@@ -133,11 +132,6 @@ impl Change {
             kind => panic!("a change of libraries of kind {kind} in a log entry"),
         }
     }
-}
-
-fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    leb128::put(out, bytes.len() as u64);
-    out.extend_from_slice(bytes);
 }
 
 fn read_text(reader: &mut Reader<'_>) -> String {

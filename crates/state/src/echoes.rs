@@ -18,6 +18,9 @@ use message::libraries::{Change, Libraries};
 /// For how long after a change its echoes are known, in milliseconds.
 const ECHO_MS: i64 = 10_000;
 
+/// How many changes are known at a time. Of more than so many within [`ECHO_MS`] the earliest are not.
+const ECHO_COUNT_MAX: usize = 1_000;
+
 /// A change that was made a moment ago.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Made {
@@ -61,6 +64,9 @@ impl Echoes {
         let reply = writer.bytes()[start..].to_vec();
         if reply.first() != Some(&b'-') {
             self.0.retain(|made| made.digest != digest);
+            if self.0.len() == ECHO_COUNT_MAX {
+                self.0.remove(0);
+            }
             self.0.push(Made { digest, unix_ms: now_ms, nodes: BTreeSet::from([node]), reply });
         }
     }
@@ -86,5 +92,52 @@ impl Echoes {
             reply: reader.bytes().to_vec(),
         });
         Self(made.collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use message::libraries::{Loaded, Policy};
+    use stdx::UnixMillis;
+
+    use super::*;
+
+    fn load(name: usize) -> Change {
+        let library = script::Library::parse(format!("#!lua name=lib{name}\ncode").as_bytes()).expect("a library");
+        Change::Load { policy: Policy::Append, library: Arc::new(Loaded { library, functions: Vec::new() }) }
+    }
+
+    /// True if a change that comes through this node at so many milliseconds is answered without an error.
+    fn is_taken(echoes: &mut Echoes, libraries: &mut Libraries, change: Change, node: u64, unix_ms: i64) -> bool {
+        let mut writer = Writer::default();
+        let moment = Moment { unix: UnixMillis(unix_ms), seed: 0 };
+        echoes.apply(libraries, change, node, moment, &mut writer);
+        writer.bytes().first() != Some(&b'-')
+    }
+
+    #[test]
+    fn a_change_is_taken_once_from_each_node_and_for_a_time() {
+        let (mut echoes, mut libraries) = (Echoes::default(), Libraries::default());
+        assert!(is_taken(&mut echoes, &mut libraries, load(1), 1, 1_000));
+        assert!(is_taken(&mut echoes, &mut libraries, load(1), 2, 2_000), "an echo");
+        assert_eq!(libraries.version, 1, "which changes nothing");
+        assert!(!is_taken(&mut echoes, &mut libraries, load(1), 2, 2_000), "a conflict");
+        assert!(!is_taken(&mut echoes, &mut libraries, load(1), 3, 1_000 + ECHO_MS), "too late");
+    }
+
+    #[test]
+    fn only_so_many_changes_are_known() {
+        let (mut echoes, mut libraries) = (Echoes::default(), Libraries::default());
+        for name in 0..=ECHO_COUNT_MAX {
+            assert!(is_taken(&mut echoes, &mut libraries, load(name), 1, 1_000));
+        }
+        assert_eq!(echoes.0.len(), ECHO_COUNT_MAX);
+        assert!(!is_taken(&mut echoes, &mut libraries, load(0), 2, 1_000), "the earliest is not known any more");
+        assert!(is_taken(&mut echoes, &mut libraries, load(1), 2, 1_000));
+        let mut saved = Vec::new();
+        echoes.put(&mut saved);
+        assert_eq!(Echoes::read(&mut Reader::new(&saved)), echoes);
     }
 }
