@@ -35,6 +35,7 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use node::event::{Event, Lane, LinkReport, NodeId};
 use node::roster::Member;
+use rustls::pki_types::CertificateDer;
 use socket2::{SockRef, TcpKeepalive};
 
 use self::compression::Decompressor;
@@ -877,16 +878,8 @@ impl Peers {
             self.admit(token, &hello, invitation.as_ref(), authority);
             return Ok(false);
         }
-        let welcome = match (authority, caller.wire.certificate()) {
-            (None, _) => judge(&self.identity, &self.removed, &hello),
-            (Some(_), None) => Welcome::refusal(Verdict::NotInvited),
-            // From here on it is who it says, or holds the authority itself.
-            (Some(_), Some(certificate)) if !tls::is_of_node(certificate, hello.from) => {
-                Welcome::refusal(Verdict::WrongNumber)
-            }
-            (Some(_), Some(_)) if self.removed.contains(&NodeId(hello.from)) => Welcome::refusal(Verdict::Removed),
-            (Some(_), Some(_)) => judge(&self.identity, &self.removed, &hello),
-        };
+        let shown = authority.map(|_| caller.wire.certificate());
+        let welcome = judge_caller(&self.identity, &self.removed, shown, &hello);
         // A fresh socket has room for so few bytes.
         let is_told = caller.wire.write_all(&welcome.encode()).is_ok();
         let cause = match welcome.verdict {
@@ -992,6 +985,23 @@ impl Peers {
             }
         }
         self.inbound.insert(token, (inbound, is_for_core));
+    }
+}
+
+/// Whether a caller is welcome. Where certificates name nodes, `shown` is the verified one of the caller, if any.
+fn judge_caller(
+    identity: &Identity,
+    removed: &BTreeSet<NodeId>,
+    shown: Option<Option<&CertificateDer<'_>>>,
+    hello: &Hello,
+) -> Welcome {
+    match shown {
+        None => judge(identity, removed, hello),
+        Some(None) => Welcome::refusal(Verdict::NotInvited),
+        // From here on it is who it says, or holds the authority itself.
+        Some(Some(certificate)) if !tls::is_of_node(certificate, hello.from) => Welcome::refusal(Verdict::WrongNumber),
+        Some(Some(_)) if removed.contains(&NodeId(hello.from)) => Welcome::refusal(Verdict::Removed),
+        Some(Some(_)) => judge(identity, removed, hello),
     }
 }
 
@@ -1188,6 +1198,29 @@ mod tests {
         let (link, other) = link::tests::pair(LOG.0, LOG.1);
         queue.links.write().expect("nobody panicked").insert(LOG, SharedLink::new(link));
         (queue, poll, other)
+    }
+
+    #[test]
+    fn a_node_speaks_under_the_number_in_its_certificate_and_under_no_other() {
+        let identity = Identity { directory: 5, cluster: 7, node: 1, group_count: 2, hash_seed: 9, has_joined: false };
+        let authority = Authority::make().expect("a key");
+        let (chain, _) = authority.issue(2, 1_800_000_000);
+        let hello = |from, purpose| Hello { purpose, cluster: 7, from, to: 1, group_count: 2, is_compressed: false };
+        let carry = Purpose::Carry(Lane::Log);
+        let verdict = |removed: &[u64], shown, hello: &Hello| {
+            let removed = removed.iter().copied().map(NodeId).collect();
+            judge_caller(&identity, &removed, shown, hello).verdict
+        };
+        let own = Some(Some(&chain[0]));
+        assert_eq!(verdict(&[], own, &hello(2, carry)), Verdict::Accepted);
+        assert_eq!(verdict(&[], own, &hello(3, carry)), Verdict::WrongNumber, "a lie");
+        assert_eq!(verdict(&[], own, &hello(1, carry)), Verdict::WrongNumber, "our own number");
+        assert_eq!(verdict(&[2], own, &hello(2, carry)), Verdict::Removed);
+        assert_eq!(verdict(&[2], own, &hello(2, Purpose::Ask)), Verdict::Removed, "it is told nothing either");
+        assert_eq!(verdict(&[], Some(None), &hello(2, carry)), Verdict::NotInvited);
+        assert_eq!(verdict(&[], Some(None), &hello(2, Purpose::Ask)), Verdict::NotInvited);
+        // Where links are plain a number is all there is.
+        assert_eq!(verdict(&[], None, &hello(3, carry)), Verdict::Accepted);
     }
 
     fn outgoing(bytes: &[u8]) -> Outgoing {
