@@ -8,8 +8,8 @@
 //!
 //! Requests to a group are numbered. They are sent in order to whoever leads, each naming the one sent before it, so
 //! that the leader notices if one was lost. When the leader changes, a link is cut or nothing is heard, all that has no
-//! answer is sent again, in order; the group finds in its book what it has carried out before. So a change of leader is
-//! a pause for a client, and not an error.
+//! answer is sent again, in order; the group finds in its reply cache what it has carried out before. So a change of
+//! leader is a pause for a client, and not an error.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

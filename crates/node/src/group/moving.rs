@@ -22,7 +22,7 @@
 //!
 //! What a gateway asks of a group that does not hold the slot any more is answered by saying so, and that answer is
 //! logged and kept like any other: asked once more, with the slot back again or not, it is the same. So a request is
-//! carried out in one group or in the other, and its answer stays where its number is; the book does not move.
+//! carried out in one group or in the other, and its answer stays where its number is; the reply cache does not move.
 //!
 //! A request on several slots may be answered so for the sake of one, with the others still here. What its session has
 //! sent behind it, not knowing, then goes back as well: it would overtake it.
