@@ -24,8 +24,11 @@ use rcgen::{
     date_time_ymd,
 };
 use ring::{digest, hmac};
+use rustls::RootCertStore;
+use rustls::crypto::ring as ring_provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::sign::CertifiedKey;
 
 use crate::entropy;
 use crate::fault::Fault;
@@ -57,6 +60,9 @@ const NAME_BYTES: usize = 8;
 const CODE_BYTES: usize = 32;
 /// What the text of a token begins with, so that people and scanners for leaked secrets know it.
 const TOKEN_PREFIX: &str = "holdfast-";
+
+/// What the last line of the file begins with.
+const CHECKSUM_PREFIX: &str = "SHA-256 of the lines above: ";
 
 /// Longest authority, as it is handed over.
 pub const AUTHORITY_BYTES_MAX: usize = 16 << 10;
@@ -203,8 +209,14 @@ impl Authority {
         }
     }
 
-    /// What a certificate and a key in PKCS #8 form make.
+    /// What a certificate and a key in PKCS #8 form make. They come from a file or from another node, so that a
+    /// certificate that cannot be used, or that belongs to another key, is refused.
     fn of(certificate: CertificateDer<'static>, key: &[u8]) -> Result<Self, String> {
+        let unusable = |error: &rustls::Error| format!("its certificate cannot be used: {error}");
+        RootCertStore::empty().add(certificate.clone()).map_err(|error| unusable(&error))?;
+        let key_of_certificate = PrivatePkcs8KeyDer::from(key.to_vec()).into();
+        CertifiedKey::from_der(vec![certificate.clone()], key_of_certificate, &ring_provider::default_provider())
+            .map_err(|error| unusable(&error))?;
         let key = KeyPair::try_from(key).map_err(|error| format!("its key cannot be used: {error}"))?;
         let params = authority_params(&key);
         Ok(Self::new(certificate, params, key))
@@ -228,10 +240,7 @@ impl Authority {
             return Err(fault(io::Error::new(ErrorKind::PermissionDenied, cause)));
         }
         let text = fs::read(&path).map_err(fault)?;
-        let damaged = |why: String| fault(io::Error::new(ErrorKind::InvalidData, why));
-        let certificate = CertificateDer::from_pem_slice(&text).map_err(|error| damaged(error.to_string()))?;
-        let key = PrivatePkcs8KeyDer::from_pem_slice(&text).map_err(|error| damaged(error.to_string()))?;
-        Self::of(certificate, key.secret_pkcs8_der()).map(Some).map_err(damaged)
+        Self::from_pem(&text).map(Some).map_err(|why| fault(io::Error::new(ErrorKind::InvalidData, why)))
     }
 
     /// Keeps it in a data directory that has none; it is on the disk then.
@@ -264,12 +273,32 @@ impl Authority {
 
     fn to_pem(&self) -> String {
         let certificate = BASE64_LINES.encode(&self.certificate);
-        format!(
-            "The certificate authority of a Holdfast cluster. Whoever has this file is a member of the cluster.\n\
+        let mut text = format!(
+            "The certificate authority of a Holdfast cluster. The owner of this file is a member of the cluster.\n\
              -----BEGIN CERTIFICATE-----\n{}-----END CERTIFICATE-----\n{}",
             lines(&certificate),
             self.issuer.key().serialize_pem()
-        )
+        );
+        let checksum = hex(digest::digest(&digest::SHA256, text.as_bytes()).as_ref());
+        text.push_str(CHECKSUM_PREFIX);
+        text.push_str(&checksum);
+        text.push('\n');
+        text
+    }
+
+    /// Reads what [`Self::to_pem`] has written. The checksum covers every byte before it: a flipped bit in a certificate
+    /// or a key does not always make it unreadable, and an authority that differs from that of the other members would
+    /// only be found out when they refuse each other.
+    fn from_pem(text: &[u8]) -> Result<Self, String> {
+        let content_bytes = text.len().saturating_sub(CHECKSUM_PREFIX.len() + 2 * digest::SHA256_OUTPUT_LEN + 1);
+        let (content, end) = text.split_at(content_bytes);
+        let checksum = hex(digest::digest(&digest::SHA256, content).as_ref());
+        if end != format!("{CHECKSUM_PREFIX}{checksum}\n").as_bytes() {
+            return Err("the file is damaged: its checksum does not match; copy it from another member".to_owned());
+        }
+        let certificate = CertificateDer::from_pem_slice(content).map_err(|error| error.to_string())?;
+        let key = PrivatePkcs8KeyDer::from_pem_slice(content).map_err(|error| error.to_string())?;
+        Self::of(certificate, key.secret_pkcs8_der())
     }
 
     /// What a newcomer is given.
@@ -433,6 +462,40 @@ mod tests {
         fs::set_permissions(files.path(AUTHORITY_FILE), fs::Permissions::from_mode(0o640)).expect("ours");
         let told = Authority::read(&files.0).expect_err("others may read it").to_string();
         assert!(told.contains("chmod 600"), "{told}");
+    }
+
+    #[test]
+    fn every_flipped_bit_in_the_file_of_an_authority_is_found() {
+        let text = Authority::make().expect("a key").to_pem().into_bytes();
+        assert!(Authority::from_pem(&text).is_ok());
+        for at in 0..text.len() {
+            for bit in 0..8 {
+                let mut damaged = text.clone();
+                damaged[at] ^= 1 << bit;
+                assert!(Authority::from_pem(&damaged).is_err(), "byte {at}, bit {bit}");
+            }
+        }
+        for length in 0..text.len() {
+            assert!(Authority::from_pem(&text[..length]).is_err(), "{length} bytes");
+        }
+    }
+
+    /// What is handed over within a link has no checksum of its own, and a member may lie: it is refused or works.
+    #[test]
+    fn no_certificate_of_an_authority_that_was_altered_stops_the_process() {
+        let bytes = Authority::make().expect("a key").encode();
+        for at in 4..bytes.len() {
+            let mut altered = bytes.clone();
+            altered[at] ^= 1;
+            if let Some(authority) = Authority::decode(&altered) {
+                let mut roots = RootCertStore::empty();
+                roots.add(authority.certificate().clone()).expect("it was tried when it was read");
+            }
+        }
+        let other = Authority::make().expect("a key");
+        let certificate = CertificateDer::from(other.certificate().to_vec());
+        let mixed = Authority { certificate, ..Authority::decode(&bytes).expect("whole") };
+        assert!(Authority::decode(&mixed.encode()).is_none(), "the key of another authority");
     }
 
     #[test]
