@@ -286,9 +286,9 @@ impl Authority {
         text
     }
 
-    /// Reads what [`Self::to_pem`] has written. The checksum covers every byte before it: a flipped bit in a certificate
-    /// or a key does not always make it unreadable, and an authority that differs from that of the other members would
-    /// only be found out when they refuse each other.
+    /// Reads what [`Self::to_pem`] has written. The checksum covers every byte before it: a flipped bit in a
+    /// certificate or a key does not always make it unreadable, and an authority that differs from that of the other
+    /// members would only be found out when they refuse each other.
     fn from_pem(text: &[u8]) -> Result<Self, String> {
         let content_bytes = text.len().saturating_sub(CHECKSUM_PREFIX.len() + 2 * digest::SHA256_OUTPUT_LEN + 1);
         let (content, end) = text.split_at(content_bytes);

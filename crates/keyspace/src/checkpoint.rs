@@ -32,6 +32,7 @@
 //! 6 limits  each a varint: fields of a packed hash, bytes of one of its fields or values, members of a set of
 //!           integers, members of a packed sorted set, bytes of one of them, bytes and entries of a stream's block,
 //!           bytes of a sparse HyperLogLog
+//! 7 keeps   nothing follows: no key expires (import-mode); behind 6, if at all
 //! ```
 //!
 //! Numbers of fixed size are little-endian; a varint has seven bits a byte, the lowest first. Collections are not
@@ -62,6 +63,7 @@ const LARGE: u8 = 3;
 const PART: u8 = 4;
 const MANY: u8 = 5;
 const LIMITS: u8 = 6;
+const KEEPS_EXPIRED: u8 = 7;
 
 const HAS_DEADLINE: u8 = 1;
 /// Changed in place, so that its encoding is called `raw`.
@@ -105,8 +107,10 @@ impl From<Corrupt> for Refusal {
 pub(crate) struct Walk {
     /// Changes up to this sequence number belong to it.
     cut: u64,
-    /// The moment of the last of them; what had expired by then is left out.
+    /// The moment of the last of them.
     now: i64,
+    /// What had expired then, is left out: deadlines up to this one.
+    expired_until: i64,
     head_written: bool,
     /// As they were at the cut.
     limits: Limits,
@@ -224,7 +228,7 @@ impl Walk {
         record.version() <= self.cut
             && position >= self.position
             && position.rank != RANK_NONE
-            && record.is_alive(self.now)
+            && record.is_alive(self.expired_until)
             && !self.arrived.contains(&position.slot)
     }
 
@@ -274,8 +278,8 @@ impl Walk {
             return self.go_behind_segment(table, None);
         }
         let segment = slot.segment(hash);
-        let (cut, now) = (self.cut, self.now);
-        let wanted = |record: &&Record| record.version() <= cut && record.is_alive(now);
+        let (cut, expired_until) = (self.cut, self.expired_until);
+        let wanted = |record: &&Record| record.version() <= cut && record.is_alive(expired_until);
 
         // Small enough to be written as a whole? The common case needs no order within the segment.
         let room = end.saturating_sub(out.len()).max(IMAGES_BYTES);
@@ -340,6 +344,7 @@ impl Keyspace {
         self.keeper.walk = Some(Box::new(Walk {
             cut: self.sequence,
             now: self.latest,
+            expired_until: self.expired_until(self.latest),
             head_written: false,
             limits: self.limits,
             position: Position { rank: 0, slot: 0, hash: 0 },
@@ -365,7 +370,10 @@ impl Keyspace {
             write_varint(out, walk.cut);
             out.extend_from_slice(&walk.now.to_le_bytes());
             out.push(LIMITS);
-            walk.limits.write(out);
+            walk.limits.write_forms(out);
+            if walk.limits.keeps_expired {
+                out.push(KEEPS_EXPIRED);
+            }
             walk.head_written = true;
         }
         while out.len() < end {
@@ -461,6 +469,7 @@ impl Keyspace {
                 }
             }
             LIMITS => self.limits = reader.items(Limits::read_from)?,
+            KEEPS_EXPIRED => self.limits.keeps_expired = true,
             _ => return None,
         }
         Some(())

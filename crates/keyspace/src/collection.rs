@@ -395,7 +395,8 @@ impl Rubble {
     }
 }
 
-/// When collections, and strings that are sketches, change their form: replicated data, Redis 7.0's defaults.
+/// Settings that decide what commands do to the data, and therefore are replicated data themselves: when collections,
+/// and strings that are sketches, change their form (Redis 7.0's defaults), and whether keys expire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Most fields of a packed hash (`hash-max-listpack-entries`).
@@ -414,12 +415,24 @@ pub struct Limits {
     pub stream_block_entries: u64,
     /// Longest sparse HyperLogLog, in bytes (`hll-sparse-max-bytes`).
     pub sparse_sketch_bytes: u64,
+    /// No key and no field ceases to exist by its deadline (`import-mode`): what is imported expires when its source
+    /// says so, since the source may still have changed it in time.
+    pub keeps_expired: bool,
 }
 
 impl Limits {
-    /// Appends them, as a checkpoint and an entry of the log hold them: each a number with seven bits a byte, the
-    /// lowest first.
+    /// Appends them, as an entry of the log holds them: each a number with seven bits a byte, the lowest first. That
+    /// nothing expires is a ninth number, 1, which is left out otherwise: what older versions wrote has eight.
     pub fn write(&self, out: &mut Vec<u8>) {
+        self.write_forms(out);
+        if self.keeps_expired {
+            packed::put_number(out, 1);
+        }
+    }
+
+    /// Appends when collections change their form, as a checkpoint holds it: the first eight numbers of
+    /// [`Limits::write`].
+    pub(crate) fn write_forms(&self, out: &mut Vec<u8>) {
         let Self {
             hash_entries,
             hash_value_bytes,
@@ -429,6 +442,7 @@ impl Limits {
             stream_block_bytes,
             stream_block_entries,
             sparse_sketch_bytes,
+            keeps_expired: _,
         } = *self;
         for number in [
             hash_entries,
@@ -447,10 +461,12 @@ impl Limits {
     /// Reads what [`Limits::write`] wrote; `None` if it is something else.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let mut items = packed::Items::new(bytes);
-        let limits = Self::read_from(&mut items)?;
+        let mut limits = Self::read_from(&mut items)?;
+        limits.keeps_expired = !items.is_done() && items.number()? == 1;
         items.is_done().then_some(limits)
     }
 
+    /// Reads what [`Limits::write_forms`] wrote.
     pub(crate) fn read_from(items: &mut packed::Items<'_>) -> Option<Self> {
         Some(Self {
             hash_entries: items.number()?,
@@ -461,6 +477,7 @@ impl Limits {
             stream_block_bytes: items.number()?,
             stream_block_entries: items.number()?,
             sparse_sketch_bytes: items.number()?,
+            keeps_expired: false,
         })
     }
 }
@@ -476,6 +493,7 @@ impl Default for Limits {
             stream_block_bytes: 4096,
             stream_block_entries: 100,
             sparse_sketch_bytes: 3000,
+            keeps_expired: false,
         }
     }
 }

@@ -133,6 +133,12 @@ impl<'a> View<'a> {
         self.moment
     }
 
+    /// Keys and fields with a deadline up to this one, in milliseconds since the epoch, do not exist for the command.
+    #[inline]
+    pub fn expired_until(&self) -> i64 {
+        self.keyspace.expired_until(self.moment.unix.0)
+    }
+
     /// The database it runs on.
     pub fn database(&self) -> u16 {
         self.database
@@ -168,13 +174,13 @@ impl<'a> View<'a> {
         if new != old {
             record.set_clock(new);
         }
-        Some(Entry::new(record, self.keyspace, self.moment.unix.0))
+        Some(Entry::new(record, self.keyspace, self.expired_until()))
     }
 
     #[inline]
     fn alive(&self, place: Place, key: &[u8]) -> Option<&'a Record> {
         let found = self.keyspace.databases[usize::from(self.database)].find(place, key);
-        let record = found.filter(|record| record.is_alive(self.moment.unix.0));
+        let record = found.filter(|record| record.is_alive(self.expired_until()));
         if self.counts {
             self.keyspace.note_lookup(record.is_some());
         }
@@ -185,7 +191,7 @@ impl<'a> View<'a> {
     #[inline]
     pub fn peek(&self, key: &[u8]) -> Option<Entry<'a>> {
         let record = self.alive(self.keyspace.place(key), key)?;
-        Some(Entry::new(record, self.keyspace, self.moment.unix.0))
+        Some(Entry::new(record, self.keyspace, self.expired_until()))
     }
 
     /// The string under a key, if the key exists. Counts as a use.
@@ -271,6 +277,12 @@ impl<'a> Edit<'a> {
     #[inline]
     pub fn moment(&self) -> Moment {
         self.moment
+    }
+
+    /// Keys and fields with a deadline up to this one, in milliseconds since the epoch, do not exist for the command.
+    #[inline]
+    pub fn expired_until(&self) -> i64 {
+        self.keyspace.expired_until(self.moment.unix.0)
     }
 
     /// The database it runs on.
@@ -372,10 +384,10 @@ impl<'a> Edit<'a> {
         key: &[u8],
         change: impl FnOnce(Option<Str<'_>>) -> Result<i64, Refusal>,
     ) -> Option<Result<i64, Refusal>> {
-        let moment = self.moment;
+        let (moment, expired_until) = (self.moment, self.expired_until());
         let Keyspace { databases, keeper, clock, sequence, altered, .. } = &mut *self.keyspace;
         databases[usize::from(self.database)].visit(place, key, |record, position| {
-            let Some(old @ Str::Integer(_)) = record.string().filter(|_| record.is_alive(moment.unix.0)) else {
+            let Some(old @ Str::Integer(_)) = record.string().filter(|_| record.is_alive(expired_until)) else {
                 return None;
             };
             let used = clock.touched(record.clock(), moment);
@@ -401,7 +413,7 @@ impl<'a> Edit<'a> {
     /// The value must be a string or absent: ask [`Edit::string`] first.
     pub fn modify_string<R>(&mut self, key: &[u8], change: impl FnOnce(&mut Vec<u8>) -> R) -> R {
         let place = self.keyspace.place(key);
-        let (now, database, moment) = (self.moment.unix.0, usize::from(self.database), self.moment);
+        let (now, database, moment) = (self.expired_until(), usize::from(self.database), self.moment);
         let version = self.keyspace.sequence;
         let Keyspace { databases, keeper, clock, scratch, altered, .. } = &mut *self.keyspace;
         let is_large =
@@ -443,11 +455,11 @@ impl<'a> Edit<'a> {
         change: impl FnOnce(&mut Cell<'_>) -> R,
     ) -> Result<R, Refusal> {
         let place = self.keyspace.place(key);
-        let moment = self.moment;
+        let (moment, expired_until) = (self.moment, self.expired_until());
         let Keyspace { databases, keeper, clock, sequence, altered, limits, .. } = &mut *self.keyspace;
         let mut change = Some(change);
         let changed = databases[usize::from(self.database)].visit(place, key, |record, position| {
-            if !record.is_alive(moment.unix.0) {
+            if !record.is_alive(expired_until) {
                 return None;
             }
             if record.kind() != Some(kind) {
@@ -457,7 +469,7 @@ impl<'a> Edit<'a> {
             let mut cell = Cell::kept(record, keeper, position, *sequence, limits);
             let result = change.take().map(|change| change(&mut cell)).expect("a record is visited once");
             let is_changed = cell.is_changed();
-            let is_empty = record.is_empty_collection() || is_changed && !record.is_alive(moment.unix.0);
+            let is_empty = record.is_empty_collection() || is_changed && !record.is_alive(expired_until);
             Some(Ok((result, is_changed, is_empty)))
         });
         match changed.flatten() {
@@ -500,7 +512,7 @@ impl<'a> Edit<'a> {
 
     /// Removes a key. True if it existed.
     pub fn remove(&mut self, key: &[u8]) -> bool {
-        let now = self.moment.unix.0;
+        let now = self.expired_until();
         match self.extract(self.database, key) {
             Some(record) => {
                 let was_alive = record.is_alive(now);
@@ -517,7 +529,7 @@ impl<'a> Edit<'a> {
         if !self.contains(key) {
             return false;
         }
-        if at.is_some_and(|at| at.0 <= self.moment.unix.0) {
+        if at.is_some_and(|at| at.0 <= self.expired_until()) {
             return self.remove(key);
         }
         let place = self.keyspace.place(key);
@@ -579,7 +591,7 @@ impl<'a> Edit<'a> {
     /// Takes a key out of any database: its value and its deadline. `None` if it does not exist.
     pub fn take(&mut self, database: u16, key: &[u8]) -> Option<(Value, Option<UnixMillis>)> {
         let mut record = self.extract(database, key)?;
-        if !record.is_alive(self.moment.unix.0) {
+        if !record.is_alive(self.expired_until()) {
             self.keyspace.keeper.bury(record);
             return None;
         }
@@ -617,7 +629,7 @@ impl<'a> Edit<'a> {
         let deadline = match expiry {
             Expiry::Keep => Deadline::Keep,
             Expiry::Clear => Deadline::Is(None),
-            Expiry::At(at) if at <= moment.unix => {
+            Expiry::At(at) if at.0 <= self.expired_until() => {
                 self.remove(key);
                 return;
             }
@@ -626,8 +638,9 @@ impl<'a> Edit<'a> {
         if !self.keyspace.notices.wanted.is_empty() {
             self.note_if_expired(place, key);
         }
+        let expired_until = self.expired_until();
         let Keyspace { databases, keeper, clock, hasher, sequence, .. } = &mut *self.keyspace;
-        let stamp = Stamp { version: *sequence, now: moment.unix.0 };
+        let stamp = Stamp { version: *sequence, now: expired_until };
         let clock_of = |previous: Option<u32>| match previous {
             Some(previous) => clock.replaced(previous, moment),
             None => clock.fresh(moment),
@@ -637,7 +650,7 @@ impl<'a> Edit<'a> {
 
     fn extract(&mut self, database: u16, key: &[u8]) -> Option<Record> {
         let removed = self.take_out(database, key);
-        let now = self.moment.unix.0;
+        let now = self.expired_until();
         if let Some(record) = removed.as_ref().filter(|record| !record.is_alive(now)) {
             self.keyspace.note_gone(database, key, Gone::of(record, now));
         }
@@ -660,7 +673,7 @@ impl<'a> Edit<'a> {
 
     /// A key that is stored anew may have expired before, and not been swept away yet.
     fn note_if_expired(&mut self, place: Place, key: &[u8]) {
-        let now = self.moment.unix.0;
+        let now = self.expired_until();
         let found = self.keyspace.databases[usize::from(self.database)].find(place, key);
         if let Some(gone) = found.filter(|record| !record.is_alive(now)).map(|record| Gone::of(record, now)) {
             self.keyspace.note_gone(self.database, key, gone);

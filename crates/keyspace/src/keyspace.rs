@@ -265,6 +265,13 @@ impl Keyspace {
         moment
     }
 
+    /// Up to which deadline keys and fields do not exist at a time, both in milliseconds since the epoch: up to the
+    /// time itself, unless nothing expires (see [`Limits::keeps_expired`]).
+    #[inline]
+    pub(crate) fn expired_until(&self, now: i64) -> i64 {
+        if self.limits.keeps_expired { i64::MIN } else { now }
+    }
+
     #[inline]
     fn clamp(&self, moment: Moment) -> Moment {
         Moment { unix: UnixMillis(moment.unix.0.max(self.latest)), seed: moment.seed }
@@ -477,7 +484,8 @@ impl Keyspace {
         let mut rest = budget.max(1);
         let mut more = false;
         let (notices, removals) = (&mut self.notices, &mut self.expired);
-        for (database, table) in (0..).zip(&mut self.databases) {
+        let expiring = if self.limits.keeps_expired { &mut [] } else { &mut self.databases[..] };
+        for (database, table) in (0..).zip(expiring) {
             let mut expired = |key: &[u8], gone| {
                 removals.count(gone);
                 notices.note_gone(database, key, gone);
@@ -524,15 +532,18 @@ impl Keyspace {
     }
 
     /// When [`Keyspace::collect`] may next find an expired key: not later than the moment at which it is due for
-    /// removal, which may be a while after its deadline. `None` if no key has a deadline.
+    /// removal, which may be a while after its deadline. `None` if no key has a deadline, or nothing expires.
     pub fn next_deadline(&self) -> Option<UnixMillis> {
+        if self.limits.keeps_expired {
+            return None;
+        }
         let wake = self.databases.iter().map(|table| table.wake).min().expect("there is a database");
         (wake != i64::MAX).then_some(UnixMillis(wake))
     }
 
     /// Calls `visit` with every key of a database that exists at `moment`; the order means nothing.
     pub fn for_each<'a>(&'a self, database: u16, moment: Moment, mut visit: impl FnMut(Entry<'a>)) {
-        let now = self.clamp(moment).unix.0;
+        let now = self.expired_until(self.clamp(moment).unix.0);
         for record in self.databases[usize::from(database)].iter().filter(|record| record.is_alive(now)) {
             visit(Entry::new(record, self, now));
         }
@@ -542,16 +553,17 @@ impl Keyspace {
     /// of how tables lie in memory: replicas that have applied the same changes agree on it.
     pub fn digest(&self) -> u64 {
         let hasher = KeyHasher::new(DIGEST_SEED);
+        let expired_until = self.expired_until(self.latest);
         let mut digest = 0u64;
         let mut text = Vec::new();
         for (database, table) in (0u16..).zip(&self.databases) {
-            for record in table.iter().filter(|record| record.is_alive(self.latest)) {
+            for record in table.iter().filter(|record| record.is_alive(expired_until)) {
                 text.clear();
                 text.extend_from_slice(&database.to_le_bytes());
                 text.extend_from_slice(&record.deadline().unwrap_or(i64::MIN).to_le_bytes());
                 text.extend_from_slice(&(record.key().len() as u64).to_le_bytes());
                 text.extend_from_slice(record.key());
-                write_digested(&mut text, record, self.latest, &hasher);
+                write_digested(&mut text, record, expired_until, &hasher);
                 digest = digest.wrapping_add(hasher.hash(&text));
             }
         }

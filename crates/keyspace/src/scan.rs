@@ -29,7 +29,7 @@ impl Keyspace {
         moment: Moment,
         mut visit: impl FnMut(Entry<'a>),
     ) -> u64 {
-        let now = self.view(database, moment).moment().unix.0;
+        let now = self.view(database, moment).expired_until();
         let table = &self.databases[usize::from(database)];
         let mut rest = count.max(1);
         let mut slot_index = (cursor >> CURSOR_HASH_BITS) as usize;
@@ -98,7 +98,7 @@ impl Keyspace {
     /// A key that exists at `moment`, each with about the same chance; `None` if there is none.
     pub fn random_key(&self, database: u16, seed: u64, moment: Moment) -> Option<&[u8]> {
         let table = &self.databases[usize::from(database)];
-        let now = self.view(database, moment).moment().unix.0;
+        let now = self.view(database, moment).expired_until();
         let mut prng = Prng::new(seed);
         if table.count == 0 {
             return None;

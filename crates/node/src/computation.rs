@@ -126,6 +126,8 @@ impl Computation {
             layout: Layout::Scratch,
             tuning: keyspace::Tuning::default(),
         });
+        // Before any value comes in: they say whether one that is due exists.
+        scratch.set_limits(self.limits);
         for (group, values) in &self.values {
             let Some(keys) = self.work.keys.get(group) else { continue };
             for ((database, key), value) in keys.iter().zip(values) {
@@ -144,7 +146,6 @@ impl Computation {
     fn run_on(&self, scratch: &mut Keyspace, mut means: Option<Means<'_>>) -> Computed {
         let pause = means.as_ref().and_then(|means| means.pause);
         scratch.listen(self.noted);
-        scratch.set_limits(self.limits);
         let before = scratch.sequence();
         let mut writer = Writer::new(self.work.protocol);
         if self.work.is_exec {

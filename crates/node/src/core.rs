@@ -511,6 +511,21 @@ impl Core {
         self.context.timings.note_work("log-sync", Duration::from_micros(worst_us));
     }
 
+    /// An import that was under way when the process ended still is, until CONFIG SET ends it: the settings follow the
+    /// log of a group that serves.
+    fn keep_import_mode(&mut self) {
+        let is_importing = |group: &Group| group.standing() == Standing::Serving && group.is_in_import_mode();
+        if self.context.settings.import_mode || !self.groups().any(is_importing) {
+            return;
+        }
+        let settings = Arc::make_mut(&mut self.context.settings);
+        settings.set("import-mode", "yes").expect("a parameter and one of its values");
+        self.driver.limits = settings.limits();
+        for group in self.groups.iter_mut().flatten() {
+            group.set_import_mode(true);
+        }
+    }
+
     fn load(&mut self, seed: GroupSeed, actions: &mut Vec<Action>) {
         let place = seed.group.0 as usize / usize::from(self.context.core_count);
         let group = seed.group;
@@ -519,6 +534,9 @@ impl Core {
             Ok(mut group) => {
                 group.state.upkeep().listen(self.context.noted());
                 group.set_limits(self.context.settings.limits());
+                if self.context.settings.import_mode {
+                    group.set_import_mode(true);
+                }
                 if group.membership().voters != [self.context.node.0] {
                     self.become_clustered();
                 }
@@ -644,6 +662,9 @@ impl Core {
             group.state.upkeep().set_tuning(settings.tuning());
             group.state.upkeep().listen(noted);
             group.set_limits(settings.limits());
+            if pairs.iter().any(|(name, _)| name == "import-mode") {
+                group.set_import_mode(settings.import_mode);
+            }
         }
         self.driver.noted = settings.notify.noted();
         self.driver.limits = settings.limits();
@@ -1491,6 +1512,7 @@ impl Core {
         self.check_soft_limits();
         self.weigh_clients();
         self.keep_roster(actions);
+        self.keep_import_mode();
         self.end_pause();
         self.pass_time_waiting(actions);
         self.pass_time_for_holders();
@@ -1687,7 +1709,7 @@ impl Core {
     fn evict(&mut self) {
         let limit = self.context.settings.maxmemory_bytes;
         let policy = self.context.settings.maxmemory_policy;
-        if limit == 0 || policy == Policy::NoEviction {
+        if limit == 0 || policy == Policy::NoEviction || self.context.settings.import_mode {
             return;
         }
         let mut used = self.used_memory_bytes();

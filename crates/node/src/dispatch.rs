@@ -356,6 +356,9 @@ impl Core {
     }
 
     pub(crate) fn can_evict(&self) -> bool {
+        if self.context.settings.import_mode {
+            return false;
+        }
         let databases = 0..self.context.settings.databases;
         match self.context.settings.maxmemory_policy {
             Policy::NoEviction => false,

@@ -189,6 +189,8 @@ pub struct Group {
     spans: Vec<Span>,
     /// What this node's settings say of the forms of collections: to be logged while it leads.
     limits: Limits,
+    /// Whether keys shall expire; none as long as the setting has not been heard of: then it stays as the log says.
+    import_mode: Option<bool>,
     /// What the log says of them, with what is still on its way.
     limits_logged: Limits,
     /// Bytes of keys chosen for eviction whose removal is not yet applied.
@@ -443,6 +445,7 @@ impl Group {
             recovered_index,
             spans: Vec::new(),
             limits: Limits::default(),
+            import_mode: None,
             limits_logged: Limits::default(),
             evicting_bytes: 0,
             evicting: BTreeSet::new(),
@@ -1479,16 +1482,29 @@ impl Group {
     }
 
     /// Sets when collections change their form. That is replicated data: the log tells it to every replica, before any
-    /// command that comes later.
+    /// command that comes later. Whether keys expire is left as it is.
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
         self.log_limits();
     }
 
+    /// Sets whether keys expire, in the same way. An import outlives the process: a node whose settings say nothing
+    /// of it goes on as the log says.
+    pub fn set_import_mode(&mut self, import_mode: bool) {
+        self.import_mode = Some(import_mode);
+        self.log_limits();
+    }
+
+    /// True if no key expires, as far as this replica knows.
+    pub fn is_in_import_mode(&self) -> bool {
+        self.import_mode.unwrap_or(self.state.keyspace().limits().keeps_expired)
+    }
+
     fn log_limits(&mut self) {
-        if self.is_serving && self.limits != self.limits_logged {
-            self.limits_logged = self.limits;
-            self.leader.builder.limits(&self.limits);
+        let limits = Limits { keeps_expired: self.is_in_import_mode(), ..self.limits };
+        if self.is_serving && limits != self.limits_logged {
+            self.limits_logged = limits;
+            self.leader.builder.limits(&limits);
             self.leader.waiters.push(Waiter::Silent);
         }
     }

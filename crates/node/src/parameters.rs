@@ -94,5 +94,11 @@ impl Core {
         if !news.is_empty() {
             self.configure(&news, actions);
         }
+        if self.context.parameters.iter().any(|(name, _)| name == "import-mode") {
+            let import_mode = self.context.settings.import_mode;
+            for group in self.groups.iter_mut().flatten() {
+                group.set_import_mode(import_mode);
+            }
+        }
     }
 }

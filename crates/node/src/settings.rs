@@ -152,6 +152,8 @@ pub struct Settings {
     pub maxmemory_bytes: u64,
     /// `maxmemory-policy`
     pub maxmemory_policy: Policy,
+    /// `import-mode`: no key expires and none is evicted.
+    pub import_mode: bool,
     /// `requirepass`; empty if no password is needed.
     pub password: String,
     /// All users at the start: the default user with `requirepass`, and those of the configuration or of `aclfile`.
@@ -242,6 +244,7 @@ impl Default for Settings {
             databases: 16,
             maxmemory_bytes: 0,
             maxmemory_policy: Policy::NoEviction,
+            import_mode: false,
             password: String::new(),
             users: Arc::default(),
             all_channels: false,
@@ -371,6 +374,7 @@ impl Settings {
                     None => number as u64,
                 };
             }
+            "import-mode" => self.import_mode = value == "yes",
             "maxmemory-policy" => {
                 self.maxmemory_policy = match value.as_str() {
                     "allkeys-lru" => Policy::AllkeysLru,
@@ -423,7 +427,8 @@ impl Settings {
         if self.cluster_enabled && self.cluster_redirect { "cluster" } else { "standalone" }
     }
 
-    /// When collections change their form. Replicated data, so the keyspace hears of it through the log alone.
+    /// When collections change their form, and whether keys expire. Replicated data, so the keyspace hears of it
+    /// through the log alone.
     pub fn limits(&self) -> keyspace::Limits {
         let count = |name| u64::try_from(self.number(name)).unwrap_or(0);
         keyspace::Limits {
@@ -435,6 +440,7 @@ impl Settings {
             stream_block_bytes: count("stream-node-max-bytes"),
             stream_block_entries: count("stream-node-max-entries"),
             sparse_sketch_bytes: count("hll-sparse-max-bytes"),
+            keeps_expired: self.import_mode,
         }
     }
 

@@ -26,7 +26,7 @@ impl Keyspace {
     /// The latest version of a key that may have gone from a slot: what a watch of an absent key has to be later than.
     pub fn gone_from(&self, slot: Slot) -> u64 {
         let expired = (0..self.database_count()).flat_map(|database| self.records_of(database, slot));
-        let expired = expired.filter(|record| !record.is_alive(self.latest));
+        let expired = expired.filter(|record| !record.is_alive(self.expired_until(self.latest)));
         let flushed = self.graveyard.iter().flat_map(|table| records_in(table, slot));
         expired.chain(flushed).map(Record::version).fold(self.keeper.absences.gone_from(slot), u64::max)
     }
@@ -34,8 +34,9 @@ impl Keyspace {
     /// The keys of a slot that exist at the moment of the latest change, as records of a checkpoint.
     pub fn export_slot(&self, slot: Slot) -> Vec<u8> {
         let mut out = Vec::new();
+        let expired_until = self.expired_until(self.latest);
         for database in 0..self.database_count() {
-            for record in self.records_of(database, slot).filter(|record| record.is_alive(self.latest)) {
+            for record in self.records_of(database, slot).filter(|record| record.is_alive(expired_until)) {
                 let Some(LargeImage { head, value }) = LargeImage::of(database.into(), record) else {
                     write_small(&mut out, database.into(), record);
                     continue;

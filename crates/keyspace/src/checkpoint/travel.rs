@@ -117,7 +117,7 @@ impl Importing {
 impl Keyspace {
     /// Begins to write out a key with its deadline. `None` if it does not exist at `moment`.
     pub fn begin_export(&self, database: u16, key: &[u8], moment: Moment) -> Option<Exporting> {
-        let now = self.view(database, moment).moment().unix.0;
+        let now = self.view(database, moment).expired_until();
         let record = self.find(database, key).filter(|record| record.is_alive(now))?;
         let mut out = Vec::with_capacity(record.footprint());
         out.push(flags_of(record));

@@ -720,7 +720,7 @@ impl Edit<'_> {
         key: &[u8],
         change: impl FnOnce(&mut HashMut<'_, '_>) -> R,
     ) -> Result<R, Refusal> {
-        let now = self.moment().unix.0;
+        let now = self.expired_until();
         let (result, expired_count) = self.modify(key, Kind::Hash, |cell| {
             let mut hash = HashMut { cell, now, expired_count: 0 };
             let result = change(&mut hash);

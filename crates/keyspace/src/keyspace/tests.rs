@@ -225,6 +225,40 @@ fn keys_expire_although_nothing_is_written() {
 }
 
 #[test]
+fn nothing_expires_while_it_is_imported() {
+    let mut keyspace = keyspace(Layout::Slots);
+    let importing = Limits { keeps_expired: true, ..Limits::default() };
+    keyspace.set_limits(importing);
+    keyspace.edit(0, at(1)).set_string(b"key", b"5", Expiry::At(UnixMillis(10)));
+    keyspace.edit(0, at(20)).set_string(b"late", b"v", Expiry::At(UnixMillis(10)));
+    assert!(!keyspace.collect(at(20), 100));
+    assert_eq!((keyspace.key_count(0), keyspace.next_deadline()), (2, None));
+    assert!(keyspace.edit(0, at(30)).set_expiry(b"late", Some(UnixMillis(15))));
+    let digest = keyspace.digest();
+
+    // A checkpoint has what would have expired, and says so itself.
+    let mut records = Vec::new();
+    keyspace.begin_checkpoint();
+    while !keyspace.checkpoint_step(1_000, &mut records) {}
+    let mut restored = keyspace.new_like();
+    restored.set_limits(Limits::default());
+    restored.restore(&records).expect("sound");
+    assert_eq!((restored.digest(), restored.limits()), (digest, importing));
+    let mut written = Vec::new();
+    importing.write(&mut written);
+    assert_eq!(Limits::read(&written), Some(importing));
+
+    // What got a later deadline in time is there in the end, and nothing else.
+    keyspace.edit(0, at(40)).set_expiry(b"key", None);
+    keyspace.set_limits(Limits::default());
+    assert_eq!(keyspace.next_deadline().map(|at| at.0), Some(10));
+    let view = keyspace.view(0, at(50));
+    assert_eq!((view.peek(b"key").is_some(), view.peek(b"late").is_some()), (true, false));
+    keyspace.collect(at(50), 100);
+    assert_eq!(keyspace.key_count(0), 1);
+}
+
+#[test]
 fn expired_keys_are_removed_within_the_budget_and_the_rest_stays() {
     let mut keyspace = keyspace(Layout::Slots);
     for number in 0..20_000 {

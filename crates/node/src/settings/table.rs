@@ -101,6 +101,7 @@ pub static TABLE: &[Parameter] = &[
     shared("hll-sparse-max-bytes", "3000", Kind::Memory(0, MEMORY_MAX)),
     free("hz", "10", Kind::Integer(0, 2147483647)),
     fixed("ignore-warnings", "", Kind::Text),
+    shared("import-mode", "no", Kind::YesNo),
     fixed("io-threads", "1", Kind::Integer(0, i64::MAX)),
     fixed("io-threads-do-reads", "no", Kind::YesNo),
     free("jemalloc-bg-thread", "yes", Kind::YesNo),

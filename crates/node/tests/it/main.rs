@@ -327,6 +327,51 @@ fn keys_expire_by_the_moment_of_the_log() {
 }
 
 #[test]
+fn nothing_expires_in_import_mode_and_what_is_due_goes_at_its_end() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        assert_eq!(host.run(client, "CONFIG SET import-mode yes"), "+OK");
+        assert_eq!(host.run(client, "SET a 5 PX 500"), "+OK");
+        assert_eq!(host.run(client, "SET b 5 PX 500"), "+OK");
+        assert_eq!(host.run(client, "SET past 5 PXAT 1"), "+OK");
+        assert_eq!(host.run(client, "HSET h f 1"), ":1");
+        assert_eq!(host.run(client, "HPEXPIRE h 500 FIELDS 1 f"), "*1 :1");
+        host.pass(Duration::from_millis(600));
+        assert_eq!(host.run(client, "INCR a"), ":6");
+        assert_eq!(host.run(client, "HINCRBY h f 1"), ":2");
+        assert_eq!(host.run(client, "EVAL \"return redis.call('incr', KEYS[1])\" 1 a"), ":7");
+        assert_eq!(host.run(client, "PTTL a"), ":0");
+        assert_eq!(host.run(client, "HPTTL h FIELDS 1 f"), "*1 :0");
+        assert_eq!(host.run(client, "PERSIST a"), ":1");
+        assert_eq!(host.run(client, "DBSIZE"), ":4");
+        host.run(client, "MULTI");
+        host.run(client, "PEXPIREAT b 1");
+        host.run(client, "RENAME past later");
+        assert_eq!(host.run(client, "EXEC"), "*2 :1 +OK");
+        // What is due exists for transactions and scripts over groups as well.
+        for (from, to) in [("1", "2"), ("2", "3")] {
+            host.run(client, "MULTI");
+            for key in ["r", "s", "t", "u"] {
+                if from == "1" {
+                    host.run(client, &format!("SET {key}1 v PXAT 1"));
+                }
+                host.run(client, &format!("RENAME {key}{from} {key}{to}"));
+            }
+            assert!(!host.run(client, "EXEC").contains("no such key"));
+        }
+        let script =
+            "for _, k in ipairs(KEYS) do redis.call('rename', k, k .. 'x') end return redis.call('get', 'r3x')";
+        assert_eq!(host.run(client, &format!("EVAL \"{script}\" 4 r3 s3 t3 u3")), "$1 v");
+        assert_eq!(host.run(client, "EXISTS r3x s3x t3x u3x"), ":4");
+        assert_eq!(host.run(client, "CONFIG SET import-mode no"), "+OK");
+        assert_eq!(host.run(client, "MGET a b later"), "*3 $1 7 $-1 $-1");
+        assert_eq!(host.run(client, "EXISTS h"), ":0");
+        host.pass(Duration::from_millis(200));
+        assert_eq!(host.run(client, "DBSIZE"), ":1");
+    });
+}
+
+#[test]
 fn protocol_errors_close_the_connection() {
     let mut host = Host::new(1, settings("no"));
     let client = host.connect(0);

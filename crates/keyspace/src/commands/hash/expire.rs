@@ -107,7 +107,7 @@ fn expire(
         fields.answer_all(writer, outcome::NO_FIELD);
         return Ok(());
     }
-    let now = edit.moment().unix.0;
+    let now = edit.expired_until();
     let set = |hash: &mut HashMut<'_, '_>, field: &[u8]| match hash.as_ref().get_with_deadline(field) {
         None => outcome::NO_FIELD,
         Some((_, old)) if !condition.accepts(old, new) => outcome::CONDITION_NOT_MET,

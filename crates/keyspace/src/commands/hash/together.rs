@@ -72,7 +72,7 @@ fn hgetex(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<()
         fields.answer_nulls(writer);
         return Ok(());
     }
-    let now = edit.moment().unix.0;
+    let now = edit.expired_until();
     writer.array(fields.len());
     let (mut updated, mut deleted) = (false, false);
     edit.modify_hash(key, |hash| {
@@ -173,7 +173,7 @@ fn hsetex(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<()
         writer.integer(0);
         return Ok(());
     }
-    let is_past = matches!(keeping, Keeping::Until(deadline) if deadline <= edit.moment().unix.0);
+    let is_past = matches!(keeping, Keeping::Until(deadline) if deadline <= edit.expired_until());
     edit.modify_hash(key, |hash| {
         for at in fields {
             if is_past {

@@ -69,7 +69,7 @@ fn answer(
         writer.integer(match hash.and_then(|hash| hash.get_with_deadline(field)) {
             None => NO_FIELD,
             Some((_, None)) => NO_DEADLINE,
-            Some((_, Some(deadline))) => number(deadline, now),
+            Some((_, Some(deadline))) => number(deadline, now).max(0),
         });
     }
     Ok(())

@@ -105,7 +105,7 @@ fn restore(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(
         Malformed::Footer => Refusal::new("ERR DUMP payload version or checksum are wrong"),
         Malformed::Value => Refusal::new("ERR Bad data format"),
     })?;
-    let now = edit.moment().unix.0;
+    let (now, expired_until) = (edit.moment().unix.0, edit.expired_until());
     let expires_at = match time_to_live {
         0 => None,
         deadline if options.absolute => Some(deadline),
@@ -113,8 +113,8 @@ fn restore(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(
         time_to_live => Some(time_to_live.saturating_add(now)),
     };
     // Of a hash all fields may have expired on the way.
-    let is_gone = matches!(value.as_ref(), ValueRef::Hash(hash) if !hash.at(now).is_living());
-    if is_gone || expires_at.is_some_and(|deadline| deadline <= now) {
+    let is_gone = matches!(value.as_ref(), ValueRef::Hash(hash) if !hash.at(expired_until).is_living());
+    if is_gone || expires_at.is_some_and(|deadline| deadline <= expired_until) {
         if edit.remove(key) {
             edit.notify(Class::Generic, "del", key);
         }

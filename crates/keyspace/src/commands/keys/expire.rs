@@ -144,7 +144,7 @@ fn expire(
     let key = args.at(1);
     let current = edit.entry(key).map(|entry| entry.expires_at());
     let set = current.is_some_and(|current| condition.holds(current, deadline));
-    if set && deadline <= now {
+    if set && deadline.0 <= edit.expired_until() {
         edit.remove(key);
         edit.notify(Class::Generic, "del", key);
     } else if set {

@@ -61,8 +61,8 @@ fn write_deadline(
     writer.integer(match view.peek(args.at(1)).map(|entry| entry.expires_at()) {
         None => -2,
         Some(None) => -1,
-        // A key that is there has its deadline before it, so that no difference is negative.
-        Some(Some(at)) => measure(at.0, now),
+        // A key that is there has its deadline before it, unless nothing expires.
+        Some(Some(at)) => measure(at.0, now).max(0),
     });
     Ok(())
 }

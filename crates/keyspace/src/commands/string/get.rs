@@ -107,7 +107,7 @@ fn getex(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(),
         Lifetime::Until(form, word) => {
             let deadline = form.deadline(word, moment, "getex")?;
             value.write_bulk(writer);
-            if deadline <= moment.unix {
+            if deadline.0 <= edit.expired_until() {
                 edit.remove(key);
                 edit.notify(Class::Generic, "del", key);
             } else {

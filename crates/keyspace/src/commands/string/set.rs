@@ -66,7 +66,7 @@ fn store(edit: &mut Edit<'_>, key: &[u8], value: &[u8], expiry: Expiry) {
     edit.notify(Class::String, "set", key);
     if let Expiry::At(deadline) = expiry {
         edit.notify(Class::Generic, "expire", key);
-        if deadline <= edit.moment().unix {
+        if deadline.0 <= edit.expired_until() {
             edit.notify(Class::Expired, "expired", key);
         }
     }
