@@ -34,8 +34,12 @@ impl Connection {
         patience: Duration,
         security: Option<&ClientSecurity>,
     ) -> io::Result<Self> {
-        let stream = Stream::connect(address, patience, security)?;
-        Ok(Self { stream, decoder: FrameDecoder::new(), chunk: vec![0; CHUNK_BYTES], misplaced: false })
+        Ok(Self::over(Stream::connect(address, patience, security)?))
+    }
+
+    /// Over a stream that is there already.
+    pub fn over(stream: Stream) -> Self {
+        Self { stream, decoder: FrameDecoder::new(), chunk: vec![0; CHUNK_BYTES], misplaced: false }
     }
 
     /// From now on.

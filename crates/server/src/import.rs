@@ -3,8 +3,8 @@
 //! The files are read twice: at first nothing is sent, so that what cannot be understood is refused before anything has
 //! changed. Suggested order of reading: [`files`], [`sender`].
 
-mod files;
-mod sender;
+pub mod files;
+pub mod sender;
 
 use std::fs;
 use std::io::IsTerminal;
@@ -355,7 +355,10 @@ impl Plan<'_> {
 }
 
 /// Nothing may be there: neither keys nor functions.
-fn ensure_empty(connection: &mut Connection) -> Result<()> {
+///
+/// # Errors
+/// Says what is.
+pub fn ensure_empty(connection: &mut Connection) -> Result<()> {
     let databases = match connection.call(&["CONFIG", "GET", "databases"]).context("the server has hung up")? {
         Frame::Array(words) => words.get(1).and_then(|word| String::from_utf8_lossy(word.as_bytes()?).parse().ok()),
         _ => None,
@@ -478,7 +481,8 @@ impl Progress {
     }
 }
 
-fn now_ms() -> i64 {
+/// Milliseconds since the epoch.
+pub fn now_ms() -> i64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_millis()).unwrap_or(i64::MAX)
 }

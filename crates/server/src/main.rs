@@ -12,6 +12,7 @@ mod connection;
 mod health;
 mod import;
 mod metrics;
+mod migrate;
 mod serve;
 mod shell;
 mod simulate;
@@ -47,6 +48,7 @@ enum Verb {
     Health(health::HealthArguments),
     Metrics(metrics::MetricsArguments),
     Import(import::ImportArguments),
+    Migrate(migrate::MigrateArguments),
     Export(backup::export::ExportArguments),
     Restore(backup::RestoreArguments),
     Simulate(simulate::SimulateArguments),
@@ -77,6 +79,7 @@ fn main() -> ExitCode {
         }
         Verb::Backup(arguments) => backup::run(arguments).map_err(|error| format!("{error:#}")),
         Verb::Import(arguments) => import::run(&arguments).map_err(|error| format!("{error:#}")),
+        Verb::Migrate(arguments) => migrate::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Export(arguments) => backup::export::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Restore(arguments) => backup::restore::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Cluster(arguments) => cluster::run(arguments).map_err(|error| format!("{error:#}")),

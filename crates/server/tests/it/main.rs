@@ -11,6 +11,7 @@ mod harness;
 mod import;
 mod join;
 mod manual;
+mod migrate;
 mod operation;
 mod pubsub;
 mod scripts;

@@ -8,6 +8,7 @@ mod disk_faults;
 mod ledger;
 mod load;
 mod server;
+mod stock;
 
 pub use certificates::{Authority, Signed};
 pub use client::Client;
@@ -16,6 +17,7 @@ pub use disk_faults::DiskFaults;
 pub use ledger::{Audit, Ledger};
 pub use load::{Load, LoadOptions, new_ledgers};
 pub use server::{Exit, Policy, Server, ServerOptions, binary, free_port, token_of};
+pub use stock::Stock;
 
 use std::fs;
 use std::io::Write as _;

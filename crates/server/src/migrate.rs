@@ -1,0 +1,258 @@
+//! `holdfast migrate`: follows a Redis or Valkey that runs, until its clients are moved over.
+//!
+//! ```text
+//!   source ── link thread ──▶ spool on disk ── reading thread ──▶ transactions, at most some thousand requests each
+//!                │                                                        │
+//!                ◀── how far the target has kept it ◀── the record in the target, written by the same transaction
+//! ```
+//!
+//! Suggested order of reading: [`source`], [`spool`], [`target`], [`follow`], then [`check`], [`verify`], [`cutover`].
+
+mod check;
+mod cutover;
+mod follow;
+mod source;
+mod spool;
+mod target;
+mod verify;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use self::check::{Verdict, bytes, databases_of};
+use self::source::{Address, SourceTls, info};
+use self::target::{Phase, Record, TargetArguments, read_record};
+use crate::backup::grouped;
+
+/// A server that says nothing for so long is not there.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A record that was not written for so long belongs to no running process: one writes it at least each second.
+const WRITER_SILENCE: Duration = Duration::from_secs(5);
+
+/// Move from a Redis or Valkey that runs, without stopping it
+#[derive(clap::Args, Clone, Debug)]
+pub struct MigrateArguments {
+    #[command(subcommand)]
+    verb: MigrateVerb,
+}
+
+#[derive(clap::Subcommand, Clone, Debug)]
+enum MigrateVerb {
+    /// Say whether it can be done, and what to prepare; changes nothing
+    Check(BothArguments),
+    /// Copy the source and follow it, until the migration is cut over or stopped; continues one that was interrupted
+    Start(StartArguments),
+    /// Say how far a migration is
+    Status(StatusArguments),
+    /// Compare all keys of both sides
+    Verify(BothArguments),
+    /// Stop writes at the source, wait until the target has everything, and open the target
+    Cutover(CutoverArguments),
+    /// Give a migration up: the source is no longer followed, and what has been copied stays
+    Stop(StatusArguments),
+}
+
+/// The source, and how it is reached.
+#[derive(clap::Args, Clone, Debug)]
+struct SourceArguments {
+    /// The source: redis://[USER:PASSWORD@]HOST:PORT, or rediss:// with TLS
+    #[arg(long, value_name = "URL")]
+    from: String,
+    /// Password to authenticate with, at the source
+    #[arg(long, env = "HOLDFAST_SOURCE_PASSWORD", hide_env_values = true)]
+    source_password: Option<String>,
+    #[command(flatten)]
+    tls: SourceTls,
+}
+
+impl SourceArguments {
+    fn address(&self) -> Result<Address> {
+        Address::parse(&self.from, self.source_password.as_deref(), &self.tls)
+    }
+}
+
+#[derive(clap::Args, Clone, Debug)]
+struct BothArguments {
+    #[command(flatten)]
+    source: SourceArguments,
+    #[command(flatten)]
+    target: TargetArguments,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+struct StartArguments {
+    #[command(flatten)]
+    both: BothArguments,
+    /// Directory for what the source has sent and the target has not taken yet
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    spool_dir: PathBuf,
+    /// Most megabytes in it; when it is full the source is not read
+    #[arg(long, value_name = "MEGABYTES", default_value_t = 8_192, value_parser = clap::value_parser!(u64).range(1..))]
+    spool_mb: u64,
+    /// Leave out keys of modules, and name them, instead of refusing the copy
+    #[arg(long)]
+    skip_modules: bool,
+    /// Empty the target and copy again, where the source cannot continue its stream or the migration has failed
+    #[arg(long)]
+    resync: bool,
+    /// Say nothing but what matters
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+struct StatusArguments {
+    #[command(flatten)]
+    target: TargetArguments,
+}
+
+#[derive(clap::Args, Clone, Debug)]
+struct CutoverArguments {
+    #[command(flatten)]
+    both: BothArguments,
+    /// Longest time for which clients of the source may have to wait with their writes, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
+    pause: u64,
+    /// Let the source take writes again afterwards: those are not at the target
+    #[arg(long)]
+    leave_source_open: bool,
+}
+
+/// Runs `holdfast migrate`.
+///
+/// # Errors
+/// What an operator must know.
+pub fn run(arguments: &MigrateArguments) -> Result<()> {
+    match &arguments.verb {
+        MigrateVerb::Check(both) => run_check(both),
+        MigrateVerb::Start(start) => run_start(start),
+        MigrateVerb::Status(status) => run_status(&status.target),
+        MigrateVerb::Verify(both) => run_verify(both),
+        MigrateVerb::Cutover(cutover) => {
+            let pause = Duration::from_secs(cutover.pause);
+            let address = cutover.both.source.address()?;
+            cutover::run(&address, &cutover.both.target, pause, cutover.leave_source_open)
+        }
+        MigrateVerb::Stop(status) => run_stop(&status.target),
+    }
+}
+
+fn run_check(both: &BothArguments) -> Result<()> {
+    let mut source = both.source.address()?.connect(PATIENCE)?;
+    let mut target = both.target.connect()?;
+    let report = check::check(&mut source, &mut target)?;
+    for point in &report.points {
+        let verdict = match point.verdict {
+            Verdict::Fine => "ok",
+            Verdict::Note => "note",
+            Verdict::Obstacle => "OBSTACLE",
+        };
+        say_line!("{verdict:<9}{:<11}{}", point.subject, point.text);
+    }
+    ensure!(report.is_possible(), "this source cannot be followed as it is");
+    Ok(())
+}
+
+fn run_start(start: &StartArguments) -> Result<()> {
+    let over = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&over))?;
+        signal_hook::flag::register(signal, Arc::clone(&over))?;
+    }
+    let plan = follow::Plan {
+        address: start.both.source.address()?,
+        target: &start.both.target,
+        spool_directory: &start.spool_dir,
+        spool_bytes_max: start.spool_mb << 20,
+        skips_modules: start.skip_modules,
+        may_empty: start.resync,
+        is_quiet: start.quiet,
+        over: &over,
+    };
+    plan.run()
+}
+
+/// How old a record is.
+fn age_of(record: &Record) -> Duration {
+    Duration::from_millis(u64::try_from(crate::import::now_ms() - record.written_ms).unwrap_or(0))
+}
+
+fn run_status(target: &TargetArguments) -> Result<()> {
+    let Some(record) = read_record(&mut target.connect()?)? else {
+        bail!("no migration is under way: none was begun, or it was cut over or stopped");
+    };
+    let age = age_of(&record);
+    let is_running = age < WRITER_SILENCE;
+    let phase = match record.phase {
+        Phase::Loading => "the copy is being loaded",
+        Phase::Following => "the stream is followed",
+        Phase::Failed => "failed",
+    };
+    say_line!("from          {}", record.from);
+    say_line!("phase         {phase}");
+    say_line!("offset        {} ({})", record.offset, record.id);
+    say_line!(
+        "lag           {} and {} ms when it was written, {:.1} s ago",
+        bytes(record.received.saturating_sub(record.offset)),
+        record.lag_ms,
+        age.as_secs_f64()
+    );
+    if !record.error.is_empty() {
+        say_line!("error         {}", record.error);
+    }
+    ensure!(record.phase != Phase::Failed, "the migration has failed: `migrate start --resync` begins again");
+    ensure!(is_running || record.phase == Phase::Loading, "no process carries it on: `migrate start` continues it");
+    Ok(())
+}
+
+fn run_verify(both: &BothArguments) -> Result<()> {
+    let begun = Instant::now();
+    let mut source = both.source.address()?.connect(PATIENCE)?;
+    let mut target = both.target.connect()?;
+    let mut databases: Vec<u64> =
+        databases_of(&info(&mut source, "keyspace")?).iter().map(|(number, _)| *number).collect();
+    databases.extend(databases_of(&info(&mut target, "keyspace")?).iter().map(|(number, _)| *number));
+    databases.sort_unstable();
+    databases.dedup();
+    let mut told = Instant::now();
+    let found = verify::compare(&mut source, &mut target, &databases, |found| {
+        if begun.elapsed() > Duration::from_secs(2) && told.elapsed() > Duration::from_secs(1) {
+            told = Instant::now();
+            eprintln!("{} keys compared", grouped(found.same + found.changing + found.different));
+        }
+    })?;
+    say_line!(
+        "{} keys are the same, {} change too often to tell, {} differ ({:.1} s)",
+        grouped(found.same),
+        grouped(found.changing),
+        grouped(found.different),
+        begun.elapsed().as_secs_f64()
+    );
+    found.named.iter().for_each(|line| say_line!("  {line}"));
+    ensure!(found.is_whole, "source and target differ so much that the comparison was ended early");
+    ensure!(found.different == 0, "source and target differ");
+    Ok(())
+}
+
+fn run_stop(target: &TargetArguments) -> Result<()> {
+    let mut connection = target.connect()?;
+    let record = read_record(&mut connection)?.context("no migration is under way")?;
+    cutover::fence(&mut connection)?;
+    cutover::open(&mut connection)?;
+    say_line!(
+        "{} is no longer followed; what was copied up to offset {} stays, and keys expire again",
+        record.from,
+        record.offset
+    );
+    Ok(())
+}
+
+/// True if the process is to end.
+fn is_over(over: &AtomicBool) -> bool {
+    over.load(Ordering::Relaxed)
+}

@@ -1,0 +1,502 @@
+//! The process that follows a source: copies it, carries out its stream, and begins again where it was when a link
+//! breaks.
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use redis_files::Source;
+use redis_files::aof::{self, AofReader, Request};
+use redis_files::rdb::{self, Foreign, RdbReader};
+
+use super::check::bytes;
+use super::source::{Address, Beginning, Figures, Link, ask};
+use super::spool::{SpoolReader, spool};
+use super::target::{Batch, Outcome, Phase, Record, Target, TargetArguments, database_of, insist, is, read_record};
+use super::{WRITER_SILENCE, age_of, is_over};
+use crate::backup::grouped;
+use crate::connection::Connection;
+use crate::import::files::Event;
+use crate::import::sender::Sender;
+use crate::import::{ensure_empty, now_ms};
+
+/// A transaction has at most so many requests of the source,
+const BATCH_REQUESTS: usize = 2_000;
+
+/// or so many bytes, unless a transaction of the source is longer.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// Requests that have been read and wait for a transaction.
+const READ_AHEAD: usize = 4_096;
+
+/// The record is written at least so often: others see by it that somebody follows.
+const RECORD_INTERVAL: Duration = Duration::from_secs(1);
+
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Pauses between attempts to reach the source.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// What is to be followed, and how.
+pub struct Plan<'a> {
+    pub address: Address,
+    pub target: &'a TargetArguments,
+    pub spool_directory: &'a Path,
+    pub spool_bytes_max: u64,
+    pub skips_modules: bool,
+    /// The target may be emptied for another copy.
+    pub may_empty: bool,
+    pub is_quiet: bool,
+    pub over: &'a AtomicBool,
+}
+
+/// Requests of the source that belong together, and where its stream is behind them.
+struct Step {
+    requests: Vec<Request>,
+    /// Bytes of the stream since the link was opened.
+    end: u64,
+    read_at: Instant,
+}
+
+/// Why following has ended for now.
+enum End {
+    /// The link broke: it is opened again.
+    Broken(anyhow::Error),
+    /// The migration was cut over or stopped, or goes on in another process.
+    Ended,
+    /// The user has asked for it.
+    Asked,
+}
+
+impl Plan<'_> {
+    /// Follows until the migration ends.
+    ///
+    /// # Errors
+    /// What stands in the way, and what can be done about it.
+    pub fn run(&self) -> Result<()> {
+        let mut kept = None;
+        let found = insist(self.target, &mut kept, read_record)?;
+        let mut target = self.take(kept, found)?;
+        let mut may_empty = self.may_empty;
+        let mut pause = PAUSE_MIN;
+        let mut is_told = false;
+        while !is_over(self.over) {
+            let attempt = self.follow(&mut target, &mut may_empty, &mut || {
+                if std::mem::take(&mut is_told) {
+                    eprintln!("the source is followed again");
+                }
+                pause = PAUSE_MIN;
+            });
+            match attempt? {
+                End::Ended => {
+                    say_line!("the migration has ended: it was cut over or stopped, or another process carries it on");
+                    return Ok(());
+                }
+                End::Asked => break,
+                End::Broken(why) => {
+                    if !is_told {
+                        is_told = true;
+                        eprintln!("{why:#}: asking again");
+                    }
+                    let begun = Instant::now();
+                    while begun.elapsed() < pause && !is_over(self.over) {
+                        thread::sleep(Duration::from_millis(20));
+                    }
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+            }
+        }
+        say_line!("interrupted at offset {}: `migrate start` continues here", target.record.offset);
+        Ok(())
+    }
+
+    /// Becomes the process that writes.
+    fn take(&self, mut kept: Option<Connection>, found: Option<Record>) -> Result<Target<'_>> {
+        let writer = format!("{}-{}-{}", std::process::id(), now_ms(), hostname());
+        let record = match found {
+            None => {
+                insist(self.target, &mut kept, |connection| {
+                    ensure_empty(connection).context("a migration begins with an empty target")
+                })?;
+                Record {
+                    from: self.address.place.clone(),
+                    phase: Phase::Loading,
+                    writer,
+                    id: String::new(),
+                    offset: 0,
+                    database: 0,
+                    received: 0,
+                    lag_ms: 0,
+                    written_ms: now_ms(),
+                    error: String::new(),
+                }
+            }
+            Some(found) => {
+                ensure!(
+                    found.phase != Phase::Failed || self.may_empty,
+                    "the migration has failed: {}; --resync empties the target and copies again",
+                    found.error
+                );
+                ensure!(
+                    age_of(&found) > WRITER_SILENCE || found.phase == Phase::Loading || self.may_empty,
+                    "another process follows {} ({}): end it first",
+                    found.from,
+                    found.writer
+                );
+                Record { from: self.address.place.clone(), writer, written_ms: now_ms(), ..found }
+            }
+        };
+        // Nothing may expire by our clock: only the source knows what has happened in time.
+        insist(self.target, &mut kept, |connection| {
+            ask(connection, &["CONFIG", "SET", "import-mode", "yes"]).map(|_| ())
+        })?;
+        Target::take(self.target, record)
+    }
+
+    /// One link, from its opening to its end.
+    fn follow(&self, target: &mut Target<'_>, may_empty: &mut bool, began: &mut dyn FnMut()) -> Result<End> {
+        let can_continue = target.record.phase == Phase::Following;
+        let place = (target.record.id.clone(), target.record.offset);
+        let opened = Link::open(&self.address, can_continue.then_some((&*place.0, place.1)));
+        let (mut link, beginning) = match opened {
+            Ok(opened) => opened,
+            Err(error) => return Ok(End::Broken(error)),
+        };
+        let figures = Arc::new(Figures::default());
+        let (stream_writer, stream_reader) = spool(self.spool_directory, self.spool_bytes_max);
+        let mut copy = None;
+        let (base, database) = match &beginning {
+            Beginning::Continued { id } => {
+                target.record.id.clone_from(id);
+                (target.record.offset, target.record.database)
+            }
+            Beginning::Copy { id, offset } => {
+                ensure!(
+                    !can_continue || *may_empty,
+                    "{} cannot continue its stream from offset {}: its backlog is gone, or it is another server; \
+                     --resync empties the target and copies again",
+                    self.address.place,
+                    target.record.offset
+                );
+                if !self.is_quiet {
+                    eprintln!("{} makes a copy of its data", self.address.place);
+                }
+                let copy_bytes = match link.copy_bytes() {
+                    Ok(copy_bytes) => copy_bytes,
+                    Err(error) => return Ok(End::Broken(error)),
+                };
+                figures.copy_bytes.store(copy_bytes, Ordering::Relaxed);
+                let (writer, reader) = spool(self.spool_directory, self.spool_bytes_max);
+                copy = Some((id.clone(), *offset, copy_bytes, writer, reader));
+                (*offset, 0)
+            }
+        };
+        began();
+        figures.received.store(base, Ordering::Relaxed);
+        figures.kept.store(base, Ordering::Relaxed);
+        let (copied, copy_bytes, copy_writer) = match copy {
+            None => (None, 0, None),
+            Some((id, offset, copy_bytes, writer, reader)) => (Some((id, offset, reader)), copy_bytes, Some(writer)),
+        };
+        let link_thread = {
+            let figures = Arc::clone(&figures);
+            thread::Builder::new()
+                .name("link".to_owned())
+                .spawn(move || link.run(copy_bytes, copy_writer, &stream_writer, &figures))?
+        };
+        let read_thread = {
+            let (sender, receiver) = sync_channel(READ_AHEAD);
+            let thread =
+                thread::Builder::new().name("stream".to_owned()).spawn(move || read_stream(stream_reader, &sender))?;
+            (thread, receiver)
+        };
+        let outcome = match copied {
+            None => self.note(target).map(|()| None),
+            Some((id, offset, reader)) => self.begin(target, id, offset, (reader, copy_bytes), &figures),
+        };
+        let outcome = match outcome {
+            Ok(None) => {
+                *may_empty = false;
+                self.carry_on(target, base, database, &read_thread.1, &figures)
+            }
+            Ok(Some(end)) => Ok(end),
+            Err(error) => Err(error),
+        };
+        // Dropping the receiver ends the reader of the stream, and that ends the link.
+        figures.is_over.store(true, Ordering::Relaxed);
+        drop(read_thread.1);
+        let read = read_thread.0.join().map_err(|_| anyhow!("the thread that reads the stream has panicked"))?;
+        let linked = link_thread.join().map_err(|_| anyhow!("the thread of the link has panicked"))?;
+        match outcome? {
+            End::Broken(why) => {
+                // What cannot be read will not be readable the next time.
+                read?;
+                Ok(End::Broken(linked.err().unwrap_or(why)))
+            }
+            end => Ok(end),
+        }
+    }
+
+    /// Writes the record as it is now.
+    fn note(&self, target: &mut Target<'_>) -> Result<()> {
+        target.record.written_ms = now_ms();
+        target.write()
+    }
+
+    /// Loads a copy of so many bytes, and notes from which place of the stream it goes on. `None` if all of it is
+    /// there.
+    fn begin(
+        &self,
+        target: &mut Target<'_>,
+        id: String,
+        offset: u64,
+        (copy, copy_bytes): (SpoolReader, u64),
+        figures: &Figures,
+    ) -> Result<Option<End>> {
+        let ended = self.load(target, copy, copy_bytes, figures)?;
+        if ended.is_none() {
+            let (phase, error) = (Phase::Following, String::new());
+            target.record = Record { phase, id, offset, database: 0, error, ..target.record.clone() };
+            self.note(target)?;
+        }
+        Ok(ended)
+    }
+
+    /// Loads a copy into the target, which is emptied first. `None` if all of it is there.
+    fn load(
+        &self,
+        target: &mut Target<'_>,
+        copy: SpoolReader,
+        copy_bytes: u64,
+        figures: &Figures,
+    ) -> Result<Option<End>> {
+        let begun = Instant::now();
+        target.record.phase = Phase::Loading;
+        target.record.written_ms = now_ms();
+        target.empty()?;
+        let mut connection = target.connect()?;
+        let mut sender = Sender::new(&mut connection, false);
+        let mut source = Source::new(copy);
+        let (mut number, mut keys, mut skipped) = (0, 0_u64, 0_u64);
+        let mut reported = Instant::now();
+        let mut noted = Instant::now();
+        let broken = |fault: redis_files::Fault| match fault.what {
+            redis_files::What::Truncated => Ok(Some(End::Broken(anyhow!("the copy has ended half-way")))),
+            _ => Err(anyhow!("the copy {fault}")),
+        };
+        let mut reader = match RdbReader::new(&mut source) {
+            Ok(reader) => reader,
+            Err(fault) => return broken(fault),
+        };
+        loop {
+            if is_over(self.over) {
+                return Ok(Some(End::Asked));
+            }
+            let item = match reader.next_item() {
+                Ok(item) => item,
+                Err(fault) => return broken(fault),
+            };
+            let place = reader.offset();
+            number += 1;
+            let event = match item {
+                rdb::Item::Key(key) => {
+                    keys += u64::from(matches!(key.part, rdb::Part::Whole | rdb::Part::First));
+                    Event::Key(key)
+                }
+                rdb::Item::Library(code) => Event::Library(code),
+                rdb::Item::Aux { name, value } if name == b"lua" => Event::Script(value),
+                rdb::Item::Aux { .. } => continue,
+                rdb::Item::Foreign { database, name, what } => {
+                    let what = match what {
+                        Foreign::Module(module) => format!("a key of the module type {module}"),
+                        Foreign::HashWithExpiringFields => "a hash with fields that expire".to_owned(),
+                    };
+                    let shown = format!("{} (database {database}) is {what}", String::from_utf8_lossy(&name));
+                    ensure!(self.skips_modules, "{shown}, which cannot be copied; --skip-modules leaves such keys out");
+                    eprintln!("left out: {shown}");
+                    skipped += 1;
+                    continue;
+                }
+                rdb::Item::ModuleAux(module) => {
+                    ensure!(
+                        self.skips_modules,
+                        "the module {module} keeps data, which cannot be copied: --skip-modules"
+                    );
+                    continue;
+                }
+                rdb::Item::End { .. } => break,
+            };
+            sender.send(number, place, event).context("the copy cannot be loaded")?;
+            if noted.elapsed() > RECORD_INTERVAL {
+                noted = Instant::now();
+                self.note(target)?;
+            }
+            if !self.is_quiet && begun.elapsed() > Duration::from_secs(2) && reported.elapsed() > RECORD_INTERVAL {
+                reported = Instant::now();
+                let share = place as f64 / copy_bytes.max(1) as f64;
+                let left = begun.elapsed().as_secs_f64() * (1.0 - share) / share.max(0.001);
+                eprintln!(
+                    "loading: {} keys, {} of {}, {left:.0} s left; {} of the stream wait",
+                    grouped(keys),
+                    bytes(place),
+                    bytes(copy_bytes),
+                    bytes(figures.waiting_bytes.load(Ordering::Relaxed))
+                );
+            }
+        }
+        sender.finish().context("the copy cannot be loaded")?;
+        say_line!(
+            "copied: {} keys, {} in {:.1} s{}",
+            grouped(keys),
+            bytes(copy_bytes),
+            begun.elapsed().as_secs_f64(),
+            if skipped > 0 { format!(", {} left out", grouped(skipped)) } else { String::new() }
+        );
+        Ok(None)
+    }
+
+    /// Carries out what the source sends.
+    fn carry_on(
+        &self,
+        target: &mut Target<'_>,
+        base: u64,
+        mut database: u64,
+        steps: &Receiver<Step>,
+        figures: &Figures,
+    ) -> Result<End> {
+        let mut report = Report::new(self.is_quiet);
+        let mut written = Instant::now();
+        let mut end = target.record.offset;
+        loop {
+            if is_over(self.over) {
+                return Ok(End::Asked);
+            }
+            let first = match steps.recv_timeout(RECORD_INTERVAL.saturating_sub(written.elapsed())) {
+                Ok(step) => Some(step),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Ok(End::Broken(anyhow!("the source {} sends nothing more", self.address.place)));
+                }
+            };
+            let mut batch = Batch::default();
+            let mut oldest = None;
+            let mut next = first;
+            while let Some(step) = next {
+                end = base + step.end;
+                oldest = oldest.or(Some(step.read_at));
+                for request in step.requests {
+                    if is(&request, "PING") || is(&request, "REPLCONF") {
+                        continue;
+                    }
+                    if is(&request, "SELECT") {
+                        database =
+                            database_of(&request).with_context(|| format!("offset {end}: a SELECT of nothing"))?;
+                    }
+                    batch.push(request);
+                }
+                if batch.requests.len() >= BATCH_REQUESTS || batch.byte_count >= BATCH_BYTES {
+                    break;
+                }
+                next = steps.try_recv().ok();
+            }
+            // Also a PING alone is noted at once: a cut-over waits for the last byte of the stream.
+            if oldest.is_none() && written.elapsed() < RECORD_INTERVAL {
+                continue;
+            }
+            let lag = oldest.map_or(Duration::ZERO, |oldest| oldest.elapsed());
+            let count = batch.requests.len();
+            let next = Record {
+                phase: Phase::Following,
+                offset: end,
+                database,
+                received: figures.received.load(Ordering::Relaxed),
+                lag_ms: u64::try_from(lag.as_millis()).unwrap_or(u64::MAX),
+                written_ms: now_ms(),
+                ..target.record.clone()
+            };
+            let behind = target.record.offset;
+            match target.commit(&batch, next)? {
+                Outcome::Done => {}
+                Outcome::TakenOver => return Ok(End::Ended),
+                Outcome::Refused { why, is_carried_out } => {
+                    let why = format!("between offsets {behind} and {end} of the stream: {why}");
+                    if is_carried_out {
+                        target.fail(&why)?;
+                    }
+                    bail!("{why}");
+                }
+            }
+            written = Instant::now();
+            figures.kept.store(end, Ordering::Relaxed);
+            report.note(count as u64, target.record.lag_ms, figures, &target.record);
+        }
+    }
+}
+
+/// Reads requests until the stream ends.
+fn read_stream(stream: SpoolReader, steps: &SyncSender<Step>) -> Result<()> {
+    let mut source = Source::new(stream);
+    let mut reader = AofReader::new(&mut source);
+    loop {
+        let item = reader.next_item().map_err(|fault| anyhow!("the stream of the source {fault}"))?;
+        let end = reader.offset();
+        match item {
+            aof::Item::Requests { requests, .. } => {
+                if steps.send(Step { requests, end, read_at: Instant::now() }).is_err() {
+                    return Ok(());
+                }
+            }
+            aof::Item::Time(_) => {}
+            aof::Item::End { .. } => return Ok(()),
+        }
+    }
+}
+
+/// A line now and then.
+struct Report {
+    is_quiet: bool,
+    is_terminal: bool,
+    told: Instant,
+    requests: u64,
+    lag_max_ms: u64,
+}
+
+impl Report {
+    fn new(is_quiet: bool) -> Self {
+        let is_terminal = std::io::stderr().is_terminal();
+        Self { is_quiet, is_terminal, told: Instant::now(), requests: 0, lag_max_ms: 0 }
+    }
+
+    fn note(&mut self, count: u64, lag_ms: u64, figures: &Figures, record: &Record) {
+        self.requests += count;
+        self.lag_max_ms = self.lag_max_ms.max(lag_ms);
+        let interval = if self.is_terminal { RECORD_INTERVAL } else { REPORT_INTERVAL };
+        if self.is_quiet || self.told.elapsed() < interval {
+            return;
+        }
+        let rate = self.requests as f64 / self.told.elapsed().as_secs_f64();
+        let line = format!(
+            "following: offset {}, {} requests/s, at most {} ms behind, {} wait",
+            record.offset,
+            grouped(rate as u64),
+            self.lag_max_ms,
+            bytes(figures.waiting_bytes.load(Ordering::Relaxed))
+        );
+        if self.is_terminal {
+            eprint!("\r\x1b[2K{line}");
+        } else {
+            eprintln!("{line}");
+        }
+        (self.told, self.requests, self.lag_max_ms) = (Instant::now(), 0, 0);
+    }
+}
+
+fn hostname() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
+}

@@ -1,0 +1,490 @@
+//! Where a migration leads: the record that says how far it is, and the transactions that carry it on.
+//!
+//! The record is a hash in database 0. Each transaction holds requests of the source and the place up to which they
+//! reach, so that the data and the place are never apart: after a crash, a change of leaders, or a cut, the record says
+//! exactly where to go on. It also names the process that writes: another one that takes over, `cutover`, and `stop`
+//! change the record, and since each transaction watches it, the one before finds out before it changes anything.
+//!
+//! See `docs/decisions/0022-migration-by-transactions.md`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::ToSocketAddrs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use redis_files::aof::Request;
+use resp::{Frame, encode_request};
+
+use super::source::ask;
+use crate::connection::Connection;
+use crate::tls::TlsArguments;
+
+/// The key of the record.
+pub const RECORD: &str = "{holdfast}:migration";
+
+/// A server that answers nothing for so long is asked again over another connection.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long a target that is away, or refuses, is asked again.
+pub const INSISTENCE: Duration = Duration::from_secs(600);
+
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Refusals that pass: a change of leaders, a disk or a memory that is full for now, a script that is in the way.
+const PASSING: [&str; 9] =
+    ["CLUSTERDOWN", "TRYAGAIN", "LOADING", "MASTERDOWN", "NOREPLICAS", "MISCONF", "OOM", "BUSY ", "READONLY"];
+
+/// How far a migration is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// The copy is being loaded.
+    Loading,
+    /// The stream is being followed.
+    Following,
+    /// Something of the stream could not be carried out.
+    Failed,
+}
+
+impl Phase {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Loading => "loading",
+            Self::Following => "following",
+            Self::Failed => "failed",
+        }
+    }
+
+    fn named(name: &str) -> Option<Self> {
+        [Self::Loading, Self::Following, Self::Failed].into_iter().find(|phase| phase.name() == name)
+    }
+}
+
+/// The record of a migration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// `HOST:PORT` of the source.
+    pub from: String,
+    pub phase: Phase,
+    /// Names the process that carries it on.
+    pub writer: String,
+    /// The source's replication id.
+    pub id: String,
+    /// Bytes of the source's stream that are in the data.
+    pub offset: u64,
+    /// The database that the stream has selected there.
+    pub database: u64,
+    /// Bytes that the source had sent by then.
+    pub received: u64,
+    /// For how long the oldest of them that was not yet in the data had been there, in milliseconds.
+    pub lag_ms: u64,
+    /// When the record was written, in milliseconds since the epoch.
+    pub written_ms: i64,
+    /// Why it has failed.
+    pub error: String,
+}
+
+impl Record {
+    fn words(&self) -> Vec<Vec<u8>> {
+        let Self { from, phase, writer, id, offset, database, received, lag_ms, written_ms, error } = self;
+        let fields: [(&str, String); 10] = [
+            ("from", from.clone()),
+            ("phase", phase.name().to_owned()),
+            ("writer", writer.clone()),
+            ("id", id.clone()),
+            ("offset", offset.to_string()),
+            ("database", database.to_string()),
+            ("received", received.to_string()),
+            ("lag-ms", lag_ms.to_string()),
+            ("written-ms", written_ms.to_string()),
+            ("error", error.clone()),
+        ];
+        let mut words = vec![b"HSET".to_vec(), RECORD.into()];
+        words.extend(fields.into_iter().flat_map(|(name, value)| [name.as_bytes().to_vec(), value.into_bytes()]));
+        words
+    }
+
+    /// True if it is that record, or one that its writer has written without going on.
+    fn is_place_of(&self, other: &Self) -> bool {
+        (&self.writer, self.offset, self.written_ms) == (&other.writer, other.offset, other.written_ms)
+    }
+
+    /// Reads the reply of HGETALL. `None` if there is no record.
+    fn read(reply: &Frame) -> Result<Option<Self>> {
+        let words: Vec<String> = match reply {
+            Frame::Array(elements) => elements
+                .iter()
+                .map(|word| String::from_utf8_lossy(word.as_bytes().unwrap_or_default()).into())
+                .collect(),
+            other => bail!("the record of the migration cannot be read: {other}"),
+        };
+        let fields: BTreeMap<&str, &str> = words.chunks_exact(2).map(|pair| (&*pair[0], &*pair[1])).collect();
+        if fields.is_empty() {
+            return Ok(None);
+        }
+        let text = |name: &str| fields.get(name).copied().unwrap_or_default().to_owned();
+        let damaged = || anyhow!("{RECORD} is no record of a migration: delete it if it is not yours");
+        let number = |name: &str| text(name).parse::<u64>().map_err(|_| damaged());
+        Ok(Some(Self {
+            from: text("from"),
+            phase: Phase::named(&text("phase")).ok_or_else(damaged)?,
+            writer: text("writer"),
+            id: text("id"),
+            offset: number("offset")?,
+            database: number("database")?,
+            received: number("received")?,
+            lag_ms: number("lag-ms")?,
+            written_ms: text("written-ms").parse().map_err(|_| damaged())?,
+            error: text("error"),
+        }))
+    }
+}
+
+/// How the target is reached.
+#[derive(Clone, Debug, clap::Args)]
+pub struct TargetArguments {
+    /// The Holdfast that the data goes to; of a cluster several nodes, with commas between them
+    #[arg(long, short, value_name = "HOST:PORT[,HOST:PORT]", default_value = "127.0.0.1:6379", value_delimiter = ',')]
+    pub server: Vec<String>,
+    /// User to authenticate as, at the target
+    #[arg(long)]
+    user: Option<String>,
+    /// Password to authenticate with, at the target
+    #[arg(long, short = 'a', env = "HOLDFAST_PASSWORD", hide_env_values = true)]
+    password: Option<String>,
+    #[command(flatten)]
+    tls: TlsArguments,
+}
+
+impl TargetArguments {
+    /// Connects to the first that answers.
+    ///
+    /// # Errors
+    /// Why none does.
+    pub fn connect(&self) -> Result<Connection> {
+        let mut last = None;
+        for server in &self.server {
+            match self.connect_to(server) {
+                Ok(connection) => return Ok(connection),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| anyhow!("no server was named")))
+    }
+
+    fn connect_to(&self, server: &str) -> Result<Connection> {
+        let security = self.tls.security()?;
+        let addresses = server.to_socket_addrs().with_context(|| format!("{server} is no HOST:PORT"))?;
+        let mut last = None;
+        for address in addresses {
+            match Connection::open_secured(address, PATIENCE, security.as_ref()) {
+                Ok(mut connection) => {
+                    if let Some(password) = &self.password {
+                        let user = self.user.as_deref().unwrap_or("default");
+                        ask(&mut connection, &["AUTH", user, password]).with_context(|| server.to_owned())?;
+                    }
+                    return Ok(connection);
+                }
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.map_or_else(|| anyhow!("it has no address"), anyhow::Error::from))
+            .with_context(|| format!("no server answers at {server}"))
+    }
+}
+
+/// Requests of the source that are carried out together.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    pub requests: Vec<Request>,
+    pub byte_count: usize,
+}
+
+impl Batch {
+    pub fn push(&mut self, request: Request) {
+        self.byte_count += request.iter().map(|word| word.len() + 16).sum::<usize>();
+        self.requests.push(request);
+    }
+}
+
+/// What became of a batch.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Done,
+    /// One of its requests was refused, for good.
+    Refused {
+        /// Which, and the reply.
+        why: String,
+        /// All others were carried out, and the record says so; otherwise none.
+        is_carried_out: bool,
+    },
+    /// The record is gone or names another writer.
+    TakenOver,
+}
+
+/// A target to which one process writes.
+pub struct Target<'a> {
+    arguments: &'a TargetArguments,
+    connection: Option<Connection>,
+    /// As it was written last.
+    pub record: Record,
+}
+
+/// Number of the database that a SELECT names.
+pub fn database_of(request: &Request) -> Option<u64> {
+    std::str::from_utf8(request.get(1)?).ok()?.parse().ok()
+}
+
+/// Watches the record and reads it.
+fn watch_record(connection: &mut Connection) -> Result<Option<Record>> {
+    let mut bytes = Vec::new();
+    encode_request(&mut bytes, &["SELECT", "0"]);
+    encode_request(&mut bytes, &["WATCH", RECORD]);
+    encode_request(&mut bytes, &["HGETALL", RECORD]);
+    connection.send(&bytes).context("the target has hung up")?;
+    let mut replies = Vec::new();
+    for _ in 0..3 {
+        replies.push(connection.receive().context("the target has hung up, or does not answer")?);
+    }
+    if let Some(Frame::Error(text)) = replies.iter().find(|reply| reply.is_error()) {
+        bail!("{}", String::from_utf8_lossy(text));
+    }
+    Record::read(&replies[2])
+}
+
+/// Reads the record.
+///
+/// # Errors
+/// If the target is not there, or there is another thing under the key.
+pub fn read_record(connection: &mut Connection) -> Result<Option<Record>> {
+    ask(connection, &["SELECT", "0"])?;
+    Record::read(&ask(connection, &["HGETALL", RECORD])?)
+}
+
+/// Does something until it succeeds, with a new connection after each failure that may pass.
+///
+/// # Errors
+/// The last failure, when the time is over, or one that does not pass.
+pub fn insist<T>(
+    arguments: &TargetArguments,
+    kept: &mut Option<Connection>,
+    mut act: impl FnMut(&mut Connection) -> Result<T>,
+) -> Result<T> {
+    let begun = Instant::now();
+    let mut told = false;
+    loop {
+        let attempt = match kept.take() {
+            Some(connection) => Ok(connection),
+            None => arguments.connect(),
+        };
+        let outcome = attempt.and_then(|mut connection| {
+            let value = act(&mut connection)?;
+            *kept = Some(connection);
+            Ok(value)
+        });
+        match outcome {
+            Ok(value) => return Ok(value),
+            Err(error) if begun.elapsed() < INSISTENCE && passes(&error) => {
+                if !told && begun.elapsed() > Duration::from_secs(2) {
+                    told = true;
+                    eprintln!("the target refuses for now, and is asked again: {error:#}");
+                }
+                thread::sleep(RETRY_INTERVAL);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A failure of a connection may pass, and some refusals.
+fn passes(error: &anyhow::Error) -> bool {
+    let is_connection = error.chain().any(|cause| cause.is::<std::io::Error>());
+    let text = format!("{error:#}");
+    is_connection || PASSING.iter().any(|word| text.contains(word))
+}
+
+impl<'a> Target<'a> {
+    /// Takes the migration over: from here on this process writes, and any other finds out.
+    ///
+    /// # Errors
+    /// If the target is not there or refuses.
+    pub fn take(arguments: &'a TargetArguments, record: Record) -> Result<Self> {
+        let mut this = Self { arguments, connection: None, record };
+        this.write()?;
+        Ok(this)
+    }
+
+    /// Writes the record as it is.
+    ///
+    /// # Errors
+    /// As for [`Target::take`].
+    pub fn write(&mut self) -> Result<()> {
+        let words = self.record.words();
+        insist(self.arguments, &mut self.connection, |connection| {
+            ask(connection, &["SELECT", "0"])?;
+            ask(connection, &words).map(|_| ())
+        })
+    }
+
+    /// Empties the target, of which all belongs to the migration.
+    ///
+    /// # Errors
+    /// As for [`Target::take`].
+    pub fn empty(&mut self) -> Result<()> {
+        insist(self.arguments, &mut self.connection, |connection| {
+            ask(connection, &["FLUSHALL"])?;
+            ask(connection, &["FUNCTION", "FLUSH"]).map(|_| ())
+        })?;
+        self.write()
+    }
+
+    /// A connection of its own, for the copy.
+    ///
+    /// # Errors
+    /// If the target is not there.
+    pub fn connect(&self) -> Result<Connection> {
+        self.arguments.connect()
+    }
+
+    /// Carries a batch out and makes the record `next`, both or neither.
+    ///
+    /// # Errors
+    /// If the target is away for longer than [`INSISTENCE`].
+    pub fn commit(&mut self, batch: &Batch, next: Record) -> Result<Outcome> {
+        let before = self.record.clone();
+        let mut bytes = Vec::with_capacity(batch.byte_count + 1_024);
+        encode_request(&mut bytes, &["MULTI"]);
+        // What each of the requests between MULTI and EXEC is about.
+        let mut about: Vec<String> = Vec::new();
+        let mut put = |bytes: &mut Vec<u8>, words: &[Vec<u8>]| {
+            encode_request(bytes, words);
+            let shown = words.iter().take(2).map(|word| String::from_utf8_lossy(word)).collect::<Vec<_>>().join(" ");
+            about.push(shown.chars().take(120).collect());
+        };
+        let select = |database: u64| vec![b"SELECT".to_vec(), database.to_string().into_bytes()];
+        let mut database = before.database;
+        if !batch.requests.is_empty() {
+            put(&mut bytes, &select(database));
+        }
+        for request in &batch.requests {
+            if is(request, "SELECT") {
+                database = database_of(request).unwrap_or(database);
+            }
+            // The record must stay in its database; it is written again at the end.
+            if is(request, "SWAPDB") {
+                put(&mut bytes, &select(0));
+                put(&mut bytes, &[b"DEL".to_vec(), RECORD.into()]);
+                put(&mut bytes, &select(database));
+            }
+            put(&mut bytes, request);
+        }
+        put(&mut bytes, &select(0));
+        put(&mut bytes, &next.words());
+        encode_request(&mut bytes, &["EXEC"]);
+
+        let mut may_have_been_sent = false;
+        let outcome = insist(self.arguments, &mut self.connection, |connection| {
+            match watch_record(connection)? {
+                Some(there) if there.is_place_of(&before) => {}
+                // The reply to an earlier attempt was lost.
+                Some(there) if may_have_been_sent && there == next => return Ok(Outcome::Done),
+                _ => return Ok(Outcome::TakenOver),
+            }
+            may_have_been_sent = true;
+            connection.send(&bytes).context("the target has hung up")?;
+            let mut refused = None;
+            for number in 0..=about.len() {
+                let reply = connection.receive().context("the target has hung up, or does not answer")?;
+                if reply.is_error() && refused.is_none() {
+                    refused = Some((number.saturating_sub(1), reply));
+                }
+            }
+            let reply = connection.receive().context("the target has hung up, or does not answer")?;
+            match (&reply, refused) {
+                // A request was not even taken up: nothing was carried out.
+                (Frame::Error(_), Some((at, why))) => {
+                    let why = format!("{}: {why}", about[at]);
+                    ensure!(!PASSING.iter().any(|word| why.contains(word)), "{why}");
+                    Ok(Outcome::Refused { why, is_carried_out: false })
+                }
+                (Frame::Error(text), None) => bail!("EXEC is refused: {}", String::from_utf8_lossy(text)),
+                (Frame::Null, _) => Ok(Outcome::TakenOver),
+                (reply, _) => {
+                    let replies = reply.elements().unwrap_or_default();
+                    Ok(match replies.iter().position(Frame::is_error) {
+                        None => Outcome::Done,
+                        Some(at) => {
+                            let why = format!("{}: {}", about[at.min(about.len() - 1)], replies[at]);
+                            Outcome::Refused { why, is_carried_out: true }
+                        }
+                    })
+                }
+            }
+        })?;
+        if outcome == Outcome::Done {
+            self.record = next;
+        }
+        Ok(outcome)
+    }
+
+    /// Notes that the migration cannot go on.
+    ///
+    /// # Errors
+    /// As for [`Target::take`].
+    pub fn fail(&mut self, why: &str) -> Result<()> {
+        self.record.phase = Phase::Failed;
+        self.record.error = why.to_owned();
+        self.write()
+    }
+}
+
+/// True if a request begins with this word.
+pub fn is(request: &Request, name: &str) -> bool {
+    request.first().is_some_and(|word| word.eq_ignore_ascii_case(name.as_bytes()))
+}
+
+/// Names of all commands that a server knows, in lower case.
+///
+/// # Errors
+/// If it does not tell.
+pub fn commands_of(connection: &mut Connection) -> Result<BTreeSet<Vec<u8>>> {
+    let reply = ask(connection, &["COMMAND"])?;
+    let names = reply.elements().unwrap_or_default().iter().filter_map(|command| {
+        let name = command.elements()?.first()?.as_bytes()?;
+        Some(name.to_ascii_lowercase())
+    });
+    Ok(names.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        let record = Record {
+            from: "redis:6379".to_owned(),
+            phase: Phase::Following,
+            writer: "w".to_owned(),
+            id: "abc".to_owned(),
+            offset: 7,
+            database: 3,
+            received: 9,
+            lag_ms: 1,
+            written_ms: 12,
+            error: String::new(),
+        };
+        let words = record.words().into_iter().skip(2).map(Frame::Bulk).collect();
+        assert_eq!(Record::read(&Frame::Array(words)).expect("sound"), Some(record));
+        assert_eq!(Record::read(&Frame::Array(Vec::new())).expect("nothing"), None);
+        let foreign = Frame::Array(vec![Frame::Bulk(b"a".to_vec()), Frame::Bulk(b"1".to_vec())]);
+        assert!(Record::read(&foreign).is_err());
+    }
+
+    #[test]
+    fn what_may_pass_is_told_from_what_does_not() {
+        assert!(passes(&anyhow!("EXEC is refused: CLUSTERDOWN The cluster is down")));
+        assert!(passes(&anyhow::Error::from(std::io::Error::other("reset")).context("the target has hung up")));
+        assert!(!passes(&anyhow!("SELECT is refused: ERR DB index is out of range")));
+    }
+}

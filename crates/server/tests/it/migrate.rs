@@ -1,0 +1,277 @@
+//! `holdfast migrate`: a stock Redis that is written to is followed through cuts and kills, and cut over, without a
+//! key that differs.
+
+use std::fs::File;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use resp::Frame;
+use stdx::Prng;
+
+use crate::harness::{Client, Folder, Server, ServerOptions, Stock, binary, say};
+
+/// Longer than any copy of a few keys, and any restart.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const ACCOUNTS: u64 = 20;
+const ACCOUNT_START: i64 = 100;
+
+/// The process that follows, killed when dropped.
+struct Follower {
+    child: Child,
+}
+
+impl Follower {
+    fn start(from: &str, server: &str, folder: &Folder, more: &[&str]) -> Self {
+        let log = File::options().create(true).append(true).open(folder.path().join("migrate.log")).expect("a log");
+        let child = Command::new(binary())
+            .args(["migrate", "start", "--from", from, "--server", server, "--spool-dir"])
+            .arg(folder.path())
+            .args(more)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("the log twice"))
+            .stderr(log)
+            .spawn()
+            .expect("the binary runs");
+        Self { child }
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Waits until it ends by itself.
+    fn wait(&mut self) -> bool {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child to wait for") {
+                return status.success();
+            }
+            assert!(begun.elapsed() < PATIENCE, "it still follows");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn migrate(words: &[&str]) -> Output {
+    Command::new(binary()).arg("migrate").args(words).output().expect("the binary runs")
+}
+
+fn both(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// Waits until the stream is followed.
+#[track_caller]
+fn wait_until_following(server: &str, folder: &Folder) {
+    let begun = Instant::now();
+    loop {
+        let output = migrate(&["status", "--server", server]);
+        if output.status.success() && both(&output).contains("the stream is followed") {
+            return;
+        }
+        let log = std::fs::read_to_string(folder.path().join("migrate.log")).unwrap_or_default();
+        assert!(begun.elapsed() < PATIENCE, "{}\n{log}", both(&output));
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// One change of the source: of any type, in a transaction now and then, with deadlines that are moved in time.
+fn change(client: &mut Client, prng: &mut Prng) -> Option<()> {
+    let key = format!("k{}", prng.below(200));
+    let number = prng.below(1_000).to_string();
+    let words: Vec<String> = match prng.below(16) {
+        0 => return transfer(client, prng),
+        1 => return prolong(client, &key),
+        2 => format!("SET s{key} {number} PX {}", 1 + prng.below(400)),
+        3 => format!("RPUSH l{key} {number} {number}"),
+        4 => format!("LPOP l{key}"),
+        5 => format!("SADD set{key} {number} a{number}"),
+        6 => format!("SPOP set{key}"),
+        7 => format!("HSET h{key} f{number} {number}"),
+        8 => format!("ZADD z{key} {number} m{number}"),
+        9 => format!("XADD x{key} MAXLEN 20 * f {number}"),
+        10 => format!("INCRBYFLOAT n{key} 0.5"),
+        11 => format!("RENAME s{key} t{key}"),
+        12 => format!("GETEX s{key} PX 300"),
+        13 => format!("EVAL return{{redis.call('incr',KEYS[1]),redis.call('append',KEYS[2],'x')}} 2 i{key} a{key}"),
+        14 => format!("DEL l{key} t{key}"),
+        _ => format!("APPEND a{key} {number}"),
+    }
+    .split(' ')
+    .map(str::to_owned)
+    .collect();
+    client.try_call(&words).map(|_| ())
+}
+
+/// From one account to another: the sum of all never changes.
+fn transfer(client: &mut Client, prng: &mut Prng) -> Option<()> {
+    let (from, to) = (prng.below(ACCOUNTS), prng.below(ACCOUNTS));
+    client.try_call(&["MULTI"])?;
+    client.try_call(&["DECR", &format!("account:{from}")])?;
+    client.try_call(&["INCR", &format!("account:{to}")])?;
+    client.try_call(&["EXEC"]).map(|_| ())
+}
+
+/// A key that would expire gets a later deadline, or none, just in time.
+fn prolong(client: &mut Client, key: &str) -> Option<()> {
+    let key = format!("p{key}");
+    client.try_call(&["SET", &key, "1", "PX", "30"])?;
+    client.try_call(&["INCR", &key])?;
+    client.try_call(&["PERSIST", &key]).map(|_| ())
+}
+
+fn sum(client: &mut Client) -> Option<i64> {
+    let mut words = vec!["MGET".to_owned()];
+    words.extend((0..ACCOUNTS).map(|number| format!("account:{number}")));
+    let reply = client.try_call(&words)?;
+    let values = reply.elements()?.iter().map(|value| std::str::from_utf8(value.as_bytes()?).ok()?.parse::<i64>().ok());
+    values.sum()
+}
+
+#[test]
+fn a_redis_that_is_written_to_is_followed_through_cuts_and_kills_and_cut_over() {
+    let folder = Folder::new();
+    let Some(stock) = Stock::start(&folder.path().join("redis"), &["--repl-backlog-size", "64mb"]) else { return };
+    let mut theirs = stock.client();
+    for number in 0..ACCOUNTS {
+        theirs.call(&["SET", &format!("account:{number}"), &ACCOUNT_START.to_string()]);
+    }
+    for number in 0..2_000 {
+        theirs.call(&["SET", &format!("old:{number}"), &"v".repeat(number % 300)]);
+    }
+    theirs.call(&["FUNCTION", "LOAD", "#!lua name=l\nredis.register_function('f', function(k) return 1 end)"]);
+    theirs.call(&["SELECT", "3"]);
+    theirs.call(&["SET", "elsewhere", "1"]);
+    let from = format!("redis://127.0.0.1:{}", stock.port());
+
+    let options = ServerOptions::new(&folder.path().join("data")).extra(&["--cores", "2"]);
+    let mut server = Server::start(&options);
+    let place = format!("127.0.0.1:{}", server.port());
+    let checked = migrate(&["check", "--from", &from, "--server", &place]);
+    assert!(checked.status.success(), "{}", both(&checked));
+    let mut follower = Follower::start(&from, &place, &folder, &[]);
+
+    let is_over = Arc::new(AtomicBool::new(false));
+    let writers: Vec<_> = (0..3)
+        .map(|nth| {
+            let (mut client, is_over) = (stock.client(), Arc::clone(&is_over));
+            thread::spawn(move || {
+                let mut prng = Prng::new(nth + 1);
+                let mut count = 0;
+                while !is_over.load(Ordering::Relaxed) && change(&mut client, &mut prng).is_some() {
+                    count += 1;
+                    thread::sleep(Duration::from_micros(200));
+                }
+                count
+            })
+        })
+        .collect();
+    wait_until_following(&place, &folder);
+
+    // No transaction of the source is ever seen torn, whatever happens to the link and to the processes.
+    let mut prng = Prng::new(5);
+    let mut sums = 0;
+    for round in 0..6 {
+        match round {
+            0 | 3 => {
+                server.kill();
+                server = Server::start(&options);
+            }
+            1 => {
+                follower.kill();
+                // Another process is taken for alive for five seconds.
+                thread::sleep(Duration::from_secs(6));
+                follower = Follower::start(&from, &place, &folder, &[]);
+            }
+            _ => _ = stock.client().call(&["CLIENT", "KILL", "TYPE", "replica"]),
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(700 + prng.below(300)) {
+            if let Some(sum) = Client::try_connect(server.port()).and_then(|mut client| sum(&mut client)) {
+                assert_eq!(sum, ACCOUNTS as i64 * ACCOUNT_START, "a transaction was torn");
+                sums += 1;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+    wait_until_following(&place, &folder);
+
+    let cut_over = migrate(&["cutover", "--from", &from, "--server", &place]);
+    assert!(cut_over.status.success(), "{}", both(&cut_over));
+    is_over.store(true, Ordering::Relaxed);
+    let count: u64 = writers.into_iter().map(|writer| writer.join().expect("a writer")).sum();
+    assert!(follower.wait(), "it ends in good order");
+    let refused = theirs.call(&["SET", "late", "1"]);
+    assert!(refused.to_string().contains("NOREPLICAS"), "{refused}");
+    let verified = migrate(&["verify", "--from", &from, "--server", &place]);
+    assert!(verified.status.success(), "{}", both(&verified));
+    let mut ours = server.client();
+    assert_eq!(ours.show("FCALL f 0"), "(integer) 1");
+    assert_eq!(ours.show("CONFIG GET import-mode"), "[\"import-mode\", \"no\"]");
+    assert_eq!(ours.show("SET late 1"), "OK");
+    assert!(!migrate(&["status", "--server", &place]).status.success(), "nothing is under way");
+    say(&format!("{count} changes, {sums} sums: {}", both(&verified).lines().next().unwrap_or_default()));
+    server.stop();
+}
+
+#[test]
+fn what_a_source_cannot_continue_is_not_copied_again_unasked() {
+    let folder = Folder::new();
+    let Some(stock) = Stock::start(&folder.path().join("redis"), &[]) else { return };
+    stock.client().call(&["SET", "a", "1"]);
+    let from = format!("redis://127.0.0.1:{}", stock.port());
+    let options = ServerOptions::new(&folder.path().join("data"));
+    let server = Server::start(&options);
+    let place = format!("127.0.0.1:{}", server.port());
+
+    // A target that holds something else is left alone.
+    server.client().call(&["SET", "ours", "1"]);
+    assert!(!Follower::start(&from, &place, &folder, &[]).wait());
+    assert_eq!(server.client().call(&["GET", "ours"]), Frame::Bulk(b"1".to_vec()));
+    server.client().call(&["DEL", "ours"]);
+
+    let mut follower = Follower::start(&from, &place, &folder, &[]);
+    wait_until_following(&place, &folder);
+    // A second process is refused while the first one is there.
+    assert!(!Follower::start(&from, &place, &folder, &[]).wait());
+    follower.kill();
+    // The source has another history now: that it is empty must not empty the target.
+    stock.client().call(&["FLUSHALL"]);
+    stock.client().call(&["DEBUG", "CHANGE-REPL-ID"]);
+    stock.client().call(&["SET", "b", "2"]);
+    thread::sleep(Duration::from_secs(6));
+    assert!(!Follower::start(&from, &place, &folder, &[]).wait());
+    assert_eq!(server.client().call(&["GET", "a"]), Frame::Bulk(b"1".to_vec()));
+    let log = std::fs::read_to_string(folder.path().join("migrate.log")).expect("the log");
+    assert!(log.contains("--resync"), "{log}");
+
+    let mut follower = Follower::start(&from, &place, &folder, &["--resync"]);
+    let begun = Instant::now();
+    while server.client().show("MGET a b") != "[(nil), \"2\"]" {
+        assert!(begun.elapsed() < PATIENCE, "it is not copied again");
+        thread::sleep(Duration::from_millis(20));
+    }
+    wait_until_following(&place, &folder);
+
+    // What cannot be carried out stops it, and says what and where.
+    let mut theirs = stock.client();
+    server.client().call(&["SET", "b", "x"]);
+    theirs.call(&["INCR", "b"]);
+    assert!(!follower.wait(), "the target cannot follow");
+    let status = both(&migrate(&["status", "--server", &place]));
+    assert!(status.contains("INCR b") && status.contains("failed"), "{status}");
+    let stopped = migrate(&["stop", "--server", &place]);
+    assert!(stopped.status.success(), "{}", both(&stopped));
+    server.stop();
+}
