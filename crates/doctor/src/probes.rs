@@ -23,7 +23,7 @@ pub const WRITTEN_BYTES_MAX: u64 = 64 << 20;
 /// Syncs of each kind at most.
 const SYNCS_MAX: usize = 150;
 /// How long a processor is looped on at a time.
-const LOOP: Duration = Duration::from_millis(20);
+const LOOP: Duration = Duration::from_millis(10);
 
 /// The processors that this process may run on, at most [`PROCESSORS_MAX`], spread over all.
 pub fn processors() -> Vec<usize> {
@@ -340,7 +340,7 @@ mod tests {
         });
         assert!(timers.count > 0 && timers.seconds >= 0.05, "{timers:?}");
         let pauses = thread::spawn(move || look_for_pauses(first)).join().expect("the probe");
-        assert!(pauses.looped_ms >= 20.0 && pauses.unexplained_ms <= pauses.looped_ms, "{pauses:?}");
+        assert!(pauses.looped_ms >= 10.0 && pauses.unexplained_ms <= pauses.looped_ms, "{pauses:?}");
         assert!(clock_cost() > 0.0);
     }
 

@@ -1,5 +1,6 @@
 //! The report: the verdict in the first line, then every check.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
@@ -59,7 +60,14 @@ impl Report {
         }
         page.push('\n');
         let mut rows = vec![["check", "where", "verdict", "value", "reference", "detail"].map(str::to_owned)];
-        for finding in &self.findings {
+        // What has one reason is told in one line below.
+        let mut not_made: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+        for finding in self.findings.iter().filter(|finding| finding.verdict == Verdict::Unknown) {
+            not_made.entry((&finding.place, &finding.detail)).or_default().push(finding.check);
+        }
+        not_made.retain(|_, checks| checks.len() > 1);
+        let is_told_below = |it: &&Finding| !not_made.contains_key(&(it.place.as_str(), it.detail.as_str()));
+        for finding in self.findings.iter().filter(is_told_below) {
             let advice = if finding.advice.is_empty() { String::new() } else { format!("to do: {}", finding.advice) };
             let detail = [finding.detail.as_str(), advice.as_str()];
             let detail = detail.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
@@ -70,6 +78,9 @@ impl Report {
         }
         write_table(&rows, &mut page);
         page.push('\n');
+        for ((place, why), checks) in not_made {
+            let _ = writeln!(page, "unknown at {place}, since {why}: {}", checks.join(", "));
+        }
         for (place, product) in &self.servers {
             let _ = writeln!(page, "{place} is {product}");
         }
