@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
 
-use crate::finding::{CHECKS, Finding};
+use crate::finding::{CHECKS, Finding, Verdict};
 use crate::fleet;
 use crate::host::{Consumer, Counters, Host, Window};
 use crate::host_checks::{self as checks, DiskUse};
@@ -32,7 +32,7 @@ pub struct Plan {
 /// Between two requests to a server, for one server; with several each is asked less often.
 const REQUEST_PAUSE: Duration = Duration::from_millis(20);
 /// A sleep of the probe of timers, for one processor; with several each sleeps longer.
-const TIMER_PAUSE: Duration = Duration::from_millis(1);
+const TIMER_PAUSE: Duration = Duration::from_millis(2);
 /// Short loops that look for pauses, in a window.
 const LOOPS: u32 = 10;
 /// The longest that the disk is probed for.
@@ -153,15 +153,17 @@ fn judge(plan: &Plan, window: &Window<'_>, seen: &Seen) -> (Vec<Finding>, Vec<(S
     let members: Vec<fleet::Member> = readings.iter().map(|reading| reading.member()).collect();
     findings.extend([fleet::versions(&members), fleet::configuration(&members), fleet::round_trip(&members)]);
     let known: Vec<u32> = readings.iter().filter_map(|reading| reading.pid()).chain([own_pid]).collect();
+    // A server whose threads were read is a better witness of its own time than the counters of the host.
+    let is_witnessed = findings.iter().any(|it| it.check == "cpu.waiting" && it.verdict != Verdict::Unknown);
     let consumers = window.busiest(&known);
     let pid_file = |name: &str| host.read(&format!("sys/kernel/mm/transparent_hugepage/{name}"));
     let uses: Vec<bool> = readings.iter().filter_map(|reading| reading.uses_huge_pages()).collect();
     let clock = |name: &str| host.read(&format!("sys/devices/system/clocksource/clocksource0/{name}_clocksource"));
     findings.extend([
         checks::stolen(window),
-        checks::cpu_pressure(window, &consumers),
+        checks::cpu_pressure(window, &consumers, is_witnessed),
         checks::governor(&host.governors()),
-        checks::timers(seen.timers.as_ref(), &consumers),
+        checks::timers(seen.timers.as_ref(), &consumers, is_witnessed),
         checks::pauses(Some(&seen.pauses)),
         checks::clock_source(clock("current"), clock("available")),
         checks::clock_cost(Some(probes::clock_cost())),
@@ -170,7 +172,7 @@ fn judge(plan: &Plan, window: &Window<'_>, seen: &Seen) -> (Vec<Finding>, Vec<(S
         checks::reclaim(window),
         checks::huge_pages(window, pid_file("enabled"), &uses),
         checks::overcommit(host.read("proc/sys/vm/overcommit_memory"), readings.iter().any(|it| it.forks_here())),
-        checks::io_pressure(window),
+        checks::io_pressure(window, is_witnessed),
         checks::loss(window),
         checks::backlog_overflows(window),
         checks::drops(window),
@@ -178,7 +180,10 @@ fn judge(plan: &Plan, window: &Window<'_>, seen: &Seen) -> (Vec<Finding>, Vec<(S
         checks::ports(host.read("proc/sys/net/ipv4/ip_local_port_range"), host.read("proc/net/sockstat")),
         checks::hypervisor(host.hypervisor()),
     ]);
-    findings.extend(judge_disk(plan, window, seen, &readings, &consumers));
+    let own_syncs = findings.iter().filter(|it| it.check == "persistence.sync" && it.is_guilty());
+    let own_syncs = own_syncs.map(|it| it.stalled).reduce(f64::max);
+    let disk = DiskWitnesses { own_syncs, is_witnessed };
+    findings.extend(judge_disk(plan, window, seen, &readings, &consumers, &disk));
     let why = if plan.servers.is_empty() { "no server was named (--server)" } else { "the server was not examined" };
     for (check, _) in CHECKS {
         if !findings.iter().any(|finding| finding.check == *check) {
@@ -204,12 +209,21 @@ fn silent(place: &str, why: &str, window: &Window<'_>) -> Finding {
     finding.guilty_if(true, 1.0, advice).at(place)
 }
 
+/// What servers have told of the disk.
+struct DiskWitnesses {
+    /// The share of time that slow syncs of a server have cost, if they were slow.
+    own_syncs: Option<f64>,
+    /// The threads of a server here were looked at.
+    is_witnessed: bool,
+}
+
 fn judge_disk(
     plan: &Plan,
     window: &Window<'_>,
     seen: &Seen,
     readings: &[&Reading],
     consumers: &[Consumer],
+    witnesses: &DiskWitnesses,
 ) -> Vec<Finding> {
     let told = readings.iter().find_map(|reading| reading.data_folder());
     let folder = plan.data_dir.clone().or_else(|| told.map(PathBuf::from));
@@ -230,9 +244,10 @@ fn judge_disk(
             .collect();
     };
     let pids: Vec<u32> = readings.iter().filter_map(|reading| reading.pid()).collect();
+    let slow = witnesses.own_syncs.into_iter().chain(sync.is_guilty().then_some(sync.stalled)).reduce(f64::max);
     let used = disk_use(plan, &folder, window, &pids, consumers, probed_bytes);
     vec![
-        checks::writers(used.as_ref().map_err(Clone::clone), &sync),
+        checks::writers(used.as_ref().map_err(Clone::clone), slow, witnesses.is_witnessed),
         checks::filesystem(plan.host.mount(&folder).as_ref()),
         checks::room(probes::room(&folder)),
         sync,

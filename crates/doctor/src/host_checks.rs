@@ -66,8 +66,9 @@ pub fn stolen(window: &Window<'_>) -> Finding {
     )
 }
 
-/// Work of the host that waited for processors.
-pub fn cpu_pressure(window: &Window<'_>, consumers: &[Consumer]) -> Finding {
+/// Work of the host that waited for processors. If a server's own threads have told how long they waited, this explains
+/// none of its time: `is_witnessed`.
+pub fn cpu_pressure(window: &Window<'_>, consumers: &[Consumer], is_witnessed: bool) -> Finding {
     let (before, after) = match (&window.before.cpu_pressure, &window.after.cpu_pressure) {
         (Ok(before), Ok(after)) => (before, after),
         (Err(why), _) | (_, Err(why)) => return Finding::unknown("cpu.pressure", why),
@@ -76,7 +77,7 @@ pub fn cpu_pressure(window: &Window<'_>, consumers: &[Consumer]) -> Finding {
     let reference = format!("at most {}", percent(CPU_PRESSURE_MAX));
     Finding::fine("cpu.pressure", percent(share), reference).detail(name_consumers(consumers)).guilty_if(
         share > CPU_PRESSURE_MAX,
-        share * HEARSAY,
+        if is_witnessed { 0.0 } else { share * HEARSAY },
         "run less on this host, or give the server processors of its own",
     )
 }
@@ -86,8 +87,8 @@ fn share_of(before_us: u64, after_us: u64, seconds: f64) -> f64 {
     (after_us.saturating_sub(before_us) as f64 / 1e6 / seconds).min(1.0)
 }
 
-/// Work of the host that waited for the disk.
-pub fn io_pressure(window: &Window<'_>) -> Finding {
+/// Work of the host that waited for the disk. `is_witnessed` as in [`cpu_pressure`]: a server here was looked at.
+pub fn io_pressure(window: &Window<'_>, is_witnessed: bool) -> Finding {
     let (before, after) = match (&window.before.io_pressure, &window.after.io_pressure) {
         (Ok(before), Ok(after)) => (before, after),
         (Err(why), _) | (_, Err(why)) => return Finding::unknown("disk.pressure", why),
@@ -97,7 +98,11 @@ pub fn io_pressure(window: &Window<'_>) -> Finding {
     // The probe of the disk waits, too: what all work waited for is judged, not what some did.
     Finding::fine("disk.pressure", percent(full), format!("all work at most {}", percent(IO_FULL_MAX)))
         .detail(format!("some work waited for {} of the time", percent(some)))
-        .guilty_if(full > IO_FULL_MAX, full * HEARSAY, "find who uses the disk (disk.writers), or use a faster one")
+        .guilty_if(
+            full > IO_FULL_MAX,
+            if is_witnessed { 0.0 } else { full * HEARSAY },
+            "find who uses the disk (disk.writers), or use a faster one",
+        )
 }
 
 /// Work of the host that waited for memory.
@@ -110,7 +115,11 @@ pub fn memory_pressure(window: &Window<'_>) -> Finding {
     let some = share_of(before.some_us, after.some_us, window.seconds);
     Finding::fine("memory.pressure", percent(full), format!("all work at most {}", percent(MEMORY_FULL_MAX)))
         .detail(format!("some work waited for {} of the time", percent(some)))
-        .guilty_if(full > MEMORY_FULL_MAX, some.max(full), "the host has too little memory: free some, or add some")
+        .guilty_if(
+            full > MEMORY_FULL_MAX,
+            some.max(full) * HEARSAY,
+            "the host has too little memory: free some, or add some",
+        )
 }
 
 /// Events a second of `/proc/vmstat`, added up over counters whose names begin so.
@@ -260,8 +269,8 @@ pub fn clock_cost(nanos: Option<f64>) -> Finding {
     )
 }
 
-/// Sleeps that ended too late.
-pub fn timers(timers: Option<&Timers>, consumers: &[Consumer]) -> Finding {
+/// Sleeps that ended too late. `is_witnessed` as in [`cpu_pressure`]: then only what no neighbour explains counts.
+pub fn timers(timers: Option<&Timers>, consumers: &[Consumer], is_witnessed: bool) -> Finding {
     let Some(timers) = timers.filter(|timers| timers.seconds > 0.0) else {
         return Finding::unknown("timer.late", "the probe did not run");
     };
@@ -280,7 +289,7 @@ pub fn timers(timers: Option<&Timers>, consumers: &[Consumer]) -> Finding {
         .detail(detail)
         .guilty_if(
             share > TIMER_LATE_SHARE_MAX,
-            share * HEARSAY,
+            if is_witnessed { share * (1.0 - waited) * HEARSAY } else { share * HEARSAY },
             if waited > 0.5 {
                 "other processes keep the processors: give the server its own, or run less here"
             } else {
@@ -297,9 +306,10 @@ pub fn pauses(pauses: Option<&Pauses>) -> Finding {
     let share = pauses.unexplained_ms / pauses.looped_ms;
     let value = format!("{} of {} looped", millis(pauses.unexplained_ms), millis(pauses.looped_ms));
     Finding::fine("timer.pauses", value, format!("at most {}", percent(PAUSE_SHARE_MAX)))
-        .detail(format!("the longest without a reason inside the host took {}", millis(pauses.worst_ms)))
+        .detail(format!("{} without a reason inside the host, the longest {}", pauses.count, millis(pauses.worst_ms)))
         .guilty_if(
-            share > PAUSE_SHARE_MAX,
+            // One pause in so short a time may be the only one of the day.
+            share > PAUSE_SHARE_MAX && pauses.count >= PAUSES_MIN,
             share * HEARSAY,
             "the hypervisor or the firmware stops the processors: move the machine, or ask who runs the host",
         )
@@ -461,8 +471,9 @@ pub struct DiskUse {
     pub top: Option<(String, f64)>,
 }
 
-/// Others who write to the disk of the data directory. `sync` is the verdict about it.
-pub fn writers(used: Result<&DiskUse, String>, sync: &Finding) -> Finding {
+/// Others who write to the disk of the data directory. `slow` is how much of the time slow syncs have cost, of the probe
+/// or of a server, if they were slow; `is_witnessed` as in [`cpu_pressure`].
+pub fn writers(used: Result<&DiskUse, String>, slow: Option<f64>, is_witnessed: bool) -> Finding {
     let used = match used {
         Ok(used) => used,
         Err(why) => return Finding::unknown("disk.writers", why),
@@ -480,9 +491,13 @@ pub fn writers(used: Result<&DiskUse, String>, sync: &Finding) -> Finding {
     Finding::fine("disk.writers", value, format!("at most {} where syncs are slow", percent(OTHERS_SHARE_MAX)))
         .detail(format!("{} was busy for {} of the time; {top}", used.device, percent(used.busy)))
         .guilty_if(
-            is_load && (sync.is_guilty() || is_limit),
-            // Who makes the syncs slow explains them, and stands before them.
-            if sync.is_guilty() { sync.stalled * 1.01 } else { used.busy * HEARSAY },
+            is_load && (slow.is_some() || is_limit),
+            match slow {
+                // Who makes the syncs slow explains them, and stands before them.
+                Some(slow) => slow * 1.01,
+                None if is_witnessed => 0.0,
+                None => used.busy * HEARSAY,
+            },
             "move the other writer to another disk, or limit it (ionice, io.max of its control group)",
         )
 }
@@ -632,8 +647,8 @@ mod tests {
         let gone = || Err(GONE.to_owned());
         let findings = [
             stolen(&window),
-            cpu_pressure(&window, &[]),
-            io_pressure(&window),
+            cpu_pressure(&window, &[], false),
+            io_pressure(&window, false),
             memory_pressure(&window),
             swap(&window),
             reclaim(&window),
@@ -646,7 +661,7 @@ mod tests {
             backlog_limit(gone()),
             ports(gone(), gone()),
             syncs(gone_syncs(), 1.0),
-            writers(Err(GONE.to_owned()), &Finding::unknown("disk.sync", GONE)),
+            writers(Err(GONE.to_owned()), None, false),
             room(Err(GONE.to_owned())),
             quota(Err(GONE.to_owned()), Ok(Throttling::default()), 1.0),
         ];
@@ -654,7 +669,7 @@ mod tests {
             check(&finding, Unknown, 0.0);
             assert_eq!(finding.detail, GONE);
         }
-        for finding in [governor(&[]), clock_cost(None), timers(None, &[]), pauses(None), filesystem(None)] {
+        for finding in [governor(&[]), clock_cost(None), timers(None, &[], false), pauses(None), filesystem(None)] {
             check(&finding, Unknown, 0.0);
         }
     }
@@ -689,15 +704,19 @@ mod tests {
                 counters.memory_pressure = pressure;
             }
         };
-        let cpu = |window: &Window<'_>| cpu_pressure(window, &[]);
+        let cpu = |window: &Window<'_>| cpu_pressure(window, &[], false);
+        let io = |window: &Window<'_>| io_pressure(window, false);
         check(&after(press(4_000_000, 0), cpu), Fine, 0.0);
         check(&after(press(8_000_000, 0), cpu), Guilty, 0.4);
-        check(&after(press(8_000_000, 400_000), io_pressure), Fine, 0.0);
-        check(&after(press(8_000_000, 2_000_000), io_pressure), Guilty, 0.1);
+        check(&after(press(8_000_000, 400_000), io), Fine, 0.0);
+        check(&after(press(8_000_000, 2_000_000), io), Guilty, 0.1);
+        // A server that was looked at has told itself how much of it was its own.
+        check(&after(press(8_000_000, 2_000_000), |window| io_pressure(window, true)), Guilty, 0.0);
+        check(&after(press(8_000_000, 0), |window| cpu_pressure(window, &[], true)), Guilty, 0.0);
         check(&after(press(8_000_000, 40_000), memory_pressure), Fine, 0.0);
-        check(&after(press(8_000_000, 60_000), memory_pressure), Guilty, 0.8);
-        // A counter that has gone back, as after a start of the host, is no pressure.
-        check(&after(press(u64::MAX, u64::MAX), memory_pressure), Guilty, 1.0);
+        check(&after(press(8_000_000, 60_000), memory_pressure), Guilty, 0.4);
+        // However the counters leap, the share is one at most.
+        check(&after(press(u64::MAX, u64::MAX), memory_pressure), Guilty, 0.5);
     }
 
     fn count(name: &'static str, value: u64) -> impl Fn(&mut Counters) {
@@ -758,17 +777,27 @@ mod tests {
     fn late_timers_tell_neighbours_from_the_hypervisor() {
         let of = |late_ms: f64, late_waiting_ms: f64| {
             let found = Timers { count: 900, seconds: 10.0, late_count: 9, late_ms, late_waiting_ms, worst_ms: 30.0 };
-            timers(Some(&found), &[])
+            timers(Some(&found), &[], false)
         };
         check(&of(100.0, 0.0), Fine, 0.0);
         let neighbour = of(2_000.0, 1_900.0);
         check(&neighbour, Guilty, 0.1);
         assert!(neighbour.advice.contains("other processes"));
         assert!(of(2_000.0, 0.0).advice.contains("hypervisor"));
-        check(&timers(Some(&Timers::default()), &[]), Unknown, 0.0);
-        let gaps = |unexplained_ms| Pauses { looped_ms: 200.0, unexplained_ms, worst_ms: 3.0 };
-        check(&pauses(Some(&gaps(2.0))), Fine, 0.0);
-        check(&pauses(Some(&gaps(40.0))), Guilty, 0.1);
+        check(&timers(Some(&Timers::default()), &[], false), Unknown, 0.0);
+        let found = Timers {
+            count: 9,
+            seconds: 10.0,
+            late_count: 9,
+            late_ms: 2_000.0,
+            late_waiting_ms: 1_500.0,
+            worst_ms: 9.0,
+        };
+        check(&timers(Some(&found), &[], true), Guilty, 0.025);
+        let gaps = |unexplained_ms, count| Pauses { looped_ms: 200.0, unexplained_ms, count, worst_ms: 3.0 };
+        check(&pauses(Some(&gaps(2.0, 3))), Fine, 0.0);
+        check(&pauses(Some(&gaps(40.0, 1))), Fine, 0.0);
+        check(&pauses(Some(&gaps(40.0, 3))), Guilty, 0.1);
     }
 
     #[test]
@@ -830,7 +859,6 @@ mod tests {
 
     #[test]
     fn who_writes_beside_the_server_explains_slow_syncs() {
-        let fast = syncs(Ok(&sync_times(1.2)), 1.0);
         let slow = syncs(Ok(&sync_times(50.0)), 1.0);
         let used = DiskUse {
             device: "vda".to_owned(),
@@ -840,15 +868,17 @@ mod tests {
             busy: 0.5,
             top: Some(("dd (process 7)".to_owned(), 90e6)),
         };
-        check(&writers(Ok(&used), &fast), Fine, 0.0);
-        let found = writers(Ok(&used), &slow);
+        check(&writers(Ok(&used), None, false), Fine, 0.0);
+        let found = writers(Ok(&used), Some(slow.stalled), false);
         assert!(
             found.is_guilty() && found.stalled > slow.stalled && found.detail.contains("dd (process 7)"),
             "{found:?}"
         );
-        check(&writers(Ok(&DiskUse { busy: 1.0, ..used.clone() }), &fast), Guilty, 0.5);
+        let full = DiskUse { busy: 1.0, ..used.clone() };
+        check(&writers(Ok(&full), None, false), Guilty, 0.5);
+        check(&writers(Ok(&full), None, true), Guilty, 0.0);
         let own = DiskUse { by_servers_per_second: Some(95e6), ..used };
-        check(&writers(Ok(&own), &slow), Fine, 0.0);
+        check(&writers(Ok(&own), Some(0.9), false), Fine, 0.0);
     }
 
     #[test]

@@ -54,7 +54,7 @@ fn ms_since(moment: Instant) -> f64 {
     moment.elapsed().as_secs_f64() * 1e3
 }
 
-/// What sleeps of a millisecond became.
+/// What short sleeps became.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Timers {
     /// Sleeps.
@@ -116,7 +116,9 @@ pub struct Pauses {
     pub looped_ms: f64,
     /// Milliseconds of gaps that no task of the host explains.
     pub unexplained_ms: f64,
-    /// The longest of them.
+    /// How many.
+    pub count: u64,
+    /// The longest of them, in milliseconds.
     pub worst_ms: f64,
 }
 
@@ -125,6 +127,7 @@ impl Pauses {
     pub fn add(&mut self, other: Self) {
         self.looped_ms += other.looped_ms;
         self.unexplained_ms += other.unexplained_ms;
+        self.count += other.count;
         self.worst_ms = self.worst_ms.max(other.worst_ms);
     }
 }
@@ -151,6 +154,7 @@ pub fn look_for_pauses(processor: usize) -> Pauses {
             let unexplained_ms = (gap_ms - explained_ms).max(0.0);
             if unexplained_ms > PAUSE_MS {
                 pauses.unexplained_ms += unexplained_ms;
+                pauses.count += 1;
                 pauses.worst_ms = pauses.worst_ms.max(unexplained_ms);
             }
             waited_ns = now_ns;

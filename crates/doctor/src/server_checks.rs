@@ -64,11 +64,13 @@ pub fn answers(watch: &Watch, explained: f64, is_local: bool, events: &str) -> F
 pub fn stops(shares: Option<&Shares>) -> Finding {
     match shares {
         None => Finding::unknown("server.stops", NOT_HERE),
-        Some(shares) => Finding::fine("server.stops", percent(shares.stopped), "never").guilty_if(
-            shares.stopped > 0.0,
-            shares.stopped,
-            "something sends it SIGSTOP: a debugger, a backup tool, a freezer of containers, or a shell's job control",
-        ),
+        Some(shares) => Finding::fine("server.stops", percent(shares.stopped), "never")
+            .detail(format!("the state of its process (T) while {} answers stalled", shares.count))
+            .guilty_if(
+                shares.stopped > 0.0,
+                shares.stopped,
+                "something sends it SIGSTOP: a debugger, a backup tool, a freezer of containers, or a shell",
+            ),
     }
 }
 

@@ -27,7 +27,7 @@ pub const COMPACTION_PER_SECOND_MAX: f64 = 1.0;
 /// Nanoseconds to read the clock. A read through the vDSO takes 20 to 50, a system call for a slow source hundreds;
 /// Redis's `--check-system` calls sources slow that need system calls.
 pub const CLOCK_NANOS_MAX: f64 = 100.0;
-/// A sleep of one millisecond that ended so much too late is a stall, in milliseconds.
+/// A short sleep that ended so much too late is a stall, in milliseconds.
 pub const TIMER_LATE_MS: f64 = 5.0;
 /// Share of the window in which timers were late. Measured: below 0.005 on an idle host.
 pub const TIMER_LATE_SHARE_MAX: f64 = 0.02;
@@ -36,6 +36,8 @@ pub const TIMER_LATE_SHARE_MAX: f64 = 0.02;
 pub const PAUSE_MS: f64 = 1.0;
 /// Share of the looped time that was lost in pauses for which the host had no reason of its own.
 pub const PAUSE_SHARE_MAX: f64 = 0.02;
+/// Fewer pauses than this prove nothing.
+pub const PAUSES_MIN: u64 = 3;
 
 /// Milliseconds for a sync of a few kilobytes that 99 of 100 shall not exceed: etcd's documentation of hardware.
 pub const SYNC_P99_MS: f64 = 10.0;
