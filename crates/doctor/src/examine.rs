@@ -232,10 +232,9 @@ fn judge_disk(
         Some(syncs) => syncs.as_ref().map_err(Clone::clone),
         None => Err(unnamed()),
     };
-    // Without a server a named folder stands for one that syncs each write.
-    let weight = readings.iter().map(|reading| reading.sync_weight()).reduce(f64::max).unwrap_or(1.0);
+    let witnessed = witnesses.is_witnessed.then(|| witnesses.own_syncs.unwrap_or(0.0));
     let probed_bytes = syncs.as_ref().map_or(0, |syncs| syncs.written_bytes);
-    let sync = checks::syncs(syncs, weight);
+    let sync = checks::syncs(syncs, witnessed);
     let Some(folder) = folder.map(|folder| folder.canonicalize().unwrap_or(folder)) else {
         return ["disk.writers", "disk.filesystem", "disk.room"]
             .into_iter()

@@ -201,6 +201,11 @@ impl SyncTimes {
         percentile(&self.sorted_ms, percent)
     }
 
+    /// How many took longer.
+    pub fn beyond(&self, reference_ms: f64) -> usize {
+        self.sorted_ms.iter().filter(|time| **time > reference_ms).count()
+    }
+
     /// The part of all time that lies beyond this reference.
     pub fn excess(&self, reference_ms: f64) -> f64 {
         let all: f64 = self.sorted_ms.iter().sum();
@@ -312,7 +317,7 @@ mod tests {
     fn percentiles_are_of_those_who_do_not_exceed_them() {
         let times = SyncTimes::of(vec![4.0, 1.0, 2.0, 3.0]);
         assert_eq!([25.0, 50.0, 99.0, 100.0].map(|percent| times.percentile(percent)), [1.0, 2.0, 4.0, 4.0]);
-        assert_eq!(times.excess(2.0), 0.3);
+        assert_eq!((times.excess(2.0), times.beyond(2.0)), (0.3, 2));
         assert_eq!((SyncTimes::default().percentile(50.0), SyncTimes::default().excess(1.0)), (0.0, 0.0));
     }
 

@@ -221,18 +221,6 @@ impl Reading {
         self.local.is_some() && !self.first.is_holdfast() && self.configuration.as_ref().is_ok_and(saves)
     }
 
-    /// The part of a sync that its clients wait for.
-    pub fn sync_weight(&self) -> f64 {
-        if self.first.is_holdfast() {
-            return if self.first.text("durability") == "synced-before-reply" { 1.0 } else { SYNC_BEHIND };
-        }
-        let value = |name: &str| self.configuration.as_ref().ok()?.get(name).cloned();
-        match (value("appendonly").as_deref(), value("appendfsync").as_deref()) {
-            (Some("yes"), Some("always")) => 1.0,
-            _ => SYNC_BEHIND,
-        }
-    }
-
     /// What is compared with other servers.
     pub fn member(&self) -> Member {
         let reach = &self.watch.reach_ms;
@@ -265,6 +253,8 @@ impl Reading {
         let wanted = (rise("total_net_output_bytes") + rise("total_net_input_bytes")).max(0.0) / seconds;
         let configuration = self.configuration.as_ref().map_err(String::as_str);
         let requests = self.watch.requests + self.keys.as_ref().map_or(0, |keys| keys.count + keys.count / 100) + 20;
+        let keys = self.keys.as_ref().ok().and_then(|keys| keys.largest.first());
+        let largest_key = keys.map_or(0, |key| key.bytes);
         let commands = Commands {
             slow: self.slow.as_deref().map_err(String::as_str),
             now: self.last.count("server_time_usec").map_or(u64::MAX, |micros| micros / 1_000_000),
@@ -272,6 +262,7 @@ impl Reading {
             before: &self.times.0,
             after: &self.times.1,
         };
+        let slow = checks::slow_commands(&commands);
         let mut findings = vec![
             checks::stops(local.map(|_| &shares)),
             checks::waiting(local.map(|it| (&it.threads.0, &it.threads.1)), seconds, quota.stalled, &consumers),
@@ -284,9 +275,13 @@ impl Reading {
             checks::fork(&self.first, &self.last),
             checks::durability(&self.last, configuration),
             checks::round_trip(&self.watch),
-            checks::throughput(self.throughput.as_ref().map(|rate| *rate).map_err(String::as_str), wanted),
-            checks::slow_commands(&commands),
-            checks::large_replies(&self.first, &self.last, requests),
+            checks::throughput(
+                self.throughput.as_ref().map(|rate| *rate).map_err(String::as_str),
+                wanted,
+                shares.total,
+            ),
+            checks::large_replies(&self.first, &self.last, requests, largest_key, slow.stalled),
+            slow,
             checks::connections(&self.first, &self.last, self.connections),
             checks::big_keys(self.keys.as_ref().map_err(String::as_str)),
             checks::client_buffers(self.clients.as_deref().map_err(String::as_str)),
@@ -296,6 +291,3 @@ impl Reading {
         findings.into_iter().map(|finding| finding.at(&self.place)).collect()
     }
 }
-
-/// What slow syncs cost where replies do not wait for them: only the backlog that they leave.
-const SYNC_BEHIND: f64 = 0.3;

@@ -222,8 +222,9 @@ pub fn slow_commands(commands: &Commands<'_>) -> Finding {
 /// A call that takes longer on average is no small command, in microseconds.
 const COSTLY_CALL_MICROS: f64 = 1_000.0;
 
-/// How large replies are. `own_requests` are those of the examination.
-pub fn large_replies(first: &Info, last: &Info, own_requests: u64) -> Finding {
+/// How large replies are. `own_requests` are those of the examination, `largest_key` has so many bytes, and `commands` is
+/// the share of time that slow commands took: if they made so many bytes in it, they were slow because they did.
+pub fn large_replies(first: &Info, last: &Info, own_requests: u64, largest_key: u64, commands: f64) -> Finding {
     let rise = |name: &str| Some((last.number(name)? - first.number(name)?).max(0.0));
     let (Some(sent), Some(calls)) = (rise("total_net_output_bytes"), rise("total_commands_processed")) else {
         return Finding::unknown("load.large_replies", "INFO does not count bytes and commands");
@@ -232,17 +233,29 @@ pub fn large_replies(first: &Info, last: &Info, own_requests: u64) -> Finding {
     let calls = (calls - own_requests as f64).max(1.0);
     let (mean, rate) = (sent / calls, sent / seconds);
     let share = (rate / REPLY_BYTES_PER_SECOND).min(1.0);
+    let copied = if rate > commands * COPY_BYTES_PER_SECOND_MIN { commands * 1.01 } else { 0.0 };
     Finding::fine(
         "load.large_replies",
         format!("{} a reply, {}/s", bytes(mean), bytes(rate)),
-        format!("replies of {} on average", bytes(REPLY_BYTES_MAX)),
+        format!(
+            "at most {} on average, or {}/s",
+            bytes(REPLY_BYTES_MAX),
+            bytes(REPLY_SHARE_MAX * REPLY_BYTES_PER_SECOND)
+        ),
     )
+    .detail(match largest_key {
+        0 => String::new(),
+        size => format!("the largest key that was looked at has {}", bytes(size as f64)),
+    })
     .guilty_if(
-        mean > REPLY_BYTES_MAX && share > REPLY_SHARE_MAX,
-        share,
+        share > REPLY_SHARE_MAX && (mean > REPLY_BYTES_MAX || largest_key > BIG_KEY_BYTES),
+        share.max(copied),
         "ask for parts (GETRANGE, HMGET, LRANGE, SCAN), or store large values in pieces or elsewhere",
     )
 }
+
+/// Commands that make more bytes than this in a second of their time do little else.
+const COPY_BYTES_PER_SECOND_MIN: f64 = 1e8;
 
 /// Clients that connect again and again. `own` are connections of the examination.
 pub fn connections(first: &Info, last: &Info, own: u64) -> Finding {
@@ -429,6 +442,9 @@ pub fn durability(info: &Info, configuration: Result<&BTreeMap<String, String>, 
     Finding::fine(CHECK, told, REFERENCE).consider(advice)
 }
 
+/// A server that stalls for a larger share of the time says nothing of the network.
+const STALLED_TOO_OFTEN: f64 = 0.2;
+
 /// How far away the server is.
 pub fn round_trip(watch: &Watch) -> Finding {
     if watch.reach_ms.is_empty() {
@@ -447,12 +463,16 @@ pub fn round_trip(watch: &Watch) -> Finding {
         )
 }
 
-/// Bytes a second through one connection. `wanted` is what clients send and receive in a second.
-pub fn throughput(rate: Result<f64, &str>, wanted: f64) -> Finding {
+/// Bytes a second through one connection. `wanted` is what clients send and receive in a second, `stalled` the share of
+/// the time for which the server did not answer: then it is not the network that is measured.
+pub fn throughput(rate: Result<f64, &str>, wanted: f64, stalled: f64) -> Finding {
     let rate = match rate {
         Ok(rate) => rate,
         Err(why) => return Finding::unknown("network.throughput", why),
     };
+    if rate < THROUGHPUT_MIN && stalled > STALLED_TOO_OFTEN {
+        return Finding::unknown("network.throughput", "the server stalled too often for a measurement");
+    }
     let value = if rate > 1e9 { "over 1 GB/s".to_owned() } else { format!("{}/s", bytes(rate)) };
     let used = (wanted / rate.max(1.0)).min(1.0);
     let lacking = (1.0 - rate / THROUGHPUT_MIN).max(0.0) * HEARSAY;
@@ -582,13 +602,21 @@ mod tests {
     fn large_replies_are_those_of_others() {
         let judge = |last: &str, own| {
             let (first, last) = window("total_net_output_bytes:0 total_commands_processed:0", last);
-            large_replies(&first, &last, own)
+            large_replies(&first, &last, own, 0, 0.0)
         };
         check(&judge("total_net_output_bytes:2000000000 total_commands_processed:2000000", 500), Fine, 0.0);
         check(&judge("total_net_output_bytes:2000000000 total_commands_processed:520", 500), Guilty, 0.2);
+        // A few large ones among very many small ones betray themselves by a key of that size.
+        let many = "total_net_output_bytes:2000000000 total_commands_processed:2000000";
+        let (first, last) = window("total_net_output_bytes:0 total_commands_processed:0", many);
+        check(&large_replies(&first, &last, 500, 100 << 20, 0.0), Guilty, 0.2);
+        // Slow because of their bytes; and slow for another reason.
+        check(&large_replies(&first, &last, 500, 100 << 20, 0.5), Guilty, 0.505);
+        let (first, last) = window(many, many);
+        check(&large_replies(&first, &last, 500, 100 << 20, 0.5), Fine, 0.0);
         check(&judge("total_net_output_bytes:9000000 total_commands_processed:501", 500), Fine, 0.0);
         let (first, last) = window("", "");
-        check(&large_replies(&first, &last, 0), Unknown, 0.0);
+        check(&large_replies(&first, &last, 0, 0, 0.0), Unknown, 0.0);
     }
 
     #[test]
@@ -695,9 +723,10 @@ mod tests {
         check(&round_trip(&far(0.3)), Fine, 0.0);
         check(&round_trip(&far(50.0)), Guilty, 0.98);
         check(&round_trip(&Watch::default()), Unknown, 0.0);
-        check(&throughput(Ok(2e9), 0.0), Fine, 0.0);
-        check(&throughput(Ok(1.25e6), 0.0), Guilty, 0.45);
-        check(&throughput(Ok(1.25e6), 1.2e6), Guilty, 0.96);
-        check(&throughput(Err("ECHO: NOPERM"), 0.0), Unknown, 0.0);
+        check(&throughput(Ok(2e9), 0.0, 0.5), Fine, 0.0);
+        check(&throughput(Ok(1.25e6), 0.0, 0.1), Guilty, 0.45);
+        check(&throughput(Ok(1.25e6), 1.2e6, 0.1), Guilty, 0.96);
+        check(&throughput(Err("ECHO: NOPERM"), 0.0, 0.0), Unknown, 0.0);
+        check(&throughput(Ok(1.25e6), 1.2e6, 0.5), Unknown, 0.0);
     }
 }

@@ -44,6 +44,8 @@ pub const SYNC_P99_MS: f64 = 10.0;
 /// And the median: a disk without a volatile cache takes tenths, a network disk one or two milliseconds, a rotating disk
 /// eight to ten.
 pub const SYNC_P50_MS: f64 = 5.0;
+/// Fewer late syncs than this prove nothing.
+pub const SYNCS_LATE_MIN: usize = 3;
 /// Syncs beyond the reference matter once they cost this share of all time spent in syncs.
 pub const SYNC_EXCESS_MIN: f64 = 0.1;
 /// A disk that is busy for a larger share of the window is at its limit.
@@ -81,8 +83,9 @@ pub const SLOW_LOG_SECONDS: u64 = 600;
 pub const SLOW_COMMAND_MS: f64 = 100.0;
 /// Share of the window that commands of the slow log took.
 pub const SLOW_SHARE_MAX: f64 = 0.02;
-/// Mean bytes of a reply that make a server busy with copying.
-pub const REPLY_BYTES_MAX: f64 = 1024.0 * 1024.0;
+/// Mean bytes of a reply beyond which bytes, and not commands, are the work. The usual value is below a kilobyte; the mean
+/// is of all replies, so that a few large ones among many small ones are seen.
+pub const REPLY_BYTES_MAX: f64 = 32.0 * 1024.0;
 /// Bytes a second that one thread writes into sockets, about; measured with replies of 1 to 100 MB on one core.
 pub const REPLY_BYTES_PER_SECOND: f64 = 1e9;
 /// Share of a thread that large replies may take.

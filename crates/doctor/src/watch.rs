@@ -13,8 +13,10 @@ use crate::probes::percentile;
 use crate::talk::{Dialer, Link, is_late};
 use crate::thresholds::STALL_MS;
 
-/// An answer is late after so long: then the server is looked at for the first time, and again each time that it passes.
+/// An answer is late after so long: then the server is looked at for the first time, and then less and less often.
 const GLANCE: Duration = Duration::from_millis(3);
+/// But no more seldom than this.
+const GLANCE_MAX: Duration = Duration::from_millis(40);
 /// How often the network is tried with a new connection.
 const REACH_EVERY: Duration = Duration::from_millis(700);
 /// An answer that takes longer is not waited for.
@@ -143,13 +145,15 @@ fn one_answer(watched: &Watched<'_>, link: &mut dyn Link, watch: &mut Watch) -> 
     link.send(&[b"PING"]).map_err(|error| format!("PING: {error}"))?;
     watch.requests += 1;
     let mut glances: Option<Glances> = None;
+    let mut patience = GLANCE;
     loop {
-        match link.receive(GLANCE) {
+        match link.receive(patience) {
             Ok(_) => break,
             Err(error) if is_late(&error) && sent.elapsed() < ANSWER_MAX => {
                 if let Some(pid) = watched.pid {
                     glances.get_or_insert_with(|| Glances::begin(watched.host, pid)).look();
                 }
+                patience = (patience * 3 / 2).min(GLANCE_MAX);
             }
             Err(error) if is_late(&error) => {
                 watch.answers_ms.push(sent.elapsed().as_secs_f64() * 1e3);
@@ -171,9 +175,11 @@ struct Glances<'a> {
     began: Instant,
     threads: BTreeMap<u32, crate::host::Thread>,
     ids: Vec<u32>,
-    count: u32,
-    stopped: u32,
-    disk: u32,
+    /// When it was looked at last.
+    last: Instant,
+    /// How long it has been seen stopped, and waiting for a disk, in milliseconds.
+    stopped_ms: f64,
+    disk_ms: f64,
 }
 
 /// Threads whose states are looked at at each glance.
@@ -183,26 +189,29 @@ impl<'a> Glances<'a> {
     fn begin(host: &'a Host, pid: u32) -> Self {
         let threads = host.threads(pid);
         let ids = threads.keys().copied().take(THREADS_GLANCED).collect();
-        Self { host, pid, began: Instant::now(), threads, ids, count: 0, stopped: 0, disk: 0 }
+        let last = Instant::now();
+        Self { host, pid, began: last, threads, ids, last, stopped_ms: 0.0, disk_ms: 0.0 }
     }
 
     fn look(&mut self) {
-        self.count += 1;
+        // What is seen now is taken for the time since the last look, at first for that since the request.
+        let passed_ms = (self.last.elapsed().as_secs_f64() * 1e3).max(GLANCE.as_secs_f64() * 1e3);
+        self.last = Instant::now();
         if matches!(self.host.state(self.pid), Some('T' | 't')) {
-            self.stopped += 1;
+            self.stopped_ms += passed_ms;
         } else if self.host.waits_for_disk(self.pid, &self.ids) {
-            self.disk += 1;
+            self.disk_ms += passed_ms;
         }
     }
 
-    /// What was seen is taken for the whole time from the request on.
+    /// What threads did since the first look is taken for the whole time from the request on.
     fn end(self, sent: Instant) -> Late {
         let total_ms = sent.elapsed().as_secs_f64() * 1e3;
         let seen_ms = self.began.elapsed().as_secs_f64() * 1e3;
         let scale = total_ms / seen_ms.max(1e-3);
         let mut late = Late { total_ms, ..Late::default() };
-        let glanced = |count: u32| total_ms * f64::from(count) / f64::from(self.count.max(1));
-        (late.stopped_ms, late.disk_ms) = (glanced(self.stopped), glanced(self.disk));
+        late.stopped_ms = self.stopped_ms.min(total_ms);
+        late.disk_ms = self.disk_ms.min(total_ms - late.stopped_ms);
         // The thread that was on its way for longest is the one that made others wait.
         let busiest = self.threads.iter().filter_map(|(id, before)| {
             let after = self.host.thread_times(self.pid, *id)?;
