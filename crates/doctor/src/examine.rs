@@ -32,7 +32,7 @@ pub struct Plan {
 /// Between two requests to a server, for one server; with several each is asked less often.
 const REQUEST_PAUSE: Duration = Duration::from_millis(20);
 /// A sleep of the probe of timers, for one processor; with several each sleeps longer.
-const TIMER_PAUSE: Duration = Duration::from_millis(2);
+const TIMER_PAUSE: Duration = Duration::from_millis(4);
 /// Short loops that look for pauses, in a window.
 const LOOPS: u32 = 10;
 /// The longest that the disk is probed for.
@@ -95,8 +95,9 @@ pub fn examine(plan: &Plan, dialer: &dyn Dialer, progress: &(dyn Fn(Duration) + 
     let window = Window::between(&before, &after);
     let (findings, servers) = judge(plan, &window, &seen);
     let seconds = began.elapsed().as_secs_f64();
-    let processor_share = (processor_time() - processor_began).as_secs_f64() / seconds;
-    Ok(Report { findings, servers, seconds, processor_share })
+    let looped = Duration::from_secs_f64(seen.pauses.looped_ms / 1e3);
+    let processor_share = (processor_time() - processor_began).saturating_sub(looped).as_secs_f64() / seconds;
+    Ok(Report { findings, servers, seconds, processor_share, looped })
 }
 
 /// What servers and probes have shown.

@@ -5,8 +5,8 @@
 //! waiting time over the window; for stolen time, throttling and pressure the counter of the kernel over the window; for
 //! a slow disk the part of its time beyond the reference; for slow commands their execution time over the window. What
 //! the server itself has suffered counts in full. A counter of the whole host tells only that somebody suffered: it
-//! counts half, see [`HEARSAY`], and nothing where the threads of a server were read and would know. What costs nothing at present, but is wrong, has a share of zero and comes last, in
-//! the order of [`CHECKS`].
+//! counts half, see [`HEARSAY`], and convicts nobody where the threads of a server were read and would know. What costs
+//! nothing at present, but is wrong, has a share of zero and comes last, in the order of [`CHECKS`].
 
 /// The part of its share by which a witness counts that saw the host and not the server.
 pub const HEARSAY: f64 = 0.5;

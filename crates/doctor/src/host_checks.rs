@@ -66,8 +66,8 @@ pub fn stolen(window: &Window<'_>) -> Finding {
     )
 }
 
-/// Work of the host that waited for processors. If a server's own threads have told how long they waited, this explains
-/// none of its time: `is_witnessed`.
+/// Work of the host that waited for processors. If a server's own threads have told how long they waited, this convicts
+/// nobody: `is_witnessed`.
 pub fn cpu_pressure(window: &Window<'_>, consumers: &[Consumer], is_witnessed: bool) -> Finding {
     let (before, after) = match (&window.before.cpu_pressure, &window.after.cpu_pressure) {
         (Ok(before), Ok(after)) => (before, after),
@@ -76,8 +76,8 @@ pub fn cpu_pressure(window: &Window<'_>, consumers: &[Consumer], is_witnessed: b
     let share = share_of(before.some_us, after.some_us, window.seconds);
     let reference = format!("at most {}", percent(CPU_PRESSURE_MAX));
     Finding::fine("cpu.pressure", percent(share), reference).detail(name_consumers(consumers)).guilty_if(
-        share > CPU_PRESSURE_MAX,
-        if is_witnessed { 0.0 } else { share * HEARSAY },
+        share > CPU_PRESSURE_MAX && !is_witnessed,
+        share * HEARSAY,
         "run less on this host, or give the server processors of its own",
     )
 }
@@ -99,8 +99,8 @@ pub fn io_pressure(window: &Window<'_>, is_witnessed: bool) -> Finding {
     Finding::fine("disk.pressure", percent(full), format!("all work at most {}", percent(IO_FULL_MAX)))
         .detail(format!("some work waited for {} of the time", percent(some)))
         .guilty_if(
-            full > IO_FULL_MAX,
-            if is_witnessed { 0.0 } else { full * HEARSAY },
+            full > IO_FULL_MAX && !is_witnessed,
+            full * HEARSAY,
             "find who uses the disk (disk.writers), or use a faster one",
         )
 }
@@ -276,6 +276,8 @@ pub fn timers(timers: Option<&Timers>, consumers: &[Consumer], is_witnessed: boo
     };
     let share = timers.late_ms / 1e3 / timers.seconds;
     let waited = if timers.late_ms > 0.0 { (timers.late_waiting_ms / timers.late_ms).min(1.0) } else { 0.0 };
+    // The waiting of its own threads is known already.
+    let judged = if is_witnessed { share * (1.0 - waited) } else { share };
     let detail = format!(
         "{} of {} sleeps were late by more than {}, the worst by {}; for {} of that time others had the processor; {}",
         timers.late_count,
@@ -288,8 +290,8 @@ pub fn timers(timers: Option<&Timers>, consumers: &[Consumer], is_witnessed: boo
     Finding::fine("timer.late", percent(share), format!("at most {} of the time", percent(TIMER_LATE_SHARE_MAX)))
         .detail(detail)
         .guilty_if(
-            share > TIMER_LATE_SHARE_MAX,
-            if is_witnessed { share * (1.0 - waited) * HEARSAY } else { share * HEARSAY },
+            judged > TIMER_LATE_SHARE_MAX,
+            judged * HEARSAY,
             if waited > 0.5 {
                 "other processes keep the processors: give the server its own, or run less here"
             } else {
@@ -494,13 +496,9 @@ pub fn writers(used: Result<&DiskUse, String>, slow: Option<f64>, is_witnessed: 
     Finding::fine("disk.writers", value, format!("at most {} where syncs are slow", percent(OTHERS_SHARE_MAX)))
         .detail(format!("{} was busy for {} of the time; {top}", used.device, percent(used.busy)))
         .guilty_if(
-            is_load && (slow.is_some() || is_limit),
-            match slow {
-                // Who makes the syncs slow explains them, and stands before them.
-                Some(slow) => slow * 1.01,
-                None if is_witnessed => 0.0,
-                None => used.busy * HEARSAY,
-            },
+            is_load && (slow.is_some() || is_limit && !is_witnessed),
+            // Who makes the syncs slow explains them, and stands before them.
+            slow.map_or(used.busy * HEARSAY, |slow| slow * 1.01),
             "move the other writer to another disk, or limit it (ionice, io.max of its control group)",
         )
 }
@@ -714,8 +712,8 @@ mod tests {
         check(&after(press(8_000_000, 400_000), io), Fine, 0.0);
         check(&after(press(8_000_000, 2_000_000), io), Guilty, 0.1);
         // A server that was looked at has told itself how much of it was its own.
-        check(&after(press(8_000_000, 2_000_000), |window| io_pressure(window, true)), Guilty, 0.0);
-        check(&after(press(8_000_000, 0), |window| cpu_pressure(window, &[], true)), Guilty, 0.0);
+        check(&after(press(8_000_000, 2_000_000), |window| io_pressure(window, true)), Fine, 0.0);
+        check(&after(press(8_000_000, 0), |window| cpu_pressure(window, &[], true)), Fine, 0.0);
         check(&after(press(8_000_000, 40_000), memory_pressure), Fine, 0.0);
         check(&after(press(8_000_000, 60_000), memory_pressure), Guilty, 0.4);
         // However the counters leap, the share is one at most.
@@ -724,10 +722,8 @@ mod tests {
 
     fn count(name: &'static str, value: u64) -> impl Fn(&mut Counters) {
         move |counters| {
-            for table in [&mut counters.vmstat, &mut counters.tcp, &mut counters.tcp_more] {
-                if let Ok(table) = table {
-                    table.insert(name.to_owned(), value);
-                }
+            for table in [&mut counters.vmstat, &mut counters.tcp, &mut counters.tcp_more].into_iter().flatten() {
+                table.insert(name.to_owned(), value);
             }
         }
     }
@@ -880,7 +876,7 @@ mod tests {
         );
         let full = DiskUse { busy: 1.0, ..used.clone() };
         check(&writers(Ok(&full), None, false), Guilty, 0.5);
-        check(&writers(Ok(&full), None, true), Guilty, 0.0);
+        check(&writers(Ok(&full), None, true), Fine, 0.0);
         let own = DiskUse { by_servers_per_second: Some(95e6), ..used };
         check(&writers(Ok(&own), Some(0.9), false), Fine, 0.0);
     }

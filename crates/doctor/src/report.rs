@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -16,8 +17,10 @@ pub struct Report {
     pub servers: Vec<(String, String)>,
     /// How long it took.
     pub seconds: f64,
-    /// Processors' worth of time that the examination itself took.
+    /// Processors' worth of time that the examination itself took, beside loops.
     pub processor_share: f64,
+    /// Time in loops that looked for pauses.
+    pub looped: Duration,
 }
 
 /// Guilty findings that are told in full above the table.
@@ -84,7 +87,9 @@ impl Report {
         for (place, product) in &self.servers {
             let _ = writeln!(page, "{place} is {product}");
         }
-        let _ = writeln!(page, "took {:.1} s and {:.2} % of one processor", self.seconds, self.processor_share * 100.0);
+        let (share, looped_ms) = (self.processor_share * 100.0, self.looped.as_millis());
+        let _ =
+            writeln!(page, "took {:.1} s, {share:.1} % of one processor, and {looped_ms} ms of loops", self.seconds);
         page
     }
 
@@ -117,6 +122,7 @@ impl Report {
             "unknown": self.count(Verdict::Unknown),
             "seconds": self.seconds,
             "processor_share": self.processor_share,
+            "looped_seconds": self.looped.as_secs_f64(),
             "servers": servers,
             "checks": findings,
         })
@@ -155,7 +161,13 @@ mod tests {
     use super::*;
 
     fn report(findings: Vec<Finding>) -> Report {
-        Report { findings, servers: vec![("a:1".into(), "Redis 7".into())], seconds: 20.0, processor_share: 0.005 }
+        Report {
+            findings,
+            servers: vec![("a:1".into(), "Redis 7".into())],
+            seconds: 20.0,
+            processor_share: 0.005,
+            looped: Duration::from_millis(100),
+        }
     }
 
     #[test]
@@ -176,7 +188,7 @@ mod tests {
             page.contains("evidence for disk.sync: slow") && page.contains("also: guilty: limits.files at a:1"),
             "{page}"
         );
-        assert!(page.contains("took 20.0 s and 0.50 % of one processor"), "{page}");
+        assert!(page.contains("took 20.0 s, 0.5 % of one processor, and 100 ms of loops"), "{page}");
         let json = found.json();
         assert_eq!((json["guilty"].as_u64(), json["checks"][1]["rank"].as_u64()), (Some(2), Some(1)));
         assert!(json["checks"][0]["rank"].is_null());

@@ -77,13 +77,11 @@ pub fn stops(shares: Option<&Shares>) -> Finding {
 /// Why nothing is known of a process.
 pub const NOT_HERE: &str = "the server does not run on this host: run doctor there";
 
+/// Threads by their numbers.
+pub type Threads = BTreeMap<u32, Thread>;
+
 /// What the threads of a server have waited for a processor. `throttled` is the share that a quota explains.
-pub fn waiting(
-    threads: Option<(&BTreeMap<u32, Thread>, &BTreeMap<u32, Thread>)>,
-    seconds: f64,
-    throttled: f64,
-    consumers: &[Consumer],
-) -> Finding {
+pub fn waiting(threads: Option<(&Threads, &Threads)>, seconds: f64, throttled: f64, consumers: &[Consumer]) -> Finding {
     let Some((before, after)) = threads else { return Finding::unknown("cpu.waiting", NOT_HERE) };
     let each = after.iter().filter_map(|(id, after)| {
         let before = before.get(id)?;
