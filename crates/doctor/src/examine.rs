@@ -139,10 +139,12 @@ fn judge(plan: &Plan, window: &Window<'_>, seen: &Seen) -> (Vec<Finding>, Vec<(S
     let host = &plan.host;
     let own_pid = std::process::id();
     let readings: Vec<&Reading> = seen.servers.iter().filter_map(|server| server.as_ref().ok()).collect();
-    let mut findings = Vec::new();
+    let mut findings = vec![checks::stolen(window), checks::memory_pressure(window), checks::loss(window)];
+    // What these have cost made answers late, too.
+    let explained = findings.iter().map(|finding| finding.stalled).sum();
     for (place, server) in plan.servers.iter().zip(&seen.servers) {
         match server {
-            Ok(reading) => findings.extend(reading.judge(window, own_pid)),
+            Ok(reading) => findings.extend(reading.judge(window, own_pid, explained)),
             Err(DialError::Silent(why)) => findings.push(silent(place, why, window)),
             Err(DialError::Refused(why)) => {
                 let advice = "start it, or name another address, user or password";
@@ -157,24 +159,21 @@ fn judge(plan: &Plan, window: &Window<'_>, seen: &Seen) -> (Vec<Finding>, Vec<(S
     // A server whose threads were read is a better witness of its own time than the counters of the host.
     let is_witnessed = findings.iter().any(|it| it.check == "cpu.waiting" && it.verdict != Verdict::Unknown);
     let consumers = window.busiest(&known);
-    let pid_file = |name: &str| host.read(&format!("sys/kernel/mm/transparent_hugepage/{name}"));
+    let huge_pages = host.read("sys/kernel/mm/transparent_hugepage/enabled");
     let uses: Vec<bool> = readings.iter().filter_map(|reading| reading.uses_huge_pages()).collect();
     let clock = |name: &str| host.read(&format!("sys/devices/system/clocksource/clocksource0/{name}_clocksource"));
     findings.extend([
-        checks::stolen(window),
         checks::cpu_pressure(window, &consumers, is_witnessed),
         checks::governor(&host.governors()),
         checks::timers(seen.timers.as_ref(), &consumers, is_witnessed),
         checks::pauses(Some(&seen.pauses)),
         checks::clock_source(clock("current"), clock("available")),
         checks::clock_cost(Some(probes::clock_cost())),
-        checks::memory_pressure(window),
         checks::swap(window),
         checks::reclaim(window),
-        checks::huge_pages(window, pid_file("enabled"), &uses),
+        checks::huge_pages(window, huge_pages, &uses),
         checks::overcommit(host.read("proc/sys/vm/overcommit_memory"), readings.iter().any(|it| it.forks_here())),
         checks::io_pressure(window, is_witnessed),
-        checks::loss(window),
         checks::backlog_overflows(window),
         checks::drops(window),
         checks::backlog_limit(host.read("proc/sys/net/core/somaxconn")),

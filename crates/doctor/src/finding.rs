@@ -1,12 +1,12 @@
 //! What a check says, and which finding comes first.
 //!
-//! Every check answers fine, guilty or unknown, and never nothing. Guilty findings are ranked in one currency: the share
-//! of the examined time in which the cause kept work from going on. For a thread that waits for a processor that is its
-//! waiting time over the window; for stolen time, throttling and pressure the counter of the kernel over the window; for
-//! a slow disk the part of its time beyond the reference; for slow commands their execution time over the window. What
-//! the server itself has suffered counts in full. A counter of the whole host tells only that somebody suffered: it
-//! counts half, see [`HEARSAY`], and convicts nobody where the threads of a server were read and would know. What costs
-//! nothing at present, but is wrong, has a share of zero and comes last, in the order of [`CHECKS`].
+//! Every check answers fine, guilty or unknown, and never nothing. Guilty findings are ranked in one currency: the
+//! share of the examined time in which the cause kept work from going on. For a thread that waits for a processor that
+//! is its waiting time over the window; for stolen time, throttling and pressure the counter of the kernel over the
+//! window; for a slow disk the part of its time beyond the reference; for slow commands their execution time over the
+//! window. What the server itself has suffered counts in full. A counter of the whole host tells only that somebody
+//! suffered: it counts half, see [`HEARSAY`], and convicts nobody where the threads of a server were read and would
+//! know. What costs nothing at present, but is wrong, has a share of zero and comes last, in the order of [`CHECKS`].
 
 /// The part of its share by which a witness counts that saw the host and not the server.
 pub const HEARSAY: f64 = 0.5;

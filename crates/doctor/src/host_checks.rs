@@ -419,8 +419,9 @@ pub fn hypervisor(name: Option<String>) -> Finding {
     })
 }
 
-/// Times of syncs. `witnessed` is the share of time that slow syncs have cost a server of this host, 0 if none: that server
-/// knows better than a probe what the disk costs it. Without one the probe stands for a server that does nothing but sync.
+/// Times of syncs. `witnessed` is the share of time that slow syncs have cost a server of this host, 0 if none: that
+/// server knows better than a probe what the disk costs it. Without one the probe stands for a server that does nothing
+/// but sync.
 pub fn syncs(syncs: Result<&Syncs, String>, witnessed: Option<f64>) -> Finding {
     let syncs = match syncs {
         Ok(syncs) => syncs,
@@ -476,8 +477,8 @@ pub struct DiskUse {
     pub top: Option<(String, f64)>,
 }
 
-/// Others who write to the disk of the data directory. `slow` is how much of the time slow syncs have cost, of the probe
-/// or of a server, if they were slow; `is_witnessed` as in [`cpu_pressure`].
+/// Others who write to the disk of the data directory. `slow` is how much of the time slow syncs have cost, of the
+/// probe or of a server, if they were slow; `is_witnessed` as in [`cpu_pressure`].
 pub fn writers(used: Result<&DiskUse, String>, slow: Option<f64>, is_witnessed: bool) -> Finding {
     let used = match used {
         Ok(used) => used,

@@ -96,7 +96,8 @@ pub fn watch_timers(processor: usize, pause: Duration, ends: &AtomicBool) -> Tim
         if late_ms > TIMER_LATE_MS {
             let now_ns = own_wait_ns(&mut file);
             if let (Some(before), Some(now)) = (waited_ns, now_ns) {
-                // Waiting of the punctual sleeps before is in the difference, too, but is small and bounded by the delay.
+                // Waiting of the punctual sleeps before is in the difference, too, but is small and bounded by the
+                // delay.
                 timers.late_waiting_ms += (now.saturating_sub(before) as f64 / 1e6).min(late_ms);
             }
             waited_ns = now_ns;

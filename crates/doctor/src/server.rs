@@ -94,7 +94,8 @@ fn times(link: &mut dyn Link) -> Times {
     checks::command_times(&parse::info(&reply))
 }
 
-/// The number of the server's process, if it runs on this host: there is a process of that number, as old as the server.
+/// The number of the server's process, if it runs on this host: there is a process of that number, as old as the
+/// server.
 fn process_of(host: &Host, info: &Info) -> Option<u32> {
     let pid = u32::try_from(info.count("process_id")?).ok()?;
     let (age, up) = (host.age_seconds(pid)?, info.number("uptime_in_seconds")?);
@@ -154,7 +155,9 @@ impl Reading {
             let keys = sampling.join().unwrap_or_else(|_| Err("the sampling of keys ended".to_owned()));
             (watch, keys, throughput)
         });
-        let last = Info::of(&mut link).unwrap_or_else(|_| first.clone());
+        // A server that says nothing at the end has counted nothing that could be known.
+        let unchanged = |_| Info { moment: Instant::now(), fields: first.fields.clone() };
+        let last = Info::of(&mut link).unwrap_or_else(unchanged);
         let local = local.map(|(pid, threads, throttling)| Local {
             pid,
             threads: (threads, host.threads(pid)),
@@ -232,8 +235,8 @@ impl Reading {
         }
     }
 
-    /// All checks of it.
-    pub fn judge(&self, window: &Window<'_>, own_pid: u32) -> Vec<Finding> {
+    /// All checks of it. `explained` is the share of time that findings about the host account for.
+    pub fn judge(&self, window: &Window<'_>, own_pid: u32, explained: f64) -> Vec<Finding> {
         let local = self.local.as_ref();
         let busy: Vec<u32> = local.map(|local| local.pid).into_iter().chain([own_pid]).collect();
         let consumers = window.busiest(&busy);
@@ -286,7 +289,7 @@ impl Reading {
             checks::big_keys(self.keys.as_ref().map_err(String::as_str)),
             checks::client_buffers(self.clients.as_deref().map_err(String::as_str)),
         ];
-        let explained = findings.iter().filter(|it| it.is_guilty()).map(|it| it.stalled).sum();
+        let explained = explained + findings.iter().map(|it| it.stalled).sum::<f64>();
         findings.push(checks::answers(&self.watch, explained, local.is_some(), &self.events));
         findings.into_iter().map(|finding| finding.at(&self.place)).collect()
     }

@@ -220,8 +220,8 @@ pub fn slow_commands(commands: &Commands<'_>) -> Finding {
 /// A call that takes longer on average is no small command, in microseconds.
 const COSTLY_CALL_MICROS: f64 = 1_000.0;
 
-/// How large replies are. `own_requests` are those of the examination, `largest_key` has so many bytes, and `commands` is
-/// the share of time that slow commands took: if they made so many bytes in it, they were slow because they did.
+/// How large replies are. `own_requests` are those of the examination, `largest_key` has so many bytes, and `commands`
+/// is the share of time that slow commands took: if they made so many bytes in it, they were slow because they did.
 pub fn large_replies(first: &Info, last: &Info, own_requests: u64, largest_key: u64, commands: f64) -> Finding {
     let rise = |name: &str| Some((last.number(name)? - first.number(name)?).max(0.0));
     let (Some(sent), Some(calls)) = (rise("total_net_output_bytes"), rise("total_commands_processed")) else {

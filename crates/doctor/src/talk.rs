@@ -17,8 +17,8 @@ pub trait Link: Send {
     /// If the connection is gone.
     fn send(&mut self, words: &[&[u8]]) -> io::Result<()>;
 
-    /// The next reply. After an error of the kind `WouldBlock` or `TimedOut` it can be called again, and goes on with the
-    /// same reply.
+    /// The next reply. After an error of the kind `WouldBlock` or `TimedOut` it can be called again, and goes on with
+    /// the same reply.
     ///
     /// # Errors
     /// If none has come in so long, or the connection is gone.
@@ -42,8 +42,8 @@ pub trait Dialer: Sync {
     /// Names the place and the cause.
     fn dial(&self, place: &str) -> Result<Box<dyn Link>, DialError>;
 
-    /// How long the network takes to agree on a connection. The kernel at the other end does that by itself, so it is the
-    /// distance alone, however busy the server is.
+    /// How long the network takes to agree on a connection. The kernel at the other end does that by itself, so it is
+    /// the distance alone, however busy the server is.
     ///
     /// # Errors
     /// Of the system.

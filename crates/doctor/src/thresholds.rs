@@ -7,7 +7,7 @@ pub const STEAL_MAX: f64 = 0.02;
 /// server, above 0.2 with one neighbour on the core.
 pub const WAITING_MAX: f64 = 0.05;
 /// A thread that waited for less than this share of the whole window has lost nothing that a client would notice.
-pub const WAITING_WINDOW_MIN: f64 = 0.005;
+pub const WAITING_WINDOW_MIN: f64 = 0.01;
 /// Share of a group's periods in which the quota ran out. The alert `CPUThrottlingHigh` of kubernetes-mixin fires at
 /// 25 % of periods; a store with a deadline notices one in a hundred, since each costs up to a period of 100 ms.
 pub const THROTTLED_PERIODS_MAX: f64 = 0.01;
@@ -16,7 +16,8 @@ pub const THROTTLED_PERIODS_MAX: f64 = 0.01;
 pub const CPU_PRESSURE_MAX: f64 = 0.5;
 /// Share of the window in which all work waited for the disk: `io full` above 5 %.
 pub const IO_FULL_MAX: f64 = 0.05;
-/// Share of the window in which all work waited for memory. There is no healthy reason for it: `memory full` above 0.5 %.
+/// Share of the window in which all work waited for memory. There is no healthy reason for it: `memory full` above 0.5
+/// %.
 pub const MEMORY_FULL_MAX: f64 = 0.005;
 /// Pages read back from swap in a second. redis.io's page on latency: any swapping while serving is a cause.
 pub const SWAP_IN_PER_SECOND_MAX: f64 = 1.0;
@@ -41,8 +42,8 @@ pub const PAUSES_MIN: u64 = 3;
 
 /// Milliseconds for a sync of a few kilobytes that 99 of 100 shall not exceed: etcd's documentation of hardware.
 pub const SYNC_P99_MS: f64 = 10.0;
-/// And the median: a disk without a volatile cache takes tenths, a network disk one or two milliseconds, a rotating disk
-/// eight to ten.
+/// And the median: a disk without a volatile cache takes tenths, a network disk one or two milliseconds, a rotating
+/// disk eight to ten.
 pub const SYNC_P50_MS: f64 = 5.0;
 /// Fewer late syncs than this prove nothing.
 pub const SYNCS_LATE_MIN: usize = 3;
@@ -83,8 +84,8 @@ pub const SLOW_LOG_SECONDS: u64 = 600;
 pub const SLOW_COMMAND_MS: f64 = 100.0;
 /// Share of the window that commands of the slow log took.
 pub const SLOW_SHARE_MAX: f64 = 0.02;
-/// Mean bytes of a reply beyond which bytes, and not commands, are the work. The usual value is below a kilobyte; the mean
-/// is of all replies, so that a few large ones among many small ones are seen.
+/// Mean bytes of a reply beyond which bytes, and not commands, are the work. The usual value is below a kilobyte; the
+/// mean is of all replies, so that a few large ones among many small ones are seen.
 pub const REPLY_BYTES_MAX: f64 = 32.0 * 1024.0;
 /// Bytes a second that one thread writes into sockets, about; measured with replies of 1 to 100 MB on one core.
 pub const REPLY_BYTES_PER_SECOND: f64 = 1e9;
@@ -99,8 +100,8 @@ pub const CONNECTION_COST_SECONDS: f64 = 1e-4;
 pub const BIG_KEY_BYTES: u64 = 10 * 1024 * 1024;
 /// Bytes of replies that a client has not fetched: the limit at which Redis's defaults cut subscribers off.
 pub const UNREAD_BYTES: u64 = 32 * 1024 * 1024;
-/// Resident to used memory. MEMORY DOCTOR of Redis complains above 1.4 and beyond 10 MB; a ratio alone lies where little
-/// is used.
+/// Resident to used memory. MEMORY DOCTOR of Redis complains above 1.4 and beyond 10 MB; a ratio alone lies where
+/// little is used.
 pub const FRAGMENTATION_MAX: f64 = 1.5;
 /// Bytes that must be held in vain before fragmentation is named.
 pub const FRAGMENTATION_BYTES_MIN: u64 = 128 * 1024 * 1024;

@@ -1,8 +1,8 @@
 //! A server, asked again and again, and what it did while an answer was late.
 //!
-//! A PING every few milliseconds shows stalls from a client's side, whatever their cause. While one is unanswered, and the
-//! server runs on this host, its threads are looked at: stopped, running, waiting for a processor, or waiting for a disk.
-//! So each stall gets a cause at the moment at which it happens; and an idle watch costs next to nothing.
+//! A PING every few milliseconds shows stalls from a client's side, whatever their cause. While one is unanswered, and
+//! the server runs on this host, its threads are looked at: stopped, running, waiting for a processor, or waiting for a
+//! disk. So each stall gets a cause at the moment at which it happens; and an idle watch costs next to nothing.
 
 use std::collections::BTreeMap;
 use std::thread;

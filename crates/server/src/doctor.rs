@@ -33,8 +33,8 @@ const SERVERS_MAX: usize = 64;
 ///
 /// Reads what the kernel counts on this host, and probes its timers, processors and, with --data-dir, its disk. With
 /// --server it asks a node of Holdfast, a cluster, or a stock Redis or Valkey as well, and looks at its threads if it
-/// runs here. It changes nothing. The first line is the verdict. The exit code is 0 if nothing was found, 1 if something
-/// was, and 2 if nothing could be examined.
+/// runs here. It changes nothing. The first line is the verdict. The exit code is 0 if nothing was found, 1 if
+/// something was, and 2 if nothing could be examined.
 #[derive(Debug, Args)]
 pub struct DoctorArguments {
     /// Server to be examined, at its port for clients; several with commas, or the option again.

@@ -1,5 +1,5 @@
-//! `holdfast doctor` on this host, whatever its health, and against a server with faults that need no privilege. Nothing
-//! is expected of the host: whether it is healthy is not for a test to say.
+//! `holdfast doctor` on this host, whatever its health, and against a server with faults that need no privilege.
+//! Nothing is expected of the host: whether it is healthy is not for a test to say.
 
 use std::net::TcpStream;
 use std::process::{Command, Output};
