@@ -107,6 +107,11 @@ impl Finding {
         self
     }
 
+    /// What it is guilty of, in words.
+    pub fn title(&self) -> &'static str {
+        CHECKS.iter().find(|(check, _)| *check == self.check).map_or(self.check, |(_, title)| title)
+    }
+
     /// True if it was found guilty.
     pub fn is_guilty(&self) -> bool {
         self.verdict == Verdict::Guilty
@@ -121,52 +126,52 @@ pub fn ranked(findings: &[Finding]) -> Vec<&Finding> {
     guilty
 }
 
-/// Every check with the question it answers. Those of servers are made once for each server.
+/// Every check with what is said if it is guilty. Those of servers are made once for each server.
 pub const CHECKS: &[(&str, &str)] = &[
-    ("server.answers", "does the server answer without stalls?"),
-    ("server.stops", "is its process stopped by signals?"),
-    ("cpu.waiting", "do its threads wait for a processor?"),
-    ("cpu.quota", "is it throttled by a quota of its control group?"),
-    ("cpu.stolen", "does the hypervisor give the processors to others?"),
-    ("cpu.pressure", "does work on the host wait for processors?"),
-    ("cpu.governor", "do processors run at full speed?"),
-    ("timer.late", "do timers fire when they should?"),
-    ("timer.pauses", "do processors stand still without a reason inside the host?"),
-    ("clock.source", "is the clock a fast one?"),
-    ("clock.cost", "what does reading the clock cost?"),
-    ("memory.pressure", "does work wait for memory?"),
-    ("memory.swap", "are pages read back from swap?"),
-    ("memory.reclaim", "do processes have to free memory themselves?"),
-    ("memory.swapped", "has the server been swapped out?"),
-    ("memory.limit", "is the server at its memory limit?"),
-    ("memory.fragmentation", "does the server hold much more memory than it uses?"),
-    ("memory.huge_pages", "do transparent huge pages cost copies and compaction?"),
-    ("memory.overcommit", "may a large process fork?"),
-    ("disk.sync", "how long does a write to disk take?"),
-    ("disk.writers", "who else writes to the disk?"),
-    ("disk.pressure", "does work on the host wait for the disk?"),
-    ("disk.filesystem", "does the file system suit a log?"),
-    ("disk.room", "is there room on the disk?"),
-    ("persistence.sync", "does the server wait for its own log?"),
-    ("persistence.fork", "does the server stand still to fork?"),
-    ("persistence.durability", "does an acknowledged write survive?"),
-    ("network.round_trip", "how far away is the server?"),
-    ("network.throughput", "how many bytes a second get through?"),
-    ("network.loss", "are packets lost?"),
-    ("network.backlog", "are connections turned away for want of room?"),
-    ("network.drops", "does the kernel drop packets?"),
-    ("load.slow_commands", "do single commands take long?"),
-    ("load.large_replies", "are replies large?"),
-    ("load.connections", "do clients connect again and again?"),
-    ("load.big_keys", "are there very large keys?"),
-    ("load.client_buffers", "do clients leave replies unread?"),
-    ("limits.files", "may the server open enough files?"),
-    ("limits.backlog", "is the queue of new connections long enough?"),
-    ("limits.ports", "are there ports left for outgoing connections?"),
-    ("host.hypervisor", "what does the host run on?"),
-    ("fleet.versions", "do all servers run the same version?"),
-    ("fleet.configuration", "are all servers configured alike?"),
-    ("fleet.round_trip", "is one server slower to reach than the others?"),
+    ("server.answers", "the server stalls"),
+    ("server.stops", "the process is stopped by signals"),
+    ("cpu.waiting", "its threads wait for a processor"),
+    ("cpu.quota", "the quota of its control group throttles it"),
+    ("cpu.stolen", "the hypervisor gives the processors to others"),
+    ("cpu.pressure", "work on the host waits for processors"),
+    ("cpu.governor", "processors do not run at full speed"),
+    ("timer.late", "timers fire late"),
+    ("timer.pauses", "processors stand still for no reason inside the host"),
+    ("clock.source", "the clock needs system calls"),
+    ("clock.cost", "reading the clock is slow"),
+    ("memory.pressure", "work on the host waits for memory"),
+    ("memory.swap", "pages are read back from swap"),
+    ("memory.reclaim", "processes have to free memory themselves"),
+    ("memory.swapped", "the server is partly swapped out"),
+    ("memory.limit", "the server is at its memory limit"),
+    ("memory.fragmentation", "the server holds much more memory than it uses"),
+    ("memory.huge_pages", "transparent huge pages are on"),
+    ("memory.overcommit", "a large process may not be allowed to fork"),
+    ("disk.sync", "writes to disk are slow"),
+    ("disk.writers", "others use the disk"),
+    ("disk.pressure", "work on the host waits for the disk"),
+    ("disk.filesystem", "the file system does not suit a log"),
+    ("disk.room", "the disk is nearly full"),
+    ("persistence.sync", "the server waits for its own log"),
+    ("persistence.fork", "the server stands still to fork"),
+    ("persistence.durability", "the last write or save failed"),
+    ("network.round_trip", "the server is far away"),
+    ("network.throughput", "the network is narrow"),
+    ("network.loss", "packets are lost"),
+    ("network.backlog", "connections are turned away for want of room"),
+    ("network.drops", "the kernel drops packets"),
+    ("load.slow_commands", "commands are slow"),
+    ("load.large_replies", "replies are large"),
+    ("load.connections", "clients connect again and again"),
+    ("load.big_keys", "there are very large keys"),
+    ("load.client_buffers", "a client leaves its replies unread"),
+    ("limits.files", "the server may open too few files"),
+    ("limits.backlog", "the queue of new connections is short"),
+    ("limits.ports", "ports for outgoing connections run out"),
+    ("host.hypervisor", "the host has a known trap"),
+    ("fleet.versions", "servers run different versions"),
+    ("fleet.configuration", "servers are configured differently"),
+    ("fleet.round_trip", "one server is slower to reach than the others"),
 ];
 
 #[cfg(test)]

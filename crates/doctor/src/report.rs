@@ -102,6 +102,7 @@ impl Report {
             .map(|finding| {
                 json!({
                     "check": finding.check,
+                    "title": finding.title(),
                     "place": finding.place,
                     "verdict": finding.verdict.name(),
                     "value": finding.value,
@@ -139,8 +140,13 @@ fn sentence(finding: &Finding) -> String {
         _ => String::new(),
     };
     format!(
-        "guilty: {} at {}: {} (reference: {}){share}; to do: {}",
-        finding.check, finding.place, finding.value, finding.reference, finding.advice
+        "guilty: {} ({} at {}): {} (reference: {}){share}; to do: {}",
+        finding.title(),
+        finding.check,
+        finding.place,
+        finding.value,
+        finding.reference,
+        finding.advice
     )
 }
 
@@ -180,12 +186,13 @@ mod tests {
         assert_eq!(
             page.lines().next(),
             Some(
-                "guilty: disk.sync at this host: p50 80 ms (reference: 10 ms), about 80 % of the time lost; \
-                 to do: buy a disk (one more finding below)"
+                "guilty: writes to disk are slow (disk.sync at this host): p50 80 ms (reference: 10 ms), about 80 % of \
+                 the time lost; to do: buy a disk (one more finding below)"
             )
         );
         assert!(
-            page.contains("evidence for disk.sync: slow") && page.contains("also: guilty: limits.files at a:1"),
+            page.contains("evidence for disk.sync: slow")
+                && page.contains("also: guilty: the server may open too few files (limits.files at a:1)"),
             "{page}"
         );
         assert!(page.contains("took 20.0 s, 0.5 % of one processor, and 100 ms of loops"), "{page}");
