@@ -9,6 +9,7 @@ mod bench;
 mod cluster;
 mod compare;
 mod connection;
+mod doctor;
 mod health;
 mod import;
 mod metrics;
@@ -45,6 +46,7 @@ enum Verb {
     Cluster(cluster::ClusterArguments),
     Compare(compare::CompareArguments),
     Backup(backup::BackupArguments),
+    Doctor(doctor::DoctorArguments),
     Health(health::HealthArguments),
     Metrics(metrics::MetricsArguments),
     Import(import::ImportArguments),
@@ -63,6 +65,14 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().verb {
         Verb::Serve { words } => serve::run(&words),
         Verb::Bench(arguments) => bench::run(arguments).map_err(|error| format!("{error:#}")),
+        Verb::Doctor(arguments) => match doctor::run(&arguments) {
+            Ok(code) if output::failure().is_none() => return code,
+            Ok(_) => Ok(()),
+            Err(error) => {
+                eprintln!("holdfast: {error:#}");
+                return doctor::CANNOT_RUN.into();
+            }
+        },
         Verb::Health(arguments) => health::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Completions(arguments) => {
             shell::complete(&arguments, Arguments::command());

@@ -7,6 +7,7 @@ mod cluster;
 mod compare;
 mod crash_disk;
 mod damage;
+mod doctor;
 mod harness;
 mod import;
 mod join;
