@@ -877,20 +877,22 @@ impl Core {
                     self.finish_control(id, ticket, result, bytes);
                 }
             }
-            commands::Body::Node { ask, .. } | commands::Body::Tell { ask, .. } => match ask(&mut local, args) {
-                Ok(question) => {
-                    if let Some(session) = self.sessions.get_mut(id)
-                        && !is_telling
-                    {
-                        session.hold = Hold::Answers;
+            commands::Body::Node { ask, .. } | commands::Body::Tell { ask, .. } => {
+                match local.ask(command, ask, args) {
+                    Ok(question) => {
+                        if let Some(session) = self.sessions.get_mut(id)
+                            && !is_telling
+                        {
+                            session.hold = Hold::Answers;
+                        }
+                        let mut words = Vec::new();
+                        put_words(&mut words, 0, args);
+                        self.publish_to_peers(&question, actions);
+                        self.ask(id, ticket, crate::ask::Joining::Control(command), words, question, actions);
                     }
-                    let mut words = Vec::new();
-                    put_words(&mut words, 0, args);
-                    self.publish_to_peers(&question, actions);
-                    self.ask(id, ticket, crate::ask::Joining::Control(command), words, question, actions);
+                    Err(refusal) => self.finish_control(id, ticket, Err(refusal), Writer::default()),
                 }
-                Err(refusal) => self.finish_control(id, ticket, Err(refusal), Writer::default()),
-            },
+            }
             commands::Body::Driven(drive) => {
                 local.session.hold = Hold::Answers;
                 if let Err(refusal) = drive(self, id, ticket, args, actions) {

@@ -66,7 +66,7 @@ enum Topic {
 }
 
 /// Conversations on each topic; `HOLDFAST_CONVERSATIONS` asks for another number.
-fn conversation_count() -> u64 {
+pub fn conversation_count() -> u64 {
     let asked = std::env::var("HOLDFAST_CONVERSATIONS").ok();
     asked.map_or(CONVERSATIONS, |number| number.parse().expect("a number of conversations"))
 }
