@@ -482,9 +482,10 @@ impl Core {
         let mut words = Vec::with_capacity(args.byte_count() + 5 * args.len() + 8);
         put_words(&mut words, session.database, args);
         let (protocol, ticket) = (session.protocol(), session.take_ticket_to_read_nearby());
+        let is_silent = session.no_touch;
         let reading = session.reading.as_mut().expect("it has said READONLY");
         let read = NearRead {
-            origin: Origin::new(node, core, id, ticket),
+            origin: Origin { is_silent, ..Origin::new(node, core, id, ticket) },
             group,
             protocol,
             words,
@@ -633,8 +634,11 @@ impl Core {
                     self.is_reading = true;
                     let watch = self.context.timings.start(Known::Data(command), args);
                     let (session, calls) = self.sessions.get_to_count(id).expect("its request is being looked at");
+                    let is_silent = session.no_touch && command.name != "touch";
                     write_at_once(session, calls, |writer| {
+                        local.state.keyspace().set_silent(is_silent);
                         local.state.keyspace().query(database, command, args, moment, writer);
+                        local.state.keyspace().set_silent(false);
                     });
                     if session.tracks() {
                         self.context.tracker.remember_command(core, id, command, args);
@@ -665,6 +669,7 @@ impl Core {
         }
         let awaits_change = session.awaits_change();
         let tracks = !is_write && session.tracks();
+        let is_silent = !is_write && session.no_touch;
         let ticket = if is_write { session.take_ticket() } else { session.take_ticket_to_read() };
         let is_timed = self.wants_time(Known::Data(command), args);
         let mut words = Vec::with_capacity(args.byte_count() + 5 * args.len() + 8);
@@ -674,7 +679,7 @@ impl Core {
             (false, true) => RequestBody::Read(words),
             (false, false) => RequestBody::ReadAtOnce(words),
         };
-        let origin = Origin { tracks, is_timed, ..Origin::new(node, core, id, ticket) };
+        let origin = Origin { tracks, is_silent, is_timed, ..Origin::new(node, core, id, ticket) };
         let number = self.send_request(Request::new(origin, group, protocol, body), actions);
         if !is_write && let Some(number) = number {
             self.note_read(id, group, number);

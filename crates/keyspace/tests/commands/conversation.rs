@@ -118,7 +118,10 @@ fn conversations_agree_with_the_reference() {
             let ours = local.call(&said[nth]);
             errors += usize::from(ours.is_error());
             let name = String::from_utf8_lossy(&said[nth][0]).to_lowercase();
+            // Redis 7.2 looks at all words before it looks for the key.
+            let is_stricter = ours.is_error() && matches!(name.as_str(), "bitcount" | "bitpos");
             let is_same = &ours == theirs
+                || is_stricter && (theirs.is_error() || matches!(theirs, Frame::Integer(-1 | 0)))
                 || matches!(topic, Topic::Groups)
                     && regardless_of_time(&without_newer(&ours)) == regardless_of_time(theirs)
                 || UNORDERED.contains(&name.as_str()) && regardless_of_order(&ours) == regardless_of_order(theirs);

@@ -152,6 +152,12 @@ fn text(frame: &Frame) -> String {
     String::from_utf8_lossy(frame.as_bytes().unwrap_or_default()).into_owned()
 }
 
+/// The two numbers of an id.
+fn parts(id: &str) -> (u64, u64) {
+    let (ms, seq) = id.split_once('-').expect("an id");
+    (ms.parse().expect("milliseconds"), seq.parse().expect("a number"))
+}
+
 fn number(frame: &Frame) -> i64 {
     let Frame::Integer(number) = frame else { panic!("no number: {frame}") };
     *number
@@ -436,14 +442,11 @@ impl Model<'_> {
     }
 
     /// The groups of a stream, and the last id that each has read.
-    fn groups(&mut self, stream: &[u8]) -> Vec<(Vec<u8>, u64)> {
+    fn groups(&mut self, stream: &[u8]) -> Vec<(Vec<u8>, (u64, u64))> {
         let groups = self.list(&[b"XINFO", b"GROUPS", stream]);
         let fact = |group: &Frame, at: usize| group.elements().expect("facts")[at].clone();
-        let last = |group: &Frame| text(&fact(group, 7)).split('-').next().and_then(|ms| ms.parse().ok());
-        groups
-            .iter()
-            .map(|group| (fact(group, 1).as_bytes().unwrap_or_default().to_vec(), last(group).expect("an id")))
-            .collect()
+        let name = |group: &Frame| fact(group, 1).as_bytes().unwrap_or_default().to_vec();
+        groups.iter().map(|group| (name(group), parts(&text(&fact(group, 7))))).collect()
     }
 
     fn is_pending(&mut self, stream: &[u8], group: &[u8], id: &[u8]) -> bool {
@@ -452,9 +455,9 @@ impl Model<'_> {
 
     /// What becomes of one entry: deleted, still referred to, or unknown.
     fn delete_entry(&mut self, stream: &[u8], id: &[u8], line: &[Vec<u8>]) -> i64 {
-        let ms: u64 = String::from_utf8_lossy(id).split('-').next().and_then(|ms| ms.parse().ok()).expect("an id");
+        let entry = parts(&String::from_utf8_lossy(id));
         for (group, last) in self.groups(stream) {
-            if has(line, "acked") && (last < ms || self.is_pending(stream, &group, id)) {
+            if has(line, "acked") && (last < entry || self.is_pending(stream, &group, id)) {
                 return 2;
             }
             if has(line, "delref") {

@@ -104,6 +104,30 @@ fn slots_tell_how_many_keys_they_have() {
 }
 
 #[test]
+fn who_wants_it_so_reads_without_using() {
+    everywhere(|host| {
+        let (client, other) = (host.connect(0), host.connect(0));
+        host.run(client, "SET a 1");
+        host.run(client, "SADD b 1");
+        host.pass(Duration::from_secs(10));
+        assert_eq!(host.run(client, "CLIENT NO-TOUCH ON"), "+OK");
+        assert!(host.run(client, "CLIENT INFO").contains("flags=T "));
+        for line in ["GET a", "STRLEN a", "SCARD b", "EXISTS b"] {
+            host.run(client, line);
+        }
+        for key in ["a", "b"] {
+            assert_eq!(host.run(other, &format!("OBJECT IDLETIME {key}")), ":10");
+        }
+        assert_eq!(host.run(client, "TOUCH a"), ":1");
+        assert_eq!(host.run(other, "OBJECT IDLETIME a"), ":0");
+        host.run(client, "CLIENT NO-TOUCH OFF");
+        host.run(client, "SCARD b");
+        assert_eq!(host.run(other, "OBJECT IDLETIME b"), ":0");
+        assert_eq!(host.run(client, "CLIENT NO-TOUCH MAYBE"), "-ERR syntax error");
+    });
+}
+
+#[test]
 fn newer_commands_are_transactions_over_their_keys() {
     everywhere(|host| {
         let (client, other) = (host.connect(0), host.connect(0));

@@ -53,6 +53,17 @@ fn a_script_does_not_wait() {
         for line in ["'blpop', KEYS[1], 0", "'brpoplpush', KEYS[1], KEYS[1], 0", "'bzpopmin', KEYS[1], 0"] {
             assert_eq!(eval(host, client, &format!("return redis.call({line})"), &["1", "queue"]), "$-1", "{line}");
         }
+        host.run(client, "XGROUP CREATE s g $ MKSTREAM");
+        for line in [
+            "'xread', 'block', 0, 'streams', KEYS[1], '$'",
+            "'xreadgroup', 'group', 'g', 'c', 'block', 0, 'streams', KEYS[1], '>'",
+        ] {
+            assert_eq!(eval(host, client, &format!("return redis.call({line})"), &["1", "s"]), "$-1", "{line}");
+        }
+        assert_eq!(
+            eval(host, client, "return {redis.call('wait', 1, 0), redis.call('waitaof', 0, 1, 0)}", &["0"]),
+            "*2 :0 *2 :0 :0"
+        );
         host.run(client, "RPUSH queue a b c");
         let text =
             "return {server.call('blpop', KEYS[1], 0), redis.call('blmovem', KEYS[1], KEYS[1], 'left', 'right', 0)}";
