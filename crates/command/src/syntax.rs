@@ -51,7 +51,8 @@ impl Argument {
             "count" | "numkeys" | "seconds" | "milliseconds" | "offset" | "index" | "cursor" | "timeout" | "db"
             | "decrement" | "len" | "rank" | "num-matches" | "maxlen" | "numreplicas" | "numlocal"
             | "destination-db" | "index1" | "index2" | "limit" | "slot" | "client-id" | "protover"
-            | "min-idle-time" | "ms" | "frequency" | "entries-added" | "entries-read" | "bit" | "ttl" => "integer",
+            | "min-idle-time" | "ms" | "frequency" | "entries-added" | "entries-read" | "bit" | "ttl" | "numids"
+            | "exactly" | "start-slot" | "end-slot" => "integer",
             _ => "string",
         }
     }

@@ -171,7 +171,7 @@ impl<'a> View<'a> {
         let old = record.clock();
         let new = self.keyspace.clock().touched(old, self.moment);
         // Most reads find the second unchanged and need not make the cache line dirty.
-        if new != old {
+        if new != old && !self.keyspace.is_silent() {
             record.set_clock(new);
         }
         Some(Entry::new(record, self.keyspace, self.expired_until()))

@@ -100,6 +100,8 @@ pub struct Keyspace {
     expired: Expired,
     /// What commands that read have looked up.
     lookups: Cell<Lookups>,
+    /// Reading is no use of a key for now.
+    is_silent: Cell<bool>,
 }
 
 /// Keys that commands have looked up in order to read them: what Redis calls hits and misses.
@@ -179,6 +181,7 @@ impl Keyspace {
             draws: Cell::new(0),
             expired: Expired::default(),
             lookups: Cell::default(),
+            is_silent: Cell::default(),
         }
     }
 
@@ -302,6 +305,17 @@ impl Keyspace {
     /// Makes it count lookups from here on.
     pub fn set_lookups(&self, lookups: Lookups) {
         self.lookups.set(lookups);
+    }
+
+    /// Says whether keys that are read from here on are not used by that (CLIENT NO-TOUCH).
+    #[inline]
+    pub fn set_silent(&self, is_silent: bool) {
+        self.is_silent.set(is_silent);
+    }
+
+    #[inline]
+    pub(crate) fn is_silent(&self) -> bool {
+        self.is_silent.get()
     }
 
     #[inline]

@@ -36,7 +36,7 @@ fn place_of(name: &str) -> Option<Place> {
         "blpop" | "brpop" | "bzpopmin" | "bzpopmax" => Place::Last,
         "blmpop" | "bzmpop" => Place::Word(1),
         "brpoplpush" => Place::Word(3),
-        "blmove" => Place::Word(5),
+        "blmove" | "blmovem" => Place::Word(5),
         "xread" | "xreadgroup" => Place::Block,
         _ => return None,
     })
@@ -89,7 +89,7 @@ fn block_option(args: Args<'_>) -> Result<Patience, Refusal> {
             let millis = u64::try_from(millis).map_err(|_| Refusal::new("ERR timeout is negative"))?;
             return Ok(if millis == 0 { Patience::Endless } else { Patience::Millis(millis) });
         }
-        index += if is(word, "count") { 2 } else { 1 };
+        index += if is(word, "count") || is(word, "claim") { 2 } else { 1 };
     }
     Ok(Patience::None)
 }
@@ -122,10 +122,12 @@ mod tests {
             ("blmpop 2 1 a left", "Millis(2000)"),
             ("brpoplpush a b 3", "Millis(3000)"),
             ("blmove a b left right 0", "Endless"),
+            ("blmovem a b left right 2 exactly 3 obo", "Millis(2000)"),
             ("xread block 100 streams block 0", "Millis(100)"),
             ("xread count 2 block 0 streams s $", "Endless"),
             ("xread streams block 5", "None"),
             ("xreadgroup group block block block 7 streams s >", "Millis(7)"),
+            ("xreadgroup group g c claim block block 5 streams s >", "Millis(5)"),
             ("get a", "None"),
             ("blpop a x", "ERR timeout is not a float or out of range"),
             ("blpop a nan", "ERR timeout is not a float or out of range"),

@@ -781,6 +781,13 @@ impl Core {
         group.map_or(0, |group| group.state.keyspace().slot_bytes(slot) as u64)
     }
 
+    /// Keys of a slot, if this core has them.
+    pub(crate) fn key_count_of_slot(&self, slot: Slot, database: u16) -> u64 {
+        let group = self.context.slots.group_of_slot(slot);
+        let group = self.groups().find(|other| other.id() == group);
+        group.map_or(0, |group| group.state.keyspace().slot_key_count(database, slot) as u64)
+    }
+
     /// Digests of this core's databases that are not empty.
     pub(crate) fn digests(&self) -> Vec<(u16, Digest)> {
         let mut digests = Vec::new();

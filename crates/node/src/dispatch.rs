@@ -485,9 +485,10 @@ impl Core {
         let mut words = Vec::with_capacity(args.byte_count() + 5 * args.len() + 8);
         put_words(&mut words, session.database, args);
         let (protocol, ticket) = (session.protocol(), session.take_ticket_to_read_nearby());
+        let is_silent = session.no_touch;
         let reading = session.reading.as_mut().expect("it has said READONLY");
         let read = NearRead {
-            origin: Origin::new(node, core, id, ticket),
+            origin: Origin { is_silent, ..Origin::new(node, core, id, ticket) },
             group,
             protocol,
             words,
@@ -636,8 +637,11 @@ impl Core {
                     self.is_reading = true;
                     let watch = self.context.timings.start(Known::Data(command), args);
                     let (session, calls) = self.sessions.get_to_count(id).expect("its request is being looked at");
+                    let is_silent = session.no_touch && command.name != "touch";
                     write_at_once(session, calls, |writer| {
+                        local.state.keyspace().set_silent(is_silent);
                         local.state.keyspace().query(database, command, args, moment, writer);
+                        local.state.keyspace().set_silent(false);
                     });
                     if session.tracks() {
                         self.context.tracker.remember_command(core, id, command, args);
@@ -668,6 +672,7 @@ impl Core {
         }
         let awaits_change = session.awaits_change();
         let tracks = !is_write && session.tracks();
+        let is_silent = !is_write && session.no_touch;
         let ticket = if is_write { session.take_ticket() } else { session.take_ticket_to_read() };
         let is_timed = self.wants_time(Known::Data(command), args);
         let mut words = Vec::with_capacity(args.byte_count() + 5 * args.len() + 8);
@@ -677,7 +682,7 @@ impl Core {
             (false, true) => RequestBody::Read(words),
             (false, false) => RequestBody::ReadAtOnce(words),
         };
-        let origin = Origin { tracks, is_timed, ..Origin::new(node, core, id, ticket) };
+        let origin = Origin { tracks, is_silent, is_timed, ..Origin::new(node, core, id, ticket) };
         let number = self.send_request(Request::new(origin, group, protocol, body), actions);
         if !is_write && let Some(number) = number {
             self.note_read(id, group, number);
@@ -880,20 +885,22 @@ impl Core {
                     self.finish_control(id, ticket, result, bytes);
                 }
             }
-            commands::Body::Node { ask, .. } | commands::Body::Tell { ask, .. } => match ask(&mut local, args) {
-                Ok(question) => {
-                    if let Some(session) = self.sessions.get_mut(id)
-                        && !is_telling
-                    {
-                        session.hold = Hold::Answers;
+            commands::Body::Node { ask, .. } | commands::Body::Tell { ask, .. } => {
+                match local.ask(command, ask, args) {
+                    Ok(question) => {
+                        if let Some(session) = self.sessions.get_mut(id)
+                            && !is_telling
+                        {
+                            session.hold = Hold::Answers;
+                        }
+                        let mut words = Vec::new();
+                        put_words(&mut words, 0, args);
+                        self.publish_to_peers(&question, actions);
+                        self.ask(id, ticket, crate::ask::Joining::Control(command), words, question, actions);
                     }
-                    let mut words = Vec::new();
-                    put_words(&mut words, 0, args);
-                    self.publish_to_peers(&question, actions);
-                    self.ask(id, ticket, crate::ask::Joining::Control(command), words, question, actions);
+                    Err(refusal) => self.finish_control(id, ticket, Err(refusal), Writer::default()),
                 }
-                Err(refusal) => self.finish_control(id, ticket, Err(refusal), Writer::default()),
-            },
+            }
             commands::Body::Driven(drive) => {
                 local.session.hold = Hold::Answers;
                 if let Err(refusal) = drive(self, id, ticket, args, actions) {

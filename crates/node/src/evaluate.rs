@@ -888,7 +888,7 @@ fn wrong_function_call(subcommand: &str) -> Refusal {
     Refusal::new(format!("ERR unknown subcommand or wrong number of arguments for '{subcommand}'. Try FUNCTION HELP."))
 }
 
-fn no_script() -> Refusal {
+pub(crate) fn no_script() -> Refusal {
     Refusal::new("NOSCRIPT No matching script. Please use EVAL.")
 }
 

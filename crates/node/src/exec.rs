@@ -531,20 +531,22 @@ impl Core {
             };
             let result = match command.body {
                 commands::Body::Local(run) => local.run(command, run, args, &mut written),
-                commands::Body::Node { ask, .. } | commands::Body::Tell { ask, .. } => match ask(&mut local, args) {
-                    Ok(question) => {
-                        let mut words = Vec::new();
-                        put_words(&mut words, 0, args);
-                        let ticket = composition.ticket;
-                        composition.is_asking = true;
-                        composition.data = Some(data);
-                        session.composition = Some(composition);
-                        self.publish_to_peers(&question, actions);
-                        self.ask(id, ticket, Joining::Composed(command), words, question, actions);
-                        return;
+                commands::Body::Node { ask, .. } | commands::Body::Tell { ask, .. } => {
+                    match local.ask(command, ask, args) {
+                        Ok(question) => {
+                            let mut words = Vec::new();
+                            put_words(&mut words, 0, args);
+                            let ticket = composition.ticket;
+                            composition.is_asking = true;
+                            composition.data = Some(data);
+                            session.composition = Some(composition);
+                            self.publish_to_peers(&question, actions);
+                            self.ask(id, ticket, Joining::Composed(command), words, question, actions);
+                            return;
+                        }
+                        Err(refusal) => Err(refusal),
                     }
-                    Err(refusal) => Err(refusal),
-                },
+                }
                 commands::Body::Flow(_) => {
                     // UNWATCH is the only step that can be queued; after EXEC there is nothing left to forget.
                     written.ok();

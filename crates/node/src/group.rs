@@ -979,7 +979,9 @@ impl Group {
         let command = keyspace::resolve(args).expect("a read was checked by its gateway");
         outlet.reply_to_read(&read.origin, read.protocol, (command, args), |writer| {
             let start = writer.len();
+            self.state.keyspace().set_silent(read.origin.reads_silently(command));
             self.state.read(database, command, args, moment, writer);
+            self.state.keyspace().set_silent(false);
             !(command.has(Flag::Blocking) && is_null(&writer.bytes()[start..]))
         });
         if read.origin.tracks {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use keyspace::Moment;
+use keyspace::{DataCommand, Moment};
 use resp::Protocol;
 use script::Script;
 
@@ -51,6 +51,8 @@ pub struct Origin {
     pub claim: Option<Claim>,
     /// True if the session keeps what it reads, and the group is to remember that.
     pub tracks: bool,
+    /// True if what it reads is not used by that (CLIENT NO-TOUCH).
+    pub is_silent: bool,
     /// True if its gateway wants to know how long it takes, and has numbered it.
     pub is_timed: bool,
 }
@@ -58,7 +60,12 @@ pub struct Origin {
 impl Origin {
     /// One of which nothing more is known than whose it is.
     pub fn new(node: NodeId, core: CoreId, session: SessionId, ticket: u64) -> Self {
-        Self { node, core, session, ticket, claim: None, tracks: false, is_timed: false }
+        Self { node, core, session, ticket, claim: None, tracks: false, is_silent: false, is_timed: false }
+    }
+
+    /// True if a command is to leave no trace of its reading.
+    pub(crate) fn reads_silently(&self, command: &DataCommand) -> bool {
+        self.is_silent && command.name != "touch"
     }
 
     /// The gateway that numbered it, if one did.

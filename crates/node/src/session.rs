@@ -52,6 +52,8 @@ pub struct Session {
     pub library: ClientLibrary,
     /// CLIENT NO-EVICT.
     pub no_evict: bool,
+    /// CLIENT NO-TOUCH.
+    pub no_touch: bool,
     /// READONLY: it may be answered by replicas, if they are not too old.
     pub reading: Option<Box<Reading>>,
     /// What it wants to know of keys it has read; `None` if nothing.
@@ -228,6 +230,7 @@ impl Session {
             replies: Replies::On,
             library: ClientLibrary::default(),
             no_evict: false,
+            no_touch: false,
             reading: None,
             tracking: None,
             subscriptions: None,

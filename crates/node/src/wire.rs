@@ -58,6 +58,8 @@ const IS_ANEW: u8 = 128;
 const MUST_RETURN: u8 = 64;
 /// The same: see `Origin::is_timed`.
 const IS_TIMED: u8 = 32;
+/// The same: see `Origin::is_silent`.
+const IS_SILENT: u8 = 16;
 
 const RAFT: u8 = 1;
 const REQUEST: u8 = 2;
@@ -302,7 +304,8 @@ pub fn encode_request(request: &Request) -> Vec<u8> {
     let anew = if request.is_anew { IS_ANEW } else { 0 };
     let returns = if request.must_return { MUST_RETURN } else { 0 };
     let timed = if request.origin.is_timed { IS_TIMED } else { 0 };
-    out.push(protocol | anew | returns | timed);
+    let silent = if request.origin.is_silent { IS_SILENT } else { 0 };
+    out.push(protocol | anew | returns | timed | silent);
     match &request.body {
         RequestBody::Write(words) => put_kind(&mut out, 1, words),
         RequestBody::Read(words) => put_kind(&mut out, 2, words),
@@ -690,8 +693,8 @@ fn take_request(mut bytes: &[u8]) -> Option<Request> {
     let group = take_group(rest)?;
     let manner = take_byte(rest)?;
     let (is_anew, must_return) = (manner & IS_ANEW != 0, manner & MUST_RETURN != 0);
-    let is_timed = manner & IS_TIMED != 0;
-    let protocol = match manner & !(IS_ANEW | MUST_RETURN | IS_TIMED) {
+    let (is_timed, is_silent) = (manner & IS_TIMED != 0, manner & IS_SILENT != 0);
+    let protocol = match manner & !(IS_ANEW | MUST_RETURN | IS_TIMED | IS_SILENT) {
         2 => Protocol::Resp2,
         3 => Protocol::Resp3,
         _ => return None,
@@ -735,7 +738,7 @@ fn take_request(mut bytes: &[u8]) -> Option<Request> {
         _ => return None,
     };
     let claim = Some(Claim { boot, group, number });
-    let origin = Origin { claim, is_timed, ..Origin::new(node, core, SessionId { serial, index: 0 }, 0) };
+    let origin = Origin { claim, is_timed, is_silent, ..Origin::new(node, core, SessionId { serial, index: 0 }, 0) };
     Some(Request { floor, previous, is_anew, must_return, ..Request::new(origin, group, protocol, body) })
 }
 

@@ -110,6 +110,8 @@ for _, name in ipairs { 'cjson', 'cmsgpack', 'struct', 'bit', 'os' } do
   hidden[name] = freeze(native[name])
 end
 hidden.redis = freeze(native.redis)
+-- The same by the name that Valkey gives it.
+hidden.server = hidden.redis
 hidden._G = globals
 truth[globals] = hidden
 local of_strings = getmetatable('')
@@ -118,6 +120,7 @@ of_strings.__metatable = LOCKED
 
 -- While a library is loaded it can register functions, and little else.
 loading.redis = freeze(strict(native.loading))
+loading.server = loading.redis
 strict(loading)
 strict(hidden)
 

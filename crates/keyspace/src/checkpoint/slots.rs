@@ -19,6 +19,11 @@ impl Keyspace {
         (0..self.database_count()).flat_map(|database| self.records_of(database, slot)).map(Record::footprint).sum()
     }
 
+    /// Number of keys of a slot in a database, among them those that have expired and not been swept away.
+    pub fn slot_key_count(&self, database: u16, slot: Slot) -> usize {
+        self.records_of(database, slot).count()
+    }
+
     fn records_of(&self, database: u16, slot: Slot) -> impl Iterator<Item = &Record> {
         records_in(&self.databases[usize::from(database)], slot)
     }

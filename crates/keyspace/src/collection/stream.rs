@@ -50,6 +50,18 @@ pub(crate) enum Keep {
     From(Id),
 }
 
+/// What becomes of what groups have pending when entries are deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum References {
+    /// It stays pending.
+    #[default]
+    Kept,
+    /// It is pending no longer.
+    Dropped,
+    /// Entries that are pending in a group, or that a group has not read, are not deleted.
+    Heeded,
+}
+
 /// What an entry's id is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
@@ -145,6 +157,11 @@ impl Stream {
         Some(self.groups.update(rank, change))
     }
 
+    /// Notes that a consumer of a group was heard of; makes it if there is none of this name. True if it did.
+    pub(crate) fn hear_of(&mut self, group: &[u8], consumer: &[u8], now: i64) -> bool {
+        self.change_group(group, |group| group.hear_of(consumer, now)) == Some(true)
+    }
+
     /// Takes a group away: as a stream of its own, which has nothing else.
     pub(crate) fn remove_group(&mut self, name: &[u8]) -> Option<Self> {
         let rank = rank_of(&self.groups, name).ok()?;
@@ -232,6 +249,26 @@ impl Stream {
         true
     }
 
+    /// True if a group has the entry of this id pending, or has not read as far.
+    pub(crate) fn is_referenced(&self, id: Id) -> bool {
+        self.groups.iter().any(|group| group.last < id || group.pending(id).is_some())
+    }
+
+    /// True if a group has the entry of this id pending.
+    pub(crate) fn is_pending(&self, id: Id) -> bool {
+        self.groups.iter().any(|group| group.pending(id).is_some())
+    }
+
+    /// Takes these entries out of what is pending in every group.
+    pub(crate) fn drop_references(&mut self, ids: &[Id]) {
+        for rank in 0..self.groups.len() {
+            let is_in = |group: &Group| ids.iter().any(|&id| group.pending(id).is_some());
+            if self.groups.get(rank).is_some_and(is_in) {
+                self.groups.update(rank, |group| ids.iter().for_each(|&id| _ = group.acknowledge(id)));
+            }
+        }
+    }
+
     fn find_first(&mut self) {
         let mut first = Id::MIN;
         self.visit(Id::MIN, Id::MAX, Direction::Up, 1, |entry| first = entry.id);
@@ -248,7 +285,16 @@ impl Stream {
     /// Takes entries away from the front: whole blocks, and what is left to take of the next one unless `only_blocks`
     /// is set. With a `limit`, no more entries than that. Answers how many, and what was cut off, as a stream of its
     /// own.
-    pub(crate) fn trim(&mut self, keep: Keep, only_blocks: bool, limit: Option<u64>) -> (u64, Self) {
+    pub(crate) fn trim(
+        &mut self,
+        keep: Keep,
+        only_blocks: bool,
+        limit: Option<u64>,
+        references: References,
+    ) -> (u64, Self) {
+        if references == References::Heeded && !self.groups.is_empty() {
+            return (self.trim_unreferenced(keep, only_blocks, limit), Self::unfinished());
+        }
         let (mut taken, mut block_count, mut is_done) = (0, 0, false);
         for block in self.blocks.iter() {
             let live = block.live();
@@ -269,8 +315,12 @@ impl Stream {
         }
         let blocks = self.blocks.take_range(0..block_count);
         self.len -= taken;
-        if !is_done && !only_blocks {
-            taken += self.trim_first_block(keep);
+        let rest = if is_done || only_blocks { Vec::new() } else { self.trim_first_block(keep) };
+        taken += rest.len() as u64;
+        if references == References::Dropped {
+            let live = blocks.iter().flat_map(Block::entries).filter(|entry| !entry.is_deleted);
+            let ids: Vec<Id> = live.map(|entry| entry.id).chain(rest).collect();
+            self.drop_references(&ids);
         }
         if self.len == 0 {
             self.first = Id::MIN;
@@ -280,9 +330,10 @@ impl Stream {
         (taken, Self { blocks, ..Self::unfinished() })
     }
 
-    fn trim_first_block(&mut self, keep: Keep) -> u64 {
-        let Some(block) = self.blocks.get(0) else { return 0 };
-        let mut places = Vec::new();
+    /// Takes entries away from the front of the first block, and answers which.
+    fn trim_first_block(&mut self, keep: Keep) -> Vec<Id> {
+        let Some(block) = self.blocks.get(0) else { return Vec::new() };
+        let (mut places, mut ids) = (Vec::new(), Vec::new());
         for entry in block.entries().filter(|entry| !entry.is_deleted) {
             let stays = match keep {
                 Keep::Newest(len) => self.len - places.len() as u64 <= len,
@@ -292,12 +343,46 @@ impl Stream {
                 break;
             }
             places.push(entry.place);
+            ids.push(entry.id);
         }
         if !places.is_empty() {
             self.blocks.update(0, |block| places.iter().for_each(|&place| block.delete(place)));
         }
-        self.len -= places.len() as u64;
-        places.len() as u64
+        self.len -= ids.len() as u64;
+        ids
+    }
+
+    /// The same for entries that no group refers to: others stay, and are passed over.
+    fn trim_unreferenced(&mut self, keep: Keep, only_blocks: bool, limit: Option<u64>) -> u64 {
+        let mut ids = Vec::new();
+        'blocks: for block in self.blocks.iter() {
+            let (left, live) = (self.len - ids.len() as u64, block.live());
+            let is_enough = matches!(keep, Keep::Newest(len) if left <= len);
+            if is_enough || limit.is_some_and(|limit| ids.len() as u64 + live > limit) {
+                break;
+            }
+            let is_whole = match keep {
+                Keep::Newest(len) => left - live >= len,
+                Keep::From(id) => block.last() < id,
+            };
+            if only_blocks && !is_whole {
+                break;
+            }
+            for entry in block.entries().filter(|entry| !entry.is_deleted) {
+                let stays = match keep {
+                    Keep::Newest(len) => self.len - ids.len() as u64 <= len,
+                    Keep::From(id) => entry.id >= id,
+                };
+                if stays {
+                    break 'blocks;
+                }
+                if !self.is_referenced(entry.id) {
+                    ids.push(entry.id);
+                }
+            }
+        }
+        ids.iter().for_each(|&id| _ = self.delete(id));
+        ids.len() as u64
     }
 
     /// Calls `visit` with up to `count` entries of a range, and answers how many there were.
@@ -474,7 +559,7 @@ impl fmt::Debug for Stream {
 //
 //   1 block     id, entries, deleted entries, their elements
 //   2 group     name, last id, entries read + 1 or 0
-//   3 consumer  name, seen i64
+//   3 consumer  name, seen i64, active i64 or -1; active may be missing, and is then as seen
 //   4 pending   id, time i64, count, owner's name
 //   5 head      last id, highest deleted id, entries added
 //
@@ -485,6 +570,9 @@ const GROUP: u8 = 2;
 const CONSUMER: u8 = 3;
 const PENDING: u8 = 4;
 const HEAD: u8 = 5;
+
+/// Stands for a time that there was not.
+const NEVER: i64 = -1;
 
 fn put_id(out: &mut Vec<u8>, id: Id) {
     packed::put_number(out, id.ms);
@@ -515,6 +603,7 @@ impl Group {
             out.push(CONSUMER);
             packed::put(out, &consumer.name);
             out.extend_from_slice(&consumer.seen.to_le_bytes());
+            out.extend_from_slice(&consumer.active.unwrap_or(NEVER).to_le_bytes());
         } else if let Some(pending) = self.pending.get(nth - 1 - consumers) {
             out.push(PENDING);
             put_id(out, pending.id);
@@ -595,7 +684,14 @@ impl Large for Box<Stream> {
             }
             CONSUMER => {
                 let (name, seen) = (part.next()?, read_i64(&mut part)?);
-                self.groups.update(last_group?, |group| group.add_consumer(name, seen)).then_some(())?;
+                let active = if part.is_done() { seen } else { read_i64(&mut part)? };
+                self.groups
+                    .update(last_group?, |group| {
+                        let is_new = group.add_consumer(name, seen);
+                        group.set_active(name, Some(active).filter(|&active| active != NEVER));
+                        is_new
+                    })
+                    .then_some(())?;
             }
             PENDING => {
                 let (id, time, count) = (read_id(&mut part)?, read_i64(&mut part)?, part.number()?);

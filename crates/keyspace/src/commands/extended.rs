@@ -21,7 +21,7 @@ const EXPONENT_MIN: i64 = -16_445;
 /// A finite number `±mantissa × 2^exponent`, or an infinity. Never NaN.
 ///
 /// Unless it is zero or subnormal, the mantissa's highest bit is set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Extended {
     negative: bool,
     magnitude: Magnitude,
@@ -44,7 +44,41 @@ impl From<i64> for Extended {
     }
 }
 
+impl PartialEq for Extended {
+    fn eq(&self, other: &Self) -> bool {
+        self.partial_cmp(other) == Some(Ordering::Equal)
+    }
+}
+
+impl PartialOrd for Extended {
+    /// By value: zeros of either sign are equal.
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        let key = |number: &Self| match number.magnitude {
+            Infinite => (EXPONENT_MAX + 1, 0),
+            // Of two mantissas whose highest bits are not set, both exponents are the least.
+            Finite { mantissa, exponent } => (exponent, mantissa),
+        };
+        let is_zero = |number: &Self| number.magnitude == ZERO;
+        let of_magnitudes = key(self).cmp(&key(other));
+        Some(match (self.negative, other.negative) {
+            _ if is_zero(self) && is_zero(other) => Ordering::Equal,
+            (false, false) => of_magnitudes,
+            (true, true) => of_magnitudes.reverse(),
+            (true, false) => Ordering::Less,
+            (false, true) => Ordering::Greater,
+        })
+    }
+}
+
 impl Extended {
+    /// The largest finite number.
+    pub const MAX: Self = Self { negative: false, magnitude: Finite { mantissa: u64::MAX, exponent: EXPONENT_MAX } };
+
+    /// The same with the other sign.
+    pub fn negated(self) -> Self {
+        Self { negative: !self.negative, ..self }
+    }
+
     /// Reads what C's `strtold` reads to its end: an optional sign, decimal or hexadecimal digits with an optional
     /// point and exponent, or `inf`, `infinity`. Leading blanks, NaN, and magnitudes that round to infinity or from
     /// above zero to zero are refused, as Redis does.

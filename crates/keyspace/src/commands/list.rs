@@ -14,6 +14,7 @@ use crate::End;
 
 pub(super) const COMMANDS: &[&DataCommand] = &[
     &block::BLMOVE,
+    &block::BLMOVEM,
     &block::BLMPOP,
     &block::BLPOP,
     &block::BRPOP,
@@ -23,6 +24,7 @@ pub(super) const COMMANDS: &[&DataCommand] = &[
     &change::LSET,
     &change::LTRIM,
     &pop::LMOVE,
+    &pop::LMOVEM,
     &pop::LMPOP,
     &pop::LPOP,
     &pop::RPOP,

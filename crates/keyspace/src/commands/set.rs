@@ -20,6 +20,8 @@ pub(super) const COMMANDS: &[&DataCommand] = &[
     &random::SRANDMEMBER,
     &algebra::SINTER,
     &algebra::SINTERCARD,
+    &algebra::SUNIONCARD,
+    &algebra::SDIFFCARD,
     &algebra::SINTERSTORE,
     &algebra::SUNION,
     &algebra::SUNIONSTORE,

@@ -2,6 +2,7 @@
 
 mod add;
 mod claim;
+mod delete;
 mod group;
 mod info;
 mod pending;
@@ -20,6 +21,8 @@ pub(super) const COMMANDS: &[&DataCommand] = &[
     &add::XADD,
     &add::XTRIM,
     &add::XDEL,
+    &delete::XDELEX,
+    &delete::XACKDEL,
     &add::XSETID,
     &range::XLEN,
     &range::XRANGE,
@@ -111,6 +114,11 @@ fn write_id(writer: &mut Writer, id: Id) {
 
 fn write_entry(writer: &mut Writer, entry: &Entry<'_>) {
     writer.array(2);
+    write_entry_parts(writer, entry);
+}
+
+/// Its id, and its fields and values.
+fn write_entry_parts(writer: &mut Writer, entry: &Entry<'_>) {
     write_id(writer, entry.id);
     writer.array(2 * entry.len());
     for (field, value) in entry.pairs() {

@@ -1,7 +1,9 @@
 //! Strings: values that are bytes, or numbers written in decimal.
 
+mod compare;
 mod get;
 mod incr;
+mod increx;
 mod lcs;
 mod mset;
 mod range;
@@ -20,6 +22,9 @@ pub(super) const COMMANDS: &[&DataCommand] = &[
     &set::SETEX,
     &set::PSETEX,
     &set::GETSET,
+    &compare::DIGEST,
+    &compare::DELEX,
+    &compare::DELIFEQ,
     &get::GET,
     &get::GETDEL,
     &get::GETEX,
@@ -27,6 +32,7 @@ pub(super) const COMMANDS: &[&DataCommand] = &[
     &mset::MGET,
     &mset::MSET,
     &mset::MSETNX,
+    &mset::MSETEX,
     &range::APPEND,
     &range::GETRANGE,
     &range::SUBSTR,
@@ -36,6 +42,7 @@ pub(super) const COMMANDS: &[&DataCommand] = &[
     &incr::INCRBY,
     &incr::DECRBY,
     &incr::INCRBYFLOAT,
+    &increx::INCREX,
     &lcs::LCS,
 ];
 

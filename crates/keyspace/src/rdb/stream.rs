@@ -109,13 +109,12 @@ fn read_group(kind: u8, reader: &mut Reader<'_>) -> Result<Group, Malformed> {
     for _ in 0..reader.length()? {
         let name = read_text(reader)?;
         let seen = i64::from_le_bytes(reader.array()?);
-        if kind == kind::STREAM_LISTPACKS_3 {
-            // When it was active last, which nothing here asks for.
-            reader.array::<8>()?;
-        }
+        // Older versions do not tell the two times apart.
+        let active = if kind == kind::STREAM_LISTPACKS_3 { i64::from_le_bytes(reader.array()?) } else { seen };
         if !group.add_consumer(&name, seen) {
             return Err(Malformed::Value);
         }
+        group.set_active(&name, Some(active).filter(|&active| active >= 0));
         for _ in 0..reader.length()? {
             let id = Id::from_bytes(reader.array()?);
             let place = unowned.binary_search_by_key(&id, |(id, ..)| *id).map_err(|_| Malformed::Value)?;

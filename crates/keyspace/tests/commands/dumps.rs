@@ -2,6 +2,7 @@
 
 use resp::Frame;
 
+use crate::conversation::without_newer;
 use crate::local::Local;
 use crate::reference::Reference;
 use crate::words;
@@ -37,6 +38,7 @@ fn dumps_of_streams_go_both_ways() {
     assert_eq!(reference.call(&restore("t", &ours)).to_string(), "OK");
     for key in ["s", "t"] {
         let told = reference.call(&["XINFO", "STREAM", key, "FULL", "COUNT", "0"]);
-        assert_eq!(local.call(&["XINFO", "STREAM", "s", "FULL", "COUNT", "0"]), told, "{key}");
+        let ours = local.call(&["XINFO", "STREAM", "s", "FULL", "COUNT", "0"]);
+        assert_eq!(without_newer(&ours), told, "{key}");
     }
 }

@@ -15,6 +15,7 @@ mod conversation;
 mod dumps;
 mod keys;
 mod local;
+mod newer;
 mod records;
 mod reference;
 mod stories;

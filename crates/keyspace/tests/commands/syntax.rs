@@ -124,6 +124,13 @@ fn count_fields(line: &mut [Vec<u8>]) {
     line[at + 1] = ((line.len() - at - 2) / each).to_string().into_bytes();
 }
 
+/// Puts the number of ids where it belongs: behind IDS, before the ids, to the end.
+fn count_ids(line: &mut [Vec<u8>]) {
+    if let Some(at) = line.iter().position(|word| word.eq_ignore_ascii_case(b"ids")) {
+        line[at + 1] = (line.len() - at - 2).to_string().into_bytes();
+    }
+}
+
 /// Calls `visit` with every command that does something, and the words that name it.
 fn for_each_command(mut visit: impl FnMut(&'static DataCommand, Vec<&'static str>)) {
     for command in COMMANDS {
@@ -156,6 +163,7 @@ fn whatever_the_syntax_allows_is_no_syntax_error() {
             let mut line: Vec<Vec<u8>> = name.iter().map(|word| word.as_bytes().to_vec()).collect();
             generate(&syntax, &mut prng, &mut value, &mut line);
             count_fields(&mut line);
+            count_ids(&mut line);
             let reply = local.call(&line).to_string();
             // Where a comma follows, it tells which options do not go together; no syntax does.
             let refused = reply.ends_with("syntax error") || reply.contains("wrong number of arguments");

@@ -37,6 +37,8 @@ impl Where {
 /// Something that was denied, once or several times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
+    /// Number, growing: on its core, until the entries of all cores are merged.
+    pub id: u64,
     /// How many times.
     pub count: u64,
     /// What kind of thing: `command`, `key`, `channel` or `auth`.
@@ -47,6 +49,8 @@ pub struct Entry {
     pub object: Vec<u8>,
     /// To whom.
     pub user: Vec<u8>,
+    /// When, the first time.
+    pub created: UnixMillis,
     /// When, the last time.
     pub last: UnixMillis,
     /// The client, as CLIENT INFO describes it.
@@ -62,7 +66,7 @@ impl Entry {
             Denied::Channel(_) => "channel",
             Denied::Login => "auth",
         };
-        Self { count: 1, reason, place, object: denial.object, user: user.to_vec(), last, client }
+        Self { id: 0, count: 1, reason, place, object: denial.object, user: user.to_vec(), created: last, last, client }
     }
 
     fn is_like(&self, other: &Self) -> bool {
@@ -78,12 +82,14 @@ impl Entry {
 #[derive(Clone, Debug, Default)]
 pub struct AclLog {
     entries: VecDeque<Entry>,
+    next_id: u64,
 }
 
 impl AclLog {
     /// Notes a denial; the oldest is forgotten when there are more than `count_max`.
     pub fn push(&mut self, entry: Entry, count_max: usize) {
-        join(&mut self.entries, entry);
+        join(&mut self.entries, Entry { id: self.next_id, ..entry });
+        self.next_id += 1;
         self.entries.truncate(count_max);
     }
 
@@ -103,12 +109,18 @@ fn join(entries: &mut VecDeque<Entry>, mut entry: Entry) {
     if let Some(place) = entries.iter().take(LOOKED_AT_MAX).position(|known| known.is_like(&entry)) {
         let known = entries.remove(place).expect("just found");
         entry.count += known.count;
+        (entry.id, entry.created) = (known.id, known.created.min(entry.created));
     }
     entries.push_front(entry);
 }
 
-/// The entries of all cores as one log, the latest first.
-pub fn merge(mut entries: Vec<Entry>) -> Vec<Entry> {
+/// The entries of all cores, in their order, as one log, the latest first. Each gets a number of its own.
+pub fn merge(logs: Vec<Vec<Entry>>) -> Vec<Entry> {
+    let core_count = logs.len() as u64;
+    let numbered = logs.into_iter().zip(0..).flat_map(|(entries, core)| {
+        entries.into_iter().map(move |entry| Entry { id: entry.id * core_count + core, ..entry })
+    });
+    let mut entries: Vec<_> = numbered.collect();
     // Each core tells its latest first; what was denied in the same millisecond keeps its order.
     entries.reverse();
     entries.sort_by_key(|entry| entry.last);

@@ -387,7 +387,7 @@ fn log_join(local: &mut Local<'_>, args: Args<'_>, answers: Vec<Answer>, writer:
     let mut entries = Vec::new();
     for answer in answers {
         match answer {
-            Answer::AclLog(of_it) => entries.extend(of_it),
+            Answer::AclLog(of_it) => entries.push(of_it),
             _ => {
                 writer.ok();
                 return Ok(());
@@ -399,7 +399,7 @@ fn log_join(local: &mut Local<'_>, args: Args<'_>, answers: Vec<Answer>, writer:
     entries.truncate(args.get(2).and_then(number).unwrap_or(10).max(0) as usize);
     writer.array(entries.len());
     for entry in entries {
-        writer.map(7);
+        writer.map(10);
         writer.bulk(b"count");
         writer.integer(entry.count as i64);
         writer.bulk(b"reason");
@@ -414,6 +414,12 @@ fn log_join(local: &mut Local<'_>, args: Args<'_>, answers: Vec<Answer>, writer:
         writer.double_text(&format!("{}", (local.now.unix.0 - entry.last.0) as f64 / 1_000.0));
         writer.bulk(b"client-info");
         writer.bulk(entry.client.as_bytes());
+        writer.bulk(b"entry-id");
+        writer.integer(entry.id as i64);
+        writer.bulk(b"timestamp-created");
+        writer.integer(entry.created.0);
+        writer.bulk(b"timestamp-last-updated");
+        writer.integer(entry.last.0);
     }
     Ok(())
 }

@@ -33,6 +33,7 @@ pub(super) const CLIENT: ControlCommand = ControlCommand {
         UNPAUSE,
         REPLY,
         NO_EVICT,
+        NO_TOUCH,
         SETINFO,
         UNBLOCK,
         super::tracking::GETREDIR,
@@ -325,6 +326,17 @@ const NO_EVICT: ControlCommand = ControlCommand {
     flags: ADMIN,
     ..client("no-evict", 3, |local, args, writer| {
         local.session.no_evict = on_off(args.at(2))?;
+        writer.ok();
+        Ok(())
+    })
+};
+
+const NO_TOUCH: ControlCommand = ControlCommand {
+    summary: "Lets the connection read without the keys counting as used.",
+    syntax: "<ON | OFF>",
+    since: "7.2.0",
+    ..client("no-touch", 3, |local, args, writer| {
+        local.session.no_touch = on_off(args.at(2))?;
         writer.ok();
         Ok(())
     })

@@ -103,6 +103,16 @@ pub(super) const CLUSTER: ControlCommand = ControlCommand {
             })
         },
         ControlCommand {
+            since: "8.2.0",
+            summary: "Tells how many keys the slots have that this node serves.",
+            complexity: "O(N) where N is the number of slots and of the keys in them",
+            syntax: "<SLOTSRANGE start-slot end-slot | ORDERBY metric [LIMIT limit] [ASC | DESC]>",
+            group: Group::Cluster,
+            flags: FLAGS,
+            tips: &["nondeterministic_output", "request_policy:all_shards"],
+            ..node("slot-stats", -4, slot_stats_question, slot_stats)
+        },
+        ControlCommand {
             summary: "Lists the nodes that follow a master, a line each as in NODES.",
             syntax: "node-id",
             complexity: "O(1)",
@@ -511,4 +521,95 @@ fn keys_of(answers: Vec<Answer>) -> Vec<Vec<u8>> {
             other => unreachable!("a core told {other:?} for its keys"),
         })
         .collect()
+}
+
+/// Which slots CLUSTER SLOT-STATS is about, and in which order.
+struct SlotStats {
+    first: u16,
+    last: u16,
+    by_key_count: bool,
+    is_ascending: bool,
+    limit: usize,
+}
+
+impl SlotStats {
+    fn parse(args: Args<'_>) -> Result<Self, Refusal> {
+        const LAST: u16 = SLOT_COUNT as u16 - 1;
+        let mut asked = Self { first: 0, last: LAST, by_key_count: false, is_ascending: false, limit: SLOT_COUNT };
+        if args.len() == 5 && args.at(2).eq_ignore_ascii_case(b"slotsrange") {
+            let slot = |word| slot_number(word).ok_or_else(|| Refusal::new("ERR Invalid or out of range slot"));
+            (asked.first, asked.last) = (slot(args.at(3))?, slot(args.at(4))?);
+            asked.is_ascending = true;
+            if asked.first > asked.last {
+                let (first, last) = (asked.first, asked.last);
+                let text = format!("ERR Start slot number {first} is greater than end slot number {last}");
+                return Err(Refusal::new(text));
+            }
+            return Ok(asked);
+        }
+        if !args.at(2).eq_ignore_ascii_case(b"orderby") {
+            return Err(super::subcommand_syntax(args));
+        }
+        if !args.at(3).eq_ignore_ascii_case(b"key-count") {
+            return Err(Refusal::new("ERR Unrecognized sort metric for ORDERBY."));
+        }
+        asked.by_key_count = true;
+        let (mut limits, mut orders) = (0, 0);
+        let mut next = 4;
+        while let Some(word) = args.get(next) {
+            match (word.to_ascii_lowercase().as_slice(), args.get(next + 1)) {
+                (b"limit", Some(limit)) => {
+                    let limit = number(limit).and_then(|limit| usize::try_from(limit).ok());
+                    asked.limit = limit.filter(|limit| (1..=SLOT_COUNT).contains(limit)).ok_or_else(|| {
+                        Refusal::new("ERR Limit has to lie in between 1 and 16384 (maximum number of slots).")
+                    })?;
+                    limits += 1;
+                    next += 1;
+                }
+                (order @ (b"asc" | b"desc"), _) => {
+                    asked.is_ascending = order == b"asc";
+                    orders += 1;
+                }
+                _ => return Err(Refusal::SYNTAX),
+            }
+            next += 1;
+            if limits > 1 || orders > 1 {
+                return Err(Refusal::new("ERR Multiple filters of the same type are disallowed."));
+            }
+        }
+        Ok(asked)
+    }
+}
+
+fn slot_stats_question(local: &mut Local<'_>, args: Args<'_>) -> Result<Question, Refusal> {
+    check_enabled(local.core)?;
+    let SlotStats { first, last, .. } = SlotStats::parse(args)?;
+    Ok(Question::SlotKeys { first, last, database: local.session.database })
+}
+
+fn slot_stats(local: &mut Local<'_>, args: Args<'_>, answers: Vec<Answer>, writer: &mut Writer) -> Outcome {
+    let asked = SlotStats::parse(args)?;
+    let map = Map::of(local.core);
+    let ranges = map.served.get(&local.core.node).map(Vec::as_slice).unwrap_or_default();
+    let is_served = |slot: u16| ranges.iter().any(|(first, last)| (*first..=*last).contains(&u32::from(slot)));
+    let mut slots: Vec<(u16, u64)> = (asked.first..=asked.last).map(|slot| (slot, 0)).collect();
+    for answer in answers {
+        let Answer::Counts(counts) = answer else { unreachable!("a core told {answer:?} for the keys of its slots") };
+        slots.iter_mut().zip(counts).for_each(|((_, sum), count)| *sum += count);
+    }
+    slots.retain(|(slot, _)| is_served(*slot));
+    if asked.by_key_count {
+        let weight = |count: u64| if asked.is_ascending { count } else { u64::MAX - count };
+        slots.sort_by_key(|(slot, count)| (weight(*count), *slot));
+    }
+    slots.truncate(asked.limit);
+    writer.array(slots.len());
+    for (slot, count) in slots {
+        writer.array(2);
+        writer.integer(slot.into());
+        writer.map(1);
+        writer.bulk(b"key-count");
+        writer.integer(count as i64);
+    }
+    Ok(())
 }

@@ -101,6 +101,7 @@ pub(super) const RESET: ControlCommand = ControlCommand {
         session.name.clear();
         session.replies = crate::session::Replies::On;
         session.no_evict = false;
+        session.no_touch = false;
         session.reading = None;
         session.is_authenticated = user.needs_no_password();
         session.user = user;
@@ -238,6 +239,7 @@ fn flags(session: &Session, monitors: &Monitors) -> String {
         (session.tracking.as_ref().is_some_and(|tracking| tracking.broadcasts()), 'B'),
         (session.is_closing, 'c'),
         (session.no_evict, 'e'),
+        (session.no_touch, 'T'),
     ];
     let shown: String = letters.iter().filter(|(is_so, _)| *is_so).map(|(_, letter)| letter).collect();
     if shown.is_empty() { "N".to_owned() } else { shown }

@@ -139,6 +139,22 @@ impl Local<'_> {
         result
     }
 
+    /// What a command asks the cores. If it refuses to ask, that is all there is of it, and how long it took is noted.
+    pub(crate) fn ask(
+        &mut self,
+        command: &'static ControlCommand,
+        ask: fn(&mut Self, Args<'_>) -> Result<Question, Refusal>,
+        args: Args<'_>,
+    ) -> Result<Question, Refusal> {
+        let watch = self.core.timings.start(Known::Control(command), args);
+        let asked = ask(self, args);
+        if let (Err(_), Some(watch)) = (&asked, watch) {
+            self.core.timings.stop(watch, args);
+            self.core.note_slow(self.session);
+        }
+        asked
+    }
+
     /// Joins answers to a command's question, and notes how long that takes.
     pub(crate) fn join(
         &mut self,
@@ -266,6 +282,7 @@ pub static COMMANDS: &[&ControlCommand] = &[
     &server::SHUTDOWN,
     &backup::BACKUP,
     &server::SLOWLOG,
+    &server::COMMANDLOG,
     &latency::LATENCY,
     &server::MEMORY,
     &server::MODULE,
@@ -357,6 +374,9 @@ pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Act
         }
         Question::SlotBytes { first, last } => {
             Answer::Counts((*first..=*last).map(|slot| core.bytes_of_slot(Slot(slot))).collect())
+        }
+        Question::SlotKeys { first, last, database } => {
+            Answer::Counts((*first..=*last).map(|slot| core.key_count_of_slot(Slot(slot), *database)).collect())
         }
         Question::Unblock { serial, end } => Answer::Count(u64::from(core.unblock(*serial, *end, actions))),
         Question::Pause(pause) => {

@@ -118,6 +118,15 @@ pub enum Question {
         /// So many at most.
         count: usize,
     },
+    /// How many keys do these slots have, one after the other? Each core answers for its own groups.
+    SlotKeys {
+        /// The first slot.
+        first: u16,
+        /// The last.
+        last: u16,
+        /// In which database.
+        database: u16,
+    },
     /// Change users; only the first core does.
     ChangeUsers(Change),
     /// These are the users now.

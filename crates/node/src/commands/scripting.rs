@@ -187,6 +187,18 @@ const SUBCOMMANDS: &[ControlCommand] = &[
             },
         )
     },
+    ControlCommand {
+        since: "8.0.0",
+        group: Group::Scripting,
+        summary: "Answers with the text of a script.",
+        syntax: "sha1",
+        flags: &[Flag::Noscript],
+        ..local("show", 3, |local, args, writer| {
+            let script = local.core.scripts.named(args.at(2)).ok_or_else(crate::evaluate::no_script)?;
+            writer.bulk(&script.text);
+            Ok(())
+        })
+    },
 ];
 
 pub(super) const SCRIPT: ControlCommand = ControlCommand {

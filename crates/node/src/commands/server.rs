@@ -135,15 +135,7 @@ pub(super) const SLOWLOG: ControlCommand = ControlCommand {
             summary: "Answers how many slow commands are remembered.",
             flags: &[Flag::Admin, Flag::Loading, Flag::Stale],
             tips: &["request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"],
-            ..node(
-                "len",
-                2,
-                |_, _| Ok(Question::Slowlog),
-                |local, _, answers, writer| {
-                    writer.count(slow_entries(local, answers).len());
-                    Ok(())
-                },
-            )
+            ..node("len", 2, |_, _| Ok(Question::Slowlog), slowlog_len)
         },
         ControlCommand {
             summary: "Forgets all slow commands.",
@@ -163,8 +155,87 @@ pub(super) const SLOWLOG: ControlCommand = ControlCommand {
     ..container("slowlog")
 };
 
+pub(super) const COMMANDLOG: ControlCommand = ControlCommand {
+    since: "8.1.0",
+    summary: "Commands on the log of slow commands, as Valkey names it.",
+    subcommands: &[
+        ControlCommand {
+            since: "8.1.0",
+            summary: "Answers the latest slow commands.",
+            syntax: "count type",
+            flags: &[Flag::Admin, Flag::Loading, Flag::Stale],
+            tips: &["request_policy:all_nodes", "nondeterministic_output"],
+            ..node(
+                "get",
+                4,
+                |local, args| {
+                    check_log_type(args.at(3))?;
+                    slowlog_question(local, args)
+                },
+                slowlog_get,
+            )
+        },
+        ControlCommand {
+            since: "8.1.0",
+            summary: "Lists the subcommands.",
+            flags: &[Flag::Loading, Flag::Stale],
+            ..local("help", 2, |_, _, writer| {
+                super::write_help(writer, "COMMANDLOG", COMMANDLOG.subcommands);
+                Ok(())
+            })
+        },
+        ControlCommand {
+            since: "8.1.0",
+            summary: "Answers how many slow commands are remembered.",
+            syntax: "type",
+            flags: &[Flag::Admin, Flag::Loading, Flag::Stale],
+            tips: &["request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"],
+            ..node("len", 3, log_of_type, slowlog_len)
+        },
+        ControlCommand {
+            since: "8.1.0",
+            summary: "Forgets all slow commands.",
+            syntax: "type",
+            flags: &[Flag::Admin, Flag::Loading, Flag::Stale],
+            tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
+            ..node(
+                "reset",
+                3,
+                |_, args| {
+                    check_log_type(args.at(2))?;
+                    Ok(Question::ResetSlowlog)
+                },
+                super::join_done,
+            )
+        },
+    ],
+    ..container("commandlog")
+};
+
+fn log_of_type(_: &mut Local<'_>, args: Args<'_>) -> Result<Question, Refusal> {
+    check_log_type(args.at(2))?;
+    Ok(Question::Slowlog)
+}
+
+/// There is one log, that of slow commands.
+fn check_log_type(word: &[u8]) -> Outcome {
+    match word.to_ascii_lowercase().as_slice() {
+        b"slow" => Ok(()),
+        b"large-request" | b"large-reply" => {
+            Err(Refusal::new("ERR Large requests and replies are not logged; the type that is kept is slow"))
+        }
+        _ => Err(Refusal::new("ERR type should be one of the following: slow, large-request, large-reply")),
+    }
+}
+
+fn slowlog_len(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mut Writer) -> Outcome {
+    writer.count(slow_entries(local, answers).len());
+    Ok(())
+}
+
 fn slowlog_question(_: &mut Local<'_>, args: Args<'_>) -> Result<Question, Refusal> {
-    if args.len() > 3 {
+    let is_slowlog = args.at(0).eq_ignore_ascii_case(b"slowlog");
+    if is_slowlog && args.len() > 3 {
         return Err(Refusal::wrong_arity("slowlog|get"));
     }
     if let Some(count) = args.get(2)

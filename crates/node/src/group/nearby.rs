@@ -147,7 +147,9 @@ impl Group {
                     let watch = outlet.start_watch(command, args);
                     let state = &mut self.state;
                     outlet.reply(&read.origin, read.protocol, |writer| {
+                        state.keyspace().set_silent(read.origin.reads_silently(command));
                         state.read(database, command, args, moment, writer);
+                        state.keyspace().set_silent(false);
                     });
                     outlet.stop_watch(watch, &read.origin, args);
                     outlet.context.statistics.near_read_count += 1;

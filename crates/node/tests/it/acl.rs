@@ -289,7 +289,7 @@ fn the_log_tells_what_was_denied() {
         }
         let log = host.run(admin, "ACL LOG");
         assert!(
-            log.starts_with("*3 *14 $5 count :1 $6 reason $4 auth $7 context $8 toplevel $6 object $4 AUTH"),
+            log.starts_with("*3 *20 $5 count :1 $6 reason $4 auth $7 context $8 toplevel $6 object $4 AUTH"),
             "{log}"
         );
         assert!(
@@ -298,6 +298,12 @@ fn the_log_tells_what_was_denied() {
         );
         assert!(log.contains("$6 reason $7 command $7 context $8 toplevel $6 object $3 set"), "{log}");
         assert!(log.contains("user=worker"), "{log}");
+        for name in ["$17 timestamp-created :", "$22 timestamp-last-updated :"] {
+            assert_eq!(log.matches(name).count(), 3, "{log}");
+        }
+        let ids: std::collections::BTreeSet<_> =
+            log.split("$8 entry-id ").skip(1).filter_map(|rest| rest.split(' ').next()).collect();
+        assert_eq!(ids.len(), 3, "{log}");
         assert_eq!(host.run(admin, "ACL LOG RESET"), "+OK");
         assert_eq!(host.run(admin, "ACL LOG"), "*0");
         host.run(worker, "MULTI");

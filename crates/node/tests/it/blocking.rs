@@ -43,6 +43,27 @@ fn who_waits_for_keys_of_several_groups_gets_one_item_from_one_of_them() {
 }
 
 #[test]
+fn who_waits_for_several_items_gets_them_at_once() {
+    everywhere(|host| {
+        let [first, second, pusher] = [(); 3].map(|()| host.connect(0));
+        assert_eq!(host.run(first, "BLMOVEM queue done LEFT RIGHT 0 EXACTLY 3 BULK"), "");
+        assert_eq!(host.run(second, "BLMOVEM queue other LEFT RIGHT 0 COUNT 5 OBO"), "");
+        // Who waits behind one that has not enough is served.
+        assert_eq!(host.run(pusher, "RPUSH queue a b"), ":2");
+        assert_eq!(host.received(second), "*2 $1 a $1 b");
+        assert_eq!(host.received(first), "");
+        host.run(pusher, "RPUSH queue c d");
+        assert_eq!(host.received(first), "");
+        host.run(pusher, "LINSERT queue BEFORE c x");
+        assert_eq!(host.received(first), "*3 $1 x $1 c $1 d");
+        assert_eq!(host.run(pusher, "LRANGE done 0 -1"), "*3 $1 x $1 c $1 d");
+        assert_eq!(host.run(first, "BLMOVEM queue done LEFT RIGHT 0.1 EXACTLY 3 BULK"), "");
+        host.pass(Duration::from_millis(100));
+        assert_eq!(host.received(first), "*-1");
+    });
+}
+
+#[test]
 fn a_wait_ends_with_its_time() {
     everywhere(|host| {
         let (waiter, pusher) = (host.connect(0), host.connect(0));

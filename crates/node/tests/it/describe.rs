@@ -37,9 +37,13 @@ const MISSING: &[(&str, &str)] = &[
 const ADDED: &[(&str, &str)] = &[
     ("backup", "Holdfast's own"),
     ("holdfast", "Holdfast's own"),
+    ("client|no-touch", "Redis 7.2"),
     ("client|setinfo", "Redis 7.2"),
     ("cluster|myshardid", "Redis 7.2"),
     ("waitaof", "Redis 7.2"),
+    ("script|show", "Valkey 8.0"),
+    ("commandlog", "Valkey 8.1"),
+    ("cluster|slot-stats", "Redis 8.2"),
     ("debug|", "one record in Redis"),
 ];
 
@@ -57,6 +61,14 @@ const DIFFERENT: &[(&str, &str, &str)] = &[
     ("command|getkeys", "arity", "7.2: a command without arguments may have no keys, and is told so"),
     ("command|getkeysandflags", "arity", "as above"),
     ("readonly", "arity", "MAXSTALENESS"),
+    ("zrank", "arity", "7.2: WITHSCORE"),
+    ("zrevrank", "arity", "as above"),
+    ("blmove", "flags", "7.2: scripts may ask, and do not wait"),
+    ("blpop", "flags", "as above"),
+    ("brpop", "flags", "as above"),
+    ("brpoplpush", "flags", "as above"),
+    ("bzpopmax", "flags", "as above"),
+    ("bzpopmin", "flags", "as above"),
 ];
 
 const FIELDS: [&str; 9] = ["name", "arity", "flags", "first key", "last key", "step", "categories", "tips", "keys"];
@@ -118,6 +130,16 @@ fn documented(reply: &Frame, by_name: &mut BTreeMap<String, BTreeSet<String>>) {
 const OTHER_TOKENS: &[(&str, &str)] = &[
     ("readonly", "MAXSTALENESS"),
     ("hscan", "NOVALUES has come with Redis 7.4"),
+    ("set", "IFEQ and its kin have come with Redis 8.4"),
+    ("xadd", "KEEPREF and its kin have come with Redis 8.2"),
+    ("xtrim", "as above"),
+    ("xreadgroup", "CLAIM has come with Redis 8.4"),
+    ("zinter", "COUNT has come with Redis 8.8"),
+    ("zinterstore", "as above"),
+    ("zunion", "as above"),
+    ("zunionstore", "as above"),
+    ("zrank", "WITHSCORE has come with Redis 7.2"),
+    ("zrevrank", "as above"),
     ("bitop", "Redis 7.0 takes the operation for a text; 7.2 names it"),
     ("client|kill", "SKIPME takes YES or NO; SLAVE is the old word"),
     ("geodist", "units are values, in small letters"),

@@ -75,6 +75,98 @@ fn a_transaction_over_groups_sees_and_keeps_deadlines_of_fields() {
 }
 
 #[test]
+fn slots_tell_how_many_keys_they_have() {
+    let mut settings = settings("no");
+    settings.set("cluster-enabled", "yes").unwrap();
+    let mut host = Host::new(2, settings);
+    let client = host.connect(0);
+    host.run(client, "MSET foo 1 bar 2 {bar}2 3");
+    let stats = |host: &mut Host, rest: &str| host.run(client, &format!("CLUSTER SLOT-STATS {rest}"));
+    assert_eq!(
+        stats(&mut host, "SLOTSRANGE 12181 12182"),
+        "*2 *2 :12181 *2 $9 key-count :0 *2 :12182 *2 $9 key-count :1"
+    );
+    assert_eq!(
+        stats(&mut host, "ORDERBY KEY-COUNT LIMIT 3"),
+        "*3 *2 :5061 *2 $9 key-count :2 *2 :12182 *2 $9 key-count :1 *2 :0 *2 $9 key-count :0"
+    );
+    assert_eq!(stats(&mut host, "ORDERBY key-count ASC LIMIT 1"), "*1 *2 :0 *2 $9 key-count :0");
+    for (rest, error) in [
+        ("SLOTSRANGE 5 4", "Start slot number 5 is greater than end slot number 4"),
+        ("SLOTSRANGE 5 16384", "Invalid or out of range slot"),
+        ("ORDERBY cpu-usec", "Unrecognized sort metric for ORDERBY."),
+        ("ORDERBY key-count LIMIT 0", "Limit has to lie in between 1 and 16384 (maximum number of slots)."),
+        ("ORDERBY key-count ASC DESC", "Multiple filters of the same type are disallowed."),
+        ("ORDERBY key-count NONSENSE", "syntax error"),
+    ] {
+        assert_eq!(stats(&mut host, rest), format!("-ERR {error}"), "{rest}");
+    }
+}
+
+#[test]
+fn who_wants_it_so_reads_without_using() {
+    everywhere(|host| {
+        let (client, other) = (host.connect(0), host.connect(0));
+        host.run(client, "SET a 1");
+        host.run(client, "SADD b 1");
+        host.pass(Duration::from_secs(10));
+        assert_eq!(host.run(client, "CLIENT NO-TOUCH ON"), "+OK");
+        assert!(host.run(client, "CLIENT INFO").contains("flags=T "));
+        for line in ["GET a", "STRLEN a", "SCARD b", "EXISTS b"] {
+            host.run(client, line);
+        }
+        for key in ["a", "b"] {
+            assert_eq!(host.run(other, &format!("OBJECT IDLETIME {key}")), ":10");
+        }
+        assert_eq!(host.run(client, "TOUCH a"), ":1");
+        assert_eq!(host.run(other, "OBJECT IDLETIME a"), ":0");
+        host.run(client, "CLIENT NO-TOUCH OFF");
+        host.run(client, "SCARD b");
+        assert_eq!(host.run(other, "OBJECT IDLETIME b"), ":0");
+        assert_eq!(host.run(client, "CLIENT NO-TOUCH MAYBE"), "-ERR syntax error");
+    });
+}
+
+#[test]
+fn newer_commands_are_transactions_over_their_keys() {
+    everywhere(|host| {
+        let (client, other) = (host.connect(0), host.connect(0));
+        assert_eq!(host.run(client, "MSETEX 5 a 1 b 2 c 3 d 4 e 5 PX 50 NX"), ":1");
+        assert_eq!(host.run(client, "MSETEX 2 x 1 e 2 NX"), ":0");
+        assert_eq!(host.run(client, "MGET a b c d e x"), "*6 $1 1 $1 2 $1 3 $1 4 $1 5 $-1");
+        host.pass(Duration::from_millis(60));
+        assert_eq!(host.run(client, "EXISTS a b c d e"), ":0");
+        host.run(client, "RPUSH a 1 2 3 4");
+        assert_eq!(host.run(client, "LMOVEM a b LEFT LEFT EXACTLY 3 OBO"), "*3 $1 3 $1 2 $1 1");
+        assert_eq!(host.run(client, "LMOVEM a b LEFT LEFT EXACTLY 2 OBO"), "*-1");
+        host.run(client, "SADD c 1 2 3");
+        host.run(client, "SADD d 3 4");
+        assert_eq!(host.run(client, "SUNIONCARD 2 c d"), ":4");
+        assert_eq!(host.run(client, "SDIFFCARD 2 c d LIMIT 1"), ":1");
+        host.run(client, "SET e x");
+        assert_eq!(host.run(client, "BITOP ONE x e e"), ":1");
+        // What compares breaks a watch only if it changes something.
+        for (line, reply) in [("DELEX e IFEQ y", "*2 :1 :1"), ("SET e y IFEQ x", "*-1")] {
+            host.run(client, "WATCH e");
+            host.run(other, line);
+            host.run(client, "MULTI");
+            host.run(client, "DELEX x IFNE 0");
+            host.run(client, "MSETEX 2 x 1 y 2");
+            assert_eq!(host.run(client, "EXEC"), reply, "{line}");
+        }
+        host.run(client, "XADD s 1-1 f v");
+        host.run(client, "XGROUP CREATE s g 0");
+        let text = "redis.call('xreadgroup', 'group', 'g', 'me', 'streams', KEYS[1], '>') \
+                    return {redis.call('increx', KEYS[2], 'ubound', '1'), redis.call('delifeq', KEYS[3], 'y'), \
+                    redis.call('xackdel', KEYS[1], 'g', 'acked', 'ids', 1, '1-1')}";
+        host.send(client, format!("EVAL \"{text}\" 3 s n e\r\n").as_bytes());
+        host.settle();
+        assert_eq!(host.received(client), "*3 *2 :1 :1 :1 *1 :1");
+        assert_eq!(host.run(client, "XLEN s"), ":0");
+    });
+}
+
+#[test]
 fn what_was_set_is_read_back() {
     everywhere(|host| {
         let client = host.connect(0);

@@ -47,6 +47,46 @@ fn libraries_can_be_changed_inside_a_transaction() {
 }
 
 #[test]
+fn a_script_does_not_wait() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        for line in ["'blpop', KEYS[1], 0", "'brpoplpush', KEYS[1], KEYS[1], 0", "'bzpopmin', KEYS[1], 0"] {
+            assert_eq!(eval(host, client, &format!("return redis.call({line})"), &["1", "queue"]), "$-1", "{line}");
+        }
+        host.run(client, "XGROUP CREATE s g $ MKSTREAM");
+        for line in [
+            "'xread', 'block', 0, 'streams', KEYS[1], '$'",
+            "'xreadgroup', 'group', 'g', 'c', 'block', 0, 'streams', KEYS[1], '>'",
+        ] {
+            assert_eq!(eval(host, client, &format!("return redis.call({line})"), &["1", "s"]), "$-1", "{line}");
+        }
+        assert_eq!(
+            eval(host, client, "return {redis.call('wait', 1, 0), redis.call('waitaof', 0, 1, 0)}", &["0"]),
+            "*2 :0 *2 :0 :0"
+        );
+        host.run(client, "RPUSH queue a b c");
+        let text =
+            "return {server.call('blpop', KEYS[1], 0), redis.call('blmovem', KEYS[1], KEYS[1], 'left', 'right', 0)}";
+        assert_eq!(eval(host, client, text, &["1", "queue"]), "*2 *2 $5 queue $1 a *1 $1 b");
+        assert_eq!(host.run(client, "LRANGE queue 0 -1"), "*2 $1 c $1 b");
+    });
+}
+
+#[test]
+fn the_text_of_a_script_is_shown() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        host.run(client, "SCRIPT LOAD \"return 1\"");
+        let digest = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
+        assert_eq!(host.run(client, &format!("SCRIPT SHOW {digest}")), "$8 return 1");
+        assert_eq!(
+            host.run(client, "SCRIPT SHOW 0123456789012345678901234567890123456789"),
+            "-NOSCRIPT No matching script. Please use EVAL."
+        );
+    });
+}
+
+#[test]
 fn a_script_reads_and_writes_its_keys() {
     everywhere(|host| {
         let client = host.connect(0);

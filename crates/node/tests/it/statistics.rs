@@ -148,11 +148,15 @@ fn slow_commands_of_all_kinds_are_remembered_without_passwords() {
             "CONFIG SET requirepass \"\"",
             "KEYS *",
             "EVAL \"return 1\" 0",
+            "LPUSH a x",
+            "CONFIG SET nosuch secret",
+            "CONFIG SET masteruser secret",
+            "ACL SETUSER other nonsense",
         ] {
             host.run(client, line);
         }
         let told = host.run(client, "SLOWLOG GET -1");
-        assert!(!told.contains("secret"), "{told}");
+        assert_eq!(told.matches("secret").count(), 1, "only what is no parameter's value is told: {told}");
         for words in [
             "*2 $7 slowlog $5 reset",
             "*3 $3 set $1 a $1 1",
@@ -164,12 +168,22 @@ fn slow_commands_of_all_kinds_are_remembered_without_passwords() {
             "*4 $6 config $3 set $11 requirepass $10 (redacted)",
             "*2 $4 keys $1 *",
             "*3 $4 eval",
+            "*3 $5 lpush $1 a $1 x",
+            "*4 $6 config $3 set $6 nosuch",
+            "*4 $6 config $3 set $10 masteruser $10 (redacted)",
         ] {
             assert!(told.to_lowercase().contains(words), "{words} is not in {told}");
         }
-        assert_eq!(told.matches("$2 me").count(), 10, "{told}");
+        assert_eq!(told.matches("$2 me").count(), 14, "{told}");
+        assert_eq!(host.run(client, "COMMANDLOG LEN slow"), ":15");
+        assert!(host.run(client, "COMMANDLOG GET -1 SLOW").contains("*3 $10 COMMANDLOG $3 LEN $4 slow"));
+        assert_eq!(
+            host.run(client, "COMMANDLOG GET 1 quick"),
+            "-ERR type should be one of the following: slow, large-request, large-reply"
+        );
+        assert!(host.run(client, "COMMANDLOG RESET large-reply").starts_with("-ERR Large requests"));
         host.run(client, "CONFIG SET slowlog-log-slower-than -1");
-        host.run(client, "SLOWLOG RESET");
+        assert_eq!(host.run(client, "COMMANDLOG RESET slow"), "+OK");
         host.run(client, "PING");
         assert_eq!(host.run(client, "SLOWLOG LEN"), ":0");
     });

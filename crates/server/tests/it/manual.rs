@@ -3,7 +3,7 @@
 //!
 //! A block fenced as `redis` is a session as redis-cli shows it: requests behind `> `, replies beneath. Each page is
 //! run against a server of its own. In blocks fenced as `sh`, every option of `holdfast` must be one that its help
-//! knows. `UPDATE_EXPECT=1` writes the table of commands anew.
+//! knows. `UPDATE_EXPECT=1` writes the tables of commands anew.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -184,6 +184,106 @@ fn the_table_of_commands_is_what_the_server_has() {
     }
     let page = fs::read_to_string(&path).unwrap_or_default();
     assert!(page == text, "docs/manual/commands.md is stale: run the tests once with UPDATE_EXPECT=1");
+}
+
+/// Every command of Redis 8.10 and Valkey 9.1, with the version of each that brought it, `-` if it has no such command.
+/// From their documentation; commands that only name subcommands, and HELP, are left out.
+const COMMANDS_OF_OTHERS: &str = include_str!("manual/versions.txt");
+
+/// Why commands are not here, by how their names begin. Of several that fit, the first counts.
+const REASONS: &[(&str, &str)] = &[
+    ("AR", "There are no arrays."),
+    ("BACKUP ", "`BACKUP` of Holdfast is another: see [backup](backup.md)."),
+    ("BF.", "There are no Bloom filters."),
+    ("CF.", "There are no cuckoo filters."),
+    ("CLIENT CAPA", "Clients are not redirected by capabilities."),
+    ("CLIENT IMPORT-SOURCE", "Import needs no such client: see [import](import.md)."),
+    ("CLUSTERSCAN", "`SCAN` covers all nodes."),
+    ("CLUSTER BUMPEPOCH", "There are no epochs that clients could set."),
+    ("CLUSTER SET-CONFIG-EPOCH", "There are no epochs that clients could set."),
+    ("CLUSTER FAILOVER", "Leaders change by themselves: see [leaders](cluster-leaders.md)."),
+    ("CLUSTER REPLICATE", "Every node has every group."),
+    ("CLUSTER FORGET", "`holdfast cluster remove`: see [nodes](cluster-nodes.md)."),
+    ("CLUSTER MEET", "Nodes join with an invitation: see [nodes](cluster-nodes.md)."),
+    ("CLUSTER RESET", "Nodes join and leave: see [nodes](cluster-nodes.md)."),
+    ("CLUSTER ", "`holdfast cluster` moves slots: see [slots](cluster-slots.md)."),
+    ("CMS.", "There are no count-min sketches."),
+    ("DEBUG", "Some of its subcommands are here, for tests."),
+    ("FT.", "There is no search."),
+    ("HIMPORT", "There are no templates of hashes."),
+    ("HOTKEYS", "Keys are not counted by use."),
+    ("JSON.", "There are no JSON documents."),
+    ("MIGRATE", "`import` and `RESTORE` move data: see [migrating](migrating.md)."),
+    ("MODULE ", "There are no modules."),
+    ("PSYNC", "Replicas are nodes of the cluster."),
+    ("REPLCONF", "Replicas are nodes of the cluster."),
+    ("RESTORE-ASKING", "Slots move inside the cluster."),
+    ("SYNC", "Replicas are nodes of the cluster."),
+    ("TDIGEST.", "There are no t-digests."),
+    ("TOPK.", "There are no top-k lists."),
+    ("TS.", "There are no time series."),
+    ("V", "There are no vector sets."),
+    ("XCFGSET", "Entries are not added idempotently."),
+    ("XIDMPRECORD", "Entries are not added idempotently."),
+    ("XNACK", "What is pending always has a consumer."),
+];
+
+/// The page of which commands are here and which are not, by what the server says it has.
+fn commands_by_version(here: &[String]) -> String {
+    let mut text = String::from(
+        "# Commands by version\n\n\
+         Every command of Redis 8.10 and Valkey 9.1, with the versions that brought it. Options that are newer than their\n\
+         command are not listed. [Commands](commands.md) says what those that are here do. This page is generated: see\n\
+         `crates/server/tests/it/manual.rs`.\n",
+    );
+    let (mut present, mut absent) = (String::new(), String::new());
+    let (mut present_count, mut all_count) = (0, 0);
+    let mut reasons_given = std::collections::BTreeSet::new();
+    for line in COMMANDS_OF_OTHERS.lines() {
+        let parts: Vec<&str> = line.split(" | ").collect();
+        let [name, redis, valkey] = parts[..] else { panic!("not a name and two versions: {line}") };
+        all_count += 1;
+        if here.iter().any(|command| command == name) {
+            let _ = writeln!(present, "| {name} | {redis} | {valkey} |");
+            present_count += 1;
+        } else {
+            let reason = REASONS.iter().find(|(beginning, _)| name.starts_with(beginning));
+            let (beginning, reason) = reason.unwrap_or_else(|| panic!("{name} is not here, and nothing says why"));
+            reasons_given.insert(*beginning);
+            let _ = writeln!(absent, "| {name} | {redis} | {valkey} | {reason} |");
+        }
+    }
+    let idle: Vec<_> = REASONS.iter().filter(|(beginning, _)| !reasons_given.contains(beginning)).collect();
+    assert!(idle.is_empty(), "what these say is missing is here: {idle:?}");
+    let _ = write!(
+        text,
+        "\n{present_count} of {all_count} are here.\n\n## Here\n\n| command | Redis | Valkey |\n| --- | --- | --- |\n{present}\n\
+         ## Not here\n\n| command | Redis | Valkey | why |\n| --- | --- | --- | --- |\n{absent}"
+    );
+    text
+}
+
+#[test]
+fn the_table_of_versions_is_what_the_server_has() {
+    let folder = Folder::new();
+    let server = Server::start(&ServerOptions::new(&folder.path().join("data")));
+    let mut here = Vec::new();
+    for (name, facts) in pairs(&server.client().call(&["COMMAND", "DOCS"])) {
+        let subcommands = pairs(&facts).into_iter().find(|(name, _)| name == "subcommands").map(|(_, value)| value);
+        match subcommands {
+            Some(subcommands) => {
+                here.extend(pairs(&subcommands).into_iter().map(|(name, _)| name.replace('|', " ").to_uppercase()));
+            }
+            None => here.push(name.to_uppercase()),
+        }
+    }
+    let text = commands_by_version(&here);
+    let path = manual().join("commands-by-version.md");
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        fs::write(&path, &text).expect("the page is written");
+    }
+    let page = fs::read_to_string(&path).unwrap_or_default();
+    assert!(page == text, "docs/manual/commands-by-version.md is stale: run the tests once with UPDATE_EXPECT=1");
 }
 
 /// A map, also in RESP2's form of a flat array.

@@ -39,6 +39,8 @@ pub(crate) struct Consumer {
     pub(crate) name: Arc<[u8]>,
     /// When it was heard of last, in milliseconds since the epoch.
     pub(crate) seen: i64,
+    /// When it was last given anything, if it ever was.
+    pub(crate) active: Option<i64>,
     /// What it was given and has not acknowledged.
     pub(crate) pending: Tree<Id>,
 }
@@ -133,7 +135,7 @@ impl Group {
     /// Makes a consumer, unless there is one of this name. True if it did.
     pub(crate) fn add_consumer(&mut self, name: &[u8], now: i64) -> bool {
         let Err(rank) = rank_of(&self.consumers, name) else { return false };
-        self.consumers.insert(rank, Consumer { name: name.into(), seen: now, pending: Tree::new() });
+        self.consumers.insert(rank, Consumer { name: name.into(), seen: now, active: None, pending: Tree::new() });
         true
     }
 
@@ -145,6 +147,13 @@ impl Group {
                 false
             }
             Err(_) => self.add_consumer(name, now),
+        }
+    }
+
+    /// Says when a consumer was last given anything, if there is one of this name.
+    pub(crate) fn set_active(&mut self, name: &[u8], active: Option<i64>) {
+        if let Ok(rank) = rank_of(&self.consumers, name) {
+            self.consumers.update(rank, |consumer| consumer.active = active);
         }
     }
 
@@ -236,8 +245,9 @@ impl Group {
 
     /// True if the other says the same of the same consumers and entries.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        let consumers = |group: &Self| -> Vec<(Arc<[u8]>, i64)> {
-            group.consumers.iter().map(|consumer| (Arc::clone(&consumer.name), consumer.seen)).collect()
+        let consumers = |group: &Self| -> Vec<(Arc<[u8]>, i64, Option<i64>)> {
+            let facts = |consumer: &Consumer| (Arc::clone(&consumer.name), consumer.seen, consumer.active);
+            group.consumers.iter().map(facts).collect()
         };
         (&self.name, self.last, self.read) == (&other.name, other.last, other.read)
             && self.pending.iter().eq(other.pending.iter())

@@ -28,26 +28,20 @@ pub(super) const BITCOUNT: DataCommand = DataCommand {
 };
 
 fn bitcount(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
+    let (start, end, unit) = match args.len() {
+        2 => (0, -1, Unit::Bits),
+        4 | 5 => (integer(args.at(2))?, integer(args.at(3))?, Unit::parse(args.get(4))?),
+        _ => return Err(Refusal::SYNTAX),
+    };
     let mut buffer = ItoaBuffer::new();
     let Some(value) = view.string(args.at(1))? else {
-        // Whatever the other words say: they are not looked at.
         writer.integer(0);
         return Ok(());
     };
     let bytes = value.to_bytes(&mut buffer);
-    let bits = match args.len() {
-        2 => index_range(0, -1, bytes.len() as u64 * 8),
-        4 | 5 => {
-            let (start, end) = (integer(args.at(2))?, integer(args.at(3))?);
-            // Ends that cross before the beginning are clamped to it and would meet there.
-            if start < 0 && end < 0 && start > end {
-                None
-            } else {
-                bit_range(start, end, Unit::parse(args.get(4))?, bytes.len())
-            }
-        }
-        _ => return Err(Refusal::SYNTAX),
-    };
+    // Ends that cross before the beginning are clamped to it and would meet there.
+    let is_crossed = start < 0 && end < 0 && start > end;
+    let bits = if is_crossed { None } else { bit_range(start, end, unit, bytes.len()) };
     writer.count(bits.map_or(0, |bits| count(bytes, bits)));
     Ok(())
 }
@@ -75,6 +69,12 @@ fn bitpos(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Re
         1 => true,
         _ => return Err(Refusal::new("ERR The bit argument must be 1 or 0.")),
     };
+    if args.len() > 6 {
+        return Err(Refusal::SYNTAX);
+    }
+    let start = args.get(3).map_or(Ok(0), integer)?;
+    let unit = Unit::parse(args.get(5))?;
+    let end = args.get(4).map(integer).transpose()?;
     let mut buffer = ItoaBuffer::new();
     let Some(value) = view.string(args.at(1))? else {
         // An endless row of clear bits.
@@ -82,12 +82,6 @@ fn bitpos(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Re
         return Ok(());
     };
     let bytes = value.to_bytes(&mut buffer);
-    if args.len() > 6 {
-        return Err(Refusal::SYNTAX);
-    }
-    let start = args.get(3).map_or(Ok(0), integer)?;
-    let unit = Unit::parse(args.get(5))?;
-    let end = args.get(4).map(integer).transpose()?;
     let range = bit_range(start, end.unwrap_or(-1), unit, bytes.len());
     let position = match range.clone().and_then(|bits| find(bytes, bits, wanted)) {
         Some(position) => position as i64,

@@ -6,7 +6,7 @@
 use command::{Access, Flag, Group, Refusal, Span};
 use resp::{Args, Writer};
 
-use super::pop::{move_item, pop_arguments, pop_from_first, pop_one};
+use super::pop::{Batch, move_item, move_items, pop_arguments, pop_from_first, pop_one};
 use crate::commands::key_specs::{counted_keys, key_at, keys_from};
 use crate::commands::{Body, DataCommand};
 use crate::{Edit, End};
@@ -19,7 +19,7 @@ pub(super) const BLPOP: DataCommand = DataCommand {
     complexity: "O(N) with N the number of keys.",
     syntax: "key [key ...] timeout",
     arity: -3,
-    flags: &[Flag::Write, Flag::Noscript, Flag::Blocking],
+    flags: &[Flag::Write, Flag::Blocking],
     categories: &[],
     keys: &[keys_from(1, -2, Access::ReadWrite, &["access", "delete"])],
     tips: &[],
@@ -36,7 +36,7 @@ pub(super) const BRPOP: DataCommand = DataCommand {
     complexity: "O(N) with N the number of keys.",
     syntax: "key [key ...] timeout",
     arity: -3,
-    flags: &[Flag::Write, Flag::Noscript, Flag::Blocking],
+    flags: &[Flag::Write, Flag::Blocking],
     categories: &[],
     keys: &[keys_from(1, -2, Access::ReadWrite, &["access", "delete"])],
     tips: &[],
@@ -70,13 +70,25 @@ pub(super) const BLMOVE: DataCommand = DataCommand {
     complexity: "O(1)",
     syntax: "source destination <LEFT | RIGHT> <LEFT | RIGHT> timeout",
     arity: 6,
-    flags: &[Flag::Write, Flag::Denyoom, Flag::Noscript, Flag::Blocking],
+    flags: &[Flag::Write, Flag::Denyoom, Flag::Blocking],
     categories: &[],
     keys: &[key_at(1, Access::ReadWrite, &["access", "delete"]), key_at(2, Access::ReadWrite, &["insert"])],
     tips: &[],
     span: Span::Keys,
     subcommands: &[],
     body: Body::Mutate(blmove),
+};
+
+pub(super) const BLMOVEM: DataCommand = DataCommand {
+    name: "blmovem",
+    since: "8.10.0",
+    summary: "Takes items from an end of a list, and waits for them, and puts them at an end of another.",
+    complexity: "O(N) with N the number of items moved.",
+    syntax: "source destination <LEFT | RIGHT> <LEFT | RIGHT> timeout [<COUNT count | EXACTLY exactly> <OBO | BULK>]",
+    arity: -6,
+    flags: &[Flag::Write, Flag::Denyoom, Flag::Blocking],
+    body: Body::Mutate(blmovem),
+    ..BLMOVE
 };
 
 pub(super) const BRPOPLPUSH: DataCommand = DataCommand {
@@ -87,7 +99,7 @@ pub(super) const BRPOPLPUSH: DataCommand = DataCommand {
     complexity: "O(1)",
     syntax: "source destination timeout",
     arity: 4,
-    flags: &[Flag::Write, Flag::Denyoom, Flag::Noscript, Flag::Blocking],
+    flags: &[Flag::Write, Flag::Denyoom, Flag::Blocking],
     categories: &[],
     keys: &[key_at(1, Access::ReadWrite, &["access", "delete"]), key_at(2, Access::ReadWrite, &["insert"])],
     tips: &[],
@@ -132,6 +144,16 @@ fn blmove(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<()
     crate::patience(&BLMOVE, args)?;
     if !move_item(edit, args.at(1), args.at(2), from, to, writer)? {
         writer.null();
+    }
+    Ok(())
+}
+
+fn blmovem(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
+    let (from, to) = (super::end(args.at(3))?, super::end(args.at(4))?);
+    crate::patience(&BLMOVEM, args)?;
+    let batch = Batch::parse(args, 6)?;
+    if !move_items(edit, args.at(1), args.at(2), (from, to), &batch, writer)? {
+        writer.null_array();
     }
     Ok(())
 }

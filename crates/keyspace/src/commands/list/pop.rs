@@ -6,6 +6,7 @@ use command::{Access, Flag, Group, Refusal, Span};
 use resp::{Args, Writer};
 
 use super::push::push_event;
+use crate::collection::list::ListMut;
 use crate::commands::arguments::{at_least, is};
 use crate::commands::key_specs::{counted_keys, key_at};
 use crate::commands::{Body, DataCommand};
@@ -77,6 +78,17 @@ pub(super) const LMOVE: DataCommand = DataCommand {
     span: Span::Keys,
     subcommands: &[],
     body: Body::Mutate(lmove),
+};
+
+pub(super) const LMOVEM: DataCommand = DataCommand {
+    name: "lmovem",
+    since: "8.10.0",
+    summary: "Takes items from an end of a list and puts them at an end of another.",
+    complexity: "O(N) with N the number of items moved.",
+    syntax: "source destination <LEFT | RIGHT> <LEFT | RIGHT> [<COUNT count | EXACTLY exactly> <OBO | BULK>]",
+    arity: -5,
+    body: Body::Mutate(lmovem),
+    ..LMOVE
 };
 
 pub(super) const RPOPLPUSH: DataCommand = DataCommand {
@@ -293,4 +305,92 @@ pub(super) fn move_item(
     writer.bulk(&item);
     report_pop(edit, source, from, left);
     Ok(true)
+}
+
+/// How many items are moved, and how they lie afterwards.
+pub(super) struct Batch {
+    count: usize,
+    /// Fewer are not moved.
+    is_exact: bool,
+    /// One after the other, so that what was moved last lies outermost. Otherwise they keep their order.
+    is_one_by_one: bool,
+}
+
+impl Batch {
+    /// What LMOVEM is told from the word `first` on.
+    pub(super) fn parse(args: Args<'_>, first: usize) -> Result<Self, Refusal> {
+        let words = [0, 1, 2, 3].map(|nth| args.get(first + nth));
+        let (how, count, order) = match words {
+            [None, ..] => return Ok(Self { count: 1, is_exact: false, is_one_by_one: true }),
+            [Some(how), Some(count), Some(order), None] => (how, count, order),
+            _ => return Err(Refusal::SYNTAX),
+        };
+        let is_exact = is(how, "exactly");
+        let is_one_by_one = is(order, "obo");
+        if !is_exact && !is(how, "count") || !is_one_by_one && !is(order, "bulk") {
+            return Err(Refusal::SYNTAX);
+        }
+        let count = at_least(1, count, "ERR count should be greater than 0")?;
+        Ok(Self { count, is_exact, is_one_by_one })
+    }
+}
+
+fn lmovem(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
+    let (from, to) = (super::end(args.at(3))?, super::end(args.at(4))?);
+    let batch = Batch::parse(args, 5)?;
+    if !move_items(edit, args.at(1), args.at(2), (from, to), &batch, writer)? {
+        if batch.is_exact { writer.null_array() } else { writer.array(0) }
+    }
+    Ok(())
+}
+
+/// Moves items from an end of one list to an end of another, and writes them as they lie there. False, with nothing
+/// written, if there are none, or not enough.
+pub(super) fn move_items(
+    edit: &mut Edit<'_>,
+    source: &[u8],
+    destination: &[u8],
+    (from, to): (End, End),
+    batch: &Batch,
+    writer: &mut Writer,
+) -> Result<bool, Refusal> {
+    let Some(list) = edit.view().list(source)? else { return Ok(false) };
+    let len = list.len();
+    if batch.is_exact && len < batch.count {
+        return Ok(false);
+    }
+    let count = batch.count.min(len);
+    let start = if from == End::Left { 0 } else { len - count };
+    let mut items: Vec<Vec<u8>> = list.iter_from(start).take(count).map(<[u8]>::to_vec).collect();
+    // One by one, and put where they were taken from, they come to lie the other way round.
+    if batch.is_one_by_one && from == to {
+        items.reverse();
+    }
+    edit.view().list(destination)?;
+    let left = if source == destination {
+        edit.modify_list(source, |list| {
+            // Never without items meanwhile.
+            put(list, to, &items);
+            let old = if to == End::Left { start + count } else { start };
+            list.remove_range(old..old + count);
+        })?;
+        len
+    } else {
+        edit.modify_list(source, |list| list.remove_range(start..start + count))?;
+        edit.modify_list(destination, |list| put(list, to, &items))?;
+        len - count
+    };
+    edit.notify(Class::List, push_event(to), destination);
+    writer.array(count);
+    items.iter().for_each(|item| writer.bulk(item));
+    report_pop(edit, source, from, left);
+    Ok(true)
+}
+
+/// Puts items at an end of a list, in their order.
+fn put(list: &mut ListMut<'_, '_>, to: End, items: &[Vec<u8>]) {
+    match to {
+        End::Left => items.iter().rev().for_each(|item| list.push(to, item)),
+        End::Right => items.iter().for_each(|item| list.push(to, item)),
+    }
 }

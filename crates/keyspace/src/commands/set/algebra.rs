@@ -75,26 +75,75 @@ pub(super) const SINTERCARD: DataCommand = DataCommand {
     body: Body::Query(sintercard),
 };
 fn sintercard(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
-    let key_count = parse_integer(args.at(1)).and_then(|count| usize::try_from(count).ok()).filter(|&count| count > 0);
-    let key_count = key_count.ok_or_else(|| Refusal::new("ERR numkeys should be greater than 0"))?;
-    if key_count > args.len() - 2 {
-        return Err(Refusal::new("ERR Number of keys can't be greater than number of args"));
-    }
-    let mut limit = usize::MAX;
-    let mut next = 2 + key_count;
-    while let Some(option) = args.get(next) {
-        match args.get(next + 1) {
-            Some(value) if is(option, "limit") => {
-                let number = parse_integer(value).and_then(|number| usize::try_from(number).ok());
-                let number = number.ok_or_else(|| Refusal::new("ERR LIMIT can't be negative"))?;
-                limit = if number == 0 { usize::MAX } else { number };
-            }
-            _ => return Err(Refusal::SYNTAX),
+    let counted = Counted::parse(args, false)?;
+    let sets = sets(view, args.iter().skip(2).take(counted.key_count))?;
+    writer.count(intersection(&sets).take(counted.limit).count());
+    Ok(())
+}
+
+/// What a command that counts is told.
+struct Counted {
+    key_count: usize,
+    /// Count no further.
+    limit: usize,
+}
+
+impl Counted {
+    fn parse(args: Args<'_>, may_approximate: bool) -> Result<Self, Refusal> {
+        let number = parse_integer(args.at(1)).and_then(|count| usize::try_from(count).ok());
+        let key_count = number.filter(|&count| count > 0);
+        let key_count = key_count.ok_or_else(|| Refusal::new("ERR numkeys should be greater than 0"))?;
+        if key_count > args.len() - 2 {
+            return Err(Refusal::new("ERR Number of keys can't be greater than number of args"));
         }
-        next += 2;
+        let mut limit = usize::MAX;
+        let mut next = 2 + key_count;
+        while let Some(option) = args.get(next) {
+            match args.get(next + 1) {
+                // An exact number is near enough.
+                _ if may_approximate && is(option, "approx") => next += 1,
+                Some(value) if is(option, "limit") => {
+                    let number = parse_integer(value).and_then(|number| usize::try_from(number).ok());
+                    let number = number.ok_or_else(|| Refusal::new("ERR LIMIT can't be negative"))?;
+                    limit = if number == 0 { usize::MAX } else { number };
+                    next += 2;
+                }
+                _ => return Err(Refusal::SYNTAX),
+            }
+        }
+        Ok(Self { key_count, limit })
     }
-    let sets = sets(view, args.iter().skip(2).take(key_count))?;
-    writer.count(intersection(&sets).take(limit).count());
+}
+
+pub(super) const SUNIONCARD: DataCommand = DataCommand {
+    name: "sunioncard",
+    since: "8.10.0",
+    summary: "Counts what any of the sets has, up to a limit.",
+    complexity: "O(N) where N is the number of members of all sets.",
+    syntax: "numkeys key [key ...] [APPROX] [LIMIT limit]",
+    body: Body::Query(sunioncard),
+    ..SINTERCARD
+};
+fn sunioncard(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
+    let counted = Counted::parse(args, true)?;
+    let sets = sets(view, args.iter().skip(2).take(counted.key_count))?;
+    writer.count(union_up_to(&sets, counted.limit).len());
+    Ok(())
+}
+
+pub(super) const SDIFFCARD: DataCommand = DataCommand {
+    name: "sdiffcard",
+    since: "8.10.0",
+    summary: "Counts what the first set has and none of the others, up to a limit.",
+    complexity: "O(N) where N is the number of members of all sets.",
+    syntax: "numkeys key [key ...] [LIMIT limit]",
+    body: Body::Query(sdiffcard),
+    ..SINTERCARD
+};
+fn sdiffcard(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
+    let counted = Counted::parse(args, false)?;
+    let sets = sets(view, args.iter().skip(2).take(counted.key_count))?;
+    writer.count(difference(&sets).take(counted.limit).count());
     Ok(())
 }
 
@@ -158,7 +207,7 @@ pub(super) const SDIFF: DataCommand = DataCommand {
 };
 fn sdiff(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
     let sets = sets(view, args.iter().skip(1))?;
-    answer(&difference(&sets), writer);
+    answer(&difference(&sets).collect::<Vec<_>>(), writer);
     Ok(())
 }
 
@@ -179,7 +228,7 @@ pub(super) const SDIFFSTORE: DataCommand = DataCommand {
     body: Body::Mutate(sdiffstore),
 };
 fn sdiffstore(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
-    store(edit, args, writer, "sdiffstore", difference)
+    store(edit, args, writer, "sdiffstore", |sets| difference(sets).collect())
 }
 
 /// The sets under keys, an absent key being one without members.
@@ -222,6 +271,11 @@ fn intersection<'a>(sets: &[Option<Set<'a>>]) -> impl Iterator<Item = Str<'a>> {
 
 /// The members of all sets, each once, where it comes first.
 fn union<'a>(sets: &[Option<Set<'a>>]) -> Vec<Str<'a>> {
+    union_up_to(sets, usize::MAX)
+}
+
+/// The same until there are so many, at least one.
+fn union_up_to<'a>(sets: &[Option<Set<'a>>], limit: usize) -> Vec<Str<'a>> {
     let place_of = |member: Str<'_>| u64::from(order::place_of(member.to_bytes(&mut ItoaBuffer::new()))) << 32;
     let mut members: Vec<Str<'a>> = Vec::new();
     let mut ranks: HashTable<usize> = HashTable::new();
@@ -230,19 +284,22 @@ fn union<'a>(sets: &[Option<Set<'a>>]) -> Vec<Str<'a>> {
         if let Entry::Vacant(entry) = entry {
             entry.insert(members.len());
             members.push(member);
+            if members.len() == limit {
+                break;
+            }
         }
     }
     members
 }
 
 /// The members of the first set that none of the others has.
-fn difference<'a>(sets: &[Option<Set<'a>>]) -> Vec<Str<'a>> {
+fn difference<'a>(sets: &[Option<Set<'a>>]) -> impl Iterator<Item = Str<'a>> {
     let (first, others) = sets.split_first().expect("there is a key");
     let mut others: Vec<Set<'a>> = others.iter().flatten().copied().collect();
     // The largest is the likeliest to have it.
     others.sort_by_key(|set| std::cmp::Reverse(set.len()));
-    let members = first.iter().flat_map(Set::iter);
-    members.filter(|&member| !others.iter().any(|set| set.contains_text(member))).collect()
+    let members = (*first).into_iter().flat_map(|set| set.iter());
+    members.filter(move |&member| !others.iter().any(|set| set.contains_text(member)))
 }
 
 fn answer(members: &[Str<'_>], writer: &mut Writer) {

@@ -21,7 +21,7 @@ pub(super) const ZUNION: DataCommand = DataCommand {
     group: Group::SortedSet,
     summary: "Returns the members that any of several sorted sets has, with their scores put together.",
     complexity: "O(N+M log M) with N the size of all inputs and M that of the result.",
-    syntax: "numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX>] [WITHSCORES]",
+    syntax: "numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX | COUNT>] [WITHSCORES]",
     arity: -3,
     flags: &[Flag::Readonly, Flag::MovableKeys],
     categories: &[],
@@ -38,7 +38,7 @@ pub(super) const ZINTER: DataCommand = DataCommand {
     group: Group::SortedSet,
     summary: "Returns the members that all of several sorted sets have, with their scores put together.",
     complexity: "O(N*K+M log M) with N the size of the smallest of K inputs and M that of the result.",
-    syntax: "numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX>] [WITHSCORES]",
+    syntax: "numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX | COUNT>] [WITHSCORES]",
     arity: -3,
     flags: &[Flag::Readonly, Flag::MovableKeys],
     categories: &[],
@@ -89,7 +89,7 @@ pub(super) const ZUNIONSTORE: DataCommand = DataCommand {
     group: Group::SortedSet,
     summary: "Stores the members that any of several sorted sets has under another key.",
     complexity: "O(N+M log M) with N the size of all inputs and M that of the result.",
-    syntax: "destination numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX>]",
+    syntax: "destination numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX | COUNT>]",
     arity: -4,
     flags: &[Flag::Write, Flag::Denyoom, Flag::MovableKeys],
     categories: &[],
@@ -106,7 +106,7 @@ pub(super) const ZINTERSTORE: DataCommand = DataCommand {
     group: Group::SortedSet,
     summary: "Stores the members that all of several sorted sets have under another key.",
     complexity: "O(N*K+M log M) with N the size of the smallest of K inputs and M that of the result.",
-    syntax: "destination numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX>]",
+    syntax: "destination numkeys key [key ...] [WEIGHTS weight [weight ...]] [AGGREGATE <SUM | MIN | MAX | COUNT>]",
     arity: -4,
     flags: &[Flag::Write, Flag::Denyoom, Flag::MovableKeys],
     categories: &[],
@@ -146,13 +146,20 @@ enum Aggregate {
     Sum,
     Least,
     Greatest,
+    /// Of the weights, whatever the scores are.
+    Count,
 }
 
 impl Aggregate {
+    /// What a score in an input of this weight adds.
+    fn share(self, weight: f64, score: f64) -> f64 {
+        if let Self::Count = self { weight } else { weight * score }
+    }
+
     /// Two scores put together; what is not a number becomes zero.
     fn join(self, left: f64, right: f64) -> f64 {
         match self {
-            Self::Sum => or_zero(left + right),
+            Self::Sum | Self::Count => or_zero(left + right),
             Self::Least => {
                 if right < left {
                     right
@@ -271,6 +278,7 @@ impl<'a> Request<'a> {
                         word if is(word, "sum") => Aggregate::Sum,
                         word if is(word, "min") => Aggregate::Least,
                         word if is(word, "max") => Aggregate::Greatest,
+                        word if is(word, "count") => Aggregate::Count,
                         _ => return Err(Refusal::SYNTAX),
                     };
                 }
@@ -305,7 +313,7 @@ impl<'a> Request<'a> {
         let mut joined: HashMap<Cow<'a, [u8]>, f64, FixedState> = HashMap::with_hasher(FixedState::default());
         for (source, weight) in &self.sources {
             source.for_each(|member, score| {
-                let score = or_zero(weight * score);
+                let score = or_zero(self.aggregate.share(*weight, score));
                 match joined.entry(member) {
                     Entry::Occupied(mut found) => {
                         let joint = self.aggregate.join(*found.get(), score);
@@ -325,10 +333,10 @@ impl<'a> Request<'a> {
             if self.limit > 0 && members.len() >= self.limit {
                 return;
             }
-            let mut joint = or_zero(weight * score);
+            let mut joint = or_zero(self.aggregate.share(*weight, score));
             for (other, weight) in others {
                 let Some(score) = other.score(&member) else { return };
-                joint = self.aggregate.join(joint, weight * score);
+                joint = self.aggregate.join(joint, self.aggregate.share(*weight, score));
             }
             members.push((member, joint));
         });

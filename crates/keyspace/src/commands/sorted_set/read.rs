@@ -4,6 +4,7 @@ use command::{Access, Flag, Group, Refusal, Span};
 use resp::{Args, Writer};
 
 use super::write_score;
+use crate::commands::arguments::is;
 use crate::commands::key_specs::key_at;
 use crate::commands::scan::Step;
 use crate::commands::{Body, DataCommand};
@@ -66,8 +67,8 @@ pub(super) const ZRANK: DataCommand = DataCommand {
     group: Group::SortedSet,
     summary: "Tells how many members of a sorted set lie before one.",
     complexity: "O(log N)",
-    syntax: "key member",
-    arity: 3,
+    syntax: "key member [WITHSCORE]",
+    arity: -3,
     flags: &[Flag::Readonly, Flag::Fast],
     categories: &[],
     keys: &[key_at(1, Access::Read, &["access"])],
@@ -83,8 +84,8 @@ pub(super) const ZREVRANK: DataCommand = DataCommand {
     group: Group::SortedSet,
     summary: "Tells how many members of a sorted set lie behind one.",
     complexity: "O(log N)",
-    syntax: "key member",
-    arity: 3,
+    syntax: "key member [WITHSCORE]",
+    arity: -3,
     flags: &[Flag::Readonly, Flag::Fast],
     categories: &[],
     keys: &[key_at(1, Access::Read, &["access"])],
@@ -138,17 +139,39 @@ fn write_or_null(writer: &mut Writer, score: Option<f64>) {
 }
 
 fn zrank(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
-    match view.sorted_set(args.at(1))?.and_then(|set| set.rank(args.at(2))) {
-        Some((rank, _)) => writer.count(rank),
-        None => writer.null(),
-    }
-    Ok(())
+    answer_rank(view, args, "zrank", writer, |rank, _| rank)
 }
 
 fn zrevrank(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
-    let found = view.sorted_set(args.at(1))?.and_then(|set| Some(set.len() - 1 - set.rank(args.at(2))?.0));
+    answer_rank(view, args, "zrevrank", writer, |rank, len| len - 1 - rank)
+}
+
+/// Answers with what `count` makes of a member's rank and the number of members, and with its score if that is wanted.
+fn answer_rank(
+    view: &View<'_>,
+    args: Args<'_>,
+    command: &str,
+    writer: &mut Writer,
+    count: impl FnOnce(usize, usize) -> usize,
+) -> Result<(), Refusal> {
+    let with_score = match (args.get(3), args.get(4)) {
+        (None, _) => false,
+        (Some(_), Some(_)) => return Err(Refusal::wrong_arity(command)),
+        (Some(word), None) if is(word, "withscore") => true,
+        (Some(_), None) => return Err(Refusal::SYNTAX),
+    };
+    let found = view.sorted_set(args.at(1))?.and_then(|set| Some((set.rank(args.at(2))?, set.len())));
     match found {
-        Some(rank) => writer.count(rank),
+        Some(((rank, score), len)) => {
+            if with_score {
+                writer.array(2);
+            }
+            writer.count(count(rank, len));
+            if with_score {
+                write_score(writer, score);
+            }
+        }
+        None if with_score => writer.null_array(),
         None => writer.null(),
     }
     Ok(())

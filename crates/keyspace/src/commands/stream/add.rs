@@ -6,7 +6,7 @@ use resp::{Args, Writer};
 use super::{ON_STREAM, strict_id, write_id};
 use crate::collection::Limits;
 use crate::collection::stream::block::BLOCK_BYTES_MAX;
-use crate::collection::stream::{Head, Id, Keep, Wanted};
+use crate::collection::stream::{Head, Id, Keep, References, Stream, Wanted};
 use crate::commands::arguments::{integer, is};
 use crate::commands::string::first_key;
 use crate::commands::{Body, DataCommand};
@@ -16,8 +16,8 @@ pub(super) const XADD: DataCommand = DataCommand {
     name: "xadd",
     summary: "Adds an entry to a stream, and answers with its id.",
     complexity: "O(1), and O(N) where N is the number of entries that are trimmed away.",
-    syntax: "key [NOMKSTREAM] [<MAXLEN | MINID> <[=] threshold | ~ threshold [LIMIT count]>] <* | id> field value \
-             [field value ...]",
+    syntax: "key [NOMKSTREAM] [KEEPREF | DELREF | ACKED] [<MAXLEN | MINID> <[=] threshold | ~ threshold [LIMIT count]>] \
+             <* | id> field value [field value ...]",
     arity: -5,
     flags: &[Flag::Write, Flag::Denyoom, Flag::Fast],
     keys: &[first_key(
@@ -53,8 +53,7 @@ fn xadd(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), 
         let limits = stream.limits();
         let stream = stream.change();
         stream.push(id, words.iter(), bytes, &limits);
-        let trimmed =
-            trimming.map(|trimming| stream.trim(trimming.keep, trimming.only_blocks, trimming.limit(&limits)));
+        let trimmed = trimming.map(|trimming| trimming.apply(stream, &limits));
         Ok((id, trimmed))
     })??;
     write_id(writer, id);
@@ -72,7 +71,7 @@ pub(super) const XTRIM: DataCommand = DataCommand {
     name: "xtrim",
     summary: "Takes the oldest entries out of a stream.",
     complexity: "O(N) where N is the number of blocks and entries that are taken out.",
-    syntax: "key <MAXLEN | MINID> <[=] threshold | ~ threshold [LIMIT count]>",
+    syntax: "key <MAXLEN | MINID> <[=] threshold | ~ threshold [LIMIT count]> [KEEPREF | DELREF | ACKED]",
     arity: -4,
     flags: &[Flag::Write],
     keys: &[first_key(Access::ReadWrite, &["delete"])],
@@ -89,10 +88,10 @@ fn xtrim(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(),
         return Ok(());
     }
     let (count, part) = edit.modify_stream(key, |stream| {
-        let limit = trimming.limit(&stream.limits());
+        let limits = stream.limits();
         // Whether anything goes is known only when it has gone.
         let mut trimmed = stream.as_ref().clone();
-        let (count, part) = trimmed.trim(trimming.keep, trimming.only_blocks, limit);
+        let (count, part) = trimming.apply(&mut trimmed, &limits);
         if count > 0 || !part.blocks().is_empty() {
             *stream.change() = trimmed;
         }
@@ -121,9 +120,21 @@ struct Trimming {
     only_blocks: bool,
     /// Zero is none.
     limit: Option<u64>,
+    references: References,
+}
+
+/// What is to become of references, if the word says it.
+pub(super) fn references_named(word: &[u8]) -> Option<References> {
+    let named = [("keepref", References::Kept), ("delref", References::Dropped), ("acked", References::Heeded)];
+    named.into_iter().find_map(|(name, references)| is(word, name).then_some(references))
 }
 
 impl Trimming {
+    /// Trims a stream: how many entries have gone, and what was cut off.
+    fn apply(self, stream: &mut Stream, limits: &Limits) -> (u64, Stream) {
+        stream.trim(self.keep, self.only_blocks, self.limit(limits), self.references)
+    }
+
     /// How many entries may go, if there is a limit to it.
     fn limit(self, limits: &Limits) -> Option<u64> {
         const BLOCKS: u64 = 100;
@@ -141,7 +152,7 @@ impl Trimming {
 impl Options {
     fn parse(args: Args<'_>, is_xadd: bool) -> Result<Self, Refusal> {
         let mut options = Self { wanted: Wanted::Any, only_existing: false, trimming: None, next: args.len() };
-        let (mut keep, mut only_blocks, mut limit) = (None, false, None);
+        let (mut keep, mut only_blocks, mut limit, mut references) = (None, false, None, None);
         let mut index = 2;
         while index < args.len() {
             let word = args.at(index);
@@ -172,6 +183,8 @@ impl Options {
                 index += 1;
             } else if is_xadd && is(word, "nomkstream") {
                 options.only_existing = true;
+            } else if let Some(said) = references_named(word).filter(|_| references.is_none()) {
+                references = Some(said);
             } else if is_xadd {
                 options.wanted = match Id::parse_open(word) {
                     Some(ms) => Wanted::Within(ms),
@@ -198,7 +211,8 @@ impl Options {
         if limit.is_some() && !only_blocks {
             return Err(Refusal::LIMIT_WITHOUT_ABOUT);
         }
-        options.trimming = Some(Trimming { keep, only_blocks, limit });
+        let references = references.unwrap_or_default();
+        options.trimming = Some(Trimming { keep, only_blocks, limit, references });
         Ok(options)
     }
 }

@@ -4,8 +4,8 @@ use command::{Access, Flag, Refusal};
 use resp::{Args, Writer};
 
 use super::{ON_STREAM, no_group, start_id, strict_id, write_entry, write_id};
-use crate::collection::stream::group::Pending;
-use crate::collection::stream::{Id, Stream};
+use crate::collection::stream::group::{Group, Pending};
+use crate::collection::stream::{Id, Stream, StreamMut};
 use crate::commands::arguments::{integer, is};
 use crate::commands::string::first_key;
 use crate::commands::{Body, DataCommand};
@@ -54,7 +54,7 @@ fn xclaim(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<()
     let ids: Vec<Id> = args.iter().skip(5).map_while(|word| Id::parse(word, 0)).collect();
     let last = claim.parse_options(args, 5 + ids.len())?;
     let (claimed, is_new) = edit.modify_stream(key, |stream| {
-        let mut is_new = false;
+        let mut is_new = claim.meets(stream);
         let raises = stream.as_ref().group(name).is_some_and(|group| last > group.last);
         if raises {
             stream.change().change_group(name, |group| group.last = last);
@@ -128,6 +128,13 @@ impl Claim<'_> {
         Ok(last)
     }
 
+    /// Makes the consumer, if there is none of this name, whether it gets anything or not. True if it did.
+    fn meets(&self, stream: &mut StreamMut<'_, '_>) -> bool {
+        let is_known = |group: &Group| group.consumer(self.consumer).is_some();
+        !stream.as_ref().group(self.group).is_some_and(is_known)
+            && stream.change().hear_of(self.group, self.consumer, self.now)
+    }
+
     /// True if an entry that exists is to be taken.
     fn takes(&self, pending: Option<&Pending>) -> bool {
         match pending {
@@ -142,6 +149,7 @@ impl Claim<'_> {
         let count = self.count.unwrap_or(if self.only_ids { before } else { before.saturating_add(1) });
         let is_new = stream.change_group(self.group, |group| {
             let is_new = group.hear_of(self.consumer, self.now);
+            group.set_active(self.consumer, Some(self.now));
             group.assign(id, self.consumer, self.time, count);
             is_new
         });
@@ -212,8 +220,8 @@ fn xautoclaim(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Resul
     let claim = Claim { group: name, consumer: args.at(3), idle_ms_min, now, time: now, only_ids, ..Claim::default() };
     let mut sweep = Sweep::default();
     let is_new = edit.modify_stream(key, |stream| {
+        let mut is_new = claim.meets(stream);
         sweep.find(stream.as_ref(), &claim, start, count);
-        let mut is_new = false;
         if !sweep.claimed.is_empty() || !sweep.gone.is_empty() {
             let stream = stream.change();
             for pending in &sweep.claimed {

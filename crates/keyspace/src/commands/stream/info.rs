@@ -180,11 +180,13 @@ fn write_group_in_full(writer: &mut Writer, stream: &Stream, group: &Group, coun
     writer.bulk(b"consumers");
     writer.array(group.consumers.len());
     for consumer in group.consumers.iter() {
-        writer.map(4);
+        writer.map(5);
         writer.bulk(b"name");
         writer.bulk(&consumer.name);
         writer.bulk(b"seen-time");
         writer.integer(consumer.seen);
+        writer.bulk(b"active-time");
+        writer.integer(consumer.active.unwrap_or(-1));
         number(writer, "pel-count", consumer.pending.len() as u64);
         writer.bulk(b"pending");
         writer.array(consumer.pending.len().min(count));
@@ -238,12 +240,14 @@ fn consumers(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(),
     let now = view.moment().unix.0;
     writer.array(group.consumers.len());
     for consumer in group.consumers.iter() {
-        writer.map(3);
+        writer.map(4);
         writer.bulk(b"name");
         writer.bulk(&consumer.name);
         number(writer, "pending", consumer.pending.len() as u64);
         writer.bulk(b"idle");
         writer.integer(now.saturating_sub(consumer.seen).max(0));
+        writer.bulk(b"inactive");
+        writer.integer(consumer.active.map_or(-1, |active| now.saturating_sub(active).max(0)));
     }
     Ok(())
 }

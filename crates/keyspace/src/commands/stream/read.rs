@@ -3,9 +3,11 @@
 use command::{Access, Begin, Find, Flag, KeySpec, Refusal};
 use resp::{Args, Protocol, Writer};
 
-use super::{ON_STREAM, strict_id, write_entries, write_entry, write_id};
+use super::{ON_STREAM, strict_id, write_entries, write_entry, write_entry_parts, write_id};
+use crate::collection::stream::block::Entry;
+use crate::collection::stream::group::{Group, Pending};
 use crate::collection::stream::{Direction, Id, Stream};
-use crate::commands::arguments::{integer, is};
+use crate::commands::arguments::{integer, is, parse_integer};
 use crate::commands::{Body, DataCommand};
 use crate::{Class, Edit, View};
 
@@ -43,8 +45,8 @@ pub(super) const XREADGROUP: DataCommand = DataCommand {
     name: "xreadgroup",
     summary: "Gives entries of several streams to a consumer of a group, or those again that it has not acknowledged.",
     complexity: "O(M) where M is the number of entries answered with, and O(log N) for each, where N is the number of those \
-                 that are pending.",
-    syntax: "GROUP group consumer [COUNT count] [BLOCK milliseconds] [NOACK] STREAMS key id",
+                 that are pending. With CLAIM, O(N) more.",
+    syntax: "GROUP group consumer [COUNT count] [BLOCK milliseconds] [CLAIM min-idle-time] [NOACK] STREAMS key id",
     arity: -7,
     flags: &[Flag::Write, Flag::Blocking, Flag::MovableKeys],
     keys: &[keys_of_streams(4)],
@@ -68,6 +70,8 @@ pub(crate) struct Reading<'a> {
     /// For how many milliseconds to wait if there is nothing; 0 is for ever.
     pub(crate) wait_ms: Option<u64>,
     group: Option<AsConsumer<'a>>,
+    /// Entries that have been pending for so many milliseconds are given out again.
+    idle_ms_min: Option<i64>,
 }
 
 #[derive(Clone, Copy)]
@@ -94,7 +98,8 @@ impl<'a> Reading<'a> {
     /// As Redis has them, key by key: the type, the group, the id.
     pub(crate) fn parse(view: &View<'_>, args: Args<'a>) -> Result<Self, Refusal> {
         let is_group = is(args.at(0), "xreadgroup");
-        let mut reading = Self { streams: Vec::new(), count: usize::MAX, wait_ms: None, group: None };
+        let mut reading =
+            Self { streams: Vec::new(), count: usize::MAX, wait_ms: None, group: None, idle_ms_min: None };
         let (mut group, mut is_acknowledged) = (None, false);
         let mut index = 1;
         let keys = loop {
@@ -121,6 +126,19 @@ impl<'a> Reading<'a> {
                 }
                 group = Some((args.at(index + 1), args.at(index + 2)));
                 index += 3;
+            } else if is(word, "claim") && rest > 0 {
+                if !is_group {
+                    return Err(Refusal::new(
+                        "ERR The CLAIM option is only supported by XREADGROUP. You called XREAD instead.",
+                    ));
+                }
+                let number = parse_integer(args.at(index + 1));
+                let number = number.ok_or_else(|| Refusal::new("ERR min-idle-time is not an integer"))?;
+                if number < 0 {
+                    return Err(Refusal::new("ERR min-idle-time must be a positive integer"));
+                }
+                reading.idle_ms_min = Some(number);
+                index += 2;
             } else if is(word, "noack") {
                 if !is_group {
                     return Err(Refusal::new(
@@ -209,18 +227,30 @@ impl<'a> Reading<'a> {
             let now = edit.moment().unix.0;
             let (is_served, is_new) = edit.modify_stream(key, |stream| {
                 let group = stream.as_ref().group(as_consumer.group);
-                let Some(last) = group.map(|group| group.last) else { return (false, false) };
-                if since == Since::New && stream.as_ref().last_entry().is_none_or(|entry| entry <= last) {
-                    return (false, false);
+                let Some(group) = group else { return (false, false) };
+                let mut idle = match (since, self.idle_ms_min) {
+                    (Since::New, Some(idle_ms_min)) => idle_entries(stream.as_ref(), group, idle_ms_min, now),
+                    _ => Vec::new(),
+                };
+                idle.truncate(self.count);
+                let has_new = stream.as_ref().last_entry().is_some_and(|entry| entry > group.last);
+                if since == Since::New && !has_new && idle.is_empty() {
+                    // Who has asked is known from then on.
+                    let is_new = group.consumer(as_consumer.consumer).is_none()
+                        && stream.change().hear_of(as_consumer.group, as_consumer.consumer, now);
+                    return (false, is_new);
                 }
                 write_key(&mut answers, key);
                 let stream = stream.change();
-                let is_new = stream.change_group(as_consumer.group, |group| group.hear_of(as_consumer.consumer, now));
+                let is_new = stream.hear_of(as_consumer.group, as_consumer.consumer, now);
                 match since {
-                    Since::New => give_new(stream, as_consumer, self.count, now, &mut answers),
+                    Since::New => {
+                        let shows_pending = self.idle_ms_min.is_some();
+                        give_new(stream, as_consumer, &idle, shows_pending, self.count, now, &mut answers);
+                    }
                     Since::After(id) => give_again(stream, as_consumer, id, self.count, now, &mut answers),
                 }
-                (true, is_new == Some(true))
+                (true, is_new)
             })?;
             count += usize::from(is_served);
             if is_new {
@@ -235,24 +265,61 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// What nobody has been given yet.
-fn give_new(stream: &mut Stream, to: AsConsumer<'_>, count: usize, now: i64, writer: &mut Writer) {
+/// What a group has given out, so many milliseconds ago at least, and what is still there of it: the longest idle
+/// first.
+fn idle_entries(stream: &Stream, group: &Group, idle_ms_min: i64, now: i64) -> Vec<Pending> {
+    let is_idle = |pending: &&Pending| now.saturating_sub(pending.time) >= idle_ms_min;
+    let all = group.pending_range(Id::MIN, Id::MAX, None).filter(is_idle);
+    let mut idle: Vec<_> = all.filter(|pending| stream.get(pending.id).is_some()).cloned().collect();
+    idle.sort_by_key(|pending| (pending.time, pending.id));
+    idle
+}
+
+/// Writes an entry, and if that is asked for, how long ago it was given out, and how often.
+fn write_given(writer: &mut Writer, entry: &Entry<'_>, pending: Option<(i64, u64)>) {
+    let Some((idle_ms, count)) = pending else { return write_entry(writer, entry) };
+    writer.array(4);
+    write_entry_parts(writer, entry);
+    writer.integer(idle_ms);
+    writer.integer(count as i64);
+}
+
+/// Idle entries, which then belong to this consumer, and what nobody has been given yet.
+fn give_new(
+    stream: &mut Stream,
+    to: AsConsumer<'_>,
+    idle: &[Pending],
+    shows_pending: bool,
+    count: usize,
+    now: i64,
+    writer: &mut Writer,
+) {
     let Some(group) = stream.group(to.group) else { return };
     let (mut last, mut read) = (group.last, group.read);
-    let start = last.next().expect("an entry lies behind it");
-    let found = stream.count(start, Id::MAX, count);
+    let start = last.next();
+    let found = start.map_or(0, |start| stream.count(start, Id::MAX, count - idle.len()));
     let mut ids = Vec::with_capacity(if to.is_acknowledged { 0 } else { found });
-    writer.array(found);
-    stream.visit(start, Id::MAX, Direction::Up, found, |entry| {
-        write_entry(writer, &entry);
-        read = stream.read_after(read, entry.id);
-        last = entry.id;
-        if !to.is_acknowledged {
-            ids.push(entry.id);
-        }
-    });
+    writer.array(idle.len() + found);
+    for pending in idle {
+        let entry = stream.get(pending.id).expect("it was there");
+        write_given(writer, &entry, Some((now.saturating_sub(pending.time), pending.count)));
+    }
+    if let Some(start) = start {
+        stream.visit(start, Id::MAX, Direction::Up, found, |entry| {
+            write_given(writer, &entry, shows_pending.then_some((0, 0)));
+            read = stream.read_after(read, entry.id);
+            last = entry.id;
+            if !to.is_acknowledged {
+                ids.push(entry.id);
+            }
+        });
+    }
     stream.change_group(to.group, |group| {
         (group.last, group.read) = (last, read);
+        group.set_active(to.consumer, Some(now));
+        for pending in idle {
+            group.assign(pending.id, to.consumer, now, pending.count.saturating_add(1));
+        }
         // XGROUP SETID may have gone back: then some are pending, perhaps for others.
         ids.iter().for_each(|&id| group.assign(id, to.consumer, now, 1));
     });
@@ -278,7 +345,12 @@ fn give_again(stream: &mut Stream, to: AsConsumer<'_>, after: Id, count: usize, 
             }
         }
     }
-    stream.change_group(to.group, |group| given.iter().for_each(|&id| group.give_again(id, now)));
+    stream.change_group(to.group, |group| {
+        if !given.is_empty() {
+            group.set_active(to.consumer, Some(now));
+        }
+        given.iter().for_each(|&id| group.give_again(id, now));
+    });
 }
 
 fn write_streams(writer: &mut Writer, count: usize) {

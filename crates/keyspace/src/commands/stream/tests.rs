@@ -128,7 +128,7 @@ fn ids_and_times_are_those_of_the_moment() {
     harness.now += 1_000;
     assert!(harness.run("XPENDING s g - + 10").ends_with("$5\r\nalice\r\n:1000\r\n:1\r\n"));
     assert_eq!(harness.run("XPENDING s g IDLE 1001 - + 10"), "*0\r\n");
-    assert!(harness.run("XINFO CONSUMERS s g").ends_with("$4\r\nidle\r\n:1000\r\n"));
+    assert!(harness.run("XINFO CONSUMERS s g").ends_with("$4\r\nidle\r\n:1000\r\n$8\r\ninactive\r\n:1000\r\n"));
     assert_eq!(harness.run("XCLAIM s g bob 1001 1700000000000-0 JUSTID"), "*0\r\n");
     assert!(harness.run("XCLAIM s g bob 1000 1700000000000-0 JUSTID").starts_with("*1\r\n"));
 }
@@ -177,6 +177,16 @@ fn changes_are_reported_in_redis_s_words() {
         ("XSETID s 7", &["xsetid"]),
         ("XDEL s 1-3", &["xdel"]),
         ("XTRIM s MAXLEN 0", &["xtrim"]),
+        ("XADD s 9-1 a 1", &["xadd"]),
+        ("XADD s 9-2 a 1", &["xadd"]),
+        ("XGROUP CREATE s g 0", &["xgroup-create"]),
+        ("XREADGROUP GROUP g alice COUNT 1 STREAMS s >", &["xgroup-createconsumer"]),
+        ("XDELEX s ACKED IDS 2 9-1 9-2", &[]),
+        ("XTRIM s MAXLEN 0 ACKED", &[]),
+        ("XACKDEL s g ACKED IDS 1 9-1", &["xdel"]),
+        ("XREADGROUP GROUP g bob CLAIM 0 STREAMS s >", &["xgroup-createconsumer"]),
+        ("XREADGROUP GROUP g carol STREAMS s >", &["xgroup-createconsumer"]),
+        ("XDELEX s DELREF IDS 1 9-2", &["xdel"]),
     ];
     for (line, expected) in cases {
         harness.run(line);

@@ -1,9 +1,11 @@
-//! MGET, MSET, MSETNX: several keys at once, all or none.
+//! MGET, MSET, MSETNX, MSETEX: several keys at once, all or none.
 
-use command::{Access, Flag, Group, Refusal, Span};
+use command::{Access, Begin, Find, Flag, Group, KeySpec, Refusal, Span};
 use resp::{Args, Writer};
 
 use super::every_key;
+use super::set::{Lifetime, store};
+use crate::commands::arguments::{is, parse_integer};
 use crate::commands::{Body, DataCommand};
 use crate::{Class, Edit, Expiry, View};
 
@@ -96,4 +98,56 @@ fn set_pairs(edit: &mut Edit<'_>, args: Args<'_>) {
         edit.set_string(args.at(index), args.at(index + 1), Expiry::Clear);
         edit.notify(Class::String, "set", args.at(index));
     }
+}
+
+pub(super) const MSETEX: DataCommand = DataCommand {
+    name: "msetex",
+    since: "8.4.0",
+    group: Group::String,
+    summary: "Puts strings under several keys at once, with one time to live, if all or none of the keys exist.",
+    complexity: "O(N) where N is the number of keys.",
+    syntax: "numkeys key value [key value ...] [NX | XX] [EX seconds | PX milliseconds | EXAT unix-time-seconds | \
+             PXAT unix-time-milliseconds | KEEPTTL]",
+    arity: -4,
+    flags: &[Flag::Write, Flag::Denyoom, Flag::MovableKeys],
+    categories: &[],
+    keys: &[KeySpec {
+        access: Access::Overwrite,
+        begin: Begin::Index(1),
+        find: Find::Counted { count: 0, first: 1, step: 2 },
+        notes: &["update"],
+    }],
+    tips: &["request_policy:multi_shard", "response_policy:all_succeeded"],
+    span: Span::Keys,
+    subcommands: &[],
+    body: Body::Mutate(msetex),
+};
+
+fn msetex(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
+    let count = parse_integer(args.at(1)).and_then(|count| i32::try_from(count).ok()).filter(|&count| count > 0);
+    let count = count.ok_or_else(|| Refusal::new("ERR invalid numkeys value"))? as usize;
+    if count > (args.len() - 2) / 2 {
+        return Err(Refusal::new("ERR wrong number of key-value pairs"));
+    }
+    let mut next = 2 + 2 * count;
+    let (mut must_exist, mut lifetime) = (None, Lifetime::Unsaid);
+    while let Some(word) = args.get(next) {
+        if lifetime.take(args, &mut next, "keepttl") {
+            continue;
+        }
+        must_exist = match must_exist {
+            None | Some(false) if is(word, "nx") => Some(false),
+            None | Some(true) if is(word, "xx") => Some(true),
+            _ => return Err(Refusal::SYNTAX),
+        };
+        next += 1;
+    }
+    let expiry = lifetime.expiry(edit, "msetex")?;
+    let keys = || (2..2 + 2 * count).step_by(2);
+    let allowed = must_exist.is_none_or(|exists| keys().all(|at| edit.entry(args.at(at)).is_some() == exists));
+    if allowed {
+        keys().for_each(|at| store(edit, args.at(at), args.at(at + 1), expiry));
+    }
+    writer.integer(i64::from(allowed));
+    Ok(())
 }

@@ -3,6 +3,7 @@
 use command::{Access, Flag, Group, Refusal, Span};
 use resp::{Args, Writer};
 
+use super::compare::Comparison;
 use super::first_key;
 use crate::commands::arguments::{ExpiryForm, is};
 use crate::commands::{Body, DataCommand};
@@ -14,7 +15,8 @@ pub(super) const SET: DataCommand = DataCommand {
     group: Group::String,
     summary: "Puts a string under a key, whatever was there before.",
     complexity: "O(1)",
-    syntax: "key value [NX | XX] [GET] [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]",
+    syntax: "key value [NX | XX | IFEQ ifeq-value | IFNE ifne-value | IFDEQ ifdeq-digest | IFDNE ifdne-digest] [GET] \
+             [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]",
     arity: -3,
     flags: &[Flag::Write, Flag::Denyoom],
     categories: &[],
@@ -36,19 +38,16 @@ fn set(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), R
         return Ok(());
     }
     let options = Options::parse(args)?;
-    let expiry = match options.lifetime {
-        Lifetime::Unsaid => Expiry::Clear,
-        Lifetime::Word => Expiry::Keep,
-        Lifetime::Until(form, word) => Expiry::At(form.deadline(word, edit.view().moment(), "set")?),
-    };
+    let expiry = options.lifetime.expiry(edit, "set")?;
     let key = args.at(1);
+    let old = if options.get { edit.reading().string(key)? } else { None };
+    let allowed = options.condition.holds(edit, key)?;
     if options.get {
-        match edit.reading().string(key)? {
+        match old {
             Some(value) => value.write_bulk(writer),
             None => writer.null(),
         }
     }
-    let allowed = options.condition.holds(edit, key);
     if allowed {
         store(edit, key, args.at(2), expiry);
     }
@@ -61,7 +60,7 @@ fn set(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), R
 }
 
 /// Stores the value and reports it.
-fn store(edit: &mut Edit<'_>, key: &[u8], value: &[u8], expiry: Expiry) {
+pub(super) fn store(edit: &mut Edit<'_>, key: &[u8], value: &[u8], expiry: Expiry) {
     edit.set_string(key, value, expiry);
     edit.notify(Class::String, "set", key);
     if let Expiry::At(deadline) = expiry {
@@ -74,17 +73,18 @@ fn store(edit: &mut Edit<'_>, key: &[u8], value: &[u8], expiry: Expiry) {
 
 /// What may follow the value. Options come in any order, and the same one twice counts as once, the last time said.
 struct Options<'a> {
-    condition: Condition,
+    condition: Condition<'a>,
     get: bool,
     lifetime: Lifetime<'a>,
 }
 
-/// Whether the key must or must not be there.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Condition {
+/// Whether the key must or must not be there, or what it must or must not hold.
+#[derive(Clone, Copy)]
+enum Condition<'a> {
     Always,
     IfAbsent,
     IfPresent,
+    IfHolds(Comparison<'a>),
 }
 
 /// What is said about when the value ends: at most one of several words.
@@ -105,28 +105,44 @@ impl<'a> Options<'a> {
             if options.lifetime.take(args, &mut index, "keepttl") {
                 continue;
             }
-            if is(word, "nx") && options.condition != Condition::IfPresent {
-                options.condition = Condition::IfAbsent;
-            } else if is(word, "xx") && options.condition != Condition::IfAbsent {
-                options.condition = Condition::IfPresent;
-            } else if is(word, "get") {
-                options.get = true;
-            } else {
-                return Err(Refusal::SYNTAX);
+            let comparison = args.get(index + 1).and_then(|operand| Comparison::named(word, operand));
+            let condition = match options.condition {
+                Condition::Always | Condition::IfAbsent if is(word, "nx") => Some(Condition::IfAbsent),
+                Condition::Always | Condition::IfPresent if is(word, "xx") => Some(Condition::IfPresent),
+                Condition::Always => comparison.map(Condition::IfHolds),
+                Condition::IfHolds(said) => {
+                    comparison.filter(|other| said.is_same_kind(*other)).map(Condition::IfHolds)
+                }
+                Condition::IfAbsent | Condition::IfPresent => None,
+            };
+            match condition {
+                Some(condition) => {
+                    index += if let Condition::IfHolds(_) = condition { 2 } else { 1 };
+                    options.condition = condition;
+                }
+                None if is(word, "get") => {
+                    options.get = true;
+                    index += 1;
+                }
+                None => return Err(Refusal::SYNTAX),
             }
-            index += 1;
         }
         Ok(options)
     }
 }
 
-impl Condition {
+impl Condition<'_> {
     /// Asking counts as a use of the key, whatever the answer.
-    fn holds(self, edit: &Edit<'_>, key: &[u8]) -> bool {
+    fn holds(self, edit: &Edit<'_>, key: &[u8]) -> Result<bool, Refusal> {
         match self {
-            Self::Always => true,
-            Self::IfAbsent => edit.entry(key).is_none(),
-            Self::IfPresent => edit.entry(key).is_some(),
+            Self::Always => Ok(true),
+            Self::IfAbsent => Ok(edit.entry(key).is_none()),
+            Self::IfPresent => Ok(edit.entry(key).is_some()),
+            Self::IfHolds(comparison) => match edit.string(key)? {
+                Some(value) => comparison.holds(value),
+                // What is not there is unlike everything.
+                None => Ok(comparison.is_negative()),
+            },
         }
     }
 }
@@ -155,6 +171,20 @@ impl<'a> Lifetime<'a> {
     }
 }
 
+impl Lifetime<'_> {
+    /// What becomes of the deadline of a key that is stored, where the word without a time is KEEPTTL.
+    ///
+    /// # Errors
+    /// If the time is none, in the words of `command`.
+    pub(super) fn expiry(&self, edit: &Edit<'_>, command: &str) -> Result<Expiry, Refusal> {
+        match *self {
+            Self::Unsaid => Ok(Expiry::Clear),
+            Self::Word => Ok(Expiry::Keep),
+            Self::Until(form, word) => form.deadline(word, edit.moment(), command).map(Expiry::At),
+        }
+    }
+}
+
 pub(super) const SETNX: DataCommand = DataCommand {
     name: "setnx",
     since: "1.0.0",
@@ -173,7 +203,7 @@ pub(super) const SETNX: DataCommand = DataCommand {
 };
 
 fn setnx(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
-    let allowed = Condition::IfAbsent.holds(edit, args.at(1));
+    let allowed = edit.entry(args.at(1)).is_none();
     if allowed {
         store(edit, args.at(1), args.at(2), Expiry::Clear);
     }
