@@ -18,6 +18,7 @@ mod layout;
 mod reader;
 mod record;
 mod recovery;
+mod tail;
 mod types;
 
 pub use checkpoint::{CHUNK_BYTES_MAX, CheckpointFile, CheckpointReader};

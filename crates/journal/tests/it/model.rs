@@ -16,6 +16,11 @@ pub fn options() -> Options {
     Options { segment_bytes: 64 << 10, ..Options::new(IDENTITY) }
 }
 
+/// As [`options`], of a node that has others to ask.
+pub fn options_among_peers() -> Options {
+    Options { has_peers: |_, _| true, ..options() }
+}
+
 /// One call of the journal.
 #[derive(Clone, Debug)]
 pub enum Step {
