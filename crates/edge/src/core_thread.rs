@@ -75,6 +75,8 @@ pub struct CoreThread {
     has_lingering: bool,
     /// What the core knows of [`Self::is_held_up`].
     was_held_up: bool,
+    /// Some of its groups may lack the end of a log that was damaged, and it has not said otherwise yet.
+    is_unsettled: bool,
     /// Something has been stepped since the last `Turn`.
     owes_turn: bool,
     reads: bool,
@@ -106,6 +108,7 @@ impl CoreThread {
             sweep_at: now.instant + SWEEP_INTERVAL,
             has_lingering: false,
             was_held_up: false,
+            is_unsettled: false,
             owes_turn: true,
             reads: true,
             ends: false,
@@ -343,6 +346,7 @@ impl CoreThread {
                 Mail::Arrival(arrival) => self.open(*arrival),
                 Mail::Storage(storage) => {
                     self.storage = Some(storage);
+                    self.is_unsettled = self.host.is_unsettled();
                     for (name, value) in std::mem::take(&mut self.unheard) {
                         self.configure(name, value);
                     }
@@ -462,6 +466,7 @@ impl CoreThread {
             self.core.step(self.now, Event::Turn, &mut self.actions);
             self.host.desks[self.here()].client_bytes.store(self.core.client_bytes(), Ordering::Relaxed);
             self.owes_turn = false;
+            self.settle();
         }
         // Carrying out may step further events (a connection that turns out broken), whose wishes come after.
         while !self.actions.is_empty() {
@@ -483,6 +488,17 @@ impl CoreThread {
             }
             if self.actions.is_empty() {
                 self.actions = actions;
+            }
+        }
+    }
+
+    /// Says once that its groups have been told what they may have lacked.
+    fn settle(&mut self) {
+        if self.is_unsettled && self.core.is_loaded() && !self.core.is_in_doubt() {
+            self.is_unsettled = false;
+            if self.host.settle_core() {
+                self.storage.as_ref().expect(STORAGE_FIRST).settle();
+                self.host.log.notice("lacks nothing at the end of its log any more");
             }
         }
     }

@@ -139,6 +139,7 @@ struct Controls {
 
 enum Control {
     Hold { group: u32, index: u64 },
+    Settle,
     Mark { group: u32, mark: CheckpointMark, hard_state: Option<HardState>, done: MarkDone },
     ChoreDone(Chore, Result<(), Fault>),
     Flush(Sender<()>),
@@ -318,6 +319,11 @@ impl JournalQueue {
     /// Entries of a group behind `index` are to be kept for members that lack them.
     pub fn hold(&self, group: u32, index: u64) {
         self.control(Control::Hold { group, index });
+    }
+
+    /// The end of the log is in question no more.
+    pub fn settle(&self) {
+        self.control(Control::Settle);
     }
 
     /// Where the log is.
@@ -534,6 +540,7 @@ impl Writer {
                     self.marks.push_back((group, mark, hard_state, done));
                 }
                 Control::Hold { group, index } => self.journal.hold(group, index),
+                Control::Settle => self.journal.settle()?,
                 Control::Flush(done) => self.flushes.push(done),
                 Control::Stop { may_note, done } => {
                     self.stop = Some((may_note, done));

@@ -24,6 +24,7 @@ use rcgen::{
     date_time_ymd,
 };
 use ring::{digest, hmac};
+use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
@@ -206,6 +207,8 @@ impl Authority {
     /// What a certificate and a key in PKCS #8 form make.
     fn of(certificate: CertificateDer<'static>, key: &[u8]) -> Result<Self, String> {
         let key = KeyPair::try_from(key).map_err(|error| format!("its key cannot be used: {error}"))?;
+        let usable = RootCertStore::empty().add(certificate.clone());
+        usable.map_err(|error| format!("its certificate cannot be used: {error}"))?;
         let params = authority_params(&key);
         Ok(Self::new(certificate, params, key))
     }

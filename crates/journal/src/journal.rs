@@ -61,7 +61,9 @@ pub struct Journal<D: Disk> {
     synced: u64,
     /// The last record is a seal.
     is_sealed: bool,
-    /// Offset behind the last record with a body.
+    /// Offset of the last record with a body.
+    content_start: u64,
+    /// Offset behind it.
     content_end: u64,
     /// The mark outside of the log, as last written.
     tail: TailMark,
@@ -164,6 +166,7 @@ impl<D: Disk> Journal<D> {
             end: RECORDS_START,
             synced: RECORDS_START,
             is_sealed: false,
+            content_start: RECORDS_START,
             content_end: RECORDS_START,
             tail: TailMark::default(),
             tail_file: Some(tail_file),
@@ -220,7 +223,7 @@ impl<D: Disk> Journal<D> {
                 let why = format!("{} holds nothing, so the log before it is not whole", segment.name);
                 return Err(Fault::Missing { file: segment_file(segment.sequence - 1), why });
             }
-            let (letter, verdict) = judge(is_ended, next, stop.behind);
+            let (letter, verdict) = judge(is_ended, next, stop.behind.word);
             match verdict {
                 Verdict::GoesOn => {
                     full.push_back(FullSegment {
@@ -266,7 +269,7 @@ impl<D: Disk> Journal<D> {
                     .into(),
             ),
             Tail::Whole => {
-                if stop.behind != Behind::Nothing {
+                if stop.behind.word != Behind::Nothing {
                     notes.push(format!("{name} ends at offset {end}: a record there that holds nothing is damaged"));
                 }
                 None
@@ -281,7 +284,7 @@ impl<D: Disk> Journal<D> {
                  synced. It is cut off, and this node is in doubt until the others have told it what was committed"
             )),
             Tail::Questionable => {
-                let what = if stop.behind == Behind::Nothing {
+                let what = if stop.behind.word == Behind::Nothing {
                     "the record there is torn and is cut off"
                 } else {
                     "what follows had not been synced and is cut off"
@@ -333,7 +336,7 @@ impl<D: Disk> Journal<D> {
         let block_start = stop.end as usize / BLOCK_BYTES * BLOCK_BYTES;
         let mut buffer = BlockBuffer::new(64 << 10);
         buffer.push(&current[block_start..stop.end as usize]);
-        wipe(&disk, &file, name, &current, stop.end, stop.behind != Behind::Nothing, &mut buffer)?;
+        wipe(&disk, &file, name, &current, stop.end, stop.behind.word != Behind::Nothing, &mut buffer)?;
         disk.sync(&file).map_err(Fault::io("sync", name))?;
         disk.sync_directory().map_err(Fault::io("sync", DIRECTORY))?;
         if let Some(file) = &mut tail_file {
@@ -370,6 +373,7 @@ impl<D: Disk> Journal<D> {
             end: stop.end,
             synced: stop.end,
             is_sealed: false,
+            content_start: stop.content_end,
             content_end: stop.content_end,
             tail: tail_mark,
             tail_file,
@@ -662,6 +666,12 @@ impl<D: Disk> Journal<D> {
         needed.map(|segment| segment.used_bytes).sum::<u64>() + self.end
     }
 
+    /// The file of the segment being written, and where in it the last record with a body that was written since the
+    /// journal was opened begins and ends: for those who damage it on purpose.
+    pub fn last_content(&self) -> (String, std::ops::Range<u64>) {
+        (self.file_name(), self.content_start..self.content_end)
+    }
+
     /// Bytes of records written since the journal was opened.
     pub fn written_bytes(&self) -> u64 {
         self.written_bytes
@@ -801,7 +811,7 @@ impl<D: Disk> Journal<D> {
         self.bytes = bytes;
         self.end = RECORDS_START;
         self.synced = RECORDS_START;
-        self.content_end = RECORDS_START;
+        (self.content_start, self.content_end) = (RECORDS_START, RECORDS_START);
         self.is_sealed = false;
         self.buffer.clear();
         self.free_segments();
@@ -920,10 +930,10 @@ impl<D: Disk> Journal<D> {
         self.is_sealed = header.kind == RecordKind::Seal;
         self.number += 1;
         self.written_bytes += end - self.end;
-        self.end = end;
         if header.kind == RecordKind::Batch {
-            self.content_end = end;
+            (self.content_start, self.content_end) = (self.end, end);
         }
+        self.end = end;
         if is_durable {
             self.synced = end;
             self.mark_tail()?;
@@ -964,8 +974,8 @@ impl<D: Disk> Journal<D> {
         self.is_sealed = header.kind == RecordKind::Seal;
         self.number += 1;
         self.written_bytes += end - self.end;
+        (self.content_start, self.content_end) = (self.end, end);
         self.end = end;
-        self.content_end = end;
         Ok(())
     }
 }

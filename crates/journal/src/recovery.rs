@@ -48,6 +48,22 @@ pub enum Behind {
     Synced,
 }
 
+/// The records behind the place where a segment stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Followers {
+    /// What their headers say.
+    pub word: Behind,
+    /// One of them has a body.
+    pub has_batch: bool,
+    /// One of them holds entries, or has a body that does not verify.
+    pub has_entries: bool,
+}
+
+impl Followers {
+    /// There are none.
+    pub const NONE: Self = Self { word: Behind::Nothing, has_batch: false, has_entries: false };
+}
+
 /// The next segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
@@ -88,13 +104,13 @@ pub enum Tail {
 }
 
 /// What to make of a log that ends here by its own account: `verdict` comes from [`judge`], and `is_marked` says that
-/// the mark outside of the log vouches for more. None if the log does not end here, or more than its last record is
-/// lost.
+/// the mark outside of the log vouches for more. None if the log does not end here, or if entries verify behind what is
+/// lost: that is not its end.
 pub fn judge_tail(verdict: Verdict, is_marked: bool, stop: &Stop) -> Option<Tail> {
     let is_bodiless = stop.remains.is_some_and(|kind| kind != RecordKind::Batch);
     match verdict {
-        Verdict::DamagedWithin if stop.has_batch_behind => None,
-        Verdict::DamagedWithin if is_bodiless => Some(Tail::Whole),
+        Verdict::DamagedWithin if stop.behind.has_entries => None,
+        Verdict::DamagedWithin if is_bodiless && !stop.behind.has_batch => Some(Tail::Whole),
         Verdict::DamagedWithin => Some(Tail::Lost),
         Verdict::EndsAfterCut | Verdict::Ends if is_marked => Some(Tail::Lost),
         Verdict::EndsAfterCut => Some(Tail::Questionable),
@@ -124,9 +140,7 @@ pub struct Stop {
     /// What that record was for; none if there is no record.
     pub last: Option<RecordKind>,
     /// What verifies behind it.
-    pub behind: Behind,
-    /// One of those behind it has a body.
-    pub has_batch_behind: bool,
+    pub behind: Followers,
     /// What a record left that does not verify any more, at the end itself.
     pub remains: Option<RecordKind>,
     /// Offset behind the last record with a body; the start of the records if there is none.
@@ -135,21 +149,36 @@ pub struct Stop {
     pub synced: u64,
 }
 
-/// Looks for record headers behind `end`. Returns what they say, and whether one is of a record with a body.
-pub fn look_behind(place: Place, segment: &[u8], end: u64) -> (Behind, bool) {
-    let mut behind = Behind::Nothing;
-    let mut has_batch = false;
+/// Looks for records behind `end`.
+pub fn look_behind(place: Place, segment: &Bytes, end: u64) -> Followers {
+    let mut behind = Followers::NONE;
     for offset in (end as usize + 8..segment.len().saturating_sub(RECORD_HEADER_BYTES - 1)).step_by(8) {
         if let Some(header) = place.decode_header(segment, offset) {
-            has_batch |= header.kind == RecordKind::Batch;
+            if header.kind == RecordKind::Batch {
+                behind.has_batch = true;
+                behind.has_entries |= may_hold_entries(place, segment, offset);
+            }
             if header.synced > end {
-                behind = Behind::Synced;
-            } else if behind == Behind::Nothing {
-                behind = Behind::Unsynced;
+                behind.word = Behind::Synced;
+            } else if behind.word == Behind::Nothing {
+                behind.word = Behind::Unsynced;
             }
         }
     }
-    (behind, has_batch)
+    behind
+}
+
+/// False if the record there verifies as a whole and holds no entry.
+fn may_hold_entries(place: Place, segment: &Bytes, offset: usize) -> bool {
+    let Some((_, body_end)) = place.decode(segment, offset) else { return true };
+    let mut position = offset + RECORD_HEADER_BYTES;
+    while let Some((_, frame, next)) = frame::decode(segment, position, body_end) {
+        if matches!(frame, Frame::Entry(_)) {
+            return true;
+        }
+        position = next;
+    }
+    position < body_end
 }
 
 /// One group while the log is read.
@@ -211,10 +240,10 @@ impl Replay {
             }
         }
         let end = offset as u64;
-        let (behind, has_batch_behind) =
-            if last == Some(RecordKind::End) { (Behind::Nothing, false) } else { look_behind(place, segment, end) };
+        let is_ended = last == Some(RecordKind::End);
+        let behind = if is_ended { Followers::NONE } else { look_behind(place, segment, end) };
         let remains = place.remains(segment, offset, self.number);
-        Ok(Stop { end, last, behind, has_batch_behind, remains, content_end, synced })
+        Ok(Stop { end, last, behind, remains, content_end, synced })
     }
 }
 
@@ -285,18 +314,18 @@ mod tests {
                     let stop = Stop {
                         end: 5000,
                         last: None,
-                        behind: Behind::Nothing,
-                        has_batch_behind: false,
+                        behind: Followers::NONE,
                         remains,
                         content_end: 5000,
                         synced: 5000,
                     };
                     let tail = judge_tail(verdict, is_marked, &stop);
-                    assert!(
-                        verdict != Verdict::DamagedWithin || {
-                            judge_tail(verdict, is_marked, &Stop { has_batch_behind: true, ..stop }).is_none()
-                        }
-                    );
+                    if verdict == Verdict::DamagedWithin {
+                        let votes = Followers { has_batch: true, ..Followers::NONE };
+                        let entries = Followers { has_entries: true, ..votes };
+                        let judge = |behind| judge_tail(verdict, is_marked, &Stop { behind, ..stop });
+                        assert_eq!((judge(votes), judge(entries)), (Some(Tail::Lost), None));
+                    }
                     rows += &format!("{verdict:?} marked {is_marked} {remains:?}: {tail:?}\n");
                 }
             }

@@ -33,6 +33,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use command::Flag;
 use consensus::{Change, Message, MessageKind, Options, Refused, Replica, Role, Seed};
+pub use doubt::others_can_tell;
 use journal::{Append, CheckpointMark};
 use keyspace::{Class, Exporting, Keyspace, Limits, Lookups, Moment, Notice};
 use resp::{Args, Protocol, Span, Writer};

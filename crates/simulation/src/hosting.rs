@@ -16,7 +16,7 @@ use node::event::{
     Action, CheckpointNews, CheckpointStep, CoreId, CoreOptions, Event, GroupId, GroupSeed, NodeId, Peer, Persist,
     ProcessFacts, Room, SessionId,
 };
-use node::group::{Group, Standing};
+use node::group::{Group, Standing, others_can_tell};
 use node::limits;
 use node::roster::Member;
 use node::settings::Settings;
@@ -60,6 +60,7 @@ impl Universe {
         let options = journal::Options {
             segment_bytes: 4096 * (16 + self.prng.below(48)),
             held_bytes_max: self.faults.log_held_bytes_max,
+            has_peers: others_can_tell,
             ..journal::Options::new(identity)
         };
         let disk = self.machines[machine].disk.clone();
@@ -87,7 +88,13 @@ impl Universe {
         }
         let settings = Arc::new(self.settings());
         let node = self.machines[machine].node;
-        let may_lack_its_tail = !recovered.was_stopped_cleanly && self.plan.durability != Durability::Always;
+        if let Some(why) = &recovered.tail_in_question {
+            say!(self, "node {}: {why}", machine + 1);
+            self.probes.reach("the end of a log was in question");
+        }
+        let is_in_question = recovered.tail_in_question.is_some() && self.plan.canary != Some(Canary::ForgottenTail);
+        let may_lack_its_tail =
+            is_in_question || (!recovered.was_stopped_cleanly && self.plan.durability != Durability::Always);
         let mut seeds = Vec::new();
         for group in 0..recovered.identity.group_count {
             let found = recovered.groups.get(&group).cloned().unwrap_or_default();
@@ -158,6 +165,9 @@ impl Universe {
         if disk.is_dark() {
             self.probes.reach("power failed inside a disk operation");
             self.cut_power(machine);
+        } else if matches!(fault, Fault::Damaged { .. } | Fault::Missing { .. }) && self.machines[machine].has_rotted {
+            self.probes.reach("a start was refused because of rot");
+            return self.give_up(machine);
         } else if !matches!(fault, Fault::Io { .. } | Fault::Full { .. }) || !disk.is_ill() {
             self.fail(Invariant::Recovers, format!("node {} cannot recover: {fault}", machine + 1));
             return;
@@ -359,7 +369,20 @@ impl Universe {
             }
             self.carry_out(machine, core, action);
         }
+        self.settle(machine);
         self.kick_journal(machine);
+    }
+
+    /// The others have told all groups what they may have lacked, which is noted.
+    fn settle(&mut self, machine: usize) {
+        let Some(process) = &mut self.machines[machine].process else { return };
+        let knows = |host: &CoreHost| host.core.is_loaded() && !host.core.is_in_doubt();
+        if process.journal.is_in_question() && process.cores.iter().all(knows) {
+            let result = process.journal.settle();
+            if self.journal_went_well(machine, result) {
+                self.probes.reach("the others made good for the end of a log");
+            }
+        }
     }
 
     /// What checkers want to know while it runs.
@@ -1159,7 +1182,11 @@ fn is_step_of_transaction(entry: &Entry) -> bool {
 /// The defect of a core that a canary stands for, if it is one of these.
 fn defect_of(canary: Canary) -> Option<Defect> {
     match canary {
-        Canary::EarlyAcknowledgement | Canary::LongLease | Canary::EarlyVote | Canary::ForgottenDoubt => None,
+        Canary::EarlyAcknowledgement
+        | Canary::LongLease
+        | Canary::EarlyVote
+        | Canary::ForgottenDoubt
+        | Canary::ForgottenTail => None,
         Canary::EarlyCommit => Some(Defect::EarlyCommit),
         Canary::ForgottenWatch => Some(Defect::ForgottenWatch),
         Canary::ForgottenRead => Some(Defect::ForgottenRead),

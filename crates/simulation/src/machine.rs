@@ -24,6 +24,8 @@ pub struct Machine {
     pub has_joined: bool,
     /// It cannot go on, and never starts again.
     pub is_lost: bool,
+    /// A bit of its log has turned at some time.
+    pub has_rotted: bool,
     /// Grows with every start of a process; what was under way to an earlier life is lost.
     pub life: u64,
     /// True time of the last start.

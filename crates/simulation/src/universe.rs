@@ -201,6 +201,7 @@ impl Universe {
                     clock: FalseClock::new(drift, SECOND + prng.below(SECOND), prng.below(1_000) as i64 - 500),
                     has_joined: false,
                     is_lost: false,
+                    has_rotted: false,
                     life: 0,
                     started: 0,
                     stopped: None,
@@ -748,7 +749,8 @@ impl Universe {
     }
 
     fn boot_later(&mut self, machine: usize) {
-        let is_hurried = matches!(self.plan.canary, Some(Canary::EarlyVote | Canary::ForgottenDoubt));
+        let is_hurried =
+            matches!(self.plan.canary, Some(Canary::EarlyVote | Canary::ForgottenDoubt | Canary::ForgottenTail));
         let when = self.now + self.some(if is_hurried { SECOND / 5 } else { 3 * SECOND });
         self.at(when, What::Boot { machine });
     }
@@ -781,6 +783,13 @@ impl Universe {
     fn stop_process(&mut self, machine: usize, power: bool) {
         self.note_stop(machine, power);
         let Some(process) = self.machines[machine].process.take() else { return };
+        if machine as u64 == self.plan.seed % self.plan.nodes as u64 && self.luck(self.faults.rot) {
+            let groups = process.cores.iter().flat_map(|host| host.core.groups());
+            // A start may be refused if it is not the last record, and two voters do not do without one of them.
+            let is_minority = groups.map(|group| group.membership().voters.len()).all(|voters| voters > 2);
+            let behind = if is_minority && self.prng.chance(1, 4) { ROT_BYTES } else { 0 };
+            self.rot(machine, process.journal.last_content(), behind);
+        }
         drop(process);
         let numbers: Vec<u64> = self
             .connections
@@ -796,6 +805,20 @@ impl Universe {
                 self.at(when, What::ClientHears { client: connection.client, connection: number, bytes: None });
             }
         }
+    }
+
+    /// A bit turns at the end of the log of a machine: in its last record, or in so many bytes.
+    fn rot(&mut self, machine: usize, (file, record): (String, std::ops::Range<u64>), behind: u64) {
+        let start = record.start.min(record.end.saturating_sub(behind));
+        let (offset, bit) = (start + self.some(record.end - start), self.prng.draw() as u32);
+        say!(
+            self,
+            "a bit turns in {file} of node {} at offset {offset}, the last record is at {record:?}",
+            machine + 1
+        );
+        self.probes.reach("a log rotted at its end");
+        self.machines[machine].has_rotted = true;
+        self.machines[machine].disk.rot(&file, offset, bit);
     }
 
     /// Works out what a stop may cost where acknowledgements do not wait for the disk. What was acknowledged is in the
@@ -880,6 +903,9 @@ pub(crate) const WRITE_BACK_INTERVAL: u64 = 5 * SECOND;
 
 /// Longest time for which appends that nobody waits for stay unwritten.
 pub(crate) const LAZY_INTERVAL: u64 = 10 * MILLISECOND;
+
+/// How far before the end of a log bits turn.
+const ROT_BYTES: u64 = 6_000;
 
 /// Machines that may join.
 const SPARES: usize = 2;
