@@ -253,8 +253,10 @@ impl<D: Disk> Journal<D> {
                 }
                 Verdict::Damaged | Verdict::DamagedWithin | Verdict::EndsAfterCut | Verdict::Ends => {
                     let is_marked = (mark.sequence, mark.end) > (segment.sequence, stop.end);
+                    let is_end = matches!(verdict, Verdict::EndsAfterCut | Verdict::Ends);
+                    let letter = if is_end && is_marked { 'G' } else { letter };
                     match judge_tail(verdict, is_marked, &stop) {
-                        Some(tail) => break (stop, bytes, tail, if is_marked { 'G' } else { letter }),
+                        Some(tail) => break (stop, bytes, tail, letter),
                         None => return Err(lost(&segment.name, stop.end, letter)),
                     }
                 }
@@ -523,10 +525,16 @@ impl<D: Disk> Journal<D> {
         if let Some(hard_state) = &hard_state {
             frame::encode_hard_state(group, hard_state, &mut body);
         }
+        let mark_start = body.len();
         frame::encode_mark(group, &mark, &mut body);
-        self.make_room(body.len() as u64, TAIL_BYTES)?;
+        self.make_room(body.len() as u64, TAIL_BYTES + record_bytes(body.len() as u64))?;
         let start = self.begin_record(&self.restatement(), body.len());
         self.buffer.push(&body);
+        self.finish_record(start, false)?;
+        // What it frees is gone afterwards. So it is said twice: the record that says it is not the last one, whose loss
+        // a start may take for torn.
+        let start = self.begin_record(&[], body.len() - mark_start);
+        self.buffer.push(&body[mark_start..]);
         self.finish_record(start, true)?;
 
         let standing = self.groups.entry(group).or_default();

@@ -104,8 +104,8 @@ impl Place {
     }
 
     /// What stands at `offset` of a segment where record `number` should be and no record verifies: the remains of one,
-    /// as far as they tell. A header of which one bit is wrong is recognized by its check, one of which more is wrong by
-    /// the number. Old bytes of a segment that is used again are none: their check covers another segment, and their
+    /// as far as they tell. A header of which one bit is wrong is recognized by its check, one of which more is wrong
+    /// by the number. Old bytes of a segment that is used again are none: their check covers another segment, and their
     /// numbers are smaller.
     pub fn remains(self, segment: &[u8], offset: usize, number: Option<u64>) -> Option<RecordKind> {
         let mut header: [u8; RECORD_HEADER_BYTES] =

@@ -21,8 +21,8 @@
 //! | F      | no    | not written  | none                       | the log ends here |
 //!
 //! Where only the end is lost ([`judge_tail`]), a mark outside of the log tells more: up to where it had been synced at
-//! least. See [`crate::tail`]. And a `Seal`, which an idle journal writes, has a header that says the same of all before
-//! it: see [`crate::Journal::seal`].
+//! least. See [`crate::tail`]. And a `Seal`, which an idle journal writes, has a header that says the same of all
+//! before it: see [`crate::Journal::seal`].
 //!
 //! What cannot be known: whether the very last record of E or F was half written when the power failed or turned bad
 //! later, if neither has told of it yet. What remains of such a record is recognized, so that it is told, and so that a
@@ -55,7 +55,7 @@ pub struct Followers {
     pub word: Behind,
     /// One of them has a body.
     pub has_batch: bool,
-    /// One of them holds entries, or has a body that does not verify.
+    /// One of them holds entries or the mark of a checkpoint, or has a body that does not verify.
     pub has_entries: bool,
 }
 
@@ -112,6 +112,7 @@ pub fn judge_tail(verdict: Verdict, is_marked: bool, stop: &Stop) -> Option<Tail
         Verdict::DamagedWithin if stop.behind.has_entries => None,
         Verdict::DamagedWithin if is_bodiless && !stop.behind.has_batch => Some(Tail::Whole),
         Verdict::DamagedWithin => Some(Tail::Lost),
+        Verdict::EndsAfterCut if is_marked && stop.behind.has_entries => None,
         Verdict::EndsAfterCut | Verdict::Ends if is_marked => Some(Tail::Lost),
         Verdict::EndsAfterCut => Some(Tail::Questionable),
         Verdict::Ends if stop.remains == Some(RecordKind::Batch) => Some(Tail::Questionable),
@@ -168,12 +169,12 @@ pub fn look_behind(place: Place, segment: &Bytes, end: u64) -> Followers {
     behind
 }
 
-/// False if the record there verifies as a whole and holds no entry.
+/// False if the record there verifies as a whole and holds no entry, and no mark, which would have freed some.
 fn may_hold_entries(place: Place, segment: &Bytes, offset: usize) -> bool {
     let Some((_, body_end)) = place.decode(segment, offset) else { return true };
     let mut position = offset + RECORD_HEADER_BYTES;
     while let Some((_, frame, next)) = frame::decode(segment, position, body_end) {
-        if matches!(frame, Frame::Entry(_)) {
+        if matches!(frame, Frame::Entry(_) | Frame::Mark(_)) {
             return true;
         }
         position = next;
@@ -325,6 +326,11 @@ mod tests {
                         let entries = Followers { has_entries: true, ..votes };
                         let judge = |behind| judge_tail(verdict, is_marked, &Stop { behind, ..stop });
                         assert_eq!((judge(votes), judge(entries)), (Some(Tail::Lost), None));
+                    }
+                    if verdict == Verdict::EndsAfterCut {
+                        let behind = Followers { word: Behind::Unsynced, has_batch: true, has_entries: true };
+                        let expected = if is_marked { None } else { Some(Tail::Questionable) };
+                        assert_eq!(judge_tail(verdict, is_marked, &Stop { behind, ..stop }), expected);
                     }
                     rows += &format!("{verdict:?} marked {is_marked} {remains:?}: {tail:?}\n");
                 }

@@ -44,7 +44,7 @@ pub struct Faults {
     pub sync_failure_every: u64,
     /// Mean time between periods in which the disk is full; 0 is never.
     pub full_every: u64,
-    /// A bit turns at the end of the log when a process ends: on one machine only, which is less than half of the voters.
+    /// A bit turns at the end of the log when a process ends: on one machine only, less than half of the voters.
     pub rot: u64,
     /// Mean time between jumps of a wall clock; 0 is never.
     pub clock_jump_every: u64,

@@ -1,7 +1,7 @@
 //! Flipped bits, cut files, missing files: told with file and offset, or harmless.
 
 use bytes::Bytes;
-use journal::{Append, Disk, Fault, Journal};
+use journal::{Append, CheckpointMark, Disk, Fault, Journal};
 use stdx::Prng;
 use stdx::log::{Entry, EntryKind, HardState};
 
@@ -279,6 +279,33 @@ fn what_remains_of_a_last_record_is_told_though_the_mark_was_lost_with_the_power
     let (_, recovered) = Journal::open(disk, &options_among_peers()).unwrap();
     assert_eq!((recovered.groups, recovered.tail_in_question), (before, None));
     assert_ne!(groups.len(), 0);
+}
+
+/// The record of a mark frees files that are gone then: it is not the one that a start may cut off.
+#[test]
+fn a_lost_last_record_costs_no_checkpoint() {
+    let disk = MemoryDisk::default();
+    let (mut journal, _) = Journal::open(disk.clone(), &options()).unwrap();
+    let mut groups = Groups::new();
+    for index in 1..=3 {
+        for step in [
+            Step::Append { appends: vec![simple(index, 40)], is_durable: true },
+            Step::Checkpoint { group: 1, mark: CheckpointMark { index, term: 1, ..CheckpointMark::default() } },
+            Step::Chores,
+        ] {
+            perform(&mut journal, &step).unwrap();
+            apply(&mut groups, &step);
+        }
+    }
+    let (file, record) = journal.last_content();
+    drop(journal);
+    assert!(disk.names().iter().filter(|name| name.starts_with("checkpoint-")).count() == 1);
+    for bit in record.start * 8..record.end * 8 {
+        let disk = disk.copy();
+        disk.flip(&file, bit as usize);
+        let (_, recovered) = Journal::open(disk, &options_among_peers()).unwrap_or_else(|fault| panic!("{fault}"));
+        assert_eq!(recovered.groups, groups, "bit {bit}");
+    }
 }
 
 #[test]

@@ -127,8 +127,8 @@ fn first_missing(client: &mut Client) -> usize {
     first
 }
 
-/// Without a mark the tail may have been torn by the crash, before anybody was told that it was kept. So the server starts without it,
-/// and says so; or it refuses. It must not keep quiet.
+/// Without a mark the tail may have been torn by the crash, before anybody was told that it was kept. So the server
+/// starts without it, and says so; or it refuses. It must not keep quiet.
 #[track_caller]
 fn torn(options: &ServerOptions, file: &str) {
     match Server::try_start(options) {
