@@ -73,8 +73,6 @@ pub struct CoreThread {
     sweep_at: Instant,
     /// Some connections are only waiting for their output to be taken.
     has_lingering: bool,
-    /// What the core knows of [`Self::is_held_up`].
-    was_held_up: bool,
     /// Some of its groups may lack the end of a log that was damaged, and it has not said otherwise yet.
     is_unsettled: bool,
     /// Something has been stepped since the last `Turn`.
@@ -107,7 +105,6 @@ impl CoreThread {
             wake_at: None,
             sweep_at: now.instant + SWEEP_INTERVAL,
             has_lingering: false,
-            was_held_up: false,
             is_unsettled: false,
             owes_turn: true,
             reads: true,
@@ -455,10 +452,6 @@ impl CoreThread {
         let is_due = self.wake_at.is_some_and(|wake_at| wake_at <= self.now.instant);
         if is_due {
             self.wake_at = None;
-        }
-        let is_held_up = self.is_held_up();
-        if is_held_up != std::mem::replace(&mut self.was_held_up, is_held_up) {
-            self.step(Event::DiskBehind(is_held_up));
         }
         if is_due || self.owes_turn {
             // What is answered in a turn was asked before this reading: leases depend on it.

@@ -203,7 +203,7 @@ fn in_use_or(directory: &Path, cause: io::Error) -> Fault {
 
 fn lazy_sync(policy: AppendFsync) -> LazySync {
     match policy {
-        // What nobody waits for (a tick, a promise renewed) is safe within a second all the same.
+        // With `always` all is waited for.
         AppendFsync::Always | AppendFsync::EverySecond => LazySync::EverySecond,
         AppendFsync::No => LazySync::Never,
     }

@@ -91,6 +91,30 @@ pub struct Journal<D: Disk> {
     written_bytes: u64,
 }
 
+/// A part of the log that is being synced.
+#[derive(Clone, Copy, Debug)]
+pub struct Syncing {
+    sequence: u64,
+    end: u64,
+    content_end: u64,
+}
+
+impl Syncing {
+    /// Makes it durable.
+    ///
+    /// # Errors
+    /// Any error here means that what is on disk is unknown.
+    pub fn run<D: Disk>(&self, disk: &D) -> Result<(), Fault> {
+        let name = segment_file(self.sequence);
+        match disk.open(&name) {
+            Ok(file) => disk.sync(&file).map_err(Fault::io("sync", name)),
+            // It has been left, and so was durable, and is used again.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(Fault::io("open", name)(error)),
+        }
+    }
+}
+
 /// What is restated of a group at the start of each segment.
 #[derive(Clone, Debug, Default)]
 struct Standing {
@@ -436,7 +460,27 @@ impl<D: Disk> Journal<D> {
         if self.synced < self.end {
             self.disk.sync(&self.file).map_err(Fault::io("sync", self.file_name()))?;
             self.synced = self.end;
-            self.mark_tail()?;
+            self.mark_tail(self.content_end)?;
+        }
+        Ok(())
+    }
+
+    /// What is to be synced of the segment being written, for another thread to do while this one writes on. None if
+    /// all is durable.
+    pub fn begin_sync(&self) -> Option<Syncing> {
+        let Self { sequence, end, content_end, .. } = *self;
+        (self.synced < end).then_some(Syncing { sequence, end, content_end })
+    }
+
+    /// What was to be synced is durable: [`Syncing::run`] has returned.
+    ///
+    /// # Errors
+    /// Any error of the disk.
+    pub fn end_sync(&mut self, syncing: Syncing) -> Result<(), Fault> {
+        // A segment that has been left since was durable before that.
+        if syncing.sequence == self.sequence && syncing.end > self.synced {
+            self.synced = syncing.end;
+            self.mark_tail(syncing.content_end)?;
         }
         Ok(())
     }
@@ -461,8 +505,8 @@ impl<D: Disk> Journal<D> {
     }
 
     /// Tells outside of the log how far it has been synced.
-    fn mark_tail(&mut self) -> Result<(), Fault> {
-        let mark = TailMark { sequence: self.sequence, end: self.content_end, ..self.tail };
+    fn mark_tail(&mut self, end: u64) -> Result<(), Fault> {
+        let mark = TailMark { sequence: self.sequence, end, ..self.tail };
         if mark != self.tail
             && let Some(file) = &mut self.tail_file
         {
@@ -678,6 +722,11 @@ impl<D: Disk> Journal<D> {
     /// journal was opened begins and ends: for those who damage it on purpose.
     pub fn last_content(&self) -> (String, std::ops::Range<u64>) {
         (self.file_name(), self.content_start..self.content_end)
+    }
+
+    /// Bytes written that are not yet durable.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.end - self.synced
     }
 
     /// Bytes of records written since the journal was opened.
@@ -944,7 +993,7 @@ impl<D: Disk> Journal<D> {
         self.end = end;
         if is_durable {
             self.synced = end;
-            self.mark_tail()?;
+            self.mark_tail(self.content_end)?;
         }
         Ok(())
     }

@@ -25,7 +25,7 @@ use stdx::log::{Entry, EntryKind, Membership};
 
 use crate::invariants::Invariant;
 use crate::machine::{CoreHost, Inbound, Machine, Order, Process};
-use crate::universe::{LAZY_INTERVAL, Universe, WRITE_BACK_INTERVAL, What, say};
+use crate::universe::{Universe, WRITE_BACK_INTERVAL, What, say};
 use crate::{Canary, Durability, MICROSECOND, MILLISECOND, SECOND};
 
 impl Universe {
@@ -283,12 +283,10 @@ impl Universe {
         }
         let mut actions = Vec::new();
         let is_held_up = waiting_bytes(&process.queue) > self.faults.disk_queue_bytes;
-        if is_held_up != std::mem::replace(&mut host.is_held_up, is_held_up) {
-            if is_held_up {
-                self.probes.reach("too much waited for the disk to read clients");
-            }
-            host.core.step(now, Event::DiskBehind(is_held_up), &mut actions);
+        if is_held_up && !std::mem::replace(&mut host.is_held_up, is_held_up) {
+            self.probes.reach("too much waited for the disk to read clients");
         }
+        host.is_held_up = is_held_up;
         for inbound in std::mem::take(&mut host.inbox) {
             if let Inbound::Bytes(session, _) = &inbound
                 && is_held_up
@@ -649,8 +647,7 @@ impl Universe {
         if process.journal_is_busy || process.queue.is_empty() {
             return;
         }
-        let urgent = process.queue.iter().any(|order| !matches!(order, Order::Append(_, _, Persist::Lazily)));
-        let delay = if urgent { MICROSECOND + self.some(20 * MICROSECOND) } else { self.some(LAZY_INTERVAL) };
+        let delay = MICROSECOND + self.some(20 * MICROSECOND);
         self.plan_journal(machine, self.now + delay);
     }
 
@@ -681,6 +678,7 @@ impl Universe {
         }
         let mut appends: Vec<Append> = Vec::new();
         let mut tickets = Vec::new();
+        let mut needs_sync = false;
         let mut weight = 0;
         let mut mark = None;
         let mut taken = 0;
@@ -691,9 +689,8 @@ impl Universe {
                         break;
                     }
                     weight += append.weight_bytes();
-                    if *persist == Persist::Synced {
-                        tickets.push((*core, GroupId(append.group), append.ticket));
-                    }
+                    needs_sync |= *persist == Persist::Synced;
+                    tickets.push((*core, GroupId(append.group), append.ticket));
                     appends.push(append.clone());
                 }
                 Order::Mark(core, group, id, order_mark, hard_state) => {
@@ -731,11 +728,14 @@ impl Universe {
         self.take_orders(machine, taken);
         self.tell_room(machine);
         let process = self.machines[machine].process.as_mut().expect("it is alive");
-        process.is_dirty = true;
         if process.journal.segment_sequence() > 3 {
             self.probes.reach("a segment was recycled");
         }
-        if tickets.is_empty() {
+        if !needs_sync {
+            // The system has it, which outlives the process.
+            for (core, group, ticket) in tickets {
+                self.tell(machine, core, Inbound::Persisted(group, ticket));
+            }
             self.kick_journal(machine);
         } else {
             let mut delay = self.faults.sync_min + self.some(self.faults.sync_jitter);
@@ -768,7 +768,6 @@ impl Universe {
             return;
         }
         let process = self.machines[machine].process.as_mut().expect("it is alive");
-        process.is_dirty = false;
         for (core, group, ticket) in std::mem::take(&mut process.syncing) {
             self.tell(machine, core, Inbound::Persisted(group, ticket));
         }
@@ -835,7 +834,11 @@ impl Universe {
             return self.at(paused_until, What::Flush { machine, life });
         }
         let process = self.machines[machine].process.as_mut().expect("it is alive");
-        let result = if process.is_dirty && !process.journal_is_busy { process.journal.sync() } else { Ok(()) };
+        // As if by another thread, which leaves the journal free to be written.
+        let syncing = if process.journal_is_busy { None } else { process.journal.begin_sync() };
+        let result = syncing.map_or(Ok(()), |syncing| {
+            syncing.run(process.journal.disk()).and_then(|()| process.journal.end_sync(syncing))
+        });
         if self.journal_went_well(machine, result) {
             self.at(self.now + SECOND, What::Flush { machine, life });
         }

@@ -33,7 +33,7 @@ pub enum Durability {
     Always,
     /// On disk within a second.
     EverySecond,
-    /// In memory.
+    /// With the operating system.
     No,
 }
 

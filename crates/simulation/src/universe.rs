@@ -204,6 +204,7 @@ impl Universe {
                     has_rotted: false,
                     life: 0,
                     started: 0,
+                    ended: None,
                     stopped: None,
                     paused_until: 0,
                     process: None,
@@ -824,20 +825,19 @@ impl Universe {
     /// Works out what a stop may cost where acknowledgements do not wait for the disk. What was acknowledged is in the
     /// memory of a quorum, so it may be lost only if so many nodes stop before it is on their disks.
     fn note_stop(&mut self, machine: usize, power: bool) {
-        let is_running = self.machines[machine].process.is_some();
-        let window = match (self.plan.durability, power) {
-            (Durability::Always, _) => return,
-            // What had not been handed to the system yet.
-            (_, false) => LAZY_INTERVAL,
-            (Durability::EverySecond, true) => SECOND + LAZY_INTERVAL,
-            (Durability::No, true) => WRITE_BACK_INTERVAL + LAZY_INTERVAL,
+        if self.machines[machine].process.is_some() {
+            self.machines[machine].ended = Some(self.now);
+        }
+        let window = match self.plan.durability {
+            // What is acknowledged is with the system, which a process that dies takes nothing from.
+            _ if !power => return,
+            Durability::Always => return,
+            Durability::EverySecond => SECOND,
+            Durability::No => WRITE_BACK_INTERVAL,
         };
         // Slow syncs, and pauses of the whole process, come on top.
         let slow = 2 * SECOND + self.machines[machine].paused_until.saturating_sub(self.now);
-        let Some(stopped) = is_running.then_some(self.now).or(self.machines[machine].stopped.map(|(when, _)| when))
-        else {
-            return;
-        };
+        let Some(stopped) = self.machines[machine].ended else { return };
         self.machines[machine].stopped = Some((stopped, stopped.saturating_sub(window + slow)));
         let quorum = self.quorum_min();
         let near = |when: u64| self.now.saturating_sub(when) <= window + slow + COMMIT_DELAY_MAX;
@@ -900,9 +900,6 @@ const COMMIT_DELAY_MAX: u64 = 5 * SECOND;
 
 /// How often the system writes back dirty pages by itself, which matters where nobody syncs.
 pub(crate) const WRITE_BACK_INTERVAL: u64 = 5 * SECOND;
-
-/// Longest time for which appends that nobody waits for stay unwritten.
-pub(crate) const LAZY_INTERVAL: u64 = 10 * MILLISECOND;
 
 /// How far before the end of a log bits turn.
 const ROT_BYTES: u64 = 6_000;

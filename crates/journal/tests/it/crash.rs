@@ -29,6 +29,8 @@ impl Host {
             perform(journal, &step)?;
             if is_barrier(&step) {
                 self.durable_steps = self.history.len() - 1;
+            } else if matches!(step, Step::SyncBeside { .. }) {
+                self.durable_steps = self.history.len() - 2;
             }
         }
         Ok(())
