@@ -853,8 +853,12 @@ mod tests {
     use crate::disk::tests::Scratch;
 
     fn open(scratch: &Scratch) -> (Journal<RealDisk>, journal::Recovered) {
+        open_with(scratch, 1 << 20)
+    }
+
+    fn open_with(scratch: &Scratch, segment_bytes: u64) -> (Journal<RealDisk>, journal::Recovered) {
         let identity = Identity { directory: 5, cluster: 1, node: 1, group_count: 2, hash_seed: 1, has_joined: false };
-        let options = Options { segment_bytes: 1 << 20, ..Options::new(identity) };
+        let options = Options { segment_bytes, ..Options::new(identity) };
         Journal::open(scratch.disk(), &options).unwrap()
     }
 
@@ -865,6 +869,10 @@ mod tests {
     }
 
     fn start(scratch: &Scratch, lazy_sync: LazySync) -> (JournalThread, Receiver<(u32, u64)>) {
+        start_on(open(scratch).0, lazy_sync)
+    }
+
+    fn start_on(journal: Journal<RealDisk>, lazy_sync: LazySync) -> (JournalThread, Receiver<(u32, u64)>) {
         let (told, tickets) = mpsc::channel();
         let listener: Listener = Box::new(move |notice| match notice {
             Notice::Persisted(tickets) => tickets.iter().for_each(|ticket| told.send(*ticket).unwrap()),
@@ -872,7 +880,7 @@ mod tests {
             Notice::Room(room) => panic!("{room:?}"),
             Notice::Failed(fault) => panic!("{fault}"),
         });
-        (JournalThread::start(open(scratch).0, 2, lazy_sync, listener).unwrap(), tickets)
+        (JournalThread::start(journal, 2, lazy_sync, listener).unwrap(), tickets)
     }
 
     #[test]
@@ -936,14 +944,17 @@ mod tests {
     #[test]
     fn a_sync_comes_each_second_and_after_some_bytes_and_writes_go_on_meanwhile() {
         let scratch = Scratch::new();
-        let (thread, tickets) = start(&scratch, LazySync::EverySecond);
+        let (thread, tickets) = start_on(open_with(&scratch, 16 << 20).0, LazySync::EverySecond);
         thread.queue().submit(0, &mut vec![(append(0, 1, 100), false)]);
         tickets.recv().unwrap();
-        let begun = Instant::now();
-        while thread.queue().counters().sync_count == 0 {
-            assert!(begun.elapsed() < Duration::from_secs(20), "it is never synced");
-            thread::yield_now();
-        }
+        let wait_for_sync = |count| {
+            let begun = Instant::now();
+            while thread.queue().counters().sync_count < count {
+                assert!(begun.elapsed() < Duration::from_secs(20), "sync {count} never came");
+                thread::yield_now();
+            }
+        };
+        wait_for_sync(1);
         while thread.queue().counters().unsynced_us > 0 {
             thread::yield_now();
         }
@@ -952,7 +963,7 @@ mod tests {
             thread.queue().submit(0, &mut vec![(append(0, index, 500_000), false)]);
         }
         while tickets.recv().unwrap() != (0, 60) {}
-        assert!(thread.queue().counters().sync_count > 1);
+        wait_for_sync(2);
         thread.stop(true).unwrap();
         assert_eq!(open(&scratch).1.groups[&0].entries.len(), 60);
     }

@@ -261,7 +261,7 @@ impl<D: Disk> Journal<D> {
                     // A prepared segment that was never written to may be anything: it is made again.
                     let next = &segments[position];
                     if !is_prepared_well(&disk, &identity, next)? {
-                        if mark.sequence >= next.sequence {
+                        if (mark.sequence, mark.end) > (next.sequence, RECORDS_START) {
                             let what = "it had been written to, and neither its header nor its first record verifies";
                             return Err(Fault::damaged(&next.name, 0, what));
                         }
@@ -337,10 +337,6 @@ impl<D: Disk> Journal<D> {
         let is_at_rest = stop.last == Some(RecordKind::Stop) || (stop.last.is_none() && full.is_empty());
         let was_stopped_cleanly = is_at_rest && tail == Tail::Whole && !mark.is_in_question;
         let segment_length = segments[position].length;
-        // What was read may have been in the page cache only, and to sync it is not enough: after a flush that failed
-        // the system calls pages clean that never reached the disk, and goes on showing them. It is acted upon from now
-        // on, so it is written once more. The segment before counts too: the process may have ended between writing its
-        // `End` and syncing it.
         let mut tail_file = open_tail(&disk, &identity, names, &mut notes)?;
         let is_in_question = tail_in_question.is_some();
         let tail_mark = TailMark { sequence, end: stop.content_end, is_in_question };
@@ -351,6 +347,10 @@ impl<D: Disk> Journal<D> {
             file.write(&disk, &tail_mark)?;
             file.sync(&disk)?;
         }
+        // What was read may have been in the page cache only, and to sync it is not enough: after a flush that failed
+        // the system calls pages clean that never reached the disk, and goes on showing them. It is acted upon from now
+        // on, so it is written once more. The segment before counts too: the process may have ended between writing its
+        // `End` and syncing it.
         if let Some((name, bytes, stop)) = &previous {
             let file = disk.open(name).map_err(Fault::io("open", name))?;
             write_again(&disk, &file, name, bytes, stop)?;
