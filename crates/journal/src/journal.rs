@@ -575,8 +575,8 @@ impl<D: Disk> Journal<D> {
         let start = self.begin_record(&self.restatement(), body.len());
         self.buffer.push(&body);
         self.finish_record(start, false)?;
-        // What it frees is gone afterwards. So it is said twice: the record that says it is not the last one, whose loss
-        // a start may take for torn.
+        // What it frees is gone afterwards. So it is said twice: the record that says it is not the last one, which a
+        // start may cut off.
         let start = self.begin_record(&[], body.len() - mark_start);
         self.buffer.push(&body[mark_start..]);
         self.finish_record(start, true)?;
