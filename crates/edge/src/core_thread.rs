@@ -73,8 +73,8 @@ pub struct CoreThread {
     sweep_at: Instant,
     /// Some connections are only waiting for their output to be taken.
     has_lingering: bool,
-    /// What the core knows of [`Self::is_held_up`].
-    was_held_up: bool,
+    /// Some of its groups may lack the end of a log that was damaged, and it has not said otherwise yet.
+    is_unsettled: bool,
     /// Something has been stepped since the last `Turn`.
     owes_turn: bool,
     reads: bool,
@@ -105,7 +105,7 @@ impl CoreThread {
             wake_at: None,
             sweep_at: now.instant + SWEEP_INTERVAL,
             has_lingering: false,
-            was_held_up: false,
+            is_unsettled: false,
             owes_turn: true,
             reads: true,
             ends: false,
@@ -343,6 +343,7 @@ impl CoreThread {
                 Mail::Arrival(arrival) => self.open(*arrival),
                 Mail::Storage(storage) => {
                     self.storage = Some(storage);
+                    self.is_unsettled = self.host.is_unsettled();
                     for (name, value) in std::mem::take(&mut self.unheard) {
                         self.configure(name, value);
                     }
@@ -452,16 +453,13 @@ impl CoreThread {
         if is_due {
             self.wake_at = None;
         }
-        let is_held_up = self.is_held_up();
-        if is_held_up != std::mem::replace(&mut self.was_held_up, is_held_up) {
-            self.step(Event::DiskBehind(is_held_up));
-        }
         if is_due || self.owes_turn {
             // What is answered in a turn was asked before this reading: leases depend on it.
             self.now = clock::now();
             self.core.step(self.now, Event::Turn, &mut self.actions);
             self.host.desks[self.here()].client_bytes.store(self.core.client_bytes(), Ordering::Relaxed);
             self.owes_turn = false;
+            self.settle();
         }
         // Carrying out may step further events (a connection that turns out broken), whose wishes come after.
         while !self.actions.is_empty() {
@@ -483,6 +481,17 @@ impl CoreThread {
             }
             if self.actions.is_empty() {
                 self.actions = actions;
+            }
+        }
+    }
+
+    /// Says once that its groups have been told what they may have lacked.
+    fn settle(&mut self) {
+        if self.is_unsettled && self.core.is_loaded() && !self.core.is_in_doubt() {
+            self.is_unsettled = false;
+            if self.host.settle_core() {
+                self.storage.as_ref().expect(STORAGE_FIRST).settle();
+                self.host.log.notice("lacks nothing at the end of its log any more");
             }
         }
     }

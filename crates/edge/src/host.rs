@@ -39,6 +39,8 @@ pub struct Host {
     begins_in_doubt: AtomicBool,
     /// A core has ended that may lack the end of a log.
     ends_in_doubt: AtomicBool,
+    /// Cores that have not been told yet what their groups may lack, where the log on disk was found to lack its end.
+    unsettled_count: AtomicUsize,
     /// Cores that have ended, and had nothing that would be lost with them.
     blank_count: AtomicUsize,
     news: Sender<News>,
@@ -118,6 +120,7 @@ impl Host {
             early,
             begins_in_doubt: AtomicBool::new(false),
             ends_in_doubt: AtomicBool::new(false),
+            unsettled_count: AtomicUsize::new(0),
             blank_count: AtomicUsize::new(0),
             news,
         }
@@ -163,9 +166,21 @@ impl Host {
         self.has_stopped_accepting.load(Ordering::Acquire)
     }
 
-    /// The data directory has been read as far as to say whether logs may lack their ends.
-    pub fn begin(&self, is_in_doubt: bool) {
+    /// The data directory has been read as far as to say whether logs may lack their ends, and whether that is because
+    /// of what is on the disk.
+    pub fn begin(&self, is_in_doubt: bool, is_tail_in_question: bool) {
         self.begins_in_doubt.store(is_in_doubt, Ordering::Release);
+        self.unsettled_count.store(if is_tail_in_question { self.desks.len() } else { 0 }, Ordering::Release);
+    }
+
+    /// True until all cores have said that their groups lack nothing, if the log on disk was found to lack its end.
+    pub fn is_unsettled(&self) -> bool {
+        self.unsettled_count.load(Ordering::Acquire) > 0
+    }
+
+    /// A core has been told what its groups may have lacked. True for the last one.
+    pub fn settle_core(&self) -> bool {
+        self.unsettled_count.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
     /// A core has ended: nothing is acknowledged by it any more.

@@ -3,14 +3,14 @@
 //! It takes whatever the cores have handed in since its last write, writes that as one record, and waits for the disk
 //! once for all of it. No timer gathers a batch: while one write is under way, the next batch gathers by itself.
 //!
-//! Appends that nobody waits for (`appendfsync everysec` and `no`) do not wake the thread: it wakes by itself a few
-//! milliseconds after the first of them, and again as long as there are more. A core pays for them with one lock.
+//! Under `appendfsync everysec` and `no` the wait is for the operating system only: what it has taken outlives the
+//! process. Another thread syncs it, once a second or after some MiB, so that writes go on meanwhile.
 //!
 //! The queue is bounded by those who fill it: while too much is waiting, cores read no more from their clients, who so
 //! feel the disk. They go on with all else, above all with what other nodes say: a leader that waited would be taken
-//! for dead. But they acknowledge nothing ahead of the disk then, whatever `appendfsync` says, so that what comes from
-//! other nodes is bounded by the windows of these. Only when the disk is full does nobody hold back, because reads go
-//! on: then cores are told to refuse writes, and hand in nothing but what they had admitted.
+//! for dead. What comes from other nodes is bounded by the windows of these, since nothing is acknowledged before it is
+//! written. Only when the disk is full does nobody hold back, because reads go on: then cores are told to refuse
+//! writes, and hand in nothing but what they had admitted.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -19,17 +19,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-use journal::{Append, CheckpointMark, Chore, Fault, Journal, LogMap};
+use journal::{Append, CheckpointMark, Chore, Fault, Journal, LogMap, Syncing};
 use stdx::log::HardState;
 
 use crate::disk::RealDisk;
-
-/// How long an append that nobody waits for may lie in memory before it is written: what `kill -9` can lose under
-/// `everysec` and `no`.
-const LAZY_INTERVAL: Duration = Duration::from_millis(5);
-
-/// So many bytes waiting end the wait early.
-const LAZY_BYTES_MAX: u64 = 1 << 20;
 
 /// More than this waiting, and cores do not read from their clients. Several turns of large values; a small part of the
 /// memory that even a small node has.
@@ -37,6 +30,10 @@ const QUEUE_BYTES_MAX: u64 = 64 << 20;
 
 /// How long after a write `everysec` syncs.
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
+
+/// So many bytes that are not synced bring the sync forward. The end of a segment waits for all of it, and writes wait
+/// for that.
+const SYNC_BYTES: u64 = 4 << 20;
 
 /// A log that has been at rest for so long is sealed.
 const SEAL_AFTER: Duration = Duration::from_millis(20);
@@ -55,7 +52,7 @@ const RESERVE_BYTES: u64 = 16 << 20;
 /// taking the disk from the log.
 const FILL_RATE: u64 = 256 << 20;
 
-/// What `appendfsync` asks of appends that nobody waits for.
+/// What `appendfsync` asks of appends that need not be on disk to be acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum LazySync {
@@ -67,7 +64,8 @@ pub enum LazySync {
 
 /// What the thread has to tell. It is called on the journal's own thread, so it must be quick.
 pub enum Notice<'a> {
-    /// These appends (group, ticket) are durable. In order within each group.
+    /// These appends (group, ticket) are as safe as was asked for: durable, or with the system. In order within each
+    /// group.
     Persisted(&'a [(u32, u64)]),
     /// [`JournalQueue::is_full`] is false again.
     TakesMore,
@@ -126,8 +124,8 @@ struct Lane {
 #[derive(Default)]
 struct Waiting {
     appends: Vec<Append>,
-    /// Those somebody waits for, in order.
-    tickets: Vec<(u32, u64)>,
+    /// One of them is to be durable, and with it all before it.
+    needs_sync: bool,
 }
 
 #[derive(Default)]
@@ -139,18 +137,18 @@ struct Controls {
 
 enum Control {
     Hold { group: u32, index: u64 },
+    Settle,
     Mark { group: u32, mark: CheckpointMark, hard_state: Option<HardState>, done: MarkDone },
     ChoreDone(Chore, Result<(), Fault>),
+    Synced(Syncing, Instant, Result<(), Fault>),
     Flush(Sender<()>),
     Stop { may_note: bool, done: Sender<Result<(), Fault>> },
 }
 
 /// At work: nobody need wake the thread.
 const AWAKE: u8 = 0;
-/// Waits for time to pass: appends that nobody waits for do not wake it.
-const DOZES: u8 = 1;
 /// Waits for anything.
-const PARKED: u8 = 2;
+const PARKED: u8 = 1;
 
 struct Shared {
     lanes: Box<[Lane]>,
@@ -159,13 +157,13 @@ struct Shared {
     sleep: AtomicU8,
     /// Appends and controls handed in and not yet taken up.
     waiting: AtomicU64,
-    /// Those among them that wake a thread that dozes.
-    urgent: AtomicU64,
     queue_bytes: AtomicU64,
     queue_count: AtomicU64,
     /// What is waiting cannot be written, because the disk is full or the thread has ended.
     is_stalled: AtomicBool,
     is_writing: AtomicBool,
+    /// The other thread syncs.
+    is_syncing: AtomicBool,
     lazy_sync: AtomicU8,
     begun: Instant,
     write_count: AtomicU64,
@@ -191,11 +189,12 @@ pub struct JournalQueue {
     shared: Arc<Shared>,
 }
 
-/// The thread, and the one that works in the background for it.
+/// The thread, and those that work in the background for it.
 pub struct JournalThread {
     queue: JournalQueue,
     writer: JoinHandle<()>,
     keeper: JoinHandle<()>,
+    syncer: JoinHandle<()>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -219,11 +218,11 @@ impl JournalThread {
             thread: OnceLock::new(),
             sleep: AtomicU8::new(AWAKE),
             waiting: AtomicU64::new(0),
-            urgent: AtomicU64::new(0),
             queue_bytes: AtomicU64::new(0),
             queue_count: AtomicU64::new(0),
             is_stalled: AtomicBool::new(false),
             is_writing: AtomicBool::new(false),
+            is_syncing: AtomicBool::new(false),
             lazy_sync: AtomicU8::new(lazy_sync as u8),
             begun: Instant::now(),
             write_count: AtomicU64::new(0),
@@ -247,13 +246,17 @@ impl JournalThread {
         let keeper = thread::Builder::new()
             .name("keeper".into())
             .spawn(move || keep(&background_disk, &chores_wanted, &background_queue))?;
+        let (syncs, syncs_wanted) = mpsc::channel();
+        let (sync_disk, sync_queue) = (journal.disk().clone(), queue.clone());
+        let syncer =
+            thread::Builder::new().name("syncer".into()).spawn(move || sync(&sync_disk, &syncs_wanted, &sync_queue))?;
         let writer = thread::Builder::new()
             .name("journal".into())
-            .spawn(move || Writer::new(shared, journal, listener, chores).run())?;
+            .spawn(move || Writer::new(shared, journal, listener, chores, syncs).run())?;
         queue.shared.thread.get_or_init(|| writer.thread().clone());
         // It may have gone to sleep before it had a name to be woken by.
         writer.thread().unpark();
-        Ok(Self { queue, writer, keeper })
+        Ok(Self { queue, writer, keeper, syncer })
     }
 
     /// A handle for handing in.
@@ -271,7 +274,7 @@ impl JournalThread {
         self.queue.control(Control::Stop { may_note, done });
         // No answer means that the thread has failed before, and has told its listener.
         let result = stopped.recv().unwrap_or(Ok(()));
-        let is_well = self.writer.join().is_ok() && self.keeper.join().is_ok();
+        let is_well = self.writer.join().is_ok() && self.keeper.join().is_ok() && self.syncer.join().is_ok();
         assert!(is_well, "the journal's threads do not panic");
         result
     }
@@ -279,7 +282,7 @@ impl JournalThread {
 
 impl JournalQueue {
     /// Hands in a turn's appends of a core, in order; those marked `true` are told of when they are durable, the others
-    /// are written soon. Leaves `appends` empty.
+    /// when the system has them. Leaves `appends` empty.
     pub fn submit(&self, core: usize, appends: &mut Vec<(Append, bool)>) {
         if appends.is_empty() {
             return;
@@ -289,19 +292,15 @@ impl JournalQueue {
         // looks just then would find far too much, and wait for what has long been written.
         shared.queue_count.fetch_add(appends.len() as u64, Ordering::Relaxed);
         let bytes = appends.iter().map(|(append, _)| append.weight_bytes() as u64).sum();
-        let queue_bytes = shared.queue_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let mut is_urgent = false;
+        shared.queue_bytes.fetch_add(bytes, Ordering::Relaxed);
         {
             let mut waiting = lock(&shared.lanes[core].waiting);
-            for (append, is_awaited) in appends.drain(..) {
-                if is_awaited {
-                    is_urgent = true;
-                    waiting.tickets.push((append.group, append.ticket));
-                }
+            for (append, is_synced) in appends.drain(..) {
+                waiting.needs_sync |= is_synced;
                 waiting.appends.push(append);
             }
         }
-        self.announce(is_urgent || queue_bytes > LAZY_BYTES_MAX);
+        self.announce();
     }
 
     /// True while so much is waiting that no more should be admitted. [`Notice::TakesMore`] follows.
@@ -320,6 +319,11 @@ impl JournalQueue {
         self.control(Control::Hold { group, index });
     }
 
+    /// The end of the log is in question no more.
+    pub fn settle(&self) {
+        self.control(Control::Settle);
+    }
+
     /// Where the log is.
     pub fn map(&self) -> Arc<LogMap> {
         Arc::clone(&lock(&self.shared.map))
@@ -333,15 +337,15 @@ impl JournalQueue {
         let _ = flushed.recv();
     }
 
-    /// Changes what is asked for appends that nobody waits for.
+    /// Changes what is asked for appends that need not be on disk to be acknowledged.
     pub fn set_lazy_sync(&self, lazy_sync: LazySync) {
         self.shared.lazy_sync.store(lazy_sync as u8, Ordering::Relaxed);
-        self.announce(true);
+        self.announce();
     }
 
     /// True while the log is being written or synced: others who use the disk had better wait.
     pub fn is_writing(&self) -> bool {
-        self.shared.is_writing.load(Ordering::Relaxed)
+        self.shared.is_writing.load(Ordering::Relaxed) || self.shared.is_syncing.load(Ordering::Relaxed)
     }
 
     /// What has been counted.
@@ -377,22 +381,17 @@ impl JournalQueue {
         }
         controls.waiting.push(control);
         drop(controls);
-        self.announce(true);
+        self.announce();
     }
 
     /// Says that something was handed in, and wakes the thread if it would not look by itself.
     ///
-    /// The thread announces its sleep and then looks at the counts; this counts and then looks whether it sleeps. With
+    /// The thread announces its sleep and then looks at the count; this counts and then looks whether it sleeps. With
     /// all four sequentially consistent, at least one sees the other.
-    fn announce(&self, is_urgent: bool) {
+    fn announce(&self) {
         let shared = &*self.shared;
-        if is_urgent {
-            shared.urgent.fetch_add(1, Ordering::SeqCst);
-        }
         shared.waiting.fetch_add(1, Ordering::SeqCst);
-        let sleep = shared.sleep.load(Ordering::SeqCst);
-        let must_wake = sleep == PARKED || (is_urgent && sleep == DOZES);
-        if must_wake
+        if shared.sleep.load(Ordering::SeqCst) == PARKED
             && shared.sleep.swap(AWAKE, Ordering::SeqCst) != AWAKE
             && let Some(thread) = shared.thread.get()
         {
@@ -409,15 +408,26 @@ fn keep(disk: &RealDisk, chores: &Receiver<Chore>, queue: &JournalQueue) {
     }
 }
 
+/// The other background: syncs what has been written, while the thread writes on.
+fn sync(disk: &RealDisk, syncs: &Receiver<(Syncing, Instant)>, queue: &JournalQueue) {
+    while let Ok((syncing, begun)) = syncs.recv() {
+        let result = syncing.run(disk);
+        queue.control(Control::Synced(syncing, begun, result));
+    }
+}
+
 struct Writer {
     shared: Arc<Shared>,
     journal: Journal<RealDisk>,
     listener: Listener,
     chores: Sender<Chore>,
     is_chore_out: bool,
+    syncs: Sender<(Syncing, Instant)>,
     /// Handed in and not yet written.
     appends: VecDeque<Append>,
-    /// Of these, and of those written but not synced, somebody waits for these.
+    /// One of these is to be durable.
+    needs_sync: bool,
+    /// Those that have not been told of, in order.
     tickets: Vec<(u32, u64)>,
     marks: VecDeque<(u32, CheckpointMark, Option<HardState>, MarkDone)>,
     /// The first of them had no room, and cannot be given up. When to try again.
@@ -441,14 +451,22 @@ struct Writer {
 }
 
 impl Writer {
-    fn new(shared: Arc<Shared>, journal: Journal<RealDisk>, listener: Listener, chores: Sender<Chore>) -> Self {
+    fn new(
+        shared: Arc<Shared>,
+        journal: Journal<RealDisk>,
+        listener: Listener,
+        chores: Sender<Chore>,
+        syncs: Sender<(Syncing, Instant)>,
+    ) -> Self {
         Self {
             shared,
             journal,
             listener,
             chores,
             is_chore_out: false,
+            syncs,
             appends: VecDeque::new(),
+            needs_sync: false,
             tickets: Vec::new(),
             marks: VecDeque::new(),
             marks_wanted_at: None,
@@ -520,13 +538,13 @@ impl Writer {
 
     fn collect(&mut self) -> Result<(), Fault> {
         self.shared.waiting.store(0, Ordering::SeqCst);
-        self.shared.urgent.store(0, Ordering::SeqCst);
         // Controls first: what was handed in before one of them is then taken up with it.
         let controls = std::mem::take(&mut lock(&self.shared.controls).waiting);
         for lane in &self.shared.lanes {
             let mut waiting = lock(&lane.waiting);
+            self.tickets.extend(waiting.appends.iter().map(|append| (append.group, append.ticket)));
             self.appends.extend(waiting.appends.drain(..));
-            self.tickets.append(&mut waiting.tickets);
+            self.needs_sync |= std::mem::take(&mut waiting.needs_sync);
         }
         for control in controls {
             match control {
@@ -534,6 +552,7 @@ impl Writer {
                     self.marks.push_back((group, mark, hard_state, done));
                 }
                 Control::Hold { group, index } => self.journal.hold(group, index),
+                Control::Settle => self.journal.settle()?,
                 Control::Flush(done) => self.flushes.push(done),
                 Control::Stop { may_note, done } => {
                     self.stop = Some((may_note, done));
@@ -541,14 +560,20 @@ impl Writer {
                     self.stalled_until = None;
                 }
                 Control::ChoreDone(chore, result) => self.take_chore_back(chore, result)?,
+                Control::Synced(syncing, begun, result) => {
+                    self.shared.is_syncing.store(false, Ordering::Relaxed);
+                    result?;
+                    self.journal.end_sync(syncing)?;
+                    self.note_sync(begun);
+                    self.dirty_since = self.journal.is_dirty().then_some(begun);
+                }
             }
         }
         Ok(())
     }
 
-    /// Writes all appends that are waiting, and syncs if somebody waits for one of them.
+    /// Writes all appends that are waiting, and syncs if one of them is to be durable.
     fn write_appends(&mut self) -> Result<(), Fault> {
-        let is_awaited = !self.tickets.is_empty();
         while !self.appends.is_empty() {
             let mut bytes = 0;
             while let Some(append) = self.appends.front() {
@@ -564,11 +589,9 @@ impl Writer {
                 self.wait_for_chore()?;
             }
             let begun = Instant::now();
-            let result = if is_awaited && is_last {
-                self.journal.append_durably(&self.record)
-            } else {
-                self.journal.append(&self.record)
-            };
+            let is_synced = self.needs_sync && is_last;
+            let result =
+                if is_synced { self.journal.append_durably(&self.record) } else { self.journal.append(&self.record) };
             match result {
                 Ok(()) => {}
                 Err(fault) if fault.is_full() => {
@@ -589,13 +612,14 @@ impl Writer {
             self.shared.is_stalled.store(false, Ordering::Relaxed);
             self.written_at = Instant::now();
             self.dirty_since.get_or_insert(begun);
-            if is_awaited && is_last {
+            if is_synced {
+                self.needs_sync = false;
                 self.note_sync(begun);
             }
             self.shared.write_count.fetch_add(1, Ordering::Relaxed);
             self.shared.queue_count.fetch_sub(self.record.len() as u64, Ordering::Relaxed);
             self.take_off(bytes as u64);
-            if is_awaited && is_last {
+            if is_last {
                 (self.listener)(Notice::Persisted(&self.tickets));
                 self.tickets.clear();
             }
@@ -666,14 +690,23 @@ impl Writer {
     fn sync_if_due(&mut self) -> Result<(), Fault> {
         let is_flush = !self.flushes.is_empty() && self.has_written_what_it_can();
         let is_every_second = self.shared.lazy_sync.load(Ordering::Relaxed) == LazySync::EverySecond as u8;
-        let is_due = is_every_second && self.dirty_since.is_some_and(|since| since.elapsed() >= SYNC_INTERVAL);
-        if self.dirty_since.is_some() && (is_flush || is_due) {
+        if self.dirty_since.is_some() && is_flush {
             let begun = Instant::now();
             self.shared.is_writing.store(true, Ordering::Relaxed);
             let result = self.journal.sync();
             self.shared.is_writing.store(false, Ordering::Relaxed);
             result?;
             self.note_sync(begun);
+        }
+        let is_due = self.dirty_since.is_some_and(|since| since.elapsed() >= SYNC_INTERVAL)
+            || self.journal.dirty_bytes() >= SYNC_BYTES;
+        if is_every_second
+            && is_due
+            && !self.shared.is_syncing.load(Ordering::Relaxed)
+            && let Some(syncing) = self.journal.begin_sync()
+        {
+            self.shared.is_syncing.store(true, Ordering::Relaxed);
+            self.syncs.send((syncing, Instant::now())).expect("the syncer lives as long as this thread");
         }
         if self.dirty_since.is_none() && self.written_at.elapsed() >= SEAL_AFTER && !self.journal.is_sealed() {
             self.journal.seal()?;
@@ -793,22 +826,14 @@ impl Writer {
     fn sleep(&mut self) {
         let now = Instant::now();
         let is_every_second = self.shared.lazy_sync.load(Ordering::Relaxed) == LazySync::EverySecond as u8;
-        let sync_at = self.dirty_since.filter(|_| is_every_second).map(|since| since + SYNC_INTERVAL);
+        let may_sync = is_every_second && !self.shared.is_syncing.load(Ordering::Relaxed);
+        let sync_at = self.dirty_since.filter(|_| may_sync).map(|since| since + SYNC_INTERVAL);
         let is_unsealed = self.dirty_since.is_none() && !self.journal.is_sealed();
         let seal_at = is_unsealed.then(|| self.written_at + SEAL_AFTER);
         let ask_at = self.spare_wanted_at.filter(|_| !self.is_chore_out);
         let until = [sync_at, seal_at, self.stalled_until, self.marks_wanted_at, ask_at].into_iter().flatten().min();
-        // Right after appends that nobody waited for there will be more: those need not wake anybody.
-        let doze_until = self.written_at + LAZY_INTERVAL;
-        let is_lazy = self.dirty_since.is_some() && now < doze_until;
-        let (state, until) = if is_lazy {
-            (DOZES, Some(until.map_or(doze_until, |until| until.min(doze_until))))
-        } else {
-            (PARKED, until)
-        };
-        self.shared.sleep.store(state, Ordering::SeqCst);
-        let counter = if state == PARKED { &self.shared.waiting } else { &self.shared.urgent };
-        if counter.load(Ordering::SeqCst) == 0 {
+        self.shared.sleep.store(PARKED, Ordering::SeqCst);
+        if self.shared.waiting.load(Ordering::SeqCst) == 0 {
             match until {
                 Some(until) => thread::park_timeout(until.saturating_duration_since(now)),
                 None => thread::park(),
@@ -828,8 +853,12 @@ mod tests {
     use crate::disk::tests::Scratch;
 
     fn open(scratch: &Scratch) -> (Journal<RealDisk>, journal::Recovered) {
+        open_with(scratch, 1 << 20)
+    }
+
+    fn open_with(scratch: &Scratch, segment_bytes: u64) -> (Journal<RealDisk>, journal::Recovered) {
         let identity = Identity { directory: 5, cluster: 1, node: 1, group_count: 2, hash_seed: 1, has_joined: false };
-        let options = Options { segment_bytes: 1 << 20, ..Options::new(identity) };
+        let options = Options { segment_bytes, ..Options::new(identity) };
         Journal::open(scratch.disk(), &options).unwrap()
     }
 
@@ -840,6 +869,10 @@ mod tests {
     }
 
     fn start(scratch: &Scratch, lazy_sync: LazySync) -> (JournalThread, Receiver<(u32, u64)>) {
+        start_on(open(scratch).0, lazy_sync)
+    }
+
+    fn start_on(journal: Journal<RealDisk>, lazy_sync: LazySync) -> (JournalThread, Receiver<(u32, u64)>) {
         let (told, tickets) = mpsc::channel();
         let listener: Listener = Box::new(move |notice| match notice {
             Notice::Persisted(tickets) => tickets.iter().for_each(|ticket| told.send(*ticket).unwrap()),
@@ -847,7 +880,7 @@ mod tests {
             Notice::Room(room) => panic!("{room:?}"),
             Notice::Failed(fault) => panic!("{fault}"),
         });
-        (JournalThread::start(open(scratch).0, 2, lazy_sync, listener).unwrap(), tickets)
+        (JournalThread::start(journal, 2, lazy_sync, listener).unwrap(), tickets)
     }
 
     #[test]
@@ -884,23 +917,55 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_waits_for_is_written_too() {
+    fn what_need_not_be_durable_is_told_when_it_is_written() {
         for lazy_sync in [LazySync::EverySecond, LazySync::Never] {
             let scratch = Scratch::new();
             let (thread, tickets) = start(&scratch, lazy_sync);
             for index in 1..=100 {
                 thread.queue().submit(0, &mut vec![(append(0, index, 100), false)]);
+                assert_eq!(tickets.recv().unwrap(), (0, index));
+                // It is in its file, whoever reads that.
+                let data = [index as u8; 100];
+                let log = std::fs::read(scratch.0.join("log-0000000000000001")).unwrap();
+                assert!(log.windows(100).any(|window| window == data), "append {index} is not written");
             }
             thread.queue().flush();
             let counters = thread.queue().counters();
             assert_eq!((counters.queue_bytes, counters.unsynced_us), (0, 0));
-            // One that is waited for also makes all before it durable.
+            // One that is to be durable also makes all before it durable.
             thread.queue().submit(1, &mut vec![(append(1, 1, 100), false), (append(1, 2, 100), true)]);
-            assert_eq!(tickets.recv().unwrap(), (1, 2));
+            assert_eq!([tickets.recv().unwrap(), tickets.recv().unwrap()], [(1, 1), (1, 2)]);
             thread.stop(true).unwrap();
             let recovered = open(&scratch).1;
             assert_eq!((recovered.groups[&0].entries.len(), recovered.groups[&1].entries.len()), (100, 2));
         }
+    }
+
+    #[test]
+    fn a_sync_comes_each_second_and_after_some_bytes_and_writes_go_on_meanwhile() {
+        let scratch = Scratch::new();
+        let (thread, tickets) = start_on(open_with(&scratch, 16 << 20).0, LazySync::EverySecond);
+        thread.queue().submit(0, &mut vec![(append(0, 1, 100), false)]);
+        tickets.recv().unwrap();
+        let wait_for_sync = |count| {
+            let begun = Instant::now();
+            while thread.queue().counters().sync_count < count {
+                assert!(begun.elapsed() < Duration::from_secs(20), "sync {count} never came");
+                thread::yield_now();
+            }
+        };
+        wait_for_sync(1);
+        while thread.queue().counters().unsynced_us > 0 {
+            thread::yield_now();
+        }
+        // Many more bytes than a sync waits for, over several segments.
+        for index in 2..=60 {
+            thread.queue().submit(0, &mut vec![(append(0, index, 500_000), false)]);
+        }
+        while tickets.recv().unwrap() != (0, 60) {}
+        wait_for_sync(2);
+        thread.stop(true).unwrap();
+        assert_eq!(open(&scratch).1.groups[&0].entries.len(), 60);
     }
 
     #[test]

@@ -106,8 +106,12 @@ impl Load {
         for note in &recovered.notes {
             self.host.log.notice(note);
         }
-        let is_recovering = self.may_lack_its_end(recovered.was_stopped_cleanly)?;
-        self.host.begin(is_recovering);
+        if let Some(why) = &recovered.tail_in_question {
+            self.host.log.warning(why);
+        }
+        let is_tail_in_question = recovered.tail_in_question.is_some();
+        let is_recovering = self.may_lack_its_end(recovered.was_stopped_cleanly)? || is_tail_in_question;
+        self.host.begin(is_recovering, is_tail_in_question);
         for desk in &self.host.desks {
             desk.mailbox.post(Mail::Storage(storage.clone()));
         }

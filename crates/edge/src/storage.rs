@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use journal::{Append, CheckpointMark, Identity, Journal, Recovered, Span};
 use node::event::{CheckpointStep, Event, GroupId, JournalFigures, NodeId, Room};
+use node::group::others_can_tell;
 use node::settings::{AppendFsync, Settings};
 
 use crate::checkpoint_writer::{CheckpointQueue, CheckpointThread, NewsListener, RATE_DEFAULT};
@@ -54,7 +55,11 @@ impl Storage {
             purpose: "open",
             cause,
         })?;
-        let options = journal::Options { held_bytes_max: LOG_HELD_BYTES_MAX, ..journal::Options::new(identity) };
+        let options = journal::Options {
+            held_bytes_max: LOG_HELD_BYTES_MAX,
+            has_peers: others_can_tell,
+            ..journal::Options::new(identity)
+        };
         let (journal, recovered) = match Journal::open(disk.clone(), &options) {
             Ok(opened) => opened,
             Err(fault) => {
@@ -120,6 +125,11 @@ impl Storage {
     /// Entries of a group behind `index` are to be kept for members that lack them.
     pub fn keep_log(&self, group: GroupId, index: u64) {
         self.journal.hold(group.0, index);
+    }
+
+    /// The others have made good for what the log may have lacked when it was opened.
+    pub fn settle(&self) {
+        self.journal.settle();
     }
 
     /// Changes `appendfsync`. Cores wait for their appends or not by themselves.
@@ -193,7 +203,7 @@ fn in_use_or(directory: &Path, cause: io::Error) -> Fault {
 
 fn lazy_sync(policy: AppendFsync) -> LazySync {
     match policy {
-        // What nobody waits for (a tick, a promise renewed) is safe within a second all the same.
+        // With `always` all is waited for.
         AppendFsync::Always | AppendFsync::EverySecond => LazySync::EverySecond,
         AppendFsync::No => LazySync::Never,
     }

@@ -9,19 +9,21 @@ use stdx::log::{HardState, Membership};
 use crate::buffer::BlockBuffer;
 use crate::chore::Chore;
 use crate::disk::{BLOCK_BYTES, Disk};
-use crate::fault::Fault;
+use crate::fault::{self, Fault};
 use crate::frame::{self, Frame, Sink};
 use crate::identity::Identity;
 use crate::layout::{
-    DIRECTORY, FileKind, IDENTITY_FILE, IDENTITY_FILE_NEW, SEGMENT_BYTES_MIN, checkpoint_file, classify, segment_file,
+    DIRECTORY, FileKind, IDENTITY_FILE, IDENTITY_FILE_NEW, SEGMENT_BYTES_MIN, TAIL_FILE, checkpoint_file, classify,
+    segment_file,
 };
 use crate::reader::LogMap;
 use crate::record::{
     Place, RECORD_HEADER_BYTES, RECORDS_START, RecordHeader, RecordKind, check_segment_header, directory_of_segment,
     record_bytes,
 };
-use crate::recovery::{Behind, Next, Replay, Stop, Verdict, judge};
-use crate::types::{Append, CheckpointMark, Options, Recovered};
+use crate::recovery::{Behind, Next, Replay, Stop, Tail, Verdict, judge, judge_tail};
+use crate::tail::{Found, TailMark};
+use crate::types::{Append, CheckpointMark, Options, Recovered, RecoveredGroup};
 
 /// A record whose body is larger is checksummed first and written piece by piece, so that a huge value is not copied
 /// as a whole.
@@ -59,6 +61,14 @@ pub struct Journal<D: Disk> {
     synced: u64,
     /// The last record is a seal.
     is_sealed: bool,
+    /// Offset of the last record with a body.
+    content_start: u64,
+    /// Offset behind it.
+    content_end: u64,
+    /// The mark outside of the log, as last written.
+    tail: TailMark,
+    /// None if the disk had no room for it when the directory was opened.
+    tail_file: Option<MarkFile<D::File>>,
     /// Number of the next record.
     number: u64,
     /// The bytes of the last block that are already written, then what is being written. Starts at a block boundary.
@@ -79,6 +89,30 @@ pub struct Journal<D: Disk> {
     is_chore_out: bool,
     /// Bytes of records written since the journal was opened.
     written_bytes: u64,
+}
+
+/// A part of the log that is being synced.
+#[derive(Clone, Copy, Debug)]
+pub struct Syncing {
+    sequence: u64,
+    end: u64,
+    content_end: u64,
+}
+
+impl Syncing {
+    /// Makes it durable.
+    ///
+    /// # Errors
+    /// Any error here means that what is on disk is unknown.
+    pub fn run<D: Disk>(&self, disk: &D) -> Result<(), Fault> {
+        let name = segment_file(self.sequence);
+        match disk.open(&name) {
+            Ok(file) => disk.sync(&file).map_err(Fault::io("sync", name)),
+            // It has been left, and so was durable, and is used again.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(Fault::io("open", name)(error)),
+        }
+    }
 }
 
 /// What is restated of a group at the start of each segment.
@@ -141,6 +175,8 @@ impl<D: Disk> Journal<D> {
         let identity = options.new_identity;
         let chore = Chore::prepare(&identity, 1, options.segment_bytes, None);
         let file = chore.prepare_now(&disk)?;
+        let tail_file = disk.create(TAIL_FILE, BLOCK_BYTES as u64).map_err(Fault::io("make", TAIL_FILE))?;
+        let tail_file = MarkFile::new(tail_file, &identity);
         // The identity comes last: a directory that has one has a log.
         write_identity(&disk, &identity)?;
         let journal = Self {
@@ -154,6 +190,10 @@ impl<D: Disk> Journal<D> {
             end: RECORDS_START,
             synced: RECORDS_START,
             is_sealed: false,
+            content_start: RECORDS_START,
+            content_end: RECORDS_START,
+            tail: TailMark::default(),
+            tail_file: Some(tail_file),
             number: 1,
             buffer: BlockBuffer::new(64 << 10),
             groups: BTreeMap::new(),
@@ -171,6 +211,7 @@ impl<D: Disk> Journal<D> {
             identity,
             is_new: true,
             was_stopped_cleanly: true,
+            tail_in_question: None,
             groups: BTreeMap::new(),
             log_bytes: 0,
             notes: Vec::new(),
@@ -183,13 +224,14 @@ impl<D: Disk> Journal<D> {
         let (mut segments, mut leftovers) = find_chain(&disk, names)?;
         let passed = pass_covered(&disk, &identity, &mut segments)?;
         let mut notes = Vec::new();
+        let mark = read_mark(&disk, &identity, names, &mut notes)?;
         let mut replay = Replay::default();
         let mut full = VecDeque::new();
         let mut previous = None;
 
         // Read segment after segment until one says that the log ends there.
         let mut position = 0;
-        let (stop, current) = loop {
+        let (stop, current, tail, letter) = loop {
             let segment = &segments[position];
             let place = Place::new(identity.directory, segment.sequence);
             let bytes = read_whole(&disk, segment)?;
@@ -205,7 +247,7 @@ impl<D: Disk> Journal<D> {
                 let why = format!("{} holds nothing, so the log before it is not whole", segment.name);
                 return Err(Fault::Missing { file: segment_file(segment.sequence - 1), why });
             }
-            let (letter, verdict) = judge(is_ended, next, stop.behind);
+            let (letter, verdict) = judge(is_ended, next, stop.behind.word);
             match verdict {
                 Verdict::GoesOn => {
                     full.push_back(FullSegment {
@@ -219,6 +261,10 @@ impl<D: Disk> Journal<D> {
                     // A prepared segment that was never written to may be anything: it is made again.
                     let next = &segments[position];
                     if !is_prepared_well(&disk, &identity, next)? {
+                        if (mark.sequence, mark.end) > (next.sequence, RECORDS_START) {
+                            let what = "it had been written to, and neither its header nor its first record verifies";
+                            return Err(Fault::damaged(&next.name, 0, what));
+                        }
                         notes.push(format!("{} was not fit for use and has been made anew", next.name));
                         let bytes = next.length.max(options.segment_bytes).next_multiple_of(BLOCK_BYTES as u64);
                         Chore::prepare(&identity, next.sequence, bytes, None).prepare_now(&disk)?;
@@ -229,25 +275,48 @@ impl<D: Disk> Journal<D> {
                     let why = format!("{} says at offset {} that the log goes on there", segment.name, stop.end);
                     return Err(Fault::Missing { file: segment_file(segment.sequence + 1), why });
                 }
-                Verdict::Damaged => {
-                    let what = format!("a record that had been synced does not verify, or is missing (case {letter})");
-                    return Err(Fault::damaged(&segment.name, stop.end, what));
-                }
-                Verdict::EndsAfterCut => {
-                    notes.push(format!(
-                        "{} ends at offset {}: what follows had not been synced and is cut off",
-                        segment.name, stop.end
-                    ));
-                    break (stop, bytes);
-                }
-                Verdict::Ends => {
-                    // A header without its body: it was being written when the process ended, or has turned bad since.
-                    if place.decode_header(&bytes, stop.end as usize).is_some() {
-                        let (name, end) = (&segment.name, stop.end);
-                        notes.push(format!("{name} ends at offset {end}: the record there is torn and is cut off"));
+                Verdict::Damaged | Verdict::DamagedWithin | Verdict::EndsAfterCut | Verdict::Ends => {
+                    let is_marked = (mark.sequence, mark.end) > (segment.sequence, stop.end);
+                    let is_end = matches!(verdict, Verdict::EndsAfterCut | Verdict::Ends);
+                    let letter = if is_end && is_marked { 'G' } else { letter };
+                    match judge_tail(verdict, is_marked, &stop) {
+                        Some(tail) => break (stop, bytes, tail, letter),
+                        None => return Err(lost(&segment.name, stop.end, letter)),
                     }
-                    break (stop, bytes);
                 }
+            }
+        };
+        let found: Vec<&RecoveredGroup> = replay.groups.values().map(|state| &state.found).collect();
+        let has_peers = (options.has_peers)(&identity, &found);
+        let (sequence, name, end) = (segments[position].sequence, segments[position].name.clone(), stop.end);
+        let tail_in_question = match tail {
+            Tail::Whole if mark.is_in_question && has_peers => Some(
+                "an earlier start had to cut off the end of the log, and the others have not made good for it yet"
+                    .into(),
+            ),
+            Tail::Whole => {
+                if stop.behind.word != Behind::Nothing {
+                    notes.push(format!("{name} ends at offset {end}: a record there that holds nothing is damaged"));
+                }
+                None
+            }
+            Tail::Lost if !has_peers => return Err(lost(&name, end, letter)),
+            Tail::Lost => Some(format!(
+                "{name} is damaged at offset {end}: a record that had been synced does not verify (case {letter}). It is \
+                 cut off, and this node is in doubt until the others have told it what was committed"
+            )),
+            Tail::Questionable if has_peers => Some(format!(
+                "{name} ends at offset {end}: the record there does not verify, and nothing says whether it had been \
+                 synced. It is cut off, and this node is in doubt until the others have told it what was committed"
+            )),
+            Tail::Questionable => {
+                let what = if stop.behind.word == Behind::Nothing {
+                    "the record there is torn and is cut off"
+                } else {
+                    "what follows had not been synced and is cut off"
+                };
+                notes.push(format!("{name} ends at offset {end}: {what}"));
+                None
             }
         };
         for (group, state) in &replay.groups {
@@ -265,9 +334,19 @@ impl<D: Disk> Journal<D> {
         }
 
         // From here on the directory is put in order; everything found makes sense.
-        let was_stopped_cleanly = stop.last == Some(RecordKind::Stop) || (stop.last.is_none() && full.is_empty());
-        let sequence = segments[position].sequence;
+        let is_at_rest = stop.last == Some(RecordKind::Stop) || (stop.last.is_none() && full.is_empty());
+        let was_stopped_cleanly = is_at_rest && tail == Tail::Whole && !mark.is_in_question;
         let segment_length = segments[position].length;
+        let mut tail_file = open_tail(&disk, &identity, names, &mut notes)?;
+        let is_in_question = tail_in_question.is_some();
+        let tail_mark = TailMark { sequence, end: stop.content_end, is_in_question };
+        if is_in_question {
+            // First of all: what is cut off is not there to speak for itself at the next start.
+            let full = || Fault::Full { file: TAIL_FILE.into(), bytes: BLOCK_BYTES as u64 };
+            let file = tail_file.as_mut().ok_or_else(full)?;
+            file.write(&disk, &tail_mark)?;
+            file.sync(&disk)?;
+        }
         // What was read may have been in the page cache only, and to sync it is not enough: after a flush that failed
         // the system calls pages clean that never reached the disk, and goes on showing them. It is acted upon from now
         // on, so it is written once more. The segment before counts too: the process may have ended between writing its
@@ -277,15 +356,18 @@ impl<D: Disk> Journal<D> {
             write_again(&disk, &file, name, bytes, stop)?;
             disk.sync(&file).map_err(Fault::io("sync", name))?;
         }
-        let name = &segments[position].name;
+        let name = &name;
         let file = disk.open(name).map_err(Fault::io("open", name))?;
         write_again(&disk, &file, name, &current, &stop)?;
         let block_start = stop.end as usize / BLOCK_BYTES * BLOCK_BYTES;
         let mut buffer = BlockBuffer::new(64 << 10);
         buffer.push(&current[block_start..stop.end as usize]);
-        wipe(&disk, &file, name, &current, stop.end, stop.behind != Behind::Nothing, &mut buffer)?;
+        wipe(&disk, &file, name, &current, stop.end, stop.behind.word != Behind::Nothing, &mut buffer)?;
         disk.sync(&file).map_err(Fault::io("sync", name))?;
         disk.sync_directory().map_err(Fault::io("sync", DIRECTORY))?;
+        if let Some(file) = &mut tail_file {
+            file.write(&disk, &tail_mark)?;
+        }
 
         let successor = match segments.get(position + 1) {
             Some(next) if is_prepared_well(&disk, &identity, next)? => Successor::Ready {
@@ -317,6 +399,10 @@ impl<D: Disk> Journal<D> {
             end: stop.end,
             synced: stop.end,
             is_sealed: false,
+            content_start: stop.content_end,
+            content_end: stop.content_end,
+            tail: tail_mark,
+            tail_file,
             number: replay.number.unwrap_or(1),
             buffer,
             groups,
@@ -335,6 +421,7 @@ impl<D: Disk> Journal<D> {
             identity,
             is_new: false,
             was_stopped_cleanly,
+            tail_in_question,
             log_bytes: replay.log_bytes,
             groups: replay.groups.into_iter().map(|(group, state)| (group, state.found)).collect(),
             notes,
@@ -373,6 +460,58 @@ impl<D: Disk> Journal<D> {
         if self.synced < self.end {
             self.disk.sync(&self.file).map_err(Fault::io("sync", self.file_name()))?;
             self.synced = self.end;
+            self.mark_tail(self.content_end)?;
+        }
+        Ok(())
+    }
+
+    /// What is to be synced of the segment being written, for another thread to do while this one writes on. None if
+    /// all is durable.
+    pub fn begin_sync(&self) -> Option<Syncing> {
+        let Self { sequence, end, content_end, .. } = *self;
+        (self.synced < end).then_some(Syncing { sequence, end, content_end })
+    }
+
+    /// What was to be synced is durable: [`Syncing::run`] has returned.
+    ///
+    /// # Errors
+    /// Any error of the disk.
+    pub fn end_sync(&mut self, syncing: Syncing) -> Result<(), Fault> {
+        // A segment that has been left since was durable before that.
+        if syncing.sequence == self.sequence && syncing.end > self.synced {
+            self.synced = syncing.end;
+            self.mark_tail(syncing.content_end)?;
+        }
+        Ok(())
+    }
+
+    /// The others have told every group what it may have lacked: the end of the log is in question no more.
+    ///
+    /// # Errors
+    /// Any error of the disk.
+    pub fn settle(&mut self) -> Result<(), Fault> {
+        if !self.tail.is_in_question {
+            return Ok(());
+        }
+        self.tail.is_in_question = false;
+        let Some(file) = &mut self.tail_file else { return Ok(()) };
+        file.write(&self.disk, &self.tail)?;
+        file.sync(&self.disk)
+    }
+
+    /// True until [`settle`](Self::settle), if the end of the log was in question when it was opened.
+    pub fn is_in_question(&self) -> bool {
+        self.tail.is_in_question
+    }
+
+    /// Tells outside of the log how far it has been synced.
+    fn mark_tail(&mut self, end: u64) -> Result<(), Fault> {
+        let mark = TailMark { sequence: self.sequence, end, ..self.tail };
+        if mark != self.tail
+            && let Some(file) = &mut self.tail_file
+        {
+            file.write(&self.disk, &mark)?;
+            self.tail = mark;
         }
         Ok(())
     }
@@ -407,6 +546,7 @@ impl<D: Disk> Journal<D> {
             Err(fault) if fault.is_full() => {}
             Err(fault) => return Err(fault),
         }
+        self.settle()?;
         Ok(self.disk)
     }
 
@@ -429,10 +569,16 @@ impl<D: Disk> Journal<D> {
         if let Some(hard_state) = &hard_state {
             frame::encode_hard_state(group, hard_state, &mut body);
         }
+        let mark_start = body.len();
         frame::encode_mark(group, &mark, &mut body);
-        self.make_room(body.len() as u64, TAIL_BYTES)?;
+        self.make_room(body.len() as u64, TAIL_BYTES + record_bytes(body.len() as u64))?;
         let start = self.begin_record(&self.restatement(), body.len());
         self.buffer.push(&body);
+        self.finish_record(start, false)?;
+        // What it frees is gone afterwards. So it is said twice: the record that says it is not the last one, which a
+        // start may cut off.
+        let start = self.begin_record(&[], body.len() - mark_start);
+        self.buffer.push(&body[mark_start..]);
         self.finish_record(start, true)?;
 
         let standing = self.groups.entry(group).or_default();
@@ -570,6 +716,17 @@ impl<D: Disk> Journal<D> {
     pub fn log_bytes(&self) -> u64 {
         let needed = self.full.iter().skip_while(|segment| self.is_covered(segment));
         needed.map(|segment| segment.used_bytes).sum::<u64>() + self.end
+    }
+
+    /// The file of the segment being written, and where in it the last record with a body that was written since the
+    /// journal was opened begins and ends: for those who damage it on purpose.
+    pub fn last_content(&self) -> (String, std::ops::Range<u64>) {
+        (self.file_name(), self.content_start..self.content_end)
+    }
+
+    /// Bytes written that are not yet durable.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.end - self.synced
     }
 
     /// Bytes of records written since the journal was opened.
@@ -711,6 +868,7 @@ impl<D: Disk> Journal<D> {
         self.bytes = bytes;
         self.end = RECORDS_START;
         self.synced = RECORDS_START;
+        (self.content_start, self.content_end) = (RECORDS_START, RECORDS_START);
         self.is_sealed = false;
         self.buffer.clear();
         self.free_segments();
@@ -829,9 +987,13 @@ impl<D: Disk> Journal<D> {
         self.is_sealed = header.kind == RecordKind::Seal;
         self.number += 1;
         self.written_bytes += end - self.end;
+        if header.kind == RecordKind::Batch {
+            (self.content_start, self.content_end) = (self.end, end);
+        }
         self.end = end;
         if is_durable {
             self.synced = end;
+            self.mark_tail(self.content_end)?;
         }
         Ok(())
     }
@@ -869,8 +1031,32 @@ impl<D: Disk> Journal<D> {
         self.is_sealed = header.kind == RecordKind::Seal;
         self.number += 1;
         self.written_bytes += end - self.end;
+        (self.content_start, self.content_end) = (self.end, end);
         self.end = end;
         Ok(())
+    }
+}
+
+/// The file of the mark outside of the log.
+struct MarkFile<F> {
+    file: F,
+    directory: u128,
+    buffer: BlockBuffer,
+}
+
+impl<F> MarkFile<F> {
+    fn new(file: F, identity: &Identity) -> Self {
+        Self { file, directory: identity.directory, buffer: BlockBuffer::new(BLOCK_BYTES) }
+    }
+
+    fn write<D: Disk<File = F>>(&mut self, disk: &D, mark: &TailMark) -> Result<(), Fault> {
+        self.buffer.clear();
+        self.buffer.push(&mark.encode(self.directory));
+        disk.write_at(&self.file, 0, self.buffer.blocks()).map_err(Fault::io("write to", TAIL_FILE))
+    }
+
+    fn sync<D: Disk<File = F>>(&self, disk: &D) -> Result<(), Fault> {
+        disk.sync(&self.file).map_err(Fault::io("sync", TAIL_FILE))
     }
 }
 
@@ -963,6 +1149,56 @@ fn write_identity<D: Disk>(disk: &D, identity: &Identity) -> Result<(), Fault> {
     disk.sync_directory().map_err(Fault::io("sync", DIRECTORY))
 }
 
+/// The fault of a record that is lost although it had been synced.
+fn lost(file: &str, offset: u64, letter: char) -> Fault {
+    let what = format!("a record that had been synced does not verify, or is missing (case {letter})");
+    Fault::damaged(file, offset, what)
+}
+
+/// Reads the mark outside of the log. A directory that was made before there was one has none, and vouches for nothing;
+/// so does a mark that is damaged, which is told.
+fn read_mark<D: Disk>(
+    disk: &D,
+    identity: &Identity,
+    names: &[String],
+    notes: &mut Vec<String>,
+) -> Result<TailMark, Fault> {
+    if !names.iter().any(|name| name == TAIL_FILE) {
+        return Ok(TailMark::default());
+    }
+    match TailMark::decode(&read_up_to(disk, TAIL_FILE, BLOCK_BYTES)?, identity.directory) {
+        Found::Mark(mark) => Ok(mark),
+        Found::Nothing => Ok(TailMark::default()),
+        Found::Unreadable => {
+            notes.push(format!("{TAIL_FILE} does not verify and is written anew: it says how far the log was synced"));
+            Ok(TailMark::default())
+        }
+    }
+}
+
+/// Opens the file of the mark, or makes it. None if there is no room for it: the log does without.
+fn open_tail<D: Disk>(
+    disk: &D,
+    identity: &Identity,
+    names: &[String],
+    notes: &mut Vec<String>,
+) -> Result<Option<MarkFile<D::File>>, Fault> {
+    if names.iter().any(|name| name == TAIL_FILE) {
+        let file = disk.open(TAIL_FILE).map_err(Fault::io("open", TAIL_FILE))?;
+        if disk.length(&file).map_err(Fault::io("measure", TAIL_FILE))? == BLOCK_BYTES as u64 {
+            return Ok(Some(MarkFile::new(file, identity)));
+        }
+    }
+    match disk.create(TAIL_FILE, BLOCK_BYTES as u64) {
+        Ok(file) => Ok(Some(MarkFile::new(file, identity))),
+        Err(error) if fault::is_full(&error) => {
+            notes.push(format!("no room on the disk for {TAIL_FILE}: the next start will make it"));
+            Ok(None)
+        }
+        Err(error) => Err(Fault::io("make", TAIL_FILE)(error)),
+    }
+}
+
 /// A directory without an identity must be empty, or be what a crash left while one was being made.
 fn refuse_unless_empty<D: Disk>(disk: &D, names: &[String]) -> Result<(), Fault> {
     let identity_missing = |name: &str| Fault::Missing {
@@ -971,7 +1207,7 @@ fn refuse_unless_empty<D: Disk>(disk: &D, names: &[String]) -> Result<(), Fault>
     };
     for name in names {
         match classify(name) {
-            FileKind::Ignored | FileKind::Unfinished => {}
+            FileKind::Ignored | FileKind::Unfinished | FileKind::Tail => {}
             FileKind::Segment { sequence: 1 } => {
                 let start = read_up_to(disk, name, 2 * BLOCK_BYTES)?;
                 let is_written =

@@ -20,6 +20,9 @@ pub const LOCK_FILE: &str = "lock";
 /// The file that says what the directory is.
 pub const IDENTITY_FILE: &str = "identity";
 
+/// The file that says how far the log was on stable storage.
+pub const TAIL_FILE: &str = "tail";
+
 /// What faults call the directory itself.
 pub const DIRECTORY: &str = "the data directory";
 
@@ -60,6 +63,8 @@ pub enum FileKind {
     Unfinished,
     /// The identity.
     Identity,
+    /// How far the log was on stable storage.
+    Tail,
     /// The lock, or what a file system puts there by itself.
     Ignored,
     /// Not ours.
@@ -74,6 +79,9 @@ pub fn classify(name: &str) -> FileKind {
     };
     if name == IDENTITY_FILE {
         return FileKind::Identity;
+    }
+    if name == TAIL_FILE {
+        return FileKind::Tail;
     }
     if name == LOCK_FILE || name == "lost+found" || name.starts_with('.') {
         return FileKind::Ignored;
@@ -117,6 +125,7 @@ mod tests {
             (checkpoint_file_new(2), FileKind::Unfinished),
             (IDENTITY_FILE.to_owned(), FileKind::Identity),
             (IDENTITY_FILE_NEW.to_owned(), FileKind::Unfinished),
+            (TAIL_FILE.to_owned(), FileKind::Tail),
             (LOCK_FILE.to_owned(), FileKind::Ignored),
             ("lost+found".to_owned(), FileKind::Ignored),
             ("dump.rdb".to_owned(), FileKind::Unknown),

@@ -18,6 +18,7 @@ mod layout;
 mod reader;
 mod record;
 mod recovery;
+mod tail;
 mod types;
 
 pub use checkpoint::{CHUNK_BYTES_MAX, CheckpointFile, CheckpointReader};
@@ -25,7 +26,7 @@ pub use chore::Chore;
 pub use disk::{BLOCK_BYTES, Disk};
 pub use fault::Fault;
 pub use identity::Identity;
-pub use journal::Journal;
+pub use journal::{Journal, Syncing};
 pub use layout::{
     FORMAT_VERSION, IDENTITY_FILE, LOCK_FILE, SEGMENT_BYTES_DEFAULT, checkpoint_file, is_foreign_file, is_own_file,
 };

@@ -103,6 +103,26 @@ impl Place {
         })
     }
 
+    /// What stands at `offset` of a segment where record `number` should be and no record verifies: the remains of one,
+    /// as far as they tell. A header of which one bit is wrong is recognized by its check, one of which more is wrong
+    /// by the number. Old bytes of a segment that is used again are none: their check covers another segment, and their
+    /// numbers are smaller.
+    pub fn remains(self, segment: &[u8], offset: usize, number: Option<u64>) -> Option<RecordKind> {
+        let mut header: [u8; RECORD_HEADER_BYTES] =
+            segment.get(offset..offset + RECORD_HEADER_BYTES)?.try_into().expect("a header's length");
+        if let Some(header) = self.header_at(offset as u64, &header) {
+            return Some(header.kind);
+        }
+        for bit in 0..RECORD_HEADER_BYTES * 8 {
+            header[bit / 8] ^= 1 << (bit % 8);
+            if let Some(header) = self.header_at(offset as u64, &header) {
+                return Some(header.kind);
+            }
+            header[bit / 8] ^= 1 << (bit % 8);
+        }
+        (number == Some(u64_at(&header, 16))).then_some(RecordKind::Batch)
+    }
+
     /// Reads the header and checks the body of a record at `offset` of a segment given whole. Returns the header and
     /// the end of the body; none if there is no record that verifies.
     pub fn decode(self, segment: &[u8], offset: usize) -> Option<(RecordHeader, usize)> {

@@ -20,9 +20,13 @@
 //! | E      | no    | not written  | some, none says so         | the log ends here; a tail that was never synced is cut |
 //! | F      | no    | not written  | none                       | the log ends here |
 //!
-//! What cannot be known: whether the very last record of F was half written or turned bad later. If its header still
-//! verifies, it is told that there was one. To make it rare, an idle journal writes a `Seal`, whose header says that
-//! all before it is synced: see [`crate::Journal::seal`].
+//! Where only the end is lost ([`judge_tail`]), a mark outside of the log tells more: up to where it had been synced at
+//! least. See [`crate::tail`]. And a `Seal`, which an idle journal writes, has a header that says the same of all
+//! before it: see [`crate::Journal::seal`].
+//!
+//! What cannot be known: whether the very last record of E or F was half written when the power failed or turned bad
+//! later, if neither has told of it yet. What remains of such a record is recognized, so that it is told, and so that a
+//! node with others to ask does ask them.
 
 use std::collections::BTreeMap;
 
@@ -44,6 +48,22 @@ pub enum Behind {
     Synced,
 }
 
+/// The records behind the place where a segment stops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Followers {
+    /// What their headers say.
+    pub word: Behind,
+    /// One of them has a body.
+    pub has_batch: bool,
+    /// One of them holds entries or the mark of a checkpoint, or has a body that does not verify.
+    pub has_entries: bool,
+}
+
+impl Followers {
+    /// There are none.
+    pub const NONE: Self = Self { word: Behind::Nothing, has_batch: false, has_entries: false };
+}
+
 /// The next segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
@@ -62,12 +82,43 @@ pub enum Verdict {
     GoesOn,
     /// B.
     NextMissing,
-    /// C and D.
+    /// C.
     Damaged,
+    /// D.
+    DamagedWithin,
     /// E.
     EndsAfterCut,
     /// F.
     Ends,
+}
+
+/// What is lost of a log's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tail {
+    /// Nothing that anybody can have been promised.
+    Whole,
+    /// Something of which nothing says whether it had been synced.
+    Questionable,
+    /// Something that had been synced.
+    Lost,
+}
+
+/// What to make of a log that ends here by its own account: `verdict` comes from [`judge`], and `is_marked` says that
+/// the mark outside of the log vouches for more. None if the log does not end here, or if entries verify behind what is
+/// lost: that is not its end.
+pub fn judge_tail(verdict: Verdict, is_marked: bool, stop: &Stop) -> Option<Tail> {
+    let is_bodiless = stop.remains.is_some_and(|kind| kind != RecordKind::Batch);
+    match verdict {
+        Verdict::DamagedWithin if stop.behind.has_entries => None,
+        Verdict::DamagedWithin if is_bodiless && !stop.behind.has_batch => Some(Tail::Whole),
+        Verdict::DamagedWithin => Some(Tail::Lost),
+        Verdict::EndsAfterCut if is_marked && stop.behind.has_entries => None,
+        Verdict::EndsAfterCut | Verdict::Ends if is_marked => Some(Tail::Lost),
+        Verdict::EndsAfterCut => Some(Tail::Questionable),
+        Verdict::Ends if stop.remains == Some(RecordKind::Batch) => Some(Tail::Questionable),
+        Verdict::Ends => Some(Tail::Whole),
+        Verdict::GoesOn | Verdict::NextMissing | Verdict::Damaged => None,
+    }
 }
 
 /// The table. Returns the letter and what it means.
@@ -76,7 +127,7 @@ pub fn judge(is_ended: bool, next: Next, behind: Behind) -> (char, Verdict) {
         (true, Next::Unwritten | Next::Written, _) => ('A', Verdict::GoesOn),
         (true, Next::Absent, _) => ('B', Verdict::NextMissing),
         (false, Next::Written, _) => ('C', Verdict::Damaged),
-        (false, Next::Absent | Next::Unwritten, Behind::Synced) => ('D', Verdict::Damaged),
+        (false, Next::Absent | Next::Unwritten, Behind::Synced) => ('D', Verdict::DamagedWithin),
         (false, Next::Absent | Next::Unwritten, Behind::Unsynced) => ('E', Verdict::EndsAfterCut),
         (false, Next::Absent | Next::Unwritten, Behind::Nothing) => ('F', Verdict::Ends),
     }
@@ -90,23 +141,45 @@ pub struct Stop {
     /// What that record was for; none if there is no record.
     pub last: Option<RecordKind>,
     /// What verifies behind it.
-    pub behind: Behind,
+    pub behind: Followers,
+    /// What a record left that does not verify any more, at the end itself.
+    pub remains: Option<RecordKind>,
+    /// Offset behind the last record with a body; the start of the records if there is none.
+    pub content_end: u64,
     /// Everything before this offset is on stable storage, by the word of a record.
     pub synced: u64,
 }
 
-/// Looks for record headers behind `end`.
-pub fn look_behind(place: Place, segment: &[u8], end: u64) -> Behind {
-    let mut behind = Behind::Nothing;
+/// Looks for records behind `end`.
+pub fn look_behind(place: Place, segment: &Bytes, end: u64) -> Followers {
+    let mut behind = Followers::NONE;
     for offset in (end as usize + 8..segment.len().saturating_sub(RECORD_HEADER_BYTES - 1)).step_by(8) {
         if let Some(header) = place.decode_header(segment, offset) {
-            if header.synced > end {
-                return Behind::Synced;
+            if header.kind == RecordKind::Batch {
+                behind.has_batch = true;
+                behind.has_entries |= may_hold_entries(place, segment, offset);
             }
-            behind = Behind::Unsynced;
+            if header.synced > end {
+                behind.word = Behind::Synced;
+            } else if behind.word == Behind::Nothing {
+                behind.word = Behind::Unsynced;
+            }
         }
     }
     behind
+}
+
+/// False if the record there verifies as a whole and holds no entry, and no mark, which would have freed some.
+fn may_hold_entries(place: Place, segment: &Bytes, offset: usize) -> bool {
+    let Some((_, body_end)) = place.decode(segment, offset) else { return true };
+    let mut position = offset + RECORD_HEADER_BYTES;
+    while let Some((_, frame, next)) = frame::decode(segment, position, body_end) {
+        if matches!(frame, Frame::Entry(_) | Frame::Mark(_)) {
+            return true;
+        }
+        position = next;
+    }
+    position < body_end
 }
 
 /// One group while the log is read.
@@ -138,6 +211,7 @@ impl Replay {
         let mut offset = RECORDS_START as usize;
         let mut last = None;
         let mut synced = RECORDS_START;
+        let mut content_end = RECORDS_START;
         while let Some((header, body_end)) = place.decode(segment, offset) {
             if let Some(number) = self.number
                 && number != header.number
@@ -159,12 +233,18 @@ impl Replay {
             let bytes = record_bytes(header.body_bytes.into());
             self.log_bytes += bytes;
             offset += bytes as usize;
+            if header.kind == RecordKind::Batch {
+                content_end = offset as u64;
+            }
             if header.kind == RecordKind::End {
-                return Ok(Stop { end: offset as u64, last, behind: Behind::Nothing, synced });
+                break;
             }
         }
         let end = offset as u64;
-        Ok(Stop { end, last, behind: look_behind(place, segment, end), synced })
+        let is_ended = last == Some(RecordKind::End);
+        let behind = if is_ended { Followers::NONE } else { look_behind(place, segment, end) };
+        let remains = place.remains(segment, offset, self.number);
+        Ok(Stop { end, last, behind, remains, content_end, synced })
     }
 }
 
@@ -226,6 +306,68 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_lost_of_an_end_goes_by_the_mark_and_by_what_remains() {
+        let kinds = [None, Some(RecordKind::Batch), Some(RecordKind::Seal)];
+        let mut rows = String::new();
+        for verdict in [Verdict::Damaged, Verdict::DamagedWithin, Verdict::EndsAfterCut, Verdict::Ends] {
+            for is_marked in [false, true] {
+                for remains in kinds {
+                    let stop = Stop {
+                        end: 5000,
+                        last: None,
+                        behind: Followers::NONE,
+                        remains,
+                        content_end: 5000,
+                        synced: 5000,
+                    };
+                    let tail = judge_tail(verdict, is_marked, &stop);
+                    if verdict == Verdict::DamagedWithin {
+                        let votes = Followers { has_batch: true, ..Followers::NONE };
+                        let entries = Followers { has_entries: true, ..votes };
+                        let judge = |behind| judge_tail(verdict, is_marked, &Stop { behind, ..stop });
+                        assert_eq!((judge(votes), judge(entries)), (Some(Tail::Lost), None));
+                    }
+                    if verdict == Verdict::EndsAfterCut {
+                        let behind = Followers { word: Behind::Unsynced, has_batch: true, has_entries: true };
+                        let expected = if is_marked { None } else { Some(Tail::Questionable) };
+                        assert_eq!(judge_tail(verdict, is_marked, &Stop { behind, ..stop }), expected);
+                    }
+                    rows += &format!("{verdict:?} marked {is_marked} {remains:?}: {tail:?}\n");
+                }
+            }
+        }
+        assert_eq!(
+            rows,
+            "\
+Damaged marked false None: None
+Damaged marked false Some(Batch): None
+Damaged marked false Some(Seal): None
+Damaged marked true None: None
+Damaged marked true Some(Batch): None
+Damaged marked true Some(Seal): None
+DamagedWithin marked false None: Some(Lost)
+DamagedWithin marked false Some(Batch): Some(Lost)
+DamagedWithin marked false Some(Seal): Some(Whole)
+DamagedWithin marked true None: Some(Lost)
+DamagedWithin marked true Some(Batch): Some(Lost)
+DamagedWithin marked true Some(Seal): Some(Whole)
+EndsAfterCut marked false None: Some(Questionable)
+EndsAfterCut marked false Some(Batch): Some(Questionable)
+EndsAfterCut marked false Some(Seal): Some(Questionable)
+EndsAfterCut marked true None: Some(Lost)
+EndsAfterCut marked true Some(Batch): Some(Lost)
+EndsAfterCut marked true Some(Seal): Some(Lost)
+Ends marked false None: Some(Whole)
+Ends marked false Some(Batch): Some(Questionable)
+Ends marked false Some(Seal): Some(Whole)
+Ends marked true None: Some(Lost)
+Ends marked true Some(Batch): Some(Lost)
+Ends marked true Some(Seal): Some(Lost)
+"
+        );
+    }
+
+    #[test]
     fn the_table_has_a_letter_for_everything_that_can_be_found() {
         let mut rows = String::new();
         for is_ended in [true, false] {
@@ -250,10 +392,10 @@ true  Written Unsynced: A GoesOn
 true  Written Synced: A GoesOn
 false Absent Nothing: F Ends
 false Absent Unsynced: E EndsAfterCut
-false Absent Synced: D Damaged
+false Absent Synced: D DamagedWithin
 false Unwritten Nothing: F Ends
 false Unwritten Unsynced: E EndsAfterCut
-false Unwritten Synced: D Damaged
+false Unwritten Synced: D DamagedWithin
 false Written Nothing: C Damaged
 false Written Unsynced: C Damaged
 false Written Synced: C Damaged

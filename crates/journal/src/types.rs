@@ -56,12 +56,16 @@ pub struct Options {
     pub segment_bytes: u64,
     /// Bytes of segments that are kept only because somebody [holds](crate::Journal::hold) them.
     pub held_bytes_max: u64,
+    /// Whether others know what a directory may lack of its groups, as far as they could be read. Then a log whose last
+    /// record is lost is opened all the same, and [`Recovered::tail_in_question`] says so. Otherwise that is refused if
+    /// the record is known to have been synced.
+    pub has_peers: fn(&Identity, &[&RecoveredGroup]) -> bool,
 }
 
 impl Options {
-    /// The defaults, and the identity that a new directory gets. Nothing is held.
+    /// The defaults, and the identity that a new directory gets. Nothing is held, and there is nobody to ask.
     pub fn new(new_identity: Identity) -> Self {
-        Self { new_identity, segment_bytes: SEGMENT_BYTES_DEFAULT, held_bytes_max: 0 }
+        Self { new_identity, segment_bytes: SEGMENT_BYTES_DEFAULT, held_bytes_max: 0, has_peers: |_, _| false }
     }
 }
 
@@ -75,6 +79,10 @@ pub struct Recovered {
     /// True if the last process ended in good order, so that nothing unsynced can have been lost. True for a new
     /// directory.
     pub was_stopped_cleanly: bool,
+    /// Why every group may lack the end of its log, although what was acknowledged had been synced: a line for the
+    /// operator. None if no group does, or if there is nobody to ask. It is said at every start until
+    /// [`Journal::settle`](crate::Journal::settle) or an end in good order.
+    pub tail_in_question: Option<String>,
     /// Every group the log speaks of.
     pub groups: BTreeMap<u32, RecoveredGroup>,
     /// Bytes of log read.

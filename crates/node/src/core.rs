@@ -161,8 +161,6 @@ pub struct Context {
     pub report: HostReport,
     /// Whether the disk can take more.
     pub room: Room,
-    /// Whether more waits for the disk than should.
-    pub(crate) is_disk_behind: bool,
     /// Keyspace bytes of this core when the latest report was made.
     pub(crate) reported_keyspace_bytes: u64,
     /// The most memory that the host has reported.
@@ -286,7 +284,6 @@ impl Core {
                 places: vec![Place::default(); group_count as usize],
                 report: HostReport::default(),
                 room: Room::Enough,
-                is_disk_behind: false,
                 reported_keyspace_bytes: 0,
                 peak_memory_bytes: 0,
                 rates: Rates::default(),
@@ -477,7 +474,6 @@ impl Core {
                 self.tell_timeline(node, actions);
             }
             Event::Room(room) => self.context.room = room,
-            Event::DiskBehind(is_behind) => self.context.is_disk_behind = is_behind,
             Event::UsersFile(outcome) => {
                 if let Some((_, place)) = &mut self.file_work {
                     *place = Some(outcome);

@@ -146,9 +146,6 @@ pub enum Event<'a> {
     },
     /// The disk has, or no longer has, room for what may still be admitted.
     Room(Room),
-    /// More waits for the disk than should, or no longer. While it does nothing is acknowledged ahead of it, whatever
-    /// `appendfsync` says.
-    DiskBehind(bool),
     /// An [`Action::UsersFile`] has been carried out: what the file holds, or nothing if it was written; or why not.
     UsersFile(Result<Vec<u8>, String>),
     /// An [`Action::Secure`] has been carried out; or why it cannot be, and then nothing has changed.
@@ -339,13 +336,14 @@ pub enum Level {
     Warning,
 }
 
-/// When an append counts as persisted.
+/// When an append counts as persisted; [`Event::Persisted`] says so, in the order of the appends of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Persist {
-    /// When it is on disk; [`Event::Persisted`] follows.
+    /// When it is on disk.
     Synced,
-    /// Nobody waits: the journal writes it soon, and syncs it as `appendfsync` says. No event follows.
-    Lazily,
+    /// When it has been handed to the operating system, and so outlives the process. The journal syncs it as
+    /// `appendfsync` says.
+    Written,
 }
 
 /// A step in writing a checkpoint. Steps of one checkpoint come in order: `Begin`, chunks, then `Finish`; or for one of

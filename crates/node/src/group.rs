@@ -33,6 +33,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use command::Flag;
 use consensus::{Change, Message, MessageKind, Options, Refused, Replica, Role, Seed};
+pub use doubt::others_can_tell;
 use journal::{Append, CheckpointMark};
 use keyspace::{Class, Exporting, Keyspace, Limits, Lookups, Moment, Notice};
 use resp::{Args, Protocol, Span, Writer};
@@ -45,7 +46,7 @@ use crate::checkpoint::Checkpointing;
 use crate::commands::GroupFigures;
 use crate::defect::Defect;
 use crate::entry::{self, Builder, Claimed, Effect, Item, Watch};
-use crate::event::{Action, CoreId, GroupId, GroupSeed, Level, NodeId, Now, Persist, Room, SessionId};
+use crate::event::{Action, CoreId, GroupId, GroupSeed, Level, NodeId, Now, Persist, SessionId};
 use crate::letter::{Claim, Fate, Lock, Locked, Mail, Origin, Request, RequestBody, Resolution};
 use crate::libraries::Libraries;
 use crate::limits;
@@ -108,8 +109,6 @@ pub struct Group {
     /// Proposed and not yet applied, in log order.
     inflight: VecDeque<Batch>,
     inflight_bytes: usize,
-    /// Appends handed to the host with [`Persist::Synced`] and not yet persisted.
-    unsynced_count: usize,
 
     /// Wall clock of the last entry proposed.
     proposed_unix: UnixMillis,
@@ -402,7 +401,6 @@ impl Group {
             slices: slices::Slices::default(),
             inflight: VecDeque::new(),
             inflight_bytes: 0,
-            unsynced_count: 0,
             proposed_unix: UnixMillis(i64::MIN),
             is_serving: false,
             next_read_context: 0,
@@ -1427,9 +1425,8 @@ impl Group {
         self.is_overtaken |= self.replica.step(message) == Err(Refused::Overtaken);
     }
 
-    /// An append is on disk.
+    /// An append is as safe as it was asked for.
     pub fn persisted(&mut self, ticket: u64) {
-        self.unsynced_count -= 1;
         self.replica.persisted(ticket);
     }
 
@@ -1754,11 +1751,7 @@ impl Group {
         let hard_state = append.hard_state.unwrap_or(self.hard_state);
         self.hard_state = hard_state;
         self.log_bytes += append.entries.iter().map(|entry| entry.data.len() as u64).sum::<u64>();
-        // What a full or slow disk does not take gathers in memory, without a bound if it were acknowledged from there.
-        let gathers = outlet.context.room != Room::Enough || outlet.context.is_disk_behind;
-        let waits_for_disk = (self.append_fsync == AppendFsync::Always || gathers) && !self.acknowledges_early;
-        // Tickets complete in order: behind one that waits for the disk the next one waits, too.
-        let synced = append.election || self.unsynced_count > 0 || waits_for_disk;
+        let is_synced = append.election || self.append_fsync == AppendFsync::Always;
         let ticket = append.ticket;
         outlet.actions.push(Action::Append {
             append: Append {
@@ -1768,11 +1761,9 @@ impl Group {
                 membership: None,
                 entries: append.entries,
             },
-            persist: if synced { Persist::Synced } else { Persist::Lazily },
+            persist: if is_synced { Persist::Synced } else { Persist::Written },
         });
-        if synced {
-            self.unsynced_count += 1;
-        } else {
+        if self.acknowledges_early && !append.election {
             self.replica.persisted(ticket);
         }
     }

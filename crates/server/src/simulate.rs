@@ -105,6 +105,8 @@ enum CanaryName {
     EarlyVote,
     /// Vote as if the end of the log had not been lost.
     ForgottenDoubt,
+    /// Take a damaged record at the end of a log for one that nobody was promised.
+    ForgottenTail,
     /// Read the keys of a slot that moves before the latest changes to them have been made.
     EarlyCopy,
     /// Forget what had been carried out of a slot that has been given away.
@@ -126,6 +128,7 @@ impl CanaryName {
             Self::LongLease => Canary::LongLease,
             Self::EarlyVote => Canary::EarlyVote,
             Self::ForgottenDoubt => Canary::ForgottenDoubt,
+            Self::ForgottenTail => Canary::ForgottenTail,
             Self::EarlyCopy => Canary::EarlyCopy,
             Self::ForgottenBook => Canary::ForgottenBook,
             Self::BoundlessRead => Canary::BoundlessRead,

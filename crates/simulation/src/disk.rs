@@ -103,6 +103,17 @@ impl FalseDisk {
         self.0.borrow_mut().fuse = Some(operations);
     }
 
+    /// One bit of a file turns, if the file is there and so long.
+    pub fn rot(&self, name: &str, offset: u64, bit: u32) {
+        let state = &mut *self.0.borrow_mut();
+        let Some(content) = state.names.get(name).and_then(|id| state.files.get_mut(id)) else { return };
+        for image in [&mut content.cached, &mut content.stored] {
+            if let Some(byte) = image.get_mut(offset as usize) {
+                *byte ^= 1 << (bit % 8);
+            }
+        }
+    }
+
     /// Everything written so far reaches the platter, as the system sees to in time.
     pub fn write_back(&self) {
         let state = &mut *self.0.borrow_mut();

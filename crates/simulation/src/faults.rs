@@ -44,6 +44,8 @@ pub struct Faults {
     pub sync_failure_every: u64,
     /// Mean time between periods in which the disk is full; 0 is never.
     pub full_every: u64,
+    /// A bit turns at the end of the log when a process ends: on one machine only, less than half of the voters.
+    pub rot: u64,
     /// Mean time between jumps of a wall clock; 0 is never.
     pub clock_jump_every: u64,
     /// Largest error of a clock's rate, in millionths.
@@ -76,7 +78,10 @@ impl Faults {
     /// Draws the troubles of a universe. Those of a defect that shows only under some are made so that it does.
     pub fn draw(plan: &Plan, prng: &mut Prng) -> Self {
         let mut faults = Self::draw_freely(plan, prng);
-        if matches!(plan.canary, Some(Canary::LongLease | Canary::EarlyVote | Canary::ForgottenDoubt)) {
+        if matches!(
+            plan.canary,
+            Some(Canary::LongLease | Canary::EarlyVote | Canary::ForgottenDoubt | Canary::ForgottenTail)
+        ) {
             faults.partition_every = SECOND;
         }
         if matches!(plan.canary, Some(Canary::LongLease | Canary::EarlyVote)) {
@@ -90,6 +95,11 @@ impl Faults {
             faults.power_cut_every = SECOND;
             (faults.power_cut_inside, faults.power_cut_of_all) = (0, 0);
             (faults.kill_every, faults.pause_every) = (0, 0);
+        }
+        if plan.canary == Some(Canary::ForgottenTail) {
+            // One is killed, and finds its last record damaged, while another cannot be heard and a third knows less.
+            (faults.kill_every, faults.rot) = (SECOND, 1_000);
+            (faults.power_cut_every, faults.pause_every) = (0, 0);
         }
         if plan.returns {
             faults.calm();
@@ -149,6 +159,9 @@ impl Faults {
         };
         let is_slow = plan.canary.is_none() && !plan.calm && of_log.chance(1, 2);
         let disk_queue_bytes = if is_slow { of_log.below(3_000) as usize } else { usize::MAX };
+        let mut of_rot = Prng::new(plan.seed ^ 0x726F74);
+        let may_rot = several && plan.canary.is_none() && !plan.changes;
+        let rot = if may_rot && of_rot.chance(1, 2) { 200 + of_rot.below(800) } else { 0 };
         Self {
             net_delay_min: 20_000 + prng.below(MILLISECOND),
             net_jitter: 10_000 + prng.below(5 * MILLISECOND),
@@ -166,6 +179,7 @@ impl Faults {
             sync_stall,
             sync_failure_every,
             full_every,
+            rot,
             clock_jump_every,
             clock_drift: if several && prng.chance(1, 3) { prng.below(drift_max) } else { prng.below(200) },
             reset_every,
@@ -195,6 +209,7 @@ impl Faults {
             &mut self.sync_stall,
             &mut self.sync_failure_every,
             &mut self.full_every,
+            &mut self.rot,
             &mut self.clock_jump_every,
             &mut self.reset_every,
             &mut self.change_every,

@@ -16,7 +16,7 @@ use node::event::{
     Action, CheckpointNews, CheckpointStep, CoreId, CoreOptions, Event, GroupId, GroupSeed, NodeId, Peer, Persist,
     ProcessFacts, Room, SessionId,
 };
-use node::group::{Group, Standing};
+use node::group::{Group, Standing, others_can_tell};
 use node::limits;
 use node::roster::Member;
 use node::settings::Settings;
@@ -25,7 +25,7 @@ use stdx::log::{Entry, EntryKind, Membership};
 
 use crate::invariants::Invariant;
 use crate::machine::{CoreHost, Inbound, Machine, Order, Process};
-use crate::universe::{LAZY_INTERVAL, Universe, WRITE_BACK_INTERVAL, What, say};
+use crate::universe::{Universe, WRITE_BACK_INTERVAL, What, say};
 use crate::{Canary, Durability, MICROSECOND, MILLISECOND, SECOND};
 
 impl Universe {
@@ -60,6 +60,7 @@ impl Universe {
         let options = journal::Options {
             segment_bytes: 4096 * (16 + self.prng.below(48)),
             held_bytes_max: self.faults.log_held_bytes_max,
+            has_peers: others_can_tell,
             ..journal::Options::new(identity)
         };
         let disk = self.machines[machine].disk.clone();
@@ -87,7 +88,13 @@ impl Universe {
         }
         let settings = Arc::new(self.settings());
         let node = self.machines[machine].node;
-        let may_lack_its_tail = !recovered.was_stopped_cleanly && self.plan.durability != Durability::Always;
+        if let Some(why) = &recovered.tail_in_question {
+            say!(self, "node {}: {why}", machine + 1);
+            self.probes.reach("the end of a log was in question");
+        }
+        let is_in_question = recovered.tail_in_question.is_some() && self.plan.canary != Some(Canary::ForgottenTail);
+        let may_lack_its_tail =
+            is_in_question || (!recovered.was_stopped_cleanly && self.plan.durability != Durability::Always);
         let mut seeds = Vec::new();
         for group in 0..recovered.identity.group_count {
             let found = recovered.groups.get(&group).cloned().unwrap_or_default();
@@ -158,6 +165,9 @@ impl Universe {
         if disk.is_dark() {
             self.probes.reach("power failed inside a disk operation");
             self.cut_power(machine);
+        } else if matches!(fault, Fault::Damaged { .. } | Fault::Missing { .. }) && self.machines[machine].has_rotted {
+            self.probes.reach("a start was refused because of rot");
+            return self.give_up(machine);
         } else if !matches!(fault, Fault::Io { .. } | Fault::Full { .. }) || !disk.is_ill() {
             self.fail(Invariant::Recovers, format!("node {} cannot recover: {fault}", machine + 1));
             return;
@@ -273,12 +283,10 @@ impl Universe {
         }
         let mut actions = Vec::new();
         let is_held_up = waiting_bytes(&process.queue) > self.faults.disk_queue_bytes;
-        if is_held_up != std::mem::replace(&mut host.is_held_up, is_held_up) {
-            if is_held_up {
-                self.probes.reach("too much waited for the disk to read clients");
-            }
-            host.core.step(now, Event::DiskBehind(is_held_up), &mut actions);
+        if is_held_up && !std::mem::replace(&mut host.is_held_up, is_held_up) {
+            self.probes.reach("too much waited for the disk to read clients");
         }
+        host.is_held_up = is_held_up;
         for inbound in std::mem::take(&mut host.inbox) {
             if let Inbound::Bytes(session, _) = &inbound
                 && is_held_up
@@ -359,7 +367,20 @@ impl Universe {
             }
             self.carry_out(machine, core, action);
         }
+        self.settle(machine);
         self.kick_journal(machine);
+    }
+
+    /// The others have told all groups what they may have lacked, which is noted.
+    fn settle(&mut self, machine: usize) {
+        let Some(process) = &mut self.machines[machine].process else { return };
+        let knows = |host: &CoreHost| host.core.is_loaded() && !host.core.is_in_doubt();
+        if process.journal.is_in_question() && process.cores.iter().all(knows) {
+            let result = process.journal.settle();
+            if self.journal_went_well(machine, result) {
+                self.probes.reach("the others made good for the end of a log");
+            }
+        }
     }
 
     /// What checkers want to know while it runs.
@@ -626,8 +647,7 @@ impl Universe {
         if process.journal_is_busy || process.queue.is_empty() {
             return;
         }
-        let urgent = process.queue.iter().any(|order| !matches!(order, Order::Append(_, _, Persist::Lazily)));
-        let delay = if urgent { MICROSECOND + self.some(20 * MICROSECOND) } else { self.some(LAZY_INTERVAL) };
+        let delay = MICROSECOND + self.some(20 * MICROSECOND);
         self.plan_journal(machine, self.now + delay);
     }
 
@@ -658,6 +678,7 @@ impl Universe {
         }
         let mut appends: Vec<Append> = Vec::new();
         let mut tickets = Vec::new();
+        let mut needs_sync = false;
         let mut weight = 0;
         let mut mark = None;
         let mut taken = 0;
@@ -668,9 +689,8 @@ impl Universe {
                         break;
                     }
                     weight += append.weight_bytes();
-                    if *persist == Persist::Synced {
-                        tickets.push((*core, GroupId(append.group), append.ticket));
-                    }
+                    needs_sync |= *persist == Persist::Synced;
+                    tickets.push((*core, GroupId(append.group), append.ticket));
                     appends.push(append.clone());
                 }
                 Order::Mark(core, group, id, order_mark, hard_state) => {
@@ -708,11 +728,14 @@ impl Universe {
         self.take_orders(machine, taken);
         self.tell_room(machine);
         let process = self.machines[machine].process.as_mut().expect("it is alive");
-        process.is_dirty = true;
         if process.journal.segment_sequence() > 3 {
             self.probes.reach("a segment was recycled");
         }
-        if tickets.is_empty() {
+        if !needs_sync {
+            // The system has it, which outlives the process.
+            for (core, group, ticket) in tickets {
+                self.tell(machine, core, Inbound::Persisted(group, ticket));
+            }
             self.kick_journal(machine);
         } else {
             let mut delay = self.faults.sync_min + self.some(self.faults.sync_jitter);
@@ -745,7 +768,6 @@ impl Universe {
             return;
         }
         let process = self.machines[machine].process.as_mut().expect("it is alive");
-        process.is_dirty = false;
         for (core, group, ticket) in std::mem::take(&mut process.syncing) {
             self.tell(machine, core, Inbound::Persisted(group, ticket));
         }
@@ -812,7 +834,11 @@ impl Universe {
             return self.at(paused_until, What::Flush { machine, life });
         }
         let process = self.machines[machine].process.as_mut().expect("it is alive");
-        let result = if process.is_dirty && !process.journal_is_busy { process.journal.sync() } else { Ok(()) };
+        // As if by another thread, which leaves the journal free to be written.
+        let syncing = if process.journal_is_busy { None } else { process.journal.begin_sync() };
+        let result = syncing.map_or(Ok(()), |syncing| {
+            syncing.run(process.journal.disk()).and_then(|()| process.journal.end_sync(syncing))
+        });
         if self.journal_went_well(machine, result) {
             self.at(self.now + SECOND, What::Flush { machine, life });
         }
@@ -1159,7 +1185,11 @@ fn is_step_of_transaction(entry: &Entry) -> bool {
 /// The defect of a core that a canary stands for, if it is one of these.
 fn defect_of(canary: Canary) -> Option<Defect> {
     match canary {
-        Canary::EarlyAcknowledgement | Canary::LongLease | Canary::EarlyVote | Canary::ForgottenDoubt => None,
+        Canary::EarlyAcknowledgement
+        | Canary::LongLease
+        | Canary::EarlyVote
+        | Canary::ForgottenDoubt
+        | Canary::ForgottenTail => None,
         Canary::EarlyCommit => Some(Defect::EarlyCommit),
         Canary::ForgottenWatch => Some(Defect::ForgottenWatch),
         Canary::ForgottenRead => Some(Defect::ForgottenRead),

@@ -33,7 +33,7 @@ pub enum Durability {
     Always,
     /// On disk within a second.
     EverySecond,
-    /// In memory.
+    /// With the operating system.
     No,
 }
 
@@ -60,6 +60,8 @@ pub enum Canary {
     EarlyVote,
     /// A voter that may have lost the end of its log votes as if it had not.
     ForgottenDoubt,
+    /// A record that is damaged at the end of a log is taken for one that nobody was promised.
+    ForgottenTail,
     /// The keys of a slot that moves are read before the latest changes to them have been made.
     EarlyCopy,
     /// A group that has given a slot away does not look whether it had carried out what it is asked for.

@@ -24,11 +24,16 @@ pub struct Machine {
     pub has_joined: bool,
     /// It cannot go on, and never starts again.
     pub is_lost: bool,
+    /// A bit of its log has turned at some time.
+    pub has_rotted: bool,
     /// Grows with every start of a process; what was under way to an earlier life is lost.
     pub life: u64,
     /// True time of the last start.
     pub started: u64,
-    /// True time of the last stop, and from when on what was not on disk may have been lost in it.
+    /// True time at which the last process ended.
+    pub ended: Option<u64>,
+    /// True time of the last end whose page cache the power took, and from when on what was not on disk may have been
+    /// lost in it.
     pub stopped: Option<(u64, u64)>,
     /// Nothing of it moves before this time.
     pub paused_until: u64,
@@ -54,8 +59,6 @@ pub struct Process {
     pub notice_at: BTreeMap<u16, u64>,
     /// Appends written by the sync that is under way, to be told of when it is over.
     pub syncing: Vec<(u16, GroupId, u64)>,
-    /// Something was written that is not synced.
-    pub is_dirty: bool,
     /// The disk had no room when it was last asked.
     pub is_full: bool,
     /// The disk has failed under a checkpoint: whoever counted on that one may end the process.
@@ -128,7 +131,6 @@ impl Process {
             letter_at: BTreeMap::new(),
             notice_at: BTreeMap::new(),
             syncing: Vec::new(),
-            is_dirty: false,
             is_full: false,
             has_lost_checkpoint: false,
             chore: None,

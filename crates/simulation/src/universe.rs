@@ -201,8 +201,10 @@ impl Universe {
                     clock: FalseClock::new(drift, SECOND + prng.below(SECOND), prng.below(1_000) as i64 - 500),
                     has_joined: false,
                     is_lost: false,
+                    has_rotted: false,
                     life: 0,
                     started: 0,
+                    ended: None,
                     stopped: None,
                     paused_until: 0,
                     process: None,
@@ -748,7 +750,8 @@ impl Universe {
     }
 
     fn boot_later(&mut self, machine: usize) {
-        let is_hurried = matches!(self.plan.canary, Some(Canary::EarlyVote | Canary::ForgottenDoubt));
+        let is_hurried =
+            matches!(self.plan.canary, Some(Canary::EarlyVote | Canary::ForgottenDoubt | Canary::ForgottenTail));
         let when = self.now + self.some(if is_hurried { SECOND / 5 } else { 3 * SECOND });
         self.at(when, What::Boot { machine });
     }
@@ -781,6 +784,13 @@ impl Universe {
     fn stop_process(&mut self, machine: usize, power: bool) {
         self.note_stop(machine, power);
         let Some(process) = self.machines[machine].process.take() else { return };
+        if machine as u64 == self.plan.seed % self.plan.nodes as u64 && self.luck(self.faults.rot) {
+            let groups = process.cores.iter().flat_map(|host| host.core.groups());
+            // A start may be refused if it is not the last record, and two voters do not do without one of them.
+            let is_minority = groups.map(|group| group.membership().voters.len()).all(|voters| voters > 2);
+            let behind = if is_minority && self.prng.chance(1, 4) { ROT_BYTES } else { 0 };
+            self.rot(machine, process.journal.last_content(), behind);
+        }
         drop(process);
         let numbers: Vec<u64> = self
             .connections
@@ -798,23 +808,36 @@ impl Universe {
         }
     }
 
+    /// A bit turns at the end of the log of a machine: in its last record, or in so many bytes.
+    fn rot(&mut self, machine: usize, (file, record): (String, std::ops::Range<u64>), behind: u64) {
+        let start = record.start.min(record.end.saturating_sub(behind));
+        let (offset, bit) = (start + self.some(record.end - start), self.prng.draw() as u32);
+        say!(
+            self,
+            "a bit turns in {file} of node {} at offset {offset}, the last record is at {record:?}",
+            machine + 1
+        );
+        self.probes.reach("a log rotted at its end");
+        self.machines[machine].has_rotted = true;
+        self.machines[machine].disk.rot(&file, offset, bit);
+    }
+
     /// Works out what a stop may cost where acknowledgements do not wait for the disk. What was acknowledged is in the
     /// memory of a quorum, so it may be lost only if so many nodes stop before it is on their disks.
     fn note_stop(&mut self, machine: usize, power: bool) {
-        let is_running = self.machines[machine].process.is_some();
-        let window = match (self.plan.durability, power) {
-            (Durability::Always, _) => return,
-            // What had not been handed to the system yet.
-            (_, false) => LAZY_INTERVAL,
-            (Durability::EverySecond, true) => SECOND + LAZY_INTERVAL,
-            (Durability::No, true) => WRITE_BACK_INTERVAL + LAZY_INTERVAL,
+        if self.machines[machine].process.is_some() {
+            self.machines[machine].ended = Some(self.now);
+        }
+        let window = match self.plan.durability {
+            // What is acknowledged is with the system, which a process that dies takes nothing from.
+            _ if !power => return,
+            Durability::Always => return,
+            Durability::EverySecond => SECOND,
+            Durability::No => WRITE_BACK_INTERVAL,
         };
         // Slow syncs, and pauses of the whole process, come on top.
         let slow = 2 * SECOND + self.machines[machine].paused_until.saturating_sub(self.now);
-        let Some(stopped) = is_running.then_some(self.now).or(self.machines[machine].stopped.map(|(when, _)| when))
-        else {
-            return;
-        };
+        let Some(stopped) = self.machines[machine].ended else { return };
         self.machines[machine].stopped = Some((stopped, stopped.saturating_sub(window + slow)));
         let quorum = self.quorum_min();
         let near = |when: u64| self.now.saturating_sub(when) <= window + slow + COMMIT_DELAY_MAX;
@@ -878,8 +901,8 @@ const COMMIT_DELAY_MAX: u64 = 5 * SECOND;
 /// How often the system writes back dirty pages by itself, which matters where nobody syncs.
 pub(crate) const WRITE_BACK_INTERVAL: u64 = 5 * SECOND;
 
-/// Longest time for which appends that nobody waits for stay unwritten.
-pub(crate) const LAZY_INTERVAL: u64 = 10 * MILLISECOND;
+/// How far before the end of a log bits turn.
+const ROT_BYTES: u64 = 6_000;
 
 /// Machines that may join.
 const SPARES: usize = 2;

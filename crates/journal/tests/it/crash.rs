@@ -4,7 +4,7 @@ use journal::{Fault, Journal};
 use stdx::Prng;
 
 use crate::memory_disk::MemoryDisk;
-use crate::model::{Groups, Step, apply, draw, is_barrier, options, perform};
+use crate::model::{Groups, Step, apply, draw, is_barrier, options, options_among_peers, perform};
 
 /// What the host knows: what was asked for, and how much of it was acknowledged as durable.
 struct Host {
@@ -29,6 +29,8 @@ impl Host {
             perform(journal, &step)?;
             if is_barrier(&step) {
                 self.durable_steps = self.history.len() - 1;
+            } else if matches!(step, Step::SyncBeside { .. }) {
+                self.durable_steps = self.history.len() - 2;
             }
         }
         Ok(())
@@ -51,6 +53,7 @@ fn live(seed: u64, lives: usize) -> u64 {
     let (_, recovered) = Journal::open(disk.clone(), &options()).unwrap();
     let mut host = Host::new(recovered.groups);
     let mut cuts = 0;
+    let options = if seed.is_multiple_of(2) { options } else { options_among_peers };
     for life in 0..lives {
         disk.fail_after(prng.below(60));
         if prng.chance(1, 8) {
@@ -124,8 +127,13 @@ fn nothing_acknowledged_is_lost_wherever_the_power_fails() {
             for cut in 0..3 {
                 let disk = disk.copy();
                 disk.cut_power(&mut Prng::new(seed * 1000 + cut));
-                let (_, recovered) = Journal::open(disk, &options())
+                let options = if cut == 0 { options_among_peers() } else { options() };
+                let (_, recovered) = Journal::open(disk, &options)
                     .unwrap_or_else(|fault| panic!("seed {seed}, point {points}, cut {cut}: {fault}"));
+                assert!(
+                    !recovered.tail_in_question.is_some_and(|why| why.contains("is damaged")),
+                    "seed {seed}, point {points}, cut {cut}: a power cut is taken for damage"
+                );
                 host.check(&recovered.groups, &format!("seed {seed}, point {points}, cut {cut}"));
                 assert!(opened || recovered.groups.is_empty());
             }

@@ -16,13 +16,28 @@ pub fn options() -> Options {
     Options { segment_bytes: 64 << 10, ..Options::new(IDENTITY) }
 }
 
+/// As [`options`], of a node that has others to ask.
+pub fn options_among_peers() -> Options {
+    Options { has_peers: |_, _| true, ..options() }
+}
+
 /// One call of the journal.
 #[derive(Clone, Debug)]
 pub enum Step {
-    Append { appends: Vec<Append>, is_durable: bool },
+    Append {
+        appends: Vec<Append>,
+        is_durable: bool,
+    },
     Sync,
+    /// A sync during which more is written.
+    SyncBeside {
+        appends: Vec<Append>,
+    },
     Seal,
-    Checkpoint { group: u32, mark: CheckpointMark },
+    Checkpoint {
+        group: u32,
+        mark: CheckpointMark,
+    },
     Chores,
 }
 
@@ -31,7 +46,7 @@ pub type Groups = BTreeMap<u32, RecoveredGroup>;
 /// What a step makes of the groups.
 pub fn apply(groups: &mut Groups, step: &Step) {
     match step {
-        Step::Append { appends, .. } => {
+        Step::Append { appends, .. } | Step::SyncBeside { appends } => {
             for append in appends.iter().filter(|append| !append.is_empty()) {
                 let group = groups.entry(append.group).or_default();
                 if let Some(first) = append.entries.first() {
@@ -58,6 +73,13 @@ pub fn perform(journal: &mut Journal<MemoryDisk>, step: &Step) -> Result<(), Fau
         Step::Append { appends, is_durable: true } => journal.append_durably(appends),
         Step::Append { appends, is_durable: false } => journal.append(appends),
         Step::Sync => journal.sync(),
+        Step::SyncBeside { appends } => {
+            let syncing = journal.begin_sync();
+            journal.append(appends)?;
+            let Some(syncing) = syncing else { return Ok(()) };
+            syncing.run(journal.disk())?;
+            journal.end_sync(syncing)
+        }
         Step::Seal => journal.seal(),
         Step::Checkpoint { group, mark } => {
             let name = checkpoint_file(*group, mark.index);
@@ -71,7 +93,7 @@ pub fn perform(journal: &mut Journal<MemoryDisk>, step: &Step) -> Result<(), Fau
     }
 }
 
-/// True if everything before the step is durable once it has returned.
+/// True if everything before the step, and what it writes itself, is durable once it has returned.
 pub fn is_barrier(step: &Step) -> bool {
     matches!(step, Step::Append { is_durable: true, .. } | Step::Sync | Step::Checkpoint { .. })
 }
@@ -106,7 +128,7 @@ pub fn draw(prng: &mut Prng, groups: &Groups, term: &mut u64) -> Step {
             let membership = Membership { voters: vec![1, 2, index], ..Membership::default() };
             Step::Checkpoint { group, mark: CheckpointMark { index, term: *term, membership } }
         }
-        _ => {
+        kind => {
             let first_group = prng.below(3) as u32;
             let appends = (first_group..first_group + 1 + prng.below(2) as u32)
                 .map(|group| {
@@ -130,7 +152,11 @@ pub fn draw(prng: &mut Prng, groups: &Groups, term: &mut u64) -> Step {
                     Append { group, ticket: 0, hard_state, membership, entries }
                 })
                 .collect();
-            Step::Append { appends, is_durable: prng.chance(1, 2) }
+            if kind == 6 {
+                Step::SyncBeside { appends }
+            } else {
+                Step::Append { appends, is_durable: prng.chance(1, 2) }
+            }
         }
     }
 }

@@ -1,11 +1,35 @@
 //! A replica that may lack the end of its log, since its node stopped uncleanly while acknowledgements did not wait for
-//! the disk. Until a leader has told it the rest, its vote counts only together with those of all voters: see
-//! `docs/decisions/0012-doubt.md`. Here is what it says of that, and what an operator can do.
+//! the disk, or since the last record on its disk is damaged. Until a leader has told it the rest, its vote counts only
+//! together with those of all voters: see `docs/decisions/0012-doubt.md` and `0023-damage-at-the-end.md`. Here is what
+//! it says of that, and what an operator can do.
+
+use consensus::Change;
+use journal::{Identity, RecoveredGroup};
+use stdx::log::{EntryKind, Membership};
 
 use super::Group;
 use crate::event::{Action, Level, Now};
 use crate::limits;
 use crate::outlet::Outlet;
+
+/// True if every group that was found in a data directory has voters on other nodes, as far as it could be read: these
+/// know what the directory lacks. Where nothing was found it goes by whether the node has joined others.
+pub fn others_can_tell(identity: &Identity, groups: &[&RecoveredGroup]) -> bool {
+    let has_others = |found: &&RecoveredGroup| {
+        let founder = || {
+            let voters = if identity.has_joined { Vec::new() } else { vec![identity.node] };
+            Membership { voters, ..Membership::default() }
+        };
+        let mut membership = found.checkpoint.as_ref().map_or_else(founder, |mark| mark.membership.clone());
+        let changes = found.entries.iter().filter(|entry| entry.kind == EntryKind::Membership);
+        for change in changes.filter_map(|entry| Change::decode(&entry.data)) {
+            membership = change.fold(&membership);
+        }
+        // A member that has been told of nobody yet is told by whoever it joins.
+        membership.voters.is_empty() || membership.voters.iter().any(|voter| *voter != identity.node)
+    };
+    if groups.is_empty() { identity.has_joined } else { groups.iter().all(has_others) }
+}
 
 impl Group {
     /// True if this replica may lack the end of its log.
@@ -42,9 +66,10 @@ impl Group {
         let missing: Vec<String> = self.replica.missing_voters().iter().map(u64::to_string).collect();
         let missing = missing.join(", ");
         let line = format!(
-            "group {}: nobody leads, and this node may lack what was not on its disk when it stopped. It needs all \
-             nodes that vote, to find who has most; not heard, or ahead of this node: {missing}. If one of them is \
-             lost for good, HOLDFAST TRUST on the others lets them go on with what they have",
+            "group {}: nobody leads, and this node may lack the end of its log: what was not on its disk when it \
+             stopped, or was damaged there. It needs all nodes that vote, to find who has most; not heard, or ahead of \
+             this node: {missing}. If one of them is lost for good, HOLDFAST TRUST on the others lets them go on with \
+             what they have",
             self.id.0
         );
         outlet.actions.push(Action::Log { level: Level::Warning, line });

@@ -10,7 +10,7 @@ use node::roster::{Member, Roster};
 use node::settings::Settings;
 use node::{
     Action, CheckpointNews, CheckpointStep, Core, CoreId, CoreOptions, Event, GroupId, GroupSeed, NodeId, Now, Peer,
-    Persist, ProcessFacts, SessionId,
+    ProcessFacts, SessionId,
 };
 use state::{Ignored, Position, State};
 use stdx::log::Entry;
@@ -223,13 +223,6 @@ impl Host {
         self.step(core, Event::Peer { from, bytes });
     }
 
-    /// Says whether more waits for the disk than should.
-    pub fn tell_disk_behind(&mut self, is_behind: bool) {
-        for core in 0..self.cores.len() {
-            self.step(core, Event::DiskBehind(is_behind));
-        }
-    }
-
     /// The client's socket takes nothing more: so many bytes wait for it.
     pub fn backlog(&mut self, session: SessionId, bytes: usize) {
         self.step(self.homes[&session], Event::Backlog { session, bytes });
@@ -251,11 +244,9 @@ impl Host {
     fn carry_out(&mut self, core: usize, action: Action) {
         match action {
             Action::Reply { session, bytes } => self.output.entry(session).or_default().extend(bytes),
-            Action::Append { append, persist } => {
+            Action::Append { append, .. } => {
                 let group = GroupId(append.group);
-                if persist == Persist::Synced {
-                    self.held.push((core, group, append.ticket));
-                }
+                self.held.push((core, group, append.ticket));
                 let log = &mut self.logs.entry(group).or_default().entries;
                 for entry in append.entries {
                     while log.last().is_some_and(|earlier| earlier.index >= entry.index) {

@@ -1,5 +1,6 @@
 //! Three real processes: joined one after the other, killed one after the other, audited at the end.
 
+use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -161,6 +162,33 @@ impl Cluster {
         let beginning = format!("\"{field}\": ");
         let values = groups.split(&beginning).skip(1);
         values.map(|rest| rest.split(['\n', ',']).next().unwrap_or_default().trim_matches('"').to_owned()).collect()
+    }
+
+    /// One that runs.
+    pub(crate) fn node(&self, node: usize) -> &Server {
+        self.nodes[node].as_ref().expect("it runs")
+    }
+
+    /// The node that leads the group of a key, once there is one.
+    pub(crate) fn leader_of(&mut self, key: &str) -> usize {
+        let slot = self.client(0).show(&format!("CLUSTER KEYSLOT {key}"));
+        let slot: usize = slot.trim_start_matches("(integer) ").parse().expect("a slot");
+        let group = usize::from(slot >= 8192);
+        let is_of = |node: &str, folder: &PathBuf| {
+            let identity = fs::read_to_string(folder.join("identity")).unwrap_or_default();
+            identity.lines().any(|line| line.strip_prefix("node ") == Some(node))
+        };
+        let leader = |this: &Self| -> Option<usize> {
+            let node = this.of_groups(0, "leader").get(group)?.clone();
+            (0..this.nodes.len()).find(|index| is_of(&node, &this.data_folder(*index)))
+        };
+        self.wait_until("the group has a leader", |this| leader(this).is_some());
+        leader(self).expect("just seen")
+    }
+
+    /// What one was started with.
+    pub(crate) fn options_of(&self, node: usize) -> ServerOptions {
+        self.options[node].clone()
     }
 
     pub(crate) fn kill(&mut self, node: usize) {
@@ -691,7 +719,7 @@ fn without_a_quorum_no_backup_is_waited_for() {
     let errors = String::from_utf8_lossy(&attempt.stderr);
     assert!(!attempt.status.success() && errors.contains("No quorum"), "{errors}");
     assert!(begun.elapsed() < Duration::from_secs(90), "the attempt took {:?}", begun.elapsed());
-    let left = std::fs::read_dir(folder.path()).expect("it is there").filter_map(Result::ok);
+    let left = fs::read_dir(folder.path()).expect("it is there").filter_map(Result::ok);
     assert!(left.into_iter().all(|entry| !entry.file_name().to_string_lossy().contains("backup")));
 }
 

@@ -45,6 +45,11 @@ impl Universe {
     pub(super) fn lose_overtaken(&mut self, machine: usize) {
         self.probes.reach("a node held what all who vote had lost");
         self.kill(machine);
+        self.give_up(machine);
+    }
+
+    /// A node cannot go on: an operator lets it go.
+    pub(crate) fn give_up(&mut self, machine: usize) {
         self.machines[machine].is_lost = true;
         self.at(self.now + LOOK_INTERVAL, What::OperatorLooks { machine });
     }

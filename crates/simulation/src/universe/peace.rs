@@ -77,7 +77,9 @@ impl Universe {
             self.at(self.now, What::ClientAsks { client: 0 });
             let is_done = |this: &Self| this.clients[0].last_reads.as_ref().is_some_and(VecDeque::is_empty);
             // What was asked of the cluster before the peace may only now be carried out.
-            let is_gone = |this: &Self| this.plan.changes && !this.members().contains(&machine);
+            let is_gone = |this: &Self| {
+                this.machines[machine].is_lost || (this.plan.changes && !this.members().contains(&machine))
+            };
             if !self.live_until(deadline + SETTLED_MAX, |this| is_done(this) || is_gone(this)) {
                 return self.fail_in_peace(&format!("and node {} does not answer", machine + 1));
             }

@@ -172,6 +172,28 @@ fn a_vote_after_a_lost_tail_is_caught() {
     assert!(caught);
 }
 
+/// Bits turn at the end of one node's log whenever its process ends, and nothing is lost by it.
+#[test]
+fn a_log_that_rots_at_its_end_loses_nothing() {
+    let mut probes = Probes::default();
+    for seed in (0..90).filter(|seed| seed % 3 == 0) {
+        probes.add(&all_green(seed..seed + 1, 3, Durability::Always));
+    }
+    for what in ["a log rotted at its end", "the end of a log was in question"] {
+        assert!(probes.count(what) > 0, "never: {what}");
+    }
+}
+
+/// A node whose last record is damaged helps one to lead that never had it.
+#[test]
+fn a_damaged_record_that_is_taken_for_a_torn_one_is_caught() {
+    let caught = (0..100).any(|seed| {
+        let canary = Some(Canary::ForgottenTail);
+        run(&Plan { canary, ..plan(seed, 3, Durability::Always) }).failure.is_some()
+    });
+    assert!(caught);
+}
+
 /// A server that acknowledges before its disk has the write must be caught, or the checkers are asleep.
 #[test]
 fn a_server_that_acknowledges_early_is_caught() {
