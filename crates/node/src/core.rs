@@ -28,6 +28,7 @@ use crate::libraries::{self, Libraries};
 use crate::limits::{self, Slicing};
 use crate::monitor::Monitors;
 use crate::nearby::{NearRead, Place, Reading, too_old};
+use crate::neighbours::{Hearing, Neighbours};
 use crate::outlet::{Outbox, Outlet};
 use crate::parameters::{self, Parameters};
 use crate::pubsub::{Kind, Message, Pubsub};
@@ -65,7 +66,9 @@ pub struct Core {
     pub(crate) deferred_questions: Vec<Deferred>,
     pub(crate) spans: Vec<Span>,
     /// The groups of this core have been loaded and have applied what they recovered.
-    pub(crate) is_loaded: bool,
+    has_loaded: bool,
+    /// Cores of which that is not known yet: until it is, clients of all cores are told so alike.
+    unloaded: BTreeSet<CoreId>,
     /// The last command of a client looked at keys at once (a read, a script), so the next one probably will, too.
     pub(crate) is_reading: bool,
     /// A keyspace without keys, for commands that need none.
@@ -113,6 +116,8 @@ pub struct Core {
     announce_at: Instant,
     /// Nodes that a node which joins has been told of; of no use once it has the roster.
     acquaintances: BTreeMap<NodeId, Member>,
+    /// What other nodes say of themselves; heard by the first core.
+    pub(crate) hearing: Hearing,
     /// Which links were up in the last report, and what was told of them.
     pub(crate) links_seen: BTreeMap<NodeId, LinkSeen>,
     /// When troubles were noted last.
@@ -145,6 +150,8 @@ pub struct Context {
     pub roster: Arc<Roster>,
     /// What leaders have said of their groups; kept by the first core.
     pub bulletins: Bulletins,
+    /// Which other nodes are heard, and what they say of themselves.
+    pub(crate) neighbours: Arc<Neighbours>,
     /// What has happened in the cluster; kept by the first core.
     pub timeline: Timeline,
     /// How much of it was noted by this node since its start, by kind.
@@ -153,6 +160,8 @@ pub struct Context {
     pub is_clustered: bool,
     /// The cluster has removed this node.
     pub is_expelled: bool,
+    /// The process is about to stop: it had better not lead.
+    pub(crate) is_stopping: bool,
     /// Where each group is led.
     pub routes: Vec<Route>,
     /// How far the groups of this core have been applied here.
@@ -278,10 +287,12 @@ impl Core {
                 own,
                 roster: Arc::default(),
                 bulletins: Bulletins::default(),
+                neighbours: Arc::default(),
                 timeline: Timeline::default(),
                 happened: BTreeMap::new(),
                 is_clustered: false,
                 is_expelled: false,
+                is_stopping: false,
                 routes: vec![Route::default(); group_count as usize],
                 places: vec![Place::default(); group_count as usize],
                 report: HostReport::default(),
@@ -316,7 +327,8 @@ impl Core {
             holder_waits: BTreeMap::new(),
             deferred_questions: Vec::new(),
             spans: Vec::new(),
-            is_loaded: false,
+            has_loaded: false,
+            unloaded: (0..core_count).map(CoreId).collect(),
             is_reading: false,
             scratch: Keyspace::new(keyspace::Options {
                 databases,
@@ -350,6 +362,7 @@ impl Core {
             announce_at: Instant::ZERO,
             // Who is met later is met as well, and not instead.
             acquaintances: seeds.into_iter().collect(),
+            hearing: Hearing::default(),
             links_seen: BTreeMap::new(),
             troubles: BTreeMap::new(),
         }
@@ -407,12 +420,32 @@ impl Core {
                 || group.lock_count() > 0
                 || databases.clone().any(|database| group.state.keyspace().key_count(database) > 0)
         };
-        self.is_loaded && !self.context.is_clustered && self.context.libraries.is_empty() && !self.groups().any(holds)
+        self.is_loaded() && !self.context.is_clustered && self.context.libraries.is_empty() && !self.groups().any(holds)
     }
 
-    /// True if all groups of this core have been read from the disk.
+    /// True if all groups of this node have been read from the disk, and have applied what they recovered.
+    #[inline]
     pub fn is_loaded(&self) -> bool {
-        self.is_loaded
+        self.unloaded.is_empty()
+    }
+
+    /// The same, and this core knows who leads each group.
+    pub fn is_served(&self) -> bool {
+        self.is_loaded()
+            && (!self.context.is_clustered || self.context.routes.iter().all(|route| route.leader.is_some()))
+    }
+
+    /// A core has loaded its groups.
+    fn note_loaded(&mut self, core: CoreId, actions: &mut Vec<Action>) {
+        if self.unloaded.remove(&core) && self.unloaded.is_empty() && self.context.core.0 == 0 {
+            let text = format!("node {} has started", self.context.node.0);
+            self.note(timeline::Kind::Start, None, text, actions);
+        }
+    }
+
+    /// True if a group is led here that another node could lead.
+    pub fn can_hand_over(&self) -> bool {
+        self.groups().any(Group::can_hand_over)
     }
 
     /// True if a group of this core may lack the end of its log.
@@ -476,6 +509,7 @@ impl Core {
                 self.relay.reachable(node, now.instant);
                 self.tell_timeline(node, actions);
             }
+            Event::Leave => self.context.is_stopping = true,
             Event::Room(room) => self.context.room = room,
             Event::DiskBehind(is_behind) => self.context.is_disk_behind = is_behind,
             Event::UsersFile(outcome) => {
@@ -905,6 +939,8 @@ impl Core {
             Mail::Happened { kind, group, text } => self.note(kind, group, text, actions),
             Mail::Parameters(parameters) => self.take_parameters(parameters, actions),
             Mail::Bulletin(bulletin) => self.context.bulletins.hear(bulletin, self.now.instant),
+            Mail::Loaded => self.note_loaded(from, actions),
+            Mail::Neighbours(neighbours) => self.context.neighbours = neighbours,
             Mail::Line(note) => self.take_line(note, actions),
             Mail::Wake { session, ticket, group, is_gone } => self.woken(session, ticket, group, is_gone, actions),
             Mail::Inquire { transaction, from: asker, node, group } => {
@@ -1439,6 +1475,7 @@ impl Core {
             Some(Wire::Bulletin(bulletin)) if bulletin.leader == from => {
                 self.context.bulletins.hear(bulletin, now.instant);
             }
+            Some(Wire::Vitals(vitals)) => self.hearing.hear(from, vitals, now.instant),
             Some(Wire::Timeline(happenings)) => {
                 happenings.into_iter().for_each(|happening| self.context.timeline.hear(happening));
             }
@@ -1491,6 +1528,7 @@ impl Core {
         self.check_soft_limits();
         self.weigh_clients();
         self.keep_roster(actions);
+        self.keep_neighbours(actions);
         self.end_pause();
         self.pass_time_waiting(actions);
         self.pass_time_for_holders();
@@ -1504,12 +1542,15 @@ impl Core {
             more = self.turn_groups(actions);
             self.tell_routes();
             self.tell_slots();
-            if !self.is_loaded {
+            if !self.has_loaded {
                 let is_loaded = |group: &Group| group.standing() != Standing::Loading;
-                self.is_loaded = self.groups.iter().all(|group| group.as_ref().is_some_and(is_loaded));
-                if self.is_loaded && self.context.core.0 == 0 {
-                    let text = format!("node {} has started", self.context.node.0);
-                    self.note(timeline::Kind::Start, None, text, actions);
+                self.has_loaded = self.groups.iter().all(|group| group.as_ref().is_some_and(is_loaded));
+                if self.has_loaded {
+                    let own = self.context.core;
+                    for core in (0..self.context.core_count).map(CoreId).filter(|core| *core != own) {
+                        self.outbox.push(own, core, Mail::Loaded);
+                    }
+                    self.note_loaded(own, actions);
                 }
             }
             let had_mail = self.read_own_mail(actions);
@@ -1687,7 +1728,8 @@ impl Core {
     fn evict(&mut self) {
         let limit = self.context.settings.maxmemory_bytes;
         let policy = self.context.settings.maxmemory_policy;
-        if limit == 0 || policy == Policy::NoEviction {
+        // What is evicted is logged, for which there must be room.
+        if limit == 0 || policy == Policy::NoEviction || self.context.room != Room::Enough {
             return;
         }
         let mut used = self.used_memory_bytes();

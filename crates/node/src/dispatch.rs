@@ -296,7 +296,7 @@ impl Core {
             self.note_denial(id, denial, place);
             return Err(refusal);
         }
-        if !self.is_loaded && !known.has(Flag::Loading) {
+        if !self.is_loaded() && !known.has(Flag::Loading) {
             return Err(Refusal::new(LOADING));
         }
         if let Some(is_function) = self.context.busy.values().next()
@@ -345,7 +345,10 @@ impl Core {
 
     #[inline]
     pub(crate) fn check_write(&self, command: &DataCommand) -> Result<(), Refusal> {
-        if let Room::None(reason) = &self.context.room {
+        // In a cluster whoever leads may have room.
+        if let Room::None(reason) = &self.context.room
+            && !self.context.is_clustered
+        {
             return Err(Refusal::new(format!("MISCONF No room on disk for this write: {reason}")));
         }
         let limit = self.context.settings.maxmemory_bytes;
@@ -613,8 +616,9 @@ impl Core {
             };
             // In a cluster what came before may have been sent on, and must not be overtaken.
             let is_first = !self.context.is_clustered || session.owed_count() == 0;
-            // The group itself counts who is there.
-            let is_first = is_first && !(is_write && self.context.settings.replicas_to_write > 0);
+            // The group itself counts who is there, and looks whether there is room.
+            let is_looked_at = self.context.settings.replicas_to_write > 0 || self.context.room != Room::Enough;
+            let is_first = is_first && !(is_write && is_looked_at);
             if is_first && local.serves_at_once() && !local.is_locked(command, args) && !local.holds_request_of(id) {
                 if is_write {
                     if local.is_full() {

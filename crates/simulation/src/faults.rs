@@ -91,7 +91,7 @@ impl Faults {
             (faults.power_cut_inside, faults.power_cut_of_all) = (0, 0);
             (faults.kill_every, faults.pause_every) = (0, 0);
         }
-        if plan.returns {
+        if plan.returns || plan.ailments {
             faults.calm();
         }
         if plan.calm {

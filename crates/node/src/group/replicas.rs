@@ -50,7 +50,7 @@ impl Group {
         true
     }
 
-    fn is_under_way(&self, origin: &Origin) -> bool {
+    pub(super) fn is_under_way(&self, origin: &Origin) -> bool {
         let is_it = |waiter: &Waiter| match waiter {
             Waiter::Write(other) | Waiter::Step(other) | Waiter::Script(other, _) | Waiter::Told(other, _) => {
                 origin.claim.is_some() && (other.claim, other.gateway()) == (origin.claim, origin.gateway())
@@ -61,7 +61,7 @@ impl Group {
         under_way.chain(&self.leader.waiters).any(is_it)
     }
 
-    fn is_change(&mut self, request: &Request) -> bool {
+    pub(super) fn is_change(&mut self, request: &Request) -> bool {
         let mut spans = Vec::new();
         let changes = |args: resp::Args<'_>| {
             keyspace::resolve(args).is_some_and(|command| matches!(command.body, Body::Mutate(_)))
