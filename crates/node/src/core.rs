@@ -13,7 +13,7 @@ use crate::acl::{AclLog, Users};
 use crate::ask::{Deferred, Pending};
 use crate::bulletin::{Bulletin, Bulletins};
 use crate::caches::Parked;
-use crate::commands::{self, DebugQuestion, Figures, Known, Question};
+use crate::commands::{self, DebugQuestion, Figures, GroupFigures, Known, Question};
 use crate::defect::Defect;
 use crate::evaluate::Runner;
 use crate::event::{
@@ -510,7 +510,10 @@ impl Core {
                 self.tell_timeline(node, actions);
             }
             Event::Leave => self.context.is_stopping = true,
-            Event::Room(room) => self.context.room = room,
+            Event::Room(room) => {
+                self.context.room = room;
+                self.groups_mut().for_each(Group::hear_of_room);
+            }
             Event::DiskBehind(is_behind) => self.context.is_disk_behind = is_behind,
             Event::UsersFile(outcome) => {
                 if let Some((_, place)) = &mut self.file_work {
@@ -642,9 +645,15 @@ impl Core {
             keyspace_bytes: self.keyspace_bytes(),
             reported_keyspace_bytes: self.context.reported_keyspace_bytes,
             lua_bytes: self.runner.memory_bytes() as u64,
-            groups: self.groups().map(|group| group.figures(self.now.instant)).collect(),
+            groups: self.groups().map(|group| self.figures_of(group)).collect(),
             bulletins: self.heard_bulletins(),
         }
+    }
+
+    fn figures_of(&self, group: &Group) -> GroupFigures {
+        let now = self.now.instant;
+        let leaderless = self.out_of_touch.get(&group.id()).map(|(since, _)| now.since(*since).as_millis() as u64);
+        GroupFigures { leaderless_ms: leaderless, ..group.figures(now) }
     }
 
     /// What leaders have said of their groups, and how many milliseconds ago.
@@ -1305,34 +1314,32 @@ impl Core {
     fn expire_requests(&mut self, actions: &mut Vec<Action>) {
         let now = self.now.instant;
         for Expired { group, purpose, is_in_doubt, request } in self.relay.pass_time(now) {
-            let text = if is_in_doubt { OUTCOME_UNKNOWN } else { NO_QUORUM };
+            let text = if is_in_doubt { OUTCOME_UNKNOWN.to_owned() } else { self.no_quorum(group) };
             self.note_refusal(group, actions);
             match purpose {
                 Purpose::Client { session, ticket }
                     if matches!(request.body, RequestBody::Read(_) | RequestBody::ReadAtOnce(_)) =>
                 {
-                    let text = self.no_quorum_to_read(session);
+                    let text = self.no_quorum_to_read(session, group);
                     self.sessions.reply(session, ticket, |writer| writer.error(&text));
                     self.tell_stale(session, ticket);
                 }
                 Purpose::Client { session, ticket }
                 | Purpose::Script { session, ticket, .. }
                 | Purpose::Libraries { session, ticket } => {
-                    self.sessions.reply(session, ticket, |writer| writer.error(text));
+                    self.sessions.reply(session, ticket, |writer| writer.error(&text));
                     self.tell_stale(session, ticket);
                 }
                 Purpose::Question { id, part, places } => self.group_answered(id, (group, part), places, None, actions),
                 Purpose::Holders { id } => self.holders_told(id, group, &[]),
                 Purpose::Place { id } => self.leader_is_at(id, group, &[], actions),
-                Purpose::Parameters { id } => self.parameters_refused(id, text, actions),
+                Purpose::Parameters { id } => self.parameters_refused(id, &text, actions),
                 Purpose::Obeyed { id } => self.parameters_obeyed(id, group, actions),
                 Purpose::Transaction { step: Step::Renew, .. } | Purpose::Move { .. } => {}
                 Purpose::Transaction { id, .. } => {
                     let RequestBody::Lock(lock) = request.body else { unreachable!("only locks are given up") };
-                    self.drive(actions, |driver, posts| {
-                        let outcome = Locked::Refused(NO_QUORUM.to_owned());
-                        driver.locked(id, lock.group, outcome, posts)
-                    });
+                    let outcome = Locked::Refused(text);
+                    self.drive(actions, |driver, posts| driver.locked(id, lock.group, outcome, posts));
                 }
             }
         }
@@ -1342,9 +1349,37 @@ impl Core {
     }
 
     /// Why a read is refused when nobody answers it.
-    pub(crate) fn no_quorum_to_read(&self, session: SessionId) -> String {
+    pub(crate) fn no_quorum_to_read(&self, session: SessionId, group: GroupId) -> String {
         let reading = self.sessions.get(session).and_then(|session| session.reading.as_ref());
-        reading.map_or_else(|| NO_QUORUM.to_owned(), |reading| too_old(self.context.allowed(reading)))
+        reading.map_or_else(|| self.no_quorum(group), |reading| too_old(self.context.allowed(reading)))
+    }
+
+    /// Why a request to a group is refused when nobody answers it: which nodes are missed, and since when.
+    pub(crate) fn no_quorum(&self, group: GroupId) -> String {
+        let now = self.now.instant;
+        let seconds = |since: Instant| now.since(since).as_secs();
+        let (own, neighbours) = (self.context.node, &self.context.neighbours);
+        let name = |node: NodeId| match self.context.roster.get(node) {
+            Some(member) if !member.client_address.is_empty() => member.client_address.clone(),
+            _ => format!("node {}", node.0),
+        };
+        let mut text = match (self.context.routes[group.0 as usize].leader, self.out_of_touch.get(&group)) {
+            (Some(leader), _) if leader == own => format!("{NO_QUORUM}: group {} is led here, to no avail", group.0),
+            (Some(leader), _) => format!("{NO_QUORUM}: group {} is led by {}, which is silent", group.0, name(leader)),
+            (None, Some((since, _))) => {
+                format!("{NO_QUORUM}: group {} has had no leader for {} s", group.0, seconds(*since))
+            }
+            (None, None) => format!("{NO_QUORUM}: group {} has no leader", group.0),
+        };
+        let missing = self.context.roster.present().map(|(node, _)| node);
+        for (place, node) in missing.filter(|node| *node != own && !neighbours.hears(*node)).enumerate() {
+            text.push_str(if place == 0 { "; not heard: " } else { ", " });
+            text.push_str(&name(node));
+            if let Some(since) = neighbours.silent_since(node) {
+                text.push_str(&format!(" for {} s", seconds(since)));
+            }
+        }
+        text
     }
 
     /// True if a group has had no leader for so long that a request does not wait for one.

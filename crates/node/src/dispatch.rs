@@ -13,7 +13,7 @@ use crate::commands::{self, ControlCommand, Flow, Known, Question, Queued};
 use crate::core::{Context, Core};
 use crate::entry::{Reader, put_words};
 use crate::event::{Action, GroupId, Room, SessionId};
-use crate::group::{Group, LOADING, NO_QUORUM};
+use crate::group::{Group, LOADING};
 use crate::letter::{Mail, Origin, Request, RequestBody};
 use crate::limits;
 use crate::nearby::NearRead;
@@ -507,7 +507,7 @@ impl Core {
         let Some(session) = self.sessions.get_mut(origin.session) else { return };
         session.is_declined(origin.ticket);
         if self.has_no_quorum(group) {
-            let text = self.no_quorum_to_read(origin.session);
+            let text = self.no_quorum_to_read(origin.session, group);
             return self.sessions.reply(origin.session, origin.ticket, |writer| writer.error(&text));
         }
         let mut spans: Vec<Span> = Vec::new();
@@ -660,7 +660,7 @@ impl Core {
             return Next::Postponed(Hold::Answers);
         }
         if self.has_no_quorum(group) {
-            let text = if is_write { NO_QUORUM.to_owned() } else { self.no_quorum_to_read(id) };
+            let text = if is_write { self.no_quorum(group) } else { self.no_quorum_to_read(id, group) };
             return self.fail(id, &Refusal::new(text));
         }
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
@@ -792,8 +792,9 @@ impl Core {
 
     pub(crate) fn begin_work(&mut self, work: Work, actions: &mut Vec<Action>) {
         let is_touched = |group: &GroupId| work.whole || work.keys.contains_key(group);
-        if self.out_of_touch.keys().any(|group| is_touched(group) && self.has_no_quorum(*group)) {
-            return self.refuse_work(&work, NO_QUORUM, actions);
+        let lost = self.out_of_touch.keys().find(|group| is_touched(group) && self.has_no_quorum(**group));
+        if let Some(lost) = lost.copied() {
+            return self.refuse_work(&work, &self.no_quorum(lost), actions);
         }
         if let Some(session) = self.sessions.get_mut(work.origin.session) {
             session.is_driving = true;

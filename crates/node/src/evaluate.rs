@@ -18,7 +18,7 @@ use crate::core::Core;
 use crate::dispatch::{Groups, Next};
 use crate::entry::{Reader, put_words};
 use crate::event::{Action, CoreId, GroupId, Now, Room, SessionId};
-use crate::group::{Declined, LEADER_LOST, NO_QUORUM, NO_REPLICAS, Run, Standing, no_room};
+use crate::group::{Declined, LEADER_LOST, NO_REPLICAS, Run, Standing, no_room};
 use crate::letter::{DeclinedScript, Mail, Origin, Request, RequestBody, ScriptRequest};
 use crate::libraries::{self, Change, Libraries, Loaded, Policy};
 use crate::limits;
@@ -229,7 +229,7 @@ impl Core {
             return Next::Taken;
         };
         if self.has_no_quorum(home) {
-            return self.fail(id, &Refusal::new(NO_QUORUM));
+            return self.fail(id, &Refusal::new(self.no_quorum(home)));
         }
         let is_here = router::core_of(home, core_count) == core;
         let is_free = !is_clustered

@@ -2206,6 +2206,7 @@ impl Group {
                 Standing::Leaderless => "leaderless",
             },
             leader: self.replica.leader().map(NodeId),
+            leaderless_ms: None,
             bulletin: self.bulletin(),
             is_taking: self.is_taking(),
             term: self.term(),

@@ -44,29 +44,39 @@ impl Vitals {
     }
 }
 
-/// The other nodes that are heard at present.
+/// The other nodes that are heard at present, and those that are not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Neighbours(BTreeMap<NodeId, (Vitals, Instant)>);
+pub struct Neighbours {
+    /// What they say, and since when they have said it.
+    heard: BTreeMap<NodeId, (Vitals, Instant)>,
+    /// Those that have been heard, and when that was last.
+    silent: BTreeMap<NodeId, Instant>,
+}
 
 impl Neighbours {
     /// True if a node is heard, and has nothing to say against its leading.
     pub(crate) fn can_lead(&self, node: NodeId) -> bool {
-        self.0.get(&node).is_some_and(|(vitals, _)| vitals.can_lead)
+        self.heard.get(&node).is_some_and(|(vitals, _)| vitals.can_lead)
     }
 
     /// True if a node is heard.
     pub(crate) fn hears(&self, node: NodeId) -> bool {
-        self.0.contains_key(&node)
+        self.heard.contains_key(&node)
+    }
+
+    /// When a node that is not heard was heard last, if it ever was.
+    pub(crate) fn silent_since(&self, node: NodeId) -> Option<Instant> {
+        self.silent.get(&node).copied()
     }
 
     /// True if a node has said the same of itself since then.
     pub(crate) fn is_steady_since(&self, node: NodeId, then: Instant) -> bool {
-        self.0.get(&node).is_some_and(|(_, since)| *since <= then)
+        self.heard.get(&node).is_some_and(|(_, since)| *since <= then)
     }
 
     /// Whom a node can talk to, itself among them: both hear each other, as far as that is known at node `own`.
     pub(crate) fn reach(&self, own: NodeId, node: NodeId) -> BTreeSet<NodeId> {
-        let said_by = |node: NodeId| self.0.get(&node).map(|(vitals, _)| &vitals.hears);
+        let said_by = |node: NodeId| self.heard.get(&node).map(|(vitals, _)| &vitals.hears);
         let hears = |one: NodeId, other: NodeId| match said_by(one) {
             _ if one == own => self.hears(other),
             Some(heard) => heard.contains(&other),
@@ -74,7 +84,7 @@ impl Neighbours {
             None => true,
         };
         let heard: Vec<NodeId> = match said_by(node) {
-            _ if node == own => self.0.keys().copied().collect(),
+            _ if node == own => self.heard.keys().copied().collect(),
             Some(heard) => heard.clone(),
             None => Vec::new(),
         };
@@ -97,14 +107,24 @@ impl Hearing {
     }
 
     /// Who is heard now: those who were already, as they were known, stay what they are since then.
-    fn judge(&mut self, before: &Neighbours, now: Instant) -> Neighbours {
-        self.heard.retain(|_, (_, heard)| now.since(*heard) <= limits::VITALS_SILENCE);
-        let since = |node: &NodeId, vitals: &Vitals| match before.0.get(node) {
+    /// Nodes that are no members are heard by nobody.
+    fn judge(&mut self, before: &Neighbours, is_member: impl Fn(NodeId) -> bool, now: Instant) -> Neighbours {
+        self.heard.retain(|node, _| is_member(*node));
+        let mut silent = before.silent.clone();
+        self.heard.retain(|node, (_, heard)| {
+            let is_heard = now.since(*heard) <= limits::VITALS_SILENCE;
+            if !is_heard {
+                silent.insert(*node, *heard);
+            }
+            is_heard
+        });
+        silent.retain(|node, _| !self.heard.contains_key(node) && is_member(*node));
+        let since = |node: &NodeId, vitals: &Vitals| match before.heard.get(node) {
             Some((known, since)) if known == vitals => *since,
             _ => now,
         };
         let judged = self.heard.iter().map(|(node, (vitals, _))| (*node, (vitals.clone(), since(node, vitals))));
-        Neighbours(judged.collect())
+        Neighbours { heard: judged.collect(), silent }
     }
 }
 
@@ -115,7 +135,9 @@ impl Core {
             return;
         }
         let now = self.now.instant;
-        let judged = self.hearing.judge(&self.context.neighbours, now);
+        let roster = &self.context.roster;
+        let is_member = |node| roster.get(node).is_some_and(|member| !member.is_removed);
+        let judged = self.hearing.judge(&self.context.neighbours, is_member, now);
         if judged != *self.context.neighbours {
             let judged = Arc::new(judged);
             for core in (1..self.context.core_count).map(CoreId) {
@@ -124,7 +146,7 @@ impl Core {
             self.context.neighbours = judged;
         }
         let can_lead = self.context.room == Room::Enough && !self.context.is_stopping;
-        let vitals = Vitals { can_lead, hears: self.context.neighbours.0.keys().copied().collect() };
+        let vitals = Vitals { can_lead, hears: self.context.neighbours.heard.keys().copied().collect() };
         if now < self.hearing.tell_at && vitals == self.hearing.told {
             return;
         }
@@ -143,7 +165,8 @@ mod tests {
 
     fn neighbours(said: &[(u64, &[u64])]) -> Neighbours {
         let vitals = |hears: &[u64]| Vitals { can_lead: true, hears: hears.iter().copied().map(NodeId).collect() };
-        Neighbours(said.iter().map(|(node, hears)| (NodeId(*node), (vitals(hears), Instant::ZERO))).collect())
+        let heard = said.iter().map(|(node, hears)| (NodeId(*node), (vitals(hears), Instant::ZERO)));
+        Neighbours { heard: heard.collect(), silent: BTreeMap::new() }
     }
 
     fn reach(neighbours: &Neighbours, own: u64, node: u64) -> Vec<u64> {
@@ -183,11 +206,15 @@ mod tests {
         let mut known = Neighbours::default();
         for ms in (0..1_000).step_by(100) {
             hearing.hear(NodeId(2), Vitals { can_lead: ms < 500, hears: Vec::new() }, at(ms));
-            known = hearing.judge(&known, at(ms));
+            known = hearing.judge(&known, |_| true, at(ms));
         }
         assert!(!known.can_lead(NodeId(2)) && known.hears(NodeId(2)));
         assert!(known.is_steady_since(NodeId(2), at(500)) && !known.is_steady_since(NodeId(2), at(499)));
-        known = hearing.judge(&known, at(900) + limits::VITALS_SILENCE * 2);
+        known = hearing.judge(&known, |_| true, at(900) + limits::VITALS_SILENCE * 2);
         assert!(!known.hears(NodeId(2)));
+        assert_eq!(known.silent_since(NodeId(2)), Some(at(900)));
+        hearing.hear(NodeId(2), Vitals::default(), at(9_000));
+        assert_eq!(hearing.judge(&known, |_| true, at(9_000)).silent_since(NodeId(2)), None);
+        assert!(!hearing.judge(&known, |_| false, at(9_000)).hears(NodeId(2)), "it has been removed");
     }
 }

@@ -33,6 +33,11 @@ pub(super) struct Relief {
 }
 
 impl Group {
+    /// The disk has room, or no longer has: the leader does not wait until it would look at that by itself.
+    pub(crate) fn hear_of_room(&mut self) {
+        self.reconcile_at = Instant::ZERO;
+    }
+
     /// Notes at every tick whether this leader gets anywhere.
     pub(super) fn watch_troubles(&mut self, now: Now, room: &Room) {
         let applied = self.applied();
@@ -46,8 +51,9 @@ impl Group {
     /// True if this leader has applied nothing for a while although something is under way: whether that will ever be
     /// carried out here is not known.
     pub(super) fn is_stuck(&self) -> bool {
+        let since = self.leader.relief.applied.1;
         let byte_count = self.inflight.iter().map(|batch| batch.data.len()).sum();
-        self.last_tick.since(self.leader.relief.applied.1) >= limits::STUCK_AFTER + limits::patience_for(byte_count)
+        since > Instant::ZERO && self.last_tick.since(since) >= limits::STUCK_AFTER + limits::patience_for(byte_count)
     }
 
     /// True if another node may lead without a loss for anybody: it has room on its disk, and reaches as many nodes.

@@ -228,3 +228,34 @@ fn a_node_that_stops_hands_over_before_anybody_has_to_elect() {
         assert!(nodes.leader_of(group).is_some_and(|leader| leader != 1), "it is given nothing back");
     }
 }
+
+#[test]
+fn without_a_quorum_it_is_told_which_group_has_no_leader_who_is_missed_and_since_when() {
+    let mut nodes = Nodes::new();
+    nodes.pass(Duration::from_secs(2));
+    let client = nodes.host(1).connect(0);
+    assert_eq!(nodes.run(1, client, "SET n 1"), "+OK");
+    let status = |nodes: &mut Nodes| nodes.run(1, client, "HOLDFAST CLUSTER");
+    let well = status(&mut nodes);
+    assert!(well.contains("$5 state $2 up") && !well.contains("$5 state $4 down"), "{well}");
+    let cut_off = |from: usize, to: usize, _: u8| from != 1 && to != 1;
+    nodes.pass_while(Duration::from_secs(10), cut_off);
+    nodes.host(1).send(client, b"GET n\r\n");
+    nodes.pass_while(Duration::from_secs(6), cut_off);
+    let told = nodes.host(1).received(client);
+    assert!(told.starts_with("-CLUSTERDOWN No quorum of the group answers: group 0 has had no leader for "), "{told}");
+    assert!(told.contains(" s; not heard: node 2 for ") && told.contains(" s, node 3 for 1"), "{told}");
+    // What the last leader had said contradicts nothing of this.
+    nodes.host(1).send(client, b"HOLDFAST CLUSTER\r\nINFO replication\r\nINFO cluster\r\n");
+    nodes.host(1).settle();
+    let told = nodes.host(1).received(client);
+    assert_eq!(told.matches("$5 state $4 down").count(), 2, "{told}");
+    assert!(told.contains("$6 leader $-1") && !told.contains("$5 leads *1"), "{told}");
+    assert!(told.contains("$9 not_heard *2 $1 2 $1 3") && !told.contains("$6 active :1"), "{told}");
+    assert!(told.contains("leader=none,") && !told.contains(" active=1,"), "{told}");
+    assert!(!told.contains("role:master connected_slaves:2"), "{told}");
+    nodes.pass(Duration::from_secs(3));
+    let well = status(&mut nodes);
+    assert!(well.contains("$5 state $2 up") && !well.contains("$5 state $4 down"), "{well}");
+    assert!(well.contains("$13 leaderless_ms :0") && well.contains("$9 not_heard *0"), "{well}");
+}
