@@ -19,6 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// one runs other tests meanwhile; without one there would be an election, or a wait for the disk.
 const PAUSE_MAX: Duration = Duration::from_secs(3);
 
+/// The longest until a log is full that cannot grow.
+const FILL_MAX: Duration = Duration::from_secs(120);
+
 /// What a client has seen that wrote and read all the time.
 struct Seen {
     longest: Duration,
@@ -26,16 +29,22 @@ struct Seen {
     errors: Vec<String>,
 }
 
-/// Writes and reads keys of all groups through a node until it is told to stop.
-fn keep_asking(cluster: &Cluster, node: usize, is_over: &Arc<AtomicBool>) -> thread::JoinHandle<Seen> {
+/// Writes values of so many bytes to keys of all groups through a node, and reads others, until it is told to stop.
+fn keep_asking(
+    cluster: &Cluster,
+    node: usize,
+    byte_count: usize,
+    is_over: &Arc<AtomicBool>,
+) -> thread::JoinHandle<Seen> {
     let mut client = cluster.client(node);
     let is_over = Arc::clone(is_over);
     thread::spawn(move || {
         let mut seen = Seen { longest: Duration::ZERO, answer_count: 0, errors: Vec::new() };
-        let value = "x".repeat(16 << 10);
+        let value = "x".repeat(byte_count);
         while !is_over.load(Ordering::Acquire) {
-            let key = format!("{node}:{}", seen.answer_count % 200);
-            for words in [vec!["SET", &key, &value], vec!["GET", &key]] {
+            let number = seen.answer_count % 40;
+            let (key, other) = (format!("{node}:{number}"), format!("small:{number}"));
+            for words in [vec!["SET", &key, &value], vec!["GET", &other]] {
                 let asked = Instant::now();
                 let answer = client.call(&words);
                 seen.longest = seen.longest.max(asked.elapsed());
@@ -72,7 +81,7 @@ fn a_stop_in_good_order_hands_over_before_others_have_to_elect() {
     wait_until_spread(&mut cluster);
     let leader = leader_of_first(&cluster);
     let is_over = Arc::new(AtomicBool::new(false));
-    let others = (0..3).filter(|node| *node != leader).map(|node| keep_asking(&cluster, node, &is_over));
+    let others = (0..3).filter(|node| *node != leader).map(|node| keep_asking(&cluster, node, 100, &is_over));
     let others: Vec<_> = others.collect();
     thread::sleep(Duration::from_millis(500));
     let exit = cluster.nodes[leader].take().expect("it runs").stop();
@@ -101,10 +110,14 @@ fn a_full_disk_at_a_leader_costs_clients_a_pause_and_full_disks_everywhere_the_w
     let full = leader_of_first(&cluster);
     faults[full].set("create fail ENOSPC");
     let is_over = Arc::new(AtomicBool::new(false));
-    let asking: Vec<_> = (0..3).map(|node| keep_asking(&cluster, node, &is_over)).collect();
-    cluster.wait_until("it has handed over", |this| {
-        this.nodes[full].as_ref().is_some_and(|node| node.log().contains(" has no room: "))
-    });
+    let asking: Vec<_> = (0..3).map(|node| keep_asking(&cluster, node, 256 << 10, &is_over)).collect();
+    let begun = Instant::now();
+    // Until then the room that it has prepared for its log is filled.
+    while !cluster.nodes[full].as_ref().is_some_and(|node| node.log().contains(" has no room: ")) {
+        assert!(begun.elapsed() < FILL_MAX, "it has not handed over");
+        thread::sleep(Duration::from_millis(20));
+    }
+    say(&format!("handed over {:?} after its log could not grow any more", begun.elapsed()));
     thread::sleep(Duration::from_secs(2));
     is_over.store(true, Ordering::Release);
     for asking in asking {
@@ -114,7 +127,7 @@ fn a_full_disk_at_a_leader_costs_clients_a_pause_and_full_disks_everywhere_the_w
     }
     // Now the others.
     faults.iter().for_each(|faults| faults.set("create fail ENOSPC"));
-    let value = vec![b'x'; 64 << 10];
+    let value = vec![b'x'; 256 << 10];
     let mut client = cluster.client(0);
     let mut count = 0;
     let refusal = loop {
@@ -125,9 +138,9 @@ fn a_full_disk_at_a_leader_costs_clients_a_pause_and_full_disks_everywhere_the_w
             break String::from_utf8_lossy(&text).into_owned();
         }
         count += 1;
-        assert!(count < 8_000, "500 MB were acknowledged although no log can grow");
+        assert!(count < 2_000, "500 MB were acknowledged although no log can grow");
     };
-    say(&format!("after {count} values of 64 KiB: {refusal}"));
+    say(&format!("after {count} values of 256 KiB: {refusal}"));
     assert!(refusal.starts_with("MISCONF "), "{refusal}");
     cluster.wait_until("every node refuses writes, at once, and answers reads", |this| {
         (0..3).all(|node| {
