@@ -673,4 +673,31 @@ mod tests {
         assert_eq!(flush(&mut relay), 3);
         assert!(relay.is_full(GroupId(0)));
     }
+
+    #[test]
+    fn answers_to_reads_keep_no_write_waiting_and_answers_to_writes_no_read() {
+        for (waiting, answered) in [
+            (RequestBody::Write(vec![0]), RequestBody::ReadAtOnce(vec![0])),
+            (RequestBody::Read(vec![0]), RequestBody::Write(vec![0])),
+        ] {
+            let mut relay = Relay::new(1, 1);
+            relay.set_route(GroupId(0), Route { leader: Some(NodeId(2)), term: 1 }, Instant::ZERO);
+            let number = submit(&mut relay, waiting.clone());
+            let mut expired = Vec::new();
+            let mut waited_ms = 0;
+            while expired.is_empty() && waited_ms < 20_000 {
+                waited_ms += 100;
+                let now = Instant::ZERO + stdx::Duration::from_millis(waited_ms);
+                let purpose = Purpose::Client { session: SESSION, ticket: 1 };
+                let other = relay.submit(request(answered.clone()), purpose, now);
+                relay.flush(now, |_, _| ());
+                let claim = Claim { boot: 1, group: GroupId(0), number: other };
+                assert!(relay.answered(claim, now).is_some());
+                expired = relay.pass_time(now);
+            }
+            assert_eq!((expired.len(), waited_ms), (1, 5_000), "{waiting:?}");
+            assert_eq!(expired[0].request.origin.claim.map(|claim| claim.number), Some(number));
+            assert_eq!(expired[0].is_in_doubt, matches!(waiting, RequestBody::Write(_)));
+        }
+    }
 }
