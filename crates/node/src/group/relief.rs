@@ -180,8 +180,8 @@ impl Group {
     pub(crate) fn refuses_script_without_room(&mut self, request: &Request, now: Now, outlet: &mut Outlet<'_>) -> bool {
         let Room::None(reason) = &outlet.context.room else { return false };
         let RequestBody::Script(script) = &request.body else { return false };
-        if request.origin.claim.is_none() {
-            return false; // it is refused where it writes
+        if request.origin.claim.is_none() || self.is_under_way(&request.origin) {
+            return false; // what comes without a number is refused where it writes
         }
         let text = no_room(self.node, reason);
         if self.awaits_relief(now, outlet.context) {
