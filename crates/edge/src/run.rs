@@ -169,8 +169,9 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     let metrics_listeners = listen_on_all(&options.listen, options.metrics_port, "--metrics-port")?;
     let _pid_file = PidFile::write(options.pid_file.clone())?;
     let find = || identity(&options, security.links.as_ref(), &log, &heard);
-    let beginning =
-        if options.cluster.join.is_empty() { find() } else { doorman::stand_in(&listeners, &peer_listeners, find) };
+    // A member asks once, and knows who it is.
+    let searches = !options.cluster.join.is_empty() && load::read_identity(&options.data_directory)?.is_none();
+    let beginning = if searches { doorman::stand_in(&listeners, &peer_listeners, find) } else { find() };
     let (identity, seeds, credentials) = match beginning {
         Ok(beginning) => beginning,
         Err(NoBeginning::Fault(fault)) => return Err(fault),
@@ -809,8 +810,11 @@ impl Server {
             answer.recv_timeout(HAND_OVER_MAX).is_ok_and(|measured| measured.can_hand_over())
         };
         let mut has_led = false;
-        while begun.elapsed() < HAND_OVER_MAX && self.host.desks.iter().any(leads) {
+        while self.host.desks.iter().any(leads) {
             has_led = true;
+            if begun.elapsed() >= HAND_OVER_MAX {
+                return self.host.log.warning("no other node leads yet what was led here: it stops all the same");
+            }
             thread::sleep(HAND_OVER_LOOK);
         }
         if has_led {
