@@ -95,7 +95,9 @@ impl Group {
         let own_reach = neighbours.reach(own, own);
         let further =
             best(&mut progress.iter().filter(is_willing).filter(|other| reached(other.node) > own_reach.len()));
-        let apart_since = further.map(|_| self.leader.relief.apart_since.unwrap_or(now.instant));
+        // Whether one of them could take over at this very look is another question, and may change with each.
+        let is_apart = progress.iter().any(|other| other.is_voter && reached(other.node) > own_reach.len());
+        let apart_since = is_apart.then(|| self.leader.relief.apart_since.unwrap_or(now.instant));
         let lag = self.lag(self.replica.persisted_index());
         // It holds what this node's disk has not taken, and has not lacked anything for nearly as long.
         let is_ahead =
