@@ -2,8 +2,8 @@
 //! `node`.
 //!
 //! It decides nothing. Whatever it reads it hands to a core as an event, and whatever a core asks for it carries out;
-//! `simulation` does the same with a false world. It knows no command, no reply but the one to a client too many, and
-//! nothing of what is in the log.
+//! `simulation` does the same with a false world. It knows no command, no reply but those to a client too many and to
+//! one that comes before there are cores, and nothing of what is in the log.
 //!
 //! Suggested order of reading: [`run`] (the life of the process), `core_thread` (the turn), `connection`, `mailbox`,
 //! `listener`, `tls`, `peers`, `load`, `storage` and what is below it (files).
@@ -13,6 +13,7 @@ mod clock;
 mod connection;
 mod core_thread;
 mod disk;
+mod doorman;
 mod early;
 mod entropy;
 mod fault;

@@ -52,6 +52,15 @@ pub const APPLY_INTERVAL: Duration = Duration::from_millis(5);
 /// they have acknowledged is safe by then in any case: only replies not yet sent can be lost.
 pub const FINISH_MAX: Duration = Duration::from_secs(10);
 
+/// How often a node that has loaded its data looks whether it knows who leads each group.
+pub const LEADER_INTERVAL: Duration = Duration::from_millis(100);
+
+/// At an orderly end, how long other nodes may take to lead what is led here.
+pub const HAND_OVER_MAX: Duration = Duration::from_millis(1_500);
+
+/// How often it is looked whether they do.
+pub const HAND_OVER_LOOK: Duration = Duration::from_millis(5);
+
 /// At an orderly end, how many times the cores are asked to carry on what the disk has just confirmed. A transaction
 /// over groups of several cores takes as many steps at most.
 pub const FINISH_ROUNDS: usize = 4;
@@ -119,6 +128,24 @@ pub const LINK_STUCK_MAX: Duration = Duration::from_secs(4);
 
 /// How old what is told of the links may be while they carry messages.
 pub const LINK_REPORT_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long it rests before it asks again.
+pub const JOIN_REST: Duration = Duration::from_millis(500);
+
+/// How often it looks whether it is to end.
+pub const JOIN_LOOK: Duration = Duration::from_millis(20);
+
+/// How long a port may take to answer as one for clients does.
+pub const CLIENT_PORT_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How often clients and nodes are looked after that come while a node looks for its cluster.
+pub const DOORMAN_INTERVAL: Duration = Duration::from_millis(20);
+
+/// So many of them may be there at a time; others are turned away.
+pub const DOORMAN_VISITORS_MAX: usize = 256;
+
+/// Bytes that one of them may have sent at a time.
+pub const DOORMAN_BYTES_MAX: usize = 64 << 10;
 
 /// How long a fresh node tries to reach the cluster that it is to join.
 pub const JOIN_PATIENCE: Duration = Duration::from_secs(60);

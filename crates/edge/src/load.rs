@@ -11,17 +11,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use journal::{CheckpointMark, CheckpointReader, Identity, RecoveredGroup};
 use keyspace::{Keyspace, Layout};
 use node::event::{Event, GroupId, GroupSeed, NodeId};
+use node::metrics::Measured;
 use node::settings::{AppendFsync, Settings};
 use stdx::log::Membership;
 
 use crate::fault::Fault;
 use crate::host::{End, Host};
-use crate::limits::{APPLY_INTERVAL, PROGRESS_INTERVAL};
+use crate::limits::{APPLY_INTERVAL, LEADER_INTERVAL, PROGRESS_INTERVAL};
 use crate::mailbox::Mail;
 use crate::run;
 use crate::storage::Storage;
@@ -138,27 +139,41 @@ impl Load {
                 .collect();
             workers.into_iter().try_for_each(|worker| worker.join().expect("a loader does not panic"))
         })?;
-        if !self.wait_for_cores() {
+        if !self.wait_for_cores(Measured::is_loaded, APPLY_INTERVAL, || ()) {
             return Ok(());
         }
-        self.host.log.notice(&format!(
-            "has loaded {} MB of checkpoints and {entry_count} entries of the log in {:.3} s; ready to accept commands",
+        let loaded = format!(
+            "has loaded {} MB of checkpoints and {entry_count} entries of the log in {:.3} s",
             progress.bytes_total.load(Ordering::Relaxed) / 1_000_000,
             self.begun.elapsed().as_secs_f64()
-        ));
+        );
+        // Whoever starts the nodes of a cluster one after the other waits for none of them.
         self.host.loaded();
+        let mut waits = false;
+        let tell = || {
+            if !std::mem::replace(&mut waits, true) {
+                self.host.log.notice(&format!("{loaded}; waits for the other nodes of its cluster to find leaders"));
+            }
+        };
+        if self.wait_for_cores(Measured::is_served, LEADER_INTERVAL, tell) {
+            let before = if waits { "has found who leads each group".to_owned() } else { loaded };
+            self.host.log.notice(&format!("{before}; ready to accept commands"));
+        }
         Ok(())
     }
 
-    /// Waits until all cores have taken what was loaded, and have applied the log behind it. False if the server ends.
-    fn wait_for_cores(&self) -> bool {
+    /// Waits until all cores have got so far, and looks in this interval. False if the server ends.
+    fn wait_for_cores(&self, is_there: fn(&Measured) -> bool, interval: Duration, mut waits: impl FnMut()) -> bool {
         for desk in &self.host.desks {
             loop {
                 let (told, answer) = mpsc::channel();
                 desk.mailbox.post(Mail::Measure(told));
                 match answer.recv() {
-                    Ok(measured) if measured.is_loaded() => break,
-                    Ok(_) => thread::sleep(APPLY_INTERVAL),
+                    Ok(measured) if is_there(&measured) => break,
+                    Ok(_) => {
+                        waits();
+                        thread::sleep(interval);
+                    }
                     // A core that has ended drops its mail.
                     Err(_) => return false,
                 }

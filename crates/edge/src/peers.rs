@@ -46,8 +46,9 @@ use self::wire::Wire;
 use crate::clock;
 use crate::host::Host;
 use crate::limits::{
-    CORE_PACK_BYTES_MAX, LINK_CONNECT_MAX, LINK_FAREWELL_MAX, LINK_FRAME_BYTES, LINK_KEEPALIVE, LINK_PACK_BYTES_MAX,
-    LINK_PAUSE_MAX, LINK_PAUSE_MIN, LINK_READ_BYTES, LINK_REFUSAL_INTERVAL, LINK_REPORT_INTERVAL, LINK_RESOLVE_MAX,
+    CLIENT_PORT_PATIENCE, CORE_PACK_BYTES_MAX, LINK_CONNECT_MAX, LINK_FAREWELL_MAX, LINK_FRAME_BYTES, LINK_KEEPALIVE,
+    LINK_PACK_BYTES_MAX, LINK_PAUSE_MAX, LINK_PAUSE_MIN, LINK_READ_BYTES, LINK_REFUSAL_INTERVAL, LINK_REPORT_INTERVAL,
+    LINK_RESOLVE_MAX,
 };
 use crate::mailbox::Mail;
 use crate::tls::{self, ClientSecurity, LinkSecurity};
@@ -1137,6 +1138,38 @@ fn hello(purpose: Purpose, from: u64) -> Hello {
     Hello { purpose, cluster: 0, from, to: 0, group_count: 0, is_compressed: false }
 }
 
+/// The answer to a node that calls while this one looks for a cluster itself, by what it has sent so far; `None` as
+/// long as that is not known.
+pub fn turn_away(input: &[u8]) -> Option<Vec<u8>> {
+    const TLS_HANDSHAKE: u8 = 22;
+    match input.first() {
+        None => None,
+        Some(&TLS_HANDSHAKE) => Some(Vec::new()),
+        Some(_) if input.len() < HELLO_BYTES => None,
+        Some(_) => Some(Welcome::refusal(Verdict::Joining).encode()),
+    }
+}
+
+/// True if clients are served at an address: what is no greeting of nodes is answered.
+fn is_for_clients(place: SocketAddr) -> bool {
+    let ask = || {
+        let mut stream = std::net::TcpStream::connect_timeout(&place, CLIENT_PORT_PATIENCE)?;
+        stream.set_read_timeout(Some(CLIENT_PORT_PATIENCE))?;
+        stream.write_all(b"PING\r\n")?;
+        let mut answer = [0];
+        stream.read_exact(&mut answer).map(|()| matches!(answer, [b'+' | b'-']))
+    };
+    let answer: io::Result<bool> = ask();
+    answer.is_ok_and(|is_for_clients| is_for_clients)
+}
+
+/// Why the port for clients is no use.
+fn wrong_port(address: &str, place: SocketAddr) -> Unanswered {
+    let other = place.port().checked_add(10_000).map_or(String::new(), |port| format!(", {port} unless it was set"));
+    let cause = format!("{address} is a port for clients: name the port for other nodes (--cluster-port{other})");
+    Unanswered { cause, is_final: true }
+}
+
 /// Says something to the node at an address, and reads its answer and what follows that.
 fn exchange<T>(
     address: &str,
@@ -1146,10 +1179,21 @@ fn exchange<T>(
     read: impl FnOnce(&mut dyn ReadWrite) -> io::Result<T>,
 ) -> Result<(Answer, T), Unanswered> {
     let told = |error: io::Error| {
-        let cause = format!("{address}: {}", tls::in_words(error));
+        let cause = match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => format!("{address}: no answer within {patience:?}"),
+            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => {
+                format!("{address}: the connection was closed there, as a node does that looks for a cluster itself")
+            }
+            _ => format!("{address}: {}", tls::in_words(error)),
+        };
         Unanswered { cause, is_final: false }
     };
     let place = resolve(address).map_err(told)?;
+    // Who does not speak the protocol of nodes may speak that of clients.
+    let told_behind = |error: io::Error| match error {
+        error if tls::is_about_trust(&error) || !is_for_clients(place) => told(error),
+        _ => wrong_port(address, place),
+    };
     let mut stream = std::net::TcpStream::connect_timeout(&place, patience).map_err(told)?;
     stream.set_read_timeout(Some(patience)).map_err(told)?;
     stream.set_write_timeout(Some(patience)).map_err(told)?;
@@ -1157,13 +1201,16 @@ fn exchange<T>(
     let stream: &mut dyn ReadWrite = match security {
         None => &mut stream,
         Some(security) => {
-            secured = security.connect(stream).map_err(told)?;
+            secured = security.connect(stream).map_err(told_behind)?;
             &mut secured
         }
     };
     let mut answer = [0; WELCOME_BYTES];
-    stream.write_all(words).and_then(|()| stream.read_exact(&mut answer)).map_err(told)?;
-    let malformed = |malformed: Malformed| Unanswered { cause: format!("{address}: {malformed}"), is_final: false };
+    stream.write_all(words).and_then(|()| stream.read_exact(&mut answer)).map_err(told_behind)?;
+    let malformed = |malformed: Malformed| match malformed {
+        Malformed::Foreign if is_for_clients(place) => wrong_port(address, place),
+        malformed => Unanswered { cause: format!("{address}: {malformed}"), is_final: false },
+    };
     let welcome = Welcome::decode(&answer).map_err(malformed)?;
     if welcome.verdict != Verdict::Accepted {
         let cause = format!("{address}: {}", welcome.verdict);

@@ -18,11 +18,13 @@ use node::roster::Member;
 use node::settings::{AppendFsync, Settings};
 
 use crate::core_thread::{CoreThread, WAKE};
+use crate::doorman;
 use crate::early::EarlyMark;
 use crate::fault::Fault;
-use crate::host::{End, Host, Knobs, News};
+use crate::host::{Desk, End, Host, Knobs, News};
 use crate::limits::{
-    FINISH_MAX, FINISH_ROUNDS, JOIN_PATIENCE, LINK_CONNECT_MAX, REPORT_INTERVAL, descriptors_reserved,
+    FINISH_MAX, FINISH_ROUNDS, HAND_OVER_LOOK, HAND_OVER_MAX, JOIN_LOOK, JOIN_PATIENCE, JOIN_REST, LINK_CONNECT_MAX,
+    REPORT_INTERVAL, descriptors_reserved,
 };
 use crate::listener::{Acceptor, ListenOptions, listen, listen_on_all};
 use crate::load;
@@ -166,7 +168,18 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     let (cluster_port, peer_listeners) = listen_for_peers(&options, &log)?;
     let metrics_listeners = listen_on_all(&options.listen, options.metrics_port, "--metrics-port")?;
     let _pid_file = PidFile::write(options.pid_file.clone())?;
-    let (identity, seeds, credentials) = identity(&options, security.links.as_ref(), &log)?;
+    let find = || identity(&options, security.links.as_ref(), &log, &heard);
+    // A member asks once, and knows who it is.
+    let searches = !options.cluster.join.is_empty() && load::read_identity(&options.data_directory)?.is_none();
+    let beginning = if searches { doorman::stand_in(&listeners, &peer_listeners, find) } else { find() };
+    let (identity, seeds, credentials) = match beginning {
+        Ok(beginning) => beginning,
+        Err(NoBeginning::Fault(fault)) => return Err(fault),
+        Err(NoBeginning::Stopped(why)) => {
+            log.notice(&format!("{why}: stops, and has not joined"));
+            return Ok(Ended::Stopped);
+        }
+    };
     let security = secure(&options.settings, credentials.as_ref())?;
     let links = Links::of(&options.settings, &security, credentials.as_ref());
     let own = own_member(&options, cluster_port);
@@ -298,11 +311,26 @@ fn own_member(options: &Options, cluster_port: u16) -> Member {
 /// Whose directory it is, where a node of the cluster to be joined is found, and what this one shows to others.
 type Beginning = (Identity, Vec<(NodeId, Member)>, Option<Credentials>);
 
+/// Why a node knows nothing of that.
+enum NoBeginning {
+    Fault(Fault),
+    /// It was told to stop, by this.
+    Stopped(String),
+}
+
+impl From<Fault> for NoBeginning {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
 /// Asks the cluster to be joined who it is, and to let this node in if it has an invitation and nothing better. One
 /// that belongs to the cluster already can do without an answer.
 struct Joining<'a> {
     options: &'a Options,
     log: &'a Log,
+    /// What would end the search.
+    heard: &'a Receiver<News>,
     /// Of links with certificates from files.
     files: Option<&'a LinkSecurity>,
     node: u64,
@@ -310,60 +338,103 @@ struct Joining<'a> {
 }
 
 impl Joining<'_> {
-    fn ask(&self, authority: Option<Authority>) -> Result<(Option<Answer>, Option<Authority>), Fault> {
+    fn ask(&self, authority: Option<Authority>) -> Result<(Option<Answer>, Option<Authority>), NoBeginning> {
         let ClusterOptions { join, token, .. } = &self.options.cluster;
+        let (join, token) = (join.clone(), token.clone());
         let is_own = LinkMode::of(&self.options.settings).is_own();
         let (node, patience) = (self.node, LINK_CONNECT_MAX);
         match (authority, token) {
             (Some(authority), _) if is_own => {
                 let credentials = Credentials { authority: Arc::new(authority), node };
                 let links = credentials.links();
-                let answer = self.insist(|| peers::ask(join, Some(&links), node, patience))?;
-                drop(links);
+                let answer = self.insist(move || peers::ask(&join, Some(&links), node, patience))?;
                 Ok((answer, Arc::into_inner(credentials.authority)))
             }
-            (authority, _) if !is_own => Ok((self.insist(|| peers::ask(join, self.files, node, patience))?, authority)),
+            (authority, _) if !is_own => {
+                let files = self.files.cloned();
+                Ok((self.insist(move || peers::ask(&join, files.as_ref(), node, patience))?, authority))
+            }
             (_, Some(token)) => {
-                let entered = self.insist(|| peers::enter(join, token, node, patience))?;
+                let entered = self.insist(move || peers::enter(&join, &token, node, patience))?;
                 Ok(match entered {
                     Some((answer, authority)) => (Some(answer), Some(authority)),
                     None => (None, None),
                 })
             }
             // A node of a cluster from before there were authorities.
-            (_, None) if self.is_member => Ok((self.insist(|| peers::ask(join, None, node, patience))?, None)),
+            (_, None) if self.is_member => Ok((self.insist(move || peers::ask(&join, None, node, patience))?, None)),
             (_, None) => {
                 let cause = "a token is needed: `holdfast cluster invite`, asked of any node there, prints one for \
                              --token, --token-file or HOLDFAST_TOKEN. To join a cluster whose links are plain, as before \
                              there were tokens, say --tls-cluster no";
-                Err(Fault::Setting { name: "join", cause: cause.to_owned() })
+                Err(Fault::Setting { name: "join", cause: cause.to_owned() }.into())
             }
         }
     }
 
-    fn insist<T>(&self, ask: impl Fn() -> Result<T, Unanswered>) -> Result<Option<T>, Fault> {
+    /// Asks again and again, on a thread of its own: whoever wants this process to end does not wait for an answer.
+    fn insist<T: Send + 'static>(
+        &self,
+        ask: impl Fn() -> Result<T, Unanswered> + Send + 'static,
+    ) -> Result<Option<T>, NoBeginning> {
         let begun = Instant::now();
-        loop {
-            match ask() {
-                Ok(answer) => return Ok(Some(answer)),
-                Err(_) if self.is_member => return Ok(None),
-                Err(Unanswered { cause, is_final: true }) => return Err(Fault::Setting { name: "join", cause }),
+        let (wanted, wishes) = mpsc::channel();
+        let (told, answers) = mpsc::channel();
+        let asking = start("join", move || {
+            while let Ok(()) = wishes.recv() {
+                if told.send(ask()).is_err() {
+                    return;
+                }
+            }
+        })?;
+        let outcome = loop {
+            let _ = wanted.send(());
+            let answer = loop {
+                self.look_for_end(Duration::ZERO)?;
+                match answers.recv_timeout(JOIN_LOOK) {
+                    Ok(answer) => break answer,
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => unreachable!("it asks as long as answers are wanted"),
+                }
+            };
+            match answer {
+                Ok(answer) => break Ok(Some(answer)),
+                Err(_) if self.is_member => break Ok(None),
+                Err(Unanswered { cause, is_final: true }) => break Err(Fault::Setting { name: "join", cause }),
                 Err(Unanswered { cause, .. }) if begun.elapsed() > JOIN_PATIENCE => {
                     let cause = format!("no node to join answers: {cause}");
-                    return Err(Fault::Setting { name: "join", cause });
+                    break Err(Fault::Setting { name: "join", cause });
                 }
                 Err(Unanswered { cause, .. }) => {
                     self.log.warning(&format!("cannot join yet: {cause}"));
-                    thread::sleep(Duration::from_millis(500));
+                    self.look_for_end(JOIN_REST)?;
                 }
             }
+        };
+        // What it has asked with goes with it.
+        drop(wanted);
+        let _ = asking.join();
+        Ok(outcome?)
+    }
+
+    /// Waits for so long, unless the process is to end.
+    fn look_for_end(&self, wait: Duration) -> Result<(), NoBeginning> {
+        match self.heard.recv_timeout(wait) {
+            Ok(News::End(End::Signal(name))) => Err(NoBeginning::Stopped(format!("received {name}"))),
+            // Nothing else is there yet that could tell anything.
+            Ok(_) | Err(_) => Ok(()),
         }
     }
 }
 
 /// Reads whose directory it is, or makes up who it will be. A new identity is written when the journal is opened; what
 /// the node shows to others is kept before, so that no identity is ever without it.
-fn identity(options: &Options, files: Option<&LinkSecurity>, log: &Log) -> Result<Beginning, Fault> {
+fn identity(
+    options: &Options,
+    files: Option<&LinkSecurity>,
+    log: &Log,
+    heard: &Receiver<News>,
+) -> Result<Beginning, NoBeginning> {
     let directory = &options.data_directory;
     fs::create_dir_all(directory).map_err(|cause| Fault::File {
         path: directory.clone(),
@@ -384,7 +455,7 @@ fn identity(options: &Options, files: Option<&LinkSecurity>, log: &Log) -> Resul
     let (answer, mut authority) = if options.cluster.join.is_empty() {
         (None, kept)
     } else {
-        Joining { options, log, files, node, is_member: known.is_some() }.ask(kept)?
+        Joining { options, log, heard, files, node, is_member: known.is_some() }.ask(kept)?
     };
     let seeds = answer.iter().map(|answer| {
         let cluster_address = options.cluster.join.clone();
@@ -398,7 +469,7 @@ fn identity(options: &Options, files: Option<&LinkSecurity>, log: &Log) -> Resul
             "{} holds the data of another cluster: join with an empty directory, or leave --join out",
             directory.display()
         );
-        return Err(Fault::Setting { name: "join", cause });
+        return Err(Fault::Setting { name: "join", cause }.into());
     }
     let is_new = known.is_none();
     let identity = match (known, answer) {
@@ -436,7 +507,7 @@ fn identity(options: &Options, files: Option<&LinkSecurity>, log: &Log) -> Resul
     if mode == LinkMode::Own && credentials.is_none() {
         let cause = "the cluster of this directory has no certificate authority of its own: stop its nodes, make one with \
                      `holdfast cluster secure`, or name files of certificates (tls-cert-file)";
-        return Err(Fault::Setting { name: "tls-cluster", cause: cause.to_owned() });
+        return Err(Fault::Setting { name: "tls-cluster", cause: cause.to_owned() }.into());
     }
     Ok((identity, seeds, credentials))
 }
@@ -670,6 +741,7 @@ impl Server {
         };
         self.host.log.notice(&format!("{why}: stops in good order"));
         self.supervisor.stopping();
+        self.hand_over();
         let (host, directory) = (Arc::clone(&self.host), self.directory.clone());
         self.stop(storage)?;
         match end {
@@ -722,6 +794,32 @@ impl Server {
         // A server of which no core turns serves nobody. One that loads is alive.
         if is_turning {
             self.supervisor.lives();
+        }
+    }
+
+    /// Lets other nodes lead what is led here, before anything stops, so that their clients wait for no election.
+    fn hand_over(&self) {
+        let begun = Instant::now();
+        for desk in &self.host.desks {
+            desk.mailbox.post(Mail::Event(Event::Leave));
+        }
+        let leads = |desk: &Desk| {
+            let (told, answer) = mpsc::channel();
+            desk.mailbox.post(Mail::Measure(told));
+            // A core that does not answer is not waited for.
+            answer.recv_timeout(HAND_OVER_MAX).is_ok_and(|measured| measured.can_hand_over())
+        };
+        let mut has_led = false;
+        while self.host.desks.iter().any(leads) {
+            has_led = true;
+            if begun.elapsed() >= HAND_OVER_MAX {
+                return self.host.log.warning("no other node leads yet what was led here: it stops all the same");
+            }
+            thread::sleep(HAND_OVER_LOOK);
+        }
+        if has_led {
+            let ms = begun.elapsed().as_millis();
+            self.host.log.notice(&format!("other nodes lead, {ms} ms after they were asked to, what was led here"));
         }
     }
 

@@ -617,6 +617,12 @@ pub fn in_words(error: io::Error) -> io::Error {
     }
 }
 
+/// True if the other end speaks TLS, and one of both does not trust the other.
+pub fn is_about_trust(error: &io::Error) -> bool {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+    matches!(inner, Some(Error::InvalidCertificate(_) | Error::AlertReceived(_)))
+}
+
 /// Secures a connection that somebody has made to this server.
 pub fn accept<S: io::Read + io::Write>(config: &Arc<ServerConfig>, socket: S) -> io::Result<TlsStream<S>> {
     let connection = rustls::ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;

@@ -191,8 +191,8 @@ impl Core {
             _ => unreachable!("only these concern groups"),
         }
         pending.answers = (0..group_count).map(|_| Some(Answer::Versions(Vec::new()))).collect();
-        if asked.iter().any(|(group, ..)| self.has_no_quorum(*group)) {
-            pending.answers[0] = Some(Answer::Refused(NO_QUORUM.to_owned()));
+        if let Some((lost, ..)) = asked.iter().find(|(group, ..)| self.has_no_quorum(*group)) {
+            pending.answers[0] = Some(Answer::Refused(self.no_quorum(*lost)));
             asked.clear();
         }
         asked.iter().for_each(|(group, ..)| pending.answers[group.0 as usize] = None);
@@ -275,9 +275,11 @@ impl Core {
         bytes: Option<&[u8]>,
         actions: &mut Vec<Action>,
     ) {
+        let refusal = || Answer::Refused(self.no_quorum(group));
+        let refused = bytes.is_none().then(refusal);
         let Some(pending) = self.pending.get_mut(&id) else { return };
         let answer = match bytes {
-            None => Answer::Refused(NO_QUORUM.to_owned()),
+            None => refused.expect("made just now"),
             Some(bytes) if places.is_empty() => match wire::take_whole(bytes) {
                 None => Answer::Refused(NO_QUORUM.to_owned()),
                 Some(part) => {

@@ -34,7 +34,7 @@ use crate::dispatch::{Groups, Next};
 use crate::entry::{Reader, put_words};
 use crate::event::{Action, GroupId, Lane, SessionId};
 use crate::frame;
-use crate::group::{Group, NO_QUORUM, Standing, is_null};
+use crate::group::{Group, Standing, is_null};
 use crate::letter::{Mail, Origin, Request, RequestBody};
 use crate::limits;
 use crate::outlet::Outlet;
@@ -513,7 +513,8 @@ impl Core {
         put_words(&mut words, database, args);
         if let Groups::One(group) = self.groups_of(command, args) {
             if self.has_no_quorum(group) {
-                return self.sessions.reply(id, ticket, |writer| writer.error(NO_QUORUM));
+                let text = self.no_quorum(group);
+                return self.sessions.reply(id, ticket, |writer| writer.error(&text));
             }
             let body = match command.body {
                 Body::Query(_) => RequestBody::Read(words),

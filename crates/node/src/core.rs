@@ -13,7 +13,7 @@ use crate::acl::{AclLog, Users};
 use crate::ask::{Deferred, Pending};
 use crate::bulletin::{Bulletin, Bulletins};
 use crate::caches::Parked;
-use crate::commands::{self, DebugQuestion, Figures, Known, Question};
+use crate::commands::{self, DebugQuestion, Figures, GroupFigures, Known, Question};
 use crate::defect::Defect;
 use crate::evaluate::Runner;
 use crate::event::{
@@ -28,6 +28,7 @@ use crate::libraries::{self, Libraries};
 use crate::limits::{self, Slicing};
 use crate::monitor::Monitors;
 use crate::nearby::{NearRead, Place, Reading, too_old};
+use crate::neighbours::{Hearing, Neighbours};
 use crate::outlet::{Outbox, Outlet};
 use crate::parameters::{self, Parameters};
 use crate::pubsub::{Kind, Message, Pubsub};
@@ -65,7 +66,9 @@ pub struct Core {
     pub(crate) deferred_questions: Vec<Deferred>,
     pub(crate) spans: Vec<Span>,
     /// The groups of this core have been loaded and have applied what they recovered.
-    pub(crate) is_loaded: bool,
+    has_loaded: bool,
+    /// Cores of which that is not known yet: until it is, clients of all cores are told so alike.
+    unloaded: BTreeSet<CoreId>,
     /// The last command of a client looked at keys at once (a read, a script), so the next one probably will, too.
     pub(crate) is_reading: bool,
     /// A keyspace without keys, for commands that need none.
@@ -113,6 +116,8 @@ pub struct Core {
     announce_at: Instant,
     /// Nodes that a node which joins has been told of; of no use once it has the roster.
     acquaintances: BTreeMap<NodeId, Member>,
+    /// What other nodes say of themselves; heard by the first core.
+    pub(crate) hearing: Hearing,
     /// Which links were up in the last report, and what was told of them.
     pub(crate) links_seen: BTreeMap<NodeId, LinkSeen>,
     /// When troubles were noted last.
@@ -145,6 +150,8 @@ pub struct Context {
     pub roster: Arc<Roster>,
     /// What leaders have said of their groups; kept by the first core.
     pub bulletins: Bulletins,
+    /// Which other nodes are heard, and what they say of themselves.
+    pub(crate) neighbours: Arc<Neighbours>,
     /// What has happened in the cluster; kept by the first core.
     pub timeline: Timeline,
     /// How much of it was noted by this node since its start, by kind.
@@ -153,6 +160,8 @@ pub struct Context {
     pub is_clustered: bool,
     /// The cluster has removed this node.
     pub is_expelled: bool,
+    /// The process is about to stop: it had better not lead.
+    pub(crate) is_stopping: bool,
     /// Where each group is led.
     pub routes: Vec<Route>,
     /// How far the groups of this core have been applied here.
@@ -276,10 +285,12 @@ impl Core {
                 own,
                 roster: Arc::default(),
                 bulletins: Bulletins::default(),
+                neighbours: Arc::default(),
                 timeline: Timeline::default(),
                 happened: BTreeMap::new(),
                 is_clustered: false,
                 is_expelled: false,
+                is_stopping: false,
                 routes: vec![Route::default(); group_count as usize],
                 places: vec![Place::default(); group_count as usize],
                 report: HostReport::default(),
@@ -313,7 +324,8 @@ impl Core {
             holder_waits: BTreeMap::new(),
             deferred_questions: Vec::new(),
             spans: Vec::new(),
-            is_loaded: false,
+            has_loaded: false,
+            unloaded: (0..core_count).map(CoreId).collect(),
             is_reading: false,
             scratch: Keyspace::new(keyspace::Options {
                 databases,
@@ -347,6 +359,7 @@ impl Core {
             announce_at: Instant::ZERO,
             // Who is met later is met as well, and not instead.
             acquaintances: seeds.into_iter().collect(),
+            hearing: Hearing::default(),
             links_seen: BTreeMap::new(),
             troubles: BTreeMap::new(),
         }
@@ -404,12 +417,32 @@ impl Core {
                 || group.lock_count() > 0
                 || databases.clone().any(|database| group.state.keyspace().key_count(database) > 0)
         };
-        self.is_loaded && !self.context.is_clustered && self.context.libraries.is_empty() && !self.groups().any(holds)
+        self.is_loaded() && !self.context.is_clustered && self.context.libraries.is_empty() && !self.groups().any(holds)
     }
 
-    /// True if all groups of this core have been read from the disk.
+    /// True if all groups of this node have been read from the disk, and have applied what they recovered.
+    #[inline]
     pub fn is_loaded(&self) -> bool {
-        self.is_loaded
+        self.unloaded.is_empty()
+    }
+
+    /// The same, and this core knows who leads each group.
+    pub fn is_served(&self) -> bool {
+        self.is_loaded()
+            && (!self.context.is_clustered || self.context.routes.iter().all(|route| route.leader.is_some()))
+    }
+
+    /// A core has loaded its groups.
+    fn note_loaded(&mut self, core: CoreId, actions: &mut Vec<Action>) {
+        if self.unloaded.remove(&core) && self.unloaded.is_empty() && self.context.core.0 == 0 {
+            let text = format!("node {} has started", self.context.node.0);
+            self.note(timeline::Kind::Start, None, text, actions);
+        }
+    }
+
+    /// True if a group is led here that another node could lead.
+    pub fn can_hand_over(&self) -> bool {
+        self.groups().any(Group::can_hand_over)
     }
 
     /// True if a group of this core may lack the end of its log.
@@ -473,7 +506,11 @@ impl Core {
                 self.relay.reachable(node, now.instant);
                 self.tell_timeline(node, actions);
             }
-            Event::Room(room) => self.context.room = room,
+            Event::Leave => self.context.is_stopping = true,
+            Event::Room(room) => {
+                self.context.room = room;
+                self.groups_mut().for_each(Group::hear_of_room);
+            }
             Event::UsersFile(outcome) => {
                 if let Some((_, place)) = &mut self.file_work {
                     *place = Some(outcome);
@@ -622,9 +659,15 @@ impl Core {
             keyspace_bytes: self.keyspace_bytes(),
             reported_keyspace_bytes: self.context.reported_keyspace_bytes,
             lua_bytes: self.runner.memory_bytes() as u64,
-            groups: self.groups().map(|group| group.figures(self.now.instant)).collect(),
+            groups: self.groups().map(|group| self.figures_of(group)).collect(),
             bulletins: self.heard_bulletins(),
         }
+    }
+
+    fn figures_of(&self, group: &Group) -> GroupFigures {
+        let now = self.now.instant;
+        let leaderless = self.out_of_touch.get(&group.id()).map(|(since, _)| now.since(*since).as_millis() as u64);
+        GroupFigures { leaderless_ms: leaderless, ..group.figures(now) }
     }
 
     /// What leaders have said of their groups, and how many milliseconds ago.
@@ -929,6 +972,8 @@ impl Core {
             Mail::Happened { kind, group, text } => self.note(kind, group, text, actions),
             Mail::Parameters(parameters) => self.take_parameters(parameters, actions),
             Mail::Bulletin(bulletin) => self.context.bulletins.hear(bulletin, self.now.instant),
+            Mail::Loaded => self.note_loaded(from, actions),
+            Mail::Neighbours(neighbours) => self.context.neighbours = neighbours,
             Mail::Line(note) => self.take_line(note, actions),
             Mail::Wake { session, ticket, group, is_gone } => self.woken(session, ticket, group, is_gone, actions),
             Mail::Inquire { transaction, from: asker, node, group } => {
@@ -1293,34 +1338,32 @@ impl Core {
     fn expire_requests(&mut self, actions: &mut Vec<Action>) {
         let now = self.now.instant;
         for Expired { group, purpose, is_in_doubt, request } in self.relay.pass_time(now) {
-            let text = if is_in_doubt { OUTCOME_UNKNOWN } else { NO_QUORUM };
+            let text = if is_in_doubt { OUTCOME_UNKNOWN.to_owned() } else { self.no_quorum(group) };
             self.note_refusal(group, actions);
             match purpose {
                 Purpose::Client { session, ticket }
                     if matches!(request.body, RequestBody::Read(_) | RequestBody::ReadAtOnce(_)) =>
                 {
-                    let text = self.no_quorum_to_read(session);
+                    let text = self.no_quorum_to_read(session, group);
                     self.sessions.reply(session, ticket, |writer| writer.error(&text));
                     self.tell_stale(session, ticket);
                 }
                 Purpose::Client { session, ticket }
                 | Purpose::Script { session, ticket, .. }
                 | Purpose::Libraries { session, ticket } => {
-                    self.sessions.reply(session, ticket, |writer| writer.error(text));
+                    self.sessions.reply(session, ticket, |writer| writer.error(&text));
                     self.tell_stale(session, ticket);
                 }
                 Purpose::Question { id, part, places } => self.group_answered(id, (group, part), places, None, actions),
                 Purpose::Holders { id } => self.holders_told(id, group, &[]),
                 Purpose::Place { id } => self.leader_is_at(id, group, &[], actions),
-                Purpose::Parameters { id } => self.parameters_refused(id, text, actions),
+                Purpose::Parameters { id } => self.parameters_refused(id, &text, actions),
                 Purpose::Obeyed { id } => self.parameters_obeyed(id, group, actions),
                 Purpose::Transaction { step: Step::Renew, .. } | Purpose::Move { .. } => {}
                 Purpose::Transaction { id, .. } => {
                     let RequestBody::Lock(lock) = request.body else { unreachable!("only locks are given up") };
-                    self.drive(actions, |driver, posts| {
-                        let outcome = Locked::Refused(NO_QUORUM.to_owned());
-                        driver.locked(id, lock.group, outcome, posts)
-                    });
+                    let outcome = Locked::Refused(text);
+                    self.drive(actions, |driver, posts| driver.locked(id, lock.group, outcome, posts));
                 }
             }
         }
@@ -1330,9 +1373,37 @@ impl Core {
     }
 
     /// Why a read is refused when nobody answers it.
-    pub(crate) fn no_quorum_to_read(&self, session: SessionId) -> String {
+    pub(crate) fn no_quorum_to_read(&self, session: SessionId, group: GroupId) -> String {
         let reading = self.sessions.get(session).and_then(|session| session.reading.as_ref());
-        reading.map_or_else(|| NO_QUORUM.to_owned(), |reading| too_old(self.context.allowed(reading)))
+        reading.map_or_else(|| self.no_quorum(group), |reading| too_old(self.context.allowed(reading)))
+    }
+
+    /// Why a request to a group is refused when nobody answers it: which nodes are missed, and since when.
+    pub(crate) fn no_quorum(&self, group: GroupId) -> String {
+        let now = self.now.instant;
+        let seconds = |since: Instant| now.since(since).as_secs();
+        let (own, neighbours) = (self.context.node, &self.context.neighbours);
+        let name = |node: NodeId| match self.context.roster.get(node) {
+            Some(member) if !member.client_address.is_empty() => member.client_address.clone(),
+            _ => format!("node {}", node.0),
+        };
+        let mut text = match (self.context.routes[group.0 as usize].leader, self.out_of_touch.get(&group)) {
+            (Some(leader), _) if leader == own => format!("{NO_QUORUM}: group {} is led here, to no avail", group.0),
+            (Some(leader), _) => format!("{NO_QUORUM}: group {} is led by {}, which is silent", group.0, name(leader)),
+            (None, Some((since, _))) => {
+                format!("{NO_QUORUM}: group {} has had no leader for {} s", group.0, seconds(*since))
+            }
+            (None, None) => format!("{NO_QUORUM}: group {} has no leader", group.0),
+        };
+        let missing = self.context.roster.present().map(|(node, _)| node);
+        for (place, node) in missing.filter(|node| *node != own && !neighbours.hears(*node)).enumerate() {
+            text.push_str(if place == 0 { "; not heard: " } else { ", " });
+            text.push_str(&name(node));
+            if let Some(since) = neighbours.silent_since(node) {
+                text.push_str(&format!(" for {} s", seconds(since)));
+            }
+        }
+        text
     }
 
     /// True if a group has had no leader for so long that a request does not wait for one.
@@ -1463,6 +1534,7 @@ impl Core {
             Some(Wire::Bulletin(bulletin)) if bulletin.leader == from => {
                 self.context.bulletins.hear(bulletin, now.instant);
             }
+            Some(Wire::Vitals(vitals)) => self.hearing.hear(from, vitals, now.instant),
             Some(Wire::Timeline(happenings)) => {
                 happenings.into_iter().for_each(|happening| self.context.timeline.hear(happening));
             }
@@ -1516,6 +1588,7 @@ impl Core {
         self.weigh_clients();
         self.keep_roster(actions);
         self.keep_import_mode();
+        self.keep_neighbours(actions);
         self.end_pause();
         self.pass_time_waiting(actions);
         self.pass_time_for_holders();
@@ -1529,12 +1602,15 @@ impl Core {
             more = self.turn_groups(actions);
             self.tell_routes();
             self.tell_slots();
-            if !self.is_loaded {
+            if !self.has_loaded {
                 let is_loaded = |group: &Group| group.standing() != Standing::Loading;
-                self.is_loaded = self.groups.iter().all(|group| group.as_ref().is_some_and(is_loaded));
-                if self.is_loaded && self.context.core.0 == 0 {
-                    let text = format!("node {} has started", self.context.node.0);
-                    self.note(timeline::Kind::Start, None, text, actions);
+                self.has_loaded = self.groups.iter().all(|group| group.as_ref().is_some_and(is_loaded));
+                if self.has_loaded {
+                    let own = self.context.core;
+                    for core in (0..self.context.core_count).map(CoreId).filter(|core| *core != own) {
+                        self.outbox.push(own, core, Mail::Loaded);
+                    }
+                    self.note_loaded(own, actions);
                 }
             }
             let had_mail = self.read_own_mail(actions);
@@ -1712,7 +1788,9 @@ impl Core {
     fn evict(&mut self) {
         let limit = self.context.settings.maxmemory_bytes;
         let policy = self.context.settings.maxmemory_policy;
-        if limit == 0 || policy == Policy::NoEviction || self.context.settings.import_mode {
+        // What is evicted is logged, for which there must be room.
+        let has_room = self.context.room == Room::Enough;
+        if limit == 0 || policy == Policy::NoEviction || self.context.settings.import_mode || !has_room {
             return;
         }
         let mut used = self.used_memory_bytes();

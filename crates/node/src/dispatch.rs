@@ -13,7 +13,7 @@ use crate::commands::{self, ControlCommand, Flow, Known, Question, Queued};
 use crate::core::{Context, Core};
 use crate::entry::{Reader, put_words};
 use crate::event::{Action, GroupId, Room, SessionId};
-use crate::group::{Group, LOADING, NO_QUORUM};
+use crate::group::{Group, LOADING};
 use crate::letter::{Mail, Origin, Request, RequestBody};
 use crate::limits;
 use crate::nearby::NearRead;
@@ -296,7 +296,7 @@ impl Core {
             self.note_denial(id, denial, place);
             return Err(refusal);
         }
-        if !self.is_loaded && !known.has(Flag::Loading) {
+        if !self.is_loaded() && !known.has(Flag::Loading) {
             return Err(Refusal::new(LOADING));
         }
         if let Some(is_function) = self.context.busy.values().next()
@@ -345,7 +345,10 @@ impl Core {
 
     #[inline]
     pub(crate) fn check_write(&self, command: &DataCommand) -> Result<(), Refusal> {
-        if let Room::None(reason) = &self.context.room {
+        // In a cluster whoever leads may have room.
+        if let Room::None(reason) = &self.context.room
+            && !self.context.is_clustered
+        {
             return Err(Refusal::new(format!("MISCONF No room on disk for this write: {reason}")));
         }
         let limit = self.context.settings.maxmemory_bytes;
@@ -508,7 +511,7 @@ impl Core {
         let Some(session) = self.sessions.get_mut(origin.session) else { return };
         session.is_declined(origin.ticket);
         if self.has_no_quorum(group) {
-            let text = self.no_quorum_to_read(origin.session);
+            let text = self.no_quorum_to_read(origin.session, group);
             return self.sessions.reply(origin.session, origin.ticket, |writer| writer.error(&text));
         }
         let mut spans: Vec<Span> = Vec::new();
@@ -617,8 +620,9 @@ impl Core {
             };
             // In a cluster what came before may have been sent on, and must not be overtaken.
             let is_first = !self.context.is_clustered || session.owed_count() == 0;
-            // The group itself counts who is there.
-            let is_first = is_first && !(is_write && self.context.settings.replicas_to_write > 0);
+            // The group itself counts who is there, and looks whether there is room.
+            let is_looked_at = self.context.settings.replicas_to_write > 0 || self.context.room != Room::Enough;
+            let is_first = is_first && !(is_write && is_looked_at);
             if is_first && local.serves_at_once() && !local.is_locked(command, args) && !local.holds_request_of(id) {
                 if is_write {
                     if local.is_full() {
@@ -663,7 +667,7 @@ impl Core {
             return Next::Postponed(Hold::Answers);
         }
         if self.has_no_quorum(group) {
-            let text = if is_write { NO_QUORUM.to_owned() } else { self.no_quorum_to_read(id) };
+            let text = if is_write { self.no_quorum(group) } else { self.no_quorum_to_read(id, group) };
             return self.fail(id, &Refusal::new(text));
         }
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
@@ -796,8 +800,9 @@ impl Core {
 
     pub(crate) fn begin_work(&mut self, work: Work, actions: &mut Vec<Action>) {
         let is_touched = |group: &GroupId| work.whole || work.keys.contains_key(group);
-        if self.out_of_touch.keys().any(|group| is_touched(group) && self.has_no_quorum(*group)) {
-            return self.refuse_work(&work, NO_QUORUM, actions);
+        let lost = self.out_of_touch.keys().find(|group| is_touched(group) && self.has_no_quorum(**group));
+        if let Some(lost) = lost.copied() {
+            return self.refuse_work(&work, &self.no_quorum(lost), actions);
         }
         if let Some(session) = self.sessions.get_mut(work.origin.session) {
             session.is_driving = true;

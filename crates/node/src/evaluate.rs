@@ -18,7 +18,7 @@ use crate::core::Core;
 use crate::dispatch::{Groups, Next};
 use crate::entry::{Reader, put_words};
 use crate::event::{Action, CoreId, GroupId, Now, Room, SessionId};
-use crate::group::{Declined, LEADER_LOST, NO_QUORUM, NO_REPLICAS, Run, Standing};
+use crate::group::{Declined, LEADER_LOST, NO_REPLICAS, Run, Standing, no_room};
 use crate::letter::{DeclinedScript, Mail, Origin, Request, RequestBody, ScriptRequest};
 use crate::libraries::{self, Change, Libraries, Loaded, Policy};
 use crate::limits;
@@ -229,7 +229,7 @@ impl Core {
             return Next::Taken;
         };
         if self.has_no_quorum(home) {
-            return self.fail(id, &Refusal::new(NO_QUORUM));
+            return self.fail(id, &Refusal::new(self.no_quorum(home)));
         }
         let is_here = router::core_of(home, core_count) == core;
         let is_free = !is_clustered
@@ -330,6 +330,7 @@ impl Core {
         }
         if flags.is_some()
             && !is_read_only
+            && !self.context.is_clustered
             && let Room::None(reason) = &self.context.room
         {
             return Err(Refusal::new(format!("MISCONF No room on disk for this write: {reason}")));
@@ -543,8 +544,11 @@ impl Core {
     pub(crate) fn circumstances(&self, invocation: &Invocation) -> Circumstances {
         let allows = invocation.code.flags().is_some_and(|flags| flags.has(Flags::ALLOW_OOM));
         let write_refusal = match &self.context.room {
-            Room::None(reason) => Some(format!("MISCONF No room on disk for this write: {reason}")),
-            Room::Enough => None,
+            Room::None(reason) if !self.context.is_clustered => {
+                Some(format!("MISCONF No room on disk for this write: {reason}"))
+            }
+            // In a cluster whoever leads says so.
+            Room::None(_) | Room::Enough => None,
         };
         let may_debug = self.context.scripts_may_debug;
         Circumstances {
@@ -577,6 +581,9 @@ impl Core {
         if group.lacks_replicas(&outlet.context.settings) {
             // Checked here and not where the request comes: a script that only reads is not known before it has run.
             circumstances.write_refusal.get_or_insert_with(|| NO_REPLICAS.to_owned());
+        }
+        if let Room::None(reason) = &outlet.context.room {
+            circumstances.write_refusal.get_or_insert_with(|| no_room(outlet.context.node, reason));
         }
         let run = Run { origin, floor, protocol, database, invocation, args, circumstances, seed };
         let result = group.run_script(run, &mut engine, &mut self.prng, now, &mut outlet);
@@ -687,7 +694,7 @@ impl Core {
             if is_retry {
                 group.forget_kept_out(&origin);
             }
-            if !group.is_script_due(&origin, outlet) {
+            if !group.is_script_due(&origin, outlet) || group.refuses_script_without_room(&request, now, outlet) {
                 is_over = true;
                 if is_retry {
                     group.admit_held(now, outlet);

@@ -144,6 +144,9 @@ pub enum Event<'a> {
         /// Which.
         node: NodeId,
     },
+    /// The process is about to stop in good order: whatever is led here is handed over, if somebody can take it. See
+    /// `Core::can_hand_over`.
+    Leave,
     /// The disk has, or no longer has, room for what may still be admitted.
     Room(Room),
     /// An [`Action::UsersFile`] has been carried out: what the file holds, or nothing if it was written; or why not.

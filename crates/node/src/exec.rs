@@ -19,7 +19,6 @@ use crate::dispatch::{Groups, Next};
 use crate::entry::{Reader, Watch, put_exec, put_words};
 use crate::event::{Action, GroupId, SessionId};
 use crate::frame;
-use crate::group::NO_QUORUM;
 use crate::letter::{Origin, Request, RequestBody};
 use crate::redirect;
 use crate::router;
@@ -187,7 +186,7 @@ impl Core {
             && self.has_no_quorum(group)
         {
             self.sessions.get_mut(id).expect("just seen").discard();
-            return self.fail(id, &Refusal::new(NO_QUORUM));
+            return self.fail(id, &Refusal::new(self.no_quorum(group)));
         }
         if let Groups::One(group) = groups
             && self.is_full(group)

@@ -22,6 +22,7 @@ mod members;
 mod moving;
 mod nearby;
 mod pace;
+mod relief;
 mod replicas;
 mod slices;
 mod transfer;
@@ -46,7 +47,7 @@ use crate::checkpoint::Checkpointing;
 use crate::commands::GroupFigures;
 use crate::defect::Defect;
 use crate::entry::{self, Builder, Claimed, Effect, Item, Watch};
-use crate::event::{Action, CoreId, GroupId, GroupSeed, Level, NodeId, Now, Persist, SessionId};
+use crate::event::{Action, CoreId, GroupId, GroupSeed, Level, NodeId, Now, Persist, Room, SessionId};
 use crate::letter::{Claim, Fate, Lock, Locked, Mail, Origin, Request, RequestBody, Resolution};
 use crate::libraries::Libraries;
 use crate::limits;
@@ -70,6 +71,7 @@ use crate::wire::{self, put_locked};
 
 use leader::{Leader, Lost};
 pub(crate) use live::{Declined, Run};
+pub(crate) use relief::no_room;
 pub(crate) use replicas::NO_REPLICAS;
 pub(crate) use state::is_null;
 use witness::Witness;
@@ -694,9 +696,11 @@ impl Group {
     pub(crate) fn expects(&mut self, request: &Request, outlet: &mut Outlet<'_>) -> bool {
         let origin = &request.origin;
         let (Some(gateway), Some(claim)) = (origin.gateway(), origin.claim) else { return true };
+        let is_stuck = request.previous == 0 && self.is_stuck();
         let last = self.leader.streams.entry(gateway).or_default();
         if request.previous == 0 {
-            if *last >= claim.number {
+            // Of what may never be carried out nobody is told that it will be: its gateway gives up after a while.
+            if *last >= claim.number && !is_stuck {
                 outlet.alive(origin);
             }
         } else if *last != request.previous {
@@ -737,7 +741,7 @@ impl Group {
     }
 
     fn take(&mut self, request: Request, now: Now, outlet: &mut Outlet<'_>) {
-        if self.refuses_alone(&request, outlet) {
+        if self.refuses_alone(&request, outlet) || self.refuses_without_room(&request, now, outlet) {
             return;
         }
         let Request { origin, protocol, body, floor, is_anew, must_return, .. } = request;
@@ -1519,8 +1523,11 @@ impl Group {
             }
             if self.is_serving {
                 self.leader.pace.tick(now.instant, &self.replica);
+                self.watch_troubles(now, &outlet.context.room);
             }
-            if self.is_serving && self.leader.builder.is_empty() && self.is_expiry_due(now) {
+            // What has expired is read by nobody: that may wait until there is room for an entry that says so.
+            let may_log = outlet.context.room == Room::Enough;
+            if self.is_serving && may_log && self.leader.builder.is_empty() && self.is_expiry_due(now) {
                 self.leader.builder.tick();
                 self.leader.waiters.push(Waiter::Silent);
             }
@@ -2208,6 +2215,7 @@ impl Group {
                 Standing::Leaderless => "leaderless",
             },
             leader: self.replica.leader().map(NodeId),
+            leaderless_ms: None,
             bulletin: self.bulletin(),
             is_taking: self.is_taking(),
             term: self.term(),

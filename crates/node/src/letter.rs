@@ -17,6 +17,7 @@ use crate::group::Declined;
 use crate::libraries::Libraries;
 use crate::locks::Grant;
 use crate::nearby::{NearRead, Place};
+use crate::neighbours::Neighbours;
 use crate::parameters::Parameters;
 use crate::pubsub::Message;
 use crate::relay::{Route, Step};
@@ -288,6 +289,10 @@ pub enum Mail {
     Parameters(Arc<Parameters>),
     /// A leader tells how its group is.
     Bulletin(Bulletin),
+    /// The sender has loaded its groups.
+    Loaded,
+    /// Which other nodes are heard, and what they say of themselves.
+    Neighbours(Arc<Neighbours>),
     /// Something for the timeline has happened.
     Happened {
         /// What kind of thing.

@@ -35,6 +35,7 @@ mod locks;
 pub mod metrics;
 mod monitor;
 mod nearby;
+mod neighbours;
 mod outlet;
 pub mod parameters;
 pub mod pubsub;

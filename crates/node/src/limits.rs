@@ -158,6 +158,29 @@ pub const RECONCILE_INTERVAL: Duration = Duration::from_millis(200);
 /// How often a leader tells all nodes how its group is.
 pub const BULLETIN_INTERVAL: Duration = Duration::from_secs(1);
 
+/// How often a node tells the others how it is itself, and whom it hears.
+pub const VITALS_INTERVAL: Duration = Duration::from_millis(140);
+
+/// Who has told nothing of itself for so long is not heard: an election time-out.
+pub const VITALS_SILENCE: Duration = Duration::from_millis(700);
+
+/// How long a leader reaches fewer nodes than another could before it hands over: both hear of a silence, but not at
+/// the same instant.
+pub const REACH_PATIENCE: Duration = Duration::from_millis(250);
+
+/// A leader whose own disk has not taken an entry after so long, while another's has, hands over.
+pub const BLOCKED_DISK: Duration = Duration::from_millis(600);
+
+/// A leader without room on its disk sends requests back for so long, while another voter has room: then that one is to
+/// lead. After that it refuses them.
+pub const RELIEF_MAX: Duration = Duration::from_secs(2);
+
+/// A leader that has applied nothing for so long although something is under way does not promise that it will.
+pub const STUCK_AFTER: Duration = Duration::from_secs(1);
+
+/// How long a voter that did not take leadership over is not asked to again.
+pub const HAND_OVER_REST: Duration = Duration::from_secs(3);
+
 /// A member that has been silent for so long is not waited for when another one is to go.
 pub const MEMBER_SILENCE_MAX: Duration = Duration::from_secs(3);
 

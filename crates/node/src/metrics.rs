@@ -73,10 +73,22 @@ pub struct Measured {
     figures: Figures,
     slow: Slow,
     is_loaded: bool,
+    is_served: bool,
+    can_hand_over: bool,
 }
 
 impl Measured {
-    /// True once all groups of the core are loaded: until then its clients are answered LOADING.
+    /// True if the core leads a group that another node could lead.
+    pub fn can_hand_over(&self) -> bool {
+        self.can_hand_over
+    }
+
+    /// True once the core knows who leads each group, so that its clients wait for nobody to be found.
+    pub fn is_served(&self) -> bool {
+        self.is_served
+    }
+
+    /// True once all groups of the node are loaded: until then its clients are answered LOADING.
     pub fn is_loaded(&self) -> bool {
         self.is_loaded
     }
@@ -132,7 +144,13 @@ impl Core {
         let slowlog = &self.context.slowlog;
         let latest = slowlog.latest().map(|entry| (entry.ended, entry.took_us));
         let slow = Slow { count: slowlog.len(), latest };
-        Measured { figures: self.figures(true), slow, is_loaded: self.is_loaded }
+        Measured {
+            figures: self.figures(true),
+            slow,
+            is_loaded: self.is_loaded(),
+            is_served: self.is_served(),
+            can_hand_over: self.can_hand_over(),
+        }
     }
 
     /// What concerns the node, beside figures of all cores; asked of the first core.

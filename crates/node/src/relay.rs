@@ -193,8 +193,11 @@ struct Stream {
     weight: usize,
     /// Not before this.
     retry_at: Instant,
-    /// When something was last heard, or there was nothing to hear.
-    heard: Instant,
+    /// When something was last heard of those that change nothing and of those that may, or when there was nothing to
+    /// hear. A leader whose disk is full may answer the one kind for ever, and never the other.
+    heard: [Instant; 2],
+    /// How many of each kind have no answer.
+    counts: [usize; 2],
     resent: Instant,
 }
 
@@ -222,7 +225,8 @@ impl Relay {
             byte_count: 0,
             weight: 0,
             retry_at: Instant::ZERO,
-            heard: Instant::ZERO,
+            heard: [Instant::ZERO; 2],
+            counts: [0; 2],
             resent: Instant::ZERO,
         };
         Self {
@@ -257,9 +261,6 @@ impl Relay {
         stream.next += 1;
         request.origin.claim = Some(Claim { boot: self.boot, group, number });
         let byte_count = request.body.byte_count();
-        if stream.outstanding.is_empty() {
-            stream.heard = now;
-        }
         // Clients are not to wait until a large value of somebody's transaction has gone all its way.
         let weight = match &purpose {
             Purpose::Transaction { .. } => byte_count.min(limits::SLICED_BYTES_MIN),
@@ -267,16 +268,21 @@ impl Relay {
         };
         stream.byte_count += byte_count;
         stream.weight += weight;
+        let is_change = matches!(
+            request.body,
+            RequestBody::Write(_)
+                | RequestBody::Exec(_)
+                | RequestBody::Script(_)
+                | RequestBody::Libraries(_)
+                | RequestBody::Configure(_)
+        );
+        if stream.counts[usize::from(is_change)] == 0 {
+            stream.heard[usize::from(is_change)] = now;
+        }
+        stream.counts[usize::from(is_change)] += 1;
         stream.outstanding.push_back(Outstanding {
             number,
-            is_change: matches!(
-                request.body,
-                RequestBody::Write(_)
-                    | RequestBody::Exec(_)
-                    | RequestBody::Script(_)
-                    | RequestBody::Libraries(_)
-                    | RequestBody::Configure(_)
-            ),
+            is_change,
             request: Some((request, purpose)),
             byte_count,
             weight,
@@ -378,7 +384,7 @@ impl Relay {
     /// The group that was asked does not hold the keys any more: what was asked of it, and what for.
     pub fn take_back(&mut self, claim: Claim, now: Instant) -> Option<(Request, Purpose)> {
         let stream = self.streams.get_mut(claim.group.0 as usize)?;
-        stream.heard = now;
+        stream.hear(claim.number, now);
         stream.take(claim.number)
     }
 
@@ -402,7 +408,7 @@ impl Relay {
             return None;
         }
         let stream = self.streams.get_mut(claim.group.0 as usize)?;
-        stream.heard = now;
+        stream.hear(claim.number, now);
         stream.take(claim.number)
     }
 
@@ -425,7 +431,7 @@ impl Relay {
         if claim.boot == self.boot
             && let Some(stream) = self.streams.get_mut(claim.group.0 as usize)
         {
-            stream.heard = now;
+            stream.heard = [now; 2];
         }
     }
 
@@ -437,14 +443,19 @@ impl Relay {
             if stream.outstanding.is_empty() {
                 continue;
             }
-            let silence = now.since(stream.heard);
             let more = limits::patience_for(stream.out_bytes);
             let resend_after = limits::RESEND_AFTER + more;
-            if stream.sent > 0 && silence >= resend_after && now.since(stream.resent) >= resend_after {
-                stream.rewind(now);
-            }
-            if silence >= limits::REQUEST_PATIENCE + more {
-                stream.expire(GroupId(group as u32), now, &mut expired);
+            for (kind, is_change) in [false, true].into_iter().enumerate() {
+                if stream.counts[kind] == 0 {
+                    continue;
+                }
+                let silence = now.since(stream.heard[kind]);
+                if stream.sent > 0 && silence >= resend_after && now.since(stream.resent) >= resend_after {
+                    stream.rewind(now);
+                }
+                if silence >= limits::REQUEST_PATIENCE + more {
+                    stream.expire(GroupId(group as u32), is_change, now, &mut expired);
+                }
             }
         }
         expired
@@ -545,13 +556,25 @@ impl Stream {
         Some(&mut self.outstanding[place])
     }
 
+    /// Something has been heard of a request that has no answer yet.
+    fn hear(&mut self, number: u64, now: Instant) {
+        match self.find(number) {
+            Some(outstanding) if outstanding.request.is_some() => {
+                let kind = usize::from(outstanding.is_change);
+                self.heard[kind] = now;
+            }
+            _ => {}
+        }
+    }
+
     fn take(&mut self, number: u64) -> Option<(Request, Purpose)> {
         let outstanding = self.find(number)?;
         let (byte_count, weight) = (outstanding.byte_count, outstanding.weight);
-        let was_out = outstanding.is_out;
+        let (was_out, is_change) = (outstanding.is_out, outstanding.is_change);
         let taken = outstanding.request.take();
         outstanding.is_out = outstanding.is_out && taken.is_none();
         if taken.is_some() {
+            self.counts[usize::from(is_change)] -= 1;
             self.byte_count -= byte_count;
             self.weight -= weight;
             self.out_bytes -= if was_out { byte_count } else { 0 };
@@ -564,9 +587,10 @@ impl Stream {
         taken
     }
 
-    fn expire(&mut self, group: GroupId, now: Instant, expired: &mut Vec<Expired>) {
+    fn expire(&mut self, group: GroupId, is_change: bool, now: Instant, expired: &mut Vec<Expired>) {
         let is_overdue = |outstanding: &&Outstanding| {
-            now.since(outstanding.submitted) >= limits::REQUEST_PATIENCE
+            outstanding.is_change == is_change
+                && now.since(outstanding.submitted) >= limits::REQUEST_PATIENCE
                 && outstanding.request.as_ref().is_some_and(|(request, _)| {
                     !matches!(
                         request.body,
@@ -648,5 +672,32 @@ mod tests {
         submit(&mut relay, RequestBody::Write(vec![0; limits::WINDOW_BYTES_MAX]));
         assert_eq!(flush(&mut relay), 3);
         assert!(relay.is_full(GroupId(0)));
+    }
+
+    #[test]
+    fn answers_to_reads_keep_no_write_waiting_and_answers_to_writes_no_read() {
+        for (waiting, answered) in [
+            (RequestBody::Write(vec![0]), RequestBody::ReadAtOnce(vec![0])),
+            (RequestBody::Read(vec![0]), RequestBody::Write(vec![0])),
+        ] {
+            let mut relay = Relay::new(1, 1);
+            relay.set_route(GroupId(0), Route { leader: Some(NodeId(2)), term: 1 }, Instant::ZERO);
+            let number = submit(&mut relay, waiting.clone());
+            let mut expired = Vec::new();
+            let mut waited_ms = 0;
+            while expired.is_empty() && waited_ms < 20_000 {
+                waited_ms += 100;
+                let now = Instant::ZERO + stdx::Duration::from_millis(waited_ms);
+                let purpose = Purpose::Client { session: SESSION, ticket: 1 };
+                let other = relay.submit(request(answered.clone()), purpose, now);
+                relay.flush(now, |_, _| ());
+                let claim = Claim { boot: 1, group: GroupId(0), number: other };
+                assert!(relay.answered(claim, now).is_some());
+                expired = relay.pass_time(now);
+            }
+            assert_eq!((expired.len(), waited_ms), (1, 5_000), "{waiting:?}");
+            assert_eq!(expired[0].request.origin.claim.map(|claim| claim.number), Some(number));
+            assert_eq!(expired[0].is_in_doubt, matches!(waiting, RequestBody::Write(_)));
+        }
     }
 }

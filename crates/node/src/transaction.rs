@@ -184,8 +184,8 @@ pub struct Transaction {
     notices: Vec<Notice>,
     /// What scripts have done beside.
     asides: Asides,
-    /// A group that changes lacks replicas: the client is told so.
-    lacks_replicas: bool,
+    /// Why a group that changes has not taken its part: the client is told so.
+    refusal: Option<&'static str>,
     /// The client has its reply, or another transaction sees to it.
     is_answered: bool,
 }
@@ -239,6 +239,8 @@ pub enum PrepareAnswer {
     Refused,
     /// Fewer other nodes are heard than `min-replicas-to-write` asks for. Nothing is logged, and nothing will be.
     LacksReplicas,
+    /// The disk of the group's leader has no room. Nothing is logged, and nothing will be.
+    NoRoom,
 }
 
 impl PrepareAnswer {
@@ -248,6 +250,7 @@ impl PrepareAnswer {
             Self::Refused => 0,
             Self::Accepted => 1,
             Self::LacksReplicas => 2,
+            Self::NoRoom => 3,
         }]
     }
 
@@ -256,6 +259,7 @@ impl PrepareAnswer {
         match bytes {
             [1] => Self::Accepted,
             [2] => Self::LacksReplicas,
+            [3] => Self::NoRoom,
             _ => Self::Refused,
         }
     }
@@ -363,7 +367,7 @@ impl Driver {
             reply: Vec::new(),
             notices: Vec::new(),
             asides: Asides::default(),
-            lacks_replicas: false,
+            refusal: None,
             is_answered: false,
         };
         transaction.lock_next(post);
@@ -507,7 +511,11 @@ impl Driver {
         };
         waiting.retain(|other| *other != group && !commits_early);
         *is_refused |= answer != PrepareAnswer::Accepted;
-        transaction.lacks_replicas |= answer == PrepareAnswer::LacksReplicas;
+        match answer {
+            PrepareAnswer::LacksReplicas => transaction.refusal = Some(NO_REPLICAS),
+            PrepareAnswer::NoRoom => transaction.refusal = Some(NO_ROOM),
+            PrepareAnswer::Accepted | PrepareAnswer::Refused => {}
+        }
         if !waiting.is_empty() {
             return Progress::Going;
         }
@@ -521,9 +529,9 @@ impl Driver {
             if transaction.is_answered {
                 return Progress::Going;
             }
-            if transaction.lacks_replicas {
+            if let Some(refusal) = transaction.refusal {
                 let mut writer = Writer::new(transaction.protocol);
-                writer.error(NO_REPLICAS);
+                writer.error(refusal);
                 transaction.reply = writer.into_bytes();
                 (transaction.notices, transaction.asides) = Default::default();
                 return transaction.answered();
@@ -755,3 +763,5 @@ pub(crate) fn database_effects_of(database: u16, args: Args<'_>, databases: u16)
         _ => None,
     }
 }
+/// The leader of a group that a transaction changes cannot log its part.
+const NO_ROOM: &str = "MISCONF No room on disk for this write on a node that leads a part of its keys";

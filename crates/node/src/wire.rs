@@ -19,6 +19,7 @@
 //! WAKE     node core serial index ticket  group is_gone
 //! BULLETIN a leader's word on its group: see `Bulletin::put`
 //! TIMELINE what has happened: see `timeline::put`
+//! VITALS   a node's word on itself: see `Vitals::put`
 //! SOUND    group number
 //! PLACE    group number place
 //!
@@ -45,6 +46,7 @@ use crate::group::Declined;
 use crate::letter::{Claim, Fate, Lock, Locked, Mail, Origin, Request, RequestBody, Resolution, ScriptRequest};
 use crate::locks::Grant;
 use crate::nearby::Place;
+use crate::neighbours::Vitals;
 use crate::pubsub;
 use crate::roster::Member;
 use crate::scripts::{Code, Invocation};
@@ -81,6 +83,7 @@ const BULLETIN: u8 = 30;
 const TIMELINE: u8 = 40;
 const SOUND: u8 = 41;
 const PLACE: u8 = 42;
+const VITALS: u8 = 43;
 
 /// A decoded message of another node.
 pub enum Wire<'a> {
@@ -172,6 +175,8 @@ pub enum Wire<'a> {
     },
     /// A leader tells how its group is.
     Bulletin(Bulletin),
+    /// A node tells how it is itself.
+    Vitals(Vitals),
     /// What has happened.
     Timeline(Vec<Happening>),
     /// A node tells where it is found.
@@ -267,7 +272,14 @@ pub fn encode_bulletin(bulletin: &Bulletin) -> Vec<u8> {
     out
 }
 
-/// A node's word on itself.
+/// How a node is.
+pub fn encode_vitals(vitals: &Vitals) -> Vec<u8> {
+    let mut out = vec![VITALS];
+    vitals.put(&mut out);
+    out
+}
+
+/// Where a node is found.
 pub fn encode_announce(node: NodeId, member: &Member) -> Vec<u8> {
     let mut out = vec![ANNOUNCE];
     leb128::put(&mut out, node.0);
@@ -654,6 +666,10 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
         BULLETIN => {
             let bulletin = Bulletin::take(&mut rest)?;
             rest.is_empty().then_some(Wire::Bulletin(bulletin))
+        }
+        VITALS => {
+            let vitals = Vitals::take(&mut rest)?;
+            rest.is_empty().then_some(Wire::Vitals(vitals))
         }
         LINE => {
             let waiter = take_origin(&mut rest)?;

@@ -39,6 +39,10 @@ pub struct SimulateArguments {
     /// and more).
     #[arg(long, conflicts_with_all = ["canary", "changes", "moves", "calm"])]
     returns: bool,
+    /// Two nodes do not hear each other although others hear both, or a disk is full, ten times in each world, and
+    /// nothing else goes wrong: no client of any node may see an error (with three nodes and more).
+    #[arg(long, conflicts_with_all = ["canary", "changes", "moves", "calm", "returns"])]
+    ailments: bool,
     /// Put in a defect that has to be caught; the exit code is then 0 if it was.
     #[arg(long, value_enum)]
     canary: Option<CanaryName>,
@@ -143,6 +147,7 @@ impl SimulateArguments {
             nodes: self.nodes,
             calm: self.calm,
             returns: self.returns,
+            ailments: self.ailments,
             durability: match self.policy {
                 Policy::Always => Durability::Always,
                 Policy::Everysec => Durability::EverySecond,
@@ -165,6 +170,8 @@ impl SimulateArguments {
             " --calm"
         } else if self.returns {
             " --returns"
+        } else if self.ailments {
+            " --ailments"
         } else {
             ""
         };
@@ -224,8 +231,8 @@ const FAILURES_MAX: usize = 10;
 /// If a seed failed, or a canary survived.
 pub fn run(arguments: SimulateArguments) -> Result<()> {
     let seeds = arguments.seeds.0.clone();
-    if arguments.returns && arguments.nodes == 1 {
-        bail!("--returns needs three nodes or more: with one away nobody would be left");
+    if (arguments.returns || arguments.ailments) && arguments.nodes == 1 {
+        bail!("--returns and --ailments need three nodes or more: with one away nobody would be left");
     }
     name_seeds_of_panics(&arguments);
     if arguments.trace {

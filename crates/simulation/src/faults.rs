@@ -101,7 +101,7 @@ impl Faults {
             (faults.kill_every, faults.rot) = (SECOND, 1_000);
             (faults.power_cut_every, faults.pause_every) = (0, 0);
         }
-        if plan.returns {
+        if plan.returns || plan.ailments {
             faults.calm();
         }
         if plan.calm {

@@ -33,11 +33,14 @@ pub enum Invariant {
     /// Leaders are where they were before a node died, within a minute of its return, without a step too many and
     /// without an error for clients of the others.
     Returns,
+    /// While two nodes do not hear each other, or a disk is full, no client of any node sees an error, and leaders are
+    /// where they were, within a minute after it, without a step too many.
+    Ailments,
 }
 
 impl Invariant {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Linearizable,
         Self::Conserved,
         Self::Serializable,
@@ -50,6 +53,7 @@ impl Invariant {
         Self::Recovers,
         Self::Lives,
         Self::Returns,
+        Self::Ailments,
     ];
 
     /// Its name.
@@ -67,6 +71,7 @@ impl Invariant {
             Self::Recovers => "recovers",
             Self::Lives => "lives",
             Self::Returns => "returns",
+            Self::Ailments => "ailments",
         }
     }
 }

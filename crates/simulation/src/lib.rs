@@ -19,7 +19,7 @@ mod reply;
 mod universe;
 
 pub use probes::{EXPECTED, Probes};
-pub use universe::{RETURNS_PER_UNIVERSE, Universe};
+pub use universe::{AILMENTS_PER_UNIVERSE, RETURNS_PER_UNIVERSE, Universe};
 
 pub(crate) const MICROSECOND: u64 = 1_000;
 pub(crate) const MILLISECOND: u64 = 1_000_000;
@@ -81,6 +81,8 @@ pub struct Plan {
     pub calm: bool,
     /// Nodes die and return, one after the other, and nothing else goes wrong.
     pub returns: bool,
+    /// Two nodes do not hear each other, or a disk is full, one after the other, and nothing else goes wrong.
+    pub ailments: bool,
     /// What acknowledgements mean.
     pub durability: Durability,
     /// Nodes join, and are removed.

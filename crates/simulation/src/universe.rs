@@ -4,6 +4,7 @@
 //! healed, and within a bounded time every client must be answered, and the replicas of each group must agree. Then the
 //! checkers judge what the clients saw.
 
+mod ailments;
 mod judge;
 mod operator;
 mod peace;
@@ -22,6 +23,7 @@ use crate::invariants::Invariant;
 use crate::machine::{Inbound, Machine};
 use crate::probes::Probes;
 use crate::{Canary, Durability, MICROSECOND, MILLISECOND, Outcome, Plan, SECOND};
+pub use ailments::AILMENTS_PER_UNIVERSE;
 use node::event::{NodeId, Peer, SessionId};
 use peace::SeenLocks;
 pub use returns::RETURNS_PER_UNIVERSE;
@@ -229,7 +231,7 @@ impl Universe {
         if plan.calm {
             clients.iter_mut().for_each(|client| client.calm(CALM_THINK));
         }
-        if plan.returns {
+        if plan.returns || plan.ailments {
             clients.iter_mut().for_each(|client| client.be_patient(RETURNS_THINK));
         }
         Self {
@@ -276,13 +278,15 @@ impl Universe {
             self.at(self.now, What::Boot { machine });
         }
         self.open_accounts();
-        if self.failure.is_none() && (self.plan.calm || self.plan.returns) {
+        if self.failure.is_none() && (self.plan.calm || self.plan.returns || self.plan.ailments) {
             self.wait_for_layout();
         }
         if self.failure.is_none() {
             self.trouble_begins();
             if self.plan.returns {
                 self.nodes_return();
+            } else if self.plan.ailments {
+                self.nodes_ail();
             } else {
                 let end = self.now + SECOND * (4 + self.prng.below(12));
                 self.live_until(end, |_| false);
@@ -362,7 +366,8 @@ impl Universe {
             self.step_count += 1;
             self.mix(when);
             self.happen(what);
-            let steps_max = if self.plan.returns { RETURNS_PER_UNIVERSE * STEPS_MAX } else { STEPS_MAX };
+            let is_long = self.plan.returns || self.plan.ailments;
+            let steps_max = if is_long { RETURNS_PER_UNIVERSE * STEPS_MAX } else { STEPS_MAX };
             if self.step_count > steps_max {
                 self.fail(Invariant::Lives, format!("{steps_max} steps and no end: something spins"));
             }

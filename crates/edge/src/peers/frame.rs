@@ -6,7 +6,7 @@ use node::event::Lane;
 
 /// Version of everything that travels between nodes. Both ends must have the same. It grows with every change to these
 /// bytes or to those of `node::wire`, and `docs/formats/peer-link.md` says what changed.
-pub const PROTOCOL_VERSION: u16 = 6;
+pub const PROTOCOL_VERSION: u16 = 7;
 
 const MAGIC: &[u8; 6] = b"HFPEER";
 
@@ -128,10 +128,12 @@ pub enum Verdict {
     UsedInvitation,
     /// This cluster has no authority of its own, and knows no invitations.
     NoInvitations,
+    /// The node that answers looks for a cluster itself.
+    Joining,
 }
 
 impl Verdict {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::Accepted,
         Self::WrongCluster,
         Self::WrongNode,
@@ -146,6 +148,7 @@ impl Verdict {
         Self::ExpiredInvitation,
         Self::UsedInvitation,
         Self::NoInvitations,
+        Self::Joining,
     ];
 
     /// True if asking again will not help.
@@ -179,6 +182,9 @@ impl fmt::Display for Verdict {
             Self::ForgedInvitation => "no member of the cluster has made this token",
             Self::ExpiredInvitation => "the token has expired",
             Self::UsedInvitation => "the token has let in another node already",
+            Self::Joining => {
+                "the node there looks for a cluster to join itself: one of them must be started without --join"
+            }
             Self::NoInvitations => "the cluster there has no certificate authority of its own, and takes no tokens",
         })
     }

@@ -9,7 +9,7 @@ use resp::{Args, Writer};
 use super::cluster::slot_number;
 use super::info::figures_of;
 use super::{Answer, Body, ControlCommand, Figures, Local, Outcome, Question, container, local, node, plain};
-use crate::bulletin::{Bulletin, Feed};
+use crate::bulletin::{Bulletin, Feed, Follower};
 use crate::core::Context;
 use crate::event::{Action, GroupId, Lane, LinkReport, NodeId};
 use crate::roster::{Member, host_and_port, name_of};
@@ -208,6 +208,25 @@ impl<'a> Overview<'a> {
         Self { core, told, own_applied: groups().map(|group| group.applied).sum() }
     }
 
+    /// Who leads a group now, as far as this node knows.
+    fn leader_of(&self, group: GroupId) -> Option<NodeId> {
+        self.core.routes.get(group.0 as usize).and_then(|route| route.leader)
+    }
+
+    /// Words on groups from those who lead them now: those of leaders that are gone say nothing of who is there.
+    fn of_leaders(&self) -> impl Iterator<Item = &'a Bulletin> {
+        let told = self.told.values().map(|(bulletin, _)| *bulletin);
+        told.filter(|bulletin| self.leader_of(bulletin.group) == Some(bulletin.leader))
+    }
+
+    /// Whether a member is there: as its leader says, or without one as this node hears it.
+    fn is_active(&self, told: &Bulletin, follower: &Follower) -> bool {
+        match self.leader_of(told.group) {
+            Some(leader) if leader == told.leader => follower.is_active,
+            _ => follower.node == self.own() || self.core.neighbours.hears(follower.node),
+        }
+    }
+
     fn own(&self) -> NodeId {
         self.core.node
     }
@@ -219,7 +238,10 @@ impl<'a> Overview<'a> {
 
     fn led(&self) -> impl Iterator<Item = &'a Bulletin> {
         let own = self.own();
-        self.told.values().map(|(bulletin, _)| *bulletin).filter(move |bulletin| bulletin.leader == own)
+        // What it said while it led counts no longer than it leads.
+        let leads =
+            move |bulletin: &&'a Bulletin| bulletin.leader == own && self.leader_of(bulletin.group) == Some(own);
+        self.told.values().map(|(bulletin, _)| *bulletin).filter(leads)
     }
 
     /// What this node follows, if it leads nothing.
@@ -328,7 +350,7 @@ pub(super) fn write_cluster(core: &Context, figures: &[Figures], line: &mut dyn 
             &format!("cluster_group{}", bulletin.group.0),
             &format!(
                 "leader={},term={},applied={},voters={},learners={},behind={},told_ms={age_ms}",
-                bulletin.leader.0,
+                overview.leader_of(bulletin.group).map_or("none".to_owned(), |leader| leader.0.to_string()),
                 bulletin.term,
                 bulletin.applied,
                 names(&bulletin.voters),
@@ -341,7 +363,7 @@ pub(super) fn write_cluster(core: &Context, figures: &[Figures], line: &mut dyn 
                 &format!("cluster_group{}_node{}", bulletin.group.0, follower.node.0),
                 &format!(
                     "active={},feed={},lag_entries={},lag_bytes={},lag_ms={},silent_ms={},resyncs={}",
-                    u8::from(follower.is_active),
+                    u8::from(overview.is_active(bulletin, follower)),
                     follower.feed.name(),
                     bulletin.behind(follower),
                     follower.behind_bytes,
@@ -515,21 +537,25 @@ fn write_node(overview: &Overview<'_>, node: NodeId, writer: &mut Writer) {
     let member = overview.member(node).cloned().unwrap_or_default();
     let link = link_of(core, node);
     let told = || overview.told.values().map(|(bulletin, _)| bulletin);
-    let leads: Vec<u64> = told().filter(|told| told.leader == node).map(|told| u64::from(told.group.0)).collect();
+    let groups = (0..core.group_count).map(GroupId);
+    let led = groups.filter(|group| overview.leader_of(*group) == Some(node));
+    let leads: Vec<u64> = led.map(|group| u64::from(group.0)).collect();
     let votes = told().filter(|told| told.voters.contains(&node.0)).count();
     let learns = told().filter(|told| told.learners.contains(&node.0)).count();
     // Of other nodes those who lead know best; a leader hears itself.
-    let seen: Vec<bool> = told()
+    let seen: Vec<bool> = overview
+        .of_leaders()
         .flat_map(|told| told.followers.iter().filter(|other| other.node == node).map(|other| other.is_active))
         .collect();
     let state = match () {
         () if is_own && core.is_expelled => "removed",
         () if member.is_leaving || core.roster.is_going(node) => "leaving",
         () if is_own => "here",
+        () if core.neighbours.hears(node) && (votes + learns > 0 || !leads.is_empty()) => "up",
         () if seen.iter().any(|is_active| *is_active) || !leads.is_empty() && link.is_some_and(|link| link.is_up) => {
             "up"
         }
-        () if !seen.is_empty() || link.is_some_and(|link| !link.is_up) => "down",
+        () if !seen.is_empty() || votes + learns > 0 || link.is_some_and(|link| !link.is_up) => "down",
         () => "joining",
     };
     let mut fields = Fields::new(writer, 11);
@@ -551,8 +577,11 @@ fn write_group(overview: &Overview<'_>, group: GroupId, figures: &[Figures], wri
     let own = groups_of(figures).find(|own| own.group == group.0);
     let told = overview.told.get(&group).copied();
     // A leader that has gone is not shown as one.
-    let leader = core.routes.get(group.0 as usize).and_then(|route| route.leader);
-    let mut fields = Fields::new(writer, 13);
+    let leader = overview.leader_of(group);
+    let voters = told.map_or(&[][..], |(told, _)| &told.voters[..]);
+    let is_missing = |node: &u64| *node != core.node.0 && !core.neighbours.hears(NodeId(*node));
+    let missing: Vec<u64> = voters.iter().copied().filter(is_missing).collect();
+    let mut fields = Fields::new(writer, 15);
     fields.number("group", u64::from(group.0));
     fields.text("slots", &core.slots.text_of(group));
     fields.node("leader", leader);
@@ -563,14 +592,16 @@ fn write_group(overview: &Overview<'_>, group: GroupId, figures: &[Figures], wri
     fields.number("last", told.map_or(0, |(told, _)| told.last));
     fields.number("told_ms", told.map_or(0, |(_, age_ms)| age_ms));
     fields.number("to_give", core.slots_to_give(group));
-    fields.nodes("voters", told.map_or(&[], |(told, _)| &told.voters[..]));
+    fields.number("leaderless_ms", own.and_then(|own| own.leaderless_ms).unwrap_or(0));
+    fields.nodes("voters", voters);
+    fields.nodes("not_heard", &missing);
     fields.nodes("learners", told.map_or(&[], |(told, _)| &told.learners[..]));
     let followers = told.map_or(&[][..], |(told, _)| &told.followers[..]);
     fields.name("followers").array(followers.len());
     for follower in followers {
         let mut fields = Fields::new(fields.writer, 8);
         fields.node("node", Some(follower.node));
-        fields.flag("active", follower.is_active);
+        fields.flag("active", told.is_some_and(|(told, _)| overview.is_active(told, follower)));
         fields.text("feed", follower.feed.name());
         fields.number("behind_entries", told.map_or(0, |(told, _)| told.behind(follower)));
         fields.number("behind_bytes", follower.behind_bytes);

@@ -318,6 +318,8 @@ pub struct GroupFigures {
     pub standing: &'static str,
     /// The leader it knows of.
     pub leader: Option<NodeId>,
+    /// For how many milliseconds nobody has led it, as far as this node knows; `None` while somebody does.
+    pub leaderless_ms: Option<u64>,
     /// What it says of the group, if it leads.
     pub bulletin: Option<Bulletin>,
     /// Its leader's checkpoint is coming.

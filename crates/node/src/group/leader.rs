@@ -10,7 +10,7 @@ use keyspace::Moment;
 use stdx::Instant;
 
 use super::pace::Pace;
-use super::{DeferredRead, Held, Inquiry, ReadRound, Waiter, gateways, moving, transfer};
+use super::{DeferredRead, Held, Inquiry, ReadRound, Waiter, gateways, moving, relief, transfer};
 use crate::blocking::Lines;
 use crate::entry::Builder;
 use crate::locks::Locks;
@@ -55,6 +55,8 @@ pub(crate) struct Leader {
     pub(super) heard: BTreeMap<u64, Instant>,
     /// How late followers are, and how fast disks.
     pub(super) pace: Pace,
+    /// Why another should lead.
+    pub(super) relief: relief::Relief,
     /// How many checkpoints each member has been given.
     pub(super) given: BTreeMap<u64, u64>,
     /// Checkpoints on their way to members.
@@ -106,6 +108,7 @@ impl Leader {
             streams: BTreeMap::new(),
             heard: BTreeMap::new(),
             pace: Pace::default(),
+            relief: relief::Relief::default(),
             given: BTreeMap::new(),
             giving: Vec::new(),
             mover: moving::Mover::default(),

@@ -6,6 +6,7 @@ use stdx::Duration;
 
 use super::Group;
 use crate::bulletin::Bulletins;
+use crate::core::Context;
 use crate::event::{GroupId, NodeId, Now};
 use crate::limits;
 use crate::outlet::Outlet;
@@ -14,6 +15,9 @@ use crate::timeline::Kind;
 
 impl Group {
     pub(super) fn reconcile(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        if outlet.context.is_stopping {
+            return self.leave_office(now, outlet);
+        }
         let roster = &outlet.context.roster;
         if !self.is_serving || roster.is_empty() || now.instant < self.reconcile_at {
             return;
@@ -29,13 +33,16 @@ impl Group {
             // Refused only if leadership is going: the next leader sees to it.
             let _ = self.replica.propose_change(change);
         } else if roster.is_going(self.node) {
-            if let Some(successor) = self.successor(roster, &progress, seen) {
+            if let Some(successor) = self.successor(outlet.context, &progress, seen) {
                 let text = format!("hands over to node {successor}, as this node leaves");
                 outlet.happened(Kind::HandOver, Some(self.id), text);
                 self.replica.transfer_leadership(successor);
             }
+        } else if let Some((next, why)) = self.successor_in_trouble(outlet.context, &progress, seen, now) {
+            outlet.happened(Kind::HandOver, Some(self.id), format!("hands over to node {next}: {why}"));
+            self.replica.transfer_leadership(next);
         } else if now.instant.since(self.serving_since) >= limits::SETTLED_AFTER
-            && let Some((faster, own, other)) = self.faster_leader(roster, &progress, seen)
+            && let Some((faster, own, other)) = self.faster_leader(outlet.context, &progress, seen)
         {
             let text = format!(
                 "hands over to node {faster}: writes take {} ms on the disk of node {}, and {} ms there",
@@ -46,7 +53,7 @@ impl Group {
             outlet.happened(Kind::HandOver, Some(self.id), text);
             self.replica.transfer_leadership(faster);
         } else if now.instant.since(self.serving_since) >= limits::SETTLED_AFTER
-            && let Some(preferred) = self.preferred_leader(roster, &progress, seen)
+            && let Some(preferred) = self.preferred_leader(outlet.context, &progress, seen, now)
         {
             let why = match roster.preferred(self.id) {
                 Some(_) => "which is preferred",
@@ -59,7 +66,8 @@ impl Group {
 
     /// Who should lead instead of this node: whom an operator prefers, or so that leaders are spread, each group
     /// another voter. Nobody while one of the voters is away or behind.
-    fn preferred_leader(&self, roster: &Roster, progress: &[Progress], seen: u64) -> Option<u64> {
+    fn preferred_leader(&self, context: &Context, progress: &[Progress], seen: u64, now: Now) -> Option<u64> {
+        let roster = &context.roster;
         let is_going = |node: u64| roster.is_going(NodeId(node));
         let voters: Vec<u64> = self.membership().voters.iter().copied().filter(|voter| !is_going(*voter)).collect();
         let named = roster.preferred(self.id).map(|node| node.0).filter(|node| voters.contains(node));
@@ -67,14 +75,16 @@ impl Group {
         let preferred = named.or_else(by_turns)?;
         let all_well =
             progress.iter().filter(|other| other.is_voter && !is_going(other.node)).all(|other| is_well(other, seen));
-        (all_well && preferred != self.node.0 && !self.leader.pace.is_slow(preferred)).then_some(preferred)
+        let is_fit = || self.may_lead_again(preferred, now, context) && !self.leader.pace.is_slow(preferred);
+        (all_well && preferred != self.node.0 && is_fit()).then_some(preferred)
     }
 
     /// A voter on whose host writes are much faster than on this one, if there is one: the fastest, with both times.
-    fn faster_leader(&self, roster: &Roster, progress: &[Progress], seen: u64) -> Option<(u64, Duration, Duration)> {
+    fn faster_leader(&self, context: &Context, progress: &[Progress], seen: u64) -> Option<(u64, Duration, Duration)> {
         progress
             .iter()
-            .filter(|other| other.is_voter && is_well(other, seen) && !roster.is_going(NodeId(other.node)))
+            .filter(|other| other.is_voter && is_well(other, seen) && !context.roster.is_going(NodeId(other.node)))
+            .filter(|other| self.may_lead(other.node, context))
             .filter_map(|other| self.leader.pace.is_slower_than(other.node).map(|(own, its)| (other.node, own, its)))
             .min_by_key(|(_, _, its)| *its)
     }
@@ -150,17 +160,17 @@ impl Group {
         2 * active > left
     }
 
-    /// A voter that could lead as well as this node.
-    fn successor(&self, roster: &Roster, progress: &[Progress], seen: u64) -> Option<u64> {
-        progress
-            .iter()
-            .find(|other| other.is_voter && is_well(other, seen) && !roster.is_going(NodeId(other.node)))
-            .map(|other| other.node)
+    /// A voter that could lead as well as this node, or nearly so.
+    pub(super) fn successor(&self, context: &Context, progress: &[Progress], seen: u64) -> Option<u64> {
+        let could =
+            |other: &&Progress| other.is_voter && is_well(other, seen) && !context.roster.is_going(NodeId(other.node));
+        let fit = |other: &&Progress| (self.may_lead(other.node, context), !self.leader.pace.is_slow(other.node));
+        progress.iter().filter(could).max_by_key(fit).map(|other| other.node)
     }
 }
 
 /// It is heard, and holds what was committed a moment ago. Whether entries are streamed to it says nothing: without
 /// writes nothing is.
-fn is_well(member: &Progress, seen: u64) -> bool {
+pub(super) fn is_well(member: &Progress, seen: u64) -> bool {
     member.is_active && !member.is_restoring && member.matched >= seen
 }

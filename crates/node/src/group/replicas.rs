@@ -4,7 +4,7 @@ use keyspace::Body;
 use resp::Protocol;
 use stdx::leb128;
 
-use super::{Group, Waiter};
+use super::{Group, Held, Waiter};
 use crate::entry;
 use crate::letter::{Origin, Request, RequestBody};
 use crate::outlet::Outlet;
@@ -50,18 +50,25 @@ impl Group {
         true
     }
 
-    fn is_under_way(&self, origin: &Origin) -> bool {
+    pub(super) fn is_under_way(&self, origin: &Origin) -> bool {
         let is_it = |waiter: &Waiter| match waiter {
             Waiter::Write(other) | Waiter::Step(other) | Waiter::Script(other, _) | Waiter::Told(other, _) => {
                 origin.claim.is_some() && (other.claim, other.gateway()) == (origin.claim, origin.gateway())
             }
             Waiter::Read(_) | Waiter::Fetch(..) | Waiter::Silent | Waiter::Eviction(..) => false,
         };
+        // One that waits for locked keys is carried out when they are free.
+        let is_held = |held: &Held| match held {
+            Held::Request(Request { origin: other, .. }) => {
+                origin.claim.is_some() && (other.claim, other.gateway()) == (origin.claim, origin.gateway())
+            }
+            Held::Lock(..) => false,
+        };
         let under_way = self.inflight.iter().flat_map(|batch| &batch.waiters);
-        under_way.chain(&self.leader.waiters).any(is_it)
+        under_way.chain(&self.leader.waiters).any(is_it) || self.leader.held.iter().any(is_held)
     }
 
-    fn is_change(&mut self, request: &Request) -> bool {
+    pub(super) fn is_change(&mut self, request: &Request) -> bool {
         let mut spans = Vec::new();
         let changes = |args: resp::Args<'_>| {
             keyspace::resolve(args).is_some_and(|command| matches!(command.body, Body::Mutate(_)))

@@ -33,7 +33,7 @@ impl Nodes {
     }
 
     /// The same with so many cores each, and as many groups.
-    fn of_cores(core_count: u16, settings: &Settings) -> Self {
+    pub(crate) fn of_cores(core_count: u16, settings: &Settings) -> Self {
         let host = |node| Some(Host::of_nodes(core_count, settings.clone(), node, &[1, 2, 3]));
         let mut this = Self { hosts: (1..=3).map(host).collect(), under_way: Vec::new(), holds_hand_over: false };
         this.elect();
@@ -49,7 +49,7 @@ impl Nodes {
         self.leader_of(GroupId(0))
     }
 
-    fn leader_of(&self, group: GroupId) -> Option<usize> {
+    pub(crate) fn leader_of(&self, group: GroupId) -> Option<usize> {
         (1..=3).find(|node| self.hosts[node - 1].as_ref().is_some_and(|host| host.is_serving(group)))
     }
 
@@ -70,7 +70,7 @@ impl Nodes {
     }
 
     /// Time passes, in which only what `passes` is delivered; the rest stays under way.
-    fn pass_while(&mut self, duration: Duration, mut passes: impl FnMut(usize, usize, u8) -> bool) {
+    pub(crate) fn pass_while(&mut self, duration: Duration, mut passes: impl FnMut(usize, usize, u8) -> bool) {
         let step = Duration::from_millis(50);
         for _ in 0..duration.as_millis().div_ceil(50) {
             self.hosts.iter_mut().flatten().for_each(|host| host.pass(step));
@@ -79,7 +79,7 @@ impl Nodes {
     }
 
     /// Time passes, in which two nodes do not hear each other, and nothing is lost on the way.
-    fn pass_apart(&mut self, duration: Duration, (one, other): (usize, usize)) {
+    pub(crate) fn pass_apart(&mut self, duration: Duration, (one, other): (usize, usize)) {
         self.pass_while(duration, |from, to, _| (from, to) != (one, other) && (from, to) != (other, one));
     }
 

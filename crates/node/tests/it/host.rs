@@ -10,7 +10,7 @@ use node::roster::{Member, Roster};
 use node::settings::Settings;
 use node::{
     Action, CheckpointNews, CheckpointStep, Core, CoreId, CoreOptions, Event, GroupId, GroupSeed, NodeId, Now, Peer,
-    ProcessFacts, SessionId,
+    ProcessFacts, Room, SessionId,
 };
 use state::{Ignored, Position, State};
 use stdx::log::Entry;
@@ -134,20 +134,25 @@ impl Host {
     /// The disk has been read: it is empty.
     pub fn load(&mut self, node: u64, voters: &[u64]) {
         for core in 0..self.cores.len() {
-            let mut seed = GroupSeed::new(GroupId(core as u32), NodeId(node), empty_keyspace());
-            seed.membership.voters = voters.to_vec();
-            if core == 0 && voters.len() > 1 {
-                let mut roster = Roster::default();
-                voters.iter().for_each(|voter| assert!(roster.enlist(NodeId(*voter), Member::default())));
-                // A checkpoint's: a moment, nothing prepared, no outcomes, the roster.
-                seed.state = vec![0; 10];
-                roster.put(&mut seed.state);
-            }
-            let log = GroupLog { saved: seed.state.clone(), entries: Vec::new() };
-            self.logs.insert(GroupId(core as u32), log);
-            self.step(core, Event::Loaded(Box::new(seed)));
+            self.load_core(core, node, voters);
         }
         self.settle();
+    }
+
+    /// The same for the group of one core.
+    pub fn load_core(&mut self, core: usize, node: u64, voters: &[u64]) {
+        let mut seed = GroupSeed::new(GroupId(core as u32), NodeId(node), empty_keyspace());
+        seed.membership.voters = voters.to_vec();
+        if core == 0 && voters.len() > 1 {
+            let mut roster = Roster::default();
+            voters.iter().for_each(|voter| assert!(roster.enlist(NodeId(*voter), Member::default())));
+            // A checkpoint's: a moment, nothing prepared, no outcomes, the roster.
+            seed.state = vec![0; 10];
+            roster.put(&mut seed.state);
+        }
+        let log = GroupLog { saved: seed.state.clone(), entries: Vec::new() };
+        self.logs.insert(GroupId(core as u32), log);
+        self.step(core, Event::Loaded(Box::new(seed)));
     }
 
     /// Gives each group's log to a bare state, half of it by way of a checkpoint, and compares what comes of it with
@@ -221,6 +226,20 @@ impl Host {
     pub fn hear(&mut self, from: NodeId, group: GroupId, bytes: &[u8]) {
         let core = group.0 as usize % self.cores.len();
         self.step(core, Event::Peer { from, bytes });
+    }
+
+    /// The process is about to stop.
+    pub fn leave(&mut self) {
+        for core in 0..self.cores.len() {
+            self.step(core, Event::Leave);
+        }
+    }
+
+    /// Says whether the disk has room.
+    pub fn tell_room(&mut self, room: &Room) {
+        for core in 0..self.cores.len() {
+            self.step(core, Event::Room(room.clone()));
+        }
     }
 
     /// The client's socket takes nothing more: so many bytes wait for it.

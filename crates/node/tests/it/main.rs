@@ -16,6 +16,7 @@ mod reference;
 mod scripts;
 mod statistics;
 mod tracking;
+mod troubles;
 
 use host::Host;
 use node::settings::Settings;
@@ -619,6 +620,26 @@ fn while_loading_only_those_commands_answer_that_redis_answers() {
         host.load(1, &[1]);
         assert_eq!(host.run(client, "PING"), "+PONG");
         assert_eq!(host.run(client, "SET city Lisbon"), "+OK");
+    }
+}
+
+#[test]
+fn no_core_says_that_it_is_there_while_another_still_loads() {
+    const LOADING: &str = "-LOADING Holdfast is loading the dataset in memory";
+    let mut host = Host::unloaded(3, settings("always"), 1);
+    let clients = [0, 1, 2].map(|core| host.connect(core));
+    for core in [2, 0, 1] {
+        for client in clients {
+            for line in ["PING", "GET a", "GET b", "GET c", "SET d 1"] {
+                assert_eq!(host.run(client, line), LOADING, "{line}, before core {core} has loaded");
+            }
+        }
+        host.load_core(core, 1, &[1]);
+        host.settle();
+    }
+    for client in clients {
+        assert_eq!(host.run(client, "PING"), "+PONG");
+        assert_eq!(host.run(client, "MGET a b c"), "*3 $-1 $-1 $-1");
     }
 }
 

@@ -125,11 +125,13 @@ fn without_a_quorum_reads_are_refused_at_once_and_old_ones_with_the_bound() {
     let mut strict = Story { client: strict, ..story };
     let refusal = "-CLUSTERDOWN No quorum of the group answers";
     for line in ["GET n", "SET n 2", "MGET n m o p", "DBSIZE", "WATCH n", "EVAL \"return 1\" 1 n", "BLPOP l m n 0"] {
-        assert_eq!(strict.here(line), refusal, "{line}");
+        let told = strict.here(line);
+        assert!(told.starts_with(refusal), "{line}: {told}");
     }
     for line in ["GET n", "INCR n", "MSET n 1 m 2 o 3", "EVAL \"return 1\" 0"] {
         let multi = format!("MULTI\r\n{line}\r\nEXEC\r\nPING");
-        assert_eq!(strict.here(&multi), format!("+OK +QUEUED {refusal} +PONG"));
+        let told = strict.here(&multi);
+        assert!(told.starts_with(&format!("+OK +QUEUED {refusal}")) && told.ends_with(" +PONG"), "{line}: {told}");
     }
     assert_eq!(strict.here("READONLY MAXSTALENESS 60000"), "+OK");
     assert_eq!(strict.here("GET n"), "$1 1", "that is old enough");

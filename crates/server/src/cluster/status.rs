@@ -72,10 +72,27 @@ pub fn page(status: &Value) -> String {
             number(group, "term").to_string(),
             number(group, "applied").to_string(),
             list(group, "voters").len().to_string(),
-            furthest_behind(status, group),
+            // What the last leader said of that is not so any more.
+            if text(group, "leader").is_empty() { "unknown".to_owned() } else { furthest_behind(status, group) },
         ]);
     }
     write_table(&rows, &mut page);
+    for group in groups.iter().filter(|group| text(group, "leader").is_empty() && number(group, "leaderless_ms") > 0) {
+        let (id, seconds) = (number(group, "group"), number(group, "leaderless_ms") / 1_000);
+        let missing = list(group, "not_heard").iter().filter_map(Value::as_str).map(|node| name(status, node));
+        let missing: Vec<_> = missing.collect();
+        let of = list(group, "voters").len();
+        let _ = match missing.len() {
+            0 => writeln!(page, "group {id} has had no leader for {seconds} s, although all its {of} voters are heard"),
+            count => {
+                let nodes = missing.join(", ");
+                writeln!(
+                    page,
+                    "group {id} has had no leader for {seconds} s: {count} of its {of} voters not heard: {nodes}"
+                )
+            }
+        };
+    }
     for group in groups.iter().filter(|group| number(group, "to_give") > 0) {
         let count = number(group, "to_give");
         let _ = writeln!(page, "group {} has {count} slots to give to others", number(group, "group"));
@@ -150,5 +167,23 @@ group  slots    leader         term  applied  voters  furthest behind
 0      0-16383  10.0.0.1:6379  4     12       2       10.0.0.2:6379: silent for 3 s, lacks 7 entries (900 bytes)
 ";
         assert_eq!(page(&status), expected);
+    }
+
+    #[test]
+    fn a_group_without_a_leader_is_said_to_have_none_since_when_and_who_is_missed() {
+        let node = |id: &str, state: &str| {
+            json!({"id": id, "clients": format!("10.0.0.{id}:6379"), "cluster": "", "state": state, "leads": [],
+                   "votes": 1, "linked": 0, "last_cut": ""})
+        };
+        let follower = json!({"node": "2", "active": 1, "feed": "streaming", "behind_entries": 0, "behind_bytes": 0,
+                              "silent_ms": 3});
+        let group = json!({"group": 0, "slots": "0-16383", "leader": null, "term": 4, "applied": 12,
+                           "leaderless_ms": 12_345, "not_heard": ["2", "3"], "voters": ["1", "2", "3"],
+                           "followers": [follower]});
+        let nodes = [node("1", "here"), node("2", "down"), node("3", "down")];
+        let page = page(&json!({"node": "1", "nodes": nodes, "groups": [group]}));
+        assert!(page.contains("0      0-16383  nobody  4     12       3       unknown\n"), "{page}");
+        let line = "group 0 has had no leader for 12 s: 2 of its 3 voters not heard: 10.0.0.2:6379, 10.0.0.3:6379\n";
+        assert!(page.ends_with(line), "{page}");
     }
 }

@@ -86,6 +86,11 @@ impl Cluster {
         self.folders.push(folder);
     }
 
+    /// What a node is started with the next time.
+    pub(crate) fn options_mut(&mut self, node: usize) -> &mut ServerOptions {
+        &mut self.options[node]
+    }
+
     /// Starts one that has been killed, and may never answer again.
     pub(crate) fn spawn_again(&self, node: usize) -> Server {
         Server::spawn(&self.options[node])

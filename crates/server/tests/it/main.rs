@@ -1,5 +1,6 @@
 //! Tests of the binary from outside: real processes, real sockets, real files, and the accidents that befall them.
 
+mod availability;
 mod backup;
 mod catch_up;
 mod clients;

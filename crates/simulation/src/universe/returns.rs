@@ -99,7 +99,7 @@ impl Universe {
     }
 
     /// The machine that leads and serves each group, if there is one.
-    fn layout(&self) -> Vec<Option<usize>> {
+    pub(super) fn layout(&self) -> Vec<Option<usize>> {
         let mut layout = vec![None; self.group_count as usize];
         let mut terms = vec![0; self.group_count as usize];
         for (index, machine) in self.machines.iter().enumerate() {

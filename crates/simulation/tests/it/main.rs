@@ -4,7 +4,17 @@
 use simulation::{Canary, Durability, Plan, Probes, RETURNS_PER_UNIVERSE, run};
 
 fn plan(seed: u64, nodes: usize, durability: Durability) -> Plan {
-    Plan { seed, nodes, calm: false, returns: false, durability, changes: false, moves: false, canary: None }
+    Plan {
+        seed,
+        nodes,
+        calm: false,
+        returns: false,
+        ailments: false,
+        durability,
+        changes: false,
+        moves: false,
+        canary: None,
+    }
 }
 
 fn all_green(seeds: std::ops::Range<u64>, nodes: usize, durability: Durability) -> Probes {
@@ -120,6 +130,21 @@ fn leaders_return_with_their_nodes_and_no_other_client_notices() {
         cycle_count += outcome.returns_ns.len() as u64;
     }
     assert_eq!(cycle_count, 3 * RETURNS_PER_UNIVERSE);
+}
+
+/// Twenty times two nodes are cut off from each other while others hear both, or the disk of one is full.
+#[test]
+fn an_ailing_node_costs_no_client_more_than_a_pause() {
+    let mut probes = Probes::default();
+    for (seed, nodes) in [(0, 3), (1, 5)] {
+        let outcome = run(&Plan { ailments: true, ..plan(seed, nodes, Durability::Always) });
+        assert_eq!(outcome.failure, None, "seed {seed}");
+        probes.add(&outcome.probes);
+    }
+    for ailment in ["two nodes did not hear each other, and others heard both", "a disk was full while others had room"]
+    {
+        assert!(probes.count(ailment) > 0, "never: {ailment}");
+    }
 }
 
 #[test]

@@ -1,0 +1,220 @@
+//! What nodes tell each other of themselves several times a second: whether they are fit to lead, and whom they hear.
+//!
+//! A leader has no other way to know that another node would serve the cluster better. Whom *it* hears says nothing of
+//! whom others hear: while two of three nodes are cut off from each other, only the third can serve the clients of
+//! both. And where to go with leadership when the own disk is full is known only to those who have room.
+//!
+//! The first core hears and judges. All cores get what it has found whenever that changes. Nothing that is replicated
+//! depends on it, so that a word that is late or lost costs a hand-over at most.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use stdx::{Instant, leb128};
+
+use crate::core::Core;
+use crate::event::{Action, CoreId, GroupId, Lane, NodeId, Room};
+use crate::letter::Mail;
+use crate::limits;
+use crate::wire;
+
+/// A node's word on itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Vitals {
+    /// Its disk takes what may still be admitted, and its process is not about to stop.
+    pub can_lead: bool,
+    /// Whom it has heard within [`limits::VITALS_SILENCE`], itself left out; ascending.
+    pub hears: Vec<NodeId>,
+}
+
+impl Vitals {
+    /// Appends it to a message.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        out.push(u8::from(self.can_lead));
+        leb128::put(out, self.hears.len() as u64);
+        self.hears.iter().for_each(|node| leb128::put(out, node.0));
+    }
+
+    /// Reads it back; `None` if it is none.
+    pub fn take(rest: &mut &[u8]) -> Option<Self> {
+        let (can_lead, tail) = rest.split_first()?;
+        *rest = tail;
+        let hears = (0..leb128::take(rest)?).map(|_| leb128::take(rest).map(NodeId)).collect::<Option<_>>()?;
+        Some(Self { can_lead: *can_lead == 1, hears })
+    }
+}
+
+/// The other nodes that are heard at present, and those that are not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Neighbours {
+    /// What they say, and since when they have said it.
+    heard: BTreeMap<NodeId, (Vitals, Instant)>,
+    /// Those that have been heard, and when that was last.
+    silent: BTreeMap<NodeId, Instant>,
+}
+
+impl Neighbours {
+    /// True if a node is heard, and has nothing to say against its leading.
+    pub(crate) fn can_lead(&self, node: NodeId) -> bool {
+        self.heard.get(&node).is_some_and(|(vitals, _)| vitals.can_lead)
+    }
+
+    /// True if a node is heard.
+    pub(crate) fn hears(&self, node: NodeId) -> bool {
+        self.heard.contains_key(&node)
+    }
+
+    /// When a node that is not heard was heard last, if it ever was.
+    pub(crate) fn silent_since(&self, node: NodeId) -> Option<Instant> {
+        self.silent.get(&node).copied()
+    }
+
+    /// True if a node has said the same of itself since then.
+    pub(crate) fn is_steady_since(&self, node: NodeId, then: Instant) -> bool {
+        self.heard.get(&node).is_some_and(|(_, since)| *since <= then)
+    }
+
+    /// Whom a node can talk to, itself among them: both hear each other, as far as that is known at node `own`.
+    pub(crate) fn reach(&self, own: NodeId, node: NodeId) -> BTreeSet<NodeId> {
+        let said_by = |node: NodeId| self.heard.get(&node).map(|(vitals, _)| &vitals.hears);
+        let hears = |one: NodeId, other: NodeId| match said_by(one) {
+            _ if one == own => self.hears(other),
+            Some(heard) => heard.contains(&other),
+            // Nothing is known of it here; who hears it knows better.
+            None => true,
+        };
+        let heard: Vec<NodeId> = match said_by(node) {
+            _ if node == own => self.heard.keys().copied().collect(),
+            Some(heard) => heard.clone(),
+            None => Vec::new(),
+        };
+        heard.into_iter().filter(|other| hears(*other, node)).chain([node]).collect()
+    }
+}
+
+/// What the first core has heard, and told.
+#[derive(Debug, Default)]
+pub(crate) struct Hearing {
+    heard: BTreeMap<NodeId, (Vitals, Instant)>,
+    told: Vitals,
+    tell_at: Instant,
+}
+
+impl Hearing {
+    /// A node speaks.
+    pub(crate) fn hear(&mut self, node: NodeId, vitals: Vitals, now: Instant) {
+        self.heard.insert(node, (vitals, now));
+    }
+
+    /// Who is heard now: those who were already, as they were known, stay what they are since then.
+    /// Nodes that are no members are heard by nobody.
+    fn judge(&mut self, before: &Neighbours, is_member: impl Fn(NodeId) -> bool, now: Instant) -> Neighbours {
+        self.heard.retain(|node, _| is_member(*node));
+        let mut silent = before.silent.clone();
+        self.heard.retain(|node, (_, heard)| {
+            let is_heard = now.since(*heard) <= limits::VITALS_SILENCE;
+            if !is_heard {
+                silent.insert(*node, *heard);
+            }
+            is_heard
+        });
+        silent.retain(|node, _| !self.heard.contains_key(node) && is_member(*node));
+        let since = |node: &NodeId, vitals: &Vitals| match before.heard.get(node) {
+            Some((known, since)) if known == vitals => *since,
+            _ => now,
+        };
+        let judged = self.heard.iter().map(|(node, (vitals, _))| (*node, (vitals.clone(), since(node, vitals))));
+        Neighbours { heard: judged.collect(), silent }
+    }
+}
+
+impl Core {
+    /// The first core tells the other nodes of this one, and the other cores of the other nodes.
+    pub(crate) fn keep_neighbours(&mut self, actions: &mut Vec<Action>) {
+        if self.context.core.0 != 0 || self.context.roster.is_empty() {
+            return;
+        }
+        let now = self.now.instant;
+        let roster = &self.context.roster;
+        let is_member = |node| roster.get(node).is_some_and(|member| !member.is_removed);
+        let judged = self.hearing.judge(&self.context.neighbours, is_member, now);
+        if judged != *self.context.neighbours {
+            let judged = Arc::new(judged);
+            for core in (1..self.context.core_count).map(CoreId) {
+                self.outbox.push(self.context.core, core, Mail::Neighbours(Arc::clone(&judged)));
+            }
+            self.context.neighbours = judged;
+        }
+        let can_lead = self.context.room == Room::Enough && !self.context.is_stopping;
+        let vitals = Vitals { can_lead, hears: self.context.neighbours.heard.keys().copied().collect() };
+        if now < self.hearing.tell_at && vitals == self.hearing.told {
+            return;
+        }
+        self.hearing.tell_at = now + limits::VITALS_INTERVAL;
+        let bytes = wire::encode_vitals(&vitals);
+        self.hearing.told = vitals;
+        for (node, _) in self.context.roster.present().filter(|(node, _)| *node != self.context.node) {
+            actions.push(Action::Send { to: node, group: GroupId(0), lane: Lane::Vital, bytes: bytes.clone() });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn neighbours(said: &[(u64, &[u64])]) -> Neighbours {
+        let vitals = |hears: &[u64]| Vitals { can_lead: true, hears: hears.iter().copied().map(NodeId).collect() };
+        let heard = said.iter().map(|(node, hears)| (NodeId(*node), (vitals(hears), Instant::ZERO)));
+        Neighbours { heard: heard.collect(), silent: BTreeMap::new() }
+    }
+
+    fn reach(neighbours: &Neighbours, own: u64, node: u64) -> Vec<u64> {
+        neighbours.reach(NodeId(own), NodeId(node)).into_iter().map(|node| node.0).collect()
+    }
+
+    #[test]
+    fn a_word_is_read_as_it_was_written() {
+        let vitals = Vitals { can_lead: true, hears: vec![NodeId(2), NodeId(u64::MAX >> 2)] };
+        let mut bytes = Vec::new();
+        vitals.put(&mut bytes);
+        assert_eq!(Vitals::take(&mut &bytes[..]), Some(vitals));
+        assert!((0..bytes.len()).all(|length| Vitals::take(&mut &bytes[..length]).is_none()));
+    }
+
+    #[test]
+    fn who_is_cut_off_from_one_reaches_fewer_than_who_hears_both() {
+        let whole = neighbours(&[(2, &[1, 3]), (3, &[1, 2])]);
+        assert_eq!([1, 2, 3].map(|node| reach(&whole, 1, node)), [[1, 2, 3]; 3]);
+        // 1 and 2 do not hear each other: as 1 sees it, and as 3 does.
+        let cut = neighbours(&[(3, &[1, 2])]);
+        assert_eq!((reach(&cut, 1, 1), reach(&cut, 1, 3)), (vec![1, 3], vec![1, 2, 3]));
+        let between = neighbours(&[(1, &[3]), (2, &[3])]);
+        assert_eq!((reach(&between, 3, 1), reach(&between, 3, 3)), (vec![1, 3], vec![1, 2, 3]));
+        // One hears the other, and is not heard.
+        let one_way = neighbours(&[(2, &[3]), (3, &[1, 2])]);
+        assert_eq!((reach(&one_way, 1, 1), reach(&one_way, 1, 3)), (vec![1, 3], vec![1, 2, 3]));
+        // A node that is gone is missed by all alike.
+        let gone = neighbours(&[(3, &[1])]);
+        assert_eq!((reach(&gone, 1, 1), reach(&gone, 1, 3)), (vec![1, 3], vec![1, 3]));
+    }
+
+    #[test]
+    fn who_says_the_same_of_itself_is_steady_and_who_is_silent_is_forgotten() {
+        let at = |ms: u64| Instant::ZERO + stdx::Duration::from_millis(ms);
+        let mut hearing = Hearing::default();
+        let mut known = Neighbours::default();
+        for ms in (0..1_000).step_by(100) {
+            hearing.hear(NodeId(2), Vitals { can_lead: ms < 500, hears: Vec::new() }, at(ms));
+            known = hearing.judge(&known, |_| true, at(ms));
+        }
+        assert!(!known.can_lead(NodeId(2)) && known.hears(NodeId(2)));
+        assert!(known.is_steady_since(NodeId(2), at(500)) && !known.is_steady_since(NodeId(2), at(499)));
+        known = hearing.judge(&known, |_| true, at(900) + limits::VITALS_SILENCE * 2);
+        assert!(!known.hears(NodeId(2)));
+        assert_eq!(known.silent_since(NodeId(2)), Some(at(900)));
+        hearing.hear(NodeId(2), Vitals::default(), at(9_000));
+        assert_eq!(hearing.judge(&known, |_| true, at(9_000)).silent_since(NodeId(2)), None);
+        assert!(!hearing.judge(&known, |_| false, at(9_000)).hears(NodeId(2)), "it has been removed");
+    }
+}
