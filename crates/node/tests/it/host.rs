@@ -10,7 +10,7 @@ use node::roster::{Member, Roster};
 use node::settings::Settings;
 use node::{
     Action, CheckpointNews, CheckpointStep, Core, CoreId, CoreOptions, Event, GroupId, GroupSeed, NodeId, Now, Peer,
-    ProcessFacts, Room, SessionId,
+    Persist, ProcessFacts, Room, SessionId,
 };
 use state::{Ignored, Position, State};
 use stdx::log::Entry;
@@ -24,7 +24,7 @@ pub struct Host {
     homes: BTreeMap<SessionId, usize>,
     /// Appends wait until told otherwise.
     pub holds_disk: bool,
-    held: Vec<(usize, GroupId, u64)>,
+    held: Vec<(usize, GroupId, u64, Persist)>,
     pub log: Vec<String>,
     /// What was sent to other nodes.
     pub sent: Vec<(NodeId, GroupId, Vec<u8>)>,
@@ -263,9 +263,9 @@ impl Host {
     fn carry_out(&mut self, core: usize, action: Action) {
         match action {
             Action::Reply { session, bytes } => self.output.entry(session).or_default().extend(bytes),
-            Action::Append { append, .. } => {
+            Action::Append { append, persist } => {
                 let group = GroupId(append.group);
-                self.held.push((core, group, append.ticket));
+                self.held.push((core, group, append.ticket, persist));
                 let log = &mut self.logs.entry(group).or_default().entries;
                 for entry in append.entries {
                     while log.last().is_some_and(|earlier| earlier.index >= entry.index) {
@@ -349,18 +349,27 @@ impl Host {
     /// One turn of each core.
     pub fn turn(&mut self) {
         for core in 0..self.cores.len() {
-            self.step(core, Event::Turn);
+            self.turn_core(core);
         }
     }
 
     /// One core takes its turn.
     pub fn turn_core(&mut self, core: usize) {
+        // The operating system takes what it is given at once; the disk is waited for in `settle`.
+        let (written, held) = std::mem::take(&mut self.held)
+            .into_iter()
+            .partition(|(held_by, _, _, persist)| !self.holds_disk && *held_by == core && *persist == Persist::Written);
+        self.held = held;
+        let written: Vec<_> = written;
+        for (core, group, ticket, _) in written {
+            self.step(core, Event::Persisted { group, ticket });
+        }
         self.step(core, Event::Turn);
     }
 
     /// The disk finishes what waits for it.
     pub fn sync(&mut self) {
-        for (core, group, ticket) in std::mem::take(&mut self.held) {
+        for (core, group, ticket, _) in std::mem::take(&mut self.held) {
             self.step(core, Event::Persisted { group, ticket });
         }
     }
