@@ -88,19 +88,12 @@ pub struct Key {
     pub idle_seconds: Option<u64>,
     /// How often it was used, on the logarithmic scale of Redis.
     pub frequency: Option<u8>,
+    /// Who has written it.
+    pub vendor: Vendor,
     /// Which part of the value this is.
     pub part: Part,
     /// A value in the encoding of RDB: a byte for its type, and its payload.
     pub value: Vec<u8>,
-}
-
-/// Why a key's value cannot be held here.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Foreign {
-    /// It belongs to the module of this type name.
-    Module(String),
-    /// It is a hash with fields that may expire.
-    HashWithExpiringFields,
 }
 
 /// What a file holds.
@@ -123,8 +116,8 @@ pub enum Item {
         database: u64,
         /// Its name.
         name: Vec<u8>,
-        /// What it is.
-        what: Foreign,
+        /// The module's name for its type.
+        module: String,
     },
     /// What a module keeps beside its keys, which was left out: its type name.
     ModuleAux(String),
@@ -232,6 +225,7 @@ impl<'a, R: Read> RdbReader<'a, R> {
             expires_at_ms: None,
             idle_seconds: None,
             frequency: None,
+            vendor: self.vendor,
             part: Part::Whole,
             value: Vec::new(),
         };
@@ -310,14 +304,14 @@ impl<'a, R: Read> RdbReader<'a, R> {
                 return Ok(self.whole(kind, key));
             }
             7 => {
-                let what = Foreign::Module(module_name(self.length()?));
+                let module = module_name(self.length()?);
                 self.skip_module()?;
-                return Ok(Item::Foreign { database: key.database, name: key.name, what });
+                return Ok(Item::Foreign { database: key.database, name: key.name, module });
             }
             22..=25 if self.has_expiring_fields(kind) => {
+                self.source.record();
                 self.skip_expiring_fields(kind)?;
-                let what = Foreign::HashWithExpiringFields;
-                return Ok(Item::Foreign { database: key.database, name: key.name, what });
+                return Ok(self.whole(kind, key));
             }
             _ => return Err(Fault { offset: place, what: What::Kind(kind) }),
         };
@@ -400,6 +394,7 @@ impl<'a, R: Read> RdbReader<'a, R> {
             if self.vendor == Vendor::Valkey {
                 self.source.skip(8)?;
             }
+            self.check_size()?;
         }
         Ok(())
     }
@@ -502,9 +497,14 @@ impl<'a, R: Read> RdbReader<'a, R> {
     }
 }
 
-/// A value as DUMP gives it: [`Key::value`] with a version and a checksum behind it.
-pub fn dump_of(mut value: Vec<u8>) -> Vec<u8> {
-    value.extend_from_slice(&codec::VERSION.to_le_bytes());
+/// A value as DUMP gives it: [`Key::value`] with a version and a checksum behind it. The version tells who has written
+/// it, as far as that matters: Redis and Valkey have forms of the same number.
+pub fn dump_of(mut value: Vec<u8>, vendor: Vendor) -> Vec<u8> {
+    let version = match vendor {
+        Vendor::Redis => codec::VERSION,
+        Vendor::Valkey => VERSION_OF_VALKEY as u16,
+    };
+    value.extend_from_slice(&version.to_le_bytes());
     let checksum = stdx::crc64::crc64(0, &value);
     value.extend_from_slice(&checksum.to_le_bytes());
     value

@@ -1,7 +1,9 @@
 //! Whatever is in a file, reading it ends with an item or a fault, and takes no more memory than it should.
 
+use keyspace::Limits;
+use keyspace::rdb::{dump, restore};
 use redis_files::aof::{self, AofReader};
-use redis_files::rdb::{Item, RdbReader};
+use redis_files::rdb::{Item, Part, RdbReader, dump_of};
 use redis_files::{Fault, Source};
 use stdx::Prng;
 
@@ -104,4 +106,29 @@ fn a_collection_in_parts_has_all_its_elements() {
         assert_eq!(key.value.len() as u64, 2 + 3 * u64::from(key.value[1]));
     }
     assert_eq!((count, parts), (256, 8));
+}
+
+#[test]
+fn hashes_with_fields_that_expire_come_with_their_deadlines_whoever_has_written_them() {
+    const DEADLINE_MS: u64 = 2_000_000_000_000;
+    let mut redis = b"REDIS0012\x18\x01h".to_vec();
+    redis.extend_from_slice(&DEADLINE_MS.to_le_bytes());
+    redis.extend_from_slice(b"\x03\x01\x01e\x01v\x00\x01f\x01w\x02\x01g\x01x\xFF\0\0\0\0\0\0\0\0");
+    let mut valkey = b"VALKEY080\x16\x01h\x03".to_vec();
+    for (field, deadline) in [(b"\x01e\x01v", DEADLINE_MS), (b"\x01f\x01w", u64::MAX), (b"\x01g\x01x", DEADLINE_MS + 1)] {
+        valkey.extend_from_slice(field);
+        valkey.extend_from_slice(&deadline.to_le_bytes());
+    }
+    valkey.extend_from_slice(b"\xFF\0\0\0\0\0\0\0\0");
+    let value_in = |bytes: &[u8]| {
+        let mut source = Source::new(bytes);
+        let mut reader = RdbReader::new(&mut source).expect("a file").with_part_bytes(1);
+        let Ok(Item::Key(key)) = reader.next_item() else { panic!("a key") };
+        assert_eq!((&key.name[..], key.part), (&b"h"[..], Part::Whole));
+        assert!(matches!(reader.next_item(), Ok(Item::End { .. })));
+        restore(&dump_of(key.value, key.vendor), &Limits::default()).expect("a value")
+    };
+    let (theirs, ours) = (dump(value_in(&valkey).as_ref()), dump(value_in(&redis).as_ref()));
+    assert_eq!(theirs, ours);
+    assert!(ours.windows(8).any(|bytes| bytes == DEADLINE_MS.to_le_bytes()), "the earliest deadline is there");
 }

@@ -12,7 +12,6 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use redis_files::rdb::Foreign;
 use resp::Frame;
 
 use self::files::{Event, Files, Walk, find};
@@ -28,10 +27,6 @@ const NAMED_MAX: usize = 10;
 const SILENCE: Duration = Duration::from_secs(2);
 
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Deadlines are this much later while requests are replayed, so that none expires before the request that uses it: 200
-/// years, in milliseconds.
-const POSTPONEMENT_MS: i64 = 200 * 365 * 86_400_000;
 
 /// Brings the data of a stock Redis or Valkey, in an RDB or AOF file or a directory of them, into a server.
 ///
@@ -59,9 +54,6 @@ pub struct ImportArguments {
     /// Continue an import of this file that was interrupted (RDB only)
     #[arg(long)]
     resume: bool,
-    /// Leave out keys that this version cannot hold, instead of refusing the file; keys of modules always are left out
-    #[arg(long)]
-    skip_unsupported: bool,
     /// Stop where an AOF says that later requests follow: '2026-11-23 01:00:00' (UTC) or seconds of Unix time
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     until: Option<i64>,
@@ -82,7 +74,6 @@ struct Findings {
     libraries: u64,
     databases: Vec<u64>,
     modules: Omitted,
-    unsupported: Omitted,
     auxiliary: Vec<String>,
     about: Vec<(String, String)>,
     has_times: bool,
@@ -138,11 +129,8 @@ impl Findings {
                 self.requests += requests.len() as u64;
             }
             Event::Time => self.has_times = true,
-            Event::Foreign { database, name, what: Foreign::Module(module) } => {
+            Event::Foreign { database, name, module } => {
                 self.modules.add(*database, name, &format!("module type {module}"));
-            }
-            Event::Foreign { database, name, what: Foreign::HashWithExpiringFields } => {
-                self.unsupported.add(*database, name, "hash with fields that expire");
             }
             Event::ModuleAux(name) => self.auxiliary.push(name.clone()),
             Event::About(name, value) => self.about.push((name.clone(), value.clone())),
@@ -169,7 +157,6 @@ pub fn run(arguments: &ImportArguments) -> Result<()> {
         files: &files,
         replace: arguments.replace,
         resume: arguments.resume,
-        skip_unsupported: arguments.skip_unsupported,
         until: arguments.until,
         is_quiet: arguments.quiet,
         server: &arguments.server,
@@ -202,7 +189,6 @@ struct Plan<'a> {
     files: &'a Files,
     replace: bool,
     resume: bool,
-    skip_unsupported: bool,
     until: Option<i64>,
     is_quiet: bool,
     server: &'a str,
@@ -223,11 +209,6 @@ impl Plan<'_> {
                 "--until needs the times that Redis notes with aof-timestamp-enabled: none here"
             );
         }
-        ensure!(
-            findings.unsupported.count == 0 || self.skip_unsupported || connection.is_none(),
-            "{}\nnothing was imported: with --skip-unsupported these keys are left out",
-            findings.unsupported.lines("keys that this version cannot hold").join("\n")
-        );
         let Some(connection) = connection else {
             self.tell(&findings, None);
             return Ok(());
@@ -276,11 +257,14 @@ impl Plan<'_> {
         if !self.replace && !self.resume {
             ensure_empty(connection)?;
         }
+        if findings.is_log {
+            // A later request may still use a key whose time has come by our clock.
+            set_import_mode(connection, true)?;
+        }
         let mut sender = Sender::new(connection, self.replace || self.resume);
-        sender.postpone = if findings.is_log { POSTPONEMENT_MS } else { 0 };
         let mut progress = Progress::new("imports", self.files.bytes, self.is_quiet);
         let (mut seen, mut keys, mut saved) = (0, 0, Instant::now());
-        let skipped = findings.modules.count + findings.unsupported.count;
+        let skipped = findings.modules.count;
         let sent = self.files.walk(self.until, &mut |place, event| {
             seen += 1;
             if seen <= skip {
@@ -300,12 +284,14 @@ impl Plan<'_> {
         match sent {
             Ok(()) => {
                 if findings.is_log {
-                    sender::restore_deadlines(connection, POSTPONEMENT_MS)?;
+                    set_import_mode(connection, false)?;
                 }
                 state.remove();
                 Ok(())
             }
             Err(error) if findings.is_log => {
+                // If the server is gone, it is in import mode when it is back, and the next import ends that.
+                let _ = set_import_mode(connection, false);
                 Err(error.context("the import has stopped half-way: empty the server before you begin again"))
             }
             Err(error) => {
@@ -342,16 +328,19 @@ impl Plan<'_> {
         if let (Some(id), Some(offset)) = (findings.about("repl-id"), findings.about("repl-offset")) {
             say_line!("replication id {id}, offset {offset}");
         }
-        for (omitted, what) in [
-            (&findings.modules, "keys of modules left out"),
-            (&findings.unsupported, "keys left out that this version cannot hold"),
-        ] {
-            omitted.lines(what).iter().for_each(|line| say_line!("{line}"));
-        }
+        findings.modules.lines("keys of modules left out").iter().for_each(|line| say_line!("{line}"));
         for module in &findings.auxiliary {
             say_line!("what the module of type {module} keeps beside its keys was left out");
         }
     }
+}
+
+/// Whether keys expire by the clock of the server.
+fn set_import_mode(connection: &mut Connection, is_on: bool) -> Result<()> {
+    let value = if is_on { "yes" } else { "no" };
+    let reply = connection.call(&["CONFIG", "SET", "import-mode", value]).context("the server has hung up")?;
+    ensure!(!reply.is_error(), "CONFIG SET import-mode {value} is refused: {reply}");
+    Ok(())
 }
 
 /// Nothing may be there: neither keys nor functions.

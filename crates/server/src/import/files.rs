@@ -7,7 +7,7 @@ use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result, anyhow, bail};
 use redis_files::aof::{self, AofReader, Request};
-use redis_files::rdb::{self, Foreign, Key, RdbReader};
+use redis_files::rdb::{self, Key, RdbReader};
 use redis_files::{Fault, Source, manifest};
 
 /// What is met in files.
@@ -20,7 +20,7 @@ pub enum Event {
     Foreign {
         database: u64,
         name: Vec<u8>,
-        what: Foreign,
+        module: String,
     },
     ModuleAux(String),
     About(String, String),
@@ -161,7 +161,7 @@ impl OneFile<'_> {
                         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
                         Event::About(text(&name), text(&value))
                     }
-                    rdb::Item::Foreign { database, name, what } => Event::Foreign { database, name, what },
+                    rdb::Item::Foreign { database, name, module } => Event::Foreign { database, name, module },
                     rdb::Item::ModuleAux(name) => Event::ModuleAux(name),
                     rdb::Item::End { .. } => break,
                 };

@@ -24,9 +24,6 @@ const WORDS_MAX: usize = 10_000;
 /// Strings from this length on are sent with SET, which has room for the longest.
 const LONG_STRING_BYTES: usize = 64 << 20;
 
-/// Keys asked for at once when deadlines are restored.
-const SCAN_COUNT: &str = "1000";
-
 /// A request that has been sent.
 struct Sent {
     /// Number of the item that it belongs to.
@@ -41,8 +38,6 @@ struct Sent {
 pub struct Sender<'a> {
     connection: &'a mut Connection,
     replaces: bool,
-    /// So much later than it should is when keys expire, in milliseconds.
-    pub postpone: i64,
     database: Option<u64>,
     batch: Vec<u8>,
     batch_sent: Vec<Sent>,
@@ -61,7 +56,6 @@ impl<'a> Sender<'a> {
         Self {
             connection,
             replaces,
-            postpone: 0,
             database: None,
             batch: Vec::new(),
             batch_sent: Vec::new(),
@@ -110,8 +104,7 @@ impl<'a> Sender<'a> {
         if is_transaction {
             self.push(item, place, b"MULTI", &[b"MULTI"])?;
         }
-        for mut request in requests {
-            postpone(&mut request, self.postpone);
+        for request in requests {
             let about = request.iter().take(2).cloned().collect::<Vec<_>>().join(&b' ');
             self.push(item, place, &about, &request)?;
         }
@@ -131,7 +124,7 @@ impl<'a> Sender<'a> {
             self.database = Some(key.database);
             self.push(item, place, b"SELECT", &[&b"SELECT"[..], key.database.to_string().as_bytes()])?;
         }
-        let deadline = key.expires_at_ms.map(|deadline| deadline.max(1).saturating_add(self.postpone).to_string());
+        let deadline = key.expires_at_ms.map(|deadline| deadline.max(1).to_string());
         match key.part {
             Part::Whole if key.value[0] == 0 && key.value.len() >= LONG_STRING_BYTES => {
                 let mut reader = codec::Reader::new(&key.value[1..]);
@@ -160,7 +153,7 @@ impl<'a> Sender<'a> {
     fn restore(&mut self, item: u64, place: u64, key: Key, deadline: Option<String>) -> Result<()> {
         let idle = key.idle_seconds.map(|seconds| seconds.to_string());
         let frequency = key.frequency.map(|frequency| frequency.to_string());
-        let value = dump_of(key.value);
+        let value = dump_of(key.value, key.vendor);
         let deadline = deadline.unwrap_or_else(|| "0".to_owned());
         let mut words: Vec<&[u8]> = vec![b"RESTORE", &key.name, deadline.as_bytes(), &value, b"ABSTTL"];
         words.extend(self.replaces.then_some(&b"REPLACE"[..]));
@@ -172,7 +165,8 @@ impl<'a> Sender<'a> {
     /// Adds a further part of a collection to what is there.
     fn add(&mut self, item: u64, place: u64, key: &Key) -> Result<()> {
         let value =
-            codec::restore(&dump_of(key.value.clone()), &Limits::default()).map_err(|_: Malformed| damaged(key))?;
+            codec::restore(&dump_of(key.value.clone(), key.vendor), &Limits::default())
+                .map_err(|_: Malformed| damaged(key))?;
         let mut words: Vec<Vec<u8>> = Vec::new();
         let mut put = |this: &mut Self, command: &[u8], element: &[&[u8]], is_last: bool| -> Result<()> {
             if words.is_empty() {
@@ -274,102 +268,4 @@ fn damaged(key: &Key) -> anyhow::Error {
         String::from_utf8_lossy(&key.name),
         key.offset
     )
-}
-
-/// Makes a request set deadlines so much later. In an AOF all of them are absolute.
-fn postpone(request: &mut Request, by_ms: i64) {
-    let is = |word: &[u8], name: &[u8]| word.eq_ignore_ascii_case(name);
-    let (place, unit_ms) = match request.first() {
-        Some(name) if is(name, b"PEXPIREAT") => (2, 1),
-        Some(name) if is(name, b"EXPIREAT") => (2, 1_000),
-        Some(name) if is(name, b"RESTORE") && request.iter().skip(4).any(|word| is(word, b"ABSTTL")) => (2, 1),
-        Some(name) if is(name, b"SET") || is(name, b"GETEX") => {
-            let first = if is(name, b"SET") { 3 } else { 2 };
-            let found = request.iter().enumerate().skip(first).find_map(|(place, word)| {
-                is(word, b"PXAT").then_some((place + 1, 1)).or(is(word, b"EXAT").then_some((place + 1, 1_000)))
-            });
-            match found {
-                Some(found) => found,
-                None => return,
-            }
-        }
-        _ => return,
-    };
-    let Some(word) = request.get_mut(place) else { return };
-    if let Some(time) =
-        std::str::from_utf8(word).ok().and_then(|text| text.parse::<i64>().ok()).filter(|time| *time != 0)
-    {
-        *word = time.saturating_add(by_ms / unit_ms).to_string().into_bytes();
-    }
-}
-
-/// Gives all keys of the server the deadlines that they should have.
-///
-/// # Errors
-/// If the server is gone, or refuses it.
-pub fn restore_deadlines(connection: &mut Connection, postponed_ms: i64) -> Result<()> {
-    let hung_up = "the server has hung up while deadlines were set right";
-    for database in 0_u64.. {
-        if connection.call(&["SELECT", &database.to_string()]).context(hung_up)?.is_error() {
-            return Ok(());
-        }
-        let mut cursor = b"0".to_vec();
-        loop {
-            let reply = connection.call(&[&b"SCAN"[..], &cursor, b"COUNT", SCAN_COUNT.as_bytes()]).context(hung_up)?;
-            let Some([next, keys]) = reply.elements() else { bail!("SCAN is refused: {reply}") };
-            let keys: Vec<&[u8]> = keys.elements().unwrap_or_default().iter().filter_map(Frame::as_bytes).collect();
-            let mut batch = Vec::new();
-            keys.iter().for_each(|key| encode_request(&mut batch, &[b"PEXPIRETIME", *key]));
-            connection.send(&batch).context(hung_up)?;
-            batch.clear();
-            let mut late = 0;
-            for key in keys {
-                match connection.receive().context(hung_up)? {
-                    Frame::Integer(deadline) if deadline >= postponed_ms => {
-                        let deadline = (deadline - postponed_ms).to_string();
-                        encode_request(&mut batch, &[b"PEXPIREAT", key, deadline.as_bytes()]);
-                        late += 1;
-                    }
-                    Frame::Integer(_) => {}
-                    reply => bail!("PEXPIRETIME is refused: {reply}"),
-                }
-            }
-            connection.send(&batch).context(hung_up)?;
-            for _ in 0..late {
-                let reply = connection.receive().context(hung_up)?;
-                if reply.is_error() {
-                    bail!("PEXPIREAT is refused: {reply}");
-                }
-            }
-            cursor = next.as_bytes().unwrap_or(b"0").to_vec();
-            if cursor == b"0" {
-                break;
-            }
-        }
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::postpone;
-
-    #[test]
-    fn deadlines_are_put_off_wherever_a_log_has_them() {
-        for (request, expected) in [
-            ("PEXPIREAT k 1000", "PEXPIREAT k 6000"),
-            ("expireat k 1", "expireat k 6"),
-            ("SET k PXAT PXAT 1000", "SET k PXAT PXAT 6000"),
-            ("SET k v EXAT 1", "SET k v EXAT 6"),
-            ("SET PXAT 7", "SET PXAT 7"),
-            ("SET k v", "SET k v"),
-            ("RESTORE k 1000 d ABSTTL", "RESTORE k 6000 d ABSTTL"),
-            ("RESTORE k 0 d ABSTTL", "RESTORE k 0 d ABSTTL"),
-            ("RPUSH PEXPIREAT k 1000", "RPUSH PEXPIREAT k 1000"),
-        ] {
-            let mut words: Vec<Vec<u8>> = request.split(' ').map(|word| word.as_bytes().to_vec()).collect();
-            postpone(&mut words, 5_000);
-            assert_eq!(String::from_utf8_lossy(&words.join(&b' ')), expected);
-        }
-    }
 }

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use redis_files::Source;
 use redis_files::aof::{self, AofReader, Request};
-use redis_files::rdb::{self, Foreign, RdbReader};
+use redis_files::rdb::{self, RdbReader};
 
 use super::check::bytes;
 use super::source::{Address, Beginning, Figures, Link, ask};
 use super::spool::{SpoolReader, spool};
-use super::target::{Batch, Outcome, Phase, Record, Target, TargetArguments, database_of, insist, is, read_record};
+use super::target::{Batch, Outcome, Phase, Record, Target, TargetArguments, database_of, insist, is, passes, read_record};
 use super::{WRITER_SILENCE, age_of, is_over};
 use crate::backup::grouped;
 use crate::connection::Connection;
@@ -66,8 +66,8 @@ struct Step {
 
 /// Why following has ended for now.
 enum End {
-    /// The link broke: it is opened again.
-    Broken(anyhow::Error),
+    /// It is begun again, for this reason; none if the source sends nothing more.
+    Broken(Option<anyhow::Error>),
     /// The migration was cut over or stopped, or goes on in another process.
     Ended,
     /// The user has asked for it.
@@ -100,8 +100,8 @@ impl Plan<'_> {
                 }
                 End::Asked => break,
                 End::Broken(why) => {
-                    if !is_told {
-                        is_told = true;
+                    if !std::mem::replace(&mut is_told, true) {
+                        let why = why.unwrap_or_else(|| anyhow!("{} sends nothing more", self.address.place));
                         eprintln!("{why:#}: asking again");
                     }
                     let begun = Instant::now();
@@ -166,7 +166,7 @@ impl Plan<'_> {
         let opened = Link::open(&self.address, can_continue.then_some((&*place.0, place.1)));
         let (mut link, beginning) = match opened {
             Ok(opened) => opened,
-            Err(error) => return Ok(End::Broken(error)),
+            Err(error) => return Ok(End::Broken(Some(error))),
         };
         let figures = Arc::new(Figures::default());
         let (stream_writer, stream_reader) = spool(self.spool_directory, self.spool_bytes_max);
@@ -189,7 +189,7 @@ impl Plan<'_> {
                 }
                 let copy_bytes = match link.copy_bytes() {
                     Ok(copy_bytes) => copy_bytes,
-                    Err(error) => return Ok(End::Broken(error)),
+                    Err(error) => return Ok(End::Broken(Some(error))),
                 };
                 figures.copy_bytes.store(copy_bytes, Ordering::Relaxed);
                 let (writer, reader) = spool(self.spool_directory, self.spool_bytes_max);
@@ -234,10 +234,10 @@ impl Plan<'_> {
         let read = read_thread.0.join().map_err(|_| anyhow!("the thread that reads the stream has panicked"))?;
         let linked = link_thread.join().map_err(|_| anyhow!("the thread of the link has panicked"))?;
         match outcome? {
-            End::Broken(why) => {
+            End::Broken(None) => {
                 // What cannot be read will not be readable the next time.
                 read?;
-                Ok(End::Broken(linked.err().unwrap_or(why)))
+                Ok(End::Broken(linked.err()))
             }
             end => Ok(end),
         }
@@ -259,7 +259,11 @@ impl Plan<'_> {
         (copy, copy_bytes): (SpoolReader, u64),
         figures: &Figures,
     ) -> Result<Option<End>> {
-        let ended = self.load(target, copy, copy_bytes, figures)?;
+        let ended = match self.load(target, copy, copy_bytes, figures) {
+            // The target is away: what it has got of the copy is of no use.
+            Err(error) if passes(&error) => Some(End::Broken(Some(error))),
+            loaded => loaded?,
+        };
         if ended.is_none() {
             let (phase, error) = (Phase::Following, String::new());
             target.record = Record { phase, id, offset, database: 0, error, ..target.record.clone() };
@@ -287,7 +291,7 @@ impl Plan<'_> {
         let mut reported = Instant::now();
         let mut noted = Instant::now();
         let broken = |fault: redis_files::Fault| match fault.what {
-            redis_files::What::Truncated => Ok(Some(End::Broken(anyhow!("the copy has ended half-way")))),
+            redis_files::What::Truncated => Ok(Some(End::Broken(None))),
             _ => Err(anyhow!("the copy {fault}")),
         };
         let mut reader = match RdbReader::new(&mut source) {
@@ -312,12 +316,9 @@ impl Plan<'_> {
                 rdb::Item::Library(code) => Event::Library(code),
                 rdb::Item::Aux { name, value } if name == b"lua" => Event::Script(value),
                 rdb::Item::Aux { .. } => continue,
-                rdb::Item::Foreign { database, name, what } => {
-                    let what = match what {
-                        Foreign::Module(module) => format!("a key of the module type {module}"),
-                        Foreign::HashWithExpiringFields => "a hash with fields that expire".to_owned(),
-                    };
-                    let shown = format!("{} (database {database}) is {what}", String::from_utf8_lossy(&name));
+                rdb::Item::Foreign { database, name, module } => {
+                    let name = String::from_utf8_lossy(&name);
+                    let shown = format!("{name} (database {database}) is a key of the module type {module}");
                     ensure!(self.skips_modules, "{shown}, which cannot be copied; --skip-modules leaves such keys out");
                     eprintln!("left out: {shown}");
                     skipped += 1;
@@ -380,9 +381,7 @@ impl Plan<'_> {
             let first = match steps.recv_timeout(RECORD_INTERVAL.saturating_sub(written.elapsed())) {
                 Ok(step) => Some(step),
                 Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Ok(End::Broken(anyhow!("the source {} sends nothing more", self.address.place)));
-                }
+                Err(RecvTimeoutError::Disconnected) => return Ok(End::Broken(None)),
             };
             let mut batch = Batch::default();
             let mut oldest = None;

@@ -297,7 +297,7 @@ pub fn insist<T>(
 }
 
 /// A failure of a connection may pass, and some refusals.
-fn passes(error: &anyhow::Error) -> bool {
+pub fn passes(error: &anyhow::Error) -> bool {
     let is_connection = error.chain().any(|cause| cause.is::<std::io::Error>());
     let text = format!("{error:#}");
     is_connection || PASSING.iter().any(|word| text.contains(word))
