@@ -115,7 +115,8 @@ fn hashes_with_fields_that_expire_come_with_their_deadlines_whoever_has_written_
     redis.extend_from_slice(&DEADLINE_MS.to_le_bytes());
     redis.extend_from_slice(b"\x03\x01\x01e\x01v\x00\x01f\x01w\x02\x01g\x01x\xFF\0\0\0\0\0\0\0\0");
     let mut valkey = b"VALKEY080\x16\x01h\x03".to_vec();
-    for (field, deadline) in [(b"\x01e\x01v", DEADLINE_MS), (b"\x01f\x01w", u64::MAX), (b"\x01g\x01x", DEADLINE_MS + 1)] {
+    for (field, deadline) in [(b"\x01e\x01v", DEADLINE_MS), (b"\x01f\x01w", u64::MAX), (b"\x01g\x01x", DEADLINE_MS + 1)]
+    {
         valkey.extend_from_slice(field);
         valkey.extend_from_slice(&deadline.to_le_bytes());
     }

@@ -356,11 +356,10 @@ impl Host {
     /// One core takes its turn.
     pub fn turn_core(&mut self, core: usize) {
         // The operating system takes what it is given at once; the disk is waited for in `settle`.
-        let (written, held) = std::mem::take(&mut self.held)
+        let (written, held): (Vec<_>, Vec<_>) = std::mem::take(&mut self.held)
             .into_iter()
             .partition(|(held_by, _, _, persist)| !self.holds_disk && *held_by == core && *persist == Persist::Written);
         self.held = held;
-        let written: Vec<_> = written;
         for (core, group, ticket, _) in written {
             self.step(core, Event::Persisted { group, ticket });
         }

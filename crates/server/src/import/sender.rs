@@ -164,9 +164,8 @@ impl<'a> Sender<'a> {
 
     /// Adds a further part of a collection to what is there.
     fn add(&mut self, item: u64, place: u64, key: &Key) -> Result<()> {
-        let value =
-            codec::restore(&dump_of(key.value.clone(), key.vendor), &Limits::default())
-                .map_err(|_: Malformed| damaged(key))?;
+        let value = codec::restore(&dump_of(key.value.clone(), key.vendor), &Limits::default())
+            .map_err(|_: Malformed| damaged(key))?;
         let mut words: Vec<Vec<u8>> = Vec::new();
         let mut put = |this: &mut Self, command: &[u8], element: &[&[u8]], is_last: bool| -> Result<()> {
             if words.is_empty() {

@@ -17,7 +17,9 @@ use redis_files::rdb::{self, RdbReader};
 use super::check::bytes;
 use super::source::{Address, Beginning, Figures, Link, ask};
 use super::spool::{SpoolReader, spool};
-use super::target::{Batch, Outcome, Phase, Record, Target, TargetArguments, database_of, insist, is, passes, read_record};
+use super::target::{
+    Batch, Outcome, Phase, Record, Target, TargetArguments, database_of, insist, is, passes, read_record,
+};
 use super::{WRITER_SILENCE, age_of, is_over};
 use crate::backup::grouped;
 use crate::connection::Connection;
