@@ -57,10 +57,18 @@ impl Fault {
             }
             journal::Fault::Newer { .. } => ": start the version that wrote it",
             journal::Fault::Full { .. } => ": make room and start again",
+            journal::Fault::Foreign { .. } if file_of_redis(directory).is_some() => {
+                ". It is a directory of Redis: bring its data into a running server with holdfast import DIRECTORY"
+            }
             journal::Fault::Io { .. } | journal::Fault::Foreign { .. } => "",
         };
         Self::Data(format!("data directory {}: {fault}{advice}", directory.display()))
     }
+}
+
+/// The file, or the directory of files, that Redis keeps its data in, if there is one.
+pub fn file_of_redis(directory: &Path) -> Option<&'static str> {
+    ["appendonlydir", "appendonly.aof", "dump.rdb"].into_iter().find(|name| directory.join(name).exists())
 }
 
 impl fmt::Display for Fault {

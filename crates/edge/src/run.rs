@@ -20,7 +20,7 @@ use node::settings::{AppendFsync, Settings};
 use crate::core_thread::{CoreThread, WAKE};
 use crate::doorman;
 use crate::early::EarlyMark;
-use crate::fault::Fault;
+use crate::fault::{Fault, file_of_redis};
 use crate::host::{Desk, End, Host, Knobs, News};
 use crate::limits::{
     FINISH_MAX, FINISH_ROUNDS, HAND_OVER_LOOK, HAND_OVER_MAX, JOIN_LOOK, JOIN_PATIENCE, JOIN_REST, LINK_CONNECT_MAX,
@@ -150,6 +150,10 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
         }
         AppendFsync::No => "durability: a write is synced to disk when the system likes (appendfsync no)",
     });
+    if let Some(name) = file_of_redis(&options.data_directory) {
+        let path = options.data_directory.join(name);
+        log.notice(&format!("{0} is not read: holdfast import {0} brings it in", path.display()));
+    }
     let supervisor = Supervisor::of_environment();
     supervisor.status("loads");
     let (news, heard) = mpsc::channel();

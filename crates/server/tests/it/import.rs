@@ -302,3 +302,19 @@ fn what_is_no_file_of_redis_is_refused_by_name() {
     let told = succeed(&["import", "--check", text(&path)]);
     assert!(told.contains("1 key found") && told.contains("doc (database 0, module type ReJSON-RL)"), "{told}");
 }
+
+#[test]
+fn data_of_redis_in_the_data_directory_is_not_passed_over_in_silence() {
+    let folder = Folder::new();
+    let options = ServerOptions::new(&folder.path().join("data"));
+    fs::create_dir_all(&options.data_folder).expect("a folder");
+    fs::write(options.data_folder.join("dump.rdb"), b"REDIS0011").expect("a file");
+    let Err(exit) = Server::try_start(&options) else { panic!("it is no directory of ours") };
+    assert!(exit.log.contains("holds dump.rdb") && exit.log.contains("holdfast import"), "{}", exit.log);
+    fs::remove_file(options.data_folder.join("dump.rdb")).expect("it is there");
+    Server::start(&options).stop();
+    fs::create_dir(options.data_folder.join("appendonlydir")).expect("a folder");
+    let server = Server::start(&options);
+    assert!(server.log().contains("appendonlydir is not read: holdfast import"), "{}", server.log());
+    server.stop();
+}
