@@ -82,6 +82,7 @@ impl Address {
         let has_port = place.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         let place = if has_port { place.to_owned() } else { format!("{place}:6379") };
         let security = if is_secure {
+            ensure!(tls.source_cacert.is_some(), "rediss:// needs --source-cacert: whom to trust");
             let own = tls.source_cert.clone().zip(tls.source_key.clone());
             let options = ClientOptions { authorities: tls.source_cacert.clone(), own, ..ClientOptions::default() };
             Some(Arc::new(ClientSecurity::new(&options).map_err(|why| anyhow!(why))?))
@@ -129,7 +130,12 @@ impl Address {
 /// # Errors
 /// The same, and those of the connection.
 pub fn ask<W: AsRef<[u8]>>(connection: &mut Connection, words: &[W]) -> Result<Frame> {
-    let name = || words.iter().take(2).map(|word| String::from_utf8_lossy(word.as_ref())).collect::<Vec<_>>().join(" ");
+    let name = || {
+        // What follows AUTH is for nobody's eyes.
+        let shown = if words[0].as_ref() == b"AUTH" { 1 } else { 2 };
+        let shown = words.iter().take(shown).map(|word| String::from_utf8_lossy(word.as_ref()));
+        shown.collect::<Vec<_>>().join(" ")
+    };
     match connection.call(words).with_context(|| format!("{} was not answered", name()))? {
         Frame::Error(text) => bail!("{} is refused: {}", name(), String::from_utf8_lossy(&text)),
         reply => Ok(reply),
@@ -336,6 +342,7 @@ mod tests {
         assert_eq!(read("redis://:p@h:1").expect("one").login(), Some(vec!["AUTH", "p"]));
         assert_eq!(read("[::1]:7000").expect("one").place, "[::1]:7000");
         assert!(read("http://h:1").is_err());
+        assert!(read("rediss://h:1").is_err_and(|why| why.to_string().contains("--source-cacert")));
         assert!(read("redis://h:1/3").is_err());
     }
 }
