@@ -43,6 +43,21 @@ fn who_waits_for_keys_of_several_groups_gets_one_item_from_one_of_them() {
 }
 
 #[test]
+fn a_consumer_that_waits_changes_nothing_until_it_gets_something() {
+    everywhere(|host| {
+        let [member, other] = [(); 2].map(|()| host.connect(0));
+        host.run(other, "XGROUP CREATE s g $ MKSTREAM");
+        assert_eq!(host.run(member, "XREADGROUP GROUP g waits BLOCK 0 STREAMS s >"), "");
+        assert_eq!(host.run(other, "XINFO CONSUMERS s g"), "*0");
+        assert_eq!(host.run(other, "XREADGROUP GROUP g asks STREAMS s >"), "*-1");
+        assert!(host.run(other, "XINFO CONSUMERS s g").starts_with("*1"));
+        host.run(other, "XADD s 1-0 f v");
+        assert!(host.received(member).contains("1-0"));
+        assert!(host.run(other, "XINFO CONSUMERS s g").starts_with("*2"));
+    });
+}
+
+#[test]
 fn who_waits_for_several_items_gets_them_at_once() {
     everywhere(|host| {
         let [first, second, pusher] = [(); 3].map(|()| host.connect(0));
