@@ -18,7 +18,10 @@ use self::files::{Event, Files, Walk, find};
 use self::sender::Sender;
 use crate::backup::grouped;
 use crate::connection::Connection;
-use crate::tls::TlsArguments;
+use crate::login::Login;
+
+/// A server that says nothing for so long is not there.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Keys that are named of those that were left out.
 const NAMED_MAX: usize = 10;
@@ -40,14 +43,8 @@ pub struct ImportArguments {
     /// A server; of a cluster, any of its nodes
     #[arg(long, short, value_name = "HOST:PORT", default_value = "127.0.0.1:6379")]
     server: String,
-    /// User to authenticate as
-    #[arg(long)]
-    user: Option<String>,
-    /// Password to authenticate with
-    #[arg(long, short = 'a', env = "HOLDFAST_PASSWORD", hide_env_values = true)]
-    password: Option<String>,
     #[command(flatten)]
-    tls: TlsArguments,
+    login: Login,
     /// Import into a server that holds data: keys of the same name are replaced, others stay (RDB only)
     #[arg(long)]
     replace: bool,
@@ -150,8 +147,7 @@ pub fn run(arguments: &ImportArguments) -> Result<()> {
     let files = find(&arguments.path)?;
     let mut connection = None;
     if !arguments.check {
-        let (server, user) = (&arguments.server, arguments.user.as_deref());
-        connection = Some(connect(server, user, arguments.password.as_deref(), &arguments.tls)?);
+        connection = Some(arguments.login.connect(&arguments.server, PATIENCE)?);
     }
     let plan = Plan {
         files: &files,
@@ -162,27 +158,6 @@ pub fn run(arguments: &ImportArguments) -> Result<()> {
         server: &arguments.server,
     };
     plan.run(connection.as_mut())
-}
-
-/// Connects to a server as the options say.
-fn connect(server: &str, user: Option<&str>, password: Option<&str>, tls: &TlsArguments) -> Result<Connection> {
-    /// A server that says nothing for so long is not there.
-    const PATIENCE: Duration = Duration::from_secs(60);
-    use std::net::ToSocketAddrs;
-    let address = server
-        .to_socket_addrs()
-        .with_context(|| format!("{server} is no HOST:PORT"))?
-        .next()
-        .with_context(|| format!("{server} has no address"))?;
-    let security = tls.security()?;
-    let mut connection = Connection::open_secured(address, PATIENCE, security.as_ref())
-        .with_context(|| format!("no server answers at {server}"))?;
-    if let Some(password) = password {
-        let user = user.unwrap_or("default");
-        let reply = connection.call(&["AUTH", user, password]).with_context(|| format!("{server} hung up"))?;
-        ensure!(!reply.is_error(), "{server} does not let in {user}: {reply}");
-    }
-    Ok(connection)
 }
 
 struct Plan<'a> {

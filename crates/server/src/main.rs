@@ -12,6 +12,7 @@ mod connection;
 mod doctor;
 mod health;
 mod import;
+mod login;
 mod metrics;
 mod migrate;
 mod serve;

@@ -2,12 +2,11 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail};
 use edge::RealDisk;
 use journal::CheckpointFile;
 use resp::Frame;
@@ -16,7 +15,7 @@ use stdx::UnixMillis;
 use super::manifest::{MANIFEST_FILE, Manifest, Part, identity, mark};
 use super::{Pace, counted, grouped, settle, staging, told};
 use crate::connection::Connection;
-use crate::tls::TlsArguments;
+use crate::login::Login;
 
 /// What a directory's name ends in while its backup is being made.
 pub const UNFINISHED_EXTENSION: &str = "unfinished";
@@ -51,14 +50,8 @@ pub struct CreateArguments {
     /// A server; of a cluster, any of its nodes
     #[arg(long, short, value_name = "HOST:PORT", default_value = "127.0.0.1:6379")]
     pub(super) server: String,
-    /// User to authenticate as
-    #[arg(long)]
-    pub(super) user: Option<String>,
-    /// Password to authenticate with
-    #[arg(long, short = 'a', env = "HOLDFAST_PASSWORD", hide_env_values = true)]
-    pub(super) password: Option<String>,
     #[command(flatten)]
-    pub(super) tls: TlsArguments,
+    pub(super) login: Login,
     /// Show no progress
     #[arg(long, short)]
     pub(super) quiet: bool,
@@ -79,7 +72,7 @@ impl From<anyhow::Error> for Failure {
 
 /// Runs `holdfast backup create`.
 pub fn run(arguments: &CreateArguments) -> Result<()> {
-    let mut connection = connect(arguments)?;
+    let mut connection = arguments.connect()?;
     let staging = staging(&arguments.backup, UNFINISHED_EXTENSION, "a backup")?;
     let begun = Instant::now();
     let manifest = attempts(&mut connection, arguments, &staging)
@@ -104,22 +97,10 @@ pub fn run(arguments: &CreateArguments) -> Result<()> {
     }
 }
 
-pub(super) fn connect(arguments: &CreateArguments) -> Result<Connection> {
-    let server = &arguments.server;
-    let address = server
-        .to_socket_addrs()
-        .with_context(|| format!("{server} is no HOST:PORT"))?
-        .next()
-        .with_context(|| format!("{server} has no address"))?;
-    let security = arguments.tls.security()?;
-    let mut connection = Connection::open_secured(address, PATIENCE, security.as_ref())
-        .with_context(|| format!("no server answers at {server}"))?;
-    if let Some(password) = &arguments.password {
-        let user = arguments.user.as_deref().unwrap_or("default");
-        let reply = connection.call(&["AUTH", user, password]).with_context(|| format!("{server} hung up"))?;
-        ensure!(!reply.is_error(), "{server} does not let in {user}: {reply}");
+impl CreateArguments {
+    pub(super) fn connect(&self) -> Result<Connection> {
+        self.login.connect(&self.server, PATIENCE)
     }
-    Ok(connection)
 }
 
 pub(super) fn attempts(connection: &mut Connection, arguments: &CreateArguments, staging: &Path) -> Result<Manifest> {

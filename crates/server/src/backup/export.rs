@@ -12,7 +12,7 @@ use redis_files::write::RdbWriter;
 use super::create::{self, CreateArguments};
 use super::manifest::Manifest;
 use super::{Pace, grouped, read_part};
-use crate::tls::TlsArguments;
+use crate::login::Login;
 
 /// The first version that has functions and listpacks.
 const VERSION_WITH_LISTPACKS: u16 = 10;
@@ -35,14 +35,8 @@ pub struct ExportArguments {
     #[arg(long, value_name = "VERSION", default_value_t = VERSION_WITH_LISTPACKS,
         value_parser = clap::value_parser!(u16).range(9..=11))]
     rdb_version: u16,
-    /// User to authenticate as
-    #[arg(long)]
-    user: Option<String>,
-    /// Password to authenticate with
-    #[arg(long, short = 'a', env = "HOLDFAST_PASSWORD", hide_env_values = true)]
-    password: Option<String>,
     #[command(flatten)]
-    tls: TlsArguments,
+    login: Login,
     /// Show no progress
     #[arg(long, short)]
     quiet: bool,
@@ -63,12 +57,10 @@ pub fn run(arguments: &ExportArguments) -> Result<()> {
     let request = CreateArguments {
         backup: PathBuf::from(name),
         server: arguments.server.clone(),
-        user: arguments.user.clone(),
-        password: arguments.password.clone(),
-        tls: arguments.tls.clone(),
+        login: arguments.login.clone(),
         quiet: arguments.quiet,
     };
-    let mut connection = create::connect(&request)?;
+    let mut connection = request.connect()?;
     let staging = super::staging(&request.backup, create::UNFINISHED_EXTENSION, "the backup behind an export")?;
     let written = create::attempts(&mut connection, &request, &staging)
         .and_then(|manifest| write(arguments, &staging, &manifest));

@@ -228,7 +228,7 @@ pub fn bytes(count: u64) -> String {
     }
 }
 
-/// Asks whether a source may be written to no more, for whoever wants to know.
+/// Bytes of its stream that the source has written, or passed on if it is a replica itself.
 ///
 /// # Errors
 /// As for [`ask`].

@@ -5,7 +5,6 @@
 //! behind it.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::ToSocketAddrs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,6 +16,7 @@ use resp::{Frame, encode_request};
 
 use super::spool::SpoolWriter;
 use crate::connection::Connection;
+use crate::login;
 use crate::tls::Stream;
 
 /// A source that says nothing for so long is not there; it sends a PING every ten seconds (`repl-ping-replica-period`).
@@ -101,15 +101,8 @@ impl Address {
     }
 
     fn dial(&self, patience: Duration) -> Result<Stream> {
-        let told = || format!("the source {} does not answer", self.place);
-        let mut last = None;
-        for address in self.place.to_socket_addrs().with_context(told)? {
-            match Stream::connect(address, patience, self.security.as_deref()) {
-                Ok(stream) => return Ok(stream),
-                Err(error) => last = Some(error),
-            }
-        }
-        Err(last.map_or_else(|| anyhow!("it has no address"), anyhow::Error::from)).with_context(told)
+        login::dial(&self.place, patience, self.security.as_deref())
+            .with_context(|| format!("the source {} does not answer", self.place))
     }
 
     /// A connection for requests.

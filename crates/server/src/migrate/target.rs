@@ -8,7 +8,6 @@
 //! See `docs/decisions/0022-migration-by-transactions.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::ToSocketAddrs;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,7 +17,7 @@ use resp::{Frame, encode_request};
 
 use super::source::ask;
 use crate::connection::Connection;
-use crate::tls::TlsArguments;
+use crate::login::Login;
 
 /// The key of the record.
 pub const RECORD: &str = "{holdfast}:migration";
@@ -146,14 +145,8 @@ pub struct TargetArguments {
     /// The Holdfast that the data goes to; of a cluster several nodes, with commas between them
     #[arg(long, short, value_name = "HOST:PORT[,HOST:PORT]", default_value = "127.0.0.1:6379", value_delimiter = ',')]
     pub server: Vec<String>,
-    /// User to authenticate as, at the target
-    #[arg(long)]
-    user: Option<String>,
-    /// Password to authenticate with, at the target
-    #[arg(long, short = 'a', env = "HOLDFAST_PASSWORD", hide_env_values = true)]
-    password: Option<String>,
     #[command(flatten)]
-    tls: TlsArguments,
+    login: Login,
 }
 
 impl TargetArguments {
@@ -164,32 +157,12 @@ impl TargetArguments {
     pub fn connect(&self) -> Result<Connection> {
         let mut last = None;
         for server in &self.server {
-            match self.connect_to(server) {
+            match self.login.connect(server, PATIENCE) {
                 Ok(connection) => return Ok(connection),
                 Err(error) => last = Some(error),
             }
         }
         Err(last.unwrap_or_else(|| anyhow!("no server was named")))
-    }
-
-    fn connect_to(&self, server: &str) -> Result<Connection> {
-        let security = self.tls.security()?;
-        let addresses = server.to_socket_addrs().with_context(|| format!("{server} is no HOST:PORT"))?;
-        let mut last = None;
-        for address in addresses {
-            match Connection::open_secured(address, PATIENCE, security.as_ref()) {
-                Ok(mut connection) => {
-                    if let Some(password) = &self.password {
-                        let user = self.user.as_deref().unwrap_or("default");
-                        ask(&mut connection, &["AUTH", user, password]).with_context(|| server.to_owned())?;
-                    }
-                    return Ok(connection);
-                }
-                Err(error) => last = Some(error),
-            }
-        }
-        Err(last.map_or_else(|| anyhow!("it has no address"), anyhow::Error::from))
-            .with_context(|| format!("no server answers at {server}"))
     }
 }
 
@@ -390,7 +363,7 @@ impl<'a> Target<'a> {
                 Some(there) if may_have_been_sent && there == next => return Ok(Outcome::Done),
                 _ => return Ok(Outcome::TakenOver),
             }
-            may_have_been_sent = true;
+            let was_sent_before = std::mem::replace(&mut may_have_been_sent, true);
             connection.send(&bytes).context("the target has hung up")?;
             let mut refused = None;
             for number in 0..=about.len() {
@@ -408,6 +381,8 @@ impl<'a> Target<'a> {
                     Ok(Outcome::Refused { why, is_carried_out: false })
                 }
                 (Frame::Error(text), None) => bail!("EXEC is refused: {}", String::from_utf8_lossy(text)),
+                // The earlier attempt may have come through just now: the record tells.
+                (Frame::Null, _) if was_sent_before => bail!("TRYAGAIN the record has changed meanwhile"),
                 (Frame::Null, _) => Ok(Outcome::TakenOver),
                 (reply, _) => {
                     let replies = reply.elements().unwrap_or_default();

@@ -180,15 +180,6 @@ fn joining(address: &str, words: &[&str]) -> (ServerOptions, u16, Folder) {
     (options, port, folder)
 }
 
-#[track_caller]
-fn wait_for_log(server: &Server, words: &str) {
-    let begun = Instant::now();
-    while !server.log().contains(words) {
-        assert!(begun.elapsed() < PATIENCE, "not said: {words}\n{}", server.log());
-        thread::sleep(Duration::from_millis(20));
-    }
-}
-
 #[test]
 fn a_server_that_looks_for_its_cluster_ends_at_once_when_it_is_told_to() {
     for signal in ["TERM", "INT"] {
@@ -220,7 +211,7 @@ fn two_servers_that_join_each_other_say_so_and_answer_clients() {
     one = one.extra(&["--join", &format!("127.0.0.1:{other_port}")]);
     let servers = [Server::spawn(&one), Server::spawn(&other)];
     for server in &servers {
-        wait_for_log(server, "looks for a cluster to join itself: one of them must be started without --join");
+        server.wait_for_log("looks for a cluster to join itself: one of them must be started without --join");
         let mut client = server.client();
         for request in ["PING", "SET a 1", "GET a"] {
             let asked = Instant::now();
@@ -234,7 +225,7 @@ fn two_servers_that_join_each_other_say_so_and_answer_clients() {
     let mut without_join = one.clone();
     without_join.extra.truncate(one.extra.len() - 2);
     let first = Server::start(&without_join);
-    wait_for_log(&second, "ready to accept commands");
+    second.wait_for_log("ready to accept commands");
     assert_eq!(first.client().show("SET a 1"), "OK");
     let mut client = second.client();
     let begun = Instant::now();

@@ -1,13 +1,9 @@
 //! Who may join: a stranger tries the port for other nodes in every way that there is, and gets in by none.
 
-use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use crate::cluster::Cluster;
 use crate::harness::{Authority, Folder, Server, ServerOptions, free_port, token_of};
-
-/// Longer than a node looks for others before it says why it does not find them.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -29,23 +25,14 @@ impl Stranger {
 
     #[track_caller]
     fn says(&self, words: &str) {
-        wait_for_log(&self.server, words);
-    }
-}
-
-#[track_caller]
-fn wait_for_log(server: &Server, words: &str) {
-    let begun = Instant::now();
-    while !server.log().contains(words) {
-        assert!(begun.elapsed() < PATIENCE, "not said: {words}\n{}", server.log());
-        thread::sleep(Duration::from_millis(20));
+        self.server.wait_for_log(words);
     }
 }
 
 /// The cluster has as many nodes as it had, answers, and has said this of the stranger.
 #[track_caller]
 fn is_undisturbed(cluster: &Cluster, words: &str) {
-    wait_for_log(cluster.nodes[0].as_ref().expect("it runs"), words);
+    cluster.nodes[0].as_ref().expect("it runs").wait_for_log(words);
     let mut client = cluster.client(0);
     let count = cluster.nodes.iter().flatten().count();
     let told = client.show("INFO cluster");
@@ -138,7 +125,7 @@ fn a_node_that_was_removed_has_a_certificate_that_is_worth_nothing() {
     assert!(is_out, "{told}");
     cluster.kill(2);
     let removed = cluster.spawn_again(2);
-    wait_for_log(&removed, "has been removed from its cluster");
+    removed.wait_for_log("has been removed from its cluster");
     is_undisturbed(&cluster, "has been removed from the cluster");
     drop(removed);
 }
@@ -151,12 +138,12 @@ fn a_cluster_without_an_authority_goes_on_says_so_and_is_given_one() {
     let plain = options.clone().extra(&["--tls-cluster", "no"]);
     let server = Server::start(&plain);
     assert_eq!(server.client().show("SET secret kept"), "OK");
-    wait_for_log(&server, "for other nodes: open to whoever reaches it");
+    server.wait_for_log("for other nodes: open to whoever reaches it");
     assert!(server.client().show("HOLDFAST INVITE").contains("knows no invitations"));
     server.kill();
     // Without being told so it goes on, with a warning.
     let server = Server::start(&options);
-    wait_for_log(&server, "holds no certificate authority of its cluster");
+    server.wait_for_log("holds no certificate authority of its cluster");
     assert_eq!(server.client().show("GET secret"), "\"kept\"");
     assert!(server.client().show("CONFIG SET tls-cluster yes").contains("no certificate authority of its own"));
     server.kill();
@@ -168,7 +155,7 @@ fn a_cluster_without_an_authority_goes_on_says_so_and_is_given_one() {
     assert!(secure().status.success());
     assert!(!secure().status.success(), "there is one already, and it stays");
     let server = Server::start(&options);
-    wait_for_log(&server, "nodes must show a certificate of the cluster's authority");
+    server.wait_for_log("nodes must show a certificate of the cluster's authority");
     assert_eq!(server.client().show("GET secret"), "\"kept\"");
     assert!(server.client().show("HOLDFAST INVITE").contains("holdfast-"));
 }

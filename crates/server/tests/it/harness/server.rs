@@ -214,6 +214,18 @@ impl Server {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
+    /// Waits until it has said this.
+    #[track_caller]
+    pub fn wait_for_log(&self, words: &str) {
+        /// Longer than any election and any start.
+        const PATIENCE: Duration = Duration::from_secs(30);
+        let begun = Instant::now();
+        while !self.log().contains(words) {
+            assert!(begun.elapsed() < PATIENCE, "not said: {words}\n{}", self.log());
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Resident memory, in bytes.
     pub fn resident_bytes(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("its status");

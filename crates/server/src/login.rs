@@ -1,0 +1,57 @@
+//! How tools get into a server: who they are, and how the connection is secured.
+
+use std::net::ToSocketAddrs;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use edge::ClientSecurity;
+
+use crate::connection::Connection;
+use crate::tls::{Stream, TlsArguments};
+
+/// Who the tool is, and how the connection is secured.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Login {
+    /// User to authenticate as
+    #[arg(long)]
+    user: Option<String>,
+    /// Password to authenticate with
+    #[arg(long, short = 'a', env = "HOLDFAST_PASSWORD", hide_env_values = true)]
+    password: Option<String>,
+    #[command(flatten)]
+    tls: TlsArguments,
+}
+
+impl Login {
+    /// Connects to `HOST:PORT`. Every reply is waited for no longer than `patience`.
+    ///
+    /// # Errors
+    /// If there is no server, or it does not let the user in.
+    pub fn connect(&self, server: &str, patience: Duration) -> Result<Connection> {
+        let security = self.tls.security()?;
+        let stream =
+            dial(server, patience, security.as_ref()).with_context(|| format!("no server answers at {server}"))?;
+        let mut connection = Connection::over(stream);
+        if let Some(password) = &self.password {
+            let user = self.user.as_deref().unwrap_or("default");
+            let reply = connection.call(&["AUTH", user, password]).with_context(|| format!("{server} hung up"))?;
+            ensure!(!reply.is_error(), "{server} does not let in {user}: {reply}");
+        }
+        Ok(connection)
+    }
+}
+
+/// A stream to the first address of `HOST:PORT` that answers.
+///
+/// # Errors
+/// Why the last does not.
+pub fn dial(place: &str, patience: Duration, security: Option<&ClientSecurity>) -> Result<Stream> {
+    let mut last = None;
+    for address in place.to_socket_addrs().with_context(|| format!("{place} is no HOST:PORT"))? {
+        match Stream::connect(address, patience, security) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(last.map_or_else(|| anyhow!("{place} has no address"), anyhow::Error::from))
+}
