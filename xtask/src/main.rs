@@ -2,6 +2,7 @@
 
 mod crash;
 mod guided;
+mod image;
 mod needs;
 mod package;
 mod process;
@@ -30,8 +31,11 @@ usage: cargo xtask VERB [OPTIONS]
                          --nodes tests a cluster of so many nodes, through its first
   release                the server for production: compiled, put under load, and compiled again with what that taught;
                          takes as long as four plain builds, and leaves target/guided/holdfast
-  package [--binary FILE] [--version V]
-                         target/package/holdfast_V_ARCH.deb, of a release build or of this program
+  package [--format deb|rpm] [--binary FILE] [--version V]
+                         target/package/holdfast_V_ARCH.deb or .rpm, of a release build or of this program
+  image [--binary FILE] [--version V] [--try]
+                         target/package/holdfast_V_ARCH.oci.tar, an image for container engines, made without one;
+                         --try runs its server in namespaces, on a root file system that it cannot write to
   crash [--cycles N] [--seed N]
                          power cuts under load, a full disk, failing flushes: audits what was acknowledged (root and
                          loop devices); for kills see holdfast torture
@@ -52,6 +56,7 @@ fn main() -> ExitCode {
         "tcl" => tcl::run(options),
         "release" => guided::run(options),
         "package" => package::run_verb(options),
+        "image" => image::run_verb(options),
         "crash" => crash::run(options),
         "help" | "-h" | "--help" => {
             print!("{USAGE}");
@@ -100,6 +105,8 @@ fn test(options: &[String]) -> Result<()> {
     let python = needs::provide_all()?;
     step("release build");
     let binary = build_release()?;
+    step("image");
+    image::test(&binary)?;
     step("unit and integration tests");
     let tests = run(cargo()
         .args(["test", "--workspace", "--no-fail-fast"])

@@ -1,7 +1,7 @@
-//! `package`: a `.deb` of the server with its unit, configuration, manual and completions.
+//! `package`: a `.deb` or `.rpm` of the server with its unit, configuration, manual and completions.
 //!
-//! What goes where is declared in [`FILES`]. The package is the same, byte for byte, for the same binary and the same
-//! commit: times in it are the commit's.
+//! What goes where is declared in [`FILES`]; [`MOVED`] says what lies elsewhere in an `.rpm`. A package is the same,
+//! byte for byte, for the same binary and the same commit: times in it are the commit's.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -31,56 +31,139 @@ const COMPLETIONS: &[(&str, &str)] = &[
     ("fish", "usr/share/fish/vendor_completions.d/holdfast.fish"),
 ];
 
+/// Where distributions with `.rpm` look for what Debian's look for elsewhere.
+const MOVED: &[(&str, &str)] = &[
+    ("lib/systemd/system/holdfast.service", "usr/lib/systemd/system/holdfast.service"),
+    ("usr/share/zsh/vendor-completions/_holdfast", "usr/share/zsh/site-functions/_holdfast"),
+];
+
 /// Files that dpkg itself reads.
 const CONTROL: &[(&str, u32)] = &[("conffiles", 0o644), ("postinst", 0o755), ("prerm", 0o755), ("postrm", 0o755)];
 
+/// What is packed, and how it is named.
+pub struct Build {
+    /// The program.
+    pub binary: PathBuf,
+    /// As in `0.1.0`.
+    pub version: String,
+    /// As Debian and container engines call it, as in `amd64`.
+    pub architecture: String,
+    /// When the commit was made, in seconds since 1970.
+    pub moment: String,
+    /// The same as RFC 3339 has it.
+    pub created: String,
+}
+
+impl Build {
+    /// Of the options of a verb; without `--binary` a release build is made.
+    ///
+    /// # Errors
+    /// If an option is unknown, or there is no such program.
+    pub fn of(verb: &str, options: &[String]) -> Result<Self> {
+        let mut binary = None;
+        let mut version = None;
+        let mut words = options.iter();
+        while let Some(word) = words.next() {
+            let mut value = || words.next().cloned().with_context(|| format!("{word} needs a value"));
+            match word.as_str() {
+                "--binary" => binary = Some(PathBuf::from(value()?)),
+                "--version" => version = Some(value()?),
+                _ => bail!("{verb} takes no option '{word}'"),
+            }
+        }
+        let root = crate::root();
+        let binary = match binary {
+            Some(binary) => binary,
+            None => {
+                let commit = told(Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).current_dir(&root))?;
+                run(cargo().args(["build", "--release", "--package", "server"]).env("HOLDFAST_COMMIT", commit))?;
+                crate::target().join("release/holdfast")
+            }
+        };
+        ensure!(binary.is_file(), "there is no program {}", binary.display());
+        let version = match version {
+            Some(version) => version,
+            None => {
+                let told = told(Command::new(&binary).arg("--version"))?;
+                told.split_whitespace().nth(1).context("the program does not tell its version")?.to_owned()
+            }
+        };
+        let moment = told(Command::new("git").args(["log", "-1", "--format=%ct"]).current_dir(&root))?;
+        Ok(Self {
+            binary,
+            version,
+            architecture: told(Command::new("dpkg").arg("--print-architecture"))?,
+            created: told(Command::new("date").args(["--utc", &format!("--date=@{moment}"), "+%Y-%m-%dT%H:%M:%SZ"]))?,
+            moment,
+        })
+    }
+
+    /// Of files of this build.
+    pub fn name(&self) -> String {
+        format!("holdfast_{}_{}", self.version, self.architecture)
+    }
+}
+
 /// Runs `package`.
 pub fn run_verb(options: &[String]) -> Result<()> {
-    let mut binary = None;
-    let mut version = None;
-    let mut words = options.iter();
-    while let Some(word) = words.next() {
-        let mut value = || words.next().cloned().with_context(|| format!("{word} needs a value"));
-        match word.as_str() {
-            "--binary" => binary = Some(PathBuf::from(value()?)),
-            "--version" => version = Some(value()?),
-            _ => bail!("package takes no option '{word}'"),
-        }
-    }
+    let (format, options) = match options {
+        [word, format, rest @ ..] if word == "--format" => (format.as_str(), rest),
+        _ => ("deb", options),
+    };
+    ensure!(matches!(format, "deb" | "rpm"), "--format: '{format}' is neither deb nor rpm");
+    let build = Build::of("package", options)?;
     let root = crate::root();
-    let binary = match binary {
-        Some(binary) => binary,
-        None => {
-            let commit = told(Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).current_dir(&root))?;
-            run(cargo().args(["build", "--release", "--package", "server"]).env("HOLDFAST_COMMIT", commit))?;
-            crate::target().join("release/holdfast")
-        }
-    };
-    ensure!(binary.is_file(), "there is no program {}", binary.display());
-    let version = match version {
-        Some(version) => version,
-        None => {
-            let told = told(Command::new(&binary).arg("--version"))?;
-            told.split_whitespace().nth(1).context("the program does not tell its version")?.to_owned()
-        }
-    };
-    let architecture = told(Command::new("dpkg").arg("--print-architecture"))?;
-    let name = format!("holdfast_{version}_{architecture}");
-    let stage = crate::target().join("package").join(&name);
+    let stage = crate::target().join("package").join(format!("{}-{format}", build.name()));
     if stage.exists() {
         fs::remove_dir_all(&stage).with_context(|| format!("cannot remove {}", stage.display()))?;
     }
-    fill(&root, &binary, &stage)?;
-    write_control(&root, &stage, &version, &architecture)?;
-
-    let package = crate::target().join("package").join(format!("{name}.deb"));
-    let moment = told(Command::new("git").args(["log", "-1", "--format=%ct"]).current_dir(&root))?;
-    run(Command::new("dpkg-deb")
-        .args(["--root-owner-group", "-Zxz", "--build"])
-        .args([&stage, &package])
-        .env("SOURCE_DATE_EPOCH", moment))?;
+    fill(&root, &build.binary, &stage)?;
+    let package = if format == "rpm" { make_rpm(&root, &build, &stage) } else { make_deb(&root, &build, &stage) }?;
     println!("{}", package.display());
     Ok(())
+}
+
+fn make_deb(root: &Path, build: &Build, stage: &Path) -> Result<PathBuf> {
+    write_control(root, stage, &build.version, &build.architecture)?;
+    let package = crate::target().join("package").join(format!("{}.deb", build.name()));
+    run(Command::new("dpkg-deb")
+        .args(["--root-owner-group", "-Zxz", "--build"])
+        .args([stage, &package])
+        .env("SOURCE_DATE_EPOCH", &build.moment))?;
+    Ok(package)
+}
+
+fn make_rpm(root: &Path, build: &Build, stage: &Path) -> Result<PathBuf> {
+    for (from, to) in MOVED {
+        let to = stage.join(to);
+        fs::create_dir_all(to.parent().context("a path with a folder")?)?;
+        fs::rename(stage.join(from), to)?;
+    }
+    let folder = crate::target().join("package");
+    let stage = fs::canonicalize(stage)?;
+    // A hyphen parts version and release; a tilde comes before nothing, as in 1.0~rc1.
+    let version = build.version.replace('-', "~");
+    let architecture = match build.architecture.as_str() {
+        "amd64" => "x86_64",
+        "arm64" => "aarch64",
+        other => other,
+    };
+    let defined = [
+        format!("version_built {version}"),
+        format!("stage {}", stage.display()),
+        format!("_topdir {}", stage.with_extension("rpmbuild").display()),
+        format!("_rpmdir {}", fs::canonicalize(&folder)?.display()),
+        "_rpmfilename %{name}-%{version}-%{release}.%{arch}.rpm".to_owned(),
+        "_buildhost holdfast".to_owned(),
+        "use_source_date_epoch_as_buildtime 1".to_owned(),
+        "clamp_mtime_to_source_date_epoch 1".to_owned(),
+    ];
+    let mut command = Command::new("rpmbuild");
+    command.args(["-bb", "--quiet", "--target", architecture]);
+    command.args(defined.iter().flat_map(|definition| ["--define", definition]));
+    command.arg(root.join("packaging/rpm/holdfast.spec")).env("SOURCE_DATE_EPOCH", &build.moment);
+    run(&mut command).context("rpmbuild, of the package rpm or rpm-build, is needed")?;
+    Ok(folder.join(format!("holdfast-{version}-1.{architecture}.rpm")))
 }
 
 /// Puts everything where it goes.
@@ -133,7 +216,8 @@ fn write_control(root: &Path, stage: &Path, version: &str, architecture: &str) -
     Ok(())
 }
 
-fn put(from: &Path, to: &Path, mode: u32) -> Result<()> {
+/// Copies a file, and makes the folders on the way.
+pub fn put(from: &Path, to: &Path, mode: u32) -> Result<()> {
     fs::create_dir_all(to.parent().context("a path with a folder")?)?;
     fs::copy(from, to).with_context(|| format!("cannot copy {}", from.display()))?;
     fs::set_permissions(to, fs::Permissions::from_mode(mode))?;
@@ -151,7 +235,7 @@ fn size_of(folder: &Path) -> Result<u64> {
 }
 
 /// What a command prints, in one line.
-fn told(command: &mut Command) -> Result<String> {
+pub fn told(command: &mut Command) -> Result<String> {
     Ok(output(command)?.trim().to_owned())
 }
 
@@ -174,6 +258,25 @@ mod tests {
             let path = root.join("packaging/debian").join(name);
             let text = fs::read_to_string(&path).expect("a file");
             assert_eq!(text.starts_with("#!/bin/sh\nset -e\n"), *mode == 0o755, "{name}");
+        }
+    }
+
+    #[test]
+    fn both_formats_hold_the_same_files() {
+        let spec = fs::read_to_string(crate::root().join("packaging/rpm/holdfast.spec")).expect("a specification");
+        let (_, listed) = spec.split_once("%files\n").expect("a list");
+        let listed: Vec<&str> = listed.lines().filter_map(|line| line.split_whitespace().last()).collect();
+        let packed = FILES.iter().map(|(_, to, _)| *to).chain(COMPLETIONS.iter().map(|(_, to)| *to));
+        for to in packed {
+            let to = MOVED.iter().find(|(from, _)| *from == to).map_or(to, |(_, to)| *to);
+            let to = format!("/{to}");
+            assert!(listed.iter().any(|listed| to == *listed || to.starts_with(&format!("{listed}/"))), "{to}");
+        }
+        for (from, _) in MOVED {
+            assert!(
+                FILES.iter().any(|(_, to, _)| to == from) || COMPLETIONS.iter().any(|(_, to)| to == from),
+                "{from}"
+            );
         }
     }
 

@@ -64,6 +64,7 @@ pub enum Group {
     Stream,
     Hyperloglog,
     Geo,
+    Json,
 }
 
 /// A property of a command, as `COMMAND INFO` names it in lower case.

@@ -53,6 +53,9 @@ pub(crate) struct Log {
     pub(crate) asked: Cell<bool>,
     /// Who took part before the first entry stands in no entry: who is sent that one must know it already.
     pub(crate) begins_with_founder: bool,
+    /// The entry by which each member became one, as far as the log says so. One that has been a member before holds
+    /// nothing any more, and may have forgotten what it had acknowledged: it must not begin before that entry.
+    pub(crate) joined: BTreeMap<u64, u64>,
 }
 
 /// Entries that were forgotten.
@@ -124,6 +127,7 @@ impl Log {
             offer: None,
             asked: Cell::new(false),
             begins_with_founder: false,
+            joined: BTreeMap::new(),
         };
         for (offset, entry) in log.entries.iter().enumerate() {
             assert_eq!(entry.index, floor_index + 1 + offset as u64, "the log has a hole");
@@ -197,6 +201,7 @@ impl Log {
         self.wanted.get_mut().clear();
         self.fetched.clear();
         self.offer = None;
+        self.joined.clear();
     }
 
     /// Drops entries up to and including `index`, which must be there, from memory; the host keeps them.
@@ -266,6 +271,24 @@ impl Log {
             }
         }
         terms
+    }
+
+    /// The index below which nothing is known, and the terms of all entries behind it: each with the index from which
+    /// it counts.
+    pub(crate) fn terms(&self) -> (u64, Vec<(u64, u64)>) {
+        let mut terms = self.terms_from(self.floor_index + 1);
+        if let Some(first) = terms.first_mut() {
+            first.0 = first.0.max(self.floor_index + 1);
+        }
+        // Terms of a log never go back.
+        let mut position = 0;
+        while let Some(entry) = self.entries.get(position) {
+            if terms.last().is_none_or(|(_, term)| *term != entry.term) {
+                terms.push((entry.index, entry.term));
+            }
+            position = self.entries.partition_point(|other| other.term <= entry.term);
+        }
+        (self.floor_index, terms)
     }
 
     /// The host has read forgotten entries, or could not. Those that are none of this log count for nothing.
@@ -377,6 +400,7 @@ impl Storage for Log {
             let members = &offer.membership;
             offer.index >= self.floor_index
                 && offer.index >= request_index
+                && self.joined.get(&to).is_none_or(|joined| offer.index >= *joined)
                 && (members.voters.contains(&to) || members.learners.contains(&to))
         };
         let Some(offer) = self.offer.as_ref().filter(fits) else {

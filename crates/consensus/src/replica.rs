@@ -336,25 +336,33 @@ pub struct Replica {
 /// A peer's life that is being heard, and those before it.
 #[derive(Debug)]
 struct Lives {
-    current: u64,
+    /// `None` after its node has been let go: what it has said until then counts no more.
+    current: Option<u64>,
     ended: VecDeque<u64>,
 }
 
 impl Lives {
     fn new(current: u64) -> Self {
-        Self { current, ended: VecDeque::new() }
+        Self { current: Some(current), ended: VecDeque::new() }
+    }
+
+    /// The node takes no part any more. Should it come back, it does so without what it had, and in another life.
+    fn end(&mut self) {
+        if let Some(ended) = self.current.take() {
+            self.ended.push_back(ended);
+        }
     }
 
     /// False if the message comes from a life that has ended. Lives have no order (a clock that was set back must not
     /// silence a node): one not heard of before is the next.
     fn hear(&mut self, life: u64) -> bool {
-        if life == self.current {
+        if self.current == Some(life) {
             return true;
         }
         if self.ended.contains(&life) {
             return false;
         }
-        self.ended.push_back(std::mem::replace(&mut self.current, life));
+        self.ended.extend(self.current.replace(life));
         if self.ended.len() > limits::LIVES_MAX {
             self.ended.pop_front();
         }
@@ -459,6 +467,11 @@ impl Replica {
             max_committed_size_per_ready: limits::COMMITTED_BYTES_MAX,
             ..Config::default()
         };
+        let joined = entries.iter().filter(|entry| {
+            entry.kind == EntryKind::Membership && entry.index > checkpoint_index && entry.index <= folded_index
+        });
+        let joined: Vec<(u64, Change)> =
+            joined.filter_map(|entry| Some((entry.index, Change::decode(&entry.data)?))).collect();
         let mut log = Log::new(checkpoint_index, checkpoint_term, kept, inner_hard_state, &membership);
         log.begins_with_founder = begins_with_founder;
         let logger = slog::Logger::root(slog::Discard, slog::o!());
@@ -492,6 +505,7 @@ impl Replica {
             raft,
             options,
         };
+        joined.into_iter().for_each(|(index, change)| replica.note_joined(change, index));
         replica.draw_election_timeout();
         if alone {
             replica.campaign();
@@ -609,6 +623,10 @@ impl Replica {
         let is_handed_over = message.inner.context == raft::CAMPAIGN_TRANSFER;
         match message.kind {
             MessageKind::HandOver if self.restoring != 0 => return Ok(()),
+            // Who asks for this vote has not heard that the voter was let go, and forgot what it had acknowledged.
+            MessageKind::Vote | MessageKind::PreVote | MessageKind::HandOver if self.is_vacant() => {
+                return Ok(());
+            }
             MessageKind::Vote | MessageKind::PreVote if self.promise.holds() && !is_handed_over => return Ok(()),
             MessageKind::Append if !of_the_past && self.is_overtaken_by(&message) => return Err(Refused::Overtaken),
             MessageKind::Heartbeat if message.inner.commit > last && !of_the_past => {
@@ -1001,6 +1019,7 @@ impl Replica {
 
     fn apply_change(&mut self, entry: &Entry) {
         let change = Change::decode(&entry.data).expect("it was checked when it came");
+        self.note_joined(change, entry.index);
         if entry.index <= self.folded_index {
             return;
         }
@@ -1009,6 +1028,14 @@ impl Replica {
             Change::AddVoter(node) => (ConfChangeType::AddNode, node),
             Change::Remove(node) => (ConfChangeType::RemoveNode, node),
         };
+        // The group that tells who belongs to the cluster takes nodes back as they are; from others they come back
+        // empty, and what they had acknowledged before must not be believed of them then.
+        if let Change::Remove(node) = change
+            && self.options.group != 0
+            && let Some(lives) = self.lives.get_mut(&node)
+        {
+            lives.end();
+        }
         let mut single = raft::eraftpb::ConfChangeSingle::default();
         single.set_change_type(kind);
         single.node_id = node;
@@ -1019,6 +1046,15 @@ impl Replica {
             self.set_membership(&state);
         }
         self.draw_election_timeout();
+    }
+
+    fn note_joined(&mut self, change: Change, index: u64) {
+        let joined = &mut self.raft.mut_store().joined;
+        match change {
+            Change::AddLearner(node) => _ = joined.insert(node, index),
+            Change::Remove(node) => _ = joined.remove(&node),
+            Change::AddVoter(_) => {}
+        }
     }
 
     fn set_membership(&mut self, state: &ConfState) {
@@ -1095,6 +1131,12 @@ impl Replica {
         firsts.into_iter().map(|first| Fetch { first, last, terms: log.terms_from(first) }).collect()
     }
 
+    /// The index below which nothing is known, and the terms of all entries of the log behind it: each with the index
+    /// from which it counts.
+    pub fn terms(&self) -> (u64, Vec<(u64, u64)>) {
+        self.raft.store().terms()
+    }
+
     /// The host has read entries for [`Fetch::first`]; as many as it liked to, in order. None, if they are not there
     /// yet: they are asked for again.
     pub fn fetched(&mut self, first: u64, entries: &[Entry]) {
@@ -1138,6 +1180,23 @@ impl Replica {
         }
         let next: Vec<u64> = others.iter().map(|node| next_of(&self.raft, *node)).collect();
         self.raft.mut_store().keep_fetched(&next);
+    }
+
+    /// True if it holds nothing and knows of no group to take part in: one that has never been given a checkpoint, or
+    /// has been let go and has given up what it had. It votes for nobody until it has been given a checkpoint.
+    pub fn is_vacant(&self) -> bool {
+        self.membership.voters.is_empty() && self.membership.learners.is_empty() && self.last_index() == 0
+    }
+
+    /// A vacant replica has been let go: what it has said as a member is not to be taken for what it says as one again.
+    pub fn begin_another_life(&mut self) {
+        assert!(self.is_vacant(), "a replica that holds something does not forget what it has said");
+        self.options.incarnation = (self.options.incarnation + 1) % limits::NUMBER_MAX;
+    }
+
+    /// What it keeps when it gives up everything else: it votes but once in a term, whatever it is to the group then.
+    pub fn vacated_hard_state(&self) -> HardState {
+        HardState { term: self.raft.raft.term, vote: self.raft.raft.vote, commit: 0 }
     }
 
     /// Who takes part, as far as entries have been applied.
@@ -1388,6 +1447,52 @@ fn inner_entry(entry: &Entry) -> InnerEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What a replica wants to be sent, with all that it writes made durable.
+    fn messages_of(replica: &mut Replica) -> Vec<Message> {
+        let mut messages = Vec::new();
+        while let Some(ready) = replica.take_ready() {
+            messages.extend(ready.messages);
+            if let Some(append) = ready.append {
+                replica.persisted(append.ticket);
+            }
+        }
+        messages
+    }
+
+    #[test]
+    fn who_holds_nothing_votes_for_nobody() {
+        let membership = Membership { voters: vec![1, 2], ..Membership::default() };
+        let mut one = Replica::new(Options::new(1, 1, 7), Seed { membership, ..Seed::default() }).unwrap();
+        let hard_state = HardState { term: 1, vote: 2, commit: 0 };
+        let mut two = Replica::new(Options::new(2, 1, 8), Seed { hard_state, ..Seed::default() }).unwrap();
+        // Neither has promised anything to anybody.
+        [&mut one, &mut two].into_iter().for_each(Replica::break_by_voting_at_once);
+        assert!(two.is_vacant() && !one.is_vacant());
+        assert_eq!(two.vacated_hard_state(), hard_state, "it votes once in a term, whatever it is to the group");
+        one.campaign();
+        let asked = messages_of(&mut one);
+        assert_eq!(
+            asked.iter().map(|message| (message.to(), message.kind())).collect::<Vec<_>>(),
+            [(2, MessageKind::PreVote)]
+        );
+        assert_eq!(two.step(asked[0].clone()), Ok(()));
+        assert_eq!(messages_of(&mut two), []);
+        // One that is a member, and has as little, answers.
+        let membership = Membership { voters: vec![1, 2], ..Membership::default() };
+        let mut member =
+            Replica::new(Options::new(2, 1, 8), Seed { hard_state, membership, ..Seed::default() }).unwrap();
+        member.break_by_voting_at_once();
+        assert_eq!(member.step(asked[0].clone()), Ok(()));
+        assert_eq!(messages_of(&mut member).len(), 1);
+    }
+
+    #[test]
+    fn who_was_let_go_comes_back_in_another_life() {
+        let mut lives = Lives::new(900);
+        lives.end();
+        assert!(!lives.hear(900) && lives.hear(901) && !lives.hear(900));
+    }
 
     #[test]
     fn a_life_that_has_ended_is_not_heard_again_whatever_its_number() {

@@ -129,6 +129,7 @@ pub fn ranked(findings: &[Finding]) -> Vec<&Finding> {
 /// Every check with what is said if it is guilty. Those of servers are made once for each server.
 pub const CHECKS: &[(&str, &str)] = &[
     ("server.answers", "the server stalls"),
+    ("server.stalls", "the server stood still in the last day, because of its host"),
     ("server.stops", "the process is stopped by signals"),
     ("cpu.waiting", "its threads wait for a processor"),
     ("cpu.quota", "the quota of its control group throttles it"),

@@ -15,7 +15,7 @@ use crate::parse::{self, Throttling};
 use crate::probes::percentile;
 use crate::server_checks::{self as checks, Commands, NOT_HERE};
 use crate::talk::{
-    self, Client, DialError, Dialer, Info, KeySample, Link, PATIENCE, SlowCommand, ask, is_late, shortened,
+    self, Client, DialError, Dialer, Info, KeySample, Link, PATIENCE, PastStall, SlowCommand, ask, is_late, shortened,
 };
 use crate::watch::{Watch, Watched, watch};
 
@@ -66,6 +66,7 @@ pub struct Reading {
     local: Option<Local>,
     watch: Watch,
     slow: Result<Vec<SlowCommand>, String>,
+    past: Result<Vec<PastStall>, String>,
     times: (Times, Times),
     clients: Result<Vec<Client>, String>,
     configuration: Result<BTreeMap<String, String>, String>,
@@ -172,6 +173,10 @@ impl Reading {
         Ok(Self {
             place: place.to_owned(),
             slow: talk::slow_log(&mut link),
+            past: match first.is_holdfast() {
+                true => talk::black_box(&mut link),
+                false => Err("only Holdfast keeps a black box".to_owned()),
+            },
             times: (before, times(&mut link)),
             events: delays(&mut link),
             connections: connections + watch.reach_ms.len() as u64 + watch.unreached,
@@ -266,7 +271,11 @@ impl Reading {
             after: &self.times.1,
         };
         let slow = checks::slow_commands(&commands);
+        let now_seconds = self.last.count("server_time_usec").unwrap_or(0) / 1_000_000;
+        let up_seconds = self.last.count("uptime_in_seconds").unwrap_or(0);
+        let past = self.past.as_deref().map_err(String::as_str);
         let mut findings = vec![
+            checks::past_stalls(past, now_seconds, up_seconds),
             checks::stops(local.map(|_| &shares)),
             checks::waiting(local.map(|it| (&it.threads.0, &it.threads.1)), seconds, quota.stalled, &consumers),
             quota,

@@ -7,7 +7,7 @@ use crate::host::{Consumer, Thread};
 use crate::host_checks::{bytes, millis, name_consumers, percent};
 use crate::parse;
 use crate::probes::percentile;
-use crate::talk::{Client, Info, KeySample, SlowCommand};
+use crate::talk::{Client, Info, KeySample, PastStall, SlowCommand};
 use crate::thresholds::*;
 use crate::watch::{Shares, Watch};
 
@@ -58,6 +58,38 @@ pub fn answers(watch: &Watch, explained: f64, is_local: bool, events: &str) -> F
             (shares.total - explained).max(0.0) * HEARSAY,
             advice,
         )
+}
+
+/// What the black box of a server tells of the last day, beside what this window shows.
+pub fn past_stalls(stalls: Result<&[PastStall], &str>, now_seconds: u64, up_seconds: u64) -> Finding {
+    let stalls = match stalls {
+        Ok(stalls) => stalls,
+        Err(why) => return Finding::unknown("server.stalls", why),
+    };
+    let seconds = (PAST_STALL_HOURS * 3_600).min(up_seconds.saturating_sub(START_SECONDS));
+    let since_ms = now_seconds.saturating_sub(seconds) * 1_000;
+    let recent: Vec<&PastStall> = stalls.iter().filter(|stall| stall.ended_ms >= since_ms).collect();
+    let reference = format!("none of {} because of the host", millis(PAST_STALL_MS as f64));
+    let total_ms = recent.iter().map(|stall| stall.micros).sum::<u64>() as f64 / 1e3;
+    let value = format!("{} stalls, {}", recent.len(), millis(total_ms));
+    let of_host = recent.iter().filter(|stall| stall.cause != "work").max_by_key(|stall| stall.micros);
+    let worst = of_host.or(recent.iter().max_by_key(|stall| stall.micros));
+    let detail = worst.map(|worst| {
+        let ago_s = (now_seconds * 1_000).saturating_sub(worst.ended_ms) / 1_000;
+        let of_cause = recent.iter().filter(|stall| stall.cause == worst.cause).map(|stall| stall.micros).sum::<u64>();
+        format!(
+            "the longest of cause '{}' {ago_s} s ago: {} while its core did '{}'; all of this cause: {}",
+            worst.cause,
+            millis(worst.micros as f64 / 1e3),
+            worst.work,
+            millis(of_cause as f64 / 1e3)
+        )
+    });
+    let is_guilty = of_host.is_some_and(|worst| worst.micros >= PAST_STALL_MS * 1_000);
+    Finding::fine("server.stalls", value, reference)
+        .detail(detail.unwrap_or_else(|| "the server has kept none of the last day".to_owned()))
+        // It is over: what holds the server back now stands before it.
+        .guilty_if(is_guilty, 0.0, "see HOLDFAST STALLS: when, and what the host did each time")
 }
 
 /// Whether the process was stopped while it had to answer.
@@ -572,6 +604,27 @@ mod tests {
     }
 
     type Times = BTreeMap<String, (u64, u64)>;
+
+    #[test]
+    fn what_the_host_did_last_night_is_told_and_what_the_server_did_itself_is_not_held_against_it() {
+        let stall = |ended_ms, micros, cause: &str| PastStall {
+            ended_ms,
+            micros,
+            cause: cause.to_owned(),
+            work: "sleep".to_owned(),
+        };
+        let now = 1_000_000;
+        let judge = |stalls: &[PastStall]| past_stalls(Ok(stalls), now, 900_000);
+        check(&judge(&[]), Fine, 0.0);
+        check(&judge(&[stall(999_000_000, 5_000_000, "work"), stall(999_000_000, 900_000, "stolen")]), Fine, 0.0);
+        check(&judge(&[stall(now * 1_000 - 25 * 3_600_000, 5_000_000, "stolen")]), Fine, 0.0);
+        let found = judge(&[stall(999_000_000, 9_000_000, "work"), stall(999_990_000, 1_500_000, "stolen")]);
+        check(&found, Guilty, 0.0);
+        assert!(found.detail.contains("'stolen' 10 s ago: 1500 ms"), "{}", found.detail);
+        // What happened while it started says nothing.
+        check(&past_stalls(Ok(&[stall(999_950_000, 1_500_000, "stolen")]), now, 100), Fine, 0.0);
+        check(&past_stalls(Err("NOPERM"), now, 100), Unknown, 0.0);
+    }
 
     #[test]
     fn slow_commands_count_by_their_time() {

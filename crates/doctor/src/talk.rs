@@ -180,6 +180,52 @@ fn slow_command(entry: &Frame) -> Option<SlowCommand> {
     })
 }
 
+/// A time in which a core of the server stood still.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PastStall {
+    /// Unix milliseconds of its end.
+    pub ended_ms: u64,
+    /// Microseconds it took.
+    pub micros: u64,
+    /// Whom the server blames: `work` is itself.
+    pub cause: String,
+    /// What it did.
+    pub work: String,
+}
+
+/// What the black box of a server has kept. Only Holdfast has one.
+///
+/// # Errors
+/// See [`ask`].
+pub fn black_box(link: &mut dyn Link) -> Result<Vec<PastStall>, String> {
+    let reply = ask(link, &["HOLDFAST", "STALLS", "1024"])?;
+    let latest = field(&reply, "latest").and_then(Frame::elements).unwrap_or_default();
+    Ok(latest.iter().filter_map(past_stall).collect())
+}
+
+fn past_stall(entry: &Frame) -> Option<PastStall> {
+    let number = |name| match field(entry, name)? {
+        Frame::Integer(number) => u64::try_from(*number).ok(),
+        _ => None,
+    };
+    let words = |name| field(entry, name).map(text).map(|words| shortened(&words));
+    Some(PastStall {
+        ended_ms: number("unix_ms")?,
+        micros: number("took_us")?,
+        cause: words("cause")?,
+        work: words("work")?,
+    })
+}
+
+/// A field of a map, in the form of either version of the protocol.
+fn field<'a>(map: &'a Frame, name: &str) -> Option<&'a Frame> {
+    let is_name = |frame: &Frame| frame.as_bytes() == Some(name.as_bytes());
+    match map {
+        Frame::Map(pairs) => pairs.iter().find(|(key, _)| is_name(key)).map(|(_, value)| value),
+        other => other.elements()?.chunks_exact(2).find(|pair| is_name(&pair[0])).map(|pair| &pair[1]),
+    }
+}
+
 /// Text that fits into a line and moves no cursor.
 pub fn shortened(text: &str) -> String {
     let clean: String = text.chars().map(|it| if it.is_control() { ' ' } else { it }).take(WORDS_SHOWN + 1).collect();

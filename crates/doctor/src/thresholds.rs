@@ -42,6 +42,14 @@ pub const PAUSE_SHARE_MAX: f64 = 0.02;
 /// Fewer pauses than this prove nothing.
 pub const PAUSES_MIN: u64 = 3;
 
+/// A host that let a server stand still for so many milliseconds at once has cost its clients an answer in time:
+/// estimated, from the time-outs of a second and below that clients of Redis are given.
+pub const PAST_STALL_MS: u64 = 1_000;
+/// Of stalls so many hours ago and later is told: a night.
+pub const PAST_STALL_HOURS: u64 = 24;
+/// Seconds after the start of a server in which it loads, and stalls say nothing of its host.
+pub const START_SECONDS: u64 = 60;
+
 /// Milliseconds for a sync of a few kilobytes that 99 of 100 shall not exceed: etcd's documentation of hardware.
 pub const SYNC_P99_MS: f64 = 10.0;
 /// And the median: a disk without a volatile cache takes tenths, a network disk one or two milliseconds, a rotating

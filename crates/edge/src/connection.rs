@@ -30,6 +30,22 @@ impl Stream {
         }
     }
 
+    /// Watches the socket for both directions.
+    ///
+    /// # Errors
+    /// Those of `epoll_ctl`, such as too little kernel memory.
+    pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        self.source().register(registry, token, Interest::READABLE | Interest::WRITABLE)
+    }
+
+    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(buffer),
+            Self::Unix(stream) => stream.read(buffer),
+            Self::Tls(stream) => stream.read(buffer),
+        }
+    }
+
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.write(bytes),
@@ -46,7 +62,7 @@ pub enum Written {
     All(Vec<u8>),
     /// The connection holds the rest.
     Partly,
-    /// The socket is gone.
+    /// The socket is gone, and has taken nothing: these bytes count as backlog.
     Broken,
 }
 
@@ -71,6 +87,8 @@ pub struct Connection {
     pub closing_since: Option<Instant>,
     /// When the client last sent anything.
     pub heard_at: Instant,
+    /// Replies of this turn, to be sent together.
+    pub gathered: Vec<u8>,
     output: VecDeque<Vec<u8>>,
     // How much of the front of `output` has been written.
     front_written: usize,
@@ -91,6 +109,7 @@ impl Connection {
             is_in_line: false,
             closing_since: None,
             heard_at: now,
+            gathered: Vec::new(),
             output: VecDeque::new(),
             front_written: 0,
             backlog_bytes: 0,
@@ -102,7 +121,13 @@ impl Connection {
     /// # Errors
     /// Those of `epoll_ctl`, such as too little kernel memory.
     pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
-        self.stream.source().register(registry, token, Interest::READABLE | Interest::WRITABLE)
+        self.stream.register(registry, token)
+    }
+
+    /// The socket, watched by nobody any more; none if it has output left.
+    pub fn into_stream(mut self, registry: &Registry) -> Option<Stream> {
+        let is_free = self.stream.source().deregister(registry).is_ok() && self.backlog_bytes == 0;
+        is_free.then_some(self.stream)
     }
 
     /// Reads what there is.
@@ -110,16 +135,12 @@ impl Connection {
     /// # Errors
     /// Those of the socket.
     pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match &mut self.stream {
-            Stream::Tcp(stream) => stream.read(buffer),
-            Stream::Unix(stream) => stream.read(buffer),
-            Stream::Tls(stream) => {
-                let read = stream.read(buffer);
-                // It may say so before its socket does.
-                self.has_ended |= stream.has_ended();
-                read
-            }
+        let read = self.stream.read(buffer);
+        if let Stream::Tls(stream) = &self.stream {
+            // It may say so before its socket does.
+            self.has_ended |= stream.has_ended();
         }
+        read
     }
 
     /// Bytes that the socket has not taken yet.
@@ -139,7 +160,10 @@ impl Connection {
             written = match self.write_some(&bytes) {
                 Ok(written) if written == bytes.len() => return Written::All(bytes),
                 Ok(written) => written,
-                Err(_) => return Written::Broken,
+                Err(_) => {
+                    self.backlog_bytes += bytes.len();
+                    return Written::Broken;
+                }
             };
             self.front_written = written;
         }
@@ -277,6 +301,7 @@ mod tests {
         let (mut connection, client) = pair();
         drop(client);
         assert_eq!(connection.send(b"x".to_vec()), Written::Broken);
+        assert_eq!(connection.backlog_bytes(), 1, "nobody got it");
     }
 
     #[test]

@@ -1,33 +1,37 @@
-//! One core: a thread with its sockets, turning.
+//! One core: its sockets and groups, turning.
 //!
 //! A turn is: wait for sockets and mail; read each readable socket once into the one buffer and step its bytes; read
 //! what other nodes say to this core's groups; step the mail; step `Turn`; carry out what the core asks. So a client
 //! with sixteen requests in flight costs one read and one write, and requests of many clients become one entry of the
 //! log. A request alone costs three system calls: wait, read, write. Nothing here spins: with nothing to do the thread
-//! sleeps in `epoll_wait`.
+//! sleeps in `epoll_wait`, and then threads of other cores may step this one; see `calling`.
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use journal::Append;
-use mio::{Events, Interest, Poll, Token};
+use mio::{Events, Interest, Poll, Registry, Token};
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 use node::Core;
-use node::event::{Action, CoreId, Event, Now, Persist, SessionId, UsersFile};
+use node::event::{Action, CoreId, Event, Follower, Now, Persist, SessionId, UsersFile};
 use node::settings::Settings;
 use stdx::Instant;
 
+use crate::black_box::TurnClock;
+use crate::calling::{self, Places, Stepped, WAKE};
 use crate::clock;
 use crate::connection::{Connection, Connections, Written};
 use crate::fault::Fault;
 use crate::host::{End, Host};
 use crate::limits::{
-    EVENTS_PER_WAIT_MAX, LINGER_MAX, READ_BYTES_MAX, SWEEP_INTERVAL, TURN_READ_BYTES_MAX, descriptors_reserved,
+    HELP_EVENTS_MAX, HELP_LONG, HELP_MAIL_MAX, HELP_REST, LINGER_MAX, READ_BYTES_MAX, SWEEP_INTERVAL,
+    TURN_READ_BYTES_MAX, descriptors_reserved,
 };
 use crate::listener::Arrival;
-use crate::mailbox::Mail;
+use crate::mailbox::{Mail, Mailbox};
 use crate::peers::{Heard, Inbound, Outgoing};
 use crate::report;
 use crate::run::Invited;
@@ -36,21 +40,21 @@ use crate::tls::{LinkMode, Security, Unfit};
 use crate::trust;
 use crate::users_file;
 
-/// The token of a core's waker. Connections have their index, those of other nodes with `INBOUND` added.
-pub const WAKE: Token = Token(usize::MAX);
 const INBOUND: usize = 1 << 32;
 
 const STORAGE_FIRST: &str = "groups come after the storage they are loaded from";
 
-/// A core and its surroundings.
-pub struct CoreThread {
+/// A core and its surroundings: all but the wait.
+pub struct CoreWork {
     id: CoreId,
     host: Arc<Host>,
     /// Comes by mail once the data directory is open; nothing is written before.
     storage: Option<Storage>,
     /// Parameters set before that, which it must be told.
     unheard: Vec<(&'static str, String)>,
-    poll: Poll,
+    registry: Registry,
+    /// The same, to be asked by whoever steps the core: who asks first is told.
+    edges: Epoll,
     core: Core,
     connections: Connections,
     /// On which other nodes speak to the groups of this core. Places are used again.
@@ -65,32 +69,233 @@ pub struct CoreThread {
     /// What the core wants told to other nodes this turn.
     outgoing: Vec<Outgoing>,
     mail: Vec<Mail>,
-    /// Places of connections that went this turn, free from the next turn on: an event of this turn may still name
+    /// Places of connections that went since its own thread has last waited for events: the next ones may still name
     /// them.
     leaving: Vec<u32>,
+    /// Places of those that had gone before it began to wait: free when that is over.
+    left: Vec<u32>,
     now: Now,
+    turn_clock: TurnClock,
     wake_at: Option<Instant>,
     sweep_at: Instant,
+    /// Until when its own thread sleeps, if nothing wakes it.
+    sleep: Rest,
+    /// A wake-up meant for its own thread has been seen by another.
+    must_wake: bool,
+    /// Cores to which whoever steps this one has been called.
+    calls: Vec<usize>,
+    /// Stepping it took long: until then its own thread does.
+    helpless_until: Instant,
     /// Some connections are only waiting for their output to be taken.
     has_lingering: bool,
     /// Some of its groups may lack the end of a log that was damaged, and it has not said otherwise yet.
     is_unsettled: bool,
     /// Something has been stepped since the last `Turn`.
     owes_turn: bool,
+    /// Replies are gathered, since there may be several for a client.
+    gathers: bool,
+    /// Who has gathered some.
+    unsent: Vec<SessionId>,
     reads: bool,
     ends: bool,
 }
 
-impl CoreThread {
-    /// A core whose mailbox's waker is registered with `poll` as [`WAKE`].
-    pub fn new(id: CoreId, host: Arc<Host>, poll: Poll, core: Core) -> Self {
+/// How long a core has nothing to do of its own accord.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rest {
+    /// Not at all.
+    None,
+    /// Until this moment.
+    Until(Instant),
+    /// Until something happens.
+    Long,
+}
+
+impl Rest {
+    /// When it is over, if that is known.
+    fn end(self) -> Option<Instant> {
+        match self {
+            Self::Until(instant) => Some(instant),
+            Self::None | Self::Long => None,
+        }
+    }
+}
+
+/// What has happened to a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Edge {
+    token: usize,
+    is_readable: bool,
+    is_writable: bool,
+    is_read_closed: bool,
+    is_write_closed: bool,
+    is_error: bool,
+}
+
+impl Edge {
+    fn of(event: &mio::event::Event) -> Self {
+        Self {
+            token: event.token().0,
+            is_readable: event.is_readable(),
+            is_writable: event.is_writable(),
+            is_read_closed: event.is_read_closed(),
+            is_write_closed: event.is_write_closed(),
+            is_error: event.is_error(),
+        }
+    }
+
+    /// The same where `mio` has not been asked: by the same rules.
+    fn of_kernel(event: &EpollEvent) -> Self {
+        let flags = event.events();
+        let (input, output) = (flags.contains(EpollFlags::EPOLLIN), flags.contains(EpollFlags::EPOLLOUT));
+        let has = |flag| flags.contains(flag);
+        Self {
+            token: usize::try_from(event.data()).expect("tokens are of this size"),
+            is_readable: input || has(EpollFlags::EPOLLPRI),
+            is_writable: output,
+            is_read_closed: has(EpollFlags::EPOLLHUP) || (input && has(EpollFlags::EPOLLRDHUP)),
+            is_write_closed: has(EpollFlags::EPOLLHUP)
+                || (output && has(EpollFlags::EPOLLERR))
+                || flags == EpollFlags::EPOLLERR,
+            is_error: has(EpollFlags::EPOLLERR),
+        }
+    }
+}
+
+/// Makes a core, and turns it until its mail says to end. Its mailbox's waker is registered with `poll` as [`WAKE`].
+///
+/// # Panics
+/// If the process has no descriptor left for the core.
+pub fn run(id: CoreId, host: Arc<Host>, poll: Poll, core: Core) {
+    const RESERVED: &str = "descriptors are reserved for cores";
+    let registry = poll.registry().try_clone().expect(RESERVED);
+    let edges = Epoll(nix::unistd::dup(&registry).expect(RESERVED));
+    let work = CoreWork::new(id, Arc::clone(&host), (registry, edges), core);
+    let work = calling::run(usize::from(id.0), &*host, poll, Box::new(work));
+    host.note_end(&work.core);
+}
+
+impl Stepped for CoreWork {
+    fn turn(&mut self, events: &Events) {
+        self.must_wake = false;
+        self.begin();
+        for index in self.left.drain(..) {
+            self.connections.release(index);
+        }
+        self.read_sockets(events.iter().map(Edge::of));
+        self.hear_nodes();
+        self.step_mail();
+        self.sweep();
+        self.step_turn();
+        self.carry_out_first();
+        if self.calls.is_empty() {
+            self.finish();
+        }
+    }
+
+    fn step_through(&mut self) {
+        self.now = clock::now();
+        self.step_mail();
+        self.step_turn();
+        self.carry_out_first();
+    }
+
+    fn finish(&mut self) {
+        self.announce();
+        self.gathers = true;
+        self.carry_out_all();
+        self.gathers = false;
+        for session in std::mem::take(&mut self.unsent) {
+            self.send_gathered(session);
+        }
+        // What that has brought about: a connection that has turned out broken.
+        self.carry_out_all();
+        self.announce();
+    }
+
+    fn help(&mut self, reads: bool) {
+        let begun = clock::instant();
+        self.begin();
+        if reads {
+            let mut found = [EpollEvent::empty(); HELP_EVENTS_MAX];
+            // What cannot be told now is told to its own thread.
+            let count = self.edges.wait(&mut found, EpollTimeout::ZERO).unwrap_or(0);
+            let found = found[..count].iter().map(Edge::of_kernel);
+            self.must_wake |= found.clone().any(|edge| edge.token == WAKE.0);
+            self.read_sockets(found);
+            self.hear_nodes();
+        }
+        self.step_mail();
+        self.step_turn();
+        self.carry_out_first();
+        let end = clock::instant();
+        if end.since(begun) > HELP_LONG {
+            self.helpless_until = end + HELP_REST;
+        }
+        self.turn_clock.sleeps(end, self.sleep.end());
+        self.host.desks[self.here()].helped_count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn takes_help(&self) -> bool {
+        !self.ends && !self.core.is_at_long_work() && clock::instant() >= self.helpless_until
+    }
+
+    fn let_go(&mut self) -> Option<Duration> {
+        self.left.append(&mut self.leaving);
+        self.sleep = if self.actions.is_empty() { self.rest() } else { Rest::None };
+        let now = clock::instant();
+        let timeout = match self.sleep {
+            Rest::None => Some(Duration::ZERO),
+            Rest::Until(instant) => Some(instant.since(now)),
+            Rest::Long => None,
+        };
+        if timeout == Some(Duration::ZERO) || !self.host.desks[self.here()].mailbox.rest() {
+            self.sleep = Rest::None;
+            return Some(Duration::ZERO);
+        }
+        self.turn_clock.sleeps(now, self.sleep.end());
+        timeout
+    }
+
+    fn lets_sleep(&mut self) -> bool {
+        let must_wake = std::mem::take(&mut self.must_wake);
+        let lets_sleep = !must_wake && !self.ends && self.rest() >= self.sleep;
+        if !lets_sleep {
+            // It is woken once.
+            self.sleep = Rest::None;
+        }
+        lets_sleep
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ends
+    }
+
+    fn calls(&mut self) -> &mut Vec<usize> {
+        &mut self.calls
+    }
+}
+
+impl Places for Host {
+    type Work = CoreWork;
+
+    fn place(&self, core: usize) -> (&Mailbox, &Mutex<Option<Box<CoreWork>>>) {
+        (&self.desks[core].mailbox, &self.desks[core].work)
+    }
+}
+
+impl CoreWork {
+    fn new(id: CoreId, host: Arc<Host>, (registry, edges): (Registry, Epoll), core: Core) -> Self {
         let now = clock::now();
+        let turn_clock = TurnClock::new(usize::from(id.0), &host.black_box, now.instant);
         Self {
             id,
             host,
+            turn_clock,
             storage: None,
             unheard: Vec::new(),
-            poll,
+            registry,
+            edges,
             core,
             connections: Connections::default(),
             inbound: Vec::new(),
@@ -101,46 +306,36 @@ impl CoreThread {
             outgoing: Vec::new(),
             mail: Vec::new(),
             leaving: Vec::new(),
+            left: Vec::new(),
             now,
             wake_at: None,
             sweep_at: now.instant + SWEEP_INTERVAL,
+            sleep: Rest::None,
+            must_wake: false,
+            calls: Vec::new(),
+            helpless_until: Instant::ZERO,
             has_lingering: false,
             is_unsettled: false,
             owes_turn: true,
+            gathers: false,
+            unsent: Vec::new(),
             reads: true,
             ends: false,
         }
     }
 
-    /// Turns until the mail says to end.
-    pub fn run(mut self) {
-        let mut events = Events::with_capacity(EVENTS_PER_WAIT_MAX);
-        while !self.ends {
-            let timeout = self.timeout();
-            if let Err(error) = self.poll.poll(&mut events, timeout)
-                && error.kind() != ErrorKind::Interrupted
-            {
-                panic!("epoll_wait on a descriptor that is ours: {error}");
-            }
-            self.now = clock::now();
-            for index in self.leaving.drain(..) {
-                self.connections.release(index);
-            }
-            self.read_sockets(&events);
-            self.hear_nodes();
-            self.step_mail();
-            self.sweep();
-            self.end_turn();
-        }
-        self.host.note_end(&self.core);
+    /// A turn begins.
+    fn begin(&mut self) {
+        self.now = clock::now();
+        self.turn_clock.begins(self.now.instant, &self.host.black_box, |since| self.core.heaviest_since(since));
     }
 
-    /// How long the next wait may last; announces a sleep to those who send mail.
-    fn timeout(&self) -> Option<Duration> {
+    /// How long there is nothing to do, as long as no mail comes and no socket can be read.
+    fn rest(&self) -> Rest {
         let hears_more = self.inbound.iter().flatten().any(|inbound| inbound.is_readable());
         let reads_more = !self.line.is_empty() && !self.is_held_up();
         if reads_more || self.owes_turn || hears_more {
-            return Some(Duration::ZERO);
+            return Rest::None;
         }
         // Unless somebody can be overdue there is nothing to sweep, and the thread sleeps through.
         let sweep_at = (self.has_lingering || self.idle_max().is_some()).then_some(self.sweep_at);
@@ -148,11 +343,7 @@ impl CoreThread {
             (Some(wake_at), Some(sweep_at)) => Some(wake_at.min(sweep_at)),
             (wake_at, sweep_at) => wake_at.or(sweep_at),
         };
-        let timeout = until.map(|until| until.since(clock::instant()));
-        if timeout == Some(Duration::ZERO) || !self.host.desks[self.here()].mailbox.park() {
-            return Some(Duration::ZERO);
-        }
-        timeout
+        until.map_or(Rest::Long, Rest::Until)
     }
 
     fn here(&self) -> usize {
@@ -165,28 +356,27 @@ impl CoreThread {
         self.core.step(self.now, event, &mut self.actions);
     }
 
-    fn read_sockets(&mut self, events: &Events) {
-        for event in events {
-            let token = event.token();
-            if token == WAKE {
+    fn read_sockets(&mut self, edges: impl Iterator<Item = Edge>) {
+        for edge in edges {
+            if edge.token == WAKE.0 {
                 continue;
             }
-            if token.0 >= INBOUND {
-                if let Some(Some(inbound)) = self.inbound.get_mut(token.0 - INBOUND) {
-                    inbound.note_edge(event);
+            if edge.token >= INBOUND {
+                if let Some(Some(inbound)) = self.inbound.get_mut(edge.token - INBOUND) {
+                    inbound.note_edge(edge.is_read_closed || edge.is_error);
                 }
                 continue;
             }
-            let index = u32::try_from(token.0).expect("tokens are indices");
+            let index = u32::try_from(edge.token).expect("tokens are indices");
             let Some(connection) = self.connections.at(index) else { continue };
-            if event.is_writable() && connection.backlog_bytes() > 0 {
+            if edge.is_writable && connection.backlog_bytes() > 0 {
                 self.flush(index);
             }
-            if event.is_readable() || event.is_read_closed() || event.is_error() {
+            if edge.is_readable || edge.is_read_closed || edge.is_error {
                 let Some(connection) = self.connections.at(index) else { continue };
                 connection.is_readable = true;
-                connection.has_ended |= event.is_read_closed() || event.is_error();
-                if event.is_write_closed() && event.is_read_closed() && connection.is_paused {
+                connection.has_ended |= edge.is_read_closed || edge.is_error;
+                if edge.is_write_closed && edge.is_read_closed && connection.is_paused {
                     // Both directions are gone: there is nobody to wait for.
                     self.close(index);
                 } else {
@@ -314,7 +504,7 @@ impl CoreThread {
             self.inbound.push(None);
             self.inbound.len() - 1
         });
-        match self.poll.registry().register(inbound.source(), Token(INBOUND + place), Interest::READABLE) {
+        match self.registry.register(inbound.source(), Token(INBOUND + place), Interest::READABLE) {
             Ok(()) => self.inbound[place] = Some(inbound),
             Err(error) => self.host.log.warning(&format!("cannot watch a connection of another node: {error}")),
         }
@@ -326,6 +516,7 @@ impl CoreThread {
         for one in mail.drain(..) {
             match one {
                 Mail::Event(event) => self.step(event),
+                Mail::Call(other) => self.calls.push(other),
                 Mail::Peer { from, bytes } => self.step(Event::Peer { from, bytes: &bytes }),
                 Mail::Inbound(inbound) => self.welcome(inbound),
                 Mail::HearNoMore(node) => {
@@ -369,7 +560,7 @@ impl CoreThread {
     fn open(&mut self, arrival: Arrival) {
         let session = SessionId { serial: arrival.serial, index: self.connections.vacancy() };
         let mut connection = Connection::new(session, arrival.stream, self.now.instant);
-        if let Err(error) = connection.register(self.poll.registry(), Token(session.index as usize)) {
+        if let Err(error) = connection.register(&self.registry, Token(session.index as usize)) {
             self.host.log.warning(&format!("cannot watch a new connection: {error}: it is closed"));
             self.connections.release(session.index);
             self.count_one_less();
@@ -386,7 +577,8 @@ impl CoreThread {
         let Some(connection) = self.connections.remove(index) else { return };
         self.leaving.push(index);
         self.count_one_less();
-        self.step(Event::Closed { session: connection.session });
+        let unsent_bytes = (connection.backlog_bytes() + connection.gathered.len()) as u64;
+        self.step(Event::Closed { session: connection.session, unsent_bytes });
     }
 
     fn count_one_less(&self) {
@@ -448,7 +640,21 @@ impl CoreThread {
         }
     }
 
+    /// The end of a turn by itself.
     fn end_turn(&mut self) {
+        self.step_turn();
+        self.carry_out_all();
+        self.announce();
+    }
+
+    /// The journal is to write what has been handed in, by this core and by those that have been stepped with it.
+    fn announce(&self) {
+        if let Some(storage) = &self.storage {
+            storage.announce();
+        }
+    }
+
+    fn step_turn(&mut self) {
         let is_due = self.wake_at.is_some_and(|wake_at| wake_at <= self.now.instant);
         if is_due {
             self.wake_at = None;
@@ -461,21 +667,39 @@ impl CoreThread {
             self.owes_turn = false;
             self.settle();
         }
+    }
+
+    /// The disks, ours and those of other nodes, and sibling cores are set to work before replies are written, which
+    /// takes longer. But what is sent may acknowledge early, and must not leave before it is remembered that it may.
+    fn carry_out_first(&mut self) {
+        let mut actions = std::mem::take(&mut self.actions);
+        let is_first = |action: &mut Action| {
+            matches!(
+                action,
+                Action::Configured { .. }
+                    | Action::Append { .. }
+                    | Action::Send { .. }
+                    | Action::Post { .. }
+                    | Action::Tape(_)
+            )
+        };
+        for action in actions.extract_if(.., is_first) {
+            self.carry_out(action);
+        }
+        self.hand_over_appends();
+        if !self.outgoing.is_empty() {
+            self.host.peers.send(&mut self.outgoing);
+        }
+        // What it has brought about comes behind.
+        actions.append(&mut self.actions);
+        self.actions = actions;
+    }
+
+    fn carry_out_all(&mut self) {
         // Carrying out may step further events (a connection that turns out broken), whose wishes come after.
         while !self.actions.is_empty() {
+            self.carry_out_first();
             let mut actions = std::mem::take(&mut self.actions);
-            // The disks, ours and those of other nodes, are set to work before replies are written, which takes longer.
-            // But what is sent may acknowledge early, and must not leave before it is remembered that it may.
-            let is_first = |action: &mut Action| {
-                matches!(action, Action::Configured { .. } | Action::Append { .. } | Action::Send { .. })
-            };
-            for action in actions.extract_if(.., is_first) {
-                self.carry_out(action);
-            }
-            self.hand_over_appends();
-            if !self.outgoing.is_empty() {
-                self.host.peers.send(&mut self.outgoing);
-            }
             for action in actions.drain(..) {
                 self.carry_out(action);
             }
@@ -506,12 +730,17 @@ impl CoreThread {
     fn carry_out(&mut self, action: Action) {
         match action {
             Action::Reply { session, bytes } => self.reply(session, bytes),
-            Action::Close { session } => self.close_when_written(session),
+            Action::Close { session } => {
+                self.send_gathered(session);
+                self.close_when_written(session);
+            }
             Action::Abort { session } => {
                 if self.connections.of(session).is_some() {
                     self.close(session.index);
                 }
             }
+            Action::Follow { session, follower } => self.let_follow(session, *follower),
+            Action::Tape(tape) => self.host.lead.hear(*tape),
             Action::Pause { session } => {
                 if let Some(connection) = self.connections.of(session) {
                     connection.is_paused = true;
@@ -531,10 +760,17 @@ impl CoreThread {
                 self.storage.as_ref().expect(STORAGE_FIRST).read_checkpoint(group, mark, chunk, to);
             }
             Action::ReadLog(span) => self.storage.as_ref().expect(STORAGE_FIRST).read_log(span),
+            Action::Archive(news) => self.storage.as_ref().expect(STORAGE_FIRST).archive(news),
             Action::KeepLog { group, index } => self.storage.as_ref().expect(STORAGE_FIRST).keep_log(group, index),
             Action::Post { to, letter } => {
+                let is_long = letter.mail.len() > HELP_MAIL_MAX;
                 let event = Event::Letter { from: self.id, letter };
-                self.host.desks[usize::from(to.0)].mailbox.post(Mail::Event(event));
+                let (place, mailbox) = (usize::from(to.0), &self.host.desks[usize::from(to.0)].mailbox);
+                if is_long {
+                    mailbox.post(Mail::Event(event));
+                } else if mailbox.leave(Mail::Event(event)) {
+                    self.calls.push(place);
+                }
             }
             Action::Append { append, persist } => self.appends.push((append, persist == Persist::Synced)),
             Action::Checkpoint { group, id, step } => {
@@ -553,7 +789,31 @@ impl CoreThread {
                 let token = token.and_then(|token| trust::Token::parse(&token).ok());
                 self.host.end(End::Join(Invited { address, token }));
             }
-            Action::Sleep { duration } => std::thread::sleep(duration),
+            Action::Sleep { duration } => {
+                // Nobody waits for who has been called and sleeps.
+                for other in self.calls.drain(..) {
+                    self.host.desks[other].mailbox.wake();
+                }
+                self.announce();
+                std::thread::sleep(duration);
+            }
+        }
+    }
+
+    /// Hands a client over that wants to be told what changes.
+    fn let_follow(&mut self, session: SessionId, follower: Follower) {
+        // What it was told before comes first.
+        self.send_gathered(session);
+        if self.connections.of(session).is_none() {
+            return;
+        }
+        let Some(connection) = self.connections.remove(session.index) else { return };
+        self.leaving.push(session.index);
+        self.count_one_less();
+        self.step(Event::Closed { session, unsent_bytes: connection.backlog_bytes() as u64 });
+        // One that has not even read what it was told before is no great loss.
+        if let Some(stream) = connection.into_stream(&self.registry) {
+            self.host.lead.follow(stream, follower);
         }
     }
 
@@ -599,6 +859,27 @@ impl CoreThread {
     }
 
     fn reply(&mut self, session: SessionId, bytes: Vec<u8>) {
+        let Some(connection) = self.connections.of(session).filter(|_| self.gathers) else {
+            return self.send(session, bytes);
+        };
+        if connection.gathered.is_empty() {
+            connection.gathered = bytes;
+            self.unsent.push(session);
+        } else {
+            connection.gathered.extend_from_slice(&bytes);
+            self.core.recycle(bytes);
+        }
+    }
+
+    fn send_gathered(&mut self, session: SessionId) {
+        let Some(connection) = self.connections.of(session) else { return };
+        let bytes = std::mem::take(&mut connection.gathered);
+        if !bytes.is_empty() {
+            self.send(session, bytes);
+        }
+    }
+
+    fn send(&mut self, session: SessionId, bytes: Vec<u8>) {
         let Some(connection) = self.connections.of(session) else { return };
         match connection.send(bytes) {
             Written::All(buffer) => {
@@ -653,11 +934,23 @@ impl CoreThread {
             ("timeout", Some(number)) => knobs.idle_s.store(number, Ordering::Relaxed),
             ("tcp-keepalive", Some(number)) => knobs.keepalive_s.store(number, Ordering::Relaxed),
             ("loglevel", _) => self.host.log.set_quiet(value == "warning"),
-            ("appendfsync" | "checkpoint-rate-bytes", _) => match (&self.storage, number) {
-                (None, _) => self.unheard.push((name, value)),
-                (Some(storage), Some(rate)) => storage.set_checkpoint_rate(rate),
-                (Some(storage), None) => storage.set_policy(&value),
-            },
+            (
+                "repl-backlog-size"
+                | "repl-backlog-ttl"
+                | "repl-ping-replica-period"
+                | "repl-timeout"
+                | "replica-rdb-version",
+                Some(number),
+            ) => self.host.lead.configure(name, number),
+            ("appendfsync" | "checkpoint-rate-bytes" | "archive-keep-days" | "archive-keep-bytes", _) => {
+                match (&self.storage, number) {
+                    (None, _) => self.unheard.push((name, value)),
+                    (Some(storage), Some(days)) if name == "archive-keep-days" => storage.set_archive_days(days),
+                    (Some(storage), Some(bytes)) if name == "archive-keep-bytes" => storage.set_archive_bytes(bytes),
+                    (Some(storage), Some(rate)) => storage.set_checkpoint_rate(rate),
+                    (Some(storage), None) => storage.set_policy(&value),
+                }
+            }
             _ => {}
         }
     }

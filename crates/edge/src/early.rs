@@ -10,7 +10,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-const FILE: &str = ".acknowledges-early";
+/// The name of the file in a data directory.
+pub const FILE: &str = ".acknowledges-early";
+
+/// True if something may have been acknowledged in a data directory before it was on the disk.
+///
+/// # Errors
+/// Those of the file system.
+pub fn acknowledges_early(directory: &Path) -> io::Result<bool> {
+    EarlyMark::of(directory).is_there()
+}
 
 /// The file of one directory.
 #[derive(Debug)]

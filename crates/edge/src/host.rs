@@ -6,8 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use node::Core;
 
+use crate::black_box::BlackBox;
+use crate::core_thread::CoreWork;
 use crate::early::EarlyMark;
 use crate::fault::Fault;
+use crate::lead::Lead;
 use crate::log::Log;
 use crate::mailbox::Mailbox;
 use crate::peers::PeerQueue;
@@ -23,12 +26,16 @@ pub struct Host {
     pub desks: Box<[Desk]>,
     /// Settings.
     pub knobs: Knobs,
+    /// When cores did not turn.
+    pub black_box: Arc<BlackBox>,
     /// The number of the next session; the first is 1.
     pub next_serial: AtomicU64,
     /// Connections refused because of `maxclients`.
     pub rejected_count: AtomicU64,
     /// What is for other nodes.
     pub peers: PeerQueue,
+    /// What is for replicas of other kinds.
+    pub lead: Lead,
     security: Mutex<Arc<Security>>,
     /// What this node shows to others, if its cluster has an authority of its own.
     pub credentials: Option<Credentials>,
@@ -75,6 +82,11 @@ pub enum End {
 pub struct Desk {
     /// What the core is told.
     pub mailbox: Mailbox,
+    /// The core itself: for its own thread, and while that sleeps, for the one who has been called to it. Not there
+    /// before the thread has begun, and after it has ended. Nobody holds two of them.
+    pub work: Mutex<Option<Box<CoreWork>>>,
+    /// How often a thread other than its own has stepped it.
+    pub helped_count: AtomicU64,
     /// Connections dealt to it that are not gone yet.
     pub client_count: AtomicU64,
     /// Bytes that its clients take, as the core has last found.
@@ -99,21 +111,29 @@ impl Host {
         mailboxes: Vec<Mailbox>,
         knobs: Knobs,
         (security, credentials): (Security, Option<Credentials>),
-        peers: PeerQueue,
+        (peers, lead): (PeerQueue, Lead),
         early: EarlyMark,
         news: Sender<News>,
     ) -> Self {
         let desks = mailboxes
             .into_iter()
-            .map(|mailbox| Desk { mailbox, client_count: AtomicU64::new(0), client_bytes: AtomicU64::new(0) })
+            .map(|mailbox| Desk {
+                mailbox,
+                work: Mutex::default(),
+                helped_count: AtomicU64::new(0),
+                client_count: AtomicU64::new(0),
+                client_bytes: AtomicU64::new(0),
+            })
             .collect();
         Self {
             log,
             desks,
             knobs,
+            black_box: Arc::default(),
             next_serial: AtomicU64::new(1),
             rejected_count: AtomicU64::new(0),
             peers,
+            lead,
             security: Mutex::new(Arc::new(security)),
             credentials,
             has_stopped_accepting: AtomicBool::new(false),

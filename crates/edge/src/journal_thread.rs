@@ -137,6 +137,7 @@ struct Controls {
 
 enum Control {
     Hold { group: u32, index: u64 },
+    HoldForArchive { group: u32, index: u64 },
     Settle,
     Mark { group: u32, mark: CheckpointMark, hard_state: Option<HardState>, done: MarkDone },
     ChoreDone(Chore, Result<(), Fault>),
@@ -157,6 +158,8 @@ struct Shared {
     sleep: AtomicU8,
     /// Appends and controls handed in and not yet taken up.
     waiting: AtomicU64,
+    /// Appends have been left of which the thread has not been told.
+    has_unannounced: AtomicBool,
     queue_bytes: AtomicU64,
     queue_count: AtomicU64,
     /// What is waiting cannot be written, because the disk is full or the thread has ended.
@@ -218,6 +221,7 @@ impl JournalThread {
             thread: OnceLock::new(),
             sleep: AtomicU8::new(AWAKE),
             waiting: AtomicU64::new(0),
+            has_unannounced: AtomicBool::new(false),
             queue_bytes: AtomicU64::new(0),
             queue_count: AtomicU64::new(0),
             is_stalled: AtomicBool::new(false),
@@ -282,8 +286,9 @@ impl JournalThread {
 
 impl JournalQueue {
     /// Hands in a turn's appends of a core, in order; those marked `true` are told of when they are durable, the others
-    /// when the system has them. Leaves `appends` empty.
-    pub fn submit(&self, core: usize, appends: &mut Vec<(Append, bool)>) {
+    /// when the system has them. Leaves `appends` empty. The thread need not hear of it before
+    /// [`JournalQueue::announce_appends`].
+    pub fn leave(&self, core: usize, appends: &mut Vec<(Append, bool)>) {
         if appends.is_empty() {
             return;
         }
@@ -300,7 +305,23 @@ impl JournalQueue {
                 waiting.appends.push(append);
             }
         }
-        self.announce();
+        // Last: whoever finds it set finds the appends.
+        shared.has_unannounced.store(true, Ordering::SeqCst);
+    }
+
+    /// Wakes the thread for what has been submitted, if it has not taken that up by itself.
+    pub fn announce_appends(&self) {
+        let has_unannounced = &self.shared.has_unannounced;
+        if has_unannounced.load(Ordering::SeqCst) && has_unannounced.swap(false, Ordering::SeqCst) {
+            self.announce();
+        }
+    }
+
+    /// Both at once.
+    #[cfg(test)]
+    pub fn submit(&self, core: usize, appends: &mut Vec<(Append, bool)>) {
+        self.leave(core, appends);
+        self.announce_appends();
     }
 
     /// True while so much is waiting that no more should be admitted. [`Notice::TakesMore`] follows.
@@ -317,6 +338,11 @@ impl JournalQueue {
     /// Entries of a group behind `index` are to be kept for members that lack them.
     pub fn hold(&self, group: u32, index: u64) {
         self.control(Control::Hold { group, index });
+    }
+
+    /// Entries of a group behind `index` are to be kept because the archive lacks them.
+    pub fn hold_for_archive(&self, group: u32, index: u64) {
+        self.control(Control::HoldForArchive { group, index });
     }
 
     /// The end of the log is in question no more.
@@ -538,6 +564,8 @@ impl Writer {
 
     fn collect(&mut self) -> Result<(), Fault> {
         self.shared.waiting.store(0, Ordering::SeqCst);
+        // Before the appends are taken: what is left meanwhile is announced, if once too often.
+        self.shared.has_unannounced.store(false, Ordering::SeqCst);
         // Controls first: what was handed in before one of them is then taken up with it.
         let controls = std::mem::take(&mut lock(&self.shared.controls).waiting);
         for lane in &self.shared.lanes {
@@ -552,6 +580,7 @@ impl Writer {
                     self.marks.push_back((group, mark, hard_state, done));
                 }
                 Control::Hold { group, index } => self.journal.hold(group, index),
+                Control::HoldForArchive { group, index } => self.journal.hold_for_archive(group, index),
                 Control::Settle => self.journal.settle()?,
                 Control::Flush(done) => self.flushes.push(done),
                 Control::Stop { may_note, done } => {

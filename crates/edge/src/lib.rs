@@ -3,22 +3,30 @@
 //!
 //! It decides nothing. Whatever it reads it hands to a core as an event, and whatever a core asks for it carries out;
 //! `simulation` does the same with a false world. It knows no command, no reply but those to a client too many and to
-//! one that comes before there are cores, and nothing of what is in the log.
+//! one that comes before there are cores, and nothing of what is in the log. `lead` alone speaks to others on its own
+//! behalf: to replicas of other kinds, as a Redis does, and to a core of ours, as a client that makes a backup.
 //!
-//! Suggested order of reading: [`run`] (the life of the process), `core_thread` (the turn), `connection`, `mailbox`,
-//! `listener`, `tls`, `peers`, `load`, `storage` and what is below it (files).
+//! Suggested order of reading: [`run`] (the life of the process), `core_thread` (the turn), `calling` (who takes it),
+//! `connection`, `mailbox`, `listener`, `tls`, `peers`, `lead`, `archiver`, `console`, `load`, `storage` and what is
+//! below it (files).
 
+mod archiver;
+mod black_box;
+mod calling;
 mod checkpoint_writer;
 mod clock;
 mod connection;
+mod console;
 mod core_thread;
 mod disk;
 mod doorman;
 mod early;
 mod entropy;
 mod fault;
+mod former;
 mod host;
 mod journal_thread;
+mod lead;
 mod limits;
 mod listener;
 mod load;
@@ -28,6 +36,7 @@ mod mailbox;
 mod metrics;
 mod peers;
 mod pulse;
+pub mod recovery;
 mod report;
 mod run;
 mod signals;
@@ -37,7 +46,11 @@ mod tls;
 mod trust;
 mod users_file;
 
+pub use archiver::{archive_directory, look_for_archive};
+pub use clock::unix_millis;
+pub use console::ConsoleOptions;
 pub use disk::{DirectoryLock, RealDisk};
+pub use early::acknowledges_early;
 pub use entropy::{random_bytes, random_id};
 pub use fault::Fault;
 pub use listener::ListenOptions;

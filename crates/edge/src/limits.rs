@@ -12,6 +12,25 @@ pub const READ_BYTES_MAX: usize = 64 * 1024;
 /// requests.
 pub const TURN_READ_BYTES_MAX: usize = 2 * 1024 * 1024;
 
+/// A letter of more pieces wakes the core it is for: by the time that is up, the work has not half been done.
+pub const HELP_MAIL_MAX: usize = 256;
+
+/// A core that goes on getting mail is stepped by another's thread for so many turns, and then by its own.
+pub const HELP_TURNS_MAX: usize = 4;
+
+/// A thread follows so many calls in a row before it looks at its own sockets again.
+pub const CALLS_MAX: usize = 16;
+
+/// Sockets of another core of which a thread hears at once when it steps that core.
+pub const HELP_EVENTS_MAX: usize = 128;
+
+/// Stepping another core took longer than this: something takes long there, and [`HELP_REST`] long its own thread does
+/// it, so that clients of one core do not wait for what keeps the other one.
+pub const HELP_LONG: Duration = Duration::from_millis(1);
+
+/// See [`HELP_LONG`].
+pub const HELP_REST: Duration = Duration::from_millis(100);
+
 /// Sockets told ready by one wait.
 pub const EVENTS_PER_WAIT_MAX: usize = 1024;
 
@@ -35,6 +54,70 @@ pub const LINGER_MAX: Duration = Duration::from_secs(5);
 
 /// How often connections are looked over for idleness and lingering.
 pub const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How often the console's figures are measured.
+pub const CONSOLE_SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long they are kept.
+pub const HISTORY_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Bytes that they may take: a day in which half of them differ every second fits.
+pub const HISTORY_BYTES_MAX: usize = 16 << 20;
+
+/// Values of one figure in an answer: more than a screen has columns.
+pub const HISTORY_POINTS_MAX: usize = 4_000;
+
+/// Connections to the console at a time, each of which has a thread; others are turned away.
+pub const CONSOLE_CONNECTIONS_MAX: usize = 32;
+
+/// People who have logged in at a time; of more, those go that have asked for nothing for longest.
+pub const CONSOLE_SESSIONS_MAX: usize = 32;
+
+/// Who asks for nothing for so long has to log in again.
+pub const CONSOLE_IDLE_MAX: Duration = Duration::from_secs(30 * 60);
+
+/// How long a browser may take for a request, or leave its connection unused.
+pub const CONSOLE_REQUEST_MAX: Duration = Duration::from_secs(10);
+
+/// How long it may take for an answer.
+pub const CONSOLE_ANSWER_MAX: Duration = Duration::from_secs(30);
+
+/// Longest head of a request, and longest body.
+pub const CONSOLE_HEAD_BYTES_MAX: usize = 16 << 10;
+/// See above.
+pub const CONSOLE_BODY_BYTES_MAX: usize = 4 << 10;
+
+/// How long cores may take to answer the console.
+pub const CONSOLE_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Longest reply that the console reads.
+pub const CONSOLE_REPLY_BYTES_MAX: usize = 16 << 20;
+
+/// A value of which the console shows no more than this; and of a collection no more than so many elements.
+pub const CONSOLE_VALUE_BYTES_MAX: usize = 4 << 10;
+/// See above.
+pub const CONSOLE_ELEMENTS_MAX: usize = 100;
+
+/// Collections that take more are not shown: their elements may be of any size.
+pub const CONSOLE_COLLECTION_BYTES_MAX: i64 = 64 << 20;
+
+/// After a login that failed the next failure takes so long: passwords are not tried out faster.
+pub const CONSOLE_FAILURE_REST: Duration = Duration::from_millis(300);
+
+/// A core that does not turn for so long has a stall, which the black box keeps.
+pub const STALL_MIN: Duration = Duration::from_millis(5);
+
+/// How often the kernel's counters are read, so that there is a reading from shortly before each stall.
+pub const STALL_READ_INTERVAL: Duration = Duration::from_millis(250);
+
+/// So many readings are kept: a stall of sixteen seconds still has one from before it.
+pub const STALL_READINGS_MAX: usize = 64;
+
+/// Pause after stalls have been looked at.
+pub const STALL_READ_REST: Duration = Duration::from_millis(20);
+
+/// Stalls that wait to be looked at; more are only counted.
+pub const STALLS_WAITING_MAX: usize = 256;
 
 /// How often cores are told of memory and CPU time.
 pub const REPORT_INTERVAL: Duration = Duration::from_millis(250);
@@ -150,7 +233,64 @@ pub const DOORMAN_BYTES_MAX: usize = 64 << 10;
 /// How long a fresh node tries to reach the cluster that it is to join.
 pub const JOIN_PATIENCE: Duration = Duration::from_secs(60);
 
+/// Replicas of other kinds that may follow at a time. Each has a descriptor, of those that are reserved, and some
+/// kilobytes.
+pub const FOLLOWERS_MAX: usize = 64;
+
+/// Bytes written to one of them before the next has its turn.
+pub const FOLLOWER_TURN_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes that one of them may have said and not finished saying. They have little to say.
+pub const FOLLOWER_INPUT_BYTES_MAX: usize = 16 << 10;
+
+/// Bytes read at once of a copy or of the stream.
+pub const FOLLOWER_PIECE_BYTES: usize = 256 << 10;
+
+/// Bytes of what groups have done that may wait to be put into the stream, in memory. Beyond that the stream ends, and
+/// whoever follows takes a new copy: clients wait for nobody who follows.
+pub const STREAM_WAITING_BYTES_MAX: usize = 128 << 20;
+
+/// The same in time, for parts of a transaction whose other parts do not come.
+pub const STREAM_WAITING_MAX: Duration = Duration::from_secs(60);
+
+/// How long a core may take to answer a copy's question.
+pub const COPY_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often it is asked whether checkpoints are on disk.
+pub const COPY_POLL: Duration = Duration::from_millis(20);
+
+/// How long a copy rests if groups cannot be cut now.
+pub const COPY_RETRY: Duration = Duration::from_millis(300);
+
+/// How often whoever waits for a copy hears that somebody is here.
+pub const FOLLOWER_CONSOLE: Duration = Duration::from_secs(1);
+
 const _: () = {
+    // One read of an acknowledgement fits the buffer of pieces.
+    assert!(FOLLOWER_INPUT_BYTES_MAX <= FOLLOWER_PIECE_BYTES);
     // A turn must be able to hold at least one full read.
     assert!(TURN_READ_BYTES_MAX >= READ_BYTES_MAX);
 };
+
+/// How often what has been committed is written to the archive, which may be a second behind.
+pub const ARCHIVE_FLUSH_INTERVAL: Duration = Duration::from_millis(250);
+
+/// When an archive that could not be written is tried again.
+pub const ARCHIVE_RETRY: Duration = Duration::from_secs(1);
+
+/// What has been committed and is not synced is archived after this time all the same: `appendfsync no` leaves it to
+/// the system, which may take half a minute.
+pub const ARCHIVE_SYNC_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Bytes of entries that are read at a time for the archive; each time makes a frame.
+pub const ARCHIVE_READ_BYTES: usize = 4 << 20;
+
+/// So many bytes of the archive behind a base call for the next one, or as many as the base has: then a restore reads
+/// at most about twice what it must.
+pub const ARCHIVE_BASE_BYTES: u64 = 64 << 20;
+
+/// How often a node looks how far the archive is of groups that others lead: what it has need not be kept.
+pub const ARCHIVE_LOOK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How often what need not be kept is looked for.
+pub const ARCHIVE_EXPIRY_INTERVAL: Duration = Duration::from_secs(60);

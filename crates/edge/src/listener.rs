@@ -416,6 +416,7 @@ fn accept(listener: &Listener) -> io::Result<(Stream, Peer)> {
                 local_address,
                 is_local: address.ip().is_loopback(),
                 descriptor: i64::from(stream.as_raw_fd()),
+                is_host: false,
             };
             Ok((Stream::Tcp(stream), peer))
         }
@@ -427,6 +428,7 @@ fn accept(listener: &Listener) -> io::Result<(Stream, Peer)> {
                 address,
                 is_local: true,
                 descriptor: i64::from(stream.as_raw_fd()),
+                is_host: false,
             };
             Ok((Stream::Unix(stream), peer))
         }

@@ -232,7 +232,7 @@ impl Load {
             tuning: self.settings.tuning(),
         });
         let mut seed = GroupSeed::new(GroupId(group), NodeId(self.identity.node), keyspace);
-        if self.identity.has_joined {
+        if self.identity.has_joined || recovered.is_vacated() {
             seed.membership = Membership::default();
         }
         if let Some(mark) = recovered.checkpoint {

@@ -1,9 +1,12 @@
-//! How threads reach a core: a box of mail, and a wake-up only when the core sleeps.
+//! How threads reach a core: a box of mail, and a promise that somebody sees to it.
 //!
-//! A sender takes the lock once per turn for all it has to say. Only the sender that finds the core parked pays for an
-//! `eventfd` write; while the core works, mail costs no system call on either side. The box has no bound of its own: a
-//! core's mail answers or carries on what its clients and its disk have been admitted to do, and those are bounded.
+//! A sender takes the lock once per turn for all it has to say. While the core works, mail costs no system call on
+//! either side. The one who finds the core resting is *called*: it wakes the core's own thread by an `eventfd` write,
+//! or, being a core's thread itself, steps the core in its place (see `core_thread`). Until one of them has come the
+//! others leave the core alone. The box has no bound of its own: a core's mail answers or carries on what its clients
+//! and its disk have been admitted to do, and those are bounded.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mio::Waker;
@@ -17,6 +20,8 @@ use crate::storage::Storage;
 pub enum Mail {
     /// Something for the state machine, as it is.
     Event(Event<'static>),
+    /// Whoever steps this core has been called to this other one, too.
+    Call(usize),
     /// Another node spoke.
     Peer {
         /// Who.
@@ -50,20 +55,33 @@ pub enum Mail {
 pub struct Mailbox {
     state: Mutex<State>,
     waker: Waker,
+    woken_count: AtomicU64,
+}
+
+/// Whether somebody sees to the mail.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stance {
+    /// Somebody steps the core, and looks for mail before he lets go of it; or its own thread has been woken to do so.
+    #[default]
+    Working,
+    /// Nobody does, and there is no mail.
+    Resting,
+    /// Nobody does, but the one who put in the first mail has been called.
+    Called,
 }
 
 #[derive(Default)]
 struct State {
     mail: Vec<Mail>,
-    is_parked: bool,
+    stance: Stance,
     /// How often the core has taken its mail.
     collected_count: u64,
 }
 
 impl Mailbox {
-    /// An empty box of a core that `waker` wakes.
+    /// An empty box of a core whose own thread `waker` wakes.
     pub fn new(waker: Waker) -> Self {
-        Self { state: Mutex::default(), waker }
+        Self { state: Mutex::default(), waker, woken_count: AtomicU64::new(0) }
     }
 
     /// Puts one thing in.
@@ -73,33 +91,74 @@ impl Mailbox {
 
     /// Puts in all that `fill` pushes, under one lock and with at most one wake-up.
     pub fn post_with(&self, fill: impl FnOnce(&mut Vec<Mail>)) {
-        let mut state = self.lock();
-        fill(&mut state.mail);
-        let must_wake = !state.mail.is_empty() && std::mem::take(&mut state.is_parked);
-        drop(state);
-        if must_wake {
-            // An eventfd write fails only if its counter is full, and then the wake-up is already due.
-            let _ = self.waker.wake();
+        if self.leave_with(fill) {
+            self.wake();
         }
     }
 
-    /// Tells senders that the core is about to sleep; false if it must not, because there is mail.
-    pub fn park(&self) -> bool {
-        let mut state = self.lock();
-        state.is_parked = state.mail.is_empty();
-        state.is_parked
+    /// Puts one thing in, and wakes nobody. True if the sender is called: it must step the core, or wake its thread.
+    #[must_use]
+    pub fn leave(&self, mail: Mail) -> bool {
+        self.leave_with(|box_| box_.push(mail))
     }
 
-    /// Tells senders that the core is awake, and moves all mail to the end of `into`.
+    /// The same for all that `fill` pushes.
+    #[must_use]
+    pub fn leave_with(&self, fill: impl FnOnce(&mut Vec<Mail>)) -> bool {
+        let mut state = self.lock();
+        fill(&mut state.mail);
+        let is_called = !state.mail.is_empty() && state.stance == Stance::Resting;
+        if is_called {
+            state.stance = Stance::Called;
+        }
+        is_called
+    }
+
+    /// Wakes the core's own thread: it will look for mail, whoever else does.
+    pub fn wake(&self) {
+        self.woken_count.fetch_add(1, Ordering::Relaxed);
+        // An eventfd write fails only if its counter is full, and then the wake-up is already due.
+        let _ = self.waker.wake();
+    }
+
+    /// Whoever has stepped the core is about to let go of it; false if it must not, because there is mail.
+    pub fn rest(&self) -> bool {
+        let mut state = self.lock();
+        let is_empty = state.mail.is_empty();
+        state.stance = if is_empty { Stance::Resting } else { Stance::Working };
+        is_empty
+    }
+
+    /// The core's own thread steps it now, and will look for mail.
+    pub fn take_up(&self) {
+        self.lock().stance = Stance::Working;
+    }
+
+    /// True if there is no mail.
+    pub fn is_empty(&self) -> bool {
+        self.lock().mail.is_empty()
+    }
+
+    /// True if there is mail to which nobody sees but the one who has been called.
+    pub fn awaits_the_called(&self) -> bool {
+        self.lock().stance == Stance::Called
+    }
+
+    /// Whoever steps the core now sees to its mail: moves all of it to the end of `into`.
     pub fn collect(&self, into: &mut Vec<Mail>) {
         let mut state = self.lock();
-        state.is_parked = false;
+        state.stance = Stance::Working;
         state.collected_count += 1;
         if into.is_empty() {
             std::mem::swap(into, &mut state.mail);
         } else {
             into.append(&mut state.mail);
         }
+    }
+
+    /// How often the core's own thread has been woken.
+    pub fn woken_count(&self) -> u64 {
+        self.woken_count.load(Ordering::Relaxed)
     }
 
     /// How often the core has taken its mail.
@@ -141,9 +200,9 @@ mod tests {
     }
 
     #[test]
-    fn a_parked_core_is_woken_once() {
+    fn a_resting_core_is_woken_once() {
         let (mut poll, mailbox) = with_box();
-        assert!(mailbox.park());
+        assert!(mailbox.rest());
         mailbox.post(Mail::StopReading);
         assert!(was_woken(&mut poll));
         mailbox.post(Mail::StopReading);
@@ -151,10 +210,26 @@ mod tests {
     }
 
     #[test]
-    fn a_core_with_mail_must_not_sleep() {
+    fn a_core_with_mail_is_not_let_go_of() {
         let (_poll, mailbox) = with_box();
         mailbox.post(Mail::End);
-        assert!(!mailbox.park());
+        assert!(!mailbox.rest());
+    }
+
+    #[test]
+    fn the_first_who_leaves_mail_is_called_and_nobody_is_woken() {
+        let (mut poll, mailbox) = with_box();
+        assert!(mailbox.rest());
+        assert!(mailbox.leave(Mail::StopReading));
+        assert!(mailbox.awaits_the_called());
+        assert!(!mailbox.leave(Mail::StopReading));
+        mailbox.post(Mail::StopReading);
+        assert!(!was_woken(&mut poll));
+        let mut mail = Vec::new();
+        mailbox.collect(&mut mail);
+        assert_eq!(mail.len(), 3);
+        assert!(!mailbox.awaits_the_called());
+        assert!(!mailbox.leave(Mail::End), "it is being stepped");
     }
 
     #[test]

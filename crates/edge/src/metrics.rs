@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use node::metrics::{Gathered, page};
+use node::metrics::{Facts, Gathered, page};
 
 use crate::fault::Fault;
 use crate::host::Host;
@@ -49,8 +49,8 @@ fn answer(mut stream: TcpStream, host: &Host) -> std::io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
     let request = read_request(&mut stream)?;
     let (status, body) = match path_of(&request) {
-        Some("/metrics") => match measure(host) {
-            Some(page) => ("200 OK", page),
+        Some("/metrics") => match measure(host, PATIENCE) {
+            Some((gathered, facts)) => ("200 OK", page(&gathered, &facts)),
             None => ("503 Service Unavailable", "a core is busy: try again\n".to_owned()),
         },
         Some(_) => ("404 Not Found", "the figures are at /metrics\n".to_owned()),
@@ -95,8 +95,8 @@ fn path_of(request: &[u8]) -> Option<&str> {
 }
 
 /// Asks all cores, then the first one about the node; none if one of them does not answer in time.
-fn measure(host: &Host) -> Option<String> {
-    let deadline = Instant::now() + PATIENCE;
+pub fn measure(host: &Host, patience: Duration) -> Option<(Arc<Gathered>, Facts)> {
+    let deadline = Instant::now() + patience;
     let left = || deadline.saturating_duration_since(Instant::now());
     let (told, answers) = mpsc::channel();
     for desk in &host.desks {
@@ -107,7 +107,8 @@ fn measure(host: &Host) -> Option<String> {
     let gathered = Arc::new(Gathered::new(measured?));
     let (told, answer) = mpsc::channel();
     host.desks.first()?.mailbox.post(Mail::Describe(Arc::clone(&gathered), told));
-    Some(page(&gathered, &answer.recv_timeout(left()).ok()?))
+    let facts = answer.recv_timeout(left()).ok()?;
+    Some((gathered, facts))
 }
 
 #[cfg(test)]

@@ -34,6 +34,7 @@ use journal::Identity;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use node::event::{Event, Lane, LinkReport, NodeId};
+use node::lives::{Judgement, Lives};
 use node::roster::Member;
 use rustls::pki_types::CertificateDer;
 use socket2::{SockRef, TcpKeepalive};
@@ -44,7 +45,9 @@ pub use self::inbound::{Heard, Inbound};
 use self::link::{Link, State};
 use self::wire::Wire;
 use crate::clock;
-use crate::host::Host;
+use crate::fault::Fault;
+use crate::former::Former;
+use crate::host::{End, Host};
 use crate::limits::{
     CLIENT_PORT_PATIENCE, CORE_PACK_BYTES_MAX, LINK_CONNECT_MAX, LINK_FAREWELL_MAX, LINK_FRAME_BYTES, LINK_KEEPALIVE,
     LINK_PACK_BYTES_MAX, LINK_PAUSE_MAX, LINK_PAUSE_MIN, LINK_READ_BYTES, LINK_REFUSAL_INTERVAL, LINK_REPORT_INTERVAL,
@@ -240,10 +243,24 @@ struct Caller {
     is_dismissed: bool,
 }
 
+/// A connection that this thread reads.
+struct Heeded {
+    inbound: Inbound,
+    is_for_core: bool,
+    /// Of the process that speaks.
+    life: u64,
+}
+
 /// See the module.
 pub struct Peers {
     host: Arc<Host>,
     identity: Identity,
+    /// The cluster that this one was recovered from, if it was.
+    former: Option<Former>,
+    /// Drawn when the process started.
+    life: u64,
+    /// Which processes the other nodes are.
+    lives: Lives,
     poll: Poll,
     listeners: Vec<TcpListener>,
     /// By token. The same as those of the queue.
@@ -251,7 +268,7 @@ pub struct Peers {
     tokens: BTreeMap<Place, usize>,
     callers: BTreeMap<usize, Caller>,
     /// Those that have been let in and that no core reads: whether one shall, once it is known which.
-    inbound: BTreeMap<usize, (Inbound, bool)>,
+    inbound: BTreeMap<usize, Heeded>,
     /// Invitations that have let a node in, until they would expire: until when, and which node.
     used: BTreeMap<[u8; 8], (u64, u64)>,
     /// Who was turned away and why: when that was told, and how often it was not.
@@ -284,7 +301,8 @@ impl Peers {
     /// Those of `epoll_ctl`.
     pub fn new(
         host: Arc<Host>,
-        identity: Identity,
+        (identity, former): (Identity, Option<Former>),
+        life: u64,
         PeerPoll(poll): PeerPoll,
         mut listeners: Vec<TcpListener>,
         contacts: Vec<(NodeId, Member)>,
@@ -297,6 +315,9 @@ impl Peers {
         let mut this = Self {
             host,
             identity,
+            former,
+            life,
+            lives: Lives::default(),
             poll,
             listeners,
             links: BTreeMap::new(),
@@ -358,8 +379,8 @@ impl Peers {
                     self.accept(token);
                 } else if self.callers.contains_key(&token) {
                     self.greet(token);
-                } else if let Some((inbound, _)) = self.inbound.get_mut(&token) {
-                    inbound.note_edge(event);
+                } else if let Some(heeded) = self.inbound.get_mut(&token) {
+                    heeded.inbound.note_edge(event.is_read_closed() || event.is_error());
                     self.hear(token);
                 } else if event.token() != WAKE {
                     self.move_link(token, event.is_writable(), event.is_readable() || event.is_read_closed());
@@ -414,7 +435,7 @@ impl Peers {
         let before = std::mem::replace(&mut self.removed, removed);
         // They call again, and are told then.
         let removed = &self.removed;
-        self.inbound.retain(|_, (inbound, _)| !removed.contains(&inbound.from()));
+        self.inbound.retain(|_, heeded| !removed.contains(&heeded.inbound.from()));
         for node in removed.difference(&before) {
             self.host.desks.iter().for_each(|desk| desk.mailbox.post(Mail::HearNoMore(*node)));
         }
@@ -490,10 +511,19 @@ impl Peers {
                 Ok(None) => {}
                 Ok(Some(welcome)) if welcome.verdict == Verdict::Accepted => self.up(token),
                 Ok(Some(welcome)) => {
-                    if welcome.verdict == Verdict::Removed && !std::mem::replace(&mut self.is_expelled, true) {
+                    let is_given_up = matches!(welcome.verdict, Verdict::Removed | Verdict::LeftBehind);
+                    if is_given_up && !std::mem::replace(&mut self.is_expelled, true) {
                         self.tell_all(|| Event::Expelled);
                     }
-                    self.cut(token, &welcome.verdict.to_string(), LINK_PAUSE_MAX);
+                    let pause = match welcome.verdict {
+                        Verdict::Copy => {
+                            self.be_a_copy();
+                            LINK_PAUSE_MAX
+                        }
+                        Verdict::AnotherLife => LINK_PAUSE_MIN,
+                        _ => LINK_PAUSE_MAX,
+                    };
+                    self.cut(token, &welcome.verdict.to_string(), pause);
                 }
                 Err(reason) => self.cut(token, &reason, LINK_PAUSE_MIN),
             }
@@ -509,6 +539,16 @@ impl Peers {
         }
     }
 
+    /// Another process is this node. Two would promise what neither knows of the other: this one ends at once.
+    fn be_a_copy(&self) {
+        self.host.end(End::Fault(Fault::Data(format!(
+            "this is a copy: another process is node {} of the cluster at this moment, as other nodes hear, and they \
+             refuse this one. Start the data directory in one place only. To have one more node, start it with an \
+             empty directory and an invitation",
+            self.identity.node
+        ))));
+    }
+
     fn hello(&self, link: &Link) -> Vec<u8> {
         Hello {
             purpose: Purpose::Carry(link.lane),
@@ -517,6 +557,7 @@ impl Peers {
             to: link.node.0,
             group_count: self.identity.group_count,
             is_compressed: link.is_compressed(),
+            life: self.life,
         }
         .encode()
     }
@@ -874,13 +915,27 @@ impl Peers {
         }
         let security = self.host.security();
         let authority = security.links.as_ref().and_then(|links| links.authority.as_deref());
+        // First of all: the certificate of such a caller has been verified, and is good for nothing but this answer.
+        if self.former.as_ref().is_some_and(|former| former.has(caller.wire.certificate(), hello.cluster)) {
+            let _ = caller.wire.write_all(&Welcome::refusal(Verdict::LeftBehind).encode());
+            let address = caller.wire.socket().peer_addr().ok();
+            let cause =
+                format!("node {} is of the cluster that this one was recovered from, and was given up", hello.from);
+            self.tell_refusal(address, &cause);
+            return Ok(false);
+        }
         if hello.purpose.has_invitation() {
             let invitation = Invitation::decode(early);
             self.admit(token, &hello, invitation.as_ref(), authority);
             return Ok(false);
         }
         let shown = authority.map(|_| caller.wire.certificate());
-        let welcome = judge_caller(&self.identity, &self.removed, shown, &hello);
+        let mut welcome = judge_caller(&self.identity, &self.removed, shown, &hello);
+        let address = caller.wire.socket().peer_addr().ok();
+        if welcome.verdict == Verdict::Accepted && matches!(hello.purpose, Purpose::Carry(_)) {
+            welcome.verdict = self.judge_life(&hello, address);
+        }
+        let Some(caller) = self.callers.get_mut(&token) else { return Ok(true) };
         // A fresh socket has room for so few bytes.
         let is_told = caller.wire.write_all(&welcome.encode()).is_ok();
         let cause = match welcome.verdict {
@@ -892,7 +947,6 @@ impl Peers {
             _ => None,
         };
         if let Some(cause) = cause {
-            let address = caller.wire.socket().peer_addr().ok();
             self.tell_refusal(address, &cause);
             return Ok(false);
         }
@@ -902,9 +956,29 @@ impl Peers {
         let Ok(decompressor) = hello.is_compressed.then(Decompressor::new).transpose() else { return Ok(false) };
         let Some(caller) = self.callers.remove(&token) else { return Ok(false) };
         let is_for_core = hello.purpose == Purpose::Carry(Lane::Log);
-        self.inbound.insert(token, (Inbound::new(NodeId(hello.from), caller.wire, decompressor), is_for_core));
+        let inbound = Inbound::new(NodeId(hello.from), caller.wire, decompressor);
+        self.inbound.insert(token, Heeded { inbound, is_for_core, life: hello.life });
         self.hear(token);
         Ok(true)
+    }
+
+    /// Whether who calls is the process that is the node.
+    fn judge_life(&mut self, hello: &Hello, from: Option<SocketAddr>) -> Verdict {
+        let from = from.map(|address| address.to_string()).unwrap_or_default();
+        match self.lives.greet(NodeId(hello.from), hello.life, &from, clock::instant()) {
+            Judgement::Welcome => Verdict::Accepted,
+            Judgement::Wait => Verdict::AnotherLife,
+            Judgement::Copy { address, is_news } => {
+                if is_news {
+                    let node = hello.from;
+                    let itself = format!("node {node} itself is heard from {address}");
+                    let text = format!("refuses a copy of node {node} that calls from {from}: {itself}");
+                    self.host.log.warning(&text);
+                    self.host.desks[0].mailbox.post(Mail::Event(Event::Imposture { text }));
+                }
+                Verdict::Copy
+            }
+        }
     }
 
     /// Answers a newcomer with an invitation: lets it in by giving it the cluster's authority, or says why not.
@@ -956,7 +1030,7 @@ impl Peers {
 
     /// Reads what another node says. What is for a core goes to it with the first message, which shows which it is.
     fn hear(&mut self, token: usize) {
-        let Some((mut inbound, is_for_core)) = self.inbound.remove(&token) else { return };
+        let Some(Heeded { mut inbound, is_for_core, life }) = self.inbound.remove(&token) else { return };
         let from = inbound.from();
         let mut mail: Vec<Vec<Mail>> = self.host.desks.iter().map(|_| Vec::new()).collect();
         loop {
@@ -966,14 +1040,20 @@ impl Peers {
                 mail[core].push(Mail::Peer { from, bytes: message.to_vec() });
                 spoken_to.get_or_insert(core);
             });
+            if spoken_to.is_some() {
+                self.lives.hear(from, life, clock::instant());
+            }
             for (desk, mail) in self.host.desks.iter().zip(&mut mail) {
                 if !mail.is_empty() {
                     desk.mailbox.post_with(|box_| box_.append(mail));
                 }
             }
             match (heard, spoken_to) {
-                (Ok(Heard::End), _) => return,
-                (Err(cause), _) => return self.tell_refusal(inbound.address(), &cause),
+                (Ok(Heard::End), _) => return self.note_end(from, life),
+                (Err(cause), _) => {
+                    self.note_end(from, life);
+                    return self.tell_refusal(inbound.address(), &cause);
+                }
                 (Ok(_), Some(core)) if is_for_core => {
                     // If it cannot be taken off, it cannot be put on: it is dialled again.
                     if self.poll.registry().deregister(inbound.source()).is_ok() {
@@ -985,7 +1065,15 @@ impl Peers {
                 (Ok(Heard::All), _) => break,
             }
         }
-        self.inbound.insert(token, (inbound, is_for_core));
+        self.inbound.insert(token, Heeded { inbound, is_for_core, life });
+    }
+
+    /// A connection has ended. With its last one, but for those that cores read, a process is gone.
+    fn note_end(&mut self, from: NodeId, life: u64) {
+        let is_its_own = |heeded: &Heeded| heeded.inbound.from() == from && heeded.life == life;
+        if !self.inbound.values().any(is_its_own) {
+            self.lives.gone(from, life);
+        }
     }
 }
 
@@ -1135,7 +1223,7 @@ pub fn knock(address: &str, token: &Invitation, own: u64, patience: Duration) ->
 }
 
 fn hello(purpose: Purpose, from: u64) -> Hello {
-    Hello { purpose, cluster: 0, from, to: 0, group_count: 0, is_compressed: false }
+    Hello { purpose, cluster: 0, from, to: 0, group_count: 0, is_compressed: false, life: 0 }
 }
 
 /// The answer to a node that calls while this one looks for a cluster itself, by what it has sent so far; `None` as
@@ -1252,7 +1340,8 @@ mod tests {
         let identity = Identity { directory: 5, cluster: 7, node: 1, group_count: 2, hash_seed: 9, has_joined: false };
         let authority = Authority::make().expect("a key");
         let (chain, _) = authority.issue(2, 1_800_000_000);
-        let hello = |from, purpose| Hello { purpose, cluster: 7, from, to: 1, group_count: 2, is_compressed: false };
+        let hello =
+            |from, purpose| Hello { purpose, cluster: 7, from, to: 1, group_count: 2, is_compressed: false, life: 1 };
         let carry = Purpose::Carry(Lane::Log);
         let verdict = |removed: &[u64], shown, hello: &Hello| {
             let removed = removed.iter().copied().map(NodeId).collect();

@@ -8,6 +8,7 @@ use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
 use nix::sys::time::TimeValLike;
 use node::event::{HostReport, JournalFigures};
 
+use crate::clock;
 use crate::host::Host;
 
 /// What the allocator says of itself, in bytes. The binary chooses the allocator, so it hands in the function that asks
@@ -29,6 +30,7 @@ pub fn measure(host: &Host, allocated: Allocated, journal: JournalFigures) -> Ho
         time.and_then(|time| u64::try_from(time.num_microseconds()).ok()).unwrap_or_default()
     };
     HostReport {
+        at: clock::instant(),
         used_memory_bytes: allocated.allocated_bytes,
         resident_bytes: resident_bytes().unwrap_or_default(),
         allocator_active_bytes: allocated.active_bytes,
@@ -40,7 +42,12 @@ pub fn measure(host: &Host, allocated: Allocated, journal: JournalFigures) -> Ho
         client_count: host.client_count(),
         client_bytes: host.desks.iter().map(|desk| desk.client_bytes.load(Ordering::Relaxed)).sum(),
         rejected_count: host.rejected_count.load(Ordering::Relaxed),
+        core_wake_count: host.desks.iter().map(|desk| desk.mailbox.woken_count()).sum(),
+        core_help_count: host.desks.iter().map(|desk| desk.helped_count.load(Ordering::Relaxed)).sum(),
         links: host.peers.reports(),
+        following: host.lead.report(),
+        archive: None,
+        stalls: host.black_box.stalls(),
     }
 }
 

@@ -17,11 +17,17 @@ use node::invitation::Inviter;
 use node::roster::Member;
 use node::settings::{AppendFsync, Settings};
 
-use crate::core_thread::{CoreThread, WAKE};
+use crate::black_box;
+use crate::calling::WAKE;
+use crate::console::{self, ConsoleOptions};
+use crate::core_thread;
+use crate::disk::DirectoryLock;
 use crate::doorman;
 use crate::early::EarlyMark;
 use crate::fault::{Fault, file_of_redis};
+use crate::former::Former;
 use crate::host::{Desk, End, Host, Knobs, News};
+use crate::lead::{self, Leading};
 use crate::limits::{
     FINISH_MAX, FINISH_ROUNDS, HAND_OVER_LOOK, HAND_OVER_MAX, JOIN_LOOK, JOIN_PATIENCE, JOIN_REST, LINK_CONNECT_MAX,
     REPORT_INTERVAL, descriptors_reserved,
@@ -33,6 +39,7 @@ use crate::mailbox::{Mail, Mailbox};
 use crate::metrics;
 use crate::peers::{self, Answer, Peers, Unanswered};
 use crate::pulse::Pulse;
+use crate::recovery;
 use crate::report::{self, Allocated};
 use crate::storage::Storage;
 use crate::supervisor::Supervisor;
@@ -54,6 +61,8 @@ pub struct Options {
     pub cluster: ClusterOptions,
     /// TCP port at which figures are collected; 0 is none.
     pub metrics_port: u16,
+    /// Where the console is served.
+    pub console: ConsoleOptions,
     /// Where log lines go, if not to standard output.
     pub log_file: Option<PathBuf>,
     /// Where to write the process id while the server runs.
@@ -170,9 +179,12 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     // that data are being loaded.
     let listeners = listen(&options.listen)?;
     let (cluster_port, peer_listeners) = listen_for_peers(&options, &log)?;
+    let console_listeners = listen_on_all(&options.listen, options.console.port, "--console-port")?;
     let metrics_listeners = listen_on_all(&options.listen, options.metrics_port, "--metrics-port")?;
     let _pid_file = PidFile::write(options.pid_file.clone())?;
-    let find = || identity(&options, security.links.as_ref(), &log, &heard);
+    complete_recovery(&options.data_directory, &log)?;
+    let former = Former::read(&options.data_directory)?;
+    let find = || identity(&options, security.links.as_ref(), former.as_ref(), &log, &heard);
     // A member asks once, and knows who it is.
     let searches = !options.cluster.join.is_empty() && load::read_identity(&options.data_directory)?.is_none();
     let beginning = if searches { doorman::stand_in(&listeners, &peer_listeners, find) } else { find() };
@@ -198,14 +210,21 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     }
     let (peer_queue, peer_poll) =
         peers::prepare(u32::from(options.core_count)).map_err(system("create an epoll instance"))?;
+    let (lead, leading) = lead::prepare(&options.settings).map_err(system("create an epoll instance"))?;
     let early = EarlyMark::of(&options.data_directory);
-    let host = Arc::new(Host::new(log, mailboxes, knobs, (security, credentials), peer_queue, early, news));
+    let host = Arc::new(Host::new(log, mailboxes, knobs, (security, credentials), (peer_queue, lead), early, news));
     let process = process_facts(&options, &host, &identity, started)?;
     let cores = start_cores(&options, &host, &identity, Arc::new(process), (own, seeds.clone()), polls)?;
+    black_box::watch(Arc::clone(&host.black_box))?;
     metrics::serve(&host, metrics_listeners)?;
-    let peers = Peers::new(Arc::clone(&host), identity, peer_poll, peer_listeners, seeds, compression_level)
-        .map_err(system("watch the listeners"))?;
+    console::serve(&host, console_listeners, &options.console)?;
+    let life = entropy::random_id().map_err(system("read random numbers"))?;
+    let peers =
+        Peers::new(Arc::clone(&host), (identity, former), life, peer_poll, peer_listeners, seeds, compression_level)
+            .map_err(system("watch the listeners"))?;
     let peers = start("peers", move || peers.run())?;
+    let leading = Leading::new(Arc::clone(&host), leading, &options.data_directory, identity.group_count);
+    let leading = start("lead", move || leading.run())?;
     let (acceptor, waker) = Acceptor::new(Arc::clone(&host), listeners).map_err(system("watch the listeners"))?;
     let acceptor = start("acceptor", move || acceptor.run())?;
     host.log.notice(&format!("listens on {}", listening_places(&options.listen)));
@@ -215,7 +234,24 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     load::start(Arc::clone(&host), directory.clone(), identity, options.settings)?;
     let Identity { cluster, node, .. } = identity;
     let allocated = options.allocated;
-    Server { host, heard, acceptor, waker, cores, peers, cluster, node, directory, allocated, supervisor }.serve()
+    Server { host, heard, acceptor, waker, cores, peers, leading, cluster, node, directory, allocated, supervisor }
+        .serve()
+}
+
+/// Ends a recovery that was cut short behind the point from which it counts.
+fn complete_recovery(directory: &Path, log: &Log) -> Result<(), Fault> {
+    if !recovery::is_incomplete(directory) {
+        return Ok(());
+    }
+    let Ok(lock) = DirectoryLock::acquire(directory) else {
+        let cause = format!("{} is being recovered at this moment: wait for `holdfast recover`", directory.display());
+        return Err(Fault::Data(cause));
+    };
+    if let Some(aside) = recovery::complete(directory, &lock)? {
+        let aside = aside.display();
+        log.notice(&format!("has completed a recovery that was cut short; what was here before is in {aside}"));
+    }
+    Ok(())
 }
 
 /// Makes an error of the system a fault.
@@ -349,7 +385,7 @@ impl Joining<'_> {
         let (node, patience) = (self.node, LINK_CONNECT_MAX);
         match (authority, token) {
             (Some(authority), _) if is_own => {
-                let credentials = Credentials { authority: Arc::new(authority), node };
+                let credentials = Credentials { authority: Arc::new(authority), node, former: None };
                 let links = credentials.links();
                 let answer = self.insist(move || peers::ask(&join, Some(&links), node, patience))?;
                 Ok((answer, Arc::into_inner(credentials.authority)))
@@ -436,6 +472,7 @@ impl Joining<'_> {
 fn identity(
     options: &Options,
     files: Option<&LinkSecurity>,
+    former: Option<&Former>,
     log: &Log,
     heard: &Receiver<News>,
 ) -> Result<Beginning, NoBeginning> {
@@ -507,7 +544,8 @@ fn identity(
             directory.join(AUTHORITY_FILE).display()
         ));
     }
-    let credentials = authority.map(|authority| Credentials { authority: Arc::new(authority), node });
+    let credentials =
+        authority.map(|authority| Credentials { authority: Arc::new(authority), node, former: former.cloned() });
     if mode == LinkMode::Own && credentials.is_none() {
         let cause = "the cluster of this directory has no certificate authority of its own: stop its nodes, make one with \
                      `holdfast cluster secure`, or name files of certificates (tls-cert-file)";
@@ -607,7 +645,7 @@ fn start_cores(
         let host = Arc::clone(host);
         // The core is built on its own thread, so that its memory comes from that thread's arena.
         cores.push(start(&format!("core-{id}"), move || {
-            CoreThread::new(CoreId(id), host, poll, Core::new(core_options)).run();
+            core_thread::run(CoreId(id), host, poll, Core::new(core_options));
         })?);
     }
     Ok(cores)
@@ -688,6 +726,8 @@ fn tell_doors(options: &Options, cluster_port: u16, links: &Links, log: &Log) {
             tell(cluster_port, "other nodes", "open to whoever reaches it, who can read and write everything");
         }
     }
+    let guard = if options.listen.tls_port == 0 { "not encrypted" } else { "encrypted" };
+    tell(options.console.port, "the console", &format!("{guard}; {users}"));
     tell(options.metrics_port, "metrics", "not encrypted; no password is asked for");
     if cluster_port != 0 && matches!(links, Links::Old) {
         log.warning(
@@ -705,6 +745,7 @@ struct Server {
     waker: Waker,
     cores: Vec<JoinHandle<()>>,
     peers: JoinHandle<()>,
+    leading: JoinHandle<()>,
     cluster: u128,
     node: u64,
     directory: PathBuf,
@@ -784,7 +825,8 @@ impl Server {
 
     fn report(&self, storage: Option<&Storage>, pulses: &mut [Pulse]) {
         let figures = storage.map(Storage::figures).unwrap_or_default();
-        let report = report::measure(&self.host, (self.allocated)(), figures);
+        let mut report = report::measure(&self.host, (self.allocated)(), figures);
+        report.archive = storage.and_then(Storage::archive_figures);
         let mut is_turning = false;
         for (core, (desk, pulse)) in self.host.desks.iter().zip(pulses).enumerate() {
             if let Some(news) = pulse.beat(core, desk.mailbox.collected_count()) {
@@ -854,6 +896,8 @@ impl Server {
             }
             self.host.peers.end();
             let _ = self.peers.join();
+            self.host.lead.end();
+            let _ = self.leading.join();
             let is_in_doubt = self.host.has_ended_in_doubt();
             if let Some(storage) = storage {
                 storage.close(!is_in_doubt)?;

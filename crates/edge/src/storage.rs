@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use journal::{Append, CheckpointMark, Identity, Journal, Recovered, Span};
-use node::event::{CheckpointStep, Event, GroupId, JournalFigures, NodeId, Room};
+use node::event::{ArchiveFigures, ArchiveNews, CheckpointStep, Event, GroupId, JournalFigures, NodeId, Room};
 use node::group::others_can_tell;
 use node::settings::{AppendFsync, Settings};
 
+use crate::archiver::{ArchiveQueue, ArchiveThread, Surroundings, archive_directory};
 use crate::checkpoint_writer::{CheckpointQueue, CheckpointThread, NewsListener, RATE_DEFAULT};
 use crate::disk::{DirectoryLock, RealDisk};
 use crate::fault::Fault;
@@ -26,14 +27,17 @@ pub struct Storage {
     journal: JournalQueue,
     checkpoints: CheckpointQueue,
     reads: ReadQueue,
+    archive: Option<ArchiveQueue>,
     disk: RealDisk,
     shared: Arc<Shared>,
 }
 
+type Threads = (JournalThread, CheckpointThread, ReadThread, Option<ArchiveThread>);
+
 struct Shared {
     directory: PathBuf,
     /// Taken when they are stopped.
-    threads: Mutex<Option<(JournalThread, CheckpointThread, ReadThread)>>,
+    threads: Mutex<Option<Threads>>,
     /// Held until the process has let go of everything in the directory.
     _lock: DirectoryLock,
 }
@@ -58,6 +62,7 @@ impl Storage {
         let options = journal::Options {
             held_bytes_max: LOG_HELD_BYTES_MAX,
             has_peers: others_can_tell,
+            is_archived: settings.is_archived,
             ..journal::Options::new(identity)
         };
         let (journal, recovered) = match Journal::open(disk.clone(), &options) {
@@ -82,14 +87,33 @@ impl Storage {
         .map_err(system("start the checkpoint writer"))?;
         let reads = ReadThread::start(disk.clone(), journal.queue().clone(), news_listener(Arc::clone(host)))
             .map_err(system("start the log reader"))?;
+        let archive = match settings.get("archive") {
+            "" => None,
+            address => {
+                let directory =
+                    archive_directory(address).map_err(|cause| Fault::Setting { name: "archive", cause })?;
+                let surroundings = Surroundings {
+                    directory,
+                    disk: disk.clone(),
+                    identity: recovered.identity,
+                    databases: settings.databases,
+                    journal: journal.queue().clone(),
+                    host: Arc::clone(host),
+                    keep_days: settings.number("archive-keep-days").cast_unsigned(),
+                    keep_bytes: settings.number("archive-keep-bytes").cast_unsigned(),
+                };
+                Some(ArchiveThread::start(surroundings).map_err(system("start the archive's thread"))?)
+            }
+        };
         let storage = Self {
+            archive: archive.as_ref().map(|archive| archive.queue().clone()),
             journal: journal.queue().clone(),
             checkpoints: checkpoints.queue().clone(),
             reads: reads.queue().clone(),
             disk,
             shared: Arc::new(Shared {
                 directory: directory.to_owned(),
-                threads: Mutex::new(Some((journal, checkpoints, reads))),
+                threads: Mutex::new(Some((journal, checkpoints, reads, archive))),
                 _lock: lock,
             }),
         };
@@ -98,8 +122,14 @@ impl Storage {
     }
 
     /// Hands in what a core wants appended in a turn; those marked `true` are waited for. Leaves `appends` empty.
+    /// [`Storage::announce`] must follow: what several cores hand in before becomes one write.
     pub fn append(&self, core: usize, appends: &mut Vec<(Append, bool)>) {
-        self.journal.submit(core, appends);
+        self.journal.leave(core, appends);
+    }
+
+    /// The journal is to write what has been handed in.
+    pub fn announce(&self) {
+        self.journal.announce_appends();
     }
 
     /// True while more is waiting for the disk than should be. [`Mail::StorageTakesMore`] follows.
@@ -125,6 +155,28 @@ impl Storage {
     /// Entries of a group behind `index` are to be kept for members that lack them.
     pub fn keep_log(&self, group: GroupId, index: u64) {
         self.journal.hold(group.0, index);
+    }
+
+    /// A group is so far: what the archive is to be told.
+    pub fn archive(&self, news: ArchiveNews) {
+        if let Some(archive) = &self.archive {
+            archive.tell(news);
+        }
+    }
+
+    /// Changes `archive-keep-days`.
+    pub fn set_archive_days(&self, days: u64) {
+        self.archive.iter().for_each(|archive| archive.set_keep_days(days));
+    }
+
+    /// Changes `archive-keep-bytes`.
+    pub fn set_archive_bytes(&self, bytes: u64) {
+        self.archive.iter().for_each(|archive| archive.set_keep_bytes(bytes));
+    }
+
+    /// How the archive is, if there is one.
+    pub fn archive_figures(&self) -> Option<ArchiveFigures> {
+        self.archive.as_ref().map(ArchiveQueue::figures)
     }
 
     /// The others have made good for what the log may have lacked when it was opened.
@@ -184,7 +236,8 @@ impl Storage {
     /// If the log could not be brought to that point.
     pub fn close(self, may_note: bool) -> Result<(), Fault> {
         let threads = self.shared.threads.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some((journal, checkpoints, reads)) = threads else { return Ok(()) };
+        let Some((journal, checkpoints, reads, archive)) = threads else { return Ok(()) };
+        archive.into_iter().for_each(ArchiveThread::stop);
         reads.stop();
         checkpoints.stop();
         journal.stop(may_note).map_err(|fault| Fault::data(&self.shared.directory, &fault))
@@ -213,16 +266,30 @@ fn lazy_sync(policy: AppendFsync) -> LazySync {
 fn listener(host: Arc<Host>, directory: PathBuf) -> Listener {
     Box::new(move |notice| match notice {
         Notice::Persisted(tickets) => {
+            // Of two cores that rest one is woken, and steps the other one as well.
+            let mut resting = None;
             for (core, desk) in host.desks.iter().enumerate() {
                 let mut of_core = tickets.iter().filter(|(group, _)| host.core_of(*group) == core).peekable();
                 if of_core.peek().is_none() {
                     continue;
                 }
-                desk.mailbox.post_with(|mail| {
+                let is_called = desk.mailbox.leave_with(|mail| {
                     mail.extend(
                         of_core.map(|&(group, ticket)| Mail::Event(Event::Persisted { group: GroupId(group), ticket })),
                     );
                 });
+                if is_called {
+                    match resting.take() {
+                        None => resting = Some(core),
+                        Some(other) => {
+                            desk.mailbox.post(Mail::Call(other));
+                            desk.mailbox.wake();
+                        }
+                    }
+                }
+            }
+            if let Some(core) = resting {
+                host.desks[core].mailbox.wake();
             }
         }
         Notice::TakesMore => host.desks.iter().for_each(|desk| desk.mailbox.post(Mail::StorageTakesMore)),

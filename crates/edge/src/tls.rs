@@ -27,16 +27,19 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{
-    NoServerSessionStorage, ParsedCertificate, ServerConfig, ServerSessionMemoryCache, WebPkiClientVerifier,
+    ClientHello, NoServerSessionStorage, ParsedCertificate, ResolvesServerCert, ServerConfig, ServerSessionMemoryCache,
+    WebPkiClientVerifier,
 };
+use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 use rustls::{
-    CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme, StreamOwned, SupportedCipherSuite,
-    SupportedProtocolVersion,
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme, StreamOwned,
+    SupportedCipherSuite, SupportedProtocolVersion,
 };
 
 pub use self::stream::{TlsStream, cause};
 use crate::clock;
+use crate::former::Former;
 use crate::trust::{self, Authority};
 
 /// Sessions remembered when `tls-session-cache-size` sets no bound.
@@ -87,6 +90,8 @@ pub struct Credentials {
     pub authority: Arc<Authority>,
     /// This node.
     pub node: u64,
+    /// The cluster that this one was recovered from, whose nodes are told so.
+    pub former: Option<Former>,
 }
 
 /// What is to secure links between nodes.
@@ -125,24 +130,68 @@ impl Credentials {
         let provider = Arc::new(ring::default_provider());
         let (chain, key) = self.authority.issue(self.node, clock::unix_seconds());
         let authorities = Authorities::only(self.authority.certificate());
+        let former = self.former.as_ref().and_then(|former| former.shown.as_deref());
+        let callers = match former.and_then(|shown| shown.chain.last()) {
+            // They are verified to be told by name that they are not let in: see `Peers::let_in`.
+            Some(former) => authorities.and(former),
+            None => authorities.clone(),
+        };
+        let certified = |chain: &[CertificateDer<'static>], key: &PrivateKeyDer<'static>| {
+            let certified = CertifiedKey::from_der(chain.to_vec(), key.clone_key(), &provider);
+            Arc::new(certified.expect("they have been made for each other"))
+        };
+        let shown = ShownTo {
+            own: certified(&chain, &key),
+            former: former.map(|shown| certified(&shown.chain, &shown.key)),
+            subjects: callers.0.subjects(),
+        };
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider)).with_protocol_versions(&[&TLS13]);
         let mut accept = builder
             .expect("all suites are spoken")
-            .with_client_cert_verifier(authorities.of_clients(&provider, true))
-            .with_single_cert(chain.clone(), key.clone_key())
-            .expect("they have been made for each other");
+            .with_client_cert_verifier(callers.of_clients(&provider, true))
+            .with_cert_resolver(Arc::new(shown));
         accept.session_storage = Arc::new(NoServerSessionStorage {});
         accept.send_tls13_tickets = 0;
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider)).with_protocol_versions(&[&TLS13]);
         let dial = builder
             .expect("all suites are spoken")
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(SignedBy::new(Some(&authorities), &provider)))
+            .with_custom_certificate_verifier(Arc::new(SignedBy::new(Some(&authorities), &provider).who_says_so()))
             .with_client_auth_cert(chain, key)
             .expect("they have been made for each other");
         let authority = Some(Arc::clone(&self.authority));
         LinkSecurity { accept: Arc::new(accept), dial: ClientSecurity::of(dial), authority }
     }
+}
+
+/// Which certificate is shown: a caller that trusts nobody but the authority of a former cluster is shown one of that.
+#[derive(Debug)]
+struct ShownTo {
+    own: Arc<CertifiedKey>,
+    former: Option<Arc<CertifiedKey>>,
+    /// Names of the own authority and of the former one.
+    subjects: Vec<DistinguishedName>,
+}
+
+impl ResolvesServerCert for ShownTo {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let trusted = hello.certificate_authorities().unwrap_or_default();
+        let trusts = |subject: Option<&DistinguishedName>| {
+            subject.is_some_and(|subject| trusted.iter().any(|name| name.as_ref() == subject.as_ref()))
+        };
+        let (own, former) = (self.subjects.first(), self.subjects.get(1));
+        let certified = self.former.as_ref().filter(|_| trusts(former) && !trusts(own)).unwrap_or(&self.own);
+        Some(Arc::clone(certified))
+    }
+}
+
+/// True if an authority has signed this certificate, which has been shown.
+pub fn is_signed_by(certificate: &CertificateDer<'_>, authority: &CertificateDer<'static>) -> bool {
+    let Authorities(roots) = Authorities::only(authority);
+    let algorithms = ring::default_provider().signature_verification_algorithms;
+    ParsedCertificate::try_from(certificate).is_ok_and(|parsed| {
+        verify_server_cert_signed_by_trust_anchor(&parsed, &roots, &[], UnixTime::now(), algorithms.all).is_ok()
+    })
 }
 
 impl LinkSecurity {
@@ -325,9 +374,17 @@ fn unusable(error: &Error) -> String {
 }
 
 /// Whose certificates are good.
+#[derive(Clone)]
 struct Authorities(Arc<RootCertStore>);
 
 impl Authorities {
+    /// These and one more.
+    fn and(&self, certificate: &CertificateDer<'static>) -> Self {
+        let mut roots = RootCertStore::clone(&self.0);
+        roots.add(certificate.clone()).expect("a certificate that was made here");
+        Self(Arc::new(roots))
+    }
+
     /// A single one of our own.
     fn only(certificate: &CertificateDer<'static>) -> Self {
         let mut roots = RootCertStore::empty();
@@ -459,13 +516,21 @@ struct SignedBy {
     roots: Option<Arc<RootCertStore>>,
     /// Fingerprint of the authority, where nothing else is known of it: its certificate is to be shown as well.
     pin: Option<[u8; 32]>,
+    /// Whom the other end is told that it trusts.
+    told: Vec<DistinguishedName>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl SignedBy {
     fn new(authorities: Option<&Authorities>, provider: &CryptoProvider) -> Self {
         let roots = authorities.map(|Authorities(roots)| Arc::clone(roots));
-        Self { roots, pin: None, algorithms: provider.signature_verification_algorithms }
+        Self { roots, pin: None, told: Vec::new(), algorithms: provider.signature_verification_algorithms }
+    }
+
+    /// The same; the other end is told whom it is to be signed by.
+    fn who_says_so(self) -> Self {
+        let told = self.roots.as_ref().map_or_else(Vec::new, |roots| roots.subjects());
+        Self { told, ..self }
     }
 }
 
@@ -521,6 +586,10 @@ impl ServerCertVerifier for SignedBy {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.algorithms.supported_schemes()
+    }
+
+    fn root_hint_subjects(&self) -> Option<&[DistinguishedName]> {
+        (!self.told.is_empty()).then_some(&self.told)
     }
 }
 

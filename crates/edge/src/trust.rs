@@ -251,9 +251,7 @@ impl Authority {
         let path = directory.join(AUTHORITY_FILE);
         let new = directory.join(format!("{AUTHORITY_FILE}.{}.new", std::process::id()));
         let put = || {
-            let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-            file.write_all(self.to_pem().as_bytes())?;
-            file.sync_all()?;
+            write_secret(&new, &self.to_pem())?;
             // Unlike a renaming, this replaces nothing that another process has put there meanwhile.
             match fs::hard_link(&new, &path) {
                 Err(error) if error.kind() != ErrorKind::AlreadyExists => fs::rename(&new, &path)?,
@@ -272,30 +270,19 @@ impl Authority {
     }
 
     fn to_pem(&self) -> String {
-        let certificate = BASE64_LINES.encode(&self.certificate);
-        let mut text = format!(
-            "The certificate authority of a Holdfast cluster. The owner of this file is a member of the cluster.\n\
-             -----BEGIN CERTIFICATE-----\n{}-----END CERTIFICATE-----\n{}",
-            lines(&certificate),
+        seal(format!(
+            "The certificate authority of a Holdfast cluster. The owner of this file is a member of the cluster.\n{}{}",
+            pem("CERTIFICATE", &self.certificate),
             self.issuer.key().serialize_pem()
-        );
-        let checksum = hex(digest::digest(&digest::SHA256, text.as_bytes()).as_ref());
-        text.push_str(CHECKSUM_PREFIX);
-        text.push_str(&checksum);
-        text.push('\n');
-        text
+        ))
     }
 
     /// Reads what [`Self::to_pem`] has written. The checksum covers every byte before it: a flipped bit in a
     /// certificate or a key does not always make it unreadable, and an authority that differs from that of the other
     /// members would only be found out when they refuse each other.
     fn from_pem(text: &[u8]) -> Result<Self, String> {
-        let content_bytes = text.len().saturating_sub(CHECKSUM_PREFIX.len() + 2 * digest::SHA256_OUTPUT_LEN + 1);
-        let (content, end) = text.split_at(content_bytes);
-        let checksum = hex(digest::digest(&digest::SHA256, content).as_ref());
-        if end != format!("{CHECKSUM_PREFIX}{checksum}\n").as_bytes() {
-            return Err("the file is damaged: its checksum does not match; copy it from another member".to_owned());
-        }
+        let content =
+            unseal(text).ok_or("the file is damaged: its checksum does not match; copy it from another member")?;
         let certificate = CertificateDer::from_pem_slice(content).map_err(|error| error.to_string())?;
         let key = PrivatePkcs8KeyDer::from_pem_slice(content).map_err(|error| error.to_string())?;
         Self::of(certificate, key.secret_pkcs8_der())
@@ -326,6 +313,16 @@ impl Authority {
 
     /// A new certificate for a node, with that of the authority behind it, and the key for it.
     pub fn issue(&self, node: u64, now_s: u64) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+        self.issue_for(node, now_s, CERTIFICATE_LIFETIME)
+    }
+
+    /// The same, good for so long.
+    pub fn issue_for(
+        &self,
+        node: u64,
+        now_s: u64,
+        lifetime: Duration,
+    ) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
         let key = KeyPair::generate().expect("the system had random numbers a moment ago");
         let mut params = CertificateParams::new(vec![name_of_node(node)]).expect("letters, digits and dots");
         params.distinguished_name.push(DnType::CommonName, name_of_node(node));
@@ -336,7 +333,7 @@ impl Authority {
         params.not_before = date_time_ymd(2020, 1, 1);
         // Dates have four digits, whatever a clock says.
         let now = Duration::from_secs(now_s.min(CLOCK_MAX_S));
-        params.not_after = date_time_ymd(1970, 1, 1) + now + CERTIFICATE_LIFETIME;
+        params.not_after = date_time_ymd(1970, 1, 1) + now + lifetime;
         let certificate = params.signed_by(&key, &self.issuer).expect("a key of ours signs");
         let chain = vec![certificate.der().clone(), self.certificate.clone()];
         (chain, PrivatePkcs8KeyDer::from(key.serialize_der()).into())
@@ -366,6 +363,35 @@ impl Authority {
         hmac::verify(&self.invitations, &token.claims(), &token.code).map_err(|_| Invalid::Forged)?;
         if now_s >= token.expires_s { Err(Invalid::Expired) } else { Ok(()) }
     }
+}
+
+/// Writes a file that nobody but its owner may read; it is on the disk then, if its name is.
+pub(crate) fn write_secret(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
+/// Adds a line with a checksum of all before it.
+pub(crate) fn seal(mut text: String) -> String {
+    let checksum = hex(digest::digest(&digest::SHA256, text.as_bytes()).as_ref());
+    text.push_str(CHECKSUM_PREFIX);
+    text.push_str(&checksum);
+    text.push('\n');
+    text
+}
+
+/// What is before that line; none if the checksum does not match.
+pub(crate) fn unseal(text: &[u8]) -> Option<&[u8]> {
+    let content_bytes = text.len().saturating_sub(CHECKSUM_PREFIX.len() + 2 * digest::SHA256_OUTPUT_LEN + 1);
+    let (content, end) = text.split_at(content_bytes);
+    let checksum = hex(digest::digest(&digest::SHA256, content).as_ref());
+    (end == format!("{CHECKSUM_PREFIX}{checksum}\n").as_bytes()).then_some(content)
+}
+
+/// A block of a PEM file.
+pub(crate) fn pem(label: &str, bytes: &[u8]) -> String {
+    format!("-----BEGIN {label}-----\n{}-----END {label}-----\n", lines(&BASE64_LINES.encode(bytes)))
 }
 
 /// As base64 is in files.

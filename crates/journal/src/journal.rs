@@ -23,7 +23,7 @@ use crate::record::{
 };
 use crate::recovery::{Behind, Next, Replay, Stop, Tail, Verdict, judge, judge_tail};
 use crate::tail::{Found, TailMark};
-use crate::types::{Append, CheckpointMark, Options, Recovered, RecoveredGroup};
+use crate::types::{Append, CheckpointMark, Options, Recovered, RecoveredGroup, is_nobody};
 
 /// A record whose body is larger is checksummed first and written piece by piece, so that a huge value is not copied
 /// as a whole.
@@ -78,6 +78,8 @@ pub struct Journal<D: Disk> {
     full: VecDeque<FullSegment>,
     /// Entries behind these indexes are kept, by group, although a checkpoint covers them.
     holds: BTreeMap<u32, u64>,
+    /// The same for an archive.
+    archive_holds: BTreeMap<u32, u64>,
     held_bytes_max: u64,
     /// Grows when segments come or go.
     map_version: u64,
@@ -130,6 +132,13 @@ struct FullSegment {
     used_bytes: u64,
     /// Last index of each group when the segment was full.
     last_indexes: Vec<(u32, u64)>,
+}
+
+impl FullSegment {
+    /// What it holds of a group is needed by nobody: the group has been vacated since.
+    fn give_up(&mut self, group: u32) {
+        self.last_indexes.retain(|(other, _)| *other != group);
+    }
 }
 
 enum Successor<F> {
@@ -199,6 +208,7 @@ impl<D: Disk> Journal<D> {
             groups: BTreeMap::new(),
             full: VecDeque::new(),
             holds: BTreeMap::new(),
+            archive_holds: archive_holds(options, &identity),
             held_bytes_max: options.held_bytes_max,
             map_version: 0,
             successor: Successor::None,
@@ -219,123 +229,49 @@ impl<D: Disk> Journal<D> {
         Ok((journal, recovered))
     }
 
-    fn open_existing(disk: D, options: &Options, names: &[String]) -> Result<(Self, Recovered), Fault> {
-        let identity = read_identity(&disk)?;
-        let (mut segments, mut leftovers) = find_chain(&disk, names)?;
-        let passed = pass_covered(&disk, &identity, &mut segments)?;
-        let mut notes = Vec::new();
-        let mark = read_mark(&disk, &identity, names, &mut notes)?;
-        let mut replay = Replay::default();
-        let mut full = VecDeque::new();
-        let mut previous = None;
-
-        // Read segment after segment until one says that the log ends there.
-        let mut position = 0;
-        let (stop, current, tail, letter) = loop {
-            let segment = &segments[position];
-            let place = Place::new(identity.directory, segment.sequence);
-            let bytes = read_whole(&disk, segment)?;
-            check_segment_header(&segment.name, &bytes, identity.directory, segment.sequence, segment.length)?;
-            let stop = replay.read_segment(&segment.name, place, &bytes)?;
-            let is_ended = stop.last == Some(RecordKind::End);
-            let next = match segments.get(position + 1) {
-                None => Next::Absent,
-                Some(_) if is_ended => Next::Unwritten,
-                Some(next) => look_ahead(&disk, &identity, next)?,
-            };
-            if position == 0 && stop.last.is_none() && segment.sequence > 1 {
-                let why = format!("{} holds nothing, so the log before it is not whole", segment.name);
-                return Err(Fault::Missing { file: segment_file(segment.sequence - 1), why });
-            }
-            let (letter, verdict) = judge(is_ended, next, stop.behind.word);
-            match verdict {
-                Verdict::GoesOn => {
-                    full.push_back(FullSegment {
-                        sequence: segment.sequence,
-                        bytes: segment.length,
-                        used_bytes: stop.end,
-                        last_indexes: replay.groups.iter().map(|(group, state)| (*group, state.last_index)).collect(),
-                    });
-                    previous = Some((segment.name.clone(), bytes, stop));
-                    position += 1;
-                    // A prepared segment that was never written to may be anything: it is made again.
-                    let next = &segments[position];
-                    if !is_prepared_well(&disk, &identity, next)? {
-                        if (mark.sequence, mark.end) > (next.sequence, RECORDS_START) {
-                            let what = "it had been written to, and neither its header nor its first record verifies";
-                            return Err(Fault::damaged(&next.name, 0, what));
-                        }
-                        notes.push(format!("{} was not fit for use and has been made anew", next.name));
-                        let bytes = next.length.max(options.segment_bytes).next_multiple_of(BLOCK_BYTES as u64);
-                        Chore::prepare(&identity, next.sequence, bytes, None).prepare_now(&disk)?;
-                        segments[position].length = bytes;
-                    }
-                }
-                Verdict::NextMissing => {
-                    let why = format!("{} says at offset {} that the log goes on there", segment.name, stop.end);
-                    return Err(Fault::Missing { file: segment_file(segment.sequence + 1), why });
-                }
-                Verdict::Damaged | Verdict::DamagedWithin | Verdict::EndsAfterCut | Verdict::Ends => {
-                    let is_marked = (mark.sequence, mark.end) > (segment.sequence, stop.end);
-                    let is_end = matches!(verdict, Verdict::EndsAfterCut | Verdict::Ends);
-                    let letter = if is_end && is_marked { 'G' } else { letter };
-                    match judge_tail(verdict, is_marked, &stop) {
-                        Some(tail) => break (stop, bytes, tail, letter),
-                        None => return Err(lost(&segment.name, stop.end, letter)),
-                    }
-                }
-            }
-        };
-        let found: Vec<&RecoveredGroup> = replay.groups.values().map(|state| &state.found).collect();
-        let has_peers = (options.has_peers)(&identity, &found);
-        let (sequence, name, end) = (segments[position].sequence, segments[position].name.clone(), stop.end);
-        let tail_in_question = match tail {
-            Tail::Whole if mark.is_in_question && has_peers => Some(
-                "an earlier start had to cut off the end of the log, and the others have not made good for it yet"
-                    .into(),
-            ),
-            Tail::Whole => {
-                if stop.behind.word != Behind::Nothing {
-                    notes.push(format!("{name} ends at offset {end}: a record there that holds nothing is damaged"));
-                }
-                None
-            }
-            Tail::Lost if !has_peers => return Err(lost(&name, end, letter)),
-            Tail::Lost => Some(format!(
-                "{name} is damaged at offset {end}: a record that had been synced does not verify (case {letter}). It is \
-                 cut off, and this node is in doubt until the others have told it what was committed"
-            )),
-            Tail::Questionable if has_peers => Some(format!(
-                "{name} ends at offset {end}: the record there does not verify, and nothing says whether it had been \
-                 synced. It is cut off, and this node is in doubt until the others have told it what was committed"
-            )),
-            Tail::Questionable => {
-                let what = if stop.behind.word == Behind::Nothing {
-                    "the record there is torn and is cut off"
-                } else {
-                    "what follows had not been synced and is cut off"
-                };
-                notes.push(format!("{name} ends at offset {end}: {what}"));
-                None
-            }
-        };
-        for (group, state) in &replay.groups {
-            state.check().map_err(|what| Fault::Missing {
-                file: segment_file(segments[0].sequence.saturating_sub(1)),
-                why: format!("of group {group}, {what}"),
-            })?;
-            if let Some(mark) = &state.found.checkpoint {
-                let file = checkpoint_file(*group, mark.index);
-                if !names.contains(&file) {
-                    let why = format!("the log counts on this checkpoint of group {group}");
-                    return Err(Fault::Missing { file, why });
-                }
-            }
+    /// What [`open`](Self::open) would find in a directory that has an identity, for somebody who only wants to know:
+    /// nothing in it is changed, and the disk may be one that cannot be written to.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); [`Fault::Missing`] if there is no identity.
+    pub fn look(disk: &D, options: &Options) -> Result<Recovered, Fault> {
+        let names = list(disk)?;
+        if !names.iter().any(|name| name == IDENTITY_FILE) {
+            let why = "the directory says of no node that it belongs to it".into();
+            return Err(Fault::Missing { file: IDENTITY_FILE.into(), why });
         }
+        Ok(examine(disk, options, &names, Mending::Forbidden)?.into_recovered())
+    }
+
+    fn open_existing(disk: D, options: &Options, names: &[String]) -> Result<(Self, Recovered), Fault> {
+        let found = examine(&disk, options, names, Mending::Allowed)?;
+        let was_stopped_cleanly = found.was_stopped_cleanly();
+        let Examined {
+            identity,
+            segments,
+            mut leftovers,
+            mut passed,
+            mut notes,
+            replay,
+            mut full,
+            previous,
+            position,
+            stop,
+            current,
+            tail_in_question,
+            ..
+        } = found;
+        let mut doomed = Vec::new();
+        if options.is_archived {
+            // The archive may lack what is in them.
+            passed.append(&mut full);
+            full = passed;
+        } else {
+            doomed.extend(passed.iter().map(|segment| segment_file(segment.sequence)));
+        }
+        let (sequence, name) = (segments[position].sequence, segments[position].name.clone());
 
         // From here on the directory is put in order; everything found makes sense.
-        let is_at_rest = stop.last == Some(RecordKind::Stop) || (stop.last.is_none() && full.is_empty());
-        let was_stopped_cleanly = is_at_rest && tail == Tail::Whole && !mark.is_in_question;
         let segment_length = segments[position].length;
         let mut tail_file = open_tail(&disk, &identity, names, &mut notes)?;
         let is_in_question = tail_in_question.is_some();
@@ -344,7 +280,10 @@ impl<D: Disk> Journal<D> {
             // First of all: what is cut off is not there to speak for itself at the next start.
             let full = || Fault::Full { file: TAIL_FILE.into(), bytes: BLOCK_BYTES as u64 };
             let file = tail_file.as_mut().ok_or_else(full)?;
-            file.write(&disk, &tail_mark)?;
+            // It vouches for no more than is known to be durable: the rest is written again below, and this start may
+            // end before that.
+            let end = stop.synced.min(stop.content_end);
+            file.write(&disk, &TailMark { end, ..tail_mark })?;
             file.sync(&disk)?;
         }
         // What was read may have been in the page cache only, and to sync it is not enough: after a flush that failed
@@ -388,6 +327,9 @@ impl<D: Disk> Journal<D> {
         }
 
         let groups = replay.groups.iter().map(|(group, state)| (*group, Standing::of(state))).collect();
+        let mut archive_holds = archive_holds(options, &identity);
+        // The archive gets what a group has from those that hold it.
+        archive_holds.retain(|group, _| replay.groups.get(group).is_none_or(|state| !state.found.is_vacated()));
         let mut journal = Self {
             place: Place::new(identity.directory, sequence),
             disk,
@@ -408,11 +350,12 @@ impl<D: Disk> Journal<D> {
             groups,
             full,
             holds: BTreeMap::new(),
+            archive_holds,
             held_bytes_max: options.held_bytes_max,
             map_version: 0,
             successor,
             recycled: Vec::new(),
-            doomed: passed,
+            doomed,
             is_chore_out: false,
             written_bytes: 0,
         };
@@ -587,6 +530,10 @@ impl<D: Disk> Journal<D> {
             standing.hard_state = hard_state;
         }
         standing.hard_state.commit = standing.hard_state.commit.max(mark.index);
+        self.map_version += 1;
+        standing.membership.take_if(|membership| is_nobody(membership));
+        let name = checkpoint_file(group, mark.index);
+        self.doomed.retain(|doomed| *doomed != name);
         if let Some(old) = standing.mark.replace(mark)
             && Some(old.index) != standing.mark.as_ref().map(|mark| mark.index)
         {
@@ -606,13 +553,22 @@ impl<D: Disk> Journal<D> {
     /// Keeps nothing for others any more, until told to anew: the disk is full.
     pub fn let_go(&mut self) {
         self.holds.clear();
+        self.archive_holds.clear();
+        self.free_segments();
+    }
+
+    /// Keeps entries of a group behind `index`, because an archive lacks them: as [`hold`](Self::hold) for members.
+    pub fn hold_for_archive(&mut self, group: u32, index: u64) {
+        self.archive_holds.insert(group, index);
         self.free_segments();
     }
 
     /// Where the entries of the log are, for a [`LogReader`](crate::LogReader).
     pub fn map(&self) -> LogMap {
         let full = self.full.iter().map(|segment| (segment.sequence, segment.last_indexes.clone())).collect();
-        LogMap { directory: self.identity.directory, full, current: self.sequence }
+        let mark = |(group, standing): (&u32, &Standing)| Some((*group, standing.mark.clone()?));
+        let marks = self.groups.iter().filter_map(mark).collect();
+        LogMap { directory: self.identity.directory, full, current: self.sequence, marks }
     }
 
     /// Grows whenever [`map`](Self::map) changes.
@@ -771,29 +727,64 @@ impl<D: Disk> Journal<D> {
 
     fn write_appends(&mut self, appends: &[Append], is_durable: bool) -> Result<(), Fault> {
         let body_bytes: usize = appends.iter().map(frame::append_bytes).sum();
-        self.make_room(body_bytes as u64, TAIL_BYTES + MARKS_BYTES)?;
+        let given_up: Vec<Append> = appends.iter().filter(|append| append.vacates()).cloned().collect();
+        let given_up_bytes: usize = given_up.iter().map(frame::append_bytes).sum();
+        let again_bytes = if given_up.is_empty() { 0 } else { record_bytes(given_up_bytes as u64) };
+        self.make_room(body_bytes as u64, again_bytes + TAIL_BYTES + MARKS_BYTES)?;
         // What is restated is the state before this record, so it is taken before the appends are noted.
         let standing = self.restatement();
+        let mut freed = Vec::new();
         for append in appends {
-            self.note(append);
+            freed.extend(self.note(append));
         }
         if body_bytes as u64 > WHOLE_BODY_BYTES_MAX {
             self.write_huge(&standing, appends)?;
-            return if is_durable { self.sync() } else { Ok(()) };
+            if is_durable {
+                self.sync()?;
+            }
+        } else {
+            let start = self.begin_record(&standing, body_bytes);
+            for append in appends {
+                frame::encode_append(append, &mut self.buffer);
+            }
+            self.finish_record(start, is_durable)?;
         }
-        let start = self.begin_record(&standing, body_bytes);
-        for append in appends {
+        if given_up.is_empty() {
+            return Ok(());
+        }
+        // As with a mark of a checkpoint: what is freed is gone afterwards, so it is said twice.
+        let start = self.begin_record(&[], given_up_bytes);
+        for append in &given_up {
             frame::encode_append(append, &mut self.buffer);
         }
-        self.finish_record(start, is_durable)
+        self.finish_record(start, true)?;
+        for append in &given_up {
+            self.full.iter_mut().for_each(|segment| segment.give_up(append.group));
+            self.holds.remove(&append.group);
+            self.archive_holds.remove(&append.group);
+        }
+        self.map_version += 1;
+        self.doomed.append(&mut freed);
+        self.free_segments();
+        Ok(())
     }
 
-    /// Checks an append against what its group's log is, and keeps what will have to be restated.
-    fn note(&mut self, append: &Append) {
+    /// Checks an append against what its group's log is, and keeps what will have to be restated. The checkpoint that
+    /// it gives up, if it vacates the group.
+    fn note(&mut self, append: &Append) -> Option<String> {
         if append.is_empty() {
-            return;
+            return None;
         }
         let standing = self.groups.entry(append.group).or_default();
+        if append.vacates() {
+            assert!(append.entries.is_empty(), "entries of group {}, which is given up", append.group);
+            let hard_state = append.hard_state.unwrap_or(standing.hard_state);
+            let before = std::mem::replace(
+                standing,
+                Standing { hard_state, membership: append.membership.clone(), ..Standing::default() },
+            );
+            return before.mark.map(|mark| checkpoint_file(append.group, mark.index));
+        }
         if let Some(first) = append.entries.first() {
             let mark_index = standing.mark.as_ref().map_or(0, |mark| mark.index);
             assert!(first.index > mark_index, "entry {} is below checkpoint {mark_index}", first.index);
@@ -810,6 +801,7 @@ impl<D: Disk> Journal<D> {
                 index += 1;
             }
             standing.last_index = index - 1;
+            standing.membership.take_if(|membership| is_nobody(membership));
         }
         if let Some(hard_state) = append.hard_state {
             standing.hard_state = hard_state;
@@ -817,6 +809,7 @@ impl<D: Disk> Journal<D> {
         if let Some(membership) = &append.membership {
             standing.membership = Some(membership.clone());
         }
+        None
     }
 
     /// Makes sure that a record with such a body fits the current segment and leaves `spare_bytes` of it, going to the
@@ -898,7 +891,10 @@ impl<D: Disk> Journal<D> {
     }
 
     fn is_held(&self, segment: &FullSegment) -> bool {
-        let is_held = |(group, last_index): &(u32, u64)| self.holds.get(group).is_some_and(|held| held < last_index);
+        let holds = [&self.holds, &self.archive_holds];
+        let is_held = |(group, last_index): &(u32, u64)| {
+            holds.iter().any(|holds| holds.get(group).is_some_and(|held| held < last_index))
+        };
         segment.last_indexes.iter().any(is_held)
     }
 
@@ -1035,6 +1031,199 @@ impl<D: Disk> Journal<D> {
         self.end = end;
         Ok(())
     }
+}
+
+/// Whether what stands in the way of reading may be put in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mending {
+    Allowed,
+    Forbidden,
+}
+
+/// What is in a directory, and what to make of it.
+struct Examined {
+    identity: Identity,
+    segments: Vec<Segment>,
+    /// Files that are worth nothing.
+    leftovers: Vec<String>,
+    /// Segments that a checkpoint covers.
+    passed: VecDeque<FullSegment>,
+    /// The mark outside of the log, as found.
+    mark: TailMark,
+    notes: Vec<String>,
+    replay: Replay,
+    full: VecDeque<FullSegment>,
+    /// The segment before the one in which the log ends: its name, its bytes, where reading it stopped.
+    previous: Option<(String, Bytes, Stop)>,
+    /// The segment in which the log ends, among all.
+    position: usize,
+    /// Where it ends.
+    stop: Stop,
+    /// Bytes of that segment.
+    current: Bytes,
+    tail: Tail,
+    tail_in_question: Option<String>,
+}
+
+impl Examined {
+    fn was_stopped_cleanly(&self) -> bool {
+        let Self { stop, full, tail, mark, .. } = self;
+        let is_at_rest = stop.last == Some(RecordKind::Stop) || (stop.last.is_none() && full.is_empty());
+        is_at_rest && *tail == Tail::Whole && !mark.is_in_question
+    }
+
+    fn into_recovered(self) -> Recovered {
+        Recovered {
+            identity: self.identity,
+            is_new: false,
+            was_stopped_cleanly: self.was_stopped_cleanly(),
+            tail_in_question: self.tail_in_question,
+            log_bytes: self.replay.log_bytes,
+            groups: self.replay.groups.into_iter().map(|(group, state)| (group, state.found)).collect(),
+            notes: self.notes,
+        }
+    }
+}
+
+/// Reads a directory that has an identity.
+fn examine<D: Disk>(disk: &D, options: &Options, names: &[String], mending: Mending) -> Result<Examined, Fault> {
+    let identity = read_identity(disk)?;
+    let (mut segments, leftovers) = find_chain(disk, names)?;
+    let passed = pass_covered(disk, &identity, &mut segments)?;
+    let mut notes = Vec::new();
+    let mark = read_mark(disk, &identity, names, &mut notes)?;
+    let mut replay = Replay::default();
+    let mut full = VecDeque::new();
+    let mut previous = None;
+
+    // Read segment after segment until one says that the log ends there.
+    let mut position = 0;
+    let (stop, current, tail, letter) = loop {
+        let segment = &segments[position];
+        let place = Place::new(identity.directory, segment.sequence);
+        let bytes = read_whole(disk, segment)?;
+        check_segment_header(&segment.name, &bytes, identity.directory, segment.sequence, segment.length)?;
+        let stop = replay.read_segment(&segment.name, place, &bytes)?;
+        for (group, state) in &mut replay.groups {
+            if std::mem::take(&mut state.was_vacated) {
+                full.iter_mut().for_each(|before: &mut FullSegment| before.give_up(*group));
+            }
+        }
+        let is_ended = stop.last == Some(RecordKind::End);
+        let next = match segments.get(position + 1) {
+            None => Next::Absent,
+            Some(_) if is_ended => Next::Unwritten,
+            Some(next) => look_ahead(disk, &identity, next)?,
+        };
+        if position == 0 && stop.last.is_none() && segment.sequence > 1 {
+            let why = format!("{} holds nothing, so the log before it is not whole", segment.name);
+            return Err(Fault::Missing { file: segment_file(segment.sequence - 1), why });
+        }
+        let (letter, verdict) = judge(is_ended, next, stop.behind.word);
+        match verdict {
+            Verdict::GoesOn => {
+                full.push_back(FullSegment {
+                    sequence: segment.sequence,
+                    bytes: segment.length,
+                    used_bytes: stop.end,
+                    last_indexes: replay.groups.iter().map(|(group, state)| (*group, state.last_index)).collect(),
+                });
+                previous = Some((segment.name.clone(), bytes, stop));
+                position += 1;
+                // A prepared segment that was never written to may be anything: it is made again.
+                let next = &segments[position];
+                if !is_prepared_well(disk, &identity, next)? {
+                    if (mark.sequence, mark.end) > (next.sequence, RECORDS_START) {
+                        let what = "it had been written to, and neither its header nor its first record verifies";
+                        return Err(Fault::damaged(&next.name, 0, what));
+                    }
+                    if mending == Mending::Forbidden {
+                        let (_, current, stop) = previous.take().expect("just put there");
+                        position -= 1;
+                        break (stop, current, Tail::Whole, letter);
+                    }
+                    notes.push(format!("{} was not fit for use and has been made anew", next.name));
+                    let bytes = next.length.max(options.segment_bytes).next_multiple_of(BLOCK_BYTES as u64);
+                    Chore::prepare(&identity, next.sequence, bytes, None).prepare_now(disk)?;
+                    segments[position].length = bytes;
+                }
+            }
+            Verdict::NextMissing => {
+                let why = format!("{} says at offset {} that the log goes on there", segment.name, stop.end);
+                return Err(Fault::Missing { file: segment_file(segment.sequence + 1), why });
+            }
+            Verdict::Damaged | Verdict::DamagedWithin | Verdict::EndsAfterCut | Verdict::Ends => {
+                let is_marked = (mark.sequence, mark.end) > (segment.sequence, stop.end);
+                let is_end = matches!(verdict, Verdict::EndsAfterCut | Verdict::Ends);
+                let letter = if is_end && is_marked { 'G' } else { letter };
+                match judge_tail(verdict, is_marked, &stop) {
+                    Some(tail) => break (stop, bytes, tail, letter),
+                    None => return Err(lost(&segment.name, stop.end, letter)),
+                }
+            }
+        }
+    };
+    let found: Vec<&RecoveredGroup> = replay.groups.values().map(|state| &state.found).collect();
+    let has_peers = (options.has_peers)(&identity, &found);
+    let (name, end) = (segments[position].name.clone(), stop.end);
+    let tail_in_question = match tail {
+        Tail::Whole if mark.is_in_question && has_peers => Some(
+            "an earlier start had to cut off the end of the log, and the others have not made good for it yet".into(),
+        ),
+        Tail::Whole => {
+            if stop.behind.word != Behind::Nothing {
+                notes.push(format!("{name} ends at offset {end}: a record there that holds nothing is damaged"));
+            }
+            None
+        }
+        Tail::Lost if !has_peers => return Err(lost(&name, end, letter)),
+        Tail::Lost => Some(format!(
+            "{name} is damaged at offset {end}: a record that had been synced does not verify (case {letter}). It is \
+             cut off, and this node is in doubt until the others have told it what was committed"
+        )),
+        Tail::Questionable if has_peers => Some(format!(
+            "{name} ends at offset {end}: the record there does not verify, and nothing says whether it had been \
+             synced. It is cut off, and this node is in doubt until the others have told it what was committed"
+        )),
+        Tail::Questionable => {
+            let what = if stop.behind.word == Behind::Nothing {
+                "the record there is torn and is cut off"
+            } else {
+                "what follows had not been synced and is cut off"
+            };
+            notes.push(format!("{name} ends at offset {end}: {what}"));
+            None
+        }
+    };
+    for (group, state) in &replay.groups {
+        state.check().map_err(|what| Fault::Missing {
+            file: segment_file(segments[0].sequence.saturating_sub(1)),
+            why: format!("of group {group}, {what}"),
+        })?;
+        if let Some(mark) = &state.found.checkpoint {
+            let file = checkpoint_file(*group, mark.index);
+            if !names.contains(&file) {
+                let why = format!("the log counts on this checkpoint of group {group}");
+                return Err(Fault::Missing { file, why });
+            }
+        }
+    }
+    Ok(Examined {
+        identity,
+        segments,
+        leftovers,
+        passed,
+        mark,
+        notes,
+        replay,
+        full,
+        previous,
+        position,
+        stop,
+        current,
+        tail,
+        tail_in_question,
+    })
 }
 
 /// The file of the mark outside of the log.
@@ -1254,11 +1443,21 @@ fn find_chain<D: Disk>(disk: &D, names: &[String]) -> Result<(Vec<Segment>, Vec<
     Ok((segments, leftovers))
 }
 
+/// An archive may lack anything that is there, until it says what it has.
+fn archive_holds(options: &Options, identity: &Identity) -> BTreeMap<u32, u64> {
+    (0..identity.group_count).filter(|_| options.is_archived).map(|group| (group, 0)).collect()
+}
+
 /// Passes over the oldest segments all of whose entries are in checkpoints: they were kept for others, and the log is
-/// whole without them. Returns their names.
-fn pass_covered<D: Disk>(disk: &D, identity: &Identity, segments: &mut Vec<Segment>) -> Result<Vec<String>, Fault> {
+/// whole without them. Returns them.
+fn pass_covered<D: Disk>(
+    disk: &D,
+    identity: &Identity,
+    segments: &mut Vec<Segment>,
+) -> Result<VecDeque<FullSegment>, Fault> {
+    let mut passed = VecDeque::new();
     if segments.len() < 3 {
-        return Ok(Vec::new());
+        return Ok(passed);
     }
     let mut marks = None;
     for segment in segments.iter().rev() {
@@ -1267,19 +1466,26 @@ fn pass_covered<D: Disk>(disk: &D, identity: &Identity, segments: &mut Vec<Segme
             break;
         }
     }
+    // A group that has been vacated needs nothing of what came before.
+    let reach = |(last_index, mark_index)| if last_index == 0 { u64::MAX } else { mark_index };
     let marks: BTreeMap<u32, u64> =
-        marks.into_iter().flatten().map(|(group, (_, mark_index))| (group, mark_index)).collect();
-    let mut count = 0;
-    while let Some(next) = segments.get(count + 1) {
+        marks.into_iter().flatten().map(|(group, standing)| (group, reach(standing))).collect();
+    while let [segment, next, ..] = &segments[passed.len()..] {
         let Some(standing) = restated(disk, identity, next)? else { break };
         let covers =
             |(group, (last_index, _)): (&u32, &(u64, u64))| marks.get(group).is_some_and(|at| at >= last_index);
         if standing.is_empty() || !standing.iter().all(covers) {
             break;
         }
-        count += 1;
+        passed.push_back(FullSegment {
+            sequence: segment.sequence,
+            bytes: segment.length,
+            used_bytes: segment.length,
+            last_indexes: standing.iter().map(|(group, (last_index, _))| (*group, *last_index)).collect(),
+        });
     }
-    Ok(segments.drain(..count).map(|segment| segment.name).collect())
+    segments.drain(..passed.len());
+    Ok(passed)
 }
 
 /// By group, its last index before a segment, and the index of its newest checkpoint.

@@ -13,6 +13,7 @@ use crate::fault::Fault;
 use crate::frame::{self, Frame};
 use crate::layout::segment_file;
 use crate::record::{Place, RECORD_HEADER_BYTES, RECORDS_START, RecordHeader, RecordKind, record_bytes};
+use crate::types::CheckpointMark;
 
 /// How much is read from the disk at a time.
 const WINDOW_BYTES: usize = 1 << 20;
@@ -29,6 +30,8 @@ pub struct LogMap {
     pub full: Vec<(u64, Vec<(u32, u64)>)>,
     /// The segment being written.
     pub current: u64,
+    /// The newest checkpoint of each group that has one.
+    pub marks: Vec<(u32, CheckpointMark)>,
 }
 
 /// Which entries are wanted.
@@ -142,6 +145,44 @@ impl<D: Disk> LogReader<D> {
         Ok(entries)
     }
 
+    /// The terms of a group's entries from `first` on, as the log has them last: each with the index from which it
+    /// counts. Who knows that entries are committed, and not in which terms, learns it here; the whole log from there
+    /// on is read.
+    ///
+    /// # Errors
+    /// If the log does not hold the first of them any more, or the disk fails.
+    pub fn terms(&mut self, map: &LogMap, group: u32, first: u64) -> Result<Vec<(u64, u64)>, Unread> {
+        self.window = Window::default();
+        let (mut sequence, mut offset) = (Self::segment_of(map, group, first), RECORDS_START);
+        let mut terms: Vec<(u64, u64)> = Vec::new();
+        while let Some((header, body)) = self.record(map, sequence, offset)? {
+            if header.kind == RecordKind::End {
+                (sequence, offset) = (sequence + 1, RECORDS_START);
+                continue;
+            }
+            offset += record_bytes(header.body_bytes.into());
+            let mut position = 0;
+            while let Some((whose, frame, end)) = frame::decode(&body, position, body.len()) {
+                position = end;
+                let Frame::Entry(entry) = frame else { continue };
+                if whose != group || entry.index < first {
+                    continue;
+                }
+                if terms.is_empty() && entry.index > first {
+                    return Err(Unread::Gone);
+                }
+                // It replaces what stood there and behind it.
+                while terms.last().is_some_and(|(from, _)| *from >= entry.index) {
+                    terms.pop();
+                }
+                if terms.last().is_none_or(|(_, term)| *term != entry.term) {
+                    terms.push((entry.index, entry.term));
+                }
+            }
+        }
+        if terms.is_empty() || sequence < map.current { Err(Unread::Gone) } else { Ok(terms) }
+    }
+
     /// Where to begin looking for the first entry.
     fn start(&mut self, map: &LogMap, span: &Span) -> Result<(u64, u64), Unread> {
         let oldest = map.full.first().map_or(map.current, |(sequence, _)| *sequence);
@@ -150,11 +191,16 @@ impl<D: Disk> LogReader<D> {
         {
             return Ok(place);
         }
+        Ok((Self::segment_of(map, span.group, span.first), RECORDS_START))
+    }
+
+    /// The first segment that may hold an entry.
+    fn segment_of(map: &LogMap, group: u32, index: u64) -> u64 {
         let last_index = |indexes: &[(u32, u64)]| {
-            indexes.iter().find(|(group, _)| *group == span.group).map_or(0, |(_, last_index)| *last_index)
+            indexes.iter().find(|(whose, _)| *whose == group).map_or(0, |(_, last_index)| *last_index)
         };
-        let full = map.full.iter().find(|(_, indexes)| last_index(indexes) >= span.first);
-        Ok((full.map_or(map.current, |(sequence, _)| *sequence), RECORDS_START))
+        let full = map.full.iter().find(|(_, indexes)| last_index(indexes) >= index);
+        full.map_or(map.current, |(sequence, _)| *sequence)
     }
 
     fn remember(&mut self, group: u32, next: u64, place: (u64, u64)) {

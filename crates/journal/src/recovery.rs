@@ -35,7 +35,7 @@ use bytes::Bytes;
 use crate::fault::Fault;
 use crate::frame::{self, Frame};
 use crate::record::{Place, RECORD_HEADER_BYTES, RECORDS_START, RecordKind, record_bytes};
-use crate::types::RecoveredGroup;
+use crate::types::{RecoveredGroup, is_nobody};
 
 /// What verifies behind the place where a segment stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,6 +189,8 @@ pub struct ReplayedGroup {
     pub found: RecoveredGroup,
     /// Index of the last entry, whether or not it is still needed.
     pub last_index: u64,
+    /// The segment that is being read gives up what those before it hold of the group.
+    pub was_vacated: bool,
 }
 
 /// The log, read so far.
@@ -266,10 +268,18 @@ impl ReplayedGroup {
                     found.entries.truncate(keep);
                 }
                 self.last_index = entry.index;
+                found.membership.take_if(|membership| is_nobody(membership));
                 found.entries.push(entry);
             }
             Frame::HardState(hard_state) => found.hard_state = hard_state,
-            Frame::Membership(membership) => found.membership = Some(membership),
+            Frame::Membership(membership) => {
+                if is_nobody(&membership) {
+                    (found.checkpoint, self.last_index) = (None, 0);
+                    found.entries.clear();
+                    self.was_vacated = true;
+                }
+                found.membership = Some(membership);
+            }
             Frame::Mark(mark) => {
                 // A mark beyond the log is a checkpoint that came from a leader: it replaces the log.
                 self.last_index = self.last_index.max(mark.index);
@@ -277,6 +287,7 @@ impl ReplayedGroup {
                 found.entries.drain(..covered);
                 found.hard_state.commit = found.hard_state.commit.max(mark.index);
                 found.checkpoint = Some(mark);
+                found.membership.take_if(|membership| is_nobody(membership));
             }
             Frame::Standing { last_index } => {
                 // A group first heard of here has its earlier entries in segments that are gone, so in its checkpoint.

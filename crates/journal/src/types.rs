@@ -16,7 +16,8 @@ pub struct Append {
     pub ticket: u64,
     /// Its new hard state, if that changed.
     pub hard_state: Option<HardState>,
-    /// Its new membership, if that changed.
+    /// Its new membership, if that changed. Nobody at all *vacates* the group: its log, its checkpoint and whatever was
+    /// known of its members are given up, and only the hard state stays. A checkpoint of a leader's fills it again.
     pub membership: Option<Membership>,
     /// New entries with consecutive indexes. If the first index is already in the log, that entry and everything behind
     /// it is replaced.
@@ -29,10 +30,20 @@ impl Append {
         self.hard_state.is_none() && self.membership.is_none() && self.entries.is_empty()
     }
 
+    /// True if it gives up the group's log and its checkpoint.
+    pub fn vacates(&self) -> bool {
+        self.membership.as_ref().is_some_and(is_nobody)
+    }
+
     /// Roughly what it takes up in memory and on disk.
     pub fn weight_bytes(&self) -> usize {
         64 + self.entries.iter().map(|entry| 64 + entry.data.len()).sum::<usize>()
     }
+}
+
+/// True for the membership of a group that has been given up.
+pub(crate) fn is_nobody(membership: &Membership) -> bool {
+    *membership == Membership::default()
 }
 
 /// A group's state at one log index, durable in a file of its own: see [`crate::checkpoint_file`].
@@ -60,12 +71,21 @@ pub struct Options {
     /// record is lost is opened all the same, and [`Recovered::tail_in_question`] says so. Otherwise that is refused if
     /// the record is known to have been synced.
     pub has_peers: fn(&Identity, &[&RecoveredGroup]) -> bool,
+    /// Segments that are only kept for others stay when a directory is opened, as far as `held_bytes_max` goes: an
+    /// archive may lack them. See [`hold_for_archive`](crate::Journal::hold_for_archive).
+    pub is_archived: bool,
 }
 
 impl Options {
     /// The defaults, and the identity that a new directory gets. Nothing is held, and there is nobody to ask.
     pub fn new(new_identity: Identity) -> Self {
-        Self { new_identity, segment_bytes: SEGMENT_BYTES_DEFAULT, held_bytes_max: 0, has_peers: |_, _| false }
+        Self {
+            new_identity,
+            segment_bytes: SEGMENT_BYTES_DEFAULT,
+            held_bytes_max: 0,
+            has_peers: |_, _| false,
+            is_archived: false,
+        }
     }
 }
 
@@ -97,10 +117,18 @@ pub struct Recovered {
 pub struct RecoveredGroup {
     /// What it promised last.
     pub hard_state: HardState,
-    /// Its membership as last written, if it ever was.
+    /// Its membership as last written, if it ever was. Nobody at all if the group has been vacated, and not been filled
+    /// again: then there is nothing else but the hard state.
     pub membership: Option<Membership>,
     /// The newest checkpoint that counts.
     pub checkpoint: Option<CheckpointMark>,
     /// Every entry behind the checkpoint, without a gap. Their data share the memory the log was read into.
     pub entries: Vec<Entry>,
+}
+
+impl RecoveredGroup {
+    /// True if the group has been vacated, and not been given a checkpoint since.
+    pub fn is_vacated(&self) -> bool {
+        self.membership.as_ref().is_some_and(is_nobody)
+    }
 }

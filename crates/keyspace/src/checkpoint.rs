@@ -37,8 +37,8 @@
 //!
 //! Numbers of fixed size are little-endian; a varint has seven bits a byte, the lowest first. Collections are not
 //! written as in RDB because their form must come back with them: the order of their elements depends on it. Packed
-//! forms are 1 hash, 2 set of integers, 3 set, 4 list, 5 sorted set, 6 hash with deadlines of fields; large ones are 1
-//! hash, 2 set, 3 list, 4 sorted set, 5 stream, 6 hash with deadlines of fields.
+//! forms are 1 hash, 2 set of integers, 3 set, 4 list, 5 sorted set, 6 hash with deadlines of fields, 7 document;
+//! large ones are 1 hash, 2 set, 3 list, 4 sorted set, 5 stream, 6 hash with deadlines of fields, 7 document.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;

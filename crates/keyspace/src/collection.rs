@@ -12,6 +12,7 @@
 //! variant in [`Kind`], [`Form`], [`Collection`], [`Rubble`] and [`ValueRef`]; its payload in `rdb`; its commands.
 
 pub(crate) mod hash;
+pub(crate) mod json;
 pub(crate) mod list;
 pub(crate) mod order;
 pub(crate) mod packed;
@@ -24,6 +25,7 @@ use std::hint::black_box;
 use std::ops::Range;
 
 pub use hash::Hash;
+pub use json::Tree;
 pub use list::{End, List};
 pub use set::Set;
 pub use sorted_set::SortedSet;
@@ -48,6 +50,7 @@ pub(crate) enum Kind {
     List,
     SortedSet,
     Stream,
+    Json,
 }
 
 impl Kind {
@@ -59,6 +62,7 @@ impl Kind {
             Self::List => Some(Form::List),
             Self::SortedSet => Some(Form::SortedSet),
             Self::Stream => None,
+            Self::Json => Some(Form::Json),
         }
     }
 }
@@ -80,6 +84,8 @@ pub(crate) enum Form {
     SortedSet = 5,
     /// A hash of which fields may have deadlines; see [`hash::expiring`].
     ExpiringHash = 6,
+    /// See [`json`].
+    Json = 7,
 }
 
 impl Form {
@@ -92,6 +98,7 @@ impl Form {
             4 => Some(Self::List),
             5 => Some(Self::SortedSet),
             6 => Some(Self::ExpiringHash),
+            7 => Some(Self::Json),
             _ => None,
         }
     }
@@ -103,6 +110,7 @@ impl Form {
             Self::Integers | Self::Members => Kind::Set,
             Self::List => Kind::List,
             Self::SortedSet => Kind::SortedSet,
+            Self::Json => Kind::Json,
         }
     }
 
@@ -115,6 +123,7 @@ impl Form {
             Self::List => list::is_packed(bytes),
             Self::SortedSet => sorted_set::is_packed(bytes),
             Self::ExpiringHash => hash::expiring::is_packed(bytes),
+            Self::Json => json::is_packed(bytes),
         }
     }
 }
@@ -129,6 +138,7 @@ pub(crate) fn packed_ref(form: Form, bytes: &[u8]) -> ValueRef<'_> {
         Form::List => ValueRef::List(List::packed(bytes)),
         Form::SortedSet => ValueRef::SortedSet(SortedSet::packed(bytes)),
         Form::ExpiringHash => ValueRef::Hash(Hash::packed_expiring(bytes)),
+        Form::Json => ValueRef::Json(Tree::packed(bytes)),
     }
 }
 
@@ -142,6 +152,7 @@ pub(crate) enum Collection {
     List(list::Packs),
     SortedSet(sorted_set::Members),
     Stream(Box<Stream>),
+    Json(json::Document),
 }
 
 /// What is left of a large collection that is no longer used.
@@ -152,6 +163,7 @@ pub(crate) enum Rubble {
     List(tree::Rubble<list::Pack>),
     SortedSet(sorted_set::Rubble),
     Stream(stream::Rubble),
+    Json(crate::json::Rubble),
 }
 
 /// What every large collection can do.
@@ -182,6 +194,7 @@ macro_rules! on_each {
             Collection::List($it) => $result,
             Collection::SortedSet($it) => $result,
             Collection::Stream($it) => $result,
+            Collection::Json($it) => $result,
         }
     };
 }
@@ -266,6 +279,7 @@ impl Collection {
             Self::SortedSet(_) => 4,
             Self::Stream(_) => 5,
             Self::ExpiringHash(_) => 6,
+            Self::Json(_) => 7,
         }
     }
 
@@ -278,6 +292,7 @@ impl Collection {
             4 => Some(Self::SortedSet(sorted_set::Members::default())),
             5 => Some(Self::Stream(Box::new(Stream::unfinished()))),
             6 => Some(Self::ExpiringHash(hash::expiring::Expiring::default())),
+            7 => Some(Self::Json(json::Document::default())),
             _ => None,
         }
     }
@@ -290,6 +305,7 @@ impl Collection {
             Self::List(_) => Kind::List,
             Self::SortedSet(_) => Kind::SortedSet,
             Self::Stream(_) => Kind::Stream,
+            Self::Json(_) => Kind::Json,
         }
     }
 
@@ -301,6 +317,7 @@ impl Collection {
             Self::List(packs) => ValueRef::List(List::large(packs)),
             Self::SortedSet(members) => ValueRef::SortedSet(SortedSet::large(members)),
             Self::Stream(stream) => ValueRef::Stream(stream),
+            Self::Json(document) => ValueRef::Json(Tree::large(document)),
         }
     }
 
@@ -312,6 +329,7 @@ impl Collection {
             Self::List(packs) => Rubble::List(packs.into_rubble()),
             Self::SortedSet(members) => Rubble::SortedSet(members.into_rubble()),
             Self::Stream(stream) => Rubble::Stream(stream::Rubble::of(*stream)),
+            Self::Json(document) => Rubble::Json(crate::json::Rubble::of(document.into_json())),
         }
     }
 
@@ -379,6 +397,7 @@ impl Rubble {
             Self::List(rubble) => rubble.bytes(),
             Self::SortedSet(rubble) => rubble.bytes(),
             Self::Stream(rubble) => rubble.bytes(),
+            Self::Json(rubble) => rubble.bytes(),
         }
     }
 
@@ -391,6 +410,7 @@ impl Rubble {
             Self::List(rubble) => rubble.free(budget),
             Self::SortedSet(rubble) => rubble.free(budget),
             Self::Stream(rubble) => rubble.free(budget),
+            Self::Json(rubble) => rubble.free(budget),
         }
     }
 }
@@ -646,7 +666,8 @@ impl<'a> Cell<'a> {
 //   large  = 0x80 | number u8, number of elements varint, elements
 //
 // In both, the elements of hashes and sets are items as `packed` writes them. Behind each field of a large hash with
-// deadlines its deadline follows, in milliseconds since the epoch, as a varint; 0 is none.
+// deadlines its deadline follows, in milliseconds since the epoch, as a varint; 0 is none. The elements of a document
+// are its values, as `json::codec` writes them.
 
 /// Marks a collection that is not packed.
 const IS_LARGE: u8 = 0x80;

@@ -6,6 +6,7 @@ mod extended;
 mod geo;
 mod hash;
 mod hyperloglog;
+mod json;
 mod key_specs;
 mod keys;
 mod list;
@@ -53,6 +54,7 @@ const LISTS: &[&[&DataCommand]] = &[
     sorted_set::COMMANDS,
     geo::COMMANDS,
     stream::COMMANDS,
+    json::COMMANDS,
     keys::COMMANDS,
 ];
 

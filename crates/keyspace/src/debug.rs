@@ -126,6 +126,8 @@ fn mix_value(digest: &mut Digest, entry: &Entry<'_>) {
             }
         }
         ValueRef::Stream(stream) => mix_stream(digest, stream),
+        // Its text tells all but how it is kept.
+        ValueRef::Json(document) => digest.mix(&document.text()),
     }
     if entry.expires_at().is_some() {
         digest.add(b"!!expire!!");
@@ -165,6 +167,7 @@ fn type_number(value: ValueRef<'_>) -> u32 {
         ValueRef::Set(_) => 2,
         ValueRef::SortedSet(_) => 3,
         ValueRef::Hash(_) => 4,
+        ValueRef::Json(_) => 5,
         ValueRef::Stream(_) => 6,
     }
 }

@@ -14,7 +14,7 @@ use crate::commands::Body;
 use crate::context::{Edit, Entry, View};
 use crate::eviction::Pool;
 use crate::keeper::Keeper;
-use crate::notice::{Classes, DatabaseKey, Notice, Notices};
+use crate::notice::{Class, Classes, DatabaseKey, Notice, Notices};
 use crate::record::{Record, VERSION_END};
 use crate::segment::KeyHasher;
 use crate::table::{Gone, Place, Table};
@@ -111,6 +111,29 @@ pub struct Lookups {
     pub found: u64,
     /// They were not.
     pub missed: u64,
+}
+
+/// What there is of a key, see [`Keyspace::standing`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Nothing.
+    Absent,
+    /// Its time has come. For commands it does not exist; it has not been removed yet.
+    Expired,
+    /// It exists, with this version.
+    Alive(u64),
+    /// The same, and fields of it have expired that have not been removed yet.
+    Stale(u64),
+}
+
+impl Standing {
+    /// As [`Keyspace::version`].
+    pub fn version(self) -> u64 {
+        match self {
+            Self::Absent | Self::Expired => 0,
+            Self::Alive(version) | Self::Stale(version) => version,
+        }
+    }
 }
 
 impl Lookups {
@@ -343,6 +366,20 @@ impl Keyspace {
         self.view(database, moment).peek(key).map_or(0, |entry| entry.version())
     }
 
+    /// What is to be known of a key before a command runs, for readers that do not expire by our moments.
+    pub fn standing(&self, database: u16, key: &[u8], moment: Moment) -> Standing {
+        let Some(record) = self.databases[usize::from(database)].find(self.place(key), key) else {
+            return Standing::Absent;
+        };
+        let now = self.expired_until(self.clamp(moment).unix.0);
+        let first_deadline = || record.expiring_hash().map_or(NEVER, |hash| hash.at(i64::MIN).next_deadline());
+        match record.version() {
+            _ if !record.is_alive(now) => Standing::Expired,
+            version if first_deadline() <= now => Standing::Stale(version),
+            version => Standing::Alive(version),
+        }
+    }
+
     /// What a WATCH remembers of a key that exists: its version and, if a field of it is to expire, when the next one
     /// does, mixed; 0 if it does not exist at `moment`. Different if the key has changed, or a field has expired.
     pub fn watched_version(&self, database: u16, key: &[u8], moment: Moment) -> u64 {
@@ -475,6 +512,11 @@ impl Keyspace {
     /// What has happened since the last call, in order.
     pub fn take_notices(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.notices.found)
+    }
+
+    /// Of what has happened since the last call, what went because its time had come.
+    pub fn take_gone(&mut self) -> Vec<Notice> {
+        self.notices.found.extract_if(.., |notice| notice.class == Class::Gone).collect()
     }
 
     /// Notes the moment of an applied entry. To be called for every entry, also for one without commands, before its

@@ -32,7 +32,7 @@ pub enum Class {
     Evicted = 1 << 7,
     /// `t`
     Stream = 1 << 8,
-    /// `d`: what modules report; none does here.
+    /// `d`: what modules report, and here commands on documents, which there are a module's.
     Module = 1 << 9,
     /// `n`: a key has been created. Noticed by who runs the command, from the versions of its keys.
     New = 1 << 10,
@@ -41,6 +41,8 @@ pub enum Class {
     /// Not for those who listen, but for caches of clients: a key has been given another value or deadline, or was
     /// removed. Noticed by who runs the command.
     Changed = 1 << 12,
+    /// Nor this, but for replicas of other kinds: a key, or fields of it, were removed because their time had come.
+    Gone = 1 << 13,
 }
 
 /// A key of a database.
@@ -145,6 +147,7 @@ impl Notices {
     /// Notes that a key, or fields of it, had expired when a command met them, or when they were swept away.
     #[inline]
     pub(crate) fn note_gone(&mut self, database: u16, key: &[u8], gone: Gone) {
+        self.note(Class::Gone, "gone", database, key);
         if gone == Gone::Key {
             return self.note(Class::Expired, "expired", database, key);
         }

@@ -8,6 +8,7 @@
 mod hash;
 mod list;
 pub(crate) mod listpack;
+pub mod module;
 mod set;
 mod sorted_set;
 mod stream;
@@ -18,6 +19,7 @@ mod ziplist;
 use std::borrow::Cow;
 
 use crate::collection::Limits;
+use crate::collection::hash::expiring::NEVER;
 use crate::crc64::crc64;
 use crate::lzf;
 use crate::value::{ItoaBuffer, Str, StringValue, Value, ValueRef, canonical_integer};
@@ -46,6 +48,8 @@ mod kind {
     pub const SORTED_SET: u8 = 3;
     pub const HASH: u8 = 4;
     pub const SORTED_SET_2: u8 = 5;
+    /// Of a module: see [`super::module`].
+    pub const MODULE_2: u8 = 7;
     /// Of Redis before 2.6; never written.
     pub const HASH_ZIPMAP: u8 = 9;
     /// Of Redis before 3.2; never written.
@@ -129,6 +133,17 @@ pub fn dump(value: ValueRef<'_>) -> Vec<u8> {
     out
 }
 
+/// The same for somebody who reads this version of Redis's encoding, 9 to 11, in its dialect. Deadlines of fields are
+/// left out: none of these versions has them.
+pub fn dump_for(value: ValueRef<'_>, dialect: Dialect, version: u16) -> Vec<u8> {
+    let mut out = vec![kind_for(value, dialect)];
+    write_payload_for(&mut out, value, dialect);
+    out.extend_from_slice(&version.to_le_bytes());
+    let checksum = crc64(0, &out);
+    out.extend_from_slice(&checksum.to_le_bytes());
+    out
+}
+
 /// The value that [`dump`], or a Redis or Valkey, made `bytes` of. Collections get the form that `limits` give them.
 ///
 /// # Errors
@@ -166,6 +181,7 @@ fn kind_of(value: ValueRef<'_>) -> u8 {
         ValueRef::List(_) => kind::LIST_QUICKLIST_2,
         ValueRef::SortedSet(set) => sorted_set::kind_of(set),
         ValueRef::Stream(_) => kind::STREAM_LISTPACKS_2,
+        ValueRef::Json(_) => kind::MODULE_2,
     }
 }
 
@@ -206,6 +222,7 @@ pub fn read_object(reader: &mut Reader<'_>, limits: &Limits) -> Result<Value, Ma
         kind @ (kind::STREAM_LISTPACKS | kind::STREAM_LISTPACKS_2 | kind::STREAM_LISTPACKS_3) => {
             stream::read(kind, reader).map(Value::Collection)
         }
+        kind::MODULE_2 => module::read(reader).map(Value::Collection),
         _ => Err(Malformed::Value),
     }
 }
@@ -219,6 +236,7 @@ fn write_payload(out: &mut Vec<u8>, value: ValueRef<'_>, compression: Compressio
         ValueRef::List(list) => list::write(out, list, compression),
         ValueRef::SortedSet(set) => sorted_set::write(out, set, compression),
         ValueRef::Stream(stream) => stream::write(out, stream, compression),
+        ValueRef::Json(document) => module::write_json(out, document, compression),
     }
 }
 
@@ -283,22 +301,40 @@ pub enum Dialect {
     Plain,
 }
 
-/// Appends a key as it stands in a file: a byte for its kind, its name, its value.
+/// Appends a key as it stands in a file: a byte for its kind, its name, its value. Deadlines of fields are left out: no
+/// version that is written has them.
 pub fn write_named(out: &mut Vec<u8>, name: &[u8], value: ValueRef<'_>, dialect: Dialect) {
-    let is_plain = dialect == Dialect::Plain;
-    out.push(match value {
-        ValueRef::Hash(_) if is_plain => kind::HASH,
-        ValueRef::List(_) if is_plain => kind::LIST,
-        ValueRef::SortedSet(_) if is_plain => kind::SORTED_SET_2,
-        ValueRef::Stream(_) if is_plain => kind::STREAM_LISTPACKS,
-        other => kind_of(other),
-    });
+    out.push(kind_for(value, dialect));
     write_text(out, name);
+    write_payload_for(out, value, dialect);
+}
+
+/// True for a hash that has deadlines which this dialect cannot tell, or a value of which it knows no listpack.
+fn is_plain(value: ValueRef<'_>, dialect: Dialect) -> bool {
     match value {
-        ValueRef::Hash(hash) if is_plain => hash::write_plain(out, hash, Compression::Lzf),
-        ValueRef::List(list) if is_plain => list::write_plain(out, list, Compression::Lzf),
-        ValueRef::SortedSet(set) if is_plain => sorted_set::write_plain(out, set, Compression::Lzf),
-        ValueRef::Stream(stream) if is_plain => stream::write_first_version(out, stream, Compression::Lzf),
+        ValueRef::Hash(hash) if hash.next_deadline() != NEVER => true,
+        _ => dialect == Dialect::Plain,
+    }
+}
+
+fn kind_for(value: ValueRef<'_>, dialect: Dialect) -> u8 {
+    match value {
+        value if !is_plain(value, dialect) => kind_of(value),
+        ValueRef::Hash(_) => kind::HASH,
+        ValueRef::List(_) => kind::LIST,
+        ValueRef::SortedSet(_) => kind::SORTED_SET_2,
+        ValueRef::Stream(_) => kind::STREAM_LISTPACKS,
+        other => kind_of(other),
+    }
+}
+
+fn write_payload_for(out: &mut Vec<u8>, value: ValueRef<'_>, dialect: Dialect) {
+    match value {
+        value if !is_plain(value, dialect) => write_payload(out, value, Compression::Lzf),
+        ValueRef::Hash(hash) => hash::write_plain(out, hash, Compression::Lzf),
+        ValueRef::List(list) => list::write_plain(out, list, Compression::Lzf),
+        ValueRef::SortedSet(set) => sorted_set::write_plain(out, set, Compression::Lzf),
+        ValueRef::Stream(stream) => stream::write_first_version(out, stream, Compression::Lzf),
         other => write_payload(out, other, Compression::Lzf),
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use resp::Writer;
 
-use crate::collection::{self, Collection, Form, Hash, List, Set, SortedSet, Stream};
+use crate::collection::{self, Collection, Form, Hash, List, Set, SortedSet, Stream, Tree};
 
 /// A string as it lies in the keyspace: Redis keeps canonical integers as numbers, and so do we.
 #[derive(Clone, Copy, Debug)]
@@ -228,6 +228,8 @@ pub enum ValueRef<'a> {
     SortedSet(SortedSet<'a>),
     /// Entries by id, and groups that read them.
     Stream(&'a Stream),
+    /// A document.
+    Json(Tree<'a>),
 }
 
 impl ValueRef<'_> {
@@ -240,6 +242,7 @@ impl ValueRef<'_> {
             Self::List(_) => "list",
             Self::SortedSet(_) => "zset",
             Self::Stream(_) => "stream",
+            Self::Json(_) => "ReJSON-RL",
         }
     }
 
@@ -253,6 +256,8 @@ impl ValueRef<'_> {
             Self::List(list) => list.encoding(),
             Self::SortedSet(set) => set.encoding(),
             Self::Stream(_) => "stream",
+            // What Redis calls all that belongs to modules.
+            Self::Json(_) => "raw",
         }
     }
 }

@@ -16,6 +16,8 @@
 //!        | LIBRARIES change
 //!        | MOVED    slot
 //!        | WANT     slot first slot last group
+//!        | PLACE    group count node*, none for all
+//!        | BALANCE  is_on:u8
 //!        | CONFIGURE count (len name len value)*
 //! words  = database argc len* bytes
 //! watch  = database len bytes version:u64le
@@ -26,6 +28,8 @@
 //! All other numbers are LEB128. The words of a command lie together behind their lengths, so that they can be executed
 //! where they are.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use keyspace::{Ahead, Limits, Moment};
 use resp::{Args, Protocol, Span};
@@ -35,7 +39,7 @@ use stdx::{UnixMillis, leb128};
 use crate::id::{GatewayId, GroupId, NodeId, TransactionId};
 use crate::libraries::Change;
 use crate::parameters::{self, Pairs};
-use crate::roster::Member;
+use crate::roster::{Member, put_nodes, read_nodes};
 use crate::slots::Moved;
 
 /// Version of this layout, the first byte of every entry.
@@ -61,6 +65,8 @@ const LIBRARIES: u8 = 13;
 const MOVED: u8 = 30;
 const WANT: u8 = 31;
 const CONFIGURE: u8 = 22;
+const PLACE: u8 = 32;
+const BALANCE: u8 = 33;
 
 const RESP3: u8 = 1;
 
@@ -242,6 +248,15 @@ pub enum Item<'a> {
     },
     /// Set parameters of the cluster.
     Configure(Pairs),
+    /// Which nodes are to hold a group.
+    Place {
+        /// Which group.
+        group: GroupId,
+        /// They; none for all.
+        nodes: BTreeSet<u64>,
+    },
+    /// Whether groups are moved between nodes so that each has its share.
+    Balance(bool),
 }
 
 /// Each is moved a few times on its way.
@@ -469,6 +484,18 @@ impl Builder {
         leb128::put(&mut self.payload, u64::from(group.0));
     }
 
+    /// Adds which nodes are to hold a group; none for all.
+    pub fn place(&mut self, group: GroupId, nodes: &BTreeSet<u64>) {
+        self.payload.push(PLACE);
+        leb128::put(&mut self.payload, u64::from(group.0));
+        put_nodes(&mut self.payload, nodes);
+    }
+
+    /// Adds whether groups are moved between nodes so that each has its share.
+    pub fn balance(&mut self, is_on: bool) {
+        self.payload.extend_from_slice(&[BALANCE, u8::from(is_on)]);
+    }
+
     /// Sets parameters of the cluster, as [`parameters::encode`] laid them out.
     pub fn configure(&mut self, change: &[u8]) {
         self.payload.push(CONFIGURE);
@@ -551,6 +578,11 @@ fn put_effects(out: &mut Vec<u8>, effects: &[Effect]) {
             }
         }
     }
+}
+
+/// True for an entry that only says that time has passed.
+pub fn is_tick(entry: &[u8]) -> bool {
+    entry.len() == HEADER_BYTES + 1 && entry[HEADER_BYTES] == TICK
 }
 
 /// Reads the moment of an entry and leaves a reader at its first item. `None` for a new leader's empty entry.
@@ -774,6 +806,8 @@ impl<'a> Reader<'a> {
                 group: GroupId(self.number() as u32),
             },
             CONFIGURE => Item::Configure(parameters::read(self)),
+            PLACE => Item::Place { group: GroupId(self.number() as u32), nodes: read_nodes(self) },
+            BALANCE => Item::Balance(self.byte() != 0),
             SCRIPT => {
                 let answer = self.bytes();
                 Item::Script { answer, commands: self.commands(Protocol::Resp2, Vec::new(), spans) }
@@ -840,7 +874,8 @@ impl<'a> Reader<'a> {
         true
     }
 
-    fn skim_words(&mut self, visit: &mut impl FnMut(Ahead<'a>)) {
+    /// The same for the words of one command, as [`put_words`] lays them out.
+    pub fn skim_words(&mut self, visit: &mut impl FnMut(Ahead<'a>)) {
         let database = self.number() as u16;
         let count = self.number();
         let (mut first, mut second) = (0..0, 0..0);

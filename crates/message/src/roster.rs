@@ -1,6 +1,6 @@
 //! Who belongs to the cluster and where to find them: replicated by group 0.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use stdx::leb128;
 use stdx::slot::Slot;
@@ -59,13 +59,26 @@ pub struct Roster {
     preferred: BTreeMap<u32, u64>,
     /// Who is to hold which slots, by the first of them: the last, and the group.
     wanted: BTreeMap<u16, (u16, u32)>,
+    /// Which nodes are to hold a group, by group. One that is not named lives on all.
+    placed: BTreeMap<u32, BTreeSet<u64>>,
+    /// Groups stay where they are, but for those of nodes that leave.
+    is_balancing_off: bool,
 }
+
+/// The most nodes that hold one group by a placement.
+pub const PLACED_NODES_MAX: usize = 64;
 
 /// In the number of members: preferred leaders follow.
 const PREFERS: u64 = 1 << 32;
 
 /// In the number of members: who is to hold which slots follows, behind preferred leaders.
 const WANTS: u64 = 1 << 33;
+
+/// In the number of members: which nodes are to hold which groups follows, behind who is to hold which slots.
+const PLACES: u64 = 1 << 34;
+
+/// In the number of members: groups stay where they are.
+const BALANCING_OFF: u64 = 1 << 35;
 
 impl Roster {
     /// Enters a node, or what is new of it. A node that is leaving does not stay after all, and one that has been
@@ -81,6 +94,12 @@ impl Roster {
         }
         self.members.insert(node.0, member);
         true
+    }
+
+    /// Every node that was ever entered has been removed, and nobody is preferred: the cluster begins anew.
+    pub fn remove_all(&mut self) {
+        self.members.values_mut().for_each(|member| member.is_removed = true);
+        self.preferred.clear();
     }
 
     /// From now on this node is to lead the group whenever it can; `None`: whichever does. True if that changed
@@ -118,6 +137,40 @@ impl Roster {
     /// Who is to hold which slots, as far as somebody has said so: first, last, group.
     pub fn wanted(&self) -> impl Iterator<Item = (u16, u16, GroupId)> {
         self.wanted.iter().map(|(first, (last, group))| (*first, *last, GroupId(*group)))
+    }
+
+    /// From now on these nodes are to hold the group, and no others; nobody: all. True if that changed anything.
+    pub fn place(&mut self, group: GroupId, nodes: BTreeSet<u64>) -> bool {
+        if nodes.is_empty() {
+            return self.placed.remove(&group.0).is_some();
+        }
+        let before = self.placed.insert(group.0, nodes);
+        before.as_ref() != self.placed.get(&group.0)
+    }
+
+    /// The nodes that are to hold a group; `None`: all.
+    pub fn placement(&self, group: GroupId) -> Option<&BTreeSet<u64>> {
+        self.placed.get(&group.0)
+    }
+
+    /// True if a node is to hold a group.
+    pub fn is_placed(&self, group: GroupId, node: NodeId) -> bool {
+        self.placement(group).is_none_or(|nodes| nodes.contains(&node.0))
+    }
+
+    /// All placements, by group.
+    pub fn placements(&self) -> impl Iterator<Item = (GroupId, &BTreeSet<u64>)> {
+        self.placed.iter().map(|(group, nodes)| (GroupId(*group), nodes))
+    }
+
+    /// Whether groups are moved between nodes so that each has its share. True if that changed anything.
+    pub fn balance(&mut self, is_on: bool) -> bool {
+        std::mem::replace(&mut self.is_balancing_off, !is_on) == is_on
+    }
+
+    /// True if groups are moved between nodes so that each has its share.
+    pub fn is_balancing(&self) -> bool {
+        !self.is_balancing_off
     }
 
     /// What is known of a node.
@@ -175,7 +228,9 @@ impl Roster {
     pub fn put(&self, out: &mut Vec<u8>) {
         let prefers = u64::from(!self.preferred.is_empty()) * PREFERS;
         let wants = u64::from(!self.wanted.is_empty()) * WANTS;
-        leb128::put(out, self.members.len() as u64 | prefers | wants);
+        let places = u64::from(!self.placed.is_empty()) * PLACES;
+        let balancing_off = u64::from(self.is_balancing_off) * BALANCING_OFF;
+        leb128::put(out, self.members.len() as u64 | prefers | wants | places | balancing_off);
         for (node, member) in &self.members {
             leb128::put(out, *node);
             member.put(out);
@@ -195,20 +250,41 @@ impl Roster {
                 leb128::put(out, u64::from(*group));
             }
         }
+        if places != 0 {
+            leb128::put(out, self.placed.len() as u64);
+            for (group, nodes) in &self.placed {
+                leb128::put(out, u64::from(*group));
+                put_nodes(out, nodes);
+            }
+        }
     }
 
     /// Reads it back.
     pub fn read(reader: &mut Reader<'_>) -> Self {
         let count = reader.number();
-        let members = (0..count & !(PREFERS | WANTS)).map(|_| (reader.number(), Member::read(reader))).collect();
+        let flags = PREFERS | WANTS | PLACES | BALANCING_OFF;
+        let members = (0..count & !flags).map(|_| (reader.number(), Member::read(reader))).collect();
         let preferred_count = if count & PREFERS == 0 { 0 } else { reader.number() };
         let preferred = (0..preferred_count).map(|_| (reader.number() as u32, reader.number())).collect();
         let wanted_count = if count & WANTS == 0 { 0 } else { reader.number() };
         let wanted = (0..wanted_count)
             .map(|_| (reader.number() as u16, (reader.number() as u16, reader.number() as u32)))
             .collect();
-        Self { members, preferred, wanted }
+        let placed_count = if count & PLACES == 0 { 0 } else { reader.number() };
+        let placed = (0..placed_count).map(|_| (reader.number() as u32, read_nodes(reader))).collect();
+        Self { members, preferred, wanted, placed, is_balancing_off: count & BALANCING_OFF != 0 }
     }
+}
+
+/// Appends a set of nodes to an entry or a checkpoint: how many, and each.
+pub(crate) fn put_nodes(out: &mut Vec<u8>, nodes: &BTreeSet<u64>) {
+    leb128::put(out, nodes.len() as u64);
+    nodes.iter().for_each(|node| leb128::put(out, *node));
+}
+
+/// Reads it back.
+pub(crate) fn read_nodes(reader: &mut Reader<'_>) -> BTreeSet<u64> {
+    (0..reader.number()).map(|_| reader.number()).collect()
 }
 
 /// Forty hexadecimal digits by which clients of a Redis cluster know a node. They begin with its number.
@@ -263,6 +339,22 @@ mod tests {
         let mut bytes = Vec::new();
         roster.put(&mut bytes);
         assert_eq!(Roster::read(&mut Reader::new(&bytes)), roster);
+    }
+
+    #[test]
+    fn a_group_lives_on_all_nodes_until_it_is_placed() {
+        let mut roster = Roster::default();
+        let nodes = |nodes: &[u64]| nodes.iter().copied().collect::<BTreeSet<u64>>();
+        assert!(roster.is_placed(GroupId(1), NodeId(9)) && roster.is_balancing());
+        assert!(roster.place(GroupId(1), nodes(&[7, 8])));
+        assert!(!roster.place(GroupId(1), nodes(&[8, 7])));
+        assert!(roster.is_placed(GroupId(1), NodeId(7)) && !roster.is_placed(GroupId(1), NodeId(9)));
+        assert!(roster.balance(false) && !roster.balance(false));
+        let mut bytes = Vec::new();
+        roster.put(&mut bytes);
+        assert_eq!(Roster::read(&mut Reader::new(&bytes)), roster);
+        assert!(roster.balance(true) && roster.place(GroupId(1), nodes(&[])));
+        assert_eq!(roster, Roster::default());
     }
 
     #[test]

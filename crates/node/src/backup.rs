@@ -127,7 +127,11 @@ impl Group {
             self.backups.cut = Some(Cut { name, transaction, checkpoint, mark, stage, heard, readers });
         }
         self.backups.wished_until = None;
-        outlet.answer(origin, vec![u8::from(is_cut || may_cut)]);
+        let mut answer = vec![u8::from(is_cut || may_cut)];
+        if let Some(cut) = self.backups.cut.as_ref().filter(|_| answer == [1]) {
+            answer.extend_from_slice(&cut.mark.index.to_le_bytes());
+        }
+        outlet.answer(origin, answer);
     }
 
     /// Somebody wants a chunk of a backup. The reply is the chunk, null behind the last, or how much of it has been

@@ -39,8 +39,9 @@ use crate::letter::{Mail, Origin, Request, RequestBody};
 use crate::limits;
 use crate::outlet::Outlet;
 use crate::router;
-use crate::session::Hold;
+use crate::session::{Hold, Session};
 use crate::transaction::Work;
+use crate::undelivered::{Delivery, Orphan, takes_away};
 use crate::wire;
 
 // ---- the group's side -----------------------------------------------------------------------------------------------
@@ -246,12 +247,7 @@ impl Outlet<'_> {
             self.outbox.push(self.context.core, waiter.core, mail);
         } else {
             let bytes = wire::encode_wake(waiter, group, is_gone);
-            self.actions.push(Action::Send {
-                to: waiter.node,
-                group: GroupId(u32::from(waiter.core.0)),
-                lane: Lane::Log,
-                bytes,
-            });
+            self.send(waiter.node, GroupId(u32::from(waiter.core.0)), Lane::Log, bytes);
         }
     }
 }
@@ -316,6 +312,11 @@ impl Waiting {
     /// True if nothing is under way for it.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.stage == Stage::Standing
+    }
+
+    /// The command, the ticket and the words of a try that has not been answered.
+    pub(crate) fn try_under_way(&self) -> Option<(&'static str, u64, Vec<u8>)> {
+        (self.stage == Stage::Trying).then(|| (self.command.name, self.ticket, self.words.clone()))
     }
 
     /// True while it is being carried out.
@@ -627,7 +628,16 @@ impl Core {
     fn finish_waiting(&mut self, id: SessionId, reply: &[u8], actions: &mut Vec<Action>) {
         self.tell_lines(id, None, LineAct::Leave, actions);
         let Some(waiting) = self.stop_waiting(id) else { return };
+        let Some(start) = self.sessions.get(id).map(Session::put_out_bytes) else { return };
         self.sessions.reply(id, waiting.ticket, |writer| writer.raw(reply));
+        // With CLIENT REPLY OFF nobody wants to see it.
+        if takes_away(waiting.command.name)
+            && let Some(session) = self.sessions.get(id).filter(|session| session.put_out_bytes() > start)
+        {
+            let orphan = Orphan::new(waiting.command.name, waiting.words, session.protocol());
+            let (ticket, reply) = (waiting.ticket, reply.to_vec());
+            self.deliveries.insert(id, Delivery { start, orphan, ticket, reply });
+        }
         self.sessions.release_news(id, &self.context.settings.output_limits);
         self.sessions.mark_resumable(id);
     }

@@ -20,6 +20,8 @@ pub struct Bulletin {
     pub applied: u64,
     /// Last entry of its log.
     pub last: u64,
+    /// Bytes that its keys take in memory.
+    pub bytes: u64,
     /// Who votes, the leader among them.
     pub voters: Vec<u64>,
     /// Who receives everything and does not vote.
@@ -89,7 +91,7 @@ impl Bulletin {
 
     /// Appends it to a message.
     pub fn put(&self, out: &mut Vec<u8>) {
-        for number in [u64::from(self.group.0), self.leader.0, self.term, self.applied, self.last] {
+        for number in [u64::from(self.group.0), self.leader.0, self.term, self.applied, self.last, self.bytes] {
             leb128::put(out, number);
         }
         for nodes in [&self.voters, &self.learners] {
@@ -131,6 +133,7 @@ impl Bulletin {
             term: leb128::take(rest)?,
             applied: leb128::take(rest)?,
             last: leb128::take(rest)?,
+            bytes: leb128::take(rest)?,
             voters: nodes(rest)?,
             learners: nodes(rest)?,
             followers: (0..leb128::take(rest)?).map(|_| follower(rest)).collect::<Option<_>>()?,
@@ -183,6 +186,7 @@ mod tests {
             term,
             applied: 1_000,
             last: 1_001,
+            bytes: 1 << 33,
             voters: vec![7, 8],
             learners: vec![u64::MAX >> 2],
             followers: vec![follower, other],

@@ -15,6 +15,7 @@ use crate::limits;
 use crate::outlet::Outlet;
 use crate::relay::Purpose;
 use crate::router;
+use crate::session::Session;
 use crate::telling::Untold;
 use crate::tracking::{Asked, Author, Change, News, Presence, Redirect, Tracker};
 
@@ -108,6 +109,15 @@ impl Outlet<'_> {
         self.context.tracker.forget_readers();
         if group == GroupId(0) {
             self.flush_caches();
+        }
+    }
+
+    /// Tells every client that hears of all changes to forget what it has read: of a group that does not live here
+    /// nobody tells which keys change.
+    pub(crate) fn flush_broadcasters(&mut self) {
+        for core in self.context.tracker.hearing_cores().collect::<Vec<_>>() {
+            self.context.telling.note(core);
+            self.mail(core, Mail::FlushBroadcasters);
         }
     }
 
@@ -332,8 +342,34 @@ impl Core {
 
     /// In a cluster: a request is about to leave whose session keeps what it reads.
     pub(crate) fn remember_request(&mut self, request: &Request) {
-        let Origin { core, session, .. } = request.origin;
-        for_each_key_read(request, |key| self.context.tracker.remember(core, session, key));
+        let Origin { core, session, ticket, .. } = request.origin;
+        if self.context.routes[request.group.0 as usize].is_here {
+            return for_each_key_read(request, |key| self.context.tracker.remember(core, session, key));
+        }
+        // Nobody here hears when they change, so the client is told behind its reply not to keep them.
+        let mut keys = Vec::new();
+        for_each_key_read(request, |key| keys.push(Arc::from(key)));
+        self.forbid_to_keep(session, keys, ticket);
+    }
+
+    /// A client is told behind a reply that it cannot keep what it reads there.
+    fn forbid_to_keep(&mut self, id: SessionId, keys: Vec<Arc<[u8]>>, ticket: u64) {
+        let broadcasts = |session: &Session| session.tracking.as_ref().is_some_and(|tracking| tracking.broadcasts());
+        // Who is told of all changes asks for no single key.
+        if !keys.is_empty() && self.sessions.get(id).is_some_and(|session| !broadcasts(session)) {
+            self.tell(id, News::Keys(keys), Some(ticket));
+        }
+    }
+
+    /// Those who are told of all changes are to forget what they have read.
+    pub(crate) fn flush_broadcasters(&mut self) {
+        let tracking = |id: &SessionId| self.sessions.get(*id)?.tracking.as_ref();
+        let all = self.context.tracker.sessions();
+        let broadcasters: Vec<_> = all.filter(|id| tracking(id).is_some_and(|mode| mode.broadcasts())).collect();
+        for session in broadcasters {
+            self.note_stale(session, &News::Everything);
+            self.tell(session, News::Everything, None);
+        }
     }
 
     /// A transaction over several groups has read these keys. They are still locked, so that no change comes between
@@ -341,7 +377,16 @@ impl Core {
     pub(crate) fn remember_keys(&mut self, session: SessionId, keys: Vec<Vec<u8>>) {
         let (own, core_count) = (self.context.core, self.context.core_count);
         if self.context.is_clustered {
-            return keys.iter().for_each(|key| self.context.tracker.remember(own, session, key));
+            let is_here = |key: &Vec<u8>| {
+                let group = self.context.slots.group_of(key);
+                self.context.routes[group.0 as usize].is_here
+            };
+            let (here, elsewhere): (Vec<_>, Vec<_>) = keys.into_iter().partition(is_here);
+            here.iter().for_each(|key| self.context.tracker.remember(own, session, key));
+            if let Some(ticket) = self.sessions.get(session).and_then(Session::latest_ticket) {
+                self.forbid_to_keep(session, elsewhere.into_iter().map(Arc::from).collect(), ticket);
+            }
+            return;
         }
         let mut by_core: BTreeMap<CoreId, Vec<Vec<u8>>> = BTreeMap::new();
         for key in keys {

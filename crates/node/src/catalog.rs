@@ -11,7 +11,7 @@ use crate::commands::{self, Known};
 
 /// Categories of access control, in the order in which Redis lists them. Every command is in some of them, by what its
 /// record says.
-pub const CATEGORIES: [&str; 21] = [
+pub const CATEGORIES: [&str; 22] = [
     "keyspace",
     "read",
     "write",
@@ -33,6 +33,7 @@ pub const CATEGORIES: [&str; 21] = [
     "connection",
     "transaction",
     "scripting",
+    "json",
 ];
 
 /// One command or subcommand.

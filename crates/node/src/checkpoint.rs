@@ -95,7 +95,7 @@ impl Group {
             // backup that is read stays, too.
             let must_wait =
                 self.is_giving() || self.is_taking() || self.backups.put_off_checkpoints(self.awaits_checkpoint(), now);
-            if !self.checkpointing.is_wanted || self.applied() == 0 || must_wait {
+            if !self.checkpointing.is_wanted || self.applied() == 0 || must_wait || self.is_vacant() {
                 return false;
             }
             self.begin_checkpoint(now, actions);

@@ -5,9 +5,9 @@
 //! key, only to find out what else it wants; nothing of that run is kept. The transaction lets go of its locks and
 //! begins again with these keys locked, too.
 
-use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use keyspace::{Body, Classes, Exporting, Imported, Importing, Keyspace, Layout, Limits, Lookups, Moment, Notice};
 use resp::{Args, Span, Writer};
@@ -97,7 +97,7 @@ pub(crate) struct Means<'a> {
     /// How to leave a long run for a while; without it a long one ends as [`Computed::TooLong`].
     pub(crate) pause: Option<&'a Pause<'a>>,
     /// Set to end the script.
-    pub(crate) is_killed: &'a Cell<bool>,
+    pub(crate) is_killed: &'a AtomicBool,
 }
 
 /// Questions of the engine that a script may take without a pause, and commands and questions that one may take after
@@ -207,7 +207,7 @@ impl Computation {
             if reads.len() > read_before {
                 reads.extend(invocation.keys(args).map(<[u8]>::to_vec));
             }
-            if means.is_killed.get() {
+            if means.is_killed.load(Ordering::Relaxed) {
                 let mut writer = Writer::new(self.work.protocol);
                 let command = if invocation.code.is_function() { "FUNCTION" } else { "SCRIPT" };
                 writer.error(&format!("ERR Script killed by user with {command} KILL."));
@@ -426,7 +426,7 @@ struct ScratchHost<'a> {
     guessed_calls: u32,
     calls: u32,
     pause: Option<&'a Pause<'a>>,
-    is_killed: &'a Cell<bool>,
+    is_killed: &'a AtomicBool,
 }
 
 impl ScratchHost<'_> {
@@ -493,7 +493,7 @@ impl ScratchHost<'_> {
 
 impl Host for ScratchHost<'_> {
     fn call(&mut self, args: Args<'_>, reply: &mut Writer) -> Flow {
-        if self.is_killed.get() {
+        if self.is_killed.load(Ordering::Relaxed) {
             return Flow::Stop;
         }
         self.calls += 1;
@@ -551,7 +551,7 @@ impl Host for ScratchHost<'_> {
             None if self.ticks >= TICKS_MAX => return Flow::Stop,
             None => {}
         }
-        if self.is_killed.get() { Flow::Stop } else { Flow::On }
+        if self.is_killed.load(Ordering::Relaxed) { Flow::Stop } else { Flow::On }
     }
 
     fn log(&mut self, level: u8, text: &[u8]) {

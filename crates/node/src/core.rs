@@ -4,17 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use keyspace::debug::{Digest, database_digest, object_line, value_digest};
-use keyspace::{Keyspace, Layout, Policy};
+use keyspace::{AHEAD_MAX, Ahead, Keyspace, Layout, Policy};
 use resp::{Args, Protocol, Span};
 use stdx::slot::{Slot, slot_of};
-use stdx::{Duration, Instant, Prng};
+use stdx::{Duration, Instant, Prng, UnixMillis};
 
-use crate::acl::{AclLog, Users};
+use crate::acl::{AclLog, User, Users};
 use crate::ask::{Deferred, Pending};
 use crate::bulletin::{Bulletin, Bulletins};
 use crate::caches::Parked;
 use crate::commands::{self, DebugQuestion, Figures, GroupFigures, Known, Question};
 use crate::defect::Defect;
+use crate::dispatch::look_up;
+use crate::entry;
 use crate::evaluate::Runner;
 use crate::event::{
     Action, CoreId, CoreOptions, Event, GroupId, GroupSeed, HostReport, JournalFigures, Lane, Level, NodeId, Now,
@@ -26,6 +28,7 @@ use crate::holders::HolderWait;
 use crate::letter::{Claim, DeclinedScript, Letter, Locked, Mail, Origin, Request, RequestBody};
 use crate::libraries::{self, Libraries};
 use crate::limits::{self, Slicing};
+use crate::moments::Moments;
 use crate::monitor::Monitors;
 use crate::nearby::{NearRead, Place, Reading, too_old};
 use crate::neighbours::{Hearing, Neighbours};
@@ -47,6 +50,7 @@ use crate::timing::Timings;
 use crate::toll::Toll;
 use crate::tracking::{Mode, Tracker};
 use crate::transaction::{Driver, GatewayId, Post, PrepareAnswer, Progress, TransactionId, Work};
+use crate::undelivered::{Delivery, Orphans};
 use crate::wire::{self, Wire};
 
 /// One thread's sessions and groups. [`Core::step`] is the only way in, its actions are the only way out.
@@ -55,6 +59,8 @@ pub struct Core {
     pub(crate) sessions: Sessions,
     /// Groups of this core by `group / core_count`; `None` until loaded.
     pub(crate) groups: Vec<Option<Group>>,
+    /// For whom it is taken down what groups do, if for anybody.
+    recording: Option<state::Reader>,
     pub(crate) outbox: Outbox,
     pub(crate) driver: Driver,
     /// Questions whose answers are not complete.
@@ -76,6 +82,10 @@ pub struct Core {
     /// Sessions that wait for data, and when their waits end.
     pub(crate) waiting: BTreeSet<SessionId>,
     pub(crate) wait_ends: BTreeSet<(Instant, SessionId)>,
+    /// What requests that waited took, as long as the system may not have got it.
+    pub(crate) deliveries: BTreeMap<SessionId, Delivery>,
+    /// Such requests of clients that have gone.
+    pub(crate) orphans: Orphans,
     /// When they took their places last.
     pub(crate) waiting_renewed: Instant,
     /// Slots have moved: those who wait stand in other lines.
@@ -120,6 +130,8 @@ pub struct Core {
     pub(crate) hearing: Hearing,
     /// Which links were up in the last report, and what was told of them.
     pub(crate) links_seen: BTreeMap<NodeId, LinkSeen>,
+    /// The archive could not be written when that was last told.
+    pub(crate) was_archive_faulty: bool,
     /// When troubles were noted last.
     pub(crate) troubles: BTreeMap<timeline::Kind, Instant>,
 }
@@ -166,6 +178,8 @@ pub struct Context {
     pub routes: Vec<Route>,
     /// How far the groups of this core have been applied here.
     pub(crate) places: Vec<Place>,
+    /// The latest moment of an entry that this core knows of, in whatever group.
+    pub(crate) moments: Moments,
     /// The host's latest report.
     pub report: HostReport,
     /// Whether the disk can take more.
@@ -226,6 +240,12 @@ impl Context {
         Place { unix: applied.unix.max(self.timings.unix), ..applied }
     }
 
+    /// There is an entry of this moment, of a group of this core.
+    #[inline]
+    pub(crate) fn hear(&mut self, moment: UnixMillis) {
+        self.moments.hear(moment, self.timings.unix);
+    }
+
     /// How old what a session reads may be.
     pub(crate) fn allowed(&self, reading: &Reading) -> Duration {
         reading.allowed.unwrap_or(self.settings.read_staleness_max)
@@ -264,7 +284,7 @@ impl Core {
         let mut relay = Relay::new(gateway.boot, group_count);
         for group in (0..group_count).map(GroupId) {
             // Until other nodes are heard of.
-            relay.set_route(group, Route { leader: Some(node), term: 0 }, Instant::ZERO);
+            relay.set_route(group, Route { leader: Some(node), term: 0, is_here: true }, Instant::ZERO);
         }
         let users = Arc::clone(&settings.users);
         let mut driver = Driver::new(gateway, databases, stopwatch);
@@ -293,6 +313,7 @@ impl Core {
                 is_stopping: false,
                 routes: vec![Route::default(); group_count as usize],
                 places: vec![Place::default(); group_count as usize],
+                moments: Moments::default(),
                 report: HostReport::default(),
                 room: Room::Enough,
                 reported_keyspace_bytes: 0,
@@ -317,6 +338,7 @@ impl Core {
             },
             sessions: Sessions::default(),
             groups: (0..local_count).map(|_| None).collect(),
+            recording: None,
             outbox: Outbox::new(core_count),
             driver,
             pending: BTreeMap::new(),
@@ -335,6 +357,8 @@ impl Core {
             }),
             waiting: BTreeSet::new(),
             wait_ends: BTreeSet::new(),
+            deliveries: BTreeMap::new(),
+            orphans: Orphans::new(),
             waiting_renewed: Instant::default(),
             must_stand_anew: false,
             sent_back: Vec::new(),
@@ -361,6 +385,7 @@ impl Core {
             acquaintances: seeds.into_iter().collect(),
             hearing: Hearing::default(),
             links_seen: BTreeMap::new(),
+            was_archive_faulty: false,
             troubles: BTreeMap::new(),
         }
     }
@@ -440,6 +465,11 @@ impl Core {
         }
     }
 
+    /// True if long work is under way or waits, a part of which is done each turn.
+    pub fn is_at_long_work(&self) -> bool {
+        self.runner.is_at_work()
+    }
+
     /// True if a group is led here that another node could lead.
     pub fn can_hand_over(&self) -> bool {
         self.groups().any(Group::can_hand_over)
@@ -478,7 +508,10 @@ impl Core {
             Event::Opened { session, peer } => self.open(session, peer, actions),
             Event::Bytes { session, bytes } => self.receive(session, bytes, actions),
             Event::Backlog { session, bytes } => self.note_backlog(session, bytes),
-            Event::Closed { session } => self.close(session, actions),
+            Event::Closed { session, unsent_bytes } => {
+                self.take_back(session, unsent_bytes, actions);
+                self.close(session, actions);
+            }
             Event::Peer { from, bytes } => self.peer(from, bytes, actions),
             Event::Letter { from, letter } => self.read_letter(from, letter, actions),
             Event::Loaded(seed) => self.load(*seed, actions),
@@ -502,9 +535,14 @@ impl Core {
             }
             Event::Unreachable { node } => self.groups_mut().for_each(|group| group.report_unreachable(node)),
             Event::Expelled => self.be_expelled(actions),
+            Event::Imposture { text } => self.note(timeline::Kind::Refusal, None, text, actions),
             Event::Reachable { node } => {
                 self.relay.reachable(node, now.instant);
                 self.tell_timeline(node, actions);
+            }
+            Event::Record(reader) => {
+                self.recording = reader;
+                self.groups_mut().for_each(|group| group.state.record(reader));
             }
             Event::Leave => self.context.is_stopping = true,
             Event::Room(room) => {
@@ -566,6 +604,7 @@ impl Core {
         match Group::new(seed, self.context.group_count, self.context.node, policy, &mut self.prng, self.now) {
             Ok(mut group) => {
                 group.state.upkeep().listen(self.context.noted());
+                group.state.record(self.recording);
                 group.set_limits(self.context.settings.limits());
                 if self.context.settings.import_mode {
                     group.set_import_mode(true);
@@ -576,6 +615,7 @@ impl Core {
                 if !group.slots().is_even() {
                     self.become_clustered();
                 }
+                self.context.hear(group.moment().unix);
                 self.groups[place] = Some(group);
             }
             Err(fault) => actions.push(Action::Fatal { line: format!("group {}: {fault}", group.0) }),
@@ -865,7 +905,8 @@ impl Core {
         let settings = &self.context.settings;
         let default = self.context.users.default_user();
         let is_refused = settings.protected_mode && default.is_open && !peer.is_local;
-        self.sessions.open(session, peer, self.now, Arc::clone(default));
+        let user = if peer.is_host { Arc::new(User::default_user()) } else { Arc::clone(default) };
+        self.sessions.open(session, peer, self.now, user);
         self.context.session_count = self.sessions.len();
         self.context.statistics.connection_count += 1;
         if is_refused {
@@ -921,10 +962,65 @@ impl Core {
         Outlet { context, sessions, outbox, actions }
     }
 
-    fn read_letter(&mut self, from: CoreId, letter: Letter, actions: &mut Vec<Action>) {
-        for mail in letter.mail {
-            self.read_mail(from, mail, actions);
+    /// Somebody knows of an entry of this moment, and what he says follows from it. A batch that has its moment already
+    /// is closed: what follows from what he says must not stand in it.
+    fn hear_moment(&mut self, moment: UnixMillis) {
+        if moment <= self.context.moments.latest() || self.driver.defect == Some(Defect::DeafMoments) {
+            return;
         }
+        self.context.hear(moment);
+        for group in self.groups.iter_mut().flatten() {
+            group.close_batch(self.now, self.context.moments.latest(), &mut self.prng);
+        }
+    }
+
+    /// Where there is an archive all cores are to know soon of what others have logged: see `group::archive`. Other
+    /// nodes learn it with the vitals.
+    fn pass_on_moment(&mut self) {
+        let is_due = self.context.settings.is_archived && self.context.moments.is_to_be_passed_on(self.now.instant);
+        if is_due {
+            let own = self.context.core;
+            for core in (0..self.context.core_count).map(CoreId).filter(|core| *core != own) {
+                self.outbox.push(own, core, Mail::Moment);
+            }
+        }
+    }
+
+    fn read_letter(&mut self, from: CoreId, letter: Letter, actions: &mut Vec<Action>) {
+        self.hear_moment(letter.moment);
+        let mut mail = letter.mail.into_iter();
+        let mut looked_at = 0;
+        loop {
+            if looked_at == 0 {
+                looked_at = self.look_ahead(mail.as_slice());
+            }
+            let Some(one) = mail.next() else { break };
+            looked_at -= 1;
+            self.read_mail(from, one, actions);
+        }
+    }
+
+    /// Looks up what the next reads of a letter name, and says for how many pieces that lasts: at least one. (The keys
+    /// of writes are looked up when their entry is applied.)
+    fn look_ahead(&self, mail: &[Mail]) -> usize {
+        let mut found = [(GroupId(0), Ahead::default()); AHEAD_MAX];
+        let (mut found_count, mut piece_count) = (0, 0);
+        for one in mail.iter().take(AHEAD_MAX) {
+            if let Mail::Request(request) = one
+                && let RequestBody::Read(words) | RequestBody::ReadAtOnce(words) = &request.body
+            {
+                entry::Reader::new(words).skim_words(&mut |ahead| {
+                    found[found_count] = (request.group, ahead);
+                    found_count += 1;
+                });
+            }
+            piece_count += 1;
+        }
+        // For a single key there is nothing to be done side by side.
+        if found_count > 1 {
+            look_up(&self.groups, &found[..found_count]);
+        }
+        piece_count.max(1)
     }
 
     fn read_own_mail(&mut self, actions: &mut Vec<Action>) -> bool {
@@ -939,6 +1035,7 @@ impl Core {
     fn read_mail(&mut self, from: CoreId, mail: Mail, actions: &mut Vec<Action>) {
         match mail {
             Mail::Request(request) => self.take_request(request, actions),
+            Mail::Moment => {}
             Mail::Answered { claim, place, toll, bytes } => self.take_relayed(claim, place, &toll, &bytes, actions),
             Mail::ReadNearby(read) => self.take_near_read(read),
             Mail::NotNearby(read) => self.read_far(read, actions),
@@ -972,6 +1069,10 @@ impl Core {
             Mail::Happened { kind, group, text } => self.note(kind, group, text, actions),
             Mail::Parameters(parameters) => self.take_parameters(parameters, actions),
             Mail::Bulletin(bulletin) => self.context.bulletins.hear(bulletin, self.now.instant),
+            Mail::FromLeader(bulletin) => {
+                let now = self.now;
+                self.with_group(bulletin.group, actions, |group, outlet| group.hear_bulletin(&bulletin, now, outlet));
+            }
             Mail::Loaded => self.note_loaded(from, actions),
             Mail::Neighbours(neighbours) => self.context.neighbours = neighbours,
             Mail::Line(note) => self.take_line(note, actions),
@@ -990,6 +1091,7 @@ impl Core {
             Mail::Invalidate { session, news, by } => self.invalidate(session, news, by),
             Mail::Changed(changes) => self.hear_changes(&changes),
             Mail::FlushCaches => self.flush_caches(),
+            Mail::FlushBroadcasters => self.flush_broadcasters(),
             Mail::Hear { home, round, left } => self.hear(home, round, left),
             Mail::Heard { round } => self.take_heard(round, actions),
             Mail::Tell { gateway, claim } => self.tell_gateway(gateway, claim, actions),
@@ -1123,6 +1225,7 @@ impl Core {
             let now = self.now;
             self.with_group(GroupId(0), actions, |group, outlet| {
                 group.finish_removals(&outlet.context.bulletins, outlet.context.group_count, now);
+                group.take_balancing_step(now, outlet);
             });
         }
         let Some(group) = self.group_mut(GroupId(0)) else { return };
@@ -1224,7 +1327,8 @@ impl Core {
             if leader == node {
                 outbox.push(core, router::core_of(request.group, core_count), Mail::Request(request));
             } else {
-                let (group, bytes) = (request.group, wire::encode_request(&request));
+                let (group, mut bytes) = (request.group, wire::encode_request(&request));
+                wire::stamp(&mut bytes, context.moments.latest());
                 actions.push(Action::Send { to: leader, group, lane: Lane::Log, bytes });
             }
         });
@@ -1326,7 +1430,11 @@ impl Core {
                         let outcome = outcome.unwrap_or_else(|| Locked::Refused(NO_QUORUM.to_owned()));
                         driver.locked(id, group, outcome, posts)
                     }
-                    Step::Prepare => driver.prepared(id, group, PrepareAnswer::take(bytes), posts),
+                    Step::Prepare => {
+                        let (answer, place) = PrepareAnswer::take_with_place(bytes);
+                        driver.note_place(id, group, place);
+                        driver.prepared(id, group, answer, posts)
+                    }
                     Step::Renew => Progress::Going,
                     Step::Resolve => driver.resolved(id, group),
                 });
@@ -1430,7 +1538,8 @@ impl Core {
             let mail = Mail::Testimony { transaction, group: asker, from: group, fate };
             self.outbox.push(self.context.core, to, mail);
         } else {
-            let bytes = wire::encode_testimony(transaction, asker, group, fate);
+            let mut bytes = wire::encode_testimony(transaction, asker, group, fate);
+            wire::stamp(&mut bytes, self.context.moments.latest());
             actions.push(Action::Send { to: node, group: asker, lane: Lane::Log, bytes });
         }
     }
@@ -1510,6 +1619,13 @@ impl Core {
 
     fn peer(&mut self, from: NodeId, bytes: &[u8], actions: &mut Vec<Action>) {
         let now = self.now;
+        let Some((moment, bytes)) = wire::unstamp(bytes) else {
+            self.context.statistics.malformed_peer_count += 1;
+            return;
+        };
+        if let Some(moment) = moment {
+            self.hear_moment(moment);
+        }
         match wire::decode(bytes) {
             Some(Wire::Raft(group, message)) => {
                 if message.from() == from.0
@@ -1532,7 +1648,14 @@ impl Core {
             Some(Wire::Announce(node, member)) => self.hear_announcement(node, &member, from == node, actions),
             // Whoever leads speaks for itself.
             Some(Wire::Bulletin(bulletin)) if bulletin.leader == from => {
+                let home = router::core_of(bulletin.group, self.context.core_count);
+                self.outbox.push(self.context.core, home, Mail::FromLeader(bulletin.clone()));
                 self.context.bulletins.hear(bulletin, now.instant);
+            }
+            Some(Wire::Vacant(group)) => {
+                if let Some(group) = self.group_mut(group) {
+                    group.told_vacant(from, now);
+                }
             }
             Some(Wire::Vitals(vitals)) => self.hearing.hear(from, vitals, now.instant),
             Some(Wire::Timeline(happenings)) => {
@@ -1588,9 +1711,13 @@ impl Core {
         self.weigh_clients();
         self.keep_roster(actions);
         self.keep_import_mode();
+        self.context.moments.tell(self.now, actions);
+        self.pass_on_moment();
         self.keep_neighbours(actions);
         self.end_pause();
+        self.forget_delivered();
         self.pass_time_waiting(actions);
+        self.pass_time_for_orphans(actions);
         self.pass_time_for_holders();
         self.pass_time_caching(actions);
         let mut more = false;
@@ -1617,7 +1744,7 @@ impl Core {
             let sent = self.send_anew(actions);
             let admitted = self.retry_deferred_questions(actions);
             self.compose(actions);
-            let settled = self.settle_waiting(actions);
+            let settled = self.settle_waiting(actions) | self.settle_orphans(actions);
             self.open_windows();
             let resumed = self.resume(actions);
             if !resumed && !settled && !had_mail && !admitted && !sent && self.outbox.own.is_empty() {
@@ -1632,6 +1759,9 @@ impl Core {
         self.read_own_mail(actions);
         self.broadcast_changes();
         more |= self.read_own_mail(actions);
+        for tape in self.groups.iter_mut().flatten().filter_map(|group| group.state.take_tape()) {
+            actions.push(Action::Tape(Box::new(tape)));
+        }
         more |= self.flush(actions);
         let next = if more { self.now.instant } else { self.next_wake() };
         actions.push(Action::WakeAt { instant: next });
@@ -1713,6 +1843,12 @@ impl Core {
         }
     }
 
+    /// What took this core longest of the work that it has done since then, if any took long: a command by its name, or
+    /// a slice of `checkpoint`, `expire-cycle` or `eviction-cycle`.
+    pub fn heaviest_since(&self, since: Instant) -> Option<&'static str> {
+        self.context.timings.heaviest_since(since)
+    }
+
     /// Bytes that the clients of this core took when that was looked at last.
     pub fn client_bytes(&self) -> u64 {
         self.client_bytes
@@ -1768,6 +1904,7 @@ impl Core {
             self.context.pause.map(|(until, _)| until),
             self.next_wait_end(),
             self.next_holder_wake(),
+            self.next_orphan_wake(),
             self.relay.wake_at(self.now.instant),
         ];
         ends.into_iter().flatten().fold(tick, Instant::min)
@@ -1880,6 +2017,7 @@ impl Core {
             if !session.out.is_empty() {
                 let bytes = session.out.replace(spare.pop().unwrap_or_default());
                 *output_bytes += bytes.len() as u64;
+                session.flushed_bytes += bytes.len() as u64;
                 *write_count += 1;
                 actions.push(Action::Reply { session: session.id, bytes });
                 if session.hold == Hold::Output && session.backlog_bytes == 0 {
@@ -1887,7 +2025,11 @@ impl Core {
                 }
             }
             if session.is_closing && session.owed_count() == 0 {
-                actions.push(Action::Close { session: session.id });
+                let session_id = session.id;
+                actions.push(match session.follower.take_if(|follower| follower.wish.is_some()) {
+                    Some(follower) => Action::Follow { session: session_id, follower },
+                    None => Action::Close { session: session_id },
+                });
             }
             let wants_pause = session.hold != Hold::None && session.input.len() > limits::INPUT_BYTES_MAX;
             if wants_pause && !session.is_paused {
@@ -1898,7 +2040,7 @@ impl Core {
                 actions.push(Action::Resume { session: session.id });
             }
         });
-        self.outbox.flush(actions);
+        self.outbox.flush(self.context.moments.latest(), actions);
         let any = !relieved.is_empty();
         for id in relieved {
             self.sessions.mark_resumable(id);

@@ -21,4 +21,8 @@ pub enum Defect {
     ForgottenBook,
     /// A replica answers reads however old it is.
     BoundlessRead,
+    /// A core takes no notice of moments of entries that others have heard of.
+    DeafMoments,
+    /// A group is moved by letting go first, and only then looking for somebody else.
+    EarlyRemoval,
 }

@@ -657,6 +657,35 @@ impl Core {
                     self.sessions.mark(id);
                     return Next::Taken;
                 }
+                // Nor need it wait for reads of groups of other cores, but its reply takes its place behind theirs.
+                let may_be_early = !self.context.is_clustered && !self.context.is_moving && !is_missed;
+                if may_be_early
+                    && local.can_read()
+                    && !command.has(Flag::Blocking)
+                    && !session.awaits_change()
+                    && session.owed_count() < limits::OWED_COUNT_TO_READ_MAX
+                {
+                    let moment = local.read_moment(now);
+                    self.is_reading = true;
+                    let (ticket, tracks) = (session.take_ticket_to_read(), session.tracks());
+                    let is_silent = session.no_touch && command.name != "touch";
+                    let watch = self.context.timings.start(Known::Data(command), args);
+                    self.sessions.reply(id, ticket, |writer| {
+                        local.state.keyspace().set_silent(is_silent);
+                        local.state.keyspace().query(database, command, args, moment, writer);
+                        local.state.keyspace().set_silent(false);
+                    });
+                    if tracks {
+                        self.context.tracker.remember_command(core, id, command, args);
+                    }
+                    if let Some(watch) = watch
+                        && let Some(session) = self.sessions.get(id)
+                    {
+                        self.context.timings.stop(watch, args);
+                        self.context.note_slow(session);
+                    }
+                    return Next::Taken;
+                }
             }
         }
         if self.context.is_clustered && self.relay.is_full(group) {
@@ -916,7 +945,7 @@ impl Core {
             | commands::Body::Govern
             | commands::Body::Script { .. }
             | commands::Body::Libraries(_) => unreachable!("taken above"),
-            commands::Body::Container => unreachable!("a container's subcommand was looked up"),
+            commands::Body::Container(_) => unreachable!("a container's subcommand was looked up"),
         }
         Next::Taken
     }
@@ -969,17 +998,22 @@ fn look_ahead(groups: &[Option<Group>], context: &Context, database: u16, input:
     }
     // For a single key there is nothing to be done side by side.
     if count > 1 {
-        for group in groups.iter().flatten() {
-            let mut own = [Ahead::default(); AHEAD_MAX];
-            let mut own_count = 0;
-            for (_, ahead) in found[..count].iter().filter(|(of, _)| *of == group.id()) {
-                own[own_count] = *ahead;
-                own_count += 1;
-            }
-            group.state.keyspace().look_ahead(&own[..own_count]);
-        }
+        look_up(groups, &found[..count]);
     }
     seen
+}
+
+/// Looks up side by side, in each of these groups, what has been found to be named of it: [`AHEAD_MAX`] at most.
+pub(crate) fn look_up(groups: &[Option<Group>], found: &[(GroupId, Ahead<'_>)]) {
+    for group in groups.iter().flatten() {
+        let mut own = [Ahead::default(); AHEAD_MAX];
+        let mut own_count = 0;
+        for (_, ahead) in found.iter().filter(|(of, _)| *of == group.id()) {
+            own[own_count] = *ahead;
+            own_count += 1;
+        }
+        group.state.keyspace().look_ahead(&own[..own_count]);
+    }
 }
 
 /// Whether a command of this name has its keys where scripts have them.
@@ -1066,7 +1100,10 @@ pub(crate) fn lookup(args: Args<'_>) -> Result<Known, Refusal> {
         .iter()
         .find(|subcommand| subcommand.name.as_bytes().eq_ignore_ascii_case(word))
         .map(Known::Control)
-        .ok_or_else(|| unknown_subcommand(args))
+        .ok_or_else(|| {
+            let instead = command.body.instead_of(word);
+            instead.map_or_else(|| unknown_subcommand(args), Refusal::new)
+        })
 }
 
 fn unknown_command(args: Args<'_>) -> Refusal {

@@ -1,9 +1,8 @@
 //! EVAL and FCALL: from a request to the place where its script runs, and the scripts that take long.
 
-use std::cell::Cell;
 use std::collections::VecDeque;
-use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use command::Refusal;
 use keyspace::{Keyspace, Moment};
@@ -89,7 +88,7 @@ struct Job {
     transaction: TransactionId,
     is_script: bool,
     task: Task<Done>,
-    is_killed: Rc<Cell<bool>>,
+    is_killed: Arc<AtomicBool>,
     began: Instant,
     is_function: bool,
     is_told: bool,
@@ -147,11 +146,16 @@ impl Runner {
         result
     }
 
+    /// True if work is under way on a stack of its own.
+    pub(crate) fn is_at_work(&self) -> bool {
+        self.job.is_some() || !self.waiting.is_empty()
+    }
+
     /// Ends the running script, if it is of this kind. `None` if there is none.
     pub(crate) fn kill(&mut self, is_function: bool) -> Option<bool> {
         let job = self.job.as_mut().filter(|job| job.is_script)?;
         if job.is_function == is_function {
-            job.is_killed.set(true);
+            job.is_killed.store(true, Ordering::Relaxed);
         }
         Some(job.is_function == is_function)
     }
@@ -161,7 +165,7 @@ impl Drop for Runner {
     /// What has begun on a stack of its own is brought to its end, so that nothing is left on that stack.
     fn drop(&mut self) {
         if let Some(mut job) = self.job.take() {
-            job.is_killed.set(true);
+            job.is_killed.store(true, Ordering::Relaxed);
             while job.task.resume().is_none() {}
         }
     }
@@ -745,7 +749,7 @@ impl Core {
             return self.runner.waiting.push_back(computation);
         }
         let (computed, _) = self.runner.with_engine(|_, engine| {
-            computation.run(Some(Means { engine, pause: None, is_killed: &Cell::new(false) }))
+            computation.run(Some(Means { engine, pause: None, is_killed: &AtomicBool::new(false) }))
         });
         match computed {
             Computed::TooLong => self.runner.waiting.push_back(computation),
@@ -816,7 +820,7 @@ impl Core {
 
     fn new_job(&mut self, computation: Box<Computation>) -> Job {
         let mut engine = self.runner.patient.take().unwrap_or_default();
-        let is_killed = Rc::new(Cell::new(false));
+        let is_killed = Arc::new(AtomicBool::new(false));
         let flag = is_killed.clone();
         let transaction = computation.id;
         let work = &computation.work;

@@ -16,6 +16,7 @@ pub use message::{CoreId, GroupId, NodeId};
 use crate::checkpoint::{CHUNK_KEYSPACE, CHUNK_STATE};
 use crate::letter::Letter;
 use crate::roster::Member;
+use crate::stalls::Stalls;
 
 /// One client's connection. The host mints it: `serial` is unique while the node runs and is the client's id as
 /// CLIENT ID tells it; `index` is small, and free again once the session is closed.
@@ -47,6 +48,43 @@ pub struct Peer {
     pub is_local: bool,
     /// File descriptor number, which CLIENT LIST shows; -1 if there is none.
     pub descriptor: i64,
+    /// The host itself asks: it may do everything, whatever is set for users.
+    pub is_host: bool,
+}
+
+/// A replica of another kind, such as a stock Redis, that wants to be told what changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Follower {
+    /// What it asks for; nothing yet while it only tells of itself.
+    pub wish: Option<Wish>,
+    /// Its end of the connection, `ADDRESS:PORT`.
+    pub address: String,
+    /// Where it is found, if it has said so; empty if not.
+    pub host: String,
+    /// The port on which it serves clients; 0 if it has not said so.
+    pub port: u16,
+    /// It takes a copy whose end is marked (`capa eof`). Others want to know its length first.
+    pub takes_marked: bool,
+    /// It wants nothing behind the copy.
+    pub wants_copy_only: bool,
+    /// It wants libraries of functions, and no keys.
+    pub wants_functions_only: bool,
+}
+
+/// What a replica of another kind asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// What comes at this offset of this stream.
+    Continue {
+        /// The stream: 40 hexadecimal digits.
+        id: String,
+        /// The first byte that it lacks; the first of all has 1.
+        offset: u64,
+    },
+    /// Everything (`PSYNC ? -1`).
+    Copy,
+    /// Everything, without a word on the stream before it (SYNC).
+    OldCopy,
 }
 
 /// Everything that can happen to a core.
@@ -77,6 +115,8 @@ pub enum Event<'a> {
     Closed {
         /// Who.
         session: SessionId,
+        /// Bytes of replies that the host was given and the system was not.
+        unsent_bytes: u64,
     },
     /// Another node spoke to this core.
     Peer {
@@ -139,11 +179,18 @@ pub enum Event<'a> {
     },
     /// Another node will have nothing to do with this one: the cluster has removed it, for ever.
     Expelled,
+    /// Something has happened on a link of this node, for the timeline: said to the first core.
+    Imposture {
+        /// One line.
+        text: String,
+    },
     /// The link to this node is up.
     Reachable {
         /// Which.
         node: NodeId,
     },
+    /// From now on tell what is done ([`Action::Tape`]), in the words of such a reader; or no longer.
+    Record(Option<state::Reader>),
     /// The process is about to stop in good order: whatever is led here is handed over, if somebody can take it. See
     /// `Core::can_hand_over`.
     Leave,
@@ -185,6 +232,16 @@ pub enum Action {
         /// Whose.
         session: SessionId,
     },
+    /// A client is no client any more, but wants to be told what changes. Its output has been handed over; its
+    /// connection is taken from the core, and [`Event::Closed`] follows.
+    Follow {
+        /// Who.
+        session: SessionId,
+        /// What it wants.
+        follower: Box<Follower>,
+    },
+    /// What a group has done. Comes before the replies to whoever asked for it.
+    Tape(Box<state::Tape>),
     /// Stop reading from a client's socket (its bytes stay in the kernel, and its sender feels it) …
     Pause {
         /// Whose.
@@ -231,6 +288,8 @@ pub enum Action {
         /// Up to here nobody lacks them.
         index: u64,
     },
+    /// How far a group is that is archived.
+    Archive(ArchiveNews),
     /// Hand to a sibling core; never lost, in order.
     Post {
         /// To whom.
@@ -308,6 +367,21 @@ pub enum Action {
         /// How long.
         duration: Duration,
     },
+}
+
+/// What an archive needs to know of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArchiveNews {
+    /// Which.
+    pub group: GroupId,
+    /// True where it is led.
+    pub is_leading: bool,
+    /// The last entry applied here: it is committed.
+    pub index: u64,
+    /// The terms of entries up to this one are not known.
+    pub floor: u64,
+    /// The terms of the entries behind it, where the group is led: each with the index from which it counts.
+    pub terms: Vec<(u64, u64)>,
 }
 
 /// What is to be done with the file of users (`aclfile`).
@@ -456,6 +530,8 @@ impl GroupSeed {
 /// What only the host can know.
 #[derive(Clone, Debug, Default)]
 pub struct HostReport {
+    /// When this was measured.
+    pub at: Instant,
     /// Bytes allocated by the whole process.
     pub used_memory_bytes: u64,
     /// Resident set of the process.
@@ -478,8 +554,77 @@ pub struct HostReport {
     pub client_bytes: u64,
     /// Connections refused because of `maxclients`.
     pub rejected_count: u64,
+    /// How often threads of cores have been woken by mail, and cores have been stepped by threads of others instead.
+    pub core_wake_count: u64,
+    /// See above.
+    pub core_help_count: u64,
     /// The links to other nodes.
     pub links: Vec<LinkReport>,
+    /// Replicas of other kinds.
+    pub following: Following,
+    /// The archive, if there is to be one.
+    pub archive: Option<ArchiveFigures>,
+    /// The latest times in which a core did not turn.
+    pub stalls: Arc<Stalls>,
+}
+
+/// The stream for replicas of other kinds, and who follows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Following {
+    /// Its name, 40 hexadecimal digits; empty if there is none.
+    pub id: String,
+    /// Bytes of it so far.
+    pub offset: u64,
+    /// The first byte that is still kept; the first of all has 1.
+    pub first: u64,
+    /// Most bytes that are kept.
+    pub kept_bytes_max: u64,
+    /// Who follows.
+    pub followers: Vec<FollowerReport>,
+    /// How often a copy was made, since the start.
+    pub copy_count: u64,
+    /// How often one who had been away went on where it was.
+    pub continued_count: u64,
+}
+
+/// A replica of another kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FollowerReport {
+    /// Where it is found.
+    pub host: String,
+    /// See above; 0 if it has not said so.
+    pub port: u16,
+    /// `wait_bgsave` while its copy is made, `send_bulk` while it is sent, `online` then.
+    pub state: &'static str,
+    /// What it has acknowledged.
+    pub offset: u64,
+    /// Seconds since it last acknowledged anything.
+    pub lag_s: u64,
+}
+
+/// How the archive is, for the groups that are led here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ArchiveFigures {
+    /// Entries written since the start.
+    pub entry_count: u64,
+    /// Bytes of them, before compression.
+    pub raw_bytes: u64,
+    /// Bytes written since the start: of entries, compressed.
+    pub written_bytes: u64,
+    /// Bases written since the start.
+    pub base_count: u64,
+    /// Bytes of these.
+    pub base_bytes: u64,
+    /// Entries that are committed and not archived.
+    pub lacking_count: u64,
+    /// For how long the group that is furthest behind has lacked something, in milliseconds; 0 if none does.
+    pub lag_ms: u64,
+    /// Entries that never were archived since the log did not hold them any more, since the start.
+    pub lost_count: u64,
+    /// Why it cannot be written now; empty if it can.
+    pub fault: String,
+    /// How often it could not, since the start.
+    pub fault_count: u64,
 }
 
 /// How the link to another node is, for one lane.

@@ -564,7 +564,7 @@ impl Core {
                     Ok(())
                 }
                 commands::Body::Driven(_) | commands::Body::Govern => unreachable!("refused when it was to be queued"),
-                commands::Body::Container | commands::Body::Script { .. } | commands::Body::Libraries(_) => {
+                commands::Body::Container(_) | commands::Body::Script { .. } | commands::Body::Libraries(_) => {
                     unreachable!("a subcommand was looked up, a script works on data, and libraries were taken above")
                 }
             };

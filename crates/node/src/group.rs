@@ -11,6 +11,7 @@
 //!
 //! Invariant: only this module can make a [`Committed`], and a session accepts nothing else for a write.
 
+mod archive;
 mod bulletin;
 mod catch_up;
 mod doubt;
@@ -26,6 +27,7 @@ mod relief;
 mod replicas;
 mod slices;
 mod transfer;
+mod vacancy;
 mod witness;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -34,7 +36,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use command::Flag;
 use consensus::{Change, Message, MessageKind, Options, Refused, Replica, Role, Seed};
-pub use doubt::others_can_tell;
+pub use doubt::{membership_of, others_can_tell};
 use journal::{Append, CheckpointMark};
 use keyspace::{Class, Exporting, Keyspace, Limits, Lookups, Moment, Notice};
 use resp::{Args, Protocol, Span, Writer};
@@ -138,12 +140,15 @@ pub struct Group {
     reconcile_at: Instant,
     /// When the leader next tells all nodes how the group is.
     bulletin_at: Instant,
+    /// Of the metadata: when the leader next looks whether a group should live elsewhere.
+    balance_at: Instant,
     /// Commit index when it last did.
     committed_seen: u64,
     /// Who led before, and when it was last heard, to a tick.
     led_before: Option<(u64, Instant)>,
     /// The leader has asked this replica to lead.
     is_asked_to_lead: bool,
+    archive_told: archive::ArchiveTold,
     /// A checkpoint on its way from the leader.
     taking: Option<transfer::Taking>,
     /// When one could not be kept.
@@ -177,6 +182,8 @@ pub struct Group {
 
     /// Reads of clients of this node while another one leads.
     nearby: nearby::Nearby,
+    /// What is known where the group does not live on this node.
+    vacancy: vacancy::Vacancy,
     pub(crate) checkpointing: Checkpointing,
     pub(crate) backups: Backups,
     /// Bytes of log since the last checkpoint began.
@@ -404,6 +411,7 @@ impl Group {
             inflight: VecDeque::new(),
             inflight_bytes: 0,
             proposed_unix: UnixMillis(i64::MIN),
+            archive_told: archive::ArchiveTold::default(),
             is_serving: false,
             next_read_context: 0,
             slot_news: Vec::new(),
@@ -415,6 +423,7 @@ impl Group {
             is_roster_new: false,
             reconcile_at: Instant::ZERO,
             bulletin_at: Instant::ZERO,
+            balance_at: Instant::ZERO,
             committed_seen: 0,
             led_before: None,
             is_asked_to_lead: false,
@@ -435,6 +444,7 @@ impl Group {
             script_reply: Vec::new(),
             awaited: BTreeSet::new(),
             nearby: nearby::Nearby::new(prng.draw() >> 8),
+            vacancy: vacancy::Vacancy::default(),
             checkpointing: Checkpointing::default(),
             backups: Backups::default(),
             log_bytes,
@@ -586,6 +596,10 @@ impl Group {
         }
         if self.is_alone() {
             return Standing::Loading;
+        }
+        if self.is_vacant() {
+            let (leader, _) = self.led_elsewhere();
+            return leader.filter(|leader| *leader != self.node).map_or(Standing::Leaderless, Standing::Follower);
         }
         match self.replica.leader() {
             Some(leader) if leader != self.node.0 => Standing::Follower(NodeId(leader)),
@@ -1416,6 +1430,9 @@ impl Group {
 
     /// Takes a message of another replica.
     pub fn step(&mut self, message: Message) {
+        if self.is_vacating() {
+            return; // it is nobody any more, and not yet somebody else
+        }
         if Self::is_offer(&message) {
             return; // it comes as an offer, when the checkpoint is there
         }
@@ -1431,6 +1448,9 @@ impl Group {
 
     /// An append is as safe as it was asked for.
     pub fn persisted(&mut self, ticket: u64) {
+        if self.is_vacated_by(ticket) {
+            return;
+        }
         self.replica.persisted(ticket);
     }
 
@@ -1455,6 +1475,9 @@ impl Group {
     /// The end of a turn: time passes, the batch is proposed, what is committed is applied. True if there is more to do
     /// at once.
     pub fn turn(&mut self, now: Now, prng: &mut Prng, outlet: &mut Outlet<'_>) -> bool {
+        if self.look_after_vacancy(now, prng, outlet) {
+            return false;
+        }
         self.replica.tell_time(now.instant);
         self.pass_time(now, outlet);
         if std::mem::take(&mut self.is_newly_serving) {
@@ -1470,12 +1493,12 @@ impl Group {
         self.tell_bulletin(now, outlet);
         self.serve_reads(now, outlet);
         let mut more = self.has_slices() && self.turn_slices(now, outlet);
-        self.propose(now, prng);
+        self.propose(now, outlet.context.moments.latest(), prng);
         more |= self.pump(now, outlet);
         self.settle_taking(outlet.actions);
         // Applying may have let waiting requests in, and reads that had to see what was applied.
         let asked = self.serve_reads(now, outlet);
-        let proposed = self.propose(now, prng);
+        let proposed = self.propose(now, outlet.context.moments.latest(), prng);
         if asked || proposed {
             more |= self.pump(now, outlet);
         }
@@ -1548,6 +1571,7 @@ impl Group {
         } else if self.is_alone() && self.recovered_index > self.first_index {
             self.tell_progress(now, outlet);
         }
+        self.tell_archive(now, outlet);
         self.look_after_transfers(now, outlet);
         self.keep_log(now, outlet.actions);
         self.look_after_cut(now, outlet);
@@ -1572,7 +1596,21 @@ impl Group {
         }
     }
 
-    fn propose(&mut self, now: Now, prng: &mut Prng) -> bool {
+    /// The moment of what is logged now. Moments of a log never go back, and some of it may be proposed and not yet
+    /// applied; nor is it earlier than what this core has heard of.
+    fn next_unix(&self, now: Now, heard: UnixMillis) -> UnixMillis {
+        now.unix.max(self.moment().unix).max(self.proposed_unix).max(heard)
+    }
+
+    /// Proposes what has been gathered if its moment is fixed and earlier than what has been heard: what follows from
+    /// that must not have the same moment. While leadership is being handed over nothing can be proposed.
+    pub(crate) fn close_batch(&mut self, now: Now, heard: UnixMillis, prng: &mut Prng) {
+        if self.leader.builder_moment.is_some_and(|moment| moment.unix < heard) {
+            self.propose(now, heard, prng);
+        }
+    }
+
+    fn propose(&mut self, now: Now, heard: UnixMillis, prng: &mut Prng) -> bool {
         // While leadership is being handed over the log takes nothing. Whether this replica leads on is not known, so
         // what has been taken waits: some of it counts already, as the end of a transaction whose keys others take.
         if self.leader.builder.is_empty() || self.replica.is_handing_over() {
@@ -1584,10 +1622,9 @@ impl Group {
         let builder = std::mem::replace(&mut self.leader.builder, next);
         let next = Vec::with_capacity(self.leader.waiters.len().min(limits::BATCH_WAITERS_RESERVED_MAX));
         let waiters = std::mem::replace(&mut self.leader.waiters, next);
-        // Moments of a log never go back, and some of it may be proposed and not yet applied.
         let moment = match self.leader.builder_moment.take() {
             Some(moment) => moment,
-            None => Moment { unix: now.unix.max(self.moment().unix).max(self.proposed_unix), seed: prng.draw() },
+            None => Moment { unix: self.next_unix(now, heard), seed: prng.draw() },
         };
         self.proposed_unix = moment.unix;
         let (number, late) = (self.batch_number, Vec::new());
@@ -1877,6 +1914,10 @@ impl Group {
             return;
         };
         outlet.context.places[self.id.0 as usize].unix = self.moment().unix;
+        // What follows from an entry that only says that time has passed follows from the clock.
+        if !entry::is_tick(&entry.data) {
+            outlet.context.hear(self.moment().unix);
+        }
         let lookups = self.state.keyspace().lookups();
         self.apply_items(cursor, waiters, now, outlet);
         if !self.is_serving {
@@ -2153,7 +2194,11 @@ impl Group {
     pub(crate) fn tell_when_applied(&mut self, core: CoreId, claim: Claim, outlet: &mut Outlet<'_>) {
         let gateway = GatewayId { node: self.node.0, boot: claim.boot, core };
         let is_cut_off = self.standing() == Standing::Leaderless;
-        if is_cut_off || !matches!(self.state.replies().look(gateway, claim.number), Lookup::New) {
+        if self.is_vacant() {
+            // Nobody has kept what was read of it, but for those who are told of everything.
+            outlet.flush_broadcasters();
+            outlet.settle_told(core, claim);
+        } else if is_cut_off || !matches!(self.state.replies().look(gateway, claim.number), Lookup::New) {
             outlet.settle_told(core, claim);
         } else {
             self.awaited.insert((gateway, claim.number));
@@ -2210,8 +2255,9 @@ impl Group {
             standing: match self.standing() {
                 Standing::Serving => "serving",
                 Standing::Loading => "loading",
-                Standing::Follower(_) => "following",
+                Standing::Leaderless | Standing::Follower(_) if self.is_vacant() => "elsewhere",
                 Standing::Leaderless if self.is_in_doubt() => "in-doubt",
+                Standing::Follower(_) => "following",
                 Standing::Leaderless => "leaderless",
             },
             leader: self.replica.leader().map(NodeId),
@@ -2275,7 +2321,8 @@ impl Group {
             Standing::Follower(leader) => Some(leader),
             Standing::Loading | Standing::Leaderless => None,
         };
-        let route = Route { leader, term: self.replica.term() };
+        let term = if self.is_vacant() { self.led_elsewhere().1 } else { self.replica.term() };
+        let route = Route { leader, term, is_here: !self.is_vacant() };
         let is_news = self.told_route.replace(route) != Some(route);
         is_news.then_some(route)
     }

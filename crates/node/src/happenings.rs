@@ -58,6 +58,16 @@ impl Core {
         for text in news {
             self.note(Kind::Link, None, text, actions);
         }
+        let is_faulty = self.context.report.archive.as_ref().is_some_and(|archive| !archive.fault.is_empty());
+        if is_faulty != self.was_archive_faulty && (!is_faulty || self.is_news(Kind::Archive)) {
+            self.was_archive_faulty = is_faulty;
+            let fault = self.context.report.archive.as_ref().map_or("", |archive| &archive.fault);
+            let text = match fault {
+                "" => "the archive is written again".to_owned(),
+                fault => format!("the archive cannot be written: {fault}"),
+            };
+            self.note(Kind::Archive, None, text, actions);
+        }
         let sync_us = self.context.report.journal.sync_last_us;
         if u128::from(sync_us) >= limits::SLOW_SYNC.as_micros() && self.is_news(Kind::Slow) {
             let text = format!("the disk is slow: a sync of the log has taken {} ms", sync_us / 1_000);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use keyspace::{DataCommand, Moment};
 use resp::Protocol;
 use script::Script;
+use stdx::UnixMillis;
 
 use crate::acl::Users;
 use crate::blocking::LineNote;
@@ -31,10 +32,18 @@ use crate::tracking::{Author, Change, News, Presence};
 use crate::transaction::{GatewayId, TransactionId};
 
 /// All that one core had to tell another in one turn.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Letter {
     /// In order.
     pub mail: Vec<Mail>,
+    /// The latest moment of an entry that the sender knows of.
+    pub moment: UnixMillis,
+}
+
+impl Default for Letter {
+    fn default() -> Self {
+        Self { mail: Vec::new(), moment: UnixMillis(i64::MIN) }
+    }
 }
 
 /// Where an answer goes.
@@ -231,6 +240,8 @@ pub enum Mail {
     Changed(Arc<Vec<Change>>),
     /// Tell all your sessions that track: everything has changed.
     FlushCaches,
+    /// Clients that are told of all changes are to forget what they have read: some were not told here.
+    FlushBroadcasters,
     /// Say when the news of before this is in your sessions' output; see [`crate::telling`].
     Hear {
         /// Who asks.
@@ -283,12 +294,16 @@ pub enum Mail {
     Users(Arc<Users>),
     /// Hand this to your sessions that listen.
     Publish(Message),
+    /// Nothing but the letter's moment.
+    Moment,
     /// Who belongs to the cluster has changed.
     Roster(Arc<Roster>),
     /// These are the cluster's parameters now.
     Parameters(Arc<Parameters>),
     /// A leader tells how its group is.
     Bulletin(Bulletin),
+    /// The leader of a group on another node has said this: for the core of the group.
+    FromLeader(Bulletin),
     /// The sender has loaded its groups.
     Loaded,
     /// Which other nodes are heard, and what they say of themselves.

@@ -149,6 +149,18 @@ pub const DECLINED_MAX: usize = 256;
 /// reading at a time at which keys have expired that live, in milliseconds.
 pub const NEAR_CLOCK_LEAP_MAX_MS: i64 = 1_000;
 
+/// How far a moment that is heard may be ahead of the own wall clock to be followed, in milliseconds. Clocks that are
+/// looked after agree to well below a second; a minute leaves room for one that is being put right.
+pub const MOMENT_LEAP_MAX_MS: i64 = 60_000;
+
+/// How often a group that is archived tells the host how far it is; and after so long without an entry it logs that
+/// time has passed, if that closes what another group has logged. A fraction of the second that an archive may be
+/// behind.
+pub const ARCHIVE_INTERVAL: Duration = Duration::from_millis(250);
+
+/// How often it is told that one is further ahead.
+pub const MOMENT_LEAP_TOLD_INTERVAL: Duration = Duration::from_secs(60);
+
 /// How long a request waits for a leader to be known.
 pub const LEADER_WAIT_MAX: Duration = Duration::from_secs(2);
 
@@ -163,6 +175,32 @@ pub const VITALS_INTERVAL: Duration = Duration::from_millis(140);
 
 /// Who has told nothing of itself for so long is not heard: an election time-out.
 pub const VITALS_SILENCE: Duration = Duration::from_millis(700);
+
+/// Whoever has not been heard for so long may be dead: another process that speaks under its number is the same node
+/// again. Several times [`VITALS_INTERVAL`].
+pub const LIFE_SILENCE: Duration = Duration::from_secs(1);
+
+/// A process that is heard so long after another one greeted under its number lives beside that one. No word is under
+/// way between two nodes for so long once its sender is dead, but for what waits to be read, which comes at once.
+pub const LIFE_PROOF: Duration = Duration::from_secs(1);
+
+/// The same for a process that is known for less than [`LIFE_YOUNG`].
+pub const LIFE_PROOF_YOUNG: Duration = Duration::from_secs(3);
+
+/// See [`LIFE_PROOF_YOUNG`].
+pub const LIFE_YOUNG: Duration = Duration::from_secs(10);
+
+/// Nodes whose processes are remembered beside those that are heard.
+pub const LIVES_MAX: usize = 1_000;
+
+/// Copies of a node that are remembered while it is heard.
+pub const LIVES_REFUSED_MAX: usize = 16;
+
+/// How often it is tried to put back what a request took whose client had gone.
+pub const RETURN_RETRY: Duration = Duration::from_millis(250);
+
+/// For how long that is tried.
+pub const RETURN_MAX: Duration = Duration::from_secs(300);
 
 /// How long a leader reaches fewer nodes than another could before it hands over: both hear of a silence, but not at
 /// the same instant.
@@ -186,6 +224,13 @@ pub const MEMBER_SILENCE_MAX: Duration = Duration::from_secs(3);
 
 /// A leader that has told nothing for so long may be none any more.
 pub const BULLETIN_STALE: Duration = Duration::from_secs(4);
+
+/// How often the leader of the metadata looks whether a group should live elsewhere. Longer than it takes until what
+/// it has said last is in its roster.
+pub const BALANCE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A node that has been silent, or without room, for so long is not waited for when it is to be given a group.
+pub const BALANCE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How often a node whose address the cluster does not know tells it.
 pub const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(300);
@@ -217,6 +262,15 @@ pub const TRANSFER_RETRY: Duration = Duration::from_millis(500);
 
 /// Happenings that a node remembers.
 pub const TIMELINE_COUNT_MAX: usize = 1_000;
+
+/// Stalls of cores that a node remembers: at the rate of a bad night, some hours.
+pub const STALL_COUNT_MAX: usize = 1_024;
+
+/// Work of a core that took at least so long is remembered by name, so that a stall can be put down to it.
+pub const HEAVY_WORK_MIN: Duration = Duration::from_millis(1);
+
+/// So many of them, on each core.
+pub const HEAVY_WORK_COUNT_MAX: usize = 16;
 
 /// Happenings in one message to another node.
 pub const TIMELINE_COUNT_PER_MESSAGE: usize = 100;

@@ -4,6 +4,7 @@
 //! [`METRICS`] is the one list of what is told. The page, the manual, the dashboard and the alert rules that we
 //! ship come from it or are compared with it. What INFO knows comes from INFO's own text, as with redis_exporter.
 
+mod series;
 mod table;
 
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 
 use stdx::{Duration, Instant};
 
+pub use series::{SERIES, Series, Totals, Unit};
 pub use table::METRICS;
 
 use crate::commands::{Figures, cluster_info_text, info_fields};

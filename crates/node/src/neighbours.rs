@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use stdx::{Instant, leb128};
+use stdx::{Duration, Instant, leb128};
 
 use crate::core::Core;
 use crate::event::{Action, CoreId, GroupId, Lane, NodeId, Room};
@@ -98,12 +98,15 @@ pub(crate) struct Hearing {
     heard: BTreeMap<NodeId, (Vitals, Instant)>,
     told: Vitals,
     tell_at: Instant,
+    /// When to judge again: at once if a node has spoken, or else when one may have fallen silent.
+    judge_at: Instant,
 }
 
 impl Hearing {
     /// A node speaks.
     pub(crate) fn hear(&mut self, node: NodeId, vitals: Vitals, now: Instant) {
         self.heard.insert(node, (vitals, now));
+        self.judge_at = now;
     }
 
     /// Who is heard now: those who were already, as they were known, stay what they are since then.
@@ -119,6 +122,9 @@ impl Hearing {
             is_heard
         });
         silent.retain(|node, _| !self.heard.contains_key(node) && is_member(*node));
+        let silences = self.heard.values().map(|(_, heard)| *heard + limits::VITALS_SILENCE + Duration::from_nanos(1));
+        // Who belongs to the cluster changes, too.
+        self.judge_at = silences.fold(now + limits::VITALS_INTERVAL, Instant::min);
         let since = |node: &NodeId, vitals: &Vitals| match before.heard.get(node) {
             Some((known, since)) if known == vitals => *since,
             _ => now,
@@ -135,6 +141,28 @@ impl Core {
             return;
         }
         let now = self.now.instant;
+        // Most turns have nothing to judge, and nothing to tell.
+        if now >= self.hearing.judge_at {
+            self.judge_neighbours();
+        }
+        let can_lead = self.context.room == Room::Enough && !self.context.is_stopping;
+        let heard = &self.context.neighbours.heard;
+        let told = &self.hearing.told;
+        if now < self.hearing.tell_at && can_lead == told.can_lead && heard.keys().eq(&told.hears) {
+            return;
+        }
+        let vitals = Vitals { can_lead, hears: heard.keys().copied().collect() };
+        self.hearing.tell_at = now + limits::VITALS_INTERVAL;
+        let mut bytes = wire::encode_vitals(&vitals);
+        wire::stamp(&mut bytes, self.context.moments.latest());
+        self.hearing.told = vitals;
+        for (node, _) in self.context.roster.present().filter(|(node, _)| *node != self.context.node) {
+            actions.push(Action::Send { to: node, group: GroupId(0), lane: Lane::Vital, bytes: bytes.clone() });
+        }
+    }
+
+    fn judge_neighbours(&mut self) {
+        let now = self.now.instant;
         let roster = &self.context.roster;
         let is_member = |node| roster.get(node).is_some_and(|member| !member.is_removed);
         let judged = self.hearing.judge(&self.context.neighbours, is_member, now);
@@ -144,17 +172,6 @@ impl Core {
                 self.outbox.push(self.context.core, core, Mail::Neighbours(Arc::clone(&judged)));
             }
             self.context.neighbours = judged;
-        }
-        let can_lead = self.context.room == Room::Enough && !self.context.is_stopping;
-        let vitals = Vitals { can_lead, hears: self.context.neighbours.heard.keys().copied().collect() };
-        if now < self.hearing.tell_at && vitals == self.hearing.told {
-            return;
-        }
-        self.hearing.tell_at = now + limits::VITALS_INTERVAL;
-        let bytes = wire::encode_vitals(&vitals);
-        self.hearing.told = vitals;
-        for (node, _) in self.context.roster.present().filter(|(node, _)| *node != self.context.node) {
-            actions.push(Action::Send { to: node, group: GroupId(0), lane: Lane::Vital, bytes: bytes.clone() });
         }
     }
 }
@@ -201,7 +218,7 @@ mod tests {
 
     #[test]
     fn who_says_the_same_of_itself_is_steady_and_who_is_silent_is_forgotten() {
-        let at = |ms: u64| Instant::ZERO + stdx::Duration::from_millis(ms);
+        let at = |ms: u64| Instant::ZERO + Duration::from_millis(ms);
         let mut hearing = Hearing::default();
         let mut known = Neighbours::default();
         for ms in (0..1_000).step_by(100) {

@@ -3,6 +3,7 @@
 use consensus::Message;
 use keyspace::{DataCommand, Notice};
 use resp::{Args, Protocol, Writer};
+use stdx::UnixMillis;
 
 use crate::commands::Known;
 use crate::core::Context;
@@ -42,10 +43,11 @@ impl Outbox {
         }
     }
 
-    /// Posts what has been gathered.
-    pub fn flush(&mut self, actions: &mut Vec<Action>) {
+    /// Posts what has been gathered. `moment` is the latest that this core knows of.
+    pub fn flush(&mut self, moment: UnixMillis, actions: &mut Vec<Action>) {
         for (core, letter) in self.letters.iter_mut().enumerate() {
             if !letter.mail.is_empty() {
+                letter.moment = moment;
                 actions.push(Action::Post { to: CoreId(core as u16), letter: std::mem::take(letter) });
             }
         }
@@ -294,7 +296,8 @@ impl Outlet<'_> {
         let group = GroupId(u32::from(self.context.core.0));
         let own = self.context.node;
         for (node, _) in self.context.roster.present().filter(|(node, _)| *node != own) {
-            let bytes = wire::encode_publish(message);
+            let mut bytes = wire::encode_publish(message);
+            wire::stamp(&mut bytes, self.context.moments.latest());
             self.actions.push(Action::Send { to: node, group, lane: Lane::Log, bytes });
         }
     }
@@ -325,7 +328,8 @@ impl Outlet<'_> {
     }
 
     /// Sends a message to another node's core of a group.
-    pub fn send(&mut self, to: NodeId, group: GroupId, lane: Lane, bytes: Vec<u8>) {
+    pub fn send(&mut self, to: NodeId, group: GroupId, lane: Lane, mut bytes: Vec<u8>) {
+        wire::stamp(&mut bytes, self.context.moments.latest());
         self.actions.push(Action::Send { to, group, lane, bytes });
     }
 }

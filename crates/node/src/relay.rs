@@ -29,6 +29,8 @@ pub struct Route {
     pub leader: Option<NodeId>,
     /// Raft's term.
     pub term: u64,
+    /// This node holds a replica of the group, which tells what changes.
+    pub is_here: bool,
 }
 
 /// What is done with an answer.
@@ -641,7 +643,7 @@ mod tests {
     #[test]
     fn the_end_of_a_transaction_does_not_wait_behind_those_who_wait_for_it() {
         let mut relay = Relay::new(1, 1);
-        relay.set_route(GroupId(0), Route { leader: Some(NodeId(2)), term: 1 }, Instant::ZERO);
+        relay.set_route(GroupId(0), Route { leader: Some(NodeId(2)), term: 1, is_here: true }, Instant::ZERO);
         let value = || RequestBody::Write(vec![0; limits::STREAM_BYTES_MAX]);
         submit(&mut relay, value());
         submit(&mut relay, value());
@@ -659,7 +661,7 @@ mod tests {
     #[test]
     fn a_large_value_of_a_transaction_takes_little_of_the_window() {
         let mut relay = Relay::new(1, 1);
-        relay.set_route(GroupId(0), Route { leader: Some(NodeId(2)), term: 1 }, Instant::ZERO);
+        relay.set_route(GroupId(0), Route { leader: Some(NodeId(2)), term: 1, is_here: true }, Instant::ZERO);
         let gateway = GatewayId { node: 1, boot: 1, core: CoreId(0) };
         let transaction = TransactionId { gateway, number: 1 };
         let exported = Some(vec![0; limits::WINDOW_BYTES_MAX + 1]);
@@ -681,7 +683,7 @@ mod tests {
             (RequestBody::Read(vec![0]), RequestBody::Write(vec![0])),
         ] {
             let mut relay = Relay::new(1, 1);
-            relay.set_route(GroupId(0), Route { leader: Some(NodeId(2)), term: 1 }, Instant::ZERO);
+            relay.set_route(GroupId(0), Route { leader: Some(NodeId(2)), term: 1, is_here: true }, Instant::ZERO);
             let number = submit(&mut relay, waiting.clone());
             let mut expired = Vec::new();
             let mut waited_ms = 0;

@@ -15,7 +15,7 @@ use crate::catalog;
 use crate::commands::Known;
 use crate::commands::Queued;
 use crate::entry::Watch;
-use crate::event::{GroupId, Now, Peer, SessionId};
+use crate::event::{Follower, GroupId, Now, Peer, SessionId};
 use crate::exec::Composition;
 use crate::group::Committed;
 use crate::limits;
@@ -60,6 +60,8 @@ pub struct Session {
     pub tracking: Option<Box<Tracking>>,
     /// What it listens to; `None` if to nothing.
     pub subscriptions: Option<Box<Subscriptions>>,
+    /// What it has told of itself, if it is a replica of another kind.
+    pub follower: Option<Box<Follower>>,
     /// MULTI has begun: what has been queued.
     pub multi: Option<Multi>,
     /// WATCH: keys and what they looked like.
@@ -84,6 +86,8 @@ pub struct Session {
     pub(crate) waiting: Option<Box<Waiting>>,
     pub(crate) input: Vec<u8>,
     pub(crate) out: Writer,
+    /// Bytes of output that the host has been given since the session began.
+    pub(crate) flushed_bytes: u64,
     /// What the request being looked at counts as.
     pub(crate) asking: Asked,
     /// The same of the requests whose replies are owed; the first belongs to `head`.
@@ -216,6 +220,11 @@ pub struct Multi {
 }
 
 impl Session {
+    /// Bytes of output since the session began, whether or not the host has been given them.
+    pub(crate) fn put_out_bytes(&self) -> u64 {
+        self.flushed_bytes + self.out.len() as u64
+    }
+
     fn new(id: SessionId, peer: Peer, now: Now, user: Arc<User>) -> Self {
         Self {
             id,
@@ -234,6 +243,7 @@ impl Session {
             reading: None,
             tracking: None,
             subscriptions: None,
+            follower: None,
             multi: None,
             watches: Vec::new(),
             request_count: 0,
@@ -247,6 +257,7 @@ impl Session {
             waiting: None,
             input: Vec::new(),
             out: Writer::new(Protocol::Resp2),
+            flushed_bytes: 0,
             asking: Asked::NOTHING,
             asked: VecDeque::new(),
             queues: Vec::new(),
@@ -286,6 +297,11 @@ impl Session {
     /// Requests whose replies are still owed.
     pub fn owed_count(&self) -> u64 {
         self.next - self.head
+    }
+
+    /// The last of the replies that it is owed, if it is owed any.
+    pub(crate) fn latest_ticket(&self) -> Option<u64> {
+        (self.next > self.head).then(|| self.next - 1)
     }
 
     /// True if this is the next reply that it is owed: all requests before it have been answered.
@@ -561,6 +577,10 @@ pub struct Sessions {
     composed: Vec<SessionId>,
     /// Sessions that wait for data and have tried.
     tried: Vec<SessionId>,
+    /// Answers that are wanted although the session has gone, by its id and the ticket.
+    orphans: BTreeMap<(SessionId, u64), Protocol>,
+    /// Those that have come.
+    orphans_answers: Vec<((SessionId, u64), Vec<u8>)>,
     count: usize,
     /// What they have asked for.
     pub(crate) calls: Calls,
@@ -716,8 +736,30 @@ impl Sessions {
         }
     }
 
+    /// The answer under this ticket is wanted, although the session goes.
+    pub(crate) fn expect_for_orphan(&mut self, id: SessionId, ticket: u64, protocol: Protocol) {
+        self.orphans.insert((id, ticket), protocol);
+    }
+
+    /// Takes such answers.
+    pub(crate) fn take_orphans_answers(&mut self) -> Vec<((SessionId, u64), Vec<u8>)> {
+        std::mem::take(&mut self.orphans_answers)
+    }
+
+    #[cold]
+    fn reply_to_orphan(&mut self, at: (SessionId, u64), write: impl FnOnce(&mut Writer)) {
+        if let Some(protocol) = self.orphans.remove(&at) {
+            let mut writer = Writer::new(protocol);
+            write(&mut writer);
+            self.orphans_answers.push((at, writer.into_bytes()));
+        }
+    }
+
     /// Answers a request that changed nothing. `write` must write exactly one reply.
     pub(crate) fn reply(&mut self, id: SessionId, ticket: u64, write: impl FnOnce(&mut Writer)) {
+        if self.get(id).is_none() {
+            return self.reply_to_orphan((id, ticket), write);
+        }
         let Some(session) = self.get_mut(id) else { return };
         if ticket < session.head {
             return; // it was given up before

@@ -194,6 +194,8 @@ pub struct Settings {
     pub cluster_enabled: bool,
     /// `cluster-redirect`: clients are sent to the leader of a key, and keys of one request lie in one slot.
     pub cluster_redirect: bool,
+    /// There is an archive (`archive`).
+    pub is_archived: bool,
     /// Bytes of log since the last checkpoint that call for the next one (`checkpoint-log-bytes`).
     pub checkpoint_log_bytes: u64,
     /// How long a script may run before other clients are refused.
@@ -265,6 +267,7 @@ impl Default for Settings {
             read_staleness_max: Duration::ZERO,
             cluster_enabled: false,
             cluster_redirect: false,
+            is_archived: false,
             checkpoint_log_bytes: 0,
             busy_threshold: Duration::ZERO,
         };
@@ -417,6 +420,7 @@ impl Settings {
                 self.values.insert("busy-reply-threshold", value.clone());
                 self.values.insert("lua-time-limit", value);
             }
+            "archive" => self.is_archived = !value.is_empty(),
             "checkpoint-log-bytes" => self.checkpoint_log_bytes = number as u64,
             _ => {}
         }

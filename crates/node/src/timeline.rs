@@ -30,10 +30,14 @@ pub enum Kind {
     Refusal,
     /// A host is slow.
     Slow,
+    /// The archive cannot be written, or can be again.
+    Archive,
+    /// A group is to live on other nodes, or does.
+    Placement,
 }
 
 impl Kind {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 10] = [
         Self::Start,
         Self::Leader,
         Self::HandOver,
@@ -42,6 +46,8 @@ impl Kind {
         Self::Checkpoint,
         Self::Refusal,
         Self::Slow,
+        Self::Archive,
+        Self::Placement,
     ];
 
     /// As people read it.
@@ -55,6 +61,8 @@ impl Kind {
             Self::Checkpoint => "checkpoint",
             Self::Refusal => "refusal",
             Self::Slow => "slow",
+            Self::Archive => "archive",
+            Self::Placement => "placement",
         }
     }
 }

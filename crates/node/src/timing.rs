@@ -19,6 +19,7 @@ use stdx::{Duration, Instant, UnixMillis};
 
 use crate::catalog::{catalog, container_of, full_name};
 use crate::commands::Known;
+use crate::limits::{HEAVY_WORK_COUNT_MAX, HEAVY_WORK_MIN};
 use crate::settings::Settings;
 use crate::statistics::{SlowEntry, shorten};
 
@@ -87,6 +88,8 @@ pub struct Timings {
     places: Box<[(usize, usize); PLACES]>,
     /// Long delays.
     pub(crate) delays: Delays,
+    /// The latest work that took long: what, when it ended, and how long it took.
+    heavy: VecDeque<(&'static str, Instant, Duration)>,
     /// Slow commands whose client has yet to be named.
     slow: Vec<SlowEntry>,
     /// The stopwatch was read when the previous command ended, and nothing has been done since.
@@ -123,6 +126,7 @@ impl Timings {
             commands: catalog().entries().iter().map(|entry| timing(entry.known)).collect(),
             places: Box::new([(0, 0); PLACES]),
             delays: Delays::default(),
+            heavy: VecDeque::new(),
             slow: Vec::new(),
             reading: None,
             wants_quick: false,
@@ -278,6 +282,9 @@ impl Timings {
 
     #[inline]
     fn note_delay(&mut self, place: usize, took: Duration) {
+        if took >= HEAVY_WORK_MIN {
+            self.note_heavy(catalog().entries()[place].full_name.as_str(), took);
+        }
         if self.delay_ms > 0 {
             let known = self.commands[place].known;
             if !known.has(Flag::Blocking) {
@@ -313,18 +320,35 @@ impl Timings {
         std::mem::take(&mut self.slow)
     }
 
-    /// Begins to measure work that no command asked for, if anybody wants to know.
+    /// Remembers work that took so long and has just ended.
+    #[cold]
+    fn note_heavy(&mut self, what: &'static str, took: Duration) {
+        if self.heavy.len() == HEAVY_WORK_COUNT_MAX {
+            self.heavy.pop_front();
+        }
+        self.heavy.push_back((what, (self.stopwatch)(), took));
+    }
+
+    /// What took longest of the work that has ended since then, if any took long.
+    pub(crate) fn heaviest_since(&self, since: Instant) -> Option<&'static str> {
+        let recent = self.heavy.iter().filter(|(_, ended, _)| *ended >= since);
+        recent.max_by_key(|(.., took)| *took).map(|(what, ..)| *what)
+    }
+
+    /// Begins to measure a slice of work that no command asked for.
     #[inline]
-    pub(crate) fn start_work(&self) -> Option<Instant> {
-        (self.delay_ms > 0).then(|| (self.stopwatch)())
+    pub(crate) fn start_work(&self) -> Instant {
+        (self.stopwatch)()
     }
 
     /// Ends that.
     #[inline]
-    pub(crate) fn stop_work(&mut self, cause: &'static str, started: Option<Instant>) {
-        if let Some(started) = started {
-            self.note_work(cause, (self.stopwatch)().since(started));
+    pub(crate) fn stop_work(&mut self, cause: &'static str, started: Instant) {
+        let took = (self.stopwatch)().since(started);
+        if took >= HEAVY_WORK_MIN {
+            self.note_heavy(cause, took);
         }
+        self.note_work(cause, took);
     }
 
     /// Notes work that took so long.
@@ -388,7 +412,7 @@ impl Histogram {
         (((class - Self::PARTS * shift) + 1) << shift) - 1
     }
 
-    fn note(&mut self, nanos: u64) {
+    pub(crate) fn note(&mut self, nanos: u64) {
         let class = Self::class_of(nanos);
         if self.counts.len() <= class {
             self.counts.resize(class + 1, 0);
@@ -396,11 +420,18 @@ impl Histogram {
         self.counts[class] += 1;
     }
 
-    fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         if self.counts.len() < other.counts.len() {
             self.counts.resize(other.counts.len(), 0);
         }
         self.counts.iter_mut().zip(&other.counts).for_each(|(own, more)| *own += more);
+    }
+
+    /// What has been counted since an earlier state of the same counts. Counts that were set back begin anew.
+    pub fn since(&self, earlier: &Self) -> Self {
+        let before = |class: usize| earlier.counts.get(class).copied().unwrap_or(0);
+        let counts = self.counts.iter().enumerate().map(|(class, count)| count.saturating_sub(before(class)));
+        Self { counts: counts.collect() }
     }
 
     /// How many times there are.

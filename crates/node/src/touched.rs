@@ -53,7 +53,9 @@ impl Touched {
                 | Item::Enlist { .. }
                 | Item::Prefer { .. }
                 | Item::Moved(_)
-                | Item::Want { .. } => {}
+                | Item::Want { .. }
+                | Item::Place { .. }
+                | Item::Balance(_) => {}
             }
         }
         self.read_to = reader.bookmark();

@@ -173,6 +173,8 @@ pub struct Transaction {
     moment: Moment,
     /// Where it looks for its keys.
     slots: Arc<SlotMap>,
+    /// Of a backup: where the logs of groups were cut.
+    places: BTreeMap<GroupId, u64>,
     groups: Vec<GroupId>,
     /// By which grant it has the locks of each group.
     grants: BTreeMap<GroupId, Grant>,
@@ -252,6 +254,17 @@ impl PrepareAnswer {
             Self::LacksReplicas => 2,
             Self::NoRoom => 3,
         }]
+    }
+
+    /// The same where a group says at which place of its log it has cut.
+    pub fn take_with_place(bytes: &[u8]) -> (Self, Option<u64>) {
+        match bytes.split_first() {
+            Some((1, place)) if !place.is_empty() => match place.try_into() {
+                Ok(place) => (Self::Accepted, Some(u64::from_le_bytes(place))),
+                Err(_) => (Self::Refused, None),
+            },
+            _ => (Self::take(bytes), None),
+        }
     }
 
     /// What a group has answered; what is not known is a refusal.
@@ -364,6 +377,7 @@ impl Driver {
             values: BTreeMap::new(),
             answers: BTreeMap::new(),
             stage: Stage::Locking { next: 0 },
+            places: BTreeMap::new(),
             reply: Vec::new(),
             notices: Vec::new(),
             asides: Asides::default(),
@@ -491,6 +505,13 @@ impl Driver {
         transaction.confirm(rounds, low_water, post)
     }
 
+    /// A group has been cut for a backup, behind this entry of its log.
+    pub fn note_place(&mut self, id: TransactionId, group: GroupId, place: Option<u64>) {
+        if let (Some(transaction), Some(place)) = (self.find(id), place) {
+            transaction.places.insert(group, place);
+        }
+    }
+
     /// A group has logged its part, or refused it.
     pub fn prepared(
         &mut self,
@@ -538,7 +559,11 @@ impl Driver {
             }
             transaction.is_answered = true;
             return Progress::Again(transaction.work.take().expect("it has been computed"));
-        } else if changed.len() == 1 {
+        }
+        let mut places = Writer::onto(std::mem::take(&mut transaction.reply), transaction.protocol);
+        transaction.places.values().for_each(|place| places.integer(*place as i64));
+        transaction.reply = places.into_bytes();
+        if changed.len() == 1 {
             // One entry was the whole transaction: there is nothing to commit, only locks to let go.
             transaction.resolve_all(Resolution::Release, &[], low_water, post);
         } else {
@@ -628,7 +653,7 @@ impl Transaction {
     /// All groups are locked: each begins its part of the backup.
     fn cut(&mut self, name: u128, databases: u16, post: &mut Vec<Post>) {
         let mut writer = Writer::new(self.protocol);
-        writer.array(3);
+        writer.array(3 + self.groups.len());
         writer.integer(self.groups.len() as i64);
         writer.integer(i64::from(databases));
         writer.integer(self.moment.unix.0);

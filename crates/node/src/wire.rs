@@ -20,11 +20,15 @@
 //! BULLETIN a leader's word on its group: see `Bulletin::put`
 //! TIMELINE what has happened: see `timeline::put`
 //! VITALS   a node's word on itself: see `Vitals::put`
+//! VACANT   group, of which the sender holds nothing
 //! SOUND    group number
 //! PLACE    group number place
 //!
 //! place = index unix:i64le
 //! ```
+//! Behind a REQUEST, an ANSWER, a TESTIFY, a WAKE, a PUBLISH and VITALS stands the latest moment of an entry that the
+//! sender knows of (i64le): see `moments`.
+//!
 //! Numbers are LEB128 unless said otherwise. Bytes of another node are never trusted: what does not fit is dropped.
 
 use std::sync::Arc;
@@ -84,6 +88,28 @@ const TIMELINE: u8 = 40;
 const SOUND: u8 = 41;
 const PLACE: u8 = 42;
 const VITALS: u8 = 43;
+const VACANT: u8 = 44;
+
+/// True for what others act upon that the sender knows.
+fn carries_moment(kind: u8) -> bool {
+    matches!(kind, REQUEST | ANSWER | TESTIFY | WAKE | PUBLISH | VITALS)
+}
+
+/// Adds the latest moment that this node's core knows of, if the message is of a kind that carries it.
+pub fn stamp(message: &mut Vec<u8>, moment: UnixMillis) {
+    if message.first().is_some_and(|kind| carries_moment(*kind)) {
+        message.extend_from_slice(&moment.0.to_le_bytes());
+    }
+}
+
+/// Takes it off again: the moment, if the message carries one, and the message; `None` if it is too short.
+pub fn unstamp(message: &[u8]) -> Option<(Option<UnixMillis>, &[u8])> {
+    if !carries_moment(*message.first()?) {
+        return Some((None, message));
+    }
+    let (message, moment) = message.split_last_chunk()?;
+    Some((Some(UnixMillis(i64::from_le_bytes(*moment))), message))
+}
 
 /// A decoded message of another node.
 pub enum Wire<'a> {
@@ -177,6 +203,8 @@ pub enum Wire<'a> {
     Bulletin(Bulletin),
     /// A node tells how it is itself.
     Vitals(Vitals),
+    /// The sender holds nothing of a group.
+    Vacant(GroupId),
     /// What has happened.
     Timeline(Vec<Happening>),
     /// A node tells where it is found.
@@ -276,6 +304,13 @@ pub fn encode_bulletin(bulletin: &Bulletin) -> Vec<u8> {
 pub fn encode_vitals(vitals: &Vitals) -> Vec<u8> {
     let mut out = vec![VITALS];
     vitals.put(&mut out);
+    out
+}
+
+/// This node holds nothing of a group.
+pub fn encode_vacant(group: GroupId) -> Vec<u8> {
+    let mut out = vec![VACANT];
+    leb128::put(&mut out, u64::from(group.0));
     out
 }
 
@@ -666,6 +701,10 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
         BULLETIN => {
             let bulletin = Bulletin::take(&mut rest)?;
             rest.is_empty().then_some(Wire::Bulletin(bulletin))
+        }
+        VACANT => {
+            let group = GroupId(u32::try_from(leb128::take(&mut rest)?).ok()?);
+            rest.is_empty().then_some(Wire::Vacant(group))
         }
         VITALS => {
             let vitals = Vitals::take(&mut rest)?;

@@ -252,7 +252,7 @@ impl<'a, R: Read> RdbReader<'a, R> {
                 opcode::IDLE => key.idle_seconds = Some(self.length()?),
                 opcode::FUNCTION_2 => return self.text().map(Item::Library),
                 opcode::MODULE_AUX => {
-                    let name = module_name(self.length()?);
+                    let name = codec::module::name_of(self.length()?);
                     self.skip_module()?;
                     return Ok(Item::ModuleAux(name));
                 }
@@ -304,7 +304,14 @@ impl<'a, R: Read> RdbReader<'a, R> {
                 return Ok(self.whole(kind, key));
             }
             7 => {
-                let module = module_name(self.length()?);
+                self.source.record();
+                let id = self.length()?;
+                if codec::module::is_known(id) {
+                    self.skip_module()?;
+                    return Ok(self.whole(kind, key));
+                }
+                self.source.recording();
+                let module = codec::module::name_of(id);
                 self.skip_module()?;
                 return Ok(Item::Foreign { database: key.database, name: key.name, module });
             }
@@ -446,6 +453,7 @@ impl<'a, R: Read> RdbReader<'a, R> {
                 module::STRING => self.skip_string()?,
                 _ => return Err(self.source.fault(What::Malformed("a value of a module holds an unknown item"))),
             }
+            self.check_size()?;
         }
     }
 
@@ -508,10 +516,4 @@ pub fn dump_of(mut value: Vec<u8>, vendor: Vendor) -> Vec<u8> {
     let checksum = stdx::crc64::crc64(0, &value);
     value.extend_from_slice(&checksum.to_le_bytes());
     value
-}
-
-/// The nine letters in the high 54 bits of a module type's number.
-fn module_name(id: u64) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    (0..9).map(|place| char::from(LETTERS[(id >> (58 - 6 * place) & 0x3F) as usize])).collect()
 }

@@ -44,6 +44,12 @@ impl<W: Write> RdbWriter<W> {
         codec::write_text(&mut self.buffer, code);
     }
 
+    /// Begins a database of which it is not known how many keys it has, or goes on with it.
+    pub fn select(&mut self, number: u16) {
+        self.buffer.push(254);
+        codec::write_length(&mut self.buffer, number.into());
+    }
+
     /// Begins a database that has so many keys, of which so many expire.
     pub fn database(&mut self, number: u16, key_count: u64, expiring_count: u64) {
         self.buffer.push(254);

@@ -2,6 +2,7 @@
 //!
 //! Lua's own coroutines do not do: in Lua 5.1 nothing can yield from within `pcall`, a comparison of `table.sort` or a
 //! metamethod, and a script that never ends can sit in any of them.
+#![expect(unsafe_code, reason = "a stack may move to another thread only with an argument")]
 
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
@@ -11,6 +12,13 @@ const STACK_BYTES: usize = 4 << 20;
 
 /// Work that can pause.
 pub struct Task<R>(Coroutine<(), (), R, DefaultStack>);
+
+// SAFETY: what work brings along and what comes of it can move (`Task::new` asks for it). What it makes on its stack
+// and keeps over a pause moves with the stack, which nothing else points into; it must not belong to a thread. Pauses
+// are made by hosts of scripts, in `Host::call` and `Host::tick`, and between values that are copied. Below them are
+// frames of Lua, which knows no threads, and of the engine and the host, which hold no lock and no borrow of a
+// thread-local there: those of this program are borrowed for one call that does not pause.
+unsafe impl<R: Send> Send for Task<R> {}
 
 /// The way out of running work. See [`Pause::pause`].
 pub struct Pause<'a>(&'a Yielder<(), ()>);
@@ -22,13 +30,13 @@ impl Pause<'_> {
     }
 }
 
-impl<R: 'static> Task<R> {
+impl<R: Send + 'static> Task<R> {
     /// Work that has not begun. Once begun it must be resumed to its end: dropping it half-way would leak what it
-    /// holds.
+    /// holds. It may go on on another thread than before, so it must keep nothing over a pause that belongs to one.
     ///
     /// # Panics
     /// If there is no memory for a stack.
-    pub fn new(work: impl FnOnce(&Pause<'_>) -> R + 'static) -> Self {
+    pub fn new(work: impl FnOnce(&Pause<'_>) -> R + Send + 'static) -> Self {
         let stack = DefaultStack::new(STACK_BYTES).expect("no memory for a stack");
         Self(Coroutine::with_stack(stack, move |yielder, ()| work(&Pause(yielder))))
     }

@@ -175,7 +175,7 @@ fn told(backup: &Path, fault: &Fault) -> anyhow::Error {
 }
 
 /// Shows how far a long piece of work is: on a terminal all the time, elsewhere a line now and then.
-struct Pace {
+pub struct Pace {
     progress: Progress,
     shown: Instant,
     told: Instant,
@@ -189,12 +189,14 @@ const SILENCE: Duration = Duration::from_secs(2);
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Pace {
-    fn new(is_quiet: bool) -> Self {
+    /// With nothing shown yet.
+    pub fn new(is_quiet: bool) -> Self {
         let now = Instant::now();
         Self { progress: Progress::new(is_quiet), shown: now, told: now, is_quiet }
     }
 
-    fn show(&mut self, line: impl FnOnce() -> String) {
+    /// Shows a line, if it is time.
+    pub fn show(&mut self, line: impl FnOnce() -> String) {
         if self.progress.is_wanted() {
             if self.shown.elapsed() >= SILENCE {
                 self.progress.show(&line());
@@ -207,13 +209,14 @@ impl Pace {
         }
     }
 
-    fn end(&mut self) {
+    /// Clears what is shown.
+    pub fn end(&mut self) {
         self.progress.clear();
     }
 }
 
 /// So many of something.
-fn counted(count: usize, what: &str) -> String {
+pub fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
@@ -221,7 +224,7 @@ fn counted(count: usize, what: &str) -> String {
 ///
 /// # Errors
 /// If something is at either place.
-fn staging(path: &Path, extension: &str, what: &str) -> Result<PathBuf> {
+pub(crate) fn staging(path: &Path, extension: &str, what: &str) -> Result<PathBuf> {
     let is_free = match fs::read_dir(path) {
         Ok(mut entries) => entries.next().is_none(),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => true,
@@ -246,7 +249,7 @@ fn staging(path: &Path, extension: &str, what: &str) -> Result<PathBuf> {
 }
 
 /// Gives a finished directory its name, durably.
-fn settle(staging: &Path, path: &Path) -> Result<()> {
+pub(crate) fn settle(staging: &Path, path: &Path) -> Result<()> {
     fs::rename(staging, path)
         .and_then(|()| {
             let parent = path.components().as_path().parent().filter(|parent| !parent.as_os_str().is_empty());

@@ -30,8 +30,8 @@ pub use requests::Workload;
 use requests::{ACCOUNT, KEY_DIGITS, KEYS_MAX, Requests};
 use worker::{Orders, Report, Supply};
 
-use crate::cluster::door::password_of;
 use crate::connection::Connection;
+use crate::login::password_of;
 use crate::tls::{Stream, TlsArguments};
 
 /// Longest wait for a server's first words.

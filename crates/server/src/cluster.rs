@@ -1,6 +1,8 @@
 //! `holdfast cluster`: how a cluster is, and what is to become of it. Any node can be asked, at the port of clients.
 
 mod add;
+mod balance;
+mod create;
 pub mod door;
 pub mod invite;
 pub mod lead;
@@ -27,10 +29,14 @@ enum Verb {
     Timeline(timeline::TimelineArguments),
     Invite(invite::InviteArguments),
     Secure(secure::SecureArguments),
+    Create(create::CreateArguments),
     Add(add::AddArguments),
     Remove(remove::RemoveArguments),
     Rebalance(lead::RebalanceArguments),
     Prefer(lead::PreferArguments),
+    Plan(balance::PlanArguments),
+    Balance(balance::BalanceArguments),
+    Place(balance::PlaceArguments),
     Move(slots::MoveArguments),
     Try(trial::TryArguments),
 }
@@ -42,10 +48,14 @@ pub fn run(arguments: ClusterArguments) -> Result<()> {
         Verb::Timeline(arguments) => timeline::run(&arguments),
         Verb::Invite(arguments) => invite::run(&arguments),
         Verb::Secure(arguments) => secure::run(&arguments),
+        Verb::Create(arguments) => create::run(&arguments),
         Verb::Add(arguments) => add::run(&arguments),
         Verb::Remove(arguments) => remove::run(&arguments),
         Verb::Rebalance(arguments) => lead::rebalance(&arguments),
         Verb::Prefer(arguments) => lead::prefer(&arguments),
+        Verb::Plan(arguments) => balance::plan(&arguments),
+        Verb::Balance(arguments) => balance::switch(&arguments),
+        Verb::Place(arguments) => balance::place(&arguments),
         Verb::Move(arguments) => slots::run(&arguments),
         Verb::Try(arguments) => trial::run(&arguments),
     }

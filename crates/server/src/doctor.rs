@@ -16,7 +16,7 @@ use resp::{Frame, encode_request};
 
 use crate::cluster::door::{Door, ask, ask_status, list, text};
 use crate::connection::Connection;
-use crate::tls::TlsArguments;
+use crate::login::Login;
 
 /// The exit code if something was found guilty.
 const GUILTY: u8 = 1;
@@ -49,14 +49,8 @@ pub struct DoctorArguments {
     /// Only the servers that are named, not the other nodes of their cluster.
     #[arg(long)]
     alone: bool,
-    /// Name of a user who may administrate.
-    #[arg(long)]
-    user: Option<String>,
-    /// Password; REDISCLI_AUTH is read as well.
-    #[arg(long, short = 'a', alias = "pass", env = "HOLDFAST_PASSWORD", hide_env_values = true)]
-    password: Option<String>,
     #[command(flatten)]
-    tls: TlsArguments,
+    login: Login,
     /// Folder on the disk to be probed, usually the data directory; at most 64 MiB are written to a temporary file.
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
@@ -90,7 +84,7 @@ pub fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
         ensure!(folder.is_dir(), "{} is no folder: name the data directory", folder.display());
     }
     // A wrong option of TLS is an error of the command line, not a finding about a server.
-    arguments.tls.security()?;
+    arguments.login.tls.security()?;
     if !arguments.alone {
         servers.extend(servers.iter().flat_map(|place| others_of(&doors, place)).collect::<Vec<_>>());
     }
@@ -179,14 +173,7 @@ struct Doors<'a> {
 
 impl Doors<'_> {
     fn door(&self, place: &str) -> Door {
-        Door {
-            server: Some(place.to_owned()),
-            host: String::new(),
-            port: 0,
-            user: self.arguments.user.clone(),
-            password: self.arguments.password.clone(),
-            tls: self.arguments.tls.clone(),
-        }
+        Door::at(place, &self.arguments.login)
     }
 }
 

@@ -10,19 +10,24 @@ use crate::connection::Connection;
 use crate::tls::{Stream, TlsArguments};
 
 /// Who the tool is, and how the connection is secured.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub struct Login {
     /// User to authenticate as
     #[arg(long)]
-    user: Option<String>,
-    /// Password to authenticate with
-    #[arg(long, short = 'a', env = "HOLDFAST_PASSWORD", hide_env_values = true)]
-    password: Option<String>,
+    pub user: Option<String>,
+    /// Password to authenticate with; REDISCLI_AUTH is read as well
+    #[arg(long, short = 'a', alias = "pass", env = "HOLDFAST_PASSWORD", hide_env_values = true)]
+    pub password: Option<String>,
     #[command(flatten)]
-    tls: TlsArguments,
+    pub tls: TlsArguments,
 }
 
 impl Login {
+    /// The password that was given, or that of redis-cli's environment.
+    pub fn password(&self) -> Option<String> {
+        password_of(self.password.as_deref())
+    }
+
     /// Connects to `HOST:PORT`. Every reply is waited for no longer than `patience`.
     ///
     /// # Errors
@@ -32,13 +37,23 @@ impl Login {
         let stream =
             dial(server, patience, security.as_ref()).with_context(|| format!("no server answers at {server}"))?;
         let mut connection = Connection::over(stream);
-        if let Some(password) = &self.password {
+        if let Some(password) = self.password() {
             let user = self.user.as_deref().unwrap_or("default");
-            let reply = connection.call(&["AUTH", user, password]).with_context(|| format!("{server} hung up"))?;
+            let reply = connection.call(&["AUTH", user, &password]).with_context(|| format!("{server} hung up"))?;
             ensure!(!reply.is_error(), "{server} does not let in {user}: {reply}");
         }
         Ok(connection)
     }
+
+    /// The user, if one was named, and the password.
+    pub fn secret(&self) -> Option<(Option<&str>, &str)> {
+        self.password.as_deref().map(|password| (self.user.as_deref(), password))
+    }
+}
+
+/// The password that was given, or that of redis-cli's environment.
+pub fn password_of(given: Option<&str>) -> Option<String> {
+    given.map(str::to_owned).or_else(|| std::env::var("REDISCLI_AUTH").ok().filter(|password| !password.is_empty()))
 }
 
 /// A stream to the first address of `HOST:PORT` that answers.

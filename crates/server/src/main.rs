@@ -4,6 +4,7 @@
 mod output;
 
 mod allocator;
+mod archiving;
 mod backup;
 mod bench;
 mod cluster;
@@ -15,6 +16,7 @@ mod import;
 mod login;
 mod metrics;
 mod migrate;
+mod recover;
 mod serve;
 mod shell;
 mod simulate;
@@ -46,6 +48,7 @@ enum Verb {
     Bench(bench::BenchArguments),
     Cluster(cluster::ClusterArguments),
     Compare(compare::CompareArguments),
+    Archive(archiving::ArchiveArguments),
     Backup(backup::BackupArguments),
     Doctor(doctor::DoctorArguments),
     Health(health::HealthArguments),
@@ -54,6 +57,7 @@ enum Verb {
     Migrate(migrate::MigrateArguments),
     Export(backup::export::ExportArguments),
     Restore(backup::RestoreArguments),
+    Recover(recover::RecoverArguments),
     Simulate(simulate::SimulateArguments),
     Torture(torture::TortureArguments),
     Completions(shell::CompletionsArguments),
@@ -88,11 +92,13 @@ fn main() -> ExitCode {
             metrics::run(&arguments);
             Ok(())
         }
+        Verb::Archive(arguments) => archiving::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Backup(arguments) => backup::run(arguments).map_err(|error| format!("{error:#}")),
         Verb::Import(arguments) => import::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Migrate(arguments) => migrate::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Export(arguments) => backup::export::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Restore(arguments) => backup::restore::run(&arguments).map_err(|error| format!("{error:#}")),
+        Verb::Recover(arguments) => recover::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Cluster(arguments) => cluster::run(arguments).map_err(|error| format!("{error:#}")),
         Verb::Compare(arguments) => compare::run(arguments).map_err(|error| format!("{error:#}")),
         Verb::Simulate(arguments) => simulate::run(arguments).map_err(|error| format!("{error:#}")),

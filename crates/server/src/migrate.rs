@@ -8,6 +8,7 @@
 //!
 //! Suggested order of reading: [`source`], [`spool`], [`target`], [`follow`], then [`check`], [`verify`], [`cutover`].
 
+mod back;
 mod check;
 mod cutover;
 mod follow;
@@ -53,6 +54,8 @@ enum MigrateVerb {
     Verify(BothArguments),
     /// Stop writes at the source, wait until the target has everything, and open the target
     Cutover(CutoverArguments),
+    /// Go back after a cut-over: let the old server follow this one, and cut over to it
+    Back(BackArguments),
     /// Give a migration up: the source is no longer followed, and what has been copied stays
     Stop(StatusArguments),
 }
@@ -123,6 +126,21 @@ struct CutoverArguments {
     leave_source_open: bool,
 }
 
+#[derive(clap::Args, Clone, Debug)]
+struct BackArguments {
+    #[command(flatten)]
+    both: BothArguments,
+    /// Only let the old server follow; run this again without it to go back
+    #[arg(long)]
+    prepare: bool,
+    /// Where the old server reaches this one, if not where --server says
+    #[arg(long, value_name = "HOST:PORT", requires = "prepare")]
+    announce: Option<String>,
+    /// Longest time for which writes may be refused here without being taken there, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
+    pause: u64,
+}
+
 /// Runs `holdfast migrate`.
 ///
 /// # Errors
@@ -137,6 +155,15 @@ pub fn run(arguments: &MigrateArguments) -> Result<()> {
             let pause = Duration::from_secs(cutover.pause);
             let address = cutover.both.source.address()?;
             cutover::run(&address, &cutover.both.target, pause, cutover.leave_source_open)
+        }
+        MigrateVerb::Back(arguments) => {
+            let address = arguments.both.source.address()?;
+            let target = &arguments.both.target;
+            if arguments.prepare {
+                back::prepare(&address, target, arguments.announce.as_deref())
+            } else {
+                back::run(&address, target, Duration::from_secs(arguments.pause))
+            }
         }
         MigrateVerb::Stop(status) => run_stop(&status.target),
     }

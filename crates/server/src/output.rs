@@ -3,7 +3,7 @@
 //! A reader who has seen enough (`holdfast torture … | head`) ends nothing: a tool goes on in good order, ends the
 //! servers that it has started, and its exit code still tells. Any other failure is remembered, for the end.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::io::{ErrorKind, Write};
 use std::sync::OnceLock;
 
@@ -37,4 +37,19 @@ pub fn put(text: fmt::Arguments<'_>) {
 /// Why not all that was said could be written.
 pub fn failure() -> Option<&'static str> {
     FAILURE.get().map(String::as_str)
+}
+
+/// Appends rows with columns of even width. All have as many columns as the first.
+pub fn table<R: AsRef<[String]>>(rows: &[R], page: &mut String) {
+    let cells = || rows.iter().map(AsRef::as_ref);
+    let width = |column: usize| cells().map(|row| row[column].len()).max().unwrap_or(0);
+    for row in cells() {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let width = width(column);
+            let _ = write!(line, "{cell:<width$}  ");
+        }
+        page.push_str(line.trim_end());
+        page.push('\n');
+    }
 }

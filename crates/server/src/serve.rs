@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 
-use edge::{ClusterOptions, Ended, Invited, ListenOptions, Options, Token};
+use edge::{ClusterOptions, ConsoleOptions, Ended, Invited, ListenOptions, Options, Token};
 use node::acl::Users;
 use node::settings::Settings;
 
@@ -43,6 +43,8 @@ Usage: holdfast serve [FILE] [--name value [value …]]…
   --cluster-port N        where other nodes call                        [port + 10000]
   --cluster-announce-ip A where others reach this node                  [as --bind, or found out]
   --replicas N            nodes that vote on each write, if there are so many [3]
+  --archive ADDRESS       keep the log of all that happens in file:///DIRECTORY, which must be there [none]
+  --console-port N        serve the console here, a page for browsers   [none]
   --metrics-port N        answer GET /metrics here, for Prometheus      [none]
   --tls-port N            TCP port for clients that speak TLS           [none]
   --tls-cert-file FILE    certificate and --tls-key-file FILE for it, to be shown to clients and nodes
@@ -55,7 +57,7 @@ Usage: holdfast serve [FILE] [--name value [value …]]…
   --cores N               threads that serve clients                    [all processors]
   --unixsocket PATH       listen here too
   --unixsocketperm MODE   its permissions, as in 700
-  --requirepass PASSWORD  clients must say it
+  --requirepass PASSWORD  clients must say it; or --requirepass-file FILE, which does not show in lists of processes
   --maxmemory BYTES       as in 2gb; see --maxmemory-policy             [no limit]
   --maxmemory-clients B   memory of all clients together                [a tenth of the machine's]
   --maxclients N          most clients at a time                        [10000]
@@ -267,6 +269,16 @@ impl Plan {
                 let text = fs::read_to_string(file).map_err(|cause| directive.complain(&cause.to_string()))?;
                 self.token = Some(Token::parse(&text).map_err(|why| directive.complain(&why))?);
             }
+            "requirepass-file" => {
+                let [file] = values else { return Err(directive.complain("needs the name of a file")) };
+                let text = fs::read_to_string(file).map_err(|cause| directive.complain(&cause.to_string()))?;
+                let password = text.trim_end_matches(['\n', '\r']);
+                // An empty password would let everybody in, and a file that was not written yet is empty.
+                if password.is_empty() || password.contains('\n') {
+                    return Err(directive.complain("needs a password in one line"));
+                }
+                self.settings.set("requirepass", password).map_err(|why| directive.complain(&why))?;
+            }
             "cores" => {
                 let count = match values {
                     [count] => count.parse().ok().filter(|count| (1..=1024).contains(count)),
@@ -350,6 +362,11 @@ impl Plan {
             }
             (token, _) => token,
         };
+        if !text("archive").is_empty() {
+            edge::archive_directory(text("archive"))
+                .and_then(|directory| edge::look_for_archive(&directory))
+                .map_err(|why| format!("archive: {why}"))?;
+        }
         let port_of = |name: &str| text(name).parse().map_err(|_| format!("{name}: not a port"));
         // Clients are told one port: see `edge::run`.
         let announced = match (text("port"), text("tls-cluster"), text("tls-port")) {
@@ -369,6 +386,10 @@ impl Plan {
             cluster,
             core_count,
             metrics_port: text("metrics-port").parse().map_err(|_| "metrics-port: not a port".to_owned())?,
+            console: ConsoleOptions {
+                port: text("console-port").parse().map_err(|_| "console-port: not a port".to_owned())?,
+                hosts: text("console-hosts").split_whitespace().map(str::to_owned).collect(),
+            },
             log_file: path("logfile"),
             pid_file: path("pidfile"),
             config_file: self.config_file.map(|path| path.display().to_string()).unwrap_or_default(),
@@ -447,6 +468,19 @@ mod tests {
         assert_eq!(plan.settings.get("requirepass"), "a b");
         assert_eq!(plan.config_file, Some(path.clone()));
         fs::remove_file(path).expect("the file is there");
+    }
+
+    #[test]
+    fn a_password_may_stand_in_a_file_of_its_own() {
+        let path = file("password", "two words\n");
+        assert_eq!(plan(&format!("--requirepass-file {}", path.display())).settings.get("requirepass"), "two words");
+        for wrong in ["", "\n", "one\ntwo\n"] {
+            fs::write(&path, wrong).expect("a temporary file");
+            let told = complaint(&format!("--requirepass-file {}", path.display()));
+            assert!(told.ends_with("needs a password in one line"), "{told}");
+        }
+        fs::remove_file(&path).expect("the file is there");
+        assert!(complaint(&format!("--requirepass-file {}", path.display())).contains("No such file"));
     }
 
     #[test]

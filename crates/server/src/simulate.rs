@@ -41,7 +41,7 @@ pub struct SimulateArguments {
     returns: bool,
     /// Two nodes do not hear each other although others hear both, or a disk is full, ten times in each world, and
     /// nothing else goes wrong: no client of any node may see an error (with three nodes and more).
-    #[arg(long, conflicts_with_all = ["canary", "changes", "moves", "calm", "returns"])]
+    #[arg(long, conflicts_with_all = ["changes", "moves", "calm", "returns"])]
     ailments: bool,
     /// Put in a defect that has to be caught; the exit code is then 0 if it was.
     #[arg(long, value_enum)]
@@ -62,12 +62,9 @@ pub struct SimulateArguments {
 struct SeedRange(Range<u64>);
 
 fn parse_nodes(text: &str) -> Result<usize, String> {
-    match text {
-        "1" => Ok(1),
-        "3" => Ok(3),
-        "5" => Ok(5),
-        "7" => Ok(7),
-        _ => Err("a world has 1, 3, 5 or 7 nodes".to_owned()),
+    match text.parse() {
+        Ok(nodes @ (1 | 3..=7)) => Ok(nodes),
+        _ => Err("a world has 1, or 3 to 7 nodes".to_owned()),
     }
 }
 
@@ -117,6 +114,14 @@ enum CanaryName {
     ForgottenBook,
     /// Let a replica answer reads however old it is.
     BoundlessRead,
+    /// Let nobody carry on what moment it has heard of.
+    DeafMoments,
+    /// Cut logs at a moment that not all of them have reached.
+    OpenCut,
+    /// Hear every process that says it is a node: with --ailments.
+    CountedCopy,
+    /// Let a replica go before another one has taken its place (with four nodes and more).
+    EarlyRemoval,
 }
 
 impl CanaryName {
@@ -136,6 +141,10 @@ impl CanaryName {
             Self::EarlyCopy => Canary::EarlyCopy,
             Self::ForgottenBook => Canary::ForgottenBook,
             Self::BoundlessRead => Canary::BoundlessRead,
+            Self::DeafMoments => Canary::DeafMoments,
+            Self::OpenCut => Canary::OpenCut,
+            Self::CountedCopy => Canary::CountedCopy,
+            Self::EarlyRemoval => Canary::EarlyRemoval,
         }
     }
 }
@@ -231,6 +240,10 @@ const FAILURES_MAX: usize = 10;
 /// If a seed failed, or a canary survived.
 pub fn run(arguments: SimulateArguments) -> Result<()> {
     let seeds = arguments.seeds.0.clone();
+    let counts_copies = arguments.canary == Some(CanaryName::CountedCopy);
+    if arguments.ailments && arguments.canary.is_some() && !counts_copies || counts_copies && !arguments.ailments {
+        bail!("with --ailments there is the canary counted-copy, which is there with nothing else");
+    }
     if (arguments.returns || arguments.ailments) && arguments.nodes == 1 {
         bail!("--returns and --ailments need three nodes or more: with one away nobody would be left");
     }

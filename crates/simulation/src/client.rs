@@ -65,6 +65,8 @@ pub struct History {
     pub unknown_count: u64,
     /// Transactions on lists.
     pub transactions: Vec<Transaction>,
+    /// The sessions that asked for them, in the same order.
+    pub transaction_sessions: Vec<u64>,
     /// The lists as they were read in the end, through one node after the other.
     pub lists: Vec<BTreeMap<u32, Vec<u32>>>,
     /// EXECs that answered nil.
@@ -467,23 +469,27 @@ impl Client {
         encode(&head.iter().copied().chain(words).collect::<Vec<_>>(), out);
     }
 
-    /// Something done to one of a few sets and hashes, small ones and some that outgrow their small form. What chance
-    /// chooses, and the order of elements, must be the same on every replica.
+    /// Something done to one of a few sets, hashes and documents, small ones and some that outgrow their small form.
+    /// What chance chooses, and the order of elements, must be the same on every replica.
     fn collection_operation(&mut self, out: &mut Vec<u8>) {
         let number = self.prng.below(4);
-        let (set, hash) = (format!("set:{number}"), format!("hash:{number}"));
+        let (set, hash, document) = (format!("set:{number}"), format!("hash:{number}"), format!("json:{number}"));
         let spread = if number == 0 { 1_000 } else { 20 };
         let element = |prng: &mut Prng| {
             let number = prng.below(spread);
             if prng.chance(1, 4) { format!("name:{number}") } else { number.to_string() }
         };
         let (one, two) = (element(&mut self.prng), element(&mut self.prng));
-        let words = match self.prng.below(8) {
+        let (patch, below) = (format!("{{\"{one}\":{{\"{two}\":[1,2.5]}}}}"), format!("$..[\"{two}\"]"));
+        let words = match self.prng.below(11) {
             0 | 1 => vec!["SADD", &set, &one, &two],
             2 => vec!["SPOP", &set],
             3 => vec!["SREM", &set, &one],
             4 | 5 => vec!["HSET", &hash, &one, &two, &two, &one],
             6 => vec!["HDEL", &hash, &one],
+            7 => vec!["JSON.MERGE", &document, "$", &patch],
+            8 => vec!["JSON.DEL", &document, &below],
+            9 if self.spans => vec!["JSON.MSET", &document, "$", &patch, "json:0", "$", &patch],
             _ if self.spans => vec!["SUNIONSTORE", "set:0", &set, "set:1"],
             _ => vec!["HINCRBY", "counts", &one, "1"],
         };
@@ -698,6 +704,7 @@ impl Client {
             },
             Expected::Collection => match reply {
                 Reply::Integer(_) | Reply::Bulk(_) => Ok(()),
+                Reply::Simple(text) if text == "OK" => Ok(()),
                 reply => absurd(&reply),
             },
             Expected::Lists(awaited) => awaited.answered(now, &reply, history),

@@ -142,6 +142,22 @@ impl FalseDisk {
         self.0.borrow().operation_count
     }
 
+    /// What somebody gets who copies all files at this moment, as they are read, to another disk.
+    pub fn copy(&self, prng: Prng) -> Self {
+        let copy = Self::new(prng);
+        {
+            let (from, to) = (self.0.borrow(), &mut *copy.0.borrow_mut());
+            let content_of = |content: &Content| {
+                let cached = content.cached.clone();
+                Content { stored: cached.clone(), cached, dirty: BTreeMap::new() }
+            };
+            to.files = from.files.iter().map(|(id, content)| (*id, content_of(content))).collect();
+            (to.names, to.stored_names) = (from.names.clone(), from.names.clone());
+            to.next_file = from.next_file;
+        }
+        copy
+    }
+
     /// The process is gone. What it wrote stays in the page cache.
     pub fn kill(&self) {
         let mut state = self.0.borrow_mut();

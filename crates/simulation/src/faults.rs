@@ -56,6 +56,8 @@ pub struct Faults {
     pub change_every: u64,
     /// Mean time between moves of slots; 0 is never.
     pub move_every: u64,
+    /// An operator lets a group live on other nodes.
+    pub place_every: u64,
     /// A turn of a core takes up to this long.
     pub turn_cost: u64,
     /// A node dies at a step of a transaction over groups: while it is being written, or a little later.
@@ -101,6 +103,9 @@ impl Faults {
             (faults.kill_every, faults.rot) = (SECOND, 1_000);
             (faults.power_cut_every, faults.pause_every) = (0, 0);
         }
+        if plan.canary == Some(Canary::EarlyRemoval) {
+            faults.place_every = SECOND;
+        }
         if plan.returns || plan.ailments {
             faults.calm();
         }
@@ -132,6 +137,7 @@ impl Faults {
         let reset_every = every(40, 2 * SECOND);
         let change_every = if plan.changes { every(100, SECOND) } else { 0 };
         let move_every = if plan.moves { every(100, SECOND / 4) } else { 0 };
+        let place_every = if plan.nodes > REPLICAS { every(60, SECOND) } else { 0 };
         let mut thousandths = |exists: u64, most: u64| {
             if prng.chance(exists, 100) { 1 + prng.below(most) } else { 0 }
         };
@@ -185,6 +191,7 @@ impl Faults {
             reset_every,
             change_every,
             move_every,
+            place_every,
             turn_cost: 1_000 + prng.below(100_000),
             step_crash,
             checkpoint_log_bytes: 2_000 + prng.below(200_000),
@@ -214,9 +221,13 @@ impl Faults {
             &mut self.reset_every,
             &mut self.change_every,
             &mut self.move_every,
+            &mut self.place_every,
             &mut self.step_crash,
         ] {
             *rate = 0;
         }
     }
 }
+
+/// Nodes beyond which groups live on some of them only.
+const REPLICAS: usize = 3;

@@ -18,7 +18,7 @@ use node::event::{
 };
 use node::group::{Group, Standing, others_can_tell};
 use node::limits;
-use node::roster::Member;
+use node::roster::{Member, Roster};
 use node::settings::Settings;
 use stdx::Instant;
 use stdx::log::{Entry, EntryKind, Membership};
@@ -27,6 +27,11 @@ use crate::invariants::Invariant;
 use crate::machine::{CoreHost, Inbound, Machine, Order, Process};
 use crate::universe::{Universe, WRITE_BACK_INTERVAL, What, say};
 use crate::{Canary, Durability, MICROSECOND, MILLISECOND, SECOND};
+
+/// The first node founds the cluster, the others join it.
+fn seed_is_founder(node: NodeId) -> bool {
+    node == NodeId(1)
+}
 
 impl Universe {
     pub(crate) fn settings(&self) -> Settings {
@@ -115,7 +120,7 @@ impl Universe {
         let seed_nodes: Vec<NodeId> = if self.plan.changes {
             self.machines.iter().enumerate().filter_map(known).collect()
         } else {
-            (machine > 0).then_some(NodeId(1)).into_iter().collect()
+            (!seed_is_founder(node)).then_some(NodeId(1)).into_iter().collect()
         };
         let process = Arc::new(ProcessFacts::default());
         let cores = (0..core_count)
@@ -210,7 +215,8 @@ impl Universe {
         });
         let mut seed = GroupSeed::new(GroupId(group), self.machines[machine].node, keyspace);
         // The first founds the cluster, the others join it.
-        let founders = if machine == 0 { vec![1] } else { Vec::new() };
+        let is_founder = seed_is_founder(self.machines[machine].node) && !found.is_vacated();
+        let founders = if is_founder { vec![1] } else { Vec::new() };
         seed.membership = Membership { voters: founders, ..Membership::default() };
         seed.hard_state = found.hard_state;
         seed.entries = found.entries;
@@ -303,7 +309,8 @@ impl Universe {
                     Inbound::Opened(session, peer) => Event::Opened { session, peer },
                     Inbound::Closed(session) => {
                         host.places.remove(&session.index);
-                        Event::Closed { session }
+                        // What was given to the host is on its way.
+                        Event::Closed { session, unsent_bytes: 0 }
                     }
                     Inbound::Letter(from, letter) => Event::Letter { from, letter },
                     Inbound::Loaded(seed) => Event::Loaded(seed),
@@ -390,6 +397,8 @@ impl Universe {
         let samples = self.prng.chance(1, 100);
         let mut failure = None;
         let mut changed = Vec::new();
+        let mut serving = Vec::new();
+        let mut given_up_count = 0;
         let mut leases = 0;
         let has_lost_nothing = self.has_lost_nothing();
         let log_memory_max = self.faults.log_memory_bytes;
@@ -420,9 +429,13 @@ impl Universe {
                     self.leaders.insert(id, (group.term(), this));
                 }
             }
+            if group.standing() == Standing::Serving {
+                serving.push((id, group.term(), group.membership().voters.len()));
+            }
             if let Some(reason) = memory_beyond_bounds(group, log_memory_max) {
                 failure = Some((Invariant::MemoryBounded, format!("node {}: group {id}: {reason}", machine + 1)));
             }
+            given_up_count += u64::from(samples && group.is_vacant() && group.term() > 0);
             if samples {
                 let seen = (group.applied_term(), group.state().keyspace().digest());
                 let known = *self.digests.entry((id, group.applied())).or_insert(seen);
@@ -443,6 +456,12 @@ impl Universe {
                 format!("{under_way} bytes are under way from a gateway to a group, of at most {under_way_max}");
             failure = Some((Invariant::MemoryBounded, reason));
         }
+        for (group, term, voters) in serving {
+            if let Some(reason) = self.lacks_voters(group, term, voters) {
+                failure = Some((Invariant::Replicated, reason));
+            }
+        }
+        (0..given_up_count).for_each(|_| self.probes.reach("a node held nothing of a group"));
         for group in changed {
             self.probes.reach("a leader changed");
             *self.leader_changes.entry(group).or_default() += 1;
@@ -529,7 +548,13 @@ impl Universe {
             }
             Action::UsersFile { .. } => unreachable!("no universe has a file of users"),
             Action::Secure { .. } => unreachable!("no universe has certificates"),
+            Action::Follow { .. } | Action::Tape(_) => unreachable!("no universe has replicas of other kinds"),
             Action::Peers(contacts) => {
+                let place = |(node, member): &(NodeId, Member)| {
+                    let machine = member.cluster_address.strip_prefix("machine:")?.parse::<usize>().ok()?;
+                    Some((*node, machine - 1))
+                };
+                process.places = contacts.iter().filter_map(place).collect();
                 let removed = contacts.into_iter().filter(|(_, member)| member.is_removed).map(|(node, _)| node);
                 let removed: BTreeSet<NodeId> = removed.collect();
                 if removed.len() > process.removed.len() {
@@ -553,16 +578,22 @@ impl Universe {
                 self.at(when, What::Arrive { machine, life, core, inbound });
             }
             Action::KeepLog { group, index } => process.journal.hold(group.0, index),
+            // There is no archive.
+            Action::Archive(_) => {}
             Action::Send { to, group, lane: _, bytes } => {
                 // The sender has a connection for each of its own cores.
                 let link = (group.0 % process.cores.len() as u32) as u16;
+                let place = process.places.get(&to).copied();
                 self.mix_bytes(&bytes);
                 if self.trace.is_some()
                     && let Some(message) = bytes.get(5..).and_then(|bytes| consensus::Message::decode(bytes).ok())
                 {
                     say!(self, "group {} {message}", group.0);
                 }
-                let to = to.0 as usize - 1;
+                let to = place.unwrap_or(to.0 as usize - 1);
+                if to >= self.machines.len() {
+                    return; // a copy that has been refused since
+                }
                 let core_count = self.machines[to].process.as_ref().map_or(1, |process| process.cores.len() as u32);
                 self.carry(machine, to, (link, (group.0 % core_count) as u16), bytes);
             }
@@ -1008,18 +1039,23 @@ impl Universe {
     /// The machines whose nodes belong to the cluster, as the replica of group 0 has it that is furthest: at times
     /// nobody leads. The first machines if it has no roster.
     pub(crate) fn members(&self) -> Vec<usize> {
-        let groups = self.machines.iter().filter_map(|machine| machine.process.as_ref());
-        let groups = groups.flat_map(|process| &process.cores).flat_map(|host| host.core.groups());
-        let replicas = groups.filter(|group| group.id().0 == 0);
-        match replicas.max_by_key(|group| group.applied()).map(Group::roster) {
+        match self.roster() {
             Some(roster) if !roster.is_empty() => roster.staying().map(|node| node.0 as usize - 1).collect(),
             _ => (0..self.plan.nodes).collect(),
         }
     }
 
+    /// The roster, as the replica of group 0 has it that is furthest.
+    pub(crate) fn roster(&self) -> Option<&Roster> {
+        let groups = self.machines.iter().filter_map(|machine| machine.process.as_ref());
+        let groups = groups.flat_map(|process| &process.cores).flat_map(|host| host.core.groups());
+        let replicas = groups.filter(|group| group.id().0 == 0);
+        replicas.max_by_key(|group| group.applied()).map(Group::roster)
+    }
+
     /// The smallest number of nodes that are a quorum of some group, as those know it who are furthest.
     pub(crate) fn quorum_min(&self) -> usize {
-        if !self.plan.changes {
+        if !self.plan.changes && self.plan.nodes <= self.settings().replica_count {
             return self.plan.nodes / 2 + 1;
         }
         let groups = self.machines.iter().filter_map(|machine| machine.process.as_ref());
@@ -1030,6 +1066,20 @@ impl Universe {
             Some(furthest.membership().voters.len() / 2 + 1)
         };
         (0..self.group_count).filter_map(quorum).min().unwrap_or(1)
+    }
+
+    /// What a leader that serves must not find: fewer voters than its group has had, although no node has left.
+    fn lacks_voters(&mut self, group: u32, term: u64, voters: usize) -> Option<String> {
+        if self.plan.changes || self.machines.iter().any(|machine| machine.is_lost) {
+            return None;
+        }
+        let wanted = self.voters_max(self.plan.nodes);
+        let since = self.whole_since.entry(group).or_insert(u64::MAX);
+        if voters >= wanted {
+            *since = term.min(*since);
+        }
+        let lacks = voters < wanted && term >= *since;
+        lacks.then(|| format!("group {group} has {voters} voters in term {term}, and has had {wanted}"))
     }
 
     /// No node is on its way out, and every one that has joined knows it.
@@ -1083,7 +1133,13 @@ impl Universe {
                 let groups = process.cores.iter().flat_map(|host| host.core.groups());
                 replicas.extend(groups.filter(|found| found.id().0 == group));
             }
-            replicas.len() == members.len()
+            // Who is to hold it does, and nobody else.
+            let placement = self.roster().and_then(|roster| roster.placement(GroupId(group)).cloned());
+            let is_placed =
+                |index: &usize| placement.as_ref().is_none_or(|nodes| nodes.contains(&self.machines[*index].node.0));
+            let holders = members.iter().filter(|index| is_placed(index)).count();
+            replicas.retain(|replica| !replica.is_vacant());
+            replicas.len() == holders
                 && replicas.iter().any(|replica| replica.is_leader())
                 && replicas.iter().all(|replica| replica.membership().voters.len() == voters)
                 && replicas.iter().all(|replica| replica.membership() == replicas[0].membership())
@@ -1134,7 +1190,11 @@ impl Universe {
                     "node {} group {} {} term {} applied {} digest {:x} locks {} prepared {}{}",
                     machine.node.0,
                     group.id().0,
-                    if group.is_leader() { "leads" } else { "follows" },
+                    match () {
+                        () if group.is_leader() => "leads",
+                        () if group.is_vacant() => "holds nothing",
+                        () => "follows",
+                    },
                     group.term(),
                     group.applied(),
                     group.state().keyspace().digest(),
@@ -1189,7 +1249,9 @@ fn defect_of(canary: Canary) -> Option<Defect> {
         | Canary::LongLease
         | Canary::EarlyVote
         | Canary::ForgottenDoubt
-        | Canary::ForgottenTail => None,
+        | Canary::ForgottenTail
+        | Canary::CountedCopy
+        | Canary::OpenCut => None,
         Canary::EarlyCommit => Some(Defect::EarlyCommit),
         Canary::ForgottenWatch => Some(Defect::ForgottenWatch),
         Canary::ForgottenRead => Some(Defect::ForgottenRead),
@@ -1199,6 +1261,8 @@ fn defect_of(canary: Canary) -> Option<Defect> {
         Canary::EarlyCopy => Some(Defect::EarlyCopy),
         Canary::ForgottenBook => Some(Defect::ForgottenBook),
         Canary::BoundlessRead => Some(Defect::BoundlessRead),
+        Canary::DeafMoments => Some(Defect::DeafMoments),
+        Canary::EarlyRemoval => Some(Defect::EarlyRemoval),
     }
 }
 

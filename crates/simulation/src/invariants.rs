@@ -16,6 +16,9 @@ pub enum Invariant {
     Serializable,
     /// EXEC answers nil only if somebody may have changed what was watched.
     TrueNil,
+    /// Cut at any moment, the logs of all groups give a state that was: no transaction is torn, and whatever a session
+    /// was told before it asked for what is there is there as well, however the clocks of the nodes differ.
+    OneMoment,
     /// Replicas that have applied the same entries hold the same, and in the end all have.
     Converged,
     /// With a quorum there, nobody keeps a lock, and nothing stays prepared, for longer than a bound.
@@ -36,15 +39,18 @@ pub enum Invariant {
     /// While two nodes do not hear each other, or a disk is full, no client of any node sees an error, and leaders are
     /// where they were, within a minute after it, without a step too many.
     Ailments,
+    /// A group that has as many voters as it is to have never has fewer, however it moves, as long as no node leaves.
+    Replicated,
 }
 
 impl Invariant {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Linearizable,
         Self::Conserved,
         Self::Serializable,
         Self::TrueNil,
+        Self::OneMoment,
         Self::Converged,
         Self::LocksBounded,
         Self::MemoryBounded,
@@ -54,6 +60,7 @@ impl Invariant {
         Self::Lives,
         Self::Returns,
         Self::Ailments,
+        Self::Replicated,
     ];
 
     /// Its name.
@@ -63,6 +70,7 @@ impl Invariant {
             Self::Conserved => "conserved",
             Self::Serializable => "serializable",
             Self::TrueNil => "true-nil",
+            Self::OneMoment => "one-moment",
             Self::Converged => "converged",
             Self::LocksBounded => "locks-bounded",
             Self::MemoryBounded => "memory-bounded",
@@ -72,6 +80,7 @@ impl Invariant {
             Self::Lives => "lives",
             Self::Returns => "returns",
             Self::Ailments => "ailments",
+            Self::Replicated => "replicated",
         }
     }
 }

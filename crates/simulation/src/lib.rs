@@ -68,6 +68,14 @@ pub enum Canary {
     ForgottenBook,
     /// A replica answers reads however old it is.
     BoundlessRead,
+    /// Every process that says it is a node is heard.
+    CountedCopy,
+    /// Nobody carries on what moment it has heard of.
+    DeafMoments,
+    /// Logs are cut at a moment that not all of them have reached.
+    OpenCut,
+    /// A replica is let go before another one has taken its place.
+    EarlyRemoval,
 }
 
 /// Which universe to live through.
@@ -75,13 +83,14 @@ pub enum Canary {
 pub struct Plan {
     /// Decides everything that the rest leaves open.
     pub seed: u64,
-    /// An odd number.
+    /// 1, or 3 and more. Of more than three each holds some groups only.
     pub nodes: usize,
     /// Nothing goes wrong, and every such world has the same net and disks: to see how long things take.
     pub calm: bool,
     /// Nodes die and return, one after the other, and nothing else goes wrong.
     pub returns: bool,
-    /// Two nodes do not hear each other, or a disk is full, one after the other, and nothing else goes wrong.
+    /// Two nodes do not hear each other, a disk is full, or a copy of a node is started, one after the other, and
+    /// nothing else goes wrong.
     pub ailments: bool,
     /// What acknowledgements mean.
     pub durability: Durability,

@@ -7,6 +7,7 @@ use journal::{Append, CheckpointFile, CheckpointMark, Chore, Journal};
 use node::Core;
 use node::event::{CheckpointNews, CoreId, GroupId, GroupSeed, NodeId, Peer, Persist, Room, SessionId};
 use node::letter::Letter;
+use node::lives::Lives;
 use stdx::log::{Entry, HardState};
 
 use crate::clock::FalseClock;
@@ -71,6 +72,10 @@ pub struct Process {
     pub last_serial: u64,
     /// Nodes that the cluster has removed, as far as this process knows: it refuses their calls.
     pub removed: BTreeSet<NodeId>,
+    /// On which machines it looks for other nodes.
+    pub places: BTreeMap<NodeId, usize>,
+    /// Which processes it takes for other nodes.
+    pub lives: Lives,
 }
 
 /// Something for the journal's thread.
@@ -135,6 +140,8 @@ impl Process {
             has_lost_checkpoint: false,
             chore: None,
             removed: BTreeSet::new(),
+            places: BTreeMap::new(),
+            lives: Lives::default(),
             checkpoints: BTreeMap::new(),
             last_serial: 0,
         }

@@ -46,6 +46,9 @@ pub const EXPECTED: &[&str] = &[
     "a member was fed from the disk",
     "a replica answered a read",
     "a log was replayed without a node",
+    "a replica of another kind followed",
+    "logs were cut at a moment",
+    "a cut found a transaction half-way",
 ];
 
 impl Probes {

@@ -5,6 +5,8 @@
 //! checkers judge what the clients saw.
 
 mod ailments;
+mod cuts;
+mod follower;
 mod judge;
 mod operator;
 mod peace;
@@ -58,6 +60,8 @@ pub(crate) enum What {
     Ends { machine: usize, life: u64 },
     /// A process ends because it holds what all who vote have lost, and can follow nobody any more.
     Overtaken { machine: usize, life: u64 },
+    /// A process hears that another one is the node that it says it is, and ends.
+    Refused { machine: usize, life: u64 },
     /// An operator looks whether a node that cannot go on has been let go.
     OperatorLooks { machine: usize },
     /// A fault of limited duration is over.
@@ -77,9 +81,10 @@ pub(crate) enum Trouble {
     Reset,
     Change,
     Move,
+    Place,
 }
 
-const TROUBLES: [Trouble; 10] = [
+const TROUBLES: [Trouble; 11] = [
     Trouble::Partition,
     Trouble::Kill,
     Trouble::PowerCut,
@@ -90,6 +95,7 @@ const TROUBLES: [Trouble; 10] = [
     Trouble::Reset,
     Trouble::Change,
     Trouble::Move,
+    Trouble::Place,
 ];
 
 /// One client's connection to one node.
@@ -150,6 +156,8 @@ pub struct Universe {
     /// Digests of groups at log indexes, as first seen on any replica.
     pub(crate) digests: BTreeMap<(u32, u64), (u64, u64)>,
     pub(crate) leaders: BTreeMap<u32, (u64, u64)>,
+    /// Terms in which groups had as many voters as they are to have.
+    pub(crate) whole_since: BTreeMap<u32, u64>,
     /// How often a group's leader was another than before.
     pub(crate) leader_changes: BTreeMap<u32, u64>,
     /// When peace began.
@@ -159,6 +167,8 @@ pub struct Universe {
     seen_locks: SeenLocks,
     /// A node that is away, and returns: clients choose others.
     away: Option<usize>,
+    /// The last machine is a copy of this one.
+    copy: Option<usize>,
     returns_ns: Vec<u64>,
     judged_count: u64,
     undecided_count: u64,
@@ -260,11 +270,13 @@ impl Universe {
             trace,
             digests: BTreeMap::new(),
             leaders: BTreeMap::new(),
+            whole_since: BTreeMap::new(),
             leader_changes: BTreeMap::new(),
             peace_since: None,
             led_since: None,
             seen_locks: SeenLocks::new(),
             away: None,
+            copy: None,
             returns_ns: Vec::new(),
             judged_count: 0,
             undecided_count: 0,
@@ -297,6 +309,9 @@ impl Universe {
         }
         if self.failure.is_none() {
             self.replay_logs();
+        }
+        if self.failure.is_none() {
+            self.cut_logs();
         }
         if self.failure.is_none() {
             self.judge();
@@ -429,13 +444,19 @@ impl Universe {
             }
             What::Overtaken { machine, life } if self.is_alive(machine, life) => self.lose_overtaken(machine),
             What::Overtaken { .. } => {}
+            What::Refused { machine, life } => {
+                if self.is_alive(machine, life) {
+                    self.be_refused(machine);
+                }
+            }
             What::OperatorLooks { machine } => self.operator_looks(machine),
             What::Over(trouble, machine) => self.over(trouble, machine),
         }
     }
 
     fn is_alive(&self, machine: usize, life: u64) -> bool {
-        self.machines[machine].life == life && self.machines[machine].process.is_some()
+        let machine = self.machines.get(machine);
+        machine.is_some_and(|machine| machine.life == life && machine.process.is_some())
     }
 
     // ---- phases ---------------------------------------------------------------------------------------------------
@@ -510,6 +531,7 @@ impl Universe {
             local_address: "127.0.0.1:6379".into(),
             is_local: true,
             descriptor: 9,
+            is_host: false,
         };
         self.at(arrival, What::Arrive { machine, life, core, inbound: Inbound::Opened(session, peer) });
         true
@@ -555,7 +577,7 @@ impl Universe {
         }
         if self.clients[client].connection.is_none() {
             let last = self.clients[client].last_reads.is_some();
-            let count = self.machines.len();
+            let count = self.machines.len() - usize::from(self.copy.is_some());
             let mut machine = if last { self.clients[client].node } else { self.some(count as u64) as usize };
             if self.away == Some(machine) {
                 machine = (machine + 1) % count;
@@ -647,6 +669,7 @@ impl Universe {
             Trouble::Reset => self.faults.reset_every,
             Trouble::Change => self.faults.change_every,
             Trouble::Move => self.faults.move_every,
+            Trouble::Place => self.faults.place_every,
         }
     }
 
@@ -664,7 +687,7 @@ impl Universe {
         }
         let machine = self.some(self.machines.len() as u64) as usize;
         say!(self, "{trouble:?} strikes {}", machine + 1);
-        if !matches!(trouble, Trouble::Change | Trouble::Move) && !self.machines[machine].has_joined {
+        if !matches!(trouble, Trouble::Change | Trouble::Move | Trouble::Place) && !self.machines[machine].has_joined {
             return self.next_strike(trouble);
         }
         match trouble {
@@ -714,6 +737,7 @@ impl Universe {
             }
             Trouble::Change => self.change_members(machine),
             Trouble::Move => self.move_slots(machine),
+            Trouble::Place => self.place_group(machine),
             Trouble::Reset => {
                 let client = self.some(self.clients.len() as u64) as usize;
                 if let Some(number) = self.clients[client].connection {
@@ -788,11 +812,17 @@ impl Universe {
 
     fn stop_process(&mut self, machine: usize, power: bool) {
         self.note_stop(machine, power);
+        if !power {
+            self.close_links(machine);
+        }
         let Some(process) = self.machines[machine].process.take() else { return };
-        if machine as u64 == self.plan.seed % self.plan.nodes as u64 && self.luck(self.faults.rot) {
-            let groups = process.cores.iter().flat_map(|host| host.core.groups());
+        // Who is alone in a group has nobody who could make good for it.
+        let replicas = || process.cores.iter().flat_map(|host| host.core.groups()).filter(|group| !group.is_vacant());
+        let has_others = replicas().all(|group| group.membership().voters.len() > 1);
+        let is_chosen = machine as u64 == self.plan.seed % self.plan.nodes as u64;
+        if is_chosen && has_others && self.luck(self.faults.rot) {
             // A start may be refused if it is not the last record, and two voters do not do without one of them.
-            let is_minority = groups.map(|group| group.membership().voters.len()).all(|voters| voters > 2);
+            let is_minority = replicas().map(|group| group.membership().voters.len()).all(|voters| voters > 2);
             let behind = if is_minority && self.prng.chance(1, 4) { ROT_BYTES } else { 0 };
             self.rot(machine, process.journal.last_content(), behind);
         }
@@ -881,6 +911,9 @@ impl Universe {
         if process.removed.contains(&speaker) {
             // It hears so when it calls.
             return self.expel(from);
+        }
+        if !self.is_the_node(from, to) {
+            return;
         }
         for _ in 0..copies {
             let mut delay = self.faults.net_delay_min + self.some(self.faults.net_jitter);

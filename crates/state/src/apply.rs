@@ -12,8 +12,9 @@ use message::{GatewayId, NodeId, TransactionId};
 use resp::{Args, Protocol, Writer};
 use stdx::log::{Entry, EntryKind};
 
+use crate::recorder::Recorder;
 use crate::reply_cache::Lookup;
-use crate::{Imports, Position, Prepared, State, observe};
+use crate::{Imports, Position, Prepared, State, observe, recorder};
 
 /// Measures commands. What it measures is no part of the state.
 pub trait Meter {
@@ -169,6 +170,7 @@ pub struct CommandRun<'a> {
     /// Its words.
     pub args: Args<'a>,
     keyspace: &'a mut Keyspace,
+    recorder: &'a mut Option<Box<Recorder>>,
     moment: Moment,
     scratch: &'a mut Writer,
     has_run: &'a mut bool,
@@ -180,14 +182,15 @@ impl CommandRun<'_> {
     pub fn run(self, writer: &mut Writer) -> bool {
         *self.has_run = true;
         let start = writer.len();
-        observe::run(self.keyspace, self.database, self.command, self.args, self.moment, writer);
+        recorder::run(self.keyspace, self.recorder, (self.database, self.moment), self.command, self.args, writer);
         !(self.command.has(Flag::Blocking) && is_null(&writer.bytes()[start..]))
     }
 
     /// Executes it; nobody wants the reply.
     pub fn discard(self) {
         *self.has_run = true;
-        observe::run(self.keyspace, self.database, self.command, self.args, self.moment, self.scratch);
+        let place = (self.database, self.moment);
+        recorder::run(self.keyspace, self.recorder, place, self.command, self.args, self.scratch);
         self.scratch.truncate(0);
     }
 
@@ -202,6 +205,7 @@ pub struct ExecRun<'a> {
     /// Its commands and what must not have changed.
     pub exec: ExecItem<'a>,
     keyspace: &'a mut Keyspace,
+    recorder: &'a mut Option<Box<Recorder>>,
     moment: Moment,
     scratch: &'a mut Writer,
     has_run: &'a mut bool,
@@ -211,14 +215,21 @@ impl ExecRun<'_> {
     /// Executes its commands, or none of them if a watched key has changed.
     pub fn run(self, meter: &mut impl Meter, writer: &mut Writer) {
         *self.has_run = true;
-        execute(self.keyspace, self.exec, self.moment, observe::run, meter, writer);
+        let recorder = self.recorder;
+        let run =
+            |keyspace: &mut Keyspace, database, command: &DataCommand, args: Args<'_>, moment, out: &mut Writer| {
+                recorder::run(keyspace, recorder, (database, moment), command, args, out);
+            };
+        execute(self.keyspace, self.exec, self.moment, run, meter, writer);
     }
 
     /// The same; nobody wants the reply.
     pub fn discard(self) {
-        *self.has_run = true;
-        execute(self.keyspace, self.exec, self.moment, observe::run, &mut Ignored, self.scratch);
-        self.scratch.truncate(0);
+        let Self { exec, keyspace, recorder, moment, scratch, has_run } = self;
+        let mut writer = std::mem::take(scratch);
+        ExecRun { exec, keyspace, recorder, moment, scratch, has_run }.run(&mut Ignored, &mut writer);
+        writer.truncate(0);
+        *scratch = writer;
     }
 }
 
@@ -274,6 +285,9 @@ impl State {
         let moment = cursor.moment;
         let mut spans = std::mem::take(&mut self.spans);
         let item = cursor.reader.item(&mut spans).expect("the caller has looked");
+        if let Some(recorder) = &mut self.recorder {
+            recorder.begin(self.applied.index);
+        }
         let applied = match cursor.reader.claimed() {
             None => {
                 let what = self.apply_item(item, moment, Output::Free, effects);
@@ -282,6 +296,9 @@ impl State {
             Some(claimed) => self.apply_claimed(item, claimed, moment, effects),
         };
         self.spans = spans;
+        if let Some(recorder) = &mut self.recorder {
+            recorder.end();
+        }
         applied
     }
 
@@ -333,9 +350,10 @@ impl State {
                 let command = keyspace::resolve(args).expect("a logged command is known");
                 debug_assert!(self.foreign_of(command, args).is_none(), "a change of a slot that another group holds");
                 let mut has_run = false;
-                let Self { keyspace, scratch, .. } = self;
+                let Self { keyspace, recorder, scratch, .. } = self;
                 let has_run = &mut has_run;
-                let run = CommandRun { protocol, database, command, args, keyspace, moment, scratch, has_run };
+                let run =
+                    CommandRun { protocol, database, command, args, keyspace, recorder, moment, scratch, has_run };
                 match &mut output {
                     Output::Kept(writer, _) => {
                         writer.set_protocol(protocol);
@@ -351,8 +369,8 @@ impl State {
             Item::Exec(exec) => {
                 let protocol = exec.protocol;
                 let mut has_run = false;
-                let Self { keyspace, scratch, .. } = self;
-                let run = ExecRun { exec, keyspace, moment, scratch, has_run: &mut has_run };
+                let Self { keyspace, recorder, scratch, .. } = self;
+                let run = ExecRun { exec, keyspace, recorder, moment, scratch, has_run: &mut has_run };
                 match &mut output {
                     Output::Kept(writer, _) => {
                         writer.set_protocol(protocol);
@@ -399,6 +417,9 @@ impl State {
                     None => libraries.apply(change, &mut writer),
                 }
                 let reply = writer.into_bytes();
+                if let Some(recorder) = &mut self.recorder {
+                    recorder.libraries(self.libraries.iter().map(|loaded| &loaded.library.text[..]));
+                }
                 answer(&answer::put_changed(self.libraries.version, &reply));
                 What::Libraries(reply)
             }
@@ -444,6 +465,8 @@ impl State {
             }
             Item::Prefer { group, node } => What::Wished(self.roster.prefer(group, node)),
             Item::Want { slots, group } => What::Wished(self.roster.want(slots, group)),
+            Item::Place { group, nodes } => What::Wished(self.roster.place(group, nodes)),
+            Item::Balance(is_on) => What::Wished(self.roster.balance(is_on)),
             Item::Moved(slot) => {
                 answer(&answer::put_moved(&self.slots.known(slot)));
                 What::Moved
@@ -463,17 +486,21 @@ impl State {
         let lookups = self.keyspace.lookups();
         commands.for_each(&mut spans, |database, args| {
             let command = keyspace::resolve(args).expect("a logged command is known");
-            observe::run(&mut self.keyspace, database, command, args, moment, &mut self.scratch);
-            self.scratch.truncate(0);
+            let Self { keyspace, recorder, scratch, .. } = self;
+            recorder::run(keyspace, recorder, (database, moment), command, args, scratch);
+            scratch.truncate(0);
         });
         self.keyspace.set_lookups(lookups); // counted when the script ran
     }
 
     /// Ends a transaction. Which slots have moved with it.
-    fn resolve(&mut self, transaction: TransactionId, is_committed: bool, low_water: u64) -> Vec<Moved> {
+    pub(crate) fn resolve(&mut self, transaction: TransactionId, is_committed: bool, low_water: u64) -> Vec<Moved> {
         let mut moved = Vec::new();
-        if let Some(Prepared { effects, imports, .. }) = self.prepared.remove(&transaction) {
+        if let Some(Prepared { effects, imports, participants }) = self.prepared.remove(&transaction) {
             if is_committed {
+                if let Some(recorder) = &mut self.recorder {
+                    recorder.join(transaction, &participants);
+                }
                 moved = self.install(&effects, imports);
             } else {
                 self.bury(imports);
@@ -503,18 +530,41 @@ impl State {
                             .import(*database, key, exported.as_deref(), moment)
                             .expect("a gateway exported it, and checksums hold"),
                     }
+                    if let Some(recorder) = &mut self.recorder {
+                        recorder.put(&self.keyspace, *database, key, moment);
+                    }
                 }
-                Effect::Flush { database } => self.keyspace.edit(*database, moment).flush(*database),
-                Effect::Swap { first, second } => self.keyspace.edit(*first, moment).swap(*first, *second),
+                Effect::Flush { database } => {
+                    self.keyspace.edit(*database, moment).flush(*database);
+                    if let Some(recorder) = &mut self.recorder {
+                        recorder.flush(*database);
+                    }
+                }
+                Effect::Swap { first, second } => {
+                    self.keyspace.edit(*first, moment).swap(*first, *second);
+                    if let Some(recorder) = &mut self.recorder {
+                        recorder.swap(*first, *second);
+                    }
+                }
                 Effect::Give(given) => {
+                    self.note_move();
                     self.keyspace.drop_slot(given.slot);
                     self.slots.learn(*given);
                     moved.push(*given);
                 }
-                Effect::Take(taken) => moved.push(self.take_slot(taken)),
+                Effect::Take(taken) => {
+                    self.note_move();
+                    moved.push(self.take_slot(taken));
+                }
             }
         }
         moved
+    }
+
+    fn note_move(&mut self) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.note_move();
+        }
     }
 
     fn take_slot(&mut self, taken: &Taken) -> Moved {
@@ -559,7 +609,7 @@ pub(crate) fn execute(
     keyspace: &mut Keyspace,
     exec: ExecItem<'_>,
     moment: Moment,
-    run: impl Fn(&mut Keyspace, u16, &DataCommand, Args<'_>, Moment, &mut Writer),
+    mut run: impl FnMut(&mut Keyspace, u16, &DataCommand, Args<'_>, Moment, &mut Writer),
     meter: &mut impl Meter,
     writer: &mut Writer,
 ) {

@@ -16,15 +16,19 @@
 //! can be ignored: nothing that comes back decides what becomes of the data.
 
 mod apply;
+pub mod cut;
 mod echoes;
+mod effects;
 pub mod observe;
 mod part;
+mod recorder;
+pub mod recovery;
 mod reply_cache;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use keyspace::{Corrupt, DataCommand, Imported, Keyspace, Moment};
+use keyspace::{Class, Corrupt, DataCommand, Imported, Keyspace, Moment};
 use message::entry::{Effect, ExecItem};
 use message::libraries::Libraries;
 use message::parameters::Parameters;
@@ -36,10 +40,12 @@ use stdx::UnixMillis;
 use stdx::slot::{Slot, slot_of};
 
 pub use apply::{Applied, CommandRun, Cursor, Effects, ExecRun, Ignored, Meter, What, is_null};
+pub use recorder::{Reader, Requests, Step, Tape};
 pub use reply_cache::{Lookup, ReplyCache};
 
 use echoes::Echoes;
 use part::Part;
+use recorder::Recorder;
 
 /// Values of a transaction that have been read in before its entry is applied, by database and key.
 pub type Imports = BTreeMap<(u16, Vec<u8>), Imported>;
@@ -107,6 +113,8 @@ pub struct State {
     spans: Vec<Span>,
     /// See [`State::break_by_forgetting_answers`].
     forgets_answers: bool,
+    /// Takes down what is done, if somebody wants to know.
+    recorder: Option<Box<Recorder>>,
 }
 
 /// The parts of a [`State`] beside its keyspace, in the order in which a checkpoint holds them. Checkpoints of older
@@ -147,6 +155,7 @@ impl State {
             scratch: Writer::default(),
             spans: Vec::new(),
             forgets_answers: false,
+            recorder: None,
         }
     }
 
@@ -188,6 +197,15 @@ impl State {
     pub fn replace(&mut self, keyspace: Keyspace, saved: &[u8], position: Position) {
         self.keyspace = keyspace;
         self.load(saved, position);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.skip();
+        }
+    }
+
+    /// Gives everything up: what it was before the first entry. The memory of keys is given back in steps.
+    pub fn vacate(&mut self) {
+        self.keyspace.clear(Moment::default());
+        self.load(&[], Position::default());
     }
 
     /// Writes out all keys as a checkpoint would, and reads them back (DEBUG RELOAD). `chunk_bytes` is how much is
@@ -260,7 +278,17 @@ impl State {
     /// What a node does with the keyspace that changes none of the data.
     #[inline]
     pub fn upkeep(&mut self) -> Upkeep<'_> {
-        Upkeep(&mut self.keyspace)
+        Upkeep(&mut self.keyspace, &mut self.recorder, self.applied.index)
+    }
+
+    /// From the next item on it is taken down what items do, for this kind of reader; or no longer for anybody.
+    pub fn record(&mut self, reader: Option<Reader>) {
+        self.recorder = reader.map(|reader| Box::new(Recorder::new(reader, self.group.0)));
+    }
+
+    /// What items have done since the last call, if it is taken down and there is anything new.
+    pub fn take_tape(&mut self) -> Option<Tape> {
+        self.recorder.as_mut()?.take(self.applied.index)
     }
 
     /// Which slots the group holds.
@@ -339,7 +367,7 @@ impl State {
 
 /// What a node does with a keyspace that changes none of the data: who is told of changes, how memory is tuned, what
 /// has expired is removed for good, checkpoints are written.
-pub struct Upkeep<'a>(&'a mut Keyspace);
+pub struct Upkeep<'a>(&'a mut Keyspace, &'a mut Option<Box<Recorder>>, u64);
 
 impl Upkeep<'_> {
     /// See [`Keyspace::set_tuning`].
@@ -379,7 +407,15 @@ impl Upkeep<'_> {
 
     /// See [`Keyspace::collect`].
     pub fn collect(&mut self, moment: Moment, budget: usize) -> bool {
-        self.0.collect(moment, budget)
+        let Self(keyspace, Some(recorder), index) = self else { return self.0.collect(moment, budget) };
+        let wanted = keyspace.listens_to();
+        keyspace.listen(wanted.with(Class::Gone));
+        let more = keyspace.collect(moment, budget);
+        keyspace.listen(wanted);
+        for notice in keyspace.take_gone() {
+            recorder.swept(keyspace, *index, notice.database, &notice.key, moment);
+        }
+        more
     }
 
     /// See [`Keyspace::begin_checkpoint`].

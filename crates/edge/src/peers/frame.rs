@@ -6,7 +6,7 @@ use node::event::Lane;
 
 /// Version of everything that travels between nodes. Both ends must have the same. It grows with every change to these
 /// bytes or to those of `node::wire`, and `docs/formats/peer-link.md` says what changed.
-pub const PROTOCOL_VERSION: u16 = 7;
+pub const PROTOCOL_VERSION: u16 = 8;
 
 const MAGIC: &[u8; 6] = b"HFPEER";
 
@@ -14,7 +14,7 @@ const MAGIC: &[u8; 6] = b"HFPEER";
 const HEAD_BYTES: usize = 8;
 
 /// Length of a greeting.
-pub const HELLO_BYTES: usize = 50;
+pub const HELLO_BYTES: usize = 58;
 
 /// Length of the answer to it.
 pub const WELCOME_BYTES: usize = 49;
@@ -80,6 +80,8 @@ pub struct Hello {
     pub group_count: u32,
     /// What follows the answer is compressed.
     pub is_compressed: bool,
+    /// Drawn by the process of who dials when it started; 0 where it is not of interest.
+    pub life: u64,
 }
 
 /// Who answers.
@@ -130,10 +132,16 @@ pub enum Verdict {
     NoInvitations,
     /// The node that answers looks for a cluster itself.
     Joining,
+    /// The cluster has been recovered without the node that dials.
+    LeftBehind,
+    /// Another process was the node that dials a moment ago.
+    AnotherLife,
+    /// Another process is the node that dials.
+    Copy,
 }
 
 impl Verdict {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 18] = [
         Self::Accepted,
         Self::WrongCluster,
         Self::WrongNode,
@@ -149,6 +157,9 @@ impl Verdict {
         Self::UsedInvitation,
         Self::NoInvitations,
         Self::Joining,
+        Self::LeftBehind,
+        Self::AnotherLife,
+        Self::Copy,
     ];
 
     /// True if asking again will not help.
@@ -156,6 +167,7 @@ impl Verdict {
         matches!(
             self,
             Self::Removed
+                | Self::LeftBehind
                 | Self::NotInvited
                 | Self::WrongNumber
                 | Self::ForgedInvitation
@@ -174,6 +186,15 @@ impl fmt::Display for Verdict {
             Self::WrongNode => "another node answers there",
             Self::WrongGroups => "the node there has another number of groups",
             Self::Removed => "this node has been removed from its cluster",
+            Self::LeftBehind => {
+                "the cluster was recovered from another node while this one was lost (holdfast recover): what this \
+                 node holds does not count any more. To take it back, start it with an empty directory and an invitation"
+            }
+            Self::AnotherLife => "another process was heard there a moment ago as the node that this one says it is",
+            Self::Copy => {
+                "another process is the node that this one says it is: the data directory is a copy of one that is in \
+                 use elsewhere"
+            }
             Self::NeedsTls => "the other side takes encrypted links only, and this node speaks no TLS (tls-cluster)",
             Self::NoTls => "the other side speaks no TLS",
             Self::WrongVersion => "the node there speaks another version of the protocol",
@@ -222,6 +243,7 @@ impl Hello {
         out.extend_from_slice(&self.to.to_le_bytes());
         out.extend_from_slice(&self.group_count.to_le_bytes());
         out.push(u8::from(self.is_compressed));
+        out.extend_from_slice(&self.life.to_le_bytes());
         seal(out, HELLO_BYTES)
     }
 
@@ -235,6 +257,7 @@ impl Hello {
             to: u64::from_le_bytes(part(bytes, 33)),
             group_count: u32::from_le_bytes(part(bytes, 41)),
             is_compressed: bytes[45] != 0,
+            life: u64::from_le_bytes(part(bytes, 46)),
         })
     }
 }
@@ -379,7 +402,7 @@ mod tests {
     fn greetings_are_read_as_they_were_written() {
         for purpose in [Purpose::Carry(Lane::Bulk), Purpose::Ask] {
             let is_compressed = purpose == Purpose::Carry(Lane::Bulk);
-            let hello = Hello { purpose, cluster: 1 << 100, from: 7, to: 8, group_count: 9, is_compressed };
+            let hello = Hello { purpose, cluster: 1 << 100, from: 7, to: 8, group_count: 9, is_compressed, life: 10 };
             let bytes = hello.encode();
             assert_eq!(bytes.len(), HELLO_BYTES);
             assert_eq!(Hello::decode(&bytes), Ok(hello));
@@ -398,7 +421,8 @@ mod tests {
 
     #[test]
     fn another_version_is_known_before_a_greeting_is_whole() {
-        let hello = Hello { purpose: Purpose::Ask, cluster: 0, from: 0, to: 0, group_count: 0, is_compressed: false };
+        let hello =
+            Hello { purpose: Purpose::Ask, cluster: 0, from: 0, to: 0, group_count: 0, is_compressed: false, life: 0 };
         let mut bytes = hello.encode();
         for length in 0..bytes.len() {
             assert_eq!(check_head(&bytes[..length]), Ok(()));

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 
-use mio::event::{Event, Source};
+use mio::event::Source;
 use node::event::NodeId;
 
 use super::compression::Decompressor;
@@ -61,10 +61,10 @@ impl Inbound {
         self.wire.socket_mut()
     }
 
-    /// The socket has said that it can be read.
-    pub fn note_edge(&mut self, edge: &Event) {
+    /// The socket has said that it can be read, or that there will be nothing more.
+    pub fn note_edge(&mut self, has_ended: bool) {
         self.is_readable = true;
-        self.may_have_ended |= edge.is_read_closed() || edge.is_error();
+        self.may_have_ended |= has_ended;
     }
 
     /// True if there may be something to read.
@@ -214,7 +214,8 @@ mod tests {
         other.write_all(&frame(&[(0, b"last")])).expect("a socket");
         drop(other);
         poll.poll(&mut events, Some(Duration::from_secs(10))).expect("epoll_wait");
-        inbound.note_edge(events.iter().next().expect("an edge"));
+        let edge = events.iter().next().expect("an edge");
+        inbound.note_edge(edge.is_read_closed() || edge.is_error());
         assert!(inbound.is_readable());
         assert_eq!(hear_at_once(&mut inbound), (vec![(0, b"last".to_vec())], Ok(Heard::End)));
     }

@@ -49,6 +49,11 @@ pub fn apply(groups: &mut Groups, step: &Step) {
         Step::Append { appends, .. } | Step::SyncBeside { appends } => {
             for append in appends.iter().filter(|append| !append.is_empty()) {
                 let group = groups.entry(append.group).or_default();
+                if append.vacates() {
+                    (group.checkpoint, group.entries) = (None, Vec::new());
+                } else if group.is_vacated() && !append.entries.is_empty() {
+                    group.membership = None;
+                }
                 if let Some(first) = append.entries.first() {
                     group.entries.retain(|entry| entry.index < first.index);
                 }
@@ -62,6 +67,9 @@ pub fn apply(groups: &mut Groups, step: &Step) {
             group.entries.retain(|entry| entry.index > mark.index);
             group.hard_state.commit = group.hard_state.commit.max(mark.index);
             group.checkpoint = Some(mark.clone());
+            if group.is_vacated() {
+                group.membership = None;
+            }
         }
         Step::Sync | Step::Seal | Step::Chores => {}
     }
@@ -133,6 +141,11 @@ pub fn draw(prng: &mut Prng, groups: &Groups, term: &mut u64) -> Step {
             let appends = (first_group..first_group + 1 + prng.below(2) as u32)
                 .map(|group| {
                     let (mark, last) = last(group);
+                    if prng.chance(1, 12) {
+                        let hard_state = Some(HardState { term: *term, vote: prng.below(4), commit: 0 });
+                        let membership = Some(Membership::default());
+                        return Append { group, hard_state, membership, ..Append::default() };
+                    }
                     // Rarely entries that replace others.
                     let first = if last > mark && prng.chance(1, 10) {
                         *term += 1;

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use journal::{Append, CheckpointMark, Disk, Fault, Journal, Options, checkpoint_file};
-use stdx::log::{Entry, EntryKind, Membership};
+use stdx::log::{Entry, EntryKind, HardState, Membership};
 
 use crate::memory_disk::MemoryDisk;
 use crate::model::{IDENTITY, options};
@@ -231,4 +231,82 @@ fn a_mark_fits_where_appends_no_longer_do_and_frees_a_segment() {
     drop(journal);
     let (_, recovered) = Journal::open(disk, &options()).unwrap();
     assert_eq!(recovered.groups[&0].entries.len(), 1);
+}
+
+#[test]
+fn to_look_finds_what_opening_finds_and_changes_nothing() {
+    let disk = MemoryDisk::default();
+    assert!(Journal::look(&disk, &options()).unwrap_err().to_string().starts_with("identity is missing"));
+    let (mut journal, _) = Journal::open(disk.clone(), &options()).unwrap();
+    for index in 1..40 {
+        journal.append_durably(&[append(0, index, 5_000)]).unwrap();
+    }
+    drop(journal);
+    // A crash while the next segment was being made, and one whose last record is torn.
+    let last = disk.names().into_iter().filter(|name| name.starts_with("log-")).max().unwrap();
+    let torn = disk.copy();
+    let mut segment = torn.content(&last);
+    let end = segment.iter().rposition(|byte| *byte != 0).unwrap();
+    segment[end] ^= 1;
+    torn.replace(&last, &segment);
+    for disk in [disk, torn] {
+        let among_peers = || Options { has_peers: |_, _| true, ..options() };
+        let content = |disk: &MemoryDisk| -> Vec<_> {
+            disk.names().into_iter().map(|name| (disk.content(&name), name)).collect()
+        };
+        let before = content(&disk);
+        let looked = Journal::look(&disk, &among_peers()).unwrap();
+        assert!(content(&disk) == before);
+        let (_, opened) = Journal::open(disk.clone(), &among_peers()).unwrap();
+        assert_eq!((looked.groups, looked.tail_in_question), (opened.groups, opened.tail_in_question));
+        assert_eq!((looked.was_stopped_cleanly, looked.log_bytes), (opened.was_stopped_cleanly, opened.log_bytes));
+    }
+}
+
+#[test]
+fn a_vacated_group_keeps_its_vote_and_pins_nothing() {
+    let disk = MemoryDisk::default();
+    let (mut journal, _) = Journal::open(disk.clone(), &options()).unwrap();
+    let file = checkpoint_file(1, 1);
+    disk.replace(&file, b"");
+    let mut index = 0;
+    while journal.segment_sequence() < 5 {
+        index += 1;
+        journal.append_durably(&[append(0, index, 3000), append(1, index, 10)]).unwrap();
+        if index == 1 {
+            journal.checkpointed(1, CheckpointMark { index, term: 1, membership: Membership::default() }).unwrap();
+        }
+        journal.prepare_spare().unwrap();
+    }
+    disk.replace(&checkpoint_file(0, index), b"");
+    journal.checkpointed(0, CheckpointMark { index, term: 1, membership: Membership::default() }).unwrap();
+    assert_eq!(journal.pinning_group(), Some(1));
+    let hard_state = HardState { term: 9, vote: 2, commit: 0 };
+    let vacate =
+        Append { group: 1, hard_state: Some(hard_state), membership: Some(Membership::default()), ..Append::default() };
+    journal.append(&[vacate]).unwrap();
+    assert_eq!((journal.pinning_group(), journal.last_index(1)), (None, 0));
+    journal.prepare_spare().unwrap();
+    assert!(!disk.names().contains(&file), "its checkpoint is gone");
+    // A record that is cut off at the end costs nothing: it has been said twice.
+    let find = |disk: &MemoryDisk| Journal::open(disk.copy(), &options()).unwrap().1.groups[&1].clone();
+    let found = find(&disk);
+    assert!(found.is_vacated() && found.entries.is_empty() && found.checkpoint.is_none());
+    assert_eq!(found.hard_state, hard_state);
+    // It stays so in later segments, until a leader's checkpoint fills it again.
+    while journal.segment_sequence() < 9 {
+        index += 1;
+        journal.append_durably(&[append(0, index, 3000)]).unwrap();
+        journal.prepare_spare().unwrap();
+    }
+    assert_eq!(find(&disk), found);
+    disk.replace(&checkpoint_file(1, 500), b"");
+    let mark = CheckpointMark { index: 500, term: 9, membership: Membership { voters: vec![1], ..Default::default() } };
+    journal.install(1, mark.clone(), Some(HardState { commit: 500, ..hard_state })).unwrap();
+    journal.append_durably(&[append(1, 501, 10)]).unwrap();
+    drop(journal);
+    let (mut journal, recovered) = Journal::open(disk.clone(), &options()).unwrap();
+    let found = &recovered.groups[&1];
+    assert_eq!((&found.checkpoint, found.entries.len(), found.is_vacated()), (&Some(mark), 1, false));
+    journal.append_durably(&[append(1, 502, 10)]).unwrap();
 }

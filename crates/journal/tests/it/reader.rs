@@ -152,3 +152,36 @@ fn a_start_does_not_read_what_was_only_held() {
     let (_, recovered) = Journal::open(disk, &holding(100 << 20)).unwrap();
     assert_eq!(recovered.groups[&0].entries.len(), 50);
 }
+
+#[test]
+fn what_an_archive_lacks_outlives_a_start_and_tells_its_terms() {
+    let disk = MemoryDisk::default();
+    let archived = || Options { is_archived: true, ..holding(100 << 20) };
+    let (mut journal, _) = Journal::open(disk.clone(), &archived()).unwrap();
+    journal.hold_for_archive(0, 40);
+    for index in 1..=60 {
+        write(&mut journal, &[append(0, vec![entry(1, index)])]);
+    }
+    // Another leader's entries take the place of the last ten.
+    write(&mut journal, &[append(0, vec![entry(2, 51), entry(2, 52)])]);
+    for index in 53..=300 {
+        write(&mut journal, &[append(0, vec![entry(2, index)])]);
+    }
+    mark(&disk, &mut journal, 0, 290);
+    assert_eq!(journal.map().marks[0].1.index, 290);
+    drop(journal);
+    let (mut journal, recovered) = Journal::open(disk, &archived()).unwrap();
+    assert_eq!(recovered.groups[&0].entries.len(), 10, "what is covered is not read");
+    // Until the archive says what it has, it may lack anything.
+    assert!(journal.held_bytes() > 0);
+    let mut reader = LogReader::new(journal.disk().clone());
+    let terms = reader.terms(&journal.map(), 0, 41).unwrap();
+    assert_eq!(terms, [(41, 1), (51, 2)]);
+    let expected: Vec<Entry> =
+        (41..=300).map(|index| if index < 51 { entry(1, index) } else { entry(2, index) }).collect();
+    assert_eq!(read_all(&journal, span(0, 41, 300, &terms)).unwrap(), expected);
+    assert!(matches!(reader.terms(&journal.map(), 0, 301), Err(Unread::Gone)));
+    journal.hold_for_archive(0, 300);
+    assert_eq!(journal.held_bytes(), 0);
+    assert!(matches!(reader.terms(&journal.map(), 0, 41), Err(Unread::Gone)));
+}

@@ -4,6 +4,7 @@ use stdx::{Prng, UnixMillis};
 
 use super::*;
 use crate::context::Edit;
+use crate::json::parse::parse;
 use crate::{Access, End, Expiry, Layout, Options, Tuning};
 
 /// Everything about every key that is replicated.
@@ -94,7 +95,7 @@ fn change_collection(edit: &mut Edit<'_>, key: &[u8], prng: &mut Prng) {
         _ => prng.below(2 * count + 2).to_string().into_bytes(),
     };
     let adds = prng.chance(2, 3);
-    let done = match key.last().map_or(0, |byte| byte % 4) {
+    let done = match key.last().map_or(0, |byte| byte % 5) {
         0 => edit.modify_hash(key, |hash| {
             for _ in 0..count {
                 let field = element(prng);
@@ -125,6 +126,21 @@ fn change_collection(edit: &mut Edit<'_>, key: &[u8], prng: &mut Prng) {
                 }
             }
         }),
+        3 => {
+            let name = |prng: &mut Prng| String::from_utf8(element(prng)).expect("elements are text");
+            let entry = |prng: &mut Prng| format!("\"{}\":[\"{}\",1.5]", name(prng), name(prng));
+            let entries: Vec<_> = (0..count).map(|_| entry(prng)).collect();
+            let patch = parse(format!("{{{}}}", entries.join(",")).as_bytes()).expect("a document");
+            match edit.view().json(key).map(|document| document.is_some()) {
+                Ok(true) => edit.change_json(key, |document, removed| {
+                    let object = document.object_mut().expect("documents here are objects");
+                    for (name, value) in patch.as_object().expect("it is one, too").iter() {
+                        removed.extend(if adds { object.set(name, value.clone()) } else { object.remove(name) });
+                    }
+                }),
+                _ => edit.set_json(key, patch),
+            }
+        }
         _ => edit.modify_set(key, |set| {
             for _ in 0..count {
                 let member = element(prng);

@@ -212,13 +212,17 @@ mod tests {
         }
         harness.run("XGROUP CREATE stream readers 0");
         harness.run("XREADGROUP GROUP readers one COUNT 700 STREAMS stream >");
+        let entries: Vec<_> = (0..3_000).map(|number| format!("'name{number}':[{number},[2.5,null]]")).collect();
+        harness.run(&format!("JSON.SET document $ {{{}}}", entries.join(",").replace('\'', "\"")));
+        harness.run("JSON.SET page $ {\"a\":[1,true,null]}");
         harness.run("SET text abc");
         harness.run("SADD small a b c");
         harness.run("PEXPIRE hash 100000");
         harness.run("XADD drained 1-1 field 1");
         harness.run("XGROUP CREATE drained readers 0");
         harness.run("XTRIM drained MAXLEN 0");
-        let names = ["hash", "set", "list", "sorted", "stream", "drained", "text", "small"].map(str::to_owned);
+        let names = ["hash", "set", "list", "sorted", "stream", "document", "page", "drained", "text", "small"]
+            .map(str::to_owned);
         (harness, names.to_vec())
     }
 

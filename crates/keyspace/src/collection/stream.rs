@@ -111,7 +111,7 @@ impl Stream {
     }
 
     /// Number of entries.
-    pub(crate) fn entry_count(&self) -> u64 {
+    pub fn entry_count(&self) -> u64 {
         self.len
     }
 
@@ -138,6 +138,16 @@ impl Stream {
 
     pub(crate) fn group(&self, name: &[u8]) -> Option<&Group> {
         rank_of(&self.groups, name).ok().and_then(|rank| self.groups.get(rank))
+    }
+
+    /// True if there is an entry of this id, which is written `ms-seq` or `ms`.
+    pub fn has(&self, id: &[u8]) -> bool {
+        Id::parse(id, 0).is_some_and(|id| self.get(id).is_some())
+    }
+
+    /// How far a group has read: the last id that it was given, and of how many entries that was the last, if known.
+    pub fn place_of_group(&self, name: &[u8]) -> Option<(Id, Option<u64>)> {
+        self.group(name).map(|group| (group.last, group.read))
     }
 
     /// Makes a group, unless there is one of this name. True if it did.

@@ -13,11 +13,12 @@ use resp::{Frame, FrameDecoder, encode_request};
 /// How long a server may take to open its socket.
 const START_TIME_MAX: Duration = Duration::from_secs(20);
 
-/// True if the reference knows a command as old as this: what is newer than Redis 7.0 is compared with nothing there.
+/// True if the reference knows a command as old as this: what is newer than Redis 7.0 is compared with nothing there,
+/// nor is what there belongs to a module.
 pub fn is_in_reference(command: &DataCommand) -> bool {
     let number = |part: Option<&str>| part.and_then(|part| part.parse::<u32>().ok()).unwrap_or(0);
     let mut parts = command.since.split('.');
-    (number(parts.next()), number(parts.next())) <= (7, 0)
+    !command.name.contains('.') && (number(parts.next()), number(parts.next())) <= (7, 0)
 }
 
 pub struct Reference {

@@ -41,7 +41,8 @@ pub(super) const BACKUP: ControlCommand = ControlCommand {
     ..container("backup")
 };
 
-/// The reply: number of groups, of databases, and the moment in milliseconds.
+/// The reply: number of groups, of databases, and the moment in milliseconds; then for each group the index of the last
+/// entry of its log that is part of the backup.
 fn begin(
     core: &mut Core,
     id: SessionId,

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 
 use command::{Flag, Group, Refusal};
 use resp::{Args, Writer};
-use stdx::slot::{SLOT_COUNT, slot_of};
+use stdx::slot::{SLOT_COUNT, Slot, slot_of};
 use stdx::{Duration, UnixMillis};
 
-use super::{Answer, ControlCommand, Local, Outcome, Question, container, local, node, number};
+use super::{Absent, Answer, Body, ControlCommand, Local, Outcome, Question, container, local, node, number};
 use crate::core::Context;
 use crate::event::{GroupId, Lane, LinkReport, NodeId};
 use crate::limits::READ_STALENESS_MS_MAX;
@@ -154,8 +154,41 @@ pub(super) const CLUSTER: ControlCommand = ControlCommand {
             })
         },
     ],
+    body: Body::Container(ABSENT),
     ..container("cluster")
 };
+
+/// How clusters of Redis are administrated, also by `redis-cli --cluster`.
+const ABSENT: &[Absent] = &[
+    (
+        &["meet"],
+        "ERR Nodes join by an invitation: holdfast cluster create makes one cluster of several servers, holdfast cluster \
+         add lets one join",
+    ),
+    (
+        &["forget", "reset"],
+        "ERR holdfast cluster remove lets a node leave, alive or dead: others take over its groups first",
+    ),
+    (
+        &["addslots", "addslotsrange", "delslots", "delslotsrange", "flushslots", "setslot"],
+        "ERR Slots belong to groups from the beginning: holdfast cluster move moves them, holdfast cluster rebalance spreads \
+         leaders",
+    ),
+    (
+        &["migrateslots", "migration", "getslotmigrations", "cancelslotmigrations"],
+        "ERR holdfast cluster move moves slots, and holdfast cluster status shows how far it is",
+    ),
+    (
+        &["failover"],
+        "ERR Leaders change by themselves: holdfast cluster prefer names the node that is to lead a group, and a node that \
+         stops hands over first",
+    ),
+    (
+        &["replicate"],
+        "ERR Each group chooses its replicas by itself: --replicas says how many vote, holdfast cluster prefer who leads",
+    ),
+    (&["set-config-epoch", "bumpepoch"], "ERR Epochs are counted by the groups themselves, and cannot be set"),
+];
 
 pub(super) const ASKING: ControlCommand = ControlCommand {
     since: "3.0.0",
@@ -240,12 +273,14 @@ impl<'a> Map<'a> {
     fn of(core: &'a Context) -> Self {
         let mut served: BTreeMap<NodeId, Vec<(u32, u32)>> = BTreeMap::new();
         let leaders: BTreeMap<_, _> = leaders(core).collect();
+        let placement_at = |slot: u32| core.roster.placement(core.slots.group_of_slot(Slot(slot as u16)));
         for (first, last, group) in core.slots.runs() {
             let Some(leader) = leaders.get(&group) else { continue };
             let (first, last) = (u32::from(first), u32::from(last));
             let ranges = served.entry(*leader).or_default();
             match ranges.last_mut() {
-                Some((_, end)) if *end + 1 == first => *end = last,
+                // A run is held by the same nodes.
+                Some((_, end)) if *end + 1 == first && placement_at(*end) == placement_at(first) => *end = last,
                 _ => ranges.push((first, last)),
             }
         }
@@ -256,12 +291,18 @@ impl<'a> Map<'a> {
         self.served.values().flatten().map(|(first, last)| last - first + 1).sum()
     }
 
-    /// Whom a node that leads nothing follows, in Redis's terms.
+    /// Whom a node that leads nothing follows, in Redis's terms. Every node holds the first group.
     fn master_of(&self, node: NodeId) -> Option<NodeId> {
         if self.served.contains_key(&node) {
             return None;
         }
         leaders(self.core).next().map(|(_, leader)| leader)
+    }
+
+    /// True if a node is to hold the keys of these runs.
+    fn is_holder(&self, node: NodeId, runs: &[(u32, u32)]) -> bool {
+        let group = |first: u32| self.core.slots.group_of_slot(Slot(first as u16));
+        runs.iter().all(|(first, _)| self.core.roster.is_placed(group(*first), node))
     }
 
     /// All nodes and where they are found.
@@ -415,7 +456,8 @@ fn slots(local: &mut Local<'_>, _: Args<'_>, writer: &mut Writer) -> Outcome {
     writer.array(ranges.len());
     for ((first, last), leader) in ranges {
         let member = nodes.iter().filter(|(node, _)| *node == leader);
-        let serving: Vec<_> = member.chain(&replicas).collect();
+        let holders = replicas.iter().filter(|(node, _)| map.is_holder(*node, &[(first, last)]));
+        let serving: Vec<_> = member.chain(holders).collect();
         writer.array(2 + serving.len());
         writer.integer(first.into());
         writer.integer(last.into());
@@ -446,7 +488,8 @@ fn shards(local: &mut Local<'_>, _: Args<'_>, writer: &mut Writer) -> Outcome {
             writer.integer((*last).into());
         }
         writer.bulk(b"nodes");
-        let serving: Vec<_> = nodes.iter().filter(|(node, _)| node == leader).chain(&replicas).collect();
+        let holders = replicas.iter().filter(|(node, _)| map.is_holder(*node, ranges));
+        let serving: Vec<_> = nodes.iter().filter(|(node, _)| node == leader).chain(holders).collect();
         writer.array(serving.len());
         for (node, member) in serving {
             let (host, port) = host_and_port(&member.client_address);

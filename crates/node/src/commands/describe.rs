@@ -248,6 +248,7 @@ fn categories<B>(command: &Command<B>) -> Vec<&'static str> {
         Group::Stream => add("@stream"),
         Group::Hyperloglog => add("@hyperloglog"),
         Group::Geo => add("@geo"),
+        Group::Json => add("@json"),
         Group::Scripting => add("@scripting"),
         Group::Connection => add("@connection"),
         Group::Generic | Group::Server | Group::Pubsub | Group::Cluster => {}
@@ -554,6 +555,7 @@ fn group_name(group: Group) -> &'static str {
         Group::Stream => "stream",
         Group::Hyperloglog => "hyperloglog",
         Group::Geo => "geo",
+        Group::Json => "json",
     }
 }
 

@@ -262,6 +262,8 @@ fn write_section(section: &str, core: &Context, now: Now, figures: &[Figures], t
             line("instantaneous_input_kbps", &kilobytes(rate(1)));
             line("instantaneous_output_kbps", &kilobytes(rate(2)));
             line("rejected_connections", &report.rejected_count);
+            line("core_wakes", &report.core_wake_count);
+            line("core_helps", &report.core_help_count);
             line("expired_keys", &groups().map(|group| group.removals.expired).sum::<u64>());
             line("expired_subkeys", &groups().map(|group| group.removals.expired_fields).sum::<u64>());
             line("evicted_keys", &groups().map(|group| group.evicted_count).sum::<u64>());
@@ -443,6 +445,27 @@ fn write_persistence(
     line("log_held_bytes", &journal.held_bytes);
     line("log_held_bytes_max", &journal.held_bytes_max);
     line("checkpoint_bytes_written", &journal.checkpoint_bytes);
+    let archive = &core.report.archive;
+    line(
+        "archive_state",
+        &match archive {
+            None => "off",
+            Some(archive) if archive.fault.is_empty() => "ok",
+            Some(_) => "fault",
+        },
+    );
+    if let Some(archive) = archive {
+        line("archive_lag_ms", &archive.lag_ms);
+        line("archive_lacking_entries", &archive.lacking_count);
+        line("archive_lost_entries", &archive.lost_count);
+        line("archive_entries_written", &archive.entry_count);
+        line("archive_entry_bytes", &archive.raw_bytes);
+        line("archive_bytes_written", &archive.written_bytes);
+        line("archive_bases_written", &archive.base_count);
+        line("archive_base_bytes_written", &archive.base_bytes);
+        line("archive_faults", &archive.fault_count);
+        line("archive_fault", &archive.fault);
+    }
 }
 
 /// Unix time of the oldest of the groups' last successful checkpoints; before the first one, of the start.

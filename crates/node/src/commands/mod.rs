@@ -17,6 +17,7 @@ mod latency;
 mod overview;
 mod pubsub;
 mod question;
+mod replication;
 mod scripting;
 mod server;
 mod tracking;
@@ -76,8 +77,20 @@ pub enum Body {
     },
     /// Changes the libraries of functions, carried out by the core.
     Libraries(Changing),
-    /// Has subcommands, and does nothing by itself.
-    Container,
+    /// Has subcommands, and does nothing by itself. What other servers have beside them, and what to do instead.
+    Container(&'static [Absent]),
+}
+
+/// Subcommands that other servers have, in lower case, and the refusal that says what does here what they do there.
+pub type Absent = (&'static [&'static str], &'static str);
+
+impl Body {
+    /// Why a subcommand is not here, if there is more to say than that.
+    pub(crate) fn instead_of(&self, subcommand: &[u8]) -> Option<&'static str> {
+        let Self::Container(absent) = self else { return None };
+        let is_named = |name: &&str| name.as_bytes().eq_ignore_ascii_case(subcommand);
+        absent.iter().find(|(names, _)| names.iter().any(is_named)).map(|(_, instead)| *instead)
+    }
 }
 
 /// Steps of a transaction.
@@ -289,6 +302,9 @@ pub static COMMANDS: &[&ControlCommand] = &[
     &overview::ROLE,
     &overview::HOLDFAST,
     &server::REPLICAOF,
+    &replication::REPLCONF,
+    &replication::PSYNC,
+    &replication::SYNC,
     &server::SLAVEOF,
     &server::FAILOVER,
     &server::WAIT,
@@ -327,7 +343,8 @@ pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Act
         Question::Delays => Answer::Delays(core.context.timings.delays.clone()),
         Question::ResetDelays(causes) => Answer::Names(core.context.timings.delays.reset(causes)),
         Question::At { places, question } => {
-            let is_there = |group: &crate::group::Group| group.applied() >= places[group.id().0 as usize];
+            let is_there =
+                |group: &crate::group::Group| group.is_vacant() || group.applied() >= places[group.id().0 as usize];
             return if core.groups().all(is_there) { answer(core, question, actions) } else { None };
         }
         Question::Configure { version, .. } if core.context.parameters.version < *version => return None,
@@ -483,7 +500,7 @@ const fn node(name: &'static str, arity: i32, ask: Ask, join: JoinAnswers) -> Co
 }
 
 const fn container(name: &'static str) -> ControlCommand {
-    plain(name, -2, Body::Container)
+    plain(name, -2, Body::Container(&[]))
 }
 
 /// Joins answers that say nothing but done.

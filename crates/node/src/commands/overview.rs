@@ -9,9 +9,11 @@ use resp::{Args, Writer};
 use super::cluster::slot_number;
 use super::info::figures_of;
 use super::{Answer, Body, ControlCommand, Figures, Local, Outcome, Question, container, local, node, plain};
+use crate::balance;
 use crate::bulletin::{Bulletin, Feed, Follower};
 use crate::core::Context;
-use crate::event::{Action, GroupId, Lane, LinkReport, NodeId};
+use crate::event::{Action, FollowerReport, GroupId, Lane, LinkReport, NodeId};
+use crate::limits;
 use crate::roster::{Member, host_and_port, name_of};
 
 pub(super) const ROLE: ControlCommand = ControlCommand {
@@ -73,6 +75,23 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
             ..plain("rebalance", 2, Body::Govern)
         },
         ControlCommand {
+            summary: "Lets groups move between nodes so that each holds its share, or stay where they are.",
+            syntax: "ON|OFF",
+            flags: GOVERNS,
+            ..plain("balance", 3, Body::Govern)
+        },
+        ControlCommand {
+            summary: "Names the nodes that are to hold a group; it moves there while clients go on.",
+            syntax: "group node [node ...]",
+            flags: GOVERNS,
+            ..plain("place", -4, Body::Govern)
+        },
+        ControlCommand {
+            summary: "Tells which groups would move between nodes next, why, and how many bytes would travel.",
+            flags: &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale],
+            ..node("plan", 2, |_, _| Ok(Question::Figures), plan)
+        },
+        ControlCommand {
             summary: "Takes what this node has for whole, where it may lack the end of a log and nobody leads.",
             flags: &[Flag::Admin, Flag::Noscript, Flag::NoMulti, Flag::Loading, Flag::Stale],
             ..node("trust", 2, |_, _| Ok(Question::Trust), trust)
@@ -82,6 +101,12 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
             syntax: "[count]",
             flags: &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale],
             ..node("timeline", -2, |_, _| Ok(Question::Timeline), timeline)
+        },
+        ControlCommand {
+            summary: "Tells when a core of this node did not turn, the latest first, and what the host did meanwhile.",
+            syntax: "[count]",
+            flags: &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale],
+            ..local("stalls", -2, stalls)
         },
         ControlCommand {
             summary: "Lists the subcommands.",
@@ -292,7 +317,7 @@ fn replication_id(core: &Context) -> String {
 /// INFO replication.
 pub(super) fn write_replication(core: &Context, figures: &[Figures], line: &mut dyn FnMut(&str, &dyn Display)) {
     let overview = Overview::of(core, figures);
-    let offset = overview.offset();
+    let (offset, own_id) = (overview.offset(), replication_id(core));
     match overview.master() {
         Some(master) => {
             let address = overview.member(master).map_or("", |member| member.client_address.as_str());
@@ -310,26 +335,47 @@ pub(super) fn write_replication(core: &Context, figures: &[Figures], line: &mut 
             line("slave_priority", &core.settings.get("replica-priority"));
             line("slave_read_only", &1);
             line("replica_announced", &1);
-            line("connected_slaves", &0);
+            write_followers(core, &[], line);
         }
         None => {
             let replicas = overview.replicas();
             line("role", &"master");
-            line("connected_slaves", &replicas.len());
-            for (number, replica) in replicas.iter().enumerate() {
-                let Replica { host, port, state, offset, lag_s } = replica;
-                line(
-                    &format!("slave{number}"),
-                    &format!("ip={host},port={port},state={state},offset={offset},lag={lag_s}"),
-                );
-            }
+            write_followers(core, &replicas, line);
         }
     }
+    let following = &core.report.following;
+    // By itself a node has nothing else to count for others than that stream.
+    let tells_stream = !core.is_clustered && !following.id.is_empty();
     line("master_failover_state", &"no-failover");
-    line("master_replid", &replication_id(core));
+    line("master_replid", if tells_stream { &following.id } else { &own_id });
     line("master_replid2", &"0000000000000000000000000000000000000000");
-    line("master_repl_offset", &offset);
+    line("master_repl_offset", if tells_stream { &following.offset } else { &offset });
     line("second_repl_offset", &-1);
+    line("repl_backlog_active", &u8::from(!following.id.is_empty()));
+    line("repl_backlog_size", &following.kept_bytes_max);
+    line("repl_backlog_first_byte_offset", &following.first);
+    line("repl_backlog_histlen", &(following.offset + 1).saturating_sub(following.first.max(1)));
+    line("stream_replid", &following.id);
+    line("stream_offset", &following.offset);
+    line("stream_full_copies", &following.copy_count);
+    line("stream_continued", &following.continued_count);
+}
+
+/// Nodes that are given what this one leads, and replicas of other kinds.
+fn write_followers(core: &Context, replicas: &[Replica<'_>], line: &mut dyn FnMut(&str, &dyn Display)) {
+    let followers = &core.report.following.followers;
+    line("connected_slaves", &(replicas.len() + followers.len()));
+    for (number, replica) in replicas.iter().enumerate() {
+        let Replica { host, port, state, offset, lag_s } = replica;
+        line(&format!("slave{number}"), &format!("ip={host},port={port},state={state},offset={offset},lag={lag_s}"));
+    }
+    for (number, follower) in (replicas.len()..).zip(followers) {
+        let FollowerReport { host, port, state, offset, lag_s } = follower;
+        line(
+            &format!("slave{number}"),
+            &format!("ip={host},port={port},state={state},offset={offset},lag={lag_s},type=stream"),
+        );
+    }
 }
 
 /// INFO cluster.
@@ -421,15 +467,23 @@ fn role(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mut W
         return Ok(());
     }
     let replicas = overview.replicas();
+    let following = &local.core.report.following;
+    let tells_stream = !local.core.is_clustered && !following.id.is_empty();
     writer.array(3);
     writer.bulk(b"master");
-    writer.integer(offset);
-    writer.array(replicas.len());
+    writer.integer(if tells_stream { following.offset as i64 } else { offset });
+    writer.array(replicas.len() + following.followers.len());
     for replica in replicas {
         writer.array(3);
         writer.bulk(replica.host.as_bytes());
         writer.bulk(replica.port.as_bytes());
         writer.bulk(replica.offset.to_string().as_bytes());
+    }
+    for follower in &following.followers {
+        writer.array(3);
+        writer.bulk(follower.host.as_bytes());
+        writer.bulk(follower.port.to_string().as_bytes());
+        writer.bulk(follower.offset.to_string().as_bytes());
     }
     Ok(())
 }
@@ -480,11 +534,12 @@ fn cluster(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mu
     let figures = figures_of(answers);
     let core = &*local.core;
     let overview = Overview::of(core, &figures);
-    let mut fields = Fields::new(writer, 7);
+    let mut fields = Fields::new(writer, 8);
     fields.node("node", Some(core.node));
     fields.text("cluster", &format!("{:032x}", core.process.cluster));
     fields.flag("clustered", core.is_clustered);
     fields.number("replicas", core.settings.replica_count as u64);
+    fields.flag("balancing", core.roster.is_balancing());
     let nodes: BTreeSet<NodeId> =
         core.roster.present().map(|(node, _)| node).chain(std::iter::once(core.node)).collect();
     let removed = core.roster.all().filter(|(_, member)| member.is_removed).map(|(node, _)| node.0);
@@ -500,12 +555,29 @@ fn cluster(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mu
     Ok(())
 }
 
+fn plan(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mut Writer) -> Outcome {
+    let figures = figures_of(answers);
+    let core = &*local.core;
+    let overview = Overview::of(core, &figures);
+    let mut view = balance::view_of(core, &core.roster, local.now.instant);
+    // Whichever core is asked: the first has told what it has heard.
+    let is_fresh = |age_ms: u64| age_ms < limits::BULLETIN_STALE.as_millis() as u64;
+    let told = overview.told.values().filter(|(_, age_ms)| is_fresh(*age_ms));
+    view.groups = told.map(|(told, _)| (told.group.0, balance::Held::from(*told))).collect();
+    let steps = balance::plan(&view);
+    writer.array(steps.len());
+    for step in steps {
+        let mut fields = Fields::new(writer, 4);
+        fields.number("group", u64::from(step.group.0));
+        fields.nodes("nodes", &step.nodes.iter().copied().collect::<Vec<_>>());
+        fields.number("bytes", step.bytes);
+        fields.text("reason", &step.reason);
+    }
+    Ok(())
+}
+
 fn timeline(_: &mut Local<'_>, args: Args<'_>, answers: Vec<Answer>, writer: &mut Writer) -> Outcome {
-    let count = match args.get(2).map(|word| std::str::from_utf8(word).ok()?.parse::<usize>().ok()) {
-        None => TIMELINE_COUNT,
-        Some(Some(count)) if args.len() == 3 => count,
-        Some(_) => return Err(Refusal::new("ERR value is not an integer or out of range")),
-    };
+    let count = wanted_count(args)?;
     let mut happenings = answers.into_iter().find_map(|answer| match answer {
         Answer::Timeline(happenings) if !happenings.is_empty() => Some(happenings),
         _ => None,
@@ -528,8 +600,47 @@ fn timeline(_: &mut Local<'_>, args: Args<'_>, answers: Vec<Answer>, writer: &mu
     Ok(())
 }
 
-/// Happenings that are told unless a number is given.
-const TIMELINE_COUNT: usize = 100;
+/// Happenings or stalls that are told unless a number is given.
+const LATEST_COUNT: usize = 100;
+
+/// How many of the latest are wanted: the only argument, if there is one.
+fn wanted_count(args: Args<'_>) -> Result<usize, Refusal> {
+    match args.get(2).map(|word| std::str::from_utf8(word).ok()?.parse::<usize>().ok()) {
+        None => Ok(LATEST_COUNT),
+        Some(Some(count)) if args.len() == 3 => Ok(count),
+        Some(_) => Err(Refusal::new("ERR value is not an integer or out of range")),
+    }
+}
+
+fn stalls(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome {
+    let count = wanted_count(args)?;
+    let stalls = &local.core.report.stalls;
+    let told: Vec<_> = stalls.iter().rev().take(count).collect();
+    let mut fields = Fields::new(writer, 4);
+    fields.number("count", stalls.count);
+    fields.number("total_us", stalls.total_us);
+    fields.number("missed", stalls.missed_count);
+    fields.name("latest").array(told.len());
+    for stall in told {
+        let around = &stall.around;
+        let mut fields = Fields::new(fields.writer, 13);
+        fields.name("unix_ms").integer(stall.unix.0);
+        fields.number("core", u64::from(stall.core.0));
+        fields.number("took_us", stall.took_us);
+        fields.text("work", stall.work);
+        fields.text("cause", stall.cause().name());
+        fields.number("window_us", around.window_us);
+        fields.number("ran_us", around.ran_us);
+        fields.number("waited_us", around.waited_us);
+        fields.number("stolen_us", around.stolen_us);
+        fields.number("major_faults", around.major_faults);
+        let [cpu_us, io_us, memory_us] = around.pressure_us;
+        fields.number("pressure_cpu_us", cpu_us);
+        fields.number("pressure_io_us", io_us);
+        fields.number("pressure_memory_us", memory_us);
+    }
+    Ok(())
+}
 
 fn write_node(overview: &Overview<'_>, node: NodeId, writer: &mut Writer) {
     let core = overview.core;
@@ -581,7 +692,7 @@ fn write_group(overview: &Overview<'_>, group: GroupId, figures: &[Figures], wri
     let voters = told.map_or(&[][..], |(told, _)| &told.voters[..]);
     let is_missing = |node: &u64| *node != core.node.0 && !core.neighbours.hears(NodeId(*node));
     let missing: Vec<u64> = voters.iter().copied().filter(is_missing).collect();
-    let mut fields = Fields::new(writer, 15);
+    let mut fields = Fields::new(writer, 17);
     fields.number("group", u64::from(group.0));
     fields.text("slots", &core.slots.text_of(group));
     fields.node("leader", leader);
@@ -596,6 +707,9 @@ fn write_group(overview: &Overview<'_>, group: GroupId, figures: &[Figures], wri
     fields.nodes("voters", voters);
     fields.nodes("not_heard", &missing);
     fields.nodes("learners", told.map_or(&[], |(told, _)| &told.learners[..]));
+    let placed = core.roster.placement(group).into_iter().flatten();
+    fields.nodes("placed", &placed.copied().collect::<Vec<_>>());
+    fields.number("bytes", told.map_or(0, |(told, _)| told.bytes));
     let followers = told.map_or(&[][..], |(told, _)| &told.followers[..]);
     fields.name("followers").array(followers.len());
     for follower in followers {

@@ -37,6 +37,7 @@ impl Group {
             term: self.replica.term(),
             applied: self.applied(),
             last: self.replica.last_index(),
+            bytes: self.state.keyspace().memory_bytes() as u64,
             voters: self.membership().voters.clone(),
             learners: self.membership().learners.clone(),
             followers: followers.collect(),

@@ -12,19 +12,27 @@ use crate::event::{Action, Level, Now};
 use crate::limits;
 use crate::outlet::Outlet;
 
+/// Who takes part in a group that was found in a data directory, by all of its log, whether or not it is committed.
+pub fn membership_of(identity: &Identity, found: &RecoveredGroup) -> Membership {
+    let founder = || {
+        let voters = if identity.has_joined { Vec::new() } else { vec![identity.node] };
+        Membership { voters, ..Membership::default() }
+    };
+    let membership = found.checkpoint.as_ref().map_or_else(founder, |mark| mark.membership.clone());
+    let changes = found.entries.iter().filter(|entry| entry.kind == EntryKind::Membership);
+    changes
+        .filter_map(|entry| Change::decode(&entry.data))
+        .fold(membership, |membership, change| change.fold(&membership))
+}
+
 /// True if every group that was found in a data directory has voters on other nodes, as far as it could be read: these
 /// know what the directory lacks. Where nothing was found it goes by whether the node has joined others.
 pub fn others_can_tell(identity: &Identity, groups: &[&RecoveredGroup]) -> bool {
     let has_others = |found: &&RecoveredGroup| {
-        let founder = || {
-            let voters = if identity.has_joined { Vec::new() } else { vec![identity.node] };
-            Membership { voters, ..Membership::default() }
-        };
-        let mut membership = found.checkpoint.as_ref().map_or_else(founder, |mark| mark.membership.clone());
-        let changes = found.entries.iter().filter(|entry| entry.kind == EntryKind::Membership);
-        for change in changes.filter_map(|entry| Change::decode(&entry.data)) {
-            membership = change.fold(&membership);
+        if found.is_vacated() {
+            return true; // it holds nothing that could be lacking
         }
+        let membership = membership_of(identity, found);
         // A member that has been told of nobody yet is told by whoever it joins.
         membership.voters.is_empty() || membership.voters.iter().any(|voter| *voter != identity.node)
     };
@@ -34,12 +42,12 @@ pub fn others_can_tell(identity: &Identity, groups: &[&RecoveredGroup]) -> bool 
 impl Group {
     /// True if this replica may lack the end of its log.
     pub(crate) fn may_lack_its_end(&self) -> bool {
-        self.replica.is_recovering()
+        self.replica.is_recovering() && !self.is_vacant()
     }
 
     /// True if this replica may lack the end of its log, and nobody leads who could tell it the rest.
     pub(super) fn is_in_doubt(&self) -> bool {
-        self.replica.is_recovering() && self.replica.leader().is_none()
+        self.may_lack_its_end() && self.replica.leader().is_none()
     }
 
     /// Tells what is waited for.

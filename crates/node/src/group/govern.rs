@@ -1,12 +1,13 @@
 //! What operators ask of group 0: that a node leaves, and who leads where. What cannot go well is refused with the
 //! reason; the rest is logged, and the leaders of all groups do their part of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use resp::Protocol;
 use stdx::slot::{SLOT_COUNT, Slot};
 
 use super::{Group, Waiter};
+use crate::balance;
 use crate::bulletin::{Bulletin, Bulletins};
 use crate::entry;
 use crate::event::{GroupId, NodeId, Now};
@@ -14,9 +15,10 @@ use crate::letter::Origin;
 use crate::limits;
 use crate::outlet::Outlet;
 use crate::roster::{Member, Roster};
+use crate::timeline::Kind;
 
 impl Group {
-    /// Takes `HOLDFAST REMOVE`, `PREFER`, `MOVE` or `REBALANCE`.
+    /// Takes `HOLDFAST REMOVE`, `PREFER`, `PLACE`, `MOVE`, `BALANCE` or `REBALANCE`.
     pub(super) fn govern(
         &mut self,
         words: &[u8],
@@ -33,6 +35,11 @@ impl Group {
             "remove" => self.remove(&text(2), &outlet.context.bulletins, group_count, now),
             "move" if !outlet.context.is_clustered => Err(NO_CLUSTER.to_owned()),
             "move" => self.want([&text(2), &text(3), &text(4)], group_count),
+            "balance" => self.switch_balancing(&text(2)),
+            "place" => {
+                let nodes: Vec<String> = (3..args.len()).map(text).collect();
+                self.place(&text(2), &nodes, outlet.context.settings.replica_count, group_count)
+            }
             "prefer" => self.prefer(&text(2), &text(3), &outlet.context.bulletins, group_count),
             _ => self.rebalance(&outlet.context.bulletins, group_count, now),
         };
@@ -108,6 +115,76 @@ impl Group {
         self.leader.builder.want(slots, group);
         self.leader.waiters.push(Waiter::Silent);
         Ok(true)
+    }
+
+    /// Lets groups move between nodes so that each has its share, or stay.
+    fn switch_balancing(&mut self, text: &str) -> Result<bool, String> {
+        let is_on = match text.to_ascii_lowercase().as_str() {
+            "on" => true,
+            "off" => false,
+            _ => return Err(format!("ERR balancing is 'on' or 'off', and not '{text}'")),
+        };
+        if self.roster().is_balancing() == is_on {
+            return Ok(false);
+        }
+        self.leader.builder.balance(is_on);
+        self.leader.waiters.push(Waiter::Silent);
+        Ok(true)
+    }
+
+    /// Names the nodes that are to hold a group.
+    fn place(&mut self, group: &str, names: &[String], replicas: usize, group_count: u32) -> Result<bool, String> {
+        let number = group.parse().ok().filter(|group| *group < group_count);
+        let group = number.map(GroupId).ok_or_else(|| format!("ERR no group of this cluster is '{group}'"))?;
+        if group.0 == 0 {
+            return Err("ERR group 0 holds what all nodes must know of the cluster: it lives on all of them".to_owned());
+        }
+        let mut nodes = BTreeSet::new();
+        for text in names {
+            let node = self.roster().find(text).ok_or_else(|| format!("ERR no node of this cluster is '{text}'"))?;
+            if self.roster().is_going(node) {
+                return Err(format!("ERR node {} leaves the cluster", node.0));
+            }
+            nodes.insert(node.0);
+        }
+        let wanted = replicas.min(self.roster().staying().count());
+        if nodes.len() != wanted {
+            return Err(format!("ERR {wanted} nodes are to hold a group, and {} are named", nodes.len()));
+        }
+        if self.roster().placement(group) == Some(&nodes) {
+            return Ok(false);
+        }
+        self.leader.builder.place(group, &nodes);
+        self.leader.waiters.push(Waiter::Silent);
+        Ok(true)
+    }
+
+    /// The leader of the metadata says which group is to live where next, if that is to change.
+    pub(crate) fn take_balancing_step(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        if now.instant < self.balance_at || self.roster().is_empty() {
+            return;
+        }
+        self.balance_at = now.instant + limits::BALANCE_INTERVAL;
+        let since = now.instant.since(self.serving_since);
+        let mut view = balance::view_of(outlet.context, self.roster(), now.instant);
+        if since < limits::BALANCE_PATIENCE {
+            view.silent.clear(); // it has not listened for long
+        }
+        // Steps for which nothing travels need not wait for one another.
+        let mut roster = self.roster().clone();
+        let mut steps: Vec<balance::Step> = Vec::new();
+        while steps.len() < view.group_count as usize && steps.last().is_none_or(|step| step.bytes == 0) {
+            let Some(step) = balance::next_step(&balance::View { roster: &roster, ..view.clone() }) else { break };
+            roster.place(step.group, step.nodes.clone());
+            steps.push(step);
+        }
+        for balance::Step { group, nodes, reason, .. } in steps {
+            let names: Vec<_> = nodes.iter().map(u64::to_string).collect();
+            let text = format!("is to live on nodes {}: {reason}", names.join(", "));
+            outlet.happened(Kind::Placement, Some(group), text);
+            self.leader.builder.place(group, &nodes);
+            self.leader.waiters.push(Waiter::Silent);
+        }
     }
 
     /// Spreads leaders over the nodes that vote.

@@ -53,6 +53,8 @@ pub(crate) struct Leader {
     pub(super) streams: BTreeMap<GatewayId, u64>,
     /// When members were last heard, to a tick.
     pub(super) heard: BTreeMap<u64, Instant>,
+    /// When nodes last said that they hold nothing of the group.
+    pub(super) vacant: BTreeMap<u64, Instant>,
     /// How late followers are, and how fast disks.
     pub(super) pace: Pace,
     /// Why another should lead.
@@ -107,6 +109,7 @@ impl Leader {
             lines: Lines::default(),
             streams: BTreeMap::new(),
             heard: BTreeMap::new(),
+            vacant: BTreeMap::new(),
             pace: Pace::default(),
             relief: relief::Relief::default(),
             given: BTreeMap::new(),

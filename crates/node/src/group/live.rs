@@ -49,8 +49,8 @@ impl Group {
     }
 
     /// The moment that the present batch will carry.
-    fn batch_moment(&mut self, now: Now, prng: &mut Prng) -> Moment {
-        let unix = now.unix.max(self.moment().unix).max(self.proposed_unix);
+    fn batch_moment(&mut self, now: Now, heard: UnixMillis, prng: &mut Prng) -> Moment {
+        let unix = self.next_unix(now, heard);
         *self.leader.builder_moment.get_or_insert_with(|| Moment { unix, seed: prng.draw() })
     }
 
@@ -77,7 +77,7 @@ impl Group {
         let lookups_before = self.state.keyspace().lookups();
         self.leader.speculation.activate(pending);
         self.last_script = now.instant;
-        let moment = self.batch_moment(now, prng);
+        let moment = self.batch_moment(now, outlet.context.moments.latest(), prng);
         let mut host = LiveHost {
             keyspace: self.state.keyspace(),
             speculation: &mut self.leader.speculation,

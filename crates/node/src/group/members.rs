@@ -5,8 +5,10 @@ use consensus::{Change, Progress};
 use stdx::Duration;
 
 use super::Group;
+use crate::balance;
 use crate::bulletin::Bulletins;
 use crate::core::Context;
+use crate::defect::Defect;
 use crate::event::{GroupId, NodeId, Now};
 use crate::limits;
 use crate::outlet::Outlet;
@@ -29,12 +31,14 @@ impl Group {
         }
         let progress = self.replica.progress();
         let replicas = outlet.context.settings.replica_count;
+        let is_moved_away = self.is_moved_away(roster, replicas);
         if let Some(change) = self.wanted_change(roster, &outlet.context.bulletins, replicas, &progress, seen) {
             // Refused only if leadership is going: the next leader sees to it.
             let _ = self.replica.propose_change(change);
-        } else if roster.is_going(self.node) {
+        } else if roster.is_going(self.node) || is_moved_away {
             if let Some(successor) = self.successor(outlet.context, &progress, seen) {
-                let text = format!("hands over to node {successor}, as this node leaves");
+                let why = if is_moved_away { "to which the group moves" } else { "as this node leaves" };
+                let text = format!("hands over to node {successor}, {why}");
                 outlet.happened(Kind::HandOver, Some(self.id), text);
                 self.replica.transfer_leadership(successor);
             }
@@ -68,11 +72,12 @@ impl Group {
     /// another voter. Nobody while one of the voters is away or behind.
     fn preferred_leader(&self, context: &Context, progress: &[Progress], seen: u64, now: Now) -> Option<u64> {
         let roster = &context.roster;
-        let is_going = |node: u64| roster.is_going(NodeId(node));
+        let is_going = |node: u64| self.is_leaving_here(roster, node);
         let voters: Vec<u64> = self.membership().voters.iter().copied().filter(|voter| !is_going(*voter)).collect();
         let named = roster.preferred(self.id).map(|node| node.0).filter(|node| voters.contains(node));
+        let by_placement = || balance::leader_of(self.id, roster).filter(|node| voters.contains(node));
         let by_turns = || voters.get(self.id.0 as usize % voters.len().max(1)).copied();
-        let preferred = named.or_else(by_turns)?;
+        let preferred = named.or_else(by_placement).or_else(by_turns)?;
         let all_well =
             progress.iter().filter(|other| other.is_voter && !is_going(other.node)).all(|other| is_well(other, seen));
         let is_fit = || self.may_lead_again(preferred, now, context) && !self.leader.pace.is_slow(preferred);
@@ -83,7 +88,8 @@ impl Group {
     fn faster_leader(&self, context: &Context, progress: &[Progress], seen: u64) -> Option<(u64, Duration, Duration)> {
         progress
             .iter()
-            .filter(|other| other.is_voter && is_well(other, seen) && !context.roster.is_going(NodeId(other.node)))
+            .filter(|other| other.is_voter && is_well(other, seen))
+            .filter(|other| !self.is_leaving_here(&context.roster, other.node))
             .filter(|other| self.may_lead(other.node, context))
             .filter_map(|other| self.leader.pace.is_slower_than(other.node).map(|(own, its)| (other.node, own, its)))
             .min_by_key(|(_, _, its)| *its)
@@ -99,7 +105,8 @@ impl Group {
     ) -> Option<Change> {
         let voters = &self.membership().voters;
         let is_member = |node: &u64| voters.contains(node) || self.membership().learners.contains(node);
-        if let Some(newcomer) = roster.staying().find(|node| !is_member(&node.0)) {
+        let is_newcomer = |node: &NodeId| !is_member(&node.0) && self.may_come(roster, *node, replicas);
+        if let Some(newcomer) = roster.staying().find(is_newcomer) {
             return Some(Change::AddLearner(newcomer.0));
         }
         // The roster is told in group 0. One that was let go there while it was silent, and leads another group by now,
@@ -111,10 +118,11 @@ impl Group {
         {
             return Some(Change::AddLearner(lost.0));
         }
-        let staying = voters.iter().filter(|voter| !roster.is_going(NodeId(**voter))).count();
+        let is_going = |node: u64| self.is_leaving_here(roster, node);
+        let staying = voters.iter().filter(|voter| !is_going(**voter)).count();
         let is_ready = |other: &&Progress| {
             // It holds what was committed a moment ago: it will not hold up the others.
-            !other.is_voter && is_well(other, seen) && !roster.is_going(NodeId(other.node))
+            !other.is_voter && is_well(other, seen) && !is_going(other.node)
         };
         if staying < replicas
             && let Some(ready) = progress.iter().find(is_ready)
@@ -123,10 +131,11 @@ impl Group {
         }
         // One who is to go and still serves keeps its vote until somebody who is catching up can take it.
         let is_heard = |node: u64| self.last_tick.since(self.last_heard(node)) < limits::MEMBER_SILENCE_MAX;
-        let is_awaited = |other: &Progress| {
-            !other.is_voter && is_heard(other.node) && !roster.is_going(NodeId(other.node)) && staying < replicas
-        };
-        let awaits_successor = progress.iter().any(is_awaited);
+        let is_awaited =
+            |other: &Progress| !other.is_voter && is_heard(other.node) && !is_going(other.node) && staying < replicas;
+        // Nor is it let go while the balancer may yet name somebody who takes its place.
+        let is_whole = staying >= self.voters_wanted(roster, replicas);
+        let awaits_successor = progress.iter().any(is_awaited) || self.is_replaceable(roster, replicas);
         let may_go = |other: &&Progress| {
             let node = NodeId(other.node);
             // Whoever still takes part in another group must hear of the roster. A leader that has not been told of a
@@ -136,12 +145,52 @@ impl Group {
                 && (is_heard(node.0) || leads(node))
                 && !roster.is_removed(node)
                 && others.any(|group| bulletins.of(group).is_none_or(|told| told.has(node)));
-            let votes_on = awaits_successor && is_heard(node.0);
-            roster.is_going(node)
+            let votes_on = match roster.is_going(node) {
+                true => awaits_successor && is_heard(node.0),
+                // Of those who stay in the cluster none is let go before its successors vote.
+                false => !is_whole && self.defect != Some(Defect::EarlyRemoval),
+            };
+            is_going(node.0)
                 && !is_wanted
                 && (!other.is_voter || !votes_on && self.can_do_without(other.node, progress))
         };
         progress.iter().find(may_go).map(|other| Change::Remove(other.node))
+    }
+
+    /// True if a node is to have no part in this group: it leaves the cluster, or the group does not live there.
+    pub(super) fn is_leaving_here(&self, roster: &Roster, node: u64) -> bool {
+        roster.is_going(NodeId(node)) || !roster.is_placed(self.id, NodeId(node))
+    }
+
+    /// True if a node that is no member is to be one. What it had as a member before it must have given up.
+    fn may_come(&self, roster: &Roster, node: NodeId, replicas: usize) -> bool {
+        match roster.placement(self.id) {
+            Some(nodes) => nodes.contains(&node.0) && self.is_known_vacant(node),
+            // With more nodes than that the balancer says where the group lives.
+            None => self.id.0 == 0 || !roster.is_balancing() || roster.staying().count() <= replicas,
+        }
+    }
+
+    /// How many voters the group has when it is where it is to be.
+    fn voters_wanted(&self, roster: &Roster, replicas: usize) -> usize {
+        let wanted = roster.staying().filter(|node| roster.is_placed(self.id, *node)).count();
+        wanted.min(replicas).max(1)
+    }
+
+    /// True if a node that leaves still counts as one of those who hold the group, and there are others who could.
+    fn is_replaceable(&self, roster: &Roster, replicas: usize) -> bool {
+        let Some(nodes) = roster.placement(self.id) else { return false };
+        let here = roster.staying().filter(|node| nodes.contains(&node.0)).count();
+        here < replicas && roster.staying().count() > here || here > self.staying_voters(roster)
+    }
+
+    fn staying_voters(&self, roster: &Roster) -> usize {
+        self.membership().voters.iter().filter(|voter| !self.is_leaving_here(roster, **voter)).count()
+    }
+
+    /// True if the group is to live on other nodes, and these are ready to go on without this one.
+    fn is_moved_away(&self, roster: &Roster, replicas: usize) -> bool {
+        !roster.is_placed(self.id, self.node) && self.staying_voters(roster) >= self.voters_wanted(roster, replicas)
     }
 
     /// True if a node has said just now that it leads another group.
@@ -162,8 +211,8 @@ impl Group {
 
     /// A voter that could lead as well as this node, or nearly so.
     pub(super) fn successor(&self, context: &Context, progress: &[Progress], seen: u64) -> Option<u64> {
-        let could =
-            |other: &&Progress| other.is_voter && is_well(other, seen) && !context.roster.is_going(NodeId(other.node));
+        let is_going = |node: u64| self.is_leaving_here(&context.roster, node);
+        let could = |other: &&Progress| other.is_voter && is_well(other, seen) && !is_going(other.node);
         let fit = |other: &&Progress| (self.may_lead(other.node, context), !self.leader.pace.is_slow(other.node));
         progress.iter().filter(could).max_by_key(fit).map(|other| other.node)
     }

@@ -62,6 +62,9 @@ impl Group {
 
     /// Asks the leader now and then how far the group is.
     pub(super) fn take_sounding(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        if self.is_vacant() {
+            return;
+        }
         let Standing::Follower(leader) = self.standing() else { return };
         let nearby = &mut self.nearby;
         let is_wanted = nearby.wanted.is_some_and(|wanted| now.instant.since(wanted) < limits::SOUNDING_WANTED);
@@ -159,6 +162,13 @@ impl Group {
         }
         self.spans = spans;
         self.tell(outlet, None);
+    }
+
+    /// Nothing can be read here: all go to the leader.
+    pub(super) fn decline_all(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        for read in std::mem::take(&mut self.nearby.reads) {
+            self.decline(read, now, outlet);
+        }
     }
 
     /// The moment of a read that this replica may answer.

@@ -83,7 +83,7 @@ impl Group {
         let is_willing = |other: &&Progress| {
             other.is_voter
                 && is_well(other, seen)
-                && !context.roster.is_going(NodeId(other.node))
+                && !self.is_leaving_here(&context.roster, other.node)
                 && neighbours.can_lead(NodeId(other.node))
                 && !self.leader.relief.asked.contains_key(&other.node)
         };

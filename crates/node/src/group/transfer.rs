@@ -174,6 +174,9 @@ impl Group {
         if message.from() != from.0 || message.term() < self.replica.term() || self.replica.is_leader() {
             return;
         }
+        if self.is_vacating() {
+            return;
+        }
         if index <= self.applied() {
             let _ = self.replica.step(message); // its answer tells the leader so
             return;
@@ -310,7 +313,7 @@ impl Group {
         true
     }
 
-    fn stop_taking(&mut self, actions: &mut Vec<Action>) {
+    pub(super) fn stop_taking(&mut self, actions: &mut Vec<Action>) {
         if let Some(taking) = self.taking.take() {
             actions.push(Action::Checkpoint { group: self.id, id: taking.id, step: CheckpointStep::Abandon });
         }
@@ -363,6 +366,7 @@ impl Group {
         self.prepared_since.clear();
         self.note_loaded();
         outlet.context.places[self.id.0 as usize] = Place { index: mark.index, unix: self.moment().unix };
+        outlet.context.hear(self.moment().unix);
         self.membership_applied = mark.membership;
         (self.first_index, self.recovered_index) = (mark.index, mark.index);
         self.log_bytes = 0;

@@ -369,6 +369,20 @@ pub const METRICS: &[Metric] = &[
         |view, out| out.is(view.facts.report.rejected_count),
     ),
     own(
+        "holdfast_core_wakes_total",
+        Counter,
+        "How often threads of cores have been woken by mail of other threads.",
+        &[],
+        |view, out| out.is(view.facts.report.core_wake_count),
+    ),
+    own(
+        "holdfast_core_helps_total",
+        Counter,
+        "How often a core has been stepped by the thread of another core, which did not have to wake it.",
+        &[],
+        |view, out| out.is(view.facts.report.core_help_count),
+    ),
+    own(
         "holdfast_events_total",
         Counter,
         "What this node has noted on the timeline, by kind.",
@@ -419,6 +433,31 @@ pub const METRICS: &[Metric] = &[
     }),
     own("holdfast_log_held_bytes_max", Gauge, "Most bytes of log that are kept for members.", &[], |view, out| {
         out.is(view.facts.report.journal.held_bytes_max)
+    }),
+    own("holdfast_archive_up", Gauge, "1 if the archive is written, 0 if it cannot be.", &[], |view, out| {
+        if let Some(archive) = &view.facts.report.archive {
+            out.is(u64::from(archive.fault.is_empty()))
+        }
+    }),
+    own("holdfast_archive_lag_seconds", Gauge, "For how long the archive has lacked something.", &[], |view, out| {
+        if let Some(archive) = &view.facts.report.archive {
+            out.is(archive.lag_ms as f64 / 1e3)
+        }
+    }),
+    own("holdfast_archive_lacking_entries", Gauge, "Entries committed and not archived.", &[], |view, out| {
+        if let Some(archive) = &view.facts.report.archive {
+            out.is(archive.lacking_count)
+        }
+    }),
+    own("holdfast_archive_lost_entries_total", Counter, "Entries that never were archived.", &[], |view, out| {
+        if let Some(archive) = &view.facts.report.archive {
+            out.is(archive.lost_count)
+        }
+    }),
+    own("holdfast_archive_written_bytes_total", Counter, "Bytes of entries archived.", &[], |view, out| {
+        if let Some(archive) = &view.facts.report.archive {
+            out.is(archive.written_bytes)
+        }
     }),
     own("holdfast_checkpoint_written_bytes_total", Counter, "Bytes of checkpoints written.", &[], |view, out| {
         out.is(view.facts.report.journal.checkpoint_bytes);

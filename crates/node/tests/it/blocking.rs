@@ -226,6 +226,77 @@ fn an_item_is_given_only_when_it_is_safe() {
 }
 
 #[test]
+fn what_is_taken_for_one_who_has_gone_meanwhile_goes_back() {
+    for (request, fill, look, whole) in [
+        ("BLPOP queue 0", "RPUSH queue a b c", "LRANGE queue 0 -1", "*3 $1 a $1 b $1 c"),
+        ("BRPOP other queue 0", "RPUSH queue a b c", "LRANGE queue 0 -1", "*3 $1 a $1 b $1 c"),
+        ("BLMPOP 0 1 queue LEFT COUNT 2", "RPUSH queue a b c", "LRANGE queue 0 -1", "*3 $1 a $1 b $1 c"),
+        ("BLMPOP 0 1 queue RIGHT COUNT 3", "RPUSH queue a b c", "LRANGE queue 0 -1", "*3 $1 a $1 b $1 c"),
+        ("BZPOPMAX queue 0", "ZADD queue 1 a 2.5 b", "ZRANGE queue 0 -1 WITHSCORES", "*4 $1 a $1 1 $1 b $3 2.5"),
+        ("BZMPOP 0 1 queue MIN COUNT 9", "ZADD queue 1 a 2 b", "ZRANGE queue 0 -1", "*2 $1 a $1 b"),
+        // It is where others may have seen it.
+        ("BLMOVE queue target LEFT LEFT 0", "RPUSH queue a b c", "LRANGE target 0 -1", "*1 $1 a"),
+    ] {
+        let mut host = Host::new(1, settings("always"));
+        let (waiter, pusher) = (host.connect(0), host.connect(0));
+        assert_eq!(host.run(waiter, request), "");
+        host.holds_disk = true;
+        assert_eq!(host.run(pusher, fill), "");
+        // What fills it is on disk, and the try that it has set off is not.
+        host.sync();
+        host.settle();
+        host.close(waiter);
+        host.holds_disk = false;
+        host.settle();
+        host.received(pusher);
+        assert_eq!(host.run(pusher, look), whole, "{request}");
+    }
+}
+
+#[test]
+fn what_was_taken_goes_back_until_one_byte_of_the_reply_is_with_the_system() {
+    everywhere(|host| {
+        let pusher = host.connect(0);
+        let reply_bytes = "*2\r\n$5\r\nqueue\r\n$1\r\na\r\n".len() as u64;
+        for (unsent_bytes, is_back) in [(reply_bytes - 1, false), (reply_bytes, true), (reply_bytes + 900, true)] {
+            let waiter = host.connect(host.core_count() - 1);
+            assert_eq!(host.run(waiter, "BLPOP queue 0"), "");
+            // It does not take what it gets.
+            host.backlog(waiter, 1_000);
+            host.run(pusher, "RPUSH queue a b");
+            host.close_unsent(waiter, unsent_bytes);
+            let left = if is_back { "*2 $1 a $1 b" } else { "*1 $1 b" };
+            assert_eq!(host.run(pusher, "LRANGE queue 0 -1"), left, "{unsent_bytes}");
+            host.run(pusher, "DEL queue");
+        }
+    });
+}
+
+#[test]
+fn what_goes_back_is_for_the_next_in_line_and_what_cannot_is_told() {
+    everywhere(|host| {
+        let (first, second, pusher) = (host.connect(0), host.connect(0), host.connect(0));
+        for waiter in [first, second] {
+            assert_eq!(host.run(waiter, "BLPOP queue 0"), "");
+        }
+        host.backlog(first, 1_000);
+        assert_eq!(host.run(pusher, "RPUSH queue a"), ":1");
+        assert_eq!(host.received(second), "");
+        host.close_unsent(first, 1_000);
+        assert_eq!(host.received(second), "*2 $5 queue $1 a");
+
+        let third = host.connect(0);
+        assert_eq!(host.run(third, "BLPOP queue 0"), "");
+        host.backlog(third, 1_000);
+        host.run(pusher, "RPUSH queue a");
+        assert_eq!(host.run(pusher, "SET queue text"), "+OK");
+        host.close_unsent(third, 1_000);
+        assert_eq!(host.run(pusher, "GET queue"), "$4 text");
+        assert!(host.log.iter().any(|line| line.contains("BLPOP had taken, which cannot be put back: WRONGTYPE")));
+    });
+}
+
+#[test]
 fn entries_of_streams_are_waited_for() {
     everywhere(|host| {
         let (reader, member, other, writer) = (host.connect(0), host.connect(0), host.connect(0), host.connect(0));

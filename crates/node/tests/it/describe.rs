@@ -27,10 +27,7 @@ const MISSING: &[(&str, &str)] = &[
     ("module|load", "there are no modules"),
     ("module|loadex", "as above"),
     ("module|unload", "as above"),
-    ("psync", "replication of Redis is not spoken"),
-    ("replconf", "as above"),
     ("restore-asking", "no slot is ever between two nodes"),
-    ("sync", "replication of Redis is not spoken"),
 ];
 
 /// What this server has and Redis 7.0 does not. (DEBUG has subcommands there, too, but no records of them.)
@@ -45,6 +42,7 @@ const ADDED: &[(&str, &str)] = &[
     ("commandlog", "Valkey 8.1"),
     ("cluster|slot-stats", "Redis 8.2"),
     ("debug|", "one record in Redis"),
+    ("json.", "RedisJSON"),
 ];
 
 /// Fields that differ for a reason.

@@ -189,7 +189,12 @@ impl Host {
 
     /// A client hangs up.
     pub fn close(&mut self, session: SessionId) {
-        self.step(self.homes[&session], Event::Closed { session });
+        self.close_unsent(session, 0);
+    }
+
+    /// The same, and so many bytes of what it was to get were never handed to the system.
+    pub fn close_unsent(&mut self, session: SessionId, unsent_bytes: u64) {
+        self.step(self.homes[&session], Event::Closed { session, unsent_bytes });
         self.settle();
     }
 
@@ -298,7 +303,7 @@ impl Host {
             Action::Fatal { line } => panic!("{line}"),
             Action::Close { session } | Action::Abort { session } => {
                 self.closed.insert(session);
-                self.step(core, Event::Closed { session });
+                self.step(core, Event::Closed { session, unsent_bytes: 0 });
             }
             _ => {}
         }

@@ -178,7 +178,8 @@ impl Attempt<'_> {
                 reply => break reply,
             }
         };
-        let Some([Frame::Integer(groups), Frame::Integer(databases), Frame::Integer(moment)]) = reply.elements() else {
+        let Some([Frame::Integer(groups), Frame::Integer(databases), Frame::Integer(moment), ..]) = reply.elements()
+        else {
             return Err(anyhow!("this is no server that makes backups: it answered {reply}").into());
         };
         let (Ok(group_count), Ok(databases)) = (u32::try_from(*groups), u16::try_from(*databases)) else {

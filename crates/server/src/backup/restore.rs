@@ -23,26 +23,32 @@ const GROUPS_MAX: i64 = 1024;
 const CHUNK_BYTES: usize = 256 << 10;
 
 /// What a directory's name ends in while it is being restored.
-const UNFINISHED_EXTENSION: &str = "restoring";
+pub(crate) const UNFINISHED_EXTENSION: &str = "restoring";
 
-/// Makes a data directory out of a backup: that of a cluster's first node, which others then join.
+/// Makes a data directory out of a backup or an archive: that of a cluster's first node, which others then join.
 ///
-/// The number of groups may differ from that of the cluster that the backup was made of. Nothing has the directory's
-/// name before all of it is on disk.
+/// The number of groups may differ from that of the cluster that it was made of. Nothing has the directory's name
+/// before all of it is on disk.
 #[derive(clap::Args, Clone, Debug)]
 pub struct RestoreArguments {
     /// The backup
-    #[arg(value_name = "BACKUP")]
-    backup: PathBuf,
+    #[arg(value_name = "BACKUP", required_unless_present = "archive", conflicts_with = "archive")]
+    pub(crate) backup: Option<PathBuf>,
+    /// The archive, in place of a backup: file:///DIRECTORY
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) archive: Option<String>,
+    /// The moment of the archive to go back to, in UTC: '2026-11-23 01:00:00' [default: the latest]
+    #[arg(long, value_name = "TIME", requires = "archive")]
+    pub(crate) at: Option<String>,
     /// The directory to make: new or empty
     #[arg(long, value_name = "DIRECTORY", default_value = "holdfast-data")]
-    data_dir: PathBuf,
+    pub(crate) data_dir: PathBuf,
     /// Groups that keys are divided among, for ever: as many as the nodes will have cores [default: processors here]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=GROUPS_MAX))]
-    groups: Option<u32>,
+    pub(crate) groups: Option<u32>,
     /// Show no progress
     #[arg(long, short)]
-    quiet: bool,
+    pub(crate) quiet: bool,
 }
 
 /// Runs `holdfast restore`.
@@ -50,15 +56,17 @@ pub struct RestoreArguments {
 /// # Errors
 /// What an operator must know.
 pub fn run(arguments: &RestoreArguments) -> Result<()> {
-    let manifest = Manifest::read(&arguments.backup)?;
     let group_count = match arguments.groups {
         Some(count) => count,
         None => thread::available_parallelism().map_or(1, |count| count.get() as u32),
     };
+    let Some(backup) = &arguments.backup else {
+        return crate::archiving::restore::run(arguments, group_count);
+    };
+    let manifest = Manifest::read(backup)?;
     let staging = staging(&arguments.data_dir, UNFINISHED_EXTENSION, "a data directory")?;
     let mut pace = Pace::new(arguments.quiet);
-    let restored = Restore { backup: &arguments.backup, manifest: &manifest, staging: &staging, pace: &mut pace }
-        .run(group_count)
+    let restored = restore(backup, &manifest, &staging, group_count, &mut pace)
         .and_then(|key_count| settle(&staging, &arguments.data_dir).map(|()| key_count));
     pace.end();
     match restored {
@@ -80,15 +88,63 @@ pub fn run(arguments: &RestoreArguments) -> Result<()> {
     }
 }
 
-struct Restore<'a> {
-    backup: &'a Path,
-    manifest: &'a Manifest,
-    staging: &'a Path,
-    pace: &'a mut Pace,
+fn restore(backup: &Path, manifest: &Manifest, staging: &Path, group_count: u32, pace: &mut Pace) -> Result<u64> {
+    let moment = latest_moment(backup, manifest);
+    let mut restoring = Restoring::new(staging, manifest.databases, group_count, moment)?;
+    let mut state = Vec::new();
+    let parts = manifest.parts.len();
+    for group in 0..parts as u32 {
+        let mut seed = GroupSeed::new(GroupId(group), NodeId(1), restoring.keyspace(1));
+        let mut bytes = 0;
+        read_part(backup, manifest, group, |chunk| {
+            bytes += chunk.len() as u64;
+            pace.show(|| format!("reads group {group} of {parts}: {} MB", bytes / 1_000_000));
+            seed.restore(chunk).map_err(|corrupt| corrupt.to_string())
+        })?;
+        let mut source = seed.keyspace;
+        if source.is_restore_incomplete() {
+            bail!("backup {}: group {group} ends in the middle of a value", backup.display());
+        }
+        source.advance_to(moment);
+        restoring.divide(&source, (group, parts), pace);
+        if group == 0 {
+            // The first group keeps what all share: the libraries of functions.
+            state = seed.state;
+        }
+    }
+    restoring.finish(&state, pace)
 }
 
-impl Restore<'_> {
-    fn run(&mut self, group_count: u32) -> Result<u64> {
+/// The latest moment of any group's log: none of the new logs begins before it.
+fn latest_moment(backup: &Path, manifest: &Manifest) -> Moment {
+    let mut latest = manifest.moment;
+    for group in 0..manifest.parts.len() as u32 {
+        // Only the first chunk is wanted here; a file that is damaged is told of when it is read for its data.
+        let _ = read_part(backup, manifest, group, |chunk| {
+            latest = latest.max(chunk.get(1..).and_then(backup::moment_of_state).unwrap_or(latest));
+            Err("this is enough".into())
+        });
+    }
+    Moment { unix: latest, seed: 0 }
+}
+
+/// A data directory in the making: takes in groups of another cluster, and divides their keys anew.
+pub(crate) struct Restoring<'a> {
+    staging: &'a Path,
+    databases: u16,
+    identity: Identity,
+    moment: Moment,
+    keyspaces: Vec<Keyspace>,
+    /// Sum of what was taken in, to be found again in the end.
+    expected: u64,
+}
+
+impl<'a> Restoring<'a> {
+    /// One of so many groups whose logs begin at this moment.
+    ///
+    /// # Errors
+    /// If there are no random numbers to be had.
+    pub(crate) fn new(staging: &'a Path, databases: u16, group_count: u32, moment: Moment) -> Result<Self> {
         let random = || edge::random_id().context("cannot read random numbers");
         let wide = || edge::random_bytes().map(u128::from_le_bytes).context("cannot read random numbers");
         let identity = Identity {
@@ -100,68 +156,27 @@ impl Restore<'_> {
             hash_seed: random()?,
             has_joined: false,
         };
-        let moment = self.latest_moment()?;
-        let mut keyspaces: Vec<_> = (0..group_count).map(|_| self.keyspace(identity.hash_seed)).collect();
-        let mut expected: u64 = 0;
-        let mut state = Vec::new();
-        for group in 0..self.manifest.parts.len() as u32 {
-            let (digest, its_state) = self.divide(group, moment, &mut keyspaces)?;
-            expected = expected.wrapping_add(digest);
-            if group == 0 {
-                // The first group keeps what all share: the libraries of functions.
-                state = its_state;
-            }
-        }
-        let found = keyspaces.iter().fold(0, |sum: u64, keyspace| sum.wrapping_add(keyspace.digest()));
-        ensure!(found == expected, "the keys were not divided as they were: this is a mistake of this program");
-        let databases = 0..self.manifest.databases;
-        let count = |keyspace: &Keyspace| databases.clone().map(|it| keyspace.key_count(it) as u64).sum::<u64>();
-        let key_count = keyspaces.iter().map(count).sum();
-        self.write(&identity, moment, &state, keyspaces)?;
-        Ok(key_count)
+        let mut restoring = Self { staging, databases, identity, moment, keyspaces: Vec::new(), expected: 0 };
+        restoring.keyspaces = (0..group_count).map(|_| restoring.keyspace(identity.hash_seed)).collect();
+        Ok(restoring)
     }
 
-    fn keyspace(&self, hash_seed: u64) -> Keyspace {
-        let (databases, tuning) = (self.manifest.databases, Tuning::default());
+    /// An empty keyspace.
+    pub(crate) fn keyspace(&self, hash_seed: u64) -> Keyspace {
+        let (databases, tuning) = (self.databases, Tuning::default());
         Keyspace::new(keyspace::Options { databases, hash_seed, layout: Layout::Slots, tuning })
     }
 
-    /// The latest moment of any group's log: none of the new logs begins before it.
-    fn latest_moment(&self) -> Result<Moment> {
-        let mut latest = self.manifest.moment;
-        for group in 0..self.manifest.parts.len() as u32 {
-            // Only the first chunk is wanted here; a file that is damaged is told of when it is read for its data.
-            let _ = read_part(self.backup, self.manifest, group, |chunk| {
-                latest = latest.max(chunk.get(1..).and_then(backup::moment_of_state).unwrap_or(latest));
-                Err("this is enough".into())
-            });
-        }
-        Ok(Moment { unix: latest, seed: 0 })
-    }
-
-    /// Reads a group of the backup and hands its keys to the groups they belong to from now on. The digest of what it
-    /// holds, and its own state.
-    fn divide(&mut self, group: u32, moment: Moment, keyspaces: &mut [Keyspace]) -> Result<(u64, Vec<u8>)> {
-        let mut seed = GroupSeed::new(GroupId(group), NodeId(1), self.keyspace(1));
-        let (mut bytes, parts) = (0, self.manifest.parts.len());
-        let pace = &mut *self.pace;
-        read_part(self.backup, self.manifest, group, |chunk| {
-            bytes += chunk.len() as u64;
-            pace.show(|| format!("reads group {group} of {parts}: {} MB", bytes / 1_000_000));
-            seed.restore(chunk).map_err(|corrupt| corrupt.to_string())
-        })?;
-        let mut source = seed.keyspace;
-        if source.is_restore_incomplete() {
-            bail!("backup {}: group {group} ends in the middle of a value", self.backup.display());
-        }
-        source.advance_to(moment);
+    /// Hands the keys of a group to the groups they belong to from now on. `source` has been brought to the moment.
+    pub(crate) fn divide(&mut self, source: &Keyspace, (group, of): (u32, usize), pace: &mut Pace) {
+        let (moment, keyspaces) = (self.moment, &mut self.keyspaces);
         let slots = SlotMap::even(keyspaces.len() as u32);
         for keyspace in keyspaces.iter_mut() {
             keyspace.set_limits(source.limits());
             keyspace.advance_to(moment);
         }
         let mut moved = 0_u64;
-        for database in 0..self.manifest.databases {
+        for database in 0..self.databases {
             source.for_each(database, moment, |entry| {
                 let key = entry.key();
                 let exported = source.export(database, key, moment);
@@ -169,14 +184,29 @@ impl Restore<'_> {
                     .import(database, key, exported.as_deref(), moment)
                     .expect("just exported");
                 moved += 1;
-                self.pace.show(|| format!("divides group {group} of {parts}: {moved} keys"));
+                pace.show(|| format!("divides group {group} of {of}: {moved} keys"));
             });
         }
-        Ok((source.digest(), seed.state))
+        self.expected = self.expected.wrapping_add(source.digest());
     }
 
-    fn write(&mut self, identity: &Identity, moment: Moment, state: &[u8], keyspaces: Vec<Keyspace>) -> Result<()> {
-        let staging = self.staging;
+    /// Writes the directory; `state` is what the first group had beside its keys. How many keys there are.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub(crate) fn finish(mut self, state: &[u8], pace: &mut Pace) -> Result<u64> {
+        let found = self.keyspaces.iter().fold(0, |sum: u64, keyspace| sum.wrapping_add(keyspace.digest()));
+        ensure!(found == self.expected, "the keys were not divided as they were: this is a mistake of this program");
+        let databases = 0..self.databases;
+        let count = |keyspace: &Keyspace| databases.clone().map(|it| keyspace.key_count(it) as u64).sum::<u64>();
+        let key_count = self.keyspaces.iter().map(count).sum();
+        let keyspaces = std::mem::take(&mut self.keyspaces);
+        self.write(state, keyspaces, pace)?;
+        Ok(key_count)
+    }
+
+    fn write(&self, state: &[u8], keyspaces: Vec<Keyspace>, pace: &mut Pace) -> Result<()> {
+        let (staging, identity, moment) = (self.staging, &self.identity, self.moment);
         let told = |fault: journal::Fault| told(staging, &fault);
         let disk = RealDisk::open_directory(staging).with_context(|| format!("cannot open {}", staging.display()))?;
         let (mut journal, _) = Journal::open(disk.clone(), &journal::Options::new(*identity)).map_err(told)?;
@@ -195,7 +225,7 @@ impl Restore<'_> {
                 }
                 while file.write(CHUNK_BYTES).map_err(told)? > 0 {}
                 let (done, of) = (group + 1, identity.group_count);
-                self.pace.show(|| format!("writes group {done} of {of}: {} MB", file.written_bytes() / 1_000_000));
+                pace.show(|| format!("writes group {done} of {of}: {} MB", file.written_bytes() / 1_000_000));
             }
             file.finish().map_err(told)?;
             let hard_state = HardState { term: mark.term, vote: 0, commit: mark.index };
@@ -203,7 +233,7 @@ impl Restore<'_> {
         }
         journal.stop().map_err(told)?;
         // What is restored is a cluster of its own, and lets in whom it has invited.
-        edge::secure_directory(self.staging).map_err(|fault| anyhow!("{fault}"))?;
+        edge::secure_directory(staging).map_err(|fault| anyhow!("{fault}"))?;
         Ok(())
     }
 }

@@ -32,10 +32,15 @@ pub struct AddArguments {
 /// Asks the server, and waits until it has what the others have.
 pub fn run(arguments: &AddArguments) -> Result<()> {
     let AddArguments { node, door, no_wait } = arguments;
+    add(node, door, *no_wait)
+}
+
+/// Lets the server at `HOST:PORT` join the cluster behind the door.
+pub fn add(node: &str, door: &Door, no_wait: bool) -> Result<()> {
     let before = ask_status(&mut door.open()?)?;
     let known: Vec<&str> = list(&before, "nodes").iter().map(|node| text(node, "id")).collect();
     let own = list(&before, "nodes").iter().find(|other| text(other, "state") == "here").context("it names no node")?;
-    let newcomer = Door { server: Some(node.clone()), ..door.clone() };
+    let newcomer = Door { server: Some(node.to_owned()), ..door.clone() };
     let mut connection = newcomer.open()?;
     let status = ask_status(&mut connection)?;
     let is_member = list(&status, "nodes").iter().any(|other| text(other, "id") == text(own, "id"));
@@ -49,7 +54,7 @@ pub fn run(arguments: &AddArguments) -> Result<()> {
     };
     words.extend(token.as_deref());
     insist(&mut connection, &words).with_context(|| format!("{node} does not join"))?;
-    if *no_wait {
+    if no_wait {
         say_line!("{node} joins");
         return Ok(());
     }
@@ -66,7 +71,7 @@ pub fn run(arguments: &AddArguments) -> Result<()> {
     say_line!("{} votes in {votes} of {groups} groups", name(&after, text(newcomer, "id")));
     if votes == 0 {
         say_line!(
-            "{} vote in each already: it has all data, and takes a place that gets free",
+            "{} hold each group: groups move to it one after the other, `holdfast cluster plan` shows which",
             number(&after, "replicas")
         );
     }
@@ -92,7 +97,12 @@ fn missing(status: &Value, newcomer: &Value) -> Result<(), String> {
             && list(group, "followers").iter().any(|of| text(of, "node") == id && text(of, "feed") == "streaming")
     };
     let fed = groups.iter().filter(is_fed).count();
-    if votes + fed == groups.len() && !groups.is_empty() {
+    // Groups that live elsewhere come to it as the balancer lets them, which may take long.
+    let elsewhere = groups.iter().filter(|group| {
+        let placed = list(group, "placed");
+        !placed.is_empty() && !placed.iter().any(|node| node.as_str() == Some(id))
+    });
+    if votes + fed + elsewhere.count() == groups.len() && !groups.is_empty() {
         return Ok(());
     }
     let learns = groups.iter().filter(|group| has(group, "learners")).count();

@@ -9,7 +9,7 @@ use resp::Frame;
 use serde_json::{Map, Value};
 
 use crate::connection::Connection;
-use crate::tls::TlsArguments;
+use crate::login::Login;
 
 /// A node that says nothing for so long is not asked further.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -26,17 +26,16 @@ pub struct Door {
     /// Its port for clients.
     #[arg(long, short, default_value_t = 6379)]
     pub port: u16,
-    /// Name of a user who may administrate.
-    #[arg(long)]
-    pub user: Option<String>,
-    /// Password; REDISCLI_AUTH is read as well.
-    #[arg(long, short = 'a', alias = "pass", env = "HOLDFAST_PASSWORD", hide_env_values = true)]
-    pub password: Option<String>,
     #[command(flatten)]
-    pub tls: TlsArguments,
+    pub login: Login,
 }
 
 impl Door {
+    /// That of the server at `HOST:PORT`.
+    pub fn at(place: &str, login: &Login) -> Self {
+        Self { server: Some(place.to_owned()), host: String::new(), port: 0, login: login.clone() }
+    }
+
     /// Connects, in the third version of the protocol.
     pub fn open(&self) -> Result<Connection> {
         let place = self.server.clone().unwrap_or_else(|| {
@@ -44,7 +43,7 @@ impl Door {
             if host.contains(':') { format!("[{host}]:{}", self.port) } else { format!("{host}:{}", self.port) }
         });
         let told = || format!("no answer from {place}");
-        let security = self.tls.security()?;
+        let security = self.login.tls.security()?;
         let addresses = place.to_socket_addrs().with_context(told)?;
         let mut last = None;
         for address in addresses {
@@ -61,19 +60,14 @@ impl Door {
 
     fn greet(&self, mut connection: Connection) -> Result<Connection> {
         let mut words = vec!["HELLO", "3"];
-        let password = password_of(self.password.as_deref());
-        if password.is_some() || self.user.is_some() {
-            let user = self.user.as_deref().unwrap_or("default");
+        let password = self.login.password();
+        if password.is_some() || self.login.user.is_some() {
+            let user = self.login.user.as_deref().unwrap_or("default");
             words.extend(["AUTH", user, password.as_deref().unwrap_or_default()]);
         }
         ask(&mut connection, &words)?;
         Ok(connection)
     }
-}
-
-/// The password that was given, or that of redis-cli's environment.
-pub fn password_of(given: Option<&str>) -> Option<String> {
-    given.map(str::to_owned).or_else(|| std::env::var("REDISCLI_AUTH").ok().filter(|password| !password.is_empty()))
 }
 
 /// The answer to one request; an error reply is an error.
@@ -96,7 +90,7 @@ pub fn ask_timeline(connection: &mut Connection, count: usize) -> Result<Vec<Val
 }
 
 /// A reply as JSON has it.
-fn value_of(frame: &Frame) -> Value {
+pub fn value_of(frame: &Frame) -> Value {
     match frame {
         Frame::Integer(number) => (*number).into(),
         Frame::Boolean(is_so) => (*is_so).into(),

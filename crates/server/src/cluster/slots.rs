@@ -71,7 +71,7 @@ pub fn rebalance(door: &Door, by_bytes: bool) -> Result<()> {
         })?;
     let mut connection = door.open()?;
     let held: Vec<Vec<u16>> = list(&status, "groups").iter().map(|of| slots_of(text(of, "slots"))).collect();
-    let weights = if by_bytes { slot_bytes(&mut connection)? } else { vec![1; SLOT_COUNT] };
+    let weights = if by_bytes { weigh(door, &mut connection, &status)? } else { vec![1; SLOT_COUNT] };
     let moves = plan(&held, &weights, by_bytes);
     for Move { slots: (first, last), to } in &moves {
         let [first, last, to] = [u64::from(*first), u64::from(*last), *to as u64].map(|number| number.to_string());
@@ -143,6 +143,21 @@ impl Move {
         let target = list(status, "groups").get(self.to);
         target.map_or(0, |of| count_of(text(of, "slots"), self.slots))
     }
+}
+
+/// Bytes of keys of each slot. A node knows those of the groups that live there; where the one that is asked lacks
+/// some, all are asked.
+fn weigh(door: &Door, connection: &mut Connection, status: &Value) -> Result<Vec<u64>> {
+    let mut bytes = slot_bytes(connection)?;
+    if list(status, "groups").iter().all(|group| text(group, "here") != "elsewhere") {
+        return Ok(bytes);
+    }
+    for node in list(status, "nodes").iter().filter(|node| text(node, "state") == "up") {
+        let server = Some(text(node, "clients").to_owned());
+        let there = slot_bytes(&mut Door { server, ..door.clone() }.open()?)?;
+        bytes.iter_mut().zip(there).for_each(|(known, there)| *known = (*known).max(there));
+    }
+    Ok(bytes)
 }
 
 /// Bytes of keys of each slot, as the node that is asked has them.

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::door::{Door, ask_status, ask_timeline, list, number, text};
 use super::timeline;
+use crate::output::table;
 
 /// Happenings that are shown with a status.
 const HAPPENING_COUNT: usize = 5;
@@ -52,14 +53,15 @@ pub fn page(status: &Value) -> String {
         let [id, clients, cluster, state] = fields.map(str::to_owned);
         rows.push([id, clients, cluster, state, leads, votes]);
     }
-    write_table(&rows, &mut page);
+    table(&rows, &mut page);
     for node in nodes.iter().filter(|node| !text(node, "last_cut").is_empty()) {
         let link = if number(node, "linked") == 1 { "was cut last" } else { "is cut" };
         let _ = writeln!(page, "the link to {} {link}: {}", name(status, text(node, "id")), text(node, "last_cut"));
     }
     page.push('\n');
-    let mut rows =
-        vec![["group", "slots", "leader", "term", "applied", "voters", "furthest behind"].map(str::to_owned)];
+    let mut rows = vec![
+        ["group", "slots", "leader", "term", "applied", "held by", "voters", "furthest behind"].map(str::to_owned),
+    ];
     for group in groups {
         let leader = match text(group, "leader") {
             "" => "nobody".to_owned(),
@@ -71,12 +73,13 @@ pub fn page(status: &Value) -> String {
             leader,
             number(group, "term").to_string(),
             number(group, "applied").to_string(),
+            holders(group),
             list(group, "voters").len().to_string(),
             // What the last leader said of that is not so any more.
             if text(group, "leader").is_empty() { "unknown".to_owned() } else { furthest_behind(status, group) },
         ]);
     }
-    write_table(&rows, &mut page);
+    table(&rows, &mut page);
     for group in groups.iter().filter(|group| text(group, "leader").is_empty() && number(group, "leaderless_ms") > 0) {
         let (id, seconds) = (number(group, "group"), number(group, "leaderless_ms") / 1_000);
         let missing = list(group, "not_heard").iter().filter_map(Value::as_str).map(|node| name(status, node));
@@ -93,11 +96,25 @@ pub fn page(status: &Value) -> String {
             }
         };
     }
+    let lists = |group: &Value, role: &str| list(group, role).to_vec();
+    let moves = |group: &&Value| !list(group, "placed").is_empty() && lists(group, "placed") != lists(group, "voters");
+    for group in groups.iter().filter(moves) {
+        let nodes: Vec<_> = list(group, "placed").iter().filter_map(Value::as_str).collect();
+        let _ = writeln!(page, "group {} moves to nodes {}", number(group, "group"), nodes.join(" "));
+    }
     for group in groups.iter().filter(|group| number(group, "to_give") > 0) {
         let count = number(group, "to_give");
         let _ = writeln!(page, "group {} has {count} slots to give to others", number(group, "group"));
     }
     page
+}
+
+/// The nodes that hold a group, by their numbers.
+fn holders(group: &Value) -> String {
+    let members = ["voters", "learners"].iter().flat_map(|role| list(group, role));
+    let mut nodes: Vec<&str> = members.filter_map(Value::as_str).collect();
+    nodes.sort_by_key(|node| (node.len(), *node));
+    nodes.join(" ")
 }
 
 /// The member of a group that lacks most.
@@ -126,18 +143,6 @@ pub fn name(status: &Value, id: &str) -> String {
     }
 }
 
-fn write_table<const COLUMNS: usize>(rows: &[[String; COLUMNS]], page: &mut String) {
-    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    for row in rows {
-        let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            let _ = write!(line, "{cell:<width$}  ", width = width(column));
-        }
-        page.push_str(line.trim_end());
-        page.push('\n');
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,7 +154,7 @@ mod tests {
             json!({"id": id, "clients": format!("10.0.0.{id}:6379"), "cluster": format!("10.0.0.{id}:16379"),
                    "state": state, "leads": ["0"], "votes": 1, "linked": 0, "last_cut": cut})
         };
-        let follower = json!({"node": "2", "active": 0, "feed": "probing", "behind_entries": 7, "behind_bytes": 900,
+        let follower = json!({"node": "2", "active": 0, "feed": "probing", "behind_entries": 7, "behind_bytes": 90,
                               "silent_ms": 3500});
         let group = json!({"group": 0, "slots": "0-16383", "leader": "1", "term": 4, "applied": 12,
                            "voters": ["1", "2"], "followers": [follower]});
@@ -163,8 +168,8 @@ node  clients        other nodes     state  leads  votes in
 2     10.0.0.2:6379  10.0.0.2:16379  down   1      1
 the link to 10.0.0.2:6379 is cut: refused
 
-group  slots    leader         term  applied  voters  furthest behind
-0      0-16383  10.0.0.1:6379  4     12       2       10.0.0.2:6379: silent for 3 s, lacks 7 entries (900 bytes)
+group  slots    leader         term  applied  held by  voters  furthest behind
+0      0-16383  10.0.0.1:6379  4     12       1 2      2       10.0.0.2:6379: silent for 3 s, lacks 7 entries (90 bytes)
 ";
         assert_eq!(page(&status), expected);
     }
@@ -182,7 +187,7 @@ group  slots    leader         term  applied  voters  furthest behind
                            "followers": [follower]});
         let nodes = [node("1", "here"), node("2", "down"), node("3", "down")];
         let page = page(&json!({"node": "1", "nodes": nodes, "groups": [group]}));
-        assert!(page.contains("0      0-16383  nobody  4     12       3       unknown\n"), "{page}");
+        assert!(page.contains("0      0-16383  nobody  4     12       1 2 3    3       unknown\n"), "{page}");
         let line = "group 0 has had no leader for 12 s: 2 of its 3 voters not heard: 10.0.0.2:6379, 10.0.0.3:6379\n";
         assert!(page.ends_with(line), "{page}");
     }

@@ -18,8 +18,8 @@ use serde_json::Value;
 
 use super::door::{Door, ask_status, list};
 use super::invite::if_possible;
+use crate::login::Login;
 use crate::serve::TOKEN_VARIABLE;
-use crate::tls::TlsArguments;
 
 /// Between the port of clients and that of other nodes.
 const DISTANCE: u16 = 10_000;
@@ -170,14 +170,7 @@ impl Node {
     }
 
     fn door(&self) -> Door {
-        Door {
-            server: None,
-            host: "127.0.0.1".to_owned(),
-            port: self.port,
-            user: None,
-            password: None,
-            tls: TlsArguments::default(),
-        }
+        Door::at(&format!("127.0.0.1:{}", self.port), &Login::default())
     }
 
     /// A token of the cluster that the first node makes, as soon as it has; none if nobody wants it any more.

@@ -16,7 +16,7 @@ use crate::connection::Connection;
 const LAG_MS_MAX: u64 = 5_000;
 
 /// More good replicas than a source can have: it refuses all writes, also those of scripts and transactions.
-const REPLICAS_NEVER_MET: &str = "1000000";
+pub const REPLICAS_NEVER_MET: &str = "1000000";
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -75,7 +75,10 @@ pub fn run(address: &Address, arguments: &TargetArguments, pause: Duration, leav
 }
 
 /// A reply, also if it is an error.
-fn call(connection: &mut Connection, words: &[&str]) -> Result<Frame> {
+///
+/// # Errors
+/// If there is none.
+pub fn call(connection: &mut Connection, words: &[&str]) -> Result<Frame> {
     connection.call(words).with_context(|| format!("{} was not answered", words.join(" ")))
 }
 
@@ -124,7 +127,10 @@ fn same_counts(
 }
 
 /// Numbers of the databases that hold keys, with how many, the record not among them.
-fn counts(connection: &mut Connection) -> Result<Vec<(u64, u64)>> {
+///
+/// # Errors
+/// If they are not told.
+pub fn counts(connection: &mut Connection) -> Result<Vec<(u64, u64)>> {
     let mut counts = Vec::new();
     for (number, _) in databases_of(&info(connection, "keyspace")?) {
         ask(connection, &["SELECT", &number.to_string()])?;

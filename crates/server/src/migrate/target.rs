@@ -164,6 +164,19 @@ impl TargetArguments {
         }
         Err(last.unwrap_or_else(|| anyhow!("no server was named")))
     }
+
+    /// Connects to this one of them.
+    ///
+    /// # Errors
+    /// Why it does not answer.
+    pub fn connect_to(&self, server: &str) -> Result<Connection> {
+        self.login.connect(server, PATIENCE)
+    }
+
+    /// What another server shows to be let in: a user, if it is not the default one, and a password.
+    pub fn secret(&self) -> Option<(Option<&str>, &str)> {
+        self.login.secret()
+    }
 }
 
 /// Requests of the source that are carried out together.

@@ -219,6 +219,7 @@ fn read(connection: &mut Connection, keys: &[Vec<u8>]) -> Result<Vec<Reading>> {
             Some(b"hash") => &[b"HGETALL", key],
             Some(b"zset") => &[b"ZRANGE", key, b"0", b"-1", b"WITHSCORES"],
             Some(b"stream") => &[b"XRANGE", key, b"-", b"+"],
+            Some(b"ReJSON-RL") => &[b"JSON.GET", key],
             _ => &[b"EXISTS", key],
         };
         requests.push(words.iter().map(|word| word.to_vec()).collect::<Vec<_>>());

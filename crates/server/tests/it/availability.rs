@@ -136,12 +136,14 @@ fn a_full_disk_at_a_leader_costs_clients_a_pause_and_full_disks_everywhere_the_w
     let refusal = loop {
         let asked = Instant::now();
         let answer = client.call(&[b"SET".as_slice(), format!("f:{count}").as_bytes(), &value]);
-        assert!(asked.elapsed() < Duration::from_secs(6), "answered after {:?}", asked.elapsed());
+        // Leaders may first hand over to each other for a second; then a request waits five seconds for an answer.
+        assert!(asked.elapsed() < Duration::from_secs(8), "answered after {:?}", asked.elapsed());
         if let Frame::Error(text) = answer {
             break String::from_utf8_lossy(&text).into_owned();
         }
         count += 1;
-        assert!(count < 2_000, "500 MB were acknowledged although no log can grow");
+        // Segments that were written before, and are free, are written again: some of each node.
+        assert!(count < 6_000, "1.5 GB were acknowledged although no log can grow");
     };
     say(&format!("after {count} values of 256 KiB: {refusal}"));
     assert!(refusal.starts_with("MISCONF "), "{refusal}");

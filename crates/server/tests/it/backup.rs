@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -11,33 +10,10 @@ use std::time::Duration;
 
 use resp::Frame;
 
-use crate::harness::{Client, Folder, Server, ServerOptions, binary, files_beneath, free_port};
+use crate::harness::{Client, Folder, Server, ServerOptions, fail, files_beneath, free_port, succeed, text};
 
 const ACCOUNTS: i64 = 40;
 const BALANCE: i64 = 1_000;
-
-fn holdfast(words: &[&str]) -> Output {
-    Command::new(binary()).args(words).output().expect("the binary runs")
-}
-
-#[track_caller]
-fn succeed(words: &[&str]) -> String {
-    let output = holdfast(words);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "holdfast {words:?}: {errors}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-#[track_caller]
-fn fail(words: &[&str]) -> String {
-    let output = holdfast(words);
-    assert!(!output.status.success(), "holdfast {words:?} succeeded: {}", String::from_utf8_lossy(&output.stdout));
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("a path in UTF-8")
-}
 
 fn create(server: u16, backup: &Path) -> String {
     succeed(&["backup", "create", "--quiet", "--server", &format!("127.0.0.1:{server}"), text(backup)])

@@ -30,6 +30,19 @@ impl Cluster {
         Self::start_with(&vec![2; count])
     }
 
+    /// So many nodes, of which the first makes so many groups.
+    pub(crate) fn start_with_groups(count: usize, groups: usize) -> Self {
+        let mut this = Self { nodes: Vec::new(), options: Vec::new(), ports: Vec::new(), folders: Vec::new() };
+        this.join_with(groups);
+        this.wait_for_answer(0);
+        (1..count).for_each(|_| this.join());
+        this.wait_until("every group has all voters", |this| {
+            let logs: Vec<String> = this.nodes.iter().flatten().map(Server::log).collect();
+            logs.iter().all(|log| (0..groups as u32).all(|group| last_voters(log, group) == count))
+        });
+        this
+    }
+
     /// A node for each number of cores, of which the first must be 2.
     fn start_with(cores: &[usize]) -> Self {
         let count = cores.len();
@@ -53,7 +66,7 @@ impl Cluster {
     }
 
     /// Starts one more node; all but the first join the last that was started before.
-    fn join(&mut self) {
+    pub(crate) fn join(&mut self) {
         self.join_with(2);
     }
 
@@ -71,6 +84,18 @@ impl Cluster {
         self.ports.push(port);
         self.folders.push(folder);
         self.nodes.push(Some(Server::spawn(self.options.last().expect("just pushed"))));
+    }
+
+    /// Starts a server that belongs to no cluster of several.
+    fn stand_alone(&mut self, cores: usize, words: &[&str]) {
+        let (folder, port) = (Folder::new(), free_port());
+        let own = ["--cores".to_owned(), cores.to_string(), "--cluster-port".to_owned(), port.to_string()];
+        let own: Vec<&str> = own.iter().map(String::as_str).collect();
+        self.options.push(ServerOptions::new(&folder.path().join("data")).extra(&own).extra(words));
+        self.ports.push(port);
+        self.folders.push(folder);
+        self.nodes.push(Some(Server::spawn(self.options.last().expect("just pushed"))));
+        self.wait_for_answer(self.nodes.len() - 1);
     }
 
     /// Starts one more node that joins the first, with this token.
@@ -462,13 +487,7 @@ fn who_has_acknowledged_early_doubts_its_log_whatever_it_is_started_with() {
 fn a_server_that_runs_and_holds_nothing_is_added() {
     let mut cluster = Cluster::start(1);
     write(&cluster, 0, "before");
-    let (folder, port) = (Folder::new(), free_port());
-    let words = ["--cores", "1", "--cluster-port", &port.to_string()];
-    cluster.options.push(ServerOptions::new(&folder.path().join("data")).extra(&words));
-    cluster.ports.push(port);
-    cluster.folders.push(folder);
-    cluster.nodes.push(Some(Server::spawn(&cluster.options[1])));
-    cluster.wait_for_answer(1);
+    cluster.stand_alone(1, &[]);
     let address = cluster.address(1);
     let mut other = cluster.client(1);
     assert_eq!(other.show("SET own 1"), "OK");
@@ -503,15 +522,49 @@ fn a_server_that_runs_and_holds_nothing_is_added() {
 }
 
 #[test]
+fn servers_that_run_are_made_one_cluster_and_doing_so_again_changes_nothing() {
+    let mut cluster = Cluster::start_with(&[]);
+    (0..3).for_each(|_| cluster.stand_alone(2, &[]));
+    let create = |cluster: &Cluster, nodes: &[usize], more: &[&str]| {
+        let addresses: Vec<String> = nodes.iter().map(|node| cluster.address(*node)).collect();
+        let mut command = Command::new(binary());
+        let output = command.args(["cluster", "create"]).args(&addresses).args(more).output().expect("the binary runs");
+        let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+        (output.status.success(), text)
+    };
+    // One that does not answer: nothing begins.
+    let nobody = format!("127.0.0.1:{}", free_port());
+    let (is_made, told) = create(&cluster, &[0, 1], &[&nobody, "--wait", "1"]);
+    assert!(!is_made && told.contains(&format!("{nobody} cannot be asked; nothing was changed")), "{told}");
+    assert!(!cluster.client(1).show("INFO cluster").contains("cluster_nodes:2"));
+    // The one that holds keys takes in the others, wherever it stands.
+    assert_eq!(cluster.client(1).show("SET kept yes"), "OK");
+    let (is_made, told) = create(&cluster, &[0, 1, 2], &[]);
+    assert!(is_made && told.contains("3 of 3 servers form one cluster"), "{told}");
+    for node in 0..3 {
+        cluster.wait_for_answer(node);
+        let mut client = cluster.client(node);
+        assert_eq!(cluster.ask(&mut client, "GET kept"), "\"yes\"");
+    }
+    let (is_made, told) = create(&cluster, &[2, 0, 1, 1], &[]);
+    assert!(is_made && !told.contains("joins") && told.contains("3 of 3 servers form one cluster"), "{told}");
+    // More of them; and one that holds something else.
+    cluster.stand_alone(2, &[]);
+    assert_eq!(cluster.client(3).show("SET own 1"), "OK");
+    let (is_made, told) = create(&cluster, &[0, 1, 2, 3], &[]);
+    assert!(!is_made && told.contains("holds keys: two clusters do not become one"), "{told}");
+    assert_eq!(cluster.client(3).show("DEL own"), "(integer) 1");
+    let (is_made, told) = create(&cluster, &[3, 1], &[]);
+    assert!(is_made && told.contains("2 of 2 servers form one cluster"), "{told}");
+    cluster.wait_until("all know of four", |this| {
+        (0..4).all(|node| this.client(node).show("INFO cluster").contains("cluster_nodes:4"))
+    });
+}
+
+#[test]
 fn a_server_is_added_to_three_that_have_all_votes_while_nobody_writes() {
     let mut cluster = Cluster::start(3);
-    let (folder, port) = (Folder::new(), free_port());
-    let words = ["--cores", "2", "--cluster-port", &port.to_string()];
-    cluster.options.push(ServerOptions::new(&folder.path().join("data")).extra(&words));
-    cluster.ports.push(port);
-    cluster.folders.push(folder);
-    cluster.nodes.push(Some(Server::spawn(&cluster.options[3])));
-    cluster.wait_for_answer(3);
+    cluster.stand_alone(2, &[]);
     let address = cluster.address(3);
     let port = cluster.options[0].port.to_string();
     let mut tool = Command::new(binary())
@@ -530,7 +583,7 @@ fn a_server_is_added_to_three_that_have_all_votes_while_nobody_writes() {
     }
     let told = tool.wait_with_output().expect("a child");
     let told = String::from_utf8_lossy(&told.stdout).into_owned();
-    assert!(told.contains("takes a place that gets free"), "{told}");
+    assert!(told.contains("groups move to it one after the other"), "{told}");
 }
 
 #[test]
@@ -829,6 +882,31 @@ fn tools_for_clusters_of_redis_accept_it() {
     }
     let get = output(Command::new("redis-cli").args(["-c", "-p", &port, "GET", "country"]));
     assert!(get.contains("Lisbon"), "{get}");
+    // What it would change is refused, with the verb that does it.
+    let nodes = cluster.client(1).show("CLUSTER MYID");
+    let address = format!("127.0.0.1:{port}");
+    let refused = |words: &[&str]| {
+        let output = Command::new("redis-cli").arg("--cluster").args(words).output().expect("redis-cli runs");
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let remove = refused(&["del-node", &address, nodes.trim_matches('"')]);
+    assert!(remove.contains("holdfast cluster remove lets a node leave"), "{remove}");
+    cluster.stand_alone(2, &["--cluster-enabled", "yes"]);
+    let newcomer = cluster.address(3);
+    let add = refused(&["add-node", &newcomer, &address]);
+    assert!(add.contains("holdfast cluster add lets one join"), "{add}");
+    let mut client = cluster.client(0);
+    for (request, verb) in [
+        ("CLUSTER ADDSLOTSRANGE 1 2", "holdfast cluster move"),
+        ("cluster setslot 1 node abc", "holdfast cluster move"),
+        ("CLUSTER FAILOVER TAKEOVER", "holdfast cluster prefer"),
+        ("CLUSTER REPLICATE abc", "--replicas"),
+        ("CLUSTER NONSENSE", "unknown subcommand 'NONSENSE'. Try CLUSTER HELP."),
+    ] {
+        let told = client.show(request);
+        assert!(told.starts_with("(error) ERR ") && told.contains(verb), "{told}");
+    }
     cluster.kill(2);
     cluster.wait_for_answer(0);
 }

@@ -1,37 +1,13 @@
 //! `holdfast import` and `holdfast export`: files of a stock Redis come in, and go back, with every value as it was.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use resp::Frame;
 
-use crate::harness::{Client, Folder, Server, ServerOptions, Stock, binary};
-
-fn holdfast(words: &[&str]) -> Output {
-    Command::new(binary()).args(words).output().expect("the binary runs")
-}
-
-#[track_caller]
-fn succeed(words: &[&str]) -> String {
-    let output = holdfast(words);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "holdfast {words:?}: {errors}");
-    String::from_utf8_lossy(&output.stdout).into_owned() + &errors
-}
-
-#[track_caller]
-fn fail(words: &[&str]) -> String {
-    let output = holdfast(words);
-    assert!(!output.status.success(), "holdfast {words:?} succeeded: {}", String::from_utf8_lossy(&output.stdout));
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("a path in UTF-8")
-}
+use crate::harness::{Client, Folder, Server, ServerOptions, Stock, fail, succeed, text};
 
 fn serve(folder: &Folder) -> Server {
     Server::start(&ServerOptions::new(&folder.path().join("data")).extra(&["--cores", "3"]))
@@ -246,6 +222,11 @@ fn an_aof_comes_in_whole_and_torn() {
     let address = address(&server);
     let mut ours = server.client();
     succeed(&["import", text(&redis), "--server", &address]);
+    // What expired on the way goes with the entry that ends import mode, which CONFIG SET does not wait for.
+    let begun = Instant::now();
+    while contents(&mut ours) != expected && begun.elapsed() < Duration::from_secs(10) {
+        thread::sleep(Duration::from_millis(20));
+    }
     assert_eq!(contents(&mut ours), expected);
 
     // A transaction without its end, and then half a request.
@@ -262,6 +243,10 @@ fn an_aof_comes_in_whole_and_torn() {
         ours.show("FUNCTION FLUSH");
         let told = succeed(&["import", text(&redis), "--server", &address]);
         assert!(told.contains(&format!("{} bytes from byte {} on are left out", tail.len(), whole.len())), "{told}");
+        let begun = Instant::now();
+        while contents(&mut ours) != expected && begun.elapsed() < Duration::from_secs(10) {
+            thread::sleep(Duration::from_millis(20));
+        }
         assert_eq!(contents(&mut ours), expected);
     }
     fs::write(&incremental, &whole).expect("a file");
@@ -290,17 +275,21 @@ fn what_is_no_file_of_redis_is_refused_by_name() {
         let told = fail(&["import", "--check", text(&path)]);
         assert!(told.contains(expected), "{told}");
     }
-    // A key of a module is left out by name: ReJSON-RL, version 3, one string.
-    let id = b"ReJSON-RL".iter().fold(0_u64, |id, letter| {
-        let letters = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-        id << 6 | letters.iter().position(|known| known == letter).expect("a letter") as u64
-    });
-    let mut bytes = b"REDIS0011\x07\x03doc\x81".to_vec();
-    bytes.extend_from_slice(&(id << 10 | 3).to_be_bytes());
-    bytes.extend_from_slice(b"\x05\x02{}\x00\x00\x01k\x01v\xFF\0\0\0\0\0\0\0\0");
-    fs::write(&path, bytes).expect("a file");
-    let told = succeed(&["import", "--check", text(&path)]);
-    assert!(told.contains("1 key found") && told.contains("doc (database 0, module type ReJSON-RL)"), "{told}");
+    // A key of a module is left out by name unless it is a document of JSON in a known version. Each has one string.
+    for (module, version, is_known) in [("ReJSON-RL", 3, true), ("ReJSON-RL", 4, false), ("MBbloom--", 3, false)] {
+        let id = module.bytes().fold(0_u64, |id, letter| {
+            let letters = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+            id << 6 | letters.iter().position(|known| *known == letter).expect("a letter") as u64
+        });
+        let mut bytes = b"REDIS0011\x07\x03doc\x81".to_vec();
+        bytes.extend_from_slice(&(id << 10 | version).to_be_bytes());
+        bytes.extend_from_slice(b"\x05\x02{}\x00\x00\x01k\x01v\xFF\0\0\0\0\0\0\0\0");
+        fs::write(&path, bytes).expect("a file");
+        let told = succeed(&["import", "--check", text(&path)]);
+        let found = if is_known { "2 keys found" } else { "1 key found" };
+        let named = format!("doc (database 0, module type {module})");
+        assert!(told.contains(found) && told.contains(&named) != is_known, "{told}");
+    }
 }
 
 #[test]

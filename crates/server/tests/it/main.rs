@@ -1,24 +1,32 @@
 //! Tests of the binary from outside: real processes, real sockets, real files, and the accidents that befall them.
 
+mod archive;
 mod availability;
 mod backup;
 mod catch_up;
 mod clients;
 mod cluster;
 mod compare;
+mod console;
+mod copies;
+mod cores;
 mod crash_disk;
 mod damage;
 mod doctor;
 mod harness;
 mod import;
 mod join;
+mod lead;
 mod manual;
 mod migrate;
 mod operation;
 mod pubsub;
+mod recover;
+mod scale;
 mod scripts;
 mod serve;
 mod tls;
 mod tools;
 mod torture;
+mod undelivered;
 mod users;

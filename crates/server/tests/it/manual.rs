@@ -63,8 +63,12 @@ fn printed(frame: &Frame, indent: usize) -> String {
     }
 }
 
-/// Words of a request, with double quotes around those that hold spaces or, as `\n`, ends of lines.
+/// Words of a request, with double quotes around those that hold spaces or, as `\n`, ends of lines. The last may stand
+/// in single quotes, as it is.
 fn words(line: &str) -> Vec<String> {
+    if let Some((line, last)) = line.strip_suffix('\'').and_then(|line| line.split_once('\'')) {
+        return words(line).into_iter().chain([last.to_owned()]).collect();
+    }
     let mut words = Vec::new();
     for (index, part) in line.split('"').enumerate() {
         if index % 2 == 1 {
@@ -212,13 +216,9 @@ const REASONS: &[(&str, &str)] = &[
     ("FT.", "There is no search."),
     ("HIMPORT", "There are no templates of hashes."),
     ("HOTKEYS", "Keys are not counted by use."),
-    ("JSON.", "There are no JSON documents."),
     ("MIGRATE", "`import` and `RESTORE` move data: see [migrating](migrating.md)."),
     ("MODULE ", "There are no modules."),
-    ("PSYNC", "Replicas are nodes of the cluster."),
-    ("REPLCONF", "Replicas are nodes of the cluster."),
     ("RESTORE-ASKING", "Slots move inside the cluster."),
-    ("SYNC", "Replicas are nodes of the cluster."),
     ("TDIGEST.", "There are no t-digests."),
     ("TOPK.", "There are no top-k lists."),
     ("TS.", "There are no time series."),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use resp::Frame;
 use stdx::Prng;
 
-use crate::harness::{Client, Folder, Server, ServerOptions, Stock, binary, say};
+use crate::harness::{Client, Folder, Server, ServerOptions, Stock, binary, both, say};
 
 /// Longer than any copy of a few keys, and any restart.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -65,10 +65,6 @@ impl Drop for Follower {
 
 fn migrate(words: &[&str]) -> Output {
     Command::new(binary()).arg("migrate").args(words).output().expect("the binary runs")
-}
-
-fn both(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
 /// Waits until the stream is followed.

@@ -141,6 +141,8 @@ fn dashboards_and_alerts_for_redis_exporter_find_what_they_ask_for() {
         client.show(request);
     }
     (0..100).for_each(|_| _ = client.show("LPUSH list x"));
+    // One that takes more than a microsecond.
+    client.call(&["EVAL", "local n = 0 for i = 1, 100000 do n = n + i end return n", "0"]);
     // What INFO and the page tell of the host is measured once a second.
     let deadline = Instant::now() + Duration::from_secs(10);
     let samples = loop {

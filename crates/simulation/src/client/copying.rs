@@ -52,7 +52,7 @@ impl Client {
                 history.refused_count += 1;
             }
             Reply::Array(Some(facts)) => {
-                let [Reply::Integer(groups), _, _] = facts[..] else {
+                let [Reply::Integer(groups), ..] = facts[..] else {
                     return Err(format!("BACKUP BEGIN answered {facts:?}"));
                 };
                 copying.group_count = u32::try_from(groups).map_err(|_| "a strange number of groups".to_owned())?;

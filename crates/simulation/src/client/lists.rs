@@ -124,6 +124,7 @@ impl Client {
         let called = if may_be_old { now.saturating_sub(self.age()).max(asked_before.unwrap_or(0)) } else { now };
         self.lists_asked.extend(planned.iter().map(|step| (step.list(), called)));
         history.transactions.push(Transaction { called, end: End::Unknown, steps: appends.collect() });
+        history.transaction_sessions.push(self.session());
         if is_exec {
             self.command(&[b"MULTI"], Expected::Acknowledgement, out);
         }

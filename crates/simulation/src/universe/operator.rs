@@ -41,6 +41,24 @@ impl Universe {
         self.tell_as_operator(asked, words.into_bytes());
     }
 
+    /// An operator lets a group live on other nodes, and switches the balancer off or on.
+    pub(super) fn place_group(&mut self, asked: usize) {
+        if self.prng.chance(1, 6) {
+            let switch = if self.prng.chance(2, 3) { "ON" } else { "OFF" };
+            return self.tell_as_operator(asked, format!("HOLDFAST BALANCE {switch}\r\n").into_bytes());
+        }
+        let mut nodes: Vec<u64> = self.members().into_iter().map(|machine| machine as u64 + 1).collect();
+        let wanted = self.voters_max(nodes.len());
+        while nodes.len() > wanted {
+            let left_out = self.some(nodes.len() as u64) as usize;
+            nodes.remove(left_out);
+        }
+        let names: Vec<String> = nodes.iter().map(u64::to_string).collect();
+        let group = self.some(u64::from(self.group_count));
+        let words = format!("HOLDFAST PLACE {group} {}\r\n", names.join(" "));
+        self.tell_as_operator(asked, words.into_bytes());
+    }
+
     /// A process has ended because all who vote have lost what it holds. It says what to do: let it go.
     pub(super) fn lose_overtaken(&mut self, machine: usize) {
         self.probes.reach("a node held what all who vote had lost");

@@ -6,6 +6,7 @@ use node::event::GroupId;
 use state::Ignored;
 
 use super::Universe;
+use super::follower::Follower;
 use crate::invariants::Invariant;
 
 impl Universe {
@@ -38,8 +39,11 @@ impl Universe {
             let found = recovered.groups.get(&group.0).cloned().unwrap_or_default();
             let seed = self.read_group(machine, group.0, found, &settings, &identity)?;
             let (mut state, entries) = seed.into_state(identity.group_count);
+            let mut follower = Follower::of(&mut state);
+            let told = |why| format!("what follows group {} by what it has done: {why}", group.0);
             for entry in entries.iter().take_while(|entry| entry.index <= applied) {
                 state.apply(entry, &mut Ignored);
+                follower.follow(&mut state).map_err(told)?;
             }
             if state.applied().index < applied {
                 continue; // the end of the log is in memory only
@@ -51,6 +55,10 @@ impl Universe {
                     group.0,
                     state.digest()
                 ));
+            }
+            follower.compare(&mut state).map_err(told)?;
+            if follower.count > 0 {
+                self.probes.reach("a replica of another kind followed");
             }
         }
         Ok(())

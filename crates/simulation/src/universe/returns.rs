@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use node::balance;
 use node::group::{Group, Standing};
 
 use super::{Universe, say};
@@ -118,6 +119,16 @@ impl Universe {
     /// Every group has all its members and voters, and is led by the one whose turn it is.
     fn is_spread(&self) -> bool {
         let voters_max = self.voters_max(self.machines.len());
+        let Some(roster) = self.roster() else { return false };
+        let has_room = self.machines.len() > voters_max;
+        let counts = self
+            .machines
+            .iter()
+            .map(|machine| roster.placements().filter(|(_, nodes)| nodes.contains(&machine.node.0)).count());
+        let counts: Vec<usize> = counts.collect();
+        if counts.iter().max().unwrap_or(&0) - counts.iter().min().unwrap_or(&0) > 1 {
+            return false;
+        }
         self.layout().iter().enumerate().all(|(number, leader)| {
             let Some(machine) = leader.map(|leader| &self.machines[leader]) else { return false };
             let mut groups =
@@ -125,6 +136,11 @@ impl Universe {
             groups.find(|group| group.id().0 as usize == number).is_some_and(|group| {
                 let membership = group.membership();
                 let voters = &membership.voters;
+                if has_room && number > 0 {
+                    let is_there = roster.placement(group.id()).is_some_and(|nodes| voters.iter().eq(nodes));
+                    let leader = balance::leader_of(group.id(), roster);
+                    return is_there && membership.learners.is_empty() && leader == Some(machine.node.0);
+                }
                 voters.len() == voters_max
                     && voters.len() + membership.learners.len() == self.machines.len()
                     && voters[number % voters.len()] == machine.node.0

@@ -1,5 +1,8 @@
 //! A bare state, given entries by hand.
 
+mod effects;
+mod recovery;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use keyspace::{Keyspace, Layout, Moment, Options, Tuning};

@@ -9,6 +9,7 @@ mod ledger;
 mod load;
 mod server;
 mod stock;
+mod tool;
 
 pub use certificates::{Authority, Signed};
 pub use client::Client;
@@ -18,6 +19,7 @@ pub use ledger::{Audit, Ledger};
 pub use load::{Load, LoadOptions, new_ledgers};
 pub use server::{Exit, Policy, Server, ServerOptions, binary, free_port, token_of};
 pub use stock::Stock;
+pub use tool::{both, fail, succeed, text};
 
 use std::fs;
 use std::io::Write as _;

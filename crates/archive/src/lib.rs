@@ -1,0 +1,238 @@
+//! The files of an archive: see `docs/formats/archive.md`.
+//!
+//! ```text
+//!   DIRECTORY/archive                       the manifest: which cluster, how many groups
+//!   DIRECTORY/group-0000/base-…             a checkpoint of the group: all it held behind an entry
+//!   DIRECTORY/group-0000/log-…              the entries behind it, committed ones only, in compressed frames
+//! ```
+//!
+//! Entries are committed before they come here, so all who lead a group after one another write the same. A file has
+//! one writer, is made under another name, and gets its own only if nobody has it: two writers may repeat each other,
+//! and never mix. [`Archive`] names the files, [`GroupWriter`] writes those of a group, [`GroupReader`] reads them in
+//! the order of the log and names what is damaged or missing.
+//!
+//! *Invariant:* it knows neither what an entry means nor who writes.
+
+mod fault;
+mod file;
+mod frame;
+mod group;
+mod manifest;
+mod writer;
+
+pub use fault::Fault;
+pub use file::{BaseReader, FrameInfo, LogFile};
+pub use group::{BaseInfo, End, GroupReader, Listing, LogInfo, Next, Problem};
+pub use manifest::{Archive, Manifest};
+pub use writer::{BaseWriter, GroupWriter};
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use bytes::Bytes;
+    use stdx::UnixMillis;
+    use stdx::log::{Entry, EntryKind};
+
+    use super::*;
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("holdfast-archive-{}-{name}", std::process::id()));
+            let _ = fs::remove_dir_all(&path);
+            fs::create_dir(&path).unwrap();
+            Self(path)
+        }
+
+        fn archive(&self) -> Archive {
+            let wanted = Manifest { name: 77, cluster: 5, groups: 2, databases: 16 };
+            Archive::open_or_make(&self.0, &wanted).unwrap()
+        }
+
+        fn log(&self, first: u64) -> PathBuf {
+            self.0.join(format!("group-0001/log-{first:016x}"))
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn entries(first: u64, last: u64) -> Vec<Entry> {
+        let entry = |index: u64| {
+            let data = Bytes::from(vec![index as u8; 100]);
+            Entry { term: 1 + index / 10, index, kind: EntryKind::Normal, data }
+        };
+        (first..=last).map(entry).collect()
+    }
+
+    fn append(writer: &mut GroupWriter, first: u64, last: u64) {
+        writer.append(&entries(first, last), Some(UnixMillis(1_000 + last as i64))).unwrap();
+    }
+
+    fn read(archive: &Archive, from: u64) -> (Vec<Entry>, Result<Option<Fault>, Problem>) {
+        let mut reader = GroupReader::new(archive, 1, &archive.list(1).unwrap(), from);
+        let mut found = Vec::new();
+        loop {
+            match reader.next() {
+                Ok(Next::Entries(entries, ..)) => found.extend(entries),
+                Ok(Next::End(fault)) => return (found, Ok(fault)),
+                Err(problem) => return (found, Err(problem)),
+            }
+        }
+    }
+
+    #[test]
+    fn what_several_writers_wrote_is_read_once_and_in_order() {
+        let scratch = Scratch::new("writers");
+        let archive = scratch.archive();
+        let mut first = GroupWriter::open(&archive, 1, 1, 3).unwrap();
+        append(&mut first, 1, 5);
+        append(&mut first, 6, 9);
+        // Another node leads, and the first does not know it yet.
+        let mut second = GroupWriter::open(&archive, 1, 2, 3).unwrap();
+        assert_eq!((second.end().index, second.end().moment), (9, UnixMillis(1_009)));
+        append(&mut first, 10, 12);
+        append(&mut second, 10, 20);
+        append(&mut second, 21, 22);
+        let mut third = GroupWriter::open(&archive, 1, 3, 3).unwrap();
+        let mut fourth = GroupWriter::open(&archive, 1, 4, 3).unwrap();
+        append(&mut third, 23, 30);
+        let fault = fourth.append(&entries(23, 24), None).unwrap_err();
+        assert!(fault.is_taken(), "{fault}");
+        let (found, end) = read(&archive, 3);
+        assert_eq!(found, entries(3, 30));
+        assert!(matches!(end, Ok(None)));
+    }
+
+    #[test]
+    fn a_base_reads_back_and_tells_what_is_damaged() {
+        let scratch = Scratch::new("base");
+        let archive = scratch.archive();
+        let chunks: Vec<Vec<u8>> = (1..40_u8).map(|byte| vec![byte; 100_000]).collect();
+        let mut base = BaseWriter::begin(&archive, 1, (9, 2, UnixMillis(7)), 1, 3).unwrap();
+        chunks.iter().for_each(|chunk| base.push(chunk).unwrap());
+        base.finish().unwrap();
+        let listing = archive.list(1).unwrap();
+        let [info] = &listing.bases[..] else { panic!("{listing:?}") };
+        assert_eq!((info.index, info.term, info.moment), (9, 2, UnixMillis(7)));
+        let read = || {
+            let mut reader = BaseReader::open(&archive, 1, &info.path)?;
+            let mut found: Vec<Vec<u8>> = Vec::new();
+            while let Some(chunks) = reader.next_chunks()? {
+                found.extend(chunks.iter().map(|chunk| chunk.to_vec()));
+            }
+            Ok::<_, Fault>(found)
+        };
+        assert_eq!(read().unwrap(), chunks);
+        let whole = fs::read(&info.path).unwrap();
+        for place in [3, 20, 64, 70, whole.len() / 2, whole.len() - 3] {
+            let mut bytes = whole.clone();
+            bytes[place] ^= 4;
+            fs::write(&info.path, &bytes).unwrap();
+            let fault = read().unwrap_err().to_string();
+            assert!(fault.contains("base-0000000000000009 at offset "), "{fault}");
+        }
+        fs::write(&info.path, &whole[..whole.len() - 10]).unwrap();
+        assert!(read().is_err());
+        let mut writer = GroupWriter::open(&archive, 1, 1, 3).unwrap();
+        append(&mut writer, 10, 11);
+    }
+
+    #[test]
+    fn what_is_too_old_or_too_much_goes_and_what_is_left_reads_on_from_a_base() {
+        let scratch = Scratch::new("expiry");
+        let archive = scratch.archive();
+        for tens in 0..3 {
+            let mut writer = GroupWriter::open(&archive, 1, 1, 3).unwrap();
+            append(&mut writer, tens * 10 + 1, tens * 10 + 10);
+            let index = tens * 10 + 10;
+            let moment = UnixMillis(1_000 + index as i64);
+            let mut base = BaseWriter::begin(&archive, 1, (index, 1 + index / 10, moment), 1, 3).unwrap();
+            base.push(&[tens as u8; 10]).unwrap();
+            base.finish().unwrap();
+        }
+        let left = |archive: &Archive| {
+            let listing = archive.list(1).unwrap();
+            let bases: Vec<u64> = listing.bases.iter().map(|base| base.index).collect();
+            (bases, listing.logs.iter().map(|log| log.first).collect::<Vec<_>>())
+        };
+        // Nothing is that old, and there is no bound.
+        assert!(archive.expire(1, None, 0).unwrap().is_empty());
+        assert!(archive.expire(1, Some(UnixMillis(1_009)), 0).unwrap().is_empty());
+        assert_eq!(left(&archive), (vec![10, 20, 30], vec![1, 11, 21]));
+        // A moment between two bases needs the earlier one and the log behind it.
+        archive.expire(1, Some(UnixMillis(1_019)), 0).unwrap();
+        assert_eq!(left(&archive), (vec![10, 20, 30], vec![11, 21]));
+        archive.expire(1, Some(UnixMillis(1_020)), 0).unwrap();
+        assert_eq!(left(&archive), (vec![20, 30], vec![21]));
+        assert_eq!(read(&archive, 21).0, entries(21, 30));
+        // However few bytes are allowed, the newest base stays, and what comes behind it.
+        let mut writer = GroupWriter::open(&archive, 1, 1, 3).unwrap();
+        append(&mut writer, 31, 33);
+        archive.expire(1, None, 1).unwrap();
+        assert_eq!(left(&archive), (vec![30], vec![31]));
+        assert_eq!(read(&archive, 31).0, entries(31, 33));
+        // Another group's files are its own.
+        assert!(archive.expire(0, Some(UnixMillis(i64::MAX)), 1).unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_is_damaged_or_missing_is_named_and_what_was_cut_short_is_not() {
+        let scratch = Scratch::new("damage");
+        let archive = scratch.archive();
+        for round in 0..3 {
+            let mut writer = GroupWriter::open(&archive, 1, 1, 3).unwrap();
+            append(&mut writer, round * 10 + 1, round * 10 + 5);
+            append(&mut writer, round * 10 + 6, round * 10 + 10);
+        }
+        let second = fs::read(scratch.log(11)).unwrap();
+        // Its last frame was cut short, and whoever came next wrote it anew.
+        fs::write(scratch.log(11), &second[..second.len() - 7]).unwrap();
+        let mut again = entries(16, 20);
+        let (found, end) = read(&archive, 1);
+        assert_eq!(found, entries(1, 15));
+        let Err(Problem::Fault(fault)) = end else { panic!("it is damaged: {end:?}") };
+        assert!(fault.to_string().contains("log-000000000000000b at offset "), "{fault}");
+        let moved = scratch.0.join("aside");
+        fs::rename(scratch.log(21), &moved).unwrap();
+        let mut writer = GroupWriter::open(&archive, 1, 1, 3).unwrap();
+        assert_eq!(writer.end().index, 15);
+        writer.append(&again.split_off(0), None).unwrap();
+        fs::rename(&moved, scratch.log(21)).unwrap();
+        let (found, end) = read(&archive, 1);
+        assert_eq!(found, entries(1, 30));
+        assert!(matches!(end, Ok(None)));
+        // Gone as a whole.
+        fs::rename(scratch.log(16), &moved).unwrap();
+        fs::remove_file(scratch.log(11)).unwrap();
+        let (found, end) = read(&archive, 1);
+        assert_eq!(found, entries(1, 10));
+        assert!(matches!(end, Err(Problem::Missing(11, 20))), "{end:?}");
+        // Never written.
+        let mut writer = GroupWriter::open(&archive, 1, 1, 3).unwrap();
+        writer.skip_to(40, 5);
+        append(&mut writer, 41, 42);
+        let (found, end) = read(&archive, 21);
+        assert_eq!(found, entries(21, 30));
+        assert!(matches!(end, Err(Problem::Gap(31, 40))), "{end:?}");
+    }
+
+    #[test]
+    fn another_clusters_archive_and_another_directory_are_refused() {
+        let scratch = Scratch::new("foreign");
+        scratch.archive();
+        let other = Manifest { name: 1, cluster: 6, groups: 2, databases: 16 };
+        let fault = Archive::open_or_make(&scratch.0, &other).unwrap_err().to_string();
+        assert!(fault.contains("the archive of cluster 00000000000000000000000000000005"), "{fault}");
+        fs::remove_file(scratch.0.join("archive")).unwrap();
+        fs::write(scratch.0.join("letters"), "dear").unwrap();
+        let fault = Archive::open_or_make(&scratch.0, &other).unwrap_err().to_string();
+        assert!(fault.contains("not empty"), "{fault}");
+    }
+}

@@ -1,0 +1,253 @@
+//! Writing what an archive holds of one group.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use stdx::UnixMillis;
+use stdx::log::Entry;
+
+use crate::fault::Fault;
+use crate::frame::{FILE_HEADER_BYTES, FileHeader, FrameHeader, Kind, put_entry};
+use crate::group::End;
+use crate::manifest::{Archive, draft_of, make_once, publish};
+
+/// A file of the log that has become so large is closed, and the next one begun.
+const FILE_BYTES: u64 = 64 << 20;
+
+/// Content of a base's frame: less than this, and one chunk.
+const BASE_FRAME_BYTES: usize = 1 << 20;
+
+/// Writes entries of a group. Each writer makes files of its own.
+pub struct GroupWriter {
+    archive: Archive,
+    group: u32,
+    /// Tells drafts of several writers apart.
+    mark: u128,
+    level: i32,
+    end: End,
+    open: Option<OpenFile>,
+    raw: Vec<u8>,
+}
+
+struct OpenFile {
+    path: PathBuf,
+    file: File,
+    header: FileHeader,
+    offset: u64,
+}
+
+/// Makes a frame.
+fn frame(header: FrameHeader, raw: &[u8], level: i32, seed: u32, offset: u64) -> io::Result<Vec<u8>> {
+    let body = zstd::bulk::compress(raw, level)?;
+    let header = FrameHeader {
+        body_check: crc32c::crc32c(&body),
+        body_bytes: body.len() as u32,
+        raw_bytes: raw.len() as u32,
+        ..header
+    };
+    let mut out = header.encode(seed, offset).to_vec();
+    out.extend_from_slice(&body);
+    Ok(out)
+}
+
+impl GroupWriter {
+    /// A writer that goes on where the archive of the group ends. `mark` is random; `level` is how hard to compress.
+    ///
+    /// # Errors
+    /// If the archive cannot be read.
+    pub fn open(archive: &Archive, group: u32, mark: u128, level: i32) -> Result<Self, Fault> {
+        let directory = archive.group_directory(group);
+        fs::create_dir_all(&directory).map_err(|error| Fault::io("make", &directory, error))?;
+        let end = archive.end(group)?;
+        Ok(Self { archive: archive.clone(), group, mark, level, end, open: None, raw: Vec::new() })
+    }
+
+    /// Where the archive ends.
+    pub fn end(&self) -> End {
+        self.end
+    }
+
+    /// Goes on behind another entry than the last: a base has, or will have, what is up to it.
+    ///
+    /// # Panics
+    /// If the archive is further.
+    pub fn skip_to(&mut self, index: u64, term: u64) {
+        assert!(index >= self.end.index, "an archive does not go back");
+        self.open = None;
+        (self.end.index, self.end.term) = (index, term);
+        if self.end.log_index == 0 {
+            self.end.log_index = index;
+        }
+    }
+
+    /// Writes entries that follow on the end of the archive, durably. `moment` is the latest of theirs. How many bytes
+    /// that took.
+    ///
+    /// # Errors
+    /// If they cannot be written, or somebody else has gone on from here; the writer is of no use then.
+    ///
+    /// # Panics
+    /// If they do not follow.
+    pub fn append(&mut self, entries: &[Entry], moment: Option<UnixMillis>) -> Result<u64, Fault> {
+        let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return Ok(0) };
+        assert_eq!(first.index, self.end.index + 1, "entries of an archive follow on each other");
+        self.raw.clear();
+        for (entry, index) in entries.iter().zip(first.index..) {
+            assert_eq!(entry.index, index, "entries of an archive follow on each other");
+            put_entry(&mut self.raw, entry);
+        }
+        if self.open.as_ref().is_some_and(|open| open.offset >= FILE_BYTES) {
+            self.open = None;
+        }
+        let moment = moment.map_or(self.end.moment, |moment| moment.max(self.end.moment));
+        let header = FrameHeader {
+            body_check: 0,
+            body_bytes: 0,
+            raw_bytes: 0,
+            first: first.index,
+            last: last.index,
+            moment,
+            term: last.term,
+        };
+        let written = match self.open.take() {
+            Some(open) => self.append_to(open, header)?,
+            None => self.begin(first.index, header)?,
+        };
+        self.end = End { index: last.index, term: last.term, moment, log_index: last.index };
+        Ok(written)
+    }
+
+    fn append_to(&mut self, mut open: OpenFile, header: FrameHeader) -> Result<u64, Fault> {
+        let written = frame(header, &self.raw, self.level, open.header.seed(), open.offset).and_then(|bytes| {
+            open.file.write_all_at(&bytes, open.offset)?;
+            open.file.sync_data()?;
+            Ok(bytes.len() as u64)
+        });
+        let written = written.map_err(|error| Fault::io("write", &open.path, error))?;
+        open.offset += written;
+        self.open = Some(open);
+        Ok(written)
+    }
+
+    fn begin(&mut self, first: u64, header: FrameHeader) -> Result<u64, Fault> {
+        let file_header = FileHeader {
+            kind: Kind::Log,
+            archive: self.archive.manifest().name,
+            group: self.group,
+            index: first,
+            other: self.end.log_index,
+            moment: self.end.moment,
+        };
+        let path = self.archive.group_directory(self.group).join(format!("log-{first:016x}"));
+        let offset = FILE_HEADER_BYTES as u64;
+        let bytes = frame(header, &self.raw, self.level, file_header.seed(), offset)
+            .map_err(|error| Fault::io("compress for", &path, error))?;
+        make_once(&path, self.mark, |file| {
+            file.write_all_at(&file_header.encode(), 0)?;
+            file.write_all_at(&bytes, offset)
+        })?;
+        let file = File::options().write(true).open(&path).map_err(|error| Fault::io("open", &path, error))?;
+        let written = offset + bytes.len() as u64;
+        self.open = Some(OpenFile { path, file, header: file_header, offset: written });
+        Ok(written)
+    }
+}
+
+/// Writes a base. It counts for nothing until it is finished.
+pub struct BaseWriter {
+    draft: PathBuf,
+    path: PathBuf,
+    file: File,
+    seed: u32,
+    level: i32,
+    offset: u64,
+    raw: Vec<u8>,
+    /// Chunks written in frames, and taken in.
+    written: u64,
+    taken: u64,
+}
+
+impl BaseWriter {
+    /// Begins the base of a group that has the entries up to `index`, which is of this term, in it.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn begin(
+        archive: &Archive,
+        group: u32,
+        (index, term, moment): (u64, u64, UnixMillis),
+        mark: u128,
+        level: i32,
+    ) -> Result<Self, Fault> {
+        let directory = archive.group_directory(group);
+        fs::create_dir_all(&directory).map_err(|error| Fault::io("make", &directory, error))?;
+        let path = directory.join(format!("base-{index:016x}"));
+        let draft = draft_of(&path, mark);
+        let archive = archive.manifest().name;
+        let header = FileHeader { kind: Kind::Base, archive, group, index, other: term, moment };
+        let begun = File::create(&draft).and_then(|file| file.write_all_at(&header.encode(), 0).map(|()| file));
+        let file = begun.map_err(|error| Fault::io("write", &draft, error))?;
+        let (seed, offset) = (header.seed(), FILE_HEADER_BYTES as u64);
+        Ok(Self { draft, path, file, seed, level, offset, raw: Vec::new(), written: 0, taken: 0 })
+    }
+
+    /// Takes a chunk in.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn push(&mut self, chunk: &[u8]) -> Result<(), Fault> {
+        self.raw.extend_from_slice(&(chunk.len() as u32).to_le_bytes());
+        self.raw.extend_from_slice(chunk);
+        self.taken += 1;
+        if self.raw.len() >= BASE_FRAME_BYTES { self.write() } else { Ok(()) }
+    }
+
+    fn write(&mut self) -> Result<(), Fault> {
+        let header = FrameHeader {
+            body_check: 0,
+            body_bytes: 0,
+            raw_bytes: 0,
+            first: self.written,
+            last: self.taken,
+            moment: UnixMillis(0),
+            term: 0,
+        };
+        let written = frame(header, &self.raw, self.level, self.seed, self.offset).and_then(|bytes| {
+            self.file.write_all_at(&bytes, self.offset)?;
+            Ok(bytes.len() as u64)
+        });
+        self.offset += written.map_err(|error| Fault::io("write", &self.draft, error))?;
+        self.raw.clear();
+        self.written = self.taken;
+        Ok(())
+    }
+
+    /// Makes all of it durable, and gives it its name. Bytes that it takes up.
+    ///
+    /// # Errors
+    /// If it cannot be written. That somebody else has made the same is as well.
+    pub fn finish(mut self) -> Result<u64, Fault> {
+        if !self.raw.is_empty() {
+            self.write()?;
+        }
+        self.write()?;
+        self.file.sync_all().map_err(|error| Fault::io("sync", &self.draft, error))?;
+        match publish(&self.draft, &self.path) {
+            Ok(()) => Ok(self.offset),
+            Err(fault) if fault.is_taken() => Ok(self.offset),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// Throws it away.
+    pub fn abandon(self) {
+        remove(&self.draft);
+    }
+}
+
+/// What is left of it hinders nobody.
+fn remove(path: &Path) {
+    let _ = fs::remove_file(path);
+}

@@ -1,0 +1,635 @@
+//! The thread that writes the archive.
+//!
+//! Cores tell it how far their groups are; what is committed it reads back from the log, compresses it, and writes it
+//! to the archive. Nobody waits for it: while it cannot write, the log is kept on disk for it, up to a bound. If even
+//! that is not enough, a base takes the place of what is lost, and that is told.
+//!
+//! Only where a group is led its log is archived. A leader that does not know yet that it has been replaced writes
+//! nothing but what is committed, so whoever replaces it writes the same.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use archive::{Archive, BaseWriter, GroupWriter, Listing, Manifest};
+use journal::{CheckpointMark, CheckpointReader, Identity, LogReader, Span, Unread};
+use node::event::{ArchiveFigures, ArchiveNews};
+use state::cut::moment_of_entry;
+
+use crate::disk::RealDisk;
+use crate::entropy;
+use crate::host::Host;
+use crate::journal_thread::JournalQueue;
+use crate::limits::{
+    ARCHIVE_BASE_BYTES, ARCHIVE_EXPIRY_INTERVAL, ARCHIVE_FLUSH_INTERVAL, ARCHIVE_LOOK_INTERVAL, ARCHIVE_READ_BYTES,
+    ARCHIVE_RETRY, ARCHIVE_SYNC_PATIENCE,
+};
+
+/// How hard is compressed: what a core can do while others serve.
+const LEVEL: i32 = 1;
+
+/// What an archive's address begins with.
+const SCHEME: &str = "file://";
+
+/// The directory that an address of an archive names.
+///
+/// # Errors
+/// If it is of another form.
+pub fn archive_directory(address: &str) -> Result<PathBuf, String> {
+    match address.strip_prefix(SCHEME) {
+        Some(path) if path.starts_with('/') => Ok(PathBuf::from(path)),
+        Some(_) => Err(format!("{address}: the directory of an archive is named from the root: file:///DIRECTORY")),
+        None => Err(format!("{address}: an archive is a directory, named as file:///DIRECTORY")),
+    }
+}
+
+/// What the thread needs of the node.
+pub(crate) struct Surroundings {
+    /// The archive.
+    pub directory: PathBuf,
+    pub disk: RealDisk,
+    pub identity: Identity,
+    pub databases: u16,
+    pub journal: JournalQueue,
+    pub host: Arc<Host>,
+    pub keep_days: u64,
+    pub keep_bytes: u64,
+}
+
+/// A handle of the thread.
+#[derive(Clone)]
+pub(crate) struct ArchiveQueue {
+    stop: Sender<Stop>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// What is new of groups, by their numbers. However long the archive keeps the thread waiting, there is no more.
+    told: Mutex<BTreeMap<u32, Told>>,
+    figures: Mutex<ArchiveFigures>,
+    keep_days: AtomicU64,
+    keep_bytes: AtomicU64,
+}
+
+/// The latest news of a group.
+struct Told {
+    news: ArchiveNews,
+    at: Instant,
+    /// Another node has led, or this one, since the thread last looked.
+    has_changed_hands: bool,
+}
+
+/// Tells the thread to end.
+#[derive(Debug, PartialEq, Eq)]
+struct Stop;
+
+/// The thread.
+pub(crate) struct ArchiveThread {
+    queue: ArchiveQueue,
+    thread: JoinHandle<()>,
+}
+
+impl ArchiveThread {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub(crate) fn start(surroundings: Surroundings) -> std::io::Result<Self> {
+        let (stop, stops) = mpsc::channel();
+        let shared = Arc::new(Shared::default());
+        shared.keep_days.store(surroundings.keep_days, Ordering::Relaxed);
+        shared.keep_bytes.store(surroundings.keep_bytes, Ordering::Relaxed);
+        let queue = ArchiveQueue { stop, shared: Arc::clone(&shared) };
+        let (name, mark) = (entropy::random_bytes()?, entropy::random_bytes()?);
+        let archiver = Archiver {
+            name: u128::from_le_bytes(name),
+            mark: u128::from_le_bytes(mark),
+            reader: LogReader::new(surroundings.disk.clone()),
+            surroundings,
+            shared,
+            archive: None,
+            known: None,
+            groups: BTreeMap::new(),
+            figures: ArchiveFigures::default(),
+            faulty_since: None,
+            retry: None,
+            base: None,
+            expired: Instant::now(),
+        };
+        let thread = thread::Builder::new().name("archive".into()).spawn(move || archiver.run(&stops))?;
+        Ok(Self { queue, thread })
+    }
+
+    /// A handle.
+    pub(crate) fn queue(&self) -> &ArchiveQueue {
+        &self.queue
+    }
+
+    /// Ends the thread. What is lacking is archived by who leads next, or after the next start.
+    pub(crate) fn stop(self) {
+        // The thread lives until it is told this.
+        let _ = self.queue.stop.send(Stop);
+        assert!(self.thread.join().is_ok(), "the archive's thread does not panic");
+    }
+}
+
+impl ArchiveQueue {
+    /// A group is so far.
+    pub(crate) fn tell(&self, news: ArchiveNews) {
+        let mut told = self.shared.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = told.get(&news.group.0);
+        let has_changed_hands =
+            before.is_some_and(|before| before.has_changed_hands || before.news.is_leading != news.is_leading);
+        told.insert(news.group.0, Told { news, at: Instant::now(), has_changed_hands });
+    }
+
+    /// How the archive is.
+    pub(crate) fn figures(&self) -> ArchiveFigures {
+        self.shared.figures.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How many days may be restored to; 0 is for ever.
+    pub(crate) fn set_keep_days(&self, days: u64) {
+        self.shared.keep_days.store(days, Ordering::Relaxed);
+    }
+
+    /// How large the archive may become; 0 is without bound.
+    pub(crate) fn set_keep_bytes(&self, bytes: u64) {
+        self.shared.keep_bytes.store(bytes, Ordering::Relaxed);
+    }
+}
+
+/// A group of this node.
+struct Work {
+    news: ArchiveNews,
+    /// What was applied when, where it is not known to be on disk yet.
+    unsynced: VecDeque<(Instant, u64)>,
+    /// Up to here it is.
+    limit: u64,
+    /// Of what is led here.
+    writer: Option<GroupWriter>,
+    /// Terms of what lies before that which the core knows, and up to where that was when they were read.
+    old_terms: Vec<(u64, u64)>,
+    old_floor: u64,
+    /// The newest base, and bytes of log behind it.
+    base_index: Option<u64>,
+    /// The log cannot be read without one that is not there.
+    lacks_base: bool,
+    base_bytes: u64,
+    behind_base_bytes: u64,
+    /// When the archive was last looked at, where another node writes it.
+    looked: Option<Instant>,
+    /// Since when something has been lacking.
+    lacking: Option<Instant>,
+}
+
+/// A base on its way.
+struct BaseJob {
+    group: u32,
+    index: u64,
+    outcome: Receiver<Result<u64, String>>,
+}
+
+struct Archiver {
+    surroundings: Surroundings,
+    /// Of an archive that is made.
+    name: u128,
+    /// Tells drafts of this process from others.
+    mark: u128,
+    reader: LogReader<RealDisk>,
+    shared: Arc<Shared>,
+    archive: Option<Archive>,
+    /// The name of the archive that was there.
+    known: Option<u128>,
+    groups: BTreeMap<u32, Work>,
+    figures: ArchiveFigures,
+    faulty_since: Option<Instant>,
+    /// Nothing is tried before.
+    retry: Option<Instant>,
+    base: Option<BaseJob>,
+    expired: Instant,
+}
+
+impl Archiver {
+    fn run(mut self, stops: &Receiver<Stop>) {
+        while stops.recv_timeout(ARCHIVE_FLUSH_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+            let told = std::mem::take(&mut *self.shared.told.lock().unwrap_or_else(PoisonError::into_inner));
+            for told in told.into_values() {
+                self.take(told);
+            }
+            self.turn();
+        }
+    }
+
+    fn take(&mut self, Told { news, at, has_changed_hands }: Told) {
+        let work = self.groups.entry(news.group.0).or_insert_with(|| Work::new(&news));
+        if work.news.is_leading != news.is_leading || has_changed_hands {
+            (work.writer, work.looked) = (None, None);
+        }
+        work.unsynced.push_back((at, news.index));
+        work.news = news;
+    }
+
+    fn turn(&mut self) {
+        let now = Instant::now();
+        // Also of groups that are led elsewhere, and while the archive cannot be written.
+        let unsynced_for = Duration::from_micros(self.surroundings.journal.counters().unsynced_us);
+        self.groups.values_mut().for_each(|work| work.note_synced(unsynced_for));
+        self.take_base_back();
+        if self.retry.is_none_or(|retry| retry <= now) {
+            let mut fault = None;
+            for group in self.groups.keys().copied().collect::<Vec<_>>() {
+                if let Err(what) = self.work(group) {
+                    // It may be another's turn: what it has written is found when this is opened again.
+                    self.groups.get_mut(&group).expect("just seen").writer = None;
+                    fault = Some(what);
+                }
+            }
+            if fault.is_none() && now.duration_since(self.expired) >= ARCHIVE_EXPIRY_INTERVAL {
+                self.expired = now;
+                fault = self.expire().err();
+            }
+            self.tell(fault);
+        }
+        self.publish();
+    }
+
+    /// Says when it stops to work, and when it works again.
+    fn tell(&mut self, fault: Option<String>) {
+        let log = &self.surroundings.host.log;
+        match fault {
+            Some(what) => {
+                if self.figures.fault != what {
+                    log.warning(&format!("the archive cannot be written: {what}. The log is kept for it meanwhile"));
+                }
+                if self.faulty_since.is_none() {
+                    self.faulty_since = Some(Instant::now());
+                    self.figures.fault_count += 1;
+                }
+                self.figures.fault = what;
+                self.archive = None;
+                self.retry = Some(Instant::now() + ARCHIVE_RETRY);
+            }
+            None => {
+                self.retry = None;
+                if let Some(since) = self.faulty_since.take() {
+                    self.figures.fault.clear();
+                    log.notice(&format!("the archive is written again after {} s", since.elapsed().as_secs()));
+                }
+            }
+        }
+    }
+
+    fn publish(&mut self) {
+        let now = Instant::now();
+        let mut lacking_count = 0;
+        let mut lag = Duration::ZERO;
+        for work in self.groups.values_mut() {
+            let end = work.writer.as_ref().map(|writer| writer.end().index);
+            let lacks = work.news.is_leading && end.is_none_or(|end| end < work.news.index);
+            if !lacks {
+                work.lacking = None;
+                continue;
+            }
+            lag = lag.max(now.duration_since(*work.lacking.get_or_insert(now)));
+            lacking_count += work.news.index - end.unwrap_or(work.news.index);
+        }
+        (self.figures.lacking_count, self.figures.lag_ms) = (lacking_count, lag.as_millis() as u64);
+        *self.shared.figures.lock().unwrap_or_else(PoisonError::into_inner) = self.figures.clone();
+    }
+
+    fn archive(&mut self) -> Result<Archive, String> {
+        let Surroundings { directory, identity, databases, .. } = &self.surroundings;
+        // Files that are open can be written to although the archive is gone, and nobody would find that again.
+        if let Some(archive) = self.archive.as_ref().filter(|archive| archive.is_there()) {
+            return Ok(archive.clone());
+        }
+        let Identity { cluster, group_count, .. } = *identity;
+        let wanted = Manifest { name: self.name, cluster, groups: group_count, databases: *databases };
+        let archive = match self.known {
+            None => Archive::open_or_make(directory, &wanted),
+            // An empty directory now is one where a disk is not mounted.
+            Some(_) => Archive::open(directory),
+        };
+        let archive = archive.map_err(|fault| fault.to_string())?;
+        let name = archive.manifest().name;
+        if *self.known.get_or_insert(name) != name {
+            return Err(format!("{}: it is another archive than before", directory.display()));
+        }
+        self.archive = Some(archive.clone());
+        Ok(archive)
+    }
+
+    fn work(&mut self, group: u32) -> Result<(), String> {
+        let archive = self.archive()?;
+        let work = self.groups.get_mut(&group).expect("it is one of these");
+        if work.news.is_leading {
+            return self.write(&archive, group);
+        }
+        // Whoever leads writes. What it has need not be kept here.
+        if work.looked.is_none_or(|looked| looked.elapsed() >= ARCHIVE_LOOK_INTERVAL) {
+            work.looked = Some(Instant::now());
+            let end = archive.end(group).map_err(|fault| fault.to_string())?;
+            self.surroundings.journal.hold_for_archive(group, end.index);
+        }
+        Ok(())
+    }
+
+    /// Writes what a group that is led here has committed.
+    fn write(&mut self, archive: &Archive, group: u32) -> Result<(), String> {
+        let told = |fault: archive::Fault| fault.to_string();
+        let Self { surroundings, reader, groups, figures, .. } = self;
+        let Surroundings { journal, host, .. } = &*surroundings;
+        let work = groups.get_mut(&group).expect("it is one of these");
+        if work.writer.is_none() {
+            let writer = GroupWriter::open(archive, group, self.mark, LEVEL).map_err(told)?;
+            work.look(&archive.list(group).map_err(told)?);
+            work.writer = Some(writer);
+        }
+        let limit = work.limit;
+        let map = journal.map();
+        let mark = map.marks.iter().find(|(whose, _)| *whose == group).map(|(_, mark)| mark);
+        let writer = work.writer.as_mut().expect("just opened");
+        if writer.end().index == 0
+            && let Some(mark) = mark
+        {
+            // What came before is in the checkpoint alone.
+            writer.skip_to(mark.index, mark.term);
+            work.lacks_base = true;
+        }
+        while writer.end().index < limit {
+            let (end, first) = (writer.end(), writer.end().index + 1);
+            let mut terms = Vec::new();
+            if first <= work.news.floor {
+                let is_known =
+                    work.old_floor == work.news.floor && work.old_terms.first().is_some_and(|(from, _)| *from <= first);
+                if !is_known {
+                    work.old_terms = match reader.terms(&map, group, first) {
+                        Ok(terms) => terms,
+                        Err(Unread::Gone) => Vec::new(),
+                        Err(Unread::Fault(fault)) => return Err(fault.to_string()),
+                    };
+                    work.old_floor = work.news.floor;
+                }
+                terms.extend(work.old_terms.iter().filter(|(from, _)| *from <= work.news.floor));
+            }
+            terms.extend(&work.news.terms);
+            check(group, end, &terms)?;
+            let span = Span { group, first, last: limit, terms, bytes_max: ARCHIVE_READ_BYTES };
+            let read = if span.terms.is_empty() { Err(Unread::Gone) } else { reader.read(&map, &span) };
+            match read {
+                Ok(entries) if entries.is_empty() => break,
+                Ok(entries) => {
+                    let moment = entries.iter().filter_map(moment_of_entry).max();
+                    let written = writer.append(&entries, moment).map_err(told)?;
+                    figures.entry_count += entries.len() as u64;
+                    figures.raw_bytes += entries.iter().map(|entry| entry.data.len() as u64).sum::<u64>();
+                    figures.written_bytes += written;
+                    work.behind_base_bytes += written;
+                }
+                Err(Unread::Gone) => match mark.filter(|mark| mark.index > end.index) {
+                    Some(mark) => {
+                        let lost = mark.index - end.index;
+                        figures.lost_count += lost;
+                        host.log.warning(&format!(
+                            "group {group}: the log does not hold entries {first} to {} any more, and they are not in the \
+                             archive. It goes on with a base; no moment between can be restored",
+                            mark.index
+                        ));
+                        writer.skip_to(mark.index, mark.term);
+                        work.lacks_base = true;
+                    }
+                    None => return Err(format!("group {group}: the log does not hold entry {first}")),
+                },
+                Err(Unread::Fault(fault)) => return Err(fault.to_string()),
+            }
+        }
+        let end = writer.end().index;
+        // What is lacking after the end of a log that was lost is told rather than written over.
+        if end > work.news.index && writer.end().log_index > work.news.index {
+            return Err(ahead(group, end, work.news.index));
+        }
+        journal.hold_for_archive(group, end);
+        if let Some(mark) = mark.filter(|mark| self.base.is_none() && work.wants_base(mark)) {
+            self.begin_base(archive, group, mark.clone())?;
+        }
+        Ok(())
+    }
+
+    /// Copies a checkpoint into the archive, on a thread of its own: entries go on being written meanwhile.
+    fn begin_base(&mut self, archive: &Archive, group: u32, mark: CheckpointMark) -> Result<(), String> {
+        let Surroundings { disk, identity, .. } = &self.surroundings;
+        let (archive, disk, identity, draft) = (archive.clone(), disk.clone(), *identity, self.mark);
+        let (done, outcome) = mpsc::channel();
+        let index = mark.index;
+        let copy = move || {
+            // Nobody listens when the server stops.
+            let _ = done.send(copy_base(&archive, disk, &identity, group, &mark, draft));
+        };
+        thread::Builder::new().name("archive base".into()).spawn(copy).map_err(|error| error.to_string())?;
+        self.base = Some(BaseJob { group, index, outcome });
+        Ok(())
+    }
+
+    fn take_base_back(&mut self) {
+        let Some(job) = &self.base else { return };
+        let Ok(outcome) = job.outcome.try_recv() else { return };
+        let BaseJob { group, index, .. } = self.base.take().expect("just seen");
+        match outcome {
+            Ok(bytes) => {
+                self.figures.base_count += 1;
+                self.figures.base_bytes += bytes;
+                if let Some(work) = self.groups.get_mut(&group) {
+                    (work.base_index, work.base_bytes, work.behind_base_bytes) = (Some(index), bytes, 0);
+                    work.lacks_base = false;
+                }
+            }
+            // Another checkpoint may have taken its place: the next turn looks again.
+            Err(what) => {
+                self.surroundings.host.log.notice(&format!("group {group}: no base at index {index} yet: {what}"))
+            }
+        }
+    }
+
+    /// Removes what need not be kept any more, of groups that are led here.
+    fn expire(&mut self) -> Result<(), String> {
+        let days = self.shared.keep_days.load(Ordering::Relaxed);
+        let bytes = self.shared.keep_bytes.load(Ordering::Relaxed);
+        if days == 0 && bytes == 0 {
+            return Ok(());
+        }
+        let archive = self.archive()?;
+        let day_ms = 24 * 60 * 60 * 1_000;
+        let horizon = (days > 0).then(|| crate::clock::unix_millis().0 - (days * day_ms).cast_signed());
+        let group_count = u64::from(self.surroundings.identity.group_count);
+        for (group, work) in &self.groups {
+            if work.news.is_leading {
+                let removed = archive.expire(*group, horizon.map(stdx::UnixMillis), bytes / group_count);
+                for path in removed.map_err(|fault| fault.to_string())? {
+                    self.surroundings.host.log.notice(&format!("the archive is rid of {}", path.display()));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Work {
+    fn new(news: &ArchiveNews) -> Self {
+        Self {
+            news: ArchiveNews { is_leading: false, ..news.clone() },
+            unsynced: VecDeque::new(),
+            limit: 0,
+            writer: None,
+            old_terms: Vec::new(),
+            old_floor: 0,
+            base_index: None,
+            lacks_base: false,
+            base_bytes: 0,
+            behind_base_bytes: 0,
+            looked: None,
+            lacking: None,
+        }
+    }
+
+    /// What the archive has already.
+    fn look(&mut self, listing: &Listing) {
+        let base = listing.bases.last();
+        let is_first = |log: &archive::LogInfo| listing.logs.first().is_some_and(|first| first.first == log.first);
+        self.base_index = base.map(|base| base.index);
+        self.base_bytes = base.map_or(0, |base| base.bytes);
+        // A log that does not begin with the first entry, or that has a gap, needs a base to begin from.
+        let needing = listing.logs.iter().rfind(|log| log.first > 1 && (log.previous + 1 < log.first || is_first(log)));
+        self.lacks_base = needing.is_some_and(|log| base.is_none_or(|base| base.index + 1 < log.first));
+        let is_behind = |first: u64| base.is_none_or(|base| first > base.index);
+        self.behind_base_bytes = listing.logs.iter().filter(|log| is_behind(log.first)).map(|log| log.bytes).sum();
+    }
+
+    /// True if the newest checkpoint is to be a base: there is none that the log goes on from, or so much log has come
+    /// behind it that reading the base again takes no longer.
+    fn wants_base(&self, mark: &CheckpointMark) -> bool {
+        let end = self.writer.as_ref().map_or(0, |writer| writer.end().index);
+        let is_new = self.base_index.is_none_or(|index| mark.index > index) && mark.index <= end;
+        is_new && (self.lacks_base || self.behind_base_bytes >= ARCHIVE_BASE_BYTES.max(self.base_bytes))
+    }
+
+    /// Notes up to where the log may be archived. What the own disk may still lose may not, unless the system takes
+    /// long with it: it would be in the archive, and something else in its place in the log.
+    fn note_synced(&mut self, unsynced_for: Duration) {
+        let synced = Instant::now().checked_sub(unsynced_for.min(ARCHIVE_SYNC_PATIENCE));
+        while let (Some((when, index)), Some(synced)) = (self.unsynced.front(), synced)
+            && *when < synced
+        {
+            self.limit = *index;
+            self.unsynced.pop_front();
+        }
+    }
+}
+
+fn ahead(group: u32, end: u64, index: u64) -> String {
+    format!(
+        "group {group}: the archive holds entries up to {end}, and the log only up to {index}. The data directory is older \
+         than the archive: give it an archive of its own"
+    )
+}
+
+/// Looks whether the archive ends with an entry of this log.
+fn check(group: u32, end: archive::End, terms: &[(u64, u64)]) -> Result<(), String> {
+    let position = terms.partition_point(|(from, _)| *from <= end.index);
+    let term = position.checked_sub(1).map(|position| terms[position].1);
+    match term {
+        Some(term) if end.index > 0 && term != end.term => Err(format!(
+            "group {group}: entry {} of the archive is of term {}, and that of the log of term {term}. The log has lost \
+             its end since: give it an archive of its own",
+            end.index, end.term
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn copy_base(
+    archive: &Archive,
+    disk: RealDisk,
+    identity: &Identity,
+    group: u32,
+    mark: &CheckpointMark,
+    draft: u128,
+) -> Result<u64, String> {
+    let mut reader = CheckpointReader::open(disk, identity, group, mark).map_err(|fault| fault.to_string())?;
+    let mut base: Option<BaseWriter> = None;
+    let copied = (|| {
+        while let Some(chunk) = reader.next().map_err(|fault| fault.to_string())? {
+            let base = match &mut base {
+                Some(base) => base,
+                None => {
+                    let moment = chunk.get(1..).and_then(node::backup::moment_of_state);
+                    let moment = moment.ok_or("the checkpoint does not begin with the state of its group")?;
+                    let begun = BaseWriter::begin(archive, group, (mark.index, mark.term, moment), draft, LEVEL);
+                    base.insert(begun.map_err(|fault| fault.to_string())?)
+                }
+            };
+            base.push(chunk).map_err(|fault| fault.to_string())?;
+        }
+        Ok(())
+    })();
+    match (copied, base) {
+        (Ok(()), Some(base)) => base.finish().map_err(|fault| fault.to_string()),
+        (Ok(()), None) => Err("the checkpoint is empty".into()),
+        (Err(what), base) => {
+            base.into_iter().for_each(BaseWriter::abandon);
+            Err(what)
+        }
+    }
+}
+
+/// Whether there may be an archive at this address: told before anything else is begun.
+///
+/// # Errors
+/// If the directory is not there. A server does not make it: it might be the place where a disk is mounted that is not.
+pub fn look_for_archive(directory: &Path) -> Result<(), String> {
+    if directory.is_dir() {
+        return Ok(());
+    }
+    Err(format!(
+        "{} is no directory: make it, or mount the disk that it is on. A server does not make it by itself",
+        directory.display()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use node::GroupId;
+
+    fn news(index: u64, is_leading: bool) -> ArchiveNews {
+        ArchiveNews { group: GroupId(3), is_leading, index, floor: 0, terms: Vec::new() }
+    }
+
+    #[test]
+    fn an_archive_that_keeps_the_thread_waiting_costs_no_memory() {
+        let (stop, _stops) = mpsc::channel();
+        let queue = ArchiveQueue { stop, shared: Arc::default() };
+        (1..=10_000).for_each(|index| queue.tell(news(index, true)));
+        let told = std::mem::take(&mut *queue.shared.told.lock().unwrap());
+        assert_eq!(told.len(), 1);
+        assert!(!told[&3].has_changed_hands && told[&3].news.index == 10_000);
+        // That another node has led meanwhile is not forgotten.
+        [true, false, true, true].into_iter().for_each(|is_leading| queue.tell(news(10_001, is_leading)));
+        assert!(queue.shared.told.lock().unwrap()[&3].has_changed_hands);
+    }
+
+    #[test]
+    fn what_is_on_disk_is_not_remembered_whoever_leads() {
+        let mut work = Work::new(&news(1, false));
+        let at = Instant::now() - ARCHIVE_SYNC_PATIENCE * 2;
+        work.unsynced.extend((1..=100).map(|index| (at, index)));
+        work.unsynced.push_back((Instant::now(), 101));
+        work.note_synced(ARCHIVE_SYNC_PATIENCE);
+        assert_eq!((work.limit, work.unsynced.len()), (100, 1));
+    }
+}

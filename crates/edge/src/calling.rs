@@ -1,0 +1,185 @@
+//! Who steps a core: its own thread, or while that sleeps, another core's that has mail for it.
+//!
+//! Half of what clients ask a core of two is for groups of the other one. To wake a thread for that, and to be woken
+//! for the answer, costs as much as the request itself. So everything of a core but the wait is behind a lock, which
+//! its own thread lets go of while it sleeps in `epoll_wait`. Who leaves mail for a core that rests is *called* to it:
+//! a thread of a core steps the other core when its own turn is over, on whatever sockets that has, and then comes back
+//! to the answers. All others who are called wake the core's own thread. A core that works is left alone: whoever steps
+//! it looks for mail before he lets go.
+//!
+//! That no mail is forgotten rests on this: while there is mail, either the core's stance is *working*, and somebody
+//! who has the lock or has been woken for it will look into the box; or it is *called*, and the one who has been called
+//! will come. It becomes *resting* only under the lock, with an empty box. A thread holds one lock at a time, so there
+//! is no circle of waiting.
+//!
+//! What a thread does for others is bounded, since its own clients wait meanwhile: long letters (see `core_thread`),
+//! cores at long work, and mail that keeps coming are for the core's own thread.
+
+use std::io::ErrorKind;
+use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::time::Duration;
+
+use mio::{Events, Poll, Token};
+
+use crate::limits::{CALLS_MAX, EVENTS_PER_WAIT_MAX, HELP_TURNS_MAX};
+use crate::mailbox::Mailbox;
+
+/// The token of a core's waker.
+pub const WAKE: Token = Token(usize::MAX);
+
+/// All of a core but the wait.
+pub trait Stepped {
+    /// A turn with these events, by its own thread. If it is called by that, what others need not wait for is left for
+    /// [`Stepped::finish`].
+    fn turn(&mut self, events: &Events);
+
+    /// A turn without sockets, by its own thread, before it finishes.
+    fn step_through(&mut self);
+
+    /// Whoever has stepped it has answered all calls: what has been left is done now.
+    fn finish(&mut self);
+
+    /// A turn by another thread, which will have it finished. `reads` says whether sockets that can be read are, too.
+    fn help(&mut self, reads: bool);
+
+    /// False if only its own thread should step it now.
+    fn takes_help(&self) -> bool;
+
+    /// Its own thread is about to wait: says how long it may. Its mailbox rests, or the time is zero.
+    fn let_go(&mut self) -> Option<Duration>;
+
+    /// Whether its own thread, which sleeps for the time that [`Stepped::let_go`] has told, may go on doing so.
+    fn lets_sleep(&mut self) -> bool;
+
+    /// It has been told to end.
+    fn has_ended(&self) -> bool;
+
+    /// Cores to which whoever steps it has been called.
+    fn calls(&mut self) -> &mut Vec<usize>;
+}
+
+/// All cores, each with its mailbox. There is no work before a core's thread has begun, nor after it has ended.
+pub trait Places {
+    /// What is behind the locks.
+    type Work: Stepped;
+
+    /// A core's.
+    fn place(&self, core: usize) -> (&Mailbox, &Mutex<Option<Box<Self::Work>>>);
+}
+
+/// A core's own thread: turns until the core ends, and hands it back.
+///
+/// # Panics
+/// If another core has panicked while this one was to step it, or the other way round.
+pub fn run<P: Places>(here: usize, places: &P, mut poll: Poll, work: Box<P::Work>) -> Box<P::Work> {
+    let (mailbox, place) = places.place(here);
+    *lock(place) = Some(work);
+    let mut events = Events::with_capacity(EVENTS_PER_WAIT_MAX);
+    let mut calls = Vec::new();
+    loop {
+        let timeout = match &mut *lock(place) {
+            Some(work) if !work.has_ended() => work.let_go(),
+            _ => break,
+        };
+        if let Err(error) = poll.poll(&mut events, timeout)
+            && error.kind() != ErrorKind::Interrupted
+        {
+            panic!("epoll_wait on a descriptor that is ours: {error}");
+        }
+        if let Some(work) = &mut *lock(place) {
+            // Who is called meanwhile need not come.
+            mailbox.take_up();
+            work.turn(&events);
+            calls.append(work.calls());
+        }
+        while !calls.is_empty() {
+            answer(here, places, &mut calls);
+            if let Some(work) = &mut *lock(place) {
+                work.finish();
+                calls.append(work.calls());
+            }
+        }
+    }
+    lock(place).take().expect("only this thread takes it away")
+}
+
+/// Sees to the cores to which the thread of `here` has been called, and then to the answers for its own.
+fn answer<P: Places>(here: usize, places: &P, calls: &mut Vec<usize>) {
+    let mut budget = CALLS_MAX;
+    let mut helped = Vec::new();
+    while let Some(other) = calls.pop() {
+        let is_seen_to = budget > 0 && help(other, places, calls, &mut helped);
+        budget = budget.saturating_sub(1);
+        if !is_seen_to {
+            places.place(other).0.wake();
+        }
+        // What has come back is looked at before sockets are: clients wait for it.
+        let (mailbox, place) = places.place(here);
+        if calls.is_empty()
+            && !mailbox.is_empty()
+            && let Some(work) = &mut *lock(place)
+            && !work.has_ended()
+        {
+            work.step_through();
+            calls.append(work.calls());
+        }
+    }
+    for other in helped {
+        let (mailbox, place) = places.place(other);
+        match try_lock(place) {
+            None => mailbox.wake(),
+            Some(mut place) => {
+                if let Some(work) = &mut *place {
+                    work.finish();
+                    calls.append(work.calls());
+                }
+            }
+        }
+    }
+}
+
+/// Steps another core while its own thread sleeps, and notes it among those to be finished; false if its own thread
+/// must be woken.
+fn help<P: Places>(other: usize, places: &P, calls: &mut Vec<usize>, helped: &mut Vec<usize>) -> bool {
+    let (mailbox, place) = places.place(other);
+    // Whoever has it looks for mail, unless he has already done so and is about to let go.
+    let Some(mut place) = try_lock(place) else { return !mailbox.awaits_the_called() };
+    // One that has ended or has not begun looks after itself, and one that somebody has seen to is left alone.
+    let Some(work) = &mut *place else { return true };
+    if !mailbox.awaits_the_called() {
+        return true;
+    }
+    if !work.takes_help() {
+        return false;
+    }
+    // Its sockets are read once: those of this thread's own core wait meanwhile.
+    let mut reads = !helped.contains(&other);
+    if reads {
+        helped.push(other);
+    }
+    for _ in 0..HELP_TURNS_MAX {
+        work.help(std::mem::take(&mut reads));
+        calls.append(work.calls());
+        if mailbox.rest() {
+            return work.lets_sleep();
+        }
+    }
+    false
+}
+
+const ONE_PANICKED: &str = "a core has panicked: nothing is known of its groups";
+
+fn lock<W>(place: &Mutex<Option<Box<W>>>) -> MutexGuard<'_, Option<Box<W>>> {
+    place.lock().expect(ONE_PANICKED)
+}
+
+fn try_lock<W>(place: &Mutex<Option<Box<W>>>) -> Option<MutexGuard<'_, Option<Box<W>>>> {
+    match place.try_lock() {
+        Ok(place) => Some(place),
+        Err(TryLockError::WouldBlock) => None,
+        Err(TryLockError::Poisoned(_)) => panic!("{ONE_PANICKED}"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,363 @@
+//! Toy cores whose mail is a number of hops: whoever steps a core sends each piece on to another one, until it has
+//! hopped enough. They turn, rest, call and help by the code that real cores use, on real threads, without a time-out:
+//! mail that is forgotten once stops the test.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, JoinHandle};
+
+use mio::Waker;
+use stdx::Prng;
+
+use super::*;
+use crate::mailbox::Mail;
+
+const CORES: usize = 3;
+const PIECES: usize = 24;
+const HOPS: usize = 3_000;
+
+struct Toys {
+    places: Vec<(Mailbox, Mutex<Option<Box<Toy>>>)>,
+    /// Pieces of mail that have hopped enough.
+    arrived: AtomicUsize,
+    /// Turns that somebody else took.
+    helped: AtomicUsize,
+    all_arrived: Mutex<Sender<()>>,
+}
+
+struct Toy {
+    here: usize,
+    toys: Arc<Toys>,
+    prng: Prng,
+    calls: Vec<usize>,
+    mail: Vec<Mail>,
+    /// Somebody is stepping it: nobody else may.
+    is_stepped: AtomicBool,
+    /// Its own thread sleeps until it is woken.
+    sleeps: bool,
+    /// It has something to do that only its own thread does.
+    needs_its_own: bool,
+    /// Pieces that have hopped enough and are counted when whoever steps it finishes.
+    unfinished: usize,
+    ends: bool,
+}
+
+impl Toys {
+    fn new() -> (Arc<Self>, Vec<Poll>, std::sync::mpsc::Receiver<()>) {
+        let polls: Vec<_> = (0..CORES).map(|_| Poll::new().expect("epoll")).collect();
+        let mailbox = |poll: &Poll| Mailbox::new(Waker::new(poll.registry(), WAKE).expect("eventfd"));
+        let places = polls.iter().map(|poll| (mailbox(poll), Mutex::new(None))).collect();
+        let (told, listener) = channel();
+        let (arrived, helped) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        (Arc::new(Self { places, arrived, helped, all_arrived: Mutex::new(told) }), polls, listener)
+    }
+
+    fn start(self: &Arc<Self>, polls: Vec<Poll>, seed: u64) -> Vec<JoinHandle<()>> {
+        let start = |(here, poll)| {
+            let toys = Arc::clone(self);
+            thread::spawn(move || {
+                let toy = Toy {
+                    here,
+                    toys: Arc::clone(&toys),
+                    prng: Prng::new(seed + here as u64),
+                    calls: Vec::new(),
+                    mail: Vec::new(),
+                    is_stepped: AtomicBool::new(false),
+                    sleeps: false,
+                    needs_its_own: false,
+                    unfinished: 0,
+                    ends: false,
+                };
+                drop(run(here, &*toys, poll, Box::new(toy)));
+            })
+        };
+        polls.into_iter().enumerate().map(start).collect()
+    }
+}
+
+impl Places for Toys {
+    type Work = Toy;
+
+    fn place(&self, core: usize) -> (&Mailbox, &Mutex<Option<Box<Toy>>>) {
+        (&self.places[core].0, &self.places[core].1)
+    }
+}
+
+impl Toy {
+    fn step_mail(&mut self) {
+        assert!(!self.is_stepped.swap(true, Ordering::AcqRel), "two step one core");
+        let mut mail = std::mem::take(&mut self.mail);
+        self.toys.places[self.here].0.collect(&mut mail);
+        for one in mail.drain(..) {
+            match one {
+                Mail::Call(0) => self.unfinished += 1,
+                Mail::Call(hops) => self.send_on(hops - 1),
+                Mail::End => self.ends = true,
+                _ => unreachable!("nothing else is sent"),
+            }
+        }
+        self.mail = mail;
+        assert!(self.is_stepped.swap(false, Ordering::AcqRel));
+    }
+
+    fn send_on(&mut self, hops: usize) {
+        let other = (self.here + 1 + self.prng.below(CORES as u64 - 1) as usize) % CORES;
+        let mailbox = &self.toys.places[other].0;
+        match self.prng.below(8) {
+            0 => mailbox.post(Mail::Call(hops)),
+            chance => {
+                if mailbox.leave(Mail::Call(hops)) {
+                    self.calls.push(other);
+                }
+                self.needs_its_own |= chance == 1;
+            }
+        }
+        if self.prng.below(64) == 0 {
+            thread::yield_now();
+        }
+    }
+}
+
+impl Stepped for Toy {
+    fn turn(&mut self, _: &Events) {
+        self.sleeps = false;
+        self.needs_its_own = false;
+        self.step_mail();
+        if self.calls.is_empty() {
+            self.finish();
+        }
+    }
+
+    fn step_through(&mut self) {
+        self.step_mail();
+    }
+
+    fn finish(&mut self) {
+        let arrived = std::mem::take(&mut self.unfinished);
+        if self.toys.arrived.fetch_add(arrived, Ordering::AcqRel) + arrived == PIECES && arrived > 0 {
+            let _ = self.toys.all_arrived.lock().expect("no panic").send(());
+        }
+    }
+
+    fn help(&mut self, _: bool) {
+        self.toys.helped.fetch_add(1, Ordering::Relaxed);
+        self.step_mail();
+    }
+
+    fn takes_help(&self) -> bool {
+        !self.ends && !self.needs_its_own
+    }
+
+    fn let_go(&mut self) -> Option<Duration> {
+        self.sleeps = !self.needs_its_own && self.unfinished == 0 && self.toys.places[self.here].0.rest();
+        if self.sleeps { None } else { Some(Duration::ZERO) }
+    }
+
+    fn lets_sleep(&mut self) -> bool {
+        !self.ends && !self.needs_its_own
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ends
+    }
+
+    fn calls(&mut self) -> &mut Vec<usize> {
+        &mut self.calls
+    }
+}
+
+#[test]
+fn no_mail_is_forgotten_and_no_core_is_stepped_by_two() {
+    let mut helped = 0;
+    for seed in 0..8 {
+        let (toys, polls, listener) = Toys::new();
+        let threads = toys.start(polls, seed);
+        // Some comes from a thread that steps nobody, while they are at it.
+        for piece in 0..PIECES {
+            toys.places[piece % CORES].0.post(Mail::Call(HOPS));
+        }
+        listener.recv_timeout(Duration::from_secs(120)).expect("mail was forgotten");
+        for (mailbox, _) in &toys.places {
+            mailbox.post(Mail::End);
+        }
+        for thread in threads {
+            thread.join().expect("no panic");
+        }
+        assert_eq!(toys.arrived.load(Ordering::Acquire), PIECES);
+        helped += toys.helped.load(Ordering::Relaxed);
+    }
+    assert!(helped > 0, "none was ever stepped by another thread");
+}
+
+/// The stances of a mailbox and the lock beside it, as a model whose every interleaving is looked at: one core whose
+/// own thread turns, rests and sleeps, and senders who leave mail, are called and come.
+mod model {
+    use std::collections::BTreeSet;
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    enum Stance {
+        Working,
+        Resting,
+        Called,
+    }
+
+    /// Where a thread is in what it does.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    enum At {
+        /// The own thread: wants the lock for a turn; has it; has taken its mail; looks whether it may rest.
+        WantsTurn,
+        TakesUp,
+        Collects,
+        Rests,
+        /// It lets go, and sleeps or looks again; it sleeps until it is woken.
+        LetsGo(bool),
+        Sleeps,
+        /// A sender: leaves mail; has been called; has found the lock taken; has the lock; has stepped; lets go.
+        Leaves,
+        IsCalled,
+        FoundItTaken,
+        Helps,
+        HasStepped(u8),
+        Releases(bool),
+        Done,
+    }
+
+    #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    struct World {
+        stance: Stance,
+        mail: u8,
+        is_locked: bool,
+        is_woken: bool,
+        /// How often a socket may still wake its own thread.
+        edges: u8,
+        own: At,
+        senders: [At; 3],
+    }
+
+    const TURNS_MAX: u8 = 2;
+
+    /// All that may happen next.
+    fn next(world: &World, gives_up: bool) -> Vec<World> {
+        let mut worlds = Vec::new();
+        let mut with = |act: &dyn Fn(&mut World)| {
+            let mut next = world.clone();
+            act(&mut next);
+            worlds.push(next);
+        };
+        match world.own {
+            At::WantsTurn if !world.is_locked => with(&|world| {
+                (world.is_locked, world.own) = (true, At::TakesUp);
+            }),
+            At::TakesUp => with(&|world| {
+                (world.stance, world.own) = (Stance::Working, At::Collects);
+            }),
+            At::Collects => with(&|world| {
+                (world.stance, world.mail, world.own) = (Stance::Working, 0, At::Rests);
+            }),
+            At::Rests => with(&|world| {
+                world.stance = if world.mail == 0 { Stance::Resting } else { Stance::Working };
+                world.own = At::LetsGo(world.mail == 0);
+            }),
+            At::LetsGo(sleeps) => with(&|world| {
+                (world.is_locked, world.own) = (false, if sleeps { At::Sleeps } else { At::WantsTurn });
+            }),
+            At::Sleeps if !world.is_woken && world.edges > 0 => with(&|world| {
+                (world.edges, world.own) = (world.edges - 1, At::WantsTurn);
+            }),
+            At::Sleeps if world.is_woken => with(&|world| {
+                (world.is_woken, world.own) = (false, At::WantsTurn);
+            }),
+            _ => {}
+        }
+        for place in 0..world.senders.len() {
+            let mut with = |act: &dyn Fn(&mut World) -> At| {
+                let mut next = world.clone();
+                next.senders[place] = act(&mut next);
+                worlds.push(next);
+            };
+            match world.senders[place] {
+                At::Leaves => with(&|world| {
+                    world.mail += 1;
+                    if world.stance != Stance::Resting {
+                        return At::Done;
+                    }
+                    world.stance = Stance::Called;
+                    At::IsCalled
+                }),
+                At::IsCalled if world.is_locked => with(&|_| At::FoundItTaken),
+                At::IsCalled => with(&|world| {
+                    world.is_locked = true;
+                    At::Helps
+                }),
+                At::FoundItTaken => with(&|world| {
+                    world.is_woken |= world.stance == Stance::Called && !gives_up;
+                    At::Done
+                }),
+                At::Helps => with(&|world| match world.stance {
+                    Stance::Called => {
+                        (world.stance, world.mail) = (Stance::Working, 0);
+                        At::HasStepped(1)
+                    }
+                    _ => At::Releases(false),
+                }),
+                At::HasStepped(turns) => with(&|world| {
+                    world.stance = if world.mail == 0 { Stance::Resting } else { Stance::Working };
+                    match (world.mail, turns) {
+                        (0, _) => At::Releases(false),
+                        (_, TURNS_MAX) => At::Releases(true),
+                        _ => {
+                            world.mail = 0;
+                            At::HasStepped(turns + 1)
+                        }
+                    }
+                }),
+                At::Releases(wakes) => with(&|world| {
+                    world.is_locked = false;
+                    world.is_woken |= wakes;
+                    At::Done
+                }),
+                _ => {}
+            }
+        }
+        worlds
+    }
+
+    /// Worlds in which nothing happens any more.
+    fn ends(gives_up: bool) -> (usize, Vec<World>) {
+        let first = World {
+            stance: Stance::Working,
+            mail: 0,
+            is_locked: false,
+            is_woken: false,
+            edges: 2,
+            own: At::WantsTurn,
+            senders: [At::Leaves; 3],
+        };
+        let (mut seen, mut ahead, mut ends) = (BTreeSet::from([first.clone()]), vec![first], Vec::new());
+        while let Some(world) = ahead.pop() {
+            let following = next(&world, gives_up);
+            if following.is_empty() {
+                ends.push(world);
+                continue;
+            }
+            ahead.extend(following.into_iter().filter(|next| seen.insert(next.clone())));
+        }
+        (seen.len(), ends)
+    }
+
+    #[test]
+    fn whatever_the_order_no_mail_is_left_when_all_sleep() {
+        let (seen, ends) = ends(false);
+        assert!(seen > 500 && !ends.is_empty(), "{seen} worlds");
+        for end in ends {
+            let what = (end.mail, end.is_locked, end.own, end.stance);
+            assert_eq!(what, (0, false, At::Sleeps, Stance::Resting), "{end:?}");
+        }
+    }
+
+    #[test]
+    fn one_who_gives_up_when_the_lock_is_taken_leaves_mail() {
+        assert!(ends(true).1.iter().any(|end| end.mail > 0));
+    }
+}

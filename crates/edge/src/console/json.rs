@@ -1,0 +1,66 @@
+//! Replies as JSON.
+
+use resp::Frame;
+use serde_json::{Map, Value, json};
+
+/// A reply as JSON. Maps whose keys are text become objects. Bytes that are no text stand as `\xNN`, and longer strings
+/// than `bytes_max` are cut, which is said behind them.
+pub fn of_frame(frame: &Frame, bytes_max: usize) -> Value {
+    let list = |frames: &[Frame]| frames.iter().map(|frame| of_frame(frame, bytes_max)).collect::<Vec<_>>().into();
+    match frame {
+        Frame::Null => Value::Null,
+        Frame::Integer(number) => (*number).into(),
+        Frame::Double(number) => json!(number),
+        Frame::Boolean(value) => (*value).into(),
+        Frame::Array(frames) | Frame::Set(frames) | Frame::Push(frames) => list(frames),
+        Frame::Map(pairs) => {
+            let name = |frame: &Frame| text(frame.as_bytes().unwrap_or_default(), usize::MAX);
+            let pairs = pairs.iter().map(|(key, value)| (name(key), of_frame(value, bytes_max)));
+            Value::Object(pairs.collect::<Map<_, _>>())
+        }
+        Frame::Simple(bytes)
+        | Frame::Error(bytes)
+        | Frame::Bulk(bytes)
+        | Frame::BigNumber(bytes)
+        | Frame::Verbatim { text: bytes, .. } => text(bytes, bytes_max).into(),
+    }
+}
+
+/// Bytes as people read them: text as it is, other bytes as `\xNN`.
+pub fn text(bytes: &[u8], bytes_max: usize) -> String {
+    let shown = &bytes[..bytes.len().min(bytes_max)];
+    let mut text = String::new();
+    for chunk in shown.utf8_chunks() {
+        text.push_str(chunk.valid());
+        chunk.invalid().iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
+    }
+    if shown.len() < bytes.len() {
+        text.push_str(&format!("… ({} bytes more)", bytes.len() - shown.len()));
+    }
+    text
+}
+
+/// Bytes as a word of an address.
+pub fn encode(bytes: &[u8]) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~');
+    let word = |byte: &u8| if is_plain(*byte) { char::from(*byte).to_string() } else { format!("%{byte:02X}") };
+    bytes.iter().map(word).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_text_is_shown_and_what_is_long_is_cut() {
+        assert_eq!(text(b"<script>\xff\x00", 100), "<script>\\xff\0");
+        assert_eq!(text("grün".as_bytes(), 3), "gr\\xc3… (2 bytes more)");
+        let bulk = |text: &str| Frame::Bulk(text.as_bytes().to_vec());
+        let frame = Frame::Map(vec![
+            (bulk("a"), Frame::Array(vec![Frame::Integer(-1), Frame::Null, Frame::Double(f64::INFINITY)])),
+            (bulk("b"), bulk("</script>")),
+        ]);
+        assert_eq!(of_frame(&frame, 100).to_string(), r#"{"a":[-1,null,null],"b":"</script>"}"#);
+        assert_eq!(encode(b"a b/\xff<"), "a%20b%2F%FF%3C");
+    }
+}

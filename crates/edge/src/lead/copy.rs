@@ -1,0 +1,261 @@
+//! A copy of all data at one moment, as an RDB file: a backup, made over a connection of our own to ourselves, and
+//! turned into another form chunk by chunk. Neither the data nor a group of them is ever in memory a second time.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+
+use keyspace::{Keyspace, Layout, Moment, Tuning, ValueRef};
+use mio::net::UnixStream as MioUnixStream;
+use node::event::Peer;
+use node::{GroupId, GroupSeed, NodeId, Reader};
+use redis_files::write::RdbWriter;
+use resp::{Frame, FrameDecoder, encode_request};
+use stdx::UnixMillis;
+
+use super::backlog::nameless;
+use crate::connection::Stream;
+use crate::host::Host;
+use crate::limits::{COPY_PATIENCE, COPY_POLL};
+use crate::listener::Arrival;
+use crate::mailbox::Mail;
+
+/// What all groups hold at one moment.
+#[derive(Debug)]
+pub struct Copy {
+    /// All of it.
+    pub file: File,
+    /// Its length.
+    pub bytes: u64,
+    /// The same without keys.
+    pub functions: Vec<u8>,
+}
+
+/// A copy that has begun.
+#[derive(Debug)]
+pub struct Begun {
+    connection: Connection,
+    name: String,
+    databases: u16,
+    moment: UnixMillis,
+    /// Behind which entries the logs of groups were cut, in the order of groups.
+    pub places: Vec<u64>,
+}
+
+impl Begun {
+    /// Cuts all groups.
+    ///
+    /// # Errors
+    /// Why that cannot be done now.
+    pub fn begin(host: &Host) -> Result<Self, String> {
+        let io = |error: io::Error| error.to_string();
+        let name = crate::entropy::random_hex::<16>().map_err(io)?;
+        let mut connection = Connection::open(host).map_err(io)?;
+        let reply = connection.call(&["BACKUP", "BEGIN", &name]).map_err(io)?;
+        let strange = || format!("BACKUP BEGIN answered {reply}");
+        let mut numbers = Vec::new();
+        for element in reply.elements().ok_or_else(strange)? {
+            let Frame::Integer(number) = element else { return Err(strange()) };
+            numbers.push(*number);
+        }
+        let [groups, databases, moment, places @ ..] = &numbers[..] else { return Err(strange()) };
+        if places.len() as i64 != *groups {
+            return Err(strange());
+        }
+        Ok(Self {
+            connection,
+            name,
+            databases: u16::try_from(*databases).map_err(|_| strange())?,
+            moment: UnixMillis(*moment),
+            places: places.iter().map(|place| place.cast_unsigned()).collect(),
+        })
+    }
+
+    /// Reads all of it, and writes it as such a reader wants it.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn copy(mut self, directory: &Path, reader: Reader) -> Result<Copy, String> {
+        let copied = self.read(directory, reader);
+        // Whoever keeps the parts finds out by itself if it does not hear this.
+        for group in 0..self.places.len() {
+            let _ = self.connection.call(&["BACKUP", "END", &self.name, &group.to_string()]);
+        }
+        copied
+    }
+
+    fn read(&mut self, directory: &Path, reader: Reader) -> Result<Copy, String> {
+        let io = |error: io::Error| format!("the copy cannot be written: {error}");
+        let mut writer = begin_file(nameless(directory).map_err(io)?, reader, self.moment).map_err(io)?;
+        let mut functions = begin_file(Vec::new(), reader, self.moment).map_err(io)?;
+        let mut database = None;
+        let mut parts: Vec<_> = (0..self.places.len() as u32).map(|group| Some((self.seed(group), 0))).collect();
+        // A chunk of each group in turn, so that none waits long enough to be given up.
+        while parts.iter().any(Option::is_some) {
+            let mut is_waiting = true;
+            for (group, place) in (0..).zip(&mut parts) {
+                let Some((seed, number)) = place else { continue };
+                let chunk = match self.chunk(group, *number)? {
+                    Part::Chunk(chunk) => chunk,
+                    Part::Awaited => continue,
+                    Part::End if seed.keyspace.is_restore_incomplete() => {
+                        return Err(format!("group {group} ends in the middle of a value"));
+                    }
+                    Part::End => {
+                        *place = None;
+                        continue;
+                    }
+                };
+                (is_waiting, *number) = (false, *number + 1);
+                seed.restore(&chunk).map_err(|corrupt| format!("group {group}: {corrupt}"))?;
+                if group == 0 && !seed.state.is_empty() && reader >= Reader::Redis7 {
+                    for code in node::backup::libraries_of(&std::mem::take(&mut seed.state)) {
+                        writer.library(&code);
+                        functions.library(&code);
+                    }
+                }
+                if !seed.keyspace.is_restore_incomplete() {
+                    self.write_keys(seed, &mut database, &mut writer).map_err(io)?;
+                }
+            }
+            if is_waiting {
+                thread::sleep(COPY_POLL);
+            }
+        }
+        let mut file = writer.finish().map_err(io)?;
+        let bytes = io::Seek::stream_position(&mut file).map_err(io)?;
+        Ok(Copy { file, bytes, functions: functions.finish().map_err(io)? })
+    }
+
+    fn seed(&self, group: u32) -> GroupSeed {
+        let options = keyspace::Options {
+            databases: self.databases,
+            hash_seed: 1,
+            layout: Layout::Scratch,
+            tuning: Tuning::default(),
+        };
+        GroupSeed::new(GroupId(group), NodeId(1), Keyspace::new(options))
+    }
+
+    /// Writes the keys that have been read, and forgets them.
+    fn write_keys(
+        &self,
+        seed: &mut GroupSeed,
+        selected: &mut Option<u16>,
+        writer: &mut RdbWriter<File>,
+    ) -> io::Result<()> {
+        // The group's own moment, and not that of the copy: what has expired by another clock may still be changed.
+        let moment = Moment { unix: seed.keyspace.latest(), seed: 0 };
+        let mut empty = seed.keyspace.new_like();
+        empty.advance_to(moment);
+        let keyspace = std::mem::replace(&mut seed.keyspace, empty);
+        for database in (0..self.databases).filter(|database| keyspace.key_count(*database) > 0) {
+            if selected.replace(database) != Some(database) {
+                writer.select(database);
+            }
+            let mut outcome = Ok(());
+            keyspace.for_each(database, moment, |entry| {
+                // Documents of JSON are not told, since a Redis without the module would not read the file.
+                if outcome.is_ok() && !matches!(entry.value(), ValueRef::Json(_)) {
+                    let deadline = entry.expires_at().map(|deadline| deadline.0);
+                    outcome = writer.key(entry.key(), deadline, entry.value());
+                }
+            });
+            outcome?;
+        }
+        Ok(())
+    }
+
+    fn chunk(&mut self, group: u32, number: u64) -> Result<Part, String> {
+        let words = ["BACKUP", "READ", &self.name, &group.to_string(), &number.to_string()];
+        match self.connection.call(&words).map_err(|error| error.to_string())? {
+            // So many percent are on disk.
+            Frame::Integer(_) => Ok(Part::Awaited),
+            Frame::Bulk(chunk) => Ok(Part::Chunk(chunk)),
+            Frame::Null => Ok(Part::End),
+            Frame::Error(text) => Err(String::from_utf8_lossy(&text).into_owned()),
+            other => Err(format!("BACKUP READ answered {other}")),
+        }
+    }
+}
+
+/// What there is of a group's part at some place.
+enum Part {
+    Chunk(Vec<u8>),
+    /// It is not on disk yet.
+    Awaited,
+    End,
+}
+
+fn begin_file<W: io::Write>(file: W, reader: Reader, moment: UnixMillis) -> io::Result<RdbWriter<W>> {
+    let mut writer = RdbWriter::new(file, reader.dialect(), reader.rdb_version())?;
+    writer.aux("redis-bits", "64");
+    writer.aux("ctime", &(moment.0 / 1_000).to_string());
+    writer.aux("holdfast-ver", env!("CARGO_PKG_VERSION"));
+    Ok(writer)
+}
+
+/// A connection of the host to a core of its own.
+#[derive(Debug)]
+struct Connection {
+    stream: UnixStream,
+    decoder: FrameDecoder,
+}
+
+impl Connection {
+    fn open(host: &Host) -> io::Result<Self> {
+        let (ours, theirs) = UnixStream::pair()?;
+        ours.set_read_timeout(Some(COPY_PATIENCE))?;
+        ours.set_write_timeout(Some(COPY_PATIENCE))?;
+        theirs.set_nonblocking(true)?;
+        let address = "the host:0".to_owned();
+        let peer = Peer { local_address: address.clone(), address, is_local: true, descriptor: -1, is_host: true };
+        let serial = host.next_serial.fetch_add(1, Ordering::Relaxed);
+        let desk = &host.desks[0];
+        desk.client_count.fetch_add(1, Ordering::Relaxed);
+        let stream = Stream::Unix(MioUnixStream::from_std(theirs));
+        desk.mailbox.post(Mail::Arrival(Box::new(Arrival { serial, stream, peer })));
+        Ok(Self { stream: ours, decoder: FrameDecoder::new() })
+    }
+
+    fn call(&mut self, words: &[&str]) -> io::Result<Frame> {
+        let mut request = Vec::new();
+        encode_request(&mut request, words);
+        self.stream.write_all(&request)?;
+        let mut buffer = vec![0; 64 << 10];
+        loop {
+            match self.decoder.next_frame() {
+                Ok(Some(frame)) => return Ok(frame),
+                Ok(None) => {}
+                Err(malformed) => return Err(io::Error::new(io::ErrorKind::InvalidData, malformed.to_string())),
+            }
+            match self.stream.read(&mut buffer)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                count => self.decoder.extend(&buffer[..count]),
+            }
+        }
+    }
+}
+
+/// Begins a copy on a thread of its own, tells `begun` where it was cut, and `copied` when it is there.
+pub fn start(
+    host: &Arc<Host>,
+    directory: &Path,
+    reader: Reader,
+    begun: impl FnOnce(Result<Vec<u64>, String>) + Send + 'static,
+    copied: impl FnOnce(Result<Copy, String>) + Send + 'static,
+) -> io::Result<()> {
+    let (host, directory) = (Arc::clone(host), directory.to_owned());
+    thread::Builder::new().name("copy".to_owned()).spawn(move || match Begun::begin(&host) {
+        Ok(copy) => {
+            begun(Ok(copy.places.clone()));
+            copied(copy.copy(&directory, reader));
+        }
+        Err(why) => begun(Err(why)),
+    })?;
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! REPLCONF, PSYNC and SYNC: what a stock Redis says that wants to follow this node.
+//!
+//! Here only the words are read. Whoever asks for a copy is handed to the host with its connection: the stream is as
+//! long as the connection lives, and no core is to wait for who reads it.
+
+use command::{Flag, Refusal};
+use resp::{Args, Writer};
+
+use super::{ControlCommand, Local, Outcome, local};
+use crate::event::{Follower, Wish};
+
+const FLAGS: &[Flag] = &[Flag::Admin, Flag::Noscript, Flag::NoMulti, Flag::NoAsyncLoading];
+
+pub(super) const REPLCONF: ControlCommand = ControlCommand {
+    since: "3.0.0",
+    summary: "What a replica of another kind tells of itself before it follows this node.",
+    syntax: "[name value [name value ...]]",
+    flags: &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale, Flag::AllowBusy],
+    ..local("replconf", -1, replconf)
+};
+
+pub(super) const PSYNC: ControlCommand = ControlCommand {
+    since: "2.8.0",
+    summary: "Makes the connection that of a replica of another kind: a copy if need be, and then all changes.",
+    syntax: "replicationid offset",
+    flags: FLAGS,
+    ..local("psync", -3, psync)
+};
+
+pub(super) const SYNC: ControlCommand = ControlCommand {
+    summary: "As PSYNC, as replicas before Redis 2.8 and redis-cli say it: a copy, and then all changes.",
+    flags: FLAGS,
+    ..local("sync", 1, sync)
+};
+
+fn replconf(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome {
+    if args.len().is_multiple_of(2) {
+        return Err(Refusal::SYNTAX);
+    }
+    let follower = local.session.follower.get_or_insert_default();
+    for index in (1..args.len()).step_by(2) {
+        let (name, value) = (args.at(index).to_ascii_lowercase(), args.at(index + 1));
+        let number = || super::number(value).ok_or(Refusal::NOT_AN_INTEGER);
+        match name.as_slice() {
+            b"listening-port" => {
+                follower.port = u16::try_from(number()?).map_err(|_| Refusal::NOT_AN_INTEGER)?;
+            }
+            b"ip-address" => {
+                if value.len() > ADDRESS_BYTES_MAX || !value.is_ascii() || value.iter().any(u8::is_ascii_control) {
+                    return Err(Refusal::new(format!(
+                        "ERR REPLCONF ip-address provided by replica instance is too long: {} bytes",
+                        value.len()
+                    )));
+                }
+                follower.host = String::from_utf8_lossy(value).into_owned();
+            }
+            b"capa" => follower.takes_marked |= value.eq_ignore_ascii_case(b"eof"),
+            b"rdb-only" => follower.wants_copy_only = number()? != 0,
+            b"rdb-filter-only" => {
+                let wanted = String::from_utf8_lossy(value).to_ascii_lowercase();
+                follower.wants_functions_only = match wanted.as_str() {
+                    "functions" => true,
+                    "" => false,
+                    _ => return Err(Refusal::new("ERR Unsupported rdb-filter-only option: only functions is known")),
+                };
+            }
+            // Before it follows there is nothing to acknowledge, and whoever follows does not speak to a core.
+            b"ack" | b"fack" | b"getack" => return Ok(()),
+            // Replicas of other makers tell more of themselves than anybody needs to know.
+            _ => {}
+        }
+    }
+    writer.ok();
+    Ok(())
+}
+
+/// Longest address that a replica may give of itself, in bytes: longer names do not exist in DNS.
+const ADDRESS_BYTES_MAX: usize = 255;
+
+fn psync(local: &mut Local<'_>, args: Args<'_>, _: &mut Writer) -> Outcome {
+    let offset = super::number(args.at(2)).ok_or(Refusal::NOT_AN_INTEGER)?;
+    let id = args.at(1);
+    let is_id = id.len() == ID_DIGITS && id.iter().all(u8::is_ascii_hexdigit);
+    let wish = match u64::try_from(offset) {
+        Ok(offset) if is_id => Wish::Continue { id: String::from_utf8_lossy(id).into_owned(), offset },
+        _ => Wish::Copy,
+    };
+    follow(local, wish)
+}
+
+/// Digits of the name of a stream.
+const ID_DIGITS: usize = 40;
+
+fn sync(local: &mut Local<'_>, _: Args<'_>, _: &mut Writer) -> Outcome {
+    follow(local, Wish::OldCopy)
+}
+
+fn follow(local: &mut Local<'_>, wish: Wish) -> Outcome {
+    if local.session.subscriptions.is_some() || local.session.owed_count() > 1 {
+        return Err(Refusal::new("ERR SYNC and PSYNC are invalid with pending output"));
+    }
+    if local.core.is_clustered && local.core.routes.iter().any(|route| !route.is_here) {
+        return Err(Refusal::new(
+            "ERR This node holds only some of the groups of its cluster, and cannot tell what happens to the others",
+        ));
+    }
+    let address = local.session.peer.address.clone();
+    let follower = local.session.follower.take().unwrap_or_default();
+    local.session.follower = Some(Box::new(Follower { wish: Some(wish), address, ..*follower }));
+    local.session.is_closing = true;
+    Ok(())
+}

@@ -1,0 +1,212 @@
+//! Groups that do not live on this node: an operator's wish for so many replicas leaves other nodes out.
+//!
+//! ```text
+//!   member ──let go by its leader──▶ hears so ──▶ vacating ──durable──▶ vacant ──placed again──▶ given a checkpoint
+//! ```
+//!
+//! A vacant replica holds nothing, votes for nobody and answers nobody. It keeps the term and the vote that it has
+//! given, so that it votes but once in a term whatever it is to the group later. Where the group is led it knows from
+//! the bulletins of leaders, so that gateways of this node find it.
+//!
+//! That a member has been let go is told by the leader's bulletin, or by the member's own log. An old bulletin is not
+//! believed: of one that knows less than this replica has applied nothing follows. A member that is let go does not
+//! take part again before it has given up what it had, which it tells the leader, and from then on it has another life
+//! for the others: what it has acknowledged before counts no more.
+
+use consensus::{Options, Replica, Seed};
+use journal::Append;
+use stdx::log::Membership;
+use stdx::{Instant, Prng};
+
+use super::{Group, nearby};
+use crate::bulletin::Bulletin;
+use crate::event::{Action, GroupId, Lane, NodeId, Now, Persist};
+use crate::limits;
+use crate::nearby::Place;
+use crate::outlet::Outlet;
+use crate::timeline::Kind;
+use crate::wire;
+
+/// What a group knows of itself where it does not live.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Vacancy {
+    /// Who has told that it leads: its term, and when that was heard last.
+    told: Option<(NodeId, u64, Instant)>,
+    /// How far that one had applied the log.
+    applied: u64,
+    /// The others do without this replica.
+    is_let_go: bool,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    None,
+    /// What there is is being given up: it is not durable yet.
+    Vacating,
+    /// It is durable.
+    Durable,
+}
+
+/// The ticket of the append by which a replica gives up its log: behind all tickets of its life.
+const LAST_TICKET: u64 = u64::MAX;
+
+impl Group {
+    /// True if this node holds nothing of the group, or is giving up what it has.
+    pub fn is_vacant(&self) -> bool {
+        self.replica.is_vacant() || self.is_vacating()
+    }
+
+    /// True while what there is is being given up: nobody is heard, and nothing is said.
+    pub(super) fn is_vacating(&self) -> bool {
+        self.vacancy.stage != Stage::None
+    }
+
+    /// Who leads the group, as far as that is known where it does not live, and in which term.
+    pub(super) fn led_elsewhere(&self) -> (Option<NodeId>, u64) {
+        let is_fresh = |heard: Instant| self.last_tick.since(heard) < limits::BULLETIN_STALE;
+        let told = self.vacancy.told.filter(|(.., heard)| is_fresh(*heard));
+        let own = self.replica.leader().filter(|_| !self.is_vacating()).map(NodeId);
+        match (told, own) {
+            (Some((leader, term, _)), _) if own.is_none() || term >= self.replica.term() => (Some(leader), term),
+            (_, own) => (own, self.replica.term()),
+        }
+    }
+
+    /// A leader on another node says how the group is.
+    pub(crate) fn hear_bulletin(&mut self, bulletin: &Bulletin, now: Now, outlet: &mut Outlet<'_>) {
+        if self.vacancy.told.is_none_or(|(_, term, _)| term <= bulletin.term) {
+            self.vacancy.told = Some((bulletin.leader, bulletin.term, now.instant));
+        }
+        if self.is_vacant() {
+            if std::mem::replace(&mut self.vacancy.applied, bulletin.applied) != bulletin.applied {
+                outlet.flush_broadcasters();
+            }
+            if !self.is_vacating() {
+                if !bulletin.has(self.node) {
+                    // It may have been a member for a while, and been given nothing.
+                    self.replica.begin_another_life();
+                }
+                outlet.send(bulletin.leader, self.id, Lane::Log, wire::encode_vacant(self.id));
+            }
+            return;
+        }
+        self.vacancy.is_let_go |= !bulletin.has(self.node) && bulletin.applied > self.replica.committed_index();
+    }
+
+    /// A node says that it holds nothing of the group: it may be made a member.
+    pub(crate) fn told_vacant(&mut self, node: NodeId, now: Now) {
+        if self.is_serving {
+            self.leader.vacant.insert(node.0, now.instant);
+        }
+    }
+
+    /// True if a node has said just now that it holds nothing of the group.
+    pub(super) fn is_known_vacant(&self, node: NodeId) -> bool {
+        let is_recent = |told: &Instant| self.last_tick.since(*told) < limits::MEMBER_SILENCE_MAX;
+        self.leader.vacant.get(&node.0).is_some_and(is_recent)
+    }
+
+    /// Gives up the replica if the others do without it. True if it is vacating: then there is nothing else to do.
+    pub(super) fn look_after_vacancy(&mut self, now: Now, prng: &mut Prng, outlet: &mut Outlet<'_>) -> bool {
+        match self.vacancy.stage {
+            Stage::Durable => {
+                self.finish_vacating(now, prng, outlet);
+                return false;
+            }
+            Stage::Vacating => {
+                self.last_tick = now.instant.max(self.last_tick);
+                self.decline_all(now, outlet);
+                return true;
+            }
+            Stage::None => {}
+        }
+        let Membership { voters, learners, .. } = &self.membership_applied;
+        let is_out = !voters.is_empty() && !voters.contains(&self.node.0) && !learners.contains(&self.node.0);
+        // A node that leaves the cluster keeps what it has, as does every node what the metadata group has.
+        let may_go = self.id != GroupId(0)
+            && !outlet.context.roster.is_empty()
+            && !outlet.context.roster.is_going(self.node)
+            && !self.replica.is_leader()
+            && !self.is_installing();
+        if !(self.vacancy.is_let_go || is_out) || !may_go {
+            return false;
+        }
+        // A checkpoint that is nearly done would count behind what is written now.
+        if self.checkpointing.is_running() {
+            return false;
+        }
+        self.begin_vacating(outlet);
+        true
+    }
+
+    fn begin_vacating(&mut self, outlet: &mut Outlet<'_>) {
+        self.stop_taking(outlet.actions);
+        self.stop_checkpoint(outlet.actions);
+        self.vacancy = Vacancy { stage: Stage::Vacating, is_let_go: false, ..self.vacancy };
+        self.hard_state = self.replica.vacated_hard_state();
+        outlet.actions.push(Action::Append {
+            append: Append {
+                group: self.id.0,
+                ticket: LAST_TICKET,
+                hard_state: Some(self.hard_state),
+                membership: Some(Membership::default()),
+                entries: Vec::new(),
+            },
+            persist: Persist::Synced,
+        });
+    }
+
+    /// It is on disk that this replica holds nothing any more. False if an append of its own is meant.
+    pub(super) fn is_vacated_by(&mut self, ticket: u64) -> bool {
+        if self.is_vacating() && ticket == LAST_TICKET {
+            self.vacancy.stage = Stage::Durable;
+        }
+        self.is_vacating()
+    }
+
+    /// From here on the replica is what it is on a node that has never held the group, but for its vote.
+    fn finish_vacating(&mut self, now: Now, prng: &mut Prng, outlet: &mut Outlet<'_>) {
+        for batch in std::mem::take(&mut self.inflight) {
+            self.inflight_bytes -= batch.byte_count;
+            self.fail_unknown(batch, outlet);
+        }
+        self.forget_committed();
+        self.stop_slices(outlet);
+        let options = Options {
+            uncommitted_bytes_max: u64::MAX,
+            incarnation: prng.draw() >> 16,
+            ..Options::new(self.node.0, self.id.0, prng.draw())
+        };
+        let seed = Seed { hard_state: self.hard_state, ..Seed::default() };
+        self.replica = Replica::new(options, seed).expect("a replica without a log");
+        self.replica.tell_time(now.instant);
+        self.state.vacate();
+        self.state.upkeep().take_notices();
+        // Nobody here is told of changes any more.
+        outlet.flush_caches();
+        self.prepared_since.clear();
+        self.slot_news.clear();
+        for (gateway, number) in std::mem::take(&mut self.awaited) {
+            outlet.settle_told(gateway.core, crate::letter::Claim { boot: gateway.boot, group: self.id, number });
+        }
+        self.decline_all(now, outlet);
+        self.nearby = nearby::Nearby::new(prng.draw() >> 8);
+        outlet.context.places[self.id.0 as usize] = Place::default();
+        self.membership_applied = Membership::default();
+        (self.first_index, self.recovered_index, self.marked_index) = (0, 0, 0);
+        self.log_bytes = 0;
+        self.altered_saved = self.state.keyspace().altered_count();
+        self.held_log = None;
+        self.told_keep = (u64::MAX, Instant::ZERO);
+        self.is_overtaken = false;
+        self.is_checkpoint_awaited = false;
+        self.is_asked_to_lead = false;
+        self.led_before = None;
+        self.told_route = None;
+        self.vacancy = Vacancy { stage: Stage::None, ..self.vacancy };
+        let text = format!("node {} has given up its replica: the group lives on other nodes", self.node.0);
+        outlet.happened(Kind::Placement, Some(self.id), text);
+    }
+}

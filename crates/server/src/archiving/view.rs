@@ -1,0 +1,201 @@
+//! What is in an archive, and which moments it can be restored to.
+
+use anyhow::{Result, anyhow, bail, ensure};
+use archive::{Archive, End, GroupReader, Listing, Next, Problem};
+use state::cut::moment_of_entry;
+use stdx::UnixMillis;
+
+use crate::backup::counted;
+
+/// An archive that has been looked at.
+pub(super) struct View {
+    pub(super) archive: Archive,
+    pub(super) groups: Vec<GroupView>,
+}
+
+/// What it holds of a group.
+pub(super) struct GroupView {
+    pub(super) listing: Listing,
+    pub(super) end: End,
+    /// The earliest moment that is held; none if there is nothing.
+    pub(super) earliest: Option<UnixMillis>,
+}
+
+impl View {
+    /// Looks at the archive at an address.
+    ///
+    /// # Errors
+    /// If there is none, or it cannot be read.
+    pub(super) fn of(address: &str) -> Result<Self> {
+        let directory = edge::archive_directory(address).map_err(|why| anyhow!("{why}"))?;
+        let archive = Archive::open(&directory)?;
+        let mut groups = Vec::new();
+        for group in 0..archive.manifest().groups {
+            let (listing, end) = (archive.list(group)?, archive.end(group)?);
+            let mut earliest = listing.bases.first().map(|base| base.moment);
+            if listing.logs.first().is_some_and(|log| log.first == 1) {
+                // A log from its first entry on needs no base.
+                let mut reader = GroupReader::new(&archive, group, &listing, 1);
+                earliest = loop {
+                    match reader.next() {
+                        Ok(Next::Entries(entries, ..)) => {
+                            if let Some(moment) = entries.iter().find_map(moment_of_entry) {
+                                break Some(moment);
+                            }
+                        }
+                        Ok(Next::End(_)) | Err(_) => break earliest,
+                    }
+                };
+            }
+            groups.push(GroupView { listing, end, earliest });
+        }
+        Ok(Self { archive, groups })
+    }
+
+    /// The first and the last moment that all groups can be restored to, but for what is missing between.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub(super) fn range(&self) -> Result<(UnixMillis, UnixMillis)> {
+        let empty: Vec<String> = self
+            .groups
+            .iter()
+            .enumerate()
+            .filter(|(_, group)| group.earliest.is_none())
+            .map(|(number, _)| number.to_string())
+            .collect();
+        ensure!(
+            empty.is_empty(),
+            "archive {}: it holds nothing yet of {} {}",
+            self.archive.directory().display(),
+            if empty.len() == 1 { "group" } else { "groups" },
+            empty.join(", ")
+        );
+        let first = self.groups.iter().filter_map(|group| group.earliest).max().expect("there is a group");
+        let last = self.groups.iter().map(GroupView::closed).min().expect("there is a group");
+        ensure!(
+            first <= last,
+            "archive {}: its groups have no moment in common yet",
+            self.archive.directory().display()
+        );
+        Ok((first, last))
+    }
+
+    /// The moment to go back to, if it is there.
+    ///
+    /// # Errors
+    /// If it is not, with the nearest that is.
+    pub(super) fn choose(&self, wanted: Option<UnixMillis>) -> Result<UnixMillis> {
+        let (first, last) = self.range()?;
+        let place = self.archive.directory().display();
+        match wanted {
+            None => Ok(last),
+            Some(wanted) if wanted < first => bail!(
+                "archive {place}: it begins at {}, after {}: the nearest moment is --at '{}'",
+                edge::utc(first),
+                edge::utc(wanted),
+                edge::utc(first)
+            ),
+            Some(wanted) if wanted > last => bail!(
+                "archive {place}: {} is not closed yet; all that happened is known up to {}: the nearest moment is --at \
+                 '{}'",
+                edge::utc(wanted),
+                edge::utc(last),
+                edge::utc(last)
+            ),
+            Some(wanted) => Ok(wanted),
+        }
+    }
+}
+
+impl GroupView {
+    /// Nothing of this moment or an earlier one is lacking at the end. More of the latest moment may come.
+    pub(super) fn closed(&self) -> UnixMillis {
+        UnixMillis(self.end.moment.0.saturating_sub(1))
+    }
+
+    /// Bytes of its files.
+    pub(super) fn bytes(&self) -> u64 {
+        let bases = self.listing.bases.iter().map(|base| base.bytes);
+        bases.chain(self.listing.logs.iter().map(|log| log.bytes)).sum()
+    }
+
+    /// How many files.
+    pub(super) fn files(&self) -> String {
+        let (bases, logs) = (self.listing.bases.len(), self.listing.logs.len());
+        format!("{}, {}", counted(bases, "base"), counted(logs, "log"))
+    }
+}
+
+/// Why a group's log cannot be read on, in words.
+pub(super) fn told(group: u32, problem: &Problem) -> String {
+    match problem {
+        Problem::Gap(first, last) => format!(
+            "group {group}: entries {first} to {last} were never archived, since the log did not hold them any more when \
+             the archive could be written again"
+        ),
+        Problem::Missing(first, last) => {
+            format!("group {group}: entries {first} to {last} are in no file: a file of the archive is missing")
+        }
+        Problem::Fault(fault) => format!("group {group}: {fault}"),
+    }
+}
+
+/// A moment as people write it: date and time in UTC, with a blank or a T between, fractions of a second, and Z as they
+/// like.
+///
+/// # Errors
+/// If it is none.
+pub(super) fn parse_moment(text: &str) -> Result<UnixMillis> {
+    let read = || {
+        let text = text.trim().trim_end_matches(['Z', 'z']);
+        let (date, time) = text.split_once([' ', 'T']).unwrap_or((text, "00:00:00"));
+        let numbers = |text: &str, by: char| -> Option<Vec<i64>> {
+            text.split(by).map(|word| word.parse().ok().filter(|number| *number >= 0)).collect()
+        };
+        let [year, month, day] = numbers(date, '-')?[..] else { return None };
+        let (whole, fraction) = time.split_once('.').unwrap_or((time, "0"));
+        let (hour, minute, second) = match numbers(whole, ':')?[..] {
+            [hour, minute, second] => (hour, minute, second),
+            [hour, minute] => (hour, minute, 0),
+            _ => return None,
+        };
+        let millis: i64 = format!("{fraction:0<3}").get(..3)?.parse().ok()?;
+        let fits =
+            (1..=12).contains(&month) && hour < 24 && minute < 60 && second < 60 && (1970..10_000).contains(&year);
+        let seconds = days_of(year, month, day) * 86_400 + hour * 3_600 + minute * 60 + second;
+        let moment = UnixMillis(seconds * 1_000 + millis);
+        // A day that the month does not have comes out as another.
+        let shown = edge::utc(moment);
+        (fits && shown.starts_with(&format!("{year:04}-{month:02}-{day:02}"))).then_some(moment)
+    };
+    read().ok_or_else(|| anyhow!("'{text}' is no moment: write it as '2026-11-23 01:00:00', in UTC"))
+}
+
+/// Days from 1970-01-01 to a day of the Gregorian calendar, after Howard Hinnant's "chrono-compatible low-level date
+/// algorithms" (2013).
+fn days_of(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let era = year.div_euclid(400);
+    let year_of_era = year - era * 400;
+    let day_of_year = (153 * (if month > 2 { month - 3 } else { month + 9 }) + 2) / 5 + day - 1;
+    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_read_as_they_are_shown() {
+        for ms in [0, 951_782_400_000, 1_795_395_600_123, 4_102_444_799_999] {
+            let shown = edge::utc(UnixMillis(ms));
+            assert_eq!(parse_moment(&shown).unwrap(), UnixMillis(ms), "{shown}");
+        }
+        assert_eq!(parse_moment("2026-11-23 01:00").unwrap(), parse_moment("2026-11-23T01:00:00.0Z").unwrap());
+        assert_eq!(parse_moment("2026-11-23").unwrap(), parse_moment("2026-11-23 00:00:00").unwrap());
+        for wrong in ["", "yesterday", "2026-02-30 00:00:00", "2026-13-01", "2026-11-23 24:00:00", "2026-11-23 1"] {
+            assert!(parse_moment(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! `holdfast cluster plan`, `balance` and `place`: which node holds which group.
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use serde_json::Value;
+
+use super::door::{Door, ask, ask_status, list, number, text, value_of};
+use super::remove::{Watch, insist};
+use super::status::name;
+
+/// Show which groups would move between nodes next, why, and how many bytes would travel.
+#[derive(Debug, Args)]
+pub struct PlanArguments {
+    #[command(flatten)]
+    door: Door,
+    /// Print everything as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Let groups move between nodes so that each holds its share, or let them stay where they are.
+#[derive(Debug, Args)]
+pub struct BalanceArguments {
+    /// What is to be from now on.
+    switch: Switch,
+    #[command(flatten)]
+    door: Door,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Switch {
+    /// Groups move.
+    On,
+    /// Groups stay, but for those of nodes that leave.
+    Off,
+}
+
+/// Name the nodes that are to hold a group, and wait until they do. Clients go on meanwhile.
+#[derive(Debug, Args)]
+pub struct PlaceArguments {
+    /// The group.
+    group: u32,
+    /// Its nodes: their numbers, the first digits of their names, or their addresses; as many as the parameter
+    /// `replicas` says.
+    #[arg(required = true)]
+    nodes: Vec<String>,
+    /// Do not wait.
+    #[arg(long)]
+    no_wait: bool,
+    #[command(flatten)]
+    door: Door,
+}
+
+/// Asks and prints.
+pub fn plan(arguments: &PlanArguments) -> Result<()> {
+    let mut connection = arguments.door.open()?;
+    let status = ask_status(&mut connection)?;
+    let steps = value_of(&ask(&mut connection, &["HOLDFAST", "PLAN"])?);
+    if arguments.json {
+        say_line!("{}", serde_json::to_string_pretty(&steps)?);
+        return Ok(());
+    }
+    say!("{}", page(&status, &steps));
+    Ok(())
+}
+
+fn page(status: &Value, steps: &Value) -> String {
+    let steps = steps.as_array().map(Vec::as_slice).unwrap_or_default();
+    let mut page = String::new();
+    if number(status, "balancing") == 0 {
+        page.push_str("balancing is off: groups move only away from nodes that leave\n");
+    }
+    if steps.is_empty() {
+        page.push_str("every group lives where it is to live\n");
+        return page;
+    }
+    for step in steps {
+        let nodes = list(step, "nodes").iter().filter_map(Value::as_str).map(|node| name(status, node));
+        let nodes: Vec<_> = nodes.collect();
+        page.push_str(&format!(
+            "group {} to {}, {} MB: {}\n",
+            number(step, "group"),
+            nodes.join(" "),
+            number(step, "bytes").div_ceil(1_000_000),
+            text(step, "reason")
+        ));
+    }
+    let bytes: u64 = steps.iter().map(|step| number(step, "bytes")).sum();
+    page.push_str(&format!("{} steps, {} MB in all\n", steps.len(), bytes.div_ceil(1_000_000)));
+    page
+}
+
+/// Asks.
+pub fn switch(arguments: &BalanceArguments) -> Result<()> {
+    let (word, told) = match arguments.switch {
+        Switch::On => ("ON", "groups move between nodes so that each holds its share"),
+        Switch::Off => ("OFF", "groups stay where they are, but for those of nodes that leave"),
+    };
+    insist(&mut arguments.door.open()?, &["HOLDFAST", "BALANCE", word])?;
+    say_line!("{told}");
+    Ok(())
+}
+
+/// Asks, and waits until these nodes hold the group and no others do.
+pub fn place(arguments: &PlaceArguments) -> Result<()> {
+    let group = arguments.group.to_string();
+    let mut words = vec!["HOLDFAST", "PLACE", &group];
+    words.extend(arguments.nodes.iter().map(String::as_str));
+    insist(&mut arguments.door.open()?, &words)?;
+    if arguments.no_wait {
+        say_line!("group {group} moves");
+        return Ok(());
+    }
+    let after = Watch::new(&arguments.door).until(|status| missing(status, arguments.group))?;
+    let status = &after;
+    let found = list(status, "groups").iter().find(|found| number(found, "group") == u64::from(arguments.group));
+    let nodes = found.map(|found| list(found, "voters")).unwrap_or_default();
+    let nodes: Vec<_> = nodes.iter().filter_map(Value::as_str).map(|node| name(status, node)).collect();
+    say_line!("group {group} lives on {}", nodes.join(" "));
+    Ok(())
+}
+
+/// What is still to be done until a group lives where it is to live.
+fn missing(status: &Value, group: u32) -> Result<(), String> {
+    let found = list(status, "groups").iter().find(|found| number(found, "group") == u64::from(group));
+    let Some(found) = found else { return Ok(()) };
+    let (voters, placed) = (list(found, "voters"), list(found, "placed"));
+    if voters == placed && list(found, "learners").is_empty() {
+        return Ok(());
+    }
+    let names = |nodes: &[Value]| {
+        let names: Vec<_> = nodes.iter().filter_map(Value::as_str).map(|node| name(status, node)).collect();
+        names.join(" ")
+    };
+    Err(format!("group {group} is to live on {}, and lives on {}", names(placed), names(voters)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn status() -> Value {
+        let node = |id: u32| json!({"id": id.to_string(), "clients": format!("10.0.0.{id}:6379")});
+        let group = json!({"group": 2, "voters": ["1", "2"], "placed": ["1", "3"], "learners": ["3"]});
+        json!({"balancing": 1, "nodes": [node(1), node(2), node(3)], "groups": [group]})
+    }
+
+    #[test]
+    fn a_plan_names_nodes_reasons_and_bytes() {
+        let steps = json!([{"group": 2, "nodes": ["1", "3"], "bytes": 2_500_000, "reason": "node 3 is empty"}]);
+        let expected = "\
+group 2 to 10.0.0.1:6379 10.0.0.3:6379, 3 MB: node 3 is empty
+1 steps, 3 MB in all
+";
+        assert_eq!(page(&status(), &steps), expected);
+        assert_eq!(page(&status(), &json!([])), "every group lives where it is to live\n");
+        assert!(page(&json!({"balancing": 0}), &json!([])).starts_with("balancing is off"));
+    }
+
+    #[test]
+    fn a_group_has_come_when_its_nodes_vote_and_no_others_do() {
+        let told = missing(&status(), 2).unwrap_err();
+        let expected = "group 2 is to live on 10.0.0.1:6379 10.0.0.3:6379, and lives on 10.0.0.1:6379 10.0.0.2:6379";
+        assert_eq!(told, expected);
+        let there = json!({"groups": [{"group": 2, "voters": ["1", "3"], "placed": ["1", "3"], "learners": []}]});
+        assert_eq!(missing(&there, 2), Ok(()));
+    }
+}

@@ -1,0 +1,149 @@
+//! The way back: the old server follows the new one as a replica, and becomes what it was.
+//!
+//! Two steps, with as much time between them as one likes: `--prepare` makes the old server a replica, which takes a
+//! copy and then the stream; without it writes stop here, the old server gets the rest, and takes writes again.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::PATIENCE;
+use super::check::{config, is_master};
+use super::cutover::{REPLICAS_NEVER_MET, call, counts};
+use super::source::{Address, ask, info, info_field};
+use super::target::{TargetArguments, read_record};
+use crate::connection::Connection;
+
+/// How long the old server may take to get a copy without a word that it is getting on.
+const COPY_PATIENCE: Duration = Duration::from_secs(600);
+
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// A server's own figures of its stream are this old at most: nothing new comes if they stay as they are for longer.
+const SETTLED: Duration = Duration::from_millis(700);
+
+/// Lets the old server follow.
+///
+/// # Errors
+/// If it still takes writes, or does not get a copy.
+pub fn prepare(address: &Address, arguments: &TargetArguments, place: Option<&str>) -> Result<()> {
+    let mut ours = arguments.connect()?;
+    ensure!(read_record(&mut ours)?.is_none(), "the migration is under way: cut over first, and go back then");
+    let mut old = address.connect(PATIENCE)?;
+    if is_master(&mut old)? {
+        let refuses = config(&mut old, "min-replicas-to-write")?.is_some_and(|number| number == REPLICAS_NEVER_MET);
+        ensure!(
+            refuses,
+            "{} takes writes, and would lose them: stop them with CONFIG SET min-replicas-to-write {REPLICAS_NEVER_MET}",
+            address.place
+        );
+        let version = info_field(&info(&mut old, "server")?, "redis_version").unwrap_or_default();
+        let major: u32 = version.split('.').next().and_then(|number| number.parse().ok()).unwrap_or(0);
+        if major < 7 {
+            ask(&mut ours, &["CONFIG", "SET", "replica-rdb-version", "9"])?;
+            say_line!("{} is a Redis {version}: replica-rdb-version is 9 now", address.place);
+        }
+        let first = arguments.server.first().context("no server was named")?;
+        let (host, port) = place.unwrap_or(first).rsplit_once(':').context("a server is HOST:PORT")?;
+        if let Some((user, password)) = arguments.secret() {
+            if let Some(user) = user {
+                ask(&mut old, &["CONFIG", "SET", "masteruser", user])?;
+            }
+            ask(&mut old, &["CONFIG", "SET", "masterauth", password])?;
+        }
+        ask(&mut old, &["REPLICAOF", host, port])?;
+    }
+    let begun = Instant::now();
+    while !is_linked(&mut old)? {
+        ensure!(
+            begun.elapsed() < COPY_PATIENCE,
+            "{} gets no copy: its log says why; REPLICAOF NO ONE there makes it what it was",
+            address.place
+        );
+        thread::sleep(POLL_INTERVAL);
+    }
+    say_line!("{} follows; `migrate verify` compares, `migrate back` goes back", address.place);
+    Ok(())
+}
+
+/// Goes back.
+///
+/// # Errors
+/// If the old server does not follow, or does not get everything in time. Then writes are taken here as before.
+pub fn run(address: &Address, arguments: &TargetArguments, pause: Duration) -> Result<()> {
+    let mut old = address.connect(PATIENCE)?;
+    ensure!(!is_master(&mut old)?, "{} does not follow: `migrate back --prepare` first", address.place);
+    ensure!(is_linked(&mut old)?, "{} has no link to the server that it follows: see its log", address.place);
+    // The offset is that of the node that the old server is linked to.
+    let first = &mut arguments.connect_to(arguments.server.first().context("no server was named")?)?;
+    let before = config(first, "min-replicas-to-write")?.unwrap_or_else(|| "0".to_owned());
+    ensure!(before != REPLICAS_NEVER_MET, "this server takes no writes since an earlier way back");
+
+    let stopped = Instant::now();
+    // Refused from here on, and nothing is lost: clients that have not moved hear NOREPLICAS.
+    ask(first, &["CONFIG", "SET", "min-replicas-to-write", REPLICAS_NEVER_MET])?;
+    let drained = drain(first, &mut old, pause).and_then(|offset| same_counts(first, &mut old, pause).map(|()| offset));
+    let outcome = drained.and_then(|offset| {
+        ask(&mut old, &["REPLICAOF", "NO", "ONE"])?;
+        Ok(offset)
+    });
+    if outcome.is_err() {
+        ask(first, &["CONFIG", "SET", "min-replicas-to-write", &before])?;
+    }
+    let offset = outcome.context("not gone back; writes are taken here as before")?;
+    ask(&mut old, &["CONFIG", "SET", "min-replicas-to-write", "0"])
+        .context("the old server refuses writes yet: CONFIG SET min-replicas-to-write 0 there")?;
+    if arguments.secret().is_some() {
+        let _ = call(&mut old, &["CONFIG", "SET", "masterauth", ""])?;
+    }
+    say_line!(
+        "gone back at offset {offset} after {} ms: {} has everything and takes writes",
+        stopped.elapsed().as_millis(),
+        address.place
+    );
+    say_line!("this server refuses writes (NOREPLICAS) until CONFIG SET min-replicas-to-write {before}");
+    Ok(())
+}
+
+fn is_linked(old: &mut Connection) -> Result<bool> {
+    let told = info(old, "replication")?;
+    Ok(info_field(&told, "master_link_status").is_some_and(|status| status == "up"))
+}
+
+fn offset_in(told: &str, name: &str) -> Option<u64> {
+    info_field(told, name)?.parse().ok()
+}
+
+/// Waits until the old server has all that was ever put into the stream, and nothing more comes.
+fn drain(ours: &mut Connection, old: &mut Connection, patience: Duration) -> Result<u64> {
+    let begun = Instant::now();
+    let mut seen = (0, Instant::now());
+    loop {
+        let told = offset_in(&info(ours, "replication")?, "stream_offset").context("this server leads no stream")?;
+        if told != seen.0 {
+            seen = (told, Instant::now());
+        }
+        let theirs = offset_in(&info(old, "replication")?, "slave_repl_offset").unwrap_or(0);
+        if seen.1.elapsed() >= SETTLED && theirs >= told {
+            return Ok(told);
+        }
+        if begun.elapsed() > patience {
+            bail!("the old server has not got everything in time: {theirs} of {told} bytes");
+        }
+        thread::sleep(POLL_INTERVAL);
+    }
+}
+
+/// Makes sure that both hold equally many keys. What has expired may be on its way.
+fn same_counts(ours: &mut Connection, old: &mut Connection, patience: Duration) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        let (here, there) = (counts(ours)?, counts(old)?);
+        if here == there {
+            return Ok(());
+        }
+        ensure!(begun.elapsed() < patience, "the databases differ: {here:?} here, {there:?} at the old server");
+        thread::sleep(POLL_INTERVAL);
+    }
+}

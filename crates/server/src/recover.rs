@@ -1,0 +1,307 @@
+//! `holdfast recover`: goes on with what one node has, when too many of the others are lost for good.
+//!
+//! A group needs a quorum of its voters to acknowledge anything, so a node that is left alone serves nothing: it cannot
+//! know what the others have acknowledged without it. This tool says what is in its directory and what may be missing,
+//! and makes a new cluster of it if the operator accepts that. See `docs/decisions/0028-recovery-of-a-survivor.md`.
+
+mod compare;
+mod report;
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use edge::recovery::{self, Successor};
+use edge::{DirectoryLock, RealDisk};
+use journal::{CheckpointFile, CheckpointMark, CheckpointReader, Identity, Journal, Recovered, RecoveredGroup};
+use keyspace::{Keyspace, Layout, Tuning};
+use node::checkpoint::{CHUNK_KEYSPACE, CHUNK_STATE};
+use node::group::membership_of;
+use node::transaction::TransactionId;
+use node::{GroupId, GroupSeed, NodeId};
+use state::recovery::{Unresolved, judge};
+use state::{Ignored, State};
+use stdx::log::{HardState, Membership};
+
+use crate::backup::{Pace, counted};
+
+/// Bytes of a chunk of the checkpoints that are written.
+const CHUNK_BYTES: usize = 256 << 10;
+
+/// As many as a server can be started with: one that is not used costs nothing.
+const DATABASES: u16 = 1024;
+
+/// Makes a new cluster out of what one node has, when the others are lost for good.
+///
+/// Without --accept-loss it says what is in the directory and what may be missing, and changes nothing. No server may
+/// run on the directory.
+#[derive(clap::Args, Clone, Debug)]
+pub struct RecoverArguments {
+    /// The data directory of the node that is left
+    #[arg(long, value_name = "DIRECTORY", default_value = "holdfast-data", conflicts_with = "compare")]
+    data_dir: PathBuf,
+    /// Make a new cluster of it, and give up for good what only the lost nodes have
+    #[arg(long, conflicts_with = "compare")]
+    accept_loss: bool,
+    /// Say which of several directories of the same cluster has most
+    #[arg(long, value_name = "DIRECTORY", num_args = 1..)]
+    compare: Vec<PathBuf>,
+    /// Show no progress
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// Runs `holdfast recover`.
+///
+/// # Errors
+/// What an operator must know.
+pub fn run(arguments: &RecoverArguments) -> Result<()> {
+    if !arguments.compare.is_empty() {
+        return compare::run(&arguments.compare);
+    }
+    let mut pace = Pace::new(arguments.quiet);
+    let outcome = Recovery::open(&arguments.data_dir, &mut pace).and_then(|recovery| {
+        pace.end();
+        say!("{}", report::page(&recovery));
+        if arguments.accept_loss {
+            return recovery.accept(&mut pace);
+        }
+        recovery.say_how();
+        Ok(())
+    });
+    pace.end();
+    outcome
+}
+
+/// A directory that nobody uses, and what is in it.
+struct Found {
+    directory: PathBuf,
+    lock: DirectoryLock,
+    disk: RealDisk,
+    recovered: Recovered,
+    /// Something may have been acknowledged before it was on the disk.
+    acknowledges_early: bool,
+}
+
+impl Found {
+    /// Looks into a directory, and changes nothing in it.
+    fn look(directory: &Path) -> Result<Self> {
+        let shown = directory.display();
+        ensure!(
+            directory.join(journal::IDENTITY_FILE).exists() || recovery::is_incomplete(directory),
+            "{shown} is no data directory of a node: it holds no file '{}'",
+            journal::IDENTITY_FILE
+        );
+        let lock = DirectoryLock::acquire(directory).map_err(|error| match error.kind() {
+            ErrorKind::WouldBlock => anyhow!("{shown} is in use by a server: stop that one first"),
+            _ => anyhow!("cannot lock {shown}: {error}"),
+        })?;
+        if let Some(aside) = recovery::complete(directory, &lock).map_err(|fault| anyhow!("{fault}"))? {
+            say_line!(
+                "A recovery of {shown} had been cut short, and is complete now. The old files are in {}.",
+                aside.display()
+            );
+        }
+        let disk = RealDisk::open_directory_to_read(directory).with_context(|| format!("cannot open {shown}"))?;
+        // What is damaged at the end of the log is a loss like others, and told as one.
+        let options = journal::Options { has_peers: |_, _| true, ..journal::Options::new(NOBODY) };
+        let recovered = Journal::look(&disk, &options).map_err(|fault| told(directory, &fault))?;
+        let acknowledges_early =
+            edge::acknowledges_early(directory).with_context(|| format!("cannot look into {shown}"))?;
+        Ok(Self { directory: directory.to_owned(), lock, disk, recovered, acknowledges_early })
+    }
+
+    fn identity(&self) -> &Identity {
+        &self.recovered.identity
+    }
+
+    fn groups(&self) -> impl Iterator<Item = (u32, Option<&RecoveredGroup>)> {
+        (0..self.identity().group_count).map(|group| (group, self.recovered.groups.get(&group)))
+    }
+
+    /// The end of the log may be missing although it was written.
+    fn may_lack_its_end(&self) -> bool {
+        self.recovered.tail_in_question.is_some() || (self.acknowledges_early && !self.recovered.was_stopped_cleanly)
+    }
+}
+
+/// What a directory that has an identity is not stamped with.
+const NOBODY: Identity =
+    Identity { directory: 0, cluster: 0, node: 0, group_count: 0, hash_seed: 0, has_joined: false };
+
+/// What is wrong with a directory, with what to do about it.
+fn told(directory: &Path, fault: &journal::Fault) -> anyhow::Error {
+    let advice = match fault {
+        journal::Fault::Damaged { .. } | journal::Fault::Missing { .. } => {
+            ": nothing has been changed; recover another node, or restore a backup"
+        }
+        journal::Fault::Newer { .. } => ": use the version that wrote it",
+        journal::Fault::Full { .. } => ": make room and begin again; nothing has been changed",
+        journal::Fault::Io { .. } | journal::Fault::Foreign { .. } => "",
+    };
+    anyhow!("data directory {}: {fault}{advice}", directory.display())
+}
+
+/// A group of the directory, with all of its log applied.
+struct GroupFound {
+    state: State,
+    hard_state: HardState,
+    membership: Membership,
+}
+
+impl GroupFound {
+    /// Entries at the end of the log of which the node did not know whether they were committed.
+    fn uncommitted_count(&self) -> u64 {
+        self.state.applied().index.saturating_sub(self.hard_state.commit)
+    }
+}
+
+/// What is known before anything is decided.
+struct Recovery {
+    found: Found,
+    groups: Vec<GroupFound>,
+    unresolved: BTreeMap<TransactionId, Unresolved>,
+}
+
+impl Recovery {
+    fn open(directory: &Path, pace: &mut Pace) -> Result<Self> {
+        let mut found = Found::look(directory)?;
+        let identity = *found.identity();
+        let needs_nobody = found
+            .groups()
+            .all(|(_, group)| group.is_some_and(|group| membership_of(&identity, group).voters == [identity.node]));
+        ensure!(
+            !needs_nobody || found.recovered.tail_in_question.is_some(),
+            "{} needs no recovery: its node is the only one that votes in its groups, so it can be started as it is",
+            directory.display()
+        );
+        let elsewhere: Vec<String> = found
+            .groups()
+            .filter(|(_, group)| group.is_some_and(RecoveredGroup::is_vacated))
+            .map(|(group, _)| group.to_string())
+            .collect();
+        ensure!(
+            elsewhere.is_empty(),
+            "{} holds nothing of group {}, which lived on other nodes: recover a node that holds every group, or restore \
+             a backup",
+            directory.display(),
+            elsewhere.join(", ")
+        );
+        let mut of_log = std::mem::take(&mut found.recovered.groups);
+        let mut groups = Vec::new();
+        for group in 0..identity.group_count {
+            let of_log = of_log.remove(&group).unwrap_or_default();
+            groups.push(found.replay(group, of_log, pace)?);
+        }
+        ensure!(
+            groups.iter().any(|group| group.state.applied().index > 0),
+            "{} holds nothing: its node had not been given any data yet",
+            directory.display()
+        );
+        let unresolved = judge(groups.iter().map(|group| &group.state));
+        Ok(Self { found, groups, unresolved })
+    }
+
+    fn say_how(&self) {
+        let directory = self.found.directory.display();
+        say_line!("\nNothing has been changed. If the other nodes are lost for good, and no other survivor has more");
+        say_line!("(holdfast recover --compare DIRECTORY…), a new cluster is made of what is here by");
+        say_line!("  holdfast recover --data-dir {directory} --accept-loss");
+    }
+
+    fn accept(mut self, pace: &mut Pace) -> Result<()> {
+        let identity = recovery::successor_identity(self.found.identity()).map_err(|fault| anyhow!("{fault}"))?;
+        let former = NodeId(self.found.identity().node);
+        for group in &mut self.groups {
+            group.state.begin_anew(&self.unresolved, former);
+        }
+        let Found { directory, lock, .. } = &self.found;
+        let successor = Successor::begin(directory, lock).map_err(|fault| anyhow!("{fault}"))?;
+        if let Err(error) = write(&identity, &mut self.groups, successor.path(), pace) {
+            successor.abandon();
+            return Err(error);
+        }
+        let aside = successor.install(lock).map_err(|fault| anyhow!("{fault}"))?;
+        pace.end();
+        let directory = directory.display();
+        say_line!(
+            "\nRecovered: {directory} holds a new cluster {:032x} of one node, {}.",
+            identity.cluster,
+            identity.node
+        );
+        say_line!("What was there before is in {}; remove it when you are sure.", aside.display());
+        say_line!("Start it as before, but without --join. Then invite others, each with an empty directory:");
+        say_line!("  holdfast cluster invite --data-dir {directory}");
+        Ok(())
+    }
+}
+
+impl Found {
+    /// Reads a group's checkpoint, and applies all of the log behind it.
+    fn replay(&self, group: u32, of_log: RecoveredGroup, pace: &mut Pace) -> Result<GroupFound> {
+        let identity = self.identity();
+        let membership = membership_of(identity, &of_log);
+        let tuning = Tuning::default();
+        let options =
+            keyspace::Options { databases: DATABASES, hash_seed: identity.hash_seed, layout: Layout::Slots, tuning };
+        let mut seed = GroupSeed::new(GroupId(group), NodeId(identity.node), Keyspace::new(options));
+        if let Some(mark) = &of_log.checkpoint {
+            let told = |fault| told(&self.directory, &fault);
+            let mut reader = CheckpointReader::open(self.disk.clone(), identity, group, mark).map_err(told)?;
+            let mut offset = 0;
+            while let Some(chunk) = reader.next().map_err(told)? {
+                seed.restore(chunk).map_err(|corrupt| {
+                    let file = journal::checkpoint_file(group, mark.index);
+                    told(journal::Fault::Damaged { file, offset, what: corrupt.to_string() })
+                })?;
+                let (done, total) = reader.progress();
+                offset = done;
+                pace.show(|| format!("reads group {group}: {} of {} MB", done / 1_000_000, total / 1_000_000));
+            }
+            (seed.checkpoint_index, seed.checkpoint_term) = (mark.index, mark.term);
+        }
+        seed.entries = of_log.entries;
+        let (mut state, entries) = seed.into_state(identity.group_count);
+        for (done, entry) in entries.iter().enumerate() {
+            state.apply(entry, &mut Ignored);
+            pace.show(|| format!("applies the log of group {group}: {done} of {} entries", entries.len()));
+        }
+        Ok(GroupFound { state, hard_state: of_log.hard_state, membership })
+    }
+}
+
+/// Writes a data directory whose groups begin with these states.
+fn write(identity: &Identity, groups: &mut [GroupFound], path: &Path, pace: &mut Pace) -> Result<()> {
+    let told = |fault: journal::Fault| told(path, &fault);
+    let disk = RealDisk::open_directory(path).with_context(|| format!("cannot open {}", path.display()))?;
+    let (mut journal, _) = Journal::open(disk.clone(), &journal::Options::new(*identity)).map_err(told)?;
+    for group in groups {
+        let number = group.state.group().0;
+        let applied = group.state.applied();
+        // A group of which nothing is here begins with nothing.
+        let (index, term) = (applied.index.max(1), applied.term.max(1));
+        let membership = Membership { voters: vec![identity.node], ..Membership::default() };
+        let mark = CheckpointMark { index, term, membership };
+        let mut file = CheckpointFile::begin(disk.clone(), identity, number, &mark).map_err(told)?;
+        let mut chunk = vec![CHUNK_STATE];
+        chunk.extend_from_slice(&group.state.save());
+        file.push(&chunk);
+        group.state.upkeep().begin_checkpoint();
+        let mut is_walked = false;
+        while !is_walked {
+            let mut chunk = vec![CHUNK_KEYSPACE];
+            is_walked = group.state.upkeep().checkpoint_step(CHUNK_BYTES, &mut chunk);
+            if chunk.len() > 1 {
+                file.push(&chunk);
+            }
+            while file.write(CHUNK_BYTES).map_err(told)? > 0 {}
+            pace.show(|| format!("writes group {number}: {} MB", file.written_bytes() / 1_000_000));
+        }
+        file.finish().map_err(told)?;
+        let hard_state = HardState { term: group.hard_state.term.max(term), vote: 0, commit: index };
+        journal.install(number, mark, Some(hard_state)).map_err(told)?;
+    }
+    journal.stop().map_err(told)?;
+    Ok(())
+}

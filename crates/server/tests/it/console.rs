@@ -1,0 +1,386 @@
+//! The console from outside: who is let in, what they are shown, and what they may not see.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::harness::{Authority, Folder, Server, ServerOptions, free_port};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// An answer: status, head and body.
+struct Answer {
+    status: u16,
+    head: String,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    fn of(bytes: &[u8]) -> Self {
+        let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
+        let head = String::from_utf8(bytes[..end].to_vec()).expect("text");
+        let status = head.split(' ').nth(1).and_then(|word| word.parse().ok()).expect("a status");
+        Self { status, head, body: bytes[end + 4..].to_vec() }
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|_| panic!("no JSON: {}", String::from_utf8_lossy(&self.body)))
+    }
+
+    fn error(&self) -> (u16, String) {
+        (self.status, self.json()["error"].as_str().unwrap_or_default().to_owned())
+    }
+}
+
+fn exchange(stream: &mut (impl Read + Write), request: &[u8]) -> Answer {
+    stream.write_all(request).expect("a request is taken");
+    let mut bytes = Vec::new();
+    // TLS without a farewell is an error, and all has come.
+    let _ = stream.read_to_end(&mut bytes);
+    Answer::of(&bytes)
+}
+
+/// A browser, as far as it matters.
+struct Browser {
+    port: u16,
+    cookie: String,
+}
+
+impl Browser {
+    fn new(port: u16) -> Self {
+        Self { port, cookie: String::new() }
+    }
+
+    fn send(&self, method: &str, path: &str, more: &str, body: &str) -> Answer {
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nConnection: close\r\nCookie: {}\r\n{more}\
+             Content-Length: {}\r\n\r\n{body}",
+            self.port,
+            self.cookie,
+            body.len()
+        );
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("the console's port is open");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a bound");
+        exchange(&mut stream, request.as_bytes())
+    }
+
+    fn get(&self, path: &str) -> Answer {
+        self.send("GET", path, "", "")
+    }
+
+    fn log_in(&mut self, form: &str) -> Answer {
+        let answer = self.send("POST", "/api/login", "", form);
+        let line = answer.head.lines().find_map(|line| line.strip_prefix("Set-Cookie: "));
+        if let Some(cookie) = line {
+            assert!(cookie.contains("; HttpOnly; SameSite=Strict"), "{cookie}");
+            self.cookie = cookie.split(';').next().unwrap_or_default().to_owned();
+        }
+        answer
+    }
+}
+
+fn server(words: &[&str]) -> (Folder, Server, Browser) {
+    let (folder, port) = (Folder::new(), free_port());
+    let options = ServerOptions::new(&folder.path().join("data"));
+    let options = options.extra(&["--cores", "1", "--console-port", &port.to_string()]).extra(words);
+    let server = Server::start(&options);
+    (folder, server, Browser::new(port))
+}
+
+#[test]
+fn the_page_comes_from_here_alone_and_strangers_see_nothing_else() {
+    let (_folder, server, browser) = server(&[]);
+    let mut packed_bytes = 0;
+    for (path, kind) in [("/", "text/html"), ("/console.css", "text/css"), ("/console.js", "text/javascript")] {
+        let answer = browser.send("GET", path, "Accept-Encoding: gzip\r\n", "");
+        assert!(answer.status == 200 && answer.head.contains(&format!("Content-Type: {kind}; charset=utf-8")));
+        assert!(answer.head.contains("Content-Security-Policy: default-src 'self'; "), "{}", answer.head);
+        assert!(answer.head.contains("Content-Encoding: gzip") && answer.head.contains("X-Frame-Options: DENY"));
+        assert!(!answer.head.contains("Set-Cookie"));
+        packed_bytes += answer.body.len();
+        let text = String::from_utf8(browser.get(path).body).expect("text");
+        assert!(!text.contains("http://") && !text.contains("https://") && !text.contains("//cdn"), "{path}");
+        // What the policy forbids would not work, and what it does not, must not be there: names of keys are text.
+        for word in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "style=", "onclick=\""]
+        {
+            assert!(!text.contains(word), "{path}: {word}");
+        }
+    }
+    assert!(packed_bytes < 300 << 10, "{packed_bytes}");
+    for path in [
+        "/api/session",
+        "/api/history",
+        "/api/cluster",
+        "/api/timeline",
+        "/api/stalls",
+        "/api/slowlog",
+        "/api/clients",
+        "/api/info",
+        "/api/keys",
+        "/api/key?name=a",
+        "/api/nothing",
+    ] {
+        assert_eq!(browser.get(path).status, 401, "{path}");
+    }
+    assert_eq!(browser.get("/nothing").status, 404);
+    assert_eq!(browser.send("PUT", "/", "", "").status, 405);
+    assert_eq!(browser.send("POST", "/api/cluster", "", "").status, 405);
+    assert_eq!(browser.send("GET", "/", "X: y\r\nTransfer-Encoding: chunked\r\n", "").status, 411);
+    assert!(server.stop().status.success());
+}
+
+#[test]
+fn pages_of_others_and_requests_without_end_are_refused() {
+    let (_folder, server, mut browser) = server(&["--console-hosts", "db.example.com other"]);
+    let raw = |text: &str| {
+        let mut stream = TcpStream::connect(("127.0.0.1", browser.port)).expect("the console's port is open");
+        exchange(&mut stream, text.as_bytes()).status
+    };
+    let host = |name: &str| raw(&format!("GET / HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n"));
+    for name in
+        ["127.0.0.1", "127.0.0.1:80", "[::1]:80", "10.0.0.7:1", "localhost", "LocalHost:9", "DB.example.com:1", "other"]
+    {
+        assert_eq!(host(name), 200, "{name}");
+    }
+    for name in ["evil.example.com", "", "example.com:1", "127.0.0.1.example.com", ":80", "db.example.com.evil", "[::1"]
+    {
+        assert_eq!(host(name), 421, "{name}");
+    }
+    assert_eq!(raw("GET / HTTP/1.1\r\n\r\n"), 421);
+    assert_eq!(raw("*1\r\n$4\r\nPING\r\n\r\n\r\n"), 400);
+    assert_eq!(raw(&format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(20 << 10))), 431);
+    assert_eq!(raw("POST /api/login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"), 413);
+    // Another place's page may not log anybody in or out.
+    for path in ["/api/login", "/api/logout"] {
+        assert_eq!(browser.send("POST", path, "Origin: http://evil.example.com\r\n", "").status, 403);
+    }
+    // Protected mode goes by where the browser is, not by where its proxy is.
+    let (status, why) = browser.send("POST", "/api/login", "X-Forwarded-For: 192.0.2.1\r\n", "").error();
+    assert!(status == 403 && why.starts_with("DENIED"), "{status} {why}");
+    assert_eq!(browser.log_in("").status, 200);
+    assert_eq!(browser.get("/api/session").json()["user"], "default");
+    assert!(server.stop().status.success());
+}
+
+#[test]
+fn a_user_sees_what_that_user_may_and_only_while_there_is_one() {
+    let (_folder, server, mut browser) = server(&["--requirepass", "secret"]);
+    server.wait_for_log("ready to accept");
+    let mut client = server.client();
+    assert_eq!(client.show("AUTH secret"), "OK");
+    let look = "+holdfast|cluster +holdfast|timeline +holdfast|stalls";
+    for request in [
+        &format!("ACL SETUSER watcher on >look -@all {look} +scan +type ~pub:*"),
+        "ACL SETUSER blind on >look -@all +get ~*",
+        "SET pub:a 1",
+        "SET private 2",
+    ] {
+        assert_eq!(client.show(request), "OK", "{request}");
+    }
+    assert_eq!(browser.log_in("").status, 401, "a password is needed");
+    let (status, why) = browser.log_in("user=watcher&password=wrong").error();
+    assert!(status == 401 && why.starts_with("WRONGPASS"), "{status} {why}");
+    let (status, why) = browser.log_in("user=blind&password=look").error();
+    assert!(status == 403 && why.starts_with("NOPERM") && why.contains("holdfast|cluster"), "{status} {why}");
+    assert!(browser.cookie.is_empty());
+    assert_eq!(browser.log_in("user=watcher&password=look").json()["user"], "watcher");
+
+    assert_eq!(browser.get("/api/cluster").json()["reply"]["groups"][0]["here"], "serving");
+    for path in ["/api/session", "/api/history", "/api/timeline", "/api/stalls"] {
+        assert_eq!(browser.get(path).status, 200, "{path}");
+    }
+    for path in ["/api/slowlog", "/api/clients", "/api/info", "/api/keys?db=1"] {
+        let (status, why) = browser.get(path).error();
+        assert!(status == 403 && why.starts_with("NOPERM"), "{path}: {status} {why}");
+    }
+    let keys = browser.get("/api/keys").json();
+    let kind = |name: &str| {
+        let keys = keys["keys"].as_array().expect("keys");
+        keys.iter().find(|key| key["name"] == name).expect("the name of each").clone()
+    };
+    assert_eq!(kind("pub:a")["type"], "string");
+    assert!(kind("private")["type"].as_str().is_some_and(|text| text.starts_with("NOPERM")), "{keys}");
+    assert!(browser.get("/api/key?name=pub:a").json()["is_refused"] == true, "the value is not for this user");
+    let (status, why) = browser.get("/api/key?name=private").error();
+    assert!(status == 403 && why.starts_with("NOPERM"), "{status} {why}");
+
+    // What a token opens ends with the logout, and with the user.
+    let cookie = browser.cookie.clone();
+    assert_eq!(browser.send("POST", "/api/logout", "", "").status, 200);
+    assert_eq!(browser.get("/api/cluster").status, 401);
+    browser.cookie = cookie.replace(|digit: char| digit.is_ascii_digit(), "0");
+    assert_eq!(browser.get("/api/cluster").status, 401);
+    assert_eq!(browser.log_in("user=watcher&password=look").status, 200);
+    assert_eq!(client.show("ACL DELUSER watcher"), "(integer) 1");
+    let (status, why) = browser.get("/api/cluster").error();
+    assert!(status == 401 && why.contains("log in again"), "{status} {why}");
+    assert!(server.stop().status.success());
+}
+
+#[test]
+fn keys_of_all_types_and_names_are_shown_as_what_they_are() {
+    let (_folder, server, mut browser) = server(&[]);
+    let mut client = server.client();
+    let name = b"<script>alert('\xff')</script>&=%41";
+    client.call(&[&b"SET"[..], name, b"<img src=x onerror=alert(1)>"]);
+    for request in [
+        "RPUSH list a b c",
+        "HSET hash f v g w",
+        "SADD set m",
+        "ZADD zset 1.5 one 2 two",
+        "XADD stream 1-1 f v",
+        "EXPIRE list 1000",
+    ] {
+        client.show(request);
+    }
+    client.call(&["SET", "long", &"x".repeat(10_000)]);
+    assert_eq!(browser.log_in("").status, 200);
+    let found = browser.get("/api/keys?match=*").json();
+    assert_eq!(found["cursor"], "0");
+    let keys = found["keys"].as_array().expect("keys");
+    assert_eq!(keys.len(), 7);
+    let odd = keys.iter().find(|key| key["type"] == "string" && key["name"] != "long").expect("the odd one");
+    assert_eq!(odd["name"], "<script>alert('\\xff')</script>&=%41");
+    let show = |id: &str| browser.get(&format!("/api/key?name={id}")).json();
+    let shown = show(odd["id"].as_str().expect("an id"));
+    assert_eq!((&shown["value"], &shown["length"]), (&Value::from("<img src=x onerror=alert(1)>"), &Value::from(28)));
+    assert_eq!(show("list")["value"].to_string(), r#"["a","b","c"]"#);
+    assert!(show("list")["ttl_ms"].as_i64().is_some_and(|ms| (1..=1_000_000).contains(&ms)));
+    assert_eq!(show("hash")["value"].to_string(), r#"["0",["f","v","g","w"]]"#);
+    assert_eq!(show("set")["value"].to_string(), r#"["0",["m"]]"#);
+    assert_eq!(show("zset")["value"].to_string(), r#"[["one",1.5],["two",2.0]]"#);
+    assert_eq!(show("stream")["value"].to_string(), r#"[["1-1",["f","v"]]]"#);
+    let long = show("long");
+    assert!(long["length"] == 10_000 && long["value"].as_str().is_some_and(|text| text.len() == 4_096));
+    assert_eq!(browser.get("/api/key?name=nothing").error().1, "ERR no such key");
+    assert_eq!(browser.get("/api/keys?match=l*").json()["keys"].as_array().map(Vec::len), Some(2));
+    assert!(server.stop().status.success());
+}
+
+#[test]
+fn figures_and_stalls_are_kept_and_shown_while_a_core_is_busy() {
+    let (_folder, server, mut browser) = server(&[]);
+    let mut client = server.client();
+    assert_eq!(browser.log_in("").status, 200);
+    (0..2_000).for_each(|_| _ = client.show("SET a 1"));
+    let history = |name: &str| -> Vec<Option<u64>> {
+        let told = browser.get("/api/history").json();
+        let series = told["series"].as_array().expect("series");
+        let place = series.iter().position(|series| series[0] == name).expect("a series");
+        told["values"][place].as_array().expect("values").iter().map(Value::as_u64).collect()
+    };
+    let wait_for = |what: &str, holds: &dyn Fn() -> bool| {
+        let begun = Instant::now();
+        while !holds() {
+            assert!(begun.elapsed() < PATIENCE, "{what}");
+            thread::sleep(Duration::from_millis(100));
+        }
+    };
+    wait_for("commands are seen", &|| history("write_calls").iter().flatten().sum::<u64>() >= 1_000);
+    assert!(history("memory_resident").iter().flatten().all(|bytes| *bytes > 1 << 20));
+    assert!(history("script_p99").iter().all(Option::is_none), "no script was run");
+
+    // The only core is busy for longer than the console waits.
+    client.send(&["DEBUG", "SLEEP", "5"]).expect("a connection");
+    thread::sleep(Duration::from_millis(300));
+    let (status, why) = browser.get("/api/cluster").error();
+    assert!(status == 503 && why.starts_with("BUSY"), "{status} {why}");
+    assert_eq!(browser.get("/api/history").status, 200, "what is kept here needs no core");
+    client.receive().expect("it has slept");
+    // What came too late is no answer to another question.
+    assert!(browser.get("/api/timeline").json()["reply"].is_array());
+    assert_eq!(browser.get("/api/cluster").json()["reply"]["clustered"], 0);
+
+    let slept = || {
+        let told = browser.get("/api/stalls").json()["reply"].clone();
+        let latest = told["latest"].as_array().expect("stalls").clone();
+        latest.into_iter().find(|stall| stall["took_us"].as_u64() >= Some(4_900_000))
+    };
+    wait_for("the stall is told", &|| slept().is_some());
+    let stall = slept().expect("just seen");
+    assert_eq!((&stall["cause"], &stall["core"]), (&Value::from("blocked"), &Value::from(0)), "{stall}");
+    assert!(stall["window_us"].as_u64() >= stall["took_us"].as_u64(), "{stall}");
+    assert!(server.stop().status.success());
+}
+
+#[test]
+fn what_kept_a_core_busy_is_named() {
+    let (_folder, server, _) = server(&[]);
+    let mut client = server.client();
+    // Long enough on any machine, and carried out in one piece.
+    let words: Vec<String> =
+        ["RPUSH".to_owned(), "long".to_owned()].into_iter().chain((0..200_000).map(|n| n.to_string())).collect();
+    assert_eq!(client.call(&words).to_string(), "(integer) 200000");
+    let begun = Instant::now();
+    loop {
+        client.show("SORT long ALPHA LIMIT 0 1");
+        let told = client.show("HOLDFAST STALLS 1000");
+        if told.contains("\"sort\"") {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{told}");
+        thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(client.show("HOLDFAST STALLS x"), "(error) ERR value is not an integer or out of range");
+    assert!(server.stop().status.success());
+}
+
+#[test]
+fn the_console_is_encrypted_where_clients_are() {
+    let authority = Authority::new("console");
+    let (own, port) = (authority.sign("server"), free_port().to_string());
+    let words = [
+        "--tls-port",
+        &port,
+        "--tls-cert-file",
+        &own.certificate,
+        "--tls-key-file",
+        &own.key,
+        "--tls-auth-clients",
+        "no",
+    ];
+    let (_folder, server, browser) = server(&words);
+    let socket = TcpStream::connect(("127.0.0.1", browser.port)).expect("the console's port is open");
+    let mut stream = authority.client(None).connect(socket).expect("a certificate of the authority");
+    let request = "POST /api/login HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+    let answer = exchange(&mut stream, request.as_bytes());
+    assert_eq!(answer.status, 200);
+    assert!(answer.head.contains("; SameSite=Strict; Secure\r\n"), "{}", answer.head);
+    // Without keys nothing is answered.
+    let mut plain = TcpStream::connect(("127.0.0.1", browser.port)).expect("the console's port is open");
+    plain.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("bytes");
+    let mut bytes = Vec::new();
+    let _ = plain.read_to_end(&mut bytes);
+    assert!(!bytes.starts_with(b"HTTP"), "{bytes:?}");
+    assert!(server.stop().status.success());
+}
+
+#[test]
+fn who_holds_many_connections_keeps_nobody_from_the_server() {
+    let (_folder, server, browser) = server(&[]);
+    let idle: Vec<TcpStream> =
+        (0..40).map(|_| TcpStream::connect(("127.0.0.1", browser.port)).expect("a connection")).collect();
+    assert_eq!(server.client().show("PING"), "PONG");
+    // Those who ask for nothing are cut, and others are served.
+    let begun = Instant::now();
+    loop {
+        let stream = TcpStream::connect(("127.0.0.1", browser.port));
+        let mut answer = Vec::new();
+        if let Ok(mut stream) = stream
+            && stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").is_ok()
+        {
+            let _ = stream.read_to_end(&mut answer);
+        }
+        if answer.starts_with(b"HTTP/1.1 200 ") {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "nobody is let in any more");
+        thread::sleep(Duration::from_millis(200));
+    }
+    drop(idle);
+    assert!(server.stop().status.success());
+}

@@ -1,0 +1,73 @@
+//! Several cores, whose clients ask for what lives on all of them, and whose threads step each other's cores.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::harness::{Client, Folder, Policy, Server, ServerOptions};
+
+const CLIENTS: usize = 8;
+const ROUNDS: usize = 60;
+const KEYS: usize = 12;
+
+/// One client: rounds of a pipeline that changes and reads keys of all groups, and checks what comes back, in order.
+fn play(mut client: Client, number: usize) {
+    let key = |place: usize| format!("client:{number}:{place}");
+    for round in 0..ROUNDS {
+        for place in 0..KEYS {
+            client.send(&["INCR".to_owned(), key(place)]).expect("a connection");
+            // One of its own, behind its change, and one that nobody changes, which may be read before.
+            client.send(&["GET".to_owned(), key(place)]).expect("a connection");
+            client.send(&["GET".to_owned(), format!("fixed:{}", (place + number) % KEYS)]).expect("a connection");
+        }
+        for place in 0..KEYS {
+            let count = (round + 1).to_string();
+            let show = |client: &mut Client| client.receive().expect("a reply").to_string();
+            assert_eq!(show(&mut client), format!("(integer) {count}").as_str(), "INCR {}", key(place));
+            assert_eq!(show(&mut client), format!("\"{count}\""), "GET {}", key(place));
+            assert_eq!(show(&mut client), format!("\"{}\"", (place + number) % KEYS));
+        }
+    }
+}
+
+fn figure(client: &mut Client, name: &str) -> u64 {
+    let info = client.show("INFO stats");
+    let (_, rest) = info.split_once(&format!("{name}:")).expect("a figure");
+    rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse().expect("a number")
+}
+
+#[test]
+fn cores_that_step_each_other_answer_in_order_and_lose_nothing() {
+    for policy in [Policy::Always, Policy::Everysec] {
+        let folder = Folder::new();
+        let options = ServerOptions::new(&folder.path().join("data")).policy(policy);
+        let server = Server::start(&options.clone().extra(&["--cores", "3"]));
+        let mut client = server.client();
+        for place in 0..KEYS {
+            client.call(&["SET".to_owned(), format!("fixed:{place}"), place.to_string()]);
+        }
+        let players: Vec<_> = (0..CLIENTS)
+            .map(|number| {
+                let client = server.client();
+                thread::spawn(move || play(client, number))
+            })
+            .collect();
+        for player in players {
+            player.join().expect("every reply in its place");
+        }
+        // Reports come four times a second.
+        let begun = Instant::now();
+        while figure(&mut client, "core_helps") == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(10), "no core was ever stepped by another's thread");
+            thread::sleep(Duration::from_millis(50));
+        }
+        assert!(server.stop().status.success());
+        let again = Server::start(&options.extra(&["--cores", "1"]));
+        let mut client = again.client();
+        for number in 0..CLIENTS {
+            for place in 0..KEYS {
+                let reply = client.call(&["GET".to_owned(), format!("client:{number}:{place}")]);
+                assert_eq!(reply.to_string(), format!("\"{ROUNDS}\""));
+            }
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! A stock Redis that follows ours: through cuts and restarts it holds what ours holds, sees no transaction torn, and
+//! takes over when it is told to.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use resp::Frame;
+use stdx::Prng;
+
+use crate::cluster::Cluster;
+use crate::harness::{Client, Folder, Server, ServerOptions, Stock, binary, both, say};
+
+/// Longer than any copy of a few keys, and any restart.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const ACCOUNTS: u64 = 20;
+const ACCOUNT_START: i64 = 100;
+
+fn migrate(words: &[&str]) -> Output {
+    Command::new(binary()).arg("migrate").args(words).output().expect("the binary runs")
+}
+
+/// A field of INFO replication, if the server answers.
+fn told(client: &mut Client, name: &str) -> Option<String> {
+    let info = client.try_call(&["INFO", "replication"])?;
+    let text = String::from_utf8_lossy(info.as_bytes()?).into_owned();
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::to_owned))
+}
+
+fn number(client: &mut Client, name: &str) -> u64 {
+    told(client, name).and_then(|value| value.parse().ok()).unwrap_or(0)
+}
+
+/// Waits until a Redis follows.
+#[track_caller]
+fn wait_until_linked(stock: &Stock) {
+    let begun = Instant::now();
+    while told(&mut stock.client(), "master_link_status").as_deref() != Some("up") {
+        assert!(begun.elapsed() < PATIENCE, "it does not follow");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Waits until a Redis has all that ours has told, while nobody writes.
+#[track_caller]
+fn wait_until_same(server: &Server, stock: &Stock) {
+    let begun = Instant::now();
+    let (mut ours, mut theirs) = (server.client(), stock.client());
+    let mut settled = Instant::now();
+    let mut before = 0;
+    loop {
+        let (offset, followed) = (number(&mut ours, "stream_offset"), number(&mut theirs, "slave_repl_offset"));
+        if offset != before || followed < offset {
+            (before, settled) = (offset, Instant::now());
+        }
+        if settled.elapsed() > Duration::from_millis(800) {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{followed} of {offset} bytes");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Compares all keys with their values and deadlines.
+#[track_caller]
+fn compare(server: &Server, stock: &Stock) -> String {
+    let (from, place) = (format!("redis://127.0.0.1:{}", stock.port()), format!("127.0.0.1:{}", server.port()));
+    let verified = migrate(&["verify", "--from", &from, "--server", &place]);
+    assert!(verified.status.success(), "{}", both(&verified));
+    both(&verified).lines().next().unwrap_or_default().to_owned()
+}
+
+/// One change of any kind.
+fn change(client: &mut Client, prng: &mut Prng) -> Option<()> {
+    let key = format!("k{}", prng.below(100));
+    let other = format!("k{}", prng.below(100));
+    let number = prng.below(1_000).to_string();
+    let line = match prng.below(34) {
+        0..=5 => return transfer(client, prng),
+        6 => format!("SET s{key} {number} PX {}", 1 + prng.below(600)),
+        7 => format!("RPUSH l{key} {number} {number} {number}"),
+        8 => format!("LPOP l{key} 2"),
+        9 => format!("BLPOP l{key} l{key} 0.01"),
+        10 => format!("BLMOVE l{key} l{other} LEFT RIGHT 0.01"),
+        11 => format!("SADD set{key} {number} a{number}"),
+        12 => format!("SPOP set{key} 2"),
+        13 => format!("HSET h{key} f{number} {number}"),
+        14 => format!("HINCRBYFLOAT h{key} x 0.1"),
+        15 => format!("ZADD z{key} {number} m{number}"),
+        16 => format!("BZPOPMIN z{key} 0.01"),
+        17 => format!("XADD x{key} MAXLEN ~ 20 * f {number}"),
+        18 => format!("XGROUP CREATE x{key} g 0 MKSTREAM"),
+        19 => format!("XREADGROUP GROUP g c{number} COUNT 3 STREAMS x{key} >"),
+        20 => format!("XAUTOCLAIM x{key} g d 0 0 COUNT 2"),
+        21 => format!("INCRBYFLOAT n{key} 0.5"),
+        22 => format!("RENAME s{key} t{other}"),
+        23 => format!("GETEX s{key} PX 300"),
+        24 => {
+            "EVAL return{redis.call('incr',KEYS[1]),redis.call('append',KEYS[2],'x'),redis.call('spop',KEYS[3])} 3"
+                .to_owned()
+                + &format!(" i{key} a{other} set{key}")
+        }
+        25 => format!("DEL l{key} t{key}"),
+        26 => format!("COPY h{key} hh{other} REPLACE"),
+        27 => format!("SUNIONSTORE set{other} set{key} set{other}"),
+        28 => format!("MSETEX 2 s{key} 1 s{other} 2 PX 200"),
+        29 => format!("PFADD pf{key} {number}"),
+        30 => format!("EXPIRE h{key} 1"),
+        31 => format!("GETDEL t{key}"),
+        32 => format!("LMPOP 2 l{key} l{other} RIGHT COUNT 3"),
+        _ => format!("APPEND a{key} {number}"),
+    };
+    client.try_call(&line.split(' ').collect::<Vec<_>>()).map(|_| ())
+}
+
+/// From one account to another, mostly of another group: the sum of all never changes.
+fn transfer(client: &mut Client, prng: &mut Prng) -> Option<()> {
+    let (from, to) = (prng.below(ACCOUNTS), prng.below(ACCOUNTS));
+    client.try_call(&["MULTI"])?;
+    client.try_call(&["DECR", &format!("account:{from}")])?;
+    client.try_call(&["INCR", &format!("account:{to}")])?;
+    client.try_call(&["EXEC"]).map(|_| ())
+}
+
+fn sum(client: &mut Client) -> Option<i64> {
+    let mut words = vec!["MGET".to_owned()];
+    words.extend((0..ACCOUNTS).map(|number| format!("account:{number}")));
+    let reply = client.try_call(&words)?;
+    let values = reply.elements()?.iter().map(|value| std::str::from_utf8(value.as_bytes()?).ok()?.parse::<i64>().ok());
+    values.sum()
+}
+
+/// Clients that write until they are told to stop, to whoever listens at this port.
+struct Writers {
+    threads: Vec<JoinHandle<()>>,
+    is_over: Arc<AtomicBool>,
+    count: Arc<AtomicU64>,
+}
+
+impl Writers {
+    fn start(port: u16) -> Self {
+        let (is_over, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let threads = (1..=3).map(|seed| {
+            let (is_over, count) = (Arc::clone(&is_over), Arc::clone(&count));
+            thread::spawn(move || {
+                let mut prng = Prng::new(seed);
+                while !is_over.load(Ordering::Relaxed) {
+                    let Some(mut client) = Client::try_connect(port) else {
+                        thread::sleep(Duration::from_millis(10));
+                        continue;
+                    };
+                    while !is_over.load(Ordering::Relaxed) && change(&mut client, &mut prng).is_some() {
+                        count.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            })
+        });
+        Self { threads: threads.collect(), is_over, count }
+    }
+
+    fn stop(self) -> u64 {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.threads.into_iter().for_each(|thread| thread.join().expect("a writer"));
+        self.count.load(Ordering::Relaxed)
+    }
+}
+
+/// Looks at the replica for a while: no transfer is ever seen torn.
+fn look(stock: &Stock, duration: Duration) -> u64 {
+    let (begun, mut sums) = (Instant::now(), 0);
+    let mut client = stock.client();
+    while begun.elapsed() < duration {
+        if let Some(sum) = sum(&mut client) {
+            assert_eq!(sum, ACCOUNTS as i64 * ACCOUNT_START, "a transaction was torn");
+            sums += 1;
+        }
+    }
+    sums
+}
+
+fn fill(server: &Server) {
+    let mut ours = server.client();
+    for number in 0..ACCOUNTS {
+        ours.call(&["SET", &format!("account:{number}"), &ACCOUNT_START.to_string()]);
+    }
+    for number in 0..500 {
+        ours.call(&["SET", &format!("old:{number}"), &"v".repeat(number % 300)]);
+    }
+    let library = "#!lua name=l\nredis.register_function{function_name='f', callback=function(k) return 1 end, flags={'no-writes'}}";
+    ours.call(&["FUNCTION", "LOAD", library]);
+    ours.call(&["SELECT", "3"]);
+    ours.call(&["SET", "elsewhere", "1"]);
+}
+
+#[test]
+fn a_redis_that_follows_holds_what_ours_holds_through_cuts_and_restarts_and_takes_over() {
+    let folder = Folder::new();
+    let Some(mut stock) = Stock::start(&folder.path().join("redis"), &[]) else { return };
+    let options = ServerOptions::new(&folder.path().join("data")).extra(&["--cores", "2"]);
+    let mut server = Server::start(&options);
+    fill(&server);
+    let ours = server.port().to_string();
+    let writers = Writers::start(server.port());
+    stock.client().call(&["REPLICAOF", "127.0.0.1", &ours]);
+    wait_until_linked(&stock);
+
+    let mut sums = 0;
+    for round in 0..6 {
+        match round {
+            // A replica that was away goes on where it was …
+            0..=2 => {
+                let before = number(&mut server.client(), "stream_continued");
+                stock.client().call(&["CLIENT", "KILL", "TYPE", "master"]);
+                let begun = Instant::now();
+                while number(&mut server.client(), "stream_continued") == before {
+                    assert!(begun.elapsed() < PATIENCE, "it does not go on where it was");
+                    thread::sleep(Duration::from_millis(20));
+                }
+            }
+            // … a new one takes a copy …
+            3 => {
+                drop(stock);
+                stock = Stock::start(&folder.path().join("other"), &["--replicaof", "127.0.0.1", &ours])
+                    .expect("there was one before");
+            }
+            // … and so does one of a server that has lost its stream.
+            4 => {
+                server.kill();
+                server = Server::start(&options);
+            }
+            _ => {}
+        }
+        wait_until_linked(&stock);
+        sums += look(&stock, Duration::from_millis(500));
+    }
+    let count = writers.stop();
+    wait_until_same(&server, &stock);
+    let compared = compare(&server, &stock);
+    assert_eq!(stock.client().show("FCALL_RO f 0"), "(integer) 1");
+    let role = server.client().show("ROLE");
+    assert!(role.contains(&stock.port().to_string()), "{role}");
+
+    // The copy that redis-cli takes is whole.
+    let file = folder.path().join("copy.rdb");
+    let taken = Command::new("redis-cli").args(["-p", &ours, "--rdb"]).arg(&file).output();
+    if let Ok(taken) = taken {
+        assert!(taken.status.success(), "{}", both(&taken));
+        let checked = Command::new("redis-check-rdb").arg(&file).output().expect("it comes with redis-cli");
+        assert!(checked.status.success(), "{}", both(&checked));
+    }
+    say(&format!("{count} changes, {sums} sums; {compared}"));
+
+    // And back: what is written until the end is there, and nothing after it is taken here.
+    let (from, place) = (format!("redis://127.0.0.1:{}", stock.port()), format!("127.0.0.1:{ours}"));
+    let prepared = migrate(&["back", "--prepare", "--from", &from, "--server", &place]);
+    assert!(prepared.status.success(), "{}", both(&prepared));
+    let writers = Writers::start(server.port());
+    thread::sleep(Duration::from_millis(500));
+    let back = migrate(&["back", "--from", &from, "--server", &place]);
+    assert!(back.status.success(), "{}", both(&back));
+    writers.stop();
+    let refused = server.client().show("SET late 1");
+    assert!(refused.contains("NOREPLICAS"), "{refused}");
+    assert_eq!(stock.client().show("SET late 1"), "OK");
+    stock.client().call(&["DEL", "late"]);
+    assert_eq!(sum(&mut stock.client()), Some(ACCOUNTS as i64 * ACCOUNT_START));
+    say(both(&back).lines().next().unwrap_or_default());
+    server.stop();
+}
+
+#[test]
+fn a_redis_follows_one_node_of_three_while_another_is_killed() {
+    let folder = Folder::new();
+    let Some(stock) = Stock::start(&folder.path().join("redis"), &[]) else { return };
+    let mut cluster = Cluster::start(3);
+    let port = cluster.nodes[2].as_ref().expect("it was started").port();
+    let mut ours = Client::try_connect(port).expect("a node that listens");
+    for number in 0..ACCOUNTS {
+        ours.call(&["SET", &format!("account:{number}"), &ACCOUNT_START.to_string()]);
+    }
+    let writers = Writers::start(port);
+    stock.client().call(&["REPLICAOF", "127.0.0.1", &port.to_string()]);
+    wait_until_linked(&stock);
+    let mut sums = look(&stock, Duration::from_millis(500));
+    cluster.nodes[0].take().expect("it runs").kill();
+    sums += look(&stock, Duration::from_secs(4));
+    let count = writers.stop();
+    let node = cluster.nodes[2].as_ref().expect("it runs");
+    wait_until_same(node, &stock);
+    let compared = compare(node, &stock);
+    assert_eq!(number(&mut ours, "stream_full_copies"), 1, "one copy was enough");
+    say(&format!("{count} changes, {sums} sums; {compared}"));
+}
+
+#[test]
+fn who_may_follow_is_asked_for_a_password_and_for_permission() {
+    let folder = Folder::new();
+    let Some(stock) = Stock::start(&folder.path().join("redis"), &[]) else { return };
+    let options = ServerOptions::new(&folder.path().join("data")).extra(&["--requirepass", "secret"]);
+    let server = Server::start(&options);
+    let mut ours = server.client();
+    assert!(ours.show("PSYNC ? -1").contains("NOAUTH"));
+    ours.call(&["AUTH", "secret"]);
+    // It may be loading yet: who has not said who it is hears nothing of that.
+    let begun = Instant::now();
+    while ours.show("SET a 1") != "OK" {
+        assert!(begun.elapsed() < PATIENCE, "it does not take a write");
+        thread::sleep(Duration::from_millis(10));
+    }
+    ours.call(&["ACL", "SETUSER", "reader", "on", ">word", "~*", "+@all", "-@dangerous"]);
+    ours.call(&["ACL", "SETUSER", "replica", "on", ">word", "+psync", "+replconf", "+ping"]);
+    let mut reader = server.client();
+    reader.call(&["AUTH", "reader", "word"]);
+    assert!(reader.show("PSYNC ? -1").contains("NOPERM"));
+    assert!(reader.show("SYNC").contains("NOPERM"));
+    for (user, password) in [("default", "secret"), ("replica", "word")] {
+        let mut theirs = stock.client();
+        theirs.call(&["CONFIG", "SET", "masteruser", user]);
+        theirs.call(&["CONFIG", "SET", "masterauth", password]);
+        theirs.call(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]);
+        wait_until_linked(&stock);
+        assert_eq!(theirs.call(&["GET", "a"]), Frame::Bulk(b"1".to_vec()));
+        theirs.call(&["REPLICAOF", "NO", "ONE"]);
+        theirs.call(&["FLUSHALL"]);
+    }
+    drop((ours, reader));
+    server.stop();
+}
+
+#[test]
+fn replicas_that_lie_stutter_and_never_read_cost_nobody_anything() {
+    let folder = Folder::new();
+    let server = Server::start(&ServerOptions::new(&folder.path().join("data")));
+    let mut ours = server.client();
+    ours.call(&["SET", "a", "1"]);
+    // A whole life of offsets that cannot be.
+    for offset in ["0", "1", "-1", "9223372036854775807", "-9223372036854775808"] {
+        for id in ["?", &"0".repeat(40), "x"] {
+            let mut client = server.client();
+            client.send(&["PSYNC", id, offset]).expect("a server that listens");
+        }
+    }
+    assert!(ours.show("PSYNC ? many").contains("not an integer"));
+    assert!(ours.show("REPLCONF listening-port 99999").contains("not an integer"));
+    assert!(ours.show("REPLCONF listening-port").contains("syntax"));
+    assert_eq!(ours.show("REPLCONF capa eof capa psync2 unheard of"), "OK");
+    // Some hundred that ask for a copy, say half of something, and never read.
+    let silent: Vec<TcpStream> = (0..300)
+        .map(|nth| {
+            let mut stream = TcpStream::connect(("127.0.0.1", server.port())).expect("a connection");
+            let rest: &[u8] = match nth % 3 {
+                0 => b"",
+                1 => b"*3\r\n$8\r\nREPLCONF\r\n$3\r\nACK\r\n$20\r\n123",
+                _ => b"*2000000000\r\n$5\r\nhello",
+            };
+            stream.write_all(b"PSYNC ? -1\r\n").expect("it listens");
+            // It may have been let go by then.
+            let _ = stream.write_all(rest);
+            stream
+        })
+        .collect();
+    let value = "v".repeat(100_000);
+    for number in 0..500 {
+        ours.call(&["SET", &format!("large:{}", number % 10), &value]);
+    }
+    let used = ours.show("INFO memory");
+    let used_bytes: u64 = used
+        .split("used_memory:")
+        .nth(1)
+        .and_then(|rest| rest.split(|other: char| !other.is_ascii_digit()).next()?.parse().ok())
+        .expect("a number");
+    // What 50 MB of changes would take if they were kept for each of those who do not read.
+    assert!(used_bytes < 1 << 30, "{used_bytes} bytes");
+    drop(silent);
+    let mut client = server.client();
+    client.send(&["SYNC"]).expect("a server that listens");
+    assert_eq!(ours.show("GET a"), "\"1\"");
+    drop((client, ours));
+    server.stop();
+}

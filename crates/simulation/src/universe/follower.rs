@@ -1,0 +1,119 @@
+//! A replica of another kind: it knows no log, no moment and no chance, only what it is told a group has done, and
+//! holds what the group holds.
+
+use keyspace::debug::value_digest;
+use keyspace::{Keyspace, Layout, Limits, Moment, Options, ValueRef};
+use resp::{Args, FrameDecoder, Span, Writer};
+use state::{Reader, Requests, State};
+
+/// Follows one group.
+pub(super) struct Follower {
+    keyspace: Keyspace,
+    /// Requests carried out.
+    pub(super) count: u64,
+}
+
+/// A Redis without the module is not told of documents of JSON.
+fn is_told(value: ValueRef<'_>) -> bool {
+    !matches!(value, ValueRef::Json(_))
+}
+
+impl Follower {
+    /// One that has a copy of what the state holds. From now on the state tells what it does.
+    pub(super) fn of(state: &mut State) -> Self {
+        let keyspace = Self::copy(state);
+        state.record(Some(Reader::Redis7));
+        Self { keyspace, count: 0 }
+    }
+
+    fn copy(state: &State) -> Keyspace {
+        let ours = state.keyspace();
+        let (databases, tuning) = (ours.database_count(), ours.tuning());
+        let mut keyspace = Keyspace::new(Options { databases, hash_seed: 1, layout: Layout::Scratch, tuning });
+        // As a replica does, it lets nothing expire unless it is told to.
+        keyspace.set_limits(Limits { keeps_expired: true, ..ours.limits() });
+        let moment = state.moment();
+        for database in 0..databases {
+            ours.for_each(database, moment, |entry| {
+                if is_told(entry.value()) {
+                    ours.copy_key(database, entry.key(), moment, &mut keyspace);
+                }
+            });
+        }
+        keyspace
+    }
+
+    /// Carries out what the state has done since it was last asked.
+    pub(super) fn follow(&mut self, state: &mut State) -> Result<(), String> {
+        let steps = state.take_tape().map(|tape| tape.steps).unwrap_or_default();
+        if steps.iter().any(|step| step.is_move) {
+            // Of slots that move, the other group tells: who follows this one alone must look.
+            self.keyspace = Self::copy(state);
+            return Ok(());
+        }
+        steps.iter().flat_map(|step| [&step.wide, &step.requests]).try_for_each(|requests| self.carry_out(requests))
+    }
+
+    fn carry_out(&mut self, requests: &Requests) -> Result<(), String> {
+        let mut begin = 0;
+        for &(database, end) in &requests.runs {
+            let mut decoder = FrameDecoder::new();
+            decoder.extend(&requests.bytes[begin..end]);
+            begin = end;
+            while let Some(frame) = decoder.next_frame().map_err(|malformed| malformed.to_string())? {
+                let (mut buffer, mut spans) = (Vec::new(), Vec::new());
+                for word in frame.elements().unwrap_or_default() {
+                    let start = buffer.len() as u32;
+                    buffer.extend_from_slice(word.as_bytes().unwrap_or_default());
+                    spans.push(Span { start, end: buffer.len() as u32 });
+                }
+                let args = Args::new(&buffer, &spans);
+                // Libraries of functions are no keys.
+                let Some(command) = keyspace::resolve(args) else { continue };
+                let mut writer = Writer::default();
+                self.keyspace.mutate(database, command, args, Moment::default(), &mut writer);
+                if writer.bytes().starts_with(b"-") {
+                    return Err(format!("{frame} was refused: {}", String::from_utf8_lossy(writer.bytes())));
+                }
+                self.count += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the two, once the state has removed what has expired.
+    pub(super) fn compare(&mut self, state: &mut State) -> Result<(), String> {
+        let moment = state.moment();
+        while state.upkeep().collect(moment, 1_000) {}
+        self.follow(state)?;
+        for database in 0..self.keyspace.database_count() {
+            let (ours, theirs) = (state.keyspace().view(database, moment), self.keyspace.view(database, moment));
+            let (mut count, mut differs) = (0, None);
+            ours.for_each(|entry| {
+                if !is_told(entry.value()) {
+                    return;
+                }
+                count += 1;
+                // Whose groups and fields know of time, which a follower is told less of.
+                let is_told_less = matches!(entry.value(), ValueRef::Stream(_) | ValueRef::Hash(_));
+                let key = entry.key();
+                let is_same = match is_told_less {
+                    true => theirs.contains(key),
+                    false => value_digest(&ours, key) == value_digest(&theirs, key),
+                };
+                if !is_same {
+                    differs = Some(format!("{} of database {database}", String::from_utf8_lossy(key)));
+                }
+            });
+            let mut told = 0;
+            theirs.for_each(|_| told += 1);
+            if let Some(key) = differs {
+                return Err(format!("{key} is not what it is here"));
+            }
+            if count != told {
+                return Err(format!("{told} keys in database {database}, and here {count}"));
+            }
+        }
+        Ok(())
+    }
+}

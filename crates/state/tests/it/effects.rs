@@ -1,0 +1,385 @@
+//! A stock Redis that is fed with what a state says it has done holds what the state holds.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the test starts a stock server to compare with; what it tests does not"
+)]
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use keyspace::Moment;
+use message::entry::Builder;
+use resp::{Args, Frame, FrameDecoder, Protocol, Span, Writer};
+use state::{Ignored, Reader, State, Step};
+use stdx::log::{Entry, EntryKind};
+use stdx::{Prng, UnixMillis};
+
+use super::state;
+
+/// A Redis, ended when dropped.
+struct Stock {
+    process: Child,
+    directory: PathBuf,
+    stream: UnixStream,
+    decoder: FrameDecoder,
+}
+
+impl Stock {
+    fn start(name: &str) -> Option<Self> {
+        let directory = std::env::temp_dir().join(format!("effects-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a directory");
+        let socket = directory.join("socket");
+        let mut command = Command::new("redis-server");
+        command.args(["--port", "0", "--save", "", "--enable-debug-command", "yes", "--unixsocket"]).arg(&socket);
+        command.arg("--dir").arg(&directory).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let Ok(process) = command.spawn() else {
+            eprintln!("passed over: there is no redis-server to compare with");
+            let _ = std::fs::remove_dir_all(&directory);
+            return None;
+        };
+        let begun = Instant::now();
+        let stream = loop {
+            match UnixStream::connect(&socket) {
+                Ok(stream) => break stream,
+                Err(error) => assert!(begun.elapsed() < Duration::from_secs(30), "no Redis answers: {error}"),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        Some(Self { process, directory, stream, decoder: FrameDecoder::new() })
+    }
+
+    fn call<W: AsRef<[u8]>>(&mut self, words: &[W]) -> Frame {
+        let mut bytes = Vec::new();
+        resp::encode_request(&mut bytes, words);
+        self.stream.write_all(&bytes).expect("a Redis that listens");
+        self.receive()
+    }
+
+    fn receive(&mut self) -> Frame {
+        let mut buffer = [0; 64 << 10];
+        loop {
+            if let Some(frame) = self.decoder.next_frame().expect("the protocol") {
+                return frame;
+            }
+            let count = self.stream.read(&mut buffer).expect("an answer");
+            assert!(count > 0, "the Redis has gone");
+            self.decoder.extend(&buffer[..count]);
+        }
+    }
+}
+
+impl Drop for Stock {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Words of a request, laid out as a client's.
+fn with_args<R>(words: &[String], run: impl FnOnce(Args<'_>) -> R) -> R {
+    let (mut buffer, mut spans) = (Vec::new(), Vec::new());
+    for word in words {
+        let start = buffer.len() as u32;
+        buffer.extend_from_slice(word.as_bytes());
+        spans.push(Span { start, end: buffer.len() as u32 });
+    }
+    run(Args::new(&buffer, &spans))
+}
+
+/// One request of any kind, on few keys, so that they meet.
+fn request(prng: &mut Prng) -> Vec<String> {
+    const LINES: &[&str] = &[
+        "SET s vN",
+        "SET s N EX 9",
+        "SET s vN PX 40 GET",
+        "SET s N NX",
+        "SET s vN KEEPTTL",
+        "SETEX s 5 N",
+        "PSETEX s 30 N",
+        "GETSET s N",
+        "GETDEL s",
+        "GETEX s PX 60",
+        "GETEX s PERSIST",
+        "APPEND s N",
+        "SETRANGE s 3 N",
+        "INCR n",
+        "DECRBY n N",
+        "INCRBYFLOAT n 0.5",
+        "INCRBYFLOAT n 1e3",
+        "SETBIT b N 1",
+        "BITFIELD b SET u8 N 7",
+        "BITOP XOR b2 b s",
+        "BITOP ANDOR b2 b s n",
+        "MSET s N n N",
+        "MSETNX m1 N m2 N",
+        "SETNX s N",
+        "SETNX m1 N",
+        "INCREX n EX 10",
+        "DELEX n IFEQ 3",
+        "MSETEX 2 s N m1 N PX 50",
+        "DEL s",
+        "UNLINK s n",
+        "EXPIRE s 1",
+        "PEXPIRE l 20",
+        "PEXPIRE h 25",
+        "EXPIRE z 100 NX",
+        "PEXPIREAT set 5",
+        "PERSIST l",
+        "RENAME s s2",
+        "RENAMENX s s2",
+        "COPY l l3 REPLACE",
+        "COPY s s2",
+        "MOVE m1 1",
+        "COPY s t DB 2",
+        "LPUSH l N N N",
+        "RPUSH l N",
+        "LPUSHX l N",
+        "LPOP l",
+        "RPOP l",
+        "LPOP l 2",
+        "RPOP l 3",
+        "LINSERT l BEFORE N N",
+        "LSET l 0 N",
+        "LREM l 1 N",
+        "LTRIM l 0 20",
+        "LMOVE l l2 LEFT RIGHT",
+        "LMOVE l2 l2 LEFT LEFT",
+        "LMOVE l l2 RIGHT LEFT",
+        "RPOPLPUSH l2 l",
+        "LMPOP 2 l l2 LEFT COUNT 3",
+        "BLPOP l l2 0",
+        "BRPOP l2 0",
+        "BLMOVE l2 l RIGHT RIGHT 0",
+        "BRPOPLPUSH l l2 0",
+        "BLMPOP 0 1 l RIGHT COUNT 2",
+        "HSET h fN N fN N",
+        "HSETNX h fN N",
+        "HDEL h fN fN",
+        "HINCRBY h i N",
+        "HINCRBYFLOAT h i 0.25",
+        "HMSET h fN N",
+        "HGETDEL h FIELDS 1 fN",
+        "HEXPIRE h 1 FIELDS 1 fN",
+        "HPEXPIRE h 30 FIELDS 2 fN fN",
+        "HPERSIST h FIELDS 1 fN",
+        "HPEXPIREAT h 5 FIELDS 1 fN",
+        "HSETEX h PX 20 FIELDS 1 fN N",
+        "HGETEX h PX 10 FIELDS 1 fN",
+        "SADD set N N aN",
+        "SREM set N aN",
+        "SPOP set",
+        "SPOP set 2",
+        "SPOP set 100",
+        "SMOVE set set2 N",
+        "SINTERSTORE set3 set set2",
+        "SUNIONSTORE set2 set set3",
+        "SDIFFSTORE set3 set2 set",
+        "SADD set2 N",
+        "ZADD z N mN N mN",
+        "ZADD z GT N mN",
+        "ZADD z NX INCR N mN",
+        "ZINCRBY z 0.1 mN",
+        "ZREM z mN",
+        "ZPOPMIN z",
+        "ZPOPMAX z 2",
+        "ZMPOP 1 z MIN COUNT 2",
+        "BZPOPMIN z 0",
+        "BZMPOP 0 1 z MAX",
+        "ZREMRANGEBYRANK z 30 -1",
+        "ZREMRANGEBYSCORE z N 50",
+        "ZUNIONSTORE z2 2 z set WEIGHTS 0.3 2",
+        "ZINTERSTORE z2 2 z z2",
+        "ZRANGESTORE z3 z 0 5",
+        "ZDIFFSTORE z3 2 z z2",
+        "GEOADD g N.5 1.N p N.1 2.N q",
+        "GEOSEARCHSTORE g2 g FROMLONLAT 1 1 BYRADIUS 9000 km ASC",
+        "GEORADIUS g 1 1 9000 km STORE g3",
+        "PFADD hll N N N",
+        "PFADD hll2 N",
+        "PFMERGE hll3 hll hll2",
+        "PFCOUNT hll",
+        "SORT l ALPHA STORE sorted",
+        "XADD x * f N",
+        "XADD x MAXLEN 5 * f N",
+        "XADD x NOMKSTREAM MAXLEN ~ 3 * f N g N",
+        "XADD x N-* f N",
+        "XTRIM x MAXLEN 4",
+        "XTRIM x MAXLEN ~ 2",
+        "XGROUP CREATE x gr 0 MKSTREAM",
+        "XGROUP CREATE x gr2 $ MKSTREAM",
+        "XGROUP SETID x gr 0",
+        "XGROUP DELCONSUMER x gr c1",
+        "XGROUP CREATECONSUMER x gr c3",
+        "XREADGROUP GROUP gr c1 COUNT 2 STREAMS x >",
+        "XREADGROUP GROUP gr2 c2 NOACK STREAMS x >",
+        "XREADGROUP GROUP gr c2 STREAMS x 0",
+        "XREADGROUP GROUP gr c1 BLOCK 0 STREAMS x >",
+        "XAUTOCLAIM x gr c2 0 0 COUNT 2",
+        "XAUTOCLAIM x gr c1 5 0 JUSTID",
+        "XDEL x N-1",
+        "XSETID x 99999999999999-1",
+        "XGROUP DESTROY x gr2",
+    ];
+    let number = if prng.below(40) == 0 { return rare(prng) } else { prng.below(12) };
+    let line = LINES[prng.below(LINES.len() as u64) as usize];
+    let fill = |word: &str| word.replace('N', &number.to_string());
+    let mut words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+    words.iter_mut().skip(1).for_each(|word| {
+        let is_option = word.len() > 1 && word.bytes().all(|byte| byte.is_ascii_uppercase());
+        if !is_option {
+            *word = fill(word);
+        }
+    });
+    words
+}
+
+fn rare(prng: &mut Prng) -> Vec<String> {
+    let line = ["FLUSHDB", "SWAPDB 0 1", "SWAPDB 1 2", "FLUSHALL", "SWAPDB 0 0"][prng.below(5) as usize];
+    // Otherwise there is never much there.
+    let line = if line.starts_with("FLUSH") && prng.below(4) > 0 { "SWAPDB 1 0" } else { line };
+    line.split(' ').map(str::to_owned).collect()
+}
+
+/// What a state answers to a request that reads.
+fn read(state: &mut State, database: u16, moment: Moment, words: &[&str]) -> Frame {
+    let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+    let mut writer = Writer::new(Protocol::Resp2);
+    with_args(&words, |args| {
+        let command = keyspace::resolve(args).expect("a command of ours");
+        state.read(database, command, args, moment, &mut writer);
+    });
+    let mut decoder = FrameDecoder::new();
+    decoder.extend(writer.bytes());
+    decoder.next_frame().expect("a reply").expect("a whole one")
+}
+
+/// Pairs of an array, whatever their order.
+fn sorted(frame: &Frame) -> Vec<String> {
+    let elements = frame.elements().expect("an array");
+    let mut pairs: Vec<String> = elements.chunks(2).map(|pair| format!("{} {}", pair[0], pair[1])).collect();
+    pairs.sort();
+    pairs
+}
+
+fn compare(state: &mut State, stock: &mut Stock, reader: Reader, story: &[String]) {
+    let moment = state.moment();
+    // The last lines that name a key, or anything at all.
+    let tail_of = |name: &str| {
+        let lines: Vec<_> = story.iter().filter(|line| line.contains(name)).map(String::as_str).collect();
+        lines[lines.len().saturating_sub(12)..].join("\n  ")
+    };
+    for database in 0..3 {
+        stock.call(&["SELECT", &database.to_string()]);
+        let mut keys: Vec<Vec<u8>> = Vec::new();
+        state.keyspace().for_each(database, moment, |entry| keys.push(entry.key().to_vec()));
+        let size = stock.call(&["DBSIZE"]);
+        assert_eq!(size, Frame::Integer(keys.len() as i64), "database {database}, after\n  {}", tail_of(""));
+        for key in keys {
+            let name = String::from_utf8_lossy(&key).into_owned();
+            let kind = read(state, database, moment, &["TYPE", &name]).to_string();
+            let is_stream = kind.contains("stream");
+            if kind.contains("hash") {
+                // Without the deadlines of fields, which no Redis below 7.4 has.
+                let ours = sorted(&read(state, database, moment, &["HGETALL", &name]));
+                assert_eq!(ours, sorted(&stock.call(&["HGETALL", &name])), "{name}, after\n  {}", tail_of(&name));
+            } else if !is_stream {
+                let theirs = stock.call(&["DEBUG", "DIGEST-VALUE", &name]).to_string();
+                let ours = keyspace::debug::value_digest(&state.keyspace().view(database, moment), &key).to_string();
+                assert!(
+                    theirs.contains(&ours),
+                    "{name} of {database}: {theirs}, here {ours}, after\n  {}",
+                    tail_of(&name)
+                );
+            }
+            let deadline = state.keyspace().view(database, moment).peek(&key).and_then(|entry| entry.expires_at());
+            let told = stock.call(&["PEXPIRETIME", &name]);
+            assert_eq!(told, Frame::Integer(deadline.map_or(-1, |at| at.0)), "{name}, after\n  {}", tail_of(&name));
+            // Our digest of a stream covers its groups, too; theirs does not.
+            let questions: &[&[&str]] = &[
+                &["XRANGE", &name, "-", "+"],
+                &["XPENDING", &name, "gr"],
+                &["XPENDING", &name, "gr2"],
+                &["XINFO", "GROUPS", &name],
+            ];
+            // How much a group has read, and who has asked for nothing yet, Redis 5 does not know.
+            let questions = if reader >= Reader::Redis7 { questions } else { &questions[..3] };
+            for words in questions.iter().filter(|_| is_stream) {
+                let (ours, theirs) = (read(state, database, moment, words), stock.call(words));
+                assert_eq!(ours.to_string(), theirs.to_string(), "{words:?}, after\n  {}", tail_of(&name));
+            }
+        }
+    }
+}
+
+/// Carries out what was done, and writes it down.
+fn feed(stock: &mut Stock, steps: Vec<Step>, story: &mut Vec<String>) {
+    for requests in steps.into_iter().flat_map(|step| [step.wide, step.requests]) {
+        let mut begin = 0;
+        for (database, end) in requests.runs {
+            stock.call(&["SELECT", &database.to_string()]);
+            let mut decoder = FrameDecoder::new();
+            decoder.extend(&requests.bytes[begin..end]);
+            begin = end;
+            while let Some(frame) = decoder.next_frame().expect("requests") {
+                let words = frame.elements().expect("words").iter();
+                let words: Vec<_> = words.map(|word| word.as_bytes().expect("a word")).collect();
+                let reply = stock.call(&words);
+                story.push(format!("    {frame} -> {reply}"));
+                assert!(!reply.is_error(), "{}", story[story.len().saturating_sub(6)..].join("\n"));
+            }
+        }
+    }
+}
+
+fn converse(reader: Reader, name: &str) {
+    let Some(mut stock) = Stock::start(name) else { return };
+    // Far ahead of the clock of the Redis, so that nothing expires there unless it is told to.
+    let mut unix_ms = 4_000_000_000_000;
+    for seed in 1..=24 {
+        stock.call(&["FLUSHALL"]);
+        let (mut prng, mut state, mut story) = (Prng::new(seed), state(), Vec::new());
+        state.record(Some(reader));
+        for index in 1..=600 {
+            unix_ms += prng.below(30) as i64;
+            let mut builder = Builder::default();
+            let database = if prng.below(8) == 0 { prng.below(3) as u16 } else { 0 };
+            let words: Vec<_> = (0..1 + prng.below(3)).map(|_| request(&mut prng)).collect();
+            for words in &words {
+                story.push(format!("{database}: {}", words.join(" ")));
+                with_args(words, |args| builder.command(Protocol::Resp2, database, args));
+            }
+            let moment = Moment { unix: UnixMillis(unix_ms), seed: prng.draw() };
+            let entry = Entry { term: 1, index, kind: EntryKind::Normal, data: builder.finish(moment) };
+            state.apply(&entry, &mut Ignored);
+            if prng.below(10) == 0 {
+                let moment = state.moment();
+                while state.upkeep().collect(moment, 64) {}
+            }
+            let tape = state.take_tape().expect("there is an entry more");
+            feed(&mut stock, tape.steps, &mut story);
+            if prng.below(25) == 0 || index == 600 {
+                let moment = state.moment();
+                while state.upkeep().collect(moment, 64) {}
+                let tape = state.take_tape().unwrap_or_default();
+                feed(&mut stock, tape.steps, &mut story);
+                compare(&mut state, &mut stock, reader, &story);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_redis_of_today_holds_what_the_state_holds() {
+    converse(Reader::Redis7, "7");
+}
+
+#[test]
+fn so_does_one_that_is_told_only_what_redis_5_knows() {
+    converse(Reader::Redis5, "5");
+}
