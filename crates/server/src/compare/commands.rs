@@ -190,7 +190,7 @@ impl Case {
             };
             bench::fill(&BenchArguments { command: Some(before.to_owned()), keys, ..load.clone() })?;
         }
-        let outcome = bench::measure(&BenchArguments { command: Some(self.command.to_owned()), ..load })?;
+        let outcome = super::measured(&BenchArguments { command: Some(self.command.to_owned()), ..load })?;
         let counts = &outcome.total.counts;
         ensure!(counts.misses == 0, "{} of {} requests found nothing", counts.misses, counts.requests);
         ensure!(counts.errors == 0, "{} errors, such as {:?}", counts.errors, outcome.error_texts.first());
