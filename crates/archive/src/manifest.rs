@@ -9,6 +9,9 @@ use crate::fault::Fault;
 /// Holds the manifest: a directory without it is no archive.
 const MANIFEST_FILE: &str = "archive";
 
+/// Of the directories of groups; their numbers follow.
+const GROUP_PREFIX: &str = "group-";
+
 const TITLE: &str = "holdfast archive";
 const FORMAT_VERSION: u64 = 1;
 
@@ -19,7 +22,7 @@ pub struct Manifest {
     pub name: u128,
     /// The cluster whose logs it holds.
     pub cluster: u128,
-    /// How many groups that has.
+    /// How many groups that began with.
     pub groups: u32,
     /// Databases that there may be keys in.
     pub databases: u16,
@@ -141,8 +144,19 @@ impl Archive {
     }
 
     /// The directory of a group.
+    /// How many groups it holds something of, and those that the cluster began with: more may have been founded since.
+    ///
+    /// # Errors
+    /// If the directory cannot be read.
+    pub fn group_count(&self) -> Result<u32, Fault> {
+        let names = fs::read_dir(&self.directory).map_err(|error| Fault::io("list", &self.directory, error))?;
+        let group = |name: &str| name.strip_prefix(GROUP_PREFIX)?.parse::<u32>().ok();
+        let founded = names.flatten().filter_map(|entry| group(&entry.file_name().to_string_lossy()));
+        Ok(founded.map(|group| group.saturating_add(1)).fold(self.manifest.groups, u32::max))
+    }
+
     pub(crate) fn group_directory(&self, group: u32) -> PathBuf {
-        self.directory.join(format!("group-{group:04}"))
+        self.directory.join(format!("{GROUP_PREFIX}{group:04}"))
     }
 }
 

@@ -466,7 +466,7 @@ impl Archiver {
         let archive = self.archive()?;
         let day_ms = 24 * 60 * 60 * 1_000;
         let horizon = (days > 0).then(|| crate::clock::unix_millis().0 - (days * day_ms).cast_signed());
-        let group_count = u64::from(self.surroundings.identity.group_count);
+        let group_count = u64::from(self.surroundings.identity.group_count).max(self.groups.len() as u64);
         for (group, work) in &self.groups {
             if work.news.is_leading {
                 let removed = archive.expire(*group, horizon.map(stdx::UnixMillis), bytes / group_count);

@@ -635,6 +635,8 @@ fn start_cores(
             core: CoreId(id),
             core_count: options.core_count,
             group_count: identity.group_count,
+            hash_seed: identity.hash_seed,
+            founds_groups: true,
             seed: entropy::random_id().map_err(system("read random numbers"))?,
             settings: Arc::clone(&settings),
             process: Arc::clone(&process),

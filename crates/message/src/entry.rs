@@ -18,6 +18,7 @@
 //!        | WANT     slot first slot last group
 //!        | PLACE    group count node*, none for all
 //!        | BALANCE  is_on:u8
+//!        | FOUND    group count node*
 //!        | CONFIGURE count (len name len value)*
 //! words  = database argc len* bytes
 //! watch  = database len bytes version:u64le
@@ -67,6 +68,7 @@ const WANT: u8 = 31;
 const CONFIGURE: u8 = 22;
 const PLACE: u8 = 32;
 const BALANCE: u8 = 33;
+const FOUND: u8 = 34;
 
 const RESP3: u8 = 1;
 
@@ -257,6 +259,13 @@ pub enum Item<'a> {
     },
     /// Whether groups are moved between nodes so that each has its share.
     Balance(bool),
+    /// There is another group.
+    Found {
+        /// Which.
+        group: GroupId,
+        /// The nodes that vote in it first.
+        voters: BTreeSet<u64>,
+    },
 }
 
 /// Each is moved a few times on its way.
@@ -494,6 +503,13 @@ impl Builder {
     /// Adds whether groups are moved between nodes so that each has its share.
     pub fn balance(&mut self, is_on: bool) {
         self.payload.extend_from_slice(&[BALANCE, u8::from(is_on)]);
+    }
+
+    /// Adds that a group is founded by these voters.
+    pub fn found(&mut self, group: GroupId, voters: &BTreeSet<u64>) {
+        self.payload.push(FOUND);
+        leb128::put(&mut self.payload, u64::from(group.0));
+        put_nodes(&mut self.payload, voters);
     }
 
     /// Sets parameters of the cluster, as [`parameters::encode`] laid them out.
@@ -808,6 +824,7 @@ impl<'a> Reader<'a> {
             CONFIGURE => Item::Configure(parameters::read(self)),
             PLACE => Item::Place { group: GroupId(self.number() as u32), nodes: read_nodes(self) },
             BALANCE => Item::Balance(self.byte() != 0),
+            FOUND => Item::Found { group: GroupId(self.number() as u32), voters: read_nodes(self) },
             SCRIPT => {
                 let answer = self.bytes();
                 Item::Script { answer, commands: self.commands(Protocol::Resp2, Vec::new(), spans) }

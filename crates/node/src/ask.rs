@@ -167,7 +167,7 @@ impl Core {
 
     /// Puts a question to every group, wherever it is led.
     fn ask_groups(&mut self, id: u64, mut pending: Pending, question: Question, actions: &mut Vec<Action>) {
-        let group_count = self.context.group_count;
+        let group_count = self.context.slots.group_count();
         let mut asked: Vec<(GroupId, RequestBody, Protocol, Vec<usize>)> = Vec::new();
         match question {
             Question::Whole { words, protocol } => {
@@ -240,7 +240,7 @@ impl Core {
 
     /// DEBUG looks at the replicas of its own node. They must have applied what its client has been answered.
     fn ask_where_leaders_are(&mut self, id: u64, mut pending: Pending, question: Question) {
-        let group_count = self.context.group_count;
+        let group_count = self.context.slots.group_count();
         pending.awaiting = Some(question);
         pending.answers = (0..group_count).map(|_| None).collect();
         pending.places = vec![0; group_count as usize];
@@ -383,7 +383,10 @@ impl Core {
         let stopwatch = self.context.timings.stopwatch();
         let started = stopwatch();
         let mut must_wait = false;
-        for group in &mut self.groups {
+        // One that is only coming into being has no keys.
+        let known = self.context.slots.group_count() as usize;
+        let (core, core_count) = (usize::from(self.context.core.0), usize::from(self.context.core_count));
+        for group in self.groups.iter_mut().take(known.saturating_sub(core).div_ceil(core_count)) {
             let Some(group) = group.as_mut().filter(|group| group.standing() == Standing::Serving) else {
                 return Some(Answer::Refused(LOADING.to_owned()));
             };
@@ -441,10 +444,14 @@ impl Core {
         let Pending { session, ticket, joining, words, answers, cover, took, .. } =
             self.pending.remove(&question_id).expect("just seen");
         let answers: Vec<_> = answers.into_iter().flatten().collect();
-        let group_count = self.context.group_count as usize;
-        let whole = answers.iter().filter(|answer| matches!(answer, Answer::Whole(..))).count();
-        if self.context.is_clustered && whole == group_count && cover != SlotMap::whole_cover() {
-            // A slot has moved from a group that had answered to one that had not, or the other way round.
+        let is_whole = |answer: &&Answer| matches!(answer, Answer::Whole(..));
+        // With `cluster-redirect` those are left out that others lead; none is where a group cannot be asked.
+        let whole = answers.iter().filter(is_whole).count();
+        let are_all_asked = whole > 0 && (whole == answers.len() || !self.context.settings.cluster_redirect);
+        let has_refused = answers.iter().any(|answer| matches!(answer, Answer::Refused(_)));
+        if self.context.is_clustered && are_all_asked && !has_refused && cover != SlotMap::whole_cover() {
+            // A slot has moved from a group that had answered to one that had not, or the other way round; or to one
+            // that is not known here yet.
             let Some(protocol) = self.sessions.get(session).map(Session::protocol) else { return };
             let question = Question::Whole { words: words.clone(), protocol };
             return self.ask(session, ticket, joining, words, question, actions);

@@ -22,6 +22,7 @@ use crate::event::{
     Action, CoreId, CoreOptions, Event, GroupId, GroupSeed, HostReport, JournalFigures, Lane, Level, NodeId, Now,
     ProcessFacts, Room, SessionId,
 };
+use crate::founding::Founding;
 use crate::group::{Group, LOADING, NO_QUORUM, OUTCOME_UNKNOWN, Standing};
 use crate::happenings::LinkSeen;
 use crate::holders::HolderWait;
@@ -59,6 +60,8 @@ pub struct Core {
     pub(crate) sessions: Sessions,
     /// Groups of this core by `group / core_count`; `None` until loaded.
     pub(crate) groups: Vec<Option<Group>>,
+    /// Groups that come into being while it runs.
+    pub(crate) founding: Founding,
     /// For whom it is taken down what groups do, if for anybody.
     recording: Option<state::Reader>,
     pub(crate) outbox: Outbox,
@@ -72,7 +75,7 @@ pub struct Core {
     pub(crate) deferred_questions: Vec<Deferred>,
     pub(crate) spans: Vec<Span>,
     /// The groups of this core have been loaded and have applied what they recovered.
-    has_loaded: bool,
+    pub(crate) has_loaded: bool,
     /// Cores of which that is not known yet: until it is, clients of all cores are told so alike.
     unloaded: BTreeSet<CoreId>,
     /// The last command of a client looked at keys at once (a read, a script), so the next one probably will, too.
@@ -144,12 +147,15 @@ pub struct Context {
     pub core: CoreId,
     /// Cores of the node.
     pub core_count: u16,
-    /// Groups of the cluster.
+    /// Groups of the cluster, those that nobody leads yet among them. Of those that count for clients the map of slots
+    /// knows.
     pub group_count: u32,
     /// Which of them holds which slot, as far as this core knows.
     pub slots: Arc<SlotMap>,
     /// Slots are to move that have not moved yet.
     pub is_moving: bool,
+    /// Groups are founded by themselves when the nodes have cores for more.
+    pub(crate) founds_groups: bool,
     /// The configuration.
     pub settings: Arc<Settings>,
     /// What has been counted.
@@ -234,6 +240,11 @@ impl Context {
         Asked::at(place, known.script_naming().is_some())
     }
 
+    /// True if no other node has ever belonged to the cluster: it is one for the sake of groups that were founded.
+    pub(crate) fn is_cluster_of_one(&self) -> bool {
+        !self.roster.is_empty() && self.roster.all().all(|(node, _)| node == self.node)
+    }
+
     /// How far a group of this core is at this moment.
     pub(crate) fn place_of(&self, group: GroupId) -> Place {
         let applied = self.places[group.0 as usize];
@@ -273,8 +284,20 @@ type FileOutcome = Result<Vec<u8>, String>;
 impl Core {
     /// A core without groups: these come with [`Event::Loaded`].
     pub fn new(options: CoreOptions) -> Self {
-        let CoreOptions { node, core, core_count, group_count, seed, settings, process, own, seeds, stopwatch } =
-            options;
+        let CoreOptions {
+            node,
+            core,
+            core_count,
+            group_count,
+            hash_seed,
+            founds_groups,
+            seed,
+            settings,
+            process,
+            own,
+            seeds,
+            stopwatch,
+        } = options;
         assert!(core_count > 0 && core.0 < core_count && group_count > 0);
         let mut prng = Prng::new(seed);
         let local_count = (group_count as usize).saturating_sub(usize::from(core.0)).div_ceil(usize::from(core_count));
@@ -297,6 +320,7 @@ impl Core {
                 core_count,
                 group_count,
                 slots: Arc::new(SlotMap::even(group_count)),
+                founds_groups,
                 is_moving: false,
                 settings,
                 statistics: Statistics::default(),
@@ -338,6 +362,7 @@ impl Core {
             },
             sessions: Sessions::default(),
             groups: (0..local_count).map(|_| None).collect(),
+            founding: Founding { hash_seed, looked_at: group_count, begun: BTreeMap::new() },
             recording: None,
             outbox: Outbox::new(core_count),
             driver,
@@ -442,7 +467,8 @@ impl Core {
                 || group.lock_count() > 0
                 || databases.clone().any(|database| group.state.keyspace().key_count(database) > 0)
         };
-        self.is_loaded() && !self.context.is_clustered && self.context.libraries.is_empty() && !self.groups().any(holds)
+        let is_alone = !self.context.is_clustered || self.context.is_cluster_of_one();
+        self.is_loaded() && is_alone && self.context.libraries.is_empty() && !self.groups().any(holds)
     }
 
     /// True if all groups of this node have been read from the disk, and have applied what they recovered.
@@ -514,12 +540,15 @@ impl Core {
             }
             Event::Peer { from, bytes } => self.peer(from, bytes, actions),
             Event::Letter { from, letter } => self.read_letter(from, letter, actions),
-            Event::Loaded(seed) => self.load(*seed, actions),
-            Event::Persisted { group, ticket } => {
-                if let Some(group) = self.group_mut(group) {
-                    group.persisted(ticket);
-                }
+            Event::Groups(count) => {
+                self.make_room_for(count);
+                self.founding.looked_at = self.founding.looked_at.max(count);
             }
+            Event::Loaded(seed) => self.load(*seed, actions),
+            Event::Persisted { group, ticket } => match self.group_mut(group) {
+                Some(group) => group.persisted(ticket),
+                None => self.finish_founding(group, actions),
+            },
             Event::Checkpoint { group, id, news } => {
                 self.with_group(group, actions, |group, outlet| {
                     if !group.taking_news(id, &news, now, outlet) {
@@ -597,11 +626,12 @@ impl Core {
         }
     }
 
-    fn load(&mut self, seed: GroupSeed, actions: &mut Vec<Action>) {
+    pub(crate) fn load(&mut self, seed: GroupSeed, actions: &mut Vec<Action>) {
         let place = seed.group.0 as usize / usize::from(self.context.core_count);
         let group = seed.group;
         let policy = self.context.settings.append_fsync;
-        match Group::new(seed, self.context.group_count, self.context.node, policy, &mut self.prng, self.now) {
+        let first_count = self.context.slots.first_count();
+        match Group::new(seed, first_count, self.context.node, policy, &mut self.prng, self.now) {
             Ok(mut group) => {
                 group.state.upkeep().listen(self.context.noted());
                 group.state.record(self.recording);
@@ -1110,6 +1140,7 @@ impl Core {
                     self.become_clustered();
                 }
                 self.context.roster = roster;
+                self.look_for_founded(actions);
                 self.look_at_slots();
                 if self.context.roster.is_removed(self.context.node) {
                     self.be_expelled(actions);
@@ -1293,6 +1324,8 @@ impl Core {
     // ---- requests to groups -----------------------------------------------------------------------------------------
 
     fn set_route(&mut self, group: GroupId, route: Route) {
+        // Another core may have heard first that there is such a group.
+        self.make_room_for(group.0 + 1);
         self.context.routes[group.0 as usize] = route;
         self.note_touch(group, route.leader.is_some());
         if route.leader.is_some_and(|leader| leader != self.context.node) {
@@ -1301,6 +1334,7 @@ impl Core {
         if self.context.is_clustered {
             self.relay.set_route(group, route, self.now.instant);
         }
+        self.count_led();
     }
 
     /// Tells all cores where the groups of this one are led.

@@ -553,7 +553,7 @@ impl Core {
                 // Its keys cannot be found among the words, so it will be refused: any keyspace can do that.
                 Groups::None => self.dispatch_to_scratch(id, command, args),
             },
-            KeySpan::Whole(_) if self.context.group_count == 1 => {
+            KeySpan::Whole(_) if self.context.slots.group_count() == 1 => {
                 self.dispatch_to_group(id, GroupId(0), command, args, actions)
             }
             KeySpan::Whole(Join::All) => self.dispatch_to_several(id, command, args, actions),
@@ -613,11 +613,13 @@ impl Core {
         if session.awaits_script_beside(group) {
             return Next::Postponed(Hold::Answers);
         }
-        if router::core_of(group, core_count) == core {
-            let place = group.0 as usize / usize::from(core_count);
-            let Some(local) = self.groups[place].as_mut() else {
-                return self.reject(id, &Refusal::new(LOADING));
-            };
+        let is_of_core = router::core_of(group, core_count) == core;
+        let place = group.0 as usize / usize::from(core_count);
+        if is_of_core && !self.has_loaded && self.groups[place].is_none() {
+            return self.reject(id, &Refusal::new(LOADING));
+        }
+        // One that is only coming into being here is led elsewhere, if at all.
+        if is_of_core && let Some(local) = self.groups[place].as_mut() {
             // In a cluster what came before may have been sent on, and must not be overtaken.
             let is_first = !self.context.is_clustered || session.owed_count() == 0;
             // The group itself counts who is there, and looks whether there is room.

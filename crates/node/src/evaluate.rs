@@ -279,7 +279,7 @@ impl Core {
 
     /// The first of this core's groups: where a script without keys runs.
     fn own_group(&self) -> GroupId {
-        GroupId(u32::from(self.context.core.0) % self.context.group_count)
+        GroupId(u32::from(self.context.core.0) % self.context.slots.group_count())
     }
 
     fn script_origin(&mut self, id: SessionId) -> (Origin, Protocol, u16) {

@@ -134,6 +134,8 @@ pub enum Event<'a> {
     },
     /// A group of this core has been loaded from disk: until then its keys answer LOADING.
     Loaded(Box<GroupSeed>),
+    /// The host brings so many groups, as many as its data directory knows of. It comes before any of them.
+    Groups(u32),
     /// An [`Action::Append`] is as safe as it asked to be. Tickets of one group complete in order.
     Persisted {
         /// Whose log.
@@ -709,8 +711,13 @@ pub struct CoreOptions {
     pub core: CoreId,
     /// Cores of this node.
     pub core_count: u16,
-    /// Groups of the cluster; group *g* lives on core *g* mod `core_count`.
+    /// Groups over which the slots were divided when the cluster was founded; group *g* lives on core *g* mod
+    /// `core_count`. More may have been founded since: see [`Event::Groups`].
     pub group_count: u32,
+    /// Where keyspaces put keys: the same everywhere in the cluster.
+    pub hash_seed: u64,
+    /// Groups are founded by themselves when the nodes have cores for more.
+    pub founds_groups: bool,
     /// Seed of all chance on this core.
     pub seed: u64,
     /// Configuration at the start.

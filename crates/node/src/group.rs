@@ -36,7 +36,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use command::Flag;
 use consensus::{Change, Message, MessageKind, Options, Refused, Replica, Role, Seed};
-pub use doubt::{membership_of, others_can_tell};
+pub use doubt::{first_membership, group_count, membership_of, others_can_tell};
 use journal::{Append, CheckpointMark};
 use keyspace::{Class, Exporting, Keyspace, Limits, Lookups, Moment, Notice};
 use resp::{Args, Protocol, Span, Writer};
@@ -362,9 +362,9 @@ impl Group {
             state: saved,
         } = seed;
         // Who founded a group is not in its log: a member that has nothing must be given a checkpoint, never the log
-        // from its beginning. So a founder's log goes on behind its first entry, which only says that it leads.
+        // from its beginning. So a founder's log goes on behind its first entry, which only says that somebody leads.
         let (floor_index, floor_term) = match entries.first() {
-            Some(first) if membership.voters == [node.0] && first.index == 1 && is_mark_of_leader(first) => {
+            Some(first) if membership.voters.contains(&node.0) && first.index == 1 && is_mark_of_leader(first) => {
                 (1, first.term)
             }
             _ => (checkpoint_index, checkpoint_term),
@@ -1077,7 +1077,11 @@ impl Group {
             self.leader.held.push_back(Held::Lock(lock, origin, asked));
             return;
         }
-        if let Some(slot) = lock.keys.iter().find_map(|(_, key)| self.state.foreign(key)) {
+        // Who wants everything locked, and does not know of a group that has got some of it, would leave that out. Of
+        // the groups that he knows, one has given the slots of which he does not.
+        let unknown = || self.state.slots().held_beyond(lock.group_count).filter(|_| lock.whole);
+        let foreign = lock.keys.iter().find_map(|(_, key)| self.state.foreign(key));
+        if let Some(slot) = foreign.or_else(unknown) {
             return self.tell_reader_moved(slot, &origin, Protocol::Resp2, outlet);
         }
         self.leader.locks.take(lock.transaction, lock.keys.iter().map(|(_, key)| key.clone()), lock.whole);

@@ -61,7 +61,7 @@ impl Core {
             local_count,
             wanted,
             until: (timeout_ms > 0).then(|| now + Duration::from_millis(timeout_ms)),
-            groups: vec![(0, 0); self.context.group_count as usize],
+            groups: vec![(0, 0); self.context.slots.group_count() as usize],
             outstanding: 0,
             again_at: now,
         };

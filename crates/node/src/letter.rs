@@ -516,6 +516,8 @@ pub struct Lock {
     pub keys: Vec<(u16, Vec<u8>)>,
     /// True to lock every key of the group instead.
     pub whole: bool,
+    /// With [`Lock::whole`]: every key of so many groups is to be locked, which are all that the gateway knows.
+    pub group_count: u32,
     /// What must not have changed.
     pub watches: Vec<Watch>,
     /// Queries over a whole database to answer under the lock, laid out by `entry::put_words`. They do not see what

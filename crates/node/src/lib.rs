@@ -25,6 +25,7 @@ mod elsewhere;
 mod evaluate;
 pub mod event;
 mod exec;
+mod founding;
 pub mod frame;
 pub mod group;
 mod happenings;

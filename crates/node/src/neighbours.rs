@@ -25,6 +25,8 @@ pub struct Vitals {
     pub can_lead: bool,
     /// Whom it has heard within [`limits::VITALS_SILENCE`], itself left out; ascending.
     pub hears: Vec<NodeId>,
+    /// Its cores.
+    pub core_count: u16,
 }
 
 impl Vitals {
@@ -33,6 +35,7 @@ impl Vitals {
         out.push(u8::from(self.can_lead));
         leb128::put(out, self.hears.len() as u64);
         self.hears.iter().for_each(|node| leb128::put(out, node.0));
+        leb128::put(out, u64::from(self.core_count));
     }
 
     /// Reads it back; `None` if it is none.
@@ -40,7 +43,8 @@ impl Vitals {
         let (can_lead, tail) = rest.split_first()?;
         *rest = tail;
         let hears = (0..leb128::take(rest)?).map(|_| leb128::take(rest).map(NodeId)).collect::<Option<_>>()?;
-        Some(Self { can_lead: *can_lead == 1, hears })
+        let core_count = u16::try_from(leb128::take(rest)?).ok()?;
+        Some(Self { can_lead: *can_lead == 1, hears, core_count })
     }
 }
 
@@ -57,6 +61,11 @@ impl Neighbours {
     /// True if a node is heard, and has nothing to say against its leading.
     pub(crate) fn can_lead(&self, node: NodeId) -> bool {
         self.heard.get(&node).is_some_and(|(vitals, _)| vitals.can_lead)
+    }
+
+    /// The cores of a node, if it is heard.
+    pub(crate) fn core_count(&self, node: NodeId) -> Option<u16> {
+        self.heard.get(&node).map(|(vitals, _)| vitals.core_count)
     }
 
     /// True if a node is heard.
@@ -151,7 +160,8 @@ impl Core {
         if now < self.hearing.tell_at && can_lead == told.can_lead && heard.keys().eq(&told.hears) {
             return;
         }
-        let vitals = Vitals { can_lead, hears: heard.keys().copied().collect() };
+        let core_count = self.context.core_count;
+        let vitals = Vitals { can_lead, hears: heard.keys().copied().collect(), core_count };
         self.hearing.tell_at = now + limits::VITALS_INTERVAL;
         let mut bytes = wire::encode_vitals(&vitals);
         wire::stamp(&mut bytes, self.context.moments.latest());
@@ -181,7 +191,11 @@ mod tests {
     use super::*;
 
     fn neighbours(said: &[(u64, &[u64])]) -> Neighbours {
-        let vitals = |hears: &[u64]| Vitals { can_lead: true, hears: hears.iter().copied().map(NodeId).collect() };
+        let vitals = |hears: &[u64]| Vitals {
+            can_lead: true,
+            hears: hears.iter().copied().map(NodeId).collect(),
+            core_count: 1,
+        };
         let heard = said.iter().map(|(node, hears)| (NodeId(*node), (vitals(hears), Instant::ZERO)));
         Neighbours { heard: heard.collect(), silent: BTreeMap::new() }
     }
@@ -192,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_word_is_read_as_it_was_written() {
-        let vitals = Vitals { can_lead: true, hears: vec![NodeId(2), NodeId(u64::MAX >> 2)] };
+        let vitals = Vitals { can_lead: true, hears: vec![NodeId(2), NodeId(u64::MAX >> 2)], core_count: 300 };
         let mut bytes = Vec::new();
         vitals.put(&mut bytes);
         assert_eq!(Vitals::take(&mut &bytes[..]), Some(vitals));
@@ -222,7 +236,7 @@ mod tests {
         let mut hearing = Hearing::default();
         let mut known = Neighbours::default();
         for ms in (0..1_000).step_by(100) {
-            hearing.hear(NodeId(2), Vitals { can_lead: ms < 500, hears: Vec::new() }, at(ms));
+            hearing.hear(NodeId(2), Vitals { can_lead: ms < 500, ..Vitals::default() }, at(ms));
             known = hearing.judge(&known, |_| true, at(ms));
         }
         assert!(!known.can_lead(NodeId(2)) && known.hears(NodeId(2)));

@@ -49,9 +49,9 @@ impl Core {
             return self.parameters_refused(id, &text, actions);
         }
         pending.version = version;
-        pending.answers = (0..self.context.group_count).map(|_| None).collect();
+        pending.answers = (0..self.context.slots.group_count()).map(|_| None).collect();
         let (session, version) = (pending.session, pending.version);
-        for group in (0..self.context.group_count).map(GroupId) {
+        for group in (0..self.context.slots.group_count()).map(GroupId) {
             let request = Request::new(self.origin_of(session), group, Protocol::Resp2, RequestBody::Obey(version));
             self.relay.submit(request, Purpose::Obeyed { id }, self.now.instant);
         }

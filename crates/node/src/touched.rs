@@ -55,7 +55,8 @@ impl Touched {
                 | Item::Moved(_)
                 | Item::Want { .. }
                 | Item::Place { .. }
-                | Item::Balance(_) => {}
+                | Item::Balance(_)
+                | Item::Found { .. } => {}
             }
         }
         self.read_to = reader.bookmark();

@@ -642,6 +642,7 @@ impl Transaction {
             group,
             keys: work.keys.get(&group).cloned().unwrap_or_default(),
             whole: work.whole,
+            group_count: self.slots.group_count(),
             watches,
             queries: work.queries.iter().map(|(_, words)| words.clone()).collect(),
             moment: self.moment,

@@ -438,6 +438,7 @@ fn put_lock(out: &mut Vec<u8>, lock: &Lock) {
     lock.transaction.put(out);
     put_keys(out, &lock.keys);
     out.push(u8::from(lock.whole));
+    leb128::put(out, u64::from(lock.group_count));
     leb128::put(out, lock.watches.len() as u64);
     for watch in &lock.watches {
         leb128::put(out, u64::from(watch.database));
@@ -849,6 +850,7 @@ fn take_lock(rest: &mut &[u8], group: GroupId) -> Option<Lock> {
     let transaction = take_transaction(rest)?;
     let keys = take_keys(rest)?;
     let whole = take_byte(rest)? == 1;
+    let group_count = u32::try_from(leb128::take(rest)?).ok()?;
     let watch = |rest: &mut &[u8]| {
         let database = u16::try_from(leb128::take(rest)?).ok()?;
         Some(Watch { database, key: take_bytes(rest)?, version: leb128::take(rest)? })
@@ -858,7 +860,7 @@ fn take_lock(rest: &mut &[u8], group: GroupId) -> Option<Lock> {
     let moment = Moment { unix: UnixMillis(leb128::take(rest)?.cast_signed()), seed: leb128::take(rest)? };
     let is_cut = take_byte(rest)? == 1;
     let cut = Some(take_name(rest)?).filter(|_| is_cut);
-    Some(Lock { transaction, group, keys, whole, watches, queries, moment, cut })
+    Some(Lock { transaction, group, keys, whole, group_count, watches, queries, moment, cut })
 }
 
 fn take_name(rest: &mut &[u8]) -> Option<u128> {

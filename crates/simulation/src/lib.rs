@@ -76,6 +76,8 @@ pub enum Canary {
     OpenCut,
     /// A replica is let go before another one has taken its place.
     EarlyRemoval,
+    /// A start takes no notice of groups that have been founded since the cluster was, and founds them once more.
+    FoundedTwice,
 }
 
 /// Which universe to live through.
@@ -98,6 +100,8 @@ pub struct Plan {
     pub changes: bool,
     /// Slots move between groups.
     pub moves: bool,
+    /// Groups come into being, and get their share of the slots.
+    pub growth: bool,
     /// A defect, if there is to be one.
     pub canary: Option<Canary>,
 }

@@ -467,6 +467,7 @@ impl State {
             Item::Want { slots, group } => What::Wished(self.roster.want(slots, group)),
             Item::Place { group, nodes } => What::Wished(self.roster.place(group, nodes)),
             Item::Balance(is_on) => What::Wished(self.roster.balance(is_on)),
+            Item::Found { group, voters } => What::Wished(self.roster.found(group, voters)),
             Item::Moved(slot) => {
                 answer(&answer::put_moved(&self.slots.known(slot)));
                 What::Moved

@@ -338,8 +338,12 @@ impl State {
         (self.slots.group_of_slot(slot) != self.group).then_some(slot)
     }
 
-    /// The slot of a key that a command names, if another group holds it.
+    /// The slot of a key that a command names, if another group holds it. A command on all keys names them all: who
+    /// sends it as one to a single group takes it that there is no other.
     pub fn foreign_of(&self, command: &DataCommand, args: Args<'_>) -> Option<Slot> {
+        if matches!(command.span, command::Span::Whole(_)) {
+            return self.slots.given_by(self.group);
+        }
         let mut foreign = None;
         command.for_each_key(args, |index, _| foreign = foreign.or_else(|| self.foreign(args.at(index))));
         foreign

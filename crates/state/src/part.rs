@@ -135,11 +135,11 @@ impl Part for SlotMap {
     }
 
     fn load(&mut self, reader: &mut Reader<'_>) {
-        *self = Self::read(reader, self.group_count());
+        *self = Self::read(reader, self.first_count());
     }
 
     fn clear(&mut self) {
-        *self = Self::even(self.group_count());
+        *self = Self::even(self.first_count());
     }
 }
 

@@ -42,6 +42,11 @@ impl Merger {
 
     /// Takes what a group has told. False if something is missing before it, and it has told of that before.
     pub fn push(&mut self, tape: Tape) -> bool {
+        if self.queues.len() <= tape.group as usize {
+            // A group has come into being. All that it has done is behind a cut that others have been told of.
+            let bound = self.queues.iter().any(|queue| queue.bound.is_some()).then_some(0);
+            self.queues.resize_with(tape.group as usize + 1, || Queue { bound, ..Queue::default() });
+        }
         let queue = &mut self.queues[tape.group as usize];
         let is_whole = !tape.has_gap || queue.index.is_none();
         if tape.has_gap {

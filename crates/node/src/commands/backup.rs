@@ -71,7 +71,7 @@ fn end(core: &mut Core, id: SessionId, ticket: u64, args: Args<'_>, _: &mut Vec<
 fn ask(core: &mut Core, id: SessionId, ticket: u64, args: Args<'_>, body: RequestBody) -> Result<(), Refusal> {
     let group = number(args.at(3))
         .and_then(|group| u32::try_from(group).ok())
-        .filter(|group| *group < core.context.group_count)
+        .filter(|group| *group < core.context.slots.group_count())
         .ok_or_else(|| Refusal::new("ERR There is no such group"))?;
     let protocol = core.sessions.get(id).expect("its request is being looked at").protocol();
     let request = Request::new(core.origin_of(id), GroupId(group), protocol, body);

@@ -343,8 +343,10 @@ pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Act
         Question::Delays => Answer::Delays(core.context.timings.delays.clone()),
         Question::ResetDelays(causes) => Answer::Names(core.context.timings.delays.reset(causes)),
         Question::At { places, question } => {
-            let is_there =
-                |group: &crate::group::Group| group.is_vacant() || group.applied() >= places[group.id().0 as usize];
+            let is_there = |group: &crate::group::Group| {
+                let place = places.get(group.id().0 as usize).copied().unwrap_or(0);
+                group.is_vacant() || group.applied() >= place
+            };
             return if core.groups().all(is_there) { answer(core, question, actions) } else { None };
         }
         Question::Configure { version, .. } if core.context.parameters.version < *version => return None,

@@ -81,6 +81,12 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
             ..plain("balance", 3, Body::Govern)
         },
         ControlCommand {
+            summary: "Founds groups until there are so many; each gets its share of the slots while clients go on.",
+            syntax: "count",
+            flags: GOVERNS,
+            ..plain("groups", 3, Body::Govern)
+        },
+        ControlCommand {
             summary: "Names the nodes that are to hold a group; it moves there while clients go on.",
             syntax: "group node [node ...]",
             flags: GOVERNS,
@@ -126,7 +132,8 @@ const GOVERNS: &[Flag] = &[Flag::Admin, Flag::Noscript, Flag::NoMulti];
 fn join(local: &mut Local<'_>, args: Args<'_>, answers: Vec<Answer>, writer: &mut Writer) -> Outcome {
     let address = std::str::from_utf8(args.at(2)).ok().filter(|address| address.contains(':'));
     let address = address.ok_or_else(|| Refusal::new("ERR another node's HOST:PORT for nodes is needed"))?;
-    if local.core.is_clustered || !local.core.roster.is_empty() {
+    let is_clustered = local.core.is_clustered || !local.core.roster.is_empty();
+    if is_clustered && !local.core.is_cluster_of_one() {
         return Err(Refusal::new("ERR This node belongs to a cluster of several: it would have to be removed there"));
     }
     let figures = figures_of(answers);
@@ -311,7 +318,7 @@ impl<'a> Overview<'a> {
 
 /// Forty hexadecimal digits that stay the same as long as the cluster: what Redis calls a replication id.
 fn replication_id(core: &Context) -> String {
-    format!("{:032x}{:08x}", core.process.cluster, core.group_count)
+    format!("{:032x}{:08x}", core.process.cluster, core.slots.first_count())
 }
 
 /// INFO replication.
@@ -564,7 +571,8 @@ fn plan(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mut W
     let is_fresh = |age_ms: u64| age_ms < limits::BULLETIN_STALE.as_millis() as u64;
     let told = overview.told.values().filter(|(_, age_ms)| is_fresh(*age_ms));
     view.groups = told.map(|(told, _)| (told.group.0, balance::Held::from(*told))).collect();
-    let steps = balance::plan(&view);
+    let mut steps = balance::growth(&view);
+    steps.append(&mut balance::plan(&view));
     writer.array(steps.len());
     for step in steps {
         let mut fields = Fields::new(writer, 4);

@@ -120,6 +120,8 @@ impl Host {
                 core: CoreId(core),
                 core_count,
                 group_count,
+                hash_seed: 7,
+                founds_groups: false,
                 seed: u64::from(core),
                 settings: Arc::clone(&settings),
                 process: Arc::new(ProcessFacts::default()),

@@ -19,6 +19,8 @@ pub(super) struct GroupView {
     pub(super) end: End,
     /// The earliest moment that is held; none if there is nothing.
     pub(super) earliest: Option<UnixMillis>,
+    /// It came into being while the archive was kept, and all of it is there.
+    pub(super) is_founded: bool,
 }
 
 impl View {
@@ -30,10 +32,11 @@ impl View {
         let directory = edge::archive_directory(address).map_err(|why| anyhow!("{why}"))?;
         let archive = Archive::open(&directory)?;
         let mut groups = Vec::new();
-        for group in 0..archive.manifest().groups {
+        for group in 0..archive.group_count()? {
             let (listing, end) = (archive.list(group)?, archive.end(group)?);
             let mut earliest = listing.bases.first().map(|base| base.moment);
-            if listing.logs.first().is_some_and(|log| log.first == 1) {
+            let begins_with_first = listing.logs.first().is_some_and(|log| log.first == 1);
+            if begins_with_first {
                 // A log from its first entry on needs no base.
                 let mut reader = GroupReader::new(&archive, group, &listing, 1);
                 earliest = loop {
@@ -47,7 +50,9 @@ impl View {
                     }
                 };
             }
-            groups.push(GroupView { listing, end, earliest });
+            // Before its log there was no such group.
+            let is_founded = group >= archive.manifest().groups && begins_with_first;
+            groups.push(GroupView { listing, end, earliest, is_founded });
         }
         Ok(Self { archive, groups })
     }
@@ -61,7 +66,7 @@ impl View {
             .groups
             .iter()
             .enumerate()
-            .filter(|(_, group)| group.earliest.is_none())
+            .filter(|(_, group)| group.earliest.is_none() && !group.is_founded)
             .map(|(number, _)| number.to_string())
             .collect();
         ensure!(
@@ -71,7 +76,8 @@ impl View {
             if empty.len() == 1 { "group" } else { "groups" },
             empty.join(", ")
         );
-        let first = self.groups.iter().filter_map(|group| group.earliest).max().expect("there is a group");
+        let first = self.groups.iter().filter(|group| !group.is_founded).filter_map(|group| group.earliest).max();
+        let first = first.expect("there is a group that was not founded later");
         let last = self.groups.iter().map(GroupView::closed).min().expect("there is a group");
         ensure!(
             first <= last,

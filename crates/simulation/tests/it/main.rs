@@ -13,6 +13,7 @@ fn plan(seed: u64, nodes: usize, durability: Durability) -> Plan {
         durability,
         changes: false,
         moves: false,
+        growth: false,
         canary: None,
     }
 }
@@ -76,6 +77,35 @@ fn slots_move_and_nothing_is_lost_or_done_twice() {
         }
     }
     assert!(probes.count("a slot moved") > 0, "nothing ever moved");
+}
+
+/// Groups are founded under all faults, take their share of the slots, and are found again by every start.
+#[test]
+fn groups_come_into_being_and_nothing_is_lost_or_done_twice() {
+    let mut probes = Probes::default();
+    for seed in 0..12 {
+        let nodes = [3, 1, 3, 4][seed as usize % 4];
+        let (moves, changes) = (nodes > 1 && seed % 2 == 0, nodes == 3 && seed % 3 == 0);
+        let plan = Plan { growth: true, moves, changes, ..plan(seed, nodes, Durability::Always) };
+        let outcome = run(&plan);
+        assert_eq!(outcome.failure, None, "seed {seed} with {nodes} nodes");
+        probes.add(&outcome.probes);
+        if seed < 2 {
+            assert_eq!(outcome, run(&plan), "seed {seed} lived through twice");
+        }
+    }
+    for what in ["a founded group served", "a founded group was recovered", "a slot moved"] {
+        assert!(probes.count(what) > 0, "never: {what}");
+    }
+}
+
+#[test]
+fn a_group_that_is_founded_twice_is_caught() {
+    let caught = (0..40).any(|seed| {
+        let broken = Plan { growth: true, canary: Some(Canary::FoundedTwice), ..plan(seed, 3, Durability::Always) };
+        run(&broken).failure.is_some()
+    });
+    assert!(caught, "a group forgot what it had acknowledged, and nobody noticed");
 }
 
 /// Clients that let replicas answer them find what was current within the bound, and never go back.
