@@ -13,7 +13,8 @@
 //! ```
 //!
 //! There are to be so many groups that every core of a node has a replica to look after, and the slots are divided
-//! among them: what is missing is founded at once, and each gets its share when it has voters enough. More can be asked for.
+//! among them: what is missing is founded at once, and each gets its share when it has voters enough. More can be asked
+//! for.
 //!
 //! Moves come one at a time, and only to nodes that are heard. Every step of the last kind makes the shares more even
 //! than they were, so that none is taken back. A node that is merely away keeps what it holds.

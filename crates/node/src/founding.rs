@@ -9,9 +9,10 @@
 //! ```
 //!
 //! The first entry is the same everywhere, so it is as if the voters had elected somebody in term 1 who committed it
-//! and was never heard of again. From there on the group is like any other. What was written stands in the journal before
-//! everything else that this node says for the group: a start finds the group there, and nobody founds it again. Who
-//! was away for long, and founds a group that others have long been using, comes with an empty log and gets no votes.
+//! and was never heard of again. From there on the group is like any other. What was written stands in the journal
+//! before everything else that this node says for the group: a start finds the group there, and nobody founds it
+//! again. Who was away for long, and founds a group that others have long been using, comes with an empty log and gets
+//! no votes.
 //!
 //! A group holds no slot before it has voters enough (see `balance::next_filling`), and counts for clients (DBSIZE, a
 //! transaction over everything) when somebody leads it, or when a slot is known to be there: see

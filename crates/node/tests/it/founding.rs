@@ -82,7 +82,7 @@ fn a_node_gets_groups_while_it_serves() {
         for key in 0..200 {
             assert_eq!(host.run(client, &format!("GET key:{key}")), format!("${} {key}", key.to_string().len()));
         }
-        assert_eq!(host.run(client, "EVAL return(redis.call('DBSIZE')) 0"), ":200");
+        assert_eq!(host.run(client, "EVAL \"return redis.call('DBSIZE')\" 0"), ":200");
         assert_eq!(host.run(client, "FLUSHALL"), "+OK");
         assert_eq!(host.run(client, "DBSIZE"), ":0");
     }
