@@ -422,7 +422,9 @@ pub fn foundings(view: &View<'_>, count: u32) -> Vec<Founding> {
 /// The next group that is to get slots: one that was founded, holds none, and has voters enough. It gets them from
 /// those that have most, from their ends, so that what stays and what goes are runs.
 pub fn next_filling(view: &View<'_>) -> Option<Filling> {
-    if !view.roster.is_balancing() || view.group_count <= view.first_count {
+    let named: BTreeSet<u32> = view.roster.wanted().map(|(.., group)| group.0).collect();
+    let mut empty = (view.first_count..view.group_count).filter(|group| !named.contains(group)).peekable();
+    if !view.roster.is_balancing() || empty.peek().is_none() {
         return None;
     }
     let wished = wished(view.roster, view.first_count);
@@ -431,9 +433,9 @@ pub fn next_filling(view: &View<'_>) -> Option<Filling> {
     let staying = view.staying();
     let is_ready = |group: &u32| {
         let voters = view.groups.get(group).map_or(0, |held| held.voters.intersection(&staying).count());
-        !held.contains_key(group) && voters >= view.replicas.min(staying.len()).max(1)
+        voters >= view.replicas.min(staying.len()).max(1)
     };
-    let group = (view.first_count..view.group_count).find(is_ready)?;
+    let group = empty.find(is_ready)?;
     let share = SLOT_COUNT / wanted_count(view) as usize;
     let (mut taken, mut givers, mut bytes) = (BTreeSet::new(), BTreeSet::new(), 0);
     while taken.len() < share {
