@@ -397,9 +397,9 @@ impl CoreWork {
         }
     }
 
-    /// Too much waits for the disk: clients are not read. It is told when that is over.
+    /// Too much waits for the disk: clients whose changes would join it are not read. It is told when that is over.
     fn is_held_up(&self) -> bool {
-        self.storage.as_ref().is_some_and(Storage::is_full)
+        self.storage.as_ref().is_some_and(Storage::is_full) && self.core.adds_to_its_log()
     }
 
     fn enter_line(&mut self, index: u32) {
@@ -922,7 +922,7 @@ impl CoreWork {
     fn configure(&mut self, name: &'static str, value: String) {
         let knobs = &self.host.knobs;
         let number = value.parse().ok();
-        if name == "appendfsync" && value != "always" {
+        if (name == "appendfsync" && value != "always") || (name == "client-durability-min" && value == "memory") {
             self.remember_early();
         }
         match (name, number) {

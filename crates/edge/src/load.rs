@@ -192,7 +192,7 @@ impl Load {
             cause,
         };
         let was_early = early.is_there().map_err(fault)?;
-        let is_early = self.settings.append_fsync != AppendFsync::Always;
+        let is_early = self.settings.append_fsync != AppendFsync::Always || self.settings.allows_memory;
         if is_early {
             early.set().map_err(fault)?;
         } else if was_early && was_stopped_cleanly {

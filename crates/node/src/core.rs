@@ -16,7 +16,7 @@ use crate::caches::Parked;
 use crate::commands::{self, DebugQuestion, Figures, GroupFigures, Known, Question};
 use crate::defect::Defect;
 use crate::dispatch::look_up;
-use crate::entry;
+use crate::entry::{self, Durability};
 use crate::evaluate::Runner;
 use crate::event::{
     Action, CoreId, CoreOptions, Event, GroupId, GroupSeed, HostReport, JournalFigures, Lane, Level, NodeId, Now,
@@ -605,6 +605,7 @@ impl Core {
             Ok(mut group) => {
                 group.state.upkeep().listen(self.context.noted());
                 group.state.record(self.recording);
+                group.allows_memory = self.context.settings.allows_memory;
                 group.set_limits(self.context.settings.limits());
                 if self.context.settings.import_mode {
                     group.set_import_mode(true);
@@ -738,6 +739,7 @@ impl Core {
         let noted = self.context.noted();
         for group in self.groups.iter_mut().flatten() {
             group.append_fsync = settings.append_fsync;
+            group.allows_memory = settings.allows_memory;
             group.state.upkeep().set_tuning(settings.tuning());
             group.state.upkeep().listen(noted);
             group.set_limits(settings.limits());
@@ -1272,22 +1274,32 @@ impl Core {
             self.remember_keys(session, keys);
         }
         for (group, id, body) in posts {
+            let durability = self.driver.durability(id);
             let step = match &body {
                 RequestBody::Lock(_) => Step::Lock,
                 RequestBody::Prepare { .. } | RequestBody::Cut { .. } => Step::Prepare,
                 RequestBody::Renew { .. } => Step::Renew,
                 _ => Step::Resolve,
             };
-            let origin = self.origin_of(SessionId { serial: 0, index: 0 });
+            let origin = Origin { durability, ..self.origin_of(SessionId { serial: 0, index: 0 }) };
             let request = Request::new(origin, group, Protocol::Resp2, body);
             self.relay.submit(request, Purpose::Transaction { id, step }, self.now.instant);
         }
         self.progress(progress, actions);
     }
 
+    /// True if what clients of this node ask for may have to go to its own disk first: it leads a group, or does not
+    /// know yet. Where others lead, what waits for the disk came from them, and they see to it that it has a bound.
+    pub fn adds_to_its_log(&self) -> bool {
+        let leads = |route: &Route| route.leader == Some(self.context.node);
+        !self.context.is_clustered || self.context.routes.iter().any(leads)
+    }
+
     /// The origin of a request whose answer this core takes.
     pub(crate) fn origin_of(&self, session: SessionId) -> Origin {
-        Origin::new(self.context.node, self.context.core, session, 0)
+        let asked = self.sessions.get(session).map_or(Durability::Server, |session| session.durability);
+        let durability = self.context.settings.durability(asked);
+        Origin { durability, ..Origin::new(self.context.node, self.context.core, session, 0) }
     }
 
     // ---- requests to groups -----------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ use crate::nearby::NearRead;
 use crate::observe::other_databases;
 use crate::redirect;
 use crate::relay::Purpose;
+use crate::request_ids::{Named, is_naming};
 use crate::router;
 use crate::session::{Hold, write_at_once};
 use crate::tally::Asked;
@@ -236,6 +237,7 @@ impl Core {
             return self.queue(id, known, args);
         }
         let database = session.database;
+        let is_named = session.request_id.is_some();
         let mut near = None;
         if session.reading.is_some() {
             near = self.near_group(id, known, args);
@@ -245,6 +247,7 @@ impl Core {
         }
         let next = match (known, near) {
             (Known::Data(command), Some(group)) => self.read_nearby(id, group, command, args),
+            _ if is_named => self.dispatch_named(id, known, args, actions),
             (Known::Data(command), None) => self.dispatch_data(id, command, args, actions),
             (Known::Control(command), _) => self.dispatch_control(id, command, args, actions),
         };
@@ -255,6 +258,9 @@ impl Core {
             }
             if let Some(session) = self.sessions.get_mut(id) {
                 session.request_count += 1;
+                if is_named && !is_naming(known) {
+                    session.request_id = None;
+                }
                 // What CLIENT CACHING says is for one command, or for one transaction.
                 if let Some(tracking) = &mut session.tracking
                     && session.multi.is_none()
@@ -338,7 +344,7 @@ impl Core {
     /// Remembers what was denied to a client (ACL LOG).
     pub(crate) fn note_denial(&mut self, id: SessionId, denial: Denial, place: Where) {
         let Some(session) = self.sessions.get(id) else { return };
-        let client = commands::describe(session, &self.context.monitors, self.now);
+        let client = commands::describe(session, &self.context, self.now);
         let entry = LogEntry::new(denial, place, &session.user.name, self.now.unix, client);
         self.context.acl_log.push(entry, self.context.settings.acl_log_count_max);
     }
@@ -415,6 +421,7 @@ impl Core {
     /// Carries out a request to the effect that it fails.
     pub(crate) fn fail(&mut self, id: SessionId, refusal: &Refusal) -> Next {
         let Some(session) = self.sessions.get_mut(id) else { return Next::Taken };
+        session.request_id = None;
         let ticket = session.take_ticket();
         self.sessions.reply(id, ticket, |writer| writer.error(refusal.text()));
         Next::Taken
@@ -527,7 +534,7 @@ impl Core {
     // ---- data -------------------------------------------------------------------------------------------------------
 
     #[inline]
-    fn dispatch_data(
+    pub(crate) fn dispatch_data(
         &mut self,
         id: SessionId,
         command: &'static DataCommand,
@@ -610,6 +617,7 @@ impl Core {
         let (node, core, core_count) = (self.context.node, self.context.core, self.context.core_count);
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         let (database, protocol) = (session.database, session.protocol());
+        let durability = self.context.settings.durability(session.durability);
         if session.awaits_script_beside(group) {
             return Next::Postponed(Hold::Answers);
         }
@@ -631,7 +639,7 @@ impl Core {
                     }
                     self.is_reading = false;
                     let ticket = session.take_ticket();
-                    let origin = Origin::new(node, core, id, ticket);
+                    let origin = Origin { durability, ..Origin::new(node, core, id, ticket) };
                     local.write(origin, protocol, database, args);
                     return Next::Taken;
                 }
@@ -715,7 +723,7 @@ impl Core {
             (false, true) => RequestBody::Read(words),
             (false, false) => RequestBody::ReadAtOnce(words),
         };
-        let origin = Origin { tracks, is_silent, is_timed, ..Origin::new(node, core, id, ticket) };
+        let origin = Origin { tracks, is_silent, is_timed, durability, ..Origin::new(node, core, id, ticket) };
         let number = self.send_request(Request::new(origin, group, protocol, body), actions);
         if !is_write && let Some(number) = number {
             self.note_read(id, group, number);
@@ -786,7 +794,7 @@ impl Core {
     }
 
     /// A command whose keys live in several groups is a transaction of its own.
-    fn dispatch_to_several(
+    pub(crate) fn dispatch_to_several(
         &mut self,
         id: SessionId,
         command: &'static DataCommand,
@@ -811,6 +819,10 @@ impl Core {
         };
         session.hold = Hold::Answers;
         let database = session.database;
+        if let Some(id) = session.request_id.take() {
+            let named = Named::new(&id, work.protocol, &work.commands, self.context.settings.request_id_ms);
+            work.name(named, &self.context.slots);
+        }
         self.add_keys(&mut work, command, database, args);
         self.begin_work(work, actions);
         Next::Taken
@@ -868,7 +880,7 @@ impl Core {
 
     // ---- control ----------------------------------------------------------------------------------------------------
 
-    fn dispatch_control(
+    pub(crate) fn dispatch_control(
         &mut self,
         id: SessionId,
         command: &'static ControlCommand,

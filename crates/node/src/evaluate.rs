@@ -23,6 +23,7 @@ use crate::libraries::{self, Change, Libraries, Loaded, Policy};
 use crate::limits;
 use crate::outlet::Outlet;
 use crate::relay::Purpose;
+use crate::request_ids::Named;
 use crate::router;
 use crate::scripts::{Asides, Circumstances, Code, Invocation};
 use crate::session::{Hold, Session};
@@ -201,6 +202,9 @@ impl Core {
         let home = home.filter(|_| !is_clustered || (invocation.user.is_none() && !tracks));
         // Nor would it know what holds here: who watches, and whether this node has memory and room on disk.
         let home = home.filter(|_| !is_clustered || self.circumstances(&invocation).are_plain());
+        // The answer to one with an id is kept beside what it changes.
+        let request_id = self.sessions.get(id).and_then(|session| session.request_id.clone());
+        let home = home.filter(|_| request_id.is_none());
         // What the script reaches for is not known: in a cluster nothing else of the same client may be under way.
         if owed > 0 && (is_clustered || home.is_none()) {
             return Next::Postponed(Hold::Answers);
@@ -229,7 +233,9 @@ impl Core {
         let Some(home) = home else {
             let (origin, protocol, database) = self.script_origin(id);
             self.hold_for_answers(id);
-            self.begin_script((origin, protocol), database, invocation, args, Declined::default(), None, actions);
+            let declined = Declined::default();
+            let script = (invocation, request_id);
+            self.begin_script((origin, protocol), database, script, args, declined, None, actions);
             return Next::Taken;
         };
         if self.has_no_quorum(home) {
@@ -601,7 +607,7 @@ impl Core {
         &mut self,
         (origin, protocol): (Origin, Protocol),
         database: u16,
-        invocation: Invocation,
+        (invocation, request_id): (Invocation, Option<Box<[u8]>>),
         args: Args<'_>,
         declined: Declined,
         home: Option<GroupId>,
@@ -611,6 +617,10 @@ impl Core {
         let mut words = Vec::with_capacity(args.byte_count() + 5 * args.len() + 8);
         put_words(&mut words, database, args);
         work.commands.push(words);
+        if let Some(id) = request_id {
+            let named = Named::new(&id, protocol, &work.commands, self.context.settings.request_id_ms);
+            work.name(named, &self.context.slots);
+        }
         work.circumstances = self.circumstances(&invocation);
         let declared = invocation.keys(args).map(|key| (database, key.to_vec()));
         for (database, key) in declared.chain(declined.keys) {
@@ -637,7 +647,15 @@ impl Core {
         let DeclinedScript { origin, protocol, script, declined, home } = declined;
         let mut spans: Vec<Span> = Vec::new();
         let (database, args) = Reader::new(&script.words).words(&mut spans);
-        self.begin_script((origin, protocol), database, script.invocation.clone(), args, declined, home, actions);
+        self.begin_script(
+            (origin, protocol),
+            database,
+            (script.invocation.clone(), None),
+            args,
+            declined,
+            home,
+            actions,
+        );
     }
 
     /// Looks again at declined scripts. True if one has become a transaction.
@@ -887,7 +905,7 @@ impl Outlet<'_> {
         self.show_calls(&calls, now.unix.0);
         for (denial, user) in denials {
             let client = self.sessions.get(origin.session);
-            let client = client.map(|session| commands::describe(session, &self.context.monitors, now));
+            let client = client.map(|session| commands::describe(session, self.context, now));
             let entry = LogEntry::new(denial, Where::Script, &user, now.unix, client.unwrap_or_default());
             self.context.acl_log.push(entry, self.context.settings.acl_log_count_max);
         }

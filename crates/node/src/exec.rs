@@ -21,6 +21,7 @@ use crate::event::{Action, GroupId, SessionId};
 use crate::frame;
 use crate::letter::{Origin, Request, RequestBody};
 use crate::redirect;
+use crate::request_ids::{self, Named};
 use crate::router;
 use crate::session::{Hold, Multi, Session};
 use crate::transaction::Work;
@@ -51,7 +52,8 @@ impl Core {
             }
             Flow::Multi => {
                 let user = Some(Arc::clone(&session.user));
-                session.multi = Some(Multi { user, ..Multi::default() });
+                let request_id = session.request_id.take();
+                session.multi = Some(Multi { user, request_id, ..Multi::default() });
                 let ticket = session.take_ticket();
                 self.sessions.reply(id, ticket, Writer::ok);
             }
@@ -166,6 +168,9 @@ impl Core {
         let multi = self.sessions.get(id).and_then(|session| session.multi.as_ref()).expect("just seen");
         let has_control = multi.queue.iter().any(|queued| !works_on_data(queued));
         let is_caught_up = self.sessions.get(id).is_some_and(|session| session.owed_count() == 0);
+        if has_control && multi.request_id.is_some() {
+            return self.abort_exec(id, &Refusal::new(request_ids::CONTROL_IN_MULTI));
+        }
         if has_control && !is_caught_up {
             return Next::Postponed(Hold::Answers);
         }
@@ -175,6 +180,9 @@ impl Core {
         if watches.iter().any(|watch| keyspace::absent_since(watch.version).is_some()) {
             // Whether such a key has come and gone is asked of its group under a lock.
             groups = Groups::Several;
+        }
+        if multi.request_id.is_some() && groups != Groups::None {
+            groups = Groups::Several; // its answer is kept beside what it changes
         }
         // While slots move, those of one group may be of several by the time it comes there.
         if (groups == Groups::Several || self.context.is_moving) && !is_caught_up {
@@ -330,8 +338,11 @@ impl Core {
             session.hold = Hold::Answers;
         }
         let mut work_words = Vec::new();
+        let mut named = None;
         if groups == Groups::Several {
-            work_words = commands.iter().map(|queued| queued.words.clone()).collect();
+            work_words = commands.iter().map(|queued| queued.words.clone()).collect::<Vec<_>>();
+            let ms = self.context.settings.request_id_ms;
+            named = multi.request_id.as_ref().map(|id| Named::new(id, protocol, &work_words, ms));
         }
         if has_control {
             session.is_driving = true;
@@ -345,7 +356,8 @@ impl Core {
                 is_asking: false,
             });
         }
-        let origin = Origin { tracks, ..Origin::new(node, core, id, ticket) };
+        let durability = self.context.settings.durability(session.durability);
+        let origin = Origin { tracks, durability, ..Origin::new(node, core, id, ticket) };
         match groups {
             Groups::None => self.sessions.reply(id, ticket, |writer| writer.array(0)),
             Groups::One(group) => {
@@ -361,6 +373,7 @@ impl Core {
                 let work = Work {
                     is_exec: true,
                     watches,
+                    named,
                     commands: work_words,
                     ..Work::new(origin, protocol, self.now.instant)
                 };
@@ -416,6 +429,9 @@ impl Core {
     pub(crate) fn begin_exec_over_groups(&mut self, mut work: Work, actions: &mut Vec<Action>) {
         let slots = Arc::clone(&self.context.slots);
         let databases = self.context.settings.databases;
+        if let Some(named) = work.named.take() {
+            work.name(named, &slots);
+        }
         let commands = std::mem::take(&mut work.commands);
         let mut spans: Vec<Span> = Vec::new();
         let mut swaps = false;

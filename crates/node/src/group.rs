@@ -40,7 +40,7 @@ pub use doubt::{membership_of, others_can_tell};
 use journal::{Append, CheckpointMark};
 use keyspace::{Class, Exporting, Keyspace, Limits, Lookups, Moment, Notice};
 use resp::{Args, Protocol, Span, Writer};
-use state::{Applied, Cursor, Lookup, Position, State, What};
+use state::{Applied, Cursor, Known, Lookup, Position, State, What};
 use stdx::log::{Entry, EntryKind, HardState, Membership};
 use stdx::{Duration, Instant, Prng, UnixMillis, leb128};
 
@@ -48,7 +48,7 @@ use crate::backup::Backups;
 use crate::checkpoint::Checkpointing;
 use crate::commands::GroupFigures;
 use crate::defect::Defect;
-use crate::entry::{self, Builder, Claimed, Effect, Item, Watch};
+use crate::entry::{self, Builder, Claimed, Durability, Effect, Item, Watch};
 use crate::event::{Action, CoreId, GroupId, GroupSeed, Level, NodeId, Now, Persist, Room, SessionId};
 use crate::letter::{Claim, Fate, Lock, Locked, Mail, Origin, Request, RequestBody, Resolution};
 use crate::libraries::Libraries;
@@ -59,6 +59,7 @@ use crate::outlet::Outlet;
 use crate::parameters::Parameters;
 use crate::pubsub;
 use crate::relay::Route;
+use crate::request_ids;
 use crate::roster::{Member, Roster};
 use crate::settings::AppendFsync;
 use crate::slots::{Moved, SlotMap};
@@ -97,6 +98,8 @@ pub struct Group {
     hard_state: HardState,
     /// What an acknowledgement means.
     pub append_fsync: AppendFsync,
+    /// This node obeys entries that need not be on its disk, and remembers that it may lack them after a crash.
+    pub allows_memory: bool,
 
     /// What only a leader has.
     pub(crate) leader: Leader,
@@ -207,6 +210,8 @@ pub struct Group {
     evicting: BTreeSet<(u16, Vec<u8>)>,
     /// Keys evicted since the start.
     pub(crate) evicted_count: u64,
+    /// Requests with an id that came again and were answered as before, since the start.
+    repeated_count: u64,
     /// Set by the simulator to prove that its checkers are awake.
     acknowledges_early: bool,
     /// The same.
@@ -402,6 +407,7 @@ impl Group {
             membership_applied: membership,
             hard_state,
             append_fsync,
+            allows_memory: false,
             leader: Leader::new(databases),
             batch_number: 1,
             removal_batch: 0,
@@ -460,6 +466,7 @@ impl Group {
             evicting_bytes: 0,
             evicting: BTreeSet::new(),
             evicted_count: 0,
+            repeated_count: 0,
             acknowledges_early: false,
             defect: None,
         };
@@ -1166,6 +1173,22 @@ impl Group {
         if changed {
             return outlet.answer(origin, put_locked(&Locked::Changed));
         }
+        if let Some(request) = &lock.request {
+            let answer = match self.state.request_ids().look(request) {
+                Known::Answered(reply) => Some(Locked::Answered(reply.to_vec())),
+                Known::Other => Some(Locked::Refused(request_ids::OTHER_REQUEST.to_owned())),
+                Known::Nothing
+                    if self.state.request_ids().byte_count() >= outlet.context.settings.request_ids_bytes_max =>
+                {
+                    Some(Locked::Refused(request_ids::NO_PLACE.to_owned()))
+                }
+                Known::Nothing => None,
+            };
+            if let Some(answer) = answer {
+                self.repeated_count += u64::from(matches!(answer, Locked::Answered(_)));
+                return outlet.answer(origin, put_locked(&answer));
+            }
+        }
         let value = |(database, key): &(u16, Vec<u8>)| self.value_under_lock(lock.transaction, *database, key, moment);
         let values = lock.keys.iter().map(value).collect();
         let answers = lock.queries.iter().map(|words| self.answer_locked(lock, words, moment)).collect();
@@ -1239,7 +1262,7 @@ impl Group {
                 Effect::Flush { .. } | Effect::Swap { .. } => {
                     self.leader.speculation.note_everything(self.batch_number)
                 }
-                Effect::Give(_) | Effect::Take(_) => {}
+                Effect::Give(_) | Effect::Take(_) | Effect::Answer(_) => {}
             }
         }
         self.claim(&origin, floor);
@@ -1399,7 +1422,7 @@ impl Group {
                 match effect {
                     Effect::Key { key, .. } => keys.push(key.clone()),
                     Effect::Flush { .. } | Effect::Swap { .. } => whole = true,
-                    Effect::Give(_) | Effect::Take(_) => {}
+                    Effect::Give(_) | Effect::Take(_) | Effect::Answer(_) => {}
                 }
             }
             self.leader.locks.take(*transaction, keys.into_iter(), whole);
@@ -1585,6 +1608,7 @@ impl Group {
             .keyspace()
             .next_deadline()
             .is_some_and(|deadline| deadline <= now.unix && deadline > self.moment().unix)
+            || self.state.request_ids().next_due().is_some_and(|due| due <= now.unix)
     }
 
     fn tell_progress(&mut self, now: Now, outlet: &mut Outlet<'_>) {
@@ -1619,13 +1643,14 @@ impl Group {
         // The next batch is probably like this one: room made now need not be made again step by step.
         let byte_count = self.leader.builder.byte_count() - std::mem::take(&mut self.leader.sliced_bytes);
         let next = Builder::with_capacity(byte_count.min(limits::BATCH_BYTES_RESERVED_MAX));
-        let builder = std::mem::replace(&mut self.leader.builder, next);
+        let mut builder = std::mem::replace(&mut self.leader.builder, next);
         let next = Vec::with_capacity(self.leader.waiters.len().min(limits::BATCH_WAITERS_RESERVED_MAX));
         let waiters = std::mem::replace(&mut self.leader.waiters, next);
         let moment = match self.leader.builder_moment.take() {
             Some(moment) => moment,
             None => Moment { unix: self.next_unix(now, heard), seed: prng.draw() },
         };
+        builder.set_durability(strictest(&waiters));
         self.proposed_unix = moment.unix;
         let (number, late) = (self.batch_number, Vec::new());
         self.batch_number += 1;
@@ -1795,7 +1820,17 @@ impl Group {
         let hard_state = append.hard_state.unwrap_or(self.hard_state);
         self.hard_state = hard_state;
         self.log_bytes += append.entries.iter().map(|entry| entry.data.len() as u64).sum::<u64>();
-        let is_synced = append.election || self.append_fsync == AppendFsync::Always;
+        let is_always = self.append_fsync == AppendFsync::Always;
+        let is_synced = |entry: &Entry| match (entry.kind, entry::durability(&entry.data)) {
+            (EntryKind::Normal, Durability::Memory) => is_always && !self.allows_memory,
+            (EntryKind::Normal, Durability::Disk) => true,
+            (EntryKind::Normal | EntryKind::Membership, _) => is_always,
+        };
+        let is_synced = match append.entries.as_slice() {
+            [] => is_always,
+            entries => entries.iter().any(is_synced),
+        };
+        let is_synced = is_synced || append.election;
         let ticket = append.ticket;
         outlet.actions.push(Action::Append {
             append: Append {
@@ -2244,6 +2279,7 @@ impl Group {
     /// Counts from zero again (CONFIG RESETSTAT).
     pub(crate) fn reset_counts(&mut self) {
         self.evicted_count = 0;
+        self.repeated_count = 0;
         self.state.upkeep().forget_removals();
         self.state.keyspace().set_lookups(Lookups::default());
     }
@@ -2281,6 +2317,9 @@ impl Group {
             staleness_ms: self.staleness(now).map(|staleness| staleness.as_millis() as u64),
             lock_count: self.lock_count() as u64,
             evicted_count: self.evicted_count,
+            request_id_count: self.state.request_ids().count() as u64,
+            request_id_bytes: self.state.request_ids().byte_count() as u64,
+            repeated_count: self.repeated_count,
             removals: self.state.keyspace().removals(),
             lookups: self.state.keyspace().lookups(),
         }
@@ -2292,6 +2331,7 @@ impl Group {
     pub(crate) fn checkpoint_state(&mut self) -> Vec<u8> {
         match self.defect {
             Some(Defect::ForgottenPrepared) => self.state.save_without_prepared(),
+            Some(Defect::ForgottenRequestIds) => self.state.save_without_request_ids(),
             _ => self.state.save(),
         }
     }
@@ -2391,6 +2431,17 @@ impl Group {
             && self.committed.is_empty()
             && !self.has_slices()
     }
+}
+
+/// When an entry counts as kept with which these wait: what the strictest of those asks for whom it changes something.
+/// What nobody waits for is as durable as the servers are set.
+fn strictest(waiters: &[Waiter]) -> Durability {
+    let of_item = |waiter: &Waiter| match waiter {
+        Waiter::Write(origin) | Waiter::Step(origin) | Waiter::Script(origin, _) => Some(origin.durability),
+        Waiter::Silent | Waiter::Eviction(..) => Some(Durability::Server),
+        Waiter::Read(_) | Waiter::Fetch(_) | Waiter::Told(..) => None,
+    };
+    waiters.iter().filter_map(of_item).max().unwrap_or_default()
 }
 
 /// True for an entry that only marks a new leader.

@@ -49,7 +49,8 @@ impl Core {
         local_count: Option<i64>,
     ) {
         // What others have only in memory is on no disk.
-        let is_synced = self.context.settings.append_fsync == AppendFsync::Always;
+        let had_less = self.sessions.get(session).is_some_and(|session| session.had_less);
+        let is_synced = self.context.settings.append_fsync == AppendFsync::Always && !had_less;
         if !self.context.is_clustered || local_count.is_some() && !is_synced {
             // Redis would wait for the time-out first; what does not exist will not come meanwhile.
             return self.finish_holder_wait(session, ticket, 0, local_count);

@@ -12,7 +12,7 @@ use crate::acl::Users;
 use crate::blocking::LineNote;
 use crate::bulletin::Bulletin;
 use crate::commands::{Answer, Question};
-use crate::entry::{Effect, Watch};
+use crate::entry::{Durability, Effect, RequestId, Watch};
 use crate::event::{CoreId, GroupId, NodeId, SessionId};
 use crate::group::Declined;
 use crate::libraries::Libraries;
@@ -65,12 +65,24 @@ pub struct Origin {
     pub is_silent: bool,
     /// True if its gateway wants to know how long it takes, and has numbered it.
     pub is_timed: bool,
+    /// When what it changes counts as kept.
+    pub durability: Durability,
 }
 
 impl Origin {
     /// One of which nothing more is known than whose it is.
     pub fn new(node: NodeId, core: CoreId, session: SessionId, ticket: u64) -> Self {
-        Self { node, core, session, ticket, claim: None, tracks: false, is_silent: false, is_timed: false }
+        Self {
+            node,
+            core,
+            session,
+            ticket,
+            claim: None,
+            tracks: false,
+            is_silent: false,
+            is_timed: false,
+            durability: Durability::Server,
+        }
     }
 
     /// True if a command is to leave no trace of its reading.
@@ -525,6 +537,8 @@ pub struct Lock {
     pub moment: Moment,
     /// The name of the backup that is to be cut under the lock.
     pub cut: Option<u128>,
+    /// The client has given the transaction an id, and this group keeps the answer.
+    pub request: Option<RequestId>,
 }
 
 /// What a group answers to a [`Lock`].
@@ -541,6 +555,8 @@ pub enum Locked {
     },
     /// A watched key has changed.
     Changed,
+    /// The request has been carried out before, with this answer.
+    Answered(Vec<u8>),
     /// The group cannot lock now; the text is an error reply.
     Refused(String),
 }

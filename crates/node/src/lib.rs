@@ -44,6 +44,7 @@ pub mod parameters;
 pub mod pubsub;
 mod redirect;
 mod relay;
+mod request_ids;
 pub mod router;
 pub mod scripts;
 pub mod session;

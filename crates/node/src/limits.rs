@@ -51,6 +51,12 @@ pub const APPLY_BYTES_PER_TURN: usize = 1 << 20;
 /// Bytes that may be committed and wait behind an entry whose large values are being read in.
 pub const BEHIND_LARGE_BYTES_MAX: usize = 64 << 20;
 
+/// The longest time for which answers to requests with an id can be kept, in seconds: a week.
+pub const REQUEST_ID_SECONDS_MAX: i64 = 7 * 86_400;
+
+/// A reply to a request with an id is kept, and may have so many bytes.
+pub const KEPT_REPLY_BYTES_MAX: usize = 1 << 20;
+
 /// Values of transactions from this length on are read and written in steps of [`SLICE_BYTES`].
 pub const SLICED_BYTES_MIN: usize = 512 << 10;
 

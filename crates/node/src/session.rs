@@ -14,7 +14,7 @@ use crate::blocking::Waiting;
 use crate::catalog;
 use crate::commands::Known;
 use crate::commands::Queued;
-use crate::entry::Watch;
+use crate::entry::{Durability, Watch};
 use crate::event::{Follower, GroupId, Now, Peer, SessionId};
 use crate::exec::Composition;
 use crate::group::Committed;
@@ -54,6 +54,10 @@ pub struct Session {
     pub no_evict: bool,
     /// CLIENT NO-TOUCH.
     pub no_touch: bool,
+    /// CLIENT DURABILITY: when its changes count as kept.
+    pub durability: Durability,
+    /// Some of its changes may have been answered before they were on disk, whatever the server's level.
+    pub(crate) had_less: bool,
     /// READONLY: it may be answered by replicas, if they are not too old.
     pub reading: Option<Box<Reading>>,
     /// What it wants to know of keys it has read; `None` if nothing.
@@ -64,6 +68,8 @@ pub struct Session {
     pub follower: Option<Box<Follower>>,
     /// MULTI has begun: what has been queued.
     pub multi: Option<Multi>,
+    /// CLIENT REQUESTID: the id of the next request.
+    pub(crate) request_id: Option<Box<[u8]>>,
     /// WATCH: keys and what they looked like.
     pub watches: Vec<Watch>,
     /// Requests executed.
@@ -215,6 +221,8 @@ pub struct Multi {
     pub is_broken: bool,
     /// Bytes of the queued words.
     pub byte_count: usize,
+    /// The id that the client has given the transaction.
+    pub(crate) request_id: Option<Box<[u8]>>,
     /// The user when the commands were allowed; rules that have changed since are looked at again.
     pub user: Option<Arc<User>>,
 }
@@ -240,11 +248,14 @@ impl Session {
             library: ClientLibrary::default(),
             no_evict: false,
             no_touch: false,
+            durability: Durability::Server,
+            had_less: false,
             reading: None,
             tracking: None,
             subscriptions: None,
             follower: None,
             multi: None,
+            request_id: None,
             watches: Vec::new(),
             request_count: 0,
             input_bytes_max: 0,

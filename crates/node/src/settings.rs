@@ -10,6 +10,7 @@ use stdx::Duration;
 
 pub use self::table::TABLE;
 use crate::acl::Users;
+use crate::entry::Durability;
 
 /// When an acknowledged write is on disk (`appendfsync`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -146,6 +147,8 @@ pub struct Settings {
     values: BTreeMap<&'static str, String>,
     /// `appendfsync`
     pub append_fsync: AppendFsync,
+    /// `client-durability-min`: connections may ask for less than the servers' level.
+    pub allows_memory: bool,
     /// `databases`
     pub databases: u16,
     /// `maxmemory` in bytes; 0 is without limit.
@@ -190,6 +193,10 @@ pub struct Settings {
     pub replica_lag_max: Duration,
     /// `replica-read-max-staleness-ms`: how old a replica may be that answers a session which has said READONLY.
     pub read_staleness_max: Duration,
+    /// `request-id-maxmemory`: what a group keeps of answers to requests with an id.
+    pub request_ids_bytes_max: usize,
+    /// `request-id-ttl`: for how long.
+    pub request_id_ms: u64,
     /// `cluster-enabled`; also set when there are other nodes.
     pub cluster_enabled: bool,
     /// `cluster-redirect`: clients are sent to the leader of a key, and keys of one request lie in one slot.
@@ -243,6 +250,7 @@ impl Default for Settings {
         let mut this = Self {
             values: TABLE.iter().map(|parameter| (parameter.name, parameter.default.to_owned())).collect(),
             append_fsync: AppendFsync::Always,
+            allows_memory: false,
             databases: 16,
             maxmemory_bytes: 0,
             maxmemory_policy: Policy::NoEviction,
@@ -265,6 +273,8 @@ impl Default for Settings {
             replicas_to_write: 0,
             replica_lag_max: Duration::ZERO,
             read_staleness_max: Duration::ZERO,
+            request_ids_bytes_max: 0,
+            request_id_ms: 0,
             cluster_enabled: false,
             cluster_redirect: false,
             is_archived: false,
@@ -291,6 +301,22 @@ const TWINS: &[(&str, &str)] = &[
 ];
 
 impl Settings {
+    /// What a connection gets that asks for this: no less than the servers' level, unless that is allowed.
+    pub fn durability(&self, asked: Durability) -> Durability {
+        match asked {
+            Durability::Memory if !self.allows_memory => Durability::Server,
+            asked => asked,
+        }
+    }
+
+    /// The same in words: where its changes are when it is answered.
+    pub fn durability_in_force(&self, asked: Durability) -> &'static str {
+        match (self.durability(asked), self.append_fsync) {
+            (Durability::Disk, _) | (Durability::Server, AppendFsync::Always) => "disk",
+            (Durability::Memory | Durability::Server, _) => "memory",
+        }
+    }
+
     /// The parameter of this name, in whatever case.
     pub fn parameter(name: &str) -> Option<&'static Parameter> {
         TABLE.iter().find(|parameter| parameter.name.eq_ignore_ascii_case(name))
@@ -365,6 +391,7 @@ impl Settings {
                     _ => AppendFsync::Always,
                 };
             }
+            "client-durability-min" => self.allows_memory = value == "memory",
             "databases" => self.databases = number as u16,
             "maxmemory" => {
                 self.maxmemory_bytes = number as u64;
@@ -412,6 +439,8 @@ impl Settings {
             "min-replicas-to-write" => self.replicas_to_write = number as u64,
             "min-replicas-max-lag" => self.replica_lag_max = Duration::from_secs(number as u64),
             "replica-read-max-staleness-ms" => self.read_staleness_max = Duration::from_millis(number as u64),
+            "request-id-maxmemory" => self.request_ids_bytes_max = number as usize,
+            "request-id-ttl" => self.request_id_ms = number as u64 * 1_000,
             "cluster-enabled" => self.cluster_enabled = value == "yes",
             "cluster-redirect" => self.cluster_redirect = value == "yes",
             "busy-reply-threshold" | "lua-time-limit" => {

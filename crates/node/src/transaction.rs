@@ -26,12 +26,13 @@ pub use message::{GatewayId, TransactionId};
 
 use crate::computation::{Computation, Computed, Outcome, Wants};
 use crate::defect::Defect;
-use crate::entry::{self, Effect, Watch};
+use crate::entry::{self, Answered, Durability, Effect, Watch};
 use crate::event::{GroupId, SessionId};
 use crate::group::{NO_QUORUM, NO_REPLICAS};
 use crate::letter::{Lock, Locked, Origin, RequestBody, Resolution};
 use crate::limits::{self, Slicing};
 use crate::locks::Grant;
+use crate::request_ids::{self, Named};
 use crate::scripts::{Asides, Circumstances, Invocation};
 use crate::slots::SlotMap;
 
@@ -72,6 +73,8 @@ pub struct Work {
     pub begun: Instant,
     /// The name of a backup to be cut instead of carrying out commands.
     pub cut: Option<u128>,
+    /// The id that the client has given it.
+    pub named: Option<Box<Named>>,
 }
 
 impl Work {
@@ -93,6 +96,7 @@ impl Work {
             queries: Vec::new(),
             begun,
             cut: None,
+            named: None,
         }
     }
 
@@ -324,6 +328,12 @@ impl Driver {
         Some((transaction.origin.session, transaction.origin.ticket))
     }
 
+    /// When what a transaction changes counts as kept.
+    pub(crate) fn durability(&self, id: TransactionId) -> Durability {
+        let transaction = self.running.get(&id.number).filter(|_| id.gateway == self.gateway);
+        transaction.map_or(Durability::Server, |transaction| transaction.origin.durability)
+    }
+
     /// Which life of which core this is.
     pub(crate) fn gateway(&self) -> GatewayId {
         self.gateway
@@ -408,6 +418,10 @@ impl Driver {
                 writer.null_array();
                 None
             }
+            Locked::Answered(reply) => {
+                writer.raw(&reply);
+                None
+            }
             Locked::Refused(text) => {
                 writer.error(&text);
                 None
@@ -470,9 +484,11 @@ impl Driver {
         let Some(transaction) = self.running.get_mut(&computation.id.number) else { return Progress::Going };
         let Computation { mut work, databases, slots, .. } = computation;
         transaction.begun = work.begun;
-        let Outcome { reply, effects, asides, notices, reads, lookups } = match computed {
+        let mut named = work.named.clone();
+        let Outcome { reply, mut effects, asides, notices, reads, lookups } = match computed {
             Computed::Done(outcome) => *outcome,
             Computed::Wanting(_) if work.attempts >= limits::SCRIPT_ATTEMPTS_MAX => {
+                named = None; // it may be tried again
                 let mut writer = Writer::new(transaction.protocol);
                 writer.error("TRYAGAIN The script or SORT asks for other keys each time");
                 Outcome { reply: writer.into_bytes(), ..Outcome::default() }
@@ -489,12 +505,22 @@ impl Driver {
         if !reads.is_empty() {
             self.reads.push((work.origin.session, reads));
         }
-        if effects.values().any(|effects| entry::effects_bytes(effects) > limits::EFFECTS_BYTES_MAX) {
+        let is_too_large = effects.values().any(|effects| entry::effects_bytes(effects) > limits::EFFECTS_BYTES_MAX);
+        let is_long = named.is_some() && reply.len() > limits::KEPT_REPLY_BYTES_MAX;
+        if is_too_large || is_long {
             let mut writer = Writer::new(transaction.protocol);
-            writer.error("ERR The values that the transaction changes are too large to be changed together");
+            writer.error(match is_too_large {
+                true => "ERR The values that the transaction changes are too large to be changed together",
+                false => request_ids::LONG_REPLY,
+            });
             transaction.reply = writer.into_bytes();
             transaction.resolve_all(Resolution::Release, &[], low_water, post);
             return transaction.answered();
+        }
+        if let Some(named) = named {
+            let Named { request, ms } = *named;
+            let home = effects.entry(slots.group_of_slot(request.slot)).or_default();
+            home.push(Effect::Answer(Box::new(Answered { request, ms, reply: reply.clone() })));
         }
         transaction.byte_count = effects.values().map(|effects| entry::effects_bytes(effects)).sum();
         transaction.reply = reply;
@@ -637,6 +663,8 @@ impl Transaction {
         *next += 1;
         let work = self.work.as_ref().expect("it is not computed yet");
         let watches = work.watches.iter().filter(|watch| self.slots.group_of(&watch.key) == group).cloned().collect();
+        let request = work.named.as_ref().map(|named| &named.request);
+        let request = request.filter(|request| self.slots.group_of_slot(request.slot) == group).cloned();
         let lock = Lock {
             transaction: self.id,
             group,
@@ -646,6 +674,7 @@ impl Transaction {
             queries: work.queries.iter().map(|(_, words)| words.clone()).collect(),
             moment: self.moment,
             cut: work.cut,
+            request,
         };
         post.push((group, self.id, RequestBody::Lock(Box::new(lock))));
     }

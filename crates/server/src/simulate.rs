@@ -30,6 +30,9 @@ pub struct SimulateArguments {
     /// Slots move between groups (with three nodes and more).
     #[arg(long)]
     moves: bool,
+    /// Clients give some requests ids, and repeat them under the same id until they are answered (with `always`).
+    #[arg(long)]
+    repeats: bool,
     /// Nothing goes wrong, every world has the same net and disks, and the report says how long transfers between two
     /// keys took, in virtual time, once all nodes have joined and leaders are spread.
     #[arg(long, conflicts_with_all = ["canary", "changes", "moves"])]
@@ -100,6 +103,8 @@ enum CanaryName {
     ForgottenLock,
     /// Leave prepared transactions out of checkpoints.
     ForgottenPrepared,
+    /// Leave the answers to requests with an id out of checkpoints: with --repeats.
+    ForgottenRequestIds,
     /// Let leases outlast the promises that they rest on.
     LongLease,
     /// Vote right after a start, whatever was promised before.
@@ -134,6 +139,7 @@ impl CanaryName {
             Self::ForgottenAnswer => Canary::ForgottenAnswer,
             Self::ForgottenLock => Canary::ForgottenLock,
             Self::ForgottenPrepared => Canary::ForgottenPrepared,
+            Self::ForgottenRequestIds => Canary::ForgottenRequestIds,
             Self::LongLease => Canary::LongLease,
             Self::EarlyVote => Canary::EarlyVote,
             Self::ForgottenDoubt => Canary::ForgottenDoubt,
@@ -164,6 +170,7 @@ impl SimulateArguments {
             },
             changes: self.changes && self.nodes > 1,
             moves: self.moves && self.nodes > 1,
+            repeats: self.repeats && matches!(self.policy, Policy::Always),
             canary: self.canary.map(CanaryName::canary),
         }
     }
@@ -175,6 +182,7 @@ impl SimulateArguments {
         let canary = canary.map_or(String::new(), |canary| format!(" --canary {}", canary.get_name()));
         let changes = if self.changes { " --changes" } else { "" };
         let moves = if self.moves { " --moves" } else { "" };
+        let repeats = if self.repeats { " --repeats" } else { "" };
         let kind = if self.calm {
             " --calm"
         } else if self.returns {
@@ -186,7 +194,7 @@ impl SimulateArguments {
         };
         let nodes = self.nodes;
         format!(
-            "holdfast simulate --seeds {seed} --nodes {nodes} --policy {policy}{changes}{moves}{kind}{canary} --trace"
+            "holdfast simulate --seeds {seed} --nodes {nodes} --policy {policy}{changes}{moves}{repeats}{kind}{canary} --trace"
         )
     }
 }

@@ -2,6 +2,7 @@
 
 mod copying;
 mod lists;
+mod repeats;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -11,6 +12,7 @@ use stdx::Prng;
 use copying::Copying;
 use lists::Awaited;
 pub use lists::{LIST_COUNT, list_name};
+use repeats::Repeats;
 
 use crate::MILLISECOND;
 use crate::cycles::{Step, Transaction};
@@ -173,6 +175,8 @@ enum Expected {
     BackupBegun,
     /// BACKUP READ.
     BackupChunk,
+    /// The answer to a request with an id.
+    Counted,
     /// A command on a collection. No checker asks what it found; that the replicas agree afterwards, one does.
     Collection,
 }
@@ -229,6 +233,8 @@ pub struct Client {
     staleness_ms: Option<u64>,
     /// It has said so on this connection.
     has_said_so: bool,
+    /// What it repeats under an id until it has an answer.
+    repeats: Option<Repeats>,
 }
 
 /// What became of a reply.
@@ -267,6 +273,7 @@ impl Client {
             spans,
             staleness_ms: None,
             has_said_so: false,
+            repeats: None,
         }
     }
 
@@ -365,7 +372,7 @@ impl Client {
             }
             return out;
         }
-        if self.go_on_copying(&mut out) {
+        if self.go_on_copying(&mut out) || self.ask_once(&mut out) {
             return out;
         }
         if self.copies && self.prng.chance(1, 60) {
@@ -624,6 +631,7 @@ impl Client {
                 | Expected::Queued
                 | Expected::Transfer { .. }
                 | Expected::Collection
+                | Expected::Counted
                 | Expected::LastList { .. }
                 | Expected::Unwatched
                 | Expected::Audit { .. } => history.refused_count += 1,
@@ -637,6 +645,7 @@ impl Client {
             {
                 Ok(())
             }
+            Expected::Counted => self.counted(&reply),
             Expected::Queued if reply == Reply::Simple("QUEUED".into()) => Ok(()),
             Expected::Operation(handle) => {
                 self.last_reads.as_mut().map(VecDeque::pop_front);

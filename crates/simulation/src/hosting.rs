@@ -288,7 +288,8 @@ impl Universe {
             return self.plan_turn(machine, core, paused_until);
         }
         let mut actions = Vec::new();
-        let is_held_up = waiting_bytes(&process.queue) > self.faults.disk_queue_bytes;
+        let is_behind = waiting_bytes(&process.queue) > self.faults.disk_queue_bytes;
+        let is_held_up = is_behind && host.core.adds_to_its_log();
         if is_held_up && !std::mem::replace(&mut host.is_held_up, is_held_up) {
             self.probes.reach("too much waited for the disk to read clients");
         }
@@ -1258,6 +1259,7 @@ fn defect_of(canary: Canary) -> Option<Defect> {
         Canary::ForgottenAnswer => Some(Defect::ForgottenAnswer),
         Canary::ForgottenLock => Some(Defect::ForgottenLock),
         Canary::ForgottenPrepared => Some(Defect::ForgottenPrepared),
+        Canary::ForgottenRequestIds => Some(Defect::ForgottenRequestIds),
         Canary::EarlyCopy => Some(Defect::EarlyCopy),
         Canary::ForgottenBook => Some(Defect::ForgottenBook),
         Canary::BoundlessRead => Some(Defect::BoundlessRead),

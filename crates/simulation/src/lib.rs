@@ -54,6 +54,8 @@ pub enum Canary {
     ForgottenLock,
     /// Checkpoints leave out the transactions that are prepared.
     ForgottenPrepared,
+    /// Checkpoints leave out what requests with an id were answered.
+    ForgottenRequestIds,
     /// Leases outlast the promises that they rest on.
     LongLease,
     /// A voter that has just started votes at once, whatever it may have promised.
@@ -98,6 +100,8 @@ pub struct Plan {
     pub changes: bool,
     /// Slots move between groups.
     pub moves: bool,
+    /// Clients give some requests ids, and repeat them until they are answered. Acknowledged must mean on disk.
+    pub repeats: bool,
     /// A defect, if there is to be one.
     pub canary: Option<Canary>,
 }

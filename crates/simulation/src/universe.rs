@@ -238,6 +238,9 @@ impl Universe {
         if plan.durability == Durability::Always && !plan.calm && plan.nodes > 1 {
             clients.iter_mut().for_each(Client::perhaps_read_nearby);
         }
+        if plan.repeats {
+            clients.iter_mut().zip(0..).for_each(|(client, number)| client.repeat(number));
+        }
         if plan.calm {
             clients.iter_mut().for_each(|client| client.calm(CALM_THINK));
         }

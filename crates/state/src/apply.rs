@@ -10,6 +10,7 @@ use message::roster::Member;
 use message::slots::Moved;
 use message::{GatewayId, NodeId, TransactionId};
 use resp::{Args, Protocol, Writer};
+use stdx::UnixMillis;
 use stdx::log::{Entry, EntryKind};
 
 use crate::recorder::Recorder;
@@ -269,6 +270,7 @@ impl State {
         let (moment, reader) = entry::open(&entry.data)?;
         self.moment = Moment { unix: self.moment.unix.max(moment.unix), seed: moment.seed };
         self.keyspace.advance_to(self.moment);
+        self.request_ids.forget(self.moment.unix);
         Some(Cursor { ahead: reader.clone(), reader, items_ahead: 0, moment: self.moment })
     }
 
@@ -549,12 +551,17 @@ impl State {
                 Effect::Give(given) => {
                     self.note_move();
                     self.keyspace.drop_slot(given.slot);
+                    self.request_ids.drop_slot(given.slot);
                     self.slots.learn(*given);
                     moved.push(*given);
                 }
                 Effect::Take(taken) => {
                     self.note_move();
                     moved.push(self.take_slot(taken));
+                }
+                Effect::Answer(answered) => {
+                    let until = UnixMillis(moment.unix.0.saturating_add_unsigned(answered.ms));
+                    self.request_ids.note((**answered).clone(), until);
                 }
             }
         }
@@ -568,10 +575,11 @@ impl State {
     }
 
     fn take_slot(&mut self, taken: &Taken) -> Moved {
-        let Taken { slot, epoch, sequence, gone, unix, records } = taken;
+        let Taken { slot, epoch, sequence, gone, unix, records, answered } = taken;
         self.moment.unix = self.moment.unix.max(*unix);
         self.keyspace.advance_to(self.moment);
         self.keyspace.import_slot(*slot, *sequence, *gone, records).expect("a group exported it, and checksums hold");
+        self.request_ids.import_slot(answered);
         let moved = Moved { slot: *slot, group: self.group, epoch: *epoch };
         self.slots.learn(moved);
         moved
@@ -595,7 +603,7 @@ impl State {
                 }
                 Effect::Flush { .. } | Effect::Swap { .. } => is_flushed = true,
                 // For clients the keys are what they were.
-                Effect::Give(_) | Effect::Take(_) => {}
+                Effect::Give(_) | Effect::Take(_) | Effect::Answer(_) => {}
             }
         }
         if is_flushed {

@@ -24,6 +24,7 @@ mod part;
 mod recorder;
 pub mod recovery;
 mod reply_cache;
+mod request_ids;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,6 +43,7 @@ use stdx::slot::{Slot, slot_of};
 pub use apply::{Applied, CommandRun, Cursor, Effects, ExecRun, Ignored, Meter, What, is_null};
 pub use recorder::{Reader, Requests, Step, Tape};
 pub use reply_cache::{Lookup, ReplyCache};
+pub use request_ids::{Known, RequestIds};
 
 use echoes::Echoes;
 use part::Part;
@@ -108,6 +110,8 @@ pub struct State {
     parameters: Arc<Parameters>,
     /// Changes of libraries that other nodes may send again.
     echoes: Echoes,
+    /// What requests with an id were answered.
+    request_ids: RequestIds,
     /// Where replies go that nobody wants.
     scratch: Writer,
     spans: Vec<Span>,
@@ -131,6 +135,7 @@ macro_rules! parts {
             &$($mutable)? $state.slots,
             &$($mutable)? $state.parameters,
             &$($mutable)? $state.echoes,
+            &$($mutable)? $state.request_ids,
         ]
     };
 }
@@ -152,6 +157,7 @@ impl State {
             slots: SlotMap::even(group_count),
             parameters: Arc::default(),
             echoes: Echoes::default(),
+            request_ids: RequestIds::default(),
             scratch: Writer::default(),
             spans: Vec::new(),
             forgets_answers: false,
@@ -244,6 +250,15 @@ impl State {
         saved
     }
 
+    /// What [`State::save`] writes, without the answers to requests with an id: the same.
+    #[doc(hidden)]
+    pub fn save_without_request_ids(&mut self) -> Vec<u8> {
+        let request_ids = std::mem::take(&mut self.request_ids);
+        let saved = self.save();
+        self.request_ids = request_ids;
+        saved
+    }
+
     /// Carries out commands again that have been carried out before. Only the simulator has a use for it.
     #[doc(hidden)]
     pub fn break_by_forgetting_answers(&mut self) {
@@ -311,6 +326,11 @@ impl State {
     #[inline]
     pub fn replies(&self) -> &ReplyCache {
         &self.replies
+    }
+
+    /// What requests that clients have given an id were answered.
+    pub fn request_ids(&self) -> &RequestIds {
+        &self.request_ids
     }
 
     /// In group 0: who belongs to the cluster.

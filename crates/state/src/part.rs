@@ -14,6 +14,7 @@ use stdx::{UnixMillis, leb128};
 
 use crate::echoes::Echoes;
 use crate::reply_cache::ReplyCache;
+use crate::request_ids::RequestIds;
 use crate::{Imports, Outcomes, Prepared};
 
 /// A part of what replicas agree on.
@@ -102,6 +103,20 @@ impl Part for Roster {
 }
 
 impl Part for ReplyCache {
+    fn save(&self, out: &mut Vec<u8>) {
+        self.put(out);
+    }
+
+    fn load(&mut self, reader: &mut Reader<'_>) {
+        *self = Self::read(reader);
+    }
+
+    fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl Part for RequestIds {
     fn save(&self, out: &mut Vec<u8>) {
         self.put(out);
     }

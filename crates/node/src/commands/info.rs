@@ -268,6 +268,9 @@ fn write_section(section: &str, core: &Context, now: Now, figures: &[Figures], t
             line("expired_subkeys", &groups().map(|group| group.removals.expired_fields).sum::<u64>());
             line("evicted_keys", &groups().map(|group| group.evicted_count).sum::<u64>());
             line("evicted_clients", &sum.evicted_count);
+            line("request_ids", &groups().map(|group| group.request_id_count).sum::<u64>());
+            line("request_ids_bytes", &groups().map(|group| group.request_id_bytes).sum::<u64>());
+            line("request_ids_repeated", &groups().map(|group| group.repeated_count).sum::<u64>());
             line("keyspace_hits", &sum.lookups.found);
             line("keyspace_misses", &sum.lookups.missed);
             for (title, kind) in [

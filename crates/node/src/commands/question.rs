@@ -350,6 +350,12 @@ pub struct GroupFigures {
     pub lock_count: u64,
     /// Keys evicted.
     pub evicted_count: u64,
+    /// Answers kept to requests with an id.
+    pub request_id_count: u64,
+    /// Bytes that they take.
+    pub request_id_bytes: u64,
+    /// Requests with an id that came again and were answered as before.
+    pub repeated_count: u64,
     /// Keys expired, and values freed.
     pub removals: keyspace::Removals,
     /// Keys looked up by commands that read.

@@ -569,7 +569,8 @@ pub(super) const WAITAOF: ControlCommand = ControlCommand {
             }
             let (wanted, timeout_ms) = holders::numbers(args, 2)?;
             // Every write of this connection has been answered, and with `always` that means: it is on disk.
-            let is_synced = core.context.settings.append_fsync == AppendFsync::Always;
+            let had_less = core.sessions.get(session).is_some_and(|session| session.had_less);
+            let is_synced = core.context.settings.append_fsync == AppendFsync::Always && !had_less;
             core.begin_holder_wait((session, ticket), wanted, timeout_ms, Some(i64::from(is_synced)));
             Ok(())
         }),

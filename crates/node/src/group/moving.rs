@@ -469,8 +469,9 @@ impl Group {
             let epoch = self.state.slots().epoch_of(*slot) + 1;
             given.push(Effect::Give(Moved { slot: *slot, group: moving.to, epoch }));
             let records = self.state.keyspace().export_slot(*slot);
+            let answered = self.state.request_ids().export_slot(*slot);
             let (sequence, gone) = (self.state.keyspace().sequence(), self.state.keyspace().gone_from(*slot));
-            taken.push(Effect::Take(Box::new(Taken { slot: *slot, epoch, sequence, gone, unix, records })));
+            taken.push(Effect::Take(Box::new(Taken { slot: *slot, epoch, sequence, gone, unix, records, answered })));
         }
         let (transaction, to) = (moving.id, moving.to);
         moving.stage = Stage::AskingTaker { given };

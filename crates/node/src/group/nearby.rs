@@ -208,6 +208,7 @@ impl Group {
                 is_touched |= match effect {
                     Effect::Key { key, .. } => key.as_slice() == args.at(index),
                     Effect::Flush { .. } | Effect::Swap { .. } => true,
+                    Effect::Answer(_) => false,
                     Effect::Give(_) | Effect::Take(_) => effect.slot() == Some(slot_of(args.at(index))),
                 };
             });

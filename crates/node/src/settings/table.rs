@@ -2,7 +2,7 @@
 //! says which of them have an effect.
 
 use super::{Kind, Parameter};
-use crate::limits::READ_STALENESS_MS_MAX;
+use crate::limits::{READ_STALENESS_MS_MAX, REQUEST_ID_SECONDS_MAX};
 
 const MEMORY_MAX: u64 = i64::MAX as u64;
 
@@ -56,6 +56,7 @@ pub static TABLE: &[Parameter] = &[
     shared("busy-reply-threshold", "5000", Kind::Integer(0, i64::MAX)),
     free("checkpoint-log-bytes", "268435456", Kind::Memory(1048576, MEMORY_MAX)),
     free("checkpoint-rate-bytes", "0", Kind::Memory(0, MEMORY_MAX)),
+    shared("client-durability-min", "server", Kind::Choice(&["server", "memory"])),
     free(
         "client-output-buffer-limit",
         "normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60",
@@ -190,6 +191,8 @@ pub static TABLE: &[Parameter] = &[
     free("replica-read-only", "yes", Kind::YesNo),
     free("replica-serve-stale-data", "yes", Kind::YesNo),
     fixed("replicaof", "", Kind::Text),
+    shared("request-id-maxmemory", "67108864", Kind::Memory(0, MEMORY_MAX)),
+    shared("request-id-ttl", "600", Kind::Integer(1, REQUEST_ID_SECONDS_MAX)),
     free("requirepass", "", Kind::Text),
     free("sanitize-dump-payload", "no", Kind::Choice(&["no", "yes", "clients"])),
     free("save", "3600 1 300 100 60 10000", Kind::Words),

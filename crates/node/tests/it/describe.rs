@@ -34,7 +34,9 @@ const MISSING: &[(&str, &str)] = &[
 const ADDED: &[(&str, &str)] = &[
     ("backup", "Holdfast's own"),
     ("holdfast", "Holdfast's own"),
+    ("client|durability", "Holdfast's own"),
     ("client|no-touch", "Redis 7.2"),
+    ("client|requestid", "Holdfast's own"),
     ("client|setinfo", "Redis 7.2"),
     ("cluster|myshardid", "Redis 7.2"),
     ("waitaof", "Redis 7.2"),

@@ -5,6 +5,7 @@ mod blocking;
 mod cluster;
 mod collections;
 mod describe;
+mod durability;
 mod host;
 mod large;
 mod monitor;
@@ -13,6 +14,7 @@ mod pubsub;
 #[path = "../../../keyspace/tests/commands/reference.rs"]
 #[expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "the reference lives in real time")]
 mod reference;
+mod request_ids;
 mod scripts;
 mod statistics;
 mod tracking;

@@ -13,6 +13,7 @@ mod cores;
 mod crash_disk;
 mod damage;
 mod doctor;
+mod exactly_once;
 mod harness;
 mod import;
 mod join;
