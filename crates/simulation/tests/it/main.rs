@@ -245,6 +245,17 @@ fn a_request_with_an_id_counts_once_whatever_happens() {
     }
 }
 
+/// Checkpoints without the answers to such requests must be caught.
+#[test]
+fn a_request_with_an_id_that_is_forgotten_is_caught() {
+    let caught = (0..100).any(|seed| {
+        let canary = Some(Canary::ForgottenRequestIds);
+        let failure = run(&Plan { repeats: true, canary, ..plan(seed, 1, Durability::Always) }).failure;
+        failure.is_some_and(|failure| failure.contains("not once"))
+    });
+    assert!(caught);
+}
+
 /// Nobody asks a leader how long it has kept a lock: that is seen from outside.
 #[test]
 fn locks_that_outlast_their_gateways_are_caught() {
