@@ -1,8 +1,8 @@
 //! What requests that clients have given an id were answered: replicated state.
 //!
 //! A client that has lost its connection, or its node, sends the request again under the same id. If it has been
-//! carried out, the answer is found here, and nothing happens twice. An answer lives beside the first key of its request, moves
-//! with that key's slot, and is forgotten when its time is over by the log's clock.
+//! carried out, the answer is found here, and nothing happens twice. An answer lives beside the first key of its
+//! request, moves with that key's slot, and is forgotten when its time is over by the log's clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
