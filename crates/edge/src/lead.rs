@@ -515,6 +515,12 @@ impl Leading {
         match copied {
             Ok(copy) if self.copying == Copying::Reading => {
                 self.log().notice(&format!("a copy for replicas is ready: {} bytes", copy.bytes));
+                if copy.left_out > 0 {
+                    self.log().warning(&format!(
+                        "{} keys are not in the copy for replicas: their types (JSON, sketches) are those of modules",
+                        copy.left_out
+                    ));
+                }
                 self.counts.copies += 1;
                 self.copying = Copying::None;
                 let copy = Arc::new(copy);

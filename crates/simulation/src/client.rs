@@ -469,7 +469,7 @@ impl Client {
         encode(&head.iter().copied().chain(words).collect::<Vec<_>>(), out);
     }
 
-    /// Something done to one of a few sets, hashes and documents, small ones and some that outgrow their small form.
+    /// Something done to one of a few sets, hashes, documents and sketches, small ones and some that outgrow their small form.
     /// What chance chooses, and the order of elements, must be the same on every replica.
     fn collection_operation(&mut self, out: &mut Vec<u8>) {
         let number = self.prng.below(4);
@@ -480,8 +480,20 @@ impl Client {
             if prng.chance(1, 4) { format!("name:{number}") } else { number.to_string() }
         };
         let (one, two) = (element(&mut self.prng), element(&mut self.prng));
+        let number_word = self.prng.below(1_000).to_string();
         let (patch, below) = (format!("{{\"{one}\":{{\"{two}\":[1,2.5]}}}}"), format!("$..[\"{two}\"]"));
-        let words = match self.prng.below(11) {
+        let (filter, other) = (format!("filter:{number}"), format!("cuckoo:{number}"));
+        let (list, digest) = (format!("top:{number}"), format!("digest:{number}"));
+        let words = match self.prng.below(18) {
+            10 => vec!["BF.ADD", &filter, &one],
+            11 => vec!["CF.ADD", &other, &one],
+            12 => vec!["CF.DEL", &other, &two],
+            // Narrow, so that chance decides often.
+            13 => vec!["TOPK.RESERVE", &list, "3", "2", "2", "0.9"],
+            14 | 15 => vec!["TOPK.ADD", &list, &one, &two],
+            16 => vec!["TDIGEST.CREATE", &digest],
+            17 if self.spans => vec!["TDIGEST.MERGE", &digest, "2", "digest:0", "digest:1"],
+            17 => vec!["TDIGEST.ADD", &digest, &number_word],
             0 | 1 => vec!["SADD", &set, &one, &two],
             2 => vec!["SPOP", &set],
             3 => vec!["SREM", &set, &one],
@@ -703,7 +715,7 @@ impl Client {
                 reply => absurd(reply),
             },
             Expected::Collection => match reply {
-                Reply::Integer(_) | Reply::Bulk(_) => Ok(()),
+                Reply::Integer(_) | Reply::Bulk(_) | Reply::Array(_) => Ok(()),
                 Reply::Simple(text) if text == "OK" => Ok(()),
                 reply => absurd(&reply),
             },

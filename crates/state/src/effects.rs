@@ -32,7 +32,7 @@ pub(crate) fn put_value(
     let Some(entry) = keyspace.view(database, moment).peek(key) else {
         return out.push(database, &[b"DEL", key]);
     };
-    if matches!(entry.value(), ValueRef::Json(_)) {
+    if entry.value().is_of_module() {
         // A Redis without the module would end at the first of them.
         return out.push(database, &[b"DEL", key]);
     }
@@ -75,7 +75,7 @@ impl Done<'_> {
     fn has_untold(&self) -> bool {
         self.changed.iter().any(|(database, key)| {
             let entry = self.keyspace.view(*database, self.moment).peek(key);
-            entry.is_some_and(|entry| matches!(entry.value(), ValueRef::Json(_)))
+            entry.is_some_and(|entry| entry.value().is_of_module())
         })
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 
-use keyspace::{Keyspace, Layout, Moment, Tuning, ValueRef};
+use keyspace::{Keyspace, Layout, Moment, Tuning};
 use mio::net::UnixStream as MioUnixStream;
 use node::event::Peer;
 use node::{GroupId, GroupSeed, NodeId, Reader};
@@ -33,6 +33,8 @@ pub struct Copy {
     pub bytes: u64,
     /// The same without keys.
     pub functions: Vec<u8>,
+    /// Keys left out, since their types belong to modules.
+    pub left_out: u64,
 }
 
 /// A copy that has begun.
@@ -44,6 +46,7 @@ pub struct Begun {
     moment: UnixMillis,
     /// Behind which entries the logs of groups were cut, in the order of groups.
     pub places: Vec<u64>,
+    left_out: u64,
 }
 
 impl Begun {
@@ -72,6 +75,7 @@ impl Begun {
             databases: u16::try_from(*databases).map_err(|_| strange())?,
             moment: UnixMillis(*moment),
             places: places.iter().map(|place| place.cast_unsigned()).collect(),
+            left_out: 0,
         })
     }
 
@@ -128,7 +132,7 @@ impl Begun {
         }
         let mut file = writer.finish().map_err(io)?;
         let bytes = io::Seek::stream_position(&mut file).map_err(io)?;
-        Ok(Copy { file, bytes, functions: functions.finish().map_err(io)? })
+        Ok(Copy { file, bytes, functions: functions.finish().map_err(io)?, left_out: self.left_out })
     }
 
     fn seed(&self, group: u32) -> GroupSeed {
@@ -143,7 +147,7 @@ impl Begun {
 
     /// Writes the keys that have been read, and forgets them.
     fn write_keys(
-        &self,
+        &mut self,
         seed: &mut GroupSeed,
         selected: &mut Option<u16>,
         writer: &mut RdbWriter<File>,
@@ -159,8 +163,10 @@ impl Begun {
             }
             let mut outcome = Ok(());
             keyspace.for_each(database, moment, |entry| {
-                // Documents of JSON are not told, since a Redis without the module would not read the file.
-                if outcome.is_ok() && !matches!(entry.value(), ValueRef::Json(_)) {
+                // A Redis without the module would not read the file.
+                if entry.value().is_of_module() {
+                    self.left_out += 1;
+                } else if outcome.is_ok() {
                     let deadline = entry.expires_at().map(|deadline| deadline.0);
                     outcome = writer.key(entry.key(), deadline, entry.value());
                 }

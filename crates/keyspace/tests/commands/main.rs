@@ -18,6 +18,7 @@ mod local;
 mod newer;
 mod records;
 mod reference;
+mod sketches;
 mod stories;
 mod syntax;
 mod versions;

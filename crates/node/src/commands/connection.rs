@@ -213,7 +213,7 @@ fn hello(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome 
     writer.bulk(b"role");
     writer.bulk(b"master");
     writer.bulk(b"modules");
-    writer.array(0);
+    super::server::write_modules(writer);
     Ok(())
 }
 

@@ -41,6 +41,7 @@ const SECTIONS: &[&str] = &[
     "stats",
     "replication",
     "cpu",
+    "modules",
     "commandstats",
     "errorstats",
     "latencystats",
@@ -338,6 +339,12 @@ fn write_section(section: &str, core: &Context, now: Now, figures: &[Figures], t
             }
         }
         "cluster" => overview::write_cluster(core, figures, &mut line),
+        "modules" => {
+            for (name, version) in super::server::MODULES {
+                let rest = "api=1,filters=0,usedby=[],using=[],options=[]";
+                line("module", &format!("name={name},ver={version},{rest}"));
+            }
+        }
         "keyspace" => {
             for database in 0..settings.databases {
                 let (mut keys, mut expires, mut ttl, mut hashes) = (0, 0, 0, 0);
