@@ -43,6 +43,11 @@ const ADDED: &[(&str, &str)] = &[
     ("cluster|slot-stats", "Redis 8.2"),
     ("debug|", "one record in Redis"),
     ("json.", "RedisJSON"),
+    ("bf.", "RedisBloom"),
+    ("cf.", "RedisBloom"),
+    ("cms.", "RedisBloom"),
+    ("topk.", "RedisBloom"),
+    ("tdigest.", "RedisBloom"),
 ];
 
 /// Fields that differ for a reason.
