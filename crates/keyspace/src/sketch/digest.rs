@@ -97,7 +97,13 @@ impl Digest {
         unmerged_weight.checked_add(self.merged_weight).ok_or(Overflow)?;
         self.min = self.min.min(mean);
         self.max = self.max.max(mean);
-        Arc::make_mut(&mut self.nodes).push(Node { mean, weight });
+        let capacity = self.capacity();
+        let nodes = Arc::make_mut(&mut self.nodes);
+        if nodes.len() == nodes.capacity() {
+            // As a vector grows, but not beyond what it may hold.
+            nodes.reserve_exact(nodes.len().max(4).min(capacity - nodes.len()));
+        }
+        nodes.push(Node { mean, weight });
         self.unmerged_weight = unmerged_weight;
         Ok(())
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::record::allocated_bytes;
 
-/// Bytes of a page. Cells do not reach across its end.
-pub(crate) const PAGE_BYTES: usize = 4096;
+/// Bytes of a page, which with its counters of references is a block of 4 KiB. Cells do not reach across its end.
+pub(crate) const PAGE_BYTES: usize = 4096 - SHARE_BYTES;
 
 /// Pages of a group, which is what a first change behind a checkpoint copies the list of.
 const GROUP_PAGES: usize = 256;
