@@ -17,6 +17,7 @@ const FILES: &[(&str, &str, u32)] = &[
     ("packaging/holdfast.conf", "etc/holdfast/holdfast.conf", 0o644),
     ("packaging/systemd/holdfast.logrotate", "etc/logrotate.d/holdfast", 0o644),
     ("packaging/systemd/holdfast.service", "lib/systemd/system/holdfast.service", 0o644),
+    ("packaging/systemd/holdfast-link@.service", "lib/systemd/system/holdfast-link@.service", 0o644),
     ("packaging/grafana/holdfast-dashboard.json", "usr/share/holdfast/grafana/holdfast-dashboard.json", 0o644),
     ("packaging/grafana/holdfast-alerts.yaml", "usr/share/holdfast/grafana/holdfast-alerts.yaml", 0o644),
     ("LICENSE", "usr/share/doc/holdfast/copyright", 0o644),
@@ -34,6 +35,7 @@ const COMPLETIONS: &[(&str, &str)] = &[
 /// Where distributions with `.rpm` look for what Debian's look for elsewhere.
 const MOVED: &[(&str, &str)] = &[
     ("lib/systemd/system/holdfast.service", "usr/lib/systemd/system/holdfast.service"),
+    ("lib/systemd/system/holdfast-link@.service", "usr/lib/systemd/system/holdfast-link@.service"),
     ("usr/share/zsh/vendor-completions/_holdfast", "usr/share/zsh/site-functions/_holdfast"),
 ];
 

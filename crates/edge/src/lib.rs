@@ -57,5 +57,9 @@ pub use listener::ListenOptions;
 pub use log::utc;
 pub use report::{Allocated, memory_allowed_bytes};
 pub use run::{ClusterOptions, Ended, Invited, Options, log_failure, run, secure_directory};
-pub use tls::{ClientOptions, ClientSecurity, SecureStream, TlsStream, in_words};
+pub use supervisor::Supervisor;
+pub use tls::{
+    ClientOptions, ClientSecurity, LineOptions, LineReader, LineSecurity, LineWriter, SecureStream, TlsStream,
+    in_words, plain_line,
+};
 pub use trust::{AUTHORITY_FILE, INVITATION_DEFAULT, INVITATION_MAX, Token, invite_from_directory};

@@ -13,6 +13,7 @@ mod connection;
 mod doctor;
 mod health;
 mod import;
+mod link;
 mod login;
 mod metrics;
 mod migrate;
@@ -55,6 +56,7 @@ enum Verb {
     Metrics(metrics::MetricsArguments),
     Import(import::ImportArguments),
     Migrate(migrate::MigrateArguments),
+    Link(link::LinkArguments),
     Export(backup::export::ExportArguments),
     Restore(backup::RestoreArguments),
     Recover(recover::RecoverArguments),
@@ -95,6 +97,7 @@ fn main() -> ExitCode {
         Verb::Archive(arguments) => archiving::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Backup(arguments) => backup::run(arguments).map_err(|error| format!("{error:#}")),
         Verb::Import(arguments) => import::run(&arguments).map_err(|error| format!("{error:#}")),
+        Verb::Link(arguments) => link::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Migrate(arguments) => migrate::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Export(arguments) => backup::export::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Restore(arguments) => backup::restore::run(&arguments).map_err(|error| format!("{error:#}")),

@@ -17,6 +17,7 @@ mod harness;
 mod import;
 mod join;
 mod lead;
+mod link;
 mod manual;
 mod migrate;
 mod operation;
