@@ -16,7 +16,9 @@ macro_rules! end_log {
 }
 
 mod far;
+mod fault;
 mod history;
+mod lag;
 mod line;
 mod near;
 mod replica;
@@ -36,8 +38,9 @@ use anyhow::{Context, Result, anyhow, ensure};
 use edge::{LineOptions, LineSecurity, Supervisor};
 
 use self::far::Far;
+use self::fault::is_of_disk;
 use self::line::{Effort, Receiver, Role, SILENCE_MAX, Sender, WINDOW_LOG_MAX};
-use self::near::{Near, is_of_disk};
+use self::near::Near;
 use self::status::{LineReport, Measured, Report};
 use crate::migrate::source::{Address, SourceTls};
 
@@ -98,7 +101,7 @@ struct EndArguments {
     #[command(flatten)]
     security: SecurityArguments,
     /// How hard to compress, from 1 to 19
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=19))]
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(i32).range(1..=19))]
     level: i32,
     /// Megabytes of the stream that compression looks back on; both ends need so much memory
     #[arg(long, value_name = "MEGABYTES", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::End;
+use super::fault::on_disk;
 use super::history::{Copy, Ids, State, copy_path};
 use super::line::{Begin, Message, Progress, Receiver, Sender, Want};
-use super::near::on_disk;
 use super::store::Store;
 
 /// How often the near end hears something.
@@ -180,11 +180,24 @@ impl Far {
 
     fn hear(&self, receiver: &mut Receiver, session: u64) -> Result<()> {
         let mut writing = None;
+        let heard = self.hear_into(receiver, session, &mut writing);
+        if let Some(writing) = writing {
+            // The next connection, or the next process, goes on from here.
+            let state = self.lock();
+            if state.session == session {
+                self.disk(writing.file.sync_data())?;
+                self.save(&state)?;
+            }
+        }
+        heard
+    }
+
+    fn hear_into(&self, receiver: &mut Receiver, session: u64, writing: &mut Option<Writing>) -> Result<()> {
         loop {
             let message = receiver.receive()?;
             ensure!(self.lock().session == session, "another near end has taken its place");
             match message {
-                Message::Begin(begin) => writing = self.begin(begin)?,
+                Message::Begin(begin) => *writing = self.begin(begin)?,
                 Message::Copy(place, bytes) => {
                     let writing = writing.as_mut().context("the near end sends a copy that it has not begun")?;
                     self.write_copy(writing, place, &bytes)?;
@@ -370,7 +383,7 @@ impl End for Far {
             end,
             kept: progress.kept,
             applied: progress.applied,
-            is_progress_known: progress.applied > 0,
+            is_progress_known: state.ids.is_some(),
             lag: Duration::ZERO,
             file_bytes,
             bytes_max,

@@ -4,7 +4,6 @@
 //! The two have nothing to do with each other but the disk between them, so a line that is slow or cut costs the near
 //! Redis no memory. What the near Redis is told as acknowledged is what the far Redis has carried out.
 
-use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::FileExt;
@@ -17,7 +16,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::End;
+use super::fault::{is_of_disk, on_disk};
 use super::history::{Copy, Ids, State, copy_path};
+use super::lag::Marks;
 use super::line::{Begin, Message, PIECE_BYTES, Progress, Receiver, Sender, Want};
 use super::source::{Answer, Feed};
 use super::store::{Found, Store};
@@ -39,10 +40,6 @@ const GLANCE: Duration = Duration::from_millis(100);
 const SOURCE_RETRY_MIN: Duration = Duration::from_millis(100);
 const SOURCE_RETRY_MAX: Duration = Duration::from_secs(5);
 
-/// Where the stream was, and when: most of these marks.
-const MARKS_MAX: usize = 20_000;
-const MARK_INTERVAL: Duration = Duration::from_millis(50);
-
 /// One that follows a Redis.
 pub struct Near {
     directory: PathBuf,
@@ -58,6 +55,8 @@ pub struct Near {
     kept: AtomicU64,
     replicas: AtomicU64,
     is_source_there: AtomicBool,
+    /// The far end has said how far it is with this stream.
+    is_progress_known: AtomicBool,
     source_cuts: AtomicU64,
     copies: AtomicU64,
     received_bytes: AtomicU64,
@@ -77,40 +76,6 @@ struct NearState {
     /// The connection that is served.
     session: u64,
     source_fault: String,
-}
-
-#[derive(Default)]
-struct Marks {
-    marks: VecDeque<(Instant, u64)>,
-    interval: Duration,
-}
-
-impl Marks {
-    fn note(&mut self, end: u64) {
-        if self.marks.is_empty() {
-            self.interval = MARK_INTERVAL;
-        }
-        if self.marks.back().is_some_and(|(at, _)| at.elapsed() < self.interval) {
-            return;
-        }
-        if self.marks.len() == MARKS_MAX {
-            let mut number = 0;
-            self.marks.retain(|_| {
-                number += 1;
-                number % 2 == 0
-            });
-            self.interval *= 2;
-        }
-        self.marks.push_back((Instant::now(), end));
-    }
-
-    /// How long ago the first byte came that is not among so many.
-    fn lag(&mut self, applied: u64) -> Duration {
-        while self.marks.front().is_some_and(|(_, end)| *end <= applied) {
-            self.marks.pop_front();
-        }
-        self.marks.front().map_or(Duration::ZERO, |(at, _)| at.elapsed())
-    }
 }
 
 /// What the connection to the far end has heard.
@@ -149,6 +114,7 @@ impl Near {
             kept: AtomicU64::new(0),
             replicas: AtomicU64::new(0),
             is_source_there: AtomicBool::new(false),
+            is_progress_known: AtomicBool::new(false),
             source_cuts: AtomicU64::new(0),
             copies: AtomicU64::new(0),
             received_bytes: AtomicU64::new(0),
@@ -273,6 +239,7 @@ impl Near {
         }
         let mut file = self.disk(File::create(&path))?;
         self.applied.store(0, Ordering::Relaxed);
+        self.is_progress_known.store(false, Ordering::Relaxed);
         state.epoch += 1;
         state.ids = Some(Ids::new(id));
         let number = self.disk(edge::random_id())?;
@@ -538,6 +505,7 @@ impl Near {
         self.applied.store(progress.applied.min(end), Ordering::Relaxed);
         self.kept.store(progress.kept.min(end), Ordering::Relaxed);
         self.replicas.store(progress.replicas.into(), Ordering::Relaxed);
+        self.is_progress_known.store(progress.is_copied, Ordering::Relaxed);
         let mut state = self.lock();
         let is_done = |copy: &Copy| copy.is_whole && progress.is_copied && progress.kept >= copy.offset;
         if state.copy.as_ref().is_some_and(is_done) {
@@ -597,7 +565,6 @@ impl End for Near {
         let (start, end) = self.store.range();
         let (applied, kept) = (self.applied.load(Ordering::Relaxed), self.kept.load(Ordering::Relaxed));
         let state = self.lock();
-        let has_progress = applied > 0 || kept > 0;
         let lag = self.marks.lock().unwrap_or_else(PoisonError::into_inner).lag(applied);
         let (file_bytes, bytes_max) = self.store.used_bytes();
         super::status::Measured {
@@ -607,7 +574,7 @@ impl End for Near {
             end,
             kept,
             applied,
-            is_progress_known: has_progress,
+            is_progress_known: self.is_progress_known.load(Ordering::Relaxed),
             lag,
             file_bytes,
             bytes_max,
@@ -621,23 +588,4 @@ impl End for Near {
             replicas: self.replicas.load(Ordering::Relaxed),
         }
     }
-}
-
-/// A fault of this machine's disk: nobody else's, and no reason to go on.
-#[derive(Debug)]
-struct DiskFault;
-
-impl std::fmt::Display for DiskFault {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str("the files of the link cannot be used")
-    }
-}
-
-pub fn on_disk<T>(done: Result<T>) -> Result<T> {
-    done.map_err(|error| error.context(DiskFault))
-}
-
-/// True if the process had better end.
-pub fn is_of_disk(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<DiskFault>().is_some()
 }

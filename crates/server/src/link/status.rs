@@ -125,7 +125,8 @@ impl Report {
         let (gain, loss) = rates(&state.samples);
         let net = if is_near { gain - loss } else { 0.0 };
         let room = measured.bytes_max.saturating_sub(backlog);
-        let exhausted_s = if net >= 1.0 { json!(rounded(room as f64 / net)) } else { Value::Null };
+        // What wavers about nothing is no growth.
+        let exhausted_s = if net > gain / 20.0 { json!(rounded(room as f64 / net)) } else { Value::Null };
         let lag = measured.end.saturating_sub(measured.applied);
         let (lag_bytes, lag_s) = match (is_near, measured.is_progress_known) {
             (true, true) => (json!(lag), json!(rounded(measured.lag.as_secs_f64()))),

@@ -423,7 +423,9 @@ fn a_first_copy_goes_on_where_it_was_cut() {
 
 #[test]
 fn a_failover_of_the_near_redis_is_followed() {
-    let Some(mut stand) = Stand::new(&[], &[], &["--batch-ms", "0"]) else { return };
+    // What the first has told only one of its replicas when it dies would make them differ.
+    let quiet = ["--repl-ping-replica-period", "3600"];
+    let Some(mut stand) = Stand::new(&quiet, &[], &["--batch-ms", "0"]) else { return };
     let second = Stock::start(&stand.folder.path().join("second"), &[]).expect("there was one");
     second.client().show(&format!("REPLICAOF 127.0.0.1 {}", stand.near_redis.port()));
     let from = stand.near.words.iter().position(|word| word == "--from").expect("an option");
@@ -435,6 +437,10 @@ fn a_failover_of_the_near_redis_is_followed() {
     thread::sleep(Duration::from_millis(300));
     writers.stop();
     let begun = Instant::now();
+    while !stand.near_redis.client().show("INFO keyspace").contains(",expires=0,") {
+        assert!(begun.elapsed() < PATIENCE, "keys do not expire");
+        thread::sleep(Duration::from_millis(20));
+    }
     while stand.near_redis.client().show("WAIT 2 1000") != "(integer) 2" {
         assert!(begun.elapsed() < PATIENCE, "{}", stand.near.log());
     }
@@ -500,7 +506,8 @@ fn a_backlog_that_is_exhausted_costs_the_near_redis_no_memory() {
     assert!(status["backlog_disk_bytes"].as_u64() <= Some(1 << 20), "{status:#}");
     assert!(status["lag_bytes"].as_u64() > Some(4 << 20), "{status:#}");
     let clients = client.show("CLIENT LIST TYPE replica");
-    assert!(clients.contains(" omem=0 "), "{clients}");
+    let waiting = clients.split(" omem=").nth(1).and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
+    assert!(waiting < Some(1 << 20), "{clients}");
     stand.line.mend();
     stand.settle();
     assert_eq!(stand.copies(), 2, "{}", stand.near.log());
@@ -550,16 +557,17 @@ fn who_is_no_other_end_is_turned_away() {
 #[test]
 fn certificates_and_passwords_let_in_who_has_them() {
     let folder = Folder::new();
-    let words = ["--requirepass", "near-word", "--repl-diskless-sync-delay", "0"];
+    let words = ["--repl-diskless-sync-delay", "0"];
     let Some(near_redis) = Stock::start(&folder.path().join("near-redis"), &words) else { return };
     let mut client = near_redis.client();
-    client.show("AUTH near-word");
     client.show("SET a 1");
+    client.show("CONFIG SET requirepass near-word");
     let far_redis =
         Stock::start(&folder.path().join("far-redis"), &["--masterauth", "far-word"]).expect("there was one");
     let authority = Authority::new("ours");
     let (one, two) = (authority.sign("near"), authority.sign("far"));
-    let stranger = Authority::new("theirs").sign("far");
+    let other_authority = Authority::new("theirs");
+    let stranger = other_authority.sign("far");
     let (line, serve) = (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
     let cacert = authority.path();
     let from = format!("redis://127.0.0.1:{}", near_redis.port());
