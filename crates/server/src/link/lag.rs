@@ -29,7 +29,7 @@ impl Marks {
             let mut number = 0;
             self.marks.retain(|_| {
                 number += 1;
-                number % 2 == 0
+                number % 2 == 1
             });
             self.interval *= 2;
         }

@@ -247,10 +247,11 @@ impl Stand {
         assert_eq!(reply, "OK");
     }
 
-    /// Waits until the far Redis has all that the near one has, by the count of the near one, and compares.
+    /// Writes, waits until the far Redis has it, by the count of the near one, and compares.
     #[track_caller]
     fn settle(&self) {
         let mut client = self.near_redis.client();
+        client.show("INCR settled");
         let begun = Instant::now();
         while client.show("WAIT 1 1000") != "(integer) 1" {
             assert!(begun.elapsed() < PATIENCE, "{}\n{}", self.near.log(), self.far.log());
