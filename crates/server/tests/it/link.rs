@@ -410,6 +410,13 @@ fn a_first_copy_goes_on_where_it_was_cut() {
                 thread::sleep(Duration::from_millis(600));
                 stand.far.kill();
                 stand.far.restart();
+                let begun = Instant::now();
+                while !stand.near.log().contains("bytes is on disk") {
+                    assert!(begun.elapsed() < PATIENCE, "{}", stand.near.log());
+                    thread::sleep(Duration::from_millis(20));
+                }
+                stand.near.kill();
+                stand.near.restart();
             }
             stand.line.cut_after(bytes / 10 * share);
         }
