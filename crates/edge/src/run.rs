@@ -20,6 +20,7 @@ use node::settings::{AppendFsync, Settings};
 use crate::black_box;
 use crate::calling::WAKE;
 use crate::console::{self, ConsoleOptions};
+use crate::contacts;
 use crate::core_thread;
 use crate::disk::DirectoryLock;
 use crate::doorman;
@@ -27,6 +28,7 @@ use crate::early::EarlyMark;
 use crate::fault::{Fault, file_of_redis};
 use crate::former::Former;
 use crate::host::{Desk, End, Host, Knobs, News};
+use crate::host_session::Inside;
 use crate::lead::{self, Leading};
 use crate::limits::{
     FINISH_MAX, FINISH_ROUNDS, HAND_OVER_LOOK, HAND_OVER_MAX, JOIN_LOOK, JOIN_PATIENCE, JOIN_REST, LINK_CONNECT_MAX,
@@ -73,6 +75,9 @@ pub struct Options {
     pub version: &'static str,
     /// Asks the allocator about itself. The binary chooses the allocator.
     pub allocated: fn() -> Allocated,
+    /// Makes backups into this directory from time to time (`backup-dir`), until the process ends. The binary knows how
+    /// they look.
+    pub back_up: fn(Inside, PathBuf),
 }
 
 /// How a node meets others.
@@ -230,6 +235,11 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     host.log.notice(&format!("listens on {}", listening_places(&options.listen)));
     tell_doors(&options, cluster_port, &links, &host.log);
 
+    if let Some(folder) = Some(options.settings.get("backup-dir")).filter(|folder| !folder.is_empty()) {
+        let (inside, folder, back_up) = (Inside::new(Arc::clone(&host)), PathBuf::from(folder), options.back_up);
+        // It ends with the process: what it has not finished is no backup.
+        start("backups", move || back_up(inside, folder))?;
+    }
     let directory = options.data_directory;
     load::start(Arc::clone(&host), directory.clone(), identity, options.settings)?;
     let Identity { cluster, node, .. } = identity;
@@ -244,12 +254,17 @@ fn complete_recovery(directory: &Path, log: &Log) -> Result<(), Fault> {
         return Ok(());
     }
     let Ok(lock) = DirectoryLock::acquire(directory) else {
-        let cause = format!("{} is being recovered at this moment: wait for `holdfast recover`", directory.display());
+        let cause = format!(
+            "{} is being replaced at this moment: wait for `holdfast recover` or `repair`",
+            directory.display()
+        );
         return Err(Fault::Data(cause));
     };
     if let Some(aside) = recovery::complete(directory, &lock)? {
         let aside = aside.display();
-        log.notice(&format!("has completed a recovery that was cut short; what was here before is in {aside}"));
+        log.notice(&format!(
+            "has completed a replacement of this directory that was cut short; what was here before is in {aside}"
+        ));
     }
     Ok(())
 }
@@ -502,7 +517,9 @@ fn identity(
         let cluster_address = options.cluster.join.clone();
         (answer.node, Member { cluster_address, ..Member::default() })
     });
-    let seeds: Vec<_> = seeds.collect();
+    let mut seeds: Vec<_> = seeds.collect();
+    let remembered = contacts::read(directory)?;
+    seeds.extend(remembered.into_iter().filter(|(node, _)| answer.iter().all(|answer| answer.node != *node)));
     if let (Some(identity), Some(answer)) = (&known, &answer)
         && answer.cluster != identity.cluster
     {

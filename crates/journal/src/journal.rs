@@ -442,6 +442,20 @@ impl<D: Disk> Journal<D> {
         file.sync(&self.disk)
     }
 
+    /// What the log holds is less than what was promised, and the others are to make good for it: every start is told
+    /// so until [`settle`](Self::settle). For a directory that is made in the place of one that is damaged.
+    ///
+    /// # Errors
+    /// Any error of the disk; [`Fault::Full`] if there is no room for the mark that says so.
+    pub fn put_in_question(&mut self) -> Result<(), Fault> {
+        self.sync()?;
+        self.tail.is_in_question = true;
+        let full = || Fault::Full { file: TAIL_FILE.into(), bytes: BLOCK_BYTES as u64 };
+        let file = self.tail_file.as_mut().ok_or_else(full)?;
+        file.write(&self.disk, &self.tail)?;
+        file.sync(&self.disk)
+    }
+
     /// True until [`settle`](Self::settle), if the end of the log was in question when it was opened.
     pub fn is_in_question(&self) -> bool {
         self.tail.is_in_question

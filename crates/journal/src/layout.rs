@@ -37,6 +37,14 @@ pub fn checkpoint_file(group: u32, index: u64) -> String {
     format!("checkpoint-{group:05}-{index:016x}")
 }
 
+/// The group whose checkpoint a file is, by its name.
+pub fn group_of_checkpoint(name: &str) -> Option<u32> {
+    match classify(name) {
+        FileKind::Checkpoint { group, .. } => Some(group),
+        _ => None,
+    }
+}
+
 /// Name of a checkpoint while it is being written. There is at most one a group.
 pub fn checkpoint_file_new(group: u32) -> String {
     format!("checkpoint-{group:05}.new")

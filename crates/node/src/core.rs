@@ -23,6 +23,7 @@ use crate::event::{
     ProcessFacts, Room, SessionId,
 };
 use crate::group::{Group, LOADING, NO_QUORUM, OUTCOME_UNKNOWN, Standing};
+use crate::guilt::Guilt;
 use crate::happenings::LinkSeen;
 use crate::holders::HolderWait;
 use crate::letter::{Claim, DeclinedScript, Letter, Locked, Mail, Origin, Request, RequestBody};
@@ -42,6 +43,7 @@ use crate::scripts::Cache;
 use crate::session::{Cut, Hold, Session, Sessions};
 use crate::settings::Settings;
 use crate::slots::SlotMap;
+use crate::stagger::{self, Stage};
 use crate::statistics::{Rates, SlowEntry, Slowlog, Statistics};
 use crate::tally::Asked;
 use crate::telling::Telling;
@@ -128,10 +130,15 @@ pub struct Core {
     acquaintances: BTreeMap<NodeId, Member>,
     /// What other nodes say of themselves; heard by the first core.
     pub(crate) hearing: Hearing,
+    /// Whether it is this core's turn to write a checkpoint, and what the first core was told of that.
+    turn: stagger::Turn,
+    checkpoint_told: Stage,
     /// Which links were up in the last report, and what was told of them.
     pub(crate) links_seen: BTreeMap<NodeId, LinkSeen>,
     /// The archive could not be written when that was last told.
     pub(crate) was_archive_faulty: bool,
+    /// Scheduled backups that were made, and that came to nothing, when they were last told.
+    pub(crate) backups_seen: (u64, u64),
     /// When troubles were noted last.
     pub(crate) troubles: BTreeMap<timeline::Kind, Instant>,
 }
@@ -182,6 +189,8 @@ pub struct Context {
     pub(crate) moments: Moments,
     /// The host's latest report.
     pub report: HostReport,
+    /// What the host has done to this node lately, by that report.
+    pub(crate) guilt: Guilt,
     /// Whether the disk can take more.
     pub room: Room,
     /// Keyspace bytes of this core when the latest report was made.
@@ -315,6 +324,7 @@ impl Core {
                 places: vec![Place::default(); group_count as usize],
                 moments: Moments::default(),
                 report: HostReport::default(),
+                guilt: Guilt::default(),
                 room: Room::Enough,
                 reported_keyspace_bytes: 0,
                 peak_memory_bytes: 0,
@@ -384,8 +394,11 @@ impl Core {
             // Who is met later is met as well, and not instead.
             acquaintances: seeds.into_iter().collect(),
             hearing: Hearing::default(),
+            turn: stagger::Turn::default(),
+            checkpoint_told: Stage::Idle,
             links_seen: BTreeMap::new(),
             was_archive_faulty: false,
+            backups_seen: (0, 0),
             troubles: BTreeMap::new(),
         }
     }
@@ -558,6 +571,7 @@ impl Core {
             Event::Report(report) => {
                 self.note_syncs(&report);
                 self.context.report = *report;
+                self.context.guilt = Guilt::of(&self.context.report.stalls, self.now.unix);
                 self.reported_client_bytes = self.client_bytes;
                 self.context.reported_keyspace_bytes = self.keyspace_bytes();
                 let used_bytes = self.context.report.used_memory_bytes;
@@ -1075,6 +1089,7 @@ impl Core {
             }
             Mail::Loaded => self.note_loaded(from, actions),
             Mail::Neighbours(neighbours) => self.context.neighbours = neighbours,
+            Mail::Checkpoint(stage) => self.hearing.note_checkpoint(from, stage),
             Mail::Line(note) => self.take_line(note, actions),
             Mail::Wake { session, ticket, group, is_gone } => self.woken(session, ticket, group, is_gone, actions),
             Mail::Inquire { transaction, from: asker, node, group } => {
@@ -1779,19 +1794,30 @@ impl Core {
     /// Work that nobody waits for, in slices.
     fn background(&mut self, actions: &mut Vec<Action>) -> bool {
         let mut more = false;
+        let (mut is_waiting, mut is_writing) = (false, false);
         let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
+        // Whoever is alone has nobody to wait for.
+        let is_shared = !outlet.context.roster.is_empty();
         for group in self.groups.iter_mut().flatten() {
             let log_bytes_max =
                 outlet.context.settings.checkpoint_log_bytes.max(group.state.keyspace().memory_bytes() as u64);
-            if group.log_bytes > log_bytes_max
+            let is_due = group.log_bytes > log_bytes_max
                 && !group.is_checkpoint_due()
-                && !group.checkpointing.is_resting(self.now)
-            {
-                group.want_checkpoint();
+                && !group.checkpointing.is_resting(self.now);
+            if is_due {
+                let first = outlet.context.neighbours.checkpoints_first(outlet.context.node);
+                let is_late = stagger::is_late(group.log_bytes, log_bytes_max);
+                if !is_shared || self.turn.may_begin(first, self.now.instant) || is_late {
+                    group.want_checkpoint();
+                } else {
+                    is_waiting = true;
+                }
             }
             let started = outlet.context.timings.start_work();
             more |= group.checkpoint_turn(self.now, outlet.actions);
             outlet.context.timings.stop_work("checkpoint", started);
+            group.checkpointing.is_waiting = is_due && !group.is_checkpoint_due();
+            is_writing |= group.checkpointing.is_running();
             if !outlet.context.is_expiry_lazy && outlet.context.pause.is_none() {
                 let moment = group.moment();
                 let started = outlet.context.timings.start_work();
@@ -1800,7 +1826,27 @@ impl Core {
                 group.tell(&mut outlet, None);
             }
         }
+        self.tell_checkpoint_stage(is_waiting, is_writing);
         more
+    }
+
+    /// The first core learns what this one does about checkpoints, for the other nodes.
+    fn tell_checkpoint_stage(&mut self, is_waiting: bool, is_writing: bool) {
+        if !is_waiting {
+            self.turn.end();
+        }
+        let stage = match (is_writing, is_waiting) {
+            (true, _) => Stage::Writing,
+            (false, true) => Stage::Due,
+            (false, false) => Stage::Idle,
+        };
+        if stage != std::mem::replace(&mut self.checkpoint_told, stage) {
+            if self.context.core == CoreId(0) {
+                self.hearing.note_checkpoint(CoreId(0), stage);
+            } else {
+                self.outbox.push(self.context.core, CoreId(0), Mail::Checkpoint(stage));
+            }
+        }
     }
 
     /// Looks after clients that have had too much output waiting for a while.

@@ -564,6 +564,8 @@ pub struct HostReport {
     pub following: Following,
     /// The archive, if there is to be one.
     pub archive: Option<ArchiveFigures>,
+    /// Scheduled backups, if there are to be any.
+    pub backups: Option<BackupFigures>,
     /// The latest times in which a core did not turn.
     pub stalls: Arc<Stalls>,
 }
@@ -600,6 +602,27 @@ pub struct FollowerReport {
     pub offset: u64,
     /// Seconds since it last acknowledged anything.
     pub lag_s: u64,
+}
+
+/// How scheduled backups are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BackupFigures {
+    /// This node makes them: it leads the group of the metadata.
+    pub is_own: bool,
+    /// One is being made.
+    pub is_running: bool,
+    /// Moment of the newest whole one in the directory; 0 if there is none.
+    pub newest_unix: UnixMillis,
+    /// Whole ones in the directory.
+    pub kept_count: u64,
+    /// Those that this process has made.
+    pub made_count: u64,
+    /// Those that came to nothing, since the start of the process.
+    pub failed_count: u64,
+    /// What this process made last.
+    pub last: String,
+    /// Why the last one came to nothing; empty if it did not.
+    pub fault: String,
 }
 
 /// How the archive is, for the groups that are led here.

@@ -184,6 +184,9 @@ pub struct Group {
     nearby: nearby::Nearby,
     /// What is known where the group does not live on this node.
     vacancy: vacancy::Vacancy,
+    /// How far the log reached when this replica lost all that it had, which it is given again; 0 if it lacks nothing
+    /// of the kind.
+    lost_commit: u64,
     pub(crate) checkpointing: Checkpointing,
     pub(crate) backups: Backups,
     /// Bytes of log since the last checkpoint began.
@@ -371,6 +374,7 @@ impl Group {
         };
         let recovered_index = entries.last().map_or(checkpoint_index, |entry| entry.index);
         let log_bytes = entries.iter().map(|entry| entry.data.len() as u64).sum();
+        let lost_commit = if recovered_index == 0 { hard_state.commit } else { 0 };
         let databases = keyspace.database_count();
         let mut replica = Replica::new(
             Options {
@@ -445,6 +449,7 @@ impl Group {
             awaited: BTreeSet::new(),
             nearby: nearby::Nearby::new(prng.draw() >> 8),
             vacancy: vacancy::Vacancy::default(),
+            lost_commit,
             checkpointing: Checkpointing::default(),
             backups: Backups::default(),
             log_bytes,
@@ -2270,6 +2275,7 @@ impl Group {
             change_count: self.state.keyspace().altered_count() - self.altered_saved,
             log_bytes: self.log_bytes,
             checkpoint_began: self.checkpointing.began(),
+            is_checkpoint_waiting: self.checkpointing.is_waiting,
             checkpoint_progress: self
                 .state
                 .keyspace()

@@ -25,6 +25,7 @@ use crate::relay::{Route, Step};
 use crate::roster::Roster;
 use crate::scripts::Invocation;
 use crate::slots::Moved;
+use crate::stagger::Stage;
 use crate::statistics::SlowEntry;
 use crate::timeline;
 use crate::toll::Toll;
@@ -308,6 +309,8 @@ pub enum Mail {
     Loaded,
     /// Which other nodes are heard, and what they say of themselves.
     Neighbours(Arc<Neighbours>),
+    /// What the sender does about checkpoints; for the first core.
+    Checkpoint(Stage),
     /// Something for the timeline has happened.
     Happened {
         /// What kind of thing.

@@ -17,6 +17,7 @@ mod login;
 mod metrics;
 mod migrate;
 mod recover;
+mod repair;
 mod serve;
 mod shell;
 mod simulate;
@@ -58,6 +59,7 @@ enum Verb {
     Export(backup::export::ExportArguments),
     Restore(backup::RestoreArguments),
     Recover(recover::RecoverArguments),
+    Repair(repair::RepairArguments),
     Simulate(simulate::SimulateArguments),
     Torture(torture::TortureArguments),
     Completions(shell::CompletionsArguments),
@@ -99,6 +101,7 @@ fn main() -> ExitCode {
         Verb::Export(arguments) => backup::export::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Restore(arguments) => backup::restore::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Recover(arguments) => recover::run(&arguments).map_err(|error| format!("{error:#}")),
+        Verb::Repair(arguments) => repair::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Cluster(arguments) => cluster::run(arguments).map_err(|error| format!("{error:#}")),
         Verb::Compare(arguments) => compare::run(arguments).map_err(|error| format!("{error:#}")),
         Verb::Simulate(arguments) => simulate::run(arguments).map_err(|error| format!("{error:#}")),

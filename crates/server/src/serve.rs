@@ -44,6 +44,8 @@ Usage: holdfast serve [FILE] [--name value [value …]]…
   --cluster-announce-ip A where others reach this node                  [as --bind, or found out]
   --replicas N            nodes that vote on each write, if there are so many [3]
   --archive ADDRESS       keep the log of all that happens in file:///DIRECTORY, which must be there [none]
+  --backup-dir DIR        make a backup here every --backup-interval-s seconds [86400], and keep
+                          --backup-keep of them [7]
   --console-port N        serve the console here, a page for browsers   [none]
   --metrics-port N        answer GET /metrics here, for Prometheus      [none]
   --tls-port N            TCP port for clients that speak TLS           [none]
@@ -396,6 +398,7 @@ impl Plan {
             data_directory: self.data_directory,
             version: env!("CARGO_PKG_VERSION"),
             allocated: crate::allocator::allocated,
+            back_up: crate::backup::schedule::run,
             settings: self.settings,
         })
     }

@@ -2,27 +2,21 @@
 //! turned into another form chunk by chunk. Neither the data nor a group of them is ever in memory a second time.
 
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread;
 
 use keyspace::{Keyspace, Layout, Moment, Tuning, ValueRef};
-use mio::net::UnixStream as MioUnixStream;
-use node::event::Peer;
 use node::{GroupId, GroupSeed, NodeId, Reader};
 use redis_files::write::RdbWriter;
-use resp::{Frame, FrameDecoder, encode_request};
+use resp::Frame;
 use stdx::UnixMillis;
 
 use super::backlog::nameless;
-use crate::connection::Stream;
 use crate::host::Host;
-use crate::limits::{COPY_PATIENCE, COPY_POLL};
-use crate::listener::Arrival;
-use crate::mailbox::Mail;
+use crate::host_session::HostSession;
+use crate::limits::COPY_POLL;
 
 /// What all groups hold at one moment.
 #[derive(Debug)]
@@ -38,7 +32,7 @@ pub struct Copy {
 /// A copy that has begun.
 #[derive(Debug)]
 pub struct Begun {
-    connection: Connection,
+    connection: HostSession,
     name: String,
     databases: u16,
     moment: UnixMillis,
@@ -54,7 +48,7 @@ impl Begun {
     pub fn begin(host: &Host) -> Result<Self, String> {
         let io = |error: io::Error| error.to_string();
         let name = crate::entropy::random_hex::<16>().map_err(io)?;
-        let mut connection = Connection::open(host).map_err(io)?;
+        let mut connection = HostSession::open(host).map_err(io)?;
         let reply = connection.call(&["BACKUP", "BEGIN", &name]).map_err(io)?;
         let strange = || format!("BACKUP BEGIN answered {reply}");
         let mut numbers = Vec::new();
@@ -197,48 +191,6 @@ fn begin_file<W: io::Write>(file: W, reader: Reader, moment: UnixMillis) -> io::
     writer.aux("ctime", &(moment.0 / 1_000).to_string());
     writer.aux("holdfast-ver", env!("CARGO_PKG_VERSION"));
     Ok(writer)
-}
-
-/// A connection of the host to a core of its own.
-#[derive(Debug)]
-struct Connection {
-    stream: UnixStream,
-    decoder: FrameDecoder,
-}
-
-impl Connection {
-    fn open(host: &Host) -> io::Result<Self> {
-        let (ours, theirs) = UnixStream::pair()?;
-        ours.set_read_timeout(Some(COPY_PATIENCE))?;
-        ours.set_write_timeout(Some(COPY_PATIENCE))?;
-        theirs.set_nonblocking(true)?;
-        let address = "the host:0".to_owned();
-        let peer = Peer { local_address: address.clone(), address, is_local: true, descriptor: -1, is_host: true };
-        let serial = host.next_serial.fetch_add(1, Ordering::Relaxed);
-        let desk = &host.desks[0];
-        desk.client_count.fetch_add(1, Ordering::Relaxed);
-        let stream = Stream::Unix(MioUnixStream::from_std(theirs));
-        desk.mailbox.post(Mail::Arrival(Box::new(Arrival { serial, stream, peer })));
-        Ok(Self { stream: ours, decoder: FrameDecoder::new() })
-    }
-
-    fn call(&mut self, words: &[&str]) -> io::Result<Frame> {
-        let mut request = Vec::new();
-        encode_request(&mut request, words);
-        self.stream.write_all(&request)?;
-        let mut buffer = vec![0; 64 << 10];
-        loop {
-            match self.decoder.next_frame() {
-                Ok(Some(frame)) => return Ok(frame),
-                Ok(None) => {}
-                Err(malformed) => return Err(io::Error::new(io::ErrorKind::InvalidData, malformed.to_string())),
-            }
-            match self.stream.read(&mut buffer)? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                count => self.decoder.extend(&buffer[..count]),
-            }
-        }
-    }
 }
 
 /// Begins a copy on a thread of its own, tells `begun` where it was cut, and `copied` when it is there.

@@ -6,7 +6,7 @@ use node::event::Lane;
 
 /// Version of everything that travels between nodes. Both ends must have the same. It grows with every change to these
 /// bytes or to those of `node::wire`, and `docs/formats/peer-link.md` says what changed.
-pub const PROTOCOL_VERSION: u16 = 8;
+pub const PROTOCOL_VERSION: u16 = 9;
 
 const MAGIC: &[u8; 6] = b"HFPEER";
 

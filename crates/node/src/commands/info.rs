@@ -445,6 +445,20 @@ fn write_persistence(
     line("log_held_bytes", &journal.held_bytes);
     line("log_held_bytes_max", &journal.held_bytes_max);
     line("checkpoint_bytes_written", &journal.checkpoint_bytes);
+    let waiting = groups().filter(|group| group.is_checkpoint_waiting).count();
+    line("checkpoint_waiting_groups", &waiting);
+    let first = core.neighbours.checkpoints_first(core.node).filter(|_| waiting > 0);
+    line("checkpoint_waits_for_node", &first.map(|node| node.0.to_string()).unwrap_or_default());
+    if let Some(backups) = &core.report.backups {
+        let age_s = (now.unix.0 - backups.newest_unix.0) / 1_000;
+        line("backup_maker", &u8::from(backups.is_own));
+        line("backup_in_progress", &u8::from(backups.is_running));
+        line("backup_last_good_age_s", &if backups.newest_unix.0 == 0 { -1 } else { age_s });
+        line("backups_kept", &backups.kept_count);
+        line("backups_made", &backups.made_count);
+        line("backups_failed", &backups.failed_count);
+        line("backup_last_fault", &backups.fault.replace(['\r', '\n'], " "));
+    }
     let archive = &core.report.archive;
     line(
         "archive_state",

@@ -8,6 +8,7 @@ use resp::{Args, Writer};
 
 use super::cluster::slot_number;
 use super::info::figures_of;
+use super::question::GroupFigures;
 use super::{Answer, Body, ControlCommand, Figures, Local, Outcome, Question, container, local, node, plain};
 use crate::balance;
 use crate::bulletin::{Bulletin, Feed, Follower};
@@ -15,6 +16,7 @@ use crate::core::Context;
 use crate::event::{Action, FollowerReport, GroupId, Lane, LinkReport, NodeId};
 use crate::limits;
 use crate::roster::{Member, host_and_port, name_of};
+use crate::stagger::Stage;
 
 pub(super) const ROLE: ControlCommand = ControlCommand {
     since: "2.8.12",
@@ -208,6 +210,8 @@ pub(super) struct Overview<'a> {
     told: BTreeMap<GroupId, (&'a Bulletin, u64)>,
     /// Entries applied by this node's own replicas.
     own_applied: u64,
+    /// What this node does about checkpoints.
+    own_checkpoint: Option<Stage>,
 }
 
 /// Another node, seen by a leader.
@@ -230,7 +234,13 @@ impl<'a> Overview<'a> {
         for bulletin in groups().filter_map(|group| group.bulletin.as_ref()) {
             told.insert(bulletin.group, (bulletin, 0));
         }
-        Self { core, told, own_applied: groups().map(|group| group.applied).sum() }
+        let stage = |group: &GroupFigures| match (group.checkpoint_began, group.is_checkpoint_waiting) {
+            (Some(_), _) => Stage::Writing,
+            (None, true) => Stage::Due,
+            (None, false) => Stage::Idle,
+        };
+        let own_checkpoint = groups().map(stage).max();
+        Self { core, told, own_applied: groups().map(|group| group.applied).sum(), own_checkpoint }
     }
 
     /// Who leads a group now, as far as this node knows.
@@ -439,7 +449,7 @@ pub(super) fn write_cluster(core: &Context, figures: &[Figures], line: &mut dyn 
     }
 }
 
-fn groups_of(figures: &[Figures]) -> impl Iterator<Item = &super::GroupFigures> {
+fn groups_of(figures: &[Figures]) -> impl Iterator<Item = &GroupFigures> {
     figures.iter().flat_map(|figures| &figures.groups)
 }
 
@@ -669,7 +679,7 @@ fn write_node(overview: &Overview<'_>, node: NodeId, writer: &mut Writer) {
         () if !seen.is_empty() || votes + learns > 0 || link.is_some_and(|link| !link.is_up) => "down",
         () => "joining",
     };
-    let mut fields = Fields::new(writer, 11);
+    let mut fields = Fields::new(writer, 12);
     fields.node("id", Some(node));
     fields.text("name", &name_of(node));
     fields.text("clients", &member.client_address);
@@ -681,6 +691,8 @@ fn write_node(overview: &Overview<'_>, node: NodeId, writer: &mut Writer) {
     fields.flag("linked", is_own || link.is_some_and(|link| link.is_up));
     fields.number("links", link.map_or(0, |link| link.count));
     fields.text("last_cut", link.map_or("", |link| link.last_cause.as_str()));
+    let stage = if is_own { overview.own_checkpoint } else { core.neighbours.checkpoint_stage(node) };
+    fields.text("checkpoint", stage.map_or("", Stage::name));
 }
 
 fn write_group(overview: &Overview<'_>, group: GroupId, figures: &[Figures], writer: &mut Writer) {

@@ -336,6 +336,8 @@ pub struct GroupFigures {
     pub log_bytes: u64,
     /// When the running checkpoint began.
     pub checkpoint_began: Option<UnixMillis>,
+    /// There is log enough for a checkpoint, and other nodes write theirs first.
+    pub is_checkpoint_waiting: bool,
     /// Walked and total parts of the running checkpoint.
     pub checkpoint_progress: Option<(u64, u64)>,
     /// How the last checkpoint ended.

@@ -40,14 +40,15 @@ pub fn others_can_tell(identity: &Identity, groups: &[&RecoveredGroup]) -> bool 
 }
 
 impl Group {
-    /// True if this replica may lack the end of its log.
+    /// True if this replica may lack the end of its log, or has lost all of it.
     pub(crate) fn may_lack_its_end(&self) -> bool {
-        self.replica.is_recovering() && !self.is_vacant()
+        self.replica.is_recovering() && (!self.is_vacant() || self.lost_commit > 0)
     }
 
-    /// True if this replica may lack the end of its log, and nobody leads who could tell it the rest.
+    /// True if this replica may lack the end of its log, and nobody leads who could tell it the rest. One that holds
+    /// nothing is no help to anybody: it is given a checkpoint, and has no say before.
     pub(super) fn is_in_doubt(&self) -> bool {
-        self.may_lack_its_end() && self.replica.leader().is_none()
+        self.replica.is_recovering() && !self.is_vacant() && self.replica.leader().is_none()
     }
 
     /// Tells what is waited for.

@@ -459,6 +459,42 @@ pub const METRICS: &[Metric] = &[
             out.is(archive.written_bytes)
         }
     }),
+    own("holdfast_backup_maker", Gauge, "1 on the node that makes scheduled backups.", &[], |view, out| {
+        if let Some(backups) = &view.facts.report.backups {
+            out.is(u64::from(backups.is_own))
+        }
+    }),
+    own("holdfast_backup_running", Gauge, "1 while a scheduled backup is made.", &[], |view, out| {
+        if let Some(backups) = &view.facts.report.backups {
+            out.is(u64::from(backups.is_running))
+        }
+    }),
+    own(
+        "holdfast_backup_last_good_timestamp_seconds",
+        Gauge,
+        "Unix time of the newest whole backup in backup-dir; 0 before the first.",
+        &[],
+        |view, out| {
+            if let Some(backups) = &view.facts.report.backups {
+                out.is(backups.newest_unix.0 as f64 / 1e3)
+            }
+        },
+    ),
+    own("holdfast_backups_kept", Gauge, "Whole backups in backup-dir.", &[], |view, out| {
+        if let Some(backups) = &view.facts.report.backups {
+            out.is(backups.kept_count)
+        }
+    }),
+    own("holdfast_backups_made_total", Counter, "Scheduled backups made.", &[], |view, out| {
+        if let Some(backups) = &view.facts.report.backups {
+            out.is(backups.made_count)
+        }
+    }),
+    own("holdfast_backups_failed_total", Counter, "Scheduled backups that came to nothing.", &[], |view, out| {
+        if let Some(backups) = &view.facts.report.backups {
+            out.is(backups.failed_count)
+        }
+    }),
     own("holdfast_checkpoint_written_bytes_total", Counter, "Bytes of checkpoints written.", &[], |view, out| {
         out.is(view.facts.report.journal.checkpoint_bytes);
     }),

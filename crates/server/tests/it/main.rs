@@ -22,6 +22,7 @@ mod migrate;
 mod operation;
 mod pubsub;
 mod recover;
+mod repair;
 mod scale;
 mod scripts;
 mod serve;
