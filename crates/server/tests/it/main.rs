@@ -24,6 +24,7 @@ mod pubsub;
 mod recover;
 mod repair;
 mod scale;
+mod schedule;
 mod scripts;
 mod serve;
 mod tls;
