@@ -531,6 +531,9 @@ impl CoreWork {
                 Mail::Describe(gathered, told) => {
                     let _ = told.send(self.core.describe(&gathered));
                 }
+                Mail::Look(told) => {
+                    let _ = told.send(self.core.landscape());
+                }
                 Mail::Arrival(arrival) => self.open(*arrival),
                 Mail::Storage(storage) => {
                     self.storage = Some(storage);

@@ -294,3 +294,18 @@ pub const ARCHIVE_LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How often what need not be kept is looked for.
 pub const ARCHIVE_EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How often the sentinel port looks who leads, while somebody is connected to it.
+pub const SENTINEL_LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long it waits for the first core to say so.
+pub const SENTINEL_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Connections to the sentinel port at a time; others are turned away.
+pub const SENTINEL_CONNECTIONS_MAX: usize = 4096;
+
+/// Longest request there.
+pub const SENTINEL_REQUEST_BYTES_MAX: usize = 16 << 10;
+
+/// A client that leaves more than this unread is cut off.
+pub const SENTINEL_OUTPUT_BYTES_MAX: usize = 256 << 10;

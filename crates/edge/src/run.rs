@@ -41,6 +41,7 @@ use crate::peers::{self, Answer, Peers, Unanswered};
 use crate::pulse::Pulse;
 use crate::recovery;
 use crate::report::{self, Allocated};
+use crate::sentinel::{self, SentinelOptions};
 use crate::storage::Storage;
 use crate::supervisor::Supervisor;
 use crate::tls::{Credentials, LinkMode, LinkSecurity, Security};
@@ -63,12 +64,16 @@ pub struct Options {
     pub metrics_port: u16,
     /// Where the console is served.
     pub console: ConsoleOptions,
+    /// Where clients ask a Sentinel, and for what.
+    pub sentinel: SentinelOptions,
     /// Where log lines go, if not to standard output.
     pub log_file: Option<PathBuf>,
     /// Where to write the process id while the server runs.
     pub pid_file: Option<PathBuf>,
     /// Path of the configuration file, for INFO.
     pub config_file: String,
+    /// What its author should know of the configuration, a line each, for the log.
+    pub remarks: Vec<String>,
     /// Version of the program.
     pub version: &'static str,
     /// Asks the allocator about itself. The binary chooses the allocator.
@@ -144,7 +149,7 @@ pub fn log_failure(settings: &Settings, why: &str) {
 
 fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     let started = clock::now();
-    log.set_quiet(options.settings.get("loglevel") == "warning");
+    log.set_quiet(matches!(options.settings.get("loglevel"), "warning" | "nothing"));
     log.notice(&format!(
         "Holdfast {} starts as process {} with {} cores on {}",
         options.version,
@@ -159,6 +164,7 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
         }
         AppendFsync::No => "durability: a write is synced to disk when the system likes (appendfsync no)",
     });
+    options.remarks.iter().for_each(|remark| log.notice(remark));
     if let Some(name) = file_of_redis(&options.data_directory) {
         let path = options.data_directory.join(name);
         log.notice(&format!("{0} is not read: holdfast import {0} brings it in", path.display()));
@@ -181,6 +187,7 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     let (cluster_port, peer_listeners) = listen_for_peers(&options, &log)?;
     let console_listeners = listen_on_all(&options.listen, options.console.port, "--console-port")?;
     let metrics_listeners = listen_on_all(&options.listen, options.metrics_port, "--metrics-port")?;
+    let sentinel_listeners = listen_on_all(&options.listen, options.sentinel.port, "--sentinel-port")?;
     let _pid_file = PidFile::write(options.pid_file.clone())?;
     complete_recovery(&options.data_directory, &log)?;
     let former = Former::read(&options.data_directory)?;
@@ -218,6 +225,7 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     black_box::watch(Arc::clone(&host.black_box))?;
     metrics::serve(&host, metrics_listeners)?;
     console::serve(&host, console_listeners, &options.console)?;
+    sentinel::serve(&host, sentinel_listeners, &options.sentinel)?;
     let life = entropy::random_id().map_err(system("read random numbers"))?;
     let peers =
         Peers::new(Arc::clone(&host), (identity, former), life, peer_poll, peer_listeners, seeds, compression_level)

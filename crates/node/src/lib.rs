@@ -30,6 +30,7 @@ pub mod group;
 mod happenings;
 mod holders;
 pub mod invitation;
+pub mod landscape;
 pub mod letter;
 pub mod limits;
 pub mod lives;

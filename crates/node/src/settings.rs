@@ -288,6 +288,8 @@ const TWINS: &[(&str, &str)] = &[
     ("list-max-listpack-size", "list-max-ziplist-size"),
     ("zset-max-listpack-entries", "zset-max-ziplist-entries"),
     ("zset-max-listpack-value", "zset-max-ziplist-value"),
+    ("repl-ping-replica-period", "repl-ping-slave-period"),
+    ("replica-priority", "slave-priority"),
 ];
 
 impl Settings {
@@ -336,6 +338,12 @@ impl Settings {
         self.values.insert(parameter.name, value);
         self.obey(TWINS.iter().find(is_one).map_or(parameter.name, |(name, _)| name));
         Ok(())
+    }
+
+    /// True if the parameter of this name has this value already, however it is written.
+    pub fn would_keep(&self, name: &str, value: &str) -> bool {
+        let mut trial = self.clone();
+        trial.set(name, value).is_ok() && trial.get(name) == self.get(name)
     }
 
     /// A parameter's value as CONFIG GET shows it. Empty if there is no such parameter.

@@ -3,6 +3,9 @@
 //! Both are read as `redis-server` reads them: `--name value [value …]` for every parameter, an optional file as the
 //! first word, and in files one parameter a line, with quotes, comments and `include`.
 
+pub mod check;
+mod directives;
+
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -10,10 +13,11 @@ use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 
-use edge::{ClusterOptions, ConsoleOptions, Ended, Invited, ListenOptions, Options, Token};
+use edge::{ClusterOptions, ConsoleOptions, Ended, Invited, ListenOptions, Options, SentinelOptions, Token};
 use node::acl::Users;
 use node::settings::Settings;
 
+use self::directives::{Class, fate, is_news, own_name};
 use crate::words::split_words;
 
 /// Configuration files that include one another may nest so deep.
@@ -24,6 +28,10 @@ pub const TOKEN_VARIABLE: &str = "HOLDFAST_TOKEN";
 
 /// Where a server listens unless told.
 const BIND_DEFAULT: &str = "127.0.0.1 -::1";
+
+/// Directives whose values are neither shown nor logged.
+const SECRETS: &[&str] =
+    &["masterauth", "primaryauth", "requirepass", "tls-client-key-file-pass", "tls-key-file-pass", "token", "user"];
 
 /// Printed by `holdfast serve --help`.
 const HELP: &str = "\
@@ -45,6 +53,8 @@ Usage: holdfast serve [FILE] [--name value [value …]]…
   --replicas N            nodes that vote on each write, if there are so many [3]
   --archive ADDRESS       keep the log of all that happens in file:///DIRECTORY, which must be there [none]
   --console-port N        serve the console here, a page for browsers   [none]
+  --sentinel-port N       answer clients that ask a Sentinel where to go [none]
+  --sentinel-master-name NAME  for what they ask                        [mymaster]
   --metrics-port N        answer GET /metrics here, for Prometheus      [none]
   --tls-port N            TCP port for clients that speak TLS           [none]
   --tls-cert-file FILE    certificate and --tls-key-file FILE for it, to be shown to clients and nodes
@@ -84,6 +94,38 @@ struct Plan {
     join: String,
     /// What lets it in there.
     token: Option<Token>,
+    /// What becomes of each directive.
+    verdicts: Vec<Verdict>,
+    /// What cannot be obeyed is only noted.
+    is_trial: bool,
+}
+
+/// What becomes of a directive.
+#[derive(Clone, Debug)]
+struct Verdict {
+    directive: Directive,
+    class: Class,
+    /// What is to be said of it.
+    text: String,
+}
+
+impl Verdict {
+    fn value(&self) -> String {
+        self.directive.words[1..].join(" ")
+    }
+
+    /// For the log, if there is something that the author of the configuration should know.
+    fn remark(&self) -> Option<String> {
+        let Directive { words, place, .. } = &self.directive;
+        let [name, ..] = &words[..] else { return None };
+        match self.class {
+            Class::Told => Some(format!("{place}: {name} {} is obeyed: {}", self.value(), self.text)),
+            Class::WithoutEffect if is_news(name, &self.value()) => {
+                Some(format!("{place}: {name} has no effect here: {}", self.text))
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Runs `holdfast serve` with the words behind `serve`.
@@ -147,7 +189,10 @@ struct Directive {
 
 impl Directive {
     fn complain(&self, why: &str) -> String {
-        format!("{}: '{}': {why}", self.place, self.text)
+        match self.words.first() {
+            Some(name) if SECRETS.contains(&name.as_str()) => format!("{}: '{name} …': {why}", self.place),
+            _ => format!("{}: '{}': {why}", self.place, self.text),
+        }
     }
 }
 
@@ -192,6 +237,8 @@ impl Plan {
             users: Vec::new(),
             join: String::new(),
             token: None,
+            verdicts: Vec::new(),
+            is_trial: false,
         })
     }
 
@@ -210,7 +257,7 @@ impl Plan {
                 // What a file has gathered, the command line replaces.
                 self.accumulated.clear();
             } else {
-                self.obey(directive)?;
+                self.judge(directive)?;
             }
         }
         Ok(())
@@ -229,20 +276,74 @@ impl Plan {
             }
             let place = format!("{}, line {}", path.display(), number + 1);
             let mut directive = Directive { words: Vec::new(), text: line.to_owned(), place };
-            let words =
-                split_words(line).ok_or_else(|| directive.complain("unbalanced quotes in configuration line"))?;
+            let Some(words) = split_words(line) else {
+                const WHY: &str = "unbalanced quotes in configuration line";
+                directive.words.extend(line.split_whitespace().next().map(str::to_owned));
+                self.refuse(&directive, WHY)?;
+                continue;
+            };
             directive.words = words;
             let Some(name) = directive.words.first_mut() else { continue };
             *name = name.to_lowercase();
             if name == "include" {
                 for file in &directive.words[1..] {
-                    self.read_file(Path::new(file), depth + 1)?;
+                    let read = self.read_file(Path::new(file), depth + 1);
+                    match read {
+                        Err(why) if self.is_trial => self.refuse(&directive, &why)?,
+                        read => read?,
+                    }
                 }
             } else {
-                self.obey(&directive)?;
+                self.judge(&directive)?;
             }
         }
         Ok(())
+    }
+
+    /// Notes that a directive cannot be obeyed; unless this is a trial, that is the end.
+    fn refuse(&mut self, directive: &Directive, why: &str) -> Result<(), String> {
+        if !self.is_trial {
+            return Err(directive.complain(why));
+        }
+        self.verdicts.push(Verdict { directive: directive.clone(), class: Class::Refused, text: why.to_owned() });
+        Ok(())
+    }
+
+    /// Obeys a directive if it is one that is obeyed, and notes what becomes of it.
+    fn judge(&mut self, directive: &Directive) -> Result<(), String> {
+        let [name, values @ ..] = &directive.words[..] else { return Ok(()) };
+        let value = values.join(" ");
+        let (class, text) = fate(name, &value).unwrap_or((Class::Obeyed, ""));
+        if class == Class::Refused {
+            return self.refuse(directive, text);
+        }
+        // Those that are no parameters here have nothing that could be set.
+        if class == Class::Obeyed || Settings::parameter(own_name(name)).is_some() {
+            match self.obey(directive) {
+                Err(why) if self.is_trial => {
+                    let why = why.rsplit("': ").next().unwrap_or(&why).to_owned();
+                    return self.refuse(directive, &why);
+                }
+                outcome => outcome?,
+            }
+        }
+        self.verdicts.push(Verdict { directive: directive.clone(), class, text: text.to_owned() });
+        Ok(())
+    }
+
+    /// Lines for the log.
+    fn remarks(&self) -> Vec<String> {
+        let mut remarks: Vec<String> = self.verdicts.iter().filter_map(Verdict::remark).collect();
+        let is_silent = |verdict: &&Verdict| verdict.class == Class::WithoutEffect && verdict.remark().is_none();
+        let count = self.verdicts.iter().filter(is_silent).count();
+        if let (Some(file), 1..) = (&self.config_file, count) {
+            let file = file.display();
+            remarks.push(format!(
+                "{file}: {count} directives have no effect here and ask for nothing unusual: holdfast config check \
+                 {file} lists them"
+            ));
+        }
+        remarks
     }
 
     fn obey(&mut self, directive: &Directive) -> Result<(), String> {
@@ -287,7 +388,9 @@ impl Plan {
                 self.core_count = Some(count.ok_or_else(|| directive.complain("needs a number from 1 to 1024"))?);
             }
             "user" => self.users.push(directive.clone()),
-            _ => self.set(directive, name, &values.join(" "))?,
+            // The name of Valkey for our `text`.
+            "log-format" if values == ["legacy"] => self.set(directive, name, "text")?,
+            _ => self.set(directive, own_name(name), &values.join(" "))?,
         }
         Ok(())
     }
@@ -333,6 +436,7 @@ impl Plan {
     }
 
     fn into_options(mut self) -> Result<Options, String> {
+        let remarks = self.remarks();
         self.settings.users = Arc::new(self.users()?);
         let core_count = self.core_count.unwrap_or_else(|| {
             thread::available_parallelism().map_or(1, |count| u16::try_from(count.get()).unwrap_or(u16::MAX).min(1024))
@@ -390,8 +494,13 @@ impl Plan {
                 port: text("console-port").parse().map_err(|_| "console-port: not a port".to_owned())?,
                 hosts: text("console-hosts").split_whitespace().map(str::to_owned).collect(),
             },
+            sentinel: SentinelOptions {
+                port: text("sentinel-port").parse().map_err(|_| "sentinel-port: not a port".to_owned())?,
+                master_name: text("sentinel-master-name").to_owned(),
+            },
             log_file: path("logfile"),
             pid_file: path("pidfile"),
+            remarks,
             config_file: self.config_file.map(|path| path.display().to_string()).unwrap_or_default(),
             data_directory: self.data_directory,
             version: env!("CARGO_PKG_VERSION"),

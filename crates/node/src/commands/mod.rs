@@ -31,6 +31,7 @@ use stdx::slot::Slot;
 
 pub(crate) use acl::may_keep_listening;
 pub(crate) use cluster::info_text as cluster_info_text;
+pub use connection::REDIS_VERSION;
 pub(crate) use connection::{describe, selected};
 pub(crate) use debug::{sleep_duration, write_sample};
 pub(crate) use describe::categories_of;
