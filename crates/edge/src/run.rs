@@ -282,7 +282,7 @@ fn limit_clients(settings: &mut Settings, core_count: u16, log: &Log) {
     let allowed = report::allow_descriptors(wanted + reserved);
     if allowed < wanted + reserved {
         let fewer = allowed.saturating_sub(reserved).max(1);
-        settings.set("maxclients", &fewer.to_string()).expect("fewer clients are as good a value");
+        settings.adopt("maxclients", &fewer.to_string()).expect("fewer clients are as good a value");
         log.warning(&format!(
             "maxclients is {fewer} instead of {wanted}, as the process may open only {allowed} files: raise the limit \
              (ulimit -n)"

@@ -83,7 +83,7 @@ pub fn classify(name: &str) -> FileKind {
     if name == TAIL_FILE {
         return FileKind::Tail;
     }
-    if name == LOCK_FILE || name == "lost+found" || name.starts_with('.') {
+    if name == LOCK_FILE || name == CONFIGURATION_FILE || name == "lost+found" || name.starts_with('.') {
         return FileKind::Ignored;
     }
     let is_ours = name == IDENTITY_FILE_NEW || name.starts_with("log-") || name.starts_with("checkpoint-");
@@ -101,6 +101,9 @@ pub fn classify(name: &str) -> FileKind {
     }
     FileKind::Unknown
 }
+
+/// What CONFIG REWRITE has written, where there was no other file.
+pub const CONFIGURATION_FILE: &str = "holdfast.conf";
 
 /// True for a file that keeps a directory without an identity from being made new.
 pub fn is_foreign_file(name: &str) -> bool {

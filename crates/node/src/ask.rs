@@ -8,6 +8,7 @@ use resp::{Protocol, Span, Writer};
 use stdx::slot::{Slot, slot_of};
 use stdx::{Duration, leb128};
 
+use crate::acl::Wish;
 use crate::commands::{self, Answer, ControlCommand, Known, Question};
 use crate::core::Core;
 use crate::entry::Reader;
@@ -40,6 +41,12 @@ pub(crate) struct Pending {
     pub(crate) own: Pairs,
     /// What the cluster's parameters are then.
     pub(crate) version: u64,
+    /// Parameters of the cluster that are to be set.
+    pub(crate) shared: Pairs,
+    /// What is to be so of the cluster's users.
+    pub(crate) wish: Option<Wish>,
+    /// How many users that has removed.
+    pub(crate) removed_count: u64,
     /// A question that waits until the replicas here are where their leaders are.
     awaiting: Option<Question>,
     /// Where those are, by group.
@@ -101,6 +108,9 @@ impl Core {
             took: None,
             own: Pairs::new(),
             version: 0,
+            shared: Pairs::new(),
+            wish: None,
+            removed_count: 0,
             awaiting: None,
             places: Vec::new(),
         };
@@ -112,7 +122,13 @@ impl Core {
                 return self.secure(question_id, pending, pairs, actions);
             }
             Question::Configure { pairs, version: 0 } if self.is_for_cluster(&pairs) => {
-                return self.set_parameters(question_id, pending, pairs);
+                return self.set_parameters(question_id, pending, pairs, actions);
+            }
+            Question::ChangeUsers(change) if self.context.shares_users() => {
+                return self.wish_for_users(question_id, pending, Wish::Change(change), actions);
+            }
+            Question::InstallUsers(users) if self.context.shares_users() => {
+                return self.wish_for_users(question_id, pending, Wish::All(users), actions);
             }
             question @ (Question::Debug { .. } | Question::Digest) if self.context.is_clustered => {
                 return self.ask_where_leaders_are(question_id, pending, question);
@@ -149,7 +165,7 @@ impl Core {
         let Some(mut pending) = self.pending.remove(&id) else { return };
         let pairs = std::mem::take(&mut pending.own);
         match outcome {
-            Ok(()) if self.is_for_cluster(&pairs) => self.set_parameters(id, pending, pairs),
+            Ok(()) if self.is_for_cluster(&pairs) => self.set_parameters(id, pending, pairs, actions),
             Ok(()) => self.ask_cores(id, pending, Question::Configure { pairs, version: 0 }, actions),
             Err(why) => {
                 let named = pairs.iter().map(|(name, _)| name.as_str()).find(|name| Settings::is_of_tls(name));
@@ -467,7 +483,11 @@ impl Core {
                 }
             }
             Joining::After { written, is_composed } => {
-                self.finish_joined(session, ticket, Ok(()), written, is_composed);
+                let refused = answers.into_iter().find_map(|answer| match answer {
+                    Answer::Refused(text) => Some(Refusal::new(text)),
+                    _ => None,
+                });
+                self.finish_joined(session, ticket, refused.map_or(Ok(()), Err), written, is_composed);
             }
         }
     }

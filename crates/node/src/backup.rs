@@ -204,11 +204,12 @@ impl Group {
 }
 
 /// The chunk of a checkpoint that holds what a group has beside its keys, for a group whose log begins at this moment.
-/// Of `state`, what a group of another cluster has saved, it keeps the libraries of functions.
+/// Of `state`, what a group of another cluster has saved, it keeps the libraries of functions and the users.
 pub fn state_chunk(moment: UnixMillis, state: Option<&[u8]>) -> Vec<u8> {
     let libraries = state.map(state::libraries_of).unwrap_or_default();
+    let users = state.map(state::users_of).unwrap_or_default();
     let mut chunk = vec![CHUNK_STATE];
-    chunk.extend_from_slice(&state::save_of_new_group(moment, libraries));
+    chunk.extend_from_slice(&state::save_of_new_group(moment, libraries, users));
     chunk
 }
 

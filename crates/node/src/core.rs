@@ -9,7 +9,7 @@ use resp::{Args, Protocol, Span};
 use stdx::slot::{Slot, slot_of};
 use stdx::{Duration, Instant, Prng, UnixMillis};
 
-use crate::acl::{AclLog, User, Users};
+use crate::acl::{AclLog, DEFAULT, User, Users};
 use crate::ask::{Deferred, Pending};
 use crate::bulletin::{Bulletin, Bulletins};
 use crate::caches::Parked;
@@ -63,6 +63,10 @@ pub struct Core {
     recording: Option<state::Reader>,
     pub(crate) outbox: Outbox,
     pub(crate) driver: Driver,
+    /// Users of this node, before the cluster has said anything of them.
+    own_users: Arc<Users>,
+    /// Changes of users that are to be made again when the cluster's parameters are of such a version.
+    pub(crate) belated: Vec<(u64, u64)>,
     /// Questions whose answers are not complete.
     pub(crate) pending: BTreeMap<u64, Pending>,
     pub(crate) next_question_id: u64,
@@ -246,6 +250,11 @@ impl Context {
         self.moments.hear(moment, self.timings.unix);
     }
 
+    /// What is said of users is said to all nodes: there are others, or there were.
+    pub(crate) fn shares_users(&self) -> bool {
+        self.is_clustered || self.parameters.users().next().is_some()
+    }
+
     /// How old what a session reads may be.
     pub(crate) fn allowed(&self, reading: &Reading) -> Duration {
         reading.allowed.unwrap_or(self.settings.read_staleness_max)
@@ -287,6 +296,7 @@ impl Core {
             relay.set_route(group, Route { leader: Some(node), term: 0, is_here: true }, Instant::ZERO);
         }
         let users = Arc::clone(&settings.users);
+        let own_users = Arc::clone(&users);
         let mut driver = Driver::new(gateway, databases, stopwatch);
         driver.noted = settings.notify.noted();
         driver.limits = settings.limits();
@@ -339,6 +349,8 @@ impl Core {
             sessions: Sessions::default(),
             groups: (0..local_count).map(|_| None).collect(),
             recording: None,
+            own_users,
+            belated: Vec::new(),
             outbox: Outbox::new(core_count),
             driver,
             pending: BTreeMap::new(),
@@ -627,7 +639,7 @@ impl Core {
         if std::mem::replace(&mut self.context.is_clustered, true) {
             return;
         }
-        Arc::make_mut(&mut self.context.settings).set("cluster-enabled", "yes").expect("a parameter of ours");
+        Arc::make_mut(&mut self.context.settings).adopt("cluster-enabled", "yes").expect("a parameter of ours");
         for (group, route) in (0..).map(GroupId).zip(&self.context.routes) {
             self.relay.set_route(group, *route, self.now.instant);
         }
@@ -761,6 +773,11 @@ impl Core {
     /// Gives the default user the password that has been configured. Every core does so at once; that a change of users
     /// on its way does not undo it is up to the first core, which hands its own to all.
     fn require_password(&mut self) {
+        if self.context.shares_users() {
+            // Every core does the same, and what the cluster says stands over it.
+            Arc::make_mut(&mut self.own_users).require(&self.context.settings.password);
+            return self.overlay_users();
+        }
         let mut users = Users::clone(&self.context.users);
         users.require(&self.context.settings.password);
         if self.context.core.0 == 0 {
@@ -781,9 +798,30 @@ impl Core {
         if users.version < self.context.users.version {
             return; // a later change has come from the first core already
         }
+        self.own_users = Arc::clone(users);
+        self.overlay_users();
+    }
+
+    /// Lets what the cluster says of users stand over what they are here, unless this node was told to pass it over.
+    pub(crate) fn overlay_users(&mut self) {
+        let is_passed_over = self.context.settings.get("cluster-users") == "ignore";
+        let users = if is_passed_over || self.context.parameters.users().next().is_none() {
+            Arc::clone(&self.own_users)
+        } else {
+            Arc::new(self.own_users.overlaid(&self.context.parameters))
+        };
+        self.obey_users(&users);
+    }
+
+    fn obey_users(&mut self, users: &Arc<Users>) {
+        // Who came while it was not known yet that a password is needed has not said one.
+        let must_say = !self.is_loaded() && !users.default_user().needs_no_password();
         self.context.users = Arc::clone(users);
         let mut ended = Vec::new();
         for session in self.sessions.iter_mut() {
+            if must_say && session.user.name == DEFAULT && session.user.needs_no_password() {
+                session.is_authenticated = false;
+            }
             let may_stay = match users.get(&session.user.name) {
                 None => false,
                 Some(user) if **user == *session.user => true,

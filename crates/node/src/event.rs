@@ -13,9 +13,11 @@ use stdx::{Duration, Instant, UnixMillis};
 
 pub use message::{CoreId, GroupId, NodeId};
 
+use crate::acl::Users;
 use crate::checkpoint::{CHUNK_KEYSPACE, CHUNK_STATE};
 use crate::letter::Letter;
 use crate::roster::Member;
+use crate::settings::Settings;
 use crate::stalls::Stalls;
 
 /// One client's connection. The host mints it: `serial` is unique while the node runs and is the client's id as
@@ -338,7 +340,7 @@ pub enum Action {
         /// Handed back in the event.
         id: u64,
         /// All parameters.
-        settings: Box<crate::settings::Settings>,
+        settings: Box<Settings>,
     },
     /// One line for the operator's log.
     Log {
@@ -384,13 +386,20 @@ pub struct ArchiveNews {
     pub terms: Vec<(u64, u64)>,
 }
 
-/// What is to be done with the file of users (`aclfile`).
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What is to be done with the file of users (`aclfile`), or with that of the configuration.
+#[derive(Clone, Debug, PartialEq)]
 pub enum UsersFile {
     /// Read it.
     Load,
     /// Put this in its place, whole or not at all.
     Save(Vec<u8>),
+    /// Put in its place what [`crate::settings::rewritten`] makes of it; there may be none yet.
+    Rewrite {
+        /// The parameters that hold.
+        settings: Arc<Settings>,
+        /// The users, if they are kept in it.
+        users: Option<Arc<Users>>,
+    },
 }
 
 /// Which of the ways to another node a message takes. Order is kept within each; bulk never delays a heartbeat.
@@ -714,7 +723,7 @@ pub struct CoreOptions {
     /// Seed of all chance on this core.
     pub seed: u64,
     /// Configuration at the start.
-    pub settings: Arc<crate::settings::Settings>,
+    pub settings: Arc<Settings>,
     /// Facts about the process, for INFO.
     pub process: Arc<ProcessFacts>,
     /// Where this node is found.

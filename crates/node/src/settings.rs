@@ -1,13 +1,15 @@
 //! The configuration: every parameter by name, and the ones the core itself obeys as plain fields.
 
+mod rewrite;
 mod table;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use keyspace::{Class, Classes, Policy};
 use stdx::Duration;
 
+pub use self::rewrite::rewritten;
 pub use self::table::TABLE;
 use crate::acl::Users;
 
@@ -144,6 +146,8 @@ impl OutputLimits {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     values: BTreeMap<&'static str, String>,
+    /// Parameters of which somebody has said what they are to be, by their first names.
+    said: BTreeSet<&'static str>,
     /// `appendfsync`
     pub append_fsync: AppendFsync,
     /// `databases`
@@ -242,6 +246,7 @@ impl Default for Settings {
     fn default() -> Self {
         let mut this = Self {
             values: TABLE.iter().map(|parameter| (parameter.name, parameter.default.to_owned())).collect(),
+            said: BTreeSet::new(),
             append_fsync: AppendFsync::Always,
             databases: 16,
             maxmemory_bytes: 0,
@@ -314,6 +319,22 @@ impl Settings {
         TWINS.iter().find(|(_, twin)| *twin == name).map_or(name, |(first, _)| first)
     }
 
+    /// True if somebody has said what this parameter is to be: a file, the command line, or CONFIG SET.
+    pub fn has_said(&self, name: &str) -> bool {
+        self.said.contains(name)
+    }
+
+    /// Sets a parameter to what follows from something else, and was said by nobody.
+    ///
+    /// # Errors
+    /// As [`Settings::set`].
+    pub fn adopt(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let said = self.said.clone();
+        self.set(name, value)?;
+        self.said = said;
+        Ok(())
+    }
+
     /// Sets a parameter, whether CONFIG SET may change it or not.
     ///
     /// # Errors
@@ -336,6 +357,7 @@ impl Settings {
             self.values.insert(twin, value.clone());
         }
         self.values.insert(parameter.name, value);
+        self.said.insert(Self::first_name(parameter.name));
         self.obey(TWINS.iter().find(is_one).map_or(parameter.name, |(name, _)| name));
         Ok(())
     }

@@ -29,6 +29,9 @@ pub const TOKEN_VARIABLE: &str = "HOLDFAST_TOKEN";
 /// Where a server listens unless told.
 const BIND_DEFAULT: &str = "127.0.0.1 -::1";
 
+/// In the data directory: what CONFIG REWRITE has written where there was no other file. Read where none is named.
+const OWN_FILE: &str = "holdfast.conf";
+
 /// Directives whose values are neither shown nor logged.
 const SECRETS: &[&str] =
     &["masterauth", "primaryauth", "requirepass", "tls-client-key-file-pass", "tls-key-file-pass", "token", "user"];
@@ -225,9 +228,9 @@ impl Plan {
     fn new() -> Result<Self, String> {
         let mut settings = Settings::default();
         // Redis listens on every address and turns strangers away; nothing listens here unless it is asked to.
-        settings.set("bind", BIND_DEFAULT)?;
+        settings.adopt("bind", BIND_DEFAULT)?;
         // Each client's memory is bounded, and so is that of all together.
-        settings.set("maxmemory-clients", &(edge::memory_allowed_bytes() / 10).to_string())?;
+        settings.adopt("maxmemory-clients", &(edge::memory_allowed_bytes() / 10).to_string())?;
         Ok(Self {
             settings,
             data_directory: PathBuf::from("holdfast-data"),
@@ -245,6 +248,15 @@ impl Plan {
     /// Reads the command line, and the files that it names.
     fn fill(&mut self, words: &[String]) -> Result<(), String> {
         let mut directives = directives(words)?;
+        if !directives.iter().any(|directive| directive.words[0] == "config") {
+            let is_folder = |directive: &&Directive| matches!(directive.words[0].as_str(), "data-dir" | "dir");
+            let folder = directives.iter().rfind(is_folder).and_then(|directive| directive.words.get(1));
+            let own = folder.map_or_else(|| self.data_directory.clone(), PathBuf::from).join(OWN_FILE);
+            if own.is_file() {
+                self.read_file(&own, 0)?;
+                self.accumulated.clear();
+            }
+        }
         // The file comes first wherever it stands, so that the command line has the last word.
         directives.sort_by_key(|directive| directive.words[0] != "config");
         for directive in &directives {
@@ -378,7 +390,7 @@ impl Plan {
                 if password.is_empty() || password.contains('\n') {
                     return Err(directive.complain("needs a password in one line"));
                 }
-                self.settings.set("requirepass", password).map_err(|why| directive.complain(&why))?;
+                self.settings.adopt("requirepass", password).map_err(|why| directive.complain(&why))?;
             }
             "cores" => {
                 let count = match values {
@@ -437,15 +449,18 @@ impl Plan {
 
     fn into_options(mut self) -> Result<Options, String> {
         let remarks = self.remarks();
+        // Whoever changes directories later still means this one.
+        let config_file = self.config_file.take().unwrap_or_else(|| self.data_directory.join(OWN_FILE));
+        let config_file = std::path::absolute(&config_file).unwrap_or(config_file);
         self.settings.users = Arc::new(self.users()?);
         let core_count = self.core_count.unwrap_or_else(|| {
             thread::available_parallelism().map_or(1, |count| u16::try_from(count.get()).unwrap_or(u16::MAX).min(1024))
         });
         // What CONFIG GET shows.
-        self.settings.set("cores", &core_count.to_string())?;
-        self.settings.set("data-dir", &self.data_directory.display().to_string())?;
+        self.settings.adopt("cores", &core_count.to_string())?;
+        self.settings.adopt("data-dir", &self.data_directory.display().to_string())?;
         let absolute = std::path::absolute(&self.data_directory).unwrap_or_else(|_| self.data_directory.clone());
-        self.settings.set("dir", &absolute.display().to_string())?;
+        self.settings.adopt("dir", &absolute.display().to_string())?;
         let text = |name: &str| self.settings.get(name);
         let path = |name: &str| Some(text(name)).filter(|path| !path.is_empty()).map(PathBuf::from);
         let unix_permissions = match text("unixsocketperm") {
@@ -501,7 +516,7 @@ impl Plan {
             log_file: path("logfile"),
             pid_file: path("pidfile"),
             remarks,
-            config_file: self.config_file.map(|path| path.display().to_string()).unwrap_or_default(),
+            config_file: config_file.display().to_string(),
             data_directory: self.data_directory,
             version: env!("CARGO_PKG_VERSION"),
             allocated: crate::allocator::allocated,

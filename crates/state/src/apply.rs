@@ -6,6 +6,7 @@ use command::Flag;
 use keyspace::{AHEAD_MAX, Ahead, Class, DataCommand, Keyspace, Moment};
 use message::answer;
 use message::entry::{self, Claimed, Effect, ExecItem, Item, Reader, Taken};
+use message::parameters::USERS_CHANGED;
 use message::roster::Member;
 use message::slots::Moved;
 use message::{GatewayId, NodeId, TransactionId};
@@ -424,8 +425,9 @@ impl State {
                 What::Libraries(reply)
             }
             Item::Configure(pairs) => {
-                Arc::make_mut(&mut self.parameters).apply(pairs);
-                answer(&answer::put_changed(self.parameters.version, &[]));
+                let is_made = Arc::make_mut(&mut self.parameters).apply(pairs);
+                let refusal = if is_made { "" } else { USERS_CHANGED };
+                answer(&answer::put_changed(self.parameters.version, refusal.as_bytes()));
                 What::Parameters
             }
             Item::Tick => What::Nothing,

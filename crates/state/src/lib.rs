@@ -446,12 +446,21 @@ fn without_keys() -> State {
     State::new(GroupId(0), 1, Keyspace::new(options))
 }
 
-/// What a group of a new cluster saves that begins at this moment and knows nothing but libraries of functions.
-pub fn save_of_new_group(unix: UnixMillis, libraries: Arc<Libraries>) -> Vec<u8> {
+/// What a group of a new cluster saves that begins at this moment and knows nothing but libraries of functions, and
+/// users.
+pub fn save_of_new_group(unix: UnixMillis, libraries: Arc<Libraries>, users: Parameters) -> Vec<u8> {
     let mut state = without_keys();
     state.moment.unix = unix;
     state.libraries = libraries;
+    state.parameters = Arc::new(users);
     state.save()
+}
+
+/// The users of the cluster among what a group has saved.
+pub fn users_of(saved: &[u8]) -> Parameters {
+    let mut state = without_keys();
+    state.load(saved, Position::default());
+    state.parameters.only_users()
 }
 
 /// The libraries of functions among what a group has saved.

@@ -29,6 +29,7 @@ use resp::{Args, Writer};
 use stdx::Duration;
 use stdx::slot::Slot;
 
+pub use acl::Change;
 pub(crate) use acl::may_keep_listening;
 pub(crate) use cluster::info_text as cluster_info_text;
 pub use connection::REDIS_VERSION;

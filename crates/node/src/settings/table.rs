@@ -84,6 +84,7 @@ pub static TABLE: &[Parameter] = &[
     free("cluster-require-full-coverage", "yes", Kind::YesNo),
     free("cluster-slave-no-failover", "no", Kind::YesNo),
     free("cluster-slave-validity-factor", "10", Kind::Integer(0, i64::MAX)),
+    fixed("cluster-users", "obey", Kind::Choice(&["obey", "ignore"])),
     fixed("console-hosts", "", Kind::Words),
     fixed("console-port", "0", Kind::Integer(0, 65535)),
     fixed("cores", "0", Kind::Integer(0, 1024)),

@@ -17,6 +17,7 @@ mod scripts;
 mod statistics;
 mod tracking;
 mod troubles;
+mod users;
 
 use host::Host;
 use node::settings::Settings;

@@ -246,6 +246,11 @@ impl Cluster {
         self.nodes[node].take().expect("it runs").kill();
     }
 
+    /// Starts one that has been killed, without waiting for it.
+    pub(crate) fn respawn(&mut self, node: usize) {
+        self.nodes[node] = Some(Server::spawn(&self.options[node]));
+    }
+
     pub(crate) fn restart(&mut self, node: usize) {
         self.nodes[node] = Some(Server::spawn(&self.options[node]));
         self.wait_for_answer(node);

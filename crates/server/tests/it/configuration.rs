@@ -152,3 +152,67 @@ fn what_would_not_be_what_its_author_wants_is_refused() {
     let told = fail(&["config", "check", &format!("{name}.none")]);
     assert!(told.contains("cannot read the configuration file"), "{told}");
 }
+
+#[test]
+fn a_file_is_written_anew_with_what_holds_and_keeps_what_its_author_wrote() {
+    let folder = Folder::new();
+    let (place, data) = (folder.path().join("etc"), folder.path().join("data"));
+    fs::create_dir(&place).expect("a folder");
+    let file = place.join("holdfast.conf");
+    fs::write(&file, "# of mine\ntimeout 7\n\nmaxmemory 1gb # no comment\n").expect("a file");
+    let options = ServerOptions::new(&data).extra(&["--config", text(&file)]);
+    assert!(Server::try_start(&options).is_err(), "there is no comment behind a value");
+    fs::write(&file, "# of mine\ntimeout 7\n\nmaxmemory 1gb\n").expect("a file");
+    let server = Server::start(&options);
+    let mut client = server.client();
+    assert_eq!(client.show("CONFIG SET maxmemory 5mb slowlog-max-len 9"), "OK");
+    assert_eq!(client.show("ACL SETUSER alice on >wonder ~* +@all"), "OK");
+    // Two at once: one after the other.
+    let mut other = server.client();
+    for one in [&mut client, &mut other] {
+        one.send(&["CONFIG", "REWRITE"]).expect("it is sent");
+    }
+    for one in [&mut client, &mut other] {
+        assert_eq!(one.receive().expect("an answer").to_string(), "OK");
+    }
+    let written = fs::read_to_string(&file).expect("the file");
+    assert!(written.starts_with("# of mine\ntimeout 7\n\nmaxmemory 5242880\n"), "{written}");
+    assert!(written.contains("\nslowlog-max-len 9\n") && written.contains("\nuser alice on #"), "{written}");
+    assert!(!written.contains("wonder") && !written.contains("\ncores "), "{written}");
+    assert_eq!(fs::read_dir(&place).expect("the folder").count(), 1);
+    server.kill();
+
+    let server = Server::start(&options);
+    let mut client = server.client();
+    assert_eq!(client.show("CONFIG GET slowlog-max-len"), "[\"slowlog-max-len\", \"9\"]");
+    assert_eq!(client.show("CONFIG GET maxmemory"), "[\"maxmemory\", \"5242880\"]");
+    assert_eq!(client.show("AUTH alice wonder"), "OK");
+    assert_eq!(client.show("CONFIG REWRITE"), "OK");
+    assert_eq!(fs::read_to_string(&file).expect("the file"), written, "nothing has changed");
+    fs::remove_dir_all(&place).expect("ours");
+    let refused = client.show("CONFIG REWRITE");
+    assert!(refused.contains("ERR Rewriting config file: "), "{refused}");
+    assert!(server.log().contains("could not be written"));
+}
+
+#[test]
+fn without_a_file_the_data_directory_keeps_what_is_written() {
+    let folder = Folder::new();
+    let options = ServerOptions::new(&folder.path().join("data"));
+    let server = Server::start(&options);
+    let mut client = server.client();
+    assert_eq!(client.show("CONFIG SET requirepass hush timeout 77"), "OK");
+    assert_eq!(client.show("CONFIG REWRITE"), "OK");
+    server.kill();
+    let server = Server::start(&options.clone().extra(&["--timeout", "78"]));
+    let mut client = server.client();
+    assert!(client.show("GET a").contains("NOAUTH"));
+    assert_eq!(client.show("AUTH hush"), "OK");
+    assert_eq!(client.show("CONFIG GET timeout"), "[\"timeout\", \"78\"]", "the command line has the last word");
+    server.kill();
+    // Another file takes its place.
+    let file = folder.path().join("other.conf");
+    fs::write(&file, "timeout 5\n").expect("a file");
+    let server = Server::start(&options.extra(&["--config", text(&file)]));
+    assert_eq!(server.client().show("CONFIG GET timeout"), "[\"timeout\", \"5\"]");
+}
