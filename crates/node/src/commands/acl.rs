@@ -1,8 +1,8 @@
 //! ACL: users and what they may do.
 //!
-//! Every core holds all users. A change is made on the first core, in the order in which changes come there, and the
-//! result is handed to all cores before the client gets its reply; so no two changes cross, and no core answers by
-//! older rules after the reply.
+//! Every core holds all users. On a node by itself a change is made on the first core, in the order in which changes
+//! come there, and the result is handed to all cores before the client gets its reply; so no two changes cross, and no
+//! core answers by older rules after the reply. In a cluster a change is logged: see `acl::cluster`.
 
 use std::sync::Arc;
 
@@ -317,7 +317,8 @@ pub(super) fn change_users(core: &mut Core, change: &Change) -> Answer {
     Answer::Users { users, count }
 }
 
-/// Reads or writes the file of users, or that of the configuration, on the first core. `None` until the host has done it.
+/// Reads or writes the file of users, or that of the configuration, on the first core. `None` until the host has done
+/// it.
 pub(super) fn users_file(core: &mut Core, step: &UsersFile, actions: &mut Vec<Action>) -> Option<Answer> {
     if core.context.core.0 != 0 {
         return Some(Answer::Done);

@@ -110,7 +110,7 @@ fn users_of_a_cluster_are_on_every_node_and_survive_kills_joins_and_backups() {
     assert_eq!(alice.show("AUTH alice wonder"), "OK");
     assert_eq!(cluster.ask(&mut admin, "ACL DELUSER alice local"), "(integer) 1");
     cluster.wait_until("she is gone", |this| !lets_in(this, 1, "alice wonder"));
-    assert!(alice.try_call(&["GET", "a"]).is_none(), "her connections as well");
+    cluster.wait_until("her connections as well", |_| alice.try_call(&["GET", "a"]).is_none());
     let mut other = cluster.client(1);
     assert_eq!(cluster.ask(&mut other, "ACL DELUSER local"), "(integer) 1");
     cluster.kill(0);
