@@ -15,6 +15,7 @@ use crate::log::Log;
 use crate::mailbox::Mailbox;
 use crate::peers::PeerQueue;
 use crate::run::Invited;
+use crate::site::Site;
 use crate::storage::Storage;
 use crate::tls::{Credentials, Security};
 
@@ -36,6 +37,8 @@ pub struct Host {
     pub peers: PeerQueue,
     /// What is for replicas of other kinds.
     pub lead: Lead,
+    /// What is for other clusters.
+    pub site: Site,
     security: Mutex<Arc<Security>>,
     /// What this node shows to others, if its cluster has an authority of its own.
     pub credentials: Option<Credentials>,
@@ -111,7 +114,7 @@ impl Host {
         mailboxes: Vec<Mailbox>,
         knobs: Knobs,
         (security, credentials): (Security, Option<Credentials>),
-        (peers, lead): (PeerQueue, Lead),
+        (peers, lead, site): (PeerQueue, Lead, Site),
         early: EarlyMark,
         news: Sender<News>,
     ) -> Self {
@@ -134,6 +137,7 @@ impl Host {
             rejected_count: AtomicU64::new(0),
             peers,
             lead,
+            site,
             security: Mutex::new(Arc::new(security)),
             credentials,
             has_stopped_accepting: AtomicBool::new(false),

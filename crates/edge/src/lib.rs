@@ -7,7 +7,7 @@
 //! behalf: to replicas of other kinds, as a Redis does, and to a core of ours, as a client that makes a backup.
 //!
 //! Suggested order of reading: [`run`] (the life of the process), `core_thread` (the turn), `calling` (who takes it),
-//! `connection`, `mailbox`, `listener`, `tls`, `peers`, `lead`, `archiver`, `console`, `load`, `storage` and what is
+//! `connection`, `mailbox`, `listener`, `tls`, `peers`, `lead`, `site`, `archiver`, `console`, `load`, `storage` and what is
 //! below it (files).
 
 mod archiver;
@@ -40,6 +40,7 @@ pub mod recovery;
 mod report;
 mod run;
 mod signals;
+mod site;
 mod storage;
 mod supervisor;
 mod tls;

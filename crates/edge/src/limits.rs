@@ -294,3 +294,32 @@ pub const ARCHIVE_LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How often what need not be kept is looked for.
 pub const ARCHIVE_EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How often the backlog for a second site is synced. What a crash of the machine takes with it is told anew from the
+/// log, unless a checkpoint has taken its place: that waits.
+pub const SITE_SYNC_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long a checkpoint waits for that.
+pub const SITE_KEPT_PATIENCE: Duration = Duration::from_secs(60);
+
+/// A batch is sent to a second site at most so often, unless it is behind: fewer are compressed better.
+pub const SITE_BATCH_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Steps that are read ahead so that batches become large where a second site is behind.
+pub const SITE_STEPS_AHEAD: usize = 5_000;
+
+/// How often a second site is told how far the near one is.
+pub const SITE_STATE_INTERVAL: Duration = Duration::from_millis(500);
+
+/// A line on which nothing moves for so long is cut.
+pub const SITE_SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// Pauses between attempts to reach a near site.
+pub const SITE_PAUSE_MIN: Duration = Duration::from_millis(100);
+/// See above.
+pub const SITE_PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// Whoever carries out what the near site does writes so often; another node takes over after some such times.
+pub const SITE_RECORD_INTERVAL: Duration = Duration::from_secs(1);
+/// See above.
+pub const SITE_WRITER_SILENCE: Duration = Duration::from_secs(5);

@@ -47,6 +47,7 @@ pub fn measure(host: &Host, allocated: Allocated, journal: JournalFigures) -> Ho
         links: host.peers.reports(),
         following: host.lead.report(),
         archive: None,
+        site: host.site.report(),
         stalls: host.black_box.stalls(),
     }
 }

@@ -41,6 +41,7 @@ use crate::peers::{self, Answer, Peers, Unanswered};
 use crate::pulse::Pulse;
 use crate::recovery;
 use crate::report::{self, Allocated};
+use crate::site;
 use crate::storage::Storage;
 use crate::supervisor::Supervisor;
 use crate::tls::{Credentials, LinkMode, LinkSecurity, Security};
@@ -211,8 +212,10 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     let (peer_queue, peer_poll) =
         peers::prepare(u32::from(options.core_count)).map_err(system("create an epoll instance"))?;
     let (lead, leading) = lead::prepare(&options.settings).map_err(system("create an epoll instance"))?;
+    let (site, keeping) = site::prepare(&options.settings, identity.cluster);
     let early = EarlyMark::of(&options.data_directory);
-    let host = Arc::new(Host::new(log, mailboxes, knobs, (security, credentials), (peer_queue, lead), early, news));
+    let host =
+        Arc::new(Host::new(log, mailboxes, knobs, (security, credentials), (peer_queue, lead, site), early, news));
     let process = process_facts(&options, &host, &identity, started)?;
     let cores = start_cores(&options, &host, &identity, Arc::new(process), (own, seeds.clone()), polls)?;
     black_box::watch(Arc::clone(&host.black_box))?;
@@ -225,6 +228,10 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     let peers = start("peers", move || peers.run())?;
     let leading = Leading::new(Arc::clone(&host), leading, &options.data_directory, identity.group_count);
     let leading = start("lead", move || leading.run())?;
+    let kept = (options.data_directory.clone(), options.settings.number("site-backlog-size").cast_unsigned());
+    let (keeper, whose) = (Arc::clone(&host), identity);
+    let keeping = start("backlog", move || site::run(&keeper, &keeping, &kept.0, &whose, kept.1))?;
+    site::start_following(&host, &options.settings)?;
     let (acceptor, waker) = Acceptor::new(Arc::clone(&host), listeners).map_err(system("watch the listeners"))?;
     let acceptor = start("acceptor", move || acceptor.run())?;
     host.log.notice(&format!("listens on {}", listening_places(&options.listen)));
@@ -234,8 +241,22 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     load::start(Arc::clone(&host), directory.clone(), identity, options.settings)?;
     let Identity { cluster, node, .. } = identity;
     let allocated = options.allocated;
-    Server { host, heard, acceptor, waker, cores, peers, leading, cluster, node, directory, allocated, supervisor }
-        .serve()
+    Server {
+        host,
+        heard,
+        acceptor,
+        waker,
+        cores,
+        peers,
+        leading,
+        keeping,
+        cluster,
+        node,
+        directory,
+        allocated,
+        supervisor,
+    }
+    .serve()
 }
 
 /// Ends a recovery that was cut short behind the point from which it counts.
@@ -746,6 +767,7 @@ struct Server {
     cores: Vec<JoinHandle<()>>,
     peers: JoinHandle<()>,
     leading: JoinHandle<()>,
+    keeping: JoinHandle<()>,
     cluster: u128,
     node: u64,
     directory: PathBuf,
@@ -898,6 +920,8 @@ impl Server {
             let _ = self.peers.join();
             self.host.lead.end();
             let _ = self.leading.join();
+            self.host.site.end();
+            let _ = self.keeping.join();
             let is_in_doubt = self.host.has_ended_in_doubt();
             if let Some(storage) = storage {
                 storage.close(!is_in_doubt)?;

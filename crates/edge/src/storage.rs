@@ -83,6 +83,10 @@ impl Storage {
             recovered.identity,
             journal.queue().clone(),
             news_listener(Arc::clone(host)),
+            {
+                let host = Arc::clone(host);
+                Box::new(move || host.site.wait_until_kept())
+            },
         )
         .map_err(system("start the checkpoint writer"))?;
         let reads = ReadThread::start(disk.clone(), journal.queue().clone(), news_listener(Arc::clone(host)))

@@ -277,6 +277,7 @@ impl Core {
             options;
         assert!(core_count > 0 && core.0 < core_count && group_count > 0);
         let mut prng = Prng::new(seed);
+        let is_followed = settings.keeps_site_backlog;
         let local_count = (group_count as usize).saturating_sub(usize::from(core.0)).div_ceil(usize::from(core_count));
         let databases = settings.databases;
         let timings = Timings::new(stopwatch, &settings);
@@ -338,7 +339,7 @@ impl Core {
             },
             sessions: Sessions::default(),
             groups: (0..local_count).map(|_| None).collect(),
-            recording: None,
+            recording: is_followed.then_some(state::Reader::Holdfast),
             outbox: Outbox::new(core_count),
             driver,
             pending: BTreeMap::new(),
@@ -977,7 +978,8 @@ impl Core {
     /// Where there is an archive all cores are to know soon of what others have logged: see `group::archive`. Other
     /// nodes learn it with the vitals.
     fn pass_on_moment(&mut self) {
-        let is_due = self.context.settings.is_archived && self.context.moments.is_to_be_passed_on(self.now.instant);
+        let is_due =
+            self.context.settings.closes_moments() && self.context.moments.is_to_be_passed_on(self.now.instant);
         if is_due {
             let own = self.context.core;
             for core in (0..self.context.core_count).map(CoreId).filter(|core| *core != own) {

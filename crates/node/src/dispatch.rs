@@ -279,6 +279,10 @@ impl Core {
         if !session.is_authenticated && !known.has(Flag::NoAuth) && !self.is_known_to(id) {
             return Err(Refusal::NO_AUTH);
         }
+        let is_read_only = self.context.settings.is_site_read_only && !session.writes_for_site;
+        if is_read_only && self.changes_data(known, args) {
+            return Err(Refusal::new("READONLY You can't write against a read only replica."));
+        }
         if !known.accepts(args.len()) {
             return Err(Refusal::wrong_arity(&full_name(known, container_of(known, args))));
         }
@@ -399,6 +403,15 @@ impl Core {
             (Known::Control(command), None) => {
                 command.has(Flag::Write) || matches!(command.name, "publish" | "spublish")
             }
+        }
+    }
+
+    /// True if a request may change data.
+    fn changes_data(&self, known: Known, args: Args<'_>) -> bool {
+        match (known, known.script_naming()) {
+            (_, Some((naming, is_read_only))) => !is_read_only && self.script_may_write(naming, args),
+            (Known::Data(command), None) => matches!(command.body, Body::Mutate(_)),
+            (Known::Control(command), None) => command.has(Flag::Write),
         }
     }
 

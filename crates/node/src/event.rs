@@ -3,6 +3,7 @@
 //! Both enums are closed on purpose. The real host (`edge`) and the false one (`simulation`) drive the same cores
 //! through them, and nothing else passes.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use journal::{Append, CheckpointMark, Span};
@@ -85,6 +86,11 @@ pub enum Wish {
     Copy,
     /// Everything, without a word on the stream before it (SYNC).
     OldCopy,
+    /// All that all groups do, for another cluster.
+    Site {
+        /// Behind this place of each group's log, if it has that much of this cluster; otherwise a copy first.
+        place: Option<(u128, Vec<u64>)>,
+    },
 }
 
 /// Everything that can happen to a core.
@@ -564,6 +570,8 @@ pub struct HostReport {
     pub following: Following,
     /// The archive, if there is to be one.
     pub archive: Option<ArchiveFigures>,
+    /// What is kept for a second site, and how the one is that this one follows.
+    pub site: SiteFigures,
     /// The latest times in which a core did not turn.
     pub stalls: Arc<Stalls>,
 }
@@ -600,6 +608,82 @@ pub struct FollowerReport {
     pub offset: u64,
     /// Seconds since it last acknowledged anything.
     pub lag_s: u64,
+}
+
+/// What is kept for a second site, and how the one is that this one follows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SiteFigures {
+    /// What changes is kept (`site-backlog-size`).
+    pub keeps_backlog: bool,
+    /// Bytes that are kept.
+    pub backlog_bytes: u64,
+    /// Bytes that were written since the start.
+    pub written_bytes: u64,
+    /// The moment up to which all is kept, and that from which on, in milliseconds since the epoch.
+    pub moment_ms: i64,
+    /// See above.
+    pub oldest_ms: i64,
+    /// Of each group: the index of its log up to which it is kept.
+    pub places: Vec<u64>,
+    /// Why it cannot be written; empty if it can.
+    pub fault: String,
+    /// Who follows, by a number.
+    pub followers: BTreeMap<u64, SiteFollower>,
+    /// Copies that were sent, and followers who went on where they were, since the start.
+    pub copy_count: u64,
+    /// See above.
+    pub continued_count: u64,
+    /// The one that this one follows.
+    pub following: Option<SiteFollowing>,
+}
+
+/// A cluster that follows this one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SiteFollower {
+    /// Its end of the connection, `ADDRESS:PORT`.
+    pub address: String,
+    /// `copying` or `online`.
+    pub state: &'static str,
+    /// Bytes sent, before compression and as they went over the line.
+    pub raw_bytes: u64,
+    /// See above.
+    pub carried_bytes: u64,
+    /// The moment that it has acknowledged, in milliseconds since the epoch.
+    pub moment_ms: i64,
+    /// Bytes of the backlog that have not been sent to it.
+    pub pending_bytes: u64,
+    /// For how long it has lacked something, in milliseconds.
+    pub lag_ms: u64,
+}
+
+/// The cluster that this one follows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SiteFollowing {
+    /// Where it is asked.
+    pub address: String,
+    /// `connecting`, `copying`, `following`, `standing-by` if another node of this cluster follows, `promoted`,
+    /// `refused`.
+    pub state: &'static str,
+    /// The moment whose state is shown here, in milliseconds since the epoch.
+    pub moment_ms: i64,
+    /// Bytes received, before compression and as they came over the line.
+    pub raw_bytes: u64,
+    /// See above.
+    pub carried_bytes: u64,
+    /// Requests carried out.
+    pub request_count: u64,
+    /// Bytes of the near backlog that had not been sent when that was last heard.
+    pub pending_bytes: u64,
+    /// For how long something has been lacking, in milliseconds; 0 if nothing does.
+    pub lag_ms: u64,
+    /// Milliseconds until nothing is lacking, as it goes now; 0 if nothing is, -1 if it does not get less.
+    pub catch_up_ms: i64,
+    /// Copies taken since the start.
+    pub copy_count: u64,
+    /// How often the line was cut, and why it was last.
+    pub cut_count: u64,
+    /// See above.
+    pub last_cut: String,
 }
 
 /// How the archive is, for the groups that are led here.

@@ -60,6 +60,8 @@ pub struct Session {
     pub tracking: Option<Box<Tracking>>,
     /// What it listens to; `None` if to nothing.
     pub subscriptions: Option<Box<Subscriptions>>,
+    /// It carries out what another cluster has done, where clients change nothing (SITE WRITER).
+    pub writes_for_site: bool,
     /// What it has told of itself, if it is a replica of another kind.
     pub follower: Option<Box<Follower>>,
     /// MULTI has begun: what has been queued.
@@ -243,6 +245,7 @@ impl Session {
             reading: None,
             tracking: None,
             subscriptions: None,
+            writes_for_site: false,
             follower: None,
             multi: None,
             watches: Vec::new(),

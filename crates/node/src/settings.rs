@@ -152,6 +152,10 @@ pub struct Settings {
     pub maxmemory_bytes: u64,
     /// `maxmemory-policy`
     pub maxmemory_policy: Policy,
+    /// A second site may follow: what changes is kept for it (`site-backlog-size`).
+    pub keeps_site_backlog: bool,
+    /// This cluster follows another one, and takes no writes of clients (`site-read-only`).
+    pub is_site_read_only: bool,
     /// `import-mode`: no key expires and none is evicted.
     pub import_mode: bool,
     /// `requirepass`; empty if no password is needed.
@@ -246,6 +250,8 @@ impl Default for Settings {
             databases: 16,
             maxmemory_bytes: 0,
             maxmemory_policy: Policy::NoEviction,
+            keeps_site_backlog: false,
+            is_site_read_only: false,
             import_mode: false,
             password: String::new(),
             users: Arc::default(),
@@ -377,6 +383,8 @@ impl Settings {
                     None => number as u64,
                 };
             }
+            "site-backlog-size" => self.keeps_site_backlog = number > 0,
+            "site-read-only" => self.is_site_read_only = value == "yes",
             "import-mode" => self.import_mode = value == "yes",
             "maxmemory-policy" => {
                 self.maxmemory_policy = match value.as_str() {
@@ -424,6 +432,11 @@ impl Settings {
             "checkpoint-log-bytes" => self.checkpoint_log_bytes = number as u64,
             _ => {}
         }
+    }
+
+    /// Groups close moments, since an archive or a second site goes by them.
+    pub fn closes_moments(&self) -> bool {
+        self.is_archived || self.keeps_site_backlog
     }
 
     /// What clients are told of the mode: they must look for leaders themselves only if they are sent there.

@@ -20,6 +20,7 @@ mod recover;
 mod serve;
 mod shell;
 mod simulate;
+mod site;
 mod tls;
 mod torture;
 mod words;
@@ -55,6 +56,7 @@ enum Verb {
     Metrics(metrics::MetricsArguments),
     Import(import::ImportArguments),
     Migrate(migrate::MigrateArguments),
+    Site(site::SiteArguments),
     Export(backup::export::ExportArguments),
     Restore(backup::RestoreArguments),
     Recover(recover::RecoverArguments),
@@ -96,6 +98,7 @@ fn main() -> ExitCode {
         Verb::Backup(arguments) => backup::run(arguments).map_err(|error| format!("{error:#}")),
         Verb::Import(arguments) => import::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Migrate(arguments) => migrate::run(&arguments).map_err(|error| format!("{error:#}")),
+        Verb::Site(arguments) => site::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Export(arguments) => backup::export::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Restore(arguments) => backup::restore::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Recover(arguments) => recover::run(&arguments).map_err(|error| format!("{error:#}")),

@@ -43,6 +43,9 @@ Usage: holdfast serve [FILE] [--name value [value …]]…
   --cluster-port N        where other nodes call                        [port + 10000]
   --cluster-announce-ip A where others reach this node                  [as --bind, or found out]
   --replicas N            nodes that vote on each write, if there are so many [3]
+  --follow HOST:PORT[,HOST:PORT]  follow the cluster of these nodes, and take no writes until `holdfast site promote`;
+                          rediss://HOST:PORT with TLS, --masteruser and --masterauth to be let in [none]
+  --site-backlog-size BYTES  keep so much of what changes on disk, for a second cluster that follows [0: nothing]
   --archive ADDRESS       keep the log of all that happens in file:///DIRECTORY, which must be there [none]
   --console-port N        serve the console here, a page for browsers   [none]
   --metrics-port N        answer GET /metrics here, for Prometheus      [none]
@@ -334,6 +337,10 @@ impl Plan {
 
     fn into_options(mut self) -> Result<Options, String> {
         self.settings.users = Arc::new(self.users()?);
+        if !self.settings.get("follow").is_empty() {
+            // Until it is known how far this cluster is, clients change nothing.
+            self.settings.set("site-read-only", "yes")?;
+        }
         let core_count = self.core_count.unwrap_or_else(|| {
             thread::available_parallelism().map_or(1, |count| u16::try_from(count.get()).unwrap_or(u16::MAX).min(1024))
         });

@@ -286,7 +286,7 @@ impl State {
         let mut spans = std::mem::take(&mut self.spans);
         let item = cursor.reader.item(&mut spans).expect("the caller has looked");
         if let Some(recorder) = &mut self.recorder {
-            recorder.begin(self.applied.index);
+            recorder.begin(self.applied.index, self.moment.unix);
         }
         let applied = match cursor.reader.claimed() {
             None => {
@@ -447,6 +447,9 @@ impl State {
                     // Its keys are locked until it is resolved: clients that are told now read what it leaves. Told
                     // later, an acknowledged change would find old values in caches.
                     self.note_effects(&changes);
+                    if let Some(recorder) = &mut self.recorder {
+                        recorder.prepare(transaction, &participants, &changes);
+                    }
                     self.prepared.insert(transaction, Prepared { participants, effects: changes, imports });
                 } else {
                     self.bury(imports);
@@ -503,6 +506,9 @@ impl State {
                 }
                 moved = self.install(&effects, imports);
             } else {
+                if let Some(recorder) = &mut self.recorder {
+                    recorder.abandon(transaction, &participants);
+                }
                 self.bury(imports);
             }
             self.outcomes.entry(transaction.gateway).or_default().insert(transaction.number, is_committed);

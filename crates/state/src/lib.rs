@@ -40,7 +40,7 @@ use stdx::UnixMillis;
 use stdx::slot::{Slot, slot_of};
 
 pub use apply::{Applied, CommandRun, Cursor, Effects, ExecRun, Ignored, Meter, What, is_null};
-pub use recorder::{Reader, Requests, Step, Tape};
+pub use recorder::{Phase, Reader, Requests, Step, Tape};
 pub use reply_cache::{Lookup, ReplyCache};
 
 use echoes::Echoes;
@@ -198,7 +198,7 @@ impl State {
         self.keyspace = keyspace;
         self.load(saved, position);
         if let Some(recorder) = &mut self.recorder {
-            recorder.skip();
+            recorder.skip(self.applied.index);
         }
     }
 
@@ -278,17 +278,17 @@ impl State {
     /// What a node does with the keyspace that changes none of the data.
     #[inline]
     pub fn upkeep(&mut self) -> Upkeep<'_> {
-        Upkeep(&mut self.keyspace, &mut self.recorder, self.applied.index)
+        Upkeep(&mut self.keyspace, &mut self.recorder, (self.applied.index, self.moment.unix))
     }
 
     /// From the next item on it is taken down what items do, for this kind of reader; or no longer for anybody.
     pub fn record(&mut self, reader: Option<Reader>) {
-        self.recorder = reader.map(|reader| Box::new(Recorder::new(reader, self.group.0)));
+        self.recorder = reader.map(|reader| Box::new(Recorder::new(reader, self.group.0, self.applied.index)));
     }
 
     /// What items have done since the last call, if it is taken down and there is anything new.
     pub fn take_tape(&mut self) -> Option<Tape> {
-        self.recorder.as_mut()?.take(self.applied.index)
+        self.recorder.as_mut()?.take(self.applied.index, self.moment.unix)
     }
 
     /// Which slots the group holds.
@@ -367,7 +367,7 @@ impl State {
 
 /// What a node does with a keyspace that changes none of the data: who is told of changes, how memory is tuned, what
 /// has expired is removed for good, checkpoints are written.
-pub struct Upkeep<'a>(&'a mut Keyspace, &'a mut Option<Box<Recorder>>, u64);
+pub struct Upkeep<'a>(&'a mut Keyspace, &'a mut Option<Box<Recorder>>, (u64, UnixMillis));
 
 impl Upkeep<'_> {
     /// See [`Keyspace::set_tuning`].
@@ -407,13 +407,13 @@ impl Upkeep<'_> {
 
     /// See [`Keyspace::collect`].
     pub fn collect(&mut self, moment: Moment, budget: usize) -> bool {
-        let Self(keyspace, Some(recorder), index) = self else { return self.0.collect(moment, budget) };
+        let Self(keyspace, Some(recorder), place) = self else { return self.0.collect(moment, budget) };
         let wanted = keyspace.listens_to();
         keyspace.listen(wanted.with(Class::Gone));
         let more = keyspace.collect(moment, budget);
         keyspace.listen(wanted);
         for notice in keyspace.take_gone() {
-            recorder.swept(keyspace, *index, notice.database, &notice.key, moment);
+            recorder.swept(keyspace, *place, (notice.database, &notice.key), moment);
         }
         more
     }

@@ -46,6 +46,29 @@ pub struct Begun {
     pub places: Vec<u64>,
 }
 
+/// What takes what groups hold.
+trait Sink {
+    /// Libraries of functions.
+    fn libraries(&mut self, codes: Vec<Vec<u8>>);
+
+    /// Some keys of a database.
+    fn keys(&mut self, keyspace: &Keyspace, database: u16, moment: Moment) -> io::Result<()>;
+}
+
+/// Writes an RDB file.
+struct RdbSink {
+    writer: RdbWriter<File>,
+    functions: RdbWriter<Vec<u8>>,
+    selected: Option<u16>,
+}
+
+/// Writes requests that another cluster carries out.
+struct RequestSink {
+    writer: io::BufWriter<File>,
+    /// Of the first request that could not be written.
+    fault: Option<io::Error>,
+}
+
 impl Begun {
     /// Cuts all groups.
     ///
@@ -81,18 +104,54 @@ impl Begun {
     /// One line.
     pub fn copy(mut self, directory: &Path, reader: Reader) -> Result<Copy, String> {
         let copied = self.read(directory, reader);
-        // Whoever keeps the parts finds out by itself if it does not hear this.
+        self.end();
+        copied
+    }
+
+    /// The moment at which groups were cut.
+    pub fn moment(&self) -> UnixMillis {
+        self.moment
+    }
+
+    /// Reads all of it, and writes it as requests for another cluster: a file, and its length.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn requests(mut self, directory: &Path) -> Result<(File, u64), String> {
+        let io = |error: io::Error| format!("the copy cannot be written: {error}");
+        let writer = io::BufWriter::new(nameless(directory).map_err(io)?);
+        let mut sink = RequestSink { writer, fault: None };
+        let read = self.read_into(&mut sink, true);
+        self.end();
+        read?;
+        sink.fault.map_or(Ok(()), Err).map_err(io)?;
+        let mut file = sink.writer.into_inner().map_err(|error| io(error.into_error()))?;
+        let bytes = io::Seek::stream_position(&mut file).map_err(io)?;
+        Ok((file, bytes))
+    }
+
+    /// Whoever keeps the parts finds out by itself if it does not hear this.
+    fn end(&mut self) {
         for group in 0..self.places.len() {
             let _ = self.connection.call(&["BACKUP", "END", &self.name, &group.to_string()]);
         }
-        copied
     }
 
     fn read(&mut self, directory: &Path, reader: Reader) -> Result<Copy, String> {
         let io = |error: io::Error| format!("the copy cannot be written: {error}");
-        let mut writer = begin_file(nameless(directory).map_err(io)?, reader, self.moment).map_err(io)?;
-        let mut functions = begin_file(Vec::new(), reader, self.moment).map_err(io)?;
-        let mut database = None;
+        let mut sink = RdbSink {
+            writer: begin_file(nameless(directory).map_err(io)?, reader, self.moment).map_err(io)?,
+            functions: begin_file(Vec::new(), reader, self.moment).map_err(io)?,
+            selected: None,
+        };
+        self.read_into(&mut sink, reader >= Reader::Redis7)?;
+        let mut file = sink.writer.finish().map_err(io)?;
+        let bytes = io::Seek::stream_position(&mut file).map_err(io)?;
+        Ok(Copy { file, bytes, functions: sink.functions.finish().map_err(io)? })
+    }
+
+    fn read_into(&mut self, sink: &mut impl Sink, wants_functions: bool) -> Result<(), String> {
+        let io = |error: io::Error| format!("the copy cannot be written: {error}");
         let mut parts: Vec<_> = (0..self.places.len() as u32).map(|group| Some((self.seed(group), 0))).collect();
         // A chunk of each group in turn, so that none waits long enough to be given up.
         while parts.iter().any(Option::is_some) {
@@ -112,23 +171,18 @@ impl Begun {
                 };
                 (is_waiting, *number) = (false, *number + 1);
                 seed.restore(&chunk).map_err(|corrupt| format!("group {group}: {corrupt}"))?;
-                if group == 0 && !seed.state.is_empty() && reader >= Reader::Redis7 {
-                    for code in node::backup::libraries_of(&std::mem::take(&mut seed.state)) {
-                        writer.library(&code);
-                        functions.library(&code);
-                    }
+                if group == 0 && !seed.state.is_empty() && wants_functions {
+                    sink.libraries(node::backup::libraries_of(&std::mem::take(&mut seed.state)));
                 }
                 if !seed.keyspace.is_restore_incomplete() {
-                    self.write_keys(seed, &mut database, &mut writer).map_err(io)?;
+                    self.write_keys(seed, sink).map_err(io)?;
                 }
             }
             if is_waiting {
                 thread::sleep(COPY_POLL);
             }
         }
-        let mut file = writer.finish().map_err(io)?;
-        let bytes = io::Seek::stream_position(&mut file).map_err(io)?;
-        Ok(Copy { file, bytes, functions: functions.finish().map_err(io)? })
+        Ok(())
     }
 
     fn seed(&self, group: u32) -> GroupSeed {
@@ -142,32 +196,15 @@ impl Begun {
     }
 
     /// Writes the keys that have been read, and forgets them.
-    fn write_keys(
-        &self,
-        seed: &mut GroupSeed,
-        selected: &mut Option<u16>,
-        writer: &mut RdbWriter<File>,
-    ) -> io::Result<()> {
+    fn write_keys(&self, seed: &mut GroupSeed, sink: &mut impl Sink) -> io::Result<()> {
         // The group's own moment, and not that of the copy: what has expired by another clock may still be changed.
         let moment = Moment { unix: seed.keyspace.latest(), seed: 0 };
         let mut empty = seed.keyspace.new_like();
         empty.advance_to(moment);
         let keyspace = std::mem::replace(&mut seed.keyspace, empty);
-        for database in (0..self.databases).filter(|database| keyspace.key_count(*database) > 0) {
-            if selected.replace(database) != Some(database) {
-                writer.select(database);
-            }
-            let mut outcome = Ok(());
-            keyspace.for_each(database, moment, |entry| {
-                // Documents of JSON are not told, since a Redis without the module would not read the file.
-                if outcome.is_ok() && !matches!(entry.value(), ValueRef::Json(_)) {
-                    let deadline = entry.expires_at().map(|deadline| deadline.0);
-                    outcome = writer.key(entry.key(), deadline, entry.value());
-                }
-            });
-            outcome?;
-        }
-        Ok(())
+        (0..self.databases)
+            .filter(|database| keyspace.key_count(*database) > 0)
+            .try_for_each(|database| sink.keys(&keyspace, database, moment))
     }
 
     fn chunk(&mut self, group: u32, number: u64) -> Result<Part, String> {
@@ -180,6 +217,58 @@ impl Begun {
             Frame::Error(text) => Err(String::from_utf8_lossy(&text).into_owned()),
             other => Err(format!("BACKUP READ answered {other}")),
         }
+    }
+}
+
+impl Sink for RdbSink {
+    fn libraries(&mut self, codes: Vec<Vec<u8>>) {
+        for code in codes {
+            self.writer.library(&code);
+            self.functions.library(&code);
+        }
+    }
+
+    fn keys(&mut self, keyspace: &Keyspace, database: u16, moment: Moment) -> io::Result<()> {
+        if self.selected.replace(database) != Some(database) {
+            self.writer.select(database);
+        }
+        let mut outcome = Ok(());
+        keyspace.for_each(database, moment, |entry| {
+            // Documents of JSON are not told, since a Redis without the module would not read the file.
+            if outcome.is_ok() && !matches!(entry.value(), ValueRef::Json(_)) {
+                let deadline = entry.expires_at().map(|deadline| deadline.0);
+                outcome = self.writer.key(entry.key(), deadline, entry.value());
+            }
+        });
+        outcome
+    }
+}
+
+impl RequestSink {
+    fn put(&mut self, words: &[&[u8]]) {
+        let mut bytes = Vec::new();
+        encode_request(&mut bytes, words);
+        if self.fault.is_none() {
+            self.fault = self.writer.write_all(&bytes).err();
+        }
+    }
+}
+
+impl Sink for RequestSink {
+    fn libraries(&mut self, codes: Vec<Vec<u8>>) {
+        for code in codes {
+            self.put(&[b"FUNCTION", b"LOAD", &code]);
+        }
+    }
+
+    fn keys(&mut self, keyspace: &Keyspace, database: u16, moment: Moment) -> io::Result<()> {
+        self.put(&[b"SELECT", database.to_string().as_bytes()]);
+        keyspace.for_each(database, moment, |entry| {
+            let deadline = entry.expires_at().map_or(0, |deadline| deadline.0).to_string();
+            let dump = keyspace::rdb::dump(entry.value());
+            self.put(&[b"RESTORE", entry.key(), deadline.as_bytes(), &dump, b"REPLACE", b"ABSTTL"]);
+        });
+        self.fault.take().map_or(Ok(()), Err)
     }
 }
 
@@ -201,13 +290,17 @@ fn begin_file<W: io::Write>(file: W, reader: Reader, moment: UnixMillis) -> io::
 
 /// A connection of the host to a core of its own.
 #[derive(Debug)]
-struct Connection {
+pub struct Connection {
     stream: UnixStream,
     decoder: FrameDecoder,
 }
 
 impl Connection {
-    fn open(host: &Host) -> io::Result<Self> {
+    /// Opens one.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn open(host: &Host) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_read_timeout(Some(COPY_PATIENCE))?;
         ours.set_write_timeout(Some(COPY_PATIENCE))?;
@@ -222,10 +315,30 @@ impl Connection {
         Ok(Self { stream: ours, decoder: FrameDecoder::new() })
     }
 
-    fn call(&mut self, words: &[&str]) -> io::Result<Frame> {
+    /// The reply to a request.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub fn call<W: AsRef<[u8]>>(&mut self, words: &[W]) -> io::Result<Frame> {
         let mut request = Vec::new();
         encode_request(&mut request, words);
-        self.stream.write_all(&request)?;
+        self.send(&request)?;
+        self.receive()
+    }
+
+    /// Sends requests.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub fn send(&mut self, requests: &[u8]) -> io::Result<()> {
+        self.stream.write_all(requests)
+    }
+
+    /// The next reply.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub fn receive(&mut self) -> io::Result<Frame> {
         let mut buffer = vec![0; 64 << 10];
         loop {
             match self.decoder.next_frame() {

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use node::{DatabaseKey, Step, Tape};
+use node::{DatabaseKey, Phase, Step, Tape};
 
 /// Brings together what groups tell.
 #[derive(Debug, Default)]
@@ -48,7 +48,9 @@ impl Merger {
             queue.floor = queue.floor.max(tape.index);
         }
         queue.index = Some(tape.index);
-        queue.steps.extend(tape.steps);
+        // What is prepared has changed nothing yet.
+        let is_done = |step: &Step| matches!(step.phase, Phase::Done | Phase::Swept);
+        queue.steps.extend(tape.steps.into_iter().filter(is_done));
         is_whole
     }
 
@@ -268,7 +270,7 @@ mod tests {
 
     fn push(merger: &mut Merger, group: u32, steps: Vec<Step>) {
         let index = steps.last().map_or(0, |step| step.index);
-        assert!(merger.push(Tape { group, index, has_gap: false, steps }));
+        assert!(merger.push(Tape { group, index, steps, ..Tape::default() }));
     }
 
     /// What comes out, a line for each request.

@@ -304,6 +304,7 @@ pub static COMMANDS: &[&ControlCommand] = &[
     &server::REPLICAOF,
     &replication::REPLCONF,
     &replication::PSYNC,
+    &replication::SITE,
     &replication::SYNC,
     &server::SLAVEOF,
     &server::FAILOVER,

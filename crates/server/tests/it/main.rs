@@ -25,6 +25,7 @@ mod recover;
 mod scale;
 mod scripts;
 mod serve;
+mod site;
 mod tls;
 mod tools;
 mod torture;
