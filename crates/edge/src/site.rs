@@ -27,6 +27,7 @@ use journal::Identity;
 use node::Tape;
 use node::event::{Follower, SiteFigures, SiteFollowing};
 use node::settings::Settings;
+use stdx::UnixMillis;
 
 use crate::connection::Stream;
 use crate::host::Host;
@@ -66,6 +67,8 @@ enum Word {
 struct Kept {
     directory: PathBuf,
     segments: Vec<Segment>,
+    /// The latest moment of any group.
+    latest: UnixMillis,
     /// It can be written no more, or the process ends.
     is_over: bool,
 }
@@ -202,6 +205,7 @@ pub fn run(host: &Arc<Host>, heard: &Prepared, directory: &Path, identity: &Iden
                         return give_up(host, heard, &error);
                     }
                     synced = Instant::now();
+                    publish(site, &backlog, true);
                     let _ = told.send(());
                 }
                 Word::Tape(tape) => {
@@ -238,6 +242,7 @@ pub fn run(host: &Arc<Host>, heard: &Prepared, directory: &Path, identity: &Iden
 fn publish(site: &Site, backlog: &Backlog, is_new: bool) {
     {
         let mut kept = lock(&site.kept);
+        kept.latest = backlog.places().iter().map(|place| place.moment).max().unwrap_or_default();
         if is_new {
             kept.segments = backlog.segments().iter().cloned().collect();
         } else if let (Some(last), Some(now)) = (kept.segments.last_mut(), backlog.segments().back()) {

@@ -169,9 +169,12 @@ fn status(far: &FarArguments) -> Result<()> {
         say_line!(
             "backlog       {} bytes, back to {}",
             field("site_backlog_bytes"),
-            at(field("site_backlog_oldest_ms").parse().unwrap_or(0))
+            match field("site_backlog_oldest_ms").parse().unwrap_or(0) {
+                0 => "the beginning".to_owned(),
+                ms => at(ms),
+            }
         );
-        let followers = info.lines().filter(|line| line.starts_with("site_follower"));
+        let followers = info.lines().filter(|line| line.starts_with("site_follower") && line.contains("address="));
         followers.for_each(|line| say_line!("follower      {}", line.split_once(':').map_or("", |(_, rest)| rest)));
     }
     let record = match Record::read(&mut connection) {

@@ -165,13 +165,17 @@ impl Backlog {
     /// If it cannot be written.
     pub fn append(&mut self, mut tape: Tape) -> io::Result<bool> {
         let group = tape.group as usize;
-        let (place, told) = (&mut self.places[group], &mut self.told[group]);
-        let is_whole = tape.from <= place.index;
+        let place = self.places[group];
+        // What is told again has the moments that it had. If it is later, a log has lost its end, and has another one.
+        let has_other_past = tape.steps.iter().any(|step| step.index <= place.index && step.moment > place.moment);
+        let is_whole = tape.from <= place.index && !has_other_past;
         if !is_whole {
-            *place = Place { index: tape.from, count: 0, moment: place.moment };
+            self.places[group] = Place { index: tape.from, count: 0, moment: place.moment };
             self.open.clear();
+            self.begin_anew()?;
         }
-        if tape.has_gap {
+        let (place, told) = (&mut self.places[group], &mut self.told[group]);
+        if tape.has_gap || !is_whole {
             *told = (tape.from, 0);
         }
         let known = (place.index, place.count);
@@ -187,9 +191,6 @@ impl Backlog {
         place.moment = place.moment.max(tape.moment);
         for step in &tape.steps {
             note_part(&mut self.open, tape.group, step);
-        }
-        if !is_whole {
-            self.begin_anew()?;
         }
         let mut bytes = vec![0; FRAME_HEAD_BYTES];
         encode_frame(&mut bytes, &tape);

@@ -35,6 +35,9 @@ pub const RECORD: &str = "{holdfast}:site";
 const COPY_REQUESTS: usize = 500;
 const COPY_BYTES: usize = 4 << 20;
 
+/// Keys that are looked at at a time for deadlines that have passed.
+const SWEEP_KEYS: &[u8] = b"200";
+
 /// How long a batch is tried again where a cluster has no leader for a moment.
 const COMMIT_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -306,9 +309,13 @@ impl Following {
         own.take_over(found.as_ref(), &record)?;
         self.figures.moment_ms = record.moment_ms;
         let needs_copy = record.phase != "following" || self.gone.len() == self.addresses.len();
-        let place = (!needs_copy).then(|| (record.cluster, record.places.clone()));
+        let place = (!needs_copy).then(|| {
+            let moment = record.moment_ms.cast_unsigned();
+            (record.cluster, record.places.iter().copied().chain([moment]).collect())
+        });
         let line = Line::open(&address, self.security.as_ref(), self.login.as_deref(), place)?;
-        Link { following: self, own, record, line, written: Instant::now() }.run(number)
+        let sweep = Some(Sweep { database: 0, cursor: b"0".to_vec() });
+        Link { following: self, own, record, line, written: Instant::now(), sweep }.run(number)
     }
 }
 
@@ -485,6 +492,14 @@ struct Link<'a> {
     record: Record,
     line: Line,
     written: Instant,
+    sweep: Option<Sweep>,
+}
+
+/// Looks for keys whose time has come, once for each line. A near node tells what it sweeps away; but what it had swept
+/// away before it was started again, or before it was followed, it does not tell again.
+struct Sweep {
+    database: u16,
+    cursor: Vec<u8>,
 }
 
 impl Link<'_> {
@@ -515,7 +530,8 @@ impl Link<'_> {
                         self.following.figures.address
                     ));
                     self.record.phase = "copying".to_owned();
-                    (self.record.written_ms, self.record.is_linked) = (now, true);
+                    (self.record.written_ms, self.record.heard_ms) = (now, now);
+                    self.record.is_linked = true;
                     self.own.empty(&self.record.clone())?;
                     self.copy(bytes)?;
                     let next = Record {
@@ -523,6 +539,8 @@ impl Link<'_> {
                         cluster,
                         places,
                         moment_ms: moment.0,
+                        written_ms: clock::now().unix.0,
+                        heard_ms: clock::now().unix.0,
                         ..self.record.clone()
                     };
                     self.commit(&[], next)?;
@@ -540,10 +558,43 @@ impl Link<'_> {
                 Frame::Refused { why, .. } => return Err(End::Cut(why)),
                 Frame::Piece(_) => return Err(End::Cut("a piece of no copy has come".to_owned())),
             }
+            self.sweep_some()?;
             let figures = &mut self.following.figures;
             (figures.raw_bytes, figures.carried_bytes) = self.line.counts();
             self.following.publish();
         }
+    }
+
+    /// Removes some of the keys whose deadlines are not behind the moment that is shown: at the near side nobody sees
+    /// them any more.
+    fn sweep_some(&mut self) -> Result<(), End> {
+        if self.record.phase != "following" {
+            return Ok(());
+        }
+        let Some(Sweep { database, cursor }) = self.sweep.take() else { return Ok(()) };
+        if self.own.ask(&["SELECT", &database.to_string()]).is_err() {
+            return Ok(()); // it was the last
+        }
+        let reply = self.own.ask(&[&b"SCAN"[..], &cursor, b"COUNT", SWEEP_KEYS])?;
+        let Some([next, keys]) = reply.elements() else { return Ok(()) };
+        let mut bytes = Vec::new();
+        encode_request(&mut bytes, &["SELECT".to_owned(), database.to_string()]);
+        let mut has_any = false;
+        for key in keys.elements().unwrap_or_default().iter().filter_map(Reply::as_bytes) {
+            let deadline = self.own.ask(&[b"PEXPIRETIME", key])?;
+            if matches!(deadline, Reply::Integer(at) if at >= 0 && at < self.record.moment_ms) {
+                encode_request(&mut bytes, &[b"DEL", key]);
+                has_any = true;
+            }
+        }
+        let next = next.as_bytes().unwrap_or(b"0").to_vec();
+        let database = if next == b"0" { database + 1 } else { database };
+        if has_any {
+            let next = Record { written_ms: clock::now().unix.0, ..self.record.clone() };
+            self.commit(&bytes, next)?;
+        }
+        self.sweep = Some(Sweep { database, cursor: next });
+        Ok(())
     }
 
     fn commit(&mut self, bytes: &[u8], next: Record) -> Result<(), End> {

@@ -96,12 +96,19 @@ impl Link<'_> {
     fn send_all(&mut self, place: Option<(u128, Vec<u64>)>) -> Result<std::convert::Infallible, End> {
         let cluster = self.host.site.cluster;
         self.line.send(&Frame::Hello { cluster })?;
-        let (places, is_copy) = match place {
+        let (places, moment, is_copy) = match place {
             Some((wanted, _)) if wanted != cluster => {
                 return Err(End::Gone("it has followed another cluster".to_owned()));
             }
-            Some((_, places)) => (places, false),
-            None => (self.copy()?, true),
+            Some((_, mut places)) => {
+                // Behind the places stands the moment up to which all has been carried out.
+                let moment = places.pop().unwrap_or(0).cast_signed();
+                (places, UnixMillis(moment), false)
+            }
+            None => {
+                let (places, moment) = self.copy()?;
+                (places, moment, true)
+            }
         };
         let mut reading = self.open(&places)?;
         let site = &self.host.site;
@@ -111,7 +118,7 @@ impl Link<'_> {
         }
         self.note(|figures| figures.state = "online");
         self.host.log.notice(&format!("the second site of link {} is told what changes", self.number));
-        let mut merger = Merger::new(places);
+        let mut merger = Merger::new(places, moment);
         for (group, place) in (0..).zip(&reading.reader.places) {
             merger.push(empty_tape(group, place));
         }
@@ -126,7 +133,7 @@ impl Link<'_> {
             let mut has_sent = false;
             let next = |merger: &mut Merger| {
                 let batch = if is_due { merger.next() } else { Ok(None) };
-                batch.map_err(|_| End::Gone("a transaction began before the backlog".to_owned()))
+                batch.map_err(|_| End::Gone("the backlog begins behind it, or a log has lost what it has".to_owned()))
             };
             while let Some(batch) = next(&mut merger)? {
                 self.moment = batch.moment;
@@ -170,8 +177,8 @@ impl Link<'_> {
         self.say(State { now: clock::now().unix, ..State::default() }, false)
     }
 
-    /// Sends a copy; answers behind which places.
-    fn copy(&mut self) -> Result<Vec<u64>, End> {
+    /// Sends a copy; answers behind which places it was cut, and a moment that nothing before them is behind.
+    fn copy(&mut self) -> Result<(Vec<u64>, UnixMillis), End> {
         self.note(|figures| figures.state = "copying");
         let begun = Instant::now();
         let copy = loop {
@@ -183,7 +190,10 @@ impl Link<'_> {
             self.say_alive()?;
             self.hear()?;
         };
-        let (places, moment) = (copy.places.clone(), copy.moment());
+        // By then entries of all groups are told that had a later moment than the clock of the node that cut them.
+        self.host.site.wait_until_kept();
+        let (places, latest) = (copy.places.clone(), lock(&self.host.site.kept).latest);
+        let moment = copy.moment().max(latest);
         let directory = lock(&self.host.site.kept).directory.clone();
         let (told, outcome) = std::sync::mpsc::channel();
         std::thread::Builder::new().name("copy".to_owned()).spawn(move || told.send(copy.requests(&directory)))?;
@@ -208,7 +218,7 @@ impl Link<'_> {
             self.hear()?;
             self.tell(left, false);
         }
-        Ok(places)
+        Ok((places, moment))
     }
 
     /// The newest file that holds all that comes behind these places.

@@ -346,6 +346,9 @@ fn a_second_site_is_promoted_when_the_first_is_lost_and_not_before() {
     let far = Server::start(&sites.far);
     wait_until_level(near.port(), far.port(), "begin");
     let address = sites.far_address();
+    wait_until("the far side hears the near one", || {
+        succeed(&["site", "status", "--server", &address]).contains("link          up")
+    });
     let told = fail(&["site", "promote", "--server", &address]);
     assert!(told.contains("still serves"), "{told}");
     // What is written behind the cut is lost, and nobody at the far side can know of it.
@@ -396,6 +399,9 @@ fn a_site_is_handed_over_without_loss_while_clients_write() {
         })
         .collect();
     let (from, address) = (format!("127.0.0.1:{}", near.port()), sites.far_address());
+    wait_until("the far side hears the near one", || {
+        succeed(&["site", "status", "--server", &address]).contains("link          up")
+    });
     let told = succeed(&["site", "handover", "--from", &from, "--server", &address, "--pause", "60"]);
     is_over.store(true, Ordering::Relaxed);
     for (nth, writer) in writers.into_iter().enumerate() {
