@@ -82,8 +82,8 @@ pub enum Phase {
     /// It has been done, as a part of a transaction if one is named.
     #[default]
     Done,
-    /// Its part of a transaction is prepared, and has changed nothing yet. Its keys are locked until the part is done or
-    /// dropped.
+    /// Its part of a transaction is prepared, and has changed nothing yet. Its keys are locked until the part is done
+    /// or dropped.
     Prepared,
     /// The transaction was not committed.
     Dropped,
