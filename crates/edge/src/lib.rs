@@ -7,8 +7,8 @@
 //! behalf: to replicas of other kinds, as a Redis does, and to a core of ours, as a client that makes a backup.
 //!
 //! Suggested order of reading: [`run`] (the life of the process), `core_thread` (the turn), `calling` (who takes it),
-//! `connection`, `mailbox`, `listener`, `tls`, `peers`, `lead`, `site`, `archiver`, `console`, `load`, `storage` and what
-//! is below it (files).
+//! `connection`, `mailbox`, `listener`, `tls`, `peers`, `lead`, `site`, `archiver`, `console`, `load`, `storage` and
+//! what is below it (files).
 
 mod archiver;
 mod black_box;
