@@ -495,7 +495,7 @@ struct Link<'a> {
     sweep: Option<Sweep>,
 }
 
-/// Looks for keys whose time has come, once for each line. A near node tells what it sweeps away; but what it had swept
+/// Looks for keys whose time has come, again and again. A near node tells what it sweeps away; but what it had swept
 /// away before it was started again, or before it was followed, it does not tell again.
 struct Sweep {
     database: u16,
@@ -573,7 +573,9 @@ impl Link<'_> {
         }
         let Some(Sweep { database, cursor }) = self.sweep.take() else { return Ok(()) };
         if self.own.ask(&["SELECT", &database.to_string()]).is_err() {
-            return Ok(()); // it was the last
+            // It was the last: what has not come to its time yet is looked at again.
+            self.sweep = Some(Sweep { database: 0, cursor: b"0".to_vec() });
+            return Ok(());
         }
         let reply = self.own.ask(&[&b"SCAN"[..], &cursor, b"COUNT", SWEEP_KEYS])?;
         let Some([next, keys]) = reply.elements() else { return Ok(()) };
