@@ -34,6 +34,7 @@ const MISSING: &[(&str, &str)] = &[
 const ADDED: &[(&str, &str)] = &[
     ("backup", "Holdfast's own"),
     ("holdfast", "Holdfast's own"),
+    ("site", "Holdfast's own"),
     ("client|no-touch", "Redis 7.2"),
     ("client|setinfo", "Redis 7.2"),
     ("cluster|myshardid", "Redis 7.2"),
