@@ -19,7 +19,7 @@ use crate::parameters::Pairs;
 use crate::redirect;
 use crate::relay::Purpose;
 use crate::router;
-use crate::session::Session;
+use crate::session::{OwnTicket, Session};
 use crate::settings::Settings;
 use crate::slots::SlotMap;
 use crate::wire;
@@ -32,7 +32,7 @@ pub(crate) struct Pending {
     /// How long the slowest of them took, if they have told.
     took: Option<Duration>,
     pub(crate) session: SessionId,
-    pub(crate) ticket: u64,
+    pub(crate) ticket: OwnTicket,
     pub(crate) joining: Joining,
     pub(crate) words: Vec<u8>,
     pub(crate) answers: Vec<Option<Answer>>,
@@ -83,7 +83,7 @@ impl Core {
     pub(crate) fn ask(
         &mut self,
         session: SessionId,
-        ticket: u64,
+        ticket: OwnTicket,
         joining: Joining,
         words: Vec<u8>,
         question: Question,
@@ -475,7 +475,7 @@ impl Core {
     fn finish_joined(
         &mut self,
         session: SessionId,
-        ticket: u64,
+        ticket: OwnTicket,
         result: Result<(), Refusal>,
         written: Writer,
         is_composed: bool,
@@ -519,7 +519,7 @@ impl Core {
 
     fn join_whole(
         &mut self,
-        (session, ticket): (SessionId, u64),
+        (session, ticket): (SessionId, OwnTicket),
         command: &'static DataCommand,
         words: &[u8],
         (answers, mut longest): (Vec<Answer>, Option<Duration>),
@@ -534,7 +534,7 @@ impl Core {
                 // Of groups that were not asked.
                 Answer::Versions(_) => {}
                 Answer::Refused(text) => {
-                    self.sessions.reply(session, ticket, |writer| writer.error(&text));
+                    self.sessions.refuse(session, ticket.number(), &text);
                     return;
                 }
                 other => unreachable!("a core answered a query with {other:?}"),
@@ -556,12 +556,12 @@ impl Core {
         }
         // A refusal is the same from every group.
         if let Some((_, _, error)) = replies.iter().find(|(_, _, bytes)| bytes.first() == Some(&b'-')) {
-            self.sessions.reply(session, ticket, |writer| writer.raw(error));
+            self.sessions.reply_own(session, ticket, |writer| writer.raw(error));
             return;
         }
         let command::Span::Whole(join) = command.span else { unreachable!("only these are asked of all groups") };
         let chance = self.draw();
-        self.sessions.reply(session, ticket, |writer| match join {
+        self.sessions.reply_own(session, ticket, |writer| match join {
             Join::Sum => writer.integer(replies.iter().map(|(_, _, bytes)| frame::integer(bytes)).sum()),
             Join::Concatenate => {
                 let count = replies.iter().map(|(_, _, bytes)| frame::aggregate(bytes).0).sum();

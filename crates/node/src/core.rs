@@ -22,7 +22,7 @@ use crate::event::{
     Action, CoreId, CoreOptions, Event, GroupId, GroupSeed, HostReport, JournalFigures, Lane, Level, NodeId, Now,
     ProcessFacts, Room, SessionId,
 };
-use crate::group::{Group, LOADING, NO_QUORUM, OUTCOME_UNKNOWN, Standing};
+use crate::group::{Group, LOADING, NO_QUORUM, OUTCOME_UNKNOWN, Proof, Standing};
 use crate::happenings::LinkSeen;
 use crate::holders::HolderWait;
 use crate::letter::{Claim, DeclinedScript, Letter, Locked, Mail, Origin, Request, RequestBody};
@@ -1036,7 +1036,9 @@ impl Core {
         match mail {
             Mail::Request(request) => self.take_request(request, actions),
             Mail::Moment => {}
-            Mail::Answered { claim, place, toll, bytes } => self.take_relayed(claim, place, &toll, &bytes, actions),
+            Mail::Answered { claim, place, toll, proof, bytes } => {
+                self.take_relayed(claim, place, &toll, (proof, &bytes), actions);
+            }
             Mail::ReadNearby(read) => self.take_near_read(read),
             Mail::NotNearby(read) => self.read_far(read, actions),
             Mail::Refused { claim } => self.relay.refused(claim, self.now.instant),
@@ -1065,7 +1067,7 @@ impl Core {
                 self.context.busy.remove(&core);
             }
             Mail::Slow { session, entries } => self.take_slow(session, entries),
-            Mail::Reply { session, ticket, bytes } => self.sessions.reply(session, ticket, |writer| writer.raw(&bytes)),
+            Mail::Reply { session, ticket, proof, bytes } => self.sessions.reply_proven(session, ticket, proof, &bytes),
             Mail::Happened { kind, group, text } => self.note(kind, group, text, actions),
             Mail::Parameters(parameters) => self.take_parameters(parameters, actions),
             Mail::Bulletin(bulletin) => self.context.bulletins.hear(bulletin, self.now.instant),
@@ -1367,7 +1369,14 @@ impl Core {
     }
 
     /// The answer to a numbered request has come.
-    fn take_relayed(&mut self, claim: Claim, place: Place, toll: &Toll, bytes: &[u8], actions: &mut Vec<Action>) {
+    fn take_relayed(
+        &mut self,
+        claim: Claim,
+        place: Place,
+        toll: &Toll,
+        (proof, bytes): (Proof, &[u8]),
+        actions: &mut Vec<Action>,
+    ) {
         if self.has_overtaken(claim) {
             return self.relay.refused(claim, self.now.instant);
         }
@@ -1380,11 +1389,16 @@ impl Core {
         let is_to_be_told =
             self.context.is_clustered && self.context.tracker.is_wanted() && self.relay.is_of_change(claim, bytes);
         let Some((request, purpose)) = self.relay.answered(claim, self.now.instant) else { return };
+        if !request.body.is_answered_by(&proof, bytes) {
+            // What it says cannot be relied on, and nobody else can be asked.
+            self.context.statistics.malformed_peer_count += 1;
+            return self.give_up_request(claim.group, purpose, OUTCOME_UNKNOWN.to_owned(), request, actions);
+        }
         self.count_toll(&request, &purpose, toll);
         if is_to_be_told {
-            self.park(claim, purpose, bytes);
+            self.park(claim, purpose, proof, bytes);
         } else {
-            self.take_answer_of_group(claim, purpose, bytes, actions);
+            self.take_answer_of_group(claim, purpose, proof, bytes, actions);
         }
     }
 
@@ -1393,13 +1407,14 @@ impl Core {
         &mut self,
         claim: Claim,
         purpose: Purpose,
+        proof: Proof,
         bytes: &[u8],
         actions: &mut Vec<Action>,
     ) {
         let group = claim.group;
         match purpose {
             Purpose::Client { session, ticket } => {
-                self.sessions.reply(session, ticket, |writer| writer.raw(bytes));
+                self.sessions.reply_proven(session, ticket, proof, bytes);
                 self.tell_stale(session, ticket);
             }
             Purpose::Question { id, part, places } => {
@@ -1410,13 +1425,13 @@ impl Core {
             Purpose::Parameters { id } => self.parameters_set(id, bytes, actions),
             Purpose::Obeyed { id } => self.parameters_obeyed(id, group, actions),
             Purpose::Script { session, ticket, protocol, script } => match wire::take_declined(bytes) {
-                None => self.sessions.reply(session, ticket, |writer| writer.raw(bytes)),
+                None => self.sessions.reply_proven(session, ticket, proof, bytes),
                 Some(declined) => {
                     let origin = Origin { ticket, ..self.origin_of(session) };
                     self.take_declined(DeclinedScript { origin, protocol, script, declined, home: None }, actions);
                 }
             },
-            Purpose::Libraries { session, ticket } => self.libraries_changed(session, ticket, bytes),
+            Purpose::Libraries { session, ticket } => self.libraries_changed(session, ticket, proof, bytes),
             Purpose::Move { by, id, step } => {
                 let now = self.now;
                 self.with_group(by, actions, |driving, outlet| {
@@ -1428,12 +1443,12 @@ impl Core {
                     Step::Lock => {
                         let outcome = wire::take_locked(bytes);
                         let outcome = outcome.unwrap_or_else(|| Locked::Refused(NO_QUORUM.to_owned()));
-                        driver.locked(id, group, outcome, posts)
+                        driver.locked(id, group, (outcome, proof.observed()), posts)
                     }
                     Step::Prepare => {
                         let (answer, place) = PrepareAnswer::take_with_place(bytes);
                         driver.note_place(id, group, place);
-                        driver.prepared(id, group, answer, posts)
+                        driver.prepared(id, group, (answer, proof), posts)
                     }
                     Step::Renew => Progress::Going,
                     Step::Resolve => driver.resolved(id, group),
@@ -1448,35 +1463,47 @@ impl Core {
         for Expired { group, purpose, is_in_doubt, request } in self.relay.pass_time(now) {
             let text = if is_in_doubt { OUTCOME_UNKNOWN.to_owned() } else { self.no_quorum(group) };
             self.note_refusal(group, actions);
-            match purpose {
-                Purpose::Client { session, ticket }
-                    if matches!(request.body, RequestBody::Read(_) | RequestBody::ReadAtOnce(_)) =>
-                {
-                    let text = self.no_quorum_to_read(session, group);
-                    self.sessions.reply(session, ticket, |writer| writer.error(&text));
-                    self.tell_stale(session, ticket);
-                }
-                Purpose::Client { session, ticket }
-                | Purpose::Script { session, ticket, .. }
-                | Purpose::Libraries { session, ticket } => {
-                    self.sessions.reply(session, ticket, |writer| writer.error(&text));
-                    self.tell_stale(session, ticket);
-                }
-                Purpose::Question { id, part, places } => self.group_answered(id, (group, part), places, None, actions),
-                Purpose::Holders { id } => self.holders_told(id, group, &[]),
-                Purpose::Place { id } => self.leader_is_at(id, group, &[], actions),
-                Purpose::Parameters { id } => self.parameters_refused(id, &text, actions),
-                Purpose::Obeyed { id } => self.parameters_obeyed(id, group, actions),
-                Purpose::Transaction { step: Step::Renew, .. } | Purpose::Move { .. } => {}
-                Purpose::Transaction { id, .. } => {
-                    let RequestBody::Lock(lock) = request.body else { unreachable!("only locks are given up") };
-                    let outcome = Locked::Refused(text);
-                    self.drive(actions, |driver, posts| driver.locked(id, lock.group, outcome, posts));
-                }
-            }
+            self.give_up_request(group, purpose, text, request, actions);
         }
         for progress in self.driver.give_up(now, OUTCOME_UNKNOWN) {
             self.progress(progress, actions);
+        }
+    }
+
+    /// Refuses what a group was asked for, or says that nobody knows what has become of it.
+    fn give_up_request(
+        &mut self,
+        group: GroupId,
+        purpose: Purpose,
+        text: String,
+        request: Request,
+        actions: &mut Vec<Action>,
+    ) {
+        match purpose {
+            Purpose::Client { session, ticket }
+                if matches!(request.body, RequestBody::Read(_) | RequestBody::ReadAtOnce(_)) =>
+            {
+                let text = self.no_quorum_to_read(session, group);
+                self.sessions.refuse(session, ticket, &text);
+                self.tell_stale(session, ticket);
+            }
+            Purpose::Client { session, ticket }
+            | Purpose::Script { session, ticket, .. }
+            | Purpose::Libraries { session, ticket } => {
+                self.sessions.refuse(session, ticket, &text);
+                self.tell_stale(session, ticket);
+            }
+            Purpose::Question { id, part, places } => self.group_answered(id, (group, part), places, None, actions),
+            Purpose::Holders { id } => self.holders_told(id, group, &[]),
+            Purpose::Place { id } => self.leader_is_at(id, group, &[], actions),
+            Purpose::Parameters { id } => self.parameters_refused(id, &text, actions),
+            Purpose::Obeyed { id } => self.parameters_obeyed(id, group, actions),
+            Purpose::Transaction { id, step: Step::Lock } => {
+                let outcome = (Locked::Refused(text), None);
+                self.drive(actions, |driver, posts| driver.locked(id, group, outcome, posts));
+            }
+            // Whether it holds a part is found out by the group itself.
+            Purpose::Transaction { .. } | Purpose::Move { .. } => {}
         }
     }
 
@@ -1553,11 +1580,11 @@ impl Core {
             Progress::Again(work) => self.refuse_work(&work, NOTHING_DONE, actions),
             Progress::Widened(work) => self.begin_work(*work, actions),
             Progress::Compute(computation) => self.compute(computation, actions),
-            Progress::Answered { origin, home, bytes, asides, notices } => {
+            Progress::Answered { origin, home, proof, bytes, asides, notices } => {
                 let now = self.now;
                 let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
                 outlet.tell_asides(&origin, *asides, now);
-                self.answer_work(&origin, home, &bytes, actions);
+                self.answer_work(&origin, home, (proof, bytes), actions);
                 let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
                 notices.iter().for_each(|notice| outlet.tell(notice));
             }
@@ -1568,14 +1595,19 @@ impl Core {
     pub(crate) fn refuse_work(&mut self, work: &Work, text: &str, actions: &mut Vec<Action>) {
         let mut writer = resp::Writer::new(work.protocol);
         writer.error(text);
-        self.answer_work(&work.origin, work.home, writer.bytes(), actions);
+        self.answer_work(&work.origin, work.home, (Proof::Refused, writer.into_bytes()), actions);
     }
 
     /// Gives a client the reply to its transaction, and lets in what it has sent since.
-    fn answer_work(&mut self, origin: &Origin, home: Option<GroupId>, bytes: &[u8], actions: &mut Vec<Action>) {
+    fn answer_work(
+        &mut self,
+        origin: &Origin,
+        home: Option<GroupId>,
+        (proof, bytes): (Proof, Vec<u8>),
+        actions: &mut Vec<Action>,
+    ) {
         let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
-        // The reply is in the session's protocol already.
-        outlet.reply(origin, Protocol::Resp2, |writer| writer.raw(bytes));
+        outlet.reply_proven(origin, proof, bytes);
         // With control commands among them the reply is not yet whole.
         if self.sessions.get(origin.session).is_some_and(|session| session.composition.is_none()) {
             self.sessions.end_driving(origin.session, &self.context.settings.output_limits);
@@ -1607,12 +1639,15 @@ impl Core {
         match &request.body {
             _ if is_clustered && request.origin.claim.is_some() => outlet.send_back(&request.origin),
             RequestBody::Lock(_) => {
-                outlet.answer(&request.origin, wire::put_locked(&Locked::Refused(LOADING.to_owned())));
+                let refused = wire::put_locked(&Locked::Refused(LOADING.to_owned()));
+                outlet.answer(&request.origin, Proof::Refused, refused);
             }
             RequestBody::Prepare { .. } | RequestBody::Cut { .. } => {
-                outlet.answer(&request.origin, PrepareAnswer::Refused.put());
+                outlet.answer(&request.origin, Proof::Refused, PrepareAnswer::Refused.put());
             }
-            RequestBody::Renew { .. } | RequestBody::Resolve { .. } => outlet.answer(&request.origin, Vec::new()),
+            RequestBody::Renew { .. } | RequestBody::Resolve { .. } => {
+                outlet.answer(&request.origin, Proof::Refused, Vec::new());
+            }
             _ => outlet.refuse(&request.origin, request.protocol, LOADING),
         }
     }
@@ -1669,7 +1704,9 @@ impl Core {
             // Who answers is who was asked: a node speaks for itself.
             Some(Wire::Request(request)) if request.origin.node == from => self.take_request(request, actions),
             Some(Wire::Request(_)) => self.context.statistics.malformed_peer_count += 1,
-            Some(Wire::Answer(claim, place, toll, bytes)) => self.take_relayed(claim, place, &toll, bytes, actions),
+            Some(Wire::Answer(claim, place, toll, proof, bytes)) => {
+                self.take_relayed(claim, place, &toll, (proof, bytes), actions);
+            }
             Some(Wire::Sound { group, number }) => {
                 self.with_group(group, actions, |group, outlet| group.sounded(from, number, now, outlet));
             }

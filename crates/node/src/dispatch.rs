@@ -21,7 +21,7 @@ use crate::observe::other_databases;
 use crate::redirect;
 use crate::relay::Purpose;
 use crate::router;
-use crate::session::{Hold, write_at_once};
+use crate::session::{Hold, OwnTicket, write_at_once};
 use crate::tally::Asked;
 use crate::transaction::{Progress, Work};
 
@@ -190,7 +190,7 @@ impl Core {
         session.asking = Asked::NOTHING;
         let ticket = session.take_ticket();
         session.is_closing = true;
-        self.sessions.reply(id, ticket, |writer| writer.error(&text));
+        self.sessions.refuse(id, ticket, &text);
     }
 
     /// One request of a client.
@@ -416,7 +416,7 @@ impl Core {
     pub(crate) fn fail(&mut self, id: SessionId, refusal: &Refusal) -> Next {
         let Some(session) = self.sessions.get_mut(id) else { return Next::Taken };
         let ticket = session.take_ticket();
-        self.sessions.reply(id, ticket, |writer| writer.error(refusal.text()));
+        self.sessions.refuse(id, ticket, refusal.text());
         Next::Taken
     }
 
@@ -432,8 +432,8 @@ impl Core {
         put_words(&mut words, database, args);
         multi.queue.push(Queued { command: known, words, asked: session.asking, refusal: None });
         session.asking = Asked::NOTHING;
-        let ticket = session.take_ticket();
-        self.sessions.reply(id, ticket, |writer| writer.simple("QUEUED"));
+        let ticket = session.take_own_ticket();
+        self.sessions.reply_own(id, ticket, |writer| writer.simple("QUEUED"));
         Next::Taken
     }
 
@@ -512,7 +512,7 @@ impl Core {
         session.is_declined(origin.ticket);
         if self.has_no_quorum(group) {
             let text = self.no_quorum_to_read(origin.session, group);
-            return self.sessions.reply(origin.session, origin.ticket, |writer| writer.error(&text));
+            return self.sessions.refuse(origin.session, origin.ticket, &text);
         }
         let mut spans: Vec<Span> = Vec::new();
         let (_, args) = Reader::new(&words).words(&mut spans);
@@ -670,7 +670,7 @@ impl Core {
                     let (ticket, tracks) = (session.take_ticket_to_read(), session.tracks());
                     let is_silent = session.no_touch && command.name != "touch";
                     let watch = self.context.timings.start(Known::Data(command), args);
-                    self.sessions.reply(id, ticket, |writer| {
+                    self.sessions.reply_observed(id, ticket, local.observed(), |writer| {
                         local.state.keyspace().set_silent(is_silent);
                         local.state.keyspace().query(database, command, args, moment, writer);
                         local.state.keyspace().set_silent(false);
@@ -769,10 +769,10 @@ impl Core {
     fn dispatch_to_scratch(&mut self, id: SessionId, command: &'static DataCommand, args: Args<'_>) -> Next {
         let moment = Moment { unix: self.now.unix, seed: 0 };
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
-        let (database, ticket) = (session.database, session.take_ticket());
+        let (database, ticket) = (session.database, session.take_own_ticket());
         let scratch = &mut self.scratch;
         let watch = self.context.timings.start(Known::Data(command), args);
-        self.sessions.reply(id, ticket, |writer| match command.body {
+        self.sessions.reply_own(id, ticket, |writer| match command.body {
             Body::Query(_) => scratch.query(database, command, args, moment, writer),
             Body::Mutate(_) | Body::Container => scratch.mutate(database, command, args, moment, writer),
         });
@@ -859,7 +859,7 @@ impl Core {
         let mut words = Vec::new();
         put_words(&mut words, session.database, args);
         let protocol = session.protocol();
-        let ticket = session.take_ticket();
+        let ticket = session.take_own_ticket();
         session.hold = Hold::Answers;
         let question = Question::Whole { words: words.clone(), protocol };
         self.ask(id, ticket, crate::ask::Joining::Whole(command), words, question, actions);
@@ -897,7 +897,7 @@ impl Core {
         if must_wait {
             return Next::Postponed(Hold::Answers);
         }
-        let ticket = if is_telling { session.take_ticket_to_read() } else { session.take_ticket() };
+        let ticket = if is_telling { session.take_own_ticket_to_read() } else { session.take_own_ticket() };
         let now = self.now;
         let mut local = commands::Local {
             session,
@@ -961,13 +961,17 @@ impl Core {
         Next::Taken
     }
 
-    pub(crate) fn finish_control(&mut self, id: SessionId, ticket: u64, result: Result<(), Refusal>, written: Writer) {
+    pub(crate) fn finish_control(
+        &mut self,
+        id: SessionId,
+        ticket: OwnTicket,
+        result: Result<(), Refusal>,
+        written: Writer,
+    ) {
         match result {
             // HELLO may have switched the protocol: its own reply is already in the new form.
-            Ok(()) => self.sessions.reply(id, ticket, |writer| writer.raw(written.bytes())),
-            Err(refusal) => {
-                self.sessions.reply(id, ticket, |writer| writer.error(refusal.text()));
-            }
+            Ok(()) => self.sessions.reply_own(id, ticket, |writer| writer.raw(written.bytes())),
+            Err(refusal) => self.sessions.refuse(id, ticket.number(), refusal.text()),
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::core::Core;
 use crate::dispatch::{Groups, Next};
 use crate::entry::{Reader, put_words};
 use crate::event::{Action, CoreId, GroupId, Now, Room, SessionId};
-use crate::group::{Declined, LEADER_LOST, NO_REPLICAS, Run, Standing, no_room};
+use crate::group::{Committed, Declined, LEADER_LOST, NO_REPLICAS, Proof, Run, Standing, no_room};
 use crate::letter::{DeclinedScript, Mail, Origin, Request, RequestBody, ScriptRequest};
 use crate::libraries::{self, Change, Libraries, Loaded, Policy};
 use crate::limits;
@@ -71,7 +71,7 @@ pub(crate) struct Runner {
     /// All cores of this node have the libraries of this version.
     libraries_known: u64,
     /// Changes of clients of this core that not all cores know yet: version, session, ticket and reply.
-    changing: Vec<(u64, SessionId, u64, Vec<u8>)>,
+    changing: Vec<(u64, SessionId, u64, Proof, Vec<u8>)>,
 }
 
 /// What a job has come to, with what it was given.
@@ -487,7 +487,7 @@ impl Core {
         from: CoreId,
         libraries: Arc<Libraries>,
         first: CoreId,
-        reply: Option<(Origin, Vec<u8>)>,
+        reply: Option<(Origin, Committed, Vec<u8>)>,
         actions: &mut Vec<Action>,
     ) {
         let own = self.context.core;
@@ -504,21 +504,21 @@ impl Core {
         for core in (0..self.context.core_count).map(CoreId) {
             self.outbox.push(own, core, Mail::LibrariesKnown { version: libraries.version });
         }
-        if let Some((origin, bytes)) = reply
+        if let Some((origin, proof, bytes)) = reply
             && origin.claim.is_none()
         {
             let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
-            outlet.reply(&origin, Protocol::Resp2, |writer| writer.raw(&bytes));
+            outlet.reply_proven(&origin, proof.into(), bytes);
         }
     }
 
     /// The home of the libraries has made a client's change. The client hears of it when all cores of this node have.
-    pub(crate) fn libraries_changed(&mut self, session: SessionId, ticket: u64, bytes: &[u8]) {
+    pub(crate) fn libraries_changed(&mut self, session: SessionId, ticket: u64, proof: Proof, bytes: &[u8]) {
         let (version, reply) = message::answer::take_changed(bytes);
         if version <= self.runner.libraries_known {
-            self.sessions.reply(session, ticket, |writer| writer.raw(reply));
+            self.sessions.reply_proven(session, ticket, proof, reply);
         } else {
-            self.runner.changing.push((version, session, ticket, reply.to_vec()));
+            self.runner.changing.push((version, session, ticket, proof, reply.to_vec()));
         }
     }
 
@@ -526,11 +526,11 @@ impl Core {
     pub(crate) fn know_libraries(&mut self, version: u64) {
         let known = &mut self.runner.libraries_known;
         *known = version.max(*known);
-        for (version, session, ticket, reply) in std::mem::take(&mut self.runner.changing) {
+        for (version, session, ticket, proof, reply) in std::mem::take(&mut self.runner.changing) {
             if version <= self.runner.libraries_known {
-                self.sessions.reply(session, ticket, |writer| writer.raw(&reply));
+                self.sessions.reply_proven(session, ticket, proof, &reply);
             } else {
-                self.runner.changing.push((version, session, ticket, reply));
+                self.runner.changing.push((version, session, ticket, proof, reply));
             }
         }
     }

@@ -9,7 +9,7 @@
 //!      ▲ writes               ▲ reads that must see the writes before them wait at their place in the batch
 //! ```
 //!
-//! Invariant: only this module can make a [`Committed`], and a session accepts nothing else for a write.
+//! Invariant: only this module can make a [`Committed`], and a session accepts nothing else for a write; see [`Proof`].
 
 mod archive;
 mod bulletin;
@@ -23,6 +23,7 @@ mod members;
 mod moving;
 mod nearby;
 mod pace;
+mod proof;
 mod relief;
 mod replicas;
 mod slices;
@@ -73,16 +74,11 @@ use crate::wire::{self, put_locked};
 
 use leader::{Leader, Lost};
 pub(crate) use live::{Declined, Run};
+pub use proof::{Committed, Observed, Proof};
 pub(crate) use relief::no_room;
 pub(crate) use replicas::NO_REPLICAS;
 pub(crate) use state::is_null;
 use witness::Witness;
-
-/// Proof that an entry is safe at the level in force and has been applied. Only [`Group`] makes one.
-#[derive(Debug)]
-pub struct Committed {
-    _sealed: (),
-}
 
 /// A group's replica on this node.
 pub struct Group {
@@ -747,7 +743,7 @@ impl Group {
                 if let Some(moved) = message::answer::take_moved(&answer) {
                     self.note_sent_back(moved.slot, origin);
                 }
-                outlet.answer(origin, answer);
+                outlet.answer(origin, Committed::of_applied(), answer);
                 false
             }
             Lookup::Forgotten => false,
@@ -765,7 +761,7 @@ impl Group {
             RequestBody::Obey(version) if outlet.context.parameters.version < version => {
                 return outlet.send_back(&origin);
             }
-            RequestBody::Obey(_) => return outlet.answer(&origin, Vec::new()),
+            RequestBody::Obey(_) => return outlet.answer(&origin, Observed::of_state(), Vec::new()),
             RequestBody::Govern(words) => return self.govern(&words, origin, protocol, now, outlet),
             RequestBody::Cut { transaction, grant, name } => {
                 return self.cut((transaction, grant), name, &origin, now, outlet);
@@ -776,7 +772,7 @@ impl Group {
             RequestBody::EndCut { name } => return self.end_cut(name, &origin, protocol, outlet),
             RequestBody::Renew { transaction } => {
                 self.leader.locks.renew(transaction, now.instant);
-                return outlet.answer(&origin, Vec::new());
+                return outlet.answer(&origin, Observed::of_state(), Vec::new());
             }
             RequestBody::Prepare { transaction, grant, participants, .. } if participants.is_empty() => {
                 // One that does not know yet that another leads would say yes to what that one has changed.
@@ -896,12 +892,19 @@ impl Group {
         now: Now,
         timings: &mut Timings,
         writer: &mut Writer,
-    ) {
+    ) -> Observed {
         let moment = self.read_moment(now);
         let mut spans = std::mem::take(&mut self.spans);
         let exec = entry::Reader::new(packed).exec(protocol, &mut spans);
         self.state.read_exec(exec, moment, &mut Measure::Client(timings), writer);
         self.spans = spans;
+        Observed::of_state()
+    }
+
+    /// For the reply to a request that looks at this replica and changes nothing.
+    #[inline]
+    pub(crate) fn observed(&self) -> Observed {
+        Observed::of_state()
     }
 
     /// True if this transaction still holds the locks here that it was granted.
@@ -963,7 +966,7 @@ impl Group {
                     reply: writer.bytes(),
                 });
                 self.spans = spans;
-                return outlet.answer_with(&read.origin, toll, answer);
+                return outlet.answer_with(&read.origin, Observed::of_state().into(), toll, answer);
             }
             ReadWhat::Versions(keys) => {
                 let mut answer = Vec::new();
@@ -971,7 +974,7 @@ impl Group {
                     leb128::put(&mut answer, self.state.keyspace().watch(*database, key, moment));
                 }
                 self.spans = spans;
-                return outlet.answer(&read.origin, answer);
+                return outlet.answer(&read.origin, Observed::of_state(), answer);
             }
             ReadWhat::Place(number) => {
                 self.spans = spans;
@@ -988,12 +991,13 @@ impl Group {
             ReadWhat::Holds(transaction, grant) => {
                 self.spans = spans;
                 let holds = self.holds_locks_by(*transaction, *grant);
-                return outlet.answer(&read.origin, vec![u8::from(holds)]);
+                return outlet.answer(&read.origin, Observed::of_state(), vec![u8::from(holds)]);
             }
         };
         let (database, args) = entry::Reader::new(words).words(&mut spans);
         let command = keyspace::resolve(args).expect("a read was checked by its gateway");
-        outlet.reply_to_read(&read.origin, read.protocol, (command, args), |writer| {
+        let observed = Observed::of_state();
+        outlet.reply_to_read(&read.origin, read.protocol, observed, (command, args), |writer| {
             let start = writer.len();
             self.state.keyspace().set_silent(read.origin.reads_silently(command));
             self.state.read(database, command, args, moment, writer);
@@ -1063,7 +1067,7 @@ impl Group {
             return;
         }
         if let Some(text) = self.cut_obstacle(&lock, now) {
-            return outlet.answer(&origin, put_locked(&Locked::Refused(text)));
+            return outlet.answer(&origin, Proof::Refused, put_locked(&Locked::Refused(text)));
         }
         // What a transaction that is decided will have done is known: the next one need not wait for the log. But it
         // does not overtake a command.
@@ -1164,7 +1168,7 @@ impl Group {
         let changed = self.defect != Some(Defect::ForgottenWatch)
             && lock.watches.iter().any(|watch| self.is_watch_broken(lock.transaction, watch, moment));
         if changed {
-            return outlet.answer(origin, put_locked(&Locked::Changed));
+            return outlet.answer(origin, Observed::of_state(), put_locked(&Locked::Changed));
         }
         let value = |(database, key): &(u16, Vec<u8>)| self.value_under_lock(lock.transaction, *database, key, moment);
         let values = lock.keys.iter().map(value).collect();
@@ -1226,7 +1230,7 @@ impl Group {
         if !self.holds_locks_by(transaction, grant) && !self.takes_slots(transaction, &effects) {
             let unpacked = self.slices.unpacked.remove(&transaction).unwrap_or_default();
             self.bury_unpacked(unpacked);
-            return outlet.answer(&origin, PrepareAnswer::Refused.put());
+            return outlet.answer(&origin, Proof::Refused, PrepareAnswer::Refused.put());
         }
         let Some((participants, effects)) =
             self.let_arrive((transaction, grant), participants, effects, (origin, floor))
@@ -1267,7 +1271,7 @@ impl Group {
             Resolution::Release => {
                 self.unlock(transaction);
                 self.admit_held(now, outlet);
-                outlet.answer(&origin, Vec::new());
+                outlet.answer(&origin, Observed::of_state(), Vec::new());
             }
             Resolution::Commit | Resolution::Abort => {
                 self.claim(&origin, floor);
@@ -2029,7 +2033,8 @@ impl Group {
                 Waiter::Told(origin, finished) => {
                     let Finished { reply, reads, published } = *finished;
                     published.iter().for_each(|message| outlet.publish(message));
-                    outlet.reply(&origin, Protocol::Resp2, |out| out.raw(&reply));
+                    let observed = Observed::of_state();
+                    outlet.reply_observed(&origin, Protocol::Resp2, observed, |out| out.raw(&reply));
                     outlet.remember_reads(&origin, &reads);
                 }
                 // It was there before the entry was proposed, and that is committed.
@@ -2074,7 +2079,7 @@ impl Group {
             published.iter().for_each(|message| outlet.publish(message));
         }
         if let Some(origin) = origin {
-            outlet.answer_committed(&origin, &Committed { _sealed: () }, all, answer);
+            outlet.answer_committed(&origin, Committed::of_applied(), all, answer);
         }
         if self.awaited.remove(&(gateway, number)) {
             outlet.settle();
@@ -2096,8 +2101,8 @@ impl Group {
                 if let Some(Waiter::Script(origin, finished)) = waiter {
                     let Finished { reply, reads, published } = *finished;
                     published.iter().for_each(|message| outlet.publish(message));
-                    let proof = Committed { _sealed: () };
-                    outlet.reply_committed(&origin, Protocol::Resp2, &proof, |out| out.raw(&reply));
+                    let proof = Committed::of_applied();
+                    outlet.reply_committed(&origin, Protocol::Resp2, proof, |out| out.raw(&reply));
                     // Remembered before its own changes are told: it may have read what it then changed.
                     outlet.remember_reads(&origin, &reads);
                 }
@@ -2129,7 +2134,7 @@ impl Group {
 
     /// The same for what is not a client's command, MULTI or script. Without a waiter the answer is given elsewhere.
     fn follow_up_rare(&mut self, what: What, waiter: Option<Waiter>, outlet: &mut Outlet<'_>) {
-        let proof = Committed { _sealed: () };
+        let proof = Committed::of_applied();
         match what {
             What::Command | What::Exec | What::Script => unreachable!("followed up by the caller"),
             What::Nothing | What::Moved => {}
@@ -2142,14 +2147,12 @@ impl Group {
                 self.leader.locks.set_logged(transaction, false);
                 self.note_moved(moved);
                 self.tell(outlet, self.author_of_transaction(transaction));
-                answer_step(waiter, &[1], outlet);
             }
             What::Prepared { transaction, is_accepted } => {
                 self.leader.locks.set_logged(transaction, false);
                 if is_accepted {
                     self.tell(outlet, self.author_of_transaction(transaction));
                 }
-                answer_step(waiter, &[u8::from(is_accepted)], outlet);
             }
             What::Resolved { transaction, moved } => {
                 self.leader.inquiries.remove(&transaction);
@@ -2158,11 +2161,10 @@ impl Group {
                 if self.is_serving {
                     self.unlock(transaction);
                 }
-                answer_step(waiter, &[], outlet);
             }
             What::Libraries(reply) => {
                 let reply = match waiter {
-                    Some(Waiter::Write(origin)) => Some((origin, reply)),
+                    Some(Waiter::Write(origin)) => Some((origin, proof, reply)),
                     _ => None,
                 };
                 // Whoever hears of the change must find it made on every core.
@@ -2180,11 +2182,11 @@ impl Group {
                 if is_news && self.is_serving {
                     self.tell_member(node, before.as_ref(), outlet);
                 }
-                answer_governed(waiter, &proof, outlet);
+                answer_governed(waiter, proof, outlet);
             }
             What::Wished(is_news) => {
                 self.is_roster_new |= is_news;
-                answer_governed(waiter, &proof, outlet);
+                answer_governed(waiter, proof, outlet);
             }
         }
     }
@@ -2398,15 +2400,8 @@ fn is_mark_of_leader(entry: &Entry) -> bool {
     entry.kind == EntryKind::Normal && entry.data.is_empty()
 }
 
-/// Answers a step of a transaction.
-fn answer_step(waiter: Option<Waiter>, answer: &[u8], outlet: &mut Outlet<'_>) {
-    if let Some(Waiter::Step(origin)) = waiter {
-        outlet.answer(&origin, answer.to_vec());
-    }
-}
-
 /// Tells an operator that it is done.
-fn answer_governed(waiter: Option<Waiter>, proof: &Committed, outlet: &mut Outlet<'_>) {
+fn answer_governed(waiter: Option<Waiter>, proof: Committed, outlet: &mut Outlet<'_>) {
     if let Some(Waiter::Write(origin)) = waiter {
         outlet.reply_committed(&origin, Protocol::Resp2, proof, Writer::ok);
     }

@@ -12,6 +12,7 @@ use crate::core::Core;
 use crate::event::{GroupId, SessionId};
 use crate::letter::{Request, RequestBody};
 use crate::relay::Purpose;
+use crate::session::OwnTicket;
 use crate::settings::AppendFsync;
 
 /// Between two questions to the same leader.
@@ -21,7 +22,7 @@ const INTERVAL: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(crate) struct HolderWait {
     session: SessionId,
-    ticket: u64,
+    ticket: OwnTicket,
     /// WAITAOF: how many nodes of this one have it on disk.
     local_count: Option<i64>,
     wanted: u64,
@@ -43,7 +44,7 @@ impl Core {
     /// Begins WAIT (`local_count` is none) or WAITAOF.
     pub(crate) fn begin_holder_wait(
         &mut self,
-        (session, ticket): (SessionId, u64),
+        (session, ticket): (SessionId, OwnTicket),
         wanted: u64,
         timeout_ms: u64,
         local_count: Option<i64>,
@@ -71,8 +72,8 @@ impl Core {
         self.ask_for_holders(id);
     }
 
-    fn finish_holder_wait(&mut self, session: SessionId, ticket: u64, count: u64, local_count: Option<i64>) {
-        self.sessions.reply(session, ticket, |writer| {
+    fn finish_holder_wait(&mut self, session: SessionId, ticket: OwnTicket, count: u64, local_count: Option<i64>) {
+        self.sessions.reply_own(session, ticket, |writer| {
             if let Some(local_count) = local_count {
                 writer.array(2);
                 writer.integer(local_count);

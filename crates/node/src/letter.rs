@@ -14,7 +14,7 @@ use crate::bulletin::Bulletin;
 use crate::commands::{Answer, Question};
 use crate::entry::{Effect, Watch};
 use crate::event::{CoreId, GroupId, NodeId, SessionId};
-use crate::group::Declined;
+use crate::group::{Committed, Declined, Proof};
 use crate::libraries::Libraries;
 use crate::locks::Grant;
 use crate::nearby::{NearRead, Place};
@@ -115,6 +115,8 @@ pub enum Mail {
         place: Place,
         /// What it has taken.
         toll: Toll,
+        /// By what right it is given.
+        proof: Proof,
         /// As its body says.
         bytes: Vec<u8>,
     },
@@ -175,7 +177,7 @@ pub enum Mail {
         /// The first core.
         first: CoreId,
         /// Whom to tell in the end, and what.
-        reply: Option<(Origin, Vec<u8>)>,
+        reply: Option<(Origin, Committed, Vec<u8>)>,
     },
     /// Every core knows the libraries of this version.
     LibrariesKnown {
@@ -195,6 +197,8 @@ pub enum Mail {
         session: SessionId,
         /// Which of the session's replies it is.
         ticket: u64,
+        /// By what right it is given.
+        proof: Proof,
         /// In the session's protocol.
         bytes: Vec<u8>,
     },
@@ -458,6 +462,29 @@ pub enum RequestBody {
 }
 
 impl RequestBody {
+    /// True if a client can be given this answer. What changes data needs proof that it is committed, and what is
+    /// refused can only be an error; other answers are not for clients.
+    pub(crate) fn is_answered_by(&self, proof: &Proof, answer: &[u8]) -> bool {
+        match (self, proof) {
+            (Self::Write(_) | Self::Exec(_) | Self::Libraries(_) | Self::Configure(_), Proof::Observed(_)) => false,
+            (
+                Self::Write(_)
+                | Self::Exec(_)
+                | Self::Script(_)
+                | Self::Libraries(_)
+                | Self::Configure(_)
+                | Self::Read(_)
+                | Self::ReadAtOnce(_)
+                | Self::Whole(_)
+                | Self::Govern(_)
+                | Self::ReadCut { .. }
+                | Self::EndCut { .. },
+                Proof::Refused,
+            ) => answer.first() == Some(&b'-'),
+            _ => true,
+        }
+    }
+
     /// Bytes that it takes up, roughly.
     pub fn byte_count(&self) -> usize {
         const FIXED_BYTES: usize = 128;
@@ -565,4 +592,29 @@ pub enum Fate {
     Committed,
     /// It will never make the changes.
     Refused,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_is_answered_by_a_proof_or_an_error_and_nothing_else() {
+        let bodies = [
+            (RequestBody::Write(Vec::new()), true),
+            (RequestBody::Exec(Vec::new()), true),
+            (RequestBody::Libraries(Vec::new()), true),
+            (RequestBody::Configure(Vec::new()), true),
+            (RequestBody::Read(Vec::new()), false),
+            (RequestBody::ReadAtOnce(Vec::new()), false),
+            (RequestBody::Govern(Vec::new()), false),
+        ];
+        let proof = |byte| Proof::take(byte).expect("it is one of three");
+        for (body, is_change) in bodies {
+            assert!(!body.is_answered_by(&proof(0), b"+OK\r\n"), "{body:?}: a refusal that is none");
+            assert!(body.is_answered_by(&proof(0), b"-ERR no\r\n"), "{body:?}");
+            assert_eq!(body.is_answered_by(&proof(1), b"+OK\r\n"), !is_change, "{body:?}");
+            assert!(body.is_answered_by(&proof(2), b"+OK\r\n"), "{body:?}");
+        }
+    }
 }

@@ -28,7 +28,7 @@ use crate::computation::{Computation, Computed, Outcome, Wants};
 use crate::defect::Defect;
 use crate::entry::{self, Effect, Watch};
 use crate::event::{GroupId, SessionId};
-use crate::group::{NO_QUORUM, NO_REPLICAS};
+use crate::group::{NO_QUORUM, NO_REPLICAS, Observed, Proof};
 use crate::letter::{Lock, Locked, Origin, RequestBody, Resolution};
 use crate::limits::{self, Slicing};
 use crate::locks::Grant;
@@ -182,6 +182,8 @@ pub struct Transaction {
     answers: BTreeMap<GroupId, Vec<(u64, Vec<u8>)>>,
     stage: Stage,
     reply: Vec<u8>,
+    /// That its groups were looked at.
+    observed: Option<Observed>,
     /// What its commands did to keys, to be told when it has committed.
     notices: Vec<Notice>,
     /// What scripts have done beside.
@@ -214,6 +216,8 @@ pub enum Progress {
         origin: Origin,
         /// See [`Work::home`].
         home: Option<GroupId>,
+        /// By what right it is given.
+        proof: Proof,
         /// The reply, in the session's protocol.
         bytes: Vec<u8>,
         /// What has happened to keys.
@@ -379,6 +383,7 @@ impl Driver {
             stage: Stage::Locking { next: 0 },
             places: BTreeMap::new(),
             reply: Vec::new(),
+            observed: None,
             notices: Vec::new(),
             asides: Asides::default(),
             refusal: None,
@@ -396,28 +401,42 @@ impl Driver {
     }
 
     /// A group has answered a lock.
-    pub fn locked(&mut self, id: TransactionId, group: GroupId, outcome: Locked, post: &mut Vec<Post>) -> Progress {
+    pub fn locked(
+        &mut self,
+        id: TransactionId,
+        group: GroupId,
+        (outcome, observed): (Locked, Option<Observed>),
+        post: &mut Vec<Post>,
+    ) -> Progress {
         let low_water = self.low_water();
         let (databases, noted, limits, slicing) = (self.databases, self.noted, self.limits, self.slicing);
         let stopwatch = self.stopwatch;
         let Some(transaction) = self.find(id) else { return Progress::Going };
         let mut writer = Writer::new(transaction.protocol);
-        let granted = match outcome {
-            Locked::Granted { grant, values, answers } => Some((grant, values, answers)),
-            Locked::Changed => {
+        let granted = match (outcome, observed) {
+            (Locked::Granted { grant, values, answers }, Some(observed)) => Ok((observed, grant, values, answers)),
+            (Locked::Changed, Some(observed)) => {
                 writer.null_array();
-                None
+                Err(observed.into())
             }
-            Locked::Refused(text) => {
+            (Locked::Granted { .. } | Locked::Changed, None) => {
+                writer.error(NO_QUORUM);
+                Err(Proof::Refused)
+            }
+            (Locked::Refused(text), _) => {
                 writer.error(&text);
-                None
+                Err(Proof::Refused)
             }
         };
-        let Some((grant, values, answers)) = granted else {
-            transaction.reply = writer.into_bytes();
-            transaction.resolve_all(Resolution::Release, &[], low_water, post);
-            return transaction.answered();
+        let (observed, grant, values, answers) = match granted {
+            Ok(granted) => granted,
+            Err(proof) => {
+                transaction.reply = writer.into_bytes();
+                transaction.resolve_all(Resolution::Release, &[], low_water, post);
+                return transaction.answered(proof);
+            }
         };
+        transaction.observed = Some(observed);
         transaction.grants.insert(group, grant);
         transaction.values.insert(group, values);
         transaction.answers.insert(group, answers);
@@ -494,7 +513,7 @@ impl Driver {
             writer.error("ERR The values that the transaction changes are too large to be changed together");
             transaction.reply = writer.into_bytes();
             transaction.resolve_all(Resolution::Release, &[], low_water, post);
-            return transaction.answered();
+            return transaction.answered(Proof::Refused);
         }
         transaction.byte_count = effects.values().map(|effects| entry::effects_bytes(effects)).sum();
         transaction.reply = reply;
@@ -517,7 +536,7 @@ impl Driver {
         &mut self,
         id: TransactionId,
         group: GroupId,
-        answer: PrepareAnswer,
+        (answer, proof): (PrepareAnswer, Proof),
         post: &mut Vec<Post>,
     ) -> Progress {
         let low_water = self.low_water();
@@ -531,7 +550,13 @@ impl Driver {
             return Progress::Going;
         };
         waiting.retain(|other| *other != group && !commits_early);
-        *is_refused |= answer != PrepareAnswer::Accepted;
+        // A backup changes nothing, and its cut is not logged.
+        let proof = match changed.is_empty() {
+            true => proof.observed().map(Proof::from),
+            false => proof.committed().map(Proof::from),
+        };
+        let proof = proof.filter(|_| answer == PrepareAnswer::Accepted);
+        *is_refused |= proof.is_none();
         match answer {
             PrepareAnswer::LacksReplicas => transaction.refusal = Some(NO_REPLICAS),
             PrepareAnswer::NoRoom => transaction.refusal = Some(NO_ROOM),
@@ -545,7 +570,7 @@ impl Driver {
             return Progress::Going;
         }
         let changed = std::mem::take(changed);
-        if *is_refused {
+        let Some(proof) = proof.filter(|_| !*is_refused) else {
             transaction.resolve_all(Resolution::Abort, &changed, low_water, post);
             if transaction.is_answered {
                 return Progress::Going;
@@ -555,11 +580,11 @@ impl Driver {
                 writer.error(refusal);
                 transaction.reply = writer.into_bytes();
                 (transaction.notices, transaction.asides) = Default::default();
-                return transaction.answered();
+                return transaction.answered(Proof::Refused);
             }
             transaction.is_answered = true;
             return Progress::Again(transaction.work.take().expect("it has been computed"));
-        }
+        };
         let mut places = Writer::onto(std::mem::take(&mut transaction.reply), transaction.protocol);
         transaction.places.values().for_each(|place| places.integer(*place as i64));
         transaction.reply = places.into_bytes();
@@ -569,7 +594,8 @@ impl Driver {
         } else {
             transaction.resolve_all(Resolution::Commit, &changed, low_water, post);
         }
-        transaction.answered()
+        // The last of all that have prepared has said so: each was asked for the same.
+        transaction.answered(proof)
     }
 
     /// Answers clients whose transactions have been writing for so long that nobody can tell them the outcome. They go
@@ -591,6 +617,7 @@ impl Driver {
                 given_up.push(Progress::Answered {
                     origin: transaction.origin,
                     home: transaction.home,
+                    proof: Proof::Refused,
                     bytes: writer.into_bytes(),
                     notices: Vec::new(),
                     asides: Box::default(),
@@ -707,7 +734,8 @@ impl Transaction {
         changed.sort_unstable();
         let Some(first) = rounds.pop_front() else {
             self.resolve_all(Resolution::Release, &[], low_water, post);
-            return self.answered();
+            let observed = self.observed.expect("its groups have been locked");
+            return self.answered(observed.into());
         };
         self.later = rounds;
         let waiting = post_round(self.id, &self.grants, &changed, first, post);
@@ -730,13 +758,14 @@ impl Transaction {
         self.stage = Stage::Resolving { waiting };
     }
 
-    fn answered(&mut self) -> Progress {
+    fn answered(&mut self, proof: Proof) -> Progress {
         if std::mem::replace(&mut self.is_answered, true) {
             return Progress::Going;
         }
         Progress::Answered {
             origin: self.origin,
             home: self.home,
+            proof,
             bytes: std::mem::take(&mut self.reply),
             notices: std::mem::take(&mut self.notices),
             asides: Box::new(std::mem::take(&mut self.asides)),

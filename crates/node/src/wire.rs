@@ -3,7 +3,7 @@
 //! ```text
 //! RAFT     group:u32le  consensus message
 //! REQUEST  node core boot serial number floor previous  group protocol kind words
-//! ANSWER   boot group number  place  toll  bytes
+//! ANSWER   boot group number  place  toll  proof  bytes
 //! REFUSED  boot group number
 //! ALIVE    boot group number
 //! INQUIRE  transaction  asking group  asked group
@@ -46,7 +46,7 @@ use crate::blocking::{LineAct, LineNote};
 use crate::bulletin::Bulletin;
 use crate::entry::{Effect, Taken, Watch, put_bytes, put_prepared};
 use crate::event::{CoreId, GroupId, NodeId, SessionId};
-use crate::group::Declined;
+use crate::group::{Declined, Proof};
 use crate::letter::{Claim, Fate, Lock, Locked, Mail, Origin, Request, RequestBody, Resolution, ScriptRequest};
 use crate::locks::Grant;
 use crate::nearby::Place;
@@ -118,7 +118,7 @@ pub enum Wire<'a> {
     /// A client's request, sent on by its gateway.
     Request(Request),
     /// The answer to a request of this gateway.
-    Answer(Claim, Place, Toll, &'a [u8]),
+    Answer(Claim, Place, Toll, Proof, &'a [u8]),
     /// A node does not serve the group, or misses a request.
     Refused(Claim),
     /// A request has come again and will be answered.
@@ -455,7 +455,7 @@ fn put_lock(out: &mut Vec<u8>, lock: &Lock) {
 /// What a group tells a gateway of its request; `None` if that does not travel.
 pub fn encode_to_gateway(mail: &Mail) -> Option<Vec<u8>> {
     let (kind, claim, answer) = match mail {
-        Mail::Answered { claim, place, toll, bytes } => (ANSWER, claim, Some((*place, toll, &bytes[..]))),
+        Mail::Answered { claim, place, toll, proof, bytes } => (ANSWER, claim, Some((*place, toll, proof, &bytes[..]))),
         Mail::Refused { claim } => (REFUSED, claim, None),
         Mail::Alive { claim } => (ALIVE, claim, None),
         _ => return None,
@@ -465,9 +465,10 @@ pub fn encode_to_gateway(mail: &Mail) -> Option<Vec<u8>> {
     leb128::put(&mut out, claim.boot);
     leb128::put(&mut out, u64::from(claim.group.0));
     leb128::put(&mut out, claim.number);
-    if let Some((place, toll, bytes)) = answer {
+    if let Some((place, toll, proof, bytes)) = answer {
         put_place(&mut out, place);
         toll.put(&mut out);
+        out.push(proof.put());
         out.extend_from_slice(bytes);
     }
     Some(out)
@@ -632,7 +633,8 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
         ANSWER => {
             let (claim, place) = (take_claim(&mut rest)?, take_place(&mut rest)?);
             let toll = Toll::take(&mut rest)?;
-            Some(Wire::Answer(claim, place, toll, rest))
+            let (proof, bytes) = rest.split_first()?;
+            Some(Wire::Answer(claim, place, toll, Proof::take(*proof)?, bytes))
         }
         REFUSED => Some(Wire::Refused(take_claim(&mut rest)?)),
         ALIVE => Some(Wire::Alive(take_claim(&mut rest)?)),

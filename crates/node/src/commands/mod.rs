@@ -40,7 +40,7 @@ pub use question::{Answer, DebugQuestion, Figures, GroupFigures, Question, Sessi
 use crate::core::{Context, Core};
 pub use crate::evaluate::{Changing, Naming, Running};
 use crate::event::{Action, Now, SessionId};
-use crate::session::Session;
+use crate::session::{OwnTicket, Session};
 use crate::tally::Asked;
 
 /// What runs a control command.
@@ -465,7 +465,7 @@ pub(super) type Outcome = Result<(), Refusal>;
 /// A handler that answers at once.
 pub(super) type Run = fn(&mut Local<'_>, Args<'_>, &mut Writer) -> Outcome;
 /// A handler that makes the core do something for a ticket of a session.
-pub(super) type Drive = fn(&mut Core, SessionId, u64, Args<'_>, &mut Vec<Action>) -> Outcome;
+pub(super) type Drive = fn(&mut Core, SessionId, OwnTicket, Args<'_>, &mut Vec<Action>) -> Outcome;
 /// A handler that puts a question.
 pub(super) type Ask = fn(&mut Local<'_>, Args<'_>) -> Result<Question, Refusal>;
 /// A handler that joins answers.

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use resp::Protocol;
 use stdx::slot::{SLOT_COUNT, Slot};
 
-use super::{Group, Waiter};
+use super::{Group, Observed, Waiter};
 use crate::balance;
 use crate::bulletin::{Bulletin, Bulletins};
 use crate::entry;
@@ -46,7 +46,7 @@ impl Group {
         match done {
             // Who asked hears when the last of it is committed.
             Ok(true) => *self.leader.waiters.last_mut().expect("something is to be logged") = Waiter::Write(origin),
-            Ok(false) => outlet.reply(&origin, protocol, resp::Writer::ok),
+            Ok(false) => outlet.reply_observed(&origin, protocol, Observed::of_state(), resp::Writer::ok),
             Err(reason) => outlet.refuse(&origin, protocol, &reason),
         }
     }

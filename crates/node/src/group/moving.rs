@@ -265,7 +265,7 @@ impl Group {
         if origin.claim.is_none() {
             outlet.refuse(origin, protocol, HAS_MOVED);
         } else {
-            outlet.answer(origin, message::answer::put_moved(&self.state.slots().known(slot)));
+            outlet.answer(origin, Observed::of_state(), message::answer::put_moved(&self.state.slots().known(slot)));
         }
     }
 

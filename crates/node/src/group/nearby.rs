@@ -149,7 +149,7 @@ impl Group {
                 Some(moment) => {
                     let watch = outlet.start_watch(command, args);
                     let state = &mut self.state;
-                    outlet.reply(&read.origin, read.protocol, |writer| {
+                    outlet.reply_observed(&read.origin, read.protocol, Observed::of_state(), |writer| {
                         state.keyspace().set_silent(read.origin.reads_silently(command));
                         state.read(database, command, args, moment, writer);
                         state.keyspace().set_silent(false);

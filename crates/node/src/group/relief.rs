@@ -11,7 +11,7 @@ use consensus::Progress;
 use stdx::Instant;
 
 use super::members::is_well;
-use super::{Group, fail};
+use super::{Group, Proof, fail};
 use crate::core::Context;
 use crate::event::{NodeId, Now, Room};
 use crate::letter::{Origin, Request, RequestBody};
@@ -170,8 +170,12 @@ impl Group {
         let text = no_room(self.node, reason);
         let awaits = self.awaits_relief(now, outlet.context);
         match request.body {
-            RequestBody::Prepare { .. } if awaits => outlet.answer(&request.origin, PrepareAnswer::Refused.put()),
-            RequestBody::Prepare { .. } => outlet.answer(&request.origin, PrepareAnswer::NoRoom.put()),
+            RequestBody::Prepare { .. } if awaits => {
+                outlet.answer(&request.origin, Proof::Refused, PrepareAnswer::Refused.put());
+            }
+            RequestBody::Prepare { .. } => {
+                outlet.answer(&request.origin, Proof::Refused, PrepareAnswer::NoRoom.put());
+            }
             _ if awaits => self.leave_to_next(&request.origin, request.protocol, outlet),
             _ => outlet.refuse(&request.origin, request.protocol, &text),
         }

@@ -116,6 +116,24 @@ impl Nodes {
         panic!("the nodes never stop talking");
     }
 
+    /// Answers on their way that end in this reply say that a group was looked at, and not that it has committed. How
+    /// many did say that.
+    fn forge_answers(&mut self, reply: &[u8]) -> usize {
+        const STAMP_BYTES: usize = 8;
+        const OBSERVED: u8 = 1;
+        const COMMITTED: u8 = 2;
+        let mut count = 0;
+        for (.., bytes) in self.under_way.iter_mut().filter(|(.., bytes)| bytes[0] == ANSWER) {
+            let end = bytes.len() - STAMP_BYTES;
+            if bytes[..end].ends_with(reply) {
+                let proof = &mut bytes[end - reply.len() - 1];
+                assert_eq!(std::mem::replace(proof, OBSERVED), COMMITTED);
+                count += 1;
+            }
+        }
+        count
+    }
+
     /// A node is gone, with all that it had under way.
     pub(crate) fn kill(&mut self, node: usize) {
         self.gather();
@@ -194,6 +212,33 @@ fn a_read_sees_no_change_that_its_pipeline_asks_for_later_although_the_leader_di
         };
         assert_eq!(nodes.host(gateway).received(client), expected, "{pipeline:?}");
     }
+}
+
+#[test]
+fn a_node_that_has_only_looked_cannot_acknowledge_a_write() {
+    let mut nodes = Nodes::new();
+    let leader = nodes.leader().expect("elected");
+    let gateway = 1 + leader % 3;
+    let client = nodes.host(gateway).connect(0);
+    for (request, reply) in [("SET k 1", "+OK\r\n"), ("INCR k", ":2\r\n"), ("MULTI\r\nINCR k\r\nEXEC", "*1\r\n:3\r\n")]
+    {
+        nodes.host(gateway).send(client, format!("{request}\r\n").as_bytes());
+        nodes.host(gateway).settle();
+        nodes.exchange(|_, _, kind| kind != ANSWER);
+        for _ in 0..100 {
+            if nodes.count(ANSWER) > 0 {
+                break;
+            }
+            nodes.pass_while(Duration::from_millis(50), |_, _, kind| kind != ANSWER);
+        }
+        assert_eq!(nodes.forge_answers(reply.as_bytes()), 1, "{request}");
+        nodes.exchange(|_, _, _| true);
+        let said = nodes.host(gateway).received_bytes(client);
+        let said = String::from_utf8_lossy(&said);
+        assert!(said.contains("-CLUSTERDOWN") && said.contains("unknown"), "{request}: {said}");
+        assert!(!said.ends_with(reply), "{request}: {said}");
+    }
+    assert_eq!(nodes.run(gateway, client, "GET k"), "$1 3", "it was done, and who says what it saw is heard");
 }
 
 #[test]
