@@ -1,8 +1,10 @@
 //! The verbs of the project. `cargo xtask test` is the one command that runs every test.
 
 mod crash;
+mod fuzz;
 mod guided;
 mod image;
+mod miri;
 mod needs;
 mod package;
 mod process;
@@ -39,6 +41,11 @@ usage: cargo xtask VERB [OPTIONS]
   crash [--cycles N] [--seed N]
                          power cuts under load, a full disk, failing flushes: audits what was acknowledged (root and
                          loop devices); for kills see holdfast torture
+  fuzz [--seconds N] [--seed N] [--input FILE] [TARGET ...]
+                         mutated bytes for whatever reads bytes from outside, a minute for each target; --input reads
+                         one file again
+  miri [TEST ...]        tests of the code with unsafe and of the parser under Miri, an interpreter that sees undefined
+                         behaviour; installs a nightly compiler for it
 ";
 
 fn main() -> ExitCode {
@@ -58,6 +65,8 @@ fn main() -> ExitCode {
         "package" => package::run_verb(options),
         "image" => image::run_verb(options),
         "crash" => crash::run(options),
+        "fuzz" => fuzz::run_verb(options),
+        "miri" => miri::run_verb(options),
         "help" | "-h" | "--help" => {
             print!("{USAGE}");
             return ExitCode::SUCCESS;

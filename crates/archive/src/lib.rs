@@ -32,10 +32,12 @@ mod tests {
     use std::path::PathBuf;
 
     use bytes::Bytes;
+    use fuzzing::Fuzz;
     use stdx::UnixMillis;
     use stdx::log::{Entry, EntryKind};
 
     use super::*;
+    use crate::frame::{FILE_HEADER_BYTES, FRAME_HEADER_BYTES};
 
     struct Scratch(PathBuf);
 
@@ -234,5 +236,73 @@ mod tests {
         fs::write(scratch.0.join("letters"), "dear").unwrap();
         let fault = Archive::open_or_make(&scratch.0, &other).unwrap_err().to_string();
         assert!(fault.contains("not empty"), "{fault}");
+    }
+
+    /// Puts the checksums of a file right, as far as they can be followed.
+    fn verify(bytes: &mut [u8]) {
+        let Some(header) = bytes.get_mut(..FILE_HEADER_BYTES) else { return };
+        header[12..16].fill(0);
+        let check = crc32c::crc32c(header);
+        header[12..16].copy_from_slice(&check.to_le_bytes());
+        let seed = crc32c::crc32c(header);
+        let mut offset = FILE_HEADER_BYTES;
+        while let Some(header) = bytes.get(offset..offset + FRAME_HEADER_BYTES) {
+            let start = offset + FRAME_HEADER_BYTES;
+            let body_bytes = u32::from_le_bytes(header[8..12].try_into().unwrap()) as usize;
+            let Some(body) = bytes.get(start..start + body_bytes) else { return };
+            let body_check = crc32c::crc32c(body);
+            let header = &mut bytes[offset..start];
+            header[4..8].copy_from_slice(&body_check.to_le_bytes());
+            let place = crc32c::crc32c_append(seed, &(offset as u64).to_le_bytes());
+            let check = crc32c::crc32c_append(place, &header[4..]);
+            header[..4].copy_from_slice(&check.to_le_bytes());
+            offset = start + body_bytes;
+        }
+    }
+
+    #[test]
+    fn fuzz_files() {
+        let scratch = Scratch::new("fuzz");
+        let archive = scratch.archive();
+        let mut writer = GroupWriter::open(&archive, 1, 1, 3).unwrap();
+        append(&mut writer, 1, 5);
+        append(&mut writer, 6, 9);
+        drop(writer);
+        let mut base = BaseWriter::begin(&archive, 1, (9, 2, UnixMillis(7)), 1, 3).unwrap();
+        base.push(&[1; 1_000]).unwrap();
+        base.push(b"the last").unwrap();
+        base.finish().unwrap();
+        let base = archive.list(1).unwrap().bases[0].path.clone();
+        let corpus = [fs::read(scratch.log(1)).unwrap(), fs::read(base).unwrap()];
+        let path = scratch.0.join("input");
+        let read = |input: &[u8]| {
+            fs::write(&path, input).unwrap();
+            let log = || {
+                let mut log = LogFile::open(&archive, 1, &path)?;
+                let mut count = 0;
+                while let Some(frame) = log.next()? {
+                    // A frame may announce a gibibyte: only what is asked for is brought back.
+                    if frame.raw_bytes <= 1 << 20 {
+                        count += log.entries(&frame)?.len();
+                    }
+                }
+                Ok::<_, Fault>(count)
+            };
+            let base = || {
+                let mut base = BaseReader::open(&archive, 1, &path)?;
+                let mut count = 0;
+                while let Some(chunks) = base.next_chunks()? {
+                    count += chunks.len();
+                }
+                Ok::<_, Fault>(count)
+            };
+            let outcome = |found: Result<usize, Fault>| match found {
+                Ok(count) => 1 + count as u64,
+                Err(fault) => 1_000 + fault.to_string().len() as u64 % 64,
+            };
+            outcome(log()) + 10_000 * outcome(base())
+        };
+        assert_eq!(corpus.each_ref().map(|input| read(input) % 10_000 < 1_000), [true, false], "a log and a base");
+        Fuzz::new("archive", corpus).repair(verify).rounds(500).run(read);
     }
 }

@@ -580,6 +580,56 @@ fn put_effects(out: &mut Vec<u8>, effects: &[Effect]) {
     }
 }
 
+/// Takes words that another node has laid out as [`put_words`] does: none if they do not fit, or if there is no word.
+/// `spans` is overwritten.
+pub fn take_words<'a: 's, 's>(rest: &mut &'a [u8], spans: &'s mut Vec<Span>) -> Option<(u16, Args<'s>)> {
+    let database = u16::try_from(leb128::take(rest)?).ok()?;
+    let count = leb128::take(rest)?;
+    spans.clear();
+    let mut start = 0_u32;
+    for _ in 0..count {
+        let end = u32::try_from(leb128::take(rest)?).ok().and_then(|length| start.checked_add(length))?;
+        spans.push(Span { start, end });
+        start = end;
+    }
+    let (words, behind) = rest.split_at_checked(start as usize)?;
+    *rest = behind;
+    (count > 0).then(|| (database, Args::new(words, spans)))
+}
+
+/// True if another node has laid this out as [`put_exec`] does, and all of it is right: the databases of watched keys,
+/// and the commands with theirs. `spans` is overwritten.
+pub fn check_exec(
+    packed: &[u8],
+    spans: &mut Vec<Span>,
+    mut is_right: impl FnMut(u16, Option<Args<'_>>) -> bool,
+) -> bool {
+    let mut rest = packed;
+    let mut check = || {
+        for _ in 0..leb128::take(&mut rest)? {
+            let database = u16::try_from(leb128::take(&mut rest)?).ok()?;
+            let key_bytes = usize::try_from(leb128::take(&mut rest)?).ok()?;
+            let version_at = rest.split_at_checked(key_bytes)?.1;
+            rest = version_at.split_at_checked(8)?.1;
+            is_right(database, None).then_some(())?;
+        }
+        for _ in 0..leb128::take(&mut rest)? {
+            let (database, args) = take_words(&mut rest, spans)?;
+            is_right(database, Some(args)).then_some(())?;
+        }
+        rest.is_empty().then_some(())
+    };
+    check().is_some()
+}
+
+/// Passes over bytes behind their length, as [`put_bytes`] writes them.
+pub(crate) fn take_bytes<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let length = usize::try_from(leb128::take(rest)?).ok()?;
+    let (bytes, behind) = rest.split_at_checked(length)?;
+    *rest = behind;
+    Some(bytes)
+}
+
 /// True for an entry that only says that time has passed.
 pub fn is_tick(entry: &[u8]) -> bool {
     entry.len() == HEADER_BYTES + 1 && entry[HEADER_BYTES] == TICK

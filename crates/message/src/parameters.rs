@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use stdx::leb128;
 
-use crate::entry::{Reader, put_bytes};
+use crate::entry::{Reader, put_bytes, take_bytes};
 
 /// The group whose log holds the parameters.
 pub const HOME: u32 = 0;
@@ -30,6 +30,19 @@ pub fn encode<'a>(pairs: impl ExactSizeIterator<Item = (&'a str, &'a str)>) -> V
         put_bytes(&mut out, value.as_bytes());
     }
     out
+}
+
+/// True if another node has laid this out as [`encode`] does.
+pub fn are_pairs(bytes: &[u8]) -> bool {
+    let mut rest = bytes;
+    let mut check = || {
+        for _ in 0..leb128::take(&mut rest)? {
+            take_bytes(&mut rest)?;
+            take_bytes(&mut rest)?;
+        }
+        rest.is_empty().then_some(())
+    };
+    check().is_some()
 }
 
 /// Reads what [`encode`] wrote.

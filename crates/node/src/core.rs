@@ -51,6 +51,7 @@ use crate::toll::Toll;
 use crate::tracking::{Mode, Tracker};
 use crate::transaction::{Driver, GatewayId, Post, PrepareAnswer, Progress, TransactionId, Work};
 use crate::undelivered::{Delivery, Orphans};
+use crate::validate;
 use crate::wire::{self, Wire};
 
 /// One thread's sessions and groups. [`Core::step`] is the only way in, its actions are the only way out.
@@ -1702,7 +1703,12 @@ impl Core {
                 self.woken(waiter.session, waiter.ticket, group, is_gone, actions);
             }
             // Who answers is who was asked: a node speaks for itself.
-            Some(Wire::Request(request)) if request.origin.node == from => self.take_request(request, actions),
+            Some(Wire::Request(request))
+                if request.origin.node == from
+                    && validate::is_valid(&request, self.context.group_count, self.context.settings.databases) =>
+            {
+                self.take_request(request, actions);
+            }
             Some(Wire::Request(_)) => self.context.statistics.malformed_peer_count += 1,
             Some(Wire::Answer(claim, place, toll, proof, bytes)) => {
                 self.take_relayed(claim, place, &toll, (proof, bytes), actions);

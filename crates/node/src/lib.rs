@@ -61,6 +61,7 @@ mod touched;
 pub mod tracking;
 pub mod transaction;
 mod undelivered;
+mod validate;
 mod whole;
 mod wire;
 

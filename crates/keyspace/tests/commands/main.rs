@@ -13,6 +13,7 @@
 
 mod conversation;
 mod dumps;
+mod fuzz;
 mod keys;
 mod local;
 mod newer;

@@ -19,6 +19,8 @@ pub(crate) struct Nodes {
     under_way: Vec<(NodeId, NodeId, GroupId, Vec<u8>)>,
     /// A leader that hands over is not heard.
     holds_hand_over: bool,
+    /// What has been said since somebody listens.
+    overheard: Option<Vec<Vec<u8>>>,
 }
 
 impl Nodes {
@@ -35,7 +37,8 @@ impl Nodes {
     /// The same with so many cores each, and as many groups.
     pub(crate) fn of_cores(core_count: u16, settings: &Settings) -> Self {
         let host = |node| Some(Host::of_nodes(core_count, settings.clone(), node, &[1, 2, 3]));
-        let mut this = Self { hosts: (1..=3).map(host).collect(), under_way: Vec::new(), holds_hand_over: false };
+        let mut this =
+            Self { hosts: (1..=3).map(host).collect(), under_way: Vec::new(), holds_hand_over: false, overheard: None };
         this.elect();
         this
     }
@@ -87,6 +90,9 @@ impl Nodes {
     fn gather(&mut self) {
         for (from, host) in (1..).map(NodeId).zip(&mut self.hosts) {
             let Some(host) = host else { continue };
+            if let Some(overheard) = &mut self.overheard {
+                overheard.extend(host.sent.iter().map(|(.., bytes)| bytes.clone()));
+            }
             let sent = host.sent.drain(..);
             self.under_way.extend(sent.map(|(to, group, bytes)| (from, to, group, bytes)));
         }
@@ -132,6 +138,13 @@ impl Nodes {
             }
         }
         count
+    }
+
+    /// Copies all that the nodes say to each other meanwhile.
+    pub(crate) fn overhear(&mut self, copies: &mut Vec<Vec<u8>>, story: impl FnOnce(&mut Self)) {
+        self.overheard = Some(Vec::new());
+        story(self);
+        copies.extend(self.overheard.take().into_iter().flatten());
     }
 
     /// A node is gone, with all that it had under way.
@@ -270,7 +283,12 @@ fn a_checkpoint_for_which_there_is_no_room_is_put_off_until_there_is() {
     let mut newcomer = Host::unloaded_with_seeds(1, Settings::default(), 2, &[1]);
     newcomer.load(2, &[]);
     newcomer.is_full = true;
-    let mut nodes = Nodes { hosts: vec![Some(founder), Some(newcomer)], under_way: Vec::new(), holds_hand_over: false };
+    let mut nodes = Nodes {
+        hosts: vec![Some(founder), Some(newcomer)],
+        under_way: Vec::new(),
+        holds_hand_over: false,
+        overheard: None,
+    };
     let client = nodes.host(1).connect(0);
     assert_eq!(nodes.run(1, client, "SET n 1"), "+OK");
     nodes.pass(Duration::from_secs(20));
@@ -290,7 +308,8 @@ fn a_checkpoint_for_which_there_is_no_room_is_put_off_until_there_is() {
 #[test]
 fn a_newcomer_does_not_wait_for_a_backup_that_nobody_reads() {
     let founder = Host::new(1, Settings::default());
-    let mut nodes = Nodes { hosts: vec![Some(founder)], under_way: Vec::new(), holds_hand_over: false };
+    let mut nodes =
+        Nodes { hosts: vec![Some(founder)], under_way: Vec::new(), holds_hand_over: false, overheard: None };
     let client = nodes.host(1).connect(0);
     assert_eq!(nodes.run(1, client, "SET n 1"), "+OK");
     let begun = nodes.run(1, client, "BACKUP BEGIN 000102030405060708090a0b0c0d0e0f");

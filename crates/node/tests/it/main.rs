@@ -5,6 +5,7 @@ mod blocking;
 mod cluster;
 mod collections;
 mod describe;
+mod fuzz;
 mod host;
 mod large;
 mod monitor;
