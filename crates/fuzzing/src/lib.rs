@@ -1,8 +1,8 @@
 //! Throws mutated bytes at whatever reads bytes.
 //!
-//! A test hands [`Fuzz`] a corpus of well-formed inputs and a function that reads one. The function may refuse an input,
-//! and may not panic. It says what it made of the input as a number; an input of which it makes something new joins the
-//! corpus, so that mutations pile up along the paths that lead deeper.
+//! A test hands [`Fuzz`] a corpus of well-formed inputs and a function that reads one. The function may refuse an
+//! input, and may not panic. It says what it made of the input as a number; an input of which it makes something new
+//! joins the corpus, so that mutations pile up along the paths that lead deeper.
 //!
 //! An ordinary test does a fixed number of rounds from a fixed seed, so it is the same on every machine. `cargo xtask
 //! fuzz` sets these:
