@@ -933,6 +933,9 @@ impl Replica {
             vote: self.raft.raft.vote,
             commit: self.raft.raft.raft_log.committed,
         };
+        assert!(now.term >= self.stored.term && now.commit >= self.stored.commit, "a term or a commit went back");
+        let is_vote_kept = now.term > self.stored.term || self.stored.vote == 0 || now.vote == self.stored.vote;
+        assert!(is_vote_kept, "a second vote in term {}", now.term);
         let restored = self.restore(inner.snapshot());
         let mut election = now.term != self.stored.term || now.vote != self.stored.vote || restored.is_some();
         election |= self.note_changes(&new_entries, now.commit);

@@ -652,7 +652,7 @@ impl Group {
     /// Adds a write to the batch. The group must be [`Standing::Serving`], the keys free.
     #[inline]
     pub fn write(&mut self, origin: Origin, protocol: Protocol, database: u16, args: Args<'_>) {
-        debug_assert!(self.is_serving);
+        assert!(self.is_serving, "a write where nothing is applied for clients");
         self.note_change(args);
         self.leader.builder.command(protocol, database, args);
         self.leader.waiters.push(Waiter::Write(origin));
@@ -691,7 +691,7 @@ impl Group {
 
     /// Takes a request that came as a letter or from another node. The group must be [`Standing::Serving`].
     pub fn request(&mut self, request: Request, now: Now, outlet: &mut Outlet<'_>) {
-        debug_assert!(self.is_serving);
+        assert!(self.is_serving, "a request where nothing is applied for clients");
         if self.defect == Some(Defect::ForgottenBook)
             && let Some(slot) = self.foreign_slot(&request)
         {
@@ -1630,6 +1630,7 @@ impl Group {
             Some(moment) => moment,
             None => Moment { unix: self.next_unix(now, heard), seed: prng.draw() },
         };
+        assert!(moment.unix >= self.proposed_unix, "moments of a log never go back");
         self.proposed_unix = moment.unix;
         let (number, late) = (self.batch_number, Vec::new());
         self.batch_number += 1;
@@ -1639,6 +1640,10 @@ impl Group {
             Ok(()) => {
                 self.inflight_bytes += byte_count;
                 let (index, term) = (self.replica.last_index(), self.replica.term());
+                assert!(index > self.applied(), "what is proposed comes behind what is applied");
+                let before = self.inflight.iter().rev().find(|batch| batch.index > 0);
+                let is_behind = before.is_none_or(|before| before.term < term || before.index < index);
+                assert!(is_behind, "a place of the log is given once in a term");
                 self.inflight.push_back(Batch { number, index, term, waiters, late, byte_count, data, touched });
                 self.leader.pace.proposed(now.instant, index);
             }
@@ -1663,6 +1668,7 @@ impl Group {
         if !self.is_serving || !self.replica.has_lease(now.instant) {
             return !self.leader.reads.is_empty() && self.begin_read_round(now);
         }
+        assert!(self.replica.is_leader(), "a lease without a leader");
         let committed = self.replica.committed_index();
         if self.applied() < committed {
             self.wait_to_read(committed, now);
@@ -1818,6 +1824,7 @@ impl Group {
 
     fn change_role(&mut self, role: Role, outlet: &mut Outlet<'_>) {
         if role == Role::Leader {
+            assert!(!self.is_serving, "a replica that serves cannot begin to lead");
             return; // serving begins when an entry of the new term has been applied
         }
         self.is_serving = false;
@@ -1835,6 +1842,7 @@ impl Group {
             fail_read(&read, LEADER_LOST, outlet);
         }
         self.fail(waiters, outlet);
+        assert!(self.leader.waiters.is_empty() && self.leader.builder.is_empty(), "a follower gathers no batch");
     }
 
     /// Tells those who wait for a batch that it will never be applied: its entry was never made, or another leader's
@@ -1900,6 +1908,7 @@ impl Group {
     // ---- applying -------------------------------------------------------------------------------------------------
 
     fn apply(&mut self, entry: Entry, now: Now, outlet: &mut Outlet<'_>) {
+        assert!(entry.index <= self.replica.committed_index(), "nothing is applied before it is committed");
         let cursor = self.state.open(&entry);
         outlet.context.places[self.id.0 as usize].index = entry.index;
         let batch = self.batch_of(&entry, outlet);
@@ -1956,6 +1965,7 @@ impl Group {
     /// A leader serves from the moment when it has applied an entry of its own term.
     fn begin_serving(&mut self, entry: &Entry) {
         if self.replica.is_leader() && entry.term == self.replica.term() && !self.is_serving {
+            assert_eq!(self.applied(), entry.index, "a leader serves with all that earlier ones have acknowledged");
             self.is_serving = true;
             self.is_newly_serving = true;
             self.bulletin_at = Instant::ZERO;
@@ -1991,6 +2001,7 @@ impl Group {
             let batch = self.inflight.pop_front().expect("just seen");
             self.inflight_bytes -= batch.byte_count;
             if batch.index == entry.index && batch.term == entry.term {
+                assert_eq!(batch.data.len(), entry.data.len(), "what was proposed here is what is applied");
                 return Some(batch);
             }
             self.fail_batch(batch, outlet);
@@ -2079,6 +2090,7 @@ impl Group {
             published.iter().for_each(|message| outlet.publish(message));
         }
         if let Some(origin) = origin {
+            assert_eq!(origin.claim, Some(claim), "who waits for an item has asked for it");
             outlet.answer_committed(&origin, Committed::of_applied(), all, answer);
         }
         if self.awaited.remove(&(gateway, number)) {
