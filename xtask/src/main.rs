@@ -44,8 +44,8 @@ usage: cargo xtask VERB [OPTIONS]
   fuzz [--seconds N] [--seed N] [--input FILE] [TARGET ...]
                          mutated bytes for whatever reads bytes from outside, a minute for each target; --input reads
                          one file again
-  miri [TEST ...]        tests of the code with unsafe and of the parser under Miri, an interpreter that sees undefined
-                         behaviour; installs a nightly compiler for it
+  miri [TEST ...]        tests of the code with unsafe under Miri, an interpreter that sees undefined behaviour;
+                         installs a nightly compiler for it
 ";
 
 fn main() -> ExitCode {
