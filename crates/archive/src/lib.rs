@@ -13,17 +13,23 @@
 //!
 //! *Invariant:* it knows neither what an entry means nor who writes.
 
+mod bucket;
 mod fault;
 mod file;
 mod frame;
 mod group;
+mod key;
 mod manifest;
+mod place;
 mod writer;
 
+pub use bucket::Bucket;
 pub use fault::Fault;
 pub use file::{BaseReader, FrameInfo, LogFile};
 pub use group::{BaseInfo, End, GroupReader, Listing, LogInfo, Next, Problem};
+pub use key::Key;
 pub use manifest::{Archive, Manifest};
+pub use place::Place;
 pub use writer::{BaseWriter, GroupWriter};
 
 #[cfg(test)]
@@ -47,9 +53,13 @@ mod tests {
             Self(path)
         }
 
+        fn place(&self) -> Place {
+            Place::Directory(self.0.clone())
+        }
+
         fn archive(&self) -> Archive {
-            let wanted = Manifest { name: 77, cluster: 5, groups: 2, databases: 16 };
-            Archive::open_or_make(&self.0, &wanted).unwrap()
+            let wanted = Manifest { name: 77, cluster: 5, groups: 2, databases: 16, key: None };
+            Archive::open_or_make(&self.place(), &wanted, None).unwrap()
         }
 
         fn log(&self, first: u64) -> PathBuf {
@@ -227,12 +237,12 @@ mod tests {
     fn another_clusters_archive_and_another_directory_are_refused() {
         let scratch = Scratch::new("foreign");
         scratch.archive();
-        let other = Manifest { name: 1, cluster: 6, groups: 2, databases: 16 };
-        let fault = Archive::open_or_make(&scratch.0, &other).unwrap_err().to_string();
+        let other = Manifest { name: 1, cluster: 6, groups: 2, databases: 16, key: None };
+        let fault = Archive::open_or_make(&scratch.place(), &other, None).unwrap_err().to_string();
         assert!(fault.contains("the archive of cluster 00000000000000000000000000000005"), "{fault}");
         fs::remove_file(scratch.0.join("archive")).unwrap();
         fs::write(scratch.0.join("letters"), "dear").unwrap();
-        let fault = Archive::open_or_make(&scratch.0, &other).unwrap_err().to_string();
+        let fault = Archive::open_or_make(&scratch.place(), &other, None).unwrap_err().to_string();
         assert!(fault.contains("not empty"), "{fault}");
     }
 }

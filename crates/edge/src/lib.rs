@@ -46,7 +46,6 @@ mod tls;
 mod trust;
 mod users_file;
 
-pub use archiver::{archive_directory, look_for_archive};
 pub use clock::unix_millis;
 pub use console::ConsoleOptions;
 pub use disk::{DirectoryLock, RealDisk};

@@ -278,6 +278,9 @@ pub const ARCHIVE_FLUSH_INTERVAL: Duration = Duration::from_millis(250);
 /// When an archive that could not be written is tried again.
 pub const ARCHIVE_RETRY: Duration = Duration::from_secs(1);
 
+/// So long an archive that does not answer may hold up the end of the process.
+pub const ARCHIVE_STOP_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// What has been committed and is not synced is archived after this time all the same: `appendfsync no` leaves it to
 /// the system, which may take half a minute.
 pub const ARCHIVE_SYNC_PATIENCE: Duration = Duration::from_secs(5);
@@ -291,6 +294,9 @@ pub const ARCHIVE_BASE_BYTES: u64 = 64 << 20;
 
 /// How often a node looks how far the archive is of groups that others lead: what it has need not be kept.
 pub const ARCHIVE_LOOK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The same where each look is a request that is paid for.
+pub const ARCHIVE_LOOK_INTERVAL_REMOTE: Duration = Duration::from_secs(60);
 
 /// How often what need not be kept is looked for.
 pub const ARCHIVE_EXPIRY_INTERVAL: Duration = Duration::from_secs(60);

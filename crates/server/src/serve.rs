@@ -43,7 +43,9 @@ Usage: holdfast serve [FILE] [--name value [value …]]…
   --cluster-port N        where other nodes call                        [port + 10000]
   --cluster-announce-ip A where others reach this node                  [as --bind, or found out]
   --replicas N            nodes that vote on each write, if there are so many [3]
-  --archive ADDRESS       keep the log of all that happens in file:///DIRECTORY, which must be there [none]
+  --archive ADDRESS       keep the log of all that happens in file:///DIRECTORY, which must be there,
+                          or in s3://BUCKET/PREFIX                      [none]
+  --archive-key-file FILE encrypt it with the key in this file          [none]
   --console-port N        serve the console here, a page for browsers   [none]
   --metrics-port N        answer GET /metrics here, for Prometheus      [none]
   --tls-port N            TCP port for clients that speak TLS           [none]
@@ -98,11 +100,22 @@ pub fn run(words: &[String]) -> Result<(), String> {
             return Ok(());
         }
     };
+    end_with_a_panic();
     match edge::run(options).map_err(|fault| fault.to_string())? {
         Ended::Stopped => Ok(()),
         Ended::Again => begin_anew(words, None),
         Ended::Joins(invited) => begin_anew(words, Some(&invited)),
     }
+}
+
+/// Lets a panic of any thread end the process, in every build: what a core was about to do is unknown, and clients must
+/// not wait for it.
+fn end_with_a_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        std::process::abort();
+    }));
 }
 
 /// Becomes a new process of the same number, with the same words and those that bring it to a cluster.
@@ -363,8 +376,8 @@ impl Plan {
             (token, _) => token,
         };
         if !text("archive").is_empty() {
-            edge::archive_directory(text("archive"))
-                .and_then(|directory| edge::look_for_archive(&directory))
+            archive::Place::parse(text("archive"))
+                .and_then(|place| place.check())
                 .map_err(|why| format!("archive: {why}"))?;
         }
         let port_of = |name: &str| text(name).parse().map_err(|_| format!("{name}: not a port"));

@@ -47,6 +47,7 @@ pub static TABLE: &[Parameter] = &[
     fixed("archive", "", Kind::Text),
     free("archive-keep-bytes", "0", Kind::Memory(0, MEMORY_MAX)),
     free("archive-keep-days", "0", Kind::Integer(0, 36500)),
+    fixed("archive-key-file", "", Kind::Text),
     free("auto-aof-rewrite-min-size", "67108864", Kind::Memory(0, MEMORY_MAX)),
     free("auto-aof-rewrite-percentage", "100", Kind::Integer(0, i64::MAX)),
     fixed("bgsave_cpulist", "", Kind::Text),

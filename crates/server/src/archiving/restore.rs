@@ -27,7 +27,8 @@ const PACE: Duration = Duration::from_millis(100);
 /// What an operator must know.
 pub fn run(arguments: &RestoreArguments, group_count: u32) -> Result<()> {
     let wanted = arguments.at.as_deref().map(parse_moment).transpose()?;
-    let view = View::of(arguments.archive.as_deref().expect("there is no backup"))?;
+    let view =
+        View::of(arguments.archive.as_deref().expect("there is no backup"), arguments.archive_key_file.as_deref())?;
     let moment = view.choose(wanted)?;
     let staging = staging(&arguments.data_dir, UNFINISHED_EXTENSION, "a data directory")?;
     let mut pace = Pace::new(arguments.quiet);

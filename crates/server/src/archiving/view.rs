@@ -1,7 +1,9 @@
 //! What is in an archive, and which moments it can be restored to.
 
+use std::path::Path;
+
 use anyhow::{Result, anyhow, bail, ensure};
-use archive::{Archive, End, GroupReader, Listing, Next, Problem};
+use archive::{Archive, End, GroupReader, Key, Listing, Next, Place, Problem};
 use state::cut::moment_of_entry;
 use stdx::UnixMillis;
 
@@ -26,9 +28,10 @@ impl View {
     ///
     /// # Errors
     /// If there is none, or it cannot be read.
-    pub(super) fn of(address: &str) -> Result<Self> {
-        let directory = edge::archive_directory(address).map_err(|why| anyhow!("{why}"))?;
-        let archive = Archive::open(&directory)?;
+    pub(super) fn of(address: &str, key_file: Option<&Path>) -> Result<Self> {
+        let place = Place::parse(address).map_err(|why| anyhow!("{why}"))?;
+        let key = key_file.map(Key::read).transpose().map_err(|why| anyhow!("{why}"))?;
+        let archive = Archive::open(&place, key.as_ref())?;
         let mut groups = Vec::new();
         for group in 0..archive.manifest().groups {
             let (listing, end) = (archive.list(group)?, archive.end(group)?);
@@ -67,17 +70,13 @@ impl View {
         ensure!(
             empty.is_empty(),
             "archive {}: it holds nothing yet of {} {}",
-            self.archive.directory().display(),
+            self.archive.place(),
             if empty.len() == 1 { "group" } else { "groups" },
             empty.join(", ")
         );
         let first = self.groups.iter().filter_map(|group| group.earliest).max().expect("there is a group");
         let last = self.groups.iter().map(GroupView::closed).min().expect("there is a group");
-        ensure!(
-            first <= last,
-            "archive {}: its groups have no moment in common yet",
-            self.archive.directory().display()
-        );
+        ensure!(first <= last, "archive {}: its groups have no moment in common yet", self.archive.place());
         Ok((first, last))
     }
 
@@ -87,7 +86,7 @@ impl View {
     /// If it is not, with the nearest that is.
     pub(super) fn choose(&self, wanted: Option<UnixMillis>) -> Result<UnixMillis> {
         let (first, last) = self.range()?;
-        let place = self.archive.directory().display();
+        let place = self.archive.place();
         match wanted {
             None => Ok(last),
             Some(wanted) if wanted < first => bail!(

@@ -34,9 +34,12 @@ pub struct RestoreArguments {
     /// The backup
     #[arg(value_name = "BACKUP", required_unless_present = "archive", conflicts_with = "archive")]
     pub(crate) backup: Option<PathBuf>,
-    /// The archive, in place of a backup: file:///DIRECTORY
+    /// The archive, in place of a backup: file:///DIRECTORY or s3://BUCKET/PREFIX
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) archive: Option<String>,
+    /// The file with the archive's key, if it is encrypted
+    #[arg(long, value_name = "FILE", requires = "archive")]
+    pub(crate) archive_key_file: Option<PathBuf>,
     /// The moment of the archive to go back to, in UTC: '2026-11-23 01:00:00' [default: the latest]
     #[arg(long, value_name = "TIME", requires = "archive")]
     pub(crate) at: Option<String>,
