@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::process::{cargo, exists, output, run as run_program};
 use crate::{needs, step, target};
@@ -23,39 +23,66 @@ const LESSONS: &[(&[&str], &str)] = &[
     (&["simulate", "--nodes", "3", "--changes", "--moves", "--seeds", "0..10"], "what happens seldom"),
 ];
 
-/// Builds it into the target directory.
-pub fn run(options: &[String]) -> Result<()> {
-    if let Some(unknown) = options.first() {
-        bail!("release takes no option '{unknown}'");
-    }
-    step("tools that this needs");
-    needs::provide_programs()?;
-    let merger = provide_merger()?;
+/// What is built, and by what.
+pub struct Built {
+    /// The program.
+    pub program: PathBuf,
+    /// What it has learnt: with this, the same commit and the same compiler, it is built again without being put under
+    /// load.
+    pub profile: PathBuf,
+}
+
+/// Builds it into the target directory: with a profile that there is already, or with one that it makes.
+///
+/// # Errors
+/// If a build or a lesson fails.
+pub fn build_program(known: Option<&Path>) -> Result<Built> {
     let folder = std::path::absolute(target().join("guided"))?;
+    let known = match known {
+        // It may lie in the folder that is cleared.
+        Some(path) => Some(fs::read(path).with_context(|| format!("cannot read {}", path.display()))?),
+        None => None,
+    };
     // Cargo does not notice that a profile has changed.
     if folder.exists() {
         fs::remove_dir_all(&folder).with_context(|| format!("cannot clear {}", folder.display()))?;
     }
-    let (counts, profile) = (folder.join("counts"), folder.join("profile"));
+    let profile = folder.join("profile");
+    if let Some(known) = &known {
+        fs::create_dir_all(&folder)?;
+        fs::write(&profile, known)?;
+    } else {
+        learn(&folder, &profile)?;
+    }
 
+    step("the build that has learnt");
+    let built = build(&folder, &format!("-Cprofile-use={}", profile.display()))?;
+    let program = folder.join("holdfast");
+    fs::rename(&built, &program)?;
+    fs::remove_dir_all(folder.join("build"))?;
+
+    if known.is_none() {
+        step("what it costs now");
+        run_program(Command::new(&program).args(["compare", "--commands", "--quick"]))?;
+    }
+    eprintln!("\n{} is ready", program.display());
+    Ok(Built { program, profile })
+}
+
+/// Makes a profile of a build that counts.
+fn learn(folder: &Path, profile: &Path) -> Result<()> {
+    step("tools that this needs");
+    needs::provide_programs()?;
+    let merger = provide_merger()?;
+    let counts = folder.join("counts");
     step("a build that counts which branches are taken");
-    let counting = build(&folder, &format!("-Cprofile-generate={}", counts.display()))?;
+    let counting = build(folder, &format!("-Cprofile-generate={}", counts.display()))?;
     for (lesson, purpose) in LESSONS {
         step(&format!("load to learn from: {purpose}"));
         run_program(Command::new(&counting).args(*lesson))?;
     }
-    run_program(Command::new(merger).arg("merge").arg("--output").arg(&profile).arg(&counts))?;
-
-    step("the build that has learnt");
-    let built = build(&folder, &format!("-Cprofile-use={}", profile.display()))?;
-    let binary = folder.join("holdfast");
-    fs::rename(&built, &binary)?;
-    fs::remove_dir_all(folder.join("build"))?;
+    run_program(Command::new(merger).arg("merge").arg("--output").arg(profile).arg(&counts))?;
     fs::remove_dir_all(&counts)?;
-
-    step("what it costs now");
-    run_program(Command::new(&binary).args(["compare", "--commands", "--quick"]))?;
-    eprintln!("\n{} is ready", binary.display());
     Ok(())
 }
 

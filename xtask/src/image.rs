@@ -71,7 +71,27 @@ stop
 pub fn run_verb(options: &[String]) -> Result<()> {
     let (is_tried, options): (Vec<&String>, Vec<&String>) = options.iter().partition(|word| *word == "--try");
     let options: Vec<String> = options.into_iter().cloned().collect();
-    let build = Build::of("image", &options)?;
+    let image = make(&Build::of("image", &options)?)?;
+    if !is_tried.is_empty() {
+        try_out(&image.root)?;
+    }
+    println!("{}", image.archive.display());
+    Ok(())
+}
+
+/// What is made.
+pub struct Image {
+    /// The image, for container engines.
+    pub archive: PathBuf,
+    /// Its root file system.
+    pub root: PathBuf,
+}
+
+/// Makes an image.
+///
+/// # Errors
+/// If a program that packs is missing, or fails.
+pub fn make(build: &Build) -> Result<Image> {
     let stage = crate::target().join("package").join(format!("{}-image", build.name()));
     if stage.exists() {
         fs::remove_dir_all(&stage).with_context(|| format!("cannot remove {}", stage.display()))?;
@@ -81,12 +101,8 @@ pub fn run_verb(options: &[String]) -> Result<()> {
     fs::create_dir_all(data.join("data"))?;
     fs::set_permissions(data.join("data"), fs::Permissions::from_mode(0o750))?;
     let archive = crate::target().join("package").join(format!("{}.oci.tar", build.name()));
-    Layout { build: &build, folder: stage.join("oci") }.write(&[(&root, 0), (&data, USER)], &archive)?;
-    if !is_tried.is_empty() {
-        try_out(&root)?;
-    }
-    println!("{}", archive.display());
-    Ok(())
+    Layout { build, folder: stage.join("oci") }.write(&[(&root, 0), (&data, USER)], &archive)?;
+    Ok(Image { archive, root })
 }
 
 /// Makes an image of this program and tries it, where the system lets a process have namespaces of its own.

@@ -1,11 +1,15 @@
 //! The verbs of the project. `cargo xtask test` is the one command that runs every test.
 
+mod bill;
 mod crash;
+mod fuzz;
 mod guided;
 mod image;
+mod miri;
 mod needs;
 mod package;
 mod process;
+mod release;
 mod tcl;
 mod tidy;
 
@@ -29,8 +33,11 @@ usage: cargo xtask VERB [OPTIONS]
                          Redis's Tcl suite against a Holdfast started for it (--redis: against a stock redis-server);
                          --audit runs only what tests/tcl/left-out.toml leaves out and names what passes by now
                          --nodes tests a cluster of so many nodes, through its first
-  release                the server for production: compiled, put under load, and compiled again with what that taught;
-                         takes as long as four plain builds, and leaves target/guided/holdfast
+  release [--profile FILE | --binary FILE] [--version V] [--check]
+                         the server for production: compiled, put under load, and compiled again with what that taught;
+                         takes as long as four plain builds, and leaves target/guided/holdfast. With a profile of an
+                         earlier release it is built once. Then target/release-files: .deb, .rpm, image, archive, bill
+                         of materials, profile, checksums; --check makes them twice and compares
   package [--format deb|rpm] [--binary FILE] [--version V]
                          target/package/holdfast_V_ARCH.deb or .rpm, of a release build or of this program
   image [--binary FILE] [--version V] [--try]
@@ -39,6 +46,11 @@ usage: cargo xtask VERB [OPTIONS]
   crash [--cycles N] [--seed N]
                          power cuts under load, a full disk, failing flushes: audits what was acknowledged (root and
                          loop devices); for kills see holdfast torture
+  fuzz [--seconds N] [--seed N] [--input FILE] [TARGET ...]
+                         mutated bytes for whatever reads bytes from outside, a minute for each target; --input reads
+                         one file again
+  miri [TEST ...]        tests of the code with unsafe under Miri, an interpreter that sees undefined behaviour;
+                         installs a nightly compiler for it
 ";
 
 fn main() -> ExitCode {
@@ -54,10 +66,12 @@ fn main() -> ExitCode {
         "ci" => lint().and_then(|()| test(options)),
         "tidy" => tidy::run(),
         "tcl" => tcl::run(options),
-        "release" => guided::run(options),
+        "release" => release::run(options),
         "package" => package::run_verb(options),
         "image" => image::run_verb(options),
         "crash" => crash::run(options),
+        "fuzz" => fuzz::run_verb(options),
+        "miri" => miri::run_verb(options),
         "help" | "-h" | "--help" => {
             print!("{USAGE}");
             return ExitCode::SUCCESS;

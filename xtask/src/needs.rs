@@ -44,7 +44,8 @@ pub fn provide_programs() -> Result<()> {
     install(&packages)
 }
 
-fn install(packages: &[&str]) -> Result<()> {
+/// Installs packages of the system.
+pub fn install(packages: &[&str]) -> Result<()> {
     let by_hand = format!("please install by hand, then run this again: {}", packages.join(" "));
     if !exists("apt-get") {
         bail!("this machine has no apt-get; {by_hand}");

@@ -17,6 +17,7 @@ const FILES: &[(&str, &str, u32)] = &[
     ("packaging/holdfast.conf", "etc/holdfast/holdfast.conf", 0o644),
     ("packaging/systemd/holdfast.logrotate", "etc/logrotate.d/holdfast", 0o644),
     ("packaging/systemd/holdfast.service", "lib/systemd/system/holdfast.service", 0o644),
+    ("packaging/systemd/holdfast-link@.service", "lib/systemd/system/holdfast-link@.service", 0o644),
     ("packaging/grafana/holdfast-dashboard.json", "usr/share/holdfast/grafana/holdfast-dashboard.json", 0o644),
     ("packaging/grafana/holdfast-alerts.yaml", "usr/share/holdfast/grafana/holdfast-alerts.yaml", 0o644),
     ("LICENSE", "usr/share/doc/holdfast/copyright", 0o644),
@@ -34,6 +35,7 @@ const COMPLETIONS: &[(&str, &str)] = &[
 /// Where distributions with `.rpm` look for what Debian's look for elsewhere.
 const MOVED: &[(&str, &str)] = &[
     ("lib/systemd/system/holdfast.service", "usr/lib/systemd/system/holdfast.service"),
+    ("lib/systemd/system/holdfast-link@.service", "usr/lib/systemd/system/holdfast-link@.service"),
     ("usr/share/zsh/vendor-completions/_holdfast", "usr/share/zsh/site-functions/_holdfast"),
 ];
 
@@ -111,16 +113,22 @@ pub fn run_verb(options: &[String]) -> Result<()> {
         _ => ("deb", options),
     };
     ensure!(matches!(format, "deb" | "rpm"), "--format: '{format}' is neither deb nor rpm");
-    let build = Build::of("package", options)?;
+    println!("{}", make(format, &Build::of("package", options)?)?.display());
+    Ok(())
+}
+
+/// Makes a package of this format.
+///
+/// # Errors
+/// If a program that packs is missing, or fails.
+pub fn make(format: &str, build: &Build) -> Result<PathBuf> {
     let root = crate::root();
     let stage = crate::target().join("package").join(format!("{}-{format}", build.name()));
     if stage.exists() {
         fs::remove_dir_all(&stage).with_context(|| format!("cannot remove {}", stage.display()))?;
     }
     fill(&root, &build.binary, &stage)?;
-    let package = if format == "rpm" { make_rpm(&root, &build, &stage) } else { make_deb(&root, &build, &stage) }?;
-    println!("{}", package.display());
-    Ok(())
+    if format == "rpm" { make_rpm(&root, build, &stage) } else { make_deb(&root, build, &stage) }
 }
 
 fn make_deb(root: &Path, build: &Build, stage: &Path) -> Result<PathBuf> {
@@ -167,7 +175,7 @@ fn make_rpm(root: &Path, build: &Build, stage: &Path) -> Result<PathBuf> {
 }
 
 /// Puts everything where it goes.
-fn fill(root: &Path, binary: &Path, stage: &Path) -> Result<()> {
+pub fn fill(root: &Path, binary: &Path, stage: &Path) -> Result<()> {
     let program = stage.join("usr/bin/holdfast");
     put(binary, &program, 0o755)?;
     // What a debugger wants is ten times what the server needs. Names of functions stay, for traces of a crash.

@@ -1,7 +1,5 @@
 //! Reading one file of an archive.
 
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -10,7 +8,9 @@ use stdx::log::Entry;
 
 use crate::fault::Fault;
 use crate::frame::{FILE_HEADER_BYTES, FRAME_HEADER_BYTES, FileHeader, FrameHeader, Kind, take_entries};
+use crate::key::Key;
 use crate::manifest::Archive;
+use crate::place::Source;
 
 /// A frame of a log, as its header has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,9 +34,11 @@ pub struct FrameInfo {
 /// The frames of a file.
 struct Frames {
     path: PathBuf,
-    file: File,
+    file: Source,
     length: u64,
+    header: FileHeader,
     seed: u32,
+    key: Option<Key>,
     offset: u64,
 }
 
@@ -44,8 +46,8 @@ impl Frames {
     /// Opens a file, which is to be of this archive.
     fn open(archive: &Archive, group: u32, kind: Kind, path: &Path) -> Result<(Self, FileHeader), Fault> {
         let told = |action| move |error| Fault::io(action, path, error);
-        let file = File::open(path).map_err(told("open"))?;
-        let length = file.metadata().map_err(told("measure"))?.len();
+        let file = archive.place().open(path).map_err(told("open"))?;
+        let length = file.length();
         let mut bytes = [0; FILE_HEADER_BYTES];
         if length < FILE_HEADER_BYTES as u64 {
             return Err(Fault::damaged(path, length, "the file ends too early"));
@@ -56,8 +58,15 @@ impl Frames {
             let what = format!("it is of group {} of the archive {:032x}", header.group, header.archive);
             return Err(Fault::damaged(path, 0, what));
         }
-        let frames =
-            Self { path: path.to_owned(), file, length, seed: header.seed(), offset: FILE_HEADER_BYTES as u64 };
+        let key = match (header.is_sealed, archive.key()) {
+            (true, Some(key)) => Some(key.clone()),
+            (false, None) => None,
+            _ => {
+                return Err(Fault::damaged(path, 0, "it is encrypted, and the archive is not, or the other way round"));
+            }
+        };
+        let (path, offset) = (path.to_owned(), FILE_HEADER_BYTES as u64);
+        let frames = Self { path, file, length, header, seed: header.seed(), key, offset };
         Ok((frames, header))
     }
 
@@ -93,6 +102,10 @@ impl Frames {
         let damaged = |what| Fault::damaged(&self.path, offset, what);
         if crc32c::crc32c(&body) != header.body_check {
             return Err(damaged("a frame does not verify"));
+        }
+        if let Some(key) = &self.key {
+            let place = header.place(&self.header, offset);
+            body = key.open(&place, body).ok_or_else(|| damaged("a frame is not what was encrypted"))?;
         }
         let raw = zstd::bulk::decompress(&body, header.raw_bytes as usize)
             .ok()
@@ -229,9 +242,4 @@ impl BaseReader {
     pub fn progress(&self) -> (u64, u64) {
         (self.frames.offset, self.frames.length)
     }
-}
-
-/// Bytes of a file; 0 if it is gone.
-pub(crate) fn bytes_of(path: &Path) -> u64 {
-    fs::metadata(path).map_or(0, |metadata| metadata.len())
 }

@@ -15,6 +15,9 @@ pub(crate) const RAW_BYTES_MAX: usize = 1 << 30;
 
 const VERSION: u32 = 1;
 
+/// The version of a file with frames that are encrypted.
+const VERSION_SEALED: u32 = 2;
+
 /// What a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -35,6 +38,8 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileHeader {
     pub kind: Kind,
+    /// Its frames are encrypted.
+    pub is_sealed: bool,
     /// The archive's name.
     pub archive: u128,
     pub group: u32,
@@ -50,7 +55,8 @@ impl FileHeader {
     pub(crate) fn encode(&self) -> [u8; FILE_HEADER_BYTES] {
         let mut out = [0; FILE_HEADER_BYTES];
         out[..8].copy_from_slice(&self.kind.magic());
-        out[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        let version = if self.is_sealed { VERSION_SEALED } else { VERSION };
+        out[8..12].copy_from_slice(&version.to_le_bytes());
         out[16..32].copy_from_slice(&self.archive.to_le_bytes());
         out[32..36].copy_from_slice(&self.group.to_le_bytes());
         out[40..48].copy_from_slice(&self.index.to_le_bytes());
@@ -64,17 +70,20 @@ impl FileHeader {
     /// Reads it back; or what is wrong.
     pub(crate) fn decode(kind: Kind, bytes: &[u8; FILE_HEADER_BYTES]) -> Result<Self, String> {
         let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        let version = number(8) as u32;
         let header = Self {
             kind,
+            is_sealed: version == VERSION_SEALED,
             archive: u128::from_le_bytes(bytes[16..32].try_into().expect("sixteen bytes")),
             group: number(32) as u32,
             index: number(40),
             other: number(48),
             moment: UnixMillis(number(56).cast_signed()),
         };
-        let version = number(8) as u32;
-        if bytes[..8] == kind.magic() && version > VERSION {
-            return Err(format!("it has format {version}, and this version of Holdfast knows formats up to {VERSION}"));
+        if bytes[..8] == kind.magic() && version > VERSION_SEALED {
+            return Err(format!(
+                "it has format {version}, and this version of Holdfast knows formats up to {VERSION_SEALED}"
+            ));
         }
         if header.encode() == *bytes { Ok(header) } else { Err("its header does not verify".into()) }
     }
@@ -113,6 +122,12 @@ impl FrameHeader {
         let check = crc32c::crc32c_append(crc32c::crc32c_append(seed, &offset.to_le_bytes()), &out[4..]);
         out[..4].copy_from_slice(&check.to_le_bytes());
         out
+    }
+
+    /// Where the body of the frame belongs: that it stands there is sealed with it.
+    pub(crate) fn place(&self, file: &FileHeader, offset: u64) -> Vec<u8> {
+        // Not the checksum and length of the body, which are of what has been sealed.
+        [file.encode().as_slice(), &offset.to_le_bytes(), &self.encode(0, 0)[12..]].concat()
     }
 
     pub(crate) fn decode(seed: u32, offset: u64, bytes: &[u8; FRAME_HEADER_BYTES]) -> Option<Self> {

@@ -1,15 +1,14 @@
 //! What an archive holds of one group, in the order of the log.
 
-use std::fs;
-use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use stdx::UnixMillis;
 use stdx::log::Entry;
 
 use crate::fault::Fault;
-use crate::file::{BaseReader, FrameInfo, LogFile, bytes_of};
+use crate::file::{BaseReader, FrameInfo, LogFile};
 use crate::manifest::Archive;
+use crate::place::Name;
 
 /// A base: all that a group held behind an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,11 +60,13 @@ pub struct End {
     pub moment: UnixMillis,
     /// Index of the last entry that is in a log. That of the first base if there is none.
     pub log_index: u64,
+    /// Index of the first entry of the last log; 0 if there is none.
+    pub log_first: u64,
 }
 
 impl Default for End {
     fn default() -> Self {
-        Self { index: 0, term: 0, moment: UnixMillis(i64::MIN), log_index: 0 }
+        Self { index: 0, term: 0, moment: UnixMillis(i64::MIN), log_index: 0, log_first: 0 }
     }
 }
 
@@ -73,22 +74,36 @@ impl Archive {
     /// The files of a group.
     ///
     /// # Errors
-    /// If the directory cannot be read. One that is not there is empty.
+    /// If they cannot be listed.
     pub fn list(&self, group: u32) -> Result<Listing, Fault> {
-        let directory = self.group_directory(group);
         let mut listing = Listing::default();
-        let names = match fs::read_dir(&directory) {
-            Ok(names) => names,
-            Err(error) if error.kind() == ErrorKind::NotFound && self.directory().is_dir() => return Ok(listing),
-            Err(error) => return Err(Fault::io("list", &directory, error)),
-        };
-        for entry in names {
-            let path = entry.map_err(|error| Fault::io("list", &directory, error))?.path();
+        self.list_into(group, "", "", &mut listing)?;
+        listing.bases.sort_by_key(|base| base.index);
+        listing.logs.sort_by_key(|log| log.first);
+        Ok(listing)
+    }
+
+    /// Adds those whose names begin with `prefix` and, where that spares work, come behind `after`.
+    fn list_into(&self, group: u32, prefix: &str, after: &str, listing: &mut Listing) -> Result<(), Fault> {
+        let directory = self.group_directory(group);
+        let files = self.place().list(&directory, prefix, after);
+        for (path, bytes) in files.map_err(|error| Fault::io("list", &directory, error))? {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if name.contains(".new-") {
                 continue; // being made, or never finished
             }
-            let bytes = bytes_of(&path);
+            if self.place().is_remote() {
+                match Name::decode(&name) {
+                    Some(Name::Base { index, term, moment }) => {
+                        listing.bases.push(BaseInfo { path, bytes, index, term, moment });
+                    }
+                    Some(Name::Log { first, previous }) => {
+                        listing.logs.push(LogInfo { path, bytes, first, previous });
+                    }
+                    None => {}
+                }
+                continue;
+            }
             let found = if name.starts_with("base-") {
                 BaseReader::open(self, group, &path).map(|base| {
                     let ((index, term), moment) = (base.position(), base.moment());
@@ -104,9 +119,7 @@ impl Archive {
             };
             listing.faults.extend(found.err());
         }
-        listing.bases.sort_by_key(|base| base.index);
-        listing.logs.sort_by_key(|log| log.first);
-        Ok(listing)
+        Ok(())
     }
 
     /// Where the archive of a group ends.
@@ -114,14 +127,25 @@ impl Archive {
     /// # Errors
     /// If it cannot be read.
     pub fn end(&self, group: u32) -> Result<End, Fault> {
-        let listing = self.list(group)?;
+        self.end_behind(group, 0)
+    }
+
+    /// The same, for one who knows that the archive holds a log that begins with the entry `known`, or earlier.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn end_behind(&self, group: u32, known: u64) -> Result<End, Fault> {
+        let mut listing = Listing::default();
+        self.list_into(group, "base-", "", &mut listing)?;
+        self.list_into(group, "log-", &format!("log-{known:016x}"), &mut listing)?;
         let mut end = End::default();
-        if let Some(base) = listing.bases.last() {
-            let log_index = listing.bases.first().map_or(0, |first| first.index);
-            end = End { index: base.index, term: base.term, moment: base.moment, log_index };
+        if let Some(base) = listing.bases.iter().max_by_key(|base| base.index) {
+            let log_index = listing.bases.iter().map(|base| base.index).min().unwrap_or(0);
+            end = End { index: base.index, term: base.term, moment: base.moment, log_index, log_first: 0 };
         }
-        if let Some(last) = listing.logs.last() {
+        if let Some(last) = listing.logs.iter().max_by_key(|log| log.first) {
             let mut log = LogFile::open(self, group, &last.path)?;
+            end.log_first = last.first;
             // What does not verify is the end: a write that was cut short.
             while let Ok(Some(frame)) = log.next() {
                 if frame.last > end.index {
@@ -171,7 +195,7 @@ impl Archive {
         let logs = logs_of(base).map(|position| listing.logs[position].path.clone());
         let doomed: Vec<PathBuf> = bases.chain(logs).collect();
         for path in &doomed {
-            fs::remove_file(path).map_err(|error| Fault::io("remove", path, error))?;
+            self.place().remove(path).map_err(|error| Fault::io("remove", path, error))?;
         }
         Ok(doomed)
     }

@@ -13,17 +13,23 @@
 //!
 //! *Invariant:* it knows neither what an entry means nor who writes.
 
+mod bucket;
 mod fault;
 mod file;
 mod frame;
 mod group;
+mod key;
 mod manifest;
+mod place;
 mod writer;
 
+pub use bucket::Bucket;
 pub use fault::Fault;
 pub use file::{BaseReader, FrameInfo, LogFile};
 pub use group::{BaseInfo, End, GroupReader, Listing, LogInfo, Next, Problem};
+pub use key::Key;
 pub use manifest::{Archive, Manifest};
+pub use place::Place;
 pub use writer::{BaseWriter, GroupWriter};
 
 #[cfg(test)]
@@ -32,10 +38,12 @@ mod tests {
     use std::path::PathBuf;
 
     use bytes::Bytes;
+    use fuzzing::Fuzz;
     use stdx::UnixMillis;
     use stdx::log::{Entry, EntryKind};
 
     use super::*;
+    use crate::frame::{FILE_HEADER_BYTES, FRAME_HEADER_BYTES};
 
     struct Scratch(PathBuf);
 
@@ -47,9 +55,13 @@ mod tests {
             Self(path)
         }
 
+        fn place(&self) -> Place {
+            Place::Directory(self.0.clone())
+        }
+
         fn archive(&self) -> Archive {
-            let wanted = Manifest { name: 77, cluster: 5, groups: 2, databases: 16 };
-            Archive::open_or_make(&self.0, &wanted).unwrap()
+            let wanted = Manifest { name: 77, cluster: 5, groups: 2, databases: 16, key: None };
+            Archive::open_or_make(&self.place(), &wanted, None).unwrap()
         }
 
         fn log(&self, first: u64) -> PathBuf {
@@ -227,12 +239,80 @@ mod tests {
     fn another_clusters_archive_and_another_directory_are_refused() {
         let scratch = Scratch::new("foreign");
         scratch.archive();
-        let other = Manifest { name: 1, cluster: 6, groups: 2, databases: 16 };
-        let fault = Archive::open_or_make(&scratch.0, &other).unwrap_err().to_string();
+        let other = Manifest { name: 1, cluster: 6, groups: 2, databases: 16, key: None };
+        let fault = Archive::open_or_make(&scratch.place(), &other, None).unwrap_err().to_string();
         assert!(fault.contains("the archive of cluster 00000000000000000000000000000005"), "{fault}");
         fs::remove_file(scratch.0.join("archive")).unwrap();
         fs::write(scratch.0.join("letters"), "dear").unwrap();
-        let fault = Archive::open_or_make(&scratch.0, &other).unwrap_err().to_string();
+        let fault = Archive::open_or_make(&scratch.place(), &other, None).unwrap_err().to_string();
         assert!(fault.contains("not empty"), "{fault}");
+    }
+
+    /// Puts the checksums of a file right, as far as they can be followed.
+    fn verify(bytes: &mut [u8]) {
+        let Some(header) = bytes.get_mut(..FILE_HEADER_BYTES) else { return };
+        header[12..16].fill(0);
+        let check = crc32c::crc32c(header);
+        header[12..16].copy_from_slice(&check.to_le_bytes());
+        let seed = crc32c::crc32c(header);
+        let mut offset = FILE_HEADER_BYTES;
+        while let Some(header) = bytes.get(offset..offset + FRAME_HEADER_BYTES) {
+            let start = offset + FRAME_HEADER_BYTES;
+            let body_bytes = u32::from_le_bytes(header[8..12].try_into().unwrap()) as usize;
+            let Some(body) = bytes.get(start..start + body_bytes) else { return };
+            let body_check = crc32c::crc32c(body);
+            let header = &mut bytes[offset..start];
+            header[4..8].copy_from_slice(&body_check.to_le_bytes());
+            let place = crc32c::crc32c_append(seed, &(offset as u64).to_le_bytes());
+            let check = crc32c::crc32c_append(place, &header[4..]);
+            header[..4].copy_from_slice(&check.to_le_bytes());
+            offset = start + body_bytes;
+        }
+    }
+
+    #[test]
+    fn fuzz_files() {
+        let scratch = Scratch::new("fuzz");
+        let archive = scratch.archive();
+        let mut writer = GroupWriter::open(&archive, 1, 1, 3).unwrap();
+        append(&mut writer, 1, 5);
+        append(&mut writer, 6, 9);
+        drop(writer);
+        let mut base = BaseWriter::begin(&archive, 1, (9, 2, UnixMillis(7)), 1, 3).unwrap();
+        base.push(&[1; 1_000]).unwrap();
+        base.push(b"the last").unwrap();
+        base.finish().unwrap();
+        let base = archive.list(1).unwrap().bases[0].path.clone();
+        let corpus = [fs::read(scratch.log(1)).unwrap(), fs::read(base).unwrap()];
+        let path = scratch.0.join("input");
+        let read = |input: &[u8]| {
+            fs::write(&path, input).unwrap();
+            let log = || {
+                let mut log = LogFile::open(&archive, 1, &path)?;
+                let mut count = 0;
+                while let Some(frame) = log.next()? {
+                    // A frame may announce a gibibyte: only what is asked for is brought back.
+                    if frame.raw_bytes <= 1 << 20 {
+                        count += log.entries(&frame)?.len();
+                    }
+                }
+                Ok::<_, Fault>(count)
+            };
+            let base = || {
+                let mut base = BaseReader::open(&archive, 1, &path)?;
+                let mut count = 0;
+                while let Some(chunks) = base.next_chunks()? {
+                    count += chunks.len();
+                }
+                Ok::<_, Fault>(count)
+            };
+            let outcome = |found: Result<usize, Fault>| match found {
+                Ok(count) => 1 + count as u64,
+                Err(fault) => 1_000 + fault.to_string().len() as u64 % 64,
+            };
+            outcome(log()) + 10_000 * outcome(base())
+        };
+        assert_eq!(corpus.each_ref().map(|input| read(input) % 10_000 < 1_000), [true, false], "a log and a base");
+        Fuzz::new("archive", corpus).repair(verify).rounds(500).run(read);
     }
 }

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use stdx::UnixMillis;
 use stdx::log::Entry;
 
+use crate::bucket::{Bucket, Upload};
 use crate::fault::Fault;
 use crate::frame::{FILE_HEADER_BYTES, FileHeader, FrameHeader, Kind, put_entry};
 use crate::group::End;
+use crate::key::Key;
 use crate::manifest::{Archive, draft_of, make_once, publish};
-
-/// A file of the log that has become so large is closed, and the next one begun.
-const FILE_BYTES: u64 = 64 << 20;
+use crate::place::{Name, Place};
 
 /// Content of a base's frame: less than this, and one chunk.
 const BASE_FRAME_BYTES: usize = 1 << 20;
@@ -33,21 +33,33 @@ pub struct GroupWriter {
 
 struct OpenFile {
     path: PathBuf,
-    file: File,
+    sink: Sink,
     header: FileHeader,
     offset: u64,
 }
 
-/// Makes a frame.
-fn frame(header: FrameHeader, raw: &[u8], level: i32, seed: u32, offset: u64) -> io::Result<Vec<u8>> {
-    let body = zstd::bulk::compress(raw, level)?;
-    let header = FrameHeader {
-        body_check: crc32c::crc32c(&body),
-        body_bytes: body.len() as u32,
-        raw_bytes: raw.len() as u32,
-        ..header
-    };
-    let mut out = header.encode(seed, offset).to_vec();
+/// Where a log is appended to.
+enum Sink {
+    File(File),
+    /// All of the object, which is replaced as a whole.
+    Object(Box<Bucket>, Vec<u8>),
+}
+
+/// Makes a frame of a file.
+fn frame(
+    header: FrameHeader,
+    raw: &[u8],
+    level: i32,
+    (file, offset): (&FileHeader, u64),
+    key: Option<&Key>,
+) -> io::Result<Vec<u8>> {
+    let mut body = zstd::bulk::compress(raw, level)?;
+    let header = FrameHeader { raw_bytes: raw.len() as u32, ..header };
+    if let Some(key) = key {
+        body = key.seal(&header.place(file, offset), body)?;
+    }
+    let header = FrameHeader { body_check: crc32c::crc32c(&body), body_bytes: body.len() as u32, ..header };
+    let mut out = header.encode(file.seed(), offset).to_vec();
     out.extend_from_slice(&body);
     Ok(out)
 }
@@ -58,8 +70,7 @@ impl GroupWriter {
     /// # Errors
     /// If the archive cannot be read.
     pub fn open(archive: &Archive, group: u32, mark: u128, level: i32) -> Result<Self, Fault> {
-        let directory = archive.group_directory(group);
-        fs::create_dir_all(&directory).map_err(|error| Fault::io("make", &directory, error))?;
+        make_directory(archive, group)?;
         let end = archive.end(group)?;
         Ok(Self { archive: archive.clone(), group, mark, level, end, open: None, raw: Vec::new() })
     }
@@ -98,7 +109,7 @@ impl GroupWriter {
             assert_eq!(entry.index, index, "entries of an archive follow on each other");
             put_entry(&mut self.raw, entry);
         }
-        if self.open.as_ref().is_some_and(|open| open.offset >= FILE_BYTES) {
+        if self.open.as_ref().is_some_and(|open| open.offset >= self.archive.place().log_bytes_max()) {
             self.open = None;
         }
         let moment = moment.map_or(self.end.moment, |moment| moment.max(self.end.moment));
@@ -115,14 +126,24 @@ impl GroupWriter {
             Some(open) => self.append_to(open, header)?,
             None => self.begin(first.index, header)?,
         };
-        self.end = End { index: last.index, term: last.term, moment, log_index: last.index };
+        let log_first = self.open.as_ref().map_or(0, |open| open.header.index);
+        self.end = End { index: last.index, term: last.term, moment, log_index: last.index, log_first };
         Ok(written)
     }
 
     fn append_to(&mut self, mut open: OpenFile, header: FrameHeader) -> Result<u64, Fault> {
-        let written = frame(header, &self.raw, self.level, open.header.seed(), open.offset).and_then(|bytes| {
-            open.file.write_all_at(&bytes, open.offset)?;
-            open.file.sync_data()?;
+        let (at, key) = ((&open.header, open.offset), self.archive.key());
+        let written = frame(header, &self.raw, self.level, at, key).and_then(|bytes| {
+            match &mut open.sink {
+                Sink::File(file) => {
+                    file.write_all_at(&bytes, open.offset)?;
+                    file.sync_data()?;
+                }
+                Sink::Object(bucket, content) => {
+                    content.extend_from_slice(&bytes);
+                    bucket.put(&name_of(self.group, &open.path), content, false)?;
+                }
+            }
             Ok(bytes.len() as u64)
         });
         let written = written.map_err(|error| Fault::io("write", &open.path, error))?;
@@ -134,39 +155,81 @@ impl GroupWriter {
     fn begin(&mut self, first: u64, header: FrameHeader) -> Result<u64, Fault> {
         let file_header = FileHeader {
             kind: Kind::Log,
+            is_sealed: self.archive.key().is_some(),
             archive: self.archive.manifest().name,
             group: self.group,
             index: first,
             other: self.end.log_index,
             moment: self.end.moment,
         };
-        let path = self.archive.group_directory(self.group).join(format!("log-{first:016x}"));
+        let path = self.archive.path_of(self.group, &Name::Log { first, previous: file_header.other });
         let offset = FILE_HEADER_BYTES as u64;
-        let bytes = frame(header, &self.raw, self.level, file_header.seed(), offset)
+        let bytes = frame(header, &self.raw, self.level, (&file_header, offset), self.archive.key())
             .map_err(|error| Fault::io("compress for", &path, error))?;
-        make_once(&path, self.mark, |file| {
-            file.write_all_at(&file_header.encode(), 0)?;
-            file.write_all_at(&bytes, offset)
-        })?;
-        let file = File::options().write(true).open(&path).map_err(|error| Fault::io("open", &path, error))?;
         let written = offset + bytes.len() as u64;
-        self.open = Some(OpenFile { path, file, header: file_header, offset: written });
+        let sink = match self.archive.place() {
+            Place::Directory(_) => {
+                make_once(&path, self.mark, |file| {
+                    file.write_all_at(&file_header.encode(), 0)?;
+                    file.write_all_at(&bytes, offset)
+                })?;
+                let file = File::options().write(true).open(&path);
+                Sink::File(file.map_err(|error| Fault::io("open", &path, error))?)
+            }
+            Place::Bucket(bucket) => {
+                let content = [file_header.encode().as_slice(), &bytes].concat();
+                let put = bucket.put(&name_of(self.group, &path), &content, true);
+                put.map_err(|error| Fault::io("write", &path, error))?;
+                Sink::Object(bucket.clone(), content)
+            }
+        };
+        self.open = Some(OpenFile { path, sink, header: file_header, offset: written });
         Ok(written)
     }
 }
 
+/// Where a group's files are is made before the first of them. A bucket has no directories.
+fn make_directory(archive: &Archive, group: u32) -> Result<(), Fault> {
+    if archive.place().is_remote() {
+        return Ok(());
+    }
+    let directory = archive.group_directory(group);
+    fs::create_dir_all(&directory).map_err(|error| Fault::io("make", &directory, error))
+}
+
+/// What an object is called in its archive.
+fn name_of(group: u32, path: &Path) -> String {
+    format!("group-{group:04}/{}", path.file_name().unwrap_or_default().to_string_lossy())
+}
+
 /// Writes a base. It counts for nothing until it is finished.
 pub struct BaseWriter {
-    draft: PathBuf,
     path: PathBuf,
-    file: File,
-    seed: u32,
+    draft: Draft,
+    header: FileHeader,
+    key: Option<Key>,
     level: i32,
     offset: u64,
     raw: Vec<u8>,
     /// Chunks written in frames, and taken in.
     written: u64,
     taken: u64,
+}
+
+/// A base that is not finished.
+enum Draft {
+    File(PathBuf, File),
+    Upload(Box<Upload>),
+}
+
+impl Draft {
+    /// Writes behind what is there, which are `offset` bytes.
+    fn write(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        match self {
+            Self::File(_, file) => file.write_all_at(bytes, offset),
+            Self::Upload(upload) => upload.push(bytes),
+        }
+    }
 }
 
 impl BaseWriter {
@@ -181,16 +244,22 @@ impl BaseWriter {
         mark: u128,
         level: i32,
     ) -> Result<Self, Fault> {
-        let directory = archive.group_directory(group);
-        fs::create_dir_all(&directory).map_err(|error| Fault::io("make", &directory, error))?;
-        let path = directory.join(format!("base-{index:016x}"));
-        let draft = draft_of(&path, mark);
-        let archive = archive.manifest().name;
-        let header = FileHeader { kind: Kind::Base, archive, group, index, other: term, moment };
-        let begun = File::create(&draft).and_then(|file| file.write_all_at(&header.encode(), 0).map(|()| file));
-        let file = begun.map_err(|error| Fault::io("write", &draft, error))?;
-        let (seed, offset) = (header.seed(), FILE_HEADER_BYTES as u64);
-        Ok(Self { draft, path, file, seed, level, offset, raw: Vec::new(), written: 0, taken: 0 })
+        make_directory(archive, group)?;
+        let path = archive.path_of(group, &Name::Base { index, term, moment });
+        let name = archive.manifest().name;
+        let is_sealed = archive.key().is_some();
+        let header = FileHeader { kind: Kind::Base, is_sealed, archive: name, group, index, other: term, moment };
+        let begun = match archive.place() {
+            Place::Directory(_) => {
+                let draft = draft_of(&path, mark);
+                File::create(&draft).map(|file| Draft::File(draft, file))
+            }
+            Place::Bucket(bucket) => bucket.begin(&name_of(group, &path)).map(|upload| Draft::Upload(Box::new(upload))),
+        };
+        let begun = begun.and_then(|mut draft| draft.write(&header.encode(), 0).map(|()| draft));
+        let draft = begun.map_err(|error| Fault::io("write", &path, error))?;
+        let (key, offset) = (archive.key().cloned(), FILE_HEADER_BYTES as u64);
+        Ok(Self { path, draft, header, key, level, offset, raw: Vec::new(), written: 0, taken: 0 })
     }
 
     /// Takes a chunk in.
@@ -214,11 +283,12 @@ impl BaseWriter {
             moment: UnixMillis(0),
             term: 0,
         };
-        let written = frame(header, &self.raw, self.level, self.seed, self.offset).and_then(|bytes| {
-            self.file.write_all_at(&bytes, self.offset)?;
+        let at = (&self.header, self.offset);
+        let written = frame(header, &self.raw, self.level, at, self.key.as_ref()).and_then(|bytes| {
+            self.draft.write(&bytes, self.offset)?;
             Ok(bytes.len() as u64)
         });
-        self.offset += written.map_err(|error| Fault::io("write", &self.draft, error))?;
+        self.offset += written.map_err(|error| Fault::io("write", &self.path, error))?;
         self.raw.clear();
         self.written = self.taken;
         Ok(())
@@ -233,21 +303,28 @@ impl BaseWriter {
             self.write()?;
         }
         self.write()?;
-        self.file.sync_all().map_err(|error| Fault::io("sync", &self.draft, error))?;
-        match publish(&self.draft, &self.path) {
-            Ok(()) => Ok(self.offset),
-            Err(fault) if fault.is_taken() => Ok(self.offset),
-            Err(fault) => Err(fault),
+        match self.draft {
+            Draft::File(draft, file) => {
+                file.sync_all().map_err(|error| Fault::io("sync", &draft, error))?;
+                match publish(&draft, &self.path) {
+                    Ok(()) => Ok(self.offset),
+                    Err(fault) if fault.is_taken() => Ok(self.offset),
+                    Err(fault) => Err(fault),
+                }
+            }
+            Draft::Upload(upload) => {
+                upload.finish().map_err(|error| Fault::io("write", &self.path, error))?;
+                Ok(self.offset)
+            }
         }
     }
 
     /// Throws it away.
     pub fn abandon(self) {
-        remove(&self.draft);
+        match self.draft {
+            // What is left of it hinders nobody.
+            Draft::File(path, _) => drop(fs::remove_file(path)),
+            Draft::Upload(upload) => upload.abandon(),
+        }
     }
-}
-
-/// What is left of it hinders nobody.
-fn remove(path: &Path) {
-    let _ = fs::remove_file(path);
 }

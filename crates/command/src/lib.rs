@@ -65,6 +65,11 @@ pub enum Group {
     Hyperloglog,
     Geo,
     Json,
+    Bloom,
+    Cuckoo,
+    CountMin,
+    TopK,
+    Digest,
 }
 
 /// A property of a command, as `COMMAND INFO` names it in lower case.

@@ -118,6 +118,8 @@ impl Lease {
 
     /// A round is about to be sent.
     pub fn ask(&mut self, context: u64, now: Instant, term: u64) {
+        let last = self.rounds.back();
+        assert!(last.is_none_or(|(_, sent, of)| *sent <= now && *of <= term), "rounds are sent one after the other");
         if self.rounds.len() == limits::READS_WAITING_MAX {
             self.rounds.pop_front();
         }

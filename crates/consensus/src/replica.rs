@@ -928,11 +928,15 @@ impl Replica {
         }
 
         let new_entries = inner.take_entries();
-        let now = HardState {
-            term: self.raft.raft.term,
-            vote: self.raft.raft.vote,
-            commit: self.raft.raft.raft_log.committed,
+        // One that has lost everything remembers on disk that something had been committed, until it has some of it.
+        let commit = match self.raft.raft.raft_log.committed {
+            0 => self.stored.commit,
+            committed => committed,
         };
+        let now = HardState { term: self.raft.raft.term, vote: self.raft.raft.vote, commit };
+        assert!(now.term >= self.stored.term && now.commit >= self.stored.commit, "a term or a commit went back");
+        let is_vote_kept = now.term > self.stored.term || self.stored.vote == 0 || now.vote == self.stored.vote;
+        assert!(is_vote_kept, "a second vote in term {}", now.term);
         let restored = self.restore(inner.snapshot());
         let mut election = now.term != self.stored.term || now.vote != self.stored.vote || restored.is_some();
         election |= self.note_changes(&new_entries, now.commit);

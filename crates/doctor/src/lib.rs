@@ -12,6 +12,7 @@ pub mod finding;
 pub mod fleet;
 pub mod host;
 pub mod host_checks;
+pub mod html;
 pub mod parse;
 pub mod probes;
 pub mod report;

@@ -8,14 +8,13 @@
 //! nothing but what is committed, so whoever replaces it writes the same.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use archive::{Archive, BaseWriter, GroupWriter, Listing, Manifest};
+use archive::{Archive, BaseWriter, GroupWriter, Key, Listing, Manifest, Place};
 use journal::{CheckpointMark, CheckpointReader, Identity, LogReader, Span, Unread};
 use node::event::{ArchiveFigures, ArchiveNews};
 use state::cut::moment_of_entry;
@@ -25,32 +24,18 @@ use crate::entropy;
 use crate::host::Host;
 use crate::journal_thread::JournalQueue;
 use crate::limits::{
-    ARCHIVE_BASE_BYTES, ARCHIVE_EXPIRY_INTERVAL, ARCHIVE_FLUSH_INTERVAL, ARCHIVE_LOOK_INTERVAL, ARCHIVE_READ_BYTES,
-    ARCHIVE_RETRY, ARCHIVE_SYNC_PATIENCE,
+    ARCHIVE_BASE_BYTES, ARCHIVE_EXPIRY_INTERVAL, ARCHIVE_FLUSH_INTERVAL, ARCHIVE_LOOK_INTERVAL,
+    ARCHIVE_LOOK_INTERVAL_REMOTE, ARCHIVE_READ_BYTES, ARCHIVE_RETRY, ARCHIVE_STOP_TIMEOUT, ARCHIVE_SYNC_PATIENCE,
 };
 
 /// How hard is compressed: what a core can do while others serve.
 const LEVEL: i32 = 1;
 
-/// What an archive's address begins with.
-const SCHEME: &str = "file://";
-
-/// The directory that an address of an archive names.
-///
-/// # Errors
-/// If it is of another form.
-pub fn archive_directory(address: &str) -> Result<PathBuf, String> {
-    match address.strip_prefix(SCHEME) {
-        Some(path) if path.starts_with('/') => Ok(PathBuf::from(path)),
-        Some(_) => Err(format!("{address}: the directory of an archive is named from the root: file:///DIRECTORY")),
-        None => Err(format!("{address}: an archive is a directory, named as file:///DIRECTORY")),
-    }
-}
-
 /// What the thread needs of the node.
 pub(crate) struct Surroundings {
     /// The archive.
-    pub directory: PathBuf,
+    pub place: Place,
+    pub key: Option<Key>,
     pub disk: RealDisk,
     pub identity: Identity,
     pub databases: u16,
@@ -72,8 +57,15 @@ struct Shared {
     /// What is new of groups, by their numbers. However long the archive keeps the thread waiting, there is no more.
     told: Mutex<BTreeMap<u32, Told>>,
     figures: Mutex<ArchiveFigures>,
+    /// Since when the thread has been at work without a pause. The archive may keep it for ever.
+    busy_since: Mutex<Option<Instant>>,
     keep_days: AtomicU64,
     keep_bytes: AtomicU64,
+}
+
+/// What is behind a lock that no panic leaves half changed.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The latest news of a group.
@@ -91,8 +83,14 @@ struct Stop;
 /// The thread.
 pub(crate) struct ArchiveThread {
     queue: ArchiveQueue,
+    /// Says nothing, and is cut when the thread ends.
+    alive: Receiver<Never>,
     thread: JoinHandle<()>,
+    host: Arc<Host>,
 }
+
+/// There is none.
+enum Never {}
 
 impl ArchiveThread {
     /// Starts the thread.
@@ -105,6 +103,7 @@ impl ArchiveThread {
         shared.keep_days.store(surroundings.keep_days, Ordering::Relaxed);
         shared.keep_bytes.store(surroundings.keep_bytes, Ordering::Relaxed);
         let queue = ArchiveQueue { stop, shared: Arc::clone(&shared) };
+        let host = Arc::clone(&surroundings.host);
         let (name, mark) = (entropy::random_bytes()?, entropy::random_bytes()?);
         let archiver = Archiver {
             name: u128::from_le_bytes(name),
@@ -121,8 +120,13 @@ impl ArchiveThread {
             base: None,
             expired: Instant::now(),
         };
-        let thread = thread::Builder::new().name("archive".into()).spawn(move || archiver.run(&stops))?;
-        Ok(Self { queue, thread })
+        let (ends, alive) = mpsc::channel();
+        let run = move || {
+            let _ends = ends;
+            archiver.run(&stops);
+        };
+        let thread = thread::Builder::new().name("archive".into()).spawn(run)?;
+        Ok(Self { queue, alive, thread, host })
     }
 
     /// A handle.
@@ -130,10 +134,15 @@ impl ArchiveThread {
         &self.queue
     }
 
-    /// Ends the thread. What is lacking is archived by who leads next, or after the next start.
+    /// Ends the thread. What is lacking is archived by the next leader, or after the next start. If the archive does
+    /// not answer, the thread is left to end with the process.
     pub(crate) fn stop(self) {
         // The thread lives until it is told this.
         let _ = self.queue.stop.send(Stop);
+        if let Err(RecvTimeoutError::Timeout) = self.alive.recv_timeout(ARCHIVE_STOP_TIMEOUT) {
+            self.host.log.warning("the archive does not answer: what it lacks is written after the next start");
+            return;
+        }
         assert!(self.thread.join().is_ok(), "the archive's thread does not panic");
     }
 }
@@ -141,16 +150,23 @@ impl ArchiveThread {
 impl ArchiveQueue {
     /// A group is so far.
     pub(crate) fn tell(&self, news: ArchiveNews) {
-        let mut told = self.shared.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = locked(&self.shared.told);
         let before = told.get(&news.group.0);
         let has_changed_hands =
             before.is_some_and(|before| before.has_changed_hands || before.news.is_leading != news.is_leading);
         told.insert(news.group.0, Told { news, at: Instant::now(), has_changed_hands });
     }
 
-    /// How the archive is.
+    /// How the archive is. What the thread has waited for since it said so counts as lag.
     pub(crate) fn figures(&self) -> ArchiveFigures {
-        self.shared.figures.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let mut figures = locked(&self.shared.figures).clone();
+        if let Some(since) = *locked(&self.shared.busy_since) {
+            let waited = since.elapsed();
+            if waited >= ARCHIVE_FLUSH_INTERVAL {
+                figures.lag_ms += waited.as_millis() as u64;
+            }
+        }
+        figures
     }
 
     /// How many days may be restored to; 0 is for ever.
@@ -182,8 +198,9 @@ struct Work {
     lacks_base: bool,
     base_bytes: u64,
     behind_base_bytes: u64,
-    /// When the archive was last looked at, where another node writes it.
+    /// When the archive was last looked at, where another node writes it, and what its last log began with then.
     looked: Option<Instant>,
+    log_first: u64,
     /// Since when something has been lacking.
     lacking: Option<Instant>,
 }
@@ -218,11 +235,13 @@ struct Archiver {
 impl Archiver {
     fn run(mut self, stops: &Receiver<Stop>) {
         while stops.recv_timeout(ARCHIVE_FLUSH_INTERVAL) == Err(RecvTimeoutError::Timeout) {
-            let told = std::mem::take(&mut *self.shared.told.lock().unwrap_or_else(PoisonError::into_inner));
+            *locked(&self.shared.busy_since) = Some(Instant::now());
+            let told = std::mem::take(&mut *locked(&self.shared.told));
             for told in told.into_values() {
                 self.take(told);
             }
             self.turn();
+            *locked(&self.shared.busy_since) = None;
         }
     }
 
@@ -300,26 +319,26 @@ impl Archiver {
             lacking_count += work.news.index - end.unwrap_or(work.news.index);
         }
         (self.figures.lacking_count, self.figures.lag_ms) = (lacking_count, lag.as_millis() as u64);
-        *self.shared.figures.lock().unwrap_or_else(PoisonError::into_inner) = self.figures.clone();
+        *locked(&self.shared.figures) = self.figures.clone();
     }
 
     fn archive(&mut self) -> Result<Archive, String> {
-        let Surroundings { directory, identity, databases, .. } = &self.surroundings;
+        let Surroundings { place, key, identity, databases, .. } = &self.surroundings;
         // Files that are open can be written to although the archive is gone, and nobody would find that again.
         if let Some(archive) = self.archive.as_ref().filter(|archive| archive.is_there()) {
             return Ok(archive.clone());
         }
         let Identity { cluster, group_count, .. } = *identity;
-        let wanted = Manifest { name: self.name, cluster, groups: group_count, databases: *databases };
+        let wanted = Manifest { name: self.name, cluster, groups: group_count, databases: *databases, key: None };
         let archive = match self.known {
-            None => Archive::open_or_make(directory, &wanted),
+            None => Archive::open_or_make(place, &wanted, key.as_ref()),
             // An empty directory now is one where a disk is not mounted.
-            Some(_) => Archive::open(directory),
+            Some(_) => Archive::open(place, key.as_ref()),
         };
         let archive = archive.map_err(|fault| fault.to_string())?;
         let name = archive.manifest().name;
         if *self.known.get_or_insert(name) != name {
-            return Err(format!("{}: it is another archive than before", directory.display()));
+            return Err(format!("{place}: it is another archive than before"));
         }
         self.archive = Some(archive.clone());
         Ok(archive)
@@ -332,9 +351,11 @@ impl Archiver {
             return self.write(&archive, group);
         }
         // Whoever leads writes. What it has need not be kept here.
-        if work.looked.is_none_or(|looked| looked.elapsed() >= ARCHIVE_LOOK_INTERVAL) {
+        let interval = if archive.place().is_remote() { ARCHIVE_LOOK_INTERVAL_REMOTE } else { ARCHIVE_LOOK_INTERVAL };
+        if work.looked.is_none_or(|looked| looked.elapsed() >= interval) {
             work.looked = Some(Instant::now());
-            let end = archive.end(group).map_err(|fault| fault.to_string())?;
+            let end = archive.end_behind(group, work.log_first).map_err(|fault| fault.to_string())?;
+            work.log_first = end.log_first;
             self.surroundings.journal.hold_for_archive(group, end.index);
         }
         Ok(())
@@ -466,7 +487,7 @@ impl Archiver {
         let archive = self.archive()?;
         let day_ms = 24 * 60 * 60 * 1_000;
         let horizon = (days > 0).then(|| crate::clock::unix_millis().0 - (days * day_ms).cast_signed());
-        let group_count = u64::from(self.surroundings.identity.group_count);
+        let group_count = u64::from(self.surroundings.identity.group_count).max(self.groups.len() as u64);
         for (group, work) in &self.groups {
             if work.news.is_leading {
                 let removed = archive.expire(*group, horizon.map(stdx::UnixMillis), bytes / group_count);
@@ -493,6 +514,7 @@ impl Work {
             base_bytes: 0,
             behind_base_bytes: 0,
             looked: None,
+            log_first: 0,
             lacking: None,
         }
     }
@@ -585,20 +607,6 @@ fn copy_base(
             Err(what)
         }
     }
-}
-
-/// Whether there may be an archive at this address: told before anything else is begun.
-///
-/// # Errors
-/// If the directory is not there. A server does not make it: it might be the place where a disk is mounted that is not.
-pub fn look_for_archive(directory: &Path) -> Result<(), String> {
-    if directory.is_dir() {
-        return Ok(());
-    }
-    Err(format!(
-        "{} is no directory: make it, or mount the disk that it is on. A server does not make it by itself",
-        directory.display()
-    ))
 }
 
 #[cfg(test)]

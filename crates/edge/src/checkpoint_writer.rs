@@ -75,6 +75,7 @@ impl CheckpointThread {
         identity: Identity,
         journal: JournalQueue,
         listener: NewsListener,
+        before_finish: Box<dyn Fn() + Send>,
     ) -> std::io::Result<Self> {
         let (steps, orders) = mpsc::channel();
         let shared = Arc::new(Shared { rate: AtomicU64::new(RATE_DEFAULT), written_bytes: AtomicU64::new(0) });
@@ -85,6 +86,7 @@ impl CheckpointThread {
             journal,
             listener,
             shared,
+            before_finish,
             files: BTreeMap::new(),
             readers: BTreeMap::new(),
             due: Instant::now(),
@@ -150,6 +152,8 @@ struct Writer {
     journal: JournalQueue,
     listener: NewsListener,
     shared: Arc<Shared>,
+    /// Called before a checkpoint takes the place of log.
+    before_finish: Box<dyn Fn() + Send>,
     files: BTreeMap<u32, Open>,
     /// By group and the node that reads.
     readers: BTreeMap<(u32, u64), Reading>,
@@ -243,6 +247,7 @@ impl Writer {
             }
             CheckpointStep::Finish | CheckpointStep::Install(_) => {
                 let Some(open) = self.take(group, id) else { return Ok(()) };
+                (self.before_finish)();
                 open.file.finish()?;
                 let hard_state = match step {
                     CheckpointStep::Install(hard_state) => Some(hard_state),
@@ -331,8 +336,14 @@ mod tests {
             let Event::Checkpoint { group, id, news } = event else { panic!("nothing was asked for") };
             told.lock().unwrap().send((group, id, news)).unwrap();
         });
-        let thread =
-            CheckpointThread::start(scratch.disk(), IDENTITY, journal_thread.queue().clone(), listener).unwrap();
+        let thread = CheckpointThread::start(
+            scratch.disk(),
+            IDENTITY,
+            journal_thread.queue().clone(),
+            listener,
+            Box::new(|| {}),
+        )
+        .unwrap();
         let queue = thread.queue();
         queue.set_rate(0);
         let mark = |index| CheckpointMark { index, term: 1, ..CheckpointMark::default() };

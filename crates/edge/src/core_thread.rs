@@ -16,7 +16,7 @@ use journal::Append;
 use mio::{Events, Interest, Poll, Registry, Token};
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 use node::Core;
-use node::event::{Action, CoreId, Event, Follower, Now, Persist, SessionId, UsersFile};
+use node::event::{Action, CoreId, Event, Follower, Now, Persist, SessionId, UsersFile, Wish};
 use node::settings::Settings;
 use stdx::Instant;
 
@@ -35,6 +35,7 @@ use crate::mailbox::{Mail, Mailbox};
 use crate::peers::{Heard, Inbound, Outgoing};
 use crate::report;
 use crate::run::Invited;
+use crate::site::Site;
 use crate::storage::Storage;
 use crate::tls::{LinkMode, Security, Unfit};
 use crate::trust;
@@ -397,9 +398,9 @@ impl CoreWork {
         }
     }
 
-    /// Too much waits for the disk: clients are not read. It is told when that is over.
+    /// Too much waits for the disk: clients whose changes would join it are not read. It is told when that is over.
     fn is_held_up(&self) -> bool {
-        self.storage.as_ref().is_some_and(Storage::is_full)
+        self.storage.as_ref().is_some_and(Storage::is_full) && self.core.adds_to_its_log()
     }
 
     fn enter_line(&mut self, index: u32) {
@@ -530,6 +531,9 @@ impl CoreWork {
                 }
                 Mail::Describe(gathered, told) => {
                     let _ = told.send(self.core.describe(&gathered));
+                }
+                Mail::Look(told) => {
+                    let _ = told.send(self.core.landscape());
                 }
                 Mail::Arrival(arrival) => self.open(*arrival),
                 Mail::Storage(storage) => {
@@ -740,6 +744,7 @@ impl CoreWork {
                 }
             }
             Action::Follow { session, follower } => self.let_follow(session, *follower),
+            Action::Tape(tape) if self.host.site.is_on() => self.host.site.hear(*tape),
             Action::Tape(tape) => self.host.lead.hear(*tape),
             Action::Pause { session } => {
                 if let Some(connection) = self.connections.of(session) {
@@ -813,7 +818,10 @@ impl CoreWork {
         self.step(Event::Closed { session, unsent_bytes: connection.backlog_bytes() as u64 });
         // One that has not even read what it was told before is no great loss.
         if let Some(stream) = connection.into_stream(&self.registry) {
-            self.host.lead.follow(stream, follower);
+            match follower.wish {
+                Some(Wish::Site { .. }) => Site::follow(&self.host, stream, follower),
+                _ => self.host.lead.follow(stream, follower),
+            }
         }
     }
 
@@ -922,7 +930,7 @@ impl CoreWork {
     fn configure(&mut self, name: &'static str, value: String) {
         let knobs = &self.host.knobs;
         let number = value.parse().ok();
-        if name == "appendfsync" && value != "always" {
+        if (name == "appendfsync" && value != "always") || (name == "client-durability-min" && value == "memory") {
             self.remember_early();
         }
         match (name, number) {
@@ -942,6 +950,7 @@ impl CoreWork {
                 | "replica-rdb-version",
                 Some(number),
             ) => self.host.lead.configure(name, number),
+            ("site-compression-level", Some(number)) => self.host.site.set_level(number),
             ("appendfsync" | "checkpoint-rate-bytes" | "archive-keep-days" | "archive-keep-bytes", _) => {
                 match (&self.storage, number) {
                     (None, _) => self.unheard.push((name, value)),

@@ -53,7 +53,8 @@ impl Fault {
     pub fn data(directory: &Path, fault: &journal::Fault) -> Self {
         let advice = match fault {
             journal::Fault::Damaged { .. } | journal::Fault::Missing { .. } => {
-                ": nothing has been changed; bring the directory back from a copy, or start with another --data-dir"
+                ": nothing has been changed. If this is a node of a cluster, `holdfast repair` has the others fill it again; \
+                 otherwise bring the directory back from a copy or a backup, or start with another --data-dir"
             }
             journal::Fault::Newer { .. } => ": start the version that wrote it",
             journal::Fault::Full { .. } => ": make room and start again",
@@ -62,7 +63,13 @@ impl Fault {
             }
             journal::Fault::Io { .. } | journal::Fault::Foreign { .. } => "",
         };
-        Self::Data(format!("data directory {}: {fault}{advice}", directory.display()))
+        let whose = match fault {
+            journal::Fault::Damaged { file, .. } | journal::Fault::Missing { file, .. } => {
+                journal::group_of_checkpoint(file).map(|group| format!(" (group {group})")).unwrap_or_default()
+            }
+            _ => String::new(),
+        };
+        Self::Data(format!("data directory {}: {fault}{whose}{advice}", directory.display()))
     }
 }
 

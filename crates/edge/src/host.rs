@@ -5,6 +5,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use node::Core;
+use node::event::BackupFigures;
 
 use crate::black_box::BlackBox;
 use crate::core_thread::CoreWork;
@@ -15,6 +16,7 @@ use crate::log::Log;
 use crate::mailbox::Mailbox;
 use crate::peers::PeerQueue;
 use crate::run::Invited;
+use crate::site::Site;
 use crate::storage::Storage;
 use crate::tls::{Credentials, Security};
 
@@ -36,6 +38,8 @@ pub struct Host {
     pub peers: PeerQueue,
     /// What is for replicas of other kinds.
     pub lead: Lead,
+    /// What is for other clusters.
+    pub site: Site,
     security: Mutex<Arc<Security>>,
     /// What this node shows to others, if its cluster has an authority of its own.
     pub credentials: Option<Credentials>,
@@ -48,6 +52,8 @@ pub struct Host {
     ends_in_doubt: AtomicBool,
     /// Cores that have not been told yet what their groups may lack, where the log on disk was found to lack its end.
     unsettled_count: AtomicUsize,
+    /// How scheduled backups are, if there are to be any.
+    backups: Mutex<Option<BackupFigures>>,
     /// Cores that have ended, and had nothing that would be lost with them.
     blank_count: AtomicUsize,
     news: Sender<News>,
@@ -111,7 +117,7 @@ impl Host {
         mailboxes: Vec<Mailbox>,
         knobs: Knobs,
         (security, credentials): (Security, Option<Credentials>),
-        (peers, lead): (PeerQueue, Lead),
+        (peers, lead, site): (PeerQueue, Lead, Site),
         early: EarlyMark,
         news: Sender<News>,
     ) -> Self {
@@ -134,6 +140,7 @@ impl Host {
             rejected_count: AtomicU64::new(0),
             peers,
             lead,
+            site,
             security: Mutex::new(Arc::new(security)),
             credentials,
             has_stopped_accepting: AtomicBool::new(false),
@@ -141,6 +148,7 @@ impl Host {
             begins_in_doubt: AtomicBool::new(false),
             ends_in_doubt: AtomicBool::new(false),
             unsettled_count: AtomicUsize::new(0),
+            backups: Mutex::default(),
             blank_count: AtomicUsize::new(0),
             news,
         }
@@ -164,6 +172,16 @@ impl Host {
         if security.links.as_ref().is_some_and(|links| links.authority.is_some()) {
             *security = Arc::new(Security { links: Some(links), ..Security::clone(&security) });
         }
+    }
+
+    /// From now on scheduled backups are told to be so.
+    pub fn show_backups(&self, figures: BackupFigures) {
+        *self.backups.lock().unwrap_or_else(PoisonError::into_inner) = Some(figures);
+    }
+
+    /// How scheduled backups are.
+    pub fn backups(&self) -> Option<BackupFigures> {
+        self.backups.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Connected clients over all cores.

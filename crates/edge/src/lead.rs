@@ -12,7 +12,7 @@
 //! and followers take a new copy. While nobody has followed for a while nothing is told, kept or written.
 
 mod backlog;
-mod copy;
+pub(crate) mod copy;
 mod follower;
 mod merge;
 
@@ -39,6 +39,7 @@ use backlog::Backlog;
 use copy::Copy;
 use follower::Link;
 use merge::Merger;
+pub(crate) use merge::tape_bytes;
 
 const WAKE: Token = Token(usize::MAX);
 
@@ -124,7 +125,7 @@ impl Lead {
 
     /// A group has done something.
     pub fn hear(&self, tape: Tape) {
-        let bytes = merge::tape_bytes(&tape);
+        let bytes = tape_bytes(&tape);
         if self.told_bytes.fetch_add(bytes, Ordering::AcqRel) + bytes <= STREAM_WAITING_BYTES_MAX {
             return self.tell(Word::Tape(tape));
         }
@@ -301,7 +302,7 @@ impl Leading {
     fn hear(&mut self, word: Word) {
         match word {
             Word::Tape(tape) => {
-                self.host.lead.told_bytes.fetch_sub(merge::tape_bytes(&tape), Ordering::AcqRel);
+                self.host.lead.told_bytes.fetch_sub(tape_bytes(&tape), Ordering::AcqRel);
                 if self.recording.is_some() && !self.merger.push(tape) {
                     self.break_stream("a group was given a checkpoint");
                 }
@@ -515,6 +516,12 @@ impl Leading {
         match copied {
             Ok(copy) if self.copying == Copying::Reading => {
                 self.log().notice(&format!("a copy for replicas is ready: {} bytes", copy.bytes));
+                if copy.left_out > 0 {
+                    self.log().warning(&format!(
+                        "{} keys are not in the copy for replicas: their types (JSON, sketches) are those of modules",
+                        copy.left_out
+                    ));
+                }
                 self.counts.copies += 1;
                 self.copying = Copying::None;
                 let copy = Arc::new(copy);

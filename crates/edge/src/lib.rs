@@ -7,8 +7,8 @@
 //! behalf: to replicas of other kinds, as a Redis does, and to a core of ours, as a client that makes a backup.
 //!
 //! Suggested order of reading: [`run`] (the life of the process), `core_thread` (the turn), `calling` (who takes it),
-//! `connection`, `mailbox`, `listener`, `tls`, `peers`, `lead`, `archiver`, `console`, `load`, `storage` and what is
-//! below it (files).
+//! `connection`, `mailbox`, `listener`, `tls`, `peers`, `lead`, `site`, `archiver`, `console`, `load`, `storage` and
+//! what is below it (files).
 
 mod archiver;
 mod black_box;
@@ -17,6 +17,7 @@ mod checkpoint_writer;
 mod clock;
 mod connection;
 mod console;
+mod contacts;
 mod core_thread;
 mod disk;
 mod doorman;
@@ -25,6 +26,7 @@ mod entropy;
 mod fault;
 mod former;
 mod host;
+mod host_session;
 mod journal_thread;
 mod lead;
 mod limits;
@@ -39,23 +41,31 @@ mod pulse;
 pub mod recovery;
 mod report;
 mod run;
+mod sentinel;
 mod signals;
+mod site;
 mod storage;
 mod supervisor;
 mod tls;
 mod trust;
 mod users_file;
 
-pub use archiver::{archive_directory, look_for_archive};
 pub use clock::unix_millis;
 pub use console::ConsoleOptions;
+pub use contacts::Contact;
 pub use disk::{DirectoryLock, RealDisk};
 pub use early::acknowledges_early;
 pub use entropy::{random_bytes, random_id};
 pub use fault::Fault;
+pub use host_session::{HostSession, Inside};
 pub use listener::ListenOptions;
 pub use log::utc;
 pub use report::{Allocated, memory_allowed_bytes};
 pub use run::{ClusterOptions, Ended, Invited, Options, log_failure, run, secure_directory};
-pub use tls::{ClientOptions, ClientSecurity, SecureStream, TlsStream, in_words};
+pub use sentinel::SentinelOptions;
+pub use supervisor::Supervisor;
+pub use tls::{
+    ClientOptions, ClientSecurity, LineOptions, LineReader, LineSecurity, LineWriter, SecureStream, TlsStream,
+    in_words, plain_line,
+};
 pub use trust::{AUTHORITY_FILE, INVITATION_DEFAULT, INVITATION_MAX, Token, invite_from_directory};

@@ -278,6 +278,9 @@ pub const ARCHIVE_FLUSH_INTERVAL: Duration = Duration::from_millis(250);
 /// When an archive that could not be written is tried again.
 pub const ARCHIVE_RETRY: Duration = Duration::from_secs(1);
 
+/// So long an archive that does not answer may hold up the end of the process.
+pub const ARCHIVE_STOP_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// What has been committed and is not synced is archived after this time all the same: `appendfsync no` leaves it to
 /// the system, which may take half a minute.
 pub const ARCHIVE_SYNC_PATIENCE: Duration = Duration::from_secs(5);
@@ -292,5 +295,52 @@ pub const ARCHIVE_BASE_BYTES: u64 = 64 << 20;
 /// How often a node looks how far the archive is of groups that others lead: what it has need not be kept.
 pub const ARCHIVE_LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
+/// The same where each look is a request that is paid for.
+pub const ARCHIVE_LOOK_INTERVAL_REMOTE: Duration = Duration::from_secs(60);
+
 /// How often what need not be kept is looked for.
 pub const ARCHIVE_EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How often the sentinel port looks who leads, while somebody is connected to it.
+pub const SENTINEL_LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long it waits for the first core to say so.
+pub const SENTINEL_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Connections to the sentinel port at a time; others are turned away.
+pub const SENTINEL_CONNECTIONS_MAX: usize = 4096;
+
+/// Longest request there.
+pub const SENTINEL_REQUEST_BYTES_MAX: usize = 16 << 10;
+
+/// A client that leaves more than this unread is cut off.
+pub const SENTINEL_OUTPUT_BYTES_MAX: usize = 256 << 10;
+
+/// How often the backlog for a second site is synced. What a crash of the machine takes with it is told anew from the
+/// log, unless a checkpoint has taken its place: that waits.
+pub const SITE_SYNC_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long a checkpoint waits for that.
+pub const SITE_KEPT_PATIENCE: Duration = Duration::from_secs(60);
+
+/// A batch is sent to a second site at most so often, unless it is behind: fewer are compressed better.
+pub const SITE_BATCH_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Steps that are read ahead so that batches become large where a second site is behind.
+pub const SITE_STEPS_AHEAD: usize = 5_000;
+
+/// How often a second site is told how far the near one is.
+pub const SITE_STATE_INTERVAL: Duration = Duration::from_millis(500);
+
+/// A line on which nothing moves for so long is cut.
+pub const SITE_SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// Pauses between attempts to reach a near site.
+pub const SITE_PAUSE_MIN: Duration = Duration::from_millis(100);
+/// See above.
+pub const SITE_PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// Whoever carries out what the near site does writes so often; another node takes over after some such times.
+pub const SITE_RECORD_INTERVAL: Duration = Duration::from_secs(1);
+/// See above.
+pub const SITE_WRITER_SILENCE: Duration = Duration::from_secs(5);

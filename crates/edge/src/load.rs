@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use journal::{CheckpointMark, CheckpointReader, Identity, RecoveredGroup};
 use keyspace::{Keyspace, Layout};
 use node::event::{Event, GroupId, GroupSeed, NodeId};
+use node::group::{first_membership, group_count};
 use node::metrics::Measured;
 use node::settings::{AppendFsync, Settings};
-use stdx::log::Membership;
 
 use crate::fault::Fault;
 use crate::host::{End, Host};
@@ -118,10 +118,14 @@ impl Load {
         }
         self.host.opened(storage.clone());
 
+        let count = group_count(&recovered);
+        for desk in &self.host.desks {
+            desk.mailbox.post(Mail::Event(Event::Groups(count)));
+        }
         let mut groups = recovered.groups;
         let entry_count: usize = groups.values().map(|group| group.entries.len()).sum();
         let mut found: VecDeque<(u32, RecoveredGroup)> = VecDeque::new();
-        for group in 0..self.identity.group_count {
+        for group in 0..count {
             let recovered = groups.remove(&group).unwrap_or_default();
             if let Some(mark) = &recovered.checkpoint {
                 let path = self.directory.join(journal::checkpoint_file(group, mark.index));
@@ -192,7 +196,7 @@ impl Load {
             cause,
         };
         let was_early = early.is_there().map_err(fault)?;
-        let is_early = self.settings.append_fsync != AppendFsync::Always;
+        let is_early = self.settings.append_fsync != AppendFsync::Always || self.settings.allows_memory;
         if is_early {
             early.set().map_err(fault)?;
         } else if was_early && was_stopped_cleanly {
@@ -232,9 +236,7 @@ impl Load {
             tuning: self.settings.tuning(),
         });
         let mut seed = GroupSeed::new(GroupId(group), NodeId(self.identity.node), keyspace);
-        if self.identity.has_joined || recovered.is_vacated() {
-            seed.membership = Membership::default();
-        }
+        seed.membership = first_membership(&self.identity, group, &recovered);
         if let Some(mark) = recovered.checkpoint {
             self.read_checkpoint(group, &mark, &mut seed, storage, progress)?;
             seed.checkpoint_index = mark.index;

@@ -43,6 +43,8 @@ pub enum Mail {
     Measure(std::sync::mpsc::Sender<node::metrics::Measured>),
     /// To the first core: tell what concerns the node, beside these figures of all cores.
     Describe(Arc<node::metrics::Gathered>, std::sync::mpsc::Sender<node::metrics::Facts>),
+    /// To the first core: tell what the node sees of its cluster.
+    Look(std::sync::mpsc::Sender<node::landscape::Landscape>),
     /// No more requests are to be read; what is under way goes on.
     StopReading,
     /// Say on this channel that everything posted before has been stepped and carried out.

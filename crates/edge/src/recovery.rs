@@ -1,4 +1,6 @@
-//! How a recovered data directory takes the place of what was there: all of it, or nothing.
+//! How a data directory takes the place of what was there: all of it, or nothing. That is how a survivor becomes a new
+//! cluster (`holdfast recover`), and how a node whose files are damaged becomes one that has nothing yet (`holdfast
+//! repair`).
 //!
 //! The new directory is made in a folder within the old one, so that it needs no other permission, and no other file
 //! system, than the server has. One renaming of this folder decides. What is left to do then, moving the old files into
@@ -6,15 +8,16 @@
 //! again: by the same tool, or by the next start of a server.
 //!
 //! ```text
-//!   .recovering        being made; worth nothing
-//!   .recovered         whole, and counts; what is beside it is the old directory, which is being moved aside
-//!   .recovered-moving  the old directory is aside; what is beside it is new
+//!   .recovering        .repairing        being made; worth nothing
+//!   .recovered         .repaired         whole, and counts; what is beside it is old, and is being moved aside
+//!   .recovered-moving  .repaired-moving  the old directory is aside; what is beside it is new
 //! ```
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use crate::contacts::{self, CONTACTS_FILE, Contact};
 use crate::early;
 use crate::entropy;
 use crate::fault::Fault;
@@ -24,11 +27,33 @@ use crate::run::system;
 use crate::trust::{AUTHORITY_FILE, Authority};
 use crate::{DirectoryLock, clock};
 
-const MADE: &str = ".recovering";
-const WHOLE: &str = ".recovered";
-const MOVING: &str = ".recovered-moving";
-/// What the folder for the old files begins with.
-const ASIDE_PREFIX: &str = ".before-recovery-";
+/// What makes a new directory out of an old one, and the names of the folders on the way.
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    made: &'static str,
+    whole: &'static str,
+    moving: &'static str,
+    /// What the folder for the old files begins with.
+    aside_prefix: &'static str,
+    /// What tells this folder from those of other times.
+    name_of: fn(&journal::Identity) -> u128,
+}
+
+const RECOVERY: Change = Change {
+    made: ".recovering",
+    whole: ".recovered",
+    moving: ".recovered-moving",
+    aside_prefix: ".before-recovery-",
+    name_of: |identity| identity.cluster,
+};
+
+const REPAIR: Change = Change {
+    made: ".repairing",
+    whole: ".repaired",
+    moving: ".repaired-moving",
+    aside_prefix: ".before-repair-",
+    name_of: |identity| identity.directory,
+};
 
 fn fault(path: &Path, purpose: &'static str) -> impl FnOnce(io::Error) -> Fault {
     let path = path.to_owned();
@@ -39,19 +64,32 @@ fn fault(path: &Path, purpose: &'static str) -> impl FnOnce(io::Error) -> Fault 
 #[derive(Debug)]
 pub struct Successor<'a> {
     directory: &'a Path,
+    change: &'static Change,
     path: PathBuf,
 }
 
 impl<'a> Successor<'a> {
-    /// An empty one. What an attempt that was cut short has left goes.
+    /// An empty one, for a new cluster. What an attempt that was cut short has left goes.
     ///
     /// # Errors
     /// Those of the file system.
     pub fn begin(directory: &'a Path, _lock: &DirectoryLock) -> Result<Self, Fault> {
-        let path = directory.join(MADE);
+        Self::make(directory, &RECOVERY)
+    }
+
+    /// An empty one, for the same node of the same cluster. What an attempt that was cut short has left goes.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn begin_repair(directory: &'a Path, _lock: &DirectoryLock) -> Result<Self, Fault> {
+        Self::make(directory, &REPAIR)
+    }
+
+    fn make(directory: &'a Path, change: &'static Change) -> Result<Self, Fault> {
+        let path = directory.join(change.made);
         remove(&path)?;
         fs::create_dir(&path).map_err(fault(&path, "make the folder"))?;
-        Ok(Self { directory, path })
+        Ok(Self { directory, change, path })
     }
 
     /// Where it is made.
@@ -78,24 +116,52 @@ impl<'a> Successor<'a> {
         if authority.is_some() {
             Authority::make()?.write(&self.path)?;
         }
+        self.decide(lock)
+    }
+
+    /// It holds a whole data directory of the same node: gives it what others know the node by, and where it finds
+    /// them, and puts it in its place. Where the old files are now.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn install_repaired(self, others: &[Contact], lock: &DirectoryLock) -> Result<PathBuf, Fault> {
+        if let Some(authority) = Authority::read(self.directory)? {
+            authority.write(&self.path)?;
+        }
+        if let Some(former) = Former::read(self.directory)? {
+            former.write(&self.path)?;
+        }
+        contacts::write(&self.path, others)?;
+        self.decide(lock)
+    }
+
+    fn decide(self, lock: &DirectoryLock) -> Result<PathBuf, Fault> {
         sync(&self.path)?;
-        let whole = self.directory.join(WHOLE);
+        let whole = self.directory.join(self.change.whole);
         fs::rename(&self.path, &whole).map_err(fault(&self.path, "rename"))?;
         sync(self.directory)?;
-        complete(self.directory, lock)?.ok_or_else(|| Fault::Data("the recovered directory has vanished".to_owned()))
+        complete(self.directory, lock)?.ok_or_else(|| Fault::Data(format!("{} has vanished", whole.display())))
     }
 }
 
-/// Ends what a recovery has begun that was cut short after it had been decided. Where the old files are now; nothing if
-/// there was none.
+/// Ends what a recovery or a repair has begun that was cut short after it had been decided. Where the old files are
+/// now; nothing if there was none.
 ///
 /// # Errors
 /// Those of the file system; it can be called again.
 pub fn complete(directory: &Path, _lock: &DirectoryLock) -> Result<Option<PathBuf>, Fault> {
-    let (whole, moving) = (directory.join(WHOLE), directory.join(MOVING));
+    let mut done = None;
+    for change in [&RECOVERY, &REPAIR] {
+        done = complete_change(directory, change)?.or(done);
+    }
+    Ok(done)
+}
+
+fn complete_change(directory: &Path, change: &Change) -> Result<Option<PathBuf>, Fault> {
+    let (whole, moving) = (directory.join(change.whole), directory.join(change.moving));
     let is_there = |path: &Path| path.try_exists().map_err(fault(path, "look for"));
     if is_there(&whole)? {
-        let aside = aside_of(directory, &whole)?;
+        let aside = aside_of(directory, &whole, change)?;
         match fs::create_dir(&aside) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(fault(&aside, "make the folder")(error))?,
             _ => {}
@@ -109,7 +175,7 @@ pub fn complete(directory: &Path, _lock: &DirectoryLock) -> Result<Option<PathBu
     }
     // The identity comes last, so it is still in one of both places.
     let has_own = load::read_identity(&moving)?.is_some();
-    let aside = aside_of(directory, if has_own { &moving } else { directory })?;
+    let aside = aside_of(directory, if has_own { &moving } else { directory }, change)?;
     move_files(&moving, directory)?;
     fs::remove_dir(&moving).map_err(fault(&moving, "remove"))?;
     sync(directory)?;
@@ -118,14 +184,18 @@ pub fn complete(directory: &Path, _lock: &DirectoryLock) -> Result<Option<PathBu
 
 /// True if [`complete`] has something to do.
 pub fn is_incomplete(directory: &Path) -> bool {
-    [WHOLE, MOVING].iter().any(|name| directory.join(name).exists())
+    let names = [&RECOVERY, &REPAIR].into_iter().flat_map(|change| [change.whole, change.moving]);
+    names.into_iter().any(|name| directory.join(name).exists())
 }
 
-/// The folder for the old files, by the name of the cluster that takes their place.
-fn aside_of(directory: &Path, new: &Path) -> Result<PathBuf, Fault> {
+/// The folder for the old files, by what tells the new ones from them.
+fn aside_of(directory: &Path, new: &Path, change: &Change) -> Result<PathBuf, Fault> {
     match load::read_identity(new)? {
-        Some(identity) => Ok(directory.join(format!("{ASIDE_PREFIX}{:08x}", (identity.cluster >> 96) as u32))),
-        None => Err(Fault::Data(format!("{} holds no identity: a recovery left it half made", new.display()))),
+        Some(identity) => {
+            let number = ((change.name_of)(&identity) >> 96) as u32;
+            Ok(directory.join(format!("{}{number:08x}", change.aside_prefix)))
+        }
+        None => Err(Fault::Data(format!("{} holds no identity: it was left half made", new.display()))),
     }
 }
 
@@ -135,7 +205,8 @@ fn move_files(from: &Path, to: &Path) -> Result<(), Fault> {
     for entry in fs::read_dir(from).map_err(fault(from, "list"))? {
         let name = entry.map_err(fault(from, "list"))?.file_name();
         let is_moved = |name: &String| {
-            journal::is_own_file(name) || [AUTHORITY_FILE, FORMER_FILE, early::FILE].contains(&name.as_str())
+            let own = [AUTHORITY_FILE, FORMER_FILE, early::FILE, CONTACTS_FILE];
+            journal::is_own_file(name) || own.contains(&name.as_str())
         };
         names.extend(name.into_string().ok().filter(is_moved));
     }
@@ -180,6 +251,16 @@ pub fn successor_identity(old: &journal::Identity) -> Result<journal::Identity, 
     })
 }
 
+/// The identity under which a node of a cluster goes on that has lost what it had: the others know it as before, and
+/// nothing in the new directory verifies in the old one.
+///
+/// # Errors
+/// If the system has no random numbers.
+pub fn repaired_identity(old: &journal::Identity) -> Result<journal::Identity, Fault> {
+    let directory = entropy::random_bytes().map(u128::from_le_bytes).map_err(system("read random numbers"))?;
+    Ok(journal::Identity { directory, has_joined: true, ..*old })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -209,7 +290,7 @@ mod tests {
     #[test]
     fn a_recovery_that_is_cut_short_leaves_the_old_directory_or_the_new_one() {
         let new = successor_identity(&OLD).expect("random numbers");
-        let aside = format!("{ASIDE_PREFIX}{:08x}", (new.cluster >> 96) as u32);
+        let aside = format!("{}{:08x}", RECOVERY.aside_prefix, (new.cluster >> 96) as u32);
         // The files of both directories, in the order in which they are moved.
         for (moved_aside, moved_in) in (0..=5).map(|count| (count, None)).chain((0..=5).map(|count| (9, Some(count)))) {
             let scratch = Scratch::new();
@@ -225,7 +306,7 @@ mod tests {
             // As `install` begins.
             Former::of(OLD.cluster, OLD.node, None, 1).write(successor.path()).expect("a folder");
             Authority::make().expect("a key").write(successor.path()).expect("a folder");
-            let (whole, moving) = (scratch.0.join(WHOLE), scratch.0.join(MOVING));
+            let (whole, moving) = (scratch.0.join(RECOVERY.whole), scratch.0.join(RECOVERY.moving));
             fs::rename(successor.path(), &whole).expect("a folder");
             fs::create_dir(scratch.0.join(&aside)).expect("a folder");
             let step = |from: &Path, to: &Path, count: usize| {

@@ -47,6 +47,8 @@ pub fn measure(host: &Host, allocated: Allocated, journal: JournalFigures) -> Ho
         links: host.peers.reports(),
         following: host.lead.report(),
         archive: None,
+        site: host.site.report(),
+        backups: host.backups(),
         stalls: host.black_box.stalls(),
     }
 }

@@ -20,6 +20,7 @@ use node::settings::{AppendFsync, Settings};
 use crate::black_box;
 use crate::calling::WAKE;
 use crate::console::{self, ConsoleOptions};
+use crate::contacts;
 use crate::core_thread;
 use crate::disk::DirectoryLock;
 use crate::doorman;
@@ -27,6 +28,7 @@ use crate::early::EarlyMark;
 use crate::fault::{Fault, file_of_redis};
 use crate::former::Former;
 use crate::host::{Desk, End, Host, Knobs, News};
+use crate::host_session::Inside;
 use crate::lead::{self, Leading};
 use crate::limits::{
     FINISH_MAX, FINISH_ROUNDS, HAND_OVER_LOOK, HAND_OVER_MAX, JOIN_LOOK, JOIN_PATIENCE, JOIN_REST, LINK_CONNECT_MAX,
@@ -41,6 +43,8 @@ use crate::peers::{self, Answer, Peers, Unanswered};
 use crate::pulse::Pulse;
 use crate::recovery;
 use crate::report::{self, Allocated};
+use crate::sentinel::{self, SentinelOptions};
+use crate::site;
 use crate::storage::Storage;
 use crate::supervisor::Supervisor;
 use crate::tls::{Credentials, LinkMode, LinkSecurity, Security};
@@ -63,16 +67,23 @@ pub struct Options {
     pub metrics_port: u16,
     /// Where the console is served.
     pub console: ConsoleOptions,
+    /// Where clients ask a Sentinel, and for what.
+    pub sentinel: SentinelOptions,
     /// Where log lines go, if not to standard output.
     pub log_file: Option<PathBuf>,
     /// Where to write the process id while the server runs.
     pub pid_file: Option<PathBuf>,
     /// Path of the configuration file, for INFO.
     pub config_file: String,
+    /// What its author should know of the configuration, a line each, for the log.
+    pub remarks: Vec<String>,
     /// Version of the program.
     pub version: &'static str,
     /// Asks the allocator about itself. The binary chooses the allocator.
     pub allocated: fn() -> Allocated,
+    /// Makes backups into this directory from time to time (`backup-dir`), until the process ends. The binary knows how
+    /// they look.
+    pub back_up: fn(Inside, PathBuf),
 }
 
 /// How a node meets others.
@@ -144,7 +155,7 @@ pub fn log_failure(settings: &Settings, why: &str) {
 
 fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     let started = clock::now();
-    log.set_quiet(options.settings.get("loglevel") == "warning");
+    log.set_quiet(matches!(options.settings.get("loglevel"), "warning" | "nothing"));
     log.notice(&format!(
         "Holdfast {} starts as process {} with {} cores on {}",
         options.version,
@@ -159,6 +170,7 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
         }
         AppendFsync::No => "durability: a write is synced to disk when the system likes (appendfsync no)",
     });
+    options.remarks.iter().for_each(|remark| log.notice(remark));
     if let Some(name) = file_of_redis(&options.data_directory) {
         let path = options.data_directory.join(name);
         log.notice(&format!("{0} is not read: holdfast import {0} brings it in", path.display()));
@@ -181,6 +193,7 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     let (cluster_port, peer_listeners) = listen_for_peers(&options, &log)?;
     let console_listeners = listen_on_all(&options.listen, options.console.port, "--console-port")?;
     let metrics_listeners = listen_on_all(&options.listen, options.metrics_port, "--metrics-port")?;
+    let sentinel_listeners = listen_on_all(&options.listen, options.sentinel.port, "--sentinel-port")?;
     let _pid_file = PidFile::write(options.pid_file.clone())?;
     complete_recovery(&options.data_directory, &log)?;
     let former = Former::read(&options.data_directory)?;
@@ -211,13 +224,16 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     let (peer_queue, peer_poll) =
         peers::prepare(u32::from(options.core_count)).map_err(system("create an epoll instance"))?;
     let (lead, leading) = lead::prepare(&options.settings).map_err(system("create an epoll instance"))?;
+    let (site, keeping) = site::prepare(&options.settings, identity.cluster);
     let early = EarlyMark::of(&options.data_directory);
-    let host = Arc::new(Host::new(log, mailboxes, knobs, (security, credentials), (peer_queue, lead), early, news));
+    let host =
+        Arc::new(Host::new(log, mailboxes, knobs, (security, credentials), (peer_queue, lead, site), early, news));
     let process = process_facts(&options, &host, &identity, started)?;
     let cores = start_cores(&options, &host, &identity, Arc::new(process), (own, seeds.clone()), polls)?;
     black_box::watch(Arc::clone(&host.black_box))?;
     metrics::serve(&host, metrics_listeners)?;
     console::serve(&host, console_listeners, &options.console)?;
+    sentinel::serve(&host, sentinel_listeners, &options.sentinel)?;
     let life = entropy::random_id().map_err(system("read random numbers"))?;
     let peers =
         Peers::new(Arc::clone(&host), (identity, former), life, peer_poll, peer_listeners, seeds, compression_level)
@@ -225,17 +241,40 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     let peers = start("peers", move || peers.run())?;
     let leading = Leading::new(Arc::clone(&host), leading, &options.data_directory, identity.group_count);
     let leading = start("lead", move || leading.run())?;
+    let kept = (options.data_directory.clone(), options.settings.number("site-backlog-size").cast_unsigned());
+    let (keeper, whose) = (Arc::clone(&host), identity);
+    let keeping = start("backlog", move || site::run(&keeper, &keeping, &kept.0, &whose, kept.1))?;
+    site::start_following(&host, &options.settings)?;
     let (acceptor, waker) = Acceptor::new(Arc::clone(&host), listeners).map_err(system("watch the listeners"))?;
     let acceptor = start("acceptor", move || acceptor.run())?;
     host.log.notice(&format!("listens on {}", listening_places(&options.listen)));
     tell_doors(&options, cluster_port, &links, &host.log);
 
+    if let Some(folder) = Some(options.settings.get("backup-dir")).filter(|folder| !folder.is_empty()) {
+        let (inside, folder, back_up) = (Inside::new(Arc::clone(&host)), PathBuf::from(folder), options.back_up);
+        // It ends with the process: what it has not finished is no backup.
+        start("backups", move || back_up(inside, folder))?;
+    }
     let directory = options.data_directory;
     load::start(Arc::clone(&host), directory.clone(), identity, options.settings)?;
     let Identity { cluster, node, .. } = identity;
     let allocated = options.allocated;
-    Server { host, heard, acceptor, waker, cores, peers, leading, cluster, node, directory, allocated, supervisor }
-        .serve()
+    Server {
+        host,
+        heard,
+        acceptor,
+        waker,
+        cores,
+        peers,
+        leading,
+        keeping,
+        cluster,
+        node,
+        directory,
+        allocated,
+        supervisor,
+    }
+    .serve()
 }
 
 /// Ends a recovery that was cut short behind the point from which it counts.
@@ -244,12 +283,17 @@ fn complete_recovery(directory: &Path, log: &Log) -> Result<(), Fault> {
         return Ok(());
     }
     let Ok(lock) = DirectoryLock::acquire(directory) else {
-        let cause = format!("{} is being recovered at this moment: wait for `holdfast recover`", directory.display());
+        let cause = format!(
+            "{} is being replaced at this moment: wait for `holdfast recover` or `repair`",
+            directory.display()
+        );
         return Err(Fault::Data(cause));
     };
     if let Some(aside) = recovery::complete(directory, &lock)? {
         let aside = aside.display();
-        log.notice(&format!("has completed a recovery that was cut short; what was here before is in {aside}"));
+        log.notice(&format!(
+            "has completed a replacement of this directory that was cut short; what was here before is in {aside}"
+        ));
     }
     Ok(())
 }
@@ -274,7 +318,7 @@ fn limit_clients(settings: &mut Settings, core_count: u16, log: &Log) {
     let allowed = report::allow_descriptors(wanted + reserved);
     if allowed < wanted + reserved {
         let fewer = allowed.saturating_sub(reserved).max(1);
-        settings.set("maxclients", &fewer.to_string()).expect("fewer clients are as good a value");
+        settings.adopt("maxclients", &fewer.to_string()).expect("fewer clients are as good a value");
         log.warning(&format!(
             "maxclients is {fewer} instead of {wanted}, as the process may open only {allowed} files: raise the limit \
              (ulimit -n)"
@@ -502,7 +546,9 @@ fn identity(
         let cluster_address = options.cluster.join.clone();
         (answer.node, Member { cluster_address, ..Member::default() })
     });
-    let seeds: Vec<_> = seeds.collect();
+    let mut seeds: Vec<_> = seeds.collect();
+    let remembered = contacts::read(directory)?;
+    seeds.extend(remembered.into_iter().filter(|(node, _)| answer.iter().all(|answer| answer.node != *node)));
     if let (Some(identity), Some(answer)) = (&known, &answer)
         && answer.cluster != identity.cluster
     {
@@ -635,6 +681,8 @@ fn start_cores(
             core: CoreId(id),
             core_count: options.core_count,
             group_count: identity.group_count,
+            hash_seed: identity.hash_seed,
+            founds_groups: true,
             seed: entropy::random_id().map_err(system("read random numbers"))?,
             settings: Arc::clone(&settings),
             process: Arc::clone(&process),
@@ -746,6 +794,7 @@ struct Server {
     cores: Vec<JoinHandle<()>>,
     peers: JoinHandle<()>,
     leading: JoinHandle<()>,
+    keeping: JoinHandle<()>,
     cluster: u128,
     node: u64,
     directory: PathBuf,
@@ -898,6 +947,8 @@ impl Server {
             let _ = self.peers.join();
             self.host.lead.end();
             let _ = self.leading.join();
+            self.host.site.end();
+            let _ = self.keeping.join();
             let is_in_doubt = self.host.has_ended_in_doubt();
             if let Some(storage) = storage {
                 storage.close(!is_in_doubt)?;

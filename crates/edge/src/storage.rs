@@ -5,12 +5,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use archive::{Key, Place};
 use journal::{Append, CheckpointMark, Identity, Journal, Recovered, Span};
 use node::event::{ArchiveFigures, ArchiveNews, CheckpointStep, Event, GroupId, JournalFigures, NodeId, Room};
 use node::group::others_can_tell;
 use node::settings::{AppendFsync, Settings};
 
-use crate::archiver::{ArchiveQueue, ArchiveThread, Surroundings, archive_directory};
+use crate::archiver::{ArchiveQueue, ArchiveThread, Surroundings};
 use crate::checkpoint_writer::{CheckpointQueue, CheckpointThread, NewsListener, RATE_DEFAULT};
 use crate::disk::{DirectoryLock, RealDisk};
 use crate::fault::Fault;
@@ -83,6 +84,10 @@ impl Storage {
             recovered.identity,
             journal.queue().clone(),
             news_listener(Arc::clone(host)),
+            {
+                let host = Arc::clone(host);
+                Box::new(move || host.site.wait_until_kept())
+            },
         )
         .map_err(system("start the checkpoint writer"))?;
         let reads = ReadThread::start(disk.clone(), journal.queue().clone(), news_listener(Arc::clone(host)))
@@ -90,10 +95,17 @@ impl Storage {
         let archive = match settings.get("archive") {
             "" => None,
             address => {
-                let directory =
-                    archive_directory(address).map_err(|cause| Fault::Setting { name: "archive", cause })?;
+                let place = Place::parse(address).map_err(|cause| Fault::Setting { name: "archive", cause })?;
+                let key = match settings.get("archive-key-file") {
+                    "" => None,
+                    path => Some(
+                        Key::read(Path::new(path))
+                            .map_err(|cause| Fault::Setting { name: "archive-key-file", cause })?,
+                    ),
+                };
                 let surroundings = Surroundings {
-                    directory,
+                    place,
+                    key,
                     disk: disk.clone(),
                     identity: recovered.identity,
                     databases: settings.databases,

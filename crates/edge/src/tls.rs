@@ -6,6 +6,7 @@
 //! Certificates are verified up to an authority, and not for a name: nodes and clients find one another by addresses
 //! that change hands, and whom an authority signs is the operator's choice. So do Redis and redis-cli.
 
+mod line;
 mod stream;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -37,6 +38,7 @@ use rustls::{
     SupportedCipherSuite, SupportedProtocolVersion,
 };
 
+pub use self::line::{LineOptions, LineReader, LineSecurity, LineWriter, plain_line};
 pub use self::stream::{TlsStream, cause};
 use crate::clock;
 use crate::former::Former;

@@ -80,6 +80,8 @@ pub struct Journal<D: Disk> {
     holds: BTreeMap<u32, u64>,
     /// The same for an archive.
     archive_holds: BTreeMap<u32, u64>,
+    /// There is one, which may lack anything of a group that comes into being.
+    is_archived: bool,
     held_bytes_max: u64,
     /// Grows when segments come or go.
     map_version: u64,
@@ -209,6 +211,7 @@ impl<D: Disk> Journal<D> {
             full: VecDeque::new(),
             holds: BTreeMap::new(),
             archive_holds: archive_holds(options, &identity),
+            is_archived: options.is_archived,
             held_bytes_max: options.held_bytes_max,
             map_version: 0,
             successor: Successor::None,
@@ -328,6 +331,9 @@ impl<D: Disk> Journal<D> {
 
         let groups = replay.groups.iter().map(|(group, state)| (*group, Standing::of(state))).collect();
         let mut archive_holds = archive_holds(options, &identity);
+        if options.is_archived {
+            replay.groups.keys().for_each(|group| _ = archive_holds.entry(*group).or_insert(0));
+        }
         // The archive gets what a group has from those that hold it.
         archive_holds.retain(|group, _| replay.groups.get(group).is_none_or(|state| !state.found.is_vacated()));
         let mut journal = Self {
@@ -351,6 +357,7 @@ impl<D: Disk> Journal<D> {
             full,
             holds: BTreeMap::new(),
             archive_holds,
+            is_archived: options.is_archived,
             held_bytes_max: options.held_bytes_max,
             map_version: 0,
             successor,
@@ -438,6 +445,20 @@ impl<D: Disk> Journal<D> {
         }
         self.tail.is_in_question = false;
         let Some(file) = &mut self.tail_file else { return Ok(()) };
+        file.write(&self.disk, &self.tail)?;
+        file.sync(&self.disk)
+    }
+
+    /// What the log holds is less than what was promised, and the others are to make good for it: every start is told
+    /// so until [`settle`](Self::settle). For a directory that is made in the place of one that is damaged.
+    ///
+    /// # Errors
+    /// Any error of the disk; [`Fault::Full`] if there is no room for the mark that says so.
+    pub fn put_in_question(&mut self) -> Result<(), Fault> {
+        self.sync()?;
+        self.tail.is_in_question = true;
+        let full = || Fault::Full { file: TAIL_FILE.into(), bytes: BLOCK_BYTES as u64 };
+        let file = self.tail_file.as_mut().ok_or_else(full)?;
         file.write(&self.disk, &self.tail)?;
         file.sync(&self.disk)
     }
@@ -774,6 +795,9 @@ impl<D: Disk> Journal<D> {
     fn note(&mut self, append: &Append) -> Option<String> {
         if append.is_empty() {
             return None;
+        }
+        if self.is_archived && !self.groups.contains_key(&append.group) {
+            self.archive_holds.entry(append.group).or_insert(0);
         }
         let standing = self.groups.entry(append.group).or_default();
         if append.vacates() {

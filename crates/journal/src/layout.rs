@@ -37,6 +37,14 @@ pub fn checkpoint_file(group: u32, index: u64) -> String {
     format!("checkpoint-{group:05}-{index:016x}")
 }
 
+/// The group whose checkpoint a file is, by its name.
+pub fn group_of_checkpoint(name: &str) -> Option<u32> {
+    match classify(name) {
+        FileKind::Checkpoint { group, .. } => Some(group),
+        _ => None,
+    }
+}
+
 /// Name of a checkpoint while it is being written. There is at most one a group.
 pub fn checkpoint_file_new(group: u32) -> String {
     format!("checkpoint-{group:05}.new")
@@ -83,7 +91,7 @@ pub fn classify(name: &str) -> FileKind {
     if name == TAIL_FILE {
         return FileKind::Tail;
     }
-    if name == LOCK_FILE || name == "lost+found" || name.starts_with('.') {
+    if name == LOCK_FILE || name == CONFIGURATION_FILE || name == "lost+found" || name.starts_with('.') {
         return FileKind::Ignored;
     }
     let is_ours = name == IDENTITY_FILE_NEW || name.starts_with("log-") || name.starts_with("checkpoint-");
@@ -101,6 +109,9 @@ pub fn classify(name: &str) -> FileKind {
     }
     FileKind::Unknown
 }
+
+/// What CONFIG REWRITE has written, where there was no other file.
+pub const CONFIGURATION_FILE: &str = "holdfast.conf";
 
 /// True for a file that keeps a directory without an identity from being made new.
 pub fn is_foreign_file(name: &str) -> bool {

@@ -28,7 +28,8 @@ pub use fault::Fault;
 pub use identity::Identity;
 pub use journal::{Journal, Syncing};
 pub use layout::{
-    FORMAT_VERSION, IDENTITY_FILE, LOCK_FILE, SEGMENT_BYTES_DEFAULT, checkpoint_file, is_foreign_file, is_own_file,
+    FORMAT_VERSION, IDENTITY_FILE, LOCK_FILE, SEGMENT_BYTES_DEFAULT, checkpoint_file, group_of_checkpoint,
+    is_foreign_file, is_own_file,
 };
 pub use reader::{LogMap, LogReader, Span, Unread};
 pub use types::{Append, CheckpointMark, Options, Recovered, RecoveredGroup};

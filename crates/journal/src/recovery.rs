@@ -221,7 +221,9 @@ impl Replay {
                 let what = format!("record {} stands where record {number} should be", header.number);
                 return Err(Fault::damaged(file, offset as u64, what));
             }
-            self.number = Some(header.number + 1);
+            let next = header.number.checked_add(1);
+            self.number =
+                Some(next.ok_or_else(|| Fault::damaged(file, offset as u64, "a record has the last number"))?);
             synced = synced.max(header.synced);
             last = Some(header.kind);
             let mut position = offset + RECORD_HEADER_BYTES;
@@ -314,7 +316,13 @@ impl ReplayedGroup {
 
 #[cfg(test)]
 mod tests {
+    use fuzzing::Fuzz;
+    use stdx::log::{Entry, EntryKind, HardState, Membership};
+
     use super::*;
+    use crate::disk::BLOCK_BYTES;
+    use crate::record::RecordHeader;
+    use crate::types::{Append, CheckpointMark};
 
     #[test]
     fn what_is_lost_of_an_end_goes_by_the_mark_and_by_what_remains() {
@@ -412,5 +420,96 @@ false Written Unsynced: C Damaged
 false Written Synced: C Damaged
 "
         );
+    }
+
+    /// A segment with two records of several frames.
+    fn segment() -> Vec<u8> {
+        let membership = Membership { voters: vec![1, 2, 3], learners: vec![4], ..Membership::default() };
+        let entry = |index, data: &'static [u8]| Entry {
+            term: 3,
+            index,
+            kind: EntryKind::Normal,
+            data: Bytes::from_static(data),
+        };
+        let append = Append {
+            group: 1,
+            ticket: 0,
+            hard_state: Some(HardState { term: 3, vote: 1, commit: 2 }),
+            membership: Some(membership.clone()),
+            entries: vec![entry(1, b"one"), entry(2, b"two and more")],
+        };
+        let (mut first, mut second) = (Vec::new(), Vec::new());
+        frame::encode_standing(1, 0, &mut first);
+        frame::encode_append(&append, &mut first);
+        frame::encode_mark(1, &CheckpointMark { index: 1, term: 3, membership }, &mut second);
+        frame::encode_append(&Append { group: 2, entries: vec![entry(1, b"other")], ..Append::default() }, &mut second);
+        let mut segment = vec![0; RECORDS_START as usize];
+        for (number, body) in [first, second].into_iter().enumerate() {
+            let offset = segment.len();
+            let header = RecordHeader {
+                kind: RecordKind::Batch,
+                body_bytes: body.len() as u32,
+                body_check: 0,
+                number: number as u64 + 1,
+                synced: offset as u64,
+            };
+            segment.resize(offset + RECORD_HEADER_BYTES, 0);
+            Place::new(7, 1).encode(offset as u64, &header, &mut segment[offset..]);
+            segment.extend_from_slice(&body);
+            segment.resize(offset + record_bytes(body.len() as u64) as usize, 0);
+        }
+        verify(&mut segment);
+        segment
+    }
+
+    /// Puts the checksums of all records right, as far as they can be followed.
+    fn verify(segment: &mut [u8]) {
+        let mut offset = RECORDS_START as usize;
+        while let Some(header) = segment.get(offset..offset + RECORD_HEADER_BYTES) {
+            let number_at = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
+            let (number, synced) = (number_at(16), number_at(24));
+            let body_bytes = u32::from_le_bytes(header[8..12].try_into().expect("four bytes"));
+            let kind = match header[12] {
+                2 => RecordKind::Seal,
+                3 => RecordKind::End,
+                4 => RecordKind::Stop,
+                _ => RecordKind::Batch,
+            };
+            let start = offset + RECORD_HEADER_BYTES;
+            let Some(body) = segment.get(start..start + body_bytes as usize) else { return };
+            let header = RecordHeader { kind, body_bytes, body_check: crc32c::crc32c(body), number, synced };
+            Place::new(7, 1).encode(offset as u64, &header, &mut segment[offset..]);
+            offset += record_bytes(body_bytes.into()) as usize;
+        }
+    }
+
+    #[test]
+    fn a_record_behind_which_there_is_no_number_is_damage() {
+        let mut segment = segment();
+        let number_at = RECORDS_START as usize + 16;
+        segment[number_at..number_at + 8].fill(0xFF);
+        verify(&mut segment);
+        let read = Replay::default().read_segment("a segment", Place::new(7, 1), &Bytes::from(segment));
+        assert!(read.is_err_and(|fault| fault.to_string().contains("the last number")));
+    }
+
+    #[test]
+    fn fuzz_segments() {
+        let read = |input: &[u8]| {
+            let mut replay = Replay::default();
+            let read = replay.read_segment("a segment", Place::new(7, 1), &Bytes::copy_from_slice(input));
+            let entries = replay.groups.values().map(|group| group.found.entries.len() as u64).sum::<u64>();
+            match read {
+                Ok(stop) => {
+                    assert!(stop.end as usize <= input.len() + RECORD_HEADER_BYTES + BLOCK_BYTES);
+                    let is_sound = u64::from(replay.groups.values().all(|group| group.check().is_ok()));
+                    1 + is_sound + 2 * (entries + 64 * replay.groups.len() as u64 + 4_096 * stop.end)
+                }
+                Err(fault) => fault.to_string().len() as u64 % 8 * 2 + 1_000_000 * (1 + entries),
+            }
+        };
+        let corpus = [segment()];
+        assert!(read(&corpus[0]) > 1_000, "it is read to its end");
+        Fuzz::new("journal-segments", corpus).repair(verify).rounds(10_000).run(read);
     }
 }

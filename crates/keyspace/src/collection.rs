@@ -17,6 +17,7 @@ pub(crate) mod list;
 pub(crate) mod order;
 pub(crate) mod packed;
 pub(crate) mod set;
+pub(crate) mod sketch;
 pub(crate) mod sorted_set;
 pub(crate) mod stream;
 
@@ -28,6 +29,7 @@ pub use hash::Hash;
 pub use json::Tree;
 pub use list::{End, List};
 pub use set::Set;
+pub use sketch::Outline;
 pub use sorted_set::SortedSet;
 pub use stream::{Id, Stream};
 
@@ -51,6 +53,7 @@ pub(crate) enum Kind {
     SortedSet,
     Stream,
     Json,
+    Sketch,
 }
 
 impl Kind {
@@ -63,6 +66,7 @@ impl Kind {
             Self::SortedSet => Some(Form::SortedSet),
             Self::Stream => None,
             Self::Json => Some(Form::Json),
+            Self::Sketch => Some(Form::Sketch),
         }
     }
 }
@@ -86,6 +90,8 @@ pub(crate) enum Form {
     ExpiringHash = 6,
     /// See [`json`].
     Json = 7,
+    /// See [`sketch`].
+    Sketch = 8,
 }
 
 impl Form {
@@ -99,6 +105,7 @@ impl Form {
             5 => Some(Self::SortedSet),
             6 => Some(Self::ExpiringHash),
             7 => Some(Self::Json),
+            8 => Some(Self::Sketch),
             _ => None,
         }
     }
@@ -111,6 +118,7 @@ impl Form {
             Self::List => Kind::List,
             Self::SortedSet => Kind::SortedSet,
             Self::Json => Kind::Json,
+            Self::Sketch => Kind::Sketch,
         }
     }
 
@@ -124,6 +132,7 @@ impl Form {
             Self::SortedSet => sorted_set::is_packed(bytes),
             Self::ExpiringHash => hash::expiring::is_packed(bytes),
             Self::Json => json::is_packed(bytes),
+            Self::Sketch => sketch::is_packed(bytes),
         }
     }
 }
@@ -139,6 +148,7 @@ pub(crate) fn packed_ref(form: Form, bytes: &[u8]) -> ValueRef<'_> {
         Form::SortedSet => ValueRef::SortedSet(SortedSet::packed(bytes)),
         Form::ExpiringHash => ValueRef::Hash(Hash::packed_expiring(bytes)),
         Form::Json => ValueRef::Json(Tree::packed(bytes)),
+        Form::Sketch => ValueRef::Sketch(Outline::packed(bytes)),
     }
 }
 
@@ -153,6 +163,7 @@ pub(crate) enum Collection {
     SortedSet(sorted_set::Members),
     Stream(Box<Stream>),
     Json(json::Document),
+    Sketch(sketch::Cells),
 }
 
 /// What is left of a large collection that is no longer used.
@@ -164,6 +175,7 @@ pub(crate) enum Rubble {
     SortedSet(sorted_set::Rubble),
     Stream(stream::Rubble),
     Json(crate::json::Rubble),
+    Sketch(crate::sketch::Rubble),
 }
 
 /// What every large collection can do.
@@ -195,6 +207,7 @@ macro_rules! on_each {
             Collection::SortedSet($it) => $result,
             Collection::Stream($it) => $result,
             Collection::Json($it) => $result,
+            Collection::Sketch($it) => $result,
         }
     };
 }
@@ -280,6 +293,7 @@ impl Collection {
             Self::Stream(_) => 5,
             Self::ExpiringHash(_) => 6,
             Self::Json(_) => 7,
+            Self::Sketch(_) => 8,
         }
     }
 
@@ -293,6 +307,7 @@ impl Collection {
             5 => Some(Self::Stream(Box::new(Stream::unfinished()))),
             6 => Some(Self::ExpiringHash(hash::expiring::Expiring::default())),
             7 => Some(Self::Json(json::Document::default())),
+            8 => Some(Self::Sketch(sketch::Cells::default())),
             _ => None,
         }
     }
@@ -306,6 +321,7 @@ impl Collection {
             Self::SortedSet(_) => Kind::SortedSet,
             Self::Stream(_) => Kind::Stream,
             Self::Json(_) => Kind::Json,
+            Self::Sketch(_) => Kind::Sketch,
         }
     }
 
@@ -318,6 +334,7 @@ impl Collection {
             Self::SortedSet(members) => ValueRef::SortedSet(SortedSet::large(members)),
             Self::Stream(stream) => ValueRef::Stream(stream),
             Self::Json(document) => ValueRef::Json(Tree::large(document)),
+            Self::Sketch(cells) => ValueRef::Sketch(Outline::large(cells)),
         }
     }
 
@@ -330,6 +347,7 @@ impl Collection {
             Self::SortedSet(members) => Rubble::SortedSet(members.into_rubble()),
             Self::Stream(stream) => Rubble::Stream(stream::Rubble::of(*stream)),
             Self::Json(document) => Rubble::Json(crate::json::Rubble::of(document.into_json())),
+            Self::Sketch(cells) => Rubble::Sketch(cells.into_rubble()),
         }
     }
 
@@ -398,6 +416,7 @@ impl Rubble {
             Self::SortedSet(rubble) => rubble.bytes(),
             Self::Stream(rubble) => rubble.bytes(),
             Self::Json(rubble) => rubble.bytes(),
+            Self::Sketch(rubble) => rubble.bytes(),
         }
     }
 
@@ -411,6 +430,7 @@ impl Rubble {
             Self::SortedSet(rubble) => rubble.free(budget),
             Self::Stream(rubble) => rubble.free(budget),
             Self::Json(rubble) => rubble.free(budget),
+            Self::Sketch(rubble) => rubble.free(budget),
         }
     }
 }
@@ -667,7 +687,7 @@ impl<'a> Cell<'a> {
 //
 // In both, the elements of hashes and sets are items as `packed` writes them. Behind each field of a large hash with
 // deadlines its deadline follows, in milliseconds since the epoch, as a varint; 0 is none. The elements of a document
-// are its values, as `json::codec` writes them.
+// are its values, as `json::codec` writes them; those of a sketch its head and its pages, as `sketch` writes them.
 
 /// Marks a collection that is not packed.
 const IS_LARGE: u8 = 0x80;

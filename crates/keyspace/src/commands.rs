@@ -13,6 +13,7 @@ mod list;
 mod sample;
 mod scan;
 mod set;
+mod sketch;
 mod sorted_set;
 mod stream;
 mod string;
@@ -55,6 +56,11 @@ const LISTS: &[&[&DataCommand]] = &[
     geo::COMMANDS,
     stream::COMMANDS,
     json::COMMANDS,
+    sketch::BLOOM_COMMANDS,
+    sketch::CUCKOO_COMMANDS,
+    sketch::COUNT_MIN_COMMANDS,
+    sketch::TOP_K_COMMANDS,
+    sketch::DIGEST_COMMANDS,
     keys::COMMANDS,
 ];
 

@@ -128,6 +128,7 @@ fn mix_value(digest: &mut Digest, entry: &Entry<'_>) {
         ValueRef::Stream(stream) => mix_stream(digest, stream),
         // Its text tells all but how it is kept.
         ValueRef::Json(document) => digest.mix(&document.text()),
+        ValueRef::Sketch(outline) => digest.mix(&outline.to_bytes()),
     }
     if entry.expires_at().is_some() {
         digest.add(b"!!expire!!");
@@ -167,7 +168,7 @@ fn type_number(value: ValueRef<'_>) -> u32 {
         ValueRef::Set(_) => 2,
         ValueRef::SortedSet(_) => 3,
         ValueRef::Hash(_) => 4,
-        ValueRef::Json(_) => 5,
+        ValueRef::Json(_) | ValueRef::Sketch(_) => 5,
         ValueRef::Stream(_) => 6,
     }
 }

@@ -468,23 +468,7 @@ fn tau(mut x: f64) -> f64 {
 /// MurmurHash2 of 64 bits (Austin Appleby, version A), with the seed that Redis gives it.
 fn murmur(bytes: &[u8]) -> u64 {
     const SEED: u64 = 0xADC8_3B19;
-    const FACTOR: u64 = 0xC6A4_A793_5BD1_E995;
-    const SHIFT: u32 = 47;
-    let mut hash = SEED ^ (bytes.len() as u64).wrapping_mul(FACTOR);
-    let (words, rest) = bytes.as_chunks::<8>();
-    for word in words {
-        let mut word = u64::from_le_bytes(*word).wrapping_mul(FACTOR);
-        word ^= word >> SHIFT;
-        hash = (hash ^ word.wrapping_mul(FACTOR)).wrapping_mul(FACTOR);
-    }
-    if !rest.is_empty() {
-        let mut word = [0; 8];
-        word[..rest.len()].copy_from_slice(rest);
-        hash = (hash ^ u64::from_le_bytes(word)).wrapping_mul(FACTOR);
-    }
-    hash ^= hash >> SHIFT;
-    hash = hash.wrapping_mul(FACTOR);
-    hash ^ hash >> SHIFT
+    crate::sketch::hash::hash_64(bytes, SEED)
 }
 
 #[cfg(test)]

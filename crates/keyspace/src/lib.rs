@@ -29,6 +29,7 @@ pub mod rdb;
 mod record;
 mod scan;
 mod segment;
+mod sketch;
 mod table;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -40,7 +41,7 @@ use stdx::{crc64, sha1};
 pub use absence::absent_since;
 pub use ahead::{AHEAD_MAX, Ahead};
 pub use checkpoint::{Corrupt, Exporting, Imported, Importing};
-pub use collection::{End, Hash, Id, Limits, List, Set, SortedSet, Stream, Tree};
+pub use collection::{End, Hash, Id, Limits, List, Outline, Set, SortedSet, Stream, Tree};
 pub use commands::{Body, COMMANDS, DataCommand, find, resolve, scan_count, sort_keys, sort_patterns};
 pub use context::{Access, Edit, Entry, Expiry, View};
 pub use eviction::Policy;

@@ -10,6 +10,7 @@ mod list;
 pub(crate) mod listpack;
 pub mod module;
 mod set;
+mod sketch;
 mod sorted_set;
 mod stream;
 #[cfg(test)]
@@ -181,7 +182,7 @@ fn kind_of(value: ValueRef<'_>) -> u8 {
         ValueRef::List(_) => kind::LIST_QUICKLIST_2,
         ValueRef::SortedSet(set) => sorted_set::kind_of(set),
         ValueRef::Stream(_) => kind::STREAM_LISTPACKS_2,
-        ValueRef::Json(_) => kind::MODULE_2,
+        ValueRef::Json(_) | ValueRef::Sketch(_) => kind::MODULE_2,
     }
 }
 
@@ -237,6 +238,7 @@ fn write_payload(out: &mut Vec<u8>, value: ValueRef<'_>, compression: Compressio
         ValueRef::SortedSet(set) => sorted_set::write(out, set, compression),
         ValueRef::Stream(stream) => stream::write(out, stream, compression),
         ValueRef::Json(document) => module::write_json(out, document, compression),
+        ValueRef::Sketch(outline) => sketch::write(out, outline, compression),
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use resp::Writer;
 
-use crate::collection::{self, Collection, Form, Hash, List, Set, SortedSet, Stream, Tree};
+use crate::collection::{self, Collection, Form, Hash, List, Outline, Set, SortedSet, Stream, Tree};
 
 /// A string as it lies in the keyspace: Redis keeps canonical integers as numbers, and so do we.
 #[derive(Clone, Copy, Debug)]
@@ -230,6 +230,8 @@ pub enum ValueRef<'a> {
     Stream(&'a Stream),
     /// A document.
     Json(Tree<'a>),
+    /// A Bloom filter or one of its kin.
+    Sketch(Outline<'a>),
 }
 
 impl ValueRef<'_> {
@@ -243,7 +245,13 @@ impl ValueRef<'_> {
             Self::SortedSet(_) => "zset",
             Self::Stream(_) => "stream",
             Self::Json(_) => "ReJSON-RL",
+            Self::Sketch(outline) => outline.type_name(),
         }
+    }
+
+    /// True if the type belongs to a module: a Redis that lacks the module can do nothing with it.
+    pub fn is_of_module(&self) -> bool {
+        matches!(self, Self::Json(_) | Self::Sketch(_))
     }
 
     /// How Redis would call the representation; of a string, what its text alone tells.
@@ -257,7 +265,7 @@ impl ValueRef<'_> {
             Self::SortedSet(set) => set.encoding(),
             Self::Stream(_) => "stream",
             // What Redis calls all that belongs to modules.
-            Self::Json(_) => "raw",
+            Self::Json(_) | Self::Sketch(_) => "raw",
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What a log entry of a group holds: one moment, and a batch of items.
 //!
 //! ```text
-//! entry  = version:u8  unix_ms:i64le  seed:u64le  item*
+//! entry  = version:u8, and 64 or 128 for its durability  unix_ms:i64le  seed:u64le  item*
 //! item   = COMMAND  flags:u8 words
 //!        | EXEC     flags:u8 count(watch) watch* count(command) words*
 //!        | TICK
@@ -18,12 +18,16 @@
 //!        | WANT     slot first slot last group
 //!        | PLACE    group count node*, none for all
 //!        | BALANCE  is_on:u8
+//!        | FOUND    group count node*
 //!        | CONFIGURE count (len name len value)*
 //! words  = database argc len* bytes
 //! watch  = database len bytes version:u64le
 //! effect = kind:u8 database len bytes [len bytes]
 //!        | 4 slot group epoch
-//!        | 5 slot epoch sequence unix_ms:u64le len records
+//!        | 5 slot epoch sequence gone unix_ms:u64le len records
+//!        | 6 like 5, and len answered*
+//!        | 7 answered
+//! answered = slot len id digest:u64le ms len reply
 //! ```
 //! All other numbers are LEB128. The words of a command lie together behind their lengths, so that they can be executed
 //! where they are.
@@ -44,6 +48,10 @@ use crate::slots::Moved;
 
 /// Version of this layout, the first byte of every entry.
 const VERSION: u8 = 1;
+
+/// With the version: the entry must be on disk before it counts, or need not be, whatever the servers' level.
+const ON_DISK: u8 = 64;
+const IN_MEMORY: u8 = 128;
 
 /// Bytes before the first item.
 pub const HEADER_BYTES: usize = 17;
@@ -67,8 +75,30 @@ const WANT: u8 = 31;
 const CONFIGURE: u8 = 22;
 const PLACE: u8 = 32;
 const BALANCE: u8 = 33;
+const FOUND: u8 = 34;
 
 const RESP3: u8 = 1;
+
+/// When what was asked for counts as kept. The order is that of strictness.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Durability {
+    /// When a majority has given it to the operating system.
+    Memory,
+    /// As the servers are set (`appendfsync`).
+    #[default]
+    Server,
+    /// When a majority has it on disk.
+    Disk,
+}
+
+/// How durable an entry is to be before it counts.
+pub fn durability(entry: &[u8]) -> Durability {
+    match entry.first().map(|version| version & (ON_DISK | IN_MEMORY)) {
+        Some(ON_DISK) => Durability::Disk,
+        Some(IN_MEMORY) => Durability::Memory,
+        _ => Durability::Server,
+    }
+}
 
 /// A watched key and what it looked like.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,6 +139,8 @@ pub enum Effect {
     Give(Moved),
     /// The group holds this slot from now on.
     Take(Box<Taken>),
+    /// The group keeps this answer for as many milliseconds.
+    Answer(Box<Answered>),
 }
 
 /// A slot that comes from another group.
@@ -126,6 +158,31 @@ pub struct Taken {
     pub unix: UnixMillis,
     /// The keys, as `Keyspace::export_slot` gave them.
     pub records: Vec<u8>,
+    /// What requests with an id were answered there whose first key is in the slot, as [`put_answered`] lays them out;
+    /// with the moment at which each is forgotten.
+    pub answered: Vec<u8>,
+}
+
+/// A request that a client has given an id, so that it is carried out once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestId {
+    /// The slot of its first key, or of the id if it has none: the answer is kept by the group that holds it.
+    pub slot: Slot,
+    /// The id.
+    pub id: Vec<u8>,
+    /// Of the words and all else that makes the request what it is.
+    pub digest: u64,
+}
+
+/// What a request with an id was answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// Which request.
+    pub request: RequestId,
+    /// For how long it is known, or until when.
+    pub ms: u64,
+    /// The answer.
+    pub reply: Vec<u8>,
 }
 
 impl Effect {
@@ -133,7 +190,8 @@ impl Effect {
     pub fn byte_count(&self) -> usize {
         match self {
             Self::Key { key, exported, .. } => 16 + key.len() + exported.as_ref().map_or(0, Vec::len),
-            Self::Take(taken) => 64 + taken.records.len(),
+            Self::Take(taken) => 64 + taken.records.len() + taken.answered.len(),
+            Self::Answer(answered) => 64 + answered.request.id.len() + answered.reply.len(),
             Self::Flush { .. } | Self::Swap { .. } | Self::Give(_) => 16,
         }
     }
@@ -142,7 +200,7 @@ impl Effect {
     pub fn exported(&self) -> Option<&[u8]> {
         match self {
             Self::Key { exported, .. } => exported.as_deref(),
-            Self::Flush { .. } | Self::Swap { .. } | Self::Give(_) | Self::Take(_) => None,
+            Self::Flush { .. } | Self::Swap { .. } | Self::Give(_) | Self::Take(_) | Self::Answer(_) => None,
         }
     }
 
@@ -151,7 +209,7 @@ impl Effect {
         match self {
             Self::Give(moved) => Some(moved.slot),
             Self::Take(taken) => Some(taken.slot),
-            Self::Key { .. } | Self::Flush { .. } | Self::Swap { .. } => None,
+            Self::Key { .. } | Self::Flush { .. } | Self::Swap { .. } | Self::Answer(_) => None,
         }
     }
 }
@@ -257,6 +315,13 @@ pub enum Item<'a> {
     },
     /// Whether groups are moved between nodes so that each has its share.
     Balance(bool),
+    /// There is another group.
+    Found {
+        /// Which.
+        group: GroupId,
+        /// The nodes that vote in it first.
+        voters: BTreeSet<u64>,
+    },
 }
 
 /// Each is moved a few times on its way.
@@ -320,11 +385,12 @@ fn protocol_flag(protocol: Protocol) -> u8 {
 pub struct Builder {
     payload: Vec<u8>,
     source: Option<Claimed>,
+    durability: Durability,
 }
 
 impl Default for Builder {
     fn default() -> Self {
-        Self { payload: vec![0; HEADER_BYTES], source: None }
+        Self { payload: vec![0; HEADER_BYTES], source: None, durability: Durability::Server }
     }
 }
 
@@ -333,7 +399,7 @@ impl Builder {
     pub fn with_capacity(byte_count: usize) -> Self {
         let mut payload = Vec::with_capacity(byte_count.max(HEADER_BYTES));
         payload.resize(HEADER_BYTES, 0);
-        Self { payload, source: None }
+        Self { payload, ..Self::default() }
     }
 
     /// True if it has no item.
@@ -367,6 +433,11 @@ impl Builder {
         };
         self.payload.push(CLAIM);
         leb128::put(&mut self.payload, claimed.number - base);
+    }
+
+    /// How durable the entry is to be before it counts.
+    pub fn set_durability(&mut self, durability: Durability) {
+        self.durability = durability;
     }
 
     /// Adds a command.
@@ -496,6 +567,13 @@ impl Builder {
         self.payload.extend_from_slice(&[BALANCE, u8::from(is_on)]);
     }
 
+    /// Adds that a group is founded by these voters.
+    pub fn found(&mut self, group: GroupId, voters: &BTreeSet<u64>) {
+        self.payload.push(FOUND);
+        leb128::put(&mut self.payload, u64::from(group.0));
+        put_nodes(&mut self.payload, voters);
+    }
+
     /// Sets parameters of the cluster, as [`parameters::encode`] laid them out.
     pub fn configure(&mut self, change: &[u8]) {
         self.payload.push(CONFIGURE);
@@ -504,7 +582,12 @@ impl Builder {
 
     /// Stamps the moment and gives up the entry.
     pub fn finish(mut self, moment: Moment) -> Bytes {
-        self.payload[0] = VERSION;
+        self.payload[0] = VERSION
+            | match self.durability {
+                Durability::Memory => IN_MEMORY,
+                Durability::Server => 0,
+                Durability::Disk => ON_DISK,
+            };
         self.payload[1..9].copy_from_slice(&moment.unix.0.to_le_bytes());
         self.payload[9..17].copy_from_slice(&moment.seed.to_le_bytes());
         Bytes::from(self.payload)
@@ -536,7 +619,7 @@ pub fn put_prepared(out: &mut Vec<u8>, participants: &[u32], effects: &[Effect])
 pub fn effects_bytes(effects: &[Effect]) -> usize {
     let of_one = |effect: &Effect| match effect {
         Effect::Key { key, exported, .. } => key.len() + exported.as_ref().map_or(0, Vec::len) + 32,
-        Effect::Take(taken) => 64 + taken.records.len(),
+        Effect::Take(_) | Effect::Answer(_) => effect.byte_count(),
         Effect::Flush { .. } | Effect::Swap { .. } | Effect::Give(_) => 32,
     };
     effects.iter().map(of_one).sum()
@@ -568,16 +651,83 @@ fn put_effects(out: &mut Vec<u8>, effects: &[Effect]) {
                 moved.put(out);
             }
             Effect::Take(taken) => {
-                out.push(5);
+                out.push(if taken.answered.is_empty() { 5 } else { 6 });
                 leb128::put(out, u64::from(taken.slot.0));
                 leb128::put(out, taken.epoch);
                 leb128::put(out, taken.sequence);
                 leb128::put(out, taken.gone);
                 out.extend_from_slice(&taken.unix.0.to_le_bytes());
                 put_bytes(out, &taken.records);
+                if !taken.answered.is_empty() {
+                    put_bytes(out, &taken.answered);
+                }
+            }
+            Effect::Answer(answered) => {
+                out.push(7);
+                put_answered(out, answered);
             }
         }
     }
+}
+
+/// Appends what a request with an id was answered.
+pub fn put_answered(out: &mut Vec<u8>, answered: &Answered) {
+    let Answered { request, ms, reply } = answered;
+    leb128::put(out, u64::from(request.slot.0));
+    put_bytes(out, &request.id);
+    out.extend_from_slice(&request.digest.to_le_bytes());
+    leb128::put(out, *ms);
+    put_bytes(out, reply);
+}
+
+/// Takes words that another node has laid out as [`put_words`] does: none if they do not fit, or if there is no word.
+/// `spans` is overwritten.
+pub fn take_words<'a: 's, 's>(rest: &mut &'a [u8], spans: &'s mut Vec<Span>) -> Option<(u16, Args<'s>)> {
+    let database = u16::try_from(leb128::take(rest)?).ok()?;
+    let count = leb128::take(rest)?;
+    spans.clear();
+    let mut start = 0_u32;
+    for _ in 0..count {
+        let end = u32::try_from(leb128::take(rest)?).ok().and_then(|length| start.checked_add(length))?;
+        spans.push(Span { start, end });
+        start = end;
+    }
+    let (words, behind) = rest.split_at_checked(start as usize)?;
+    *rest = behind;
+    (count > 0).then(|| (database, Args::new(words, spans)))
+}
+
+/// True if another node has laid this out as [`put_exec`] does, and all of it is right: the databases of watched keys,
+/// and the commands with theirs. `spans` is overwritten.
+pub fn check_exec(
+    packed: &[u8],
+    spans: &mut Vec<Span>,
+    mut is_right: impl FnMut(u16, Option<Args<'_>>) -> bool,
+) -> bool {
+    let mut rest = packed;
+    let mut check = || {
+        for _ in 0..leb128::take(&mut rest)? {
+            let database = u16::try_from(leb128::take(&mut rest)?).ok()?;
+            let key_bytes = usize::try_from(leb128::take(&mut rest)?).ok()?;
+            let version_at = rest.split_at_checked(key_bytes)?.1;
+            rest = version_at.split_at_checked(8)?.1;
+            is_right(database, None).then_some(())?;
+        }
+        for _ in 0..leb128::take(&mut rest)? {
+            let (database, args) = take_words(&mut rest, spans)?;
+            is_right(database, Some(args)).then_some(())?;
+        }
+        rest.is_empty().then_some(())
+    };
+    check().is_some()
+}
+
+/// Passes over bytes behind their length, as [`put_bytes`] writes them.
+pub(crate) fn take_bytes<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let length = usize::try_from(leb128::take(rest)?).ok()?;
+    let (bytes, behind) = rest.split_at_checked(length)?;
+    *rest = behind;
+    Some(bytes)
 }
 
 /// True for an entry that only says that time has passed.
@@ -594,7 +744,7 @@ pub fn open(entry: &[u8]) -> Option<(Moment, Reader<'_>)> {
     if entry.is_empty() {
         return None;
     }
-    assert_eq!(entry[0], VERSION, "a log entry of another version");
+    assert_eq!(entry[0] & !(ON_DISK | IN_MEMORY), VERSION, "a log entry of another version");
     let moment = Moment {
         unix: UnixMillis(i64::from_le_bytes(entry[1..9].try_into().expect("eight bytes"))),
         seed: u64::from_le_bytes(entry[9..17].try_into().expect("eight bytes")),
@@ -718,17 +868,26 @@ impl<'a> Reader<'a> {
                 2 => Effect::Flush { database: self.number() as u16 },
                 3 => Effect::Swap { first: self.number() as u16, second: self.number() as u16 },
                 4 => Effect::Give(self.moved()),
-                5 => Effect::Take(Box::new(Taken {
+                kind @ (5 | 6) => Effect::Take(Box::new(Taken {
                     slot: Slot(self.number() as u16),
                     epoch: self.number(),
                     sequence: self.number(),
                     gone: self.number(),
                     unix: UnixMillis(self.fixed().cast_signed()),
                     records: self.bytes().to_vec(),
+                    answered: if kind == 6 { self.bytes().to_vec() } else { Vec::new() },
                 })),
+                7 => Effect::Answer(Box::new(self.answered())),
                 kind => panic!("an effect of kind {kind} in a log entry"),
             })
             .collect()
+    }
+
+    /// What [`put_answered`] wrote.
+    pub fn answered(&mut self) -> Answered {
+        let slot = Slot(self.number() as u16);
+        let request = RequestId { slot, id: self.bytes().to_vec(), digest: self.fixed() };
+        Answered { request, ms: self.number(), reply: self.bytes().to_vec() }
     }
 
     /// What `Moved::put` wrote.
@@ -808,6 +967,7 @@ impl<'a> Reader<'a> {
             CONFIGURE => Item::Configure(parameters::read(self)),
             PLACE => Item::Place { group: GroupId(self.number() as u32), nodes: read_nodes(self) },
             BALANCE => Item::Balance(self.byte() != 0),
+            FOUND => Item::Found { group: GroupId(self.number() as u32), voters: read_nodes(self) },
             SCRIPT => {
                 let answer = self.bytes();
                 Item::Script { answer, commands: self.commands(Protocol::Resp2, Vec::new(), spans) }

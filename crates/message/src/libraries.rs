@@ -11,7 +11,7 @@ use script::{Flags, Library, Signature};
 use stdx::crc64::crc64;
 use stdx::leb128;
 
-use crate::entry::{Reader, put_bytes};
+use crate::entry::{Reader, put_bytes, take_bytes};
 
 /// The group whose log holds the libraries.
 pub const HOME: u32 = 0;
@@ -116,6 +116,22 @@ impl Change {
         }
     }
 
+    /// True if another node has laid this out as [`Change::encode`] does.
+    pub fn is_one(bytes: &[u8]) -> bool {
+        let mut rest = bytes;
+        let mut check = || match take_byte(&mut rest)? {
+            kind @ (LOAD | RESTORE) => {
+                take_byte(&mut rest)?;
+                let count = skip_libraries(&mut rest)?;
+                (kind == RESTORE || count == 1).then_some(())
+            }
+            DELETE => take_bytes(&mut rest).map(drop),
+            FLUSH => Some(()),
+            _ => None,
+        };
+        check().is_some() && rest.is_empty()
+    }
+
     /// Reads what [`Change::encode`] wrote.
     ///
     /// # Panics
@@ -132,6 +148,28 @@ impl Change {
             kind => panic!("a change of libraries of kind {kind} in a log entry"),
         }
     }
+}
+
+/// Passes over libraries that can be read, and counts them.
+fn skip_libraries(rest: &mut &[u8]) -> Option<u64> {
+    let count = leb128::take(rest)?;
+    for _ in 0..count {
+        Library::parse(take_bytes(rest)?).ok()?;
+        for _ in 0..leb128::take(rest)? {
+            take_bytes(rest)?;
+            take_byte(rest)?;
+            if take_byte(rest)? == 1 {
+                take_bytes(rest)?;
+            }
+        }
+    }
+    Some(count)
+}
+
+fn take_byte(rest: &mut &[u8]) -> Option<u8> {
+    let (byte, behind) = rest.split_first()?;
+    *rest = behind;
+    Some(*byte)
 }
 
 fn read_text(reader: &mut Reader<'_>) -> String {

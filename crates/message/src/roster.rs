@@ -63,7 +63,12 @@ pub struct Roster {
     placed: BTreeMap<u32, BTreeSet<u64>>,
     /// Groups stay where they are, but for those of nodes that leave.
     is_balancing_off: bool,
+    /// Groups that have been founded since the cluster was, each with the nodes that voted in it first.
+    founded: BTreeMap<u32, BTreeSet<u64>>,
 }
+
+/// The most groups of a cluster.
+pub const GROUPS_MAX: u32 = 1024;
 
 /// The most nodes that hold one group by a placement.
 pub const PLACED_NODES_MAX: usize = 64;
@@ -79,6 +84,9 @@ const PLACES: u64 = 1 << 34;
 
 /// In the number of members: groups stay where they are.
 const BALANCING_OFF: u64 = 1 << 35;
+
+/// In the number of members: groups that have been founded follow, behind which nodes are to hold which groups.
+const FOUNDS: u64 = 1 << 36;
 
 impl Roster {
     /// Enters a node, or what is new of it. A node that is leaving does not stay after all, and one that has been
@@ -173,6 +181,27 @@ impl Roster {
         !self.is_balancing_off
     }
 
+    /// Founds a group: the one behind all that there are, with these voters. A group is founded once. True if that
+    /// changed anything.
+    pub fn found(&mut self, group: GroupId, voters: BTreeSet<u64>) -> bool {
+        let is_next = self.founded.last_key_value().is_none_or(|(last, _)| group.0 == last + 1);
+        let is_new = is_next && group.0 < GROUPS_MAX && !voters.is_empty();
+        if is_new {
+            self.founded.insert(group.0, voters);
+        }
+        is_new
+    }
+
+    /// The nodes that voted first in a group, if it has been founded since the cluster was.
+    pub fn founders(&self, group: GroupId) -> Option<&BTreeSet<u64>> {
+        self.founded.get(&group.0)
+    }
+
+    /// The number of groups, if the cluster began with so many.
+    pub fn group_count(&self, first_count: u32) -> u32 {
+        self.founded.last_key_value().map_or(first_count, |(last, _)| first_count.max(last + 1))
+    }
+
     /// What is known of a node.
     pub fn get(&self, node: NodeId) -> Option<&Member> {
         self.members.get(&node.0)
@@ -230,7 +259,8 @@ impl Roster {
         let wants = u64::from(!self.wanted.is_empty()) * WANTS;
         let places = u64::from(!self.placed.is_empty()) * PLACES;
         let balancing_off = u64::from(self.is_balancing_off) * BALANCING_OFF;
-        leb128::put(out, self.members.len() as u64 | prefers | wants | places | balancing_off);
+        let founds = u64::from(!self.founded.is_empty()) * FOUNDS;
+        leb128::put(out, self.members.len() as u64 | prefers | wants | places | balancing_off | founds);
         for (node, member) in &self.members {
             leb128::put(out, *node);
             member.put(out);
@@ -257,12 +287,19 @@ impl Roster {
                 put_nodes(out, nodes);
             }
         }
+        if founds != 0 {
+            leb128::put(out, self.founded.len() as u64);
+            for (group, voters) in &self.founded {
+                leb128::put(out, u64::from(*group));
+                put_nodes(out, voters);
+            }
+        }
     }
 
     /// Reads it back.
     pub fn read(reader: &mut Reader<'_>) -> Self {
         let count = reader.number();
-        let flags = PREFERS | WANTS | PLACES | BALANCING_OFF;
+        let flags = PREFERS | WANTS | PLACES | BALANCING_OFF | FOUNDS;
         let members = (0..count & !flags).map(|_| (reader.number(), Member::read(reader))).collect();
         let preferred_count = if count & PREFERS == 0 { 0 } else { reader.number() };
         let preferred = (0..preferred_count).map(|_| (reader.number() as u32, reader.number())).collect();
@@ -272,7 +309,9 @@ impl Roster {
             .collect();
         let placed_count = if count & PLACES == 0 { 0 } else { reader.number() };
         let placed = (0..placed_count).map(|_| (reader.number() as u32, read_nodes(reader))).collect();
-        Self { members, preferred, wanted, placed, is_balancing_off: count & BALANCING_OFF != 0 }
+        let founded_count = if count & FOUNDS == 0 { 0 } else { reader.number() };
+        let founded = (0..founded_count).map(|_| (reader.number() as u32, read_nodes(reader))).collect();
+        Self { members, preferred, wanted, placed, is_balancing_off: count & BALANCING_OFF != 0, founded }
     }
 }
 
@@ -355,6 +394,24 @@ mod tests {
         assert_eq!(Roster::read(&mut Reader::new(&bytes)), roster);
         assert!(roster.balance(true) && roster.place(GroupId(1), nodes(&[])));
         assert_eq!(roster, Roster::default());
+    }
+
+    #[test]
+    fn groups_are_founded_once_and_in_order() {
+        let mut roster = Roster::default();
+        let voters = |nodes: &[u64]| nodes.iter().copied().collect::<BTreeSet<u64>>();
+        assert_eq!(roster.group_count(2), 2);
+        assert!(roster.found(GroupId(2), voters(&[7, 8])));
+        assert!(!roster.found(GroupId(2), voters(&[9])), "it has its voters");
+        assert!(!roster.found(GroupId(4), voters(&[7])), "there is no group 3");
+        assert!(!roster.found(GroupId(3), voters(&[])));
+        assert!(roster.found(GroupId(3), voters(&[7])));
+        assert_eq!(roster.group_count(2), 4);
+        assert_eq!(roster.founders(GroupId(2)), Some(&voters(&[7, 8])));
+        assert_eq!(roster.founders(GroupId(1)), None);
+        let mut bytes = Vec::new();
+        roster.put(&mut bytes);
+        assert_eq!(Roster::read(&mut Reader::new(&bytes)), roster);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use stdx::slot::{SLOT_COUNT, Slot, slot_of};
 
 use crate::entry::Reader;
 use crate::id::GroupId;
+use crate::roster::GROUPS_MAX;
 
 /// That a slot has moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,8 @@ impl Moved {
 /// Who holds what, as far as its owner knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotMap {
+    /// Groups over which the slots were divided at first.
+    first_count: u32,
     group_count: u32,
     /// By slot.
     holders: Box<[u16]>,
@@ -48,12 +51,25 @@ impl SlotMap {
     /// Slots divided evenly, in order.
     pub fn even(group_count: u32) -> Self {
         let holder = |slot: usize| (slot * group_count as usize / SLOT_COUNT) as u16;
-        Self { group_count, holders: (0..SLOT_COUNT).map(holder).collect(), epochs: BTreeMap::new(), version: 0 }
+        let first_count = group_count;
+        Self {
+            first_count,
+            group_count,
+            holders: (0..SLOT_COUNT).map(holder).collect(),
+            epochs: BTreeMap::new(),
+            version: 0,
+        }
     }
 
-    /// Number of groups.
+    /// Number of groups of which is known that they have come into being: at first all, and each that has been founded
+    /// since once it has been led or has taken a slot.
     pub fn group_count(&self) -> u32 {
         self.group_count
+    }
+
+    /// Number of groups over which the slots were divided at first.
+    pub fn first_count(&self) -> u32 {
+        self.first_count
     }
 
     /// The group that holds a slot.
@@ -90,10 +106,32 @@ impl SlotMap {
         self.version
     }
 
+    /// Hears that there are at least so many groups.
+    pub fn grow(&mut self, group_count: u32) {
+        if self.group_count < group_count.min(GROUPS_MAX) {
+            self.group_count = group_count.min(GROUPS_MAX);
+            self.version += 1;
+        }
+    }
+
+    /// A slot that this group has given to another.
+    pub fn given_by(&self, group: GroupId) -> Option<Slot> {
+        self.moved().find(|moved| moved.group != group).map(|moved| moved.slot)
+    }
+
+    /// A slot that is known to be held by none of the first so many groups.
+    pub fn held_beyond(&self, group_count: u32) -> Option<Slot> {
+        if self.group_count <= group_count {
+            return None;
+        }
+        self.moved().find(|moved| moved.group.0 >= group_count).map(|moved| moved.slot)
+    }
+
     /// Hears that a slot has moved. True if that is news.
     pub fn learn(&mut self, Moved { slot, group, epoch }: Moved) -> bool {
-        let is_news = epoch > self.epoch_of(slot) && group.0 < self.group_count;
+        let is_news = epoch > self.epoch_of(slot) && group.0 < GROUPS_MAX;
         if is_news {
+            self.group_count = self.group_count.max(group.0 + 1);
             self.epochs.insert(slot.0, epoch);
             self.holders[usize::from(slot.0)] = group.0 as u16;
             self.version += 1;
@@ -150,8 +188,8 @@ impl SlotMap {
     }
 
     /// Reads it back.
-    pub fn read(reader: &mut Reader<'_>, group_count: u32) -> Self {
-        let mut map = Self::even(group_count);
+    pub fn read(reader: &mut Reader<'_>, first_count: u32) -> Self {
+        let mut map = Self::even(first_count);
         for _ in 0..reader.number() {
             map.learn(reader.moved());
         }
@@ -183,7 +221,7 @@ mod tests {
         let slot = Slot(7);
         assert!(map.learn(Moved { slot, group: GroupId(2), epoch: 2 }));
         assert!(!map.learn(Moved { slot, group: GroupId(1), epoch: 1 }), "that was before");
-        assert!(!map.learn(Moved { slot, group: GroupId(3), epoch: 5 }), "there is no such group");
+        assert!(!map.learn(Moved { slot, group: GroupId(GROUPS_MAX), epoch: 5 }), "there is no such group");
         assert_eq!((map.group_of_slot(slot), map.epoch_of(slot)), (GroupId(2), 2));
         assert_eq!(map.text_of(GroupId(0)), "0-6,8-5461");
         assert_eq!(map.next_of(Slot(0), |group| group != GroupId(0)), Some(slot));
@@ -193,5 +231,21 @@ mod tests {
         let read = SlotMap::read(&mut Reader::new(&bytes), 3);
         assert_eq!(read.moved().collect::<Vec<_>>(), map.moved().collect::<Vec<_>>());
         assert_eq!(read.runs(), map.runs());
+    }
+
+    #[test]
+    fn a_group_is_known_once_it_is_led_or_has_taken_a_slot() {
+        let mut map = SlotMap::even(1);
+        assert_eq!(map.group_of(b"key"), GroupId(0));
+        let slot = slot_of(b"key");
+        assert!(map.learn(Moved { slot, group: GroupId(2), epoch: 1 }));
+        assert_eq!((map.group_count(), map.group_of(b"key")), (3, GroupId(2)));
+        assert_eq!((map.given_by(GroupId(0)), map.given_by(GroupId(2))), (Some(slot), None));
+        assert_eq!((map.held_beyond(2), map.held_beyond(3)), (Some(slot), None));
+        let before = map.version();
+        map.grow(2);
+        assert_eq!((map.group_count(), map.version()), (3, before));
+        map.grow(4);
+        assert_eq!(map.group_count(), 4);
     }
 }

@@ -8,6 +8,7 @@ use resp::{Protocol, Span, Writer};
 use stdx::slot::{Slot, slot_of};
 use stdx::{Duration, leb128};
 
+use crate::acl::Wish;
 use crate::commands::{self, Answer, ControlCommand, Known, Question};
 use crate::core::Core;
 use crate::entry::Reader;
@@ -19,7 +20,7 @@ use crate::parameters::Pairs;
 use crate::redirect;
 use crate::relay::Purpose;
 use crate::router;
-use crate::session::Session;
+use crate::session::{OwnTicket, Session};
 use crate::settings::Settings;
 use crate::slots::SlotMap;
 use crate::wire;
@@ -32,7 +33,7 @@ pub(crate) struct Pending {
     /// How long the slowest of them took, if they have told.
     took: Option<Duration>,
     pub(crate) session: SessionId,
-    pub(crate) ticket: u64,
+    pub(crate) ticket: OwnTicket,
     pub(crate) joining: Joining,
     pub(crate) words: Vec<u8>,
     pub(crate) answers: Vec<Option<Answer>>,
@@ -40,6 +41,12 @@ pub(crate) struct Pending {
     pub(crate) own: Pairs,
     /// What the cluster's parameters are then.
     pub(crate) version: u64,
+    /// Parameters of the cluster that are to be set.
+    pub(crate) shared: Pairs,
+    /// What is to be so of the cluster's users.
+    pub(crate) wish: Option<Wish>,
+    /// How many users that has removed.
+    pub(crate) removed_count: u64,
     /// A question that waits until the replicas here are where their leaders are.
     awaiting: Option<Question>,
     /// Where those are, by group.
@@ -83,7 +90,7 @@ impl Core {
     pub(crate) fn ask(
         &mut self,
         session: SessionId,
-        ticket: u64,
+        ticket: OwnTicket,
         joining: Joining,
         words: Vec<u8>,
         question: Question,
@@ -101,6 +108,9 @@ impl Core {
             took: None,
             own: Pairs::new(),
             version: 0,
+            shared: Pairs::new(),
+            wish: None,
+            removed_count: 0,
             awaiting: None,
             places: Vec::new(),
         };
@@ -112,7 +122,13 @@ impl Core {
                 return self.secure(question_id, pending, pairs, actions);
             }
             Question::Configure { pairs, version: 0 } if self.is_for_cluster(&pairs) => {
-                return self.set_parameters(question_id, pending, pairs);
+                return self.set_parameters(question_id, pending, pairs, actions);
+            }
+            Question::ChangeUsers(change) if self.context.shares_users() => {
+                return self.wish_for_users(question_id, pending, Wish::Change(change), actions);
+            }
+            Question::InstallUsers(users) if self.context.shares_users() => {
+                return self.wish_for_users(question_id, pending, Wish::All(users), actions);
             }
             question @ (Question::Debug { .. } | Question::Digest) if self.context.is_clustered => {
                 return self.ask_where_leaders_are(question_id, pending, question);
@@ -149,7 +165,7 @@ impl Core {
         let Some(mut pending) = self.pending.remove(&id) else { return };
         let pairs = std::mem::take(&mut pending.own);
         match outcome {
-            Ok(()) if self.is_for_cluster(&pairs) => self.set_parameters(id, pending, pairs),
+            Ok(()) if self.is_for_cluster(&pairs) => self.set_parameters(id, pending, pairs, actions),
             Ok(()) => self.ask_cores(id, pending, Question::Configure { pairs, version: 0 }, actions),
             Err(why) => {
                 let named = pairs.iter().map(|(name, _)| name.as_str()).find(|name| Settings::is_of_tls(name));
@@ -167,7 +183,7 @@ impl Core {
 
     /// Puts a question to every group, wherever it is led.
     fn ask_groups(&mut self, id: u64, mut pending: Pending, question: Question, actions: &mut Vec<Action>) {
-        let group_count = self.context.group_count;
+        let group_count = self.context.slots.group_count();
         let mut asked: Vec<(GroupId, RequestBody, Protocol, Vec<usize>)> = Vec::new();
         match question {
             Question::Whole { words, protocol } => {
@@ -240,7 +256,7 @@ impl Core {
 
     /// DEBUG looks at the replicas of its own node. They must have applied what its client has been answered.
     fn ask_where_leaders_are(&mut self, id: u64, mut pending: Pending, question: Question) {
-        let group_count = self.context.group_count;
+        let group_count = self.context.slots.group_count();
         pending.awaiting = Some(question);
         pending.answers = (0..group_count).map(|_| None).collect();
         pending.places = vec![0; group_count as usize];
@@ -383,7 +399,10 @@ impl Core {
         let stopwatch = self.context.timings.stopwatch();
         let started = stopwatch();
         let mut must_wait = false;
-        for group in &mut self.groups {
+        // One that is only coming into being has no keys.
+        let known = self.context.slots.group_count() as usize;
+        let (core, core_count) = (usize::from(self.context.core.0), usize::from(self.context.core_count));
+        for group in self.groups.iter_mut().take(known.saturating_sub(core).div_ceil(core_count)) {
             let Some(group) = group.as_mut().filter(|group| group.standing() == Standing::Serving) else {
                 return Some(Answer::Refused(LOADING.to_owned()));
             };
@@ -441,10 +460,14 @@ impl Core {
         let Pending { session, ticket, joining, words, answers, cover, took, .. } =
             self.pending.remove(&question_id).expect("just seen");
         let answers: Vec<_> = answers.into_iter().flatten().collect();
-        let group_count = self.context.group_count as usize;
-        let whole = answers.iter().filter(|answer| matches!(answer, Answer::Whole(..))).count();
-        if self.context.is_clustered && whole == group_count && cover != SlotMap::whole_cover() {
-            // A slot has moved from a group that had answered to one that had not, or the other way round.
+        let is_whole = |answer: &&Answer| matches!(answer, Answer::Whole(..));
+        // With `cluster-redirect` those are left out that others lead; none is where a group cannot be asked.
+        let whole = answers.iter().filter(is_whole).count();
+        let are_all_asked = whole > 0 && (whole == answers.len() || !self.context.settings.cluster_redirect);
+        let has_refused = answers.iter().any(|answer| matches!(answer, Answer::Refused(_)));
+        if self.context.is_clustered && are_all_asked && !has_refused && cover != SlotMap::whole_cover() {
+            // A slot has moved from a group that had answered to one that had not, or the other way round; or to one
+            // that is not known here yet.
             let Some(protocol) = self.sessions.get(session).map(Session::protocol) else { return };
             let question = Question::Whole { words: words.clone(), protocol };
             return self.ask(session, ticket, joining, words, question, actions);
@@ -467,7 +490,11 @@ impl Core {
                 }
             }
             Joining::After { written, is_composed } => {
-                self.finish_joined(session, ticket, Ok(()), written, is_composed);
+                let refused = answers.into_iter().find_map(|answer| match answer {
+                    Answer::Refused(text) => Some(Refusal::new(text)),
+                    _ => None,
+                });
+                self.finish_joined(session, ticket, refused.map_or(Ok(()), Err), written, is_composed);
             }
         }
     }
@@ -475,7 +502,7 @@ impl Core {
     fn finish_joined(
         &mut self,
         session: SessionId,
-        ticket: u64,
+        ticket: OwnTicket,
         result: Result<(), Refusal>,
         written: Writer,
         is_composed: bool,
@@ -519,7 +546,7 @@ impl Core {
 
     fn join_whole(
         &mut self,
-        (session, ticket): (SessionId, u64),
+        (session, ticket): (SessionId, OwnTicket),
         command: &'static DataCommand,
         words: &[u8],
         (answers, mut longest): (Vec<Answer>, Option<Duration>),
@@ -534,7 +561,7 @@ impl Core {
                 // Of groups that were not asked.
                 Answer::Versions(_) => {}
                 Answer::Refused(text) => {
-                    self.sessions.reply(session, ticket, |writer| writer.error(&text));
+                    self.sessions.refuse(session, ticket.number(), &text);
                     return;
                 }
                 other => unreachable!("a core answered a query with {other:?}"),
@@ -556,12 +583,12 @@ impl Core {
         }
         // A refusal is the same from every group.
         if let Some((_, _, error)) = replies.iter().find(|(_, _, bytes)| bytes.first() == Some(&b'-')) {
-            self.sessions.reply(session, ticket, |writer| writer.raw(error));
+            self.sessions.reply_own(session, ticket, |writer| writer.raw(error));
             return;
         }
         let command::Span::Whole(join) = command.span else { unreachable!("only these are asked of all groups") };
         let chance = self.draw();
-        self.sessions.reply(session, ticket, |writer| match join {
+        self.sessions.reply_own(session, ticket, |writer| match join {
             Join::Sum => writer.integer(replies.iter().map(|(_, _, bytes)| frame::integer(bytes)).sum()),
             Join::Concatenate => {
                 let count = replies.iter().map(|(_, _, bytes)| frame::aggregate(bytes).0).sum();

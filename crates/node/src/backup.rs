@@ -131,7 +131,7 @@ impl Group {
         if let Some(cut) = self.backups.cut.as_ref().filter(|_| answer == [1]) {
             answer.extend_from_slice(&cut.mark.index.to_le_bytes());
         }
-        outlet.answer(origin, answer);
+        outlet.answer(origin, self.observed(), answer);
     }
 
     /// Somebody wants a chunk of a backup. The reply is the chunk, null behind the last, or how much of it has been
@@ -145,14 +145,16 @@ impl Group {
         outlet: &mut Outlet<'_>,
     ) {
         let group = self.id().0;
-        let percent = self.checkpoint_percent();
+        let (percent, observed) = (self.checkpoint_percent(), self.observed());
         let Some(cut) = self.backups.cut.as_mut().filter(|cut| cut.name == name) else {
             let text = format!("ERR Group {group} does not keep this backup: its leader has changed, or it was ended");
             return outlet.refuse(&origin, protocol, &text);
         };
         cut.heard = now.instant;
         match &cut.stage {
-            Stage::Writing => outlet.reply(&origin, protocol, |writer| writer.integer(percent as i64)),
+            Stage::Writing => {
+                outlet.reply_observed(&origin, protocol, observed, |writer| writer.integer(percent as i64));
+            }
             Stage::Failed(reason) => {
                 let text = format!("ERR Group {group} could not write its part of the backup: {reason}");
                 outlet.refuse(&origin, protocol, &text);
@@ -173,11 +175,12 @@ impl Group {
         read: &Result<Option<Vec<u8>>, String>,
         outlet: &mut Outlet<'_>,
     ) {
+        let observed = self.observed();
         let Some(cut) = self.backups.cut.as_mut().filter(|cut| cut.mark.index == index) else { return };
         for (_, origin, protocol) in cut.readers.extract_if(.., |(wanted, ..)| *wanted == chunk) {
             match read {
-                Ok(Some(bytes)) => outlet.reply(&origin, protocol, |writer| writer.bulk(bytes)),
-                Ok(None) => outlet.reply(&origin, protocol, |writer| writer.null()),
+                Ok(Some(bytes)) => outlet.reply_observed(&origin, protocol, observed, |writer| writer.bulk(bytes)),
+                Ok(None) => outlet.reply_observed(&origin, protocol, observed, |writer| writer.null()),
                 Err(reason) => outlet.refuse(&origin, protocol, &format!("ERR The backup cannot be read: {reason}")),
             }
         }
@@ -188,7 +191,7 @@ impl Group {
         if self.backups.cut.as_ref().is_some_and(|cut| cut.name == name) {
             self.backups.give_up(outlet);
         }
-        outlet.reply(origin, protocol, |writer| writer.ok());
+        outlet.reply_observed(origin, protocol, self.observed(), |writer| writer.ok());
     }
 
     /// A backup that nobody reads is not kept for ever.
@@ -204,11 +207,12 @@ impl Group {
 }
 
 /// The chunk of a checkpoint that holds what a group has beside its keys, for a group whose log begins at this moment.
-/// Of `state`, what a group of another cluster has saved, it keeps the libraries of functions.
+/// Of `state`, what a group of another cluster has saved, it keeps the libraries of functions and the users.
 pub fn state_chunk(moment: UnixMillis, state: Option<&[u8]>) -> Vec<u8> {
     let libraries = state.map(state::libraries_of).unwrap_or_default();
+    let users = state.map(state::users_of).unwrap_or_default();
     let mut chunk = vec![CHUNK_STATE];
-    chunk.extend_from_slice(&state::save_of_new_group(moment, libraries));
+    chunk.extend_from_slice(&state::save_of_new_group(moment, libraries, users));
     chunk
 }
 

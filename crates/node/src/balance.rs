@@ -1,4 +1,5 @@
-//! Which node is to hold which group: one step after the other, so that every node that stays holds its share.
+//! Which node is to hold which group, and how many groups there are to be: one step after the other, so that every node
+//! that stays holds its share, and has work for its cores.
 //!
 //! A pure function of the roster and of what leaders say of their groups. Nothing is remembered between two steps: the
 //! roster says what is wanted, the bulletins say how far it has come, and what is under way counts as done. So a new
@@ -11,18 +12,24 @@
 //!          ▼           from the fullest node to the emptiest: by groups, then by bytes
 //! ```
 //!
+//! There are to be so many groups that every core of a node has a replica to look after, and the slots are divided
+//! among them: what is missing is founded at once, and each gets its share when it has voters enough. More can be asked
+//! for.
+//!
 //! Moves come one at a time, and only to nodes that are heard. Every step of the last kind makes the shares more even
 //! than they were, so that none is taken back. A node that is merely away keeps what it holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use stdx::Instant;
+use stdx::slot::{SLOT_COUNT, Slot};
 
 use crate::bulletin::Bulletin;
 use crate::core::Context;
 use crate::event::{GroupId, NodeId, Room};
 use crate::limits;
-use crate::roster::Roster;
+use crate::roster::{GROUPS_MAX, Roster};
+use crate::slots::SlotMap;
 
 /// What the leader of a group says of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,6 +64,12 @@ pub struct View<'a> {
     pub replicas: usize,
     /// Groups of the cluster. The first, which holds the metadata, lives everywhere.
     pub group_count: u32,
+    /// Groups over which the slots were divided when the cluster was founded.
+    pub first_count: u32,
+    /// Groups are founded without being asked for.
+    pub founds_groups: bool,
+    /// Cores of the nodes that are heard.
+    pub cores: BTreeMap<u64, u16>,
     /// The groups whose leaders have been heard just now.
     pub groups: BTreeMap<u32, Held>,
     /// The nodes that are heard now and have room.
@@ -76,6 +89,41 @@ pub struct Step {
     pub bytes: u64,
     /// Why, in one line.
     pub reason: String,
+}
+
+/// A group that is to come into being.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Founding {
+    /// Which.
+    pub group: GroupId,
+    /// The nodes that vote in it first.
+    pub voters: BTreeSet<u64>,
+}
+
+/// A group without slots is to get its share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filling {
+    /// Which.
+    pub group: GroupId,
+    /// Which slots: first, last.
+    pub slots: Vec<(u16, u16)>,
+    /// Who gives them.
+    pub givers: BTreeSet<u32>,
+    /// About so many bytes travel.
+    pub bytes: u64,
+}
+
+impl Filling {
+    /// How many slots.
+    pub fn slot_count(&self) -> usize {
+        self.slots.iter().map(|(first, last)| usize::from(last - first) + 1).sum()
+    }
+
+    /// What is going to happen, in one line.
+    pub fn text(&self) -> String {
+        let givers: Vec<_> = self.givers.iter().map(u32::to_string).collect();
+        format!("is to hold {} slots, which come from groups {}", self.slot_count(), givers.join(", "))
+    }
 }
 
 /// Shares of bytes that differ by less than this part of the larger are even enough.
@@ -154,10 +202,17 @@ pub(crate) fn view_of<'a>(context: &Context, roster: &'a Roster, now: Instant) -
     };
     let is_long = |since: Option<Instant>| since.is_none_or(|since| now.since(since) >= limits::BALANCE_PATIENCE);
     let nodes = || roster.staying();
+    let cores = |node: NodeId| match node == context.node {
+        true => Some(context.core_count),
+        false => neighbours.core_count(node),
+    };
     View {
         roster,
         replicas: context.settings.replica_count,
-        group_count: context.group_count,
+        group_count: roster.group_count(context.group_count),
+        first_count: context.slots.first_count(),
+        founds_groups: context.founds_groups,
+        cores: nodes().filter_map(|node| Some((node.0, cores(node)?))).collect(),
         groups: groups.collect(),
         heard: nodes().filter(|node| is_fit(*node)).map(|node| node.0).collect(),
         silent: nodes()
@@ -323,6 +378,119 @@ fn spread(view: &View<'_>) -> Option<Step> {
     None
 }
 
+/// How many groups there are to be: so many that each core of a node has a replica to look after, if all nodes that
+/// stay are heard. Never fewer than there are.
+pub fn wanted_count(view: &View<'_>) -> u32 {
+    let staying = view.staying();
+    let is_known = staying.iter().all(|node| view.cores.contains_key(node)) && !staying.is_empty();
+    if !is_known || !view.founds_groups || !view.roster.is_balancing() {
+        return view.group_count;
+    }
+    let cores: u32 = staying.iter().map(|node| u32::from(view.cores[node])).sum();
+    let replicas = view.replicas.min(staying.len()).max(1) as u32;
+    (cores / replicas).clamp(view.group_count, GROUPS_MAX.max(view.group_count))
+}
+
+/// The groups that are missing to so many: each on as many nodes as are to hold a group, those that hold least first.
+/// None while a group has no leader, or no placement where it is to have one: what was begun last comes first.
+pub fn foundings(view: &View<'_>, count: u32) -> Vec<Founding> {
+    let staying = view.staying();
+    let is_placed = staying.len() <= view.replicas || view.others().all(|group| view.roster.placement(group).is_some());
+    let is_led = (0..view.group_count).all(|group| view.groups.contains_key(&group));
+    if !is_led || !is_placed {
+        return Vec::new();
+    }
+    let mut roster = view.roster.clone();
+    let mut founded = Vec::new();
+    for group in (view.group_count..count.min(GROUPS_MAX)).map(GroupId) {
+        let voters: BTreeSet<u64> = match staying.len() <= view.replicas {
+            true => staying.clone(),
+            false => {
+                let view = View { roster: &roster, ..view.clone() };
+                view.candidates(&BTreeSet::new()).into_iter().take(view.replicas).collect()
+            }
+        };
+        if voters.len() < view.replicas.min(staying.len()) || voters.is_empty() {
+            break;
+        }
+        roster.place(group, voters.clone());
+        founded.push(Founding { group, voters });
+    }
+    founded
+}
+
+/// The next group that is to get slots: one that was founded, holds none, and has voters enough. It gets them from
+/// those that have most, from their ends, so that what stays and what goes are runs.
+pub fn next_filling(view: &View<'_>) -> Option<Filling> {
+    let named: BTreeSet<u32> = view.roster.wanted().map(|(.., group)| group.0).collect();
+    let mut empty = (view.first_count..view.group_count).filter(|group| !named.contains(group)).peekable();
+    if !view.roster.is_balancing() || empty.peek().is_none() {
+        return None;
+    }
+    let wished = wished(view.roster, view.first_count);
+    let mut held: BTreeMap<u32, Vec<u16>> = BTreeMap::new();
+    (0..).zip(&wished).for_each(|(slot, group)| held.entry(*group).or_default().push(slot));
+    let staying = view.staying();
+    let is_ready = |group: &u32| {
+        let voters = view.groups.get(group).map_or(0, |held| held.voters.intersection(&staying).count());
+        voters >= view.replicas.min(staying.len()).max(1)
+    };
+    let group = empty.find(is_ready)?;
+    let share = SLOT_COUNT / wanted_count(view) as usize;
+    let (mut taken, mut givers, mut bytes) = (BTreeSet::new(), BTreeSet::new(), 0);
+    while taken.len() < share {
+        let (giver, slots) = held.iter_mut().max_by_key(|(giver, slots)| (slots.len(), std::cmp::Reverse(**giver)))?;
+        if slots.len() <= share {
+            break;
+        }
+        bytes += view.bytes_of(GroupId(*giver)) / slots.len() as u64;
+        taken.insert(slots.pop()?);
+        givers.insert(*giver);
+    }
+    let mut slots: Vec<(u16, u16)> = Vec::new();
+    for slot in taken {
+        match slots.last_mut() {
+            Some((_, last)) if *last + 1 == slot => *last = slot,
+            _ => slots.push((slot, slot)),
+        }
+    }
+    let group = GroupId(group);
+    (!slots.is_empty()).then_some(Filling { group, slots, givers, bytes })
+}
+
+/// Who is to hold each slot when all that has been asked for is done.
+fn wished(roster: &Roster, first_count: u32) -> Vec<u32> {
+    let even = SlotMap::even(first_count);
+    let mut wished: Vec<u32> = (0..SLOT_COUNT as u16).map(|slot| even.group_of_slot(Slot(slot)).0).collect();
+    for (first, last, group) in roster.wanted() {
+        wished[usize::from(first)..=usize::from(last)].fill(group.0);
+    }
+    wished
+}
+
+/// What would come into being, and what would be filled, before anything moves between nodes.
+pub fn growth(view: &View<'_>) -> Vec<Step> {
+    let cores: u32 = view.cores.values().map(|cores| u32::from(*cores)).sum();
+    let mut steps = Vec::new();
+    let mut roster = view.roster.clone();
+    let mut groups = view.groups.clone();
+    for Founding { group, voters } in foundings(view, wanted_count(view)) {
+        let reason = format!("is founded, as the nodes have {cores} cores");
+        roster.found(group, voters.clone());
+        groups.insert(group.0, Held { voters: voters.clone(), ..Held::default() });
+        steps.push(Step { group, nodes: voters, bytes: 0, reason });
+    }
+    let group_count = roster.group_count(view.group_count);
+    while let Some(filling) =
+        next_filling(&View { roster: &roster, groups: groups.clone(), group_count, ..view.clone() })
+    {
+        filling.slots.iter().for_each(|(first, last)| _ = roster.want((Slot(*first), Slot(*last)), filling.group));
+        let nodes = groups[&filling.group.0].voters.clone();
+        steps.push(Step { group: filling.group, nodes, bytes: filling.bytes, reason: filling.text() });
+    }
+    steps
+}
+
 /// All steps that would come, each taken to be done before the next, if nothing else changes meanwhile.
 pub fn plan(view: &View<'_>) -> Vec<Step> {
     let mut roster = view.roster.clone();
@@ -338,7 +506,7 @@ pub fn plan(view: &View<'_>) -> Vec<Step> {
             }
         }
         let (heard, silent) = (view.heard.clone(), view.silent.clone());
-        let next = next_step(&View { roster: &roster, groups: groups.clone(), heard, silent, ..*view });
+        let next = next_step(&View { roster: &roster, groups: groups.clone(), heard, silent, ..view.clone() });
         let Some(step) = next else { break };
         roster.place(step.group, step.nodes.clone());
         steps.push(step);
@@ -377,6 +545,8 @@ mod tests {
         heard: BTreeSet<u64>,
         replicas: usize,
         group_count: u32,
+        /// Of each node; none: nothing is founded.
+        cores: u16,
     }
 
     impl World {
@@ -388,14 +558,25 @@ mod tests {
             let mut held =
                 |group| Held { leader: 1, voters: voters.clone(), learners: learners.clone(), bytes: bytes(group) };
             let groups = (0..group_count).map(|group| (group, held(group))).collect();
-            Self { roster, groups, heard: (1..=nodes).collect(), replicas, group_count }
+            Self { roster, groups, heard: (1..=nodes).collect(), replicas, group_count, cores: 0 }
         }
 
         fn view(&self) -> View<'_> {
-            let Self { roster, groups, heard, replicas, group_count } = self;
+            let Self { roster, groups, heard, replicas, group_count, .. } = self;
             let (groups, heard) = (groups.clone(), heard.clone());
             let silent = self.staying().difference(&heard).copied().collect();
-            View { roster, replicas: *replicas, group_count: *group_count, groups, heard, silent }
+            let cores = heard.iter().map(|node| (*node, self.cores)).collect();
+            View {
+                roster,
+                replicas: *replicas,
+                group_count: roster.group_count(*group_count),
+                first_count: *group_count,
+                founds_groups: self.cores > 0,
+                cores,
+                groups,
+                heard,
+                silent,
+            }
         }
 
         fn staying(&self) -> BTreeSet<u64> {
@@ -602,6 +783,78 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Founds what is to be founded, and fills it.
+    fn grow(world: &mut World) -> Vec<Step> {
+        let planned = growth(&world.view());
+        let (view, count) = (world.view(), wanted_count(&world.view()));
+        let founded = foundings(&view, count);
+        for Founding { group, voters } in founded {
+            assert!(world.roster.found(group, voters.clone()));
+            assert_eq!(next_filling(&world.view()).map(|filling| filling.group), None, "it has no leader yet");
+            world.groups.insert(group.0, Held { leader: *voters.first().unwrap(), voters, ..Held::default() });
+            let filling = next_filling(&world.view()).expect("it has voters");
+            for (first, last) in filling.slots {
+                assert!(world.roster.want((Slot(first), Slot(last)), filling.group));
+            }
+        }
+        planned
+    }
+
+    fn slot_counts(world: &World) -> Vec<usize> {
+        let wished = wished(&world.roster, world.group_count);
+        let groups = world.roster.group_count(world.group_count);
+        (0..groups).map(|group| wished.iter().filter(|of| **of == group).count()).collect()
+    }
+
+    #[test]
+    fn every_core_gets_a_group_and_every_group_its_share_of_slots() {
+        for (nodes, groups, replicas, cores, wanted) in
+            [(1, 2, 3, 16, 16), (1, 2, 3, 2, 2), (3, 2, 3, 4, 4), (6, 3, 3, 4, 8), (1, 3, 3, 2, 3), (4, 2, 3, 2, 2)]
+        {
+            let mut world = World::new(nodes, groups, replicas, |_| MIB);
+            world.cores = cores;
+            world.rest();
+            let planned = grow(&mut world);
+            let counts = slot_counts(&world);
+            assert_eq!(counts.len(), wanted, "{nodes} nodes of {cores} cores");
+            assert!(counts.iter().max().unwrap() - counts.iter().min().unwrap() <= wanted, "{counts:?}");
+            assert_eq!(counts.iter().sum::<usize>(), SLOT_COUNT);
+            assert_eq!(planned.len(), 2 * (wanted - groups as usize), "{planned:?}");
+            assert_eq!(growth(&world.view()), [], "and comes to rest");
+            world.rest();
+            assert!(world.roster.placements().all(|(_, nodes)| nodes.len() == replicas.min(world.heard.len())));
+        }
+    }
+
+    #[test]
+    fn nothing_is_founded_while_anybody_is_away_or_the_balancer_is_off() {
+        let mut world = World::new(3, 2, 3, |_| MIB);
+        world.cores = 8;
+        world.heard.remove(&2);
+        assert_eq!(growth(&world.view()), [], "nobody knows what cores node 2 has");
+        world.heard.insert(2);
+        world.groups.remove(&1);
+        assert_eq!(growth(&world.view()), [], "a group has no leader");
+        world.groups.insert(1, Held { leader: 1, voters: (1..=3).collect(), ..Held::default() });
+        world.roster.balance(false);
+        assert_eq!(growth(&world.view()), []);
+        // An operator may ask for groups all the same; they get slots when the balancer may move them.
+        assert_eq!(foundings(&world.view(), 4).len(), 2);
+        world.roster.balance(true);
+        assert_eq!(growth(&world.view()).len(), 12);
+    }
+
+    #[test]
+    fn a_group_without_voters_enough_gets_no_slots() {
+        let mut world = World::new(3, 2, 3, |_| MIB);
+        world.roster.found(GroupId(2), (1..=3).collect());
+        world.groups.insert(2, Held { leader: 1, voters: [1, 2].into(), ..Held::default() });
+        assert_eq!(next_filling(&world.view()), None);
+        world.groups.insert(2, Held { leader: 1, voters: (1..=3).collect(), ..Held::default() });
+        let filling = next_filling(&world.view()).unwrap();
+        assert_eq!((filling.slot_count(), filling.givers), (SLOT_COUNT / 3, [0, 1].into()));
     }
 
     #[test]

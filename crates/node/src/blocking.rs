@@ -34,7 +34,7 @@ use crate::dispatch::{Groups, Next};
 use crate::entry::{Reader, put_words};
 use crate::event::{Action, GroupId, Lane, SessionId};
 use crate::frame;
-use crate::group::{Group, Standing, is_null};
+use crate::group::{Group, Observed, Proof, Standing, is_null};
 use crate::letter::{Mail, Origin, Request, RequestBody};
 use crate::limits;
 use crate::outlet::Outlet;
@@ -267,7 +267,9 @@ pub(crate) struct Waiting {
     /// Ids that are still to be found.
     unresolved: Vec<Dollar>,
     /// What the try under way was answered.
-    pub(crate) answer: Option<Vec<u8>>,
+    pub(crate) answer: Option<(Proof, Vec<u8>)>,
+    /// That the last try has found nothing.
+    nothing: Option<Observed>,
     /// Groups that wait to hear how the try under way went.
     awake_at: BTreeSet<GroupId>,
     /// Groups that have woken it since the try under way began.
@@ -397,6 +399,7 @@ impl Core {
             stage: Stage::Trying,
             unresolved,
             answer: None,
+            nothing: None,
             awake_at: BTreeSet::new(),
             woken_at: BTreeSet::new(),
             end: None,
@@ -515,7 +518,7 @@ impl Core {
         if let Groups::One(group) = self.groups_of(command, args) {
             if self.has_no_quorum(group) {
                 let text = self.no_quorum(group);
-                return self.sessions.reply(id, ticket, |writer| writer.error(&text));
+                return self.sessions.refuse(id, ticket, &text);
             }
             let body = match command.body {
                 Body::Query(_) => RequestBody::Read(words),
@@ -568,19 +571,19 @@ impl Core {
     fn settle(&mut self, id: SessionId, actions: &mut Vec<Action>) {
         let now = self.now.instant;
         let Some(waiting) = self.sessions.get_mut(id).and_then(|session| session.waiting.as_mut()) else { return };
-        let Some(answer) = waiting.answer.take() else { return };
+        let Some((proof, answer)) = waiting.answer.take() else { return };
         if waiting.stage == Stage::Resolving {
             if answer.first() == Some(&b'-') {
-                return self.finish_waiting(id, &answer, actions);
+                return self.finish_waiting(id, proof, &answer, actions);
             }
             let dollar = waiting.unresolved.pop().expect("its id was asked for");
             waiting.words = with_id(&waiting.words, dollar.word, last_id(&answer));
             return self.resolve_or_try(id, actions);
         }
-        match waiting.meaning_of(&answer) {
-            Meaning::Nothing => {}
-            Meaning::Answer => return self.finish_waiting(id, &answer, actions),
-            Meaning::Gone => return self.finish_waiting(id, STREAM_GONE, actions),
+        match (waiting.meaning_of(&answer), proof.observed()) {
+            (Meaning::Nothing, Some(observed)) => waiting.nothing = Some(observed),
+            (Meaning::Nothing | Meaning::Answer, _) => return self.finish_waiting(id, proof, &answer, actions),
+            (Meaning::Gone, _) => return self.finish_waiting(id, Proof::Refused, STREAM_GONE, actions),
         }
         waiting.stage = Stage::Standing;
         let (end, until) = (waiting.end, waiting.until);
@@ -617,19 +620,26 @@ impl Core {
             waiting.end.get_or_insert(end);
             return;
         }
+        let nothing = waiting.nothing.expect("who stands has found nothing");
         let mut writer = resp::Writer::new(self.sessions.get(id).expect("just seen").protocol());
-        match end {
-            WaitEnd::Timeout => writer.null_array(),
-            WaitEnd::Error => writer.error(WaitEnd::ERROR),
-        }
-        self.finish_waiting(id, writer.bytes(), actions);
+        let proof = match end {
+            WaitEnd::Timeout => {
+                writer.null_array();
+                nothing.into()
+            }
+            WaitEnd::Error => {
+                writer.error(WaitEnd::ERROR);
+                Proof::Refused
+            }
+        };
+        self.finish_waiting(id, proof, writer.bytes(), actions);
     }
 
-    fn finish_waiting(&mut self, id: SessionId, reply: &[u8], actions: &mut Vec<Action>) {
+    fn finish_waiting(&mut self, id: SessionId, proof: Proof, reply: &[u8], actions: &mut Vec<Action>) {
         self.tell_lines(id, None, LineAct::Leave, actions);
         let Some(waiting) = self.stop_waiting(id) else { return };
         let Some(start) = self.sessions.get(id).map(Session::put_out_bytes) else { return };
-        self.sessions.reply(id, waiting.ticket, |writer| writer.raw(reply));
+        self.sessions.reply_proven(id, waiting.ticket, proof, reply);
         // With CLIENT REPLY OFF nobody wants to see it.
         if takes_away(waiting.command.name)
             && let Some(session) = self.sessions.get(id).filter(|session| session.put_out_bytes() > start)

@@ -10,6 +10,7 @@ use stdx::Instant;
 use crate::core::{Context, Core};
 use crate::entry::Reader;
 use crate::event::{Action, CoreId, GroupId, SessionId};
+use crate::group::Proof;
 use crate::letter::{Claim, Mail, Origin, Request, RequestBody};
 use crate::limits;
 use crate::outlet::Outlet;
@@ -82,8 +83,8 @@ impl Outlet<'_> {
     /// An answer has waited long enough.
     fn release(&mut self, answer: Untold) {
         match answer {
-            Untold::Reply { origin, protocol, bytes } => self.reply(&origin, protocol, |writer| writer.raw(&bytes)),
-            Untold::Answer { origin, bytes } => self.answer(&origin, bytes),
+            Untold::Reply { origin, proof, bytes } => self.reply_proven(&origin, proof.into(), bytes),
+            Untold::Answer { origin, proof, bytes } => self.answer(&origin, proof, bytes),
             Untold::Told { gateway, claim } => self.mail(gateway, Mail::Told { claim }),
         }
     }
@@ -270,9 +271,9 @@ impl Core {
 
     /// In a cluster: the answer to a change has come, perhaps before the replica here has applied it. It waits until
     /// caches of this node have been told.
-    pub(crate) fn park(&mut self, claim: Claim, purpose: Purpose, bytes: &[u8]) {
+    pub(crate) fn park(&mut self, claim: Claim, purpose: Purpose, proof: Proof, bytes: &[u8]) {
         let (own, now) = (self.context.core, self.now.instant);
-        self.untold.insert(claim, Parked { purpose, bytes: bytes.to_vec(), since: now, is_late: false });
+        self.untold.insert(claim, Parked { purpose, proof, bytes: bytes.to_vec(), since: now, is_late: false });
         let core = router::core_of(claim.group, self.context.core_count);
         self.outbox.push(own, core, Mail::Tell { gateway: own, claim });
     }
@@ -284,8 +285,8 @@ impl Core {
 
     /// What was parked has been told.
     pub(crate) fn told(&mut self, claim: Claim, actions: &mut Vec<Action>) {
-        if let Some(Parked { purpose, bytes, .. }) = self.untold.remove(&claim) {
-            self.take_answer_of_group(claim, purpose, &bytes, actions);
+        if let Some(Parked { purpose, proof, bytes, .. }) = self.untold.remove(&claim) {
+            self.take_answer_of_group(claim, purpose, proof, &bytes, actions);
         }
     }
 
@@ -496,6 +497,7 @@ impl Core {
 #[derive(Debug)]
 pub(crate) struct Parked {
     purpose: Purpose,
+    proof: Proof,
     bytes: Vec<u8>,
     since: Instant,
     /// Caches are being emptied for it.

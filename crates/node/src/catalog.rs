@@ -11,7 +11,7 @@ use crate::commands::{self, Known};
 
 /// Categories of access control, in the order in which Redis lists them. Every command is in some of them, by what its
 /// record says.
-pub const CATEGORIES: [&str; 22] = [
+pub const CATEGORIES: [&str; 27] = [
     "keyspace",
     "read",
     "write",
@@ -34,6 +34,11 @@ pub const CATEGORIES: [&str; 22] = [
     "transaction",
     "scripting",
     "json",
+    "bloom",
+    "cuckoo",
+    "cms",
+    "topk",
+    "tdigest",
 ];
 
 /// One command or subcommand.

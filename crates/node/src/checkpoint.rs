@@ -23,6 +23,8 @@ pub struct Checkpointing {
     last_id: u64,
     /// Somebody asked for one as soon as the present one is finished.
     is_wanted: bool,
+    /// There is log enough for one, and other nodes write theirs first.
+    pub(crate) is_waiting: bool,
     /// When the last one failed, unless one has been finished since.
     failed: Option<Instant>,
     /// How the last one ended.

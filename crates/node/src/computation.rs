@@ -398,7 +398,7 @@ fn follow(effects: &[Effect], origins: &mut [Option<u16>]) {
         match effect {
             Effect::Flush { database } => origins[usize::from(*database)] = None,
             Effect::Swap { first, second } => origins.swap(usize::from(*first), usize::from(*second)),
-            Effect::Key { .. } | Effect::Give(_) | Effect::Take(_) => {}
+            Effect::Key { .. } | Effect::Give(_) | Effect::Take(_) | Effect::Answer(_) => {}
         }
     }
 }

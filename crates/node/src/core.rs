@@ -9,20 +9,22 @@ use resp::{Args, Protocol, Span};
 use stdx::slot::{Slot, slot_of};
 use stdx::{Duration, Instant, Prng, UnixMillis};
 
-use crate::acl::{AclLog, User, Users};
+use crate::acl::{AclLog, DEFAULT, User, Users};
 use crate::ask::{Deferred, Pending};
 use crate::bulletin::{Bulletin, Bulletins};
 use crate::caches::Parked;
 use crate::commands::{self, DebugQuestion, Figures, GroupFigures, Known, Question};
 use crate::defect::Defect;
 use crate::dispatch::look_up;
-use crate::entry;
+use crate::entry::{self, Durability};
 use crate::evaluate::Runner;
 use crate::event::{
     Action, CoreId, CoreOptions, Event, GroupId, GroupSeed, HostReport, JournalFigures, Lane, Level, NodeId, Now,
     ProcessFacts, Room, SessionId,
 };
-use crate::group::{Group, LOADING, NO_QUORUM, OUTCOME_UNKNOWN, Standing};
+use crate::founding::Founding;
+use crate::group::{Group, LOADING, NO_QUORUM, OUTCOME_UNKNOWN, Proof, Standing};
+use crate::guilt::Guilt;
 use crate::happenings::LinkSeen;
 use crate::holders::HolderWait;
 use crate::letter::{Claim, DeclinedScript, Letter, Locked, Mail, Origin, Request, RequestBody};
@@ -42,6 +44,7 @@ use crate::scripts::Cache;
 use crate::session::{Cut, Hold, Session, Sessions};
 use crate::settings::Settings;
 use crate::slots::SlotMap;
+use crate::stagger::{self, Stage};
 use crate::statistics::{Rates, SlowEntry, Slowlog, Statistics};
 use crate::tally::Asked;
 use crate::telling::Telling;
@@ -51,6 +54,7 @@ use crate::toll::Toll;
 use crate::tracking::{Mode, Tracker};
 use crate::transaction::{Driver, GatewayId, Post, PrepareAnswer, Progress, TransactionId, Work};
 use crate::undelivered::{Delivery, Orphans};
+use crate::validate;
 use crate::wire::{self, Wire};
 
 /// One thread's sessions and groups. [`Core::step`] is the only way in, its actions are the only way out.
@@ -59,10 +63,16 @@ pub struct Core {
     pub(crate) sessions: Sessions,
     /// Groups of this core by `group / core_count`; `None` until loaded.
     pub(crate) groups: Vec<Option<Group>>,
+    /// Groups that come into being while it runs.
+    pub(crate) founding: Founding,
     /// For whom it is taken down what groups do, if for anybody.
     recording: Option<state::Reader>,
     pub(crate) outbox: Outbox,
     pub(crate) driver: Driver,
+    /// Users of this node, before the cluster has said anything of them.
+    own_users: Arc<Users>,
+    /// Changes of users that are to be made again when the cluster's parameters are of such a version.
+    pub(crate) belated: Vec<(u64, u64)>,
     /// Questions whose answers are not complete.
     pub(crate) pending: BTreeMap<u64, Pending>,
     pub(crate) next_question_id: u64,
@@ -72,7 +82,7 @@ pub struct Core {
     pub(crate) deferred_questions: Vec<Deferred>,
     pub(crate) spans: Vec<Span>,
     /// The groups of this core have been loaded and have applied what they recovered.
-    has_loaded: bool,
+    pub(crate) has_loaded: bool,
     /// Cores of which that is not known yet: until it is, clients of all cores are told so alike.
     unloaded: BTreeSet<CoreId>,
     /// The last command of a client looked at keys at once (a read, a script), so the next one probably will, too.
@@ -128,10 +138,15 @@ pub struct Core {
     acquaintances: BTreeMap<NodeId, Member>,
     /// What other nodes say of themselves; heard by the first core.
     pub(crate) hearing: Hearing,
+    /// Whether it is this core's turn to write a checkpoint, and what the first core was told of that.
+    turn: stagger::Turn,
+    checkpoint_told: Stage,
     /// Which links were up in the last report, and what was told of them.
     pub(crate) links_seen: BTreeMap<NodeId, LinkSeen>,
     /// The archive could not be written when that was last told.
     pub(crate) was_archive_faulty: bool,
+    /// Scheduled backups that were made, and that came to nothing, when they were last told.
+    pub(crate) backups_seen: (u64, u64),
     /// When troubles were noted last.
     pub(crate) troubles: BTreeMap<timeline::Kind, Instant>,
 }
@@ -144,12 +159,15 @@ pub struct Context {
     pub core: CoreId,
     /// Cores of the node.
     pub core_count: u16,
-    /// Groups of the cluster.
+    /// Groups of the cluster, those that nobody leads yet among them. Of those that count for clients the map of slots
+    /// knows.
     pub group_count: u32,
     /// Which of them holds which slot, as far as this core knows.
     pub slots: Arc<SlotMap>,
     /// Slots are to move that have not moved yet.
     pub is_moving: bool,
+    /// Groups are founded by themselves when the nodes have cores for more.
+    pub(crate) founds_groups: bool,
     /// The configuration.
     pub settings: Arc<Settings>,
     /// What has been counted.
@@ -182,6 +200,8 @@ pub struct Context {
     pub(crate) moments: Moments,
     /// The host's latest report.
     pub report: HostReport,
+    /// What the host has done to this node lately, by that report.
+    pub(crate) guilt: Guilt,
     /// Whether the disk can take more.
     pub room: Room,
     /// Keyspace bytes of this core when the latest report was made.
@@ -234,6 +254,11 @@ impl Context {
         Asked::at(place, known.script_naming().is_some())
     }
 
+    /// True if no other node has ever belonged to the cluster: it is one for the sake of groups that were founded.
+    pub(crate) fn is_cluster_of_one(&self) -> bool {
+        !self.roster.is_empty() && self.roster.all().all(|(node, _)| node == self.node)
+    }
+
     /// How far a group of this core is at this moment.
     pub(crate) fn place_of(&self, group: GroupId) -> Place {
         let applied = self.places[group.0 as usize];
@@ -244,6 +269,11 @@ impl Context {
     #[inline]
     pub(crate) fn hear(&mut self, moment: UnixMillis) {
         self.moments.hear(moment, self.timings.unix);
+    }
+
+    /// What is said of users is said to all nodes: there are others, or there were.
+    pub(crate) fn shares_users(&self) -> bool {
+        self.is_clustered || self.parameters.users().next().is_some()
     }
 
     /// How old what a session reads may be.
@@ -273,10 +303,23 @@ type FileOutcome = Result<Vec<u8>, String>;
 impl Core {
     /// A core without groups: these come with [`Event::Loaded`].
     pub fn new(options: CoreOptions) -> Self {
-        let CoreOptions { node, core, core_count, group_count, seed, settings, process, own, seeds, stopwatch } =
-            options;
+        let CoreOptions {
+            node,
+            core,
+            core_count,
+            group_count,
+            hash_seed,
+            founds_groups,
+            seed,
+            settings,
+            process,
+            own,
+            seeds,
+            stopwatch,
+        } = options;
         assert!(core_count > 0 && core.0 < core_count && group_count > 0);
         let mut prng = Prng::new(seed);
+        let is_followed = settings.keeps_site_backlog;
         let local_count = (group_count as usize).saturating_sub(usize::from(core.0)).div_ceil(usize::from(core_count));
         let databases = settings.databases;
         let timings = Timings::new(stopwatch, &settings);
@@ -287,6 +330,7 @@ impl Core {
             relay.set_route(group, Route { leader: Some(node), term: 0, is_here: true }, Instant::ZERO);
         }
         let users = Arc::clone(&settings.users);
+        let own_users = Arc::clone(&users);
         let mut driver = Driver::new(gateway, databases, stopwatch);
         driver.noted = settings.notify.noted();
         driver.limits = settings.limits();
@@ -297,6 +341,7 @@ impl Core {
                 core_count,
                 group_count,
                 slots: Arc::new(SlotMap::even(group_count)),
+                founds_groups,
                 is_moving: false,
                 settings,
                 statistics: Statistics::default(),
@@ -315,6 +360,7 @@ impl Core {
                 places: vec![Place::default(); group_count as usize],
                 moments: Moments::default(),
                 report: HostReport::default(),
+                guilt: Guilt::default(),
                 room: Room::Enough,
                 reported_keyspace_bytes: 0,
                 peak_memory_bytes: 0,
@@ -338,7 +384,10 @@ impl Core {
             },
             sessions: Sessions::default(),
             groups: (0..local_count).map(|_| None).collect(),
-            recording: None,
+            founding: Founding { hash_seed, looked_at: group_count, begun: BTreeMap::new() },
+            recording: is_followed.then_some(state::Reader::Holdfast),
+            own_users,
+            belated: Vec::new(),
             outbox: Outbox::new(core_count),
             driver,
             pending: BTreeMap::new(),
@@ -384,8 +433,11 @@ impl Core {
             // Who is met later is met as well, and not instead.
             acquaintances: seeds.into_iter().collect(),
             hearing: Hearing::default(),
+            turn: stagger::Turn::default(),
+            checkpoint_told: Stage::Idle,
             links_seen: BTreeMap::new(),
             was_archive_faulty: false,
+            backups_seen: (0, 0),
             troubles: BTreeMap::new(),
         }
     }
@@ -442,7 +494,8 @@ impl Core {
                 || group.lock_count() > 0
                 || databases.clone().any(|database| group.state.keyspace().key_count(database) > 0)
         };
-        self.is_loaded() && !self.context.is_clustered && self.context.libraries.is_empty() && !self.groups().any(holds)
+        let is_alone = !self.context.is_clustered || self.context.is_cluster_of_one();
+        self.is_loaded() && is_alone && self.context.libraries.is_empty() && !self.groups().any(holds)
     }
 
     /// True if all groups of this node have been read from the disk, and have applied what they recovered.
@@ -514,12 +567,15 @@ impl Core {
             }
             Event::Peer { from, bytes } => self.peer(from, bytes, actions),
             Event::Letter { from, letter } => self.read_letter(from, letter, actions),
-            Event::Loaded(seed) => self.load(*seed, actions),
-            Event::Persisted { group, ticket } => {
-                if let Some(group) = self.group_mut(group) {
-                    group.persisted(ticket);
-                }
+            Event::Groups(count) => {
+                self.make_room_for(count);
+                self.founding.looked_at = self.founding.looked_at.max(count);
             }
+            Event::Loaded(seed) => self.load(*seed, actions),
+            Event::Persisted { group, ticket } => match self.group_mut(group) {
+                Some(group) => group.persisted(ticket),
+                None => self.finish_founding(group, actions),
+            },
             Event::Checkpoint { group, id, news } => {
                 self.with_group(group, actions, |group, outlet| {
                     if !group.taking_news(id, &news, now, outlet) {
@@ -558,6 +614,7 @@ impl Core {
             Event::Report(report) => {
                 self.note_syncs(&report);
                 self.context.report = *report;
+                self.context.guilt = Guilt::of(&self.context.report.stalls, self.now.unix);
                 self.reported_client_bytes = self.client_bytes;
                 self.context.reported_keyspace_bytes = self.keyspace_bytes();
                 let used_bytes = self.context.report.used_memory_bytes;
@@ -597,14 +654,16 @@ impl Core {
         }
     }
 
-    fn load(&mut self, seed: GroupSeed, actions: &mut Vec<Action>) {
+    pub(crate) fn load(&mut self, seed: GroupSeed, actions: &mut Vec<Action>) {
         let place = seed.group.0 as usize / usize::from(self.context.core_count);
         let group = seed.group;
         let policy = self.context.settings.append_fsync;
-        match Group::new(seed, self.context.group_count, self.context.node, policy, &mut self.prng, self.now) {
+        let first_count = self.context.slots.first_count();
+        match Group::new(seed, first_count, self.context.node, policy, &mut self.prng, self.now) {
             Ok(mut group) => {
                 group.state.upkeep().listen(self.context.noted());
                 group.state.record(self.recording);
+                group.allows_memory = self.context.settings.allows_memory;
                 group.set_limits(self.context.settings.limits());
                 if self.context.settings.import_mode {
                     group.set_import_mode(true);
@@ -627,7 +686,7 @@ impl Core {
         if std::mem::replace(&mut self.context.is_clustered, true) {
             return;
         }
-        Arc::make_mut(&mut self.context.settings).set("cluster-enabled", "yes").expect("a parameter of ours");
+        Arc::make_mut(&mut self.context.settings).adopt("cluster-enabled", "yes").expect("a parameter of ours");
         for (group, route) in (0..).map(GroupId).zip(&self.context.routes) {
             self.relay.set_route(group, *route, self.now.instant);
         }
@@ -738,6 +797,7 @@ impl Core {
         let noted = self.context.noted();
         for group in self.groups.iter_mut().flatten() {
             group.append_fsync = settings.append_fsync;
+            group.allows_memory = settings.allows_memory;
             group.state.upkeep().set_tuning(settings.tuning());
             group.state.upkeep().listen(noted);
             group.set_limits(settings.limits());
@@ -761,6 +821,11 @@ impl Core {
     /// Gives the default user the password that has been configured. Every core does so at once; that a change of users
     /// on its way does not undo it is up to the first core, which hands its own to all.
     fn require_password(&mut self) {
+        if self.context.shares_users() {
+            // Every core does the same, and what the cluster says stands over it.
+            Arc::make_mut(&mut self.own_users).require(&self.context.settings.password);
+            return self.overlay_users();
+        }
         let mut users = Users::clone(&self.context.users);
         users.require(&self.context.settings.password);
         if self.context.core.0 == 0 {
@@ -781,9 +846,30 @@ impl Core {
         if users.version < self.context.users.version {
             return; // a later change has come from the first core already
         }
+        self.own_users = Arc::clone(users);
+        self.overlay_users();
+    }
+
+    /// Lets what the cluster says of users stand over what they are here, unless this node was told to pass it over.
+    pub(crate) fn overlay_users(&mut self) {
+        let is_passed_over = self.context.settings.get("cluster-users") == "ignore";
+        let users = if is_passed_over || self.context.parameters.users().next().is_none() {
+            Arc::clone(&self.own_users)
+        } else {
+            Arc::new(self.own_users.overlaid(&self.context.parameters))
+        };
+        self.obey_users(&users);
+    }
+
+    fn obey_users(&mut self, users: &Arc<Users>) {
+        // Who came while it was not known yet that a password is needed has not said one.
+        let must_say = !self.is_loaded() && !users.default_user().needs_no_password();
         self.context.users = Arc::clone(users);
         let mut ended = Vec::new();
         for session in self.sessions.iter_mut() {
+            if must_say && session.user.name == DEFAULT && session.user.needs_no_password() {
+                session.is_authenticated = false;
+            }
             let may_stay = match users.get(&session.user.name) {
                 None => false,
                 Some(user) if **user == *session.user => true,
@@ -977,7 +1063,8 @@ impl Core {
     /// Where there is an archive all cores are to know soon of what others have logged: see `group::archive`. Other
     /// nodes learn it with the vitals.
     fn pass_on_moment(&mut self) {
-        let is_due = self.context.settings.is_archived && self.context.moments.is_to_be_passed_on(self.now.instant);
+        let is_due =
+            self.context.settings.closes_moments() && self.context.moments.is_to_be_passed_on(self.now.instant);
         if is_due {
             let own = self.context.core;
             for core in (0..self.context.core_count).map(CoreId).filter(|core| *core != own) {
@@ -1036,7 +1123,9 @@ impl Core {
         match mail {
             Mail::Request(request) => self.take_request(request, actions),
             Mail::Moment => {}
-            Mail::Answered { claim, place, toll, bytes } => self.take_relayed(claim, place, &toll, &bytes, actions),
+            Mail::Answered { claim, place, toll, proof, bytes } => {
+                self.take_relayed(claim, place, &toll, (proof, &bytes), actions);
+            }
             Mail::ReadNearby(read) => self.take_near_read(read),
             Mail::NotNearby(read) => self.read_far(read, actions),
             Mail::Refused { claim } => self.relay.refused(claim, self.now.instant),
@@ -1065,7 +1154,7 @@ impl Core {
                 self.context.busy.remove(&core);
             }
             Mail::Slow { session, entries } => self.take_slow(session, entries),
-            Mail::Reply { session, ticket, bytes } => self.sessions.reply(session, ticket, |writer| writer.raw(&bytes)),
+            Mail::Reply { session, ticket, proof, bytes } => self.sessions.reply_proven(session, ticket, proof, &bytes),
             Mail::Happened { kind, group, text } => self.note(kind, group, text, actions),
             Mail::Parameters(parameters) => self.take_parameters(parameters, actions),
             Mail::Bulletin(bulletin) => self.context.bulletins.hear(bulletin, self.now.instant),
@@ -1075,6 +1164,7 @@ impl Core {
             }
             Mail::Loaded => self.note_loaded(from, actions),
             Mail::Neighbours(neighbours) => self.context.neighbours = neighbours,
+            Mail::Checkpoint(stage) => self.hearing.note_checkpoint(from, stage),
             Mail::Line(note) => self.take_line(note, actions),
             Mail::Wake { session, ticket, group, is_gone } => self.woken(session, ticket, group, is_gone, actions),
             Mail::Inquire { transaction, from: asker, node, group } => {
@@ -1110,6 +1200,7 @@ impl Core {
                     self.become_clustered();
                 }
                 self.context.roster = roster;
+                self.look_for_founded(actions);
                 self.look_at_slots();
                 if self.context.roster.is_removed(self.context.node) {
                     self.be_expelled(actions);
@@ -1272,27 +1363,39 @@ impl Core {
             self.remember_keys(session, keys);
         }
         for (group, id, body) in posts {
+            let durability = self.driver.durability(id);
             let step = match &body {
                 RequestBody::Lock(_) => Step::Lock,
                 RequestBody::Prepare { .. } | RequestBody::Cut { .. } => Step::Prepare,
                 RequestBody::Renew { .. } => Step::Renew,
                 _ => Step::Resolve,
             };
-            let origin = self.origin_of(SessionId { serial: 0, index: 0 });
+            let origin = Origin { durability, ..self.origin_of(SessionId { serial: 0, index: 0 }) };
             let request = Request::new(origin, group, Protocol::Resp2, body);
             self.relay.submit(request, Purpose::Transaction { id, step }, self.now.instant);
         }
         self.progress(progress, actions);
     }
 
+    /// True if what clients of this node ask for may have to go to its own disk first: it leads a group, or does not
+    /// know yet. Where others lead, what waits for the disk came from them, and they see to it that it has a bound.
+    pub fn adds_to_its_log(&self) -> bool {
+        let leads = |route: &Route| route.leader == Some(self.context.node);
+        !self.context.is_clustered || self.context.routes.iter().any(leads)
+    }
+
     /// The origin of a request whose answer this core takes.
     pub(crate) fn origin_of(&self, session: SessionId) -> Origin {
-        Origin::new(self.context.node, self.context.core, session, 0)
+        let asked = self.sessions.get(session).map_or(Durability::Server, |session| session.durability);
+        let durability = self.context.settings.durability(asked);
+        Origin { durability, ..Origin::new(self.context.node, self.context.core, session, 0) }
     }
 
     // ---- requests to groups -----------------------------------------------------------------------------------------
 
     fn set_route(&mut self, group: GroupId, route: Route) {
+        // Another core may have heard first that there is such a group.
+        self.make_room_for(group.0 + 1);
         self.context.routes[group.0 as usize] = route;
         self.note_touch(group, route.leader.is_some());
         if route.leader.is_some_and(|leader| leader != self.context.node) {
@@ -1301,6 +1404,7 @@ impl Core {
         if self.context.is_clustered {
             self.relay.set_route(group, route, self.now.instant);
         }
+        self.count_led();
     }
 
     /// Tells all cores where the groups of this one are led.
@@ -1367,7 +1471,14 @@ impl Core {
     }
 
     /// The answer to a numbered request has come.
-    fn take_relayed(&mut self, claim: Claim, place: Place, toll: &Toll, bytes: &[u8], actions: &mut Vec<Action>) {
+    fn take_relayed(
+        &mut self,
+        claim: Claim,
+        place: Place,
+        toll: &Toll,
+        (proof, bytes): (Proof, &[u8]),
+        actions: &mut Vec<Action>,
+    ) {
         if self.has_overtaken(claim) {
             return self.relay.refused(claim, self.now.instant);
         }
@@ -1380,11 +1491,16 @@ impl Core {
         let is_to_be_told =
             self.context.is_clustered && self.context.tracker.is_wanted() && self.relay.is_of_change(claim, bytes);
         let Some((request, purpose)) = self.relay.answered(claim, self.now.instant) else { return };
+        if !request.body.is_answered_by(&proof, bytes) {
+            // What it says cannot be relied on, and nobody else can be asked.
+            self.context.statistics.malformed_peer_count += 1;
+            return self.give_up_request(claim.group, purpose, OUTCOME_UNKNOWN.to_owned(), request, actions);
+        }
         self.count_toll(&request, &purpose, toll);
         if is_to_be_told {
-            self.park(claim, purpose, bytes);
+            self.park(claim, purpose, proof, bytes);
         } else {
-            self.take_answer_of_group(claim, purpose, bytes, actions);
+            self.take_answer_of_group(claim, purpose, proof, bytes, actions);
         }
     }
 
@@ -1393,13 +1509,14 @@ impl Core {
         &mut self,
         claim: Claim,
         purpose: Purpose,
+        proof: Proof,
         bytes: &[u8],
         actions: &mut Vec<Action>,
     ) {
         let group = claim.group;
         match purpose {
             Purpose::Client { session, ticket } => {
-                self.sessions.reply(session, ticket, |writer| writer.raw(bytes));
+                self.sessions.reply_proven(session, ticket, proof, bytes);
                 self.tell_stale(session, ticket);
             }
             Purpose::Question { id, part, places } => {
@@ -1410,13 +1527,13 @@ impl Core {
             Purpose::Parameters { id } => self.parameters_set(id, bytes, actions),
             Purpose::Obeyed { id } => self.parameters_obeyed(id, group, actions),
             Purpose::Script { session, ticket, protocol, script } => match wire::take_declined(bytes) {
-                None => self.sessions.reply(session, ticket, |writer| writer.raw(bytes)),
+                None => self.sessions.reply_proven(session, ticket, proof, bytes),
                 Some(declined) => {
                     let origin = Origin { ticket, ..self.origin_of(session) };
                     self.take_declined(DeclinedScript { origin, protocol, script, declined, home: None }, actions);
                 }
             },
-            Purpose::Libraries { session, ticket } => self.libraries_changed(session, ticket, bytes),
+            Purpose::Libraries { session, ticket } => self.libraries_changed(session, ticket, proof, bytes),
             Purpose::Move { by, id, step } => {
                 let now = self.now;
                 self.with_group(by, actions, |driving, outlet| {
@@ -1428,12 +1545,12 @@ impl Core {
                     Step::Lock => {
                         let outcome = wire::take_locked(bytes);
                         let outcome = outcome.unwrap_or_else(|| Locked::Refused(NO_QUORUM.to_owned()));
-                        driver.locked(id, group, outcome, posts)
+                        driver.locked(id, group, (outcome, proof.observed()), posts)
                     }
                     Step::Prepare => {
                         let (answer, place) = PrepareAnswer::take_with_place(bytes);
                         driver.note_place(id, group, place);
-                        driver.prepared(id, group, answer, posts)
+                        driver.prepared(id, group, (answer, proof), posts)
                     }
                     Step::Renew => Progress::Going,
                     Step::Resolve => driver.resolved(id, group),
@@ -1448,35 +1565,47 @@ impl Core {
         for Expired { group, purpose, is_in_doubt, request } in self.relay.pass_time(now) {
             let text = if is_in_doubt { OUTCOME_UNKNOWN.to_owned() } else { self.no_quorum(group) };
             self.note_refusal(group, actions);
-            match purpose {
-                Purpose::Client { session, ticket }
-                    if matches!(request.body, RequestBody::Read(_) | RequestBody::ReadAtOnce(_)) =>
-                {
-                    let text = self.no_quorum_to_read(session, group);
-                    self.sessions.reply(session, ticket, |writer| writer.error(&text));
-                    self.tell_stale(session, ticket);
-                }
-                Purpose::Client { session, ticket }
-                | Purpose::Script { session, ticket, .. }
-                | Purpose::Libraries { session, ticket } => {
-                    self.sessions.reply(session, ticket, |writer| writer.error(&text));
-                    self.tell_stale(session, ticket);
-                }
-                Purpose::Question { id, part, places } => self.group_answered(id, (group, part), places, None, actions),
-                Purpose::Holders { id } => self.holders_told(id, group, &[]),
-                Purpose::Place { id } => self.leader_is_at(id, group, &[], actions),
-                Purpose::Parameters { id } => self.parameters_refused(id, &text, actions),
-                Purpose::Obeyed { id } => self.parameters_obeyed(id, group, actions),
-                Purpose::Transaction { step: Step::Renew, .. } | Purpose::Move { .. } => {}
-                Purpose::Transaction { id, .. } => {
-                    let RequestBody::Lock(lock) = request.body else { unreachable!("only locks are given up") };
-                    let outcome = Locked::Refused(text);
-                    self.drive(actions, |driver, posts| driver.locked(id, lock.group, outcome, posts));
-                }
-            }
+            self.give_up_request(group, purpose, text, request, actions);
         }
         for progress in self.driver.give_up(now, OUTCOME_UNKNOWN) {
             self.progress(progress, actions);
+        }
+    }
+
+    /// Refuses what a group was asked for, or says that nobody knows what has become of it.
+    fn give_up_request(
+        &mut self,
+        group: GroupId,
+        purpose: Purpose,
+        text: String,
+        request: Request,
+        actions: &mut Vec<Action>,
+    ) {
+        match purpose {
+            Purpose::Client { session, ticket }
+                if matches!(request.body, RequestBody::Read(_) | RequestBody::ReadAtOnce(_)) =>
+            {
+                let text = self.no_quorum_to_read(session, group);
+                self.sessions.refuse(session, ticket, &text);
+                self.tell_stale(session, ticket);
+            }
+            Purpose::Client { session, ticket }
+            | Purpose::Script { session, ticket, .. }
+            | Purpose::Libraries { session, ticket } => {
+                self.sessions.refuse(session, ticket, &text);
+                self.tell_stale(session, ticket);
+            }
+            Purpose::Question { id, part, places } => self.group_answered(id, (group, part), places, None, actions),
+            Purpose::Holders { id } => self.holders_told(id, group, &[]),
+            Purpose::Place { id } => self.leader_is_at(id, group, &[], actions),
+            Purpose::Parameters { id } => self.parameters_refused(id, &text, actions),
+            Purpose::Obeyed { id } => self.parameters_obeyed(id, group, actions),
+            Purpose::Transaction { id, step: Step::Lock } => {
+                let outcome = (Locked::Refused(text), None);
+                self.drive(actions, |driver, posts| driver.locked(id, group, outcome, posts));
+            }
+            // Whether it holds a part is found out by the group itself.
+            Purpose::Transaction { .. } | Purpose::Move { .. } => {}
         }
     }
 
@@ -1553,11 +1682,11 @@ impl Core {
             Progress::Again(work) => self.refuse_work(&work, NOTHING_DONE, actions),
             Progress::Widened(work) => self.begin_work(*work, actions),
             Progress::Compute(computation) => self.compute(computation, actions),
-            Progress::Answered { origin, home, bytes, asides, notices } => {
+            Progress::Answered { origin, home, proof, bytes, asides, notices } => {
                 let now = self.now;
                 let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
                 outlet.tell_asides(&origin, *asides, now);
-                self.answer_work(&origin, home, &bytes, actions);
+                self.answer_work(&origin, home, (proof, bytes), actions);
                 let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
                 notices.iter().for_each(|notice| outlet.tell(notice));
             }
@@ -1568,14 +1697,19 @@ impl Core {
     pub(crate) fn refuse_work(&mut self, work: &Work, text: &str, actions: &mut Vec<Action>) {
         let mut writer = resp::Writer::new(work.protocol);
         writer.error(text);
-        self.answer_work(&work.origin, work.home, writer.bytes(), actions);
+        self.answer_work(&work.origin, work.home, (Proof::Refused, writer.into_bytes()), actions);
     }
 
     /// Gives a client the reply to its transaction, and lets in what it has sent since.
-    fn answer_work(&mut self, origin: &Origin, home: Option<GroupId>, bytes: &[u8], actions: &mut Vec<Action>) {
+    fn answer_work(
+        &mut self,
+        origin: &Origin,
+        home: Option<GroupId>,
+        (proof, bytes): (Proof, Vec<u8>),
+        actions: &mut Vec<Action>,
+    ) {
         let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
-        // The reply is in the session's protocol already.
-        outlet.reply(origin, Protocol::Resp2, |writer| writer.raw(bytes));
+        outlet.reply_proven(origin, proof, bytes);
         // With control commands among them the reply is not yet whole.
         if self.sessions.get(origin.session).is_some_and(|session| session.composition.is_none()) {
             self.sessions.end_driving(origin.session, &self.context.settings.output_limits);
@@ -1607,12 +1741,15 @@ impl Core {
         match &request.body {
             _ if is_clustered && request.origin.claim.is_some() => outlet.send_back(&request.origin),
             RequestBody::Lock(_) => {
-                outlet.answer(&request.origin, wire::put_locked(&Locked::Refused(LOADING.to_owned())));
+                let refused = wire::put_locked(&Locked::Refused(LOADING.to_owned()));
+                outlet.answer(&request.origin, Proof::Refused, refused);
             }
             RequestBody::Prepare { .. } | RequestBody::Cut { .. } => {
-                outlet.answer(&request.origin, PrepareAnswer::Refused.put());
+                outlet.answer(&request.origin, Proof::Refused, PrepareAnswer::Refused.put());
             }
-            RequestBody::Renew { .. } | RequestBody::Resolve { .. } => outlet.answer(&request.origin, Vec::new()),
+            RequestBody::Renew { .. } | RequestBody::Resolve { .. } => {
+                outlet.answer(&request.origin, Proof::Refused, Vec::new());
+            }
             _ => outlet.refuse(&request.origin, request.protocol, LOADING),
         }
     }
@@ -1667,9 +1804,16 @@ impl Core {
                 self.woken(waiter.session, waiter.ticket, group, is_gone, actions);
             }
             // Who answers is who was asked: a node speaks for itself.
-            Some(Wire::Request(request)) if request.origin.node == from => self.take_request(request, actions),
+            Some(Wire::Request(request))
+                if request.origin.node == from
+                    && validate::is_valid(&request, self.context.group_count, self.context.settings.databases) =>
+            {
+                self.take_request(request, actions);
+            }
             Some(Wire::Request(_)) => self.context.statistics.malformed_peer_count += 1,
-            Some(Wire::Answer(claim, place, toll, bytes)) => self.take_relayed(claim, place, &toll, bytes, actions),
+            Some(Wire::Answer(claim, place, toll, proof, bytes)) => {
+                self.take_relayed(claim, place, &toll, (proof, bytes), actions);
+            }
             Some(Wire::Sound { group, number }) => {
                 self.with_group(group, actions, |group, outlet| group.sounded(from, number, now, outlet));
             }
@@ -1779,19 +1923,30 @@ impl Core {
     /// Work that nobody waits for, in slices.
     fn background(&mut self, actions: &mut Vec<Action>) -> bool {
         let mut more = false;
+        let (mut is_waiting, mut is_writing) = (false, false);
         let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
+        // Whoever is alone has nobody to wait for.
+        let is_shared = !outlet.context.roster.is_empty();
         for group in self.groups.iter_mut().flatten() {
             let log_bytes_max =
                 outlet.context.settings.checkpoint_log_bytes.max(group.state.keyspace().memory_bytes() as u64);
-            if group.log_bytes > log_bytes_max
+            let is_due = group.log_bytes > log_bytes_max
                 && !group.is_checkpoint_due()
-                && !group.checkpointing.is_resting(self.now)
-            {
-                group.want_checkpoint();
+                && !group.checkpointing.is_resting(self.now);
+            if is_due {
+                let first = outlet.context.neighbours.checkpoints_first(outlet.context.node);
+                let is_late = stagger::is_late(group.log_bytes, log_bytes_max);
+                if !is_shared || self.turn.may_begin(first, self.now.instant) || is_late {
+                    group.want_checkpoint();
+                } else {
+                    is_waiting = true;
+                }
             }
             let started = outlet.context.timings.start_work();
             more |= group.checkpoint_turn(self.now, outlet.actions);
             outlet.context.timings.stop_work("checkpoint", started);
+            group.checkpointing.is_waiting = is_due && !group.is_checkpoint_due();
+            is_writing |= group.checkpointing.is_running();
             if !outlet.context.is_expiry_lazy && outlet.context.pause.is_none() {
                 let moment = group.moment();
                 let started = outlet.context.timings.start_work();
@@ -1800,7 +1955,27 @@ impl Core {
                 group.tell(&mut outlet, None);
             }
         }
+        self.tell_checkpoint_stage(is_waiting, is_writing);
         more
+    }
+
+    /// The first core learns what this one does about checkpoints, for the other nodes.
+    fn tell_checkpoint_stage(&mut self, is_waiting: bool, is_writing: bool) {
+        if !is_waiting {
+            self.turn.end();
+        }
+        let stage = match (is_writing, is_waiting) {
+            (true, _) => Stage::Writing,
+            (false, true) => Stage::Due,
+            (false, false) => Stage::Idle,
+        };
+        if stage != std::mem::replace(&mut self.checkpoint_told, stage) {
+            if self.context.core == CoreId(0) {
+                self.hearing.note_checkpoint(CoreId(0), stage);
+            } else {
+                self.outbox.push(self.context.core, CoreId(0), Mail::Checkpoint(stage));
+            }
+        }
     }
 
     /// Looks after clients that have had too much output waiting for a while.

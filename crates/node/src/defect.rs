@@ -15,6 +15,8 @@ pub enum Defect {
     ForgottenLock,
     /// Checkpoints leave out those that are prepared.
     ForgottenPrepared,
+    /// Checkpoints leave out what requests with an id were answered.
+    ForgottenRequestIds,
     /// The keys of a slot that moves are read before the latest changes to them have been made.
     EarlyCopy,
     /// A group that has given a slot away does not look whether it had carried out what it is asked for.

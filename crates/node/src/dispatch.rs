@@ -20,8 +20,9 @@ use crate::nearby::NearRead;
 use crate::observe::other_databases;
 use crate::redirect;
 use crate::relay::Purpose;
+use crate::request_ids::{Named, is_naming};
 use crate::router;
-use crate::session::{Hold, write_at_once};
+use crate::session::{Hold, OwnTicket, write_at_once};
 use crate::tally::Asked;
 use crate::transaction::{Progress, Work};
 
@@ -190,7 +191,7 @@ impl Core {
         session.asking = Asked::NOTHING;
         let ticket = session.take_ticket();
         session.is_closing = true;
-        self.sessions.reply(id, ticket, |writer| writer.error(&text));
+        self.sessions.refuse(id, ticket, &text);
     }
 
     /// One request of a client.
@@ -236,6 +237,7 @@ impl Core {
             return self.queue(id, known, args);
         }
         let database = session.database;
+        let is_named = session.request_id.is_some();
         let mut near = None;
         if session.reading.is_some() {
             near = self.near_group(id, known, args);
@@ -245,6 +247,7 @@ impl Core {
         }
         let next = match (known, near) {
             (Known::Data(command), Some(group)) => self.read_nearby(id, group, command, args),
+            _ if is_named => self.dispatch_named(id, known, args, actions),
             (Known::Data(command), None) => self.dispatch_data(id, command, args, actions),
             (Known::Control(command), _) => self.dispatch_control(id, command, args, actions),
         };
@@ -255,6 +258,9 @@ impl Core {
             }
             if let Some(session) = self.sessions.get_mut(id) {
                 session.request_count += 1;
+                if is_named && !is_naming(known) {
+                    session.request_id = None;
+                }
                 // What CLIENT CACHING says is for one command, or for one transaction.
                 if let Some(tracking) = &mut session.tracking
                     && session.multi.is_none()
@@ -278,6 +284,10 @@ impl Core {
         let session = self.sessions.get(id).expect("its request is being looked at");
         if !session.is_authenticated && !known.has(Flag::NoAuth) && !self.is_known_to(id) {
             return Err(Refusal::NO_AUTH);
+        }
+        let is_read_only = self.context.settings.is_site_read_only && !session.writes_for_site;
+        if is_read_only && self.changes_data(known, args) {
+            return Err(Refusal::new("READONLY You can't write against a read only replica."));
         }
         if !known.accepts(args.len()) {
             return Err(Refusal::wrong_arity(&full_name(known, container_of(known, args))));
@@ -338,7 +348,7 @@ impl Core {
     /// Remembers what was denied to a client (ACL LOG).
     pub(crate) fn note_denial(&mut self, id: SessionId, denial: Denial, place: Where) {
         let Some(session) = self.sessions.get(id) else { return };
-        let client = commands::describe(session, &self.context.monitors, self.now);
+        let client = commands::describe(session, &self.context, self.now);
         let entry = LogEntry::new(denial, place, &session.user.name, self.now.unix, client);
         self.context.acl_log.push(entry, self.context.settings.acl_log_count_max);
     }
@@ -402,6 +412,15 @@ impl Core {
         }
     }
 
+    /// True if a request may change data.
+    fn changes_data(&self, known: Known, args: Args<'_>) -> bool {
+        match (known, known.script_naming()) {
+            (_, Some((naming, is_read_only))) => !is_read_only && self.script_may_write(naming, args),
+            (Known::Data(command), None) => matches!(command.body, Body::Mutate(_)),
+            (Known::Control(command), None) => command.has(Flag::Write),
+        }
+    }
+
     /// Refuses a request without carrying it out.
     pub(crate) fn reject(&mut self, id: SessionId, refusal: &Refusal) -> Next {
         let Some(session) = self.sessions.get_mut(id) else { return Next::Taken };
@@ -415,8 +434,9 @@ impl Core {
     /// Carries out a request to the effect that it fails.
     pub(crate) fn fail(&mut self, id: SessionId, refusal: &Refusal) -> Next {
         let Some(session) = self.sessions.get_mut(id) else { return Next::Taken };
+        session.request_id = None;
         let ticket = session.take_ticket();
-        self.sessions.reply(id, ticket, |writer| writer.error(refusal.text()));
+        self.sessions.refuse(id, ticket, refusal.text());
         Next::Taken
     }
 
@@ -432,8 +452,8 @@ impl Core {
         put_words(&mut words, database, args);
         multi.queue.push(Queued { command: known, words, asked: session.asking, refusal: None });
         session.asking = Asked::NOTHING;
-        let ticket = session.take_ticket();
-        self.sessions.reply(id, ticket, |writer| writer.simple("QUEUED"));
+        let ticket = session.take_own_ticket();
+        self.sessions.reply_own(id, ticket, |writer| writer.simple("QUEUED"));
         Next::Taken
     }
 
@@ -512,7 +532,7 @@ impl Core {
         session.is_declined(origin.ticket);
         if self.has_no_quorum(group) {
             let text = self.no_quorum_to_read(origin.session, group);
-            return self.sessions.reply(origin.session, origin.ticket, |writer| writer.error(&text));
+            return self.sessions.refuse(origin.session, origin.ticket, &text);
         }
         let mut spans: Vec<Span> = Vec::new();
         let (_, args) = Reader::new(&words).words(&mut spans);
@@ -527,7 +547,7 @@ impl Core {
     // ---- data -------------------------------------------------------------------------------------------------------
 
     #[inline]
-    fn dispatch_data(
+    pub(crate) fn dispatch_data(
         &mut self,
         id: SessionId,
         command: &'static DataCommand,
@@ -553,7 +573,7 @@ impl Core {
                 // Its keys cannot be found among the words, so it will be refused: any keyspace can do that.
                 Groups::None => self.dispatch_to_scratch(id, command, args),
             },
-            KeySpan::Whole(_) if self.context.group_count == 1 => {
+            KeySpan::Whole(_) if self.context.slots.group_count() == 1 => {
                 self.dispatch_to_group(id, GroupId(0), command, args, actions)
             }
             KeySpan::Whole(Join::All) => self.dispatch_to_several(id, command, args, actions),
@@ -610,14 +630,17 @@ impl Core {
         let (node, core, core_count) = (self.context.node, self.context.core, self.context.core_count);
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         let (database, protocol) = (session.database, session.protocol());
+        let durability = self.context.settings.durability(session.durability);
         if session.awaits_script_beside(group) {
             return Next::Postponed(Hold::Answers);
         }
-        if router::core_of(group, core_count) == core {
-            let place = group.0 as usize / usize::from(core_count);
-            let Some(local) = self.groups[place].as_mut() else {
-                return self.reject(id, &Refusal::new(LOADING));
-            };
+        let is_of_core = router::core_of(group, core_count) == core;
+        let place = group.0 as usize / usize::from(core_count);
+        if is_of_core && !self.has_loaded && self.groups[place].is_none() {
+            return self.reject(id, &Refusal::new(LOADING));
+        }
+        // One that is only coming into being here is led elsewhere, if at all.
+        if is_of_core && let Some(local) = self.groups[place].as_mut() {
             // In a cluster what came before may have been sent on, and must not be overtaken.
             let is_first = !self.context.is_clustered || session.owed_count() == 0;
             // The group itself counts who is there, and looks whether there is room.
@@ -631,7 +654,7 @@ impl Core {
                     }
                     self.is_reading = false;
                     let ticket = session.take_ticket();
-                    let origin = Origin::new(node, core, id, ticket);
+                    let origin = Origin { durability, ..Origin::new(node, core, id, ticket) };
                     local.write(origin, protocol, database, args);
                     return Next::Taken;
                 }
@@ -670,7 +693,7 @@ impl Core {
                     let (ticket, tracks) = (session.take_ticket_to_read(), session.tracks());
                     let is_silent = session.no_touch && command.name != "touch";
                     let watch = self.context.timings.start(Known::Data(command), args);
-                    self.sessions.reply(id, ticket, |writer| {
+                    self.sessions.reply_observed(id, ticket, local.observed(), |writer| {
                         local.state.keyspace().set_silent(is_silent);
                         local.state.keyspace().query(database, command, args, moment, writer);
                         local.state.keyspace().set_silent(false);
@@ -715,7 +738,7 @@ impl Core {
             (false, true) => RequestBody::Read(words),
             (false, false) => RequestBody::ReadAtOnce(words),
         };
-        let origin = Origin { tracks, is_silent, is_timed, ..Origin::new(node, core, id, ticket) };
+        let origin = Origin { tracks, is_silent, is_timed, durability, ..Origin::new(node, core, id, ticket) };
         let number = self.send_request(Request::new(origin, group, protocol, body), actions);
         if !is_write && let Some(number) = number {
             self.note_read(id, group, number);
@@ -769,10 +792,10 @@ impl Core {
     fn dispatch_to_scratch(&mut self, id: SessionId, command: &'static DataCommand, args: Args<'_>) -> Next {
         let moment = Moment { unix: self.now.unix, seed: 0 };
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
-        let (database, ticket) = (session.database, session.take_ticket());
+        let (database, ticket) = (session.database, session.take_own_ticket());
         let scratch = &mut self.scratch;
         let watch = self.context.timings.start(Known::Data(command), args);
-        self.sessions.reply(id, ticket, |writer| match command.body {
+        self.sessions.reply_own(id, ticket, |writer| match command.body {
             Body::Query(_) => scratch.query(database, command, args, moment, writer),
             Body::Mutate(_) | Body::Container => scratch.mutate(database, command, args, moment, writer),
         });
@@ -786,7 +809,7 @@ impl Core {
     }
 
     /// A command whose keys live in several groups is a transaction of its own.
-    fn dispatch_to_several(
+    pub(crate) fn dispatch_to_several(
         &mut self,
         id: SessionId,
         command: &'static DataCommand,
@@ -811,6 +834,10 @@ impl Core {
         };
         session.hold = Hold::Answers;
         let database = session.database;
+        if let Some(id) = session.request_id.take() {
+            let named = Named::new(&id, work.protocol, &work.commands, self.context.settings.request_id_ms);
+            work.name(named, &self.context.slots);
+        }
         self.add_keys(&mut work, command, database, args);
         self.begin_work(work, actions);
         Next::Taken
@@ -859,7 +886,7 @@ impl Core {
         let mut words = Vec::new();
         put_words(&mut words, session.database, args);
         let protocol = session.protocol();
-        let ticket = session.take_ticket();
+        let ticket = session.take_own_ticket();
         session.hold = Hold::Answers;
         let question = Question::Whole { words: words.clone(), protocol };
         self.ask(id, ticket, crate::ask::Joining::Whole(command), words, question, actions);
@@ -868,7 +895,7 @@ impl Core {
 
     // ---- control ----------------------------------------------------------------------------------------------------
 
-    fn dispatch_control(
+    pub(crate) fn dispatch_control(
         &mut self,
         id: SessionId,
         command: &'static ControlCommand,
@@ -897,7 +924,7 @@ impl Core {
         if must_wait {
             return Next::Postponed(Hold::Answers);
         }
-        let ticket = if is_telling { session.take_ticket_to_read() } else { session.take_ticket() };
+        let ticket = if is_telling { session.take_own_ticket_to_read() } else { session.take_own_ticket() };
         let now = self.now;
         let mut local = commands::Local {
             session,
@@ -961,13 +988,17 @@ impl Core {
         Next::Taken
     }
 
-    pub(crate) fn finish_control(&mut self, id: SessionId, ticket: u64, result: Result<(), Refusal>, written: Writer) {
+    pub(crate) fn finish_control(
+        &mut self,
+        id: SessionId,
+        ticket: OwnTicket,
+        result: Result<(), Refusal>,
+        written: Writer,
+    ) {
         match result {
             // HELLO may have switched the protocol: its own reply is already in the new form.
-            Ok(()) => self.sessions.reply(id, ticket, |writer| writer.raw(written.bytes())),
-            Err(refusal) => {
-                self.sessions.reply(id, ticket, |writer| writer.error(refusal.text()));
-            }
+            Ok(()) => self.sessions.reply_own(id, ticket, |writer| writer.raw(written.bytes())),
+            Err(refusal) => self.sessions.refuse(id, ticket.number(), refusal.text()),
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::entry::{Reader, put_words};
 use crate::event::{Action, CoreId, GroupId, SessionId};
 use crate::letter::{Claim, Mail, Origin, Request, RequestBody};
 use crate::relay::{Purpose, Step};
+use crate::router;
 use crate::session::Hold;
 use crate::slots::Moved;
 use crate::transaction::Work;
@@ -50,6 +51,8 @@ impl Core {
         }
         let slots = Arc::make_mut(&mut self.context.slots);
         news.iter().for_each(|moved| _ = slots.learn(*moved));
+        let group_count = slots.group_count();
+        self.make_room_for(group_count);
         self.must_stand_anew = true;
         self.look_at_slots();
     }
@@ -129,7 +132,13 @@ impl Core {
                     }
                     return;
                 }
-                let mut work = Work { commands: vec![words.clone()], ..Work::new(origin, protocol, self.now.instant) };
+                let whole = matches!(command.span, command::Span::Whole(_));
+                let work =
+                    Work { whole, commands: vec![words.clone()], ..Work::new(origin, protocol, self.now.instant) };
+                if whole {
+                    return self.begin_exec_over_groups(work, actions);
+                }
+                let mut work = work;
                 self.add_keys(&mut work, command, database, args);
                 self.hold_until_answered(origin.session);
                 self.begin_work(work, actions);
@@ -153,6 +162,9 @@ impl Core {
         let mut commands = Vec::new();
         exec.for_each(&mut spans, |database, args| {
             let command = keyspace::resolve(args).expect("checked when it was queued");
+            if matches!(command.span, command::Span::Whole(_)) || router::is_far_sort(command, args, &slots) {
+                groups = Groups::Several;
+            }
             command.for_each_key(args, |index, _| groups = groups.with(slots.group_of(args.at(index))));
             let mut words = Vec::new();
             put_words(&mut words, database, args);

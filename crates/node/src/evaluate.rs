@@ -17,12 +17,13 @@ use crate::core::Core;
 use crate::dispatch::{Groups, Next};
 use crate::entry::{Reader, put_words};
 use crate::event::{Action, CoreId, GroupId, Now, Room, SessionId};
-use crate::group::{Declined, LEADER_LOST, NO_REPLICAS, Run, Standing, no_room};
+use crate::group::{Committed, Declined, LEADER_LOST, NO_REPLICAS, Proof, Run, Standing, no_room};
 use crate::letter::{DeclinedScript, Mail, Origin, Request, RequestBody, ScriptRequest};
 use crate::libraries::{self, Change, Libraries, Loaded, Policy};
 use crate::limits;
 use crate::outlet::Outlet;
 use crate::relay::Purpose;
+use crate::request_ids::Named;
 use crate::router;
 use crate::scripts::{Asides, Circumstances, Code, Invocation};
 use crate::session::{Hold, Session};
@@ -71,7 +72,7 @@ pub(crate) struct Runner {
     /// All cores of this node have the libraries of this version.
     libraries_known: u64,
     /// Changes of clients of this core that not all cores know yet: version, session, ticket and reply.
-    changing: Vec<(u64, SessionId, u64, Vec<u8>)>,
+    changing: Vec<(u64, SessionId, u64, Proof, Vec<u8>)>,
 }
 
 /// What a job has come to, with what it was given.
@@ -201,6 +202,9 @@ impl Core {
         let home = home.filter(|_| !is_clustered || (invocation.user.is_none() && !tracks));
         // Nor would it know what holds here: who watches, and whether this node has memory and room on disk.
         let home = home.filter(|_| !is_clustered || self.circumstances(&invocation).are_plain());
+        // The answer to one with an id is kept beside what it changes.
+        let request_id = self.sessions.get(id).and_then(|session| session.request_id.clone());
+        let home = home.filter(|_| request_id.is_none());
         // What the script reaches for is not known: in a cluster nothing else of the same client may be under way.
         if owed > 0 && (is_clustered || home.is_none()) {
             return Next::Postponed(Hold::Answers);
@@ -229,7 +233,9 @@ impl Core {
         let Some(home) = home else {
             let (origin, protocol, database) = self.script_origin(id);
             self.hold_for_answers(id);
-            self.begin_script((origin, protocol), database, invocation, args, Declined::default(), None, actions);
+            let declined = Declined::default();
+            let script = (invocation, request_id);
+            self.begin_script((origin, protocol), database, script, args, declined, None, actions);
             return Next::Taken;
         };
         if self.has_no_quorum(home) {
@@ -279,7 +285,7 @@ impl Core {
 
     /// The first of this core's groups: where a script without keys runs.
     fn own_group(&self) -> GroupId {
-        GroupId(u32::from(self.context.core.0) % self.context.group_count)
+        GroupId(u32::from(self.context.core.0) % self.context.slots.group_count())
     }
 
     fn script_origin(&mut self, id: SessionId) -> (Origin, Protocol, u16) {
@@ -487,7 +493,7 @@ impl Core {
         from: CoreId,
         libraries: Arc<Libraries>,
         first: CoreId,
-        reply: Option<(Origin, Vec<u8>)>,
+        reply: Option<(Origin, Committed, Vec<u8>)>,
         actions: &mut Vec<Action>,
     ) {
         let own = self.context.core;
@@ -504,21 +510,21 @@ impl Core {
         for core in (0..self.context.core_count).map(CoreId) {
             self.outbox.push(own, core, Mail::LibrariesKnown { version: libraries.version });
         }
-        if let Some((origin, bytes)) = reply
+        if let Some((origin, proof, bytes)) = reply
             && origin.claim.is_none()
         {
             let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
-            outlet.reply(&origin, Protocol::Resp2, |writer| writer.raw(&bytes));
+            outlet.reply_proven(&origin, proof.into(), bytes);
         }
     }
 
     /// The home of the libraries has made a client's change. The client hears of it when all cores of this node have.
-    pub(crate) fn libraries_changed(&mut self, session: SessionId, ticket: u64, bytes: &[u8]) {
+    pub(crate) fn libraries_changed(&mut self, session: SessionId, ticket: u64, proof: Proof, bytes: &[u8]) {
         let (version, reply) = message::answer::take_changed(bytes);
         if version <= self.runner.libraries_known {
-            self.sessions.reply(session, ticket, |writer| writer.raw(reply));
+            self.sessions.reply_proven(session, ticket, proof, reply);
         } else {
-            self.runner.changing.push((version, session, ticket, reply.to_vec()));
+            self.runner.changing.push((version, session, ticket, proof, reply.to_vec()));
         }
     }
 
@@ -526,11 +532,11 @@ impl Core {
     pub(crate) fn know_libraries(&mut self, version: u64) {
         let known = &mut self.runner.libraries_known;
         *known = version.max(*known);
-        for (version, session, ticket, reply) in std::mem::take(&mut self.runner.changing) {
+        for (version, session, ticket, proof, reply) in std::mem::take(&mut self.runner.changing) {
             if version <= self.runner.libraries_known {
-                self.sessions.reply(session, ticket, |writer| writer.raw(&reply));
+                self.sessions.reply_proven(session, ticket, proof, &reply);
             } else {
-                self.runner.changing.push((version, session, ticket, reply));
+                self.runner.changing.push((version, session, ticket, proof, reply));
             }
         }
     }
@@ -601,7 +607,7 @@ impl Core {
         &mut self,
         (origin, protocol): (Origin, Protocol),
         database: u16,
-        invocation: Invocation,
+        (invocation, request_id): (Invocation, Option<Box<[u8]>>),
         args: Args<'_>,
         declined: Declined,
         home: Option<GroupId>,
@@ -611,6 +617,10 @@ impl Core {
         let mut words = Vec::with_capacity(args.byte_count() + 5 * args.len() + 8);
         put_words(&mut words, database, args);
         work.commands.push(words);
+        if let Some(id) = request_id {
+            let named = Named::new(&id, protocol, &work.commands, self.context.settings.request_id_ms);
+            work.name(named, &self.context.slots);
+        }
         work.circumstances = self.circumstances(&invocation);
         let declared = invocation.keys(args).map(|key| (database, key.to_vec()));
         for (database, key) in declared.chain(declined.keys) {
@@ -637,7 +647,15 @@ impl Core {
         let DeclinedScript { origin, protocol, script, declined, home } = declined;
         let mut spans: Vec<Span> = Vec::new();
         let (database, args) = Reader::new(&script.words).words(&mut spans);
-        self.begin_script((origin, protocol), database, script.invocation.clone(), args, declined, home, actions);
+        self.begin_script(
+            (origin, protocol),
+            database,
+            (script.invocation.clone(), None),
+            args,
+            declined,
+            home,
+            actions,
+        );
     }
 
     /// Looks again at declined scripts. True if one has become a transaction.
@@ -887,7 +905,7 @@ impl Outlet<'_> {
         self.show_calls(&calls, now.unix.0);
         for (denial, user) in denials {
             let client = self.sessions.get(origin.session);
-            let client = client.map(|session| commands::describe(session, &self.context.monitors, now));
+            let client = client.map(|session| commands::describe(session, self.context, now));
             let entry = LogEntry::new(denial, Where::Script, &user, now.unix, client.unwrap_or_default());
             self.context.acl_log.push(entry, self.context.settings.acl_log_count_max);
         }

@@ -3,6 +3,7 @@
 //! Both enums are closed on purpose. The real host (`edge`) and the false one (`simulation`) drive the same cores
 //! through them, and nothing else passes.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use journal::{Append, CheckpointMark, Span};
@@ -13,9 +14,11 @@ use stdx::{Duration, Instant, UnixMillis};
 
 pub use message::{CoreId, GroupId, NodeId};
 
+use crate::acl::Users;
 use crate::checkpoint::{CHUNK_KEYSPACE, CHUNK_STATE};
 use crate::letter::Letter;
 use crate::roster::Member;
+use crate::settings::Settings;
 use crate::stalls::Stalls;
 
 /// One client's connection. The host mints it: `serial` is unique while the node runs and is the client's id as
@@ -85,6 +88,11 @@ pub enum Wish {
     Copy,
     /// Everything, without a word on the stream before it (SYNC).
     OldCopy,
+    /// All that all groups do, for another cluster.
+    Site {
+        /// Behind this place of each group's log, if it has that much of this cluster; otherwise a copy first.
+        place: Option<(u128, Vec<u64>)>,
+    },
 }
 
 /// Everything that can happen to a core.
@@ -134,6 +142,8 @@ pub enum Event<'a> {
     },
     /// A group of this core has been loaded from disk: until then its keys answer LOADING.
     Loaded(Box<GroupSeed>),
+    /// The host brings so many groups, as many as its data directory knows of. It comes before any of them.
+    Groups(u32),
     /// An [`Action::Append`] is as safe as it asked to be. Tickets of one group complete in order.
     Persisted {
         /// Whose log.
@@ -338,7 +348,7 @@ pub enum Action {
         /// Handed back in the event.
         id: u64,
         /// All parameters.
-        settings: Box<crate::settings::Settings>,
+        settings: Box<Settings>,
     },
     /// One line for the operator's log.
     Log {
@@ -384,13 +394,20 @@ pub struct ArchiveNews {
     pub terms: Vec<(u64, u64)>,
 }
 
-/// What is to be done with the file of users (`aclfile`).
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What is to be done with the file of users (`aclfile`), or with that of the configuration.
+#[derive(Clone, Debug, PartialEq)]
 pub enum UsersFile {
     /// Read it.
     Load,
     /// Put this in its place, whole or not at all.
     Save(Vec<u8>),
+    /// Put in its place what [`crate::settings::rewritten`] makes of it; there may be none yet.
+    Rewrite {
+        /// The parameters that hold.
+        settings: Arc<Settings>,
+        /// The users, if they are kept in it.
+        users: Option<Arc<Users>>,
+    },
 }
 
 /// Which of the ways to another node a message takes. Order is kept within each; bulk never delays a heartbeat.
@@ -564,6 +581,10 @@ pub struct HostReport {
     pub following: Following,
     /// The archive, if there is to be one.
     pub archive: Option<ArchiveFigures>,
+    /// What is kept for a second site, and how the one is that this one follows.
+    pub site: SiteFigures,
+    /// Scheduled backups, if there are to be any.
+    pub backups: Option<BackupFigures>,
     /// The latest times in which a core did not turn.
     pub stalls: Arc<Stalls>,
 }
@@ -600,6 +621,103 @@ pub struct FollowerReport {
     pub offset: u64,
     /// Seconds since it last acknowledged anything.
     pub lag_s: u64,
+}
+
+/// What is kept for a second site, and how the one is that this one follows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SiteFigures {
+    /// What changes is kept (`site-backlog-size`).
+    pub keeps_backlog: bool,
+    /// Bytes that are kept.
+    pub backlog_bytes: u64,
+    /// Bytes that were written since the start.
+    pub written_bytes: u64,
+    /// The moment up to which all is kept, and that from which on, in milliseconds since the epoch.
+    pub moment_ms: i64,
+    /// See above.
+    pub oldest_ms: i64,
+    /// Of each group: the index of its log up to which it is kept.
+    pub places: Vec<u64>,
+    /// Why it cannot be written; empty if it can.
+    pub fault: String,
+    /// Who follows, by a number.
+    pub followers: BTreeMap<u64, SiteFollower>,
+    /// Copies that were sent, and followers who went on where they were, since the start.
+    pub copy_count: u64,
+    /// See above.
+    pub continued_count: u64,
+    /// The one that this one follows.
+    pub following: Option<SiteFollowing>,
+}
+
+/// A cluster that follows this one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SiteFollower {
+    /// Its end of the connection, `ADDRESS:PORT`.
+    pub address: String,
+    /// `copying` or `online`.
+    pub state: &'static str,
+    /// Bytes sent, before compression and as they went over the line.
+    pub raw_bytes: u64,
+    /// See above.
+    pub carried_bytes: u64,
+    /// The moment that it has acknowledged, in milliseconds since the epoch.
+    pub moment_ms: i64,
+    /// Bytes of the backlog that have not been sent to it.
+    pub pending_bytes: u64,
+    /// For how long it has lacked something, in milliseconds.
+    pub lag_ms: u64,
+}
+
+/// The cluster that this one follows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SiteFollowing {
+    /// Where it is asked.
+    pub address: String,
+    /// `connecting`, `copying`, `following`, `standing-by` if another node of this cluster follows, `promoted`,
+    /// `refused`.
+    pub state: &'static str,
+    /// The moment whose state is shown here, in milliseconds since the epoch.
+    pub moment_ms: i64,
+    /// Bytes received, before compression and as they came over the line.
+    pub raw_bytes: u64,
+    /// See above.
+    pub carried_bytes: u64,
+    /// Requests carried out.
+    pub request_count: u64,
+    /// Bytes of the near backlog that had not been sent when that was last heard.
+    pub pending_bytes: u64,
+    /// For how long something has been lacking, in milliseconds; 0 if nothing does.
+    pub lag_ms: u64,
+    /// Milliseconds until nothing is lacking, as it goes now; 0 if nothing is, -1 if it does not get less.
+    pub catch_up_ms: i64,
+    /// Copies taken since the start.
+    pub copy_count: u64,
+    /// How often the line was cut, and why it was last.
+    pub cut_count: u64,
+    /// See above.
+    pub last_cut: String,
+}
+
+/// How scheduled backups are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BackupFigures {
+    /// This node makes them: it leads the group of the metadata.
+    pub is_own: bool,
+    /// One is being made.
+    pub is_running: bool,
+    /// Moment of the newest whole one in the directory; 0 if there is none.
+    pub newest_unix: UnixMillis,
+    /// Whole ones in the directory.
+    pub kept_count: u64,
+    /// Those that this process has made.
+    pub made_count: u64,
+    /// Those that came to nothing, since the start of the process.
+    pub failed_count: u64,
+    /// What this process made last.
+    pub last: String,
+    /// Why the last one came to nothing; empty if it did not.
+    pub fault: String,
 }
 
 /// How the archive is, for the groups that are led here.
@@ -709,12 +827,17 @@ pub struct CoreOptions {
     pub core: CoreId,
     /// Cores of this node.
     pub core_count: u16,
-    /// Groups of the cluster; group *g* lives on core *g* mod `core_count`.
+    /// Groups over which the slots were divided when the cluster was founded; group *g* lives on core *g* mod
+    /// `core_count`. More may have been founded since: see [`Event::Groups`].
     pub group_count: u32,
+    /// Where keyspaces put keys: the same everywhere in the cluster.
+    pub hash_seed: u64,
+    /// Groups are founded by themselves when the nodes have cores for more.
+    pub founds_groups: bool,
     /// Seed of all chance on this core.
     pub seed: u64,
     /// Configuration at the start.
-    pub settings: Arc<crate::settings::Settings>,
+    pub settings: Arc<Settings>,
     /// Facts about the process, for INFO.
     pub process: Arc<ProcessFacts>,
     /// Where this node is found.

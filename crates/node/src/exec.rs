@@ -19,19 +19,21 @@ use crate::dispatch::{Groups, Next};
 use crate::entry::{Reader, Watch, put_exec, put_words};
 use crate::event::{Action, GroupId, SessionId};
 use crate::frame;
+use crate::group::Proof;
 use crate::letter::{Origin, Request, RequestBody};
 use crate::redirect;
+use crate::request_ids::{self, Named};
 use crate::router;
-use crate::session::{Hold, Multi, Session};
+use crate::session::{Hold, Multi, OwnTicket, Session};
 use crate::transaction::Work;
 
 /// A transaction with control commands whose data commands are under way or done.
 #[derive(Debug)]
 pub(crate) struct Composition {
-    pub(crate) ticket: u64,
+    pub(crate) ticket: OwnTicket,
     queue: Vec<Queued>,
     /// Reply to the data commands; `None` until it has come.
-    pub(crate) data: Option<Vec<u8>>,
+    pub(crate) data: Option<(Proof, Vec<u8>)>,
     /// Next command to be looked at, and where the next data reply begins.
     next: usize,
     at: usize,
@@ -46,14 +48,15 @@ impl Core {
         match flow {
             Flow::Multi if session.multi.is_some() => {
                 // Redis refuses the nested MULTI without breaking the transaction.
-                let ticket = session.take_ticket();
-                self.sessions.reply(id, ticket, |writer| writer.error("ERR MULTI calls can not be nested"));
+                let ticket = session.take_own_ticket();
+                self.sessions.refuse(id, ticket.number(), "ERR MULTI calls can not be nested");
             }
             Flow::Multi => {
                 let user = Some(Arc::clone(&session.user));
-                session.multi = Some(Multi { user, ..Multi::default() });
-                let ticket = session.take_ticket();
-                self.sessions.reply(id, ticket, Writer::ok);
+                let request_id = session.request_id.take();
+                session.multi = Some(Multi { user, request_id, ..Multi::default() });
+                let ticket = session.take_own_ticket();
+                self.sessions.reply_own(id, ticket, Writer::ok);
             }
             Flow::Discard if session.multi.is_none() => {
                 return self.fail(id, &Refusal::new("ERR DISCARD without MULTI"));
@@ -63,12 +66,12 @@ impl Core {
                     session.multi = None;
                 }
                 session.watches.clear();
-                let ticket = session.take_ticket();
-                self.sessions.reply(id, ticket, Writer::ok);
+                let ticket = session.take_own_ticket();
+                self.sessions.reply_own(id, ticket, Writer::ok);
             }
             Flow::Watch if session.multi.is_some() => {
-                let ticket = session.take_ticket();
-                self.sessions.reply(id, ticket, |writer| writer.error("ERR WATCH inside MULTI is not allowed"));
+                let ticket = session.take_own_ticket();
+                self.sessions.refuse(id, ticket.number(), "ERR WATCH inside MULTI is not allowed");
             }
             Flow::Watch => return self.watch(id, args, actions),
             Flow::Exec => return self.exec(id, actions),
@@ -88,12 +91,12 @@ impl Core {
             .filter(|key| !session.watches.iter().any(|watch| watch.database == database && watch.key == *key))
             .map(|key| (database, key.to_vec()))
             .collect();
-        let ticket = session.take_ticket();
+        let ticket = session.take_own_ticket();
         for (database, key) in &keys {
             session.watches.push(Watch { database: *database, key: key.clone(), version: UNKNOWN_VERSION });
         }
         if keys.is_empty() {
-            self.sessions.reply(id, ticket, Writer::ok);
+            self.sessions.reply_own(id, ticket, Writer::ok);
             return Next::Taken;
         }
         session.hold = Hold::Answers;
@@ -101,7 +104,7 @@ impl Core {
         Next::Taken
     }
 
-    pub(crate) fn finish_watch(&mut self, id: SessionId, ticket: u64, answers: Vec<Answer>) {
+    pub(crate) fn finish_watch(&mut self, id: SessionId, ticket: OwnTicket, answers: Vec<Answer>) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         let fresh = session.watches.iter().take_while(|watch| watch.version != UNKNOWN_VERSION).count();
         for answer in answers {
@@ -113,13 +116,13 @@ impl Core {
                 }
                 Answer::Refused(text) => {
                     session.watches.truncate(fresh);
-                    self.sessions.reply(id, ticket, |writer| writer.error(&text));
+                    self.sessions.refuse(id, ticket.number(), &text);
                     return;
                 }
                 other => unreachable!("a core answered a watch with {other:?}"),
             }
         }
-        self.sessions.reply(id, ticket, Writer::ok);
+        self.sessions.reply_own(id, ticket, Writer::ok);
     }
 
     /// True if all keys of what has been queued lie in one slot.
@@ -166,6 +169,9 @@ impl Core {
         let multi = self.sessions.get(id).and_then(|session| session.multi.as_ref()).expect("just seen");
         let has_control = multi.queue.iter().any(|queued| !works_on_data(queued));
         let is_caught_up = self.sessions.get(id).is_some_and(|session| session.owed_count() == 0);
+        if has_control && multi.request_id.is_some() {
+            return self.abort_exec(id, &Refusal::new(request_ids::CONTROL_IN_MULTI));
+        }
         if has_control && !is_caught_up {
             return Next::Postponed(Hold::Answers);
         }
@@ -175,6 +181,9 @@ impl Core {
         if watches.iter().any(|watch| keyspace::absent_since(watch.version).is_some()) {
             // Whether such a key has come and gone is asked of its group under a lock.
             groups = Groups::Several;
+        }
+        if multi.request_id.is_some() && groups != Groups::None {
+            groups = Groups::Several; // its answer is kept beside what it changes
         }
         // While slots move, those of one group may be of several by the time it comes there.
         if (groups == Groups::Several || self.context.is_moving) && !is_caught_up {
@@ -330,8 +339,11 @@ impl Core {
             session.hold = Hold::Answers;
         }
         let mut work_words = Vec::new();
+        let mut named = None;
         if groups == Groups::Several {
-            work_words = commands.iter().map(|queued| queued.words.clone()).collect();
+            work_words = commands.iter().map(|queued| queued.words.clone()).collect::<Vec<_>>();
+            let ms = self.context.settings.request_id_ms;
+            named = multi.request_id.as_ref().map(|id| Named::new(id, protocol, &work_words, ms));
         }
         if has_control {
             session.is_driving = true;
@@ -345,11 +357,12 @@ impl Core {
                 is_asking: false,
             });
         }
-        let origin = Origin { tracks, ..Origin::new(node, core, id, ticket) };
+        let durability = self.context.settings.durability(session.durability);
+        let origin = Origin { tracks, durability, ..Origin::new(node, core, id, ticket.number()) };
         match groups {
-            Groups::None => self.sessions.reply(id, ticket, |writer| writer.array(0)),
+            Groups::None => self.sessions.reply_own(id, ticket, |writer| writer.array(0)),
             Groups::One(group) => {
-                if is_query && self.answer_exec_at_once(id, ticket, group, &packed, protocol) {
+                if is_query && self.answer_exec_at_once(id, ticket.number(), group, &packed, protocol) {
                     return;
                 }
                 let is_timed = self.wants_times(&packed, protocol);
@@ -361,6 +374,7 @@ impl Core {
                 let work = Work {
                     is_exec: true,
                     watches,
+                    named,
                     commands: work_words,
                     ..Work::new(origin, protocol, self.now.instant)
                 };
@@ -402,11 +416,11 @@ impl Core {
             return false;
         }
         let mut writer = Writer::new(protocol);
-        group.read_exec(packed, protocol, now, &mut self.context.timings, &mut writer);
+        let observed = group.read_exec(packed, protocol, now, &mut self.context.timings, &mut writer);
         if self.sessions.get(id).is_some_and(Session::tracks) {
             self.context.tracker.remember_exec(self.context.core, id, packed);
         }
-        self.sessions.reply(id, ticket, |out| out.raw(writer.bytes()));
+        self.sessions.reply_observed(id, ticket, observed, |out| out.raw(writer.bytes()));
         if let Some(session) = self.sessions.get(id) {
             self.context.note_slow(session);
         }
@@ -416,6 +430,9 @@ impl Core {
     pub(crate) fn begin_exec_over_groups(&mut self, mut work: Work, actions: &mut Vec<Action>) {
         let slots = Arc::clone(&self.context.slots);
         let databases = self.context.settings.databases;
+        if let Some(named) = work.named.take() {
+            work.name(named, &slots);
+        }
         let commands = std::mem::take(&mut work.commands);
         let mut spans: Vec<Span> = Vec::new();
         let mut swaps = false;
@@ -467,11 +484,11 @@ impl Core {
     fn compose_one(&mut self, id: SessionId, actions: &mut Vec<Action>) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         let Some(mut composition) = session.composition.take() else { return };
-        let data = composition.data.take().expect("it was answered");
+        let (proof, data) = composition.data.take().expect("it was answered");
         if composition.next == 0 {
             // No array: a watched key has changed, or the whole was refused.
             if data.first() != Some(&b'*') || data.starts_with(b"*-1") {
-                self.sessions.reply(id, composition.ticket, |writer| writer.raw(&data));
+                self.sessions.reply_proven(id, composition.ticket.number(), proof, &data);
                 self.sessions.end_driving(id, &self.context.settings.output_limits);
                 return;
             }
@@ -505,9 +522,9 @@ impl Core {
                 match self.change(changing, args) {
                     Err(refusal) => composition.take_reply(Err(refusal), &Writer::default()),
                     Ok(change) => {
-                        let ticket = composition.ticket;
+                        let ticket = composition.ticket.number();
                         composition.is_asking = true;
-                        composition.data = Some(data);
+                        composition.data = Some((proof, data));
                         let Some(session) = self.sessions.get_mut(id) else { return };
                         session.composition = Some(composition);
                         return self.send_change(id, ticket, &change, actions);
@@ -537,7 +554,7 @@ impl Core {
                             put_words(&mut words, 0, args);
                             let ticket = composition.ticket;
                             composition.is_asking = true;
-                            composition.data = Some(data);
+                            composition.data = Some((proof, data));
                             session.composition = Some(composition);
                             self.publish_to_peers(&question, actions);
                             self.ask(id, ticket, Joining::Composed(command), words, question, actions);
@@ -571,7 +588,7 @@ impl Core {
             composition.take_reply(result, &written);
         }
         let Composition { ticket, out, .. } = composition;
-        self.sessions.reply(id, ticket, |writer| writer.raw(&out));
+        self.sessions.reply_proven(id, ticket.number(), proof, &out);
         self.sessions.end_driving(id, &self.context.settings.output_limits);
     }
 

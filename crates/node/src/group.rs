@@ -9,7 +9,7 @@
 //!      ▲ writes               ▲ reads that must see the writes before them wait at their place in the batch
 //! ```
 //!
-//! Invariant: only this module can make a [`Committed`], and a session accepts nothing else for a write.
+//! Invariant: only this module can make a [`Committed`], and a session accepts nothing else for a write; see [`Proof`].
 
 mod archive;
 mod bulletin;
@@ -23,6 +23,7 @@ mod members;
 mod moving;
 mod nearby;
 mod pace;
+mod proof;
 mod relief;
 mod replicas;
 mod slices;
@@ -36,11 +37,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use command::Flag;
 use consensus::{Change, Message, MessageKind, Options, Refused, Replica, Role, Seed};
-pub use doubt::{membership_of, others_can_tell};
+pub use doubt::{first_membership, group_count, membership_of, others_can_tell};
 use journal::{Append, CheckpointMark};
 use keyspace::{Class, Exporting, Keyspace, Limits, Lookups, Moment, Notice};
 use resp::{Args, Protocol, Span, Writer};
-use state::{Applied, Cursor, Lookup, Position, State, What};
+use state::{Applied, Cursor, Known, Lookup, Position, State, What};
 use stdx::log::{Entry, EntryKind, HardState, Membership};
 use stdx::{Duration, Instant, Prng, UnixMillis, leb128};
 
@@ -48,7 +49,7 @@ use crate::backup::Backups;
 use crate::checkpoint::Checkpointing;
 use crate::commands::GroupFigures;
 use crate::defect::Defect;
-use crate::entry::{self, Builder, Claimed, Effect, Item, Watch};
+use crate::entry::{self, Builder, Claimed, Durability, Effect, Item, Watch};
 use crate::event::{Action, CoreId, GroupId, GroupSeed, Level, NodeId, Now, Persist, Room, SessionId};
 use crate::letter::{Claim, Fate, Lock, Locked, Mail, Origin, Request, RequestBody, Resolution};
 use crate::libraries::Libraries;
@@ -59,6 +60,7 @@ use crate::outlet::Outlet;
 use crate::parameters::Parameters;
 use crate::pubsub;
 use crate::relay::Route;
+use crate::request_ids;
 use crate::roster::{Member, Roster};
 use crate::settings::AppendFsync;
 use crate::slots::{Moved, SlotMap};
@@ -73,16 +75,11 @@ use crate::wire::{self, put_locked};
 
 use leader::{Leader, Lost};
 pub(crate) use live::{Declined, Run};
+pub use proof::{Committed, Observed, Proof};
 pub(crate) use relief::no_room;
 pub(crate) use replicas::NO_REPLICAS;
 pub(crate) use state::is_null;
 use witness::Witness;
-
-/// Proof that an entry is safe at the level in force and has been applied. Only [`Group`] makes one.
-#[derive(Debug)]
-pub struct Committed {
-    _sealed: (),
-}
 
 /// A group's replica on this node.
 pub struct Group {
@@ -97,6 +94,8 @@ pub struct Group {
     hard_state: HardState,
     /// What an acknowledgement means.
     pub append_fsync: AppendFsync,
+    /// This node obeys entries that need not be on its disk, and remembers that it may lack them after a crash.
+    pub allows_memory: bool,
 
     /// What only a leader has.
     pub(crate) leader: Leader,
@@ -184,6 +183,9 @@ pub struct Group {
     nearby: nearby::Nearby,
     /// What is known where the group does not live on this node.
     vacancy: vacancy::Vacancy,
+    /// How far the log reached when this replica lost all that it had, which it is given again; 0 if it lacks nothing
+    /// of the kind.
+    lost_commit: u64,
     pub(crate) checkpointing: Checkpointing,
     pub(crate) backups: Backups,
     /// Bytes of log since the last checkpoint began.
@@ -207,6 +209,8 @@ pub struct Group {
     evicting: BTreeSet<(u16, Vec<u8>)>,
     /// Keys evicted since the start.
     pub(crate) evicted_count: u64,
+    /// Requests with an id that came again and were answered as before, since the start.
+    repeated_count: u64,
     /// Set by the simulator to prove that its checkers are awake.
     acknowledges_early: bool,
     /// The same.
@@ -362,15 +366,16 @@ impl Group {
             state: saved,
         } = seed;
         // Who founded a group is not in its log: a member that has nothing must be given a checkpoint, never the log
-        // from its beginning. So a founder's log goes on behind its first entry, which only says that it leads.
+        // from its beginning. So a founder's log goes on behind its first entry, which only says that somebody leads.
         let (floor_index, floor_term) = match entries.first() {
-            Some(first) if membership.voters == [node.0] && first.index == 1 && is_mark_of_leader(first) => {
+            Some(first) if membership.voters.contains(&node.0) && first.index == 1 && is_mark_of_leader(first) => {
                 (1, first.term)
             }
             _ => (checkpoint_index, checkpoint_term),
         };
         let recovered_index = entries.last().map_or(checkpoint_index, |entry| entry.index);
         let log_bytes = entries.iter().map(|entry| entry.data.len() as u64).sum();
+        let lost_commit = if recovered_index == 0 { hard_state.commit } else { 0 };
         let databases = keyspace.database_count();
         let mut replica = Replica::new(
             Options {
@@ -402,6 +407,7 @@ impl Group {
             membership_applied: membership,
             hard_state,
             append_fsync,
+            allows_memory: false,
             leader: Leader::new(databases),
             batch_number: 1,
             removal_batch: 0,
@@ -445,6 +451,7 @@ impl Group {
             awaited: BTreeSet::new(),
             nearby: nearby::Nearby::new(prng.draw() >> 8),
             vacancy: vacancy::Vacancy::default(),
+            lost_commit,
             checkpointing: Checkpointing::default(),
             backups: Backups::default(),
             log_bytes,
@@ -460,6 +467,7 @@ impl Group {
             evicting_bytes: 0,
             evicting: BTreeSet::new(),
             evicted_count: 0,
+            repeated_count: 0,
             acknowledges_early: false,
             defect: None,
         };
@@ -656,7 +664,7 @@ impl Group {
     /// Adds a write to the batch. The group must be [`Standing::Serving`], the keys free.
     #[inline]
     pub fn write(&mut self, origin: Origin, protocol: Protocol, database: u16, args: Args<'_>) {
-        debug_assert!(self.is_serving);
+        assert!(self.is_serving, "a write where nothing is applied for clients");
         self.note_change(args);
         self.leader.builder.command(protocol, database, args);
         self.leader.waiters.push(Waiter::Write(origin));
@@ -695,7 +703,7 @@ impl Group {
 
     /// Takes a request that came as a letter or from another node. The group must be [`Standing::Serving`].
     pub fn request(&mut self, request: Request, now: Now, outlet: &mut Outlet<'_>) {
-        debug_assert!(self.is_serving);
+        assert!(self.is_serving, "a request where nothing is applied for clients");
         if self.defect == Some(Defect::ForgottenBook)
             && let Some(slot) = self.foreign_slot(&request)
         {
@@ -747,7 +755,7 @@ impl Group {
                 if let Some(moved) = message::answer::take_moved(&answer) {
                     self.note_sent_back(moved.slot, origin);
                 }
-                outlet.answer(origin, answer);
+                outlet.answer(origin, Committed::of_applied(), answer);
                 false
             }
             Lookup::Forgotten => false,
@@ -765,7 +773,7 @@ impl Group {
             RequestBody::Obey(version) if outlet.context.parameters.version < version => {
                 return outlet.send_back(&origin);
             }
-            RequestBody::Obey(_) => return outlet.answer(&origin, Vec::new()),
+            RequestBody::Obey(_) => return outlet.answer(&origin, Observed::of_state(), Vec::new()),
             RequestBody::Govern(words) => return self.govern(&words, origin, protocol, now, outlet),
             RequestBody::Cut { transaction, grant, name } => {
                 return self.cut((transaction, grant), name, &origin, now, outlet);
@@ -776,7 +784,7 @@ impl Group {
             RequestBody::EndCut { name } => return self.end_cut(name, &origin, protocol, outlet),
             RequestBody::Renew { transaction } => {
                 self.leader.locks.renew(transaction, now.instant);
-                return outlet.answer(&origin, Vec::new());
+                return outlet.answer(&origin, Observed::of_state(), Vec::new());
             }
             RequestBody::Prepare { transaction, grant, participants, .. } if participants.is_empty() => {
                 // One that does not know yet that another leads would say yes to what that one has changed.
@@ -896,12 +904,19 @@ impl Group {
         now: Now,
         timings: &mut Timings,
         writer: &mut Writer,
-    ) {
+    ) -> Observed {
         let moment = self.read_moment(now);
         let mut spans = std::mem::take(&mut self.spans);
         let exec = entry::Reader::new(packed).exec(protocol, &mut spans);
         self.state.read_exec(exec, moment, &mut Measure::Client(timings), writer);
         self.spans = spans;
+        Observed::of_state()
+    }
+
+    /// For the reply to a request that looks at this replica and changes nothing.
+    #[inline]
+    pub(crate) fn observed(&self) -> Observed {
+        Observed::of_state()
     }
 
     /// True if this transaction still holds the locks here that it was granted.
@@ -963,7 +978,7 @@ impl Group {
                     reply: writer.bytes(),
                 });
                 self.spans = spans;
-                return outlet.answer_with(&read.origin, toll, answer);
+                return outlet.answer_with(&read.origin, Observed::of_state().into(), toll, answer);
             }
             ReadWhat::Versions(keys) => {
                 let mut answer = Vec::new();
@@ -971,7 +986,7 @@ impl Group {
                     leb128::put(&mut answer, self.state.keyspace().watch(*database, key, moment));
                 }
                 self.spans = spans;
-                return outlet.answer(&read.origin, answer);
+                return outlet.answer(&read.origin, Observed::of_state(), answer);
             }
             ReadWhat::Place(number) => {
                 self.spans = spans;
@@ -988,12 +1003,13 @@ impl Group {
             ReadWhat::Holds(transaction, grant) => {
                 self.spans = spans;
                 let holds = self.holds_locks_by(*transaction, *grant);
-                return outlet.answer(&read.origin, vec![u8::from(holds)]);
+                return outlet.answer(&read.origin, Observed::of_state(), vec![u8::from(holds)]);
             }
         };
         let (database, args) = entry::Reader::new(words).words(&mut spans);
         let command = keyspace::resolve(args).expect("a read was checked by its gateway");
-        outlet.reply_to_read(&read.origin, read.protocol, (command, args), |writer| {
+        let observed = Observed::of_state();
+        outlet.reply_to_read(&read.origin, read.protocol, observed, (command, args), |writer| {
             let start = writer.len();
             self.state.keyspace().set_silent(read.origin.reads_silently(command));
             self.state.read(database, command, args, moment, writer);
@@ -1063,7 +1079,7 @@ impl Group {
             return;
         }
         if let Some(text) = self.cut_obstacle(&lock, now) {
-            return outlet.answer(&origin, put_locked(&Locked::Refused(text)));
+            return outlet.answer(&origin, Proof::Refused, put_locked(&Locked::Refused(text)));
         }
         // What a transaction that is decided will have done is known: the next one need not wait for the log. But it
         // does not overtake a command.
@@ -1077,7 +1093,11 @@ impl Group {
             self.leader.held.push_back(Held::Lock(lock, origin, asked));
             return;
         }
-        if let Some(slot) = lock.keys.iter().find_map(|(_, key)| self.state.foreign(key)) {
+        // Who wants everything locked, and does not know of a group that has got some of it, would leave that out. Of
+        // the groups that he knows, one has given the slots of which he does not.
+        let unknown = || self.state.slots().held_beyond(lock.group_count).filter(|_| lock.whole);
+        let foreign = lock.keys.iter().find_map(|(_, key)| self.state.foreign(key));
+        if let Some(slot) = foreign.or_else(unknown) {
             return self.tell_reader_moved(slot, &origin, Protocol::Resp2, outlet);
         }
         self.leader.locks.take(lock.transaction, lock.keys.iter().map(|(_, key)| key.clone()), lock.whole);
@@ -1164,7 +1184,27 @@ impl Group {
         let changed = self.defect != Some(Defect::ForgottenWatch)
             && lock.watches.iter().any(|watch| self.is_watch_broken(lock.transaction, watch, moment));
         if changed {
-            return outlet.answer(origin, put_locked(&Locked::Changed));
+            return outlet.answer(origin, Observed::of_state(), put_locked(&Locked::Changed));
+        }
+        if let Some(request) = &lock.request {
+            let answer = match self.state.request_ids().look(request) {
+                Known::Answered(reply) => Some(Locked::Answered(reply.to_vec())),
+                Known::Other => Some(Locked::Refused(request_ids::OTHER_REQUEST.to_owned())),
+                Known::Nothing
+                    if self.state.request_ids().byte_count() >= outlet.context.settings.request_ids_bytes_max =>
+                {
+                    Some(Locked::Refused(request_ids::NO_PLACE.to_owned()))
+                }
+                Known::Nothing => None,
+            };
+            if let Some(answer) = answer {
+                self.repeated_count += u64::from(matches!(answer, Locked::Answered(_)));
+                let proof: Proof = match answer {
+                    Locked::Answered(_) => Committed::of_applied().into(),
+                    _ => Proof::Refused,
+                };
+                return outlet.answer(origin, proof, put_locked(&answer));
+            }
         }
         let value = |(database, key): &(u16, Vec<u8>)| self.value_under_lock(lock.transaction, *database, key, moment);
         let values = lock.keys.iter().map(value).collect();
@@ -1226,7 +1266,7 @@ impl Group {
         if !self.holds_locks_by(transaction, grant) && !self.takes_slots(transaction, &effects) {
             let unpacked = self.slices.unpacked.remove(&transaction).unwrap_or_default();
             self.bury_unpacked(unpacked);
-            return outlet.answer(&origin, PrepareAnswer::Refused.put());
+            return outlet.answer(&origin, Proof::Refused, PrepareAnswer::Refused.put());
         }
         let Some((participants, effects)) =
             self.let_arrive((transaction, grant), participants, effects, (origin, floor))
@@ -1239,7 +1279,7 @@ impl Group {
                 Effect::Flush { .. } | Effect::Swap { .. } => {
                     self.leader.speculation.note_everything(self.batch_number)
                 }
-                Effect::Give(_) | Effect::Take(_) => {}
+                Effect::Give(_) | Effect::Take(_) | Effect::Answer(_) => {}
             }
         }
         self.claim(&origin, floor);
@@ -1267,7 +1307,7 @@ impl Group {
             Resolution::Release => {
                 self.unlock(transaction);
                 self.admit_held(now, outlet);
-                outlet.answer(&origin, Vec::new());
+                outlet.answer(&origin, Observed::of_state(), Vec::new());
             }
             Resolution::Commit | Resolution::Abort => {
                 self.claim(&origin, floor);
@@ -1399,7 +1439,7 @@ impl Group {
                 match effect {
                     Effect::Key { key, .. } => keys.push(key.clone()),
                     Effect::Flush { .. } | Effect::Swap { .. } => whole = true,
-                    Effect::Give(_) | Effect::Take(_) => {}
+                    Effect::Give(_) | Effect::Take(_) | Effect::Answer(_) => {}
                 }
             }
             self.leader.locks.take(*transaction, keys.into_iter(), whole);
@@ -1585,6 +1625,7 @@ impl Group {
             .keyspace()
             .next_deadline()
             .is_some_and(|deadline| deadline <= now.unix && deadline > self.moment().unix)
+            || self.state.request_ids().next_due().is_some_and(|due| due <= now.unix)
     }
 
     fn tell_progress(&mut self, now: Now, outlet: &mut Outlet<'_>) {
@@ -1619,13 +1660,15 @@ impl Group {
         // The next batch is probably like this one: room made now need not be made again step by step.
         let byte_count = self.leader.builder.byte_count() - std::mem::take(&mut self.leader.sliced_bytes);
         let next = Builder::with_capacity(byte_count.min(limits::BATCH_BYTES_RESERVED_MAX));
-        let builder = std::mem::replace(&mut self.leader.builder, next);
+        let mut builder = std::mem::replace(&mut self.leader.builder, next);
         let next = Vec::with_capacity(self.leader.waiters.len().min(limits::BATCH_WAITERS_RESERVED_MAX));
         let waiters = std::mem::replace(&mut self.leader.waiters, next);
         let moment = match self.leader.builder_moment.take() {
             Some(moment) => moment,
             None => Moment { unix: self.next_unix(now, heard), seed: prng.draw() },
         };
+        builder.set_durability(strictest(&waiters));
+        assert!(moment.unix >= self.proposed_unix, "moments of a log never go back");
         self.proposed_unix = moment.unix;
         let (number, late) = (self.batch_number, Vec::new());
         self.batch_number += 1;
@@ -1635,6 +1678,10 @@ impl Group {
             Ok(()) => {
                 self.inflight_bytes += byte_count;
                 let (index, term) = (self.replica.last_index(), self.replica.term());
+                assert!(index > self.applied(), "what is proposed comes behind what is applied");
+                let before = self.inflight.iter().rev().find(|batch| batch.index > 0);
+                let is_behind = before.is_none_or(|before| before.term < term || before.index < index);
+                assert!(is_behind, "a place of the log is given once in a term");
                 self.inflight.push_back(Batch { number, index, term, waiters, late, byte_count, data, touched });
                 self.leader.pace.proposed(now.instant, index);
             }
@@ -1659,6 +1706,7 @@ impl Group {
         if !self.is_serving || !self.replica.has_lease(now.instant) {
             return !self.leader.reads.is_empty() && self.begin_read_round(now);
         }
+        assert!(self.replica.is_leader(), "a lease without a leader");
         let committed = self.replica.committed_index();
         if self.applied() < committed {
             self.wait_to_read(committed, now);
@@ -1795,7 +1843,17 @@ impl Group {
         let hard_state = append.hard_state.unwrap_or(self.hard_state);
         self.hard_state = hard_state;
         self.log_bytes += append.entries.iter().map(|entry| entry.data.len() as u64).sum::<u64>();
-        let is_synced = append.election || self.append_fsync == AppendFsync::Always;
+        let is_always = self.append_fsync == AppendFsync::Always;
+        let is_synced = |entry: &Entry| match (entry.kind, entry::durability(&entry.data)) {
+            (EntryKind::Normal, Durability::Memory) => is_always && !self.allows_memory,
+            (EntryKind::Normal, Durability::Disk) => true,
+            (EntryKind::Normal | EntryKind::Membership, _) => is_always,
+        };
+        let is_synced = match append.entries.as_slice() {
+            [] => is_always,
+            entries => entries.iter().any(is_synced),
+        };
+        let is_synced = is_synced || append.election;
         let ticket = append.ticket;
         outlet.actions.push(Action::Append {
             append: Append {
@@ -1814,6 +1872,7 @@ impl Group {
 
     fn change_role(&mut self, role: Role, outlet: &mut Outlet<'_>) {
         if role == Role::Leader {
+            assert!(!self.is_serving, "a replica that serves cannot begin to lead");
             return; // serving begins when an entry of the new term has been applied
         }
         self.is_serving = false;
@@ -1831,6 +1890,7 @@ impl Group {
             fail_read(&read, LEADER_LOST, outlet);
         }
         self.fail(waiters, outlet);
+        assert!(self.leader.waiters.is_empty() && self.leader.builder.is_empty(), "a follower gathers no batch");
     }
 
     /// Tells those who wait for a batch that it will never be applied: its entry was never made, or another leader's
@@ -1896,6 +1956,7 @@ impl Group {
     // ---- applying -------------------------------------------------------------------------------------------------
 
     fn apply(&mut self, entry: Entry, now: Now, outlet: &mut Outlet<'_>) {
+        assert!(entry.index <= self.replica.committed_index(), "nothing is applied before it is committed");
         let cursor = self.state.open(&entry);
         outlet.context.places[self.id.0 as usize].index = entry.index;
         let batch = self.batch_of(&entry, outlet);
@@ -1952,6 +2013,7 @@ impl Group {
     /// A leader serves from the moment when it has applied an entry of its own term.
     fn begin_serving(&mut self, entry: &Entry) {
         if self.replica.is_leader() && entry.term == self.replica.term() && !self.is_serving {
+            assert_eq!(self.applied(), entry.index, "a leader serves with all that earlier ones have acknowledged");
             self.is_serving = true;
             self.is_newly_serving = true;
             self.bulletin_at = Instant::ZERO;
@@ -1987,6 +2049,7 @@ impl Group {
             let batch = self.inflight.pop_front().expect("just seen");
             self.inflight_bytes -= batch.byte_count;
             if batch.index == entry.index && batch.term == entry.term {
+                assert_eq!(batch.data.len(), entry.data.len(), "what was proposed here is what is applied");
                 return Some(batch);
             }
             self.fail_batch(batch, outlet);
@@ -2029,7 +2092,8 @@ impl Group {
                 Waiter::Told(origin, finished) => {
                     let Finished { reply, reads, published } = *finished;
                     published.iter().for_each(|message| outlet.publish(message));
-                    outlet.reply(&origin, Protocol::Resp2, |out| out.raw(&reply));
+                    let observed = Observed::of_state();
+                    outlet.reply_observed(&origin, Protocol::Resp2, observed, |out| out.raw(&reply));
                     outlet.remember_reads(&origin, &reads);
                 }
                 // It was there before the entry was proposed, and that is committed.
@@ -2074,7 +2138,8 @@ impl Group {
             published.iter().for_each(|message| outlet.publish(message));
         }
         if let Some(origin) = origin {
-            outlet.answer_committed(&origin, &Committed { _sealed: () }, all, answer);
+            assert_eq!(origin.claim, Some(claim), "who waits for an item has asked for it");
+            outlet.answer_committed(&origin, Committed::of_applied(), all, answer);
         }
         if self.awaited.remove(&(gateway, number)) {
             outlet.settle();
@@ -2096,8 +2161,8 @@ impl Group {
                 if let Some(Waiter::Script(origin, finished)) = waiter {
                     let Finished { reply, reads, published } = *finished;
                     published.iter().for_each(|message| outlet.publish(message));
-                    let proof = Committed { _sealed: () };
-                    outlet.reply_committed(&origin, Protocol::Resp2, &proof, |out| out.raw(&reply));
+                    let proof = Committed::of_applied();
+                    outlet.reply_committed(&origin, Protocol::Resp2, proof, |out| out.raw(&reply));
                     // Remembered before its own changes are told: it may have read what it then changed.
                     outlet.remember_reads(&origin, &reads);
                 }
@@ -2129,7 +2194,7 @@ impl Group {
 
     /// The same for what is not a client's command, MULTI or script. Without a waiter the answer is given elsewhere.
     fn follow_up_rare(&mut self, what: What, waiter: Option<Waiter>, outlet: &mut Outlet<'_>) {
-        let proof = Committed { _sealed: () };
+        let proof = Committed::of_applied();
         match what {
             What::Command | What::Exec | What::Script => unreachable!("followed up by the caller"),
             What::Nothing | What::Moved => {}
@@ -2142,14 +2207,12 @@ impl Group {
                 self.leader.locks.set_logged(transaction, false);
                 self.note_moved(moved);
                 self.tell(outlet, self.author_of_transaction(transaction));
-                answer_step(waiter, &[1], outlet);
             }
             What::Prepared { transaction, is_accepted } => {
                 self.leader.locks.set_logged(transaction, false);
                 if is_accepted {
                     self.tell(outlet, self.author_of_transaction(transaction));
                 }
-                answer_step(waiter, &[u8::from(is_accepted)], outlet);
             }
             What::Resolved { transaction, moved } => {
                 self.leader.inquiries.remove(&transaction);
@@ -2158,11 +2221,10 @@ impl Group {
                 if self.is_serving {
                     self.unlock(transaction);
                 }
-                answer_step(waiter, &[], outlet);
             }
             What::Libraries(reply) => {
                 let reply = match waiter {
-                    Some(Waiter::Write(origin)) => Some((origin, reply)),
+                    Some(Waiter::Write(origin)) => Some((origin, proof, reply)),
                     _ => None,
                 };
                 // Whoever hears of the change must find it made on every core.
@@ -2180,11 +2242,11 @@ impl Group {
                 if is_news && self.is_serving {
                     self.tell_member(node, before.as_ref(), outlet);
                 }
-                answer_governed(waiter, &proof, outlet);
+                answer_governed(waiter, proof, outlet);
             }
             What::Wished(is_news) => {
                 self.is_roster_new |= is_news;
-                answer_governed(waiter, &proof, outlet);
+                answer_governed(waiter, proof, outlet);
             }
         }
     }
@@ -2244,6 +2306,7 @@ impl Group {
     /// Counts from zero again (CONFIG RESETSTAT).
     pub(crate) fn reset_counts(&mut self) {
         self.evicted_count = 0;
+        self.repeated_count = 0;
         self.state.upkeep().forget_removals();
         self.state.keyspace().set_lookups(Lookups::default());
     }
@@ -2270,6 +2333,7 @@ impl Group {
             change_count: self.state.keyspace().altered_count() - self.altered_saved,
             log_bytes: self.log_bytes,
             checkpoint_began: self.checkpointing.began(),
+            is_checkpoint_waiting: self.checkpointing.is_waiting,
             checkpoint_progress: self
                 .state
                 .keyspace()
@@ -2281,6 +2345,9 @@ impl Group {
             staleness_ms: self.staleness(now).map(|staleness| staleness.as_millis() as u64),
             lock_count: self.lock_count() as u64,
             evicted_count: self.evicted_count,
+            request_id_count: self.state.request_ids().count() as u64,
+            request_id_bytes: self.state.request_ids().byte_count() as u64,
+            repeated_count: self.repeated_count,
             removals: self.state.keyspace().removals(),
             lookups: self.state.keyspace().lookups(),
         }
@@ -2292,6 +2359,7 @@ impl Group {
     pub(crate) fn checkpoint_state(&mut self) -> Vec<u8> {
         match self.defect {
             Some(Defect::ForgottenPrepared) => self.state.save_without_prepared(),
+            Some(Defect::ForgottenRequestIds) => self.state.save_without_request_ids(),
             _ => self.state.save(),
         }
     }
@@ -2393,20 +2461,24 @@ impl Group {
     }
 }
 
+/// When an entry counts as kept with which these wait: what the strictest of those asks for whom it changes something.
+/// What nobody waits for is as durable as the servers are set.
+fn strictest(waiters: &[Waiter]) -> Durability {
+    let of_item = |waiter: &Waiter| match waiter {
+        Waiter::Write(origin) | Waiter::Step(origin) | Waiter::Script(origin, _) => Some(origin.durability),
+        Waiter::Silent | Waiter::Eviction(..) => Some(Durability::Server),
+        Waiter::Read(_) | Waiter::Fetch(_) | Waiter::Told(..) => None,
+    };
+    waiters.iter().filter_map(of_item).max().unwrap_or_default()
+}
+
 /// True for an entry that only marks a new leader.
 fn is_mark_of_leader(entry: &Entry) -> bool {
     entry.kind == EntryKind::Normal && entry.data.is_empty()
 }
 
-/// Answers a step of a transaction.
-fn answer_step(waiter: Option<Waiter>, answer: &[u8], outlet: &mut Outlet<'_>) {
-    if let Some(Waiter::Step(origin)) = waiter {
-        outlet.answer(&origin, answer.to_vec());
-    }
-}
-
 /// Tells an operator that it is done.
-fn answer_governed(waiter: Option<Waiter>, proof: &Committed, outlet: &mut Outlet<'_>) {
+fn answer_governed(waiter: Option<Waiter>, proof: Committed, outlet: &mut Outlet<'_>) {
     if let Some(Waiter::Write(origin)) = waiter {
         outlet.reply_committed(&origin, Protocol::Resp2, proof, Writer::ok);
     }

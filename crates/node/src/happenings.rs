@@ -68,10 +68,23 @@ impl Core {
             };
             self.note(Kind::Archive, None, text, actions);
         }
+        self.note_backups(actions);
         let sync_us = self.context.report.journal.sync_last_us;
         if u128::from(sync_us) >= limits::SLOW_SYNC.as_micros() && self.is_news(Kind::Slow) {
             let text = format!("the disk is slow: a sync of the log has taken {} ms", sync_us / 1_000);
             self.note_and_log(Kind::Slow, text, actions);
+        }
+    }
+
+    /// Scheduled backups were made, or came to nothing, since the last report.
+    fn note_backups(&mut self, actions: &mut Vec<Action>) {
+        let Some(backups) = self.context.report.backups.clone() else { return };
+        let seen = std::mem::replace(&mut self.backups_seen, (backups.made_count, backups.failed_count));
+        if backups.made_count > seen.0 {
+            self.note(Kind::Backup, None, format!("a scheduled backup was made: {}", backups.last), actions);
+        }
+        if backups.failed_count > seen.1 && !backups.fault.is_empty() {
+            self.note(Kind::Backup, None, format!("a scheduled backup came to nothing: {}", backups.fault), actions);
         }
     }
 

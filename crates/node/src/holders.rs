@@ -12,6 +12,7 @@ use crate::core::Core;
 use crate::event::{GroupId, SessionId};
 use crate::letter::{Request, RequestBody};
 use crate::relay::Purpose;
+use crate::session::OwnTicket;
 use crate::settings::AppendFsync;
 
 /// Between two questions to the same leader.
@@ -21,7 +22,7 @@ const INTERVAL: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(crate) struct HolderWait {
     session: SessionId,
-    ticket: u64,
+    ticket: OwnTicket,
     /// WAITAOF: how many nodes of this one have it on disk.
     local_count: Option<i64>,
     wanted: u64,
@@ -43,13 +44,14 @@ impl Core {
     /// Begins WAIT (`local_count` is none) or WAITAOF.
     pub(crate) fn begin_holder_wait(
         &mut self,
-        (session, ticket): (SessionId, u64),
+        (session, ticket): (SessionId, OwnTicket),
         wanted: u64,
         timeout_ms: u64,
         local_count: Option<i64>,
     ) {
         // What others have only in memory is on no disk.
-        let is_synced = self.context.settings.append_fsync == AppendFsync::Always;
+        let had_less = self.sessions.get(session).is_some_and(|session| session.had_less);
+        let is_synced = self.context.settings.append_fsync == AppendFsync::Always && !had_less;
         if !self.context.is_clustered || local_count.is_some() && !is_synced {
             // Redis would wait for the time-out first; what does not exist will not come meanwhile.
             return self.finish_holder_wait(session, ticket, 0, local_count);
@@ -61,7 +63,7 @@ impl Core {
             local_count,
             wanted,
             until: (timeout_ms > 0).then(|| now + Duration::from_millis(timeout_ms)),
-            groups: vec![(0, 0); self.context.group_count as usize],
+            groups: vec![(0, 0); self.context.slots.group_count() as usize],
             outstanding: 0,
             again_at: now,
         };
@@ -71,8 +73,8 @@ impl Core {
         self.ask_for_holders(id);
     }
 
-    fn finish_holder_wait(&mut self, session: SessionId, ticket: u64, count: u64, local_count: Option<i64>) {
-        self.sessions.reply(session, ticket, |writer| {
+    fn finish_holder_wait(&mut self, session: SessionId, ticket: OwnTicket, count: u64, local_count: Option<i64>) {
+        self.sessions.reply_own(session, ticket, |writer| {
             if let Some(local_count) = local_count {
                 writer.array(2);
                 writer.integer(local_count);

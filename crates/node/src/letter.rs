@@ -12,9 +12,9 @@ use crate::acl::Users;
 use crate::blocking::LineNote;
 use crate::bulletin::Bulletin;
 use crate::commands::{Answer, Question};
-use crate::entry::{Effect, Watch};
+use crate::entry::{Durability, Effect, RequestId, Watch};
 use crate::event::{CoreId, GroupId, NodeId, SessionId};
-use crate::group::Declined;
+use crate::group::{Committed, Declined, Proof};
 use crate::libraries::Libraries;
 use crate::locks::Grant;
 use crate::nearby::{NearRead, Place};
@@ -25,6 +25,7 @@ use crate::relay::{Route, Step};
 use crate::roster::Roster;
 use crate::scripts::Invocation;
 use crate::slots::Moved;
+use crate::stagger::Stage;
 use crate::statistics::SlowEntry;
 use crate::timeline;
 use crate::toll::Toll;
@@ -65,12 +66,24 @@ pub struct Origin {
     pub is_silent: bool,
     /// True if its gateway wants to know how long it takes, and has numbered it.
     pub is_timed: bool,
+    /// When what it changes counts as kept.
+    pub durability: Durability,
 }
 
 impl Origin {
     /// One of which nothing more is known than whose it is.
     pub fn new(node: NodeId, core: CoreId, session: SessionId, ticket: u64) -> Self {
-        Self { node, core, session, ticket, claim: None, tracks: false, is_silent: false, is_timed: false }
+        Self {
+            node,
+            core,
+            session,
+            ticket,
+            claim: None,
+            tracks: false,
+            is_silent: false,
+            is_timed: false,
+            durability: Durability::Server,
+        }
     }
 
     /// True if a command is to leave no trace of its reading.
@@ -115,6 +128,8 @@ pub enum Mail {
         place: Place,
         /// What it has taken.
         toll: Toll,
+        /// By what right it is given.
+        proof: Proof,
         /// As its body says.
         bytes: Vec<u8>,
     },
@@ -175,7 +190,7 @@ pub enum Mail {
         /// The first core.
         first: CoreId,
         /// Whom to tell in the end, and what.
-        reply: Option<(Origin, Vec<u8>)>,
+        reply: Option<(Origin, Committed, Vec<u8>)>,
     },
     /// Every core knows the libraries of this version.
     LibrariesKnown {
@@ -195,6 +210,8 @@ pub enum Mail {
         session: SessionId,
         /// Which of the session's replies it is.
         ticket: u64,
+        /// By what right it is given.
+        proof: Proof,
         /// In the session's protocol.
         bytes: Vec<u8>,
     },
@@ -308,6 +325,8 @@ pub enum Mail {
     Loaded,
     /// Which other nodes are heard, and what they say of themselves.
     Neighbours(Arc<Neighbours>),
+    /// What the sender does about checkpoints; for the first core.
+    Checkpoint(Stage),
     /// Something for the timeline has happened.
     Happened {
         /// What kind of thing.
@@ -458,6 +477,29 @@ pub enum RequestBody {
 }
 
 impl RequestBody {
+    /// True if a client can be given this answer. What changes data needs proof that it is committed, and what is
+    /// refused can only be an error; other answers are not for clients.
+    pub(crate) fn is_answered_by(&self, proof: &Proof, answer: &[u8]) -> bool {
+        match (self, proof) {
+            (Self::Write(_) | Self::Exec(_) | Self::Libraries(_) | Self::Configure(_), Proof::Observed(_)) => false,
+            (
+                Self::Write(_)
+                | Self::Exec(_)
+                | Self::Script(_)
+                | Self::Libraries(_)
+                | Self::Configure(_)
+                | Self::Read(_)
+                | Self::ReadAtOnce(_)
+                | Self::Whole(_)
+                | Self::Govern(_)
+                | Self::ReadCut { .. }
+                | Self::EndCut { .. },
+                Proof::Refused,
+            ) => answer.first() == Some(&b'-'),
+            _ => true,
+        }
+    }
+
     /// Bytes that it takes up, roughly.
     pub fn byte_count(&self) -> usize {
         const FIXED_BYTES: usize = 128;
@@ -516,6 +558,8 @@ pub struct Lock {
     pub keys: Vec<(u16, Vec<u8>)>,
     /// True to lock every key of the group instead.
     pub whole: bool,
+    /// With [`Lock::whole`]: every key of so many groups is to be locked, which are all that the gateway knows.
+    pub group_count: u32,
     /// What must not have changed.
     pub watches: Vec<Watch>,
     /// Queries over a whole database to answer under the lock, laid out by `entry::put_words`. They do not see what
@@ -525,6 +569,8 @@ pub struct Lock {
     pub moment: Moment,
     /// The name of the backup that is to be cut under the lock.
     pub cut: Option<u128>,
+    /// The client has given the transaction an id, and this group keeps the answer.
+    pub request: Option<RequestId>,
 }
 
 /// What a group answers to a [`Lock`].
@@ -541,6 +587,8 @@ pub enum Locked {
     },
     /// A watched key has changed.
     Changed,
+    /// The request has been carried out before, with this answer.
+    Answered(Vec<u8>),
     /// The group cannot lock now; the text is an error reply.
     Refused(String),
 }
@@ -565,4 +613,29 @@ pub enum Fate {
     Committed,
     /// It will never make the changes.
     Refused,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_is_answered_by_a_proof_or_an_error_and_nothing_else() {
+        let bodies = [
+            (RequestBody::Write(Vec::new()), true),
+            (RequestBody::Exec(Vec::new()), true),
+            (RequestBody::Libraries(Vec::new()), true),
+            (RequestBody::Configure(Vec::new()), true),
+            (RequestBody::Read(Vec::new()), false),
+            (RequestBody::ReadAtOnce(Vec::new()), false),
+            (RequestBody::Govern(Vec::new()), false),
+        ];
+        let proof = |byte| Proof::take(byte).expect("it is one of three");
+        for (body, is_change) in bodies {
+            assert!(!body.is_answered_by(&proof(0), b"+OK\r\n"), "{body:?}: a refusal that is none");
+            assert!(body.is_answered_by(&proof(0), b"-ERR no\r\n"), "{body:?}");
+            assert_eq!(body.is_answered_by(&proof(1), b"+OK\r\n"), !is_change, "{body:?}");
+            assert!(body.is_answered_by(&proof(2), b"+OK\r\n"), "{body:?}");
+        }
+    }
 }

@@ -51,6 +51,12 @@ pub const APPLY_BYTES_PER_TURN: usize = 1 << 20;
 /// Bytes that may be committed and wait behind an entry whose large values are being read in.
 pub const BEHIND_LARGE_BYTES_MAX: usize = 64 << 20;
 
+/// The longest time for which answers to requests with an id can be kept, in seconds: a week.
+pub const REQUEST_ID_SECONDS_MAX: i64 = 7 * 86_400;
+
+/// A reply to a request with an id is kept, and may have so many bytes.
+pub const KEPT_REPLY_BYTES_MAX: usize = 1 << 20;
+
 /// Values of transactions from this length on are read and written in steps of [`SLICE_BYTES`].
 pub const SLICED_BYTES_MIN: usize = 512 << 10;
 
@@ -172,6 +178,28 @@ pub const BULLETIN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often a node tells the others how it is itself, and whom it hears.
 pub const VITALS_INTERVAL: Duration = Duration::from_millis(140);
+
+/// Between the moment at which a node says that it wants to write a checkpoint and the one at which it begins. Several
+/// times [`VITALS_INTERVAL`].
+pub const CHECKPOINT_NOTICE: Duration = Duration::from_millis(500);
+
+/// A log that has grown so far beyond what calls for a checkpoint, in percent, waits for no other node's.
+pub const CHECKPOINT_LATE_PERCENT: u64 = 50;
+
+/// How far back stalls of a host are held against it.
+pub const GUILT_WINDOW: Duration = Duration::from_secs(60);
+
+/// A stall that is shorter is not: clients hardly notice it.
+pub const GUILT_STALL: Duration = Duration::from_millis(50);
+
+/// Fewer stalls than these say nothing: one may be a machine that was moved.
+pub const GUILT_COUNT: u64 = 5;
+
+/// A host that has stalled for so long within [`GUILT_WINDOW`] does not lead, if another is much better.
+pub const GUILT_STALLED: Duration = Duration::from_secs(1);
+
+/// That many times better.
+pub const GUILT_RATIO: u64 = 4;
 
 /// Who has told nothing of itself for so long is not heard: an election time-out.
 pub const VITALS_SILENCE: Duration = Duration::from_millis(700);

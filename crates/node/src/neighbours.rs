@@ -16,6 +16,7 @@ use crate::core::Core;
 use crate::event::{Action, CoreId, GroupId, Lane, NodeId, Room};
 use crate::letter::Mail;
 use crate::limits;
+use crate::stagger::{self, Stage};
 use crate::wire;
 
 /// A node's word on itself.
@@ -25,22 +26,37 @@ pub struct Vitals {
     pub can_lead: bool,
     /// Whom it has heard within [`limits::VITALS_SILENCE`], itself left out; ascending.
     pub hears: Vec<NodeId>,
+    /// Its cores.
+    pub core_count: u16,
+    /// Whether it writes a checkpoint, or wants to.
+    pub checkpoint: Stage,
+    /// For how long its host has stalled lately: see [`crate::guilt`].
+    pub stalled_ms: u64,
 }
 
 impl Vitals {
     /// Appends it to a message.
     pub fn put(&self, out: &mut Vec<u8>) {
-        out.push(u8::from(self.can_lead));
+        out.push(u8::from(self.can_lead) | self.checkpoint.bits() << 1);
         leb128::put(out, self.hears.len() as u64);
         self.hears.iter().for_each(|node| leb128::put(out, node.0));
+        leb128::put(out, u64::from(self.core_count));
+        leb128::put(out, self.stalled_ms);
     }
 
     /// Reads it back; `None` if it is none.
     pub fn take(rest: &mut &[u8]) -> Option<Self> {
-        let (can_lead, tail) = rest.split_first()?;
+        let (flags, tail) = rest.split_first()?;
         *rest = tail;
         let hears = (0..leb128::take(rest)?).map(|_| leb128::take(rest).map(NodeId)).collect::<Option<_>>()?;
-        Some(Self { can_lead: *can_lead == 1, hears })
+        let core_count = u16::try_from(leb128::take(rest)?).ok()?;
+        let (can_lead, checkpoint) = (flags & 1 == 1, Stage::of_bits(flags >> 1)?);
+        Some(Self { can_lead, hears, core_count, checkpoint, stalled_ms: leb128::take(rest)? })
+    }
+
+    /// True if it says the same of who may lead.
+    fn is_as_fit_as(&self, other: &Self) -> bool {
+        (self.can_lead, &self.hears) == (other.can_lead, &other.hears)
     }
 }
 
@@ -57,6 +73,26 @@ impl Neighbours {
     /// True if a node is heard, and has nothing to say against its leading.
     pub(crate) fn can_lead(&self, node: NodeId) -> bool {
         self.heard.get(&node).is_some_and(|(vitals, _)| vitals.can_lead)
+    }
+
+    /// The cores of a node, if it is heard.
+    pub(crate) fn core_count(&self, node: NodeId) -> Option<u16> {
+        self.heard.get(&node).map(|(vitals, _)| vitals.core_count)
+    }
+
+    /// What a node does about checkpoints, if it is heard.
+    pub(crate) fn checkpoint_stage(&self, node: NodeId) -> Option<Stage> {
+        self.heard.get(&node).map(|(vitals, _)| vitals.checkpoint)
+    }
+
+    /// For how long a node's host has stalled lately, if the node is heard.
+    pub(crate) fn stalled_ms(&self, node: NodeId) -> Option<u64> {
+        self.heard.get(&node).map(|(vitals, _)| vitals.stalled_ms)
+    }
+
+    /// The node whose checkpoint comes before one of this node, if there is one.
+    pub(crate) fn checkpoints_first(&self, own: NodeId) -> Option<NodeId> {
+        stagger::who_goes_first(own, self.heard.iter().map(|(node, (vitals, _))| (*node, vitals.checkpoint)))
     }
 
     /// True if a node is heard.
@@ -98,6 +134,8 @@ pub(crate) struct Hearing {
     heard: BTreeMap<NodeId, (Vitals, Instant)>,
     told: Vitals,
     tell_at: Instant,
+    /// What each core of this node does about checkpoints, where it is not nothing.
+    checkpoints: BTreeMap<CoreId, Stage>,
     /// When to judge again: at once if a node has spoken, or else when one may have fallen silent.
     judge_at: Instant,
 }
@@ -107,6 +145,16 @@ impl Hearing {
     pub(crate) fn hear(&mut self, node: NodeId, vitals: Vitals, now: Instant) {
         self.heard.insert(node, (vitals, now));
         self.judge_at = now;
+    }
+
+    /// A core of this node begins or ends something about checkpoints.
+    pub(crate) fn note_checkpoint(&mut self, core: CoreId, stage: Stage) {
+        self.checkpoints.insert(core, stage);
+    }
+
+    /// What this node does about checkpoints.
+    pub(crate) fn own_checkpoint_stage(&self) -> Stage {
+        self.checkpoints.values().copied().max().unwrap_or_default()
     }
 
     /// Who is heard now: those who were already, as they were known, stay what they are since then.
@@ -126,7 +174,7 @@ impl Hearing {
         // Who belongs to the cluster changes, too.
         self.judge_at = silences.fold(now + limits::VITALS_INTERVAL, Instant::min);
         let since = |node: &NodeId, vitals: &Vitals| match before.heard.get(node) {
-            Some((known, since)) if known == vitals => *since,
+            Some((known, since)) if known.is_as_fit_as(vitals) => *since,
             _ => now,
         };
         let judged = self.heard.iter().map(|(node, (vitals, _))| (*node, (vitals.clone(), since(node, vitals))));
@@ -148,10 +196,14 @@ impl Core {
         let can_lead = self.context.room == Room::Enough && !self.context.is_stopping;
         let heard = &self.context.neighbours.heard;
         let told = &self.hearing.told;
-        if now < self.hearing.tell_at && can_lead == told.can_lead && heard.keys().eq(&told.hears) {
+        let checkpoint = self.hearing.own_checkpoint_stage();
+        let is_told = (can_lead, checkpoint) == (told.can_lead, told.checkpoint) && heard.keys().eq(&told.hears);
+        if now < self.hearing.tell_at && is_told {
             return;
         }
-        let vitals = Vitals { can_lead, hears: heard.keys().copied().collect() };
+        let (core_count, stalled_ms) = (self.context.core_count, self.context.guilt.stalled_ms);
+        let hears = heard.keys().copied().collect();
+        let vitals = Vitals { can_lead, hears, core_count, checkpoint, stalled_ms };
         self.hearing.tell_at = now + limits::VITALS_INTERVAL;
         let mut bytes = wire::encode_vitals(&vitals);
         wire::stamp(&mut bytes, self.context.moments.latest());
@@ -181,7 +233,11 @@ mod tests {
     use super::*;
 
     fn neighbours(said: &[(u64, &[u64])]) -> Neighbours {
-        let vitals = |hears: &[u64]| Vitals { can_lead: true, hears: hears.iter().copied().map(NodeId).collect() };
+        let vitals = |hears: &[u64]| Vitals {
+            can_lead: true,
+            hears: hears.iter().copied().map(NodeId).collect(),
+            ..Vitals::default()
+        };
         let heard = said.iter().map(|(node, hears)| (NodeId(*node), (vitals(hears), Instant::ZERO)));
         Neighbours { heard: heard.collect(), silent: BTreeMap::new() }
     }
@@ -192,7 +248,8 @@ mod tests {
 
     #[test]
     fn a_word_is_read_as_it_was_written() {
-        let vitals = Vitals { can_lead: true, hears: vec![NodeId(2), NodeId(u64::MAX >> 2)] };
+        let hears = vec![NodeId(2), NodeId(u64::MAX >> 2)];
+        let vitals = Vitals { can_lead: true, hears, core_count: 300, checkpoint: Stage::Writing, stalled_ms: 1_700 };
         let mut bytes = Vec::new();
         vitals.put(&mut bytes);
         assert_eq!(Vitals::take(&mut &bytes[..]), Some(vitals));
@@ -221,8 +278,14 @@ mod tests {
         let at = |ms: u64| Instant::ZERO + Duration::from_millis(ms);
         let mut hearing = Hearing::default();
         let mut known = Neighbours::default();
+        // That it writes a checkpoint now and then does not make it unsteady.
+        let stage_at = |ms: u64| if ms.is_multiple_of(300) { Stage::Writing } else { Stage::Idle };
         for ms in (0..1_000).step_by(100) {
-            hearing.hear(NodeId(2), Vitals { can_lead: ms < 500, hears: Vec::new() }, at(ms));
+            hearing.hear(
+                NodeId(2),
+                Vitals { can_lead: ms < 500, checkpoint: stage_at(ms), ..Vitals::default() },
+                at(ms),
+            );
             known = hearing.judge(&known, |_| true, at(ms));
         }
         assert!(!known.can_lead(NodeId(2)) && known.hears(NodeId(2)));

@@ -8,7 +8,7 @@ use stdx::UnixMillis;
 use crate::commands::Known;
 use crate::core::Context;
 use crate::event::{Action, CoreId, GroupId, Lane, Level, NodeId};
-use crate::group::Committed;
+use crate::group::{Committed, Observed, Proof};
 use crate::letter::{Letter, Mail, Origin, RequestBody};
 use crate::pubsub;
 use crate::relay::Step;
@@ -86,12 +86,35 @@ impl Outlet<'_> {
 
     /// Answers a request that changed nothing.
     #[inline]
-    pub fn reply(&mut self, origin: &Origin, protocol: Protocol, write: impl FnOnce(&mut Writer)) {
-        if origin.claim.is_none() && origin.node == self.context.node && origin.core == self.context.core {
-            self.sessions.reply(origin.session, origin.ticket, write);
+    pub(crate) fn reply_observed(
+        &mut self,
+        origin: &Origin,
+        protocol: Protocol,
+        observed: Observed,
+        write: impl FnOnce(&mut Writer),
+    ) {
+        if self.is_here(origin) {
+            self.sessions.reply_observed(origin.session, origin.ticket, observed, write);
         } else {
-            self.reply_elsewhere(origin, protocol, write);
+            let mut writer = Writer::new(protocol);
+            write(&mut writer);
+            self.send_reply(origin, observed.into(), writer.into_bytes());
         }
+    }
+
+    /// Gives a client a reply that has been kept, in its session's protocol.
+    pub(crate) fn reply_proven(&mut self, origin: &Origin, proof: Proof, bytes: Vec<u8>) {
+        if self.is_here(origin) {
+            self.sessions.reply_proven(origin.session, origin.ticket, proof, &bytes);
+        } else {
+            self.send_reply(origin, proof, bytes);
+        }
+    }
+
+    /// True if its client's session is one of this core, which waits for no numbered answer.
+    #[inline]
+    fn is_here(&self, origin: &Origin) -> bool {
+        origin.claim.is_none() && origin.node == self.context.node && origin.core == self.context.core
     }
 
     /// Answers a read, and measures it. `write` says whether it has been carried out, or must wait.
@@ -100,13 +123,14 @@ impl Outlet<'_> {
         &mut self,
         origin: &Origin,
         protocol: Protocol,
+        observed: Observed,
         (command, args): (&'static DataCommand, Args<'_>),
         write: impl FnOnce(&mut Writer) -> bool,
     ) {
         if origin.claim.is_none() {
             let watch = self.start_watch(command, args);
             let mut is_done = false;
-            self.reply(origin, protocol, |writer| is_done = write(writer));
+            self.reply_observed(origin, protocol, observed, |writer| is_done = write(writer));
             self.stop_watch(watch.filter(|_| is_done), origin, args);
         } else {
             let mut toll = Toll::default();
@@ -115,17 +139,17 @@ impl Outlet<'_> {
             let watch = measure.start(command, args);
             let is_done = write(&mut writer);
             measure.stop(watch.filter(|_| is_done), args);
-            self.answer_with(origin, toll, writer.into_bytes());
+            self.answer_with(origin, observed.into(), toll, writer.into_bytes());
         }
     }
 
     /// Answers a request that changed data, when those who cache have been told: [`Outlet::settle`] must follow.
     #[inline]
-    pub fn reply_committed(
+    pub(crate) fn reply_committed(
         &mut self,
         origin: &Origin,
         protocol: Protocol,
-        proof: &Committed,
+        proof: Committed,
         write: impl FnOnce(&mut Writer),
     ) {
         self.reply_timed(origin, protocol, proof, |_, writer| write(writer));
@@ -137,7 +161,7 @@ impl Outlet<'_> {
         &mut self,
         origin: &Origin,
         protocol: Protocol,
-        proof: &Committed,
+        proof: Committed,
         write: impl FnOnce(&mut Timings, &mut Writer),
     ) {
         let timings = &mut self.context.timings;
@@ -145,51 +169,45 @@ impl Outlet<'_> {
             let mut writer = Writer::new(protocol);
             write(timings, &mut writer);
             let bytes = writer.into_bytes();
-            self.context.telling.put(Untold::Reply { origin: *origin, protocol, bytes });
+            self.context.telling.put(Untold::Reply { origin: *origin, proof, bytes });
         } else if origin.claim.is_none() && origin.node == self.context.node && origin.core == self.context.core {
             let write = |writer: &mut Writer| write(timings, writer);
             self.sessions.reply_committed(origin.session, origin.ticket, proof, write);
         } else {
             let mut writer = Writer::new(protocol);
             write(timings, &mut writer);
-            self.send_reply(origin, writer.into_bytes());
+            self.send_reply(origin, proof.into(), writer.into_bytes());
         }
     }
 
-    fn reply_elsewhere(&mut self, origin: &Origin, protocol: Protocol, write: impl FnOnce(&mut Writer)) {
-        let mut writer = Writer::new(protocol);
-        write(&mut writer);
-        self.send_reply(origin, writer.into_bytes());
-    }
-
-    fn send_reply(&mut self, origin: &Origin, bytes: Vec<u8>) {
+    fn send_reply(&mut self, origin: &Origin, proof: Proof, bytes: Vec<u8>) {
         if origin.claim.is_some() {
-            self.answer(origin, bytes);
+            self.answer(origin, proof, bytes);
         } else {
-            let mail = Mail::Reply { session: origin.session, ticket: origin.ticket, bytes };
+            let mail = Mail::Reply { session: origin.session, ticket: origin.ticket, proof, bytes };
             self.outbox.push(self.context.core, origin.core, mail);
         }
     }
 
-    /// Answers a numbered request that changed nothing, or a step of a transaction.
-    pub fn answer(&mut self, origin: &Origin, bytes: Vec<u8>) {
-        self.answer_with(origin, Toll::default(), bytes);
+    /// Answers a numbered request.
+    pub(crate) fn answer(&mut self, origin: &Origin, proof: impl Into<Proof>, bytes: Vec<u8>) {
+        self.answer_with(origin, proof.into(), Toll::default(), bytes);
     }
 
     /// The same, and tells what it has taken.
-    pub(crate) fn answer_with(&mut self, origin: &Origin, toll: Toll, bytes: Vec<u8>) {
+    pub(crate) fn answer_with(&mut self, origin: &Origin, proof: Proof, toll: Toll, bytes: Vec<u8>) {
         let Some(claim) = origin.claim else { return };
         let place = self.context.place_of(claim.group);
-        self.tell_gateway(origin, Mail::Answered { claim, place, toll, bytes });
+        self.tell_gateway(origin, Mail::Answered { claim, place, toll, proof, bytes });
     }
 
     /// Answers a numbered request that changed data. The answer to a step of a transaction waits for those who cache:
     /// [`Outlet::settle`] must follow. Gateways see to it that clients' replies do.
-    pub(crate) fn answer_committed(&mut self, origin: &Origin, _proof: &Committed, toll: Toll, bytes: Vec<u8>) {
+    pub(crate) fn answer_committed(&mut self, origin: &Origin, proof: Committed, toll: Toll, bytes: Vec<u8>) {
         if self.context.tracker.is_wanted() && origin.session.serial == 0 {
-            self.context.telling.put(Untold::Answer { origin: *origin, bytes });
+            self.context.telling.put(Untold::Answer { origin: *origin, proof, bytes });
         } else {
-            self.answer_with(origin, toll, bytes);
+            self.answer_with(origin, proof.into(), toll, bytes);
         }
     }
 
@@ -272,7 +290,13 @@ impl Outlet<'_> {
 
     /// Refuses a request.
     pub fn refuse(&mut self, origin: &Origin, protocol: Protocol, text: &str) {
-        self.reply(origin, protocol, |writer| writer.error(text));
+        if self.is_here(origin) {
+            self.sessions.refuse(origin.session, origin.ticket, text);
+        } else {
+            let mut writer = Writer::new(protocol);
+            writer.error(text);
+            self.send_reply(origin, Proof::Refused, writer.into_bytes());
+        }
     }
 
     /// Hands a message to everybody who listens, here and on other nodes.

@@ -6,35 +6,70 @@ use std::sync::Arc;
 
 pub use message::parameters::{HOME, Pairs, Parameters};
 
-use message::parameters::encode;
-use resp::Protocol;
+use message::parameters::{USERS_CHANGED, encode};
+use resp::{Protocol, Writer};
 
-use crate::ask::Pending;
-use crate::commands::{Answer, Question};
-use crate::core::Core;
+use crate::acl::Wish;
+use crate::ask::{Joining, Pending};
+use crate::commands::{Answer, Change, Question};
+use crate::core::{Context, Core};
 use crate::event::{Action, GroupId};
 use crate::letter::{Request, RequestBody};
 use crate::relay::Purpose;
+use crate::session::Session;
 use crate::settings::Settings;
 
+/// The parameter that gives the default user its password.
+const PASSWORD: &str = "requirepass";
+
 impl Core {
-    /// True if there is a cluster, and some of these parameters are its.
+    /// True if there is a cluster, and some of these parameters are its. The password of the default user is a node's
+    /// until it is set in a cluster.
     pub(crate) fn is_for_cluster(&self, pairs: &[(String, String)]) -> bool {
-        self.context.is_clustered && pairs.iter().any(|(name, _)| Settings::is_shared(name))
+        let is_named = |is_it: fn(&str) -> bool| pairs.iter().any(|(name, _)| is_it(name));
+        self.context.is_clustered && is_named(Settings::is_shared)
+            || self.context.shares_users() && is_named(|name| name == PASSWORD)
     }
 
     /// Lets group 0 log what is said of the cluster's parameters. The node's own follow when that is done.
-    pub(crate) fn set_parameters(&mut self, id: u64, mut pending: Pending, pairs: Pairs) {
+    pub(crate) fn set_parameters(&mut self, id: u64, mut pending: Pending, pairs: Pairs, actions: &mut Vec<Action>) {
         let (shared, own): (Pairs, Pairs) = pairs.into_iter().partition(|(name, _)| Settings::is_shared(name));
         let mut trial = Settings::clone(&self.context.settings);
         for (name, value) in &shared {
             trial.set(name, value).expect("checked before the question was put");
         }
-        let named: Vec<_> = shared.iter().map(|(name, _)| Settings::first_name(name)).collect();
-        let change = encode(named.iter().map(|name| (*name, trial.get(name))));
-        let origin = self.origin_of(pending.session);
+        let named = shared.iter().map(|(name, _)| Settings::first_name(name));
+        pending.shared = named.map(|name| (name.to_owned(), trial.get(name).to_owned())).collect();
+        let password = own.iter().find(|(name, _)| name == PASSWORD);
+        pending.wish = password.map(|(_, password)| Wish::Password(password.clone()));
         pending.own = own;
+        self.submit_change(id, pending, actions);
+    }
+
+    /// Lets group 0 log what is said of the cluster's users.
+    pub(crate) fn wish_for_users(&mut self, id: u64, mut pending: Pending, wish: Wish, actions: &mut Vec<Action>) {
+        pending.wish = Some(wish);
+        self.submit_change(id, pending, actions);
+    }
+
+    fn submit_change(&mut self, id: u64, mut pending: Pending, actions: &mut Vec<Action>) {
+        let mut change = pending.shared.clone();
         pending.answers = vec![None];
+        if let Some(wish) = &pending.wish {
+            let Context { users, parameters, settings, .. } = &self.context;
+            match users.to_wish(wish, parameters, settings.all_channels) {
+                Ok((pairs, removed_count)) => {
+                    change.extend(pairs);
+                    pending.removed_count = removed_count;
+                }
+                Err(why) => {
+                    self.pending.insert(id, pending);
+                    return self.parameters_refused(id, &format!("ERR {why}"), actions);
+                }
+            }
+        }
+        let change = encode(change.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        let origin = self.origin_of(pending.session);
         self.pending.insert(id, pending);
         let request = Request::new(origin, GroupId(HOME), Protocol::Resp2, RequestBody::Configure(change));
         self.relay.submit(request, Purpose::Parameters { id }, self.now.instant);
@@ -44,14 +79,18 @@ impl Core {
     pub(crate) fn parameters_set(&mut self, id: u64, answer: &[u8], actions: &mut Vec<Action>) {
         let Some(pending) = self.pending.get_mut(&id) else { return };
         let (version, refusal) = message::answer::take_changed(answer);
+        if refusal == USERS_CHANGED.as_bytes() {
+            self.belated.push((version, id));
+            return self.submit_belated(actions);
+        }
         if !refusal.is_empty() {
             let text = String::from_utf8_lossy(refusal).trim_start_matches('-').trim_end().to_owned();
             return self.parameters_refused(id, &text, actions);
         }
         pending.version = version;
-        pending.answers = (0..self.context.group_count).map(|_| None).collect();
+        pending.answers = (0..self.context.slots.group_count()).map(|_| None).collect();
         let (session, version) = (pending.session, pending.version);
-        for group in (0..self.context.group_count).map(GroupId) {
+        for group in (0..self.context.slots.group_count()).map(GroupId) {
             let request = Request::new(self.origin_of(session), group, Protocol::Resp2, RequestBody::Obey(version));
             self.relay.submit(request, Purpose::Obeyed { id }, self.now.instant);
         }
@@ -72,9 +111,27 @@ impl Core {
         if pending.answers.iter().any(Option::is_none) {
             return;
         }
-        let Pending { session, ticket, joining, words, own, version, .. } =
+        let Pending { session, ticket, mut joining, words, own, version, wish, removed_count, .. } =
             self.pending.remove(&id).expect("just seen");
+        if let Some(Wish::Change(Change::Remove(_))) = wish {
+            let mut written = Writer::new(self.sessions.get(session).map(Session::protocol).unwrap_or_default());
+            written.integer(removed_count as i64);
+            joining = Joining::After { written, is_composed: matches!(joining, Joining::Composed(_)) };
+        }
         self.ask(session, ticket, joining, words, Question::Configure { pairs: own, version }, actions);
+    }
+
+    /// Makes changes of users again that were made for users who have been changed meanwhile, when this core knows of
+    /// that.
+    fn submit_belated(&mut self, actions: &mut Vec<Action>) {
+        let known = self.context.parameters.version;
+        for (version, id) in std::mem::take(&mut self.belated) {
+            if version > known {
+                self.belated.push((version, id));
+            } else if let Some(pending) = self.pending.remove(&id) {
+                self.submit_change(id, pending, actions);
+            }
+        }
     }
 
     /// The cluster's parameters are these now.
@@ -90,7 +147,12 @@ impl Core {
                 news.push((name.to_owned(), value.to_owned()));
             }
         }
+        let are_users_new = !parameters.users().eq(self.context.parameters.users());
         self.context.parameters = parameters;
+        if are_users_new {
+            self.overlay_users();
+        }
+        self.submit_belated(actions);
         if !news.is_empty() {
             self.configure(&news, actions);
         }

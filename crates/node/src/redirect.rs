@@ -69,7 +69,7 @@ pub fn groups_asked(context: &Context) -> impl Iterator<Item = GroupId> {
             || !context.is_clustered
             || context.routes[group.0 as usize].leader == Some(context.node)
     };
-    (0..context.group_count).map(GroupId).filter(is_asked)
+    (0..context.slots.group_count()).map(GroupId).filter(is_asked)
 }
 
 /// Keys of one request, or of one transaction, lie in several slots.

@@ -216,6 +216,18 @@ pub struct Relay {
 impl Relay {
     /// Streams to so many groups. `boot` tells lives of this core apart.
     pub fn new(boot: u64, group_count: u32) -> Self {
+        let mut this = Self {
+            boot,
+            window_bytes_max: limits::WINDOW_BYTES_MAX,
+            stream_bytes_max: limits::STREAM_BYTES_MAX,
+            streams: Vec::new(),
+        };
+        this.grow(group_count);
+        this
+    }
+
+    /// There are at least so many groups.
+    pub fn grow(&mut self, group_count: u32) {
         let stream = || Stream {
             route: Route::default(),
             next: 1,
@@ -231,12 +243,8 @@ impl Relay {
             counts: [0; 2],
             resent: Instant::ZERO,
         };
-        Self {
-            boot,
-            window_bytes_max: limits::WINDOW_BYTES_MAX,
-            stream_bytes_max: limits::STREAM_BYTES_MAX,
-            streams: (0..group_count).map(|_| stream()).collect(),
-        }
+        let missing = (group_count as usize).saturating_sub(self.streams.len());
+        self.streams.extend(std::iter::repeat_with(stream).take(missing));
     }
 
     /// Takes and sends fewer bytes at a time than usual.

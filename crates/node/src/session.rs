@@ -14,10 +14,10 @@ use crate::blocking::Waiting;
 use crate::catalog;
 use crate::commands::Known;
 use crate::commands::Queued;
-use crate::entry::Watch;
+use crate::entry::{Durability, Watch};
 use crate::event::{Follower, GroupId, Now, Peer, SessionId};
 use crate::exec::Composition;
-use crate::group::Committed;
+use crate::group::{Committed, Observed, Proof};
 use crate::limits;
 use crate::nearby::Reading;
 use crate::pubsub::Subscriptions;
@@ -54,16 +54,24 @@ pub struct Session {
     pub no_evict: bool,
     /// CLIENT NO-TOUCH.
     pub no_touch: bool,
+    /// CLIENT DURABILITY: when its changes count as kept.
+    pub durability: Durability,
+    /// Some of its changes may have been answered before they were on disk, whatever the server's level.
+    pub(crate) had_less: bool,
     /// READONLY: it may be answered by replicas, if they are not too old.
     pub reading: Option<Box<Reading>>,
     /// What it wants to know of keys it has read; `None` if nothing.
     pub tracking: Option<Box<Tracking>>,
     /// What it listens to; `None` if to nothing.
     pub subscriptions: Option<Box<Subscriptions>>,
+    /// It carries out what another cluster has done, where clients change nothing (SITE WRITER).
+    pub writes_for_site: bool,
     /// What it has told of itself, if it is a replica of another kind.
     pub follower: Option<Box<Follower>>,
     /// MULTI has begun: what has been queued.
     pub multi: Option<Multi>,
+    /// CLIENT REQUESTID: the id of the next request.
+    pub(crate) request_id: Option<Box<[u8]>>,
     /// WATCH: keys and what they looked like.
     pub watches: Vec<Watch>,
     /// Requests executed.
@@ -215,6 +223,8 @@ pub struct Multi {
     pub is_broken: bool,
     /// Bytes of the queued words.
     pub byte_count: usize,
+    /// The id that the client has given the transaction.
+    pub(crate) request_id: Option<Box<[u8]>>,
     /// The user when the commands were allowed; rules that have changed since are looked at again.
     pub user: Option<Arc<User>>,
 }
@@ -240,11 +250,15 @@ impl Session {
             library: ClientLibrary::default(),
             no_evict: false,
             no_touch: false,
+            durability: Durability::Server,
+            had_less: false,
             reading: None,
             tracking: None,
             subscriptions: None,
+            writes_for_site: false,
             follower: None,
             multi: None,
+            request_id: None,
             watches: Vec::new(),
             request_count: 0,
             input_bytes_max: 0,
@@ -442,6 +456,16 @@ impl Session {
         self.input_bytes_max = self.input_bytes_max.max(self.input.len());
     }
 
+    /// A ticket for a reply in which no group has a part.
+    pub(crate) fn take_own_ticket(&mut self) -> OwnTicket {
+        OwnTicket(self.take_ticket())
+    }
+
+    /// The same for a request that changes nothing.
+    pub(crate) fn take_own_ticket_to_read(&mut self) -> OwnTicket {
+        OwnTicket(self.take_ticket_to_read())
+    }
+
     /// A ticket for a reply that comes later.
     pub(crate) fn take_ticket(&mut self) -> u64 {
         let ticket = self.take_ticket_to_read();
@@ -489,9 +513,9 @@ impl Session {
     }
 
     /// A ticket for EXEC, which carries out what has been queued.
-    pub(crate) fn take_ticket_to_exec(&mut self, queue: Box<[Asked]>) -> u64 {
-        let ticket = self.take_ticket();
-        self.queues.push((ticket, queue));
+    pub(crate) fn take_ticket_to_exec(&mut self, queue: Box<[Asked]>) -> OwnTicket {
+        let ticket = self.take_own_ticket();
+        self.queues.push((ticket.number(), queue));
         ticket
     }
 
@@ -563,6 +587,23 @@ impl Session {
             self.out.raw(&news);
         }
     }
+}
+
+/// Which of a session's replies it is, for a request in which no group has a part: the gateway answers it by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnTicket(u64);
+
+impl OwnTicket {
+    /// For a request to a group after all: from there on the group's proof is needed.
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// That a reply is a gateway's own word. Only what answers an [`OwnTicket`] makes one.
+#[derive(Debug)]
+pub struct OwnWord {
+    _sealed: (),
 }
 
 /// All sessions of a core.
@@ -755,8 +796,52 @@ impl Sessions {
         }
     }
 
-    /// Answers a request that changed nothing. `write` must write exactly one reply.
-    pub(crate) fn reply(&mut self, id: SessionId, ticket: u64, write: impl FnOnce(&mut Writer)) {
+    /// Answers a request in which no group has a part.
+    ///
+    /// The ticket of a request that groups carry out is a plain number, and cannot be answered so:
+    ///
+    /// ```
+    /// # use node::{SessionId, session::{OwnTicket, Sessions}};
+    /// fn answer(sessions: &mut Sessions, id: SessionId, ticket: OwnTicket) {
+    ///     sessions.reply_own(id, ticket, |writer| writer.ok());
+    /// }
+    /// ```
+    ///
+    /// ```compile_fail
+    /// # use node::{SessionId, session::{OwnTicket, Sessions}};
+    /// fn answer(sessions: &mut Sessions, id: SessionId, ticket: u64) {
+    ///     sessions.reply_own(id, ticket, |writer| writer.ok());
+    /// }
+    /// ```
+    pub fn reply_own(&mut self, id: SessionId, ticket: OwnTicket, write: impl FnOnce(&mut Writer)) {
+        self.put(id, ticket.0, Proof::Own(OwnWord { _sealed: () }), write);
+    }
+
+    /// Answers a request that changed nothing.
+    pub(crate) fn reply_observed(
+        &mut self,
+        id: SessionId,
+        ticket: u64,
+        observed: Observed,
+        write: impl FnOnce(&mut Writer),
+    ) {
+        self.put(id, ticket, observed.into(), write);
+    }
+
+    /// Refuses a request, or says that nobody knows what has become of it.
+    pub(crate) fn refuse(&mut self, id: SessionId, ticket: u64, text: &str) {
+        self.put(id, ticket, Proof::Refused, |writer| writer.error(text));
+    }
+
+    /// Gives a reply that has been kept, in the session's protocol.
+    pub(crate) fn reply_proven(&mut self, id: SessionId, ticket: u64, proof: Proof, bytes: &[u8]) {
+        let is_error = bytes.first() == Some(&b'-');
+        assert!(is_error || !matches!(proof, Proof::Refused), "what is not proved can only be refused");
+        self.put(id, ticket, proof, |writer| writer.raw(bytes));
+    }
+
+    /// Puts a reply where it belongs. `write` must write exactly one.
+    fn put(&mut self, id: SessionId, ticket: u64, proof: Proof, write: impl FnOnce(&mut Writer)) {
         if self.get(id).is_none() {
             return self.reply_to_orphan((id, ticket), write);
         }
@@ -766,13 +851,13 @@ impl Sessions {
         }
         let protocol = session.protocol();
         if let Some(composition) = &mut session.composition
-            && composition.ticket == ticket
+            && composition.ticket.number() == ticket
             && (composition.data.is_none() || composition.is_asking)
         {
             let mut writer = Writer::new(protocol);
             write(&mut writer);
             match &composition.data {
-                None => composition.data = Some(writer.into_bytes()),
+                None => composition.data = Some((proof, writer.into_bytes())),
                 Some(_) => composition.take_answer(writer.bytes()),
             }
             self.composed.push(id);
@@ -783,7 +868,7 @@ impl Sessions {
         {
             let mut writer = Writer::new(protocol);
             write(&mut writer);
-            waiting.answer = Some(writer.into_bytes());
+            waiting.answer = Some((proof, writer.into_bytes()));
             self.tried.push(id);
             return;
         }
@@ -812,8 +897,8 @@ impl Sessions {
     }
 
     /// Ends a request whose answer is a push: CLIENT REPLY does not concern it.
-    pub(crate) fn reply_pushed(&mut self, id: SessionId, ticket: u64, bytes: &[u8]) {
-        self.reply(id, ticket, |_| {});
+    pub(crate) fn reply_pushed(&mut self, id: SessionId, ticket: OwnTicket, bytes: &[u8]) {
+        self.reply_own(id, ticket, |_| {});
         if let Some(session) = self.get_mut(id) {
             session.push(|writer| writer.raw(bytes));
         }
@@ -821,17 +906,27 @@ impl Sessions {
     }
 
     /// Answers a request that changed data: the proof is that its entry is safe at the level in force.
-    pub(crate) fn reply_committed(
-        &mut self,
-        id: SessionId,
-        ticket: u64,
-        _proof: &Committed,
-        write: impl FnOnce(&mut Writer),
-    ) {
+    ///
+    /// ```
+    /// # use node::{SessionId, group::Committed, session::Sessions};
+    /// fn acknowledge(sessions: &mut Sessions, id: SessionId, ticket: u64, proof: Committed) {
+    ///     sessions.reply_committed(id, ticket, proof, |writer| writer.ok());
+    /// }
+    /// ```
+    ///
+    /// That it was looked at does not do:
+    ///
+    /// ```compile_fail
+    /// # use node::{SessionId, group::Observed, session::Sessions};
+    /// fn acknowledge(sessions: &mut Sessions, id: SessionId, ticket: u64, proof: Observed) {
+    ///     sessions.reply_committed(id, ticket, proof, |writer| writer.ok());
+    /// }
+    /// ```
+    pub fn reply_committed(&mut self, id: SessionId, ticket: u64, proof: Committed, write: impl FnOnce(&mut Writer)) {
         // Writing the reply is executing the request: it must be done even if nobody is left to read it, as every other
         // replica does it.
         let mut write = Some(write);
-        self.reply(id, ticket, |writer| write.take().expect("called once")(writer));
+        self.put(id, ticket, proof.into(), |writer| write.take().expect("called once")(writer));
         if let Some(write) = write {
             write(&mut Writer::new(Protocol::Resp2));
         }

@@ -1,15 +1,18 @@
 //! The configuration: every parameter by name, and the ones the core itself obeys as plain fields.
 
+mod rewrite;
 mod table;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use keyspace::{Class, Classes, Policy};
 use stdx::Duration;
 
+pub use self::rewrite::rewritten;
 pub use self::table::TABLE;
 use crate::acl::Users;
+use crate::entry::Durability;
 
 /// When an acknowledged write is on disk (`appendfsync`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -144,14 +147,22 @@ impl OutputLimits {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     values: BTreeMap<&'static str, String>,
+    /// Parameters of which somebody has said what they are to be, by their first names.
+    said: BTreeSet<&'static str>,
     /// `appendfsync`
     pub append_fsync: AppendFsync,
+    /// `client-durability-min`: connections may ask for less than the servers' level.
+    pub allows_memory: bool,
     /// `databases`
     pub databases: u16,
     /// `maxmemory` in bytes; 0 is without limit.
     pub maxmemory_bytes: u64,
     /// `maxmemory-policy`
     pub maxmemory_policy: Policy,
+    /// A second site may follow: what changes is kept for it (`site-backlog-size`).
+    pub keeps_site_backlog: bool,
+    /// This cluster follows another one, and takes no writes of clients (`site-read-only`).
+    pub is_site_read_only: bool,
     /// `import-mode`: no key expires and none is evicted.
     pub import_mode: bool,
     /// `requirepass`; empty if no password is needed.
@@ -190,6 +201,10 @@ pub struct Settings {
     pub replica_lag_max: Duration,
     /// `replica-read-max-staleness-ms`: how old a replica may be that answers a session which has said READONLY.
     pub read_staleness_max: Duration,
+    /// `request-id-maxmemory`: what a group keeps of answers to requests with an id.
+    pub request_ids_bytes_max: usize,
+    /// `request-id-ttl`: for how long.
+    pub request_id_ms: u64,
     /// `cluster-enabled`; also set when there are other nodes.
     pub cluster_enabled: bool,
     /// `cluster-redirect`: clients are sent to the leader of a key, and keys of one request lie in one slot.
@@ -242,10 +257,14 @@ impl Default for Settings {
     fn default() -> Self {
         let mut this = Self {
             values: TABLE.iter().map(|parameter| (parameter.name, parameter.default.to_owned())).collect(),
+            said: BTreeSet::new(),
             append_fsync: AppendFsync::Always,
+            allows_memory: false,
             databases: 16,
             maxmemory_bytes: 0,
             maxmemory_policy: Policy::NoEviction,
+            keeps_site_backlog: false,
+            is_site_read_only: false,
             import_mode: false,
             password: String::new(),
             users: Arc::default(),
@@ -265,6 +284,8 @@ impl Default for Settings {
             replicas_to_write: 0,
             replica_lag_max: Duration::ZERO,
             read_staleness_max: Duration::ZERO,
+            request_ids_bytes_max: 0,
+            request_id_ms: 0,
             cluster_enabled: false,
             cluster_redirect: false,
             is_archived: false,
@@ -288,9 +309,27 @@ const TWINS: &[(&str, &str)] = &[
     ("list-max-listpack-size", "list-max-ziplist-size"),
     ("zset-max-listpack-entries", "zset-max-ziplist-entries"),
     ("zset-max-listpack-value", "zset-max-ziplist-value"),
+    ("repl-ping-replica-period", "repl-ping-slave-period"),
+    ("replica-priority", "slave-priority"),
 ];
 
 impl Settings {
+    /// What a connection gets that asks for this: no less than the servers' level, unless that is allowed.
+    pub fn durability(&self, asked: Durability) -> Durability {
+        match asked {
+            Durability::Memory if !self.allows_memory => Durability::Server,
+            asked => asked,
+        }
+    }
+
+    /// The same in words: where its changes are when it is answered.
+    pub fn durability_in_force(&self, asked: Durability) -> &'static str {
+        match (self.durability(asked), self.append_fsync) {
+            (Durability::Disk, _) | (Durability::Server, AppendFsync::Always) => "disk",
+            (Durability::Memory | Durability::Server, _) => "memory",
+        }
+    }
+
     /// The parameter of this name, in whatever case.
     pub fn parameter(name: &str) -> Option<&'static Parameter> {
         TABLE.iter().find(|parameter| parameter.name.eq_ignore_ascii_case(name))
@@ -310,6 +349,22 @@ impl Settings {
     /// The first of the names of a parameter that has several.
     pub(crate) fn first_name(name: &str) -> &str {
         TWINS.iter().find(|(_, twin)| *twin == name).map_or(name, |(first, _)| first)
+    }
+
+    /// True if somebody has said what this parameter is to be: a file, the command line, or CONFIG SET.
+    pub fn has_said(&self, name: &str) -> bool {
+        self.said.contains(name)
+    }
+
+    /// Sets a parameter to what follows from something else, and was said by nobody.
+    ///
+    /// # Errors
+    /// As [`Settings::set`].
+    pub fn adopt(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let said = self.said.clone();
+        self.set(name, value)?;
+        self.said = said;
+        Ok(())
     }
 
     /// Sets a parameter, whether CONFIG SET may change it or not.
@@ -334,8 +389,15 @@ impl Settings {
             self.values.insert(twin, value.clone());
         }
         self.values.insert(parameter.name, value);
+        self.said.insert(Self::first_name(parameter.name));
         self.obey(TWINS.iter().find(is_one).map_or(parameter.name, |(name, _)| name));
         Ok(())
+    }
+
+    /// True if the parameter of this name has this value already, however it is written.
+    pub fn would_keep(&self, name: &str, value: &str) -> bool {
+        let mut trial = self.clone();
+        trial.set(name, value).is_ok() && trial.get(name) == self.get(name)
     }
 
     /// A parameter's value as CONFIG GET shows it. Empty if there is no such parameter.
@@ -365,6 +427,7 @@ impl Settings {
                     _ => AppendFsync::Always,
                 };
             }
+            "client-durability-min" => self.allows_memory = value == "memory",
             "databases" => self.databases = number as u16,
             "maxmemory" => {
                 self.maxmemory_bytes = number as u64;
@@ -377,6 +440,8 @@ impl Settings {
                     None => number as u64,
                 };
             }
+            "site-backlog-size" => self.keeps_site_backlog = number > 0,
+            "site-read-only" => self.is_site_read_only = value == "yes",
             "import-mode" => self.import_mode = value == "yes",
             "maxmemory-policy" => {
                 self.maxmemory_policy = match value.as_str() {
@@ -412,6 +477,8 @@ impl Settings {
             "min-replicas-to-write" => self.replicas_to_write = number as u64,
             "min-replicas-max-lag" => self.replica_lag_max = Duration::from_secs(number as u64),
             "replica-read-max-staleness-ms" => self.read_staleness_max = Duration::from_millis(number as u64),
+            "request-id-maxmemory" => self.request_ids_bytes_max = number as usize,
+            "request-id-ttl" => self.request_id_ms = number as u64 * 1_000,
             "cluster-enabled" => self.cluster_enabled = value == "yes",
             "cluster-redirect" => self.cluster_redirect = value == "yes",
             "busy-reply-threshold" | "lua-time-limit" => {
@@ -424,6 +491,11 @@ impl Settings {
             "checkpoint-log-bytes" => self.checkpoint_log_bytes = number as u64,
             _ => {}
         }
+    }
+
+    /// Groups close moments, since an archive or a second site goes by them.
+    pub fn closes_moments(&self) -> bool {
+        self.is_archived || self.keeps_site_backlog
     }
 
     /// What clients are told of the mode: they must look for leaders themselves only if they are sent there.

@@ -17,18 +17,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use resp::Protocol;
-
 use crate::event::CoreId;
+use crate::group::Committed;
 use crate::letter::{Claim, Origin};
 
 /// An answer that waits.
 #[derive(Debug)]
 pub(crate) enum Untold {
-    /// A client's reply, in this protocol.
-    Reply { origin: Origin, protocol: Protocol, bytes: Vec<u8> },
+    /// A client's reply.
+    Reply { origin: Origin, proof: Committed, bytes: Vec<u8> },
     /// The answer to a step of a transaction.
-    Answer { origin: Origin, bytes: Vec<u8> },
+    Answer { origin: Origin, proof: Committed, bytes: Vec<u8> },
     /// The word to a gateway of this node that the replica here has applied its request.
     Told { gateway: CoreId, claim: Claim },
 }

@@ -34,10 +34,12 @@ pub enum Kind {
     Archive,
     /// A group is to live on other nodes, or does.
     Placement,
+    /// A scheduled backup was made, or came to nothing.
+    Backup,
 }
 
 impl Kind {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Start,
         Self::Leader,
         Self::HandOver,
@@ -48,6 +50,7 @@ impl Kind {
         Self::Slow,
         Self::Archive,
         Self::Placement,
+        Self::Backup,
     ];
 
     /// As people read it.
@@ -63,6 +66,7 @@ impl Kind {
             Self::Slow => "slow",
             Self::Archive => "archive",
             Self::Placement => "placement",
+            Self::Backup => "backup",
         }
     }
 }

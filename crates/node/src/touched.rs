@@ -40,8 +40,8 @@ impl Touched {
                 Item::Install { effects, .. } => effects.iter().for_each(|effect| match effect {
                     Effect::Key { key, .. } => _ = self.keys.insert(hash(key)),
                     Effect::Flush { .. } | Effect::Swap { .. } => self.is_all = true,
-                    // Slots move by what two groups prepare.
-                    Effect::Give(_) | Effect::Take(_) => {}
+                    // Slots move by what two groups prepare; an answer is no key.
+                    Effect::Give(_) | Effect::Take(_) | Effect::Answer(_) => {}
                 }),
                 Item::Prepare { .. }
                 | Item::Resolve { .. }
@@ -55,7 +55,8 @@ impl Touched {
                 | Item::Moved(_)
                 | Item::Want { .. }
                 | Item::Place { .. }
-                | Item::Balance(_) => {}
+                | Item::Balance(_)
+                | Item::Found { .. } => {}
             }
         }
         self.read_to = reader.bookmark();

@@ -26,12 +26,13 @@ pub use message::{GatewayId, TransactionId};
 
 use crate::computation::{Computation, Computed, Outcome, Wants};
 use crate::defect::Defect;
-use crate::entry::{self, Effect, Watch};
+use crate::entry::{self, Answered, Durability, Effect, Watch};
 use crate::event::{GroupId, SessionId};
-use crate::group::{NO_QUORUM, NO_REPLICAS};
+use crate::group::{NO_QUORUM, NO_REPLICAS, Observed, Proof};
 use crate::letter::{Lock, Locked, Origin, RequestBody, Resolution};
 use crate::limits::{self, Slicing};
 use crate::locks::Grant;
+use crate::request_ids::{self, Named};
 use crate::scripts::{Asides, Circumstances, Invocation};
 use crate::slots::SlotMap;
 
@@ -72,6 +73,8 @@ pub struct Work {
     pub begun: Instant,
     /// The name of a backup to be cut instead of carrying out commands.
     pub cut: Option<u128>,
+    /// The id that the client has given it.
+    pub named: Option<Box<Named>>,
 }
 
 impl Work {
@@ -93,6 +96,7 @@ impl Work {
             queries: Vec::new(),
             begun,
             cut: None,
+            named: None,
         }
     }
 
@@ -182,6 +186,8 @@ pub struct Transaction {
     answers: BTreeMap<GroupId, Vec<(u64, Vec<u8>)>>,
     stage: Stage,
     reply: Vec<u8>,
+    /// That its groups were looked at.
+    observed: Option<Observed>,
     /// What its commands did to keys, to be told when it has committed.
     notices: Vec<Notice>,
     /// What scripts have done beside.
@@ -214,6 +220,8 @@ pub enum Progress {
         origin: Origin,
         /// See [`Work::home`].
         home: Option<GroupId>,
+        /// By what right it is given.
+        proof: Proof,
         /// The reply, in the session's protocol.
         bytes: Vec<u8>,
         /// What has happened to keys.
@@ -324,6 +332,12 @@ impl Driver {
         Some((transaction.origin.session, transaction.origin.ticket))
     }
 
+    /// When what a transaction changes counts as kept.
+    pub(crate) fn durability(&self, id: TransactionId) -> Durability {
+        let transaction = self.running.get(&id.number).filter(|_| id.gateway == self.gateway);
+        transaction.map_or(Durability::Server, |transaction| transaction.origin.durability)
+    }
+
     /// Which life of which core this is.
     pub(crate) fn gateway(&self) -> GatewayId {
         self.gateway
@@ -379,6 +393,7 @@ impl Driver {
             stage: Stage::Locking { next: 0 },
             places: BTreeMap::new(),
             reply: Vec::new(),
+            observed: None,
             notices: Vec::new(),
             asides: Asides::default(),
             refusal: None,
@@ -396,28 +411,47 @@ impl Driver {
     }
 
     /// A group has answered a lock.
-    pub fn locked(&mut self, id: TransactionId, group: GroupId, outcome: Locked, post: &mut Vec<Post>) -> Progress {
+    pub fn locked(
+        &mut self,
+        id: TransactionId,
+        group: GroupId,
+        (outcome, observed): (Locked, Option<Observed>),
+        post: &mut Vec<Post>,
+    ) -> Progress {
         let low_water = self.low_water();
         let (databases, noted, limits, slicing) = (self.databases, self.noted, self.limits, self.slicing);
         let stopwatch = self.stopwatch;
         let Some(transaction) = self.find(id) else { return Progress::Going };
         let mut writer = Writer::new(transaction.protocol);
-        let granted = match outcome {
-            Locked::Granted { grant, values, answers } => Some((grant, values, answers)),
-            Locked::Changed => {
+        let granted = match (outcome, observed) {
+            (Locked::Granted { grant, values, answers }, Some(observed)) => Ok((observed, grant, values, answers)),
+            (Locked::Changed, Some(observed)) => {
                 writer.null_array();
-                None
+                Err(observed.into())
             }
-            Locked::Refused(text) => {
+            // The reply of a request that has been carried out before, and is safe: the group's state holds it.
+            (Locked::Answered(reply), Some(observed)) => {
+                writer.raw(&reply);
+                Err(observed.into())
+            }
+            (Locked::Granted { .. } | Locked::Changed | Locked::Answered(_), None) => {
+                writer.error(NO_QUORUM);
+                Err(Proof::Refused)
+            }
+            (Locked::Refused(text), _) => {
                 writer.error(&text);
-                None
+                Err(Proof::Refused)
             }
         };
-        let Some((grant, values, answers)) = granted else {
-            transaction.reply = writer.into_bytes();
-            transaction.resolve_all(Resolution::Release, &[], low_water, post);
-            return transaction.answered();
+        let (observed, grant, values, answers) = match granted {
+            Ok(granted) => granted,
+            Err(proof) => {
+                transaction.reply = writer.into_bytes();
+                transaction.resolve_all(Resolution::Release, &[], low_water, post);
+                return transaction.answered(proof);
+            }
         };
+        transaction.observed = Some(observed);
         transaction.grants.insert(group, grant);
         transaction.values.insert(group, values);
         transaction.answers.insert(group, answers);
@@ -470,9 +504,11 @@ impl Driver {
         let Some(transaction) = self.running.get_mut(&computation.id.number) else { return Progress::Going };
         let Computation { mut work, databases, slots, .. } = computation;
         transaction.begun = work.begun;
-        let Outcome { reply, effects, asides, notices, reads, lookups } = match computed {
+        let mut named = work.named.clone();
+        let Outcome { reply, mut effects, asides, notices, reads, lookups } = match computed {
             Computed::Done(outcome) => *outcome,
             Computed::Wanting(_) if work.attempts >= limits::SCRIPT_ATTEMPTS_MAX => {
+                named = None; // it may be tried again
                 let mut writer = Writer::new(transaction.protocol);
                 writer.error("TRYAGAIN The script or SORT asks for other keys each time");
                 Outcome { reply: writer.into_bytes(), ..Outcome::default() }
@@ -489,12 +525,22 @@ impl Driver {
         if !reads.is_empty() {
             self.reads.push((work.origin.session, reads));
         }
-        if effects.values().any(|effects| entry::effects_bytes(effects) > limits::EFFECTS_BYTES_MAX) {
+        let is_too_large = effects.values().any(|effects| entry::effects_bytes(effects) > limits::EFFECTS_BYTES_MAX);
+        let is_long = named.is_some() && reply.len() > limits::KEPT_REPLY_BYTES_MAX;
+        if is_too_large || is_long {
             let mut writer = Writer::new(transaction.protocol);
-            writer.error("ERR The values that the transaction changes are too large to be changed together");
+            writer.error(match is_too_large {
+                true => "ERR The values that the transaction changes are too large to be changed together",
+                false => request_ids::LONG_REPLY,
+            });
             transaction.reply = writer.into_bytes();
             transaction.resolve_all(Resolution::Release, &[], low_water, post);
-            return transaction.answered();
+            return transaction.answered(Proof::Refused);
+        }
+        if let Some(named) = named {
+            let Named { request, ms } = *named;
+            let home = effects.entry(slots.group_of_slot(request.slot)).or_default();
+            home.push(Effect::Answer(Box::new(Answered { request, ms, reply: reply.clone() })));
         }
         transaction.byte_count = effects.values().map(|effects| entry::effects_bytes(effects)).sum();
         transaction.reply = reply;
@@ -517,7 +563,7 @@ impl Driver {
         &mut self,
         id: TransactionId,
         group: GroupId,
-        answer: PrepareAnswer,
+        (answer, proof): (PrepareAnswer, Proof),
         post: &mut Vec<Post>,
     ) -> Progress {
         let low_water = self.low_water();
@@ -531,7 +577,13 @@ impl Driver {
             return Progress::Going;
         };
         waiting.retain(|other| *other != group && !commits_early);
-        *is_refused |= answer != PrepareAnswer::Accepted;
+        // A backup changes nothing, and its cut is not logged.
+        let proof = match changed.is_empty() {
+            true => proof.observed().map(Proof::from),
+            false => proof.committed().map(Proof::from),
+        };
+        let proof = proof.filter(|_| answer == PrepareAnswer::Accepted);
+        *is_refused |= proof.is_none();
         match answer {
             PrepareAnswer::LacksReplicas => transaction.refusal = Some(NO_REPLICAS),
             PrepareAnswer::NoRoom => transaction.refusal = Some(NO_ROOM),
@@ -545,7 +597,7 @@ impl Driver {
             return Progress::Going;
         }
         let changed = std::mem::take(changed);
-        if *is_refused {
+        let Some(proof) = proof.filter(|_| !*is_refused) else {
             transaction.resolve_all(Resolution::Abort, &changed, low_water, post);
             if transaction.is_answered {
                 return Progress::Going;
@@ -555,11 +607,11 @@ impl Driver {
                 writer.error(refusal);
                 transaction.reply = writer.into_bytes();
                 (transaction.notices, transaction.asides) = Default::default();
-                return transaction.answered();
+                return transaction.answered(Proof::Refused);
             }
             transaction.is_answered = true;
             return Progress::Again(transaction.work.take().expect("it has been computed"));
-        }
+        };
         let mut places = Writer::onto(std::mem::take(&mut transaction.reply), transaction.protocol);
         transaction.places.values().for_each(|place| places.integer(*place as i64));
         transaction.reply = places.into_bytes();
@@ -569,7 +621,8 @@ impl Driver {
         } else {
             transaction.resolve_all(Resolution::Commit, &changed, low_water, post);
         }
-        transaction.answered()
+        // The last of all that have prepared has said so: each was asked for the same.
+        transaction.answered(proof)
     }
 
     /// Answers clients whose transactions have been writing for so long that nobody can tell them the outcome. They go
@@ -591,6 +644,7 @@ impl Driver {
                 given_up.push(Progress::Answered {
                     origin: transaction.origin,
                     home: transaction.home,
+                    proof: Proof::Refused,
                     bytes: writer.into_bytes(),
                     notices: Vec::new(),
                     asides: Box::default(),
@@ -637,15 +691,19 @@ impl Transaction {
         *next += 1;
         let work = self.work.as_ref().expect("it is not computed yet");
         let watches = work.watches.iter().filter(|watch| self.slots.group_of(&watch.key) == group).cloned().collect();
+        let request = work.named.as_ref().map(|named| &named.request);
+        let request = request.filter(|request| self.slots.group_of_slot(request.slot) == group).cloned();
         let lock = Lock {
             transaction: self.id,
             group,
             keys: work.keys.get(&group).cloned().unwrap_or_default(),
             whole: work.whole,
+            group_count: self.slots.group_count(),
             watches,
             queries: work.queries.iter().map(|(_, words)| words.clone()).collect(),
             moment: self.moment,
             cut: work.cut,
+            request,
         };
         post.push((group, self.id, RequestBody::Lock(Box::new(lock))));
     }
@@ -707,7 +765,8 @@ impl Transaction {
         changed.sort_unstable();
         let Some(first) = rounds.pop_front() else {
             self.resolve_all(Resolution::Release, &[], low_water, post);
-            return self.answered();
+            let observed = self.observed.expect("its groups have been locked");
+            return self.answered(observed.into());
         };
         self.later = rounds;
         let waiting = post_round(self.id, &self.grants, &changed, first, post);
@@ -730,13 +789,14 @@ impl Transaction {
         self.stage = Stage::Resolving { waiting };
     }
 
-    fn answered(&mut self) -> Progress {
+    fn answered(&mut self, proof: Proof) -> Progress {
         if std::mem::replace(&mut self.is_answered, true) {
             return Progress::Going;
         }
         Progress::Answered {
             origin: self.origin,
             home: self.home,
+            proof,
             bytes: std::mem::take(&mut self.reply),
             notices: std::mem::take(&mut self.notices),
             asides: Box::new(std::mem::take(&mut self.asides)),

@@ -53,7 +53,7 @@ pub(crate) fn queries(commands: &[Vec<u8>], databases: u16) -> Vec<(Option<usize
             match effect {
                 Effect::Flush { database } => origins[usize::from(database)] = None,
                 Effect::Swap { first, second } => origins.swap(usize::from(first), usize::from(second)),
-                Effect::Key { .. } | Effect::Give(_) | Effect::Take(_) => {}
+                Effect::Key { .. } | Effect::Give(_) | Effect::Take(_) | Effect::Answer(_) => {}
             }
         }
     }

@@ -3,7 +3,7 @@
 //! ```text
 //! RAFT     group:u32le  consensus message
 //! REQUEST  node core boot serial number floor previous  group protocol kind words
-//! ANSWER   boot group number  place  toll  bytes
+//! ANSWER   boot group number  place  toll  proof  bytes
 //! REFUSED  boot group number
 //! ALIVE    boot group number
 //! INQUIRE  transaction  asking group  asked group
@@ -44,14 +44,15 @@ use message::answer::{FOR_GATEWAY, read_moved};
 
 use crate::blocking::{LineAct, LineNote};
 use crate::bulletin::Bulletin;
-use crate::entry::{Effect, Taken, Watch, put_bytes, put_prepared};
+use crate::entry::{Answered, Durability, Effect, RequestId, Taken, Watch, put_bytes, put_prepared};
 use crate::event::{CoreId, GroupId, NodeId, SessionId};
-use crate::group::Declined;
+use crate::group::{Declined, Proof};
 use crate::letter::{Claim, Fate, Lock, Locked, Mail, Origin, Request, RequestBody, Resolution, ScriptRequest};
 use crate::locks::Grant;
 use crate::nearby::Place;
 use crate::neighbours::Vitals;
 use crate::pubsub;
+use crate::request_ids;
 use crate::roster::Member;
 use crate::scripts::{Code, Invocation};
 use crate::timeline::{self, Happening};
@@ -66,6 +67,9 @@ const MUST_RETURN: u8 = 64;
 const IS_TIMED: u8 = 32;
 /// The same: see `Origin::is_silent`.
 const IS_SILENT: u8 = 16;
+/// The same: see `Origin::durability`.
+const IN_MEMORY: u8 = 8;
+const ON_DISK: u8 = 4;
 
 const RAFT: u8 = 1;
 const REQUEST: u8 = 2;
@@ -118,7 +122,7 @@ pub enum Wire<'a> {
     /// A client's request, sent on by its gateway.
     Request(Request),
     /// The answer to a request of this gateway.
-    Answer(Claim, Place, Toll, &'a [u8]),
+    Answer(Claim, Place, Toll, Proof, &'a [u8]),
     /// A node does not serve the group, or misses a request.
     Refused(Claim),
     /// A request has come again and will be answered.
@@ -352,7 +356,12 @@ pub fn encode_request(request: &Request) -> Vec<u8> {
     let returns = if request.must_return { MUST_RETURN } else { 0 };
     let timed = if request.origin.is_timed { IS_TIMED } else { 0 };
     let silent = if request.origin.is_silent { IS_SILENT } else { 0 };
-    out.push(protocol | anew | returns | timed | silent);
+    let durability = match request.origin.durability {
+        Durability::Memory => IN_MEMORY,
+        Durability::Server => 0,
+        Durability::Disk => ON_DISK,
+    };
+    out.push(protocol | anew | returns | timed | silent | durability);
     match &request.body {
         RequestBody::Write(words) => put_kind(&mut out, 1, words),
         RequestBody::Read(words) => put_kind(&mut out, 2, words),
@@ -438,6 +447,7 @@ fn put_lock(out: &mut Vec<u8>, lock: &Lock) {
     lock.transaction.put(out);
     put_keys(out, &lock.keys);
     out.push(u8::from(lock.whole));
+    leb128::put(out, u64::from(lock.group_count));
     leb128::put(out, lock.watches.len() as u64);
     for watch in &lock.watches {
         leb128::put(out, u64::from(watch.database));
@@ -450,12 +460,15 @@ fn put_lock(out: &mut Vec<u8>, lock: &Lock) {
     leb128::put(out, lock.moment.seed);
     out.push(u8::from(lock.cut.is_some()));
     out.extend_from_slice(&lock.cut.unwrap_or_default().to_le_bytes());
+    if let Some(request) = &lock.request {
+        put_request_id(out, request);
+    }
 }
 
 /// What a group tells a gateway of its request; `None` if that does not travel.
 pub fn encode_to_gateway(mail: &Mail) -> Option<Vec<u8>> {
     let (kind, claim, answer) = match mail {
-        Mail::Answered { claim, place, toll, bytes } => (ANSWER, claim, Some((*place, toll, &bytes[..]))),
+        Mail::Answered { claim, place, toll, proof, bytes } => (ANSWER, claim, Some((*place, toll, proof, &bytes[..]))),
         Mail::Refused { claim } => (REFUSED, claim, None),
         Mail::Alive { claim } => (ALIVE, claim, None),
         _ => return None,
@@ -465,9 +478,10 @@ pub fn encode_to_gateway(mail: &Mail) -> Option<Vec<u8>> {
     leb128::put(&mut out, claim.boot);
     leb128::put(&mut out, u64::from(claim.group.0));
     leb128::put(&mut out, claim.number);
-    if let Some((place, toll, bytes)) = answer {
+    if let Some((place, toll, proof, bytes)) = answer {
         put_place(&mut out, place);
         toll.put(&mut out);
+        out.push(proof.put());
         out.extend_from_slice(bytes);
     }
     Some(out)
@@ -547,6 +561,10 @@ pub fn put_locked(locked: &Locked) -> Vec<u8> {
             out.push(3);
             out.extend_from_slice(text.as_bytes());
         }
+        Locked::Answered(reply) => {
+            out.push(4);
+            out.extend_from_slice(reply);
+        }
     }
     out
 }
@@ -568,6 +586,7 @@ pub fn take_locked(mut bytes: &[u8]) -> Option<Locked> {
         }
         2 => Locked::Changed,
         3 => Locked::Refused(String::from_utf8_lossy(rest).into_owned()),
+        4 => Locked::Answered(rest.to_vec()),
         _ => return None,
     })
 }
@@ -632,7 +651,8 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
         ANSWER => {
             let (claim, place) = (take_claim(&mut rest)?, take_place(&mut rest)?);
             let toll = Toll::take(&mut rest)?;
-            Some(Wire::Answer(claim, place, toll, rest))
+            let (proof, bytes) = rest.split_first()?;
+            Some(Wire::Answer(claim, place, toll, Proof::take(*proof)?, bytes))
         }
         REFUSED => Some(Wire::Refused(take_claim(&mut rest)?)),
         ALIVE => Some(Wire::Alive(take_claim(&mut rest)?)),
@@ -749,7 +769,13 @@ fn take_request(mut bytes: &[u8]) -> Option<Request> {
     let manner = take_byte(rest)?;
     let (is_anew, must_return) = (manner & IS_ANEW != 0, manner & MUST_RETURN != 0);
     let (is_timed, is_silent) = (manner & IS_TIMED != 0, manner & IS_SILENT != 0);
-    let protocol = match manner & !(IS_ANEW | MUST_RETURN | IS_TIMED | IS_SILENT) {
+    let durability = match manner & (IN_MEMORY | ON_DISK) {
+        0 => Durability::Server,
+        ON_DISK => Durability::Disk,
+        IN_MEMORY => Durability::Memory,
+        _ => return None,
+    };
+    let protocol = match manner & !(IS_ANEW | MUST_RETURN | IS_TIMED | IS_SILENT | IN_MEMORY | ON_DISK) {
         2 => Protocol::Resp2,
         3 => Protocol::Resp3,
         _ => return None,
@@ -793,7 +819,8 @@ fn take_request(mut bytes: &[u8]) -> Option<Request> {
         _ => return None,
     };
     let claim = Some(Claim { boot, group, number });
-    let origin = Origin { claim, is_timed, is_silent, ..Origin::new(node, core, SessionId { serial, index: 0 }, 0) };
+    let origin = Origin::new(node, core, SessionId { serial, index: 0 }, 0);
+    let origin = Origin { claim, is_timed, is_silent, durability, ..origin };
     Some(Request { floor, previous, is_anew, must_return, ..Request::new(origin, group, protocol, body) })
 }
 
@@ -849,6 +876,7 @@ fn take_lock(rest: &mut &[u8], group: GroupId) -> Option<Lock> {
     let transaction = take_transaction(rest)?;
     let keys = take_keys(rest)?;
     let whole = take_byte(rest)? == 1;
+    let group_count = u32::try_from(leb128::take(rest)?).ok()?;
     let watch = |rest: &mut &[u8]| {
         let database = u16::try_from(leb128::take(rest)?).ok()?;
         Some(Watch { database, key: take_bytes(rest)?, version: leb128::take(rest)? })
@@ -858,7 +886,22 @@ fn take_lock(rest: &mut &[u8], group: GroupId) -> Option<Lock> {
     let moment = Moment { unix: UnixMillis(leb128::take(rest)?.cast_signed()), seed: leb128::take(rest)? };
     let is_cut = take_byte(rest)? == 1;
     let cut = Some(take_name(rest)?).filter(|_| is_cut);
-    Some(Lock { transaction, group, keys, whole, watches, queries, moment, cut })
+    let request = if rest.is_empty() { None } else { Some(take_request_id(rest)?) };
+    Some(Lock { transaction, group, keys, whole, group_count, watches, queries, moment, cut, request })
+}
+
+fn put_request_id(out: &mut Vec<u8>, request: &RequestId) {
+    leb128::put(out, u64::from(request.slot.0));
+    put_bytes(out, &request.id);
+    out.extend_from_slice(&request.digest.to_le_bytes());
+}
+
+fn take_request_id(rest: &mut &[u8]) -> Option<RequestId> {
+    let slot = take_slot(rest)?;
+    let id = Some(take_bytes(rest)?).filter(|id| id.len() <= request_ids::ID_BYTES_MAX)?;
+    let (digest, behind) = rest.split_first_chunk()?;
+    *rest = behind;
+    Some(RequestId { slot, id, digest: u64::from_le_bytes(*digest) })
 }
 
 fn take_name(rest: &mut &[u8]) -> Option<u128> {
@@ -916,7 +959,7 @@ fn take_effect(rest: &mut &[u8]) -> Option<Effect> {
         2 => Effect::Flush { database: database()? },
         3 => Effect::Swap { first: database()?, second: database()? },
         4 => Effect::Give(read_moved(rest)?),
-        5 => Effect::Take(Box::new(Taken {
+        5 | 6 => Effect::Take(Box::new(Taken {
             slot: take_slot(rest)?,
             epoch: leb128::take(rest)?,
             sequence: leb128::take(rest)?,
@@ -927,6 +970,12 @@ fn take_effect(rest: &mut &[u8]) -> Option<Effect> {
                 UnixMillis(i64::from_le_bytes(bytes.try_into().expect("eight bytes")))
             },
             records: take_bytes(rest)?,
+            answered: if kind == 6 { take_bytes(rest)? } else { Vec::new() },
+        })),
+        7 => Effect::Answer(Box::new(Answered {
+            request: take_request_id(rest)?,
+            ms: leb128::take(rest)?,
+            reply: take_bytes(rest)?,
         })),
         _ => return None,
     })

@@ -1,11 +1,11 @@
 //! Whatever is in a file, reading it ends with an item or a fault, and takes no more memory than it should.
 
+use fuzzing::Fuzz;
 use keyspace::Limits;
 use keyspace::rdb::{dump, restore};
 use redis_files::aof::{self, AofReader};
 use redis_files::rdb::{Item, Part, RdbReader, dump_of};
 use redis_files::{Fault, Source};
-use stdx::Prng;
 
 /// A file with records of every kind, by hand.
 fn rdb(magic: &[u8]) -> Vec<u8> {
@@ -41,49 +41,41 @@ fn read_rdb(bytes: &[u8]) -> Result<u64, Fault> {
     }
 }
 
-fn read_aof(bytes: &[u8]) -> Result<(), Fault> {
+fn read_aof(bytes: &[u8]) -> Result<u64, Fault> {
     let mut source = Source::new(bytes);
     let mut reader = AofReader::new(&mut source);
-    while !matches!(reader.next_item()?, aof::Item::End { .. }) {}
-    Ok(())
+    let mut count = 1;
+    while !matches!(reader.next_item()?, aof::Item::End { .. }) {
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// What reading came to, as a number.
+fn outcome(read: Result<u64, Fault>, input: &[u8]) -> u64 {
+    match read {
+        Ok(count) => count,
+        Err(fault) => {
+            assert!(fault.offset <= input.len() as u64 && !fault.to_string().is_empty());
+            1_000 + fault.offset % 256 + 256 * (fault.to_string().len() as u64 % 64)
+        }
+    }
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "longer runs are asked for in the environment")]
-fn no_bytes_make_the_readers_panic() {
-    let bytes_wanted = match std::env::var("HOLDFAST_MUTATED_BYTES") {
-        Ok(text) => text.parse().expect("a number of bytes"),
-        Err(_) => 20_000_000,
-    };
+fn fuzz_rdb() {
+    let corpus = [rdb(b"REDIS0011"), rdb(b"VALKEY080"), rdb(b"REDIS0014")];
+    assert_eq!(read_rdb(&corpus[0]).expect("a file"), 17);
+    Fuzz::new("rdb", corpus).run(|input| outcome(read_rdb(input), input));
+}
+
+#[test]
+fn fuzz_aof() {
     let aof = b"#TS:5\r\n*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\n1\r\n*1\r\n$5\r\nMULTI\r\n*1\r\n$4\r\nEXEC\r\n".to_vec();
-    let goldens = [rdb(b"REDIS0011"), rdb(b"VALKEY080"), rdb(b"REDIS0014"), aof];
-    assert_eq!(read_rdb(&goldens[0]).expect("a file"), 17);
-    assert!(read_aof(&goldens[3]).is_ok());
-    let mut prng = Prng::new(21);
-    let (mut read, mut whole, mut refused) = (0_u64, 0, 0);
-    while read < bytes_wanted {
-        let nth = prng.below(4) as usize;
-        let mut bytes = goldens[nth].clone();
-        for _ in 0..=prng.below(4) {
-            let at = prng.below(bytes.len() as u64) as usize;
-            match prng.below(4) {
-                0 => bytes.truncate(at + 1),
-                1 => bytes.insert(at, prng.draw() as u8),
-                2 => bytes[at] = 0x80 | prng.draw() as u8 & 1,
-                _ => bytes[at] = prng.draw() as u8,
-            }
-        }
-        read += bytes.len() as u64;
-        let outcome = if nth == 3 { read_aof(&bytes) } else { read_rdb(&bytes).map(drop) };
-        match outcome {
-            Ok(()) => whole += 1,
-            Err(fault) => {
-                assert!(fault.offset <= bytes.len() as u64 && !fault.to_string().is_empty());
-                refused += 1;
-            }
-        }
-    }
-    assert!(whole > 100 && refused > 100, "{whole} whole, {refused} refused");
+    assert!(read_aof(&aof).is_ok());
+    let with_base = [rdb(b"REDIS0011"), aof.clone()].concat();
+    let words: [&[u8]; 4] = [b"\r\n", b"*1\r\n", b"$5\r\nMULTI\r\n", b"$4\r\nEXEC\r\n"];
+    Fuzz::new("aof", [aof, with_base]).words(&words).run(|input| outcome(read_aof(input), input));
 }
 
 #[test]

@@ -10,6 +10,8 @@ pub mod restore;
 mod verify;
 mod view;
 
+use std::path::PathBuf;
+
 use anyhow::Result;
 use clap::Subcommand;
 
@@ -27,20 +29,35 @@ enum Verb {
     Show(history::ShowArguments),
 }
 
+/// Which archive.
+#[derive(clap::Args, Clone, Debug)]
+struct Which {
+    /// The archive: file:///DIRECTORY or s3://BUCKET/PREFIX
+    #[arg(value_name = "ADDRESS")]
+    archive: String,
+    /// The file with its key, if it is encrypted
+    #[arg(long, value_name = "FILE")]
+    archive_key_file: Option<PathBuf>,
+}
+
+impl Which {
+    fn view(&self) -> Result<view::View> {
+        view::View::of(&self.archive, self.archive_key_file.as_deref())
+    }
+}
+
 /// Tells which moments an archive can be restored to, and what it holds of each group.
 #[derive(clap::Args, Clone, Debug)]
 struct ListArguments {
-    /// The archive: file:///DIRECTORY
-    #[arg(value_name = "ADDRESS")]
-    archive: String,
+    #[command(flatten)]
+    which: Which,
 }
 
 /// Reads all of an archive back, and names what is damaged or missing.
 #[derive(clap::Args, Clone, Debug)]
 struct VerifyArguments {
-    /// The archive: file:///DIRECTORY
-    #[arg(value_name = "ADDRESS")]
-    archive: String,
+    #[command(flatten)]
+    which: Which,
     /// Show no progress
     #[arg(long, short)]
     quiet: bool,
@@ -52,8 +69,8 @@ struct VerifyArguments {
 /// What an operator must know.
 pub fn run(arguments: &ArchiveArguments) -> Result<()> {
     match &arguments.verb {
-        Verb::List(arguments) => list::run(&arguments.archive),
-        Verb::Verify(arguments) => verify::run(&arguments.archive, arguments.quiet),
+        Verb::List(arguments) => list::run(&arguments.which.view()?),
+        Verb::Verify(arguments) => verify::run(&arguments.which.view()?, arguments.quiet),
         Verb::Show(arguments) => history::run(arguments),
     }
 }

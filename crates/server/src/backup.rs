@@ -7,6 +7,7 @@ mod create;
 pub mod export;
 mod manifest;
 pub mod restore;
+pub mod schedule;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -4,6 +4,7 @@ mod add;
 mod balance;
 mod create;
 pub mod door;
+mod groups;
 pub mod invite;
 pub mod lead;
 mod remove;
@@ -37,6 +38,7 @@ enum Verb {
     Plan(balance::PlanArguments),
     Balance(balance::BalanceArguments),
     Place(balance::PlaceArguments),
+    Groups(groups::GroupsArguments),
     Move(slots::MoveArguments),
     Try(trial::TryArguments),
 }
@@ -56,6 +58,7 @@ pub fn run(arguments: ClusterArguments) -> Result<()> {
         Verb::Plan(arguments) => balance::plan(&arguments),
         Verb::Balance(arguments) => balance::switch(&arguments),
         Verb::Place(arguments) => balance::place(&arguments),
+        Verb::Groups(arguments) => groups::run(&arguments),
         Verb::Move(arguments) => slots::run(&arguments),
         Verb::Try(arguments) => trial::run(&arguments),
     }

@@ -58,8 +58,11 @@ pub struct DoctorArguments {
     #[arg(long, default_value_t = 20.0, value_parser = seconds)]
     seconds: f64,
     /// Print everything as JSON.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "html")]
     json: bool,
+    /// Print everything as one page for browsers, which loads nothing from elsewhere.
+    #[arg(long)]
+    html: bool,
 }
 
 /// Short enough to be waited for, long enough to see something.
@@ -111,6 +114,8 @@ pub fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
     }
     if arguments.json {
         say_line!("{}", serde_json::to_string_pretty(&report.json())?);
+    } else if arguments.html {
+        say!("{}", ::doctor::html::page(&report, &edge::utc(edge::unix_millis())));
     } else {
         say!("{}", report.page());
     }

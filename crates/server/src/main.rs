@@ -13,13 +13,16 @@ mod connection;
 mod doctor;
 mod health;
 mod import;
+mod link;
 mod login;
 mod metrics;
 mod migrate;
 mod recover;
+mod repair;
 mod serve;
 mod shell;
 mod simulate;
+mod site;
 mod tls;
 mod torture;
 mod words;
@@ -47,6 +50,7 @@ enum Verb {
     },
     Bench(bench::BenchArguments),
     Cluster(cluster::ClusterArguments),
+    Config(serve::check::ConfigArguments),
     Compare(compare::CompareArguments),
     Archive(archiving::ArchiveArguments),
     Backup(backup::BackupArguments),
@@ -55,9 +59,12 @@ enum Verb {
     Metrics(metrics::MetricsArguments),
     Import(import::ImportArguments),
     Migrate(migrate::MigrateArguments),
+    Link(link::LinkArguments),
+    Site(site::SiteArguments),
     Export(backup::export::ExportArguments),
     Restore(backup::RestoreArguments),
     Recover(recover::RecoverArguments),
+    Repair(repair::RepairArguments),
     Simulate(simulate::SimulateArguments),
     Torture(torture::TortureArguments),
     Completions(shell::CompletionsArguments),
@@ -95,10 +102,18 @@ fn main() -> ExitCode {
         Verb::Archive(arguments) => archiving::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Backup(arguments) => backup::run(arguments).map_err(|error| format!("{error:#}")),
         Verb::Import(arguments) => import::run(&arguments).map_err(|error| format!("{error:#}")),
+        Verb::Link(arguments) => link::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Migrate(arguments) => migrate::run(&arguments).map_err(|error| format!("{error:#}")),
+        Verb::Site(arguments) => site::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Export(arguments) => backup::export::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Restore(arguments) => backup::restore::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Recover(arguments) => recover::run(&arguments).map_err(|error| format!("{error:#}")),
+        Verb::Config(arguments) => match serve::check::run(&arguments) {
+            Ok(code) if output::failure().is_none() => return code,
+            Ok(_) => Ok(()),
+            Err(error) => Err(format!("{error:#}")),
+        },
+        Verb::Repair(arguments) => repair::run(&arguments).map_err(|error| format!("{error:#}")),
         Verb::Cluster(arguments) => cluster::run(arguments).map_err(|error| format!("{error:#}")),
         Verb::Compare(arguments) => compare::run(arguments).map_err(|error| format!("{error:#}")),
         Verb::Simulate(arguments) => simulate::run(arguments).map_err(|error| format!("{error:#}")),

@@ -9,10 +9,10 @@
 //! Suggested order of reading: [`source`], [`spool`], [`target`], [`follow`], then [`check`], [`verify`], [`cutover`].
 
 mod back;
-mod check;
+pub mod check;
 mod cutover;
 mod follow;
-mod source;
+pub mod source;
 mod spool;
 mod target;
 mod verify;

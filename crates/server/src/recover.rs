@@ -17,7 +17,7 @@ use edge::{DirectoryLock, RealDisk};
 use journal::{CheckpointFile, CheckpointMark, CheckpointReader, Identity, Journal, Recovered, RecoveredGroup};
 use keyspace::{Keyspace, Layout, Tuning};
 use node::checkpoint::{CHUNK_KEYSPACE, CHUNK_STATE};
-use node::group::membership_of;
+use node::group::{group_count, membership_of};
 use node::transaction::TransactionId;
 use node::{GroupId, GroupSeed, NodeId};
 use state::recovery::{Unresolved, judge};
@@ -117,7 +117,7 @@ impl Found {
     }
 
     fn groups(&self) -> impl Iterator<Item = (u32, Option<&RecoveredGroup>)> {
-        (0..self.identity().group_count).map(|group| (group, self.recovered.groups.get(&group)))
+        (0..group_count(&self.recovered)).map(|group| (group, self.recovered.groups.get(&group)))
     }
 
     /// The end of the log may be missing although it was written.
@@ -188,9 +188,10 @@ impl Recovery {
             directory.display(),
             elsewhere.join(", ")
         );
+        let count = group_count(&found.recovered);
         let mut of_log = std::mem::take(&mut found.recovered.groups);
         let mut groups = Vec::new();
-        for group in 0..identity.group_count {
+        for group in 0..count {
             let of_log = of_log.remove(&group).unwrap_or_default();
             groups.push(found.replay(group, of_log, pace)?);
         }

@@ -3,6 +3,9 @@
 //! Both are read as `redis-server` reads them: `--name value [value …]` for every parameter, an optional file as the
 //! first word, and in files one parameter a line, with quotes, comments and `include`.
 
+pub mod check;
+mod directives;
+
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -10,10 +13,11 @@ use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 
-use edge::{ClusterOptions, ConsoleOptions, Ended, Invited, ListenOptions, Options, Token};
+use edge::{ClusterOptions, ConsoleOptions, Ended, Invited, ListenOptions, Options, SentinelOptions, Token};
 use node::acl::Users;
 use node::settings::Settings;
 
+use self::directives::{Class, fate, is_news, own_name};
 use crate::words::split_words;
 
 /// Configuration files that include one another may nest so deep.
@@ -24,6 +28,13 @@ pub const TOKEN_VARIABLE: &str = "HOLDFAST_TOKEN";
 
 /// Where a server listens unless told.
 const BIND_DEFAULT: &str = "127.0.0.1 -::1";
+
+/// In the data directory: what CONFIG REWRITE has written where there was no other file. Read where none is named.
+const OWN_FILE: &str = "holdfast.conf";
+
+/// Directives whose values are neither shown nor logged.
+const SECRETS: &[&str] =
+    &["masterauth", "primaryauth", "requirepass", "tls-client-key-file-pass", "tls-key-file-pass", "token", "user"];
 
 /// Printed by `holdfast serve --help`.
 const HELP: &str = "\
@@ -43,8 +54,17 @@ Usage: holdfast serve [FILE] [--name value [value …]]…
   --cluster-port N        where other nodes call                        [port + 10000]
   --cluster-announce-ip A where others reach this node                  [as --bind, or found out]
   --replicas N            nodes that vote on each write, if there are so many [3]
-  --archive ADDRESS       keep the log of all that happens in file:///DIRECTORY, which must be there [none]
+  --follow HOST:PORT[,HOST:PORT]  follow the cluster of these nodes, and take no writes until `holdfast site promote`;
+                          rediss://HOST:PORT with TLS, --masteruser and --masterauth to be let in [none]
+  --site-backlog-size BYTES  keep so much of what changes on disk, for a second cluster that follows [0: nothing]
+  --archive ADDRESS       keep the log of all that happens in file:///DIRECTORY, which must be there,
+                          or in s3://BUCKET/PREFIX                      [none]
+  --archive-key-file FILE encrypt it with the key in this file          [none]
+  --backup-dir DIR        make a backup here every --backup-interval-s seconds [86400], and keep
+                          --backup-keep of them [7]
   --console-port N        serve the console here, a page for browsers   [none]
+  --sentinel-port N       answer clients that ask a Sentinel where to go [none]
+  --sentinel-master-name NAME  for what they ask                        [mymaster]
   --metrics-port N        answer GET /metrics here, for Prometheus      [none]
   --tls-port N            TCP port for clients that speak TLS           [none]
   --tls-cert-file FILE    certificate and --tls-key-file FILE for it, to be shown to clients and nodes
@@ -84,6 +104,38 @@ struct Plan {
     join: String,
     /// What lets it in there.
     token: Option<Token>,
+    /// What becomes of each directive.
+    verdicts: Vec<Verdict>,
+    /// What cannot be obeyed is only noted.
+    is_trial: bool,
+}
+
+/// What becomes of a directive.
+#[derive(Clone, Debug)]
+struct Verdict {
+    directive: Directive,
+    class: Class,
+    /// What is to be said of it.
+    text: String,
+}
+
+impl Verdict {
+    fn value(&self) -> String {
+        self.directive.words[1..].join(" ")
+    }
+
+    /// For the log, if there is something that the author of the configuration should know.
+    fn remark(&self) -> Option<String> {
+        let Directive { words, place, .. } = &self.directive;
+        let [name, ..] = &words[..] else { return None };
+        match self.class {
+            Class::Told => Some(format!("{place}: {name} {} is obeyed: {}", self.value(), self.text)),
+            Class::WithoutEffect if is_news(name, &self.value()) => {
+                Some(format!("{place}: {name} has no effect here: {}", self.text))
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Runs `holdfast serve` with the words behind `serve`.
@@ -98,11 +150,22 @@ pub fn run(words: &[String]) -> Result<(), String> {
             return Ok(());
         }
     };
+    end_with_a_panic();
     match edge::run(options).map_err(|fault| fault.to_string())? {
         Ended::Stopped => Ok(()),
         Ended::Again => begin_anew(words, None),
         Ended::Joins(invited) => begin_anew(words, Some(&invited)),
     }
+}
+
+/// Lets a panic of any thread end the process, in every build: what a core was about to do is unknown, and clients must
+/// not wait for it.
+fn end_with_a_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        std::process::abort();
+    }));
 }
 
 /// Becomes a new process of the same number, with the same words and those that bring it to a cluster.
@@ -147,7 +210,10 @@ struct Directive {
 
 impl Directive {
     fn complain(&self, why: &str) -> String {
-        format!("{}: '{}': {why}", self.place, self.text)
+        match self.words.first() {
+            Some(name) if SECRETS.contains(&name.as_str()) => format!("{}: '{name} …': {why}", self.place),
+            _ => format!("{}: '{}': {why}", self.place, self.text),
+        }
     }
 }
 
@@ -180,9 +246,9 @@ impl Plan {
     fn new() -> Result<Self, String> {
         let mut settings = Settings::default();
         // Redis listens on every address and turns strangers away; nothing listens here unless it is asked to.
-        settings.set("bind", BIND_DEFAULT)?;
+        settings.adopt("bind", BIND_DEFAULT)?;
         // Each client's memory is bounded, and so is that of all together.
-        settings.set("maxmemory-clients", &(edge::memory_allowed_bytes() / 10).to_string())?;
+        settings.adopt("maxmemory-clients", &(edge::memory_allowed_bytes() / 10).to_string())?;
         Ok(Self {
             settings,
             data_directory: PathBuf::from("holdfast-data"),
@@ -192,12 +258,23 @@ impl Plan {
             users: Vec::new(),
             join: String::new(),
             token: None,
+            verdicts: Vec::new(),
+            is_trial: false,
         })
     }
 
     /// Reads the command line, and the files that it names.
     fn fill(&mut self, words: &[String]) -> Result<(), String> {
         let mut directives = directives(words)?;
+        if !directives.iter().any(|directive| directive.words[0] == "config") {
+            let is_folder = |directive: &&Directive| matches!(directive.words[0].as_str(), "data-dir" | "dir");
+            let folder = directives.iter().rfind(is_folder).and_then(|directive| directive.words.get(1));
+            let own = folder.map_or_else(|| self.data_directory.clone(), PathBuf::from).join(OWN_FILE);
+            if own.is_file() {
+                self.read_file(&own, 0)?;
+                self.accumulated.clear();
+            }
+        }
         // The file comes first wherever it stands, so that the command line has the last word.
         directives.sort_by_key(|directive| directive.words[0] != "config");
         for directive in &directives {
@@ -210,7 +287,7 @@ impl Plan {
                 // What a file has gathered, the command line replaces.
                 self.accumulated.clear();
             } else {
-                self.obey(directive)?;
+                self.judge(directive)?;
             }
         }
         Ok(())
@@ -229,20 +306,74 @@ impl Plan {
             }
             let place = format!("{}, line {}", path.display(), number + 1);
             let mut directive = Directive { words: Vec::new(), text: line.to_owned(), place };
-            let words =
-                split_words(line).ok_or_else(|| directive.complain("unbalanced quotes in configuration line"))?;
+            let Some(words) = split_words(line) else {
+                const WHY: &str = "unbalanced quotes in configuration line";
+                directive.words.extend(line.split_whitespace().next().map(str::to_owned));
+                self.refuse(&directive, WHY)?;
+                continue;
+            };
             directive.words = words;
             let Some(name) = directive.words.first_mut() else { continue };
             *name = name.to_lowercase();
             if name == "include" {
                 for file in &directive.words[1..] {
-                    self.read_file(Path::new(file), depth + 1)?;
+                    let read = self.read_file(Path::new(file), depth + 1);
+                    match read {
+                        Err(why) if self.is_trial => self.refuse(&directive, &why)?,
+                        read => read?,
+                    }
                 }
             } else {
-                self.obey(&directive)?;
+                self.judge(&directive)?;
             }
         }
         Ok(())
+    }
+
+    /// Notes that a directive cannot be obeyed; unless this is a trial, that is the end.
+    fn refuse(&mut self, directive: &Directive, why: &str) -> Result<(), String> {
+        if !self.is_trial {
+            return Err(directive.complain(why));
+        }
+        self.verdicts.push(Verdict { directive: directive.clone(), class: Class::Refused, text: why.to_owned() });
+        Ok(())
+    }
+
+    /// Obeys a directive if it is one that is obeyed, and notes what becomes of it.
+    fn judge(&mut self, directive: &Directive) -> Result<(), String> {
+        let [name, values @ ..] = &directive.words[..] else { return Ok(()) };
+        let value = values.join(" ");
+        let (class, text) = fate(name, &value).unwrap_or((Class::Obeyed, ""));
+        if class == Class::Refused {
+            return self.refuse(directive, text);
+        }
+        // Those that are no parameters here have nothing that could be set.
+        if class == Class::Obeyed || Settings::parameter(own_name(name)).is_some() {
+            match self.obey(directive) {
+                Err(why) if self.is_trial => {
+                    let why = why.rsplit("': ").next().unwrap_or(&why).to_owned();
+                    return self.refuse(directive, &why);
+                }
+                outcome => outcome?,
+            }
+        }
+        self.verdicts.push(Verdict { directive: directive.clone(), class, text: text.to_owned() });
+        Ok(())
+    }
+
+    /// Lines for the log.
+    fn remarks(&self) -> Vec<String> {
+        let mut remarks: Vec<String> = self.verdicts.iter().filter_map(Verdict::remark).collect();
+        let is_silent = |verdict: &&Verdict| verdict.class == Class::WithoutEffect && verdict.remark().is_none();
+        let count = self.verdicts.iter().filter(is_silent).count();
+        if let (Some(file), 1..) = (&self.config_file, count) {
+            let file = file.display();
+            remarks.push(format!(
+                "{file}: {count} directives have no effect here and ask for nothing unusual: holdfast config check \
+                 {file} lists them"
+            ));
+        }
+        remarks
     }
 
     fn obey(&mut self, directive: &Directive) -> Result<(), String> {
@@ -277,7 +408,7 @@ impl Plan {
                 if password.is_empty() || password.contains('\n') {
                     return Err(directive.complain("needs a password in one line"));
                 }
-                self.settings.set("requirepass", password).map_err(|why| directive.complain(&why))?;
+                self.settings.adopt("requirepass", password).map_err(|why| directive.complain(&why))?;
             }
             "cores" => {
                 let count = match values {
@@ -287,7 +418,9 @@ impl Plan {
                 self.core_count = Some(count.ok_or_else(|| directive.complain("needs a number from 1 to 1024"))?);
             }
             "user" => self.users.push(directive.clone()),
-            _ => self.set(directive, name, &values.join(" "))?,
+            // The name of Valkey for our `text`.
+            "log-format" if values == ["legacy"] => self.set(directive, name, "text")?,
+            _ => self.set(directive, own_name(name), &values.join(" "))?,
         }
         Ok(())
     }
@@ -333,15 +466,23 @@ impl Plan {
     }
 
     fn into_options(mut self) -> Result<Options, String> {
+        let remarks = self.remarks();
+        // Whoever changes directories later still means this one.
+        let config_file = self.config_file.take().unwrap_or_else(|| self.data_directory.join(OWN_FILE));
+        let config_file = std::path::absolute(&config_file).unwrap_or(config_file);
         self.settings.users = Arc::new(self.users()?);
+        if !self.settings.get("follow").is_empty() {
+            // Until it is known how far this cluster is, clients change nothing.
+            self.settings.set("site-read-only", "yes")?;
+        }
         let core_count = self.core_count.unwrap_or_else(|| {
             thread::available_parallelism().map_or(1, |count| u16::try_from(count.get()).unwrap_or(u16::MAX).min(1024))
         });
         // What CONFIG GET shows.
-        self.settings.set("cores", &core_count.to_string())?;
-        self.settings.set("data-dir", &self.data_directory.display().to_string())?;
+        self.settings.adopt("cores", &core_count.to_string())?;
+        self.settings.adopt("data-dir", &self.data_directory.display().to_string())?;
         let absolute = std::path::absolute(&self.data_directory).unwrap_or_else(|_| self.data_directory.clone());
-        self.settings.set("dir", &absolute.display().to_string())?;
+        self.settings.adopt("dir", &absolute.display().to_string())?;
         let text = |name: &str| self.settings.get(name);
         let path = |name: &str| Some(text(name)).filter(|path| !path.is_empty()).map(PathBuf::from);
         let unix_permissions = match text("unixsocketperm") {
@@ -363,8 +504,8 @@ impl Plan {
             (token, _) => token,
         };
         if !text("archive").is_empty() {
-            edge::archive_directory(text("archive"))
-                .and_then(|directory| edge::look_for_archive(&directory))
+            archive::Place::parse(text("archive"))
+                .and_then(|place| place.check())
                 .map_err(|why| format!("archive: {why}"))?;
         }
         let port_of = |name: &str| text(name).parse().map_err(|_| format!("{name}: not a port"));
@@ -390,12 +531,18 @@ impl Plan {
                 port: text("console-port").parse().map_err(|_| "console-port: not a port".to_owned())?,
                 hosts: text("console-hosts").split_whitespace().map(str::to_owned).collect(),
             },
+            sentinel: SentinelOptions {
+                port: text("sentinel-port").parse().map_err(|_| "sentinel-port: not a port".to_owned())?,
+                master_name: text("sentinel-master-name").to_owned(),
+            },
             log_file: path("logfile"),
             pid_file: path("pidfile"),
-            config_file: self.config_file.map(|path| path.display().to_string()).unwrap_or_default(),
+            remarks,
+            config_file: config_file.display().to_string(),
             data_directory: self.data_directory,
             version: env!("CARGO_PKG_VERSION"),
             allocated: crate::allocator::allocated,
+            back_up: crate::backup::schedule::run,
             settings: self.settings,
         })
     }

@@ -30,18 +30,24 @@ pub struct SimulateArguments {
     /// Slots move between groups (with three nodes and more).
     #[arg(long)]
     moves: bool,
+    /// Groups come into being, and get their share of the slots.
+    #[arg(long)]
+    growth: bool,
+    /// Clients give some requests ids, and repeat them under the same id until they are answered (with `always`).
+    #[arg(long)]
+    repeats: bool,
     /// Nothing goes wrong, every world has the same net and disks, and the report says how long transfers between two
     /// keys took, in virtual time, once all nodes have joined and leaders are spread.
-    #[arg(long, conflicts_with_all = ["canary", "changes", "moves"])]
+    #[arg(long, conflicts_with_all = ["canary", "changes", "moves", "growth"])]
     calm: bool,
     /// Nodes die and return, ten times in each world, and nothing else goes wrong: leaders must be where they were
     /// within a minute, without a step too many and without an error for clients of the other nodes (with three nodes
     /// and more).
-    #[arg(long, conflicts_with_all = ["canary", "changes", "moves", "calm"])]
+    #[arg(long, conflicts_with_all = ["canary", "changes", "moves", "growth", "calm"])]
     returns: bool,
     /// Two nodes do not hear each other although others hear both, or a disk is full, ten times in each world, and
     /// nothing else goes wrong: no client of any node may see an error (with three nodes and more).
-    #[arg(long, conflicts_with_all = ["changes", "moves", "calm", "returns"])]
+    #[arg(long, conflicts_with_all = ["changes", "moves", "growth", "calm", "returns"])]
     ailments: bool,
     /// Put in a defect that has to be caught; the exit code is then 0 if it was.
     #[arg(long, value_enum)]
@@ -100,6 +106,8 @@ enum CanaryName {
     ForgottenLock,
     /// Leave prepared transactions out of checkpoints.
     ForgottenPrepared,
+    /// Leave the answers to requests with an id out of checkpoints: with --repeats.
+    ForgottenRequestIds,
     /// Let leases outlast the promises that they rest on.
     LongLease,
     /// Vote right after a start, whatever was promised before.
@@ -122,6 +130,8 @@ enum CanaryName {
     CountedCopy,
     /// Let a replica go before another one has taken its place (with four nodes and more).
     EarlyRemoval,
+    /// Found groups once more at every start (with --growth).
+    FoundedTwice,
 }
 
 impl CanaryName {
@@ -134,6 +144,7 @@ impl CanaryName {
             Self::ForgottenAnswer => Canary::ForgottenAnswer,
             Self::ForgottenLock => Canary::ForgottenLock,
             Self::ForgottenPrepared => Canary::ForgottenPrepared,
+            Self::ForgottenRequestIds => Canary::ForgottenRequestIds,
             Self::LongLease => Canary::LongLease,
             Self::EarlyVote => Canary::EarlyVote,
             Self::ForgottenDoubt => Canary::ForgottenDoubt,
@@ -145,6 +156,7 @@ impl CanaryName {
             Self::OpenCut => Canary::OpenCut,
             Self::CountedCopy => Canary::CountedCopy,
             Self::EarlyRemoval => Canary::EarlyRemoval,
+            Self::FoundedTwice => Canary::FoundedTwice,
         }
     }
 }
@@ -164,6 +176,8 @@ impl SimulateArguments {
             },
             changes: self.changes && self.nodes > 1,
             moves: self.moves && self.nodes > 1,
+            growth: self.growth,
+            repeats: self.repeats && matches!(self.policy, Policy::Always),
             canary: self.canary.map(CanaryName::canary),
         }
     }
@@ -175,6 +189,8 @@ impl SimulateArguments {
         let canary = canary.map_or(String::new(), |canary| format!(" --canary {}", canary.get_name()));
         let changes = if self.changes { " --changes" } else { "" };
         let moves = if self.moves { " --moves" } else { "" };
+        let growth = if self.growth { " --growth" } else { "" };
+        let repeats = if self.repeats { " --repeats" } else { "" };
         let kind = if self.calm {
             " --calm"
         } else if self.returns {
@@ -186,7 +202,8 @@ impl SimulateArguments {
         };
         let nodes = self.nodes;
         format!(
-            "holdfast simulate --seeds {seed} --nodes {nodes} --policy {policy}{changes}{moves}{kind}{canary} --trace"
+            "holdfast simulate --seeds {seed} --nodes {nodes} --policy {policy}{changes}{moves}{growth}{repeats}{kind}{canary} \
+             --trace"
         )
     }
 }

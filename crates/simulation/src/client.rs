@@ -2,6 +2,7 @@
 
 mod copying;
 mod lists;
+mod repeats;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -11,6 +12,7 @@ use stdx::Prng;
 use copying::Copying;
 use lists::Awaited;
 pub use lists::{LIST_COUNT, list_name};
+use repeats::Repeats;
 
 use crate::MILLISECOND;
 use crate::cycles::{Step, Transaction};
@@ -173,6 +175,8 @@ enum Expected {
     BackupBegun,
     /// BACKUP READ.
     BackupChunk,
+    /// The answer to a request with an id.
+    Counted,
     /// A command on a collection. No checker asks what it found; that the replicas agree afterwards, one does.
     Collection,
 }
@@ -229,6 +233,8 @@ pub struct Client {
     staleness_ms: Option<u64>,
     /// It has said so on this connection.
     has_said_so: bool,
+    /// What it repeats under an id until it has an answer.
+    repeats: Option<Repeats>,
 }
 
 /// What became of a reply.
@@ -267,6 +273,7 @@ impl Client {
             spans,
             staleness_ms: None,
             has_said_so: false,
+            repeats: None,
         }
     }
 
@@ -365,7 +372,7 @@ impl Client {
             }
             return out;
         }
-        if self.go_on_copying(&mut out) {
+        if self.go_on_copying(&mut out) || self.ask_once(&mut out) {
             return out;
         }
         if self.copies && self.prng.chance(1, 60) {
@@ -469,8 +476,8 @@ impl Client {
         encode(&head.iter().copied().chain(words).collect::<Vec<_>>(), out);
     }
 
-    /// Something done to one of a few sets, hashes and documents, small ones and some that outgrow their small form.
-    /// What chance chooses, and the order of elements, must be the same on every replica.
+    /// Something done to one of a few sets, hashes, documents and sketches, small ones and some that outgrow their
+    /// small form. What chance chooses, and the order of elements, must be the same on every replica.
     fn collection_operation(&mut self, out: &mut Vec<u8>) {
         let number = self.prng.below(4);
         let (set, hash, document) = (format!("set:{number}"), format!("hash:{number}"), format!("json:{number}"));
@@ -480,8 +487,20 @@ impl Client {
             if prng.chance(1, 4) { format!("name:{number}") } else { number.to_string() }
         };
         let (one, two) = (element(&mut self.prng), element(&mut self.prng));
+        let number_word = self.prng.below(1_000).to_string();
         let (patch, below) = (format!("{{\"{one}\":{{\"{two}\":[1,2.5]}}}}"), format!("$..[\"{two}\"]"));
-        let words = match self.prng.below(11) {
+        let (filter, other) = (format!("filter:{number}"), format!("cuckoo:{number}"));
+        let (list, digest) = (format!("top:{number}"), format!("digest:{number}"));
+        let words = match self.prng.below(18) {
+            10 => vec!["BF.ADD", &filter, &one],
+            11 => vec!["CF.ADD", &other, &one],
+            12 => vec!["CF.DEL", &other, &two],
+            // Narrow, so that chance decides often.
+            13 => vec!["TOPK.RESERVE", &list, "3", "2", "2", "0.9"],
+            14 | 15 => vec!["TOPK.ADD", &list, &one, &two],
+            16 => vec!["TDIGEST.CREATE", &digest],
+            17 if self.spans => vec!["TDIGEST.MERGE", &digest, "2", "digest:0", "digest:1"],
+            17 => vec!["TDIGEST.ADD", &digest, &number_word],
             0 | 1 => vec!["SADD", &set, &one, &two],
             2 => vec!["SPOP", &set],
             3 => vec!["SREM", &set, &one],
@@ -624,6 +643,7 @@ impl Client {
                 | Expected::Queued
                 | Expected::Transfer { .. }
                 | Expected::Collection
+                | Expected::Counted
                 | Expected::LastList { .. }
                 | Expected::Unwatched
                 | Expected::Audit { .. } => history.refused_count += 1,
@@ -637,6 +657,7 @@ impl Client {
             {
                 Ok(())
             }
+            Expected::Counted => self.counted(&reply),
             Expected::Queued if reply == Reply::Simple("QUEUED".into()) => Ok(()),
             Expected::Operation(handle) => {
                 self.last_reads.as_mut().map(VecDeque::pop_front);
@@ -703,7 +724,7 @@ impl Client {
                 reply => absurd(reply),
             },
             Expected::Collection => match reply {
-                Reply::Integer(_) | Reply::Bulk(_) => Ok(()),
+                Reply::Integer(_) | Reply::Bulk(_) | Reply::Array(_) => Ok(()),
                 Reply::Simple(text) if text == "OK" => Ok(()),
                 reply => absurd(&reply),
             },
@@ -754,9 +775,11 @@ enum Outcome {
 
 fn judge_error(text: &str) -> Result<Outcome, String> {
     const HONEST: &[&str] = &["TRYAGAIN ", "CLUSTERDOWN ", "LOADING ", "MISCONF ", "EXECABORT ", "NOSPACE "];
+    // Whether a sketch has been made, or an item is in it, is left to chance.
+    const OF_SKETCHES: &[&str] = &["ERR TopK: key ", "ERR T-Digest: key ", "ERR Not found", "ERR Maximum expansions"];
     if text.contains("unknown") {
         Ok(Outcome::Unknown)
-    } else if HONEST.iter().any(|word| text.starts_with(word)) {
+    } else if HONEST.iter().chain(OF_SKETCHES).any(|word| text.starts_with(word)) {
         Ok(Outcome::Nothing)
     } else {
         Err(format!("an error that no client of ours deserves: {text}"))

@@ -58,6 +58,8 @@ pub struct Faults {
     pub move_every: u64,
     /// An operator lets a group live on other nodes.
     pub place_every: u64,
+    /// Mean time between the foundings of groups; 0 is never.
+    pub growth_every: u64,
     /// A turn of a core takes up to this long.
     pub turn_cost: u64,
     /// A node dies at a step of a transaction over groups: while it is being written, or a little later.
@@ -106,6 +108,11 @@ impl Faults {
         if plan.canary == Some(Canary::EarlyRemoval) {
             faults.place_every = SECOND;
         }
+        if plan.canary == Some(Canary::FoundedTwice) {
+            (faults.growth_every, faults.kill_every) = (SECOND / 2, 2 * SECOND);
+            // A journal does not take what comes before a checkpoint.
+            (faults.checkpoint_log_bytes, faults.step_crash) = (u64::MAX, 0);
+        }
         if plan.returns || plan.ailments {
             faults.calm();
         }
@@ -138,6 +145,8 @@ impl Faults {
         let change_every = if plan.changes { every(100, SECOND) } else { 0 };
         let move_every = if plan.moves { every(100, SECOND / 4) } else { 0 };
         let place_every = if plan.nodes > REPLICAS { every(60, SECOND) } else { 0 };
+        let mut of_growth = Prng::new(plan.seed ^ 0x6772_6F77);
+        let growth_every = if plan.growth { SECOND / 2 + of_growth.below(4 * SECOND) } else { 0 };
         let mut thousandths = |exists: u64, most: u64| {
             if prng.chance(exists, 100) { 1 + prng.below(most) } else { 0 }
         };
@@ -192,6 +201,7 @@ impl Faults {
             change_every,
             move_every,
             place_every,
+            growth_every,
             turn_cost: 1_000 + prng.below(100_000),
             step_crash,
             checkpoint_log_bytes: 2_000 + prng.below(200_000),
@@ -222,6 +232,7 @@ impl Faults {
             &mut self.change_every,
             &mut self.move_every,
             &mut self.place_every,
+            &mut self.growth_every,
             &mut self.step_crash,
         ] {
             *rate = 0;

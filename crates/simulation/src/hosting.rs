@@ -16,12 +16,12 @@ use node::event::{
     Action, CheckpointNews, CheckpointStep, CoreId, CoreOptions, Event, GroupId, GroupSeed, NodeId, Peer, Persist,
     ProcessFacts, Room, SessionId,
 };
-use node::group::{Group, Standing, others_can_tell};
+use node::group::{Group, Standing, first_membership, group_count, others_can_tell};
 use node::limits;
 use node::roster::{Member, Roster};
 use node::settings::Settings;
 use stdx::Instant;
-use stdx::log::{Entry, EntryKind, Membership};
+use stdx::log::{Entry, EntryKind};
 
 use crate::invariants::Invariant;
 use crate::machine::{CoreHost, Inbound, Machine, Order, Process};
@@ -101,7 +101,14 @@ impl Universe {
         let may_lack_its_tail =
             is_in_question || (!recovered.was_stopped_cleanly && self.plan.durability != Durability::Always);
         let mut seeds = Vec::new();
-        for group in 0..recovered.identity.group_count {
+        let known_count = match self.plan.canary {
+            Some(Canary::FoundedTwice) => recovered.identity.group_count,
+            _ => group_count(&recovered),
+        };
+        if known_count > recovered.identity.group_count {
+            self.probes.reach("a founded group was recovered");
+        }
+        for group in 0..known_count {
             let found = recovered.groups.get(&group).cloned().unwrap_or_default();
             match self.load(machine, group, found, may_lack_its_tail, &settings, &recovered.identity) {
                 Ok(seed) => seeds.push(seed),
@@ -123,6 +130,7 @@ impl Universe {
             (!seed_is_founder(node)).then_some(NodeId(1)).into_iter().collect()
         };
         let process = Arc::new(ProcessFacts::default());
+        let now = self.machines[machine].clock.read(self.now);
         let cores = (0..core_count)
             .map(|core| {
                 let options = CoreOptions {
@@ -130,6 +138,8 @@ impl Universe {
                     core: CoreId(core),
                     core_count,
                     group_count: self.group_count,
+                    hash_seed: self.plan.seed,
+                    founds_groups: false,
                     seed: self.prng.draw(),
                     settings: Arc::clone(&settings),
                     process: Arc::clone(&process),
@@ -141,7 +151,9 @@ impl Universe {
                     seeds: seed_nodes.iter().map(|node| (*node, Member::default())).collect(),
                     stopwatch: || Instant::ZERO,
                 };
-                CoreHost::new(Core::new(options))
+                let mut core = Core::new(options);
+                core.step(now, Event::Groups(known_count), &mut Vec::new());
+                CoreHost::new(core)
             })
             .collect();
         let state = &mut self.machines[machine];
@@ -214,10 +226,7 @@ impl Universe {
             tuning: keyspace::Tuning::default(),
         });
         let mut seed = GroupSeed::new(GroupId(group), self.machines[machine].node, keyspace);
-        // The first founds the cluster, the others join it.
-        let is_founder = seed_is_founder(self.machines[machine].node) && !found.is_vacated();
-        let founders = if is_founder { vec![1] } else { Vec::new() };
-        seed.membership = Membership { voters: founders, ..Membership::default() };
+        seed.membership = first_membership(identity, group, &found);
         seed.hard_state = found.hard_state;
         seed.entries = found.entries;
         if let Some(mark) = found.checkpoint {
@@ -288,7 +297,8 @@ impl Universe {
             return self.plan_turn(machine, core, paused_until);
         }
         let mut actions = Vec::new();
-        let is_held_up = waiting_bytes(&process.queue) > self.faults.disk_queue_bytes;
+        let is_behind = waiting_bytes(&process.queue) > self.faults.disk_queue_bytes;
+        let is_held_up = is_behind && host.core.adds_to_its_log();
         if is_held_up && !std::mem::replace(&mut host.is_held_up, is_held_up) {
             self.probes.reach("too much waited for the disk to read clients");
         }
@@ -403,6 +413,8 @@ impl Universe {
         let has_lost_nothing = self.has_lost_nothing();
         let log_memory_max = self.faults.log_memory_bytes;
         let has_moved = samples && host.core.groups().any(|group| !group.slots().is_even());
+        let is_served = |group: &Group| group.id().0 >= self.group_count && group.standing() == Standing::Serving;
+        let is_grown = samples && host.core.groups().any(is_served);
         let near_read_count = host.core.near_read_count();
         for group in host.core.groups() {
             let id = group.id().0;
@@ -471,6 +483,9 @@ impl Universe {
         }
         if has_moved {
             self.probes.reach("a slot moved");
+        }
+        if is_grown {
+            self.probes.reach("a founded group served");
         }
         (0..leases).for_each(|_| self.probes.reach("a leader had a lease"));
         if let Some((invariant, failure)) = failure {
@@ -1053,6 +1068,11 @@ impl Universe {
         replicas.max_by_key(|group| group.applied()).map(Group::roster)
     }
 
+    /// How many groups the cluster has, as those know it who are furthest.
+    pub(crate) fn groups(&self) -> u32 {
+        self.roster().map_or(self.group_count, |roster| roster.group_count(self.group_count))
+    }
+
     /// The smallest number of nodes that are a quorum of some group, as those know it who are furthest.
     pub(crate) fn quorum_min(&self) -> usize {
         if !self.plan.changes && self.plan.nodes <= self.settings().replica_count {
@@ -1065,7 +1085,7 @@ impl Universe {
             let furthest = replicas.max_by_key(|group| group.applied())?;
             Some(furthest.membership().voters.len() / 2 + 1)
         };
-        (0..self.group_count).filter_map(quorum).min().unwrap_or(1)
+        (0..self.groups()).filter_map(quorum).min().unwrap_or(1)
     }
 
     /// What a leader that serves must not find: fewer voters than its group has had, although no node has left.
@@ -1126,7 +1146,7 @@ impl Universe {
     pub(crate) fn has_converged(&self) -> bool {
         let members = self.members();
         let voters = self.voters_max(members.len());
-        (0..self.group_count).all(|group| {
+        (0..self.groups()).all(|group| {
             let mut replicas = Vec::new();
             for machine in members.iter().map(|index| &self.machines[*index]) {
                 let Some(process) = &machine.process else { return false };
@@ -1159,7 +1179,7 @@ impl Universe {
         let processes = members.iter().filter_map(|machine| self.machines[*machine].process.as_ref());
         let groups: Vec<_> = processes.flat_map(|process| &process.cores).flat_map(|host| host.core.groups()).collect();
         let leads = |group: &Group| group.is_leader() && group.standing() == Standing::Serving;
-        (0..self.group_count).all(|number| groups.iter().any(|group| group.id().0 == number && leads(group)))
+        (0..self.groups()).all(|number| groups.iter().any(|group| group.id().0 == number && leads(group)))
     }
 
     /// True if nothing that anybody asked for is under way: no gateway waits for a group or drives a transaction, none
@@ -1251,13 +1271,15 @@ fn defect_of(canary: Canary) -> Option<Defect> {
         | Canary::ForgottenDoubt
         | Canary::ForgottenTail
         | Canary::CountedCopy
-        | Canary::OpenCut => None,
+        | Canary::OpenCut
+        | Canary::FoundedTwice => None,
         Canary::EarlyCommit => Some(Defect::EarlyCommit),
         Canary::ForgottenWatch => Some(Defect::ForgottenWatch),
         Canary::ForgottenRead => Some(Defect::ForgottenRead),
         Canary::ForgottenAnswer => Some(Defect::ForgottenAnswer),
         Canary::ForgottenLock => Some(Defect::ForgottenLock),
         Canary::ForgottenPrepared => Some(Defect::ForgottenPrepared),
+        Canary::ForgottenRequestIds => Some(Defect::ForgottenRequestIds),
         Canary::EarlyCopy => Some(Defect::EarlyCopy),
         Canary::ForgottenBook => Some(Defect::ForgottenBook),
         Canary::BoundlessRead => Some(Defect::BoundlessRead),

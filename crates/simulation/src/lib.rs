@@ -54,6 +54,8 @@ pub enum Canary {
     ForgottenLock,
     /// Checkpoints leave out the transactions that are prepared.
     ForgottenPrepared,
+    /// Checkpoints leave out what requests with an id were answered.
+    ForgottenRequestIds,
     /// Leases outlast the promises that they rest on.
     LongLease,
     /// A voter that has just started votes at once, whatever it may have promised.
@@ -76,6 +78,8 @@ pub enum Canary {
     OpenCut,
     /// A replica is let go before another one has taken its place.
     EarlyRemoval,
+    /// A start takes no notice of groups that have been founded since the cluster was, and founds them once more.
+    FoundedTwice,
 }
 
 /// Which universe to live through.
@@ -98,6 +102,10 @@ pub struct Plan {
     pub changes: bool,
     /// Slots move between groups.
     pub moves: bool,
+    /// Groups come into being, and get their share of the slots.
+    pub growth: bool,
+    /// Clients give some requests ids, and repeat them until they are answered. Acknowledged must mean on disk.
+    pub repeats: bool,
     /// A defect, if there is to be one.
     pub canary: Option<Canary>,
 }

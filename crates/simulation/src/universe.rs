@@ -82,9 +82,10 @@ pub(crate) enum Trouble {
     Change,
     Move,
     Place,
+    Growth,
 }
 
-const TROUBLES: [Trouble; 11] = [
+const TROUBLES: [Trouble; 12] = [
     Trouble::Partition,
     Trouble::Kill,
     Trouble::PowerCut,
@@ -96,6 +97,7 @@ const TROUBLES: [Trouble; 11] = [
     Trouble::Change,
     Trouble::Move,
     Trouble::Place,
+    Trouble::Growth,
 ];
 
 /// One client's connection to one node.
@@ -144,6 +146,7 @@ pub struct Universe {
     pub(crate) lapses: Vec<(u64, u64)>,
     /// When a replica began anew from a checkpoint, and did not know any more which keys had come and gone.
     pub(crate) forgotten_at: Vec<u64>,
+    /// Groups of the cluster when it is founded.
     pub(crate) group_count: u32,
     pub(crate) probes: Probes,
     pub(crate) failure: Option<String>,
@@ -238,6 +241,9 @@ impl Universe {
         if plan.durability == Durability::Always && !plan.calm && plan.nodes > 1 {
             clients.iter_mut().for_each(Client::perhaps_read_nearby);
         }
+        if plan.repeats {
+            clients.iter_mut().zip(0..).for_each(|(client, number)| client.repeat(number));
+        }
         if plan.calm {
             clients.iter_mut().for_each(|client| client.calm(CALM_THINK));
         }
@@ -317,7 +323,7 @@ impl Universe {
             self.judge();
         }
         (0..self.history.backup_count).for_each(|_| self.probes.reach("a backup was read"));
-        if self.history.transfer_count > 0 && self.group_count > 1 {
+        if self.history.transfer_count > 0 && self.groups() > 1 {
             self.probes.reach("a transaction spanned groups");
         }
         let next_number = self.prng.draw();
@@ -670,6 +676,7 @@ impl Universe {
             Trouble::Change => self.faults.change_every,
             Trouble::Move => self.faults.move_every,
             Trouble::Place => self.faults.place_every,
+            Trouble::Growth => self.faults.growth_every,
         }
     }
 
@@ -687,7 +694,8 @@ impl Universe {
         }
         let machine = self.some(self.machines.len() as u64) as usize;
         say!(self, "{trouble:?} strikes {}", machine + 1);
-        if !matches!(trouble, Trouble::Change | Trouble::Move | Trouble::Place) && !self.machines[machine].has_joined {
+        let is_operators = matches!(trouble, Trouble::Change | Trouble::Move | Trouble::Place | Trouble::Growth);
+        if !is_operators && !self.machines[machine].has_joined {
             return self.next_strike(trouble);
         }
         match trouble {
@@ -738,6 +746,7 @@ impl Universe {
             Trouble::Change => self.change_members(machine),
             Trouble::Move => self.move_slots(machine),
             Trouble::Place => self.place_group(machine),
+            Trouble::Growth => self.found_groups(machine),
             Trouble::Reset => {
                 let client = self.some(self.clients.len() as u64) as usize;
                 if let Some(number) = self.clients[client].connection {

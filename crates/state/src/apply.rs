@@ -6,10 +6,12 @@ use command::Flag;
 use keyspace::{AHEAD_MAX, Ahead, Class, DataCommand, Keyspace, Moment};
 use message::answer;
 use message::entry::{self, Claimed, Effect, ExecItem, Item, Reader, Taken};
+use message::parameters::USERS_CHANGED;
 use message::roster::Member;
 use message::slots::Moved;
 use message::{GatewayId, NodeId, TransactionId};
 use resp::{Args, Protocol, Writer};
+use stdx::UnixMillis;
 use stdx::log::{Entry, EntryKind};
 
 use crate::recorder::Recorder;
@@ -269,6 +271,7 @@ impl State {
         let (moment, reader) = entry::open(&entry.data)?;
         self.moment = Moment { unix: self.moment.unix.max(moment.unix), seed: moment.seed };
         self.keyspace.advance_to(self.moment);
+        self.request_ids.forget(self.moment.unix);
         Some(Cursor { ahead: reader.clone(), reader, items_ahead: 0, moment: self.moment })
     }
 
@@ -286,7 +289,7 @@ impl State {
         let mut spans = std::mem::take(&mut self.spans);
         let item = cursor.reader.item(&mut spans).expect("the caller has looked");
         if let Some(recorder) = &mut self.recorder {
-            recorder.begin(self.applied.index);
+            recorder.begin(self.applied.index, self.moment.unix);
         }
         let applied = match cursor.reader.claimed() {
             None => {
@@ -424,8 +427,9 @@ impl State {
                 What::Libraries(reply)
             }
             Item::Configure(pairs) => {
-                Arc::make_mut(&mut self.parameters).apply(pairs);
-                answer(&answer::put_changed(self.parameters.version, &[]));
+                let is_made = Arc::make_mut(&mut self.parameters).apply(pairs);
+                let refusal = if is_made { "" } else { USERS_CHANGED };
+                answer(&answer::put_changed(self.parameters.version, refusal.as_bytes()));
                 What::Parameters
             }
             Item::Tick => What::Nothing,
@@ -447,6 +451,9 @@ impl State {
                     // Its keys are locked until it is resolved: clients that are told now read what it leaves. Told
                     // later, an acknowledged change would find old values in caches.
                     self.note_effects(&changes);
+                    if let Some(recorder) = &mut self.recorder {
+                        recorder.prepare(transaction, &participants, &changes);
+                    }
                     self.prepared.insert(transaction, Prepared { participants, effects: changes, imports });
                 } else {
                     self.bury(imports);
@@ -467,6 +474,7 @@ impl State {
             Item::Want { slots, group } => What::Wished(self.roster.want(slots, group)),
             Item::Place { group, nodes } => What::Wished(self.roster.place(group, nodes)),
             Item::Balance(is_on) => What::Wished(self.roster.balance(is_on)),
+            Item::Found { group, voters } => What::Wished(self.roster.found(group, voters)),
             Item::Moved(slot) => {
                 answer(&answer::put_moved(&self.slots.known(slot)));
                 What::Moved
@@ -503,6 +511,9 @@ impl State {
                 }
                 moved = self.install(&effects, imports);
             } else {
+                if let Some(recorder) = &mut self.recorder {
+                    recorder.abandon(transaction, &participants);
+                }
                 self.bury(imports);
             }
             self.outcomes.entry(transaction.gateway).or_default().insert(transaction.number, is_committed);
@@ -549,12 +560,17 @@ impl State {
                 Effect::Give(given) => {
                     self.note_move();
                     self.keyspace.drop_slot(given.slot);
+                    self.request_ids.drop_slot(given.slot);
                     self.slots.learn(*given);
                     moved.push(*given);
                 }
                 Effect::Take(taken) => {
                     self.note_move();
                     moved.push(self.take_slot(taken));
+                }
+                Effect::Answer(answered) => {
+                    let until = UnixMillis(moment.unix.0.saturating_add_unsigned(answered.ms));
+                    self.request_ids.note((**answered).clone(), until);
                 }
             }
         }
@@ -568,10 +584,11 @@ impl State {
     }
 
     fn take_slot(&mut self, taken: &Taken) -> Moved {
-        let Taken { slot, epoch, sequence, gone, unix, records } = taken;
+        let Taken { slot, epoch, sequence, gone, unix, records, answered } = taken;
         self.moment.unix = self.moment.unix.max(*unix);
         self.keyspace.advance_to(self.moment);
         self.keyspace.import_slot(*slot, *sequence, *gone, records).expect("a group exported it, and checksums hold");
+        self.request_ids.import_slot(answered);
         let moved = Moved { slot: *slot, group: self.group, epoch: *epoch };
         self.slots.learn(moved);
         moved
@@ -595,7 +612,7 @@ impl State {
                 }
                 Effect::Flush { .. } | Effect::Swap { .. } => is_flushed = true,
                 // For clients the keys are what they were.
-                Effect::Give(_) | Effect::Take(_) => {}
+                Effect::Give(_) | Effect::Take(_) | Effect::Answer(_) => {}
             }
         }
         if is_flushed {

@@ -32,7 +32,7 @@ pub(crate) fn put_value(
     let Some(entry) = keyspace.view(database, moment).peek(key) else {
         return out.push(database, &[b"DEL", key]);
     };
-    if matches!(entry.value(), ValueRef::Json(_)) {
+    if reader < Reader::Holdfast && entry.value().is_of_module() {
         // A Redis without the module would end at the first of them.
         return out.push(database, &[b"DEL", key]);
     }
@@ -42,7 +42,10 @@ pub(crate) fn put_value(
         let value = string.to_bytes(&mut buffer);
         return put_string(out, reader, (database, key), value, deadline.as_deref());
     }
-    let dump = keyspace::rdb::dump_for(entry.value(), reader.dialect(), reader.rdb_version());
+    let dump = match reader {
+        Reader::Holdfast => keyspace::rdb::dump(entry.value()),
+        _ => keyspace::rdb::dump_for(entry.value(), reader.dialect(), reader.rdb_version()),
+    };
     let ttl = deadline.as_deref().unwrap_or("0").as_bytes();
     let words: [&[u8]; 6] = [b"RESTORE", key, ttl, &dump, b"REPLACE", b"ABSTTL"];
     out.push(database, &words[..if deadline.is_some() { 6 } else { 5 }]);
@@ -73,10 +76,11 @@ impl Done<'_> {
 
     /// A key holds now what readers are not told, such as after RENAME: they lack what it held before, too.
     fn has_untold(&self) -> bool {
-        self.changed.iter().any(|(database, key)| {
-            let entry = self.keyspace.view(*database, self.moment).peek(key);
-            entry.is_some_and(|entry| matches!(entry.value(), ValueRef::Json(_)))
-        })
+        self.reader < Reader::Holdfast
+            && self.changed.iter().any(|(database, key)| {
+                let entry = self.keyspace.view(*database, self.moment).peek(key);
+                entry.is_some_and(|entry| entry.value().is_of_module())
+            })
     }
 
     /// The same if its name says how; nothing is appended if not.

@@ -24,6 +24,7 @@ mod part;
 mod recorder;
 pub mod recovery;
 mod reply_cache;
+mod request_ids;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,8 +41,9 @@ use stdx::UnixMillis;
 use stdx::slot::{Slot, slot_of};
 
 pub use apply::{Applied, CommandRun, Cursor, Effects, ExecRun, Ignored, Meter, What, is_null};
-pub use recorder::{Reader, Requests, Step, Tape};
+pub use recorder::{Phase, Reader, Requests, Step, Tape};
 pub use reply_cache::{Lookup, ReplyCache};
+pub use request_ids::{Known, RequestIds};
 
 use echoes::Echoes;
 use part::Part;
@@ -108,6 +110,8 @@ pub struct State {
     parameters: Arc<Parameters>,
     /// Changes of libraries that other nodes may send again.
     echoes: Echoes,
+    /// What requests with an id were answered.
+    request_ids: RequestIds,
     /// Where replies go that nobody wants.
     scratch: Writer,
     spans: Vec<Span>,
@@ -131,6 +135,7 @@ macro_rules! parts {
             &$($mutable)? $state.slots,
             &$($mutable)? $state.parameters,
             &$($mutable)? $state.echoes,
+            &$($mutable)? $state.request_ids,
         ]
     };
 }
@@ -152,6 +157,7 @@ impl State {
             slots: SlotMap::even(group_count),
             parameters: Arc::default(),
             echoes: Echoes::default(),
+            request_ids: RequestIds::default(),
             scratch: Writer::default(),
             spans: Vec::new(),
             forgets_answers: false,
@@ -198,7 +204,7 @@ impl State {
         self.keyspace = keyspace;
         self.load(saved, position);
         if let Some(recorder) = &mut self.recorder {
-            recorder.skip();
+            recorder.skip(self.applied.index);
         }
     }
 
@@ -244,6 +250,15 @@ impl State {
         saved
     }
 
+    /// What [`State::save`] writes, without the answers to requests with an id: the same.
+    #[doc(hidden)]
+    pub fn save_without_request_ids(&mut self) -> Vec<u8> {
+        let request_ids = std::mem::take(&mut self.request_ids);
+        let saved = self.save();
+        self.request_ids = request_ids;
+        saved
+    }
+
     /// Carries out commands again that have been carried out before. Only the simulator has a use for it.
     #[doc(hidden)]
     pub fn break_by_forgetting_answers(&mut self) {
@@ -278,17 +293,17 @@ impl State {
     /// What a node does with the keyspace that changes none of the data.
     #[inline]
     pub fn upkeep(&mut self) -> Upkeep<'_> {
-        Upkeep(&mut self.keyspace, &mut self.recorder, self.applied.index)
+        Upkeep(&mut self.keyspace, &mut self.recorder, (self.applied.index, self.moment.unix))
     }
 
     /// From the next item on it is taken down what items do, for this kind of reader; or no longer for anybody.
     pub fn record(&mut self, reader: Option<Reader>) {
-        self.recorder = reader.map(|reader| Box::new(Recorder::new(reader, self.group.0)));
+        self.recorder = reader.map(|reader| Box::new(Recorder::new(reader, self.group.0, self.applied.index)));
     }
 
     /// What items have done since the last call, if it is taken down and there is anything new.
     pub fn take_tape(&mut self) -> Option<Tape> {
-        self.recorder.as_mut()?.take(self.applied.index)
+        self.recorder.as_mut()?.take(self.applied.index, self.moment.unix)
     }
 
     /// Which slots the group holds.
@@ -311,6 +326,11 @@ impl State {
     #[inline]
     pub fn replies(&self) -> &ReplyCache {
         &self.replies
+    }
+
+    /// What requests that clients have given an id were answered.
+    pub fn request_ids(&self) -> &RequestIds {
+        &self.request_ids
     }
 
     /// In group 0: who belongs to the cluster.
@@ -338,8 +358,12 @@ impl State {
         (self.slots.group_of_slot(slot) != self.group).then_some(slot)
     }
 
-    /// The slot of a key that a command names, if another group holds it.
+    /// The slot of a key that a command names, if another group holds it. A command on all keys names them all: who
+    /// sends it as one to a single group takes it that there is no other.
     pub fn foreign_of(&self, command: &DataCommand, args: Args<'_>) -> Option<Slot> {
+        if matches!(command.span, command::Span::Whole(_)) {
+            return self.slots.given_by(self.group);
+        }
         let mut foreign = None;
         command.for_each_key(args, |index, _| foreign = foreign.or_else(|| self.foreign(args.at(index))));
         foreign
@@ -367,7 +391,7 @@ impl State {
 
 /// What a node does with a keyspace that changes none of the data: who is told of changes, how memory is tuned, what
 /// has expired is removed for good, checkpoints are written.
-pub struct Upkeep<'a>(&'a mut Keyspace, &'a mut Option<Box<Recorder>>, u64);
+pub struct Upkeep<'a>(&'a mut Keyspace, &'a mut Option<Box<Recorder>>, (u64, UnixMillis));
 
 impl Upkeep<'_> {
     /// See [`Keyspace::set_tuning`].
@@ -407,13 +431,13 @@ impl Upkeep<'_> {
 
     /// See [`Keyspace::collect`].
     pub fn collect(&mut self, moment: Moment, budget: usize) -> bool {
-        let Self(keyspace, Some(recorder), index) = self else { return self.0.collect(moment, budget) };
+        let Self(keyspace, Some(recorder), place) = self else { return self.0.collect(moment, budget) };
         let wanted = keyspace.listens_to();
         keyspace.listen(wanted.with(Class::Gone));
         let more = keyspace.collect(moment, budget);
         keyspace.listen(wanted);
         for notice in keyspace.take_gone() {
-            recorder.swept(keyspace, *index, notice.database, &notice.key, moment);
+            recorder.swept(keyspace, *place, (notice.database, &notice.key), moment);
         }
         more
     }
@@ -446,12 +470,21 @@ fn without_keys() -> State {
     State::new(GroupId(0), 1, Keyspace::new(options))
 }
 
-/// What a group of a new cluster saves that begins at this moment and knows nothing but libraries of functions.
-pub fn save_of_new_group(unix: UnixMillis, libraries: Arc<Libraries>) -> Vec<u8> {
+/// What a group of a new cluster saves that begins at this moment and knows nothing but libraries of functions, and
+/// users.
+pub fn save_of_new_group(unix: UnixMillis, libraries: Arc<Libraries>, users: Parameters) -> Vec<u8> {
     let mut state = without_keys();
     state.moment.unix = unix;
     state.libraries = libraries;
+    state.parameters = Arc::new(users);
     state.save()
+}
+
+/// The users of the cluster among what a group has saved.
+pub fn users_of(saved: &[u8]) -> Parameters {
+    let mut state = without_keys();
+    state.load(saved, Position::default());
+    state.parameters.only_users()
 }
 
 /// The libraries of functions among what a group has saved.

@@ -14,6 +14,7 @@ use stdx::{UnixMillis, leb128};
 
 use crate::echoes::Echoes;
 use crate::reply_cache::ReplyCache;
+use crate::request_ids::RequestIds;
 use crate::{Imports, Outcomes, Prepared};
 
 /// A part of what replicas agree on.
@@ -115,6 +116,20 @@ impl Part for ReplyCache {
     }
 }
 
+impl Part for RequestIds {
+    fn save(&self, out: &mut Vec<u8>) {
+        self.put(out);
+    }
+
+    fn load(&mut self, reader: &mut Reader<'_>) {
+        *self = Self::read(reader);
+    }
+
+    fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
 impl Part for Arc<Libraries> {
     fn save(&self, out: &mut Vec<u8>) {
         Libraries::save(self, out);
@@ -135,11 +150,11 @@ impl Part for SlotMap {
     }
 
     fn load(&mut self, reader: &mut Reader<'_>) {
-        *self = Self::read(reader, self.group_count());
+        *self = Self::read(reader, self.first_count());
     }
 
     fn clear(&mut self) {
-        *self = Self::even(self.group_count());
+        *self = Self::even(self.first_count());
     }
 }
 

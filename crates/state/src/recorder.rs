@@ -9,7 +9,9 @@ use command::Access;
 use keyspace::rdb::Dialect;
 use keyspace::{Body, DataCommand, DatabaseKey, Keyspace, Moment, Standing};
 use message::TransactionId;
+use message::entry::Effect;
 use resp::{Args, Writer};
+use stdx::UnixMillis;
 
 use crate::{effects, observe};
 
@@ -20,6 +22,8 @@ pub enum Reader {
     Redis5,
     /// Version 10: Redis 7.0 and later, and Valkey.
     Redis7,
+    /// Values as we ourselves dump them, with all that Redis has no words for.
+    Holdfast,
 }
 
 impl Reader {
@@ -27,7 +31,7 @@ impl Reader {
     pub fn rdb_version(self) -> u16 {
         match self {
             Self::Redis5 => 9,
-            Self::Redis7 => 10,
+            Self::Redis7 | Self::Holdfast => 10,
         }
     }
 
@@ -35,7 +39,7 @@ impl Reader {
     pub fn dialect(self) -> Dialect {
         match self {
             Self::Redis5 => Dialect::Plain,
-            Self::Redis7 => Dialect::Listpacks,
+            Self::Redis7 | Self::Holdfast => Dialect::Listpacks,
         }
     }
 }
@@ -72,11 +76,30 @@ impl Requests {
     }
 }
 
+/// What a step is to whoever brings groups together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Phase {
+    /// It has been done, as a part of a transaction if one is named.
+    #[default]
+    Done,
+    /// Its part of a transaction is prepared, and has changed nothing yet. Its keys are locked until the part is done
+    /// or dropped.
+    Prepared,
+    /// The transaction was not committed.
+    Dropped,
+    /// Keys were swept away because their time had come. Replicas do that at places of their own.
+    Swept,
+}
+
 /// What one item of a log has done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Step {
     /// Index of its entry in the log.
     pub index: u64,
+    /// The moment of that entry.
+    pub moment: UnixMillis,
+    /// Whether it has been done.
+    pub phase: Phase,
     /// The transaction over several groups that it is a part of, with all groups that have one.
     pub transaction: Option<(TransactionId, Vec<u32>)>,
     /// Keys that it has read or changed: two steps without one in common can be exchanged.
@@ -96,8 +119,12 @@ pub struct Step {
 pub struct Tape {
     /// Which group.
     pub group: u32,
-    /// Up to this index of its log all is known.
+    /// All behind this index of its log is known,
+    pub from: u64,
+    /// up to this index.
     pub index: u64,
+    /// The moment of the group: nothing of an earlier one comes any more.
+    pub moment: UnixMillis,
     /// Something before this tape is not known: it is the first, or the group was given a checkpoint.
     pub has_gap: bool,
     /// In the order of the log.
@@ -121,26 +148,27 @@ struct Named<'a> {
 }
 
 impl Recorder {
-    pub(crate) fn new(reader: Reader, group: u32) -> Self {
-        Self { reader, step: Step::default(), tape: Tape { group, has_gap: true, ..Tape::default() } }
+    /// One that begins behind this index.
+    pub(crate) fn new(reader: Reader, group: u32, from: u64) -> Self {
+        Self { reader, step: Step::default(), tape: Tape { group, from, has_gap: true, ..Tape::default() } }
     }
 
-    /// What has been done up to this index, if there is anything new.
-    pub(crate) fn take(&mut self, index: u64) -> Option<Tape> {
+    /// What has been done up to this index and moment, if there is anything new.
+    pub(crate) fn take(&mut self, index: u64, moment: UnixMillis) -> Option<Tape> {
         let has_news = self.tape.has_gap || self.tape.index != index || !self.tape.steps.is_empty();
-        let next = Tape { group: self.tape.group, index, ..Tape::default() };
-        has_news.then(|| Tape { index, ..std::mem::replace(&mut self.tape, next) })
+        let next = Tape { group: self.tape.group, from: index, index, ..Tape::default() };
+        has_news.then(|| Tape { index, moment, ..std::mem::replace(&mut self.tape, next) })
     }
 
-    /// The state has become another one, by no items.
-    pub(crate) fn skip(&mut self) {
+    /// The state has become another one, that behind this index, by no items.
+    pub(crate) fn skip(&mut self, index: u64) {
         self.tape.steps.clear();
-        self.tape.has_gap = true;
+        (self.tape.has_gap, self.tape.from) = (true, index);
     }
 
     /// An item of this entry comes.
-    pub(crate) fn begin(&mut self, index: u64) {
-        self.step.index = index;
+    pub(crate) fn begin(&mut self, index: u64, moment: UnixMillis) {
+        (self.step.index, self.step.moment) = (index, moment);
     }
 
     /// It has been applied.
@@ -156,6 +184,23 @@ impl Recorder {
         if groups.len() > 1 {
             self.step.transaction = Some((transaction, groups.to_vec()));
         }
+    }
+
+    /// The item prepares a part of this transaction, which will make these changes.
+    pub(crate) fn prepare(&mut self, transaction: TransactionId, groups: &[u32], changes: &[Effect]) {
+        self.join(transaction, groups);
+        self.step.phase = Phase::Prepared;
+        for change in changes {
+            if let Effect::Key { database, key, .. } = change {
+                self.step.keys.push((*database, key.clone()));
+            }
+        }
+    }
+
+    /// The item drops its part of this transaction.
+    pub(crate) fn abandon(&mut self, transaction: TransactionId, groups: &[u32]) {
+        self.join(transaction, groups);
+        self.step.phase = Phase::Dropped;
     }
 
     /// Runs a command that may change data, and takes down what it has done.
@@ -261,8 +306,15 @@ impl Recorder {
     }
 
     /// A key, or fields of it, were swept away because their time had come.
-    pub(crate) fn swept(&mut self, keyspace: &Keyspace, index: u64, database: u16, key: &[u8], moment: Moment) {
-        self.begin(index);
+    pub(crate) fn swept(
+        &mut self,
+        keyspace: &Keyspace,
+        (index, latest): (u64, UnixMillis),
+        (database, key): (u16, &[u8]),
+        moment: Moment,
+    ) {
+        self.begin(index, latest);
+        self.step.phase = Phase::Swept;
         if keyspace.version(database, key, moment) == 0 {
             self.remove(database, key);
         } else {

@@ -159,6 +159,17 @@ impl Cluster {
         }
     }
 
+    /// The disk of a node that is down holds nothing any more, but that something had been committed.
+    pub fn empty(&mut self, id: u64) {
+        let node = self.node(id);
+        assert!(node.replica.is_none(), "it runs");
+        let last = node.entries.last().map_or(node.checkpoint.0, |entry| entry.index);
+        node.hard_state = HardState { vote: 0, commit: last, ..node.hard_state };
+        node.membership = Membership::default();
+        node.checkpoint = (0, 0);
+        node.entries.clear();
+    }
+
     /// Carries out everything a replica wants done.
     pub fn settle(&mut self, id: u64) {
         let node = self.node(id);

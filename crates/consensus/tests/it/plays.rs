@@ -17,7 +17,7 @@ use crate::cluster::Cluster;
 /// hold-syncs NODE             persist NODE             pretend NODE            compact NODE INDEX
 /// lag NODE                    join NODE                offer NODE INDEX        transfer
 /// lease NODE                  trust NODE               feed NODE
-/// unreachable NODE MEMBER
+/// unreachable NODE MEMBER     empty NODE (which is down)
 /// change NODE add-learner|add-voter|remove MEMBER      hand-over NODE MEMBER
 /// ```
 fn perform(cluster: &mut Option<Cluster>, line: &str) {
@@ -47,6 +47,7 @@ fn perform(cluster: &mut Option<Cluster>, line: &str) {
         "stabilize" => stage.stabilize(words.get(1) != Some(&"silently")),
         "crash" => stage.crash(number(1), false),
         "power-cut" => stage.crash(number(1), true),
+        "empty" => stage.empty(number(1)),
         "restart" => stage.start(number(1), words.get(2) == Some(&"recovering")),
         "partition" => {
             let sides: Vec<Vec<u64>> = line["partition".len()..]

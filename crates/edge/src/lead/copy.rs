@@ -2,27 +2,21 @@
 //! turned into another form chunk by chunk. Neither the data nor a group of them is ever in memory a second time.
 
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::net::UnixStream;
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread;
 
-use keyspace::{Keyspace, Layout, Moment, Tuning, ValueRef};
-use mio::net::UnixStream as MioUnixStream;
-use node::event::Peer;
+use keyspace::{Keyspace, Layout, Moment, Tuning};
 use node::{GroupId, GroupSeed, NodeId, Reader};
 use redis_files::write::RdbWriter;
-use resp::{Frame, FrameDecoder, encode_request};
+use resp::{Frame, encode_request};
 use stdx::UnixMillis;
 
 use super::backlog::nameless;
-use crate::connection::Stream;
 use crate::host::Host;
-use crate::limits::{COPY_PATIENCE, COPY_POLL};
-use crate::listener::Arrival;
-use crate::mailbox::Mail;
+use crate::host_session::HostSession;
+use crate::limits::COPY_POLL;
 
 /// What all groups hold at one moment.
 #[derive(Debug)]
@@ -33,17 +27,44 @@ pub struct Copy {
     pub bytes: u64,
     /// The same without keys.
     pub functions: Vec<u8>,
+    /// Keys left out, since their types belong to modules.
+    pub left_out: u64,
 }
 
 /// A copy that has begun.
 #[derive(Debug)]
 pub struct Begun {
-    connection: Connection,
+    connection: HostSession,
     name: String,
     databases: u16,
     moment: UnixMillis,
     /// Behind which entries the logs of groups were cut, in the order of groups.
     pub places: Vec<u64>,
+}
+
+/// What takes what groups hold.
+trait Sink {
+    /// Libraries of functions.
+    fn libraries(&mut self, codes: Vec<Vec<u8>>);
+
+    /// Some keys of a database.
+    fn keys(&mut self, keyspace: &Keyspace, database: u16, moment: Moment) -> io::Result<()>;
+}
+
+/// Writes an RDB file.
+struct RdbSink {
+    writer: RdbWriter<File>,
+    functions: RdbWriter<Vec<u8>>,
+    selected: Option<u16>,
+    /// Keys left out.
+    left_out: u64,
+}
+
+/// Writes requests that another cluster carries out.
+struct RequestSink {
+    writer: io::BufWriter<File>,
+    /// Of the first request that could not be written.
+    fault: Option<io::Error>,
 }
 
 impl Begun {
@@ -54,7 +75,7 @@ impl Begun {
     pub fn begin(host: &Host) -> Result<Self, String> {
         let io = |error: io::Error| error.to_string();
         let name = crate::entropy::random_hex::<16>().map_err(io)?;
-        let mut connection = Connection::open(host).map_err(io)?;
+        let mut connection = HostSession::open(host).map_err(io)?;
         let reply = connection.call(&["BACKUP", "BEGIN", &name]).map_err(io)?;
         let strange = || format!("BACKUP BEGIN answered {reply}");
         let mut numbers = Vec::new();
@@ -81,18 +102,55 @@ impl Begun {
     /// One line.
     pub fn copy(mut self, directory: &Path, reader: Reader) -> Result<Copy, String> {
         let copied = self.read(directory, reader);
-        // Whoever keeps the parts finds out by itself if it does not hear this.
+        self.end();
+        copied
+    }
+
+    /// The moment at which groups were cut.
+    pub fn moment(&self) -> UnixMillis {
+        self.moment
+    }
+
+    /// Reads all of it, and writes it as requests for another cluster: a file, and its length.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn requests(mut self, directory: &Path) -> Result<(File, u64), String> {
+        let io = |error: io::Error| format!("the copy cannot be written: {error}");
+        let writer = io::BufWriter::new(nameless(directory).map_err(io)?);
+        let mut sink = RequestSink { writer, fault: None };
+        let read = self.read_into(&mut sink, true);
+        self.end();
+        read?;
+        sink.fault.map_or(Ok(()), Err).map_err(io)?;
+        let mut file = sink.writer.into_inner().map_err(|error| io(error.into_error()))?;
+        let bytes = io::Seek::stream_position(&mut file).map_err(io)?;
+        Ok((file, bytes))
+    }
+
+    /// Whoever keeps the parts finds out by itself if it does not hear this.
+    fn end(&mut self) {
         for group in 0..self.places.len() {
             let _ = self.connection.call(&["BACKUP", "END", &self.name, &group.to_string()]);
         }
-        copied
     }
 
     fn read(&mut self, directory: &Path, reader: Reader) -> Result<Copy, String> {
         let io = |error: io::Error| format!("the copy cannot be written: {error}");
-        let mut writer = begin_file(nameless(directory).map_err(io)?, reader, self.moment).map_err(io)?;
-        let mut functions = begin_file(Vec::new(), reader, self.moment).map_err(io)?;
-        let mut database = None;
+        let mut sink = RdbSink {
+            writer: begin_file(nameless(directory).map_err(io)?, reader, self.moment).map_err(io)?,
+            functions: begin_file(Vec::new(), reader, self.moment).map_err(io)?,
+            selected: None,
+            left_out: 0,
+        };
+        self.read_into(&mut sink, reader >= Reader::Redis7)?;
+        let mut file = sink.writer.finish().map_err(io)?;
+        let bytes = io::Seek::stream_position(&mut file).map_err(io)?;
+        Ok(Copy { file, bytes, functions: sink.functions.finish().map_err(io)?, left_out: sink.left_out })
+    }
+
+    fn read_into(&mut self, sink: &mut impl Sink, wants_functions: bool) -> Result<(), String> {
+        let io = |error: io::Error| format!("the copy cannot be written: {error}");
         let mut parts: Vec<_> = (0..self.places.len() as u32).map(|group| Some((self.seed(group), 0))).collect();
         // A chunk of each group in turn, so that none waits long enough to be given up.
         while parts.iter().any(Option::is_some) {
@@ -112,23 +170,18 @@ impl Begun {
                 };
                 (is_waiting, *number) = (false, *number + 1);
                 seed.restore(&chunk).map_err(|corrupt| format!("group {group}: {corrupt}"))?;
-                if group == 0 && !seed.state.is_empty() && reader >= Reader::Redis7 {
-                    for code in node::backup::libraries_of(&std::mem::take(&mut seed.state)) {
-                        writer.library(&code);
-                        functions.library(&code);
-                    }
+                if group == 0 && !seed.state.is_empty() && wants_functions {
+                    sink.libraries(node::backup::libraries_of(&std::mem::take(&mut seed.state)));
                 }
                 if !seed.keyspace.is_restore_incomplete() {
-                    self.write_keys(seed, &mut database, &mut writer).map_err(io)?;
+                    self.write_keys(seed, sink).map_err(io)?;
                 }
             }
             if is_waiting {
                 thread::sleep(COPY_POLL);
             }
         }
-        let mut file = writer.finish().map_err(io)?;
-        let bytes = io::Seek::stream_position(&mut file).map_err(io)?;
-        Ok(Copy { file, bytes, functions: functions.finish().map_err(io)? })
+        Ok(())
     }
 
     fn seed(&self, group: u32) -> GroupSeed {
@@ -142,32 +195,15 @@ impl Begun {
     }
 
     /// Writes the keys that have been read, and forgets them.
-    fn write_keys(
-        &self,
-        seed: &mut GroupSeed,
-        selected: &mut Option<u16>,
-        writer: &mut RdbWriter<File>,
-    ) -> io::Result<()> {
+    fn write_keys(&self, seed: &mut GroupSeed, sink: &mut impl Sink) -> io::Result<()> {
         // The group's own moment, and not that of the copy: what has expired by another clock may still be changed.
         let moment = Moment { unix: seed.keyspace.latest(), seed: 0 };
         let mut empty = seed.keyspace.new_like();
         empty.advance_to(moment);
         let keyspace = std::mem::replace(&mut seed.keyspace, empty);
-        for database in (0..self.databases).filter(|database| keyspace.key_count(*database) > 0) {
-            if selected.replace(database) != Some(database) {
-                writer.select(database);
-            }
-            let mut outcome = Ok(());
-            keyspace.for_each(database, moment, |entry| {
-                // Documents of JSON are not told, since a Redis without the module would not read the file.
-                if outcome.is_ok() && !matches!(entry.value(), ValueRef::Json(_)) {
-                    let deadline = entry.expires_at().map(|deadline| deadline.0);
-                    outcome = writer.key(entry.key(), deadline, entry.value());
-                }
-            });
-            outcome?;
-        }
-        Ok(())
+        (0..self.databases)
+            .filter(|database| keyspace.key_count(*database) > 0)
+            .try_for_each(|database| sink.keys(&keyspace, database, moment))
     }
 
     fn chunk(&mut self, group: u32, number: u64) -> Result<Part, String> {
@@ -180,6 +216,60 @@ impl Begun {
             Frame::Error(text) => Err(String::from_utf8_lossy(&text).into_owned()),
             other => Err(format!("BACKUP READ answered {other}")),
         }
+    }
+}
+
+impl Sink for RdbSink {
+    fn libraries(&mut self, codes: Vec<Vec<u8>>) {
+        for code in codes {
+            self.writer.library(&code);
+            self.functions.library(&code);
+        }
+    }
+
+    fn keys(&mut self, keyspace: &Keyspace, database: u16, moment: Moment) -> io::Result<()> {
+        if self.selected.replace(database) != Some(database) {
+            self.writer.select(database);
+        }
+        let mut outcome = Ok(());
+        keyspace.for_each(database, moment, |entry| {
+            // A Redis without the module would not read the file.
+            if entry.value().is_of_module() {
+                self.left_out += 1;
+            } else if outcome.is_ok() {
+                let deadline = entry.expires_at().map(|deadline| deadline.0);
+                outcome = self.writer.key(entry.key(), deadline, entry.value());
+            }
+        });
+        outcome
+    }
+}
+
+impl RequestSink {
+    fn put(&mut self, words: &[&[u8]]) {
+        let mut bytes = Vec::new();
+        encode_request(&mut bytes, words);
+        if self.fault.is_none() {
+            self.fault = self.writer.write_all(&bytes).err();
+        }
+    }
+}
+
+impl Sink for RequestSink {
+    fn libraries(&mut self, codes: Vec<Vec<u8>>) {
+        for code in codes {
+            self.put(&[b"FUNCTION", b"LOAD", &code]);
+        }
+    }
+
+    fn keys(&mut self, keyspace: &Keyspace, database: u16, moment: Moment) -> io::Result<()> {
+        self.put(&[b"SELECT", database.to_string().as_bytes()]);
+        keyspace.for_each(database, moment, |entry| {
+            let deadline = entry.expires_at().map_or(0, |deadline| deadline.0).to_string();
+            let dump = keyspace::rdb::dump(entry.value());
+            self.put(&[b"RESTORE", entry.key(), deadline.as_bytes(), &dump, b"REPLACE", b"ABSTTL"]);
+        });
+        self.fault.take().map_or(Ok(()), Err)
     }
 }
 
@@ -197,48 +287,6 @@ fn begin_file<W: io::Write>(file: W, reader: Reader, moment: UnixMillis) -> io::
     writer.aux("ctime", &(moment.0 / 1_000).to_string());
     writer.aux("holdfast-ver", env!("CARGO_PKG_VERSION"));
     Ok(writer)
-}
-
-/// A connection of the host to a core of its own.
-#[derive(Debug)]
-struct Connection {
-    stream: UnixStream,
-    decoder: FrameDecoder,
-}
-
-impl Connection {
-    fn open(host: &Host) -> io::Result<Self> {
-        let (ours, theirs) = UnixStream::pair()?;
-        ours.set_read_timeout(Some(COPY_PATIENCE))?;
-        ours.set_write_timeout(Some(COPY_PATIENCE))?;
-        theirs.set_nonblocking(true)?;
-        let address = "the host:0".to_owned();
-        let peer = Peer { local_address: address.clone(), address, is_local: true, descriptor: -1, is_host: true };
-        let serial = host.next_serial.fetch_add(1, Ordering::Relaxed);
-        let desk = &host.desks[0];
-        desk.client_count.fetch_add(1, Ordering::Relaxed);
-        let stream = Stream::Unix(MioUnixStream::from_std(theirs));
-        desk.mailbox.post(Mail::Arrival(Box::new(Arrival { serial, stream, peer })));
-        Ok(Self { stream: ours, decoder: FrameDecoder::new() })
-    }
-
-    fn call(&mut self, words: &[&str]) -> io::Result<Frame> {
-        let mut request = Vec::new();
-        encode_request(&mut request, words);
-        self.stream.write_all(&request)?;
-        let mut buffer = vec![0; 64 << 10];
-        loop {
-            match self.decoder.next_frame() {
-                Ok(Some(frame)) => return Ok(frame),
-                Ok(None) => {}
-                Err(malformed) => return Err(io::Error::new(io::ErrorKind::InvalidData, malformed.to_string())),
-            }
-            match self.stream.read(&mut buffer)? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                count => self.decoder.extend(&buffer[..count]),
-            }
-        }
-    }
 }
 
 /// Begins a copy on a thread of its own, tells `begun` where it was cut, and `copied` when it is there.

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use node::{DatabaseKey, Step, Tape};
+use node::{DatabaseKey, Phase, Step, Tape};
 
 /// Brings together what groups tell.
 #[derive(Debug, Default)]
@@ -42,13 +42,20 @@ impl Merger {
 
     /// Takes what a group has told. False if something is missing before it, and it has told of that before.
     pub fn push(&mut self, tape: Tape) -> bool {
+        if self.queues.len() <= tape.group as usize {
+            // A group has come into being. All that it has done is behind a cut that others have been told of.
+            let bound = self.queues.iter().any(|queue| queue.bound.is_some()).then_some(0);
+            self.queues.resize_with(tape.group as usize + 1, || Queue { bound, ..Queue::default() });
+        }
         let queue = &mut self.queues[tape.group as usize];
         let is_whole = !tape.has_gap || queue.index.is_none();
         if tape.has_gap {
             queue.floor = queue.floor.max(tape.index);
         }
         queue.index = Some(tape.index);
-        queue.steps.extend(tape.steps);
+        // What is prepared has changed nothing yet.
+        let is_done = |step: &Step| matches!(step.phase, Phase::Done | Phase::Swept);
+        queue.steps.extend(tape.steps.into_iter().filter(is_done));
         is_whole
     }
 
@@ -268,7 +275,7 @@ mod tests {
 
     fn push(merger: &mut Merger, group: u32, steps: Vec<Step>) {
         let index = steps.last().map_or(0, |step| step.index);
-        assert!(merger.push(Tape { group, index, has_gap: false, steps }));
+        assert!(merger.push(Tape { group, index, steps, ..Tape::default() }));
     }
 
     /// What comes out, a line for each request.

@@ -6,7 +6,7 @@ use node::event::Lane;
 
 /// Version of everything that travels between nodes. Both ends must have the same. It grows with every change to these
 /// bytes or to those of `node::wire`, and `docs/formats/peer-link.md` says what changed.
-pub const PROTOCOL_VERSION: u16 = 8;
+pub const PROTOCOL_VERSION: u16 = 9;
 
 const MAGIC: &[u8; 6] = b"HFPEER";
 
@@ -396,6 +396,8 @@ pub fn next_message(body: &[u8]) -> Result<(u32, &[u8], &[u8]), Malformed> {
 
 #[cfg(test)]
 mod tests {
+    use fuzzing::Fuzz;
+
     use super::*;
 
     #[test]
@@ -455,5 +457,99 @@ mod tests {
             damaged[at] ^= 0x10;
             assert_eq!(next_frame(&damaged), Err(Malformed::Damaged), "byte {at}");
         }
+    }
+
+    /// Puts the checksum at the end of a greeting right.
+    fn verify_greeting(bytes: &mut [u8]) {
+        let Some(body_bytes) = bytes.len().checked_sub(4) else { return };
+        let check = crc32c::crc32c(&bytes[..body_bytes]);
+        bytes[body_bytes..].copy_from_slice(&check.to_le_bytes());
+    }
+
+    #[test]
+    fn fuzz_greetings() {
+        let hello = Hello {
+            purpose: Purpose::Ask,
+            cluster: 1 << 100,
+            from: 7,
+            to: 8,
+            group_count: 9,
+            is_compressed: true,
+            life: 10,
+        };
+        let welcome = Welcome { verdict: Verdict::WrongNode, cluster: 3, node: 4, group_count: 5, hash_seed: 6 };
+        let corpus = [hello.encode(), welcome.encode()];
+        Fuzz::new("greetings", corpus).repair(verify_greeting).run(|input| {
+            let head = check_head(input).is_ok();
+            // Whoever reads a greeting reads all of its bytes.
+            let whole = |length: usize| {
+                let mut bytes = input.to_vec();
+                bytes.resize(length, 0);
+                if input.len() < length {
+                    verify_greeting(&mut bytes);
+                }
+                bytes
+            };
+            let hello = Hello::decode(&whole(HELLO_BYTES));
+            let welcome = Welcome::decode(&whole(WELCOME_BYTES));
+            if let Ok(hello) = &hello {
+                let again = Hello::decode(&hello.encode());
+                assert_eq!(again.as_ref(), Ok(hello));
+            }
+            if let Ok(welcome) = &welcome {
+                assert_eq!(Welcome::decode(&welcome.encode()).as_ref(), Ok(welcome));
+            }
+            let purpose = hello.map_or(0, |hello| 1 + u64::from(hello.purpose.number()));
+            u64::from(head) + 2 * purpose + 1_000 * welcome.map_or(0, |welcome| 1 + welcome.verdict as u64)
+        });
+    }
+
+    /// Puts the checksums of frames right, as far as they can be followed.
+    fn verify_frames(bytes: &mut [u8]) {
+        let mut at = 0;
+        while bytes.len() - at >= FRAME_HEADER_BYTES {
+            let length = u32::from_le_bytes(part(bytes, at)) as usize;
+            let start = at + FRAME_HEADER_BYTES;
+            let Some(body) = bytes.get(start..start.saturating_add(length)) else { return };
+            let check = crc32c::crc32c(body);
+            bytes[at + 4..start].copy_from_slice(&check.to_le_bytes());
+            at = start + length;
+        }
+    }
+
+    #[test]
+    fn fuzz_frames() {
+        let mut several = Vec::new();
+        let start = begin_frame(&mut several);
+        push_message(&mut several, 1, b"one");
+        push_message(&mut several, 2, b"");
+        push_message(&mut several, u32::MAX, b"three and more");
+        end_frame(&mut several, start);
+        several.extend(whole_frame(3, b"another"));
+        Fuzz::new("link-frames", [several, whole_frame(7, &[0; 300])]).repair(verify_frames).run(|input| {
+            let (mut at, mut messages, mut message_bytes) = (0, 0, 0);
+            let is_sound = loop {
+                match next_frame(&input[at..]) {
+                    Ok(Some((mut body, taken))) => {
+                        at += taken;
+                        let is_sound = loop {
+                            if body.is_empty() {
+                                break true;
+                            }
+                            let Ok((_, message, rest)) = next_message(body) else { break false };
+                            (messages, message_bytes) = (messages + 1, message_bytes + message.len());
+                            body = rest;
+                        };
+                        if !is_sound {
+                            break false;
+                        }
+                    }
+                    Ok(None) => break true,
+                    Err(_) => break false,
+                }
+            };
+            assert!(at <= input.len() && message_bytes <= input.len());
+            u64::from(is_sound) + 2 * messages
+        });
     }
 }

@@ -5,6 +5,8 @@ use stdx::{Prng, UnixMillis};
 use super::*;
 use crate::context::Edit;
 use crate::json::parse::parse;
+use crate::sketch::Sketch;
+use crate::sketch::cuckoo::Cuckoo;
 use crate::{Access, End, Expiry, Layout, Options, Tuning};
 
 /// Everything about every key that is replicated.
@@ -95,7 +97,7 @@ fn change_collection(edit: &mut Edit<'_>, key: &[u8], prng: &mut Prng) {
         _ => prng.below(2 * count + 2).to_string().into_bytes(),
     };
     let adds = prng.chance(2, 3);
-    let done = match key.last().map_or(0, |byte| byte % 5) {
+    let done = match key.last().map_or(0, |byte| byte % 6) {
         0 => edit.modify_hash(key, |hash| {
             for _ in 0..count {
                 let field = element(prng);
@@ -139,6 +141,27 @@ fn change_collection(edit: &mut Edit<'_>, key: &[u8], prng: &mut Prng) {
                     }
                 }),
                 _ => edit.set_json(key, patch),
+            }
+        }
+        4 => {
+            let change = |prng: &mut Prng, filter: &mut Cuckoo| {
+                for _ in 0..count {
+                    let item = element(prng);
+                    if adds || !filter.remove(&item) {
+                        filter.add(&item).expect("it grows");
+                    }
+                }
+            };
+            match edit.view().sketch(key).map(|sketch| sketch.is_some()) {
+                Ok(true) => edit.change_sketch(key, |sketch| match sketch {
+                    Sketch::Cuckoo(filter) => change(prng, filter),
+                    other => panic!("{other:?}"),
+                }),
+                _ => {
+                    let mut filter = Cuckoo::new(1 << (4 + 8 * prng.below(2)), 2, 20, 2).expect("it fits");
+                    change(prng, &mut filter);
+                    edit.set_sketch(key, Sketch::Cuckoo(filter))
+                }
             }
         }
         _ => edit.modify_set(key, |set| {

@@ -203,10 +203,14 @@ mod tests {
     /// A keyspace with a large value of each type.
     fn large_values() -> (Harness, Vec<String>) {
         let mut harness = Harness::new();
+        harness.run("CMS.INITBYDIM counts 100000 5");
+        harness.run("BF.RESERVE filter 0.001 3000");
         for number in 0..3_000 {
             harness.run(&format!("HSET hash field{number} {number}"));
             harness.run(&format!("SADD set member{number}"));
             harness.run(&format!("RPUSH list item{number}"));
+            harness.run(&format!("CMS.INCRBY counts item{number} 1"));
+            harness.run(&format!("BF.ADD filter item{number}"));
             harness.run(&format!("ZADD sorted {number} member{number}"));
             harness.run(&format!("XADD stream {}-1 field {number}", number + 1));
         }
@@ -221,8 +225,16 @@ mod tests {
         harness.run("XADD drained 1-1 field 1");
         harness.run("XGROUP CREATE drained readers 0");
         harness.run("XTRIM drained MAXLEN 0");
-        let names = ["hash", "set", "list", "sorted", "stream", "document", "page", "drained", "text", "small"]
-            .map(str::to_owned);
+        harness.run("TOPK.RESERVE top 3");
+        harness.run("TOPK.ADD top a b c d a");
+        harness.run("TDIGEST.CREATE digest");
+        harness.run("TDIGEST.ADD digest 1 2 3");
+        harness.run("CF.ADD cuckoo a");
+        let names = [
+            "counts", "filter", "top", "digest", "cuckoo", "hash", "set", "list", "sorted", "stream", "document",
+            "page", "drained", "text", "small",
+        ]
+        .map(str::to_owned);
         (harness, names.to_vec())
     }
 

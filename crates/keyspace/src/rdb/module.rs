@@ -1,4 +1,4 @@
-//! Values of modules. Of those there are, RedisJSON's are read and written.
+//! Values of modules. Of those there are, RedisJSON's and RedisBloom's are read and written.
 //!
 //! ```text
 //! kind 7, id of the module's type and version length, items: 1 signed length, 2 unsigned length, 3 f32, 4 f64,
@@ -11,16 +11,18 @@
 //! What is written here is 3, which all its versions since 2.0 read. 4, of Redis 8.4 on, is the memory of a library,
 //! and cannot be read.
 
-use super::{Compression, Malformed, Reader, read_text, write_length, write_string};
+use std::borrow::Cow;
+
+use super::{Compression, Malformed, Reader, read_text, sketch, write_length, write_string};
 use crate::collection::Tree;
 use crate::collection::json::fresh;
 use crate::json::limits::DEPTH_MAX;
 use crate::json::{Json, Text, parse};
 use crate::value::CollectionValue;
 
-const END: u64 = 0;
+pub(super) const END: u64 = 0;
 const SIGNED: u64 = 1;
-const UNSIGNED: u64 = 2;
+pub(super) const UNSIGNED: u64 = 2;
 const DOUBLE: u64 = 4;
 const STRING: u64 = 5;
 
@@ -41,19 +43,34 @@ pub fn name_of(id: u64) -> String {
 
 /// True if values of the module's type with this id can be read.
 pub fn is_known(id: u64) -> bool {
-    name_of(id) == JSON_NAME && JSON_VERSIONS.contains(&(id & 0x3FF))
+    let (name, version) = (name_of(id), id & 0x3FF);
+    name == JSON_NAME && JSON_VERSIONS.contains(&version) || sketch::species_of(&name, version).is_some()
 }
 
-fn id_of(name: &str, version: u64) -> u64 {
+pub(super) fn id_of(name: &str, version: u64) -> u64 {
     let number = |letter: u8| LETTERS.iter().position(|&other| other == letter).unwrap_or_default() as u64;
     name.bytes().fold(0, |id, letter| id << 6 | number(letter)) << 10 | version
 }
 
 pub(super) fn write_json(out: &mut Vec<u8>, document: Tree<'_>, compression: Compression) {
     write_length(out, id_of(JSON_NAME, JSON_VERSION));
-    write_length(out, STRING);
-    write_string(out, &document.text(), compression);
+    write_string_item(out, &document.text(), compression);
     write_length(out, END);
+}
+
+pub(super) fn write_number(out: &mut Vec<u8>, item: u64, number: u64) {
+    write_length(out, item);
+    write_length(out, number);
+}
+
+pub(super) fn write_double(out: &mut Vec<u8>, number: f64) {
+    write_length(out, DOUBLE);
+    out.extend_from_slice(&number.to_le_bytes());
+}
+
+pub(super) fn write_string_item(out: &mut Vec<u8>, bytes: &[u8], compression: Compression) {
+    write_length(out, STRING);
+    write_string(out, bytes, compression);
 }
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<CollectionValue, Malformed> {
@@ -61,19 +78,25 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<CollectionValue, Malformed
     if !is_known(id) {
         return Err(Malformed::Value);
     }
-    let document = match id & 0x3FF {
-        0 => read_value(reader, DEPTH_MAX)?,
-        version => {
-            let text = read_string_item(reader)?;
-            // What once belonged to the index of a search.
-            if version == 2 && read_number(reader, UNSIGNED)? > 0 {
-                read_string_item(reader)?;
-                read_string_item(reader)?;
-            }
-            parse::parse(text.as_bytes()).map_err(|_| Malformed::Value)?
-        }
+    let version = id & 0x3FF;
+    let value = match sketch::species_of(&name_of(id), version) {
+        Some(species) => sketch::read(species, version, reader)?,
+        None => fresh(read_document(version, reader)?),
     };
-    if reader.length()? == END { Ok(fresh(document)) } else { Err(Malformed::Value) }
+    if reader.length()? == END { Ok(value) } else { Err(Malformed::Value) }
+}
+
+fn read_document(version: u64, reader: &mut Reader<'_>) -> Result<Json, Malformed> {
+    if version == 0 {
+        return read_value(reader, DEPTH_MAX);
+    }
+    let text = read_text_item(reader)?;
+    // What once belonged to the index of a search.
+    if version == 2 && read_number(reader, UNSIGNED)? > 0 {
+        read_text_item(reader)?;
+        read_text_item(reader)?;
+    }
+    parse::parse(text.as_bytes()).map_err(|_| Malformed::Value)
 }
 
 /// A document of version 0: a number for its type, then what it holds.
@@ -82,21 +105,20 @@ fn read_value(reader: &mut Reader<'_>, depth_left: usize) -> Result<Json, Malfor
     let no_value = || Malformed::Value;
     match read_number(reader, UNSIGNED)? {
         0x01 => Ok(Json::Null),
-        0x02 => read_string_item(reader).map(Json::String),
+        0x02 => read_text_item(reader).map(Json::String),
         0x04 => {
-            expect(reader, DOUBLE)?;
-            let number = f64::from_le_bytes(reader.array()?);
+            let number = read_double(reader)?;
             if number.is_finite() { Ok(Json::Double(number)) } else { Err(Malformed::Value) }
         }
-        0x08 => read_number(reader, SIGNED).map(|number| Json::Integer(number as i64)),
-        0x10 => Ok(Json::Bool(read_string_item(reader)?.as_bytes().first().ok_or_else(no_value)? == &b'1')),
+        0x08 => read_signed(reader).map(Json::Integer),
+        0x10 => Ok(Json::Bool(read_text_item(reader)?.as_bytes().first().ok_or_else(no_value)? == &b'1')),
         0x20 => {
             let mut entries = Vec::new();
             for _ in 0..read_number(reader, UNSIGNED)? {
                 if read_number(reader, UNSIGNED)? != 0x80 {
                     return Err(Malformed::Value);
                 }
-                entries.push((read_string_item(reader)?, read_value(reader, depth_left)?));
+                entries.push((read_text_item(reader)?, read_value(reader, depth_left)?));
             }
             Ok(Json::object(entries))
         }
@@ -112,14 +134,31 @@ fn expect(reader: &mut Reader<'_>, item: u64) -> Result<(), Malformed> {
     if reader.length()? == item { Ok(()) } else { Err(Malformed::Value) }
 }
 
-fn read_number(reader: &mut Reader<'_>, item: u64) -> Result<u64, Malformed> {
+pub(super) fn read_number(reader: &mut Reader<'_>, item: u64) -> Result<u64, Malformed> {
     expect(reader, item)?;
     reader.length()
 }
 
-fn read_string_item(reader: &mut Reader<'_>) -> Result<Text, Malformed> {
+/// A number that may be below zero. Redis has a kind of item for them, and writes them as unsigned ones.
+pub(super) fn read_signed(reader: &mut Reader<'_>) -> Result<i64, Malformed> {
+    match reader.length()? {
+        SIGNED | UNSIGNED => reader.length().map(|number| number as i64),
+        _ => Err(Malformed::Value),
+    }
+}
+
+pub(super) fn read_double(reader: &mut Reader<'_>) -> Result<f64, Malformed> {
+    expect(reader, DOUBLE)?;
+    Ok(f64::from_le_bytes(reader.array()?))
+}
+
+pub(super) fn read_string_item<'a>(reader: &mut Reader<'a>) -> Result<Cow<'a, [u8]>, Malformed> {
     expect(reader, STRING)?;
-    let text = read_text(reader)?;
+    read_text(reader)
+}
+
+fn read_text_item(reader: &mut Reader<'_>) -> Result<Text, Malformed> {
+    let text = read_string_item(reader)?;
     std::str::from_utf8(&text).map(Text::from).map_err(|_| Malformed::Value)
 }
 
@@ -163,7 +202,7 @@ mod tests {
     fn names_of_types_are_in_their_ids() {
         assert_eq!(name_of(id_of(JSON_NAME, 3)), JSON_NAME);
         assert_eq!(name_of(id_of("MBbloom--", 4)), "MBbloom--");
-        assert!(is_known(id_of(JSON_NAME, 3)) && !is_known(id_of(JSON_NAME, 4)) && !is_known(id_of("MBbloom--", 3)));
+        assert!(is_known(id_of(JSON_NAME, 3)) && !is_known(id_of(JSON_NAME, 4)) && !is_known(id_of("MBbloom--", 5)));
     }
 
     #[test]
@@ -191,7 +230,7 @@ mod tests {
             put_number(out, UNSIGNED, 0x08);
             put_number(out, SIGNED, 1);
             put_number(out, UNSIGNED, 0x08);
-            put_number(out, SIGNED, -2i64 as u64);
+            put_number(out, UNSIGNED, -2i64 as u64);
             put_number(out, UNSIGNED, 0x04);
             write_length(out, DOUBLE);
             out.extend_from_slice(&2.5f64.to_le_bytes());

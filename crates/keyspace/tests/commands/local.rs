@@ -27,6 +27,11 @@ impl Local {
         }
     }
 
+    /// What commands work on.
+    pub fn keyspace(&mut self) -> &mut Keyspace {
+        &mut self.keyspace
+    }
+
     /// The version of a key, by which WATCH knows that it has changed; 0 if it is not there.
     pub fn version(&self, key: &str) -> u64 {
         self.keyspace.version(0, key.as_bytes(), Moment::at(self.now_ms, 0))

@@ -13,11 +13,13 @@
 
 mod conversation;
 mod dumps;
+mod fuzz;
 mod keys;
 mod local;
 mod newer;
 mod records;
 mod reference;
+mod sketches;
 mod stories;
 mod syntax;
 mod versions;

@@ -37,7 +37,9 @@ impl Reference {
         std::fs::create_dir_all(&directory).expect("a directory for the reference");
         let socket = directory.join("socket");
         let mut command = Command::new("redis-server");
-        command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket);
+        command.args(["--port", "0", "--save", "", "--appendonly", "no"]);
+        // A test may bring a module along.
+        command.args(["--enable-module-command", "yes", "--unixsocket"]).arg(&socket);
         command.arg("--dir").arg(&directory).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let process = match command.spawn() {
             Ok(process) => process,

@@ -21,8 +21,20 @@ use crate::words;
 fn files() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/commands");
     let mut files = Vec::new();
-    let groups =
-        ["string", "bitmap", "hyperloglog", "hash", "list", "sorted_set", "geo", "set", "stream", "json", "keys"];
+    let groups = [
+        "string",
+        "bitmap",
+        "hyperloglog",
+        "hash",
+        "list",
+        "sorted_set",
+        "geo",
+        "set",
+        "stream",
+        "json",
+        "sketch",
+        "keys",
+    ];
     for group in groups {
         let entries = std::fs::read_dir(root.join(group)).expect("a folder of stories");
         files.extend(entries.map(|entry| entry.expect("an entry of the folder").path()));

@@ -5,6 +5,7 @@
 //! all (see `commands::acl`), so that no two of them cross.
 
 mod check;
+mod cluster;
 mod log;
 mod rules;
 mod selector;
@@ -16,6 +17,7 @@ use crate::sha256::{hexadecimal, sha256};
 
 pub(crate) use check::used_notes;
 pub use check::{Denial, Denied};
+pub(crate) use cluster::Wish;
 pub use log::{AclLog, Entry as LogEntry, Where, merge as merge_logs};
 pub use rules::{Wrong, merge_selectors};
 pub use selector::Selector;

@@ -1,8 +1,8 @@
 //! ACL: users and what they may do.
 //!
-//! Every core holds all users. A change is made on the first core, in the order in which changes come there, and the
-//! result is handed to all cores before the client gets its reply; so no two changes cross, and no core answers by
-//! older rules after the reply.
+//! Every core holds all users. On a node by itself a change is made on the first core, in the order in which changes
+//! come there, and the result is handed to all cores before the client gets its reply; so no two changes cross, and no
+//! core answers by older rules after the reply. In a cluster a change is logged: see `acl::cluster`.
 
 use std::sync::Arc;
 
@@ -317,7 +317,8 @@ pub(super) fn change_users(core: &mut Core, change: &Change) -> Answer {
     Answer::Users { users, count }
 }
 
-/// Reads or writes the file of users, on the first core. `None` until the host has done it.
+/// Reads or writes the file of users, or that of the configuration, on the first core. `None` until the host has done
+/// it.
 pub(super) fn users_file(core: &mut Core, step: &UsersFile, actions: &mut Vec<Action>) -> Option<Answer> {
     if core.context.core.0 != 0 {
         return Some(Answer::Done);
@@ -325,16 +326,26 @@ pub(super) fn users_file(core: &mut Core, step: &UsersFile, actions: &mut Vec<Ac
     let Some(outcome) = core.take_file_outcome() else {
         if core.begin_file_work() {
             let step = match step {
-                UsersFile::Load => UsersFile::Load,
                 UsersFile::Save(_) => UsersFile::Save(core.context.users.to_file()),
+                step => step.clone(),
             };
-            actions.push(Action::UsersFile { path: core.context.settings.get("aclfile").to_owned(), step });
+            let path = match step {
+                UsersFile::Rewrite { .. } => core.context.process.config_file.clone(),
+                _ => core.context.settings.get("aclfile").to_owned(),
+            };
+            actions.push(Action::UsersFile { path, step });
         }
         return None;
     };
     let name = core.context.settings.get("aclfile").to_owned();
     Some(match (step, outcome) {
-        (UsersFile::Save(_), Ok(_)) => Answer::Done,
+        (UsersFile::Save(_) | UsersFile::Rewrite { .. }, Ok(_)) => Answer::Done,
+        (UsersFile::Rewrite { .. }, Err(why)) => {
+            let line =
+                format!("the configuration file '{}' could not be written: {why}", core.context.process.config_file);
+            actions.push(Action::Log { level: crate::event::Level::Warning, line });
+            Answer::Refused(format!("ERR Rewriting config file: {why}"))
+        }
         (UsersFile::Save(_), Err(why)) => {
             let line = format!("the file of users '{name}' could not be written: {why}");
             actions.push(Action::Log { level: crate::event::Level::Warning, line });
@@ -349,7 +360,10 @@ pub(super) fn users_file(core: &mut Core, step: &UsersFile, actions: &mut Vec<Ac
             Ok(mut users) => {
                 users.version = core.context.users.version + 1;
                 let users = Arc::new(users);
-                core.install_users(&users);
+                // In a cluster it is said to all nodes, and not to this one alone.
+                if !core.context.shares_users() {
+                    core.install_users(&users);
+                }
                 Answer::Users { users, count: 0 }
             }
         },

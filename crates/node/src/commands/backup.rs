@@ -8,6 +8,7 @@ use crate::core::Core;
 use crate::event::{Action, GroupId, SessionId};
 use crate::letter::{Origin, Request, RequestBody};
 use crate::relay::Purpose;
+use crate::session::OwnTicket;
 use crate::transaction::Work;
 
 const FLAGS: &[Flag] = &[Flag::Admin, Flag::Noscript, Flag::NoMulti];
@@ -46,36 +47,36 @@ pub(super) const BACKUP: ControlCommand = ControlCommand {
 fn begin(
     core: &mut Core,
     id: SessionId,
-    ticket: u64,
+    ticket: OwnTicket,
     args: Args<'_>,
     actions: &mut Vec<Action>,
 ) -> Result<(), Refusal> {
     let name = name(args)?;
     let protocol = core.sessions.get(id).expect("its request is being looked at").protocol();
-    let origin = Origin { ticket, ..core.origin_of(id) };
+    let origin = Origin { ticket: ticket.number(), ..core.origin_of(id) };
     let work = Work { whole: true, cut: Some(name), ..Work::new(origin, protocol, core.now.instant) };
     core.begin_work(work, actions);
     Ok(())
 }
 
-fn read(core: &mut Core, id: SessionId, ticket: u64, args: Args<'_>, _: &mut Vec<Action>) -> Result<(), Refusal> {
+fn read(core: &mut Core, id: SessionId, ticket: OwnTicket, args: Args<'_>, _: &mut Vec<Action>) -> Result<(), Refusal> {
     let chunk = number(args.at(4)).and_then(|chunk| u64::try_from(chunk).ok()).ok_or(Refusal::NOT_AN_INTEGER)?;
     ask(core, id, ticket, args, RequestBody::ReadCut { name: name(args)?, chunk })
 }
 
-fn end(core: &mut Core, id: SessionId, ticket: u64, args: Args<'_>, _: &mut Vec<Action>) -> Result<(), Refusal> {
+fn end(core: &mut Core, id: SessionId, ticket: OwnTicket, args: Args<'_>, _: &mut Vec<Action>) -> Result<(), Refusal> {
     ask(core, id, ticket, args, RequestBody::EndCut { name: name(args)? })
 }
 
 /// Asks the group that the words name, wherever it is led.
-fn ask(core: &mut Core, id: SessionId, ticket: u64, args: Args<'_>, body: RequestBody) -> Result<(), Refusal> {
+fn ask(core: &mut Core, id: SessionId, ticket: OwnTicket, args: Args<'_>, body: RequestBody) -> Result<(), Refusal> {
     let group = number(args.at(3))
         .and_then(|group| u32::try_from(group).ok())
-        .filter(|group| *group < core.context.group_count)
+        .filter(|group| *group < core.context.slots.group_count())
         .ok_or_else(|| Refusal::new("ERR There is no such group"))?;
     let protocol = core.sessions.get(id).expect("its request is being looked at").protocol();
     let request = Request::new(core.origin_of(id), GroupId(group), protocol, body);
-    core.relay.submit(request, Purpose::Client { session: id, ticket }, core.now.instant);
+    core.relay.submit(request, Purpose::Client { session: id, ticket: ticket.number() }, core.now.instant);
     Ok(())
 }
 

@@ -9,8 +9,11 @@ use super::question::ClientKind;
 use super::{Answer, ControlCommand, Local, Outcome, Question, SessionFilter, container, local, node, number};
 use crate::blocking::WaitEnd;
 use crate::core::Core;
+use crate::entry::Durability;
 use crate::event::Action;
+use crate::request_ids;
 use crate::session::Replies;
+use crate::settings::AppendFsync;
 
 const FLAGS: &[Flag] = &[Flag::Noscript, Flag::Loading, Flag::Stale];
 const ADMIN: &[Flag] = &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale];
@@ -36,6 +39,8 @@ pub(super) const CLIENT: ControlCommand = ControlCommand {
         NO_TOUCH,
         SETINFO,
         UNBLOCK,
+        DURABILITY,
+        REQUESTID,
         super::tracking::GETREDIR,
         super::tracking::TRACKINGINFO,
         super::tracking::CACHING,
@@ -79,8 +84,46 @@ const INFO: ControlCommand = ControlCommand {
     summary: "Describes this connection.",
     tips: &["nondeterministic_output"],
     ..client("info", 2, |local, _, writer| {
-        let line = describe(local.session, &local.core.monitors, local.now) + "\n";
+        let line = describe(local.session, local.core, local.now) + "\n";
         writer.verbatim("txt", line.as_bytes());
+        Ok(())
+    })
+};
+
+const DURABILITY: ControlCommand = ControlCommand {
+    summary: "Says when changes of this connection count as kept.",
+    syntax: "<SERVER | DISK | MEMORY>",
+    since: "0.1.0",
+    ..client("durability", 3, |local, args, writer| {
+        let settings = &local.core.settings;
+        local.session.durability = match args.at(2).to_ascii_lowercase().as_slice() {
+            b"server" => Durability::Server,
+            b"disk" => Durability::Disk,
+            b"memory" if settings.allows_memory || settings.append_fsync != AppendFsync::Always => Durability::Memory,
+            b"memory" => {
+                return Err(Refusal::new(
+                    "ERR This server keeps changes on disk before it answers, and client-durability-min allows no less",
+                ));
+            }
+            _ => return Err(Refusal::SYNTAX),
+        };
+        local.session.had_less |= local.session.durability == Durability::Memory;
+        writer.ok();
+        Ok(())
+    })
+};
+
+const REQUESTID: ControlCommand = ControlCommand {
+    summary: "Gives the next request an id, under which it is carried out once however often it is sent.",
+    syntax: "id",
+    since: "0.1.0",
+    ..client("requestid", 3, |local, args, writer| {
+        let id = args.at(2);
+        if id.is_empty() || id.len() > request_ids::ID_BYTES_MAX {
+            return Err(Refusal::new(request_ids::BAD_ID));
+        }
+        local.session.request_id = Some(id.into());
+        writer.ok();
         Ok(())
     })
 };
@@ -239,7 +282,7 @@ pub(super) fn describe_sessions(core: &Core, filter: &SessionFilter) -> Vec<(u64
     core.sessions
         .iter()
         .filter(|session| filter.passes(session))
-        .map(|session| (session.id.serial, describe(session, &core.context.monitors, core.now)))
+        .map(|session| (session.id.serial, describe(session, &core.context, core.now)))
         .collect()
 }
 

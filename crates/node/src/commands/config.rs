@@ -1,10 +1,14 @@
 //! CONFIG: parameters at run time.
 
+use std::sync::Arc;
+
 use command::{Flag, Refusal};
 use keyspace::glob;
 use resp::{Args, Writer};
 
 use super::{ControlCommand, Local, Outcome, Question, container, local, node};
+use crate::core::Context;
+use crate::event::UsersFile;
 use crate::parameters::Pairs;
 use crate::settings::Settings;
 
@@ -96,15 +100,19 @@ const RESETSTAT: ControlCommand = ControlCommand {
 
 const REWRITE: ControlCommand = ControlCommand {
     since: "2.8.0",
-    summary: "Refused: Holdfast does not write its configuration file.",
+    summary: "Writes the parameters that hold into the configuration file.",
     flags: FLAGS,
-    ..local("rewrite", 2, |local, _, _| {
-        Err(Refusal::new(if local.core.process.config_file.is_empty() {
-            "ERR The server is running without a config file"
-        } else {
-            "ERR Rewriting config file: Holdfast leaves the file to its author"
-        }))
-    })
+    ..node(
+        "rewrite",
+        2,
+        |local, _| {
+            let Context { settings, users, .. } = local.core;
+            // Users that have a file of their own are saved there.
+            let users = settings.get("aclfile").is_empty().then(|| Arc::clone(users));
+            Ok(Question::UsersFile(UsersFile::Rewrite { settings: Arc::clone(settings), users }))
+        },
+        super::join_done,
+    )
 };
 
 const HELP: ControlCommand = ControlCommand {

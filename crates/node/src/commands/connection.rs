@@ -7,6 +7,8 @@ use resp::{Args, Protocol, Writer};
 
 use super::{ControlCommand, Local, Outcome, local, number};
 use crate::acl::{DEFAULT, Denial, Denied, LogEntry, Where};
+use crate::core::Context;
+use crate::entry::Durability;
 use crate::monitor::Monitors;
 use crate::pubsub::Kind;
 use crate::session::Session;
@@ -103,6 +105,8 @@ pub(super) const RESET: ControlCommand = ControlCommand {
         session.no_evict = false;
         session.no_touch = false;
         session.reading = None;
+        session.request_id = None;
+        session.durability = Durability::Server;
         session.is_authenticated = user.needs_no_password();
         session.user = user;
         writer.simple("RESET");
@@ -144,7 +148,7 @@ fn authenticate(local: &mut Local<'_>, args: Args<'_>, name: &[u8], password: &[
     }
     let denial = Denial { what: Denied::Login, object: args.at(0).to_vec() };
     let place = if local.is_in_transaction { Where::Transaction } else { Where::TopLevel };
-    let client = describe(local.session, &local.core.monitors, local.now);
+    let client = describe(local.session, local.core, local.now);
     let entry = LogEntry::new(denial, place, name, local.now.unix, client);
     local.core.acl_log.push(entry, local.core.settings.acl_log_count_max);
     Err(Refusal::WRONG_PASS)
@@ -213,7 +217,7 @@ fn hello(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome 
     writer.bulk(b"role");
     writer.bulk(b"master");
     writer.bulk(b"modules");
-    writer.array(0);
+    super::server::write_modules(writer);
     Ok(())
 }
 
@@ -246,13 +250,13 @@ fn flags(session: &Session, monitors: &Monitors) -> String {
 }
 
 /// One line of CLIENT LIST.
-pub(crate) fn describe(session: &Session, monitors: &Monitors, now: crate::event::Now) -> String {
+pub(crate) fn describe(session: &Session, context: &Context, now: crate::event::Now) -> String {
     let multi = session.multi.as_ref().map_or(-1, |multi| multi.queue.len() as i64);
     let told = |kind| session.subscriptions.as_ref().map_or(0, |all| all.names(kind).len());
     format!(
         "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={multi} \
          qbuf={} qbuf-free=0 argv-mem=0 multi-mem={} rbs=0 rbp=0 obl={} oll=0 omem={} tot-mem={} events=r cmd={} \
-         user={} redir={} resp={} lib-name={} lib-ver={}",
+         user={} redir={} durability={} resp={} lib-name={} lib-ver={}",
         session.id.serial,
         session.peer.address,
         session.peer.local_address,
@@ -260,7 +264,7 @@ pub(crate) fn describe(session: &Session, monitors: &Monitors, now: crate::event
         String::from_utf8_lossy(&session.name),
         now.instant.since(session.opened.instant).as_secs(),
         now.instant.since(session.heard.instant).as_secs(),
-        flags(session, monitors),
+        flags(session, &context.monitors),
         session.database,
         told(Kind::Channel),
         told(Kind::Pattern),
@@ -273,6 +277,7 @@ pub(crate) fn describe(session: &Session, monitors: &Monitors, now: crate::event
         session.last_command_name(),
         String::from_utf8_lossy(&session.user.name),
         super::tracking::redirect_id(session.tracking.as_deref()),
+        context.settings.durability_in_force(session.durability),
         if session.protocol() == Protocol::Resp3 { 3 } else { 2 },
         String::from_utf8_lossy(&session.library.name),
         String::from_utf8_lossy(&session.library.version),

@@ -249,6 +249,11 @@ fn categories<B>(command: &Command<B>) -> Vec<&'static str> {
         Group::Hyperloglog => add("@hyperloglog"),
         Group::Geo => add("@geo"),
         Group::Json => add("@json"),
+        Group::Bloom => add("@bloom"),
+        Group::Cuckoo => add("@cuckoo"),
+        Group::CountMin => add("@cms"),
+        Group::TopK => add("@topk"),
+        Group::Digest => add("@tdigest"),
         Group::Scripting => add("@scripting"),
         Group::Connection => add("@connection"),
         Group::Generic | Group::Server | Group::Pubsub | Group::Cluster => {}
@@ -556,6 +561,11 @@ fn group_name(group: Group) -> &'static str {
         Group::Hyperloglog => "hyperloglog",
         Group::Geo => "geo",
         Group::Json => "json",
+        Group::Bloom => "bf",
+        Group::Cuckoo => "cf",
+        Group::CountMin => "cms",
+        Group::TopK => "topk",
+        Group::Digest => "tdigest",
     }
 }
 

@@ -10,7 +10,7 @@ use super::connection::REDIS_VERSION;
 use super::{Answer, ControlCommand, Figures, Local, Outcome, Question, node, overview};
 use crate::catalog::catalog;
 use crate::core::Context;
-use crate::event::Now;
+use crate::event::{Now, SiteFollower};
 use crate::pubsub::Kind;
 use crate::settings::AppendFsync;
 use crate::statistics::Statistics;
@@ -40,7 +40,9 @@ const SECTIONS: &[&str] = &[
     "persistence",
     "stats",
     "replication",
+    "site",
     "cpu",
+    "modules",
     "commandstats",
     "errorstats",
     "latencystats",
@@ -138,6 +140,54 @@ fn human(bytes: u64) -> String {
         1_048_576..1_073_741_824 => format!("{:.2}M", scaled(1 << 20)),
         _ => format!("{:.2}G", scaled(1 << 30)),
     }
+}
+
+/// What is kept for a second site, who follows, and how the cluster is that this one follows.
+fn write_site(core: &Context, line: &mut dyn FnMut(&str, &dyn std::fmt::Display)) {
+    let site = &core.report.site;
+    line("site_backlog", if site.keeps_backlog { &"on" } else { &"off" });
+    if site.keeps_backlog {
+        line("site_backlog_bytes", &site.backlog_bytes);
+        line("site_backlog_bytes_max", &core.settings.get("site-backlog-size"));
+        line("site_backlog_written_bytes", &site.written_bytes);
+        line("site_backlog_moment_ms", &site.moment_ms);
+        line("site_backlog_oldest_ms", &site.oldest_ms);
+        line("site_backlog_fault", &site.fault);
+        line("site_copies_sent", &site.copy_count);
+        line("site_continued", &site.continued_count);
+        line("site_followers", &site.followers.len());
+        for (number, follower) in site.followers.values().enumerate() {
+            let SiteFollower { address, state, raw_bytes, carried_bytes, moment_ms, pending_bytes, lag_ms } = follower;
+            let ratio = ratio(*raw_bytes, *carried_bytes);
+            line(
+                &format!("site_follower{number}"),
+                &format!(
+                    "address={address},state={state},raw_bytes={raw_bytes},carried_bytes={carried_bytes},ratio={ratio},\
+                     moment_ms={moment_ms},pending_bytes={pending_bytes},lag_ms={lag_ms}"
+                ),
+            );
+        }
+    }
+    if let Some(following) = &site.following {
+        line("site_follows", &following.address);
+        line("site_state", &following.state);
+        line("site_moment_ms", &following.moment_ms);
+        line("site_lag_ms", &following.lag_ms);
+        line("site_pending_bytes", &following.pending_bytes);
+        line("site_catch_up_ms", &following.catch_up_ms);
+        line("site_requests", &following.request_count);
+        line("site_line_raw_bytes", &following.raw_bytes);
+        line("site_line_carried_bytes", &following.carried_bytes);
+        line("site_line_ratio", &ratio(following.raw_bytes, following.carried_bytes));
+        line("site_line_cuts", &following.cut_count);
+        line("site_last_cut", &following.last_cut);
+        line("site_copies_taken", &following.copy_count);
+    }
+}
+
+/// How many bytes one that was carried stands for.
+fn ratio(raw_bytes: u64, carried_bytes: u64) -> String {
+    format!("{:.2}", raw_bytes as f64 / carried_bytes.max(1) as f64)
 }
 
 fn write_section(section: &str, core: &Context, now: Now, figures: &[Figures], text: &mut String) {
@@ -268,6 +318,9 @@ fn write_section(section: &str, core: &Context, now: Now, figures: &[Figures], t
             line("expired_subkeys", &groups().map(|group| group.removals.expired_fields).sum::<u64>());
             line("evicted_keys", &groups().map(|group| group.evicted_count).sum::<u64>());
             line("evicted_clients", &sum.evicted_count);
+            line("request_ids", &groups().map(|group| group.request_id_count).sum::<u64>());
+            line("request_ids_bytes", &groups().map(|group| group.request_id_bytes).sum::<u64>());
+            line("request_ids_repeated", &groups().map(|group| group.repeated_count).sum::<u64>());
             line("keyspace_hits", &sum.lookups.found);
             line("keyspace_misses", &sum.lookups.missed);
             for (title, kind) in [
@@ -301,6 +354,7 @@ fn write_section(section: &str, core: &Context, now: Now, figures: &[Figures], t
             line("io_threaded_writes_processed", &0);
         }
         "replication" => overview::write_replication(core, figures, &mut line),
+        "site" => write_site(core, &mut line),
         "cpu" => {
             let seconds = |us: u64| format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
             line("used_cpu_sys", &seconds(report.cpu_system_us));
@@ -338,6 +392,12 @@ fn write_section(section: &str, core: &Context, now: Now, figures: &[Figures], t
             }
         }
         "cluster" => overview::write_cluster(core, figures, &mut line),
+        "modules" => {
+            for (name, version) in super::server::MODULES {
+                let rest = "api=1,filters=0,usedby=[],using=[],options=[]";
+                line("module", &format!("name={name},ver={version},{rest}"));
+            }
+        }
         "keyspace" => {
             for database in 0..settings.databases {
                 let (mut keys, mut expires, mut ttl, mut hashes) = (0, 0, 0, 0);
@@ -445,6 +505,20 @@ fn write_persistence(
     line("log_held_bytes", &journal.held_bytes);
     line("log_held_bytes_max", &journal.held_bytes_max);
     line("checkpoint_bytes_written", &journal.checkpoint_bytes);
+    let waiting = groups().filter(|group| group.is_checkpoint_waiting).count();
+    line("checkpoint_waiting_groups", &waiting);
+    let first = core.neighbours.checkpoints_first(core.node).filter(|_| waiting > 0);
+    line("checkpoint_waits_for_node", &first.map(|node| node.0.to_string()).unwrap_or_default());
+    if let Some(backups) = &core.report.backups {
+        let age_s = (now.unix.0 - backups.newest_unix.0) / 1_000;
+        line("backup_maker", &u8::from(backups.is_own));
+        line("backup_in_progress", &u8::from(backups.is_running));
+        line("backup_last_good_age_s", &if backups.newest_unix.0 == 0 { -1 } else { age_s });
+        line("backups_kept", &backups.kept_count);
+        line("backups_made", &backups.made_count);
+        line("backups_failed", &backups.failed_count);
+        line("backup_last_fault", &backups.fault.replace(['\r', '\n'], " "));
+    }
     let archive = &core.report.archive;
     line(
         "archive_state",

@@ -29,8 +29,10 @@ use resp::{Args, Writer};
 use stdx::Duration;
 use stdx::slot::Slot;
 
+pub use acl::Change;
 pub(crate) use acl::may_keep_listening;
 pub(crate) use cluster::info_text as cluster_info_text;
+pub use connection::REDIS_VERSION;
 pub(crate) use connection::{describe, selected};
 pub(crate) use debug::{sleep_duration, write_sample};
 pub(crate) use describe::categories_of;
@@ -40,7 +42,7 @@ pub use question::{Answer, DebugQuestion, Figures, GroupFigures, Question, Sessi
 use crate::core::{Context, Core};
 pub use crate::evaluate::{Changing, Naming, Running};
 use crate::event::{Action, Now, SessionId};
-use crate::session::Session;
+use crate::session::{OwnTicket, Session};
 use crate::tally::Asked;
 
 /// What runs a control command.
@@ -304,6 +306,7 @@ pub static COMMANDS: &[&ControlCommand] = &[
     &server::REPLICAOF,
     &replication::REPLCONF,
     &replication::PSYNC,
+    &replication::SITE,
     &replication::SYNC,
     &server::SLAVEOF,
     &server::FAILOVER,
@@ -343,8 +346,10 @@ pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Act
         Question::Delays => Answer::Delays(core.context.timings.delays.clone()),
         Question::ResetDelays(causes) => Answer::Names(core.context.timings.delays.reset(causes)),
         Question::At { places, question } => {
-            let is_there =
-                |group: &crate::group::Group| group.is_vacant() || group.applied() >= places[group.id().0 as usize];
+            let is_there = |group: &crate::group::Group| {
+                let place = places.get(group.id().0 as usize).copied().unwrap_or(0);
+                group.is_vacant() || group.applied() >= place
+            };
             return if core.groups().all(is_there) { answer(core, question, actions) } else { None };
         }
         Question::Configure { version, .. } if core.context.parameters.version < *version => return None,
@@ -465,7 +470,7 @@ pub(super) type Outcome = Result<(), Refusal>;
 /// A handler that answers at once.
 pub(super) type Run = fn(&mut Local<'_>, Args<'_>, &mut Writer) -> Outcome;
 /// A handler that makes the core do something for a ticket of a session.
-pub(super) type Drive = fn(&mut Core, SessionId, u64, Args<'_>, &mut Vec<Action>) -> Outcome;
+pub(super) type Drive = fn(&mut Core, SessionId, OwnTicket, Args<'_>, &mut Vec<Action>) -> Outcome;
 /// A handler that puts a question.
 pub(super) type Ask = fn(&mut Local<'_>, Args<'_>) -> Result<Question, Refusal>;
 /// A handler that joins answers.

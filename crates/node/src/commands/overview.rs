@@ -8,6 +8,7 @@ use resp::{Args, Writer};
 
 use super::cluster::slot_number;
 use super::info::figures_of;
+use super::question::GroupFigures;
 use super::{Answer, Body, ControlCommand, Figures, Local, Outcome, Question, container, local, node, plain};
 use crate::balance;
 use crate::bulletin::{Bulletin, Feed, Follower};
@@ -15,6 +16,7 @@ use crate::core::Context;
 use crate::event::{Action, FollowerReport, GroupId, Lane, LinkReport, NodeId};
 use crate::limits;
 use crate::roster::{Member, host_and_port, name_of};
+use crate::stagger::Stage;
 
 pub(super) const ROLE: ControlCommand = ControlCommand {
     since: "2.8.12",
@@ -81,6 +83,12 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
             ..plain("balance", 3, Body::Govern)
         },
         ControlCommand {
+            summary: "Founds groups until there are so many; each gets its share of the slots while clients go on.",
+            syntax: "count",
+            flags: GOVERNS,
+            ..plain("groups", 3, Body::Govern)
+        },
+        ControlCommand {
             summary: "Names the nodes that are to hold a group; it moves there while clients go on.",
             syntax: "group node [node ...]",
             flags: GOVERNS,
@@ -126,7 +134,8 @@ const GOVERNS: &[Flag] = &[Flag::Admin, Flag::Noscript, Flag::NoMulti];
 fn join(local: &mut Local<'_>, args: Args<'_>, answers: Vec<Answer>, writer: &mut Writer) -> Outcome {
     let address = std::str::from_utf8(args.at(2)).ok().filter(|address| address.contains(':'));
     let address = address.ok_or_else(|| Refusal::new("ERR another node's HOST:PORT for nodes is needed"))?;
-    if local.core.is_clustered || !local.core.roster.is_empty() {
+    let is_clustered = local.core.is_clustered || !local.core.roster.is_empty();
+    if is_clustered && !local.core.is_cluster_of_one() {
         return Err(Refusal::new("ERR This node belongs to a cluster of several: it would have to be removed there"));
     }
     let figures = figures_of(answers);
@@ -208,6 +217,8 @@ pub(super) struct Overview<'a> {
     told: BTreeMap<GroupId, (&'a Bulletin, u64)>,
     /// Entries applied by this node's own replicas.
     own_applied: u64,
+    /// What this node does about checkpoints.
+    own_checkpoint: Option<Stage>,
 }
 
 /// Another node, seen by a leader.
@@ -230,7 +241,13 @@ impl<'a> Overview<'a> {
         for bulletin in groups().filter_map(|group| group.bulletin.as_ref()) {
             told.insert(bulletin.group, (bulletin, 0));
         }
-        Self { core, told, own_applied: groups().map(|group| group.applied).sum() }
+        let stage = |group: &GroupFigures| match (group.checkpoint_began, group.is_checkpoint_waiting) {
+            (Some(_), _) => Stage::Writing,
+            (None, true) => Stage::Due,
+            (None, false) => Stage::Idle,
+        };
+        let own_checkpoint = groups().map(stage).max();
+        Self { core, told, own_applied: groups().map(|group| group.applied).sum(), own_checkpoint }
     }
 
     /// Who leads a group now, as far as this node knows.
@@ -311,7 +328,7 @@ impl<'a> Overview<'a> {
 
 /// Forty hexadecimal digits that stay the same as long as the cluster: what Redis calls a replication id.
 fn replication_id(core: &Context) -> String {
-    format!("{:032x}{:08x}", core.process.cluster, core.group_count)
+    format!("{:032x}{:08x}", core.process.cluster, core.slots.first_count())
 }
 
 /// INFO replication.
@@ -439,7 +456,7 @@ pub(super) fn write_cluster(core: &Context, figures: &[Figures], line: &mut dyn 
     }
 }
 
-fn groups_of(figures: &[Figures]) -> impl Iterator<Item = &super::GroupFigures> {
+fn groups_of(figures: &[Figures]) -> impl Iterator<Item = &GroupFigures> {
     figures.iter().flat_map(|figures| &figures.groups)
 }
 
@@ -564,7 +581,8 @@ fn plan(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mut W
     let is_fresh = |age_ms: u64| age_ms < limits::BULLETIN_STALE.as_millis() as u64;
     let told = overview.told.values().filter(|(_, age_ms)| is_fresh(*age_ms));
     view.groups = told.map(|(told, _)| (told.group.0, balance::Held::from(*told))).collect();
-    let steps = balance::plan(&view);
+    let mut steps = balance::growth(&view);
+    steps.append(&mut balance::plan(&view));
     writer.array(steps.len());
     for step in steps {
         let mut fields = Fields::new(writer, 4);
@@ -669,7 +687,7 @@ fn write_node(overview: &Overview<'_>, node: NodeId, writer: &mut Writer) {
         () if !seen.is_empty() || votes + learns > 0 || link.is_some_and(|link| !link.is_up) => "down",
         () => "joining",
     };
-    let mut fields = Fields::new(writer, 11);
+    let mut fields = Fields::new(writer, 12);
     fields.node("id", Some(node));
     fields.text("name", &name_of(node));
     fields.text("clients", &member.client_address);
@@ -681,6 +699,8 @@ fn write_node(overview: &Overview<'_>, node: NodeId, writer: &mut Writer) {
     fields.flag("linked", is_own || link.is_some_and(|link| link.is_up));
     fields.number("links", link.map_or(0, |link| link.count));
     fields.text("last_cut", link.map_or("", |link| link.last_cause.as_str()));
+    let stage = if is_own { overview.own_checkpoint } else { core.neighbours.checkpoint_stage(node) };
+    fields.text("checkpoint", stage.map_or("", Stage::name));
 }
 
 fn write_group(overview: &Overview<'_>, group: GroupId, figures: &[Figures], writer: &mut Writer) {

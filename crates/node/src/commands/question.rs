@@ -336,6 +336,8 @@ pub struct GroupFigures {
     pub log_bytes: u64,
     /// When the running checkpoint began.
     pub checkpoint_began: Option<UnixMillis>,
+    /// There is log enough for a checkpoint, and other nodes write theirs first.
+    pub is_checkpoint_waiting: bool,
     /// Walked and total parts of the running checkpoint.
     pub checkpoint_progress: Option<(u64, u64)>,
     /// How the last checkpoint ended.
@@ -350,6 +352,12 @@ pub struct GroupFigures {
     pub lock_count: u64,
     /// Keys evicted.
     pub evicted_count: u64,
+    /// Answers kept to requests with an id.
+    pub request_id_count: u64,
+    /// Bytes that they take.
+    pub request_id_bytes: u64,
+    /// Requests with an id that came again and were answered as before.
+    pub repeated_count: u64,
     /// Keys expired, and values freed.
     pub removals: keyspace::Removals,
     /// Keys looked up by commands that read.

@@ -33,6 +33,14 @@ pub(super) const SYNC: ControlCommand = ControlCommand {
     ..local("sync", 1, sync)
 };
 
+pub(super) const SITE: ControlCommand = ControlCommand {
+    since: "7.0.0",
+    summary: "Tells another cluster what happens here, or carries out what happens there.",
+    syntax: "<FOLLOW cluster places | WRITER>",
+    flags: FLAGS,
+    ..local("site", -2, site)
+};
+
 fn replconf(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome {
     if args.len().is_multiple_of(2) {
         return Err(Refusal::SYNTAX);
@@ -95,7 +103,41 @@ fn sync(local: &mut Local<'_>, _: Args<'_>, _: &mut Writer) -> Outcome {
     follow(local, Wish::OldCopy)
 }
 
+/// Begins to tell another cluster what happens here, behind what it has, or lets a session write for one.
+fn site(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome {
+    let is = |index: usize, word: &str| args.get(index).is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()));
+    if is(1, "writer") && args.len() == 2 {
+        local.session.writes_for_site = true;
+        writer.ok();
+        return Ok(());
+    }
+    if !is(1, "follow") || args.len() != 4 {
+        return Err(Refusal::SYNTAX);
+    }
+    if !local.core.settings.keeps_site_backlog {
+        return Err(Refusal::new("ERR This node keeps nothing for a second site: see site-backlog-size"));
+    }
+    let place = if is(2, "?") {
+        None
+    } else {
+        let text = |index: usize| std::str::from_utf8(args.at(index)).ok();
+        let cluster = text(2).and_then(|text| u128::from_str_radix(text, 16).ok()).ok_or(Refusal::SYNTAX)?;
+        let places = text(3).map(|text| text.split(',').map(str::parse).collect::<Result<Vec<u64>, _>>());
+        Some((cluster, places.and_then(Result::ok).ok_or(Refusal::SYNTAX)?))
+    };
+    hand_over(local, Wish::Site { place })
+}
+
 fn follow(local: &mut Local<'_>, wish: Wish) -> Outcome {
+    if local.core.settings.keeps_site_backlog {
+        return Err(Refusal::new(
+            "ERR This node keeps what changes for a second site, in words that a Redis does not know: follow another one",
+        ));
+    }
+    hand_over(local, wish)
+}
+
+fn hand_over(local: &mut Local<'_>, wish: Wish) -> Outcome {
     if local.session.subscriptions.is_some() || local.session.owed_count() > 1 {
         return Err(Refusal::new("ERR SYNC and PSYNC are invalid with pending output"));
     }

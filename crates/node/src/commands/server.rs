@@ -443,9 +443,28 @@ fn memory_doctor(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, write
 
 // ---- modules --------------------------------------------------------------------------------------------------------
 
+/// Modules of which the commands are built in, each with the version after which they are made: 2.8.0.
+pub(super) const MODULES: [(&str, i64); 2] = [("ReJSON", 20_800), ("bf", 20_800)];
+
+/// Writes which modules there are, as MODULE LIST and HELLO answer it.
+pub(super) fn write_modules(writer: &mut Writer) {
+    writer.array(MODULES.len());
+    for (name, version) in MODULES {
+        writer.map(4);
+        writer.bulk(b"name");
+        writer.bulk(name.as_bytes());
+        writer.bulk(b"ver");
+        writer.integer(version);
+        writer.bulk(b"path");
+        writer.bulk(b"");
+        writer.bulk(b"args");
+        writer.array(0);
+    }
+}
+
 pub(super) const MODULE: ControlCommand = ControlCommand {
     since: "4.0.0",
-    summary: "Commands on modules, of which there are none.",
+    summary: "Commands on modules, of which some are built in.",
     complexity: "Depends on subcommand.",
     subcommands: &[
         ControlCommand {
@@ -459,12 +478,12 @@ pub(super) const MODULE: ControlCommand = ControlCommand {
         },
         ControlCommand {
             since: "4.0.0",
-            summary: "Lists modules: an empty list.",
+            summary: "Lists modules: those of which the commands are built in.",
             complexity: "O(N) where N is the number of loaded modules.",
             flags: &[Flag::Admin, Flag::Noscript],
             tips: &["nondeterministic_output_order"],
             ..local("list", 2, |_, _, writer| {
-                writer.array(0);
+                write_modules(writer);
                 Ok(())
             })
         },
@@ -569,7 +588,8 @@ pub(super) const WAITAOF: ControlCommand = ControlCommand {
             }
             let (wanted, timeout_ms) = holders::numbers(args, 2)?;
             // Every write of this connection has been answered, and with `always` that means: it is on disk.
-            let is_synced = core.context.settings.append_fsync == AppendFsync::Always;
+            let had_less = core.sessions.get(session).is_some_and(|session| session.had_less);
+            let is_synced = core.context.settings.append_fsync == AppendFsync::Always && !had_less;
             core.begin_holder_wait((session, ticket), wanted, timeout_ms, Some(i64::from(is_synced)));
             Ok(())
         }),

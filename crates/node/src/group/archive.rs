@@ -29,7 +29,7 @@ pub(super) struct ArchiveTold {
 impl Group {
     /// Tells the host how far the group is, and closes what is behind it.
     pub(super) fn tell_archive(&mut self, now: Now, outlet: &mut Outlet<'_>) {
-        let is_wanted = outlet.context.settings.is_archived;
+        let is_wanted = outlet.context.settings.closes_moments();
         if !is_wanted || now.instant.since(self.archive_told.at) < limits::ARCHIVE_INTERVAL {
             return;
         }
@@ -48,7 +48,8 @@ impl Group {
             self.leader.builder.tick();
             self.leader.waiters.push(super::Waiter::Silent);
         }
-        if (told.applied, told.is_leading) != (self.archive_told.applied, self.is_serving) {
+        let is_archived = outlet.context.settings.is_archived;
+        if is_archived && (told.applied, told.is_leading) != (self.archive_told.applied, self.is_serving) {
             let (floor, terms) = if self.is_serving { self.replica.terms() } else { (0, Vec::new()) };
             let news = ArchiveNews {
                 group: self.id,

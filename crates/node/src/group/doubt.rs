@@ -4,7 +4,7 @@
 //! it says of that, and what an operator can do.
 
 use consensus::Change;
-use journal::{Identity, RecoveredGroup};
+use journal::{Identity, Recovered, RecoveredGroup};
 use stdx::log::{EntryKind, Membership};
 
 use super::Group;
@@ -12,12 +12,26 @@ use crate::event::{Action, Level, Now};
 use crate::limits;
 use crate::outlet::Outlet;
 
+/// Who takes part in a group that was found in a data directory, as long as no checkpoint and no entry of its log says
+/// more: who founded it, if this node was one of them.
+pub fn first_membership(identity: &Identity, group: u32, found: &RecoveredGroup) -> Membership {
+    match &found.membership {
+        // Nobody, if it has been given up.
+        Some(membership) => membership.clone(),
+        None if identity.has_joined || group >= identity.group_count => Membership::default(),
+        None => Membership { voters: vec![identity.node], ..Membership::default() },
+    }
+}
+
+/// How many groups there are, as far as a data directory knows.
+pub fn group_count(recovered: &Recovered) -> u32 {
+    let last = recovered.groups.last_key_value().map_or(0, |(group, _)| group + 1);
+    recovered.identity.group_count.max(last)
+}
+
 /// Who takes part in a group that was found in a data directory, by all of its log, whether or not it is committed.
 pub fn membership_of(identity: &Identity, found: &RecoveredGroup) -> Membership {
-    let founder = || {
-        let voters = if identity.has_joined { Vec::new() } else { vec![identity.node] };
-        Membership { voters, ..Membership::default() }
-    };
+    let founder = || first_membership(identity, 0, found);
     let membership = found.checkpoint.as_ref().map_or_else(founder, |mark| mark.membership.clone());
     let changes = found.entries.iter().filter(|entry| entry.kind == EntryKind::Membership);
     changes
@@ -40,14 +54,15 @@ pub fn others_can_tell(identity: &Identity, groups: &[&RecoveredGroup]) -> bool 
 }
 
 impl Group {
-    /// True if this replica may lack the end of its log.
+    /// True if this replica may lack the end of its log, or has lost all of it.
     pub(crate) fn may_lack_its_end(&self) -> bool {
-        self.replica.is_recovering() && !self.is_vacant()
+        self.replica.is_recovering() && (!self.is_vacant() || self.lost_commit > 0)
     }
 
-    /// True if this replica may lack the end of its log, and nobody leads who could tell it the rest.
+    /// True if this replica may lack the end of its log, and nobody leads who could tell it the rest. One that holds
+    /// nothing is no help to anybody: it is given a checkpoint, and has no say before.
     pub(super) fn is_in_doubt(&self) -> bool {
-        self.may_lack_its_end() && self.replica.leader().is_none()
+        self.replica.is_recovering() && !self.is_vacant() && self.replica.leader().is_none()
     }
 
     /// Tells what is waited for.

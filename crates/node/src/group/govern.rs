@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use resp::Protocol;
 use stdx::slot::{SLOT_COUNT, Slot};
 
-use super::{Group, Waiter};
+use super::{Group, Observed, Waiter};
 use crate::balance;
 use crate::bulletin::{Bulletin, Bulletins};
 use crate::entry;
@@ -14,11 +14,11 @@ use crate::event::{GroupId, NodeId, Now};
 use crate::letter::Origin;
 use crate::limits;
 use crate::outlet::Outlet;
-use crate::roster::{Member, Roster};
+use crate::roster::{GROUPS_MAX, Member, Roster};
 use crate::timeline::Kind;
 
 impl Group {
-    /// Takes `HOLDFAST REMOVE`, `PREFER`, `PLACE`, `MOVE`, `BALANCE` or `REBALANCE`.
+    /// Takes `HOLDFAST REMOVE`, `PREFER`, `PLACE`, `MOVE`, `BALANCE`, `GROUPS` or `REBALANCE`.
     pub(super) fn govern(
         &mut self,
         words: &[u8],
@@ -30,12 +30,13 @@ impl Group {
         let mut spans = Vec::new();
         let (_, args) = entry::Reader::new(words).words(&mut spans);
         let text = |place: usize| String::from_utf8_lossy(args.get(place).unwrap_or_default()).into_owned();
-        let group_count = outlet.context.group_count;
+        let group_count = self.roster().group_count(outlet.context.group_count);
         let done = match text(1).to_ascii_lowercase().as_str() {
             "remove" => self.remove(&text(2), &outlet.context.bulletins, group_count, now),
             "move" if !outlet.context.is_clustered => Err(NO_CLUSTER.to_owned()),
             "move" => self.want([&text(2), &text(3), &text(4)], group_count),
             "balance" => self.switch_balancing(&text(2)),
+            "groups" => self.ask_for_groups(&text(2), now, outlet),
             "place" => {
                 let nodes: Vec<String> = (3..args.len()).map(text).collect();
                 self.place(&text(2), &nodes, outlet.context.settings.replica_count, group_count)
@@ -46,7 +47,7 @@ impl Group {
         match done {
             // Who asked hears when the last of it is committed.
             Ok(true) => *self.leader.waiters.last_mut().expect("something is to be logged") = Waiter::Write(origin),
-            Ok(false) => outlet.reply(&origin, protocol, resp::Writer::ok),
+            Ok(false) => outlet.reply_observed(&origin, protocol, Observed::of_state(), resp::Writer::ok),
             Err(reason) => outlet.refuse(&origin, protocol, &reason),
         }
     }
@@ -132,6 +133,66 @@ impl Group {
         Ok(true)
     }
 
+    /// Founds groups until there are so many.
+    fn ask_for_groups(&mut self, text: &str, now: Now, outlet: &mut Outlet<'_>) -> Result<bool, String> {
+        let count = text.parse().ok().filter(|count| (1..=GROUPS_MAX).contains(count));
+        let count: u32 = count.ok_or_else(|| format!("ERR there can be 1 to {GROUPS_MAX} groups, and not '{text}'"))?;
+        let there = self.roster().group_count(outlet.context.group_count);
+        if count < there {
+            return Err(format!("ERR there are {there} groups already, and groups do not go again"));
+        }
+        if count == there {
+            return Ok(false);
+        }
+        let view = balance::view_of(outlet.context, self.roster(), now.instant);
+        let founded = balance::foundings(&view, count);
+        if founded.is_empty() {
+            if self.roster().is_empty() {
+                // The node is by itself: the leaders of its groups tell how they are when it is a cluster of one.
+                self.enlist(self.node, &outlet.context.own);
+            }
+            return Err("TRYAGAIN a group has no leader or no place at present: ask again when all have".to_owned());
+        }
+        self.found(founded, "as was asked for", outlet);
+        Ok(true)
+    }
+
+    /// Logs that there are these groups.
+    fn found(&mut self, founded: Vec<balance::Founding>, why: &str, outlet: &mut Outlet<'_>) {
+        for balance::Founding { group, voters } in founded {
+            let names: Vec<_> = voters.iter().map(u64::to_string).collect();
+            let text = format!("is founded on nodes {}, {why}", names.join(", "));
+            outlet.happened(Kind::Placement, Some(group), text);
+            self.leader.builder.found(group, &voters);
+            self.leader.waiters.push(Waiter::Silent);
+        }
+    }
+
+    /// The leader of the metadata sees to it that there are groups enough, and that those without slots get some.
+    fn grow(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        let is_by_itself = self.roster().is_empty();
+        let mut roster = self.roster().clone();
+        if is_by_itself {
+            roster.enlist(self.node, outlet.context.own.clone());
+        }
+        let view = balance::view_of(outlet.context, &roster, now.instant);
+        let wanted = balance::wanted_count(&view);
+        if wanted > view.group_count && is_by_itself {
+            // It becomes a cluster of one: then leaders tell how their groups are.
+            self.enlist(self.node, &outlet.context.own);
+        } else if wanted > view.group_count {
+            let founded = balance::foundings(&view, wanted);
+            let cores: u32 = view.cores.values().map(|cores| u32::from(*cores)).sum();
+            self.found(founded, &format!("as the nodes have {cores} cores"), outlet);
+        } else if let Some(filling) = balance::next_filling(&view) {
+            outlet.happened(Kind::Placement, Some(filling.group), filling.text());
+            for (first, last) in filling.slots {
+                self.leader.builder.want((Slot(first), Slot(last)), filling.group);
+                self.leader.waiters.push(Waiter::Silent);
+            }
+        }
+    }
+
     /// Names the nodes that are to hold a group.
     fn place(&mut self, group: &str, names: &[String], replicas: usize, group_count: u32) -> Result<bool, String> {
         let number = group.parse().ok().filter(|group| *group < group_count);
@@ -161,11 +222,15 @@ impl Group {
 
     /// The leader of the metadata says which group is to live where next, if that is to change.
     pub(crate) fn take_balancing_step(&mut self, now: Now, outlet: &mut Outlet<'_>) {
-        if now.instant < self.balance_at || self.roster().is_empty() {
+        if now.instant < self.balance_at {
             return;
         }
         self.balance_at = now.instant + limits::BALANCE_INTERVAL;
         let since = now.instant.since(self.serving_since);
+        self.grow(now, outlet);
+        if self.roster().is_empty() {
+            return;
+        }
         let mut view = balance::view_of(outlet.context, self.roster(), now.instant);
         if since < limits::BALANCE_PATIENCE {
             view.silent.clear(); // it has not listened for long
@@ -204,6 +269,7 @@ impl Group {
 
     /// A node that leaves has gone when no group has it any more. Called on the core of group 0.
     pub(crate) fn finish_removals(&mut self, bulletins: &Bulletins, group_count: u32, now: Now) {
+        let group_count = self.roster().group_count(group_count);
         let leaving: Vec<_> = self.roster().present().filter(|(_, member)| member.is_leaving).collect();
         let mut gone = Vec::new();
         for (node, member) in leaving {

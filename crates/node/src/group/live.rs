@@ -202,7 +202,7 @@ impl Group {
             }
             _ => {
                 published.iter().for_each(|message| outlet.publish(message));
-                outlet.reply(&origin, protocol, |out| out.raw(writer.bytes()));
+                outlet.reply_observed(&origin, protocol, Observed::of_state(), |out| out.raw(writer.bytes()));
                 outlet.remember_reads(&origin, &reads);
                 self.script_reply = writer.into_bytes();
             }

@@ -32,7 +32,9 @@ impl Group {
         let progress = self.replica.progress();
         let replicas = outlet.context.settings.replica_count;
         let is_moved_away = self.is_moved_away(roster, replicas);
-        if let Some(change) = self.wanted_change(roster, &outlet.context.bulletins, replicas, &progress, seen) {
+        let group_count = outlet.context.group_count;
+        let bulletins = &outlet.context.bulletins;
+        if let Some(change) = self.wanted_change(roster, bulletins, replicas, &progress, seen, group_count) {
             // Refused only if leadership is going: the next leader sees to it.
             let _ = self.replica.propose_change(change);
         } else if roster.is_going(self.node) || is_moved_away {
@@ -102,6 +104,7 @@ impl Group {
         replicas: usize,
         progress: &[Progress],
         seen: u64,
+        group_count: u32,
     ) -> Option<Change> {
         let voters = &self.membership().voters;
         let is_member = |node: &u64| voters.contains(node) || self.membership().learners.contains(node);
@@ -140,7 +143,7 @@ impl Group {
             let node = NodeId(other.node);
             // Whoever still takes part in another group must hear of the roster. A leader that has not been told of a
             // group takes it that the node does.
-            let mut others = (0..self.state.slots().group_count()).map(GroupId).filter(|group| *group != self.id);
+            let mut others = (0..group_count).map(GroupId).filter(|group| *group != self.id);
             let is_wanted = self.id.0 == 0
                 && (is_heard(node.0) || leads(node))
                 && !roster.is_removed(node)

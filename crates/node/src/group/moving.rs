@@ -34,6 +34,7 @@ use stdx::slot::{SLOT_COUNT, Slot};
 use super::*;
 use crate::entry::Taken;
 use crate::relay::Step;
+use crate::router;
 
 /// What a leader does about slots that are to move.
 #[derive(Debug, Default)]
@@ -102,7 +103,18 @@ impl Group {
 
     fn foreign_of_words(&self, words: &[u8], spans: &mut Vec<Span>) -> Option<Slot> {
         let (_, args) = entry::Reader::new(words).words(spans);
-        self.state.foreign_of(keyspace::resolve(args).expect("a request was checked by its gateway"), args)
+        self.foreign_of(keyspace::resolve(args).expect("a request was checked by its gateway"), args)
+    }
+
+    /// The slot of a key that a command names, or may be led to, if another group holds it.
+    fn foreign_of(&self, command: &keyspace::DataCommand, args: Args<'_>) -> Option<Slot> {
+        let slots = self.state.slots();
+        let beyond = || {
+            let pattern = router::far_pattern_of_sort(args, slots)?;
+            self.state.foreign(pattern).or_else(|| slots.given_by(self.id))
+        };
+        let foreign = self.state.foreign_of(command, args);
+        foreign.or_else(|| beyond().filter(|_| router::is_sort_by_keys(command, args)))
     }
 
     /// The slot of a change that another group holds. Reads are looked at when they are carried out.
@@ -118,7 +130,7 @@ impl Group {
                 let mut foreign = exec.watches.iter().find_map(|watch| self.state.foreign(&watch.key));
                 exec.for_each(&mut spans, |_, args| {
                     let command = keyspace::resolve(args).expect("a request was checked by its gateway");
-                    foreign = foreign.or_else(|| self.state.foreign_of(command, args));
+                    foreign = foreign.or_else(|| self.foreign_of(command, args));
                 });
                 foreign
             }
@@ -219,7 +231,7 @@ impl Group {
                 let mut holds = exec.watches.iter().any(|watch| self.state.foreign(&watch.key).is_none());
                 exec.for_each(&mut spans, |_, args| {
                     let command = keyspace::resolve(args).expect("a request was checked by its gateway");
-                    command.for_each_key(args, |index, _| holds |= self.state.foreign(args.at(index)).is_none());
+                    holds |= self.holds_some_named(command, args);
                 });
                 self.spans = spans;
                 holds
@@ -233,9 +245,14 @@ impl Group {
         let mut spans = std::mem::take(&mut self.spans);
         let (_, args) = entry::Reader::new(words).words(&mut spans);
         let command = keyspace::resolve(args).expect("a request was checked by its gateway");
-        let mut holds = false;
-        command.for_each_key(args, |index, _| holds |= self.state.foreign(args.at(index)).is_none());
+        let holds = self.holds_some_named(command, args);
         self.spans = spans;
+        holds
+    }
+
+    fn holds_some_named(&self, command: &keyspace::DataCommand, args: Args<'_>) -> bool {
+        let mut holds = matches!(command.span, command::Span::Whole(_));
+        command.for_each_key(args, |index, _| holds |= self.state.foreign(args.at(index)).is_none());
         holds
     }
 
@@ -265,7 +282,7 @@ impl Group {
         if origin.claim.is_none() {
             outlet.refuse(origin, protocol, HAS_MOVED);
         } else {
-            outlet.answer(origin, message::answer::put_moved(&self.state.slots().known(slot)));
+            outlet.answer(origin, Observed::of_state(), message::answer::put_moved(&self.state.slots().known(slot)));
         }
     }
 
@@ -469,8 +486,9 @@ impl Group {
             let epoch = self.state.slots().epoch_of(*slot) + 1;
             given.push(Effect::Give(Moved { slot: *slot, group: moving.to, epoch }));
             let records = self.state.keyspace().export_slot(*slot);
+            let answered = self.state.request_ids().export_slot(*slot);
             let (sequence, gone) = (self.state.keyspace().sequence(), self.state.keyspace().gone_from(*slot));
-            taken.push(Effect::Take(Box::new(Taken { slot: *slot, epoch, sequence, gone, unix, records })));
+            taken.push(Effect::Take(Box::new(Taken { slot: *slot, epoch, sequence, gone, unix, records, answered })));
         }
         let (transaction, to) = (moving.id, moving.to);
         moving.stage = Stage::AskingTaker { given };

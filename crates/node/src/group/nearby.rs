@@ -149,7 +149,7 @@ impl Group {
                 Some(moment) => {
                     let watch = outlet.start_watch(command, args);
                     let state = &mut self.state;
-                    outlet.reply(&read.origin, read.protocol, |writer| {
+                    outlet.reply_observed(&read.origin, read.protocol, Observed::of_state(), |writer| {
                         state.keyspace().set_silent(read.origin.reads_silently(command));
                         state.read(database, command, args, moment, writer);
                         state.keyspace().set_silent(false);
@@ -208,6 +208,7 @@ impl Group {
                 is_touched |= match effect {
                     Effect::Key { key, .. } => key.as_slice() == args.at(index),
                     Effect::Flush { .. } | Effect::Swap { .. } => true,
+                    Effect::Answer(_) => false,
                     Effect::Give(_) | Effect::Take(_) => effect.slot() == Some(slot_of(args.at(index))),
                 };
             });

@@ -11,9 +11,10 @@ use consensus::Progress;
 use stdx::Instant;
 
 use super::members::is_well;
-use super::{Group, fail};
+use super::{Group, Proof, fail};
 use crate::core::Context;
 use crate::event::{NodeId, Now, Room};
+use crate::guilt;
 use crate::letter::{Origin, Request, RequestBody};
 use crate::limits;
 use crate::outlet::Outlet;
@@ -66,7 +67,9 @@ impl Group {
     /// The same, and it has been so for a while.
     pub(super) fn may_lead_again(&self, node: u64, now: Now, context: &Context) -> bool {
         let then = Instant::ZERO + now.instant.since(Instant::ZERO + limits::SETTLED_AFTER);
-        self.may_lead(node, context) && context.neighbours.is_steady_since(NodeId(node), then)
+        self.may_lead(node, context)
+            && context.neighbours.is_steady_since(NodeId(node), then)
+            && context.neighbours.stalled_ms(NodeId(node)).is_some_and(guilt::is_innocent)
     }
 
     /// Who should lead instead of this node at once, and why.
@@ -102,12 +105,20 @@ impl Group {
         // It holds what this node's disk has not taken, and has not lacked anything for nearly as long.
         let is_ahead =
             |other: &&Progress| other.matched > self.replica.persisted_index() && self.lag(other.matched) * 2 <= lag;
+        // Of two that reach as many the one is asked whose host is better.
+        let is_on_a_better_host = |other: &&Progress| {
+            let its = neighbours.stalled_ms(NodeId(other.node));
+            its.is_some_and(|its| guilt::outweighs(context.guilt.stalled_ms, its))
+                && reached(other.node) >= own_reach.len()
+        };
         let found = if let Room::None(reason) = &context.room {
             let next = best(&mut progress.iter().filter(is_willing));
             next.map(|next| (next, format!("the disk of node {} has no room: {reason}", own.0)))
         } else if lag >= limits::BLOCKED_DISK {
             let next = best(&mut progress.iter().filter(is_willing).filter(is_ahead));
             next.map(|next| (next, format!("the disk of node {} has taken nothing for {} ms", own.0, lag.as_millis())))
+        } else if let Some(next) = best(&mut progress.iter().filter(is_willing).filter(is_on_a_better_host)) {
+            Some((next, context.guilt.text()))
         } else {
             let is_due = |since: Instant| now.instant.since(since) >= limits::REACH_PATIENCE;
             further.filter(|_| apart_since.is_some_and(is_due)).map(|next| {
@@ -170,8 +181,12 @@ impl Group {
         let text = no_room(self.node, reason);
         let awaits = self.awaits_relief(now, outlet.context);
         match request.body {
-            RequestBody::Prepare { .. } if awaits => outlet.answer(&request.origin, PrepareAnswer::Refused.put()),
-            RequestBody::Prepare { .. } => outlet.answer(&request.origin, PrepareAnswer::NoRoom.put()),
+            RequestBody::Prepare { .. } if awaits => {
+                outlet.answer(&request.origin, Proof::Refused, PrepareAnswer::Refused.put());
+            }
+            RequestBody::Prepare { .. } => {
+                outlet.answer(&request.origin, Proof::Refused, PrepareAnswer::NoRoom.put());
+            }
             _ if awaits => self.leave_to_next(&request.origin, request.protocol, outlet),
             _ => outlet.refuse(&request.origin, request.protocol, &text),
         }

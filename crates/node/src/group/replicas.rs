@@ -4,7 +4,7 @@ use keyspace::Body;
 use resp::Protocol;
 use stdx::leb128;
 
-use super::{Group, Held, Waiter};
+use super::{Group, Held, Observed, Proof, Waiter};
 use crate::entry;
 use crate::letter::{Origin, Request, RequestBody};
 use crate::outlet::Outlet;
@@ -19,7 +19,7 @@ impl Group {
         let mut answer = Vec::new();
         leb128::put(&mut answer, place);
         leb128::put(&mut answer, count as u64);
-        outlet.answer(origin, answer);
+        outlet.answer(origin, Observed::of_state(), answer);
     }
 
     /// True if fewer other nodes are heard than `min-replicas-to-write` asks for.
@@ -44,7 +44,9 @@ impl Group {
             return false;
         }
         match request.body {
-            RequestBody::Prepare { .. } => outlet.answer(&request.origin, PrepareAnswer::LacksReplicas.put()),
+            RequestBody::Prepare { .. } => {
+                outlet.answer(&request.origin, Proof::Refused, PrepareAnswer::LacksReplicas.put());
+            }
             _ => outlet.refuse(&request.origin, request.protocol, NO_REPLICAS),
         }
         true

@@ -109,7 +109,8 @@ impl Leaving {
 
     fn answer(self, outlet: &mut Outlet<'_>) {
         let values = self.values.into_iter().map(|value| value.map(Exporting::into_bytes)).collect();
-        outlet.answer(&self.origin, put_locked(&Locked::Granted { grant: self.grant, values, answers: self.answers }));
+        let granted = Locked::Granted { grant: self.grant, values, answers: self.answers };
+        outlet.answer(&self.origin, Observed::of_state(), put_locked(&granted));
     }
 }
 

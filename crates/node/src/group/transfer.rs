@@ -368,6 +368,7 @@ impl Group {
         outlet.context.places[self.id.0 as usize] = Place { index: mark.index, unix: self.moment().unix };
         outlet.context.hear(self.moment().unix);
         self.membership_applied = mark.membership;
+        self.lost_commit = 0;
         (self.first_index, self.recovered_index) = (mark.index, mark.index);
         self.log_bytes = 0;
         self.altered_saved = self.state.keyspace().altered_count();

@@ -83,6 +83,9 @@ impl Group {
             if std::mem::replace(&mut self.vacancy.applied, bulletin.applied) != bulletin.applied {
                 outlet.flush_broadcasters();
             }
+            // One that has lost what it had is filled again, unless the others did without it since.
+            self.vacancy.is_let_go |=
+                self.lost_commit > 0 && !bulletin.has(self.node) && bulletin.applied > self.lost_commit;
             if !self.is_vacating() {
                 if !bulletin.has(self.node) {
                     // It may have been a member for a while, and been given nothing.
@@ -196,6 +199,7 @@ impl Group {
         outlet.context.places[self.id.0 as usize] = Place::default();
         self.membership_applied = Membership::default();
         (self.first_index, self.recovered_index, self.marked_index) = (0, 0, 0);
+        self.lost_commit = 0;
         self.log_bytes = 0;
         self.altered_saved = self.state.keyspace().altered_count();
         self.held_log = None;

@@ -61,8 +61,8 @@ impl Effects for Witness<'_, '_> {
         let (protocol, command, args) = (run.protocol, run.command, run.args);
         let watch = self.outlet.start_watch(command, args);
         let mut is_done = true;
-        let proof = Committed { _sealed: () };
-        self.outlet.reply_committed(&origin, protocol, &proof, |writer| is_done = run.run(writer));
+        let proof = Committed::of_applied();
+        self.outlet.reply_committed(&origin, protocol, proof, |writer| is_done = run.run(writer));
         self.outlet.stop_watch(watch.filter(|_| is_done), &origin, args);
     }
 
@@ -71,8 +71,8 @@ impl Effects for Witness<'_, '_> {
         let origin = *origin;
         let protocol = run.exec.protocol;
         let again = origin.tracks.then(|| run.exec.clone());
-        let proof = Committed { _sealed: () };
-        self.outlet.reply_timed(&origin, protocol, &proof, |timings, writer| {
+        let proof = Committed::of_applied();
+        self.outlet.reply_timed(&origin, protocol, proof, |timings, writer| {
             run.run(&mut Measure::Client(timings), writer);
         });
         self.outlet.name_slow(&origin);

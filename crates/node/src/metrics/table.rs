@@ -459,6 +459,82 @@ pub const METRICS: &[Metric] = &[
             out.is(archive.written_bytes)
         }
     }),
+    own("holdfast_site_backlog_bytes", Gauge, "Bytes that are kept for a second site.", &[], |view, out| {
+        if view.facts.report.site.keeps_backlog {
+            out.is(view.facts.report.site.backlog_bytes)
+        }
+    }),
+    own("holdfast_site_followers", Gauge, "Clusters that follow from this node.", &[], |view, out| {
+        if view.facts.report.site.keeps_backlog {
+            out.is(view.facts.report.site.followers.len() as u64)
+        }
+    }),
+    own("holdfast_site_sent_bytes", Gauge, "Bytes sent over the lines to those who follow.", &[], |view, out| {
+        if view.facts.report.site.keeps_backlog {
+            out.is(view.facts.report.site.followers.values().map(|follower| follower.carried_bytes).sum::<u64>())
+        }
+    }),
+    own("holdfast_site_lag_seconds", Gauge, "How old the state of this second site is.", &[], |view, out| {
+        if let Some(following) = &view.facts.report.site.following {
+            out.is(following.lag_ms as f64 / 1e3)
+        }
+    }),
+    own("holdfast_site_pending_bytes", Gauge, "Bytes of the first site's backlog not received.", &[], |view, out| {
+        if let Some(following) = &view.facts.report.site.following {
+            out.is(following.pending_bytes)
+        }
+    }),
+    own("holdfast_site_raw_bytes_total", Counter, "Bytes received, after decompression.", &[], |view, out| {
+        if let Some(following) = &view.facts.report.site.following {
+            out.is(following.raw_bytes)
+        }
+    }),
+    own("holdfast_site_carried_bytes_total", Counter, "Bytes received over the line.", &[], |view, out| {
+        if let Some(following) = &view.facts.report.site.following {
+            out.is(following.carried_bytes)
+        }
+    }),
+    own("holdfast_site_cuts_total", Counter, "How often the line to the first site was cut.", &[], |view, out| {
+        if let Some(following) = &view.facts.report.site.following {
+            out.is(following.cut_count)
+        }
+    }),
+    own("holdfast_backup_maker", Gauge, "1 on the node that makes scheduled backups.", &[], |view, out| {
+        if let Some(backups) = &view.facts.report.backups {
+            out.is(u64::from(backups.is_own))
+        }
+    }),
+    own("holdfast_backup_running", Gauge, "1 while a scheduled backup is made.", &[], |view, out| {
+        if let Some(backups) = &view.facts.report.backups {
+            out.is(u64::from(backups.is_running))
+        }
+    }),
+    own(
+        "holdfast_backup_last_good_timestamp_seconds",
+        Gauge,
+        "Unix time of the newest whole backup in backup-dir; 0 before the first.",
+        &[],
+        |view, out| {
+            if let Some(backups) = &view.facts.report.backups {
+                out.is(backups.newest_unix.0 as f64 / 1e3)
+            }
+        },
+    ),
+    own("holdfast_backups_kept", Gauge, "Whole backups in backup-dir.", &[], |view, out| {
+        if let Some(backups) = &view.facts.report.backups {
+            out.is(backups.kept_count)
+        }
+    }),
+    own("holdfast_backups_made_total", Counter, "Scheduled backups made.", &[], |view, out| {
+        if let Some(backups) = &view.facts.report.backups {
+            out.is(backups.made_count)
+        }
+    }),
+    own("holdfast_backups_failed_total", Counter, "Scheduled backups that came to nothing.", &[], |view, out| {
+        if let Some(backups) = &view.facts.report.backups {
+            out.is(backups.failed_count)
+        }
+    }),
     own("holdfast_checkpoint_written_bytes_total", Counter, "Bytes of checkpoints written.", &[], |view, out| {
         out.is(view.facts.report.journal.checkpoint_bytes);
     }),

@@ -2,7 +2,7 @@
 //! says which of them have an effect.
 
 use super::{Kind, Parameter};
-use crate::limits::READ_STALENESS_MS_MAX;
+use crate::limits::{READ_STALENESS_MS_MAX, REQUEST_ID_SECONDS_MAX};
 
 const MEMORY_MAX: u64 = i64::MAX as u64;
 
@@ -47,8 +47,12 @@ pub static TABLE: &[Parameter] = &[
     fixed("archive", "", Kind::Text),
     free("archive-keep-bytes", "0", Kind::Memory(0, MEMORY_MAX)),
     free("archive-keep-days", "0", Kind::Integer(0, 36500)),
+    fixed("archive-key-file", "", Kind::Text),
     free("auto-aof-rewrite-min-size", "67108864", Kind::Memory(0, MEMORY_MAX)),
     free("auto-aof-rewrite-percentage", "100", Kind::Integer(0, i64::MAX)),
+    fixed("backup-dir", "", Kind::Text),
+    free("backup-interval-s", "86400", Kind::Integer(1, 31_536_000)),
+    free("backup-keep", "7", Kind::Integer(0, 1_000_000)),
     fixed("bgsave_cpulist", "", Kind::Text),
     free("bind", "* -::*", Kind::Words),
     free("bind-source-addr", "", Kind::Words),
@@ -56,6 +60,7 @@ pub static TABLE: &[Parameter] = &[
     shared("busy-reply-threshold", "5000", Kind::Integer(0, i64::MAX)),
     free("checkpoint-log-bytes", "268435456", Kind::Memory(1048576, MEMORY_MAX)),
     free("checkpoint-rate-bytes", "0", Kind::Memory(0, MEMORY_MAX)),
+    shared("client-durability-min", "server", Kind::Choice(&["server", "memory"])),
     free(
         "client-output-buffer-limit",
         "normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60",
@@ -84,6 +89,7 @@ pub static TABLE: &[Parameter] = &[
     free("cluster-require-full-coverage", "yes", Kind::YesNo),
     free("cluster-slave-no-failover", "no", Kind::YesNo),
     free("cluster-slave-validity-factor", "10", Kind::Integer(0, i64::MAX)),
+    fixed("cluster-users", "obey", Kind::Choice(&["obey", "ignore"])),
     fixed("console-hosts", "", Kind::Words),
     fixed("console-port", "0", Kind::Integer(0, 65535)),
     fixed("cores", "0", Kind::Integer(0, 1024)),
@@ -99,6 +105,7 @@ pub static TABLE: &[Parameter] = &[
     fixed("enable-debug-command", "local", Kind::Choice(&["no", "yes", "local"])),
     fixed("enable-module-command", "no", Kind::Choice(&["no", "yes", "local"])),
     fixed("enable-protected-configs", "no", Kind::Choice(&["no", "yes", "local"])),
+    fixed("follow", "", Kind::Text),
     shared("hash-max-listpack-entries", "512", Kind::Integer(0, i64::MAX)),
     shared("hash-max-listpack-value", "64", Kind::Integer(0, i64::MAX)),
     shared("hash-max-ziplist-entries", "512", Kind::Integer(0, i64::MAX)),
@@ -125,7 +132,7 @@ pub static TABLE: &[Parameter] = &[
     shared("list-max-ziplist-size", "-2", Kind::Integer(-2147483648, 2147483647)),
     fixed("log-format", "text", Kind::Choice(&["text", "json"])),
     fixed("logfile", "", Kind::Text),
-    free("loglevel", "notice", Kind::Choice(&["debug", "verbose", "notice", "warning"])),
+    free("loglevel", "notice", Kind::Choice(&["debug", "verbose", "notice", "warning", "nothing"])),
     shared("lua-time-limit", "5000", Kind::Integer(0, i64::MAX)),
     free("masterauth", "", Kind::Text),
     free("masteruser", "", Kind::Text),
@@ -175,7 +182,7 @@ pub static TABLE: &[Parameter] = &[
     free("repl-diskless-sync-delay", "5", Kind::Integer(0, i64::MAX)),
     free("repl-diskless-sync-max-replicas", "0", Kind::Integer(0, i64::MAX)),
     free("repl-ping-replica-period", "10", Kind::Integer(1, i64::MAX)),
-    free("repl-ping-slave-period", "10", Kind::Integer(0, i64::MAX)),
+    free("repl-ping-slave-period", "10", Kind::Integer(1, i64::MAX)),
     free("repl-timeout", "60", Kind::Integer(1, i64::MAX)),
     free("replica-announce-ip", "", Kind::Text),
     free("replica-announce-port", "0", Kind::Integer(0, i64::MAX)),
@@ -190,9 +197,13 @@ pub static TABLE: &[Parameter] = &[
     free("replica-read-only", "yes", Kind::YesNo),
     free("replica-serve-stale-data", "yes", Kind::YesNo),
     fixed("replicaof", "", Kind::Text),
+    shared("request-id-maxmemory", "67108864", Kind::Memory(0, MEMORY_MAX)),
+    shared("request-id-ttl", "600", Kind::Integer(1, REQUEST_ID_SECONDS_MAX)),
     free("requirepass", "", Kind::Text),
     free("sanitize-dump-payload", "no", Kind::Choice(&["no", "yes", "clients"])),
     free("save", "3600 1 300 100 60 10000", Kind::Words),
+    fixed("sentinel-master-name", "mymaster", Kind::Text),
+    fixed("sentinel-port", "0", Kind::Integer(0, 65535)),
     fixed("server_cpulist", "", Kind::Text),
     shared("set-max-intset-entries", "512", Kind::Integer(0, i64::MAX)),
     fixed("set-proc-title", "yes", Kind::YesNo),
@@ -206,6 +217,9 @@ pub static TABLE: &[Parameter] = &[
     free("slave-priority", "100", Kind::Integer(0, i64::MAX)),
     free("slave-read-only", "yes", Kind::YesNo),
     free("slave-serve-stale-data", "yes", Kind::YesNo),
+    fixed("site-backlog-size", "0", Kind::Memory(0, MEMORY_MAX)),
+    free("site-compression-level", "3", Kind::Integer(1, 19)),
+    shared("site-read-only", "no", Kind::YesNo),
     fixed("slaveof", "", Kind::Text),
     shared("slowlog-log-slower-than", "10000", Kind::Integer(-1, i64::MAX)),
     shared("slowlog-max-len", "128", Kind::Integer(0, i64::MAX)),

@@ -19,6 +19,8 @@ pub(crate) struct Nodes {
     under_way: Vec<(NodeId, NodeId, GroupId, Vec<u8>)>,
     /// A leader that hands over is not heard.
     holds_hand_over: bool,
+    /// What has been said since somebody listens.
+    overheard: Option<Vec<Vec<u8>>>,
 }
 
 impl Nodes {
@@ -35,7 +37,8 @@ impl Nodes {
     /// The same with so many cores each, and as many groups.
     pub(crate) fn of_cores(core_count: u16, settings: &Settings) -> Self {
         let host = |node| Some(Host::of_nodes(core_count, settings.clone(), node, &[1, 2, 3]));
-        let mut this = Self { hosts: (1..=3).map(host).collect(), under_way: Vec::new(), holds_hand_over: false };
+        let mut this =
+            Self { hosts: (1..=3).map(host).collect(), under_way: Vec::new(), holds_hand_over: false, overheard: None };
         this.elect();
         this
     }
@@ -87,6 +90,9 @@ impl Nodes {
     fn gather(&mut self) {
         for (from, host) in (1..).map(NodeId).zip(&mut self.hosts) {
             let Some(host) = host else { continue };
+            if let Some(overheard) = &mut self.overheard {
+                overheard.extend(host.sent.iter().map(|(.., bytes)| bytes.clone()));
+            }
             let sent = host.sent.drain(..);
             self.under_way.extend(sent.map(|(to, group, bytes)| (from, to, group, bytes)));
         }
@@ -114,6 +120,31 @@ impl Nodes {
             self.hosts.iter_mut().flatten().for_each(Host::settle);
         }
         panic!("the nodes never stop talking");
+    }
+
+    /// Answers on their way that end in this reply say that a group was looked at, and not that it has committed. How
+    /// many did say that.
+    fn forge_answers(&mut self, reply: &[u8]) -> usize {
+        const STAMP_BYTES: usize = 8;
+        const OBSERVED: u8 = 1;
+        const COMMITTED: u8 = 2;
+        let mut count = 0;
+        for (.., bytes) in self.under_way.iter_mut().filter(|(.., bytes)| bytes[0] == ANSWER) {
+            let end = bytes.len() - STAMP_BYTES;
+            if bytes[..end].ends_with(reply) {
+                let proof = &mut bytes[end - reply.len() - 1];
+                assert_eq!(std::mem::replace(proof, OBSERVED), COMMITTED);
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Copies all that the nodes say to each other meanwhile.
+    pub(crate) fn overhear(&mut self, copies: &mut Vec<Vec<u8>>, story: impl FnOnce(&mut Self)) {
+        self.overheard = Some(Vec::new());
+        story(self);
+        copies.extend(self.overheard.take().into_iter().flatten());
     }
 
     /// A node is gone, with all that it had under way.
@@ -197,6 +228,33 @@ fn a_read_sees_no_change_that_its_pipeline_asks_for_later_although_the_leader_di
 }
 
 #[test]
+fn a_node_that_has_only_looked_cannot_acknowledge_a_write() {
+    let mut nodes = Nodes::new();
+    let leader = nodes.leader().expect("elected");
+    let gateway = 1 + leader % 3;
+    let client = nodes.host(gateway).connect(0);
+    for (request, reply) in [("SET k 1", "+OK\r\n"), ("INCR k", ":2\r\n"), ("MULTI\r\nINCR k\r\nEXEC", "*1\r\n:3\r\n")]
+    {
+        nodes.host(gateway).send(client, format!("{request}\r\n").as_bytes());
+        nodes.host(gateway).settle();
+        nodes.exchange(|_, _, kind| kind != ANSWER);
+        for _ in 0..100 {
+            if nodes.count(ANSWER) > 0 {
+                break;
+            }
+            nodes.pass_while(Duration::from_millis(50), |_, _, kind| kind != ANSWER);
+        }
+        assert_eq!(nodes.forge_answers(reply.as_bytes()), 1, "{request}");
+        nodes.exchange(|_, _, _| true);
+        let said = nodes.host(gateway).received_bytes(client);
+        let said = String::from_utf8_lossy(&said);
+        assert!(said.contains("-CLUSTERDOWN") && said.contains("unknown"), "{request}: {said}");
+        assert!(!said.ends_with(reply), "{request}: {said}");
+    }
+    assert_eq!(nodes.run(gateway, client, "GET k"), "$1 3", "it was done, and who says what it saw is heard");
+}
+
+#[test]
 fn a_change_waits_for_a_read_that_is_under_way() {
     let mut nodes = Nodes::new();
     let leader = nodes.leader().expect("elected");
@@ -225,7 +283,12 @@ fn a_checkpoint_for_which_there_is_no_room_is_put_off_until_there_is() {
     let mut newcomer = Host::unloaded_with_seeds(1, Settings::default(), 2, &[1]);
     newcomer.load(2, &[]);
     newcomer.is_full = true;
-    let mut nodes = Nodes { hosts: vec![Some(founder), Some(newcomer)], under_way: Vec::new(), holds_hand_over: false };
+    let mut nodes = Nodes {
+        hosts: vec![Some(founder), Some(newcomer)],
+        under_way: Vec::new(),
+        holds_hand_over: false,
+        overheard: None,
+    };
     let client = nodes.host(1).connect(0);
     assert_eq!(nodes.run(1, client, "SET n 1"), "+OK");
     nodes.pass(Duration::from_secs(20));
@@ -245,7 +308,8 @@ fn a_checkpoint_for_which_there_is_no_room_is_put_off_until_there_is() {
 #[test]
 fn a_newcomer_does_not_wait_for_a_backup_that_nobody_reads() {
     let founder = Host::new(1, Settings::default());
-    let mut nodes = Nodes { hosts: vec![Some(founder)], under_way: Vec::new(), holds_hand_over: false };
+    let mut nodes =
+        Nodes { hosts: vec![Some(founder)], under_way: Vec::new(), holds_hand_over: false, overheard: None };
     let client = nodes.host(1).connect(0);
     assert_eq!(nodes.run(1, client, "SET n 1"), "+OK");
     let begun = nodes.run(1, client, "BACKUP BEGIN 000102030405060708090a0b0c0d0e0f");

@@ -25,6 +25,8 @@ pub struct Host {
     /// Appends wait until told otherwise.
     pub holds_disk: bool,
     held: Vec<(usize, GroupId, u64, Persist)>,
+    /// The operating system takes what it is given, and the disk never finishes by itself.
+    pub holds_flushes: bool,
     pub log: Vec<String>,
     /// What was sent to other nodes.
     pub sent: Vec<(NodeId, GroupId, Vec<u8>)>,
@@ -103,6 +105,7 @@ impl Host {
             homes: BTreeMap::new(),
             holds_disk: false,
             held: Vec::new(),
+            holds_flushes: false,
             log: Vec::new(),
             sent: Vec::new(),
             paused: BTreeSet::new(),
@@ -120,6 +123,8 @@ impl Host {
                 core: CoreId(core),
                 core_count,
                 group_count,
+                hash_seed: 7,
+                founds_groups: false,
                 seed: u64::from(core),
                 settings: Arc::clone(&settings),
                 process: Arc::new(ProcessFacts::default()),
@@ -339,7 +344,7 @@ impl Host {
     /// Turns and syncs until nothing moves any more.
     pub fn settle(&mut self) {
         for _ in 0..20 {
-            if !self.holds_disk {
+            if !self.holds_disk && !self.holds_flushes {
                 self.sync();
             }
             if let Some(outcome) = self.tls.clone() {

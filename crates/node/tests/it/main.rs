@@ -5,6 +5,9 @@ mod blocking;
 mod cluster;
 mod collections;
 mod describe;
+mod durability;
+mod founding;
+mod fuzz;
 mod host;
 mod large;
 mod monitor;
@@ -13,10 +16,12 @@ mod pubsub;
 #[path = "../../../keyspace/tests/commands/reference.rs"]
 #[expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "the reference lives in real time")]
 mod reference;
+mod request_ids;
 mod scripts;
 mod statistics;
 mod tracking;
 mod troubles;
+mod users;
 
 use host::Host;
 use node::settings::Settings;

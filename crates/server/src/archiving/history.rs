@@ -21,9 +21,8 @@ const SHOWN_MAX: usize = 60;
 /// Shows who changed a key, when, and what it held.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct ShowArguments {
-    /// The archive: file:///DIRECTORY
-    #[arg(value_name = "ADDRESS")]
-    archive: String,
+    #[command(flatten)]
+    which: super::Which,
     /// The key
     #[arg(value_name = "KEY")]
     key: String,
@@ -43,7 +42,7 @@ pub(super) struct ShowArguments {
 /// # Errors
 /// What an operator must know.
 pub(super) fn run(arguments: &ShowArguments) -> Result<()> {
-    let view = View::of(&arguments.archive)?;
+    let view = arguments.which.view()?;
     let (first, last) = view.range()?;
     let from = arguments.from.as_deref().map(parse_moment).transpose()?.unwrap_or(first).max(first);
     let to = arguments.to.as_deref().map(parse_moment).transpose()?.unwrap_or(last);

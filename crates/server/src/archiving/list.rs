@@ -9,9 +9,8 @@ use crate::backup::grouped;
 /// Tells what is in an archive.
 ///
 /// # Errors
-/// If there is none, or it cannot be read.
-pub(super) fn run(address: &str) -> Result<()> {
-    let view = View::of(address)?;
+/// If what is told cannot be printed.
+pub(super) fn run(view: &View) -> Result<()> {
     let shown = |moment: UnixMillis| if moment.0 == i64::MIN { "-".to_owned() } else { edge::utc(moment) };
     say_line!("{:>5} {:<25} {:<25} {:>12} {:>16} files", "group", "from", "to", "last entry", "bytes");
     for (number, group) in view.groups.iter().enumerate() {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, ensure};
 use keyspace::Moment;
 use state::State;
 use state::cut::{Settled, settle as settle_transactions};
@@ -27,7 +27,8 @@ const PACE: Duration = Duration::from_millis(100);
 /// What an operator must know.
 pub fn run(arguments: &RestoreArguments, group_count: u32) -> Result<()> {
     let wanted = arguments.at.as_deref().map(parse_moment).transpose()?;
-    let view = View::of(arguments.archive.as_deref().expect("there is no backup"))?;
+    let view =
+        View::of(arguments.archive.as_deref().expect("there is no backup"), arguments.archive_key_file.as_deref())?;
     let moment = view.choose(wanted)?;
     let staging = staging(&arguments.data_dir, UNFINISHED_EXTENSION, "a data directory")?;
     let mut pace = Pace::new(arguments.quiet);
@@ -72,6 +73,14 @@ struct Done {
 fn restore(view: &View, moment: UnixMillis, staging: &Path, group_count: u32, pace: &mut Pace) -> Result<Done> {
     let replayed = replay_all(view, moment, pace)?;
     check_order(&replayed).map_err(|why| anyhow!("{why}"))?;
+    let there = replayed[0].state.roster().group_count(view.archive.manifest().groups);
+    ensure!(
+        there as usize <= replayed.len(),
+        "the cluster had {there} groups at {}, and the archive holds nothing yet of those from {} on: choose an earlier \
+         moment, or try again when it does",
+        edge::utc(moment),
+        replayed.len()
+    );
     let entry_count = replayed.iter().map(|group| group.entry_count).sum();
     let bytes = replayed.iter().map(|group| group.bytes).sum();
     let notes = replayed.iter().flat_map(|group| group.notes.clone()).collect();

@@ -10,15 +10,14 @@ use crate::backup::{Pace, counted, grouped};
 ///
 /// # Errors
 /// If anything of it is damaged or missing: each is named.
-pub(super) fn run(address: &str, is_quiet: bool) -> Result<()> {
-    let view = View::of(address)?;
+pub(super) fn run(view: &View, is_quiet: bool) -> Result<()> {
     let mut pace = Pace::new(is_quiet);
     let (mut entry_count, mut bytes, mut base_count) = (0_u64, 0, 0);
     let (mut faults, mut notes) = (Vec::new(), Vec::new());
     for (number, group) in (0_u32..).zip(&view.groups) {
         faults.extend(group.listing.faults.iter().map(ToString::to_string));
         for base in &group.listing.bases {
-            match read_base(&view, number, &base.path) {
+            match read_base(view, number, &base.path) {
                 Ok(()) => base_count += 1,
                 Err(fault) => faults.push(fault.to_string()),
             }
@@ -68,7 +67,7 @@ pub(super) fn run(address: &str, is_quiet: bool) -> Result<()> {
     for fault in &faults {
         say_line!("damaged: {fault}");
     }
-    let place = view.archive.directory().display();
+    let place = view.archive.place();
     if !faults.is_empty() {
         bail!("archive {place}: {}, see above", counted(faults.len(), "fault"));
     }

@@ -1,7 +1,9 @@
 //! What is in an archive, and which moments it can be restored to.
 
+use std::path::Path;
+
 use anyhow::{Result, anyhow, bail, ensure};
-use archive::{Archive, End, GroupReader, Listing, Next, Problem};
+use archive::{Archive, End, GroupReader, Key, Listing, Next, Place, Problem};
 use state::cut::moment_of_entry;
 use stdx::UnixMillis;
 
@@ -19,6 +21,8 @@ pub(super) struct GroupView {
     pub(super) end: End,
     /// The earliest moment that is held; none if there is nothing.
     pub(super) earliest: Option<UnixMillis>,
+    /// It came into being while the archive was kept, and all of it is there.
+    pub(super) is_founded: bool,
 }
 
 impl View {
@@ -26,14 +30,16 @@ impl View {
     ///
     /// # Errors
     /// If there is none, or it cannot be read.
-    pub(super) fn of(address: &str) -> Result<Self> {
-        let directory = edge::archive_directory(address).map_err(|why| anyhow!("{why}"))?;
-        let archive = Archive::open(&directory)?;
+    pub(super) fn of(address: &str, key_file: Option<&Path>) -> Result<Self> {
+        let place = Place::parse(address).map_err(|why| anyhow!("{why}"))?;
+        let key = key_file.map(Key::read).transpose().map_err(|why| anyhow!("{why}"))?;
+        let archive = Archive::open(&place, key.as_ref())?;
         let mut groups = Vec::new();
-        for group in 0..archive.manifest().groups {
+        for group in 0..archive.group_count()? {
             let (listing, end) = (archive.list(group)?, archive.end(group)?);
             let mut earliest = listing.bases.first().map(|base| base.moment);
-            if listing.logs.first().is_some_and(|log| log.first == 1) {
+            let begins_with_first = listing.logs.first().is_some_and(|log| log.first == 1);
+            if begins_with_first {
                 // A log from its first entry on needs no base.
                 let mut reader = GroupReader::new(&archive, group, &listing, 1);
                 earliest = loop {
@@ -47,7 +53,9 @@ impl View {
                     }
                 };
             }
-            groups.push(GroupView { listing, end, earliest });
+            // Before its log there was no such group.
+            let is_founded = group >= archive.manifest().groups && begins_with_first;
+            groups.push(GroupView { listing, end, earliest, is_founded });
         }
         Ok(Self { archive, groups })
     }
@@ -61,23 +69,20 @@ impl View {
             .groups
             .iter()
             .enumerate()
-            .filter(|(_, group)| group.earliest.is_none())
+            .filter(|(_, group)| group.earliest.is_none() && !group.is_founded)
             .map(|(number, _)| number.to_string())
             .collect();
         ensure!(
             empty.is_empty(),
             "archive {}: it holds nothing yet of {} {}",
-            self.archive.directory().display(),
+            self.archive.place(),
             if empty.len() == 1 { "group" } else { "groups" },
             empty.join(", ")
         );
-        let first = self.groups.iter().filter_map(|group| group.earliest).max().expect("there is a group");
+        let first = self.groups.iter().filter(|group| !group.is_founded).filter_map(|group| group.earliest).max();
+        let first = first.expect("there is a group that was not founded later");
         let last = self.groups.iter().map(GroupView::closed).min().expect("there is a group");
-        ensure!(
-            first <= last,
-            "archive {}: its groups have no moment in common yet",
-            self.archive.directory().display()
-        );
+        ensure!(first <= last, "archive {}: its groups have no moment in common yet", self.archive.place());
         Ok((first, last))
     }
 
@@ -87,7 +92,7 @@ impl View {
     /// If it is not, with the nearest that is.
     pub(super) fn choose(&self, wanted: Option<UnixMillis>) -> Result<UnixMillis> {
         let (first, last) = self.range()?;
-        let place = self.archive.directory().display();
+        let place = self.archive.place();
         match wanted {
             None => Ok(last),
             Some(wanted) if wanted < first => bail!(

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use edge::RealDisk;
+use edge::{HostSession, RealDisk};
 use journal::CheckpointFile;
 use resp::Frame;
 use stdx::UnixMillis;
@@ -75,7 +75,7 @@ pub fn run(arguments: &CreateArguments) -> Result<()> {
     let mut connection = arguments.connect()?;
     let staging = staging(&arguments.backup, UNFINISHED_EXTENSION, "a backup")?;
     let begun = Instant::now();
-    let manifest = attempts(&mut connection, arguments, &staging)
+    let manifest = attempts(&mut connection, arguments.quiet, &staging)
         .and_then(|manifest| settle(&staging, &arguments.backup).map(|()| manifest));
     match manifest {
         Ok(manifest) => {
@@ -103,18 +103,30 @@ impl CreateArguments {
     }
 }
 
-pub(super) fn attempts(connection: &mut Connection, arguments: &CreateArguments, staging: &Path) -> Result<Manifest> {
+/// Somebody who answers requests.
+pub(super) trait Answers {
+    /// The reply to one of them.
+    fn ask(&mut self, words: &[&str]) -> std::io::Result<Frame>;
+}
+
+impl Answers for Connection {
+    fn ask(&mut self, words: &[&str]) -> std::io::Result<Frame> {
+        self.call(words)
+    }
+}
+
+impl Answers for HostSession {
+    fn ask(&mut self, words: &[&str]) -> std::io::Result<Frame> {
+        self.call(words)
+    }
+}
+
+pub(super) fn attempts(connection: &mut dyn Answers, is_quiet: bool, staging: &Path) -> Result<Manifest> {
     let mut last = String::new();
     for _ in 0..ATTEMPTS {
         let name = u128::from_le_bytes(edge::random_bytes().context("cannot read random numbers")?);
-        let mut attempt = Attempt {
-            connection,
-            name,
-            group_count: 0,
-            staging,
-            pace: Pace::new(arguments.quiet),
-            begun: Instant::now(),
-        };
+        let mut attempt =
+            Attempt { connection, name, group_count: 0, staging, pace: Pace::new(is_quiet), begun: Instant::now() };
         let outcome = attempt.run();
         attempt.pace.end();
         match outcome {
@@ -127,7 +139,7 @@ pub(super) fn attempts(connection: &mut Connection, arguments: &CreateArguments,
 }
 
 struct Attempt<'a> {
-    connection: &'a mut Connection,
+    connection: &'a mut dyn Answers,
     name: u128,
     group_count: u32,
     staging: &'a Path,
@@ -148,8 +160,8 @@ impl Attempt<'_> {
         Ok(manifest)
     }
 
-    fn call<W: AsRef<[u8]>>(&mut self, words: &[W]) -> Result<Frame> {
-        self.connection.call(words).context("the server has hung up, or does not answer")
+    fn call(&mut self, words: &[&str]) -> Result<Frame> {
+        self.connection.ask(words).context("the server has hung up, or does not answer")
     }
 
     /// The moment is chosen: all groups begin to write their parts.
@@ -208,7 +220,7 @@ impl Attempt<'_> {
                 let part = &mut manifest.parts[group];
                 let words =
                     ["BACKUP", "READ", &format!("{:032x}", self.name), &group.to_string(), &part.chunks.to_string()];
-                match self.connection.call(&words).context("the server has hung up, or does not answer")? {
+                match self.connection.ask(&words).context("the server has hung up, or does not answer")? {
                     Frame::Integer(percent) => written = written.min(percent),
                     Frame::Bulk(chunk) if !chunk.is_empty() => {
                         is_waiting = false;

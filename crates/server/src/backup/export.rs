@@ -62,7 +62,7 @@ pub fn run(arguments: &ExportArguments) -> Result<()> {
     };
     let mut connection = request.connect()?;
     let staging = super::staging(&request.backup, create::UNFINISHED_EXTENSION, "the backup behind an export")?;
-    let written = create::attempts(&mut connection, &request, &staging)
+    let written = create::attempts(&mut connection, request.quiet, &staging)
         .and_then(|manifest| write(arguments, &staging, &manifest));
     // It has served its purpose, or hides the next attempt.
     let removed = fs::remove_dir_all(&staging);

@@ -17,7 +17,7 @@ use super::manifest::Manifest;
 use super::{Pace, counted, grouped, read_part, settle, staging, told};
 
 /// Most groups that a data directory is made with.
-const GROUPS_MAX: i64 = 1024;
+const GROUPS_MAX: i64 = message::roster::GROUPS_MAX as i64;
 
 /// Bytes of a chunk of the checkpoints that are written.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -34,9 +34,12 @@ pub struct RestoreArguments {
     /// The backup
     #[arg(value_name = "BACKUP", required_unless_present = "archive", conflicts_with = "archive")]
     pub(crate) backup: Option<PathBuf>,
-    /// The archive, in place of a backup: file:///DIRECTORY
+    /// The archive, in place of a backup: file:///DIRECTORY or s3://BUCKET/PREFIX
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) archive: Option<String>,
+    /// The file with the archive's key, if it is encrypted
+    #[arg(long, value_name = "FILE", requires = "archive")]
+    pub(crate) archive_key_file: Option<PathBuf>,
     /// The moment of the archive to go back to, in UTC: '2026-11-23 01:00:00' [default: the latest]
     #[arg(long, value_name = "TIME", requires = "archive")]
     pub(crate) at: Option<String>,

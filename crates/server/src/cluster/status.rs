@@ -58,6 +58,11 @@ pub fn page(status: &Value) -> String {
         let link = if number(node, "linked") == 1 { "was cut last" } else { "is cut" };
         let _ = writeln!(page, "the link to {} {link}: {}", name(status, text(node, "id")), text(node, "last_cut"));
     }
+    for (stage, what) in [("writing", "writes a checkpoint"), ("due", "waits for its turn to write a checkpoint")] {
+        for node in nodes.iter().filter(|node| text(node, "checkpoint") == stage) {
+            let _ = writeln!(page, "{} {what}", name(status, text(node, "id")));
+        }
+    }
     page.push('\n');
     let mut rows = vec![
         ["group", "slots", "leader", "term", "applied", "held by", "voters", "furthest behind"].map(str::to_owned),

@@ -193,7 +193,9 @@ impl<'a> Sender<'a> {
             ValueRef::SortedSet(set) => set
                 .iter()
                 .try_for_each(|(member, score)| put(self, b"ZADD", &[score.to_string().as_bytes(), member], false))?,
-            ValueRef::String(_) | ValueRef::Stream(_) | ValueRef::Json(_) => bail!(damaged(key)),
+            ValueRef::String(_) | ValueRef::Stream(_) | ValueRef::Json(_) | ValueRef::Sketch(_) => {
+                bail!(damaged(key))
+            }
         }
         put(self, b"", &[], true)
     }

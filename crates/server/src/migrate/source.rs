@@ -92,7 +92,8 @@ impl Address {
         Ok(Self { place, user, password: own_password.or_else(|| password.map(str::to_owned)), security })
     }
 
-    fn login(&self) -> Option<Vec<&str>> {
+    /// The request that lets one in, if there is a password.
+    pub fn login(&self) -> Option<Vec<&str>> {
         let password = self.password.as_deref()?;
         Some(match &self.user {
             Some(user) => vec!["AUTH", user, password],
@@ -100,7 +101,11 @@ impl Address {
         })
     }
 
-    fn dial(&self, patience: Duration) -> Result<Stream> {
+    /// A connection that has said nothing yet.
+    ///
+    /// # Errors
+    /// If nobody answers.
+    pub fn dial(&self, patience: Duration) -> Result<Stream> {
         login::dial(&self.place, patience, self.security.as_deref())
             .with_context(|| format!("the source {} does not answer", self.place))
     }

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant, SystemTime};
 use resp::Frame;
 
 use crate::cluster::Cluster;
-use crate::harness::{Client, Folder, Server, ServerOptions, fail, succeed, text};
+use crate::harness::{
+    Client, Environment, Folder, Mood, ObjectStore, Server, ServerOptions, fail, fail_in, succeed, succeed_in, text,
+};
 
 const ACCOUNTS: i64 = 20;
 const BALANCE: i64 = 1_000;
@@ -126,9 +128,13 @@ fn wait_until_archived(client: &mut Client) {
 
 /// Waits until an archive can be restored to a moment.
 fn wait_until_closed(address: &str, moment: &str) {
+    wait_until_closed_in(&[], &[address], moment);
+}
+
+fn wait_until_closed_in(environment: &Environment, which: &[&str], moment: &str) {
     let begun = Instant::now();
     loop {
-        let told = succeed(&["archive", "list", address]);
+        let told = succeed_in(environment, &[&["archive", "list"], which].concat());
         let last = told.lines().find_map(|line| line.strip_prefix("can be restored ")?.split_once(" to 20"));
         if last.is_some_and(|(_, last)| format!("20{last}").as_str() >= moment) {
             break;
@@ -165,9 +171,15 @@ fn between(first: &str, last: &str, nth: u64, of: u64) -> String {
 /// Restores to a moment, and looks at the accounts.
 #[track_caller]
 fn restored_total(folder: &Folder, address: &str, at: &str, groups: u64) -> (i64, i64) {
+    restored_total_in(&[], folder, &[address], at, groups)
+}
+
+#[track_caller]
+fn restored_total_in(env: &Environment, folder: &Folder, which: &[&str], at: &str, groups: u64) -> (i64, i64) {
     let data = folder.path().join("restored");
-    let groups = groups.to_string();
-    succeed(&["restore", "--quiet", "--archive", address, "--at", at, "--data-dir", text(&data), "--groups", &groups]);
+    let (groups, to) = (groups.to_string(), text(&data));
+    let words: &[&str] = &["--quiet", "--at", at, "--data-dir", to, "--groups", &groups];
+    succeed_in(env, &[&["restore", "--archive"], which, words].concat());
     let server = Server::start(&ServerOptions::new(&data).extra(&["--cores", "2"]));
     let totals = total(&mut server.client());
     server.kill();
@@ -315,7 +327,9 @@ fn what_cannot_be_an_archive_is_refused() {
         fail(&["serve", "--data-dir", text(&data), "--port", "0", "--archive", archive])
     };
     let told = refused("/somewhere");
-    assert!(told.contains("an archive is a directory, named as file:///DIRECTORY"), "{told}");
+    assert!(told.contains("an archive is a directory, file:///DIRECTORY, or in a bucket, s3://BUCKET/"), "{told}");
+    let told = refused("s3://bucket/here");
+    assert!(told.contains("set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"), "{told}");
     let told = refused("file:///not/there");
     assert!(told.contains("/not/there is no directory: make it, or mount the disk"), "{told}");
     let told = fail(&["archive", "list", &format!("file://{}", text(folder.path()))]);
@@ -363,4 +377,128 @@ fn three_nodes_archive_through_changes_of_leader() {
         before = count;
     }
     assert_eq!(before, last);
+}
+
+const BUCKET: &str = "s3://bucket/of/ours";
+
+fn options_in(environment: &Environment, folder: &Folder) -> ServerOptions {
+    let mut options = options(folder, BUCKET);
+    options.environment.extend_from_slice(environment);
+    options
+}
+
+#[test]
+fn an_archive_in_a_bucket_is_restored_although_the_store_failed_and_the_server_was_killed() {
+    let folder = Folder::new();
+    let store = ObjectStore::start();
+    let environment = store.environment();
+    let key = folder.path().join("key");
+    fs::write(&key, "0123456789abcdef".repeat(4) + "\n").expect("a file");
+    let key = ["--archive-key-file", text(&key)];
+    // What was there before the archive comes into it as a base, of more parts than one.
+    let server = Server::start(&ServerOptions::new(&folder.path().join("data")).extra(&["--cores", "3"]));
+    let mut client = server.client();
+    let mut noise = 1_u64;
+    let mut value = || -> Vec<u8> {
+        let next = || {
+            noise ^= noise << 13;
+            noise ^= noise >> 7;
+            noise ^= noise << 17;
+            noise as u8
+        };
+        std::iter::repeat_with(next).take(200_000).collect()
+    };
+    for number in 0..60 {
+        client.call(&["SET".as_bytes(), format!("{{same}}:{number}").as_bytes(), &value()]);
+    }
+    client.show("SAVE");
+    server.stop();
+    let options = options_in(&environment, &folder).extra(&key);
+    let mut server = Server::start(&options);
+    open_accounts(&mut server.client());
+    let begun = Instant::now();
+    while !store.objects().iter().any(|(name, bytes)| name.contains("/base-") && *bytes > 10_000_000) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", store.objects());
+        thread::sleep(Duration::from_millis(50));
+    }
+    wait_until_archived(&mut server.client());
+    let opened = now();
+    let transfers = Transfers::start(&[options.port]);
+    let mut client = server.client();
+    // More than one object holds.
+    for number in 0..20 {
+        client.call(&["SET".as_bytes(), format!("key:{}", number % 5).as_bytes(), &value()]);
+    }
+    for mood in [Mood::Busy, Mood::Forgetful, Mood::Silent] {
+        store.set_mood(mood);
+        let (before, begun) = (store.request_count(), Instant::now());
+        while store.request_count() < before + 3 && (mood != Mood::Silent || store.request_count() == before) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "nothing is asked of a store that is {mood:?}");
+            thread::sleep(Duration::from_millis(20));
+        }
+        if mood == Mood::Forgetful {
+            server.kill();
+            server = Server::start(&options);
+        }
+        store.set_mood(Mood::Well);
+        wait_until_archived(&mut server.client());
+    }
+    let count = transfers.stop();
+    assert!(count > 100, "{count}");
+    let mut client = server.client();
+    let (sum, last) = total(&mut client);
+    assert_eq!(sum, ACCOUNTS * BALANCE);
+    wait_until_archived(&mut client);
+    let stopped = now();
+    thread::sleep(Duration::from_millis(5));
+    client.show("SET count 0");
+    let told = fail_in(&environment, &["archive", "list", BUCKET]);
+    assert!(told.contains("it is encrypted: name the file with its key, with --archive-key-file"), "{told}");
+    wait_until_closed_in(&environment, &[BUCKET, key[0], key[1]], &stopped);
+
+    let told = succeed_in(&environment, &["archive", "verify", "--quiet", BUCKET, key[0], key[1]]);
+    assert!(told.contains(": whole, "), "{told}");
+    let mut before = 0;
+    for nth in 0..=4 {
+        let at = between(&opened, &stopped, nth, 4);
+        let (sum, count) = restored_total_in(&environment, &folder, &[BUCKET, key[0], key[1]], &at, 1 + nth % 4);
+        assert_eq!(sum, ACCOUNTS * BALANCE, "at {at}");
+        assert!(count >= before, "{count} transfers at {at}, and {before} earlier");
+        before = count;
+    }
+    assert_eq!(before, last, "the last moment has all of them");
+
+    let objects = store.objects();
+    assert!(objects.len() >= 10, "{objects:?}");
+    let (largest, _) = objects.iter().max_by_key(|(name, bytes)| (name.contains("/log-"), *bytes)).expect("objects");
+    store.change(largest, |bytes| bytes[64 + 48 + 3] ^= 1);
+    let told = fail_in(&environment, &["archive", "verify", "--quiet", BUCKET, key[0], key[1]]);
+    assert!(told.contains(&format!("s3://bucket/{largest} at offset 64: a frame does not verify")), "{told}");
+}
+
+#[test]
+fn a_store_that_does_not_answer_holds_up_neither_clients_nor_the_end() {
+    let folder = Folder::new();
+    let store = ObjectStore::start();
+    let server = Server::start(&options_in(&store.environment(), &folder));
+    let mut client = server.client();
+    client.show("SET first 1");
+    wait_until_archived(&mut client);
+    store.set_mood(Mood::Silent);
+    let begun = Instant::now();
+    let lag_ms = |client: &mut Client| -> u64 {
+        let told = client.show("INFO persistence");
+        let (_, rest) = told.split_once("archive_lag_ms:").expect("a line of INFO");
+        rest.split(|it: char| !it.is_ascii_digit()).next().and_then(|it| it.parse().ok()).expect("a number")
+    };
+    while lag_ms(&mut client) < 2_000 {
+        assert_eq!(client.show("INCR count").split_once(' ').map(|(kind, _)| kind), Some("(integer)"));
+        assert!(begun.elapsed() < Duration::from_secs(60), "the lag is not told");
+        thread::sleep(Duration::from_millis(20));
+    }
+    let exit = server.stop();
+    assert!(
+        exit.log.contains("the archive does not answer: what it lacks is written after the next start"),
+        "{exit:?}"
+    );
 }

@@ -257,3 +257,32 @@ fn joining_at_a_port_for_clients_is_told() {
     stream.set_read_timeout(Some(Duration::from_millis(200))).expect("a time-out");
     assert!(stream.read(&mut [0]).is_err());
 }
+
+#[test]
+fn a_node_that_is_stopped_again_and_again_gives_its_groups_to_another_and_says_why() {
+    let mut cluster = Cluster::start(3);
+    cluster.wait_until("all are known", |this| this.tool(0, &["status"]).1.matches("none").count() >= 2);
+    let first = cluster.address(0);
+    for group in ["0", "1"] {
+        let (is_done, told) = cluster.tool(0, &["prefer", group, &first]);
+        assert!(is_done, "{told}");
+    }
+    let is_told = |this: &Cluster| {
+        let (_, told) = this.tool(1, &["timeline", "--count", "1000"]);
+        told.contains("its host has stalled") && told.contains("it was stopped, or waited in the kernel")
+    };
+    let begun = Instant::now();
+    // Short enough for no election: a leader that is silent for so long is waited for.
+    while !is_told(&cluster) {
+        for _ in 0..4 {
+            cluster.node(0).signal("STOP");
+            thread::sleep(Duration::from_millis(250));
+            cluster.node(0).signal("CONT");
+            thread::sleep(Duration::from_millis(150));
+        }
+        assert!(begun.elapsed() < PATIENCE * 3, "{}", cluster.tool(1, &["timeline", "--count", "100"]).1);
+    }
+    // Clients are served, through the node that was stopped as well.
+    let mut client = cluster.client(0);
+    assert_eq!(cluster.ask(&mut client, "SET after yes"), "OK");
+}

@@ -71,6 +71,27 @@ impl Cluster {
     }
 
     fn join_with(&mut self, cores: usize) {
+        self.join_as(cores, &[]);
+    }
+
+    /// A node for each of these, with further words.
+    pub(crate) fn start_as(words: &[Vec<&str>]) -> Self {
+        let mut this = Self { nodes: Vec::new(), options: Vec::new(), ports: Vec::new(), folders: Vec::new() };
+        for (node, words) in words.iter().enumerate() {
+            this.join_as(2, words);
+            if node == 0 {
+                this.wait_for_answer(0);
+            }
+        }
+        let count = words.len();
+        this.wait_until("every group has all voters", |this| {
+            let logs: Vec<String> = this.nodes.iter().flatten().map(Server::log).collect();
+            logs.iter().all(|log| (0..2).all(|group| last_voters(log, group) == count))
+        });
+        this
+    }
+
+    fn join_as(&mut self, cores: usize, more: &[&str]) {
         let (folder, port) = (Folder::new(), free_port());
         let mut words =
             ["--cores", &cores.to_string(), "--cluster-port", &port.to_string()].map(str::to_owned).to_vec();
@@ -78,7 +99,7 @@ impl Cluster {
             words.extend(["--join".to_owned(), format!("127.0.0.1:{}", self.ports[other])]);
         }
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let options = ServerOptions::new(&folder.path().join("data")).extra(&words);
+        let options = ServerOptions::new(&folder.path().join("data")).extra(&words).extra(more);
         let options = options.invited_by(self.options.iter().map(|options| options.data_folder.as_path()));
         self.options.push(options);
         self.ports.push(port);
@@ -223,6 +244,11 @@ impl Cluster {
 
     pub(crate) fn kill(&mut self, node: usize) {
         self.nodes[node].take().expect("it runs").kill();
+    }
+
+    /// Starts one that has been killed, without waiting for it.
+    pub(crate) fn respawn(&mut self, node: usize) {
+        self.nodes[node] = Some(Server::spawn(&self.options[node]));
     }
 
     pub(crate) fn restart(&mut self, node: usize) {

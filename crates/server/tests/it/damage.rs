@@ -51,16 +51,16 @@ impl Specimen {
 }
 
 /// The files whose name begins so, oldest first.
-fn files(options: &ServerOptions, prefix: &str) -> Vec<PathBuf> {
+pub(crate) fn files(options: &ServerOptions, prefix: &str) -> Vec<PathBuf> {
     let all = files_beneath(&options.data_folder).into_iter().map(|(path, _)| path);
     all.filter(|path| name(path).starts_with(prefix) && !name(path).ends_with(".new")).collect()
 }
 
-fn name(path: &Path) -> String {
+pub(crate) fn name(path: &Path) -> String {
     path.file_name().expect("a file has a name").to_string_lossy().into_owned()
 }
 
-fn flip(path: &Path, offset: u64, bit: u32) {
+pub(crate) fn flip(path: &Path, offset: u64, bit: u32) {
     let file = File::options().read(true).write(true).open(path).expect("a file to damage");
     let mut byte = [0];
     file.read_exact_at(&mut byte, offset).expect("a byte to damage");
@@ -69,7 +69,7 @@ fn flip(path: &Path, offset: u64, bit: u32) {
 }
 
 /// The newest log segment that holds a record: the one behind it may have been made ready in advance.
-fn newest_log(options: &ServerOptions) -> PathBuf {
+pub(crate) fn newest_log(options: &ServerOptions) -> PathBuf {
     files(options, "log-").into_iter().rfind(|path| !all_records(path).is_empty()).expect("a log segment")
 }
 
@@ -80,7 +80,7 @@ fn records(path: &Path) -> Vec<(u64, u64)> {
 }
 
 /// Where the records of a log segment begin and end, by their lengths alone: see `docs/formats/log.md`.
-fn all_records(path: &Path) -> Vec<(u64, u64)> {
+pub(crate) fn all_records(path: &Path) -> Vec<(u64, u64)> {
     let bytes = fs::read(path).expect("a log segment");
     let mut records = Vec::new();
     let mut offset = 4096;
@@ -93,7 +93,7 @@ fn all_records(path: &Path) -> Vec<(u64, u64)> {
     records
 }
 
-fn names_the_place(log: &str, file: &str) -> bool {
+pub(crate) fn names_the_place(log: &str, file: &str) -> bool {
     log.lines().any(|line| line.contains(file) && line.contains("offset"))
 }
 

@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use crate::harness::{Folder, Server, ServerOptions};
+use crate::cluster::Cluster;
+use crate::harness::{Client, Folder, Server, ServerOptions, files_beneath, succeed, text};
 
 fn options(folder: &Folder) -> ServerOptions {
     ServerOptions::new(&folder.path().join("data"))
@@ -84,4 +85,72 @@ fn lines_of_the_configuration_make_users() {
             Err(exit) => assert!(exit.log.contains(words), "{words}: {}", exit.log),
         }
     }
+}
+
+/// True if one can log in at a node.
+fn lets_in(cluster: &Cluster, node: usize, words: &str) -> bool {
+    cluster.try_client(node).is_some_and(|mut client| client.show(&format!("AUTH {words}")) == "OK")
+}
+
+#[test]
+fn users_of_a_cluster_are_on_every_node_and_survive_kills_joins_and_backups() {
+    // Each node of an older cluster had users of its own.
+    let own = ["--user", "local", "on", ">mine", "~*", "+@all"].to_vec();
+    let mut cluster = Cluster::start_as(&[Vec::new(), own, Vec::new()]);
+    assert!(lets_in(&cluster, 1, "local mine") && !lets_in(&cluster, 0, "local mine"));
+    let mut admin = cluster.client(0);
+    assert_eq!(cluster.ask(&mut admin, "ACL SETUSER alice on >wonder ~* &* +@all"), "OK");
+    assert_eq!(cluster.ask(&mut admin, "ACL SETUSER bob on >builder ~b* +@all"), "OK");
+    cluster.wait_until("all nodes know her", |this| (0..3).all(|node| lets_in(this, node, "alice wonder")));
+    assert!(lets_in(&cluster, 1, "local mine"), "who has not been spoken of is a node's own");
+
+    // One that is away learns of it when it is back, also if all have been killed meanwhile.
+    cluster.kill(2);
+    let mut alice = cluster.client(1);
+    assert_eq!(alice.show("AUTH alice wonder"), "OK");
+    assert_eq!(cluster.ask(&mut admin, "ACL DELUSER alice local"), "(integer) 1");
+    cluster.wait_until("she is gone", |this| !lets_in(this, 1, "alice wonder"));
+    cluster.wait_until("her connections as well", |_| alice.try_call(&["GET", "a"]).is_none());
+    let mut other = cluster.client(1);
+    assert_eq!(cluster.ask(&mut other, "ACL DELUSER local"), "(integer) 1");
+    cluster.kill(0);
+    cluster.kill(1);
+    (0..3).for_each(|node| cluster.respawn(node));
+    (0..3).for_each(|node| cluster.wait_for_answer(node));
+    cluster.wait_until("all know the same", |this| {
+        (0..3).all(|node| {
+            let is_gone = !lets_in(this, node, "alice wonder") && !lets_in(this, node, "local mine");
+            is_gone && lets_in(this, node, "bob builder")
+        })
+    });
+    cluster.join();
+    cluster.wait_for_answer(3);
+    cluster.wait_until("who joins knows him", |this| lets_in(this, 3, "bob builder"));
+    for node in 0..3 {
+        for (file, _) in files_beneath(&cluster.data_folder(node)) {
+            let bytes = fs::read(&file).unwrap_or_default();
+            assert!(!bytes.windows(7).any(|seven| seven == b"builder"), "{} knows a password", file.display());
+        }
+        assert!(!cluster.node(node).log().contains("builder"));
+    }
+
+    let folder = Folder::new();
+    let (backup, data) = (folder.path().join("backup"), folder.path().join("data"));
+    succeed(&["backup", "create", "--quiet", "--server", &cluster.address(0), text(&backup)]);
+    succeed(&["restore", "--quiet", text(&backup), "--data-dir", text(&data), "--groups", "2"]);
+    let options = ServerOptions::new(&data).extra(&["--cores", "2"]);
+    let server = Server::start(&options);
+    let log_in = |client: &mut Client| client.show("AUTH bob builder");
+    assert_eq!(log_in(&mut server.client()), "OK");
+    assert_eq!(server.client().show("ACL SETUSER bob resetpass >other"), "OK");
+    assert!(log_in(&mut server.client()).contains("WRONGPASS"));
+    server.kill();
+    let server = Server::start(&options);
+    assert!(log_in(&mut server.client()).contains("WRONGPASS"), "what a cluster has spoken of stays in the log");
+    assert_eq!(server.client().show("AUTH bob other"), "OK");
+    assert_eq!(server.client().show("ACL SETUSER default off"), "OK");
+    server.kill();
+    // Who has locked himself out asks a node to go by its own users.
+    let server = Server::start(&options.extra(&["--cluster-users", "ignore"]));
+    assert_eq!(server.client().show("ACL USERS"), "[\"default\"]");
 }

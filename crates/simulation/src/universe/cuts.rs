@@ -30,9 +30,8 @@ impl Universe {
         }
         let holds_all = |machine: &usize| {
             let process = self.machines[*machine].process.as_ref();
-            process.is_some_and(|it| {
-                it.cores.iter().flat_map(|host| host.core.groups()).count() == self.group_count as usize
-            })
+            process
+                .is_some_and(|it| it.cores.iter().flat_map(|host| host.core.groups()).count() == self.groups() as usize)
         };
         let Some(machine) = (0..self.machines.len()).find(holds_all) else { return };
         for _ in 0..CUTS {
@@ -44,7 +43,7 @@ impl Universe {
 
     fn cut_logs_of(&mut self, machine: usize) -> Result<(), String> {
         let process = self.machines[machine].process.as_ref().expect("the caller has looked");
-        let mut applied = vec![0; self.group_count as usize];
+        let mut applied = vec![0; self.groups() as usize];
         for group in process.cores.iter().flat_map(|host| host.core.groups()) {
             applied[group.id().0 as usize] = group.applied();
         }
@@ -53,7 +52,7 @@ impl Universe {
         let (_, recovered) = Journal::open(disk, &Options::new(identity)).map_err(|fault| fault.to_string())?;
         let settings = self.settings();
         let mut groups: Vec<(State, Vec<Entry>)> = Vec::new();
-        for group in 0..self.group_count {
+        for group in 0..self.groups() {
             let found = recovered.groups.get(&group).cloned().unwrap_or_default();
             let seed = self.read_group(machine, group, found, &settings, &identity)?;
             let (state, mut entries) = seed.into_state(identity.group_count);

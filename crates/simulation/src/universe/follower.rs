@@ -13,9 +13,9 @@ pub(super) struct Follower {
     pub(super) count: u64,
 }
 
-/// A Redis without the module is not told of documents of JSON.
+/// A Redis without the modules is not told of documents of JSON and of sketches.
 fn is_told(value: ValueRef<'_>) -> bool {
-    !matches!(value, ValueRef::Json(_))
+    !value.is_of_module()
 }
 
 impl Follower {

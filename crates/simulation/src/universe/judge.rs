@@ -10,8 +10,9 @@ use crate::{Durability, SECOND};
 impl Universe {
     pub(super) fn judge(&mut self) {
         // Logs of different groups may have lost ends of different length.
+        let has_several = self.machines.len() > 1 && self.groups() > 1;
         let is_torn = |when: u64| {
-            let cut = self.lapses.first().filter(|_| self.machines.len() > 1 && self.group_count > 1);
+            let cut = self.lapses.first().filter(|_| has_several);
             cut.is_some_and(|(lapse, _)| when >= lapse.saturating_sub(CARRIED_MAX))
         };
         let audits: Vec<_> = std::mem::take(&mut self.history.audits);
@@ -75,7 +76,7 @@ impl Universe {
         // change of a key that was absent, and so may the arrival of a slot.
         let is_forgotten = |watch: &BrokenWatch| {
             let during = watch.watched.saturating_sub(FORGETTING_MAX)..watch.answered + FORGETTING_MAX;
-            self.plan.moves || self.forgotten_at.iter().any(|at| during.contains(at))
+            self.plan.moves || self.plan.growth || self.forgotten_at.iter().any(|at| during.contains(at))
         };
         let broken = &self.history.broken_watches;
         let untrue = broken.iter().find(|watch| {

@@ -12,6 +12,9 @@ const LOOK_INTERVAL: u64 = 2 * SECOND;
 /// Peace after which an operator believes that no node is going to come back who is not there.
 const TRUST_AFTER: u64 = 10 * SECOND;
 
+/// Most groups that come into being in one universe.
+const GROUPS_FOUNDED_MAX: u32 = 4;
+
 impl Universe {
     /// A node joins, or an operator asks a node to let another one go.
     pub(super) fn change_members(&mut self, machine: usize) {
@@ -36,7 +39,7 @@ impl Universe {
         let slot = slot_of(name.as_bytes()).0;
         let behind = if self.prng.chance(1, 20) { self.prng.below(2_000) as u16 } else { 0 };
         let last = (slot + behind).min(SLOT_COUNT as u16 - 1);
-        let group = self.prng.below(u64::from(self.group_count));
+        let group = self.prng.below(u64::from(self.groups()));
         let words = format!("HOLDFAST MOVE {slot} {last} {group}\r\n");
         self.tell_as_operator(asked, words.into_bytes());
     }
@@ -54,9 +57,16 @@ impl Universe {
             nodes.remove(left_out);
         }
         let names: Vec<String> = nodes.iter().map(u64::to_string).collect();
-        let group = self.some(u64::from(self.group_count));
+        let group = self.some(u64::from(self.groups()));
         let words = format!("HOLDFAST PLACE {group} {}\r\n", names.join(" "));
         self.tell_as_operator(asked, words.into_bytes());
+    }
+
+    /// An operator wants more groups. The balancer gives each its share of the slots.
+    pub(super) fn found_groups(&mut self, asked: usize) {
+        let more = 1 + self.prng.below(2) as u32;
+        let count = (self.groups() + more).min(self.group_count + GROUPS_FOUNDED_MAX);
+        self.tell_as_operator(asked, format!("HOLDFAST GROUPS {count}\r\n").into_bytes());
     }
 
     /// A process has ended because all who vote have lost what it holds. It says what to do: let it go.

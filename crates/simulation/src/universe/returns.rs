@@ -96,13 +96,13 @@ impl Universe {
         let cores = self.machines[machine].process.iter().flat_map(|process| &process.cores);
         let groups = cores.flat_map(|host| host.core.groups());
         let knows = |group: &Group| matches!(group.standing(), Standing::Serving | Standing::Follower(_));
-        groups.filter(|group| knows(group)).count() == self.group_count as usize
+        groups.filter(|group| knows(group)).count() == self.groups() as usize
     }
 
     /// The machine that leads and serves each group, if there is one.
     pub(super) fn layout(&self) -> Vec<Option<usize>> {
-        let mut layout = vec![None; self.group_count as usize];
-        let mut terms = vec![0; self.group_count as usize];
+        let mut layout = vec![None; self.groups() as usize];
+        let mut terms = vec![0; self.groups() as usize];
         for (index, machine) in self.machines.iter().enumerate() {
             let Some(process) = &machine.process else { continue };
             for group in process.cores.iter().flat_map(|host| host.core.groups()) {

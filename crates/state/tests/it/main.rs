@@ -6,7 +6,7 @@ mod recovery;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use keyspace::{Keyspace, Layout, Moment, Options, Tuning};
-use message::entry::{Builder, Claimed, Effect, Taken};
+use message::entry::{Answered, Builder, Claimed, Effect, RequestId, Taken};
 use message::roster::Member;
 use message::slots::Moved;
 use message::{CoreId, GatewayId, GroupId, NodeId, TransactionId};
@@ -185,7 +185,7 @@ fn what_is_saved_is_loaded_and_what_was_there_before_is_gone() {
 #[test]
 fn every_part_is_part_of_the_digest() {
     type Change = fn(&mut Builder);
-    let changes: [(&str, Change); 8] = [
+    let changes: [(&str, Change); 9] = [
         ("a key", |builder| command(builder, "set a 1")),
         ("a prepared transaction", |builder| builder.prepare(TransactionId { gateway: GATEWAY, number: 1 }, &[0], &[])),
         ("an outcome", |builder| builder.refuse(TransactionId { gateway: GATEWAY, number: 1 })),
@@ -206,11 +206,18 @@ fn every_part_is_part_of_the_digest() {
                 gone: 0,
                 unix: UnixMillis(1),
                 records: keyspace().export_slot(Slot(16_000)),
+                answered: Vec::new(),
             };
             builder.prepare(third, &[0, 1], &[Effect::Take(Box::new(taken))]);
             builder.resolve(third, true, 4);
         }),
         ("libraries", |builder| builder.libraries(&message::libraries::Change::Flush.encode())),
+        ("an answer to a request with an id", |builder| {
+            let request = RequestId { slot: Slot(1), id: b"id".to_vec(), digest: 2 };
+            let answered = Answered { request, ms: 1_000, reply: b"+OK\r\n".to_vec() };
+            let fourth = TransactionId { gateway: GATEWAY, number: 4 };
+            builder.install(fourth, &[Effect::Answer(Box::new(answered))]);
+        }),
     ];
     let mut digests = vec![state().digest()];
     for (name, change) in changes {

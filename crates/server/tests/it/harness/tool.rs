@@ -5,14 +5,24 @@ use std::process::{Command, Output};
 
 use super::binary;
 
-fn holdfast(words: &[&str]) -> Output {
-    Command::new(binary()).args(words).output().expect("the binary runs")
+/// Variables that a process is given, beside those that all have.
+pub type Environment = [(String, String)];
+
+fn holdfast(environment: &Environment, words: &[&str]) -> Output {
+    let environment = environment.iter().map(|(name, value)| (name, value));
+    Command::new(binary()).args(words).envs(environment).output().expect("the binary runs")
 }
 
 /// What it prints on both outputs, the standard output first. It has to succeed.
 #[track_caller]
 pub fn succeed(words: &[&str]) -> String {
-    let output = holdfast(words);
+    succeed_in(&[], words)
+}
+
+/// The same, with variables of its own.
+#[track_caller]
+pub fn succeed_in(environment: &Environment, words: &[&str]) -> String {
+    let output = holdfast(environment, words);
     let told = both(&output);
     assert!(output.status.success(), "holdfast {words:?}: {told}");
     told
@@ -21,7 +31,13 @@ pub fn succeed(words: &[&str]) -> String {
 /// What it prints on both outputs, the standard output first. It has to fail.
 #[track_caller]
 pub fn fail(words: &[&str]) -> String {
-    let output = holdfast(words);
+    fail_in(&[], words)
+}
+
+/// The same, with variables of its own.
+#[track_caller]
+pub fn fail_in(environment: &Environment, words: &[&str]) -> String {
+    let output = holdfast(environment, words);
     let told = both(&output);
     assert!(!output.status.success(), "holdfast {words:?} succeeded: {told}");
     told

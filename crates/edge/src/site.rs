@@ -1,0 +1,304 @@
+//! Two clusters: what one does is kept on disk for others, and one follows another.
+//!
+//! ```text
+//!   cores ── tapes ──▶ backlog (disk) ──▶ merge ──▶ zstd ──▶ line ──▶ follow ── MULTI … place … EXEC ──▶ cores
+//!   └───────────────── the near cluster ──────────────────┘         └──────────── the far cluster ───────────┘
+//! ```
+//!
+//! Cores hand over what their groups have done, and no more than that. One thread writes it to the backlog. Each
+//! cluster that follows has a thread that reads the backlog, brings groups together, compresses and sends: whoever is
+//! slow or away costs disk, and nobody waits for it. See decision 0034.
+
+mod backlog;
+mod follow;
+mod merge;
+mod serve;
+mod wire;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use journal::Identity;
+use node::Tape;
+use node::event::{Follower, SiteFigures, SiteFollowing};
+use node::settings::Settings;
+use stdx::UnixMillis;
+
+use crate::connection::Stream;
+use crate::host::Host;
+use crate::lead::tape_bytes;
+use crate::limits::{SITE_KEPT_PATIENCE, SITE_SYNC_INTERVAL, STREAM_WAITING_BYTES_MAX};
+use backlog::{Backlog, Segment};
+
+pub(crate) use follow::start as start_following;
+
+/// How other threads reach the site's.
+pub struct Site {
+    /// What changes is kept.
+    is_on: bool,
+    /// Whose it is.
+    pub(crate) cluster: u128,
+    words: Sender<Word>,
+    /// Bytes of tapes that have not been taken yet.
+    told_bytes: AtomicUsize,
+    has_dropped: AtomicBool,
+    level: AtomicU64,
+    next_follower: AtomicU64,
+    kept: Mutex<Kept>,
+    changed: Condvar,
+    figures: Mutex<SiteFigures>,
+}
+
+/// What the thread is told.
+enum Word {
+    Tape(Tape),
+    /// All that was told before is to be on the disk.
+    Sync(Sender<()>),
+    End,
+}
+
+/// What of the backlog can be read.
+#[derive(Debug, Default)]
+struct Kept {
+    directory: PathBuf,
+    segments: Vec<Segment>,
+    /// The latest moment of any group.
+    latest: UnixMillis,
+    /// It can be written no more, or the process ends.
+    is_over: bool,
+}
+
+/// What the thread is made of.
+pub struct Prepared(Receiver<Word>);
+
+/// Makes both ends.
+pub fn prepare(settings: &Settings, cluster: u128) -> (Site, Prepared) {
+    let (words, heard) = mpsc::channel();
+    let site = Site {
+        is_on: settings.keeps_site_backlog,
+        cluster,
+        words,
+        told_bytes: AtomicUsize::new(0),
+        has_dropped: AtomicBool::new(false),
+        level: AtomicU64::new(settings.number("site-compression-level").cast_unsigned()),
+        next_follower: AtomicU64::new(0),
+        kept: Mutex::default(),
+        changed: Condvar::new(),
+        figures: Mutex::default(),
+    };
+    (site, Prepared(heard))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Site {
+    /// True if what changes is kept.
+    pub fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// A group has done something.
+    pub fn hear(&self, tape: Tape) {
+        let bytes = tape_bytes(&tape);
+        if self.told_bytes.fetch_add(bytes, Ordering::AcqRel) + bytes <= STREAM_WAITING_BYTES_MAX {
+            // At the end of the process nobody listens.
+            let _ = self.words.send(Word::Tape(tape));
+            return;
+        }
+        // The next tape that is taken shows that something is missing.
+        self.told_bytes.fetch_sub(bytes, Ordering::AcqRel);
+        self.has_dropped.store(true, Ordering::Release);
+    }
+
+    /// A checkpoint is about to take the place of log: what the log has done before must be kept first. After a while
+    /// it goes on all the same, as the disk of the backlog may be at fault.
+    pub fn wait_until_kept(&self) {
+        if !self.is_on {
+            return;
+        }
+        let (told, done) = mpsc::channel();
+        let _ = self.words.send(Word::Sync(told));
+        // If nobody answers the backlog has a hole at the next start, and finds that out.
+        let _ = done.recv_timeout(SITE_KEPT_PATIENCE);
+    }
+
+    /// Another cluster wants to be told what changes.
+    pub fn follow(host: &Arc<Host>, stream: Stream, follower: Follower) {
+        let number = host.site.next_follower.fetch_add(1, Ordering::Relaxed);
+        let served = Arc::clone(host);
+        let spawned = std::thread::Builder::new()
+            .name("site".to_owned())
+            .spawn(move || serve::serve(&served, number, stream, follower));
+        if let Err(error) = spawned {
+            host.log.warning(&format!("a second site is turned away, as there is no thread for it: {error}"));
+        }
+    }
+
+    /// `site-compression-level` has been changed.
+    pub fn set_level(&self, level: u64) {
+        self.level.store(level, Ordering::Relaxed);
+    }
+
+    /// How things are.
+    pub fn report(&self) -> SiteFigures {
+        lock(&self.figures).clone()
+    }
+
+    /// How the cluster is that this one follows.
+    fn tell_following(&self, following: &SiteFollowing) {
+        lock(&self.figures).following = Some(following.clone());
+    }
+
+    /// Ends the threads.
+    pub fn end(&self) {
+        lock(&self.kept).is_over = true;
+        self.changed.notify_all();
+        let _ = self.words.send(Word::End);
+    }
+}
+
+/// Keeps what groups do, until it is told to end.
+pub fn run(host: &Arc<Host>, heard: &Prepared, directory: &Path, identity: &Identity, size_max: u64) {
+    let site = &host.site;
+    if !site.is_on {
+        // What cores were told to hand over nobody hears.
+        return;
+    }
+    let opened = Backlog::open(directory, (identity.cluster, identity.group_count), size_max);
+    let mut backlog = match opened {
+        Ok((backlog, news)) => {
+            if let Some(news) = news {
+                host.log.warning(&format!("the backlog for a second site begins anew: {news}"));
+            }
+            backlog
+        }
+        Err(error) => return give_up(host, heard, &error),
+    };
+    lock(&site.kept).directory = backlog.directory().to_owned();
+    publish(site, &backlog, true);
+    let mut synced = Instant::now();
+    loop {
+        let first = match heard.0.recv_timeout(SITE_SYNC_INTERVAL.saturating_sub(synced.elapsed())) {
+            Ok(word) => Some(word),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        let mut next = first;
+        let segment_count = backlog.segments().len();
+        let newest = backlog.segments().back().map(|segment| segment.sequence);
+        while let Some(word) = next {
+            match word {
+                Word::End => {
+                    // What is lost here is told anew at the next start.
+                    let _ = backlog.sync();
+                    return;
+                }
+                Word::Sync(told) => {
+                    if let Err(error) = backlog.sync() {
+                        return give_up(host, heard, &error);
+                    }
+                    synced = Instant::now();
+                    publish(site, &backlog, true);
+                    let _ = told.send(());
+                }
+                Word::Tape(tape) => {
+                    site.told_bytes.fetch_sub(tape_bytes(&tape), Ordering::AcqRel);
+                    match backlog.append(tape) {
+                        Ok(true) => {}
+                        Ok(false) => {
+                            let why = if site.has_dropped.swap(false, Ordering::AcqRel) {
+                                "more has changed than could be written in time"
+                            } else {
+                                "what came before is not known here"
+                            };
+                            host.log.notice(&format!("the backlog for a second site begins anew: {why}"));
+                        }
+                        Err(error) => return give_up(host, heard, &error),
+                    }
+                }
+            }
+            next = heard.0.try_recv().ok();
+        }
+        let is_new = backlog.segments().len() != segment_count
+            || backlog.segments().back().map(|segment| segment.sequence) != newest;
+        publish(site, &backlog, is_new);
+        if synced.elapsed() >= SITE_SYNC_INTERVAL {
+            synced = Instant::now();
+            if let Err(error) = backlog.sync() {
+                return give_up(host, heard, &error);
+            }
+        }
+    }
+}
+
+/// Lets readers see what is new.
+fn publish(site: &Site, backlog: &Backlog, is_new: bool) {
+    {
+        let mut kept = lock(&site.kept);
+        kept.latest = backlog.places().iter().map(|place| place.moment).max().unwrap_or_default();
+        if is_new {
+            kept.segments = backlog.segments().iter().cloned().collect();
+        } else if let (Some(last), Some(now)) = (kept.segments.last_mut(), backlog.segments().back()) {
+            (last.bytes, last.steps) = (now.bytes, now.steps);
+        }
+    }
+    site.changed.notify_all();
+    let mut figures = lock(&site.figures);
+    figures.keeps_backlog = true;
+    figures.backlog_bytes = backlog.bytes();
+    figures.written_bytes = backlog.written_bytes;
+    figures.places = backlog.places().iter().map(|place| place.index).collect();
+    figures.moment_ms = backlog.places().iter().map(|place| place.moment.0).min().unwrap_or(0);
+    figures.oldest_ms = backlog
+        .segments()
+        .front()
+        .and_then(|segment| segment.places.iter().map(|place| place.moment.0).max())
+        .unwrap_or(0);
+}
+
+/// The backlog cannot be written: nobody can follow from here until the next start.
+fn give_up(host: &Host, heard: &Prepared, error: &io::Error) {
+    host.log.warning(&format!(
+        "the backlog for a second site cannot be written: {error}. Nobody can follow from this node until it is started \
+         again"
+    ));
+    let site = &host.site;
+    lock(&site.figures).fault = error.to_string();
+    lock(&site.kept).is_over = true;
+    site.changed.notify_all();
+    while let Ok(word) = heard.0.recv() {
+        match word {
+            Word::Tape(tape) => {
+                site.told_bytes.fetch_sub(tape_bytes(&tape), Ordering::AcqRel);
+            }
+            Word::Sync(_) => {}
+            Word::End => return,
+        }
+    }
+}
+
+/// Figures of those who follow, by their numbers.
+type Followers = BTreeMap<u64, node::event::SiteFollower>;
+
+impl Site {
+    /// Changes the figures of one who follows.
+    fn note_follower(&self, change: impl FnOnce(&mut Followers)) {
+        change(&mut lock(&self.figures).followers);
+    }
+
+    /// Waits until there may be more to read, or for so long.
+    fn wait(&self, patience: Duration) {
+        let kept = lock(&self.kept);
+        if !kept.is_over {
+            // How long it was is of no importance.
+            drop(self.changed.wait_timeout(kept, patience));
+        }
+    }
+}

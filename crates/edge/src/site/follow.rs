@@ -1,0 +1,863 @@
+//! Follows another cluster: one thread, that carries out here what has been done there.
+//!
+//! It is a client of the near cluster, and a client of its own. How far it is stands in a hash,
+//! `{holdfast}:site` in database 0, which each transaction changes together with the data: after any failure of either
+//! side it says exactly where to go on. It also names the node that writes. Each transaction watches it, so that of
+//! several nodes of this cluster one follows, and another takes over when that one is silent.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, BufRead as _, BufReader, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use node::event::SiteFollowing;
+use node::settings::Settings;
+use resp::{Frame as Reply, FrameDecoder, encode_request};
+use stdx::UnixMillis;
+
+use super::merge::Batch;
+use super::wire::{Frame, State, WINDOW_LOG};
+use crate::clock;
+use crate::fault::Fault;
+use crate::host::Host;
+use crate::host_session::HostSession;
+use crate::limits::{SITE_PAUSE_MAX, SITE_PAUSE_MIN, SITE_RECORD_INTERVAL, SITE_SILENCE_MAX, SITE_WRITER_SILENCE};
+use crate::run;
+use crate::tls::{ClientOptions, ClientSecurity, SecureStream};
+
+/// The key of the record.
+pub const RECORD: &str = "{holdfast}:site";
+
+/// Requests of a copy that are under way at a time.
+const COPY_REQUESTS: usize = 500;
+const COPY_BYTES: usize = 4 << 20;
+
+/// Keys that are looked at at a time for deadlines that have passed.
+const SWEEP_KEYS: &[u8] = b"200";
+
+/// How long a batch is tried again where a cluster has no leader for a moment.
+const COMMIT_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Refusals that pass.
+const PASSING: [&str; 8] =
+    ["CLUSTERDOWN", "TRYAGAIN", "LOADING", "MASTERDOWN", "NOREPLICAS", "MISCONF", "OOM", "BUSY "];
+
+/// Starts to follow, if the settings say whom.
+///
+/// # Errors
+/// If an address or a certificate is of no use.
+pub(crate) fn start(host: &Arc<Host>, settings: &Settings) -> Result<(), Fault> {
+    let text = settings.get("follow");
+    if text.is_empty() {
+        return Ok(());
+    }
+    let unfit = |cause: String| Fault::Setting { name: "follow", cause };
+    let addresses = text.split([',', ' ']).filter(|address| !address.is_empty());
+    let addresses = addresses.map(Address::parse).collect::<Result<Vec<_>, _>>().map_err(unfit)?;
+    let security = if addresses.iter().any(|address| address.is_secure) {
+        let path = |name: &str| Some(settings.get(name)).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let options = ClientOptions {
+            authorities: path("tls-ca-cert-file"),
+            authorities_directory: path("tls-ca-cert-dir"),
+            own: path("tls-cert-file").zip(path("tls-key-file")),
+            is_insecure: false,
+        };
+        Some(ClientSecurity::new(&options).map_err(unfit)?)
+    } else {
+        None
+    };
+    let secret = Some(settings.get("masterauth")).filter(|password| !password.is_empty());
+    let login = secret.map(|password| match settings.get("masteruser") {
+        "" => vec!["AUTH".to_owned(), password.to_owned()],
+        user => vec!["AUTH".to_owned(), user.to_owned(), password.to_owned()],
+    });
+    let writer = crate::entropy::random_hex::<8>().map_err(run::system("read random numbers"))?;
+    let following = Following {
+        host: Arc::clone(host),
+        addresses,
+        security,
+        login,
+        writer,
+        figures: SiteFollowing { state: "connecting", ..SiteFollowing::default() },
+        gone: BTreeSet::new(),
+        drain: (Instant::now(), 0),
+    };
+    run::start("follow", move || following.run())?;
+    Ok(())
+}
+
+/// Where a near node is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Address {
+    place: String,
+    is_secure: bool,
+}
+
+impl Address {
+    fn parse(text: &str) -> Result<Self, String> {
+        let (is_secure, place) = match text.split_once("://") {
+            None => (false, text),
+            Some(("redis" | "holdfast", place)) => (false, place),
+            Some(("rediss" | "holdfasts", place)) => (true, place),
+            Some((scheme, _)) => return Err(format!("{scheme}:// is not known: redis:// or rediss://")),
+        };
+        let has_port = place.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        if !has_port || place.contains(['@', '/']) {
+            return Err(format!("{place} is no HOST:PORT; user and password are masteruser and masterauth"));
+        }
+        Ok(Self { place: place.to_owned(), is_secure })
+    }
+}
+
+/// Why it does not go on for now.
+enum End {
+    /// The process ends, or this cluster follows no more.
+    Over,
+    /// Another node of this cluster follows.
+    StandBy,
+    /// The line, or the near side.
+    Cut(String),
+    /// What is lacking is not there any more.
+    Gone(String),
+    /// This cluster cannot take it now.
+    Here(String),
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> Self {
+        Self::Cut(crate::tls::in_words(error).to_string())
+    }
+}
+
+/// How far this cluster is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Record {
+    /// `copying`, `following` or `promoted`.
+    phase: String,
+    writer: String,
+    cluster: u128,
+    places: Vec<u64>,
+    moment_ms: i64,
+    request_count: u64,
+    transaction_count: u64,
+    written_ms: i64,
+    /// When the near side was last heard, and what it had not sent then.
+    heard_ms: i64,
+    pending_bytes: u64,
+    pending_steps: u64,
+    lag_ms: u64,
+    is_linked: bool,
+    address: String,
+}
+
+impl Record {
+    fn words(&self) -> Vec<Vec<u8>> {
+        let places: Vec<String> = self.places.iter().map(u64::to_string).collect();
+        let fields = [
+            ("phase", self.phase.clone()),
+            ("writer", self.writer.clone()),
+            ("cluster", format!("{:032x}", self.cluster)),
+            ("places", places.join(",")),
+            ("moment-ms", self.moment_ms.to_string()),
+            ("requests", self.request_count.to_string()),
+            ("transactions", self.transaction_count.to_string()),
+            ("written-ms", self.written_ms.to_string()),
+            ("heard-ms", self.heard_ms.to_string()),
+            ("pending-bytes", self.pending_bytes.to_string()),
+            ("pending-changes", self.pending_steps.to_string()),
+            ("lag-ms", self.lag_ms.to_string()),
+            ("link", if self.is_linked { "up" } else { "down" }.to_owned()),
+            ("address", self.address.clone()),
+        ];
+        let mut words = vec![b"HSET".to_vec(), RECORD.into()];
+        words.extend(fields.into_iter().flat_map(|(name, value)| [name.as_bytes().to_vec(), value.into_bytes()]));
+        words
+    }
+
+    /// Reads the reply of HGETALL; none if there is no record.
+    fn read(reply: &Reply) -> Option<Self> {
+        let words: Vec<String> = reply
+            .elements()?
+            .iter()
+            .map(|word| String::from_utf8_lossy(word.as_bytes().unwrap_or_default()).into_owned())
+            .collect();
+        let fields: BTreeMap<&str, &str> = words.chunks_exact(2).map(|pair| (&*pair[0], &*pair[1])).collect();
+        let text = |name: &str| fields.get(name).copied().unwrap_or_default();
+        let number = |name: &str| text(name).parse::<i64>().unwrap_or(0);
+        let places = text("places").split(',').filter(|place| !place.is_empty()).map(str::parse);
+        (!fields.is_empty()).then(|| Self {
+            phase: text("phase").to_owned(),
+            writer: text("writer").to_owned(),
+            cluster: u128::from_str_radix(text("cluster"), 16).unwrap_or(0),
+            places: places.collect::<Result<_, _>>().unwrap_or_default(),
+            moment_ms: number("moment-ms"),
+            request_count: number("requests").cast_unsigned(),
+            transaction_count: number("transactions").cast_unsigned(),
+            written_ms: number("written-ms"),
+            heard_ms: number("heard-ms"),
+            pending_bytes: number("pending-bytes").cast_unsigned(),
+            pending_steps: number("pending-changes").cast_unsigned(),
+            lag_ms: number("lag-ms").cast_unsigned(),
+            is_linked: text("link") == "up",
+            address: text("address").to_owned(),
+        })
+    }
+}
+
+struct Following {
+    host: Arc<Host>,
+    addresses: Vec<Address>,
+    security: Option<ClientSecurity>,
+    login: Option<Vec<String>>,
+    /// Names this process.
+    writer: String,
+    figures: SiteFollowing,
+    /// Addresses at which what is lacking is not there any more.
+    gone: BTreeSet<usize>,
+    /// When, and how many bytes were lacking then: how fast it catches up.
+    drain: (Instant, u64),
+}
+
+impl Following {
+    fn run(mut self) {
+        let (mut pause, mut turn) = (SITE_PAUSE_MIN, 0);
+        let mut told = String::new();
+        while !self.is_over() {
+            let before = self.figures.request_count;
+            let end = self.attempt(turn % self.addresses.len());
+            if self.figures.request_count != before {
+                pause = SITE_PAUSE_MIN;
+            }
+            let log = &self.host.log;
+            let why = match end {
+                Err(End::Over) | Ok(()) => break,
+                Err(End::StandBy) => {
+                    self.set_state("standing-by");
+                    thread::sleep(SITE_RECORD_INTERVAL);
+                    continue;
+                }
+                Err(End::Here(why)) => why,
+                Err(End::Cut(why)) => {
+                    self.figures.cut_count += 1;
+                    self.figures.last_cut.clone_from(&why);
+                    turn += 1;
+                    format!("the line to the near site {} is cut: {why}", self.figures.address)
+                }
+                Err(End::Gone(why)) => {
+                    self.gone.insert(turn % self.addresses.len());
+                    turn += 1;
+                    let what = format!("{} cannot go on from here: {why}", self.figures.address);
+                    if self.gone.len() == self.addresses.len() { format!("{what}; a copy is taken") } else { what }
+                }
+            };
+            if told != why {
+                log.warning(&why);
+                told = why;
+            }
+            self.set_state("connecting");
+            thread::sleep(pause);
+            pause = (pause * 2).min(SITE_PAUSE_MAX);
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.host.has_stopped_accepting()
+    }
+
+    fn set_state(&mut self, state: &'static str) {
+        self.figures.state = state;
+        self.publish();
+    }
+
+    fn publish(&self) {
+        self.host.site.tell_following(&self.figures);
+    }
+
+    /// Follows over one line, until it is cut.
+    fn attempt(&mut self, number: usize) -> Result<(), End> {
+        let mut own = Own::open(&self.host)?;
+        let found = own.record()?;
+        let now = clock::now().unix.0;
+        if let Some(record) = &found {
+            if record.phase == "promoted" {
+                own.open_for_writes()?;
+                self.set_state("promoted");
+                self.host.log.notice("this cluster was promoted: it follows no other one");
+                return Err(End::Over);
+            }
+            let is_silent = now - record.written_ms > SITE_WRITER_SILENCE.as_millis() as i64;
+            if record.writer != self.writer && !is_silent {
+                return Err(End::StandBy);
+            }
+        } else {
+            own.must_be_empty()?;
+        }
+        own.close_for_writes()?;
+        let address = self.addresses[number].clone();
+        self.figures.address.clone_from(&address.place);
+        let record = Record {
+            phase: found.as_ref().map_or_else(|| "copying".to_owned(), |record| record.phase.clone()),
+            writer: self.writer.clone(),
+            written_ms: now,
+            is_linked: false,
+            address: address.place.clone(),
+            ..found.clone().unwrap_or_default()
+        };
+        own.take_over(found.as_ref(), &record)?;
+        self.figures.moment_ms = record.moment_ms;
+        let needs_copy = record.phase != "following" || self.gone.len() == self.addresses.len();
+        let place = (!needs_copy).then(|| {
+            let moment = record.moment_ms.cast_unsigned();
+            (record.cluster, record.places.iter().copied().chain([moment]).collect())
+        });
+        let line = Line::open(&address, self.security.as_ref(), self.login.as_deref(), place)?;
+        let sweep = Some(Sweep { database: 0, cursor: b"0".to_vec() });
+        Link { following: self, own, record, line, written: Instant::now(), sweep }.run(number)
+    }
+}
+
+/// This cluster, as a client of its own.
+struct Own {
+    connection: HostSession,
+}
+
+impl Own {
+    fn open(host: &Host) -> Result<Self, End> {
+        let connection = HostSession::open(host).map_err(|error| End::Here(error.to_string()))?;
+        let mut own = Self { connection };
+        own.ask(&["SITE", "WRITER"])?;
+        Ok(own)
+    }
+
+    fn ask<W: AsRef<[u8]>>(&mut self, words: &[W]) -> Result<Reply, End> {
+        match self.connection.call(words) {
+            Ok(Reply::Error(text)) => Err(End::Here(format!(
+                "this cluster does not take what it follows: {}",
+                String::from_utf8_lossy(&text)
+            ))),
+            Ok(reply) => Ok(reply),
+            Err(error) => Err(End::Here(format!("this node does not answer itself: {error}"))),
+        }
+    }
+
+    fn record(&mut self) -> Result<Option<Record>, End> {
+        self.ask(&["SELECT", "0"])?;
+        Ok(Record::read(&self.ask(&["HGETALL", RECORD])?))
+    }
+
+    /// A cluster that has data of its own is not emptied by mistake.
+    fn must_be_empty(&mut self) -> Result<(), End> {
+        let reply = self.ask(&["INFO", "keyspace"])?;
+        let text = String::from_utf8_lossy(reply.as_bytes().unwrap_or_default()).into_owned();
+        if text.lines().any(|line| line.starts_with("db")) {
+            return Err(End::Here("only an empty cluster can begin to follow, and this one has keys".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// From now on clients only read, and nothing expires by our clock.
+    fn close_for_writes(&mut self) -> Result<(), End> {
+        self.configure("import-mode", "yes")?;
+        self.configure("site-read-only", "yes")
+    }
+
+    fn open_for_writes(&mut self) -> Result<(), End> {
+        self.configure("site-read-only", "no")?;
+        self.configure("import-mode", "no")
+    }
+
+    fn configure(&mut self, name: &str, value: &str) -> Result<(), End> {
+        let is = self.ask(&["CONFIG", "GET", name])?;
+        let is_so = is.elements().and_then(|words| words.get(1)).and_then(Reply::as_bytes) == Some(value.as_bytes());
+        if !is_so {
+            self.ask(&["CONFIG", "SET", name, value])?;
+        }
+        Ok(())
+    }
+
+    /// Becomes the one who writes, unless somebody else has become so.
+    fn take_over(&mut self, found: Option<&Record>, record: &Record) -> Result<(), End> {
+        self.ask(&["WATCH", RECORD])?;
+        if self.record()?.as_ref() != found {
+            self.ask(&["UNWATCH"])?;
+            return Err(End::StandBy);
+        }
+        self.ask(&["MULTI"])?;
+        self.ask(&record.words())?;
+        match self.ask(&["EXEC"])? {
+            Reply::Null => Err(End::StandBy),
+            _ => Ok(()),
+        }
+    }
+
+    /// Empties this cluster, all of which comes from the near one.
+    fn empty(&mut self, record: &Record) -> Result<(), End> {
+        self.ask(&["FLUSHALL"])?;
+        self.ask(&["FUNCTION", "FLUSH"])?;
+        self.ask(&["SELECT", "0"])?;
+        self.ask(&record.words())?;
+        Ok(())
+    }
+
+    /// Carries a batch out and makes the record `next`, both or neither.
+    fn commit(&mut self, before: &Record, bytes: &[u8], next: &Record) -> Result<(), End> {
+        let mut transaction = Vec::new();
+        encode_request(&mut transaction, &["MULTI"]);
+        let mut count = 2;
+        count += append_requests(&mut transaction, bytes)?;
+        encode_request(&mut transaction, &["SELECT", "0"]);
+        encode_request(&mut transaction, &next.words());
+        encode_request(&mut transaction, &["EXEC"]);
+        let begun = Instant::now();
+        loop {
+            match self.try_commit(before, (&transaction, count), next) {
+                Err(End::Here(why))
+                    if begun.elapsed() < COMMIT_PATIENCE && PASSING.iter().any(|word| why.contains(word)) =>
+                {
+                    thread::sleep(SITE_PAUSE_MIN);
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn try_commit(&mut self, before: &Record, (transaction, count): (&[u8], usize), next: &Record) -> Result<(), End> {
+        self.ask(&["SELECT", "0"])?;
+        self.ask(&["WATCH", RECORD])?;
+        let there = self.record()?;
+        // The reply to an attempt before may have been lost.
+        if there.as_ref() == Some(next) {
+            self.ask(&["UNWATCH"])?;
+            return Ok(());
+        }
+        if there.as_ref() != Some(before) {
+            self.ask(&["UNWATCH"])?;
+            return Err(End::StandBy);
+        }
+        let broken = |error: io::Error| End::Here(format!("this node does not answer itself: {error}"));
+        self.connection.send(transaction).map_err(broken)?;
+        let mut refused = None;
+        for _ in 0..=count {
+            let reply = self.connection.receive().map_err(broken)?;
+            if let Reply::Error(text) = reply {
+                refused.get_or_insert_with(|| String::from_utf8_lossy(&text).into_owned());
+            }
+        }
+        match self.connection.receive().map_err(broken)? {
+            Reply::Error(text) => {
+                let why = refused.unwrap_or_else(|| String::from_utf8_lossy(&text).into_owned());
+                Err(End::Here(format!("this cluster does not take what it follows: {why}")))
+            }
+            Reply::Null => Err(End::Here("TRYAGAIN the record has changed meanwhile".to_owned())),
+            reply => match reply.elements().unwrap_or_default().iter().find(|reply| reply.is_error()) {
+                None => Ok(()),
+                Some(error) => Err(End::Gone(format!("a change of the near site is refused here: {error}"))),
+            },
+        }
+    }
+}
+
+/// Appends what a batch holds, and answers how many requests that is. The record stays in its database.
+fn append_requests(out: &mut Vec<u8>, bytes: &[u8]) -> Result<usize, End> {
+    let mut decoder = FrameDecoder::new();
+    decoder.extend(bytes);
+    let (mut count, mut database) = (0, b"0".to_vec());
+    let malformed = || End::Cut("a batch cannot be read".to_owned());
+    while let Some(frame) = decoder.next_frame().map_err(|_| malformed())? {
+        let words = frame.elements().ok_or_else(malformed)?;
+        let words = words.iter().map(Reply::as_bytes).collect::<Option<Vec<_>>>().ok_or_else(malformed)?;
+        let is = |name: &str| words.first().is_some_and(|word| word.eq_ignore_ascii_case(name.as_bytes()));
+        if is("SELECT") {
+            database = words.get(1).ok_or_else(malformed)?.to_vec();
+        }
+        if is("SWAPDB") {
+            encode_request(out, &["SELECT", "0"]);
+            encode_request(out, &["DEL", RECORD]);
+            encode_request(out, &[b"SELECT".as_slice(), &database]);
+            count += 3;
+        }
+        encode_request(out, &words);
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// One line to the near side.
+struct Link<'a> {
+    following: &'a mut Following,
+    own: Own,
+    record: Record,
+    line: Line,
+    written: Instant,
+    sweep: Option<Sweep>,
+}
+
+/// Looks for keys whose time has come, again and again. A near node tells what it sweeps away; but what it had swept
+/// away before it was started again, or before it was followed, it does not tell again.
+struct Sweep {
+    database: u16,
+    cursor: Vec<u8>,
+}
+
+impl Link<'_> {
+    fn run(&mut self, number: usize) -> Result<(), End> {
+        let outcome = self.hear_all(number);
+        if !matches!(outcome, Err(End::StandBy)) {
+            // Whoever wants to promote this cluster is to know that the near side is not heard.
+            let next = Record { is_linked: false, written_ms: clock::now().unix.0, ..self.record.clone() };
+            let _ = self.own.commit(&self.record.clone(), &[], &next);
+        }
+        outcome
+    }
+
+    fn hear_all(&mut self, number: usize) -> Result<(), End> {
+        let mut cluster = 0;
+        loop {
+            if self.following.is_over() {
+                return Err(End::Over);
+            }
+            let frame = self.line.read()?;
+            let now = clock::now().unix.0;
+            match frame {
+                Frame::Hello { cluster: whose } => cluster = whose,
+                Frame::Copy { places, moment, bytes } => {
+                    self.following.set_state("copying");
+                    self.following.host.log.notice(&format!(
+                        "takes a copy of the near site {}: {bytes} bytes",
+                        self.following.figures.address
+                    ));
+                    self.record.phase = "copying".to_owned();
+                    (self.record.written_ms, self.record.heard_ms) = (now, now);
+                    self.record.is_linked = true;
+                    self.own.empty(&self.record.clone())?;
+                    self.copy(bytes)?;
+                    let next = Record {
+                        phase: "following".to_owned(),
+                        cluster,
+                        places,
+                        moment_ms: moment.0,
+                        written_ms: clock::now().unix.0,
+                        heard_ms: clock::now().unix.0,
+                        ..self.record.clone()
+                    };
+                    self.commit(&[], next)?;
+                    self.following.figures.copy_count += 1;
+                    self.following.gone.clear();
+                    self.following.host.log.notice("the copy of the near site is complete");
+                    self.line.acknowledge(moment)?;
+                }
+                Frame::Batch(batch) => {
+                    self.following.gone.remove(&number);
+                    self.take(&batch)?;
+                }
+                Frame::State(state) => self.hear_state(&state)?,
+                Frame::Refused { needs_copy: true, why } => return Err(End::Gone(why)),
+                Frame::Refused { why, .. } => return Err(End::Cut(why)),
+                Frame::Piece(_) => return Err(End::Cut("a piece of no copy has come".to_owned())),
+            }
+            self.sweep_some()?;
+            let figures = &mut self.following.figures;
+            (figures.raw_bytes, figures.carried_bytes) = self.line.counts();
+            self.following.publish();
+        }
+    }
+
+    /// Removes some of the keys whose deadlines are not behind the moment that is shown: at the near side nobody sees
+    /// them any more.
+    fn sweep_some(&mut self) -> Result<(), End> {
+        if self.record.phase != "following" {
+            return Ok(());
+        }
+        let Some(Sweep { database, cursor }) = self.sweep.take() else { return Ok(()) };
+        if self.own.ask(&["SELECT", &database.to_string()]).is_err() {
+            // It was the last: what has not come to its time yet is looked at again.
+            self.sweep = Some(Sweep { database: 0, cursor: b"0".to_vec() });
+            return Ok(());
+        }
+        let reply = self.own.ask(&[&b"SCAN"[..], &cursor, b"COUNT", SWEEP_KEYS])?;
+        let Some([next, keys]) = reply.elements() else { return Ok(()) };
+        let mut bytes = Vec::new();
+        encode_request(&mut bytes, &["SELECT".to_owned(), database.to_string()]);
+        let mut has_any = false;
+        for key in keys.elements().unwrap_or_default().iter().filter_map(Reply::as_bytes) {
+            let deadline = self.own.ask(&[b"PEXPIRETIME", key])?;
+            if matches!(deadline, Reply::Integer(at) if at >= 0 && at < self.record.moment_ms) {
+                encode_request(&mut bytes, &[b"DEL", key]);
+                has_any = true;
+            }
+        }
+        let next = next.as_bytes().unwrap_or(b"0").to_vec();
+        let database = if next == b"0" { database + 1 } else { database };
+        if has_any {
+            let next = Record { written_ms: clock::now().unix.0, ..self.record.clone() };
+            self.commit(&bytes, next)?;
+        }
+        self.sweep = Some(Sweep { database, cursor: next });
+        Ok(())
+    }
+
+    fn commit(&mut self, bytes: &[u8], next: Record) -> Result<(), End> {
+        let outcome = self.own.commit(&self.record, bytes, &next);
+        if let Err(End::Gone(_)) = &outcome {
+            // It was carried out but for what was refused: only a copy puts that right.
+            let copying = Record { phase: "copying".to_owned(), ..next.clone() };
+            self.own.commit(&next, &[], &copying)?;
+            self.record = copying;
+        }
+        outcome?;
+        self.record = next;
+        self.written = Instant::now();
+        Ok(())
+    }
+
+    fn take(&mut self, batch: &Batch) -> Result<(), End> {
+        if batch.places.len() != self.record.places.len() {
+            return Err(End::Gone("it has other groups than before".to_owned()));
+        }
+        let now = clock::now().unix.0;
+        let next = Record {
+            places: batch.places.clone(),
+            moment_ms: batch.moment.0,
+            request_count: self.record.request_count + batch.requests,
+            transaction_count: self.record.transaction_count + batch.transactions,
+            written_ms: now,
+            heard_ms: now,
+            is_linked: true,
+            ..self.record.clone()
+        };
+        self.commit(&batch.bytes, next)?;
+        let figures = &mut self.following.figures;
+        figures.state = "following";
+        figures.moment_ms = batch.moment.0;
+        figures.request_count = self.record.request_count;
+        self.line.acknowledge(batch.moment)?;
+        Ok(())
+    }
+
+    fn hear_state(&mut self, state: &State) -> Result<(), End> {
+        let State { now: near, moment, ref places, pending_bytes, pending_steps } = *state;
+        let is_following = self.record.phase == "following";
+        let is_level = is_following && places.len() == self.record.places.len();
+        let figures = &mut self.following.figures;
+        figures.state = if is_following { "following" } else { "copying" };
+        figures.pending_bytes = pending_bytes;
+        // Nothing is lacking, or what is shown is so old by the clock over there.
+        figures.lag_ms = if is_level { 0 } else { (near.0 - self.record.moment_ms).max(0).cast_unsigned() };
+        let (since, before) = self.following.drain;
+        if is_level {
+            figures.catch_up_ms = 0;
+        } else if since.elapsed() >= SITE_RECORD_INTERVAL {
+            let less = before.saturating_sub(pending_bytes);
+            let took_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
+            let left = pending_bytes.saturating_mul(took_ms).checked_div(less);
+            figures.catch_up_ms = left.map_or(-1, |left| i64::try_from(left).unwrap_or(i64::MAX));
+            self.following.drain = (Instant::now(), pending_bytes);
+        }
+        // Nothing was done meanwhile, and that is so up to there.
+        let is_further = is_level && *places != self.record.places;
+        if self.written.elapsed() >= SITE_RECORD_INTERVAL || !self.record.is_linked || is_further {
+            let now = clock::now().unix.0;
+            let lag_ms = self.following.figures.lag_ms;
+            let next = Record {
+                written_ms: now,
+                heard_ms: now,
+                is_linked: true,
+                pending_bytes,
+                pending_steps,
+                lag_ms,
+                places: if is_level { places.clone() } else { self.record.places.clone() },
+                moment_ms: if is_level { moment.0.max(self.record.moment_ms) } else { self.record.moment_ms },
+                ..self.record.clone()
+            };
+            self.commit(&[], next)?;
+            self.following.figures.moment_ms = self.record.moment_ms;
+            self.line.acknowledge(UnixMillis(self.record.moment_ms))?;
+        }
+        Ok(())
+    }
+
+    /// Loads a copy of so many bytes.
+    fn copy(&mut self, bytes: u64) -> Result<(), End> {
+        let (mut left, mut decoder) = (bytes, FrameDecoder::new());
+        let (mut requests, mut count) = (Vec::new(), 0);
+        let mut noted = Instant::now();
+        loop {
+            while let Some(frame) = decoder.next_frame().map_err(|_| End::Cut("the copy cannot be read".to_owned()))? {
+                let words = frame.elements().unwrap_or_default().iter().map(Reply::as_bytes);
+                let words = words.collect::<Option<Vec<_>>>().unwrap_or_default();
+                // The near cluster may have followed another one itself.
+                if words.is_empty() || words.get(1) == Some(&RECORD.as_bytes()) {
+                    continue;
+                }
+                encode_request(&mut requests, &words);
+                count += 1;
+                if count >= COPY_REQUESTS || requests.len() >= COPY_BYTES {
+                    self.load(&mut requests, &mut count)?;
+                }
+            }
+            if left == 0 {
+                return self.load(&mut requests, &mut count);
+            }
+            match self.line.read()? {
+                Frame::Piece(piece) => {
+                    left = left.saturating_sub(piece.len() as u64);
+                    decoder.extend(&piece);
+                }
+                Frame::Refused { why, .. } => return Err(End::Cut(why)),
+                _ => return Err(End::Cut("something else came in the middle of a copy".to_owned())),
+            }
+            let figures = &mut self.following.figures;
+            figures.pending_bytes = left;
+            (figures.raw_bytes, figures.carried_bytes) = self.line.counts();
+            self.following.publish();
+            if noted.elapsed() >= SITE_RECORD_INTERVAL {
+                noted = Instant::now();
+                let next = Record { written_ms: clock::now().unix.0, ..self.record.clone() };
+                // The copy selects databases as it goes.
+                let mut other = Own::open(&self.following.host)?;
+                other.commit(&self.record, &[], &next)?;
+                self.record = next;
+            }
+        }
+    }
+
+    fn load(&mut self, requests: &mut Vec<u8>, count: &mut usize) -> Result<(), End> {
+        let broken = |error: io::Error| End::Here(format!("this node does not answer itself: {error}"));
+        self.own.connection.send(requests).map_err(broken)?;
+        for _ in 0..*count {
+            if let Reply::Error(text) = self.own.connection.receive().map_err(broken)? {
+                return Err(End::Here(format!("the copy is refused here: {}", String::from_utf8_lossy(&text))));
+            }
+        }
+        requests.clear();
+        *count = 0;
+        Ok(())
+    }
+}
+
+/// A socket, encrypted or not.
+enum Wire {
+    Plain(TcpStream),
+    Tls(Box<SecureStream>),
+}
+
+/// Counts what comes.
+struct Counted {
+    wire: Wire,
+    bytes: u64,
+}
+
+impl Read for Counted {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = match &mut self.wire {
+            Wire::Plain(stream) => stream.read(buffer),
+            Wire::Tls(stream) => stream.read(buffer),
+        }?;
+        self.bytes += count as u64;
+        Ok(count)
+    }
+}
+
+impl Counted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match &mut self.wire {
+            Wire::Plain(stream) => stream.write_all(bytes),
+            Wire::Tls(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
+        }
+    }
+}
+
+/// The line to the near side.
+struct Line {
+    decoder: zstd::stream::read::Decoder<'static, BufReader<Counted>>,
+    raw_bytes: u64,
+}
+
+impl Line {
+    fn open(
+        address: &Address,
+        security: Option<&ClientSecurity>,
+        login: Option<&[String]>,
+        place: Option<(u128, Vec<u64>)>,
+    ) -> Result<Self, End> {
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        let mut socket = None;
+        for found in address.place.to_socket_addrs()? {
+            match TcpStream::connect_timeout(&found, SITE_SILENCE_MAX) {
+                Ok(stream) => {
+                    socket = Some(stream);
+                    break;
+                }
+                Err(error) => last = error,
+            }
+        }
+        let Some(socket) = socket else { return Err(last.into()) };
+        socket.set_nodelay(true)?;
+        socket.set_read_timeout(Some(SITE_SILENCE_MAX))?;
+        socket.set_write_timeout(Some(SITE_SILENCE_MAX))?;
+        let wire = match (address.is_secure, security) {
+            (true, Some(security)) => Wire::Tls(Box::new(security.connect(socket)?)),
+            _ => Wire::Plain(socket),
+        };
+        let mut stream = BufReader::new(Counted { wire, bytes: 0 });
+        let mut request = Vec::new();
+        if let Some(login) = login {
+            encode_request(&mut request, login);
+            stream.get_mut().write(&request)?;
+            let mut reply = String::new();
+            stream.read_line(&mut reply)?;
+            if !reply.starts_with('+') {
+                return Err(End::Cut(reply.trim_end().trim_start_matches('-').to_owned()));
+            }
+            request.clear();
+        }
+        match place {
+            None => encode_request(&mut request, &["SITE", "FOLLOW", "?", "?"]),
+            Some((cluster, places)) => {
+                let places: Vec<String> = places.iter().map(u64::to_string).collect();
+                encode_request(&mut request, &["SITE", "FOLLOW", &format!("{cluster:032x}"), &places.join(",")]);
+            }
+        }
+        stream.get_mut().write(&request)?;
+        // What it tells does not begin like a refusal.
+        if stream.fill_buf()?.first() == Some(&b'-') {
+            let mut reply = String::new();
+            stream.read_line(&mut reply)?;
+            return Err(End::Cut(reply.trim_end().trim_start_matches('-').to_owned()));
+        }
+        let mut decoder = zstd::stream::read::Decoder::with_buffer(stream)?;
+        decoder.window_log_max(WINDOW_LOG)?;
+        Ok(Self { decoder, raw_bytes: 0 })
+    }
+
+    fn read(&mut self) -> io::Result<Frame> {
+        let mut counting = Counting { stream: &mut self.decoder, bytes: 0 };
+        let frame = Frame::read(&mut counting);
+        self.raw_bytes += counting.bytes;
+        frame
+    }
+
+    fn acknowledge(&mut self, moment: UnixMillis) -> io::Result<()> {
+        self.decoder.get_mut().get_mut().write(&moment.0.to_le_bytes())
+    }
+
+    fn counts(&self) -> (u64, u64) {
+        (self.raw_bytes, self.decoder.get_ref().get_ref().bytes)
+    }
+}
+
+struct Counting<'a, R> {
+    stream: &'a mut R,
+    bytes: u64,
+}
+
+impl<R: Read> Read for Counting<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.stream.read(buffer)?;
+        self.bytes += count as u64;
+        Ok(count)
+    }
+}

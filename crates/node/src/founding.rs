@@ -1,0 +1,141 @@
+//! Groups that come into being while the cluster serves.
+//!
+//! That there is another group is an item of the log of group 0, with the nodes that vote in it first. Every node hears
+//! so with the roster, and makes a replica without data:
+//!
+//! ```text
+//!   who votes first   the first entry of the log, term 1, committed; who votes: on disk, and only then a replica
+//!   everybody else    a vacant replica, as on a node that joins: it votes for nobody until a checkpoint has filled it
+//! ```
+//!
+//! The first entry is the same everywhere, so it is as if the voters had elected somebody in term 1 who committed it
+//! and was never heard of again. From there on the group is like any other. What was written stands in the journal
+//! before everything else that this node says for the group: a start finds the group there, and nobody founds it
+//! again. Who was away for long, and founds a group that others have long been using, comes with an empty log and gets
+//! no votes.
+//!
+//! A group holds no slot before it has voters enough (see `balance::next_filling`), and counts for clients (DBSIZE, a
+//! transaction over everything) when somebody leads it, or when a slot is known to be there: see
+//! `SlotMap::group_count`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use journal::Append;
+use keyspace::{Keyspace, Layout};
+use stdx::log::{Entry, EntryKind, HardState, Membership};
+
+use crate::core::Core;
+use crate::event::{Action, GroupId, GroupSeed, Persist};
+use crate::nearby::Place;
+use crate::relay::Route;
+use crate::router;
+
+/// What a core knows of groups that come into being while it runs.
+#[derive(Debug)]
+pub(crate) struct Founding {
+    pub(crate) hash_seed: u64,
+    /// Groups below this number are there, or the host brings them.
+    pub(crate) looked_at: u32,
+    /// Replicas whose beginning is not durable yet.
+    pub(crate) begun: BTreeMap<GroupId, Membership>,
+}
+
+/// The term of the entry with which a group begins.
+const FIRST_TERM: u64 = 1;
+
+/// The ticket of the append that holds it: a replica's own are behind it.
+const FIRST_TICKET: u64 = 0;
+
+impl Core {
+    /// There are at least so many groups.
+    pub(crate) fn make_room_for(&mut self, group_count: u32) {
+        let context = &mut self.context;
+        if group_count <= context.group_count {
+            return;
+        }
+        context.group_count = group_count;
+        let count = group_count as usize;
+        context.routes.resize(count, Route::default());
+        context.places.resize(count, Place::default());
+        self.heard_places.resize(count, Place::default());
+        self.relay.grow(group_count);
+        let (core, core_count) = (usize::from(context.core.0), usize::from(context.core_count));
+        self.groups.resize_with(count.saturating_sub(core).div_ceil(core_count), || None);
+    }
+
+    /// A group counts for clients as soon as it is led.
+    pub(crate) fn count_led(&mut self) {
+        let led = |count: u32| self.context.routes.get(count as usize).is_some_and(|route| route.leader.is_some());
+        let known = self.context.slots.group_count();
+        let count = (known..).find(|count| !led(*count)).unwrap_or(known);
+        if count > known {
+            Arc::make_mut(&mut self.context.slots).grow(count);
+        }
+    }
+
+    /// Makes replicas of the groups that the roster names and that are not here yet.
+    pub(crate) fn look_for_founded(&mut self, actions: &mut Vec<Action>) {
+        let roster = Arc::clone(&self.context.roster);
+        let group_count = roster.group_count(self.context.slots.first_count());
+        self.make_room_for(group_count);
+        for group in (self.founding.looked_at..group_count).map(GroupId) {
+            self.founding.looked_at = group.0 + 1;
+            if router::core_of(group, self.context.core_count) != self.context.core {
+                continue;
+            }
+            match roster.founders(group).filter(|voters| voters.contains(&self.context.node.0)) {
+                Some(voters) => {
+                    let voters = voters.iter().copied().collect();
+                    self.begin_group(group, Membership { voters, ..Membership::default() }, actions);
+                }
+                None => {
+                    let seed = self.empty_seed(group);
+                    self.load(seed, actions);
+                }
+            }
+        }
+    }
+
+    /// Writes down with what a group begins.
+    fn begin_group(&mut self, group: GroupId, membership: Membership, actions: &mut Vec<Action>) {
+        let (hard_state, entry) = beginning();
+        actions.push(Action::Append {
+            append: Append {
+                group: group.0,
+                ticket: FIRST_TICKET,
+                hard_state: Some(hard_state),
+                membership: Some(membership.clone()),
+                entries: vec![entry],
+            },
+            persist: Persist::Synced,
+        });
+        self.founding.begun.insert(group, membership);
+    }
+
+    /// The beginning of a group is durable.
+    pub(crate) fn finish_founding(&mut self, group: GroupId, actions: &mut Vec<Action>) {
+        let Some(membership) = self.founding.begun.remove(&group) else { return };
+        let (hard_state, entry) = beginning();
+        let seed = GroupSeed { membership, hard_state, entries: vec![entry], ..self.empty_seed(group) };
+        self.load(seed, actions);
+    }
+
+    /// A group of which nothing is here.
+    fn empty_seed(&self, group: GroupId) -> GroupSeed {
+        let keyspace = Keyspace::new(keyspace::Options {
+            databases: self.context.settings.databases,
+            hash_seed: self.founding.hash_seed,
+            layout: Layout::Slots,
+            tuning: self.context.settings.tuning(),
+        });
+        GroupSeed { membership: Membership::default(), ..GroupSeed::new(group, self.context.node, keyspace) }
+    }
+}
+
+/// What every replica of a group begins with.
+fn beginning() -> (HardState, Entry) {
+    let entry = Entry { term: FIRST_TERM, index: 1, kind: EntryKind::Normal, data: Bytes::new() };
+    (HardState { term: FIRST_TERM, vote: 0, commit: 1 }, entry)
+}

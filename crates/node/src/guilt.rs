@@ -1,0 +1,164 @@
+//! Whether a host is so much slower than another one that it had better not lead.
+//!
+//! Every node says with its vitals for how long its host has kept its cores from turning within the last minute, as
+//! the black box has found it ([`crate::stalls`]). A leader whose host is guilty beyond a bound hands over to a voter
+//! whose host is not nearly as bad. Where all hosts are alike, because they share one machine or are all overloaded,
+//! nobody is better off elsewhere, and nothing happens.
+//!
+//! What a core does by itself is nobody's guilt: that work would go along. And it does not go to and fro: a host is
+//! trusted with leadership again when it has had a good minute.
+
+use stdx::UnixMillis;
+
+use crate::limits;
+use crate::stalls::{Cause, Stalls};
+
+/// What a host has done to a node within the last minute.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Guilt {
+    /// How long the stalls were that are its doing, in milliseconds; 0 if they were too few to mean anything.
+    pub stalled_ms: u64,
+    /// How many there were.
+    pub count: u64,
+    /// The longest, in milliseconds.
+    pub worst_ms: u64,
+    /// What most of the time went by.
+    pub cause: Option<Cause>,
+}
+
+impl Guilt {
+    /// Looks at the black box. Stalls that are told late, or come from a clock that was set, are outside of the minute.
+    pub fn of(stalls: &Stalls, now: UnixMillis) -> Self {
+        let window_ms = limits::GUILT_WINDOW.as_millis() as i64;
+        let mut guilt = Self::default();
+        let mut by_cause = [(Cause::Processor, 0), (Cause::Stolen, 0), (Cause::Paging, 0), (Cause::Blocked, 0)];
+        for stall in stalls.iter().rev() {
+            let age_ms = now.0 - stall.unix.0;
+            if age_ms > window_ms {
+                break;
+            }
+            let is_long = u128::from(stall.took_us) >= limits::GUILT_STALL.as_micros();
+            let Some((_, sum)) = by_cause.iter_mut().find(|(cause, _)| *cause == stall.cause()).filter(|_| is_long)
+            else {
+                continue;
+            };
+            *sum += stall.took_us / 1_000;
+            guilt.count += 1;
+            guilt.stalled_ms += stall.took_us / 1_000;
+            guilt.worst_ms = guilt.worst_ms.max(stall.took_us / 1_000);
+        }
+        if guilt.count < limits::GUILT_COUNT {
+            return Self::default();
+        }
+        guilt.cause = by_cause.iter().max_by_key(|(_, sum)| *sum).map(|(cause, _)| *cause);
+        guilt
+    }
+
+    /// As the timeline tells it.
+    pub fn text(&self) -> String {
+        let cause = match self.cause {
+            Some(Cause::Stolen) => "a hypervisor gave its processors to others",
+            Some(Cause::Processor) => "other threads had its processors",
+            Some(Cause::Paging) => "it waited for pages from a disk",
+            _ => "it was stopped, or waited in the kernel",
+        };
+        format!(
+            "its host has stalled {} times within a minute, {} ms together and at worst {} ms: {cause}",
+            self.count, self.stalled_ms, self.worst_ms
+        )
+    }
+}
+
+/// True if leadership is better off on a host that has stalled for so long than on this one.
+pub fn outweighs(own_ms: u64, other_ms: u64) -> bool {
+    own_ms >= limits::GUILT_STALLED.as_millis() as u64 && own_ms / limits::GUILT_RATIO >= other_ms
+}
+
+/// True if a host has been good enough for so long that leadership may come back to it.
+pub fn is_innocent(stalled_ms: u64) -> bool {
+    stalled_ms < limits::GUILT_STALLED.as_millis() as u64 / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use stdx::Prng;
+
+    use super::*;
+    use crate::event::CoreId;
+    use crate::stalls::{Stall, Surroundings};
+
+    const NOW: UnixMillis = UnixMillis(1_000_000);
+
+    fn stall(age_ms: i64, took_ms: u64, around: Surroundings) -> Stall {
+        let around = Surroundings { window_us: took_ms * 1_000, ..around };
+        Stall { unix: UnixMillis(NOW.0 - age_ms), core: CoreId(0), took_us: took_ms * 1_000, work: "", around }
+    }
+
+    fn stalls(each: &[(i64, u64)], around: Surroundings) -> Stalls {
+        let mut stalls = Stalls::default();
+        each.iter().for_each(|(age_ms, took_ms)| stalls.note(stall(*age_ms, *took_ms, around)));
+        stalls
+    }
+
+    #[test]
+    fn many_long_stalls_of_the_host_within_a_minute_are_guilt() {
+        let blocked = Surroundings::default();
+        let five = [(59_000, 400), (40_000, 300), (30_000, 200), (20_000, 200), (1_000, 200)];
+        let guilt = Guilt::of(&stalls(&five, blocked), NOW);
+        assert_eq!((guilt.stalled_ms, guilt.count, guilt.worst_ms), (1_300, 5, 400));
+        assert_eq!(guilt.cause, Some(Cause::Blocked));
+        assert!(guilt.text().contains("5 times within a minute, 1300 ms together and at worst 400 ms"), "{guilt:?}");
+        // One that was long, some that were short, and those of the minute before are none.
+        assert_eq!(Guilt::of(&stalls(&[(5_000, 9_000)], blocked), NOW), Guilt::default());
+        assert_eq!(Guilt::of(&stalls(&[(5_000, 20); 500], blocked), NOW), Guilt::default());
+        assert_eq!(Guilt::of(&stalls(&[(61_000, 300); 20], blocked), NOW), Guilt::default());
+        // Nor is what a core did itself.
+        let worked = Surroundings { ran_us: 1_000_000, ..blocked };
+        assert_eq!(Guilt::of(&stalls(&five, worked), NOW), Guilt::default());
+        let stolen = Surroundings { stolen_us: 1_000_000, ..blocked };
+        assert_eq!(Guilt::of(&stalls(&five, stolen), NOW).cause, Some(Cause::Stolen));
+    }
+
+    #[test]
+    fn only_a_host_that_is_much_worse_than_another_gives_up() {
+        assert!(!outweighs(999, 0) && outweighs(1_000, 0) && outweighs(4_000, 1_000));
+        assert!(!outweighs(4_000, 1_001), "the other is hardly better");
+        assert!(!outweighs(60_000, 20_000), "they share a machine");
+        assert!(is_innocent(0) && is_innocent(499) && !is_innocent(500));
+    }
+
+    /// Three hosts over an hour, of which each may turn bad for a while: how often leadership moves.
+    #[test]
+    fn leadership_does_not_go_to_and_fro() {
+        for seed in 0..50 {
+            let mut prng = Prng::new(seed);
+            let (mut leader, preferred) = (0, 0);
+            let mut boxes = [Stalls::default(), Stalls::default(), Stalls::default()];
+            let mut bad_until = [0_i64; 3];
+            let (mut moves, mut spells, mut last_move) = (0, 0, -1_000_000);
+            for second in 0..3_600_i64 {
+                let now = UnixMillis(second * 1_000);
+                for host in 0..3 {
+                    if prng.draw().is_multiple_of(600) {
+                        bad_until[host] = second + 20 + (prng.draw() % 100) as i64;
+                        spells += 1;
+                    }
+                    if second < bad_until[host] && prng.draw().is_multiple_of(2) {
+                        let took_us = 100_000 + prng.draw() % 400_000;
+                        let around = Surroundings { window_us: took_us, ..Surroundings::default() };
+                        boxes[host].note(Stall { unix: now, core: CoreId(0), took_us, work: "", around });
+                    }
+                }
+                let stalled: Vec<u64> = boxes.iter().map(|stalls| Guilt::of(stalls, now).stalled_ms).collect();
+                let better =
+                    (0..3).filter(|host| outweighs(stalled[leader], stalled[*host])).min_by_key(|host| stalled[*host]);
+                let back = (leader != preferred && is_innocent(stalled[preferred])).then_some(preferred);
+                if let Some(next) = better.or(back.filter(|_| !outweighs(stalled[preferred], stalled[leader]))) {
+                    assert!(stalled[next] <= stalled[leader] || is_innocent(stalled[next]));
+                    (leader, last_move, moves) = (next, second, moves + 1);
+                }
+            }
+            assert!(moves <= 2 * spells + 1, "seed {seed}: {moves} moves in {spells} spells, the last at {last_move}");
+        }
+    }
+}

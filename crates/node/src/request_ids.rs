@@ -1,0 +1,146 @@
+//! CLIENT REQUESTID: requests that are carried out once, however often they are sent.
+//!
+//! A client gives its next command, or its next MULTI up to the EXEC, an id. What it is answered is kept by the group
+//! that holds the slot of its first key ([`state::RequestIds`]), in the same entries of the log as what it changes.
+//! When it comes again, from whatever connection and to whatever node, it is answered as it was then.
+//!
+//! Such a request is always a transaction that its gateway drives ([`crate::transaction`]). The lock on its first key
+//! is what keeps two copies of it apart: who gets the lock looks whether the answer is there already, and until the
+//! answer has been applied nobody else gets it.
+
+use command::{Flag, Refusal, Span as KeySpan};
+use keyspace::{Body, Patience};
+use resp::{Args, Protocol, Span};
+use stdx::slot::slot_of;
+
+use crate::commands::{self, Flow, Known};
+use crate::core::Core;
+use crate::dispatch::{Groups, Next, lookup};
+use crate::entry::{Reader, RequestId};
+use crate::event::{Action, SessionId};
+use crate::scripts::Invocation;
+use crate::slots::SlotMap;
+use crate::transaction::Work;
+
+/// Bytes of an id.
+pub const ID_BYTES_MAX: usize = 64;
+
+pub(crate) const BAD_ID: &str = "ERR A request id has 1 to 64 bytes";
+
+/// The id is known, and the request under it was another one.
+pub(crate) const OTHER_REQUEST: &str = "ERR Another request has been carried out under this request id";
+
+/// The group keeps as many answers as it may.
+pub(crate) const NO_PLACE: &str = "TRYAGAIN No room for another request id: answers take as much memory as \
+     request-id-maxmemory allows, and are kept for as long as request-id-ttl says";
+
+/// A reply that would have to be kept is too long.
+pub(crate) const LONG_REPLY: &str = "ERR The reply is too long to be kept for a request id: nothing has been changed";
+
+/// The transaction contains what is done by the client's node alone.
+pub(crate) const CONTROL_IN_MULTI: &str =
+    "ERR A transaction with a request id may contain commands on data and scripts only";
+
+/// A request with its id, and for how long its answer is kept.
+#[derive(Clone, Debug)]
+pub struct Named {
+    /// The request.
+    pub request: RequestId,
+    /// Milliseconds from when it is carried out.
+    pub ms: u64,
+}
+
+impl Named {
+    /// Names what these commands, laid out by `entry::put_words`, do together.
+    pub(crate) fn new(id: &[u8], protocol: Protocol, commands: &[Vec<u8>], ms: u64) -> Box<Self> {
+        // Tells a mistake of the client, and is no protection against anybody.
+        let mut digest = 0xCBF2_9CE4_8422_2325_u64 ^ u64::from(protocol == Protocol::Resp3);
+        for words in commands {
+            let length = (words.len() as u64).to_le_bytes();
+            for byte in length.iter().chain(words) {
+                digest = (digest ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01B3);
+            }
+        }
+        let slot = slot_of(first_key(commands).as_deref().unwrap_or(id));
+        Box::new(Self { request: RequestId { slot, id: id.to_vec(), digest }, ms })
+    }
+}
+
+/// The first key that the commands name, if they name any.
+fn first_key(commands: &[Vec<u8>]) -> Option<Vec<u8>> {
+    let mut spans: Vec<Span> = Vec::new();
+    commands.iter().find_map(|words| {
+        let (_, args) = Reader::new(words).words(&mut spans);
+        let mut key = None;
+        match lookup(args).ok()? {
+            Known::Data(command) => command.for_each_key(args, |index, _| _ = key.get_or_insert(index)),
+            // The number of its keys stands before them.
+            Known::Control(_) if args.get(Invocation::FIRST_KEY - 1).is_some_and(|count| count != b"0") => {
+                key = Some(Invocation::FIRST_KEY);
+            }
+            Known::Control(_) => {}
+        }
+        Some(args.get(key?)?.to_vec())
+    })
+}
+
+impl Work {
+    /// Gives it an id.
+    pub(crate) fn name(&mut self, named: Box<Named>, slots: &SlotMap) {
+        let request = &named.request;
+        if slot_of(&request.id) == request.slot {
+            // Perhaps it has no key whose lock keeps it apart from its like: the id stands for one.
+            self.keys.entry(slots.group_of_slot(request.slot)).or_default().push((0, request.id.clone()));
+        }
+        self.named = Some(named);
+    }
+}
+
+/// True for CLIENT REQUESTID.
+pub(crate) fn is_naming(known: Known) -> bool {
+    matches!(known, Known::Control(command) if command.name == "requestid")
+}
+
+impl Core {
+    /// A request with an id.
+    pub(crate) fn dispatch_named(
+        &mut self,
+        id: SessionId,
+        known: Known,
+        args: Args<'_>,
+        actions: &mut Vec<Action>,
+    ) -> Next {
+        let refuse = |this: &mut Self, why: &str| {
+            let text = format!("ERR '{}' {why}", known.name());
+            this.fail(id, &Refusal::new(text))
+        };
+        match known {
+            Known::Control(command) => match command.body {
+                commands::Body::Script { .. } | commands::Body::Flow(Flow::Multi) => {
+                    self.dispatch_control(id, command, args, actions)
+                }
+                _ if is_naming(known) => self.dispatch_control(id, command, args, actions),
+                _ => refuse(self, "cannot be given a request id: it changes no keys"),
+            },
+            // What only reads may be repeated.
+            Known::Data(command) if matches!(command.body, Body::Query(_)) => {
+                self.dispatch_data(id, command, args, actions)
+            }
+            Known::Data(command) => {
+                let waits = command.has(Flag::Blocking)
+                    && keyspace::patience(command, args).is_ok_and(|patience| !matches!(patience, Patience::None));
+                let is_nowhere = match command.span {
+                    KeySpan::Nothing => true,
+                    KeySpan::Keys => self.groups_of(command, args) == Groups::None,
+                    KeySpan::Whole(_) => false,
+                };
+                match (waits, is_nowhere) {
+                    // It will be refused.
+                    (_, true) => self.dispatch_data(id, command, args, actions),
+                    (true, false) => refuse(self, "cannot be given a request id: it waits"),
+                    (false, false) => self.dispatch_to_several(id, command, args, actions),
+                }
+            }
+        }
+    }
+}

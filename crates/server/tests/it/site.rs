@@ -1,0 +1,447 @@
+//! A cluster that follows another one: through cuts of the line and kills of both sides it shows states that were,
+//! takes one copy and no more, and knows what it lacks when it is to be promoted.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use resp::Frame;
+use stdx::Prng;
+
+use crate::cluster::Cluster;
+use crate::harness::{Client, Folder, Server, ServerOptions, fail, say, succeed};
+
+/// Longer than any start and any copy of a few keys.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const ACCOUNTS: u64 = 20;
+const ACCOUNT_START: i64 = 100;
+
+/// A line that can be cut, and made thin.
+struct Line {
+    port: u16,
+    sockets: Arc<Mutex<Vec<TcpStream>>>,
+    is_down: Arc<AtomicBool>,
+    carried: Arc<AtomicU64>,
+}
+
+impl Line {
+    /// A line to this port, which carries at most so many bytes a second in each direction; 0 is as many as it can.
+    fn to(port: u16, rate: u64) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+        let line = Self {
+            port: listener.local_addr().expect("bound").port(),
+            sockets: Arc::default(),
+            is_down: Arc::default(),
+            carried: Arc::default(),
+        };
+        let (sockets, is_down, carried) =
+            (Arc::clone(&line.sockets), Arc::clone(&line.is_down), Arc::clone(&line.carried));
+        thread::spawn(move || {
+            for near in listener.incoming().flatten() {
+                if is_down.load(Ordering::Relaxed) {
+                    continue;
+                }
+                let Ok(far) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+                let mut kept = sockets.lock().expect("no test panics with it");
+                for (from, to) in [(&near, &far), (&far, &near)] {
+                    let (from, to) =
+                        (from.try_clone().expect("a socket twice"), to.try_clone().expect("a socket twice"));
+                    let carried = Arc::clone(&carried);
+                    thread::spawn(move || carry(from, to, rate, &carried));
+                }
+                kept.extend([near, far]);
+            }
+        });
+        line
+    }
+
+    fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    fn cut(&self) {
+        for socket in self.sockets.lock().expect("no test panics with it").drain(..) {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn set_down(&self, is_down: bool) {
+        self.is_down.store(is_down, Ordering::Relaxed);
+        self.cut();
+    }
+}
+
+fn carry(mut from: TcpStream, mut to: TcpStream, rate: u64, carried: &AtomicU64) {
+    let mut buffer = [0; 4_096];
+    while let Ok(count) = from.read(&mut buffer) {
+        if count == 0 || to.write_all(&buffer[..count]).is_err() {
+            break;
+        }
+        carried.fetch_add(count as u64, Ordering::Relaxed);
+        thread::sleep(Duration::from_micros((count as u64 * 1_000_000).checked_div(rate).unwrap_or(0)));
+    }
+    let _ = to.shutdown(Shutdown::Both);
+    let _ = from.shutdown(Shutdown::Both);
+}
+
+/// A cluster of one node that keeps a backlog, and one that follows it over a line.
+struct Sites {
+    folder: Folder,
+    near: ServerOptions,
+    far: ServerOptions,
+    line: Line,
+}
+
+impl Sites {
+    fn new(rate: u64, words: &[&str]) -> Self {
+        let folder = Folder::new();
+        let near = ServerOptions::new(&folder.path().join("near"));
+        let near = near.extra(&["--cores", "2", "--site-backlog-size", "256mb"]).extra(words);
+        let line = Line::to(near.port, rate);
+        let far = ServerOptions::new(&folder.path().join("far"));
+        let far = far.extra(&["--cores", "3", "--follow", &line.address()]);
+        Self { folder, near, far, line }
+    }
+
+    fn far_address(&self) -> String {
+        format!("127.0.0.1:{}", self.far.port)
+    }
+}
+
+/// A field of INFO, if the server answers.
+fn told(client: &mut Client, name: &str) -> Option<String> {
+    let info = client.try_call(&["INFO", "site"])?;
+    let text = String::from_utf8_lossy(info.as_bytes()?).into_owned();
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::to_owned))
+}
+
+#[track_caller]
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "not yet: {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn get(port: u16, key: &str) -> Option<String> {
+    let reply = Client::try_connect(port)?.try_call(&["GET", key])?;
+    Some(String::from_utf8_lossy(reply.as_bytes()?).into_owned())
+}
+
+/// Waits until all that the near side has done up to now is at the far side.
+#[track_caller]
+fn wait_until_level(near: u16, far: u16, mark: &str) {
+    wait_until("the near side takes a write", || {
+        Client::try_connect(near)
+            .and_then(|mut client| client.try_call(&["SET", "mark", mark]))
+            .is_some_and(|reply| !reply.is_error())
+    });
+    wait_until("the far side has it", || get(far, "mark").as_deref() == Some(mark));
+}
+
+/// One change: of any type, in a transaction now and then, with deadlines that are moved in time.
+fn change(client: &mut Client, prng: &mut Prng) -> Option<()> {
+    let (key, number) = (format!("k{}", prng.below(200)), prng.below(1_000).to_string());
+    let words = match prng.below(16) {
+        0..=2 => {
+            let (from, to) = (prng.below(ACCOUNTS), prng.below(ACCOUNTS));
+            client.try_call(&["MULTI"])?;
+            client.try_call(&["DECR", &format!("account:{from}")])?;
+            client.try_call(&["INCR", &format!("account:{to}")])?;
+            return client.try_call(&["EXEC"]).map(|_| ());
+        }
+        3 => {
+            client.try_call(&["SET", &format!("p{key}"), "1", "PX", "30"])?;
+            client.try_call(&["INCR", &format!("p{key}")])?;
+            return client.try_call(&["PERSIST", &format!("p{key}")]).map(|_| ());
+        }
+        4 => format!("SET s{key} {number} PX {}", 1 + prng.below(400)),
+        5 => format!("RPUSH l{key} {number} {number}"),
+        6 => format!("LPOP l{key}"),
+        7 => format!("SADD set{key} {number} a{number}"),
+        8 => format!("SPOP set{key}"),
+        9 => format!("HSET h{key} f{number} {number}"),
+        10 => format!("ZADD z{key} {number} m{number}"),
+        11 => format!("XADD x{key} MAXLEN 20 * f {number}"),
+        12 => format!("JSON.SET j{key} $ {{\"n\":{number}}}"),
+        13 => format!("MSET a{key} {number} b{key} {number}"),
+        14 => format!("DEL l{key} t{key} a{key}"),
+        _ => format!("APPEND a{key} {number}"),
+    };
+    client.try_call(&words.split(' ').collect::<Vec<_>>()).map(|_| ())
+}
+
+fn sum(client: &mut Client) -> Option<i64> {
+    let mut words = vec!["MGET".to_owned()];
+    words.extend((0..ACCOUNTS).map(|number| format!("account:{number}")));
+    let reply = client.try_call(&words)?;
+    let values = reply.elements()?.iter().map(|value| std::str::from_utf8(value.as_bytes()?).ok()?.parse::<i64>().ok());
+    values.sum()
+}
+
+/// Every key that does not expire, with its digest. When those that do are removed is another matter.
+fn contents(port: u16) -> Vec<String> {
+    let mut client = Client::try_connect(port).expect("it serves");
+    let (mut lines, mut cursor) = (Vec::new(), "0".to_owned());
+    loop {
+        let reply = client.call(&["SCAN", &cursor, "COUNT", "1000"]);
+        let elements = reply.elements().expect("a cursor and keys");
+        for key in elements[1].elements().expect("keys") {
+            let key = String::from_utf8_lossy(key.as_bytes().expect("a key")).into_owned();
+            let digest = client.show(&format!("DEBUG DIGEST-VALUE {key}"));
+            lines.push(format!("{key} {digest} {}", client.show(&format!("PEXPIRETIME {key}"))));
+        }
+        cursor = String::from_utf8_lossy(elements[0].as_bytes().expect("a cursor")).into_owned();
+        if cursor == "0" {
+            break;
+        }
+    }
+    lines.retain(|line| !line.starts_with("{holdfast}:site ") && line.ends_with(" -1"));
+    lines.sort();
+    lines.dedup();
+    lines
+}
+
+/// Writers that go on whatever happens to the server.
+struct Writers {
+    is_over: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<u64>>,
+}
+
+impl Writers {
+    fn start(ports: &[u16], count: u64) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let threads = (0..count)
+            .map(|nth| {
+                let (ports, is_over) = (ports.to_vec(), Arc::clone(&is_over));
+                thread::spawn(move || {
+                    let (mut prng, mut count) = (Prng::new(nth + 1), 0);
+                    while !is_over.load(Ordering::Relaxed) {
+                        let port = ports[prng.below(ports.len() as u64) as usize];
+                        let Some(mut client) = Client::try_connect(port) else {
+                            thread::sleep(Duration::from_millis(10));
+                            continue;
+                        };
+                        while !is_over.load(Ordering::Relaxed) && change(&mut client, &mut prng).is_some() {
+                            count += 1;
+                            thread::sleep(Duration::from_micros(500));
+                        }
+                    }
+                    count
+                })
+            })
+            .collect();
+        Self { is_over, threads }
+    }
+
+    fn stop(self) -> u64 {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.threads.into_iter().map(|writer| writer.join().expect("a writer")).sum()
+    }
+}
+
+fn open_accounts(port: u16) {
+    let mut client = Client::try_connect(port).expect("it serves");
+    let mut words = vec!["MSET".to_owned()];
+    words.extend((0..ACCOUNTS).flat_map(|number| [format!("account:{number}"), ACCOUNT_START.to_string()]));
+    assert_eq!(client.call(&words), Frame::Simple(b"OK".to_vec()));
+}
+
+/// Reads sums for so long; how many it has read.
+fn watch(port: u16, duration: Duration) -> u64 {
+    let (begun, mut count) = (Instant::now(), 0);
+    while begun.elapsed() < duration {
+        if let Some(sum) = Client::try_connect(port).and_then(|mut client| sum(&mut client)) {
+            assert_eq!(sum, ACCOUNTS as i64 * ACCOUNT_START, "a transaction was torn");
+            count += 1;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    count
+}
+
+#[test]
+fn a_second_site_follows_through_cuts_and_kills_with_one_copy() {
+    let sites = Sites::new(0, &["--checkpoint-log-bytes", "1048576"]);
+    let mut near = Server::start(&sites.near);
+    open_accounts(near.port());
+    let mut client = near.client();
+    client.call(&["HSET", "fields", "a", "1", "b", "2"]);
+    client.call(&["HPEXPIRE", "fields", "1000000", "FIELDS", "1", "a"]);
+    client.call(&["JSON.SET", "document", "$", "{\"a\":[1,2]}"]);
+    client.call(&["FUNCTION", "LOAD", "#!lua name=l\nredis.register_function('f', function(k) return 1 end)"]);
+    let mut far = Server::start(&sites.far);
+    wait_until_level(near.port(), far.port(), "begin");
+    let mut reader = far.client();
+    let refused = reader.call(&["SET", "account:0", "0"]);
+    assert!(refused.to_string().contains("READONLY"), "{refused}");
+    assert!(reader.call(&["EVAL", "return redis.call('del', KEYS[1])", "1", "account:0"]).is_error());
+
+    let writers = Writers::start(&[near.port()], 3);
+    let (mut prng, mut sums) = (Prng::new(7), 0);
+    for round in 0..8 {
+        match round {
+            2 | 5 => {
+                near.kill();
+                near = Server::start(&sites.near);
+            }
+            3 | 6 => {
+                far.kill();
+                far = Server::start(&sites.far);
+            }
+            _ => sites.line.cut(),
+        }
+        sums += watch(far.port(), Duration::from_millis(300 + prng.below(400)));
+    }
+    let count = writers.stop();
+    wait_until_level(near.port(), far.port(), "end");
+    // Keys with deadlines are removed where they are, and that is told.
+    wait_until("both hold the same", || contents(near.port()) == contents(far.port()));
+    let mut client = far.client();
+    assert_eq!(told(&mut near.client(), "site_copies_sent").as_deref(), Some("0"), "since its last start");
+    assert_eq!(told(&mut client, "site_copies_taken").as_deref(), Some("0"), "since its last start");
+    assert!(client.show("FUNCTION LIST").contains("\"f\""), "functions are followed, too");
+    assert!(sums > 0);
+    say(&format!("{count} changes, {sums} sums at the far side, {} keys", contents(far.port()).len()));
+    drop(sites.folder);
+    far.stop();
+    near.stop();
+}
+
+#[test]
+fn a_slow_line_costs_the_near_side_disk_alone_and_is_told() {
+    let sites = Sites::new(20_000, &[]);
+    let near = Server::start(&sites.near);
+    open_accounts(near.port());
+    let far = Server::start(&sites.far);
+    wait_until_level(near.port(), far.port(), "begin");
+    let mut client = near.client();
+    let mut prng = Prng::new(3);
+    for number in 0..3_000_u64 {
+        let value: String = (0..40).map(|_| char::from(b'a' + prng.below(26) as u8)).collect();
+        assert_eq!(client.call(&["SET", &format!("order:{}", number % 1_000), &value]), Frame::Simple(b"OK".to_vec()));
+    }
+    // What was written without waiting is not there yet, and that is said.
+    wait_until("it is told what is lacking", || {
+        told(&mut far.client(), "site_lag_ms").and_then(|lag| lag.parse::<u64>().ok()).is_some_and(|lag| lag > 0)
+    });
+    let shown = succeed(&["site", "status", "--server", &sites.far_address()]);
+    assert!(shown.contains("follows") && shown.contains("ratio"), "{shown}");
+    wait_until_level(near.port(), far.port(), "end");
+    assert_eq!(contents(near.port()), contents(far.port()));
+    far.stop();
+    near.stop();
+}
+
+#[test]
+fn a_second_site_is_promoted_when_the_first_is_lost_and_not_before() {
+    let sites = Sites::new(0, &[]);
+    let near = Server::start(&sites.near);
+    open_accounts(near.port());
+    let far = Server::start(&sites.far);
+    wait_until_level(near.port(), far.port(), "begin");
+    let address = sites.far_address();
+    wait_until("the far side hears the near one", || {
+        succeed(&["site", "status", "--server", &address]).contains("link          up")
+    });
+    let told = fail(&["site", "promote", "--server", &address]);
+    assert!(told.contains("still serves"), "{told}");
+    // What is written behind the cut is lost, and nobody at the far side can know of it.
+    sites.line.set_down(true);
+    near.client().call(&["SET", "late", "1"]);
+    near.kill();
+    wait_until("the far side knows of the cut", || {
+        succeed(&["site", "status", "--server", &address]).contains("link          down")
+    });
+    let told = succeed(&["site", "promote", "--server", &address]);
+    assert!(told.contains("promoted") && told.contains("nothing was known to be lacking"), "{told}");
+    let mut client = far.client();
+    assert_eq!(client.show("SET late 2"), "OK");
+    assert_eq!(client.show("CONFIG GET import-mode"), "[\"import-mode\", \"no\"]");
+    assert_eq!(sum(&mut client), Some(ACCOUNTS as i64 * ACCOUNT_START));
+    // It stays so, whatever the command line says, and also if the first site comes back.
+    far.kill();
+    let near = Server::start(&sites.near);
+    sites.line.set_down(false);
+    let far = Server::start(&sites.far);
+    wait_until("it takes writes", || far.client().show("SET late 3") == "OK");
+    assert!(fail(&["site", "promote", "--server", &address]).contains("promoted already"));
+    far.stop();
+    near.stop();
+}
+
+#[test]
+fn a_site_is_handed_over_without_loss_while_clients_write() {
+    let sites = Sites::new(0, &[]);
+    let near = Server::start(&sites.near);
+    open_accounts(near.port());
+    let far = Server::start(&sites.far);
+    wait_until_level(near.port(), far.port(), "begin");
+    let is_over = Arc::new(AtomicBool::new(false));
+    let writers: Vec<_> = (0..3)
+        .map(|nth| {
+            let (mut client, is_over) = (near.client(), Arc::clone(&is_over));
+            thread::spawn(move || {
+                let mut last = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    match client.call(&["INCR", &format!("counter:{nth}")]) {
+                        Frame::Integer(number) => last = number,
+                        refused => assert!(refused.to_string().contains("NOREPLICAS"), "{refused}"),
+                    }
+                }
+                last
+            })
+        })
+        .collect();
+    let (from, address) = (format!("127.0.0.1:{}", near.port()), sites.far_address());
+    wait_until("the far side hears the near one", || {
+        succeed(&["site", "status", "--server", &address]).contains("link          up")
+    });
+    let told = succeed(&["site", "handover", "--from", &from, "--server", &address, "--pause", "60"]);
+    is_over.store(true, Ordering::Relaxed);
+    for (nth, writer) in writers.into_iter().enumerate() {
+        let acknowledged = writer.join().expect("a writer");
+        assert_eq!(get(far.port(), &format!("counter:{nth}")), Some(acknowledged.to_string()), "{told}");
+    }
+    assert_eq!(far.client().show("INCR counter:0").split(' ').next(), Some("(integer)"));
+    say(told.trim());
+    far.stop();
+    near.stop();
+}
+
+#[test]
+fn another_node_tells_on_when_the_one_that_was_followed_dies() {
+    let mut near = Cluster::start_with_groups(3, 2);
+    for node in 0..3 {
+        near.options_mut(node).extra.extend(["--site-backlog-size".to_owned(), "64mb".to_owned()]);
+        near.kill(node);
+        near.restart(node);
+    }
+    near.wait_for_answer(0);
+    near.wait_until("accounts are open", |this| {
+        let mut words = vec!["MSET".to_owned()];
+        words.extend((0..ACCOUNTS).flat_map(|number| [format!("account:{number}"), ACCOUNT_START.to_string()]));
+        this.try_client(0).and_then(|mut client| client.try_call(&words)).is_some_and(|reply| !reply.is_error())
+    });
+    let addresses: Vec<String> = (0..3).map(|node| near.address(node)).collect();
+    let ports: Vec<u16> = (0..3).map(|node| near.node(node).port()).collect();
+    let folder = Folder::new();
+    let options = ServerOptions::new(&folder.path().join("far"));
+    let far = Server::start(&options.extra(&["--cores", "1", "--follow", &addresses.join(",")]));
+    wait_until("the far side has a copy", || get(far.port(), "account:0").is_some());
+    let writers = Writers::start(&ports[1..], 2);
+    let mut sums = watch(far.port(), Duration::from_millis(700));
+    near.kill(0);
+    sums += watch(far.port(), Duration::from_millis(1_500));
+    let count = writers.stop();
+    wait_until_level(ports[1], far.port(), "end");
+    wait_until("both hold the same", || contents(ports[1]) == contents(far.port()));
+    assert_eq!(told(&mut far.client(), "site_copies_taken").as_deref(), Some("1"), "{}", far.log());
+    say(&format!("{count} changes, {sums} sums at the far side"));
+    far.stop();
+}
