@@ -383,3 +383,76 @@ fn a_redis_of_today_holds_what_the_state_holds() {
 fn so_does_one_that_is_told_only_what_redis_5_knows() {
     converse(Reader::Redis5, "5");
 }
+
+/// A request that changes a document or a sketch, or where one is.
+fn request_of_module(prng: &mut Prng) -> Vec<String> {
+    let mut number = |below: u64| prng.below(below).to_string();
+    let (key, other, item, path) = (number(2), number(2), number(50), ["$.a", "$.b", "$..a"][prng.below(3) as usize]);
+    let text = match prng.below(20) {
+        0 | 1 => format!("JSON.SET json:{key} $ {{\"a\":{item},\"b\":[{item}]}}"),
+        2 => format!("JSON.SET json:{key} {path} [{item},1.5]"),
+        3 => format!("JSON.NUMINCRBY json:{key} {path} {item}"),
+        4 => format!("JSON.ARRAPPEND json:{key} {path} {item}"),
+        5 => format!("JSON.DEL json:{key} {path}"),
+        6 => format!("JSON.MSET json:{key} $ {item} json:{other} $ {{\"a\":{{}}}}"),
+        7 => format!("JSON.MERGE json:{key} $ {{\"b\":{item}}}"),
+        8..=10 => format!("BF.ADD bloom:{key} {item}"),
+        11 => format!("BF.RESERVE bloom:{key} 0.01 10 EXPANSION 2"),
+        12 => format!("CMS.INITBYDIM cms:{key} 50 3"),
+        13 | 14 => format!("CMS.INCRBY cms:{key} {item} 3 x 1"),
+        15 => format!("CMS.MERGE cms:{key} 2 cms:{other} cms:{key} WEIGHTS 1 2"),
+        16 => format!("CF.ADD cuckoo:{key} {item}"),
+        17 => format!("TOPK.RESERVE topk:{key} 3 10 4 0.9"),
+        18 => format!("TOPK.ADD topk:{key} {item} x"),
+        _ => format!("DEL json:{key} bloom:{key} cms:{key} topk:{key}"),
+    };
+    text.split(' ').map(str::to_owned).collect()
+}
+
+#[test]
+fn a_state_that_does_the_same_again_holds_the_same_documents_and_sketches() {
+    let mut repeated = 0;
+    for seed in 1..=20 {
+        let (mut prng, mut near, mut far, mut far_index) = (Prng::new(seed), state(), state(), 0);
+        near.record(Some(Reader::Holdfast));
+        for index in 1..=300 {
+            let words = request_of_module(&mut prng);
+            let mut builder = Builder::default();
+            with_args(&words, |args| builder.command(Protocol::Resp2, 0, args));
+            let moment = Moment { unix: UnixMillis(4_000_000_000_000 + index as i64), seed: prng.draw() };
+            near.apply(&Entry { term: 1, index, kind: EntryKind::Normal, data: builder.finish(moment) }, &mut Ignored);
+            let tape = near.take_tape().expect("there is an entry more");
+            for requests in tape.steps.into_iter().flat_map(|step| [step.wide, step.requests]) {
+                let mut decoder = FrameDecoder::new();
+                decoder.extend(&requests.bytes);
+                while let Some(frame) = decoder.next_frame().expect("requests") {
+                    let spans = frame.elements().expect("words").iter();
+                    let words: Vec<_> = spans.map(|word| word.as_bytes().expect("a word")).collect();
+                    repeated += usize::from(words[0] != b"RESTORE");
+                    let (mut buffer, mut spans) = (Vec::new(), Vec::new());
+                    for word in words {
+                        let start = buffer.len() as u32;
+                        buffer.extend_from_slice(word);
+                        spans.push(Span { start, end: buffer.len() as u32 });
+                    }
+                    let mut builder = Builder::default();
+                    builder.command(Protocol::Resp2, 0, Args::new(&buffer, &spans));
+                    // Another clock, and other chance.
+                    let moment = Moment { unix: UnixMillis(3_000_000_000_000 + index as i64), seed: prng.draw() };
+                    far_index += 1;
+                    let data = builder.finish(moment);
+                    far.apply(&Entry { term: 1, index: far_index, kind: EntryKind::Normal, data }, &mut Ignored);
+                }
+            }
+        }
+        let (near_moment, far_moment) = (near.moment(), far.moment());
+        for family in ["json", "bloom", "cms", "cuckoo", "topk"] {
+            for number in 0..2 {
+                let words = ["DUMP", &format!("{family}:{number}")];
+                let (here, there) = (read(&mut near, 0, near_moment, &words), read(&mut far, 0, far_moment, &words));
+                assert_eq!(here, there, "seed {seed}: {}", words[1]);
+            }
+        }
+    }
+    assert!(repeated > 1_000, "{repeated}");
+}
