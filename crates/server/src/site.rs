@@ -263,7 +263,7 @@ fn open(connection: &mut Connection, places: Option<&[i64]>) -> Result<()> {
 
 fn reaches(record: &Record, places: &[i64]) -> bool {
     let there = record.places();
-    there.len() == places.len() && there.iter().zip(places).all(|(there, wanted)| there >= wanted)
+    there.len() >= places.len() && there.iter().zip(places).all(|(there, wanted)| there >= wanted)
 }
 
 fn hand_over(handover: &HandoverArguments) -> Result<()> {

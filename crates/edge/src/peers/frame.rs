@@ -415,8 +415,9 @@ mod tests {
         assert_eq!(Welcome::decode(&bytes), Ok(welcome));
         bytes[20] ^= 1;
         assert_eq!(Welcome::decode(&bytes), Err(Malformed::Damaged));
-        bytes[6] = 9;
-        assert_eq!(Welcome::decode(&bytes), Err(Malformed::Version(9)));
+        let later = PROTOCOL_VERSION + 1;
+        bytes[6..8].copy_from_slice(&later.to_le_bytes());
+        assert_eq!(Welcome::decode(&bytes), Err(Malformed::Version(later)));
         bytes[0] = b'*';
         assert_eq!(Welcome::decode(&bytes), Err(Malformed::Foreign));
     }

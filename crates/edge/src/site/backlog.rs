@@ -16,6 +16,7 @@ use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use node::roster::GROUPS_MAX;
 use node::{DatabaseKey, GatewayId, Phase, Requests, Step, Tape, TransactionId};
 use stdx::UnixMillis;
 
@@ -62,6 +63,16 @@ pub struct Segment {
     pub steps: u64,
 }
 
+/// The log of a group that has been founded while the cluster served begins with an empty entry of this index, which
+/// nobody needs to be told of.
+const FOUNDING_INDEX: u64 = 1;
+
+/// True if what begins behind `begin` has all that comes behind `places`, which lack groups that were founded since.
+pub fn reaches_back(begin: &[Place], places: &[u64]) -> bool {
+    let place = |group: usize| places.get(group).copied().unwrap_or(FOUNDING_INDEX);
+    begin.iter().enumerate().all(|(group, begin)| begin.index <= place(group))
+}
+
 /// A part of a transaction that is under way: a step of a group.
 type Part = (u32, Step);
 
@@ -106,7 +117,7 @@ impl Backlog {
         for (number, sequence) in sequences.iter().enumerate() {
             let is_last = number + 1 == sequences.len();
             let path = segment_path(&directory, *sequence);
-            match scan(&path, (cluster, group_count)) {
+            match scan(&path, cluster) {
                 Ok(Scan { places, bytes, steps, is_whole, end: found }) if is_whole || is_last => {
                     if !is_whole {
                         File::options().write(true).open(&path)?.set_len(bytes)?;
@@ -133,7 +144,7 @@ impl Backlog {
         let (places, open) = end;
         let file = begin(&directory, next, cluster, &places, &open)?;
         segments.push_back(Segment { sequence: next, places: places.clone(), bytes: file.metadata()?.len(), steps: 0 });
-        let told = vec![(0, 0); group_count as usize];
+        let told = vec![(0, 0); places.len()];
         let (is_dirty, written_bytes) = (true, 0);
         Ok((Self { directory, cluster, size_max, segments, file, is_dirty, places, told, open, written_bytes }, news))
     }
@@ -165,6 +176,12 @@ impl Backlog {
     /// If it cannot be written.
     pub fn append(&mut self, mut tape: Tape) -> io::Result<bool> {
         let group = tape.group as usize;
+        if group >= self.places.len() {
+            // It has been founded. What it told first is all that it has done.
+            let founded = Place { index: tape.from.min(FOUNDING_INDEX), ..Place::default() };
+            self.places.resize(group + 1, founded);
+            self.told.resize(group + 1, (founded.index, 0));
+        }
         let place = self.places[group];
         // What is told again has the moments that it had. If it is later, a log has lost its end, and has another one.
         let has_other_past = tape.steps.iter().any(|step| step.index <= place.index && step.moment > place.moment);
@@ -299,8 +316,8 @@ struct Scan {
     end: (Vec<Place>, BTreeMap<TransactionId, Vec<Part>>),
 }
 
-fn scan(path: &Path, whose: (u128, u32)) -> io::Result<Scan> {
-    let mut reader = SegmentReader::open_path(path, whose)?;
+fn scan(path: &Path, cluster: u128) -> io::Result<Scan> {
+    let mut reader = SegmentReader::open_path(path, cluster)?;
     let places = reader.places.clone();
     let mut end = places.clone();
     let mut open = BTreeMap::new();
@@ -312,7 +329,11 @@ fn scan(path: &Path, whose: (u128, u32)) -> io::Result<Scan> {
         match reader.next(length) {
             Ok(None) => break,
             Ok(Some(tape)) => {
-                let place = &mut end[tape.group as usize];
+                let group = tape.group as usize;
+                if group >= end.len() {
+                    end.resize(group + 1, Place::default());
+                }
+                let place = &mut end[group];
                 for step in &tape.steps {
                     note_part(&mut open, tape.group, step);
                     if step.phase != Phase::Swept {
@@ -340,7 +361,6 @@ pub struct SegmentReader {
     file: File,
     offset: u64,
     steps: u64,
-    group_count: u32,
     /// Where it begins.
     pub places: Vec<Place>,
     /// Parts of transactions that were under way there.
@@ -352,11 +372,11 @@ impl SegmentReader {
     ///
     /// # Errors
     /// If it is gone, damaged, or of another cluster.
-    pub fn open(directory: &Path, sequence: u64, whose: (u128, u32)) -> io::Result<Self> {
-        Self::open_path(&segment_path(directory, sequence), whose)
+    pub fn open(directory: &Path, sequence: u64, cluster: u128) -> io::Result<Self> {
+        Self::open_path(&segment_path(directory, sequence), cluster)
     }
 
-    fn open_path(path: &Path, (cluster, group_count): (u128, u32)) -> io::Result<Self> {
+    fn open_path(path: &Path, cluster: u128) -> io::Result<Self> {
         let mut file = File::open(path)?;
         let mut head = [0; PREAMBLE_BYTES];
         file.read_exact(&mut head)?;
@@ -386,10 +406,10 @@ impl SegmentReader {
             Some((whose, places, parts))
         };
         let (whose, places, parts) = parse(&mut fields).ok_or_else(|| damaged("its header is damaged"))?;
-        if (whose, places.len()) != (cluster, group_count as usize) {
+        if whose != cluster || places.len() > GROUPS_MAX as usize {
             return Err(damaged("it is the backlog of another cluster"));
         }
-        Ok(Self { file, offset: (PREAMBLE_BYTES + length) as u64, steps: 0, group_count, places, parts })
+        Ok(Self { file, offset: (PREAMBLE_BYTES + length) as u64, steps: 0, places, parts })
     }
 
     /// Where it reads next.
@@ -420,7 +440,7 @@ impl SegmentReader {
         if crc32c::crc32c(&body).to_le_bytes() != head[4..] {
             return Err(damaged("a frame is damaged"));
         }
-        let tape = decode_frame(&body).filter(|tape| tape.group < self.group_count);
+        let tape = decode_frame(&body).filter(|tape| tape.group < GROUPS_MAX);
         let tape = tape.ok_or_else(|| damaged("a frame is damaged"))?;
         self.offset += (FRAME_HEAD_BYTES + length) as u64;
         self.steps += tape.steps.len() as u64;
@@ -646,7 +666,7 @@ mod tests {
         let mut steps = Vec::new();
         for segment in backlog.segments() {
             let mut reader =
-                SegmentReader::open(backlog.directory(), segment.sequence, WHOSE).expect("a file of this backlog");
+                SegmentReader::open(backlog.directory(), segment.sequence, WHOSE.0).expect("a file of this backlog");
             while let Some(tape) = reader.next(segment.bytes).expect("sound") {
                 steps.extend(tape.steps);
             }
@@ -683,7 +703,7 @@ mod tests {
                     // A crash of the machine takes the end of the newest file with it, as far as it was not synced.
                     let path = segment_path(&scratch.0.join(DIRECTORY), newest);
                     let length = fs::metadata(&path).expect("a file").len();
-                    let header = SegmentReader::open_path(&path, WHOSE).expect("its header is synced");
+                    let header = SegmentReader::open_path(&path, WHOSE.0).expect("its header is synced");
                     let cut = length - prng.below((length - header.offset()).min(9) + 1);
                     let file = File::options().write(true).open(&path).expect("a file");
                     file.set_len(cut).expect("a shorter file");
@@ -731,5 +751,32 @@ mod tests {
         let (_, news) =
             Backlog::open(&scratch.0, (8, 1), 1 << 20).map(|(backlog, news)| (backlog.bytes(), news)).expect("a disk");
         assert!(news.is_some_and(|news| news.contains("another cluster")));
+    }
+
+    #[test]
+    fn a_group_that_is_founded_is_kept_from_its_beginning_on() {
+        let scratch = Scratch::new("founded");
+        let (mut backlog, _) = scratch.open(1 << 20);
+        let tape = |group: u32, from: u64, index: u64| {
+            let step = Step { index, moment: UnixMillis(index as i64), ..Step::default() };
+            Tape { group, from, index, moment: UnixMillis(index as i64), has_gap: from == 0, steps: vec![step] }
+        };
+        assert!(backlog.append(tape(0, 0, 5)).expect("a disk"));
+        // It has told of its first entry nothing.
+        assert!(backlog.append(tape(2, 1, 4)).expect("a disk"));
+        assert!(backlog.append(tape(1, 0, 3)).expect("a disk"));
+        backlog.sync().expect("a disk");
+        let indices = |backlog: &Backlog| backlog.places().iter().map(|place| place.index).collect::<Vec<_>>();
+        assert_eq!(indices(&backlog), [5, 3, 4]);
+        drop(backlog);
+        let (backlog, news) = scratch.open(1 << 20);
+        assert_eq!((news, indices(&backlog)), (None, vec![5, 3, 4]));
+        assert_eq!(read(&backlog).len(), 3);
+        // Who knew of one group goes on; who has seen less of it does not.
+        let begins: Vec<_> = backlog.segments().iter().map(|segment| segment.places.clone()).collect();
+        assert!(
+            reaches_back(&begins[0], &[0]) && !reaches_back(&begins[1], &[5]) && !reaches_back(&begins[1], &[4, 3, 4])
+        );
+        assert!(reaches_back(&begins[1], &[5, 3, 4]));
     }
 }

@@ -614,7 +614,8 @@ impl Link<'_> {
     }
 
     fn take(&mut self, batch: &Batch) -> Result<(), End> {
-        if batch.places.len() != self.record.places.len() {
+        // Groups are founded, and never go.
+        if batch.places.len() < self.record.places.len() {
             return Err(End::Gone("it has other groups than before".to_owned()));
         }
         let now = clock::now().unix.0;
@@ -640,7 +641,7 @@ impl Link<'_> {
     fn hear_state(&mut self, state: &State) -> Result<(), End> {
         let State { now: near, moment, ref places, pending_bytes, pending_steps } = *state;
         let is_following = self.record.phase == "following";
-        let is_level = is_following && places.len() == self.record.places.len();
+        let is_level = is_following && !places.is_empty() && places.len() >= self.record.places.len();
         let figures = &mut self.following.figures;
         figures.state = if is_following { "following" } else { "copying" };
         figures.pending_bytes = pending_bytes;

@@ -107,6 +107,13 @@ impl Merger {
     /// Takes what a group has told.
     pub fn push(&mut self, tape: Tape) {
         let group = tape.group as usize;
+        if group >= self.queues.len() {
+            // It has been founded, and has no keys before a transaction brings them, of which both groups tell.
+            self.queues.resize_with(group + 1, VecDeque::new);
+            self.moments.resize(group + 1, tape.moment);
+            self.start.resize(group + 1, 0);
+            self.places.resize(group + 1, 0);
+        }
         self.moments[group] = self.moments[group].max(tape.moment);
         let place = self.start[group];
         for mut step in tape.steps {

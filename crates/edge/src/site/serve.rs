@@ -9,7 +9,7 @@ use mio::{Events, Poll, Token};
 use node::event::{Follower, SiteFollower, Wish};
 use stdx::UnixMillis;
 
-use super::backlog::{Place, Segment, SegmentReader};
+use super::backlog::{Place, Segment, SegmentReader, reaches_back};
 use super::lock;
 use super::merge::Merger;
 use super::wire::{Frame, State, WINDOW_LOG};
@@ -225,17 +225,13 @@ impl Link<'_> {
     fn open(&self, places: &[u64]) -> Result<Reading, End> {
         let (directory, segment) = {
             let kept = lock(&self.host.site.kept);
-            if kept.segments.first().is_some_and(|segment| segment.places.len() != places.len()) {
-                return Err(End::Gone("it has followed a cluster of other groups".to_owned()));
-            }
-            let is_before = |segment: &&Segment| segment.places.iter().zip(places).all(|(a, b)| a.index <= *b);
+            let is_before = |segment: &&Segment| reaches_back(&segment.places, places);
             let segment = kept.segments.iter().rev().find(is_before).cloned();
             (kept.directory.clone(), segment)
         };
         let segment = segment
             .ok_or_else(|| End::Gone("what it lacks is not in the backlog (site-backlog-size) any more".to_owned()))?;
-        let whose = (self.host.site.cluster, places.len() as u32);
-        let reader = SegmentReader::open(&directory, segment.sequence, whose)?;
+        let reader = SegmentReader::open(&directory, segment.sequence, self.host.site.cluster)?;
         let read = reader.places.iter().map(|place| place.index).collect();
         Ok(Reading { reader, sequence: segment.sequence, read })
     }
@@ -253,17 +249,19 @@ impl Link<'_> {
                 return Err(End::Gone("it is too slow: what it lacks is not in the backlog any more".to_owned()));
             };
             if let Some(tape) = reading.reader.next(end)? {
-                let read = &mut reading.read[tape.group as usize];
-                *read = (*read).max(tape.index);
+                let group = tape.group as usize;
+                if group >= reading.read.len() {
+                    reading.read.resize(group + 1, 0);
+                }
+                reading.read[group] = reading.read[group].max(tape.index);
                 merger.push(tape);
                 continue;
             }
             let Some(next) = next else { return Ok(true) };
-            if next.places.iter().zip(&reading.read).any(|(place, read)| place.index > *read) {
+            if !reaches_back(&next.places, &reading.read) {
                 return Err(End::Gone("something is missing in the backlog of this node".to_owned()));
             }
-            let whose = (self.host.site.cluster, next.places.len() as u32);
-            reading.reader = SegmentReader::open(&directory, next.sequence, whose)?;
+            reading.reader = SegmentReader::open(&directory, next.sequence, self.host.site.cluster)?;
             reading.sequence = next.sequence;
         }
         Ok(false)

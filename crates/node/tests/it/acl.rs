@@ -232,7 +232,7 @@ fn categories_hold_what_the_records_say() {
     let mut host = Host::new(1, Settings::default());
     let client = host.connect(0);
     let categories = host.run(client, "ACL CAT");
-    assert!(categories.starts_with("*22 $8 keyspace $4 read $5 write $3 set"), "{categories}");
+    assert!(categories.starts_with("*27 $8 keyspace $4 read $5 write $3 set"), "{categories}");
     let scripting = host.run(client, "ACL CAT pubsub");
     assert!(scripting.contains("$9 subscribe") && scripting.contains("$15 pubsub|channels"), "{scripting}");
     assert!(!scripting.contains("$3 get"), "{scripting}");

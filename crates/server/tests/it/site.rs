@@ -314,6 +314,34 @@ fn a_second_site_follows_through_cuts_and_kills_with_one_copy() {
 }
 
 #[test]
+fn groups_that_are_founded_at_the_near_side_are_followed_without_a_copy() {
+    let sites = Sites::new(0, &["--checkpoint-log-bytes", "1048576"]);
+    let mut near = Server::start(&sites.near);
+    open_accounts(near.port());
+    let far = Server::start(&sites.far);
+    wait_until_level(near.port(), far.port(), "begin");
+    let writers = Writers::start(&[near.port()], 2);
+    let ask = |groups: &str| succeed(&["cluster", "groups", groups, "--port", &sites.near.port.to_string()]);
+    assert!(ask("3").contains("there are 3 groups"));
+    sites.line.cut();
+    let mut sums = watch(far.port(), Duration::from_millis(500));
+    // Killed while slots move to the fourth.
+    assert_eq!(near.client().call(&["HOLDFAST", "GROUPS", "4"]), Frame::Simple(b"OK".to_vec()));
+    sums += watch(far.port(), Duration::from_millis(500));
+    near.kill();
+    near = Server::start(&sites.near);
+    assert!(ask("5").contains("there are 5 groups"));
+    sums += watch(far.port(), Duration::from_millis(500));
+    let count = writers.stop();
+    wait_until_level(near.port(), far.port(), "end");
+    wait_until("both hold the same", || contents(near.port()) == contents(far.port()));
+    assert_eq!(told(&mut far.client(), "site_copies_taken").as_deref(), Some("1"), "the first");
+    say(&format!("{count} changes, {sums} sums at the far side while groups were founded"));
+    far.stop();
+    near.stop();
+}
+
+#[test]
 fn a_slow_line_costs_the_near_side_disk_alone_and_is_told() {
     let sites = Sites::new(20_000, &[]);
     let near = Server::start(&sites.near);
