@@ -623,7 +623,12 @@ impl Client {
                 return Ok(());
             }
             let outcome = judge_error(text)?;
-            history.note_error(text);
+            // Whether there is such a sketch is the client's own affair.
+            let is_of_data =
+                ["key already exists", "key does not exist", "Not found"].iter().any(|end| text.ends_with(end));
+            if !is_of_data {
+                history.note_error(text);
+            }
             match &expected {
                 Expected::Operation(handle) | Expected::Exchange(handle) => refuse(*handle, outcome, history),
                 Expected::Exec(handles) => handles.iter().for_each(|handle| refuse(*handle, outcome, history)),
