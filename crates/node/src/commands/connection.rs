@@ -252,11 +252,16 @@ fn flags(session: &Session, monitors: &Monitors) -> String {
 /// One line of CLIENT LIST.
 pub(crate) fn describe(session: &Session, context: &Context, now: crate::event::Now) -> String {
     let multi = session.multi.as_ref().map_or(-1, |multi| multi.queue.len() as i64);
+    // Some clients refuse a line with a field that they do not know.
+    let durability = match session.durability {
+        Durability::Server => String::new(),
+        asked => format!(" durability={}", context.settings.durability_in_force(asked)),
+    };
     let told = |kind| session.subscriptions.as_ref().map_or(0, |all| all.names(kind).len());
     format!(
         "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={multi} \
          qbuf={} qbuf-free=0 argv-mem=0 multi-mem={} rbs=0 rbp=0 obl={} oll=0 omem={} tot-mem={} events=r cmd={} \
-         user={} redir={} durability={} resp={} lib-name={} lib-ver={}",
+         user={} redir={} resp={} lib-name={} lib-ver={}{durability}",
         session.id.serial,
         session.peer.address,
         session.peer.local_address,
@@ -277,7 +282,6 @@ pub(crate) fn describe(session: &Session, context: &Context, now: crate::event::
         session.last_command_name(),
         String::from_utf8_lossy(&session.user.name),
         super::tracking::redirect_id(session.tracking.as_deref()),
-        context.settings.durability_in_force(session.durability),
         if session.protocol() == Protocol::Resp3 { 3 } else { 2 },
         String::from_utf8_lossy(&session.library.name),
         String::from_utf8_lossy(&session.library.version),
