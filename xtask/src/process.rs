@@ -5,10 +5,19 @@ use std::process::{Child, Command};
 
 use anyhow::{Context, Result, bail};
 
-/// The cargo that runs this, in the workspace.
+/// The cargo that runs this, in the workspace. It does not inherit what `cargo run` says of this program: build scripts of C
+/// libraries watch these variables, and would build them and all that rests on them again after each change of hands.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(crate::root());
+    for (name, _) in std::env::vars_os() {
+        let is_of_this_program = name.to_str().is_some_and(|name| {
+            name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") || name == "CARGO_BIN_NAME"
+        });
+        if is_of_this_program {
+            command.env_remove(name);
+        }
+    }
     command
 }
 
