@@ -116,8 +116,11 @@ impl Done<'_> {
                 let value = self.frame()?;
                 out.push(self.database, &[b"HSET", self.args.at(1), self.args.at(2), value.as_bytes()?]);
             }
-            // Deadlines of fields are nothing there, as long as no field has gone.
-            "hexpire" | "hpexpire" | "hexpireat" | "hpexpireat" | "hpersist" | "hgetex" => self.put_fields(out)?,
+            "hexpire" | "hpexpire" | "hexpireat" | "hpexpireat" | "hpersist" | "hgetex" => match self.reader {
+                Reader::Holdfast => self.put_deadlines_of_fields(out)?,
+                // Deadlines of fields are nothing there, as long as no field has gone.
+                _ => self.put_fields()?,
+            },
             "hgetdel" => self.put_hgetdel(out)?,
             "blpop" | "brpop" => {
                 let frame = self.frame()?;
@@ -223,8 +226,31 @@ impl Done<'_> {
         Some(())
     }
 
+    /// Makes the deadlines of the fields that are named what they are now.
+    fn put_deadlines_of_fields(&self, out: &mut Requests) -> Option<()> {
+        let key = self.args.at(1);
+        let Some(entry) = self.keyspace.view(self.database, self.moment).peek(key) else {
+            out.push(self.database, &[b"DEL", key]);
+            return Some(());
+        };
+        let ValueRef::Hash(hash) = entry.value() else { return None };
+        // … FIELDS count field [field ...]
+        let first = (2..self.args.len()).find(|index| is(self.args.at(*index), "fields"))? + 2;
+        for field in self.args.iter().skip(first) {
+            match hash.get_with_deadline(field) {
+                None => out.push(self.database, &[b"HDEL", key, field]),
+                Some((_, None)) => out.push(self.database, &[b"HPERSIST", key, b"FIELDS", b"1", field]),
+                Some((_, Some(at))) => {
+                    let at = at.to_string();
+                    out.push(self.database, &[b"HPEXPIREAT", key, at.as_bytes(), b"FIELDS", b"1", field]);
+                }
+            }
+        }
+        Some(())
+    }
+
     /// Fields have gone if one of them was told to expire in the past.
-    fn put_fields(&self, _: &mut Requests) -> Option<()> {
+    fn put_fields(&self) -> Option<()> {
         let frame = self.frame()?;
         let has_gone = |code: &Frame| !matches!(code, Frame::Integer(-2..=1));
         let is_told_by_codes = !is(self.args.at(0), "hgetex");

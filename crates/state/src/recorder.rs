@@ -144,6 +144,8 @@ struct Named<'a> {
     database: u16,
     key: &'a [u8],
     before: Standing,
+    /// The version that commands see; 0 if all that is there has expired.
+    version: u64,
     is_changed: bool,
 }
 
@@ -221,7 +223,12 @@ impl Recorder {
                 let is_known = named.iter().any(|named| (named.database, named.key) == (database, key));
                 if access != Access::NotKey && !is_known {
                     let before = keyspace.standing(database, key, moment);
-                    named.push(Named { database, key, before, is_changed: false });
+                    // Of a hash that is stale every field may have expired.
+                    let version = match before {
+                        Standing::Stale(_) => keyspace.version(database, key, moment),
+                        _ => before.version(),
+                    };
+                    named.push(Named { database, key, before, version, is_changed: false });
                 }
             });
         }
@@ -237,22 +244,22 @@ impl Recorder {
             }
             return;
         }
-        let mut has_stale = false;
         for named in &mut named {
-            // There its time has not come until we say so, and a command would still find it.
-            match named.before {
-                Standing::Expired => self.remove(named.database, named.key),
-                Standing::Stale(_) => has_stale = true,
-                Standing::Absent | Standing::Alive(_) => {}
+            named.is_changed = keyspace.version(named.database, named.key, moment) != named.version;
+            // There its time has not come until we say so, and a command would still find it. Another replica may have
+            // swept it away before: it is no part of what the item did, or replicas would count steps differently.
+            if named.before == Standing::Expired {
+                self.sweep(|step| remove(step, named.database, named.key));
             }
-            let after = keyspace.version(named.database, named.key, moment);
-            named.is_changed = after != named.before.version();
         }
         let is_changed = named.iter().any(|named| named.is_changed);
-        if has_stale {
+        let is_stale = |named: &Named<'_>| matches!(named.before, Standing::Stale(_));
+        if named.iter().any(is_stale) {
             // Fields have expired, and there they have not: whole values leave no doubt.
-            for named in named.iter().filter(|named| named.is_changed || matches!(named.before, Standing::Stale(_))) {
-                self.put(keyspace, named.database, named.key, moment);
+            let reader = self.reader;
+            for named in named.iter().filter(|named| named.is_changed || is_stale(named)) {
+                let put = |step: &mut Step| put(step, reader, keyspace, (named.database, named.key), moment);
+                if is_changed { put(&mut self.step) } else { self.sweep(put) }
             }
         } else if is_changed {
             let changed = named.iter().filter(|named| named.is_changed);
@@ -261,20 +268,22 @@ impl Recorder {
                 effects::Done { reader: self.reader, keyspace, database, moment, args, reply, changed: &changed };
             done.put(command, &mut self.step.requests);
         }
-        if has_stale || is_changed {
+        if is_changed {
             self.step.keys.extend(named.iter().map(|named| (named.database, named.key.to_vec())));
         }
     }
 
-    fn remove(&mut self, database: u16, key: &[u8]) {
-        self.step.requests.push(database, &[b"DEL", key]);
-        self.step.keys.push((database, key.to_vec()));
+    /// A step of its own, in front of that of the item: something was swept away whose time had come.
+    fn sweep(&mut self, fill: impl FnOnce(&mut Step)) {
+        let (index, moment) = (self.step.index, self.step.moment);
+        let mut step = Step { index, moment, phase: Phase::Swept, ..Step::default() };
+        fill(&mut step);
+        self.tape.steps.push(step);
     }
 
     /// A key is now what it is.
     pub(crate) fn put(&mut self, keyspace: &Keyspace, database: u16, key: &[u8], moment: Moment) {
-        effects::put_value(&mut self.step.requests, self.reader, keyspace, (database, key), moment);
-        self.step.keys.push((database, key.to_vec()));
+        put(&mut self.step, self.reader, keyspace, (database, key), moment);
     }
 
     /// All keys of a database have gone.
@@ -314,14 +323,25 @@ impl Recorder {
         moment: Moment,
     ) {
         self.begin(index, latest);
-        self.step.phase = Phase::Swept;
-        if keyspace.version(database, key, moment) == 0 {
-            self.remove(database, key);
-        } else {
-            self.put(keyspace, database, key, moment);
-        }
-        self.end();
+        let reader = self.reader;
+        self.sweep(|step| match keyspace.version(database, key, moment) {
+            0 => remove(step, database, key),
+            _ => put(step, reader, keyspace, (database, key), moment),
+        });
+        self.step = Step::default();
     }
+}
+
+/// A key has gone.
+fn remove(step: &mut Step, database: u16, key: &[u8]) {
+    step.requests.push(database, &[b"DEL", key]);
+    step.keys.push((database, key.to_vec()));
+}
+
+/// A key is now what it is.
+fn put(step: &mut Step, reader: Reader, keyspace: &Keyspace, (database, key): (u16, &[u8]), moment: Moment) {
+    effects::put_value(&mut step.requests, reader, keyspace, (database, key), moment);
+    step.keys.push((database, key.to_vec()));
 }
 
 /// Runs a command, whichever kind it is, and takes down what it has done if somebody wants to know.

@@ -295,7 +295,7 @@ impl<'a> Hash<'a> {
     }
 
     /// The value of a field and when it expires, in milliseconds since the epoch, if the field exists.
-    pub(crate) fn get_with_deadline(&self, field: &[u8]) -> Option<(&'a [u8], Option<i64>)> {
+    pub fn get_with_deadline(&self, field: &[u8]) -> Option<(&'a [u8], Option<i64>)> {
         let (value, deadline) = match self.form {
             Form::Packed(_) | Form::Large(_) => (self.get(field)?, NEVER),
             Form::PackedExpiring(bytes) => {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use keyspace::Moment;
 use message::entry::Builder;
 use resp::{Args, Frame, FrameDecoder, Protocol, Span, Writer};
-use state::{Ignored, Reader, State, Step};
+use state::{Ignored, Phase, Reader, State, Step};
 use stdx::log::{Entry, EntryKind};
 use stdx::{Prng, UnixMillis};
 
@@ -82,11 +82,11 @@ impl Drop for Stock {
 }
 
 /// Words of a request, laid out as a client's.
-fn with_args<R>(words: &[String], run: impl FnOnce(Args<'_>) -> R) -> R {
+fn with_args<W: AsRef<[u8]>, R>(words: &[W], run: impl FnOnce(Args<'_>) -> R) -> R {
     let (mut buffer, mut spans) = (Vec::new(), Vec::new());
     for word in words {
         let start = buffer.len() as u32;
-        buffer.extend_from_slice(word.as_bytes());
+        buffer.extend_from_slice(word.as_ref());
         spans.push(Span { start, end: buffer.len() as u32 });
     }
     run(Args::new(&buffer, &spans))
@@ -417,32 +417,15 @@ fn a_state_that_does_the_same_again_holds_the_same_documents_and_sketches() {
         near.record(Some(Reader::Holdfast));
         for index in 1..=300 {
             let words = request_of_module(&mut prng);
-            let mut builder = Builder::default();
-            with_args(&words, |args| builder.command(Protocol::Resp2, 0, args));
             let moment = Moment { unix: UnixMillis(4_000_000_000_000 + index as i64), seed: prng.draw() };
-            near.apply(&Entry { term: 1, index, kind: EntryKind::Normal, data: builder.finish(moment) }, &mut Ignored);
+            near.apply(&entry_of(index, &[words], moment), &mut Ignored);
             let tape = near.take_tape().expect("there is an entry more");
-            for requests in tape.steps.into_iter().flat_map(|step| [step.wide, step.requests]) {
-                let mut decoder = FrameDecoder::new();
-                decoder.extend(&requests.bytes);
-                while let Some(frame) = decoder.next_frame().expect("requests") {
-                    let spans = frame.elements().expect("words").iter();
-                    let words: Vec<_> = spans.map(|word| word.as_bytes().expect("a word")).collect();
-                    repeated += usize::from(words[0] != b"RESTORE");
-                    let (mut buffer, mut spans) = (Vec::new(), Vec::new());
-                    for word in words {
-                        let start = buffer.len() as u32;
-                        buffer.extend_from_slice(word);
-                        spans.push(Span { start, end: buffer.len() as u32 });
-                    }
-                    let mut builder = Builder::default();
-                    builder.command(Protocol::Resp2, 0, Args::new(&buffer, &spans));
-                    // Another clock, and other chance.
-                    let moment = Moment { unix: UnixMillis(3_000_000_000_000 + index as i64), seed: prng.draw() };
-                    far_index += 1;
-                    let data = builder.finish(moment);
-                    far.apply(&Entry { term: 1, index: far_index, kind: EntryKind::Normal, data }, &mut Ignored);
-                }
+            for words in requests_of(tape.steps) {
+                repeated += usize::from(words[0] != b"RESTORE");
+                // Another clock, and other chance.
+                let moment = Moment { unix: UnixMillis(3_000_000_000_000 + index as i64), seed: prng.draw() };
+                far_index += 1;
+                far.apply(&entry_of(far_index, &[words], moment), &mut Ignored);
             }
         }
         let (near_moment, far_moment) = (near.moment(), far.moment());
@@ -455,4 +438,125 @@ fn a_state_that_does_the_same_again_holds_the_same_documents_and_sketches() {
         }
     }
     assert!(repeated > 1_000, "{repeated}");
+}
+
+/// A request about hashes and strings, fields and keys of which expire soon.
+fn request_that_expires(prng: &mut Prng) -> Vec<String> {
+    let mut number = |below: u64| prng.below(below).to_string();
+    let (key, field, other, soon) = (number(3), number(4), number(4), number(40));
+    let text = match prng.below(16) {
+        0..=2 => format!("HSET hash:{key} {field} {soon} {other} 7"),
+        3 => format!("HEXPIRE hash:{key} 1 FIELDS 2 {field} {other}"),
+        4 | 5 => format!("HPEXPIRE hash:{key} {soon} NX FIELDS 1 {field}"),
+        6 => format!("HPEXPIREAT hash:{key} 4000000000{soon:0>3} FIELDS 2 {field} {other}"),
+        7 => format!("HPERSIST hash:{key} FIELDS 1 {field}"),
+        8 => format!("HGETEX hash:{key} PX {soon} FIELDS 2 {field} {other}"),
+        9 => format!("HGETEX hash:{key} PERSIST FIELDS 1 {field}"),
+        10 => format!("HDEL hash:{key} {field}"),
+        11 => format!("HINCRBYFLOAT hash:{key} {field} 1.5"),
+        12 => format!("HSETEX hash:{key} PX {soon} FIELDS 1 {field} {other}"),
+        13 => format!("SET string:{key} {field} PX 1{soon}"),
+        14 => format!("PEXPIRE hash:{key} {soon}"),
+        // It reads what it does not change.
+        _ => format!("SMOVE string:{key} string:{other} x"),
+    };
+    text.split(' ').map(str::to_owned).collect()
+}
+
+#[test]
+fn deadlines_of_fields_reach_a_state_that_expires_nothing_by_itself() {
+    let mut deadlines = 0;
+    for seed in 1..=40 {
+        let (mut prng, mut near, mut far, mut far_index) = (Prng::new(seed), state(), state(), 0);
+        near.record(Some(Reader::Holdfast));
+        let mut story = Vec::new();
+        for index in 1..=300 {
+            let words = request_that_expires(&mut prng);
+            story.push(words.join(" "));
+            let moment = Moment { unix: UnixMillis(4_000_000_000_000 + index as i64 * 3), seed: prng.draw() };
+            near.apply(&entry_of(index, &[words], moment), &mut Ignored);
+            if prng.below(8) == 0 {
+                let moment = near.moment();
+                while near.upkeep().collect(moment, 64) {}
+            }
+            for words in requests_of(near.take_tape().expect("there is an entry more").steps) {
+                // A clock far behind, so that nothing expires there unless it is told to.
+                let moment = Moment { unix: UnixMillis(3_000_000_000_000 + index as i64), seed: prng.draw() };
+                far_index += 1;
+                story.push(format!("    {}", words.join(&b' ').escape_ascii()));
+                far.apply(&entry_of(far_index, &[words], moment), &mut Ignored);
+            }
+        }
+        let moment = near.moment();
+        while near.upkeep().collect(moment, 64) {}
+        for words in requests_of(near.take_tape().unwrap_or_default().steps) {
+            far_index += 1;
+            let moment = Moment { unix: UnixMillis(3_000_000_001_000), seed: prng.draw() };
+            far.apply(&entry_of(far_index, &[words], moment), &mut Ignored);
+        }
+        let (near_moment, far_moment) = (near.moment(), far.moment());
+        for number in 0..3 {
+            let key = format!("hash:{number}");
+            for words in [&["HGETALL", &key][..], &["HPEXPIRETIME", &key, "FIELDS", "4", "0", "1", "2", "3"]] {
+                let (here, there) = (read(&mut near, 0, near_moment, words), read(&mut far, 0, far_moment, words));
+                let told: Vec<_> = story.iter().filter(|line| line.contains(&key)).map(String::as_str).collect();
+                let tail = told[told.len().saturating_sub(12)..].join("\n");
+                let order =
+                    |frame: &Frame| if words[0] == "HGETALL" { sorted(frame).join(" ") } else { frame.to_string() };
+                assert_eq!(order(&here), order(&there), "seed {seed}: {words:?}, after\n{tail}");
+                deadlines += here.to_string().matches("(integer) 4000").count();
+            }
+        }
+    }
+    assert!(deadlines > 50, "{deadlines}");
+}
+
+#[test]
+fn replicas_that_sweep_at_other_times_count_the_same_steps() {
+    let mut swept = 0;
+    for seed in 1..=40 {
+        let (mut prng, mut tidy, mut lazy) = (Prng::new(seed), state(), state());
+        tidy.record(Some(Reader::Holdfast));
+        lazy.record(Some(Reader::Holdfast));
+        for index in 1..=300 {
+            let words: Vec<_> = (0..1 + prng.below(2)).map(|_| request_that_expires(&mut prng)).collect();
+            let moment = Moment { unix: UnixMillis(4_000_000_000_000 + index as i64 * 9), seed: prng.draw() };
+            let mut counted = Vec::new();
+            for state in [&mut tidy, &mut lazy] {
+                state.apply(&entry_of(index, &words, moment), &mut Ignored);
+                let steps = state.take_tape().expect("there is an entry more").steps;
+                swept += steps.iter().filter(|step| step.phase == Phase::Swept).count();
+                counted.push(steps.iter().filter(|step| step.phase != Phase::Swept).count());
+            }
+            assert_eq!(counted[0], counted[1], "seed {seed}, entry {index}: {words:?}");
+            let moment = tidy.moment();
+            while tidy.upkeep().collect(moment, 64) {}
+            let _ = tidy.take_tape();
+        }
+    }
+    assert!(swept > 100, "{swept}");
+}
+
+/// An entry with these requests.
+fn entry_of<W: AsRef<[u8]>>(index: u64, requests: &[Vec<W>], moment: Moment) -> Entry {
+    let mut builder = Builder::default();
+    for words in requests {
+        with_args(words, |args| builder.command(Protocol::Resp2, 0, args));
+    }
+    Entry { term: 1, index, kind: EntryKind::Normal, data: builder.finish(moment) }
+}
+
+/// The words of all requests, in order.
+fn requests_of(steps: Vec<Step>) -> Vec<Vec<Vec<u8>>> {
+    let mut decoder = FrameDecoder::new();
+    for step in steps {
+        decoder.extend(&step.wide.bytes);
+        decoder.extend(&step.requests.bytes);
+    }
+    let frames = std::iter::from_fn(|| decoder.next_frame().expect("requests"));
+    let words = |frame: Frame| {
+        let words = frame.elements().expect("words").iter();
+        words.map(|word| word.as_bytes().expect("a word").to_vec()).collect()
+    };
+    frames.map(words).collect()
 }
