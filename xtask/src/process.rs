@@ -5,8 +5,9 @@ use std::process::{Child, Command};
 
 use anyhow::{Context, Result, bail};
 
-/// The cargo that runs this, in the workspace. It does not inherit what `cargo run` says of this program: build scripts of C
-/// libraries watch these variables, and would build them and all that rests on them again after each change of hands.
+/// The cargo that runs this, in the workspace. It does not inherit what `cargo run` says of this program: build scripts
+/// of C libraries watch these variables, and would build them and all that rests on them again at each switch between
+/// the two.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(crate::root());
