@@ -7,6 +7,7 @@ mod allocator;
 mod archiving;
 mod backup;
 mod bench;
+mod cli;
 mod cluster;
 mod compare;
 mod connection;
@@ -49,6 +50,7 @@ enum Verb {
         words: Vec<String>,
     },
     Bench(bench::BenchArguments),
+    Cli(cli::CliArguments),
     Cluster(cluster::ClusterArguments),
     Config(serve::check::ConfigArguments),
     Compare(compare::CompareArguments),
@@ -77,6 +79,11 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().verb {
         Verb::Serve { words } => serve::run(&words),
         Verb::Bench(arguments) => bench::run(arguments).map_err(|error| format!("{error:#}")),
+        Verb::Cli(arguments) => match cli::run(&arguments) {
+            Ok(code) if output::failure().is_none() => return code,
+            Ok(_) => Ok(()),
+            Err(error) => Err(format!("{error:#}")),
+        },
         Verb::Doctor(arguments) => match doctor::run(&arguments) {
             Ok(code) if output::failure().is_none() => return code,
             Ok(_) => Ok(()),

@@ -4,12 +4,18 @@
 /// escapes; in single quotes only `\'` is. `None` if quotes do not balance, or if something follows a closing quote
 /// directly.
 pub fn split_words(line: &str) -> Option<Vec<String>> {
+    let words = split_bytes(line.as_bytes())?;
+    Some(words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect())
+}
+
+/// The same for words that need not be text.
+pub fn split_bytes(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut words = Vec::new();
-    let mut rest = line.trim_start().as_bytes();
+    let mut rest = line.trim_ascii_start();
     while !rest.is_empty() {
         let mut word = Vec::new();
         rest = take_word(rest, &mut word)?;
-        words.push(String::from_utf8_lossy(&word).into_owned());
+        words.push(word);
         rest = rest.trim_ascii_start();
     }
     Some(words)

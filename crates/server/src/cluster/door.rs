@@ -38,17 +38,28 @@ impl Door {
 
     /// Connects, in the third version of the protocol.
     pub fn open(&self) -> Result<Connection> {
-        let place = self.server.clone().unwrap_or_else(|| {
+        let connection = self.dial()?;
+        self.greet(connection).with_context(|| format!("no answer from {}", self.place()))
+    }
+
+    /// `HOST:PORT`.
+    pub fn place(&self) -> String {
+        self.server.clone().unwrap_or_else(|| {
             let host = self.host.trim_start_matches('[').trim_end_matches(']');
             if host.contains(':') { format!("[{host}]:{}", self.port) } else { format!("{host}:{}", self.port) }
-        });
+        })
+    }
+
+    /// Connects and says nothing yet.
+    pub fn dial(&self) -> Result<Connection> {
+        let place = self.place();
         let told = || format!("no answer from {place}");
         let security = self.login.tls.security()?;
         let addresses = place.to_socket_addrs().with_context(told)?;
         let mut last = None;
         for address in addresses {
             match Connection::open_secured(address, PATIENCE, security.as_ref()) {
-                Ok(connection) => return self.greet(connection).with_context(told),
+                Ok(connection) => return Ok(connection),
                 Err(error) => last = Some(error),
             }
         }

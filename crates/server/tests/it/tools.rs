@@ -1,6 +1,7 @@
 //! What a shell, a supervisor and a measurement ask of the binary.
 
-use std::process::{Command, Output};
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
 
 use crate::harness::{Folder, Server, ServerOptions, binary};
 
@@ -71,4 +72,71 @@ fn a_measurement_says_of_what_it_is() {
     let told: serde_json::Value = serde_json::from_slice(&run(&words, &[]).stdout).expect("JSON");
     assert_eq!(told["servers"].as_array().map(Vec::len), Some(1), "{told}");
     assert!(server.stop().status.success());
+}
+
+/// What a program prints that is given these lines.
+fn fed(program: &str, words: &[&str], lines: &[u8]) -> Output {
+    let mut child = Command::new(program)
+        .args(words)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it can be run");
+    child.stdin.take().expect("piped").write_all(lines).expect("it reads");
+    child.wait_with_output().expect("it ends")
+}
+
+#[test]
+fn replies_look_as_in_redis_cli() {
+    const LINES: &[u8] = br#"
+SET a "x\"y\n\x00\xff"
+GET a
+HSET h f 1 g 2
+HGETALL h
+LRANGE nothing 0 -1
+EVAL "return {1,{2,'a',{}},false,'z'}" 0
+EVAL "redis.setresp(3); return {map={a={},b={map={c={1,2}}}}}" 0
+GET missing
+INCR a
+ZADD z 1.5 m 2 k
+ZRANGE z 0 -1 WITHSCORES
+SMEMBERS none
+SADD s q
+SMEMBERS s
+XADD st 1-1 f v
+XRANGE st - +
+XINFO STREAM st
+MULTI
+GET h
+INCR n
+EXEC
+COMMAND DOCS get
+CONFIG GET maxmemory
+"#;
+    let folder = Folder::new();
+    let server = Server::start(&ServerOptions::new(&folder.path().join("data")));
+    let port = server.port().to_string();
+    let empty = || assert_eq!(server.client().call(&["FLUSHALL"]).to_string(), "OK");
+    for options in [&["--no-raw"][..], &["--raw"], &["-3", "--no-raw"], &["-3", "--raw"]] {
+        let ours = fed(&binary().display().to_string(), &[&["cli", "-p", &port], options].concat(), LINES);
+        empty();
+        let theirs = fed("redis-cli", &[&["-p", &port], options].concat(), LINES);
+        empty();
+        assert!(ours.status.success() && theirs.status.success(), "{options:?}: {}", text(&ours));
+        assert_eq!(text(&ours), text(&theirs), "{options:?}");
+    }
+    let cli = |words: &[&str]| run(&[&["cli", "-p", &port], words].concat(), &[]);
+    assert_eq!(text(&cli(&["-r", "3", "INCR", "n"])), "1\n2\n3\n");
+    assert_eq!(text(&cli(&["--json", "HSET", "h", "f", "1"])), "1\n");
+    assert_eq!(text(&cli(&["-3", "--json", "HGETALL", "h"])), "{\"f\":\"1\"}\n");
+    assert!(cli(&["INCR"]).status.success() && !cli(&["-e", "INCR"]).status.success());
+    let last = fed(&binary().display().to_string(), &["cli", "-p", &port, "-x", "SET", "k"], b"two\nlines\n");
+    assert_eq!(text(&last), "OK\n");
+    assert_eq!(text(&cli(&["--no-raw", "GET", "k"])), "\"two\\nlines\\n\"\n");
+    let unbalanced = fed(&binary().display().to_string(), &["cli", "-p", &port], b"SET a \"b\n");
+    assert!(!unbalanced.status.success() && text(&unbalanced).contains("Invalid argument(s)"), "{unbalanced:?}");
+    assert!(server.stop().status.success());
+    let gone = cli(&["PING"]);
+    assert!(!gone.status.success() && text(&gone).contains("no answer from"), "{gone:?}");
 }
