@@ -48,7 +48,8 @@ pub trait Stepped {
     /// Its own thread is about to wait: says how long it may. Its mailbox rests, or the time is zero.
     fn let_go(&mut self) -> Option<Duration>;
 
-    /// Whether its own thread, which sleeps for the time that [`Stepped::let_go`] has told, may go on doing so.
+    /// Whether its own thread, which sleeps for the time that [`Stepped::let_go`] has told, may go on doing so. Asked
+    /// after each step by another thread, and again after what [`Stepped::finish`] did.
     fn lets_sleep(&mut self) -> bool;
 
     /// It has been told to end.
@@ -132,6 +133,10 @@ fn answer<P: Places>(here: usize, places: &P, calls: &mut Vec<usize>) {
                 if let Some(work) = &mut *place {
                     work.finish();
                     calls.append(work.calls());
+                    // What has been left for the end may have been a deadline, or a client that is to be read again.
+                    if !work.lets_sleep() {
+                        mailbox.wake();
+                    }
                 }
             }
         }

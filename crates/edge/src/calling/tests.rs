@@ -40,6 +40,10 @@ struct Toy {
     needs_its_own: bool,
     /// Pieces that have hopped enough and are counted when whoever steps it finishes.
     unfinished: usize,
+    /// Pieces of which it learns only when it is finished that its own thread must see to them.
+    unowned: usize,
+    /// The same, once it knows.
+    owned: usize,
     ends: bool,
 }
 
@@ -67,6 +71,8 @@ impl Toys {
                     sleeps: false,
                     needs_its_own: false,
                     unfinished: 0,
+                    unowned: 0,
+                    owned: 0,
                     ends: false,
                 };
                 drop(run(here, &*toys, poll, Box::new(toy)));
@@ -91,6 +97,7 @@ impl Toy {
         self.toys.places[self.here].0.collect(&mut mail);
         for one in mail.drain(..) {
             match one {
+                Mail::Call(0) if self.prng.below(2) == 0 => self.unowned += 1,
                 Mail::Call(0) => self.unfinished += 1,
                 Mail::Call(hops) => self.send_on(hops - 1),
                 Mail::End => self.ends = true,
@@ -123,6 +130,7 @@ impl Stepped for Toy {
     fn turn(&mut self, _: &Events) {
         self.sleeps = false;
         self.needs_its_own = false;
+        self.unfinished += std::mem::take(&mut self.owned);
         self.step_mail();
         if self.calls.is_empty() {
             self.finish();
@@ -134,6 +142,7 @@ impl Stepped for Toy {
     }
 
     fn finish(&mut self) {
+        self.owned += std::mem::take(&mut self.unowned);
         let arrived = std::mem::take(&mut self.unfinished);
         if self.toys.arrived.fetch_add(arrived, Ordering::AcqRel) + arrived == PIECES && arrived > 0 {
             let _ = self.toys.all_arrived.lock().expect("no panic").send(());
@@ -150,12 +159,13 @@ impl Stepped for Toy {
     }
 
     fn let_go(&mut self) -> Option<Duration> {
-        self.sleeps = !self.needs_its_own && self.unfinished == 0 && self.toys.places[self.here].0.rest();
+        let is_idle = !self.needs_its_own && self.unfinished + self.unowned + self.owned == 0;
+        self.sleeps = is_idle && self.toys.places[self.here].0.rest();
         if self.sleeps { None } else { Some(Duration::ZERO) }
     }
 
     fn lets_sleep(&mut self) -> bool {
-        !self.ends && !self.needs_its_own
+        !self.ends && !self.needs_its_own && self.owned == 0
     }
 
     fn has_ended(&self) -> bool {
