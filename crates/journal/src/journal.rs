@@ -408,7 +408,7 @@ impl<D: Disk> Journal<D> {
     /// Any error here means that what is on disk is unknown.
     pub fn sync(&mut self) -> Result<(), Fault> {
         if self.synced < self.end {
-            self.disk.sync(&self.file).map_err(Fault::io("sync", self.file_name()))?;
+            self.disk.sync(&self.file).map_err(|error| Fault::io("sync", self.file_name())(error))?;
             self.synced = self.end;
             self.mark_tail(self.content_end)?;
         }
@@ -999,9 +999,10 @@ impl<D: Disk> Journal<D> {
         } else {
             self.disk.write_at(&self.file, block_start, blocks)
         }
-        .map_err(Fault::io("write to", segment_file(self.sequence)))?;
+        // To write the name of the file takes longer than to make the record, so only a failure has it.
+        .map_err(|error| Fault::io("write to", segment_file(self.sequence))(error))?;
         if is_durable && self.synced != self.end {
-            self.disk.sync(&self.file).map_err(Fault::io("sync", segment_file(self.sequence)))?;
+            self.disk.sync(&self.file).map_err(|error| Fault::io("sync", segment_file(self.sequence))(error))?;
         }
         self.buffer.keep_partial_block();
         self.is_sealed = header.kind == RecordKind::Seal;
