@@ -21,11 +21,20 @@ use std::time::Duration;
 
 use mio::{Events, Poll, Token};
 
-use crate::limits::{CALLS_MAX, EVENTS_PER_WAIT_MAX, HELP_TURNS_MAX};
+use crate::limits::{CALL_ROUNDS_MAX, CALLS_MAX, EVENTS_PER_WAIT_MAX, HELP_TURNS_MAX};
 use crate::mailbox::Mailbox;
 
 /// The token of a core's waker.
 pub const WAKE: Token = Token(usize::MAX);
+
+/// Which thread does something for a core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Thread {
+    /// The core's own.
+    Own,
+    /// One that helps. Meanwhile the core's own thread may have had a turn, and be asleep again.
+    Other,
+}
 
 /// All of a core but the wait.
 pub trait Stepped {
@@ -36,8 +45,10 @@ pub trait Stepped {
     /// A turn without sockets, by its own thread, before it finishes.
     fn step_through(&mut self);
 
-    /// Whoever has stepped it has answered all calls: what has been left is done now.
-    fn finish(&mut self);
+    /// Whoever has stepped it has answered all calls: what has been left is done now. May bring about further calls. Its
+    /// own thread may take mail once more, and looks into the box later anyway. Another thread must not: it does not
+    /// let the core rest afterwards. It is called to this core itself instead.
+    fn finish(&mut self, by: Thread);
 
     /// A turn by another thread, which will have it finished. `reads` says whether sockets that can be read are, too.
     fn help(&mut self, reads: bool);
@@ -93,10 +104,18 @@ pub fn run<P: Places>(here: usize, places: &P, mut poll: Poll, work: Box<P::Work
             work.turn(&events);
             calls.append(work.calls());
         }
+        let mut rounds = CALL_ROUNDS_MAX;
         while !calls.is_empty() {
-            answer(here, places, &mut calls);
+            // Its own clients are answered when all others have been seen to, and get all their replies at once.
+            while rounds > 0 && !calls.is_empty() {
+                answer(here, places, &mut calls);
+                rounds -= 1;
+            }
+            for other in calls.drain(..) {
+                places.place(other).0.wake();
+            }
             if let Some(work) = &mut *lock(place) {
-                work.finish();
+                work.finish(Thread::Own);
                 calls.append(work.calls());
             }
         }
@@ -131,7 +150,7 @@ fn answer<P: Places>(here: usize, places: &P, calls: &mut Vec<usize>) {
             None => mailbox.wake(),
             Some(mut place) => {
                 if let Some(work) = &mut *place {
-                    work.finish();
+                    work.finish(Thread::Other);
                     calls.append(work.calls());
                     // What has been left for the end may have been a deadline, or a client that is to be read again.
                     if !work.lets_sleep() {

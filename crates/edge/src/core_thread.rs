@@ -21,7 +21,7 @@ use node::settings::Settings;
 use stdx::Instant;
 
 use crate::black_box::TurnClock;
-use crate::calling::{self, Places, Stepped, WAKE};
+use crate::calling::{self, Places, Stepped, Thread, WAKE};
 use crate::clock;
 use crate::connection::{Connection, Connections, Written};
 use crate::fault::Fault;
@@ -190,7 +190,7 @@ impl Stepped for CoreWork {
         self.step_turn();
         self.carry_out_first();
         if self.calls.is_empty() {
-            self.finish();
+            self.finish(Thread::Own);
         }
     }
 
@@ -201,8 +201,13 @@ impl Stepped for CoreWork {
         self.carry_out_first();
     }
 
-    fn finish(&mut self) {
-        self.announce();
+    fn finish(&mut self, by: Thread) {
+        // What is written at once is answered at once.
+        if self.write() && by == Thread::Own {
+            self.step_mail();
+            self.step_turn();
+            self.carry_out_first();
+        }
         self.gathers = true;
         self.carry_out_all();
         self.gathers = false;
@@ -211,7 +216,7 @@ impl Stepped for CoreWork {
         }
         // What that has brought about: a connection that has turned out broken.
         self.carry_out_all();
-        self.announce();
+        self.write();
     }
 
     fn help(&mut self, reads: bool) {
@@ -651,7 +656,13 @@ impl CoreWork {
         self.announce();
     }
 
-    /// The journal is to write what has been handed in, by this core and by those that have been stepped with it.
+    /// Writes what has been handed in, by this core and by those that have been stepped with it, or has it written. True
+    /// if it is written.
+    fn write(&mut self) -> bool {
+        self.storage.as_ref().is_some_and(|storage| storage.write(&mut self.calls))
+    }
+
+    /// The journal is to write what has been handed in.
     fn announce(&self) {
         if let Some(storage) = &self.storage {
             storage.announce();

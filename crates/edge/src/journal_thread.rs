@@ -4,7 +4,8 @@
 //! once for all of it. No timer gathers a batch: while one write is under way, the next batch gathers by itself.
 //!
 //! Under `appendfsync everysec` and `no` the wait is for the operating system only: what it has taken outlives the
-//! process. Another thread syncs it, once a second or after some MiB, so that writes go on meanwhile.
+//! process. Another thread syncs it, once a second or after some MiB, so that writes go on meanwhile. And while this
+//! thread has nothing else to do, cores write such batches themselves; see `on_core`.
 //!
 //! The queue is bounded by those who fill it: while too much is waiting, cores read no more from their clients, who so
 //! feel the disk. They go on with all else, above all with what other nodes say: a leader that waited would be taken
@@ -23,6 +24,8 @@ use journal::{Append, CheckpointMark, Chore, Fault, Journal, LogMap, Syncing};
 use stdx::log::HardState;
 
 use crate::disk::RealDisk;
+
+mod on_core;
 
 /// More than this waiting, and cores do not read from their clients. Several turns of large values; a small part of the
 /// memory that even a small node has.
@@ -62,11 +65,14 @@ pub enum LazySync {
     Never,
 }
 
-/// What the thread has to tell. It is called on the journal's own thread, so it must be quick.
+/// What there is to tell of the log. Whoever writes it tells, and goes on afterwards, so it must be quick.
 pub enum Notice<'a> {
     /// These appends (group, ticket) are as safe as was asked for: durable, or with the system. In order within each
     /// group.
     Persisted(&'a [(u32, u64)]),
+    /// The same, told by a core's thread, which has written them: it will see to the cores that it is called to, whose
+    /// numbers are added to the list.
+    WrittenOnCore(&'a [(u32, u64)], &'a mut Vec<usize>),
     /// [`JournalQueue::is_full`] is false again.
     TakesMore,
     /// Whether there is room for what may be admitted; none comes with the reason. Told when it changes.
@@ -86,6 +92,8 @@ pub type MarkDone = Box<dyn FnOnce(Result<(), String>) + Send>;
 pub struct JournalCounters {
     /// Writes; each holds all that was waiting.
     pub write_count: u64,
+    /// How many of them cores have made themselves.
+    pub core_write_count: u64,
     /// Bytes written since the start.
     pub written_bytes: u64,
     /// Syncs, counting durable writes.
@@ -170,6 +178,7 @@ struct Shared {
     lazy_sync: AtomicU8,
     begun: Instant,
     write_count: AtomicU64,
+    core_write_count: AtomicU64,
     written_bytes: AtomicU64,
     sync_count: AtomicU64,
     sync_last_us: AtomicU64,
@@ -190,7 +199,12 @@ struct Shared {
 #[derive(Clone)]
 pub struct JournalQueue {
     shared: Arc<Shared>,
+    seat: Seat,
 }
+
+/// Who holds it writes the log: the thread of the journal, which lets go of it while it sleeps, or a core meanwhile.
+/// Empty before the thread has begun, and after it has ended.
+type Seat = Arc<Mutex<Option<Writer>>>;
 
 /// The thread, and those that work in the background for it.
 pub struct JournalThread {
@@ -230,6 +244,7 @@ impl JournalThread {
             lazy_sync: AtomicU8::new(lazy_sync as u8),
             begun: Instant::now(),
             write_count: AtomicU64::new(0),
+            core_write_count: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
             sync_count: AtomicU64::new(0),
             sync_last_us: AtomicU64::new(0),
@@ -243,7 +258,7 @@ impl JournalThread {
             room_bytes: AtomicU64::new(0),
             dirty_since: AtomicU64::new(0),
         });
-        let queue = JournalQueue { shared: Arc::clone(&shared) };
+        let queue = JournalQueue { shared: Arc::clone(&shared), seat: Seat::default() };
         let (chores, chores_wanted) = mpsc::channel();
         let background_disk = journal.disk().with_fill_rate(FILL_RATE);
         let background_queue = queue.clone();
@@ -254,9 +269,11 @@ impl JournalThread {
         let (sync_disk, sync_queue) = (journal.disk().clone(), queue.clone());
         let syncer =
             thread::Builder::new().name("syncer".into()).spawn(move || sync(&sync_disk, &syncs_wanted, &sync_queue))?;
-        let writer = thread::Builder::new()
-            .name("journal".into())
-            .spawn(move || Writer::new(shared, journal, listener, chores, syncs).run())?;
+        let writer = thread::Builder::new().name("journal".into()).spawn({
+            let seat = Arc::clone(&queue.seat);
+            let writer = Writer::new(shared, journal, listener, chores, syncs);
+            move || writer.run(&seat)
+        })?;
         queue.shared.thread.get_or_init(|| writer.thread().clone());
         // It may have gone to sleep before it had a name to be woken by.
         writer.thread().unpark();
@@ -383,6 +400,7 @@ impl JournalQueue {
         let dirty_since = load(&shared.dirty_since);
         JournalCounters {
             write_count: load(&shared.write_count),
+            core_write_count: load(&shared.core_write_count),
             written_bytes: load(&shared.written_bytes),
             sync_count,
             sync_last_us: load(&shared.sync_last_us),
@@ -474,6 +492,10 @@ struct Writer {
     record: Vec<Append>,
     /// Of the map that is published.
     map_version: u64,
+    /// A core could not write the log.
+    failed: Option<Fault>,
+    /// A write by a core took long: until then the thread writes.
+    cores_wait_until: Option<Instant>,
 }
 
 impl Writer {
@@ -506,17 +528,37 @@ impl Writer {
             written_at: Instant::now(),
             record: Vec::new(),
             map_version: 0,
+            failed: None,
+            cores_wait_until: None,
         }
     }
 
-    fn run(mut self) {
-        let outcome = loop {
-            match self.turn() {
-                Ok(false) => {}
-                Ok(true) => break Ok(()),
-                Err(fault) => break Err(fault),
-            }
+    /// The thread: turns and sleeps until it is told to stop, or cannot write.
+    fn run(self, seat: &Mutex<Option<Self>>) {
+        let shared = Arc::clone(&self.shared);
+        *take_seat(seat) = Some(self);
+        let (writer, outcome) = loop {
+            let until = {
+                let mut seat = take_seat(seat);
+                let writer = seat.as_mut().expect("only this thread takes it away");
+                let outcome = match writer.turn() {
+                    Ok(false) => None,
+                    Ok(true) => Some(Ok(())),
+                    Err(fault) => Some(Err(fault)),
+                };
+                // Nobody may write behind a failure, nor behind the end: the seat is left empty at once.
+                if let Some(outcome) = outcome {
+                    break (seat.take().expect("just seen"), outcome);
+                }
+                writer.next_due()
+            };
+            sleep(&shared, until);
         };
+        writer.end(outcome);
+    }
+
+    /// The end of the thread.
+    fn end(mut self, outcome: Result<(), Fault>) {
         let shared = Arc::clone(&self.shared);
         self.stall();
         let controls =
@@ -536,14 +578,17 @@ impl Writer {
         let _ = done.send(outcome);
     }
 
-    /// Takes up what there is, writes it, then sleeps until there is more. True when it is time to end.
+    /// Takes up what there is, and writes it. True when it is time to end.
     fn turn(&mut self) -> Result<bool, Fault> {
+        if let Some(fault) = self.failed.take() {
+            return Err(fault);
+        }
         self.collect()?;
         let now = Instant::now();
         let is_stalled = self.stalled_until.is_some_and(|until| now < until);
         if !self.appends.is_empty() && !is_stalled {
             self.shared.is_writing.store(true, Ordering::Relaxed);
-            let result = self.write_appends();
+            let result = self.write_appends(None);
             self.shared.is_writing.store(false, Ordering::Relaxed);
             result?;
         }
@@ -558,7 +603,6 @@ impl Writer {
         if self.stop.is_some() && !self.is_chore_out && self.has_written_what_it_can() {
             return Ok(true);
         }
-        self.sleep();
         Ok(false)
     }
 
@@ -568,12 +612,7 @@ impl Writer {
         self.shared.has_unannounced.store(false, Ordering::SeqCst);
         // Controls first: what was handed in before one of them is then taken up with it.
         let controls = std::mem::take(&mut lock(&self.shared.controls).waiting);
-        for lane in &self.shared.lanes {
-            let mut waiting = lock(&lane.waiting);
-            self.tickets.extend(waiting.appends.iter().map(|append| (append.group, append.ticket)));
-            self.appends.extend(waiting.appends.drain(..));
-            self.needs_sync |= std::mem::take(&mut waiting.needs_sync);
-        }
+        self.collect_appends();
         for control in controls {
             match control {
                 Control::Mark { group, mark, hard_state, done } => {
@@ -601,8 +640,18 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes all appends that are waiting, and syncs if one of them is to be durable.
-    fn write_appends(&mut self) -> Result<(), Fault> {
+    fn collect_appends(&mut self) {
+        for lane in &self.shared.lanes {
+            let mut waiting = lock(&lane.waiting);
+            self.tickets.extend(waiting.appends.iter().map(|append| (append.group, append.ticket)));
+            self.appends.extend(waiting.appends.drain(..));
+            self.needs_sync |= std::mem::take(&mut waiting.needs_sync);
+        }
+    }
+
+    /// Writes all appends that are waiting, and syncs if one of them is to be durable. A core that does so is called by
+    /// the listener to cores that rest.
+    fn write_appends(&mut self, mut called: Option<&mut Vec<usize>>) -> Result<(), Fault> {
         while !self.appends.is_empty() {
             let mut bytes = 0;
             while let Some(append) = self.appends.front() {
@@ -649,7 +698,10 @@ impl Writer {
             self.shared.queue_count.fetch_sub(self.record.len() as u64, Ordering::Relaxed);
             self.take_off(bytes as u64);
             if is_last {
-                (self.listener)(Notice::Persisted(&self.tickets));
+                (self.listener)(match &mut called {
+                    None => Notice::Persisted(&self.tickets),
+                    Some(called) => Notice::WrittenOnCore(&self.tickets, called),
+                });
                 self.tickets.clear();
             }
             // Those who wait have been told before this memory is given back.
@@ -847,29 +899,42 @@ impl Writer {
         shared.segment.store(self.journal.segment_sequence(), Ordering::Relaxed);
         shared.is_spare_ready.store(self.journal.is_spare_ready(), Ordering::Relaxed);
         shared.room_bytes.store(self.journal.room_bytes(), Ordering::Relaxed);
+        self.publish_dirtiness();
+    }
+
+    fn publish_dirtiness(&self) {
+        let shared = &*self.shared;
         let since = self.dirty_since.map_or(0, |since| since.duration_since(shared.begun).as_micros() as u64 + 1);
         shared.dirty_since.store(since, Ordering::Relaxed);
     }
 
-    /// Sleeps until something is due or handed in.
-    fn sleep(&mut self) {
-        let now = Instant::now();
+    /// When something is to be done although nothing is handed in.
+    fn next_due(&self) -> Option<Instant> {
         let is_every_second = self.shared.lazy_sync.load(Ordering::Relaxed) == LazySync::EverySecond as u8;
         let may_sync = is_every_second && !self.shared.is_syncing.load(Ordering::Relaxed);
         let sync_at = self.dirty_since.filter(|_| may_sync).map(|since| since + SYNC_INTERVAL);
         let is_unsealed = self.dirty_since.is_none() && !self.journal.is_sealed();
         let seal_at = is_unsealed.then(|| self.written_at + SEAL_AFTER);
         let ask_at = self.spare_wanted_at.filter(|_| !self.is_chore_out);
-        let until = [sync_at, seal_at, self.stalled_until, self.marks_wanted_at, ask_at].into_iter().flatten().min();
-        self.shared.sleep.store(PARKED, Ordering::SeqCst);
-        if self.shared.waiting.load(Ordering::SeqCst) == 0 {
-            match until {
-                Some(until) => thread::park_timeout(until.saturating_duration_since(now)),
-                None => thread::park(),
-            }
-        }
-        self.shared.sleep.store(AWAKE, Ordering::SeqCst);
+        [sync_at, seal_at, self.stalled_until, self.marks_wanted_at, ask_at].into_iter().flatten().min()
     }
+}
+
+/// The thread of the journal sleeps until this moment, or until something is handed in.
+fn sleep(shared: &Shared, until: Option<Instant>) {
+    shared.sleep.store(PARKED, Ordering::SeqCst);
+    if shared.waiting.load(Ordering::SeqCst) == 0 {
+        match until {
+            Some(until) => thread::park_timeout(until.saturating_duration_since(Instant::now())),
+            None => thread::park(),
+        }
+    }
+    shared.sleep.store(AWAKE, Ordering::SeqCst);
+}
+
+/// Waits for the seat.
+fn take_seat(seat: &Mutex<Option<Writer>>) -> MutexGuard<'_, Option<Writer>> {
+    seat.lock().expect("a core has panicked as it wrote: nothing is known of the log")
 }
 
 #[cfg(test)]
@@ -881,7 +946,7 @@ mod tests {
     use super::*;
     use crate::disk::tests::Scratch;
 
-    fn open(scratch: &Scratch) -> (Journal<RealDisk>, journal::Recovered) {
+    pub(super) fn open(scratch: &Scratch) -> (Journal<RealDisk>, journal::Recovered) {
         open_with(scratch, 1 << 20)
     }
 
@@ -891,20 +956,22 @@ mod tests {
         Journal::open(scratch.disk(), &options).unwrap()
     }
 
-    fn append(group: u32, index: u64, bytes: usize) -> Append {
+    pub(super) fn append(group: u32, index: u64, bytes: usize) -> Append {
         let data = Bytes::from(vec![index as u8; bytes]);
         let entry = Entry { term: 1, index, kind: EntryKind::Normal, data };
         Append { group, ticket: index, entries: vec![entry], ..Append::default() }
     }
 
-    fn start(scratch: &Scratch, lazy_sync: LazySync) -> (JournalThread, Receiver<(u32, u64)>) {
+    pub(super) fn start(scratch: &Scratch, lazy_sync: LazySync) -> (JournalThread, Receiver<(u32, u64)>) {
         start_on(open(scratch).0, lazy_sync)
     }
 
     fn start_on(journal: Journal<RealDisk>, lazy_sync: LazySync) -> (JournalThread, Receiver<(u32, u64)>) {
         let (told, tickets) = mpsc::channel();
         let listener: Listener = Box::new(move |notice| match notice {
-            Notice::Persisted(tickets) => tickets.iter().for_each(|ticket| told.send(*ticket).unwrap()),
+            Notice::Persisted(tickets) | Notice::WrittenOnCore(tickets, _) => {
+                tickets.iter().for_each(|ticket| told.send(*ticket).unwrap());
+            }
             Notice::TakesMore => {}
             Notice::Room(room) => panic!("{room:?}"),
             Notice::Failed(fault) => panic!("{fault}"),
@@ -1033,7 +1100,7 @@ mod tests {
         let (told, notices) = mpsc::channel();
         let listener: Listener = Box::new(move |notice| match notice {
             Notice::TakesMore => told.send(()).unwrap(),
-            Notice::Persisted(_) => {}
+            Notice::Persisted(_) | Notice::WrittenOnCore(..) => {}
             Notice::Room(room) => panic!("{room:?}"),
             Notice::Failed(fault) => panic!("{fault}"),
         });

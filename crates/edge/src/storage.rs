@@ -134,9 +134,15 @@ impl Storage {
     }
 
     /// Hands in what a core wants appended in a turn; those marked `true` are waited for. Leaves `appends` empty.
-    /// [`Storage::announce`] must follow: what several cores hand in before becomes one write.
+    /// [`Storage::write`] or [`Storage::announce`] must follow: what several cores hand in before becomes one write.
     pub fn append(&self, core: usize, appends: &mut Vec<(Append, bool)>) {
         self.journal.leave(core, appends);
+    }
+
+    /// Writes what has been handed in, if that does not keep the core that calls this, or has it written. True if it is
+    /// written: the caller is then to look into its mailbox, and to see to the cores in `called`.
+    pub fn write(&self, called: &mut Vec<usize>) -> bool {
+        self.journal.write_or_announce(called)
     }
 
     /// The journal is to write what has been handed in.
@@ -280,30 +286,18 @@ fn listener(host: Arc<Host>, directory: PathBuf) -> Listener {
         Notice::Persisted(tickets) => {
             // Of two cores that rest one is woken, and steps the other one as well.
             let mut resting = None;
-            for (core, desk) in host.desks.iter().enumerate() {
-                let mut of_core = tickets.iter().filter(|(group, _)| host.core_of(*group) == core).peekable();
-                if of_core.peek().is_none() {
-                    continue;
+            tell_persisted(&host, tickets, |core| match resting.take() {
+                None => resting = Some(core),
+                Some(other) => {
+                    host.desks[core].mailbox.post(Mail::Call(other));
+                    host.desks[core].mailbox.wake();
                 }
-                let is_called = desk.mailbox.leave_with(|mail| {
-                    mail.extend(
-                        of_core.map(|&(group, ticket)| Mail::Event(Event::Persisted { group: GroupId(group), ticket })),
-                    );
-                });
-                if is_called {
-                    match resting.take() {
-                        None => resting = Some(core),
-                        Some(other) => {
-                            desk.mailbox.post(Mail::Call(other));
-                            desk.mailbox.wake();
-                        }
-                    }
-                }
-            }
+            });
             if let Some(core) = resting {
                 host.desks[core].mailbox.wake();
             }
         }
+        Notice::WrittenOnCore(tickets, called) => tell_persisted(&host, tickets, |core| called.push(core)),
         Notice::TakesMore => host.desks.iter().for_each(|desk| desk.mailbox.post(Mail::StorageTakesMore)),
         Notice::Room(room) => {
             let room = match room {
@@ -322,6 +316,24 @@ fn listener(host: Arc<Host>, directory: PathBuf) -> Listener {
         }
         Notice::Failed(fault) => host.end(End::Fault(Fault::data(&directory, &fault))),
     })
+}
+
+/// Leaves to each core its tickets; `call` gets those to which the caller is called by that.
+fn tell_persisted(host: &Host, tickets: &[(u32, u64)], mut call: impl FnMut(usize)) {
+    for (core, desk) in host.desks.iter().enumerate() {
+        let mut of_core = tickets.iter().filter(|(group, _)| host.core_of(*group) == core).peekable();
+        if of_core.peek().is_none() {
+            continue;
+        }
+        let is_called = desk.mailbox.leave_with(|mail| {
+            mail.extend(
+                of_core.map(|&(group, ticket)| Mail::Event(Event::Persisted { group: GroupId(group), ticket })),
+            );
+        });
+        if is_called {
+            call(core);
+        }
+    }
 }
 
 fn news_listener(host: Arc<Host>) -> NewsListener {

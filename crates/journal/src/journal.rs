@@ -667,6 +667,14 @@ impl<D: Disk> Journal<D> {
         needed <= self.bytes || fresh_bytes <= successor_bytes
     }
 
+    /// True if appends with such a weight go into the segment that is being written: then
+    /// [`append`](Self::append) is one write, as long as none of them gives up a group.
+    pub fn fits_segment(&self, weight_bytes: u64) -> bool {
+        let bytes = weight_bytes + RECORD_HEADER_BYTES as u64 + TAIL_BYTES + MARKS_BYTES;
+        let start = if self.end == RECORDS_START { RECORDS_START + self.standing_bytes_max() } else { self.end };
+        start + bytes <= self.bytes
+    }
+
     /// Prewritten bytes left for appends. What is admitted beyond them may find the disk full.
     pub fn room_bytes(&self) -> u64 {
         let kept_bytes = TAIL_BYTES + MARKS_BYTES;

@@ -44,6 +44,8 @@ struct Toy {
     unowned: usize,
     /// The same, once it knows.
     owned: usize,
+    /// Pieces that are sent on when it is finished, some of them to itself, as news of what has been written are.
+    later: Vec<usize>,
     ends: bool,
 }
 
@@ -73,6 +75,7 @@ impl Toys {
                     unfinished: 0,
                     unowned: 0,
                     owned: 0,
+                    later: Vec::new(),
                     ends: false,
                 };
                 drop(run(here, &*toys, poll, Box::new(toy)));
@@ -99,6 +102,7 @@ impl Toy {
             match one {
                 Mail::Call(0) if self.prng.below(2) == 0 => self.unowned += 1,
                 Mail::Call(0) => self.unfinished += 1,
+                Mail::Call(hops) if self.prng.below(4) == 0 => self.later.push(hops - 1),
                 Mail::Call(hops) => self.send_on(hops - 1),
                 Mail::End => self.ends = true,
                 _ => unreachable!("nothing else is sent"),
@@ -133,7 +137,7 @@ impl Stepped for Toy {
         self.unfinished += std::mem::take(&mut self.owned);
         self.step_mail();
         if self.calls.is_empty() {
-            self.finish();
+            self.finish(Thread::Own);
         }
     }
 
@@ -141,7 +145,16 @@ impl Stepped for Toy {
         self.step_mail();
     }
 
-    fn finish(&mut self) {
+    fn finish(&mut self, by: Thread) {
+        for hops in std::mem::take(&mut self.later) {
+            let other = self.prng.below(CORES as u64) as usize;
+            if self.toys.places[other].0.leave(Mail::Call(hops)) {
+                self.calls.push(other);
+            }
+        }
+        if by == Thread::Own && self.prng.below(2) == 0 {
+            self.step_mail();
+        }
         self.owned += std::mem::take(&mut self.unowned);
         let arrived = std::mem::take(&mut self.unfinished);
         if self.toys.arrived.fetch_add(arrived, Ordering::AcqRel) + arrived == PIECES && arrived > 0 {
@@ -159,7 +172,7 @@ impl Stepped for Toy {
     }
 
     fn let_go(&mut self) -> Option<Duration> {
-        let is_idle = !self.needs_its_own && self.unfinished + self.unowned + self.owned == 0;
+        let is_idle = !self.needs_its_own && self.unfinished + self.unowned + self.owned + self.later.len() == 0;
         self.sleeps = is_idle && self.toys.places[self.here].0.rest();
         if self.sleeps { None } else { Some(Duration::ZERO) }
     }
