@@ -40,6 +40,8 @@ pub struct Faults {
     pub sync_jitter: u64,
     /// A sync takes up to two seconds.
     pub sync_stall: u64,
+    /// A core writes to the log itself what need not be durable to be acknowledged, and goes on in the same turn.
+    pub core_writes: u64,
     /// Mean time between periods in which syncs fail; 0 is never.
     pub sync_failure_every: u64,
     /// Mean time between periods in which the disk is full; 0 is never.
@@ -174,6 +176,9 @@ impl Faults {
         };
         let is_slow = plan.canary.is_none() && !plan.calm && of_log.chance(1, 2);
         let disk_queue_bytes = if is_slow { of_log.below(3_000) as usize } else { usize::MAX };
+        // Of the whole process: in some universes never, in some nearly always.
+        let mut of_writes = Prng::new(plan.seed ^ 0x7772_6974_6573);
+        let core_writes = if plan.canary.is_none() { of_writes.below(1_500).saturating_sub(500) } else { 0 };
         let mut of_rot = Prng::new(plan.seed ^ 0x726F74);
         let may_rot = several && plan.canary.is_none() && !plan.changes;
         let rot = if may_rot && of_rot.chance(1, 2) { 200 + of_rot.below(800) } else { 0 };
@@ -192,6 +197,7 @@ impl Faults {
             sync_min: 50_000 + prng.below(2 * MILLISECOND),
             sync_jitter: 10_000 + prng.below(10 * MILLISECOND),
             sync_stall,
+            core_writes,
             sync_failure_every,
             full_every,
             rot,

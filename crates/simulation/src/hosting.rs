@@ -385,7 +385,22 @@ impl Universe {
             self.carry_out(machine, core, action);
         }
         self.settle(machine);
-        self.kick_journal(machine);
+        match self.write_on_core(machine) {
+            // The others hear of it by their mail.
+            true => self.step_at_once(machine, core),
+            false => self.kick_journal(machine),
+        }
+    }
+
+    /// What a core has written itself allows it to go on in the same turn.
+    fn step_at_once(&mut self, machine: usize, core: u16) {
+        let Some(process) = &mut self.machines[machine].process else { return };
+        let host = &mut process.cores[usize::from(core)];
+        if host.inbox.is_empty() {
+            return self.kick_journal(machine);
+        }
+        host.turn_at = Some(self.now);
+        self.turn(machine, core);
     }
 
     /// The others have told all groups what they may have lacked, which is noted.
@@ -706,6 +721,49 @@ impl Universe {
             let life = state.life;
             self.at(when, What::JournalTakes { machine, life });
         }
+    }
+
+    /// A core that has had something queued writes all that is in the queue itself, if nothing of it is waited for until
+    /// it is durable. Its own part of the news is in its inbox then.
+    fn write_on_core(&mut self, machine: usize) -> bool {
+        let now = self.now;
+        if !self.luck(self.faults.core_writes) || now < self.machines[machine].paused_until {
+            return false;
+        }
+        let Some(process) = &mut self.machines[machine].process else { return false };
+        let is_idle = !process.journal_is_busy && !process.is_full && process.notice_at.values().all(|at| *at < now);
+        if !is_idle || process.queue.is_empty() {
+            return false;
+        }
+        let mut appends: Vec<Append> = Vec::new();
+        let mut tickets = Vec::new();
+        for order in &process.queue {
+            match order {
+                Order::Append(core, append, persist) if *persist != Persist::Synced && !append.vacates() => {
+                    tickets.push((*core, GroupId(append.group), append.ticket));
+                    appends.push(append.clone());
+                }
+                _ => return false,
+            }
+        }
+        let weight: usize = appends.iter().map(Append::weight_bytes).sum();
+        if !process.journal.fits_segment(weight as u64) {
+            return false;
+        }
+        let result = process.journal.append(&appends);
+        if !self.journal_went_well(machine, result) {
+            return true;
+        }
+        self.probes.reach("a core wrote the log itself");
+        self.take_orders(machine, tickets.len());
+        self.tell_room(machine);
+        for (core, group, ticket) in tickets {
+            let process = self.machines[machine].process.as_mut().expect("it is alive");
+            process.cores[usize::from(core)].inbox.push_back(Inbound::Persisted(group, ticket));
+            let when = now + MICROSECOND + self.some(20 * MICROSECOND);
+            self.plan_turn(machine, core, when);
+        }
+        true
     }
 
     pub(crate) fn journal_takes(&mut self, machine: usize) {

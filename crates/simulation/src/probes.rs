@@ -17,6 +17,7 @@ pub const EXPECTED: &[&str] = &[
     "a checkpoint was recovered",
     "a checkpoint was finished",
     "a sync failed",
+    "a core wrote the log itself",
     "a log rotted at its end",
     "the end of a log was in question",
     "the others made good for the end of a log",
