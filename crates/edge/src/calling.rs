@@ -45,9 +45,9 @@ pub trait Stepped {
     /// A turn without sockets, by its own thread, before it finishes.
     fn step_through(&mut self);
 
-    /// Whoever has stepped it has answered all calls: what has been left is done now. May bring about further calls. Its
-    /// own thread may take mail once more, and looks into the box later anyway. Another thread must not: it does not
-    /// let the core rest afterwards. It is called to this core itself instead.
+    /// Whoever has stepped it has answered all calls: what has been left is done now. May bring about further calls.
+    /// Its own thread may take mail once more, and looks into the box later anyway. Another thread must not: it does
+    /// not let the core rest afterwards. It is called to this core itself instead.
     fn finish(&mut self, by: Thread);
 
     /// A turn by another thread, which will have it finished. `reads` says whether sockets that can be read are, too.

@@ -656,8 +656,8 @@ impl CoreWork {
         self.announce();
     }
 
-    /// Writes what has been handed in, by this core and by those that have been stepped with it, or has it written. True
-    /// if it is written.
+    /// Writes what has been handed in, by this core and by those that have been stepped with it, or has it written.
+    /// True if it is written.
     fn write(&mut self) -> bool {
         self.storage.as_ref().is_some_and(|storage| storage.write(&mut self.calls))
     }

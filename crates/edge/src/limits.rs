@@ -21,8 +21,8 @@ pub const HELP_TURNS_MAX: usize = 4;
 /// A thread follows so many calls in a row before it looks at its own sockets again.
 pub const CALLS_MAX: usize = 16;
 
-/// What finishing cores has brought about is followed so many times before other threads are woken for it: a thread's own
-/// sockets are not read meanwhile.
+/// What finishing cores has brought about is followed so many times before other threads are woken for it: a thread's
+/// own sockets are not read meanwhile.
 pub const CALL_ROUNDS_MAX: usize = 4;
 
 /// Sockets of another core of which a thread hears at once when it steps that core.

@@ -723,8 +723,8 @@ impl Universe {
         }
     }
 
-    /// A core that has had something queued writes all that is in the queue itself, if nothing of it is waited for until
-    /// it is durable. Its own part of the news is in its inbox then.
+    /// A core that has had something queued writes all that is in the queue itself, if nothing of it is waited for
+    /// until it is durable. Its own part of the news is in its inbox then.
     fn write_on_core(&mut self, machine: usize) -> bool {
         let now = self.now;
         if !self.luck(self.faults.core_writes) || now < self.machines[machine].paused_until {

@@ -26,8 +26,8 @@ fn hash_tag(key: &[u8]) -> &[u8] {
     }
 }
 
-/// True if there is a `{`. Eight bytes at a time: a search for long texts, as `slice::contains` is, takes longer to begin
-/// than to look through a key.
+/// True if there is a `{`. Eight bytes at a time: a search for long texts, as `slice::contains` is, takes longer to
+/// begin than to look through a key.
 fn has_brace(key: &[u8]) -> bool {
     const ONES: u64 = u64::from_ne_bytes([0x01; 8]);
     const HIGHS: u64 = u64::from_ne_bytes([0x80; 8]);

@@ -2,18 +2,18 @@
 //!
 //! A batch that is acknowledged when the system has it (`everysec`, `no`) takes a few microseconds to write. To wake a
 //! thread for that, and to be woken by it, costs several times as much, and a client alone waits for both. So a core
-//! that has left appends takes the seat, if nobody holds it, writes what all cores have left, and goes on with what that
-//! allows, in the same turn.
+//! that has left appends takes the seat, if nobody holds it, writes what all cores have left, and goes on with what
+//! that allows, in the same turn.
 //!
 //! The thread of the journal keeps everything that can keep a core: appends that are waited for until they are durable,
-//! large ones, new segments, syncs, marks of checkpoints, a disk that is full or failing. It is told of what falls due by
-//! a core's write. A core writes only while the thread sleeps and nothing has been handed to it, and while nothing is
-//! being synced, which writes may have to wait for. And a write that took long, because the system makes writers wait
-//! for its disk or gave the processor to others, sends the next ones to the thread for a while: there they keep nobody
-//! but those who asked for them.
+//! large ones, new segments, syncs, marks of checkpoints, a disk that is full or failing. It is told of what falls due
+//! by a core's write. A core writes only while the thread sleeps and nothing has been handed to it, and while nothing
+//! is being synced, which writes may have to wait for. And a write that took long, because the system makes writers
+//! wait for its disk or gave the processor to others, sends the next ones to the thread for a while: there they keep
+//! nobody but those who asked for them.
 //!
-//! All who write do so with the seat, in the order in which appends were left, and tell of it before they let go. So for
-//! the log, for tickets and for those who wait nothing differs but the thread. A core never waits for the seat.
+//! All who write do so with the seat, in the order in which appends were left, and tell of it before they let go. So
+//! for the log, for tickets and for those who wait nothing differs but the thread. A core never waits for the seat.
 
 use std::sync::TryLockError;
 
@@ -65,8 +65,8 @@ impl JournalQueue {
         outcome.has_written
     }
 
-    /// True if the thread sleeps and nothing has been handed to it. It may begin to stir at once: this is for the sake of
-    /// those who gain nothing by being written here, not for safety.
+    /// True if the thread sleeps and nothing has been handed to it. It may begin to stir at once: this is for the sake
+    /// of those who gain nothing by being written here, not for safety.
     fn thread_is_idle(&self) -> bool {
         let shared = &*self.shared;
         shared.sleep.load(Ordering::SeqCst) == PARKED
