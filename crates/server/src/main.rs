@@ -5,6 +5,7 @@ mod output;
 
 mod allocator;
 mod archiving;
+mod audit;
 mod backup;
 mod bench;
 mod cli;
@@ -55,6 +56,7 @@ enum Verb {
     Config(serve::check::ConfigArguments),
     Compare(compare::CompareArguments),
     Archive(archiving::ArchiveArguments),
+    Audit(audit::AuditArguments),
     Backup(backup::BackupArguments),
     Doctor(doctor::DoctorArguments),
     Health(health::HealthArguments),
@@ -79,6 +81,14 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().verb {
         Verb::Serve { words } => serve::run(&words),
         Verb::Bench(arguments) => bench::run(arguments).map_err(|error| format!("{error:#}")),
+        Verb::Audit(arguments) => match audit::run(&arguments) {
+            Ok(code) if output::failure().is_none() => return code,
+            Ok(_) => Ok(()),
+            Err(error) => {
+                eprintln!("holdfast: {error:#}");
+                return audit::CANNOT_RUN.into();
+            }
+        },
         Verb::Cli(arguments) => match cli::run(&arguments) {
             Ok(code) if output::failure().is_none() => return code,
             Ok(_) => Ok(()),

@@ -140,3 +140,55 @@ CONFIG GET maxmemory
     let gone = cli(&["PING"]);
     assert!(!gone.status.success() && text(&gone).contains("no answer from"), "{gone:?}");
 }
+
+#[test]
+fn an_audit_finds_what_is_not_as_the_application_was_told() {
+    let folder = Folder::new();
+    let server = Server::start(&ServerOptions::new(&folder.path().join("data")));
+    let port = server.port().to_string();
+    let mut client = server.client();
+    for words in
+        [&["SET", "name", "new"][..], &["INCRBY", "count", "7"], &["RPUSH", "jobs", "a", "b"], &["SADD", "tags", "red"]]
+    {
+        assert!(!client.call(words).is_error(), "{words:?}");
+    }
+    let record = r#"
+{"op": "set", "key": "name", "value": "old", "outcome": "ok"}
+{"op": "set", "key": "name", "value": "new", "outcome": "ok"}
+{"op": "set", "key": "gone", "value": "x", "outcome": "ok"}
+{"op": "del", "key": "gone", "outcome": "unknown"}
+{"op": "incr", "key": "count", "value": 5, "outcome": "ok"}
+{"op": "incr", "key": "count", "value": 2, "outcome": "unknown"}
+{"op": "push", "key": "jobs", "value": "a", "outcome": "ok"}
+{"op": "push", "key": "jobs", "value": "b", "outcome": "unknown"}
+{"op": "add", "key": "tags", "value": "red", "outcome": "ok"}
+"#;
+    let audit = |lines: &str, words: &[&str]| {
+        fed(&binary().display().to_string(), &[&["audit", "-", "-p", &port], words].concat(), lines.as_bytes())
+    };
+    let clean = audit(record, &[]);
+    assert_eq!(clean.status.code(), Some(0), "{clean:?}");
+    assert!(text(&clean).starts_with("6 acknowledged, 0 refused, 3 unknown; 5 keys\n0 lost, 0 doubled"), "{clean:?}");
+    for words in [&["SET", "name", "old"][..], &["INCRBY", "count", "10"], &["LPOP", "jobs"], &["SADD", "tags", "blue"]]
+    {
+        assert!(!client.call(words).is_error(), "{words:?}");
+    }
+    let found = audit(record, &[]);
+    assert_eq!(found.status.code(), Some(1), "{found:?}");
+    for line in [
+        "2 lost, 1 doubled, 0 refused but there, 1 altered",
+        "lost: jobs: \"a\": expected 1 to 1 of it, found 0",
+        "lost: name: expected \"new\", found \"old\"",
+        "doubled: count: expected 5 to 7, found 17",
+        "altered: tags: \"blue\" was never asked for",
+    ] {
+        assert!(text(&found).lines().any(|told| told == line), "{line}: {}", text(&found));
+    }
+    let told: serde_json::Value = serde_json::from_slice(&audit(record, &["--json"]).stdout).expect("JSON");
+    assert_eq!((&told["faults"]["lost"], &told["faults"]["doubled"]), (&2.into(), &1.into()), "{told}");
+    let torn = audit("{\"op\": \"set\", \"ke", &[]);
+    assert_eq!(torn.status.code(), Some(2));
+    assert!(text(&torn).contains("line 1: is not JSON"), "{torn:?}");
+    assert!(server.stop().status.success());
+    assert_eq!(audit(record, &[]).status.code(), Some(2));
+}
