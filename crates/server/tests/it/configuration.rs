@@ -192,7 +192,7 @@ fn a_file_is_written_anew_with_what_holds_and_keeps_what_its_author_wrote() {
     fs::remove_dir_all(&place).expect("ours");
     let refused = client.show("CONFIG REWRITE");
     assert!(refused.contains("ERR Rewriting config file: "), "{refused}");
-    assert!(server.log().contains("could not be written"));
+    server.wait_for_log("could not be written");
 }
 
 #[test]
