@@ -10,7 +10,7 @@ use super::{Answer, ControlCommand, Local, Outcome, Question, SessionFilter, con
 use crate::blocking::WaitEnd;
 use crate::core::Core;
 use crate::entry::Durability;
-use crate::event::Action;
+use crate::event::{Action, Now};
 use crate::request_ids;
 use crate::session::Replies;
 use crate::settings::AppendFsync;
@@ -207,7 +207,7 @@ const KILL: ControlCommand = ControlCommand {
     summary: "Ends connections.",
     complexity: "O(N) where N is the number of client connections",
     syntax: "<ip:port | <[ID client-id] | [TYPE <NORMAL | MASTER | REPLICA | PUBSUB>] | [USER username] | [ADDR ip:port] | \
-             [LADDR ip:port] | [SKIPME <YES | NO>] [...]>>",
+             [LADDR ip:port] | [SKIPME <YES | NO>] | [MAXAGE maxage] [...]>>",
     group: Group::Connection,
     flags: ADMIN,
     ..node("kill", -3, kill_question, kill_join)
@@ -238,6 +238,15 @@ fn kill_question(local: &mut Local<'_>, args: Args<'_>) -> Result<Question, Refu
             b"laddr" => filter.local_address = Some(text(value)),
             b"user" if local.core.users.get(value).is_some() => filter.user = Some(value.to_vec()),
             b"user" => return Err(Refusal::new(format!("ERR No such user '{}'", text(value)))),
+            b"maxage" => {
+                let seconds = number(value)
+                    .ok_or_else(|| Refusal::new("ERR maxage is not an integer or out of range"))
+                    .map(|seconds| u64::try_from(seconds).unwrap_or(0))?;
+                if seconds == 0 {
+                    return Err(Refusal::new("ERR maxage should be greater than 0"));
+                }
+                filter.age_min = Some(Duration::from_secs(seconds));
+            }
             b"skipme" if value.eq_ignore_ascii_case(b"yes") => skips_me = true,
             b"skipme" if value.eq_ignore_ascii_case(b"no") => skips_me = false,
             _ => return Err(Refusal::SYNTAX),
@@ -266,7 +275,7 @@ fn kind_of(session: &crate::session::Session) -> ClientKind {
 }
 
 impl SessionFilter {
-    fn passes(&self, session: &crate::session::Session) -> bool {
+    fn passes(&self, session: &crate::session::Session, now: Now) -> bool {
         let serial = session.id.serial;
         (self.serials.is_empty() || self.serials.contains(&serial))
             && self.kind.is_none_or(|kind| kind == kind_of(session))
@@ -274,6 +283,7 @@ impl SessionFilter {
             && self.local_address.as_ref().is_none_or(|address| *address == session.peer.local_address)
             && self.user.as_ref().is_none_or(|user| *user == session.user.name)
             && self.except != Some(serial)
+            && self.age_min.is_none_or(|age_min| now.instant - session.opened.instant >= age_min)
     }
 }
 
@@ -281,7 +291,7 @@ impl SessionFilter {
 pub(super) fn describe_sessions(core: &Core, filter: &SessionFilter) -> Vec<(u64, String)> {
     core.sessions
         .iter()
-        .filter(|session| filter.passes(session))
+        .filter(|session| filter.passes(session, core.now))
         .map(|session| (session.id.serial, describe(session, &core.context, core.now)))
         .collect()
 }
@@ -291,7 +301,7 @@ pub(super) fn kill_sessions(core: &mut Core, filter: &SessionFilter, actions: &m
     let mut count = 0;
     let mut closing = Vec::new();
     for session in core.sessions.iter_mut().filter(|session| !session.is_closing) {
-        if filter.passes(session) {
+        if filter.passes(session, core.now) {
             count += 1;
             session.is_closing = true;
             if session.owed_count() == 0 || session.waiting.is_some() {

@@ -208,6 +208,8 @@ pub struct SessionFilter {
     pub user: Option<Vec<u8>>,
     /// Not this number.
     pub except: Option<u64>,
+    /// Connected for so long, at least.
+    pub age_min: Option<Duration>,
 }
 
 /// What a core answers.

@@ -2,6 +2,7 @@
 
 use node::SessionId;
 use node::settings::Settings;
+use stdx::Duration;
 
 use crate::everywhere;
 use crate::host::Host;
@@ -387,6 +388,24 @@ fn hello_logs_in_as_well() {
         assert_eq!(host.run(client, "ACL WHOAMI"), "$6 worker");
         assert_eq!(host.run(admin, "CLIENT KILL USER worker"), ":2");
         assert_eq!(host.run(admin, "CLIENT KILL USER nobody"), "-ERR No such user 'nobody'");
+    });
+}
+
+#[test]
+fn connections_are_ended_by_their_age() {
+    everywhere(|host| {
+        let (old, also_old) = (host.connect(0), host.connect(0));
+        host.pass(Duration::from_secs(60));
+        let young = host.connect(0);
+        assert_eq!(host.run(young, "CLIENT KILL MAXAGE 61"), ":0");
+        assert_eq!(host.run(young, "CLIENT KILL TYPE normal MAXAGE 60 SKIPME no"), ":2");
+        let list = host.run(young, "CLIENT LIST");
+        assert!(list.contains(&format!("id={} ", young.serial)), "{list}");
+        for gone in [old, also_old] {
+            assert!(!list.contains(&format!("id={} ", gone.serial)), "{list}");
+        }
+        assert_eq!(host.run(young, "CLIENT KILL MAXAGE 0"), "-ERR maxage should be greater than 0");
+        assert_eq!(host.run(young, "CLIENT KILL MAXAGE x"), "-ERR maxage is not an integer or out of range");
     });
 }
 
