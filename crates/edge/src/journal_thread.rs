@@ -168,6 +168,8 @@ struct Shared {
     waiting: AtomicU64,
     /// Appends have been left of which the thread has not been told.
     has_unannounced: AtomicBool,
+    /// Of the appends that have been left, one is to be durable: they are the thread's.
+    needs_thread: AtomicBool,
     queue_bytes: AtomicU64,
     queue_count: AtomicU64,
     /// What is waiting cannot be written, because the disk is full or the thread has ended.
@@ -236,6 +238,7 @@ impl JournalThread {
             sleep: AtomicU8::new(AWAKE),
             waiting: AtomicU64::new(0),
             has_unannounced: AtomicBool::new(false),
+            needs_thread: AtomicBool::new(false),
             queue_bytes: AtomicU64::new(0),
             queue_count: AtomicU64::new(0),
             is_stalled: AtomicBool::new(false),
@@ -320,6 +323,9 @@ impl JournalQueue {
             for (append, is_synced) in appends.drain(..) {
                 waiting.needs_sync |= is_synced;
                 waiting.appends.push(append);
+            }
+            if waiting.needs_sync {
+                shared.needs_thread.store(true, Ordering::Relaxed);
             }
         }
         // Last: whoever finds it set finds the appends.
@@ -641,6 +647,7 @@ impl Writer {
     }
 
     fn collect_appends(&mut self) {
+        self.shared.needs_thread.store(false, Ordering::Relaxed);
         for lane in &self.shared.lanes {
             let mut waiting = lock(&lane.waiting);
             self.tickets.extend(waiting.appends.iter().map(|append| (append.group, append.ticket)));
