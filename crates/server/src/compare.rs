@@ -16,9 +16,9 @@ mod snapshot;
 mod talk;
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use nix::sched::sched_getaffinity;
 use nix::unistd::Pid;
 
@@ -104,8 +104,8 @@ struct Scenario {
 
 const VALUE_BYTES: u64 = 128;
 const KEYS: u64 = 100_000;
-/// So often the machine may give a load no time.
-const ATTEMPTS_MAX: usize = 5;
+/// For so long the machine may give a load, or a server, no time.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Seconds of load before measuring that do for so many that are measured.
 fn warmup(seconds: f64) -> f64 {
@@ -270,7 +270,8 @@ pub fn run(arguments: CompareArguments) -> Result<()> {
                         time_left(started, done, wanted)
                     ));
                     let load = scenario.load(&servers[index], seconds, load_processor, loaded[index]);
-                    let outcome = measured(&load).with_context(|| format!("{name}: {}", scenario.name()))?;
+                    let outcome =
+                        measured(|| bench::measure(&load)).with_context(|| format!("{name}: {}", scenario.name()))?;
                     loaded[index] |= load.workload.reads();
                     result.runs[index].push(Figures::of(&outcome));
                     done += 1;
@@ -299,15 +300,16 @@ pub fn run(arguments: CompareArguments) -> Result<()> {
 }
 
 /// Measures, and again if no reply came: a busy machine may give the load no time at all within a fraction of a second,
-/// which says nothing of the server.
-fn measured(load: &BenchArguments) -> Result<Outcome> {
-    for _ in 0..ATTEMPTS_MAX {
-        let outcome = bench::measure(load)?;
+/// or keep the server waiting for its disk, which says nothing of the server. Each attempt does all that it needs.
+fn measured(mut attempt: impl FnMut() -> Result<Outcome>) -> Result<Outcome> {
+    let started = Instant::now();
+    loop {
+        let outcome = attempt()?;
         if outcome.total.counts.requests > 0 {
             return Ok(outcome);
         }
+        ensure!(started.elapsed() < BUSY_TIMEOUT, "no reply came within {} s", BUSY_TIMEOUT.as_secs());
     }
-    bail!("no reply came in {ATTEMPTS_MAX} runs of {} s each", load.seconds)
 }
 
 /// What is measured one server after the other: it takes long, or most of the memory.

@@ -155,25 +155,31 @@ impl Drop for Folder {
 const DATA_NAME: &str = "data";
 /// What a server says goes here, in its folder.
 const LOG_NAME: &str = "log.txt";
+/// The option of a Holdfast for the port of its cluster.
+const CLUSTER_PORT: &str = "--cluster-port";
 
 fn spawn(contender: &Contender, durability: Durability, port: u16, more: &[String], data: &Path) -> Result<Child> {
     let log = fs::OpenOptions::new().create(true).append(true).open(data.join(LOG_NAME))?;
     let mut command = Command::new(&contender.program);
-    let port = port.to_string();
     if contender.is_holdfast {
         let policy = match durability {
             Durability::Unsynced => "no",
             Durability::EverySecond => "everysec",
             Durability::Always => "always",
         };
-        command.args(["serve", "--port", &port, "--bind", "127.0.0.1"]);
+        command.args(["serve", "--port", &port.to_string(), "--bind", "127.0.0.1"]);
+        // Without a word it would be one from which the system gives clients theirs, and may be taken.
+        if !more.iter().any(|word| word == CLUSTER_PORT) {
+            let address = cluster::cluster_address(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+            command.args([CLUSTER_PORT, &address.port().to_string()]);
+        }
         if let Some(cores) = contender.cores {
             command.args(["--cores", &cores.to_string()]);
         }
         command.args(["--appendfsync", policy, "--data-dir"]).arg(data.join(DATA_NAME));
     } else {
         let log = if durability == Durability::Always { "yes" } else { "no" };
-        command.args(["--port", &port, "--bind", "127.0.0.1", "--daemonize", "no", "--save", ""]);
+        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--daemonize", "no", "--save", ""]);
         command.args(["--appendonly", log, "--appendfsync", "always", "--dir"]).arg(data);
         // A rewrite would fork in the middle of a measurement.
         command.args(["--auto-aof-rewrite-percentage", "0"]);

@@ -15,7 +15,7 @@ use stdx::Prng;
 use super::contender::{Contender, Durability, Folder, RunningServer};
 use super::talk::Talk;
 use super::{Figures, KEYS, VALUE_BYTES, warmup};
-use crate::bench::{BenchArguments, Progress, Workload};
+use crate::bench::{self, BenchArguments, Progress, Workload};
 use crate::cluster::lead::lead_everything;
 use crate::connection::Connection;
 use crate::torture::cluster;
@@ -173,7 +173,7 @@ pub fn measure(
                     continue;
                 }
                 progress.show(&format!("round {}/{rounds}: {}: {}", round + 1, load.name(), result.name()));
-                let outcome = super::measured(&cluster.arguments(load, seconds))?;
+                let outcome = super::measured(|| bench::measure(&cluster.arguments(load, seconds)))?;
                 result.runs[index].push(Figures::of(&outcome));
             }
         }

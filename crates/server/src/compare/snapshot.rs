@@ -83,7 +83,7 @@ fn measure_one(
         ..BenchArguments::for_host(server.address())
     };
     progress.show(&format!("{name}: filling with {} MB", data_bytes / 1_000_000));
-    let capacity = super::measured(&load)?.rate();
+    let capacity = super::measured(|| bench::measure(&load))?.rate();
     let load = BenchArguments { seconds, rate: Some(capacity / 2.0), no_load: true, ..load };
 
     let mut talk = Talk::new(&server.address())?;

@@ -10,7 +10,11 @@ pub fn output(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?} ended with {}:\n{text}\n{errors}", output.status);
+    if !output.status.success() {
+        // At once as well: what a failed test has said comes last in a long run, and may be cut off.
+        say(&format!("{command:?} ended with {}:\n{errors}", output.status));
+        panic!("{command:?} ended with {}:\n{text}\n{errors}", output.status);
+    }
     text
 }
 
