@@ -324,6 +324,7 @@ impl Core {
             && matches!(command.body, Body::Mutate(_))
         {
             self.check_write(command)?;
+            self.context.check_level(command.name, args)?;
         }
         if self.context.settings.cluster_redirect {
             redirect::check(&self.context, session.reading.is_some(), known, args)?;
