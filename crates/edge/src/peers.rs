@@ -608,7 +608,9 @@ impl Peers {
                 node.0
             ));
         }
-        self.cut(token, "the other end speaks another version of the protocol", Duration::ZERO);
+        if let Some(shared) = self.links.get(&token) {
+            lock(&shared.link).begin_again();
+        }
     }
 
     /// What this node has in its logs is of a higher level than before: who does not know that is not talked to.
@@ -654,7 +656,7 @@ impl Peers {
                 !matches!(link.state, State::Down { .. }) && link.version() != version
             };
             if is_other {
-                self.cut(token, "the other end speaks another version of the protocol now", Duration::ZERO);
+                self.cut(token, "the other end speaks a later version of the protocol now, and is greeted in that", Duration::ZERO);
             }
         }
     }

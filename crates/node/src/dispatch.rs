@@ -980,6 +980,9 @@ impl Core {
 
     /// What concerns the whole cluster is decided by the leader of group 0.
     fn dispatch_to_governor(&mut self, id: SessionId, args: Args<'_>, actions: &mut Vec<Action>) -> Next {
+        if let Err(refusal) = self.context.check_governor(args.at(1)) {
+            return self.reject(id, &refusal);
+        }
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         let (ticket, protocol) = (session.take_ticket(), session.protocol());
         let mut words = Vec::new();

@@ -38,6 +38,19 @@ use crate::timeline::Kind;
 pub(crate) const HOME: GroupId = GroupId(0);
 
 impl Context {
+    /// Refuses to ask the leader of group 0 for what it does not know: it would take it for something else.
+    pub(crate) fn check_governor(&self, verb: &[u8]) -> Result<(), Refusal> {
+        let leader = self.routes[HOME.0 as usize].leader.filter(|leader| *leader != self.node);
+        let Some(leader) = leader.filter(|_| verb.eq_ignore_ascii_case(b"upgrade")) else { return Ok(()) };
+        match self.known_levels.get(&leader) {
+            None => Err(Refusal::new(format!("TRYAGAIN node {}, which leads group 0, is not linked", leader.0))),
+            Some(known) if known.highest == Level::FIRST => {
+                Err(Refusal::new(leads_and_does_not_know(leader, *known)))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
     /// The level whose commands a gateway of this core takes. The leader that would log them has the last word.
     pub(crate) fn level_for_clients(&self) -> Level {
         if self.is_clustered { self.level } else { self.level.max(self.floor) }
@@ -65,6 +78,11 @@ impl Context {
         actions.push(Action::Floor(level));
         Ok(())
     }
+}
+
+/// Why a level cannot be raised that the leader of group 0 does not know.
+fn leads_and_does_not_know(leader: NodeId, levels: Levels) -> String {
+    format!("ERR node {}, which leads group 0, knows {levels}: give it a version that knows more", leader.0)
 }
 
 /// What a node says that meets a level which it does not know.
@@ -142,7 +160,11 @@ impl Group {
         };
         let next = self.state.level().next();
         if next > outlet.context.levels.highest {
-            return Ok(false);
+            let is_known = |(_, known): (&NodeId, &Levels)| known.contains(next);
+            return match outlet.context.known_levels.iter().find(|known| is_known(*known)) {
+                None => Ok(false),
+                Some(_) => Err(leads_and_does_not_know(outlet.context.node, outlet.context.levels)),
+            };
         }
         if self.level_to_log() >= next {
             return Err(format!("TRYAGAIN the level is just being raised to {next}"));

@@ -233,6 +233,13 @@ impl Link {
         self.report.since_s = started.elapsed().as_secs();
     }
 
+    /// Ends a connection that has not been up, to begin at once with another one. Nothing is wrong with it.
+    pub fn begin_again(&mut self) {
+        let last_cause = self.report.last_cause.clone();
+        self.cut("", Duration::ZERO);
+        self.report.last_cause = last_cause;
+    }
+
     /// Ends the connection; what waited is dropped. Says whether it was up, and whether the cause is a new one.
     pub fn cut(&mut self, cause: &str, pause_min: Duration) -> (bool, bool) {
         let was_up = matches!(self.state, State::Up { .. });

@@ -2,7 +2,7 @@
 
 use std::io::{IsTerminal, Write as _};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use serde_json::Value;
 
@@ -30,14 +30,14 @@ pub fn run(arguments: &UpgradeArguments) -> Result<()> {
     let status = ask_status(&mut connection)?;
     say!("{}", page(&status));
     let level = number(&status, "level");
-    let asked = text(&status, "node");
-    let nodes = list(&status, "nodes");
-    let highest = nodes.iter().find(|node| text(node, "id") == asked).map_or(0, |node| number(node, "level_highest"));
+    let highest = list(&status, "nodes").iter().map(|node| number(node, "level_highest")).max().unwrap_or(level);
     if level >= highest {
-        say_line!("level {level} is the highest that node {asked} knows: nothing is to be done");
+        say_line!("level {level} is the highest that any node knows: nothing is to be done");
         return Ok(());
     }
     let next = level + 1;
+    let lacking = lacking(&status, next);
+    ensure!(lacking.is_empty(), "the level cannot be raised to {next}: it is not known by {}", lacking.join(", "));
     insist(&mut connection, &["HOLDFAST", "UPGRADE", "CHECK"])
         .map_err(refusal)
         .with_context(|| format!("the level cannot be raised to {next}"))?;
@@ -109,17 +109,20 @@ fn missing(status: &Value, level: u64) -> Result<(), String> {
     if below.is_empty() { Ok(()) } else { Err(format!("groups {} are below level {level} so far", below.join(", "))) }
 }
 
+/// The nodes that are not known to know a level.
+fn lacking(status: &Value, level: u64) -> Vec<String> {
+    let lacks = |node: &&Value| number(node, "level_highest") < level;
+    list(status, "nodes").iter().filter(lacks).map(|node| name(status, text(node, "id"))).collect()
+}
+
 /// A line for each node that does not know the highest level that some node knows, for `status`.
 pub fn remarks(status: &Value) -> Vec<String> {
-    let nodes = list(status, "nodes");
     let level = number(status, "level");
-    let highest = nodes.iter().map(|node| number(node, "level_highest")).max().unwrap_or(level);
+    let highest = list(status, "nodes").iter().map(|node| number(node, "level_highest")).max().unwrap_or(level);
     if highest <= level {
         return Vec::new();
     }
-    let knows = |node: &&Value| number(node, "level_highest") >= highest;
-    let lacking: Vec<String> =
-        nodes.iter().filter(|node| !knows(node)).map(|node| name(status, text(node, "id"))).collect();
+    let lacking = lacking(status, highest);
     if lacking.is_empty() {
         return vec![format!("all nodes know level {highest}: `holdfast cluster upgrade` raises it")];
     }
