@@ -4,6 +4,7 @@
 //! manual and the generators of the tests are derived from the records.
 
 mod index;
+pub mod level;
 mod refusal;
 pub mod syntax;
 

@@ -91,6 +91,8 @@ pub struct CoreWork {
     has_lingering: bool,
     /// Some of its groups may lack the end of a log that was damaged, and it has not said otherwise yet.
     is_unsettled: bool,
+    /// It could not be written down of what level its entries are: no more are written.
+    floor_is_unwritten: bool,
     /// Something has been stepped since the last `Turn`.
     owes_turn: bool,
     /// Replies are gathered, since there may be several for a client.
@@ -322,6 +324,7 @@ impl CoreWork {
             helpless_until: Instant::ZERO,
             has_lingering: false,
             is_unsettled: false,
+            floor_is_unwritten: false,
             owes_turn: true,
             gathers: false,
             unsent: Vec::new(),
@@ -692,6 +695,7 @@ impl CoreWork {
             matches!(
                 action,
                 Action::Configured { .. }
+                    | Action::Floor(_)
                     | Action::Append { .. }
                     | Action::Send { .. }
                     | Action::Post { .. }
@@ -788,6 +792,9 @@ impl CoreWork {
                     self.calls.push(place);
                 }
             }
+            Action::Floor(level) => self.raise_floor(level),
+            // What the directory does not say must not be in it.
+            Action::Append { .. } if self.floor_is_unwritten => {}
             Action::Append { append, persist } => self.appends.push((append, persist == Persist::Synced)),
             Action::Checkpoint { group, id, step } => {
                 self.storage.as_ref().expect(STORAGE_FIRST).checkpoint(group, id, step);
@@ -812,6 +819,22 @@ impl CoreWork {
                 }
                 self.announce();
                 std::thread::sleep(duration);
+            }
+        }
+    }
+
+    /// Something of this level is about to be written here.
+    fn raise_floor(&mut self, level: stdx::Level) {
+        match self.host.floor.raise(level) {
+            Ok(true) => {
+                let line = format!("writes at level {level} from now on: versions that do not know it cannot start here");
+                self.host.log.notice(&line);
+                self.host.peers.rise();
+            }
+            Ok(false) => {}
+            Err(fault) => {
+                self.floor_is_unwritten = true;
+                self.host.end(End::Fault(fault));
             }
         }
     }

@@ -61,7 +61,7 @@ impl Fault {
             journal::Fault::Foreign { .. } if file_of_redis(directory).is_some() => {
                 ". It is a directory of Redis: bring its data into a running server with holdfast import DIRECTORY"
             }
-            journal::Fault::Io { .. } | journal::Fault::Foreign { .. } => "",
+            journal::Fault::Io { .. } | journal::Fault::Foreign { .. } | journal::Fault::Level { .. } => "",
         };
         let whose = match fault {
             journal::Fault::Damaged { file, .. } | journal::Fault::Missing { file, .. } => {

@@ -11,6 +11,7 @@ use crate::black_box::BlackBox;
 use crate::core_thread::CoreWork;
 use crate::early::EarlyMark;
 use crate::fault::Fault;
+use crate::floor::Floor;
 use crate::lead::Lead;
 use crate::log::Log;
 use crate::mailbox::Mailbox;
@@ -46,6 +47,8 @@ pub struct Host {
     has_stopped_accepting: AtomicBool,
     /// Whether anything is acknowledged before it is on the disk.
     pub early: EarlyMark,
+    /// What the data directory says of levels.
+    pub floor: Floor,
     /// This start began with logs that may lack their ends.
     begins_in_doubt: AtomicBool,
     /// A core has ended that may lack the end of a log.
@@ -118,7 +121,7 @@ impl Host {
         knobs: Knobs,
         (security, credentials): (Security, Option<Credentials>),
         (peers, lead, site): (PeerQueue, Lead, Site),
-        early: EarlyMark,
+        (early, floor): (EarlyMark, Floor),
         news: Sender<News>,
     ) -> Self {
         let desks = mailboxes
@@ -145,6 +148,7 @@ impl Host {
             credentials,
             has_stopped_accepting: AtomicBool::new(false),
             early,
+            floor,
             begins_in_doubt: AtomicBool::new(false),
             ends_in_doubt: AtomicBool::new(false),
             unsettled_count: AtomicUsize::new(0),

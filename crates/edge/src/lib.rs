@@ -24,6 +24,7 @@ mod doorman;
 mod early;
 mod entropy;
 mod fault;
+mod floor;
 mod former;
 mod host;
 mod host_session;

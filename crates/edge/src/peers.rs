@@ -21,6 +21,7 @@ mod compression;
 mod frame;
 mod inbound;
 mod link;
+mod version;
 mod wire;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,11 +39,16 @@ use node::lives::{Judgement, Lives};
 use node::roster::Member;
 use rustls::pki_types::CertificateDer;
 use socket2::{SockRef, TcpKeepalive};
+use stdx::{Level, Levels};
 
 use self::compression::Decompressor;
-use self::frame::{HELLO_BYTES, Hello, Malformed, Purpose, Verdict, WELCOME_BYTES, Welcome};
+use self::frame::{
+    HEAD_BYTES, HELLO_BYTES_MAX, Hello, Malformed, Purpose, Verdict, Welcome, hello_bytes, welcome_bytes,
+};
 pub use self::inbound::{Heard, Inbound};
-use self::link::{Link, State};
+use self::link::{Link, State, Ungreeted};
+use self::version::Unspoken;
+pub use self::version::Voice;
 use self::wire::Wire;
 use crate::clock;
 use crate::fault::Fault;
@@ -105,6 +111,8 @@ struct Waiting {
     resolved: Vec<(usize, String, io::Result<SocketAddr>)>,
     /// Who has spoken to a core in a way that it does not understand.
     misspoken: Vec<(SocketAddr, String)>,
+    /// What this node has in its logs is of a higher level than before.
+    has_risen: bool,
     /// A core has left something on a link for the thread to see to.
     looks: bool,
     ends: bool,
@@ -157,6 +165,11 @@ impl PeerQueue {
     /// Says which nodes there are.
     pub fn meet(&self, contacts: Vec<(NodeId, Member)>) {
         self.put(|waiting| waiting.contacts = Some(contacts));
+    }
+
+    /// What this node has in its logs is of a higher level than before.
+    pub fn rise(&self) {
+        self.put(|waiting| waiting.has_risen = true);
     }
 
     /// A core has cut a connection of another node, for this reason.
@@ -249,6 +262,8 @@ struct Heeded {
     is_for_core: bool,
     /// Of the process that speaks.
     life: u64,
+    /// Which levels matter to it.
+    voice: Voice,
 }
 
 /// See the module.
@@ -261,6 +276,14 @@ pub struct Peers {
     life: u64,
     /// Which processes the other nodes are.
     lives: Lives,
+    /// Which levels matter here.
+    voice: Voice,
+    /// The versions in which other nodes are greeted, where that is not the latest.
+    speaks: BTreeMap<NodeId, u16>,
+    /// Which levels matter to them, as they have answered last.
+    voices: BTreeMap<NodeId, Voice>,
+    /// The same, as they have said when they called.
+    callers_voices: BTreeMap<NodeId, Voice>,
     poll: Poll,
     listeners: Vec<TcpListener>,
     /// By token. The same as those of the queue.
@@ -308,6 +331,7 @@ impl Peers {
         contacts: Vec<(NodeId, Member)>,
         compression_level: Option<i32>,
     ) -> io::Result<Self> {
+        let voice = host.floor.voice();
         for (token, listener) in listeners.iter_mut().enumerate() {
             poll.registry().register(listener, Token(token), Interest::READABLE)?;
         }
@@ -318,6 +342,10 @@ impl Peers {
             former,
             life,
             lives: Lives::default(),
+            voice,
+            speaks: BTreeMap::new(),
+            voices: BTreeMap::new(),
+            callers_voices: BTreeMap::new(),
             poll,
             listeners,
             links: BTreeMap::new(),
@@ -354,7 +382,7 @@ impl Peers {
             {
                 panic!("epoll_wait on a descriptor that is ours: {error}");
             }
-            let (contacts, resolved, misspoken) = {
+            let (contacts, resolved, misspoken, has_risen) = {
                 let mut waiting = lock(&host.peers.waiting);
                 if waiting.ends {
                     return;
@@ -363,8 +391,12 @@ impl Peers {
                 waiting.looks = false;
                 std::mem::swap(&mut waiting.messages, &mut messages);
                 let misspoken = std::mem::take(&mut waiting.misspoken);
-                (waiting.contacts.take(), std::mem::take(&mut waiting.resolved), misspoken)
+                let has_risen = std::mem::take(&mut waiting.has_risen);
+                (waiting.contacts.take(), std::mem::take(&mut waiting.resolved), misspoken, has_risen)
             };
+            if has_risen {
+                self.rise();
+            }
             if let Some(contacts) = contacts {
                 self.meet(contacts);
             }
@@ -404,6 +436,7 @@ impl Peers {
                 || waiting.contacts.is_some()
                 || !waiting.resolved.is_empty()
                 || !waiting.misspoken.is_empty()
+                || waiting.has_risen
                 || waiting.looks
                 || waiting.ends;
             drop(waiting);
@@ -504,12 +537,21 @@ impl Peers {
         let Some(shared) = self.links.get(&token).map(Arc::clone) else { return };
         let mut link = lock(&shared.link);
         if let State::Greeting { .. } = link.state {
-            let hello = self.hello(&link);
+            let (hello, node) = (self.hello(&link), link.node);
             let result = link.greet(&hello, &mut self.buffer);
             drop(link);
             match result {
                 Ok(None) => {}
-                Ok(Some(welcome)) if welcome.verdict == Verdict::Accepted => self.up(token),
+                Ok(Some(welcome)) if welcome.verdict == Verdict::Accepted => {
+                    if self.voice.suits(welcome.voice) {
+                        self.voices.insert(node, welcome.voice);
+                        return self.up(token);
+                    }
+                    self.cut(token, &unsuited(self.voice, welcome.voice), LINK_PAUSE_MAX);
+                }
+                Ok(Some(welcome)) if welcome.verdict == Verdict::WrongLevel => {
+                    self.cut(token, &unsuited(self.voice, welcome.voice), LINK_PAUSE_MAX);
+                }
                 Ok(Some(welcome)) => {
                     let is_given_up = matches!(welcome.verdict, Verdict::Removed | Verdict::LeftBehind);
                     if is_given_up && !std::mem::replace(&mut self.is_expelled, true) {
@@ -525,7 +567,9 @@ impl Peers {
                     };
                     self.cut(token, &welcome.verdict.to_string(), pause);
                 }
-                Err(reason) => self.cut(token, &reason, LINK_PAUSE_MIN),
+                Err(Ungreeted::Version(version)) => self.fall_back(token, node, version),
+                Err(Ungreeted::Malformed(malformed)) => self.cut(token, &malformed.to_string(), LINK_PAUSE_MIN),
+                Err(Ungreeted::Cut(reason)) => self.cut(token, &reason, LINK_PAUSE_MIN),
             }
             return;
         }
@@ -549,6 +593,74 @@ impl Peers {
         ))));
     }
 
+    /// The other end has answered in another version than it was greeted in: it is greeted in that one, if that is
+    /// spoken here.
+    fn fall_back(&mut self, token: usize, node: NodeId, version: u16) {
+        if !self.voice.versions().contains(&version) {
+            let unspoken = Unspoken { version, here: self.voice };
+            self.speaks.remove(&node);
+            return self.cut(token, &unspoken.to_string(), LINK_PAUSE_MAX);
+        }
+        if self.speaks.insert(node, version) != Some(version) {
+            let latest = self.voice.latest();
+            self.host.log.notice(&format!(
+                "node {} speaks version {version} of the protocol, and this one up to {latest}: they talk in {version}",
+                node.0
+            ));
+        }
+        if let Some(shared) = self.links.get(&token) {
+            lock(&shared.link).begin_again();
+        }
+    }
+
+    /// What this node has in its logs is of a higher level than before: who does not know that is not talked to.
+    fn rise(&mut self) {
+        self.voice = self.host.floor.voice();
+        let voice = self.voice;
+        let is_fit = |version: u16| voice.versions().contains(&version);
+        self.speaks.retain(|_, version| is_fit(*version));
+        self.inbound.retain(|_, heeded| voice.suits(heeded.voice));
+        let unfit: Vec<usize> = self
+            .links
+            .iter()
+            .map(|(token, shared)| (*token, lock(&shared.link)))
+            .filter(|(_, link)| !matches!(link.state, State::Down { .. }) && !is_fit(link.version()))
+            .map(|(token, _)| token)
+            .collect();
+        for token in unfit {
+            let floor = self.voice.floor;
+            self.cut(token, &format!("the cluster is at level {floor}, which the node there does not know"), LINK_PAUSE_MAX);
+        }
+        // Cores hear some of them as well. They call again, and are told then.
+        for (node, _) in self.callers_voices.extract_if(.., |_, theirs| !voice.suits(*theirs)) {
+            self.host.desks.iter().for_each(|desk| desk.mailbox.post(Mail::HearNoMore(node)));
+        }
+    }
+
+    /// A node has greeted in this version. If that is later than the one in which it has answered so far, it is another
+    /// program now, and is greeted in the later one. The other way round its answer tells.
+    fn hear_version(&mut self, node: NodeId, version: u16) {
+        if self.speaks.get(&node).is_none_or(|spoken| *spoken >= version) {
+            return;
+        }
+        if version == self.voice.latest() {
+            self.speaks.remove(&node);
+        } else {
+            self.speaks.insert(node, version);
+        }
+        let tokens: Vec<usize> =
+            self.tokens.iter().filter(|((other, ..), _)| *other == node).map(|(_, token)| *token).collect();
+        for token in tokens {
+            let is_other = {
+                let link = lock(&self.links[&token].link);
+                !matches!(link.state, State::Down { .. }) && link.version() != version
+            };
+            if is_other {
+                self.cut(token, "the other end speaks a later version of the protocol now, and is greeted in that", Duration::ZERO);
+            }
+        }
+    }
+
     fn hello(&self, link: &Link) -> Vec<u8> {
         Hello {
             purpose: Purpose::Carry(link.lane),
@@ -558,6 +670,8 @@ impl Peers {
             group_count: self.identity.group_count,
             is_compressed: link.is_compressed(),
             life: self.life,
+            version: link.version(),
+            voice: self.voice,
         }
         .encode()
     }
@@ -572,7 +686,8 @@ impl Peers {
             // What waits for an answer is sent again then, over all of them.
             if self.log_links(node).all(|link| link.is_up()) {
                 self.host.log.notice(&format!("linked to node {}", node.0));
-                self.tell_all(|| Event::Reachable { node });
+                let levels = self.voices.get(&node).copied().unwrap_or(Voice::FIRST).levels;
+                self.tell_all(|| Event::Reachable { node, levels });
             }
         }
     }
@@ -702,7 +817,8 @@ impl Peers {
         // Heartbeats are few and small, and wait for nothing.
         let lane = link.lane;
         link.compress(self.compression_level.filter(|_| lane != Lane::Vital))?;
-        link.dial(address, self.poll.registry(), Token(token), security.links.as_ref())
+        let version = self.speaks.get(&link.node).copied().unwrap_or(self.voice.latest());
+        link.dial(address, self.poll.registry(), Token(token), security.links.as_ref(), version)
     }
 
     fn publish(&mut self) {
@@ -855,7 +971,12 @@ impl Peers {
         caller.since = Instant::now();
         if let Some(verdict) = verdict {
             // Who does not take it learns nothing.
-            let _ = caller.wire.write_all(&Welcome::refusal(verdict).encode());
+            let version = match verdict {
+                // It sees from the version of the answer what is spoken here.
+                Verdict::WrongVersion => self.voice.latest(),
+                _ => answered_in(&caller.greeting, self.voice),
+            };
+            let _ = caller.wire.write_all(&Welcome::refusal(verdict).encode(version));
         }
         let _ = caller.wire.socket().shutdown(Shutdown::Write);
     }
@@ -899,12 +1020,12 @@ impl Peers {
     /// Answers a greeting, once it is whole. False if the connection has done its work.
     fn let_in(&mut self, token: usize) -> Result<bool, Malformed> {
         let Some(caller) = self.callers.get_mut(&token) else { return Ok(true) };
-        frame::check_head(&caller.greeting)?;
-        if caller.greeting.len() < HELLO_BYTES {
+        let Some(version) = frame::check_head(&caller.greeting, self.voice)? else { return Ok(true) };
+        if caller.greeting.len() < hello_bytes(version) {
             return Ok(true);
         }
-        let (hello, early) = caller.greeting.split_at(HELLO_BYTES);
-        let hello = Hello::decode(hello)?;
+        let (hello, early) = caller.greeting.split_at(hello_bytes(version));
+        let hello = Hello::decode(hello, version)?;
         if hello.purpose.has_invitation() && early.len() < TOKEN_BYTES {
             return Ok(true);
         }
@@ -917,7 +1038,7 @@ impl Peers {
         let authority = security.links.as_ref().and_then(|links| links.authority.as_deref());
         // First of all: the certificate of such a caller has been verified, and is good for nothing but this answer.
         if self.former.as_ref().is_some_and(|former| former.has(caller.wire.certificate(), hello.cluster)) {
-            let _ = caller.wire.write_all(&Welcome::refusal(Verdict::LeftBehind).encode());
+            let _ = caller.wire.write_all(&Welcome::refusal(Verdict::LeftBehind).encode(version));
             let address = caller.wire.socket().peer_addr().ok();
             let cause =
                 format!("node {} is of the cluster that this one was recovered from, and was given up", hello.from);
@@ -930,20 +1051,21 @@ impl Peers {
             return Ok(false);
         }
         let shown = authority.map(|_| caller.wire.certificate());
-        let mut welcome = judge_caller(&self.identity, &self.removed, shown, &hello);
+        let mut welcome = judge_caller(&self.identity, &self.removed, shown, &hello, self.voice);
         let address = caller.wire.socket().peer_addr().ok();
         if welcome.verdict == Verdict::Accepted && matches!(hello.purpose, Purpose::Carry(_)) {
             welcome.verdict = self.judge_life(&hello, address);
         }
         let Some(caller) = self.callers.get_mut(&token) else { return Ok(true) };
         // A fresh socket has room for so few bytes.
-        let is_told = caller.wire.write_all(&welcome.encode()).is_ok();
+        let is_told = caller.wire.write_all(&welcome.encode(version)).is_ok();
         let cause = match welcome.verdict {
             Verdict::NotInvited => Some("it shows no certificate of this cluster, and has no invitation".to_owned()),
             Verdict::WrongNumber => {
                 Some(format!("it calls itself node {}, and its certificate is that of another one", hello.from))
             }
             Verdict::Removed => Some(format!("node {} has been removed from the cluster", hello.from)),
+            Verdict::WrongLevel => Some(unsuited(self.voice, hello.voice)),
             _ => None,
         };
         if let Some(cause) = cause {
@@ -957,7 +1079,9 @@ impl Peers {
         let Some(caller) = self.callers.remove(&token) else { return Ok(false) };
         let is_for_core = hello.purpose == Purpose::Carry(Lane::Log);
         let inbound = Inbound::new(NodeId(hello.from), caller.wire, decompressor);
-        self.inbound.insert(token, Heeded { inbound, is_for_core, life: hello.life });
+        self.inbound.insert(token, Heeded { inbound, is_for_core, life: hello.life, voice: hello.voice });
+        self.callers_voices.insert(NodeId(hello.from), hello.voice);
+        self.hear_version(NodeId(hello.from), version);
         self.hear(token);
         Ok(true)
     }
@@ -991,6 +1115,7 @@ impl Peers {
             (Some(_), _) if !caller.wire.is_encrypted() => Verdict::NeedsTls,
             (Some(_), None) => Verdict::ForgedInvitation,
             (Some(_), Some(_)) if self.removed.contains(&NodeId(hello.from)) => Verdict::Removed,
+            (Some(_), Some(_)) if !self.voice.suits(hello.voice) => Verdict::WrongLevel,
             (Some(authority), Some(invitation)) => match authority.verify(invitation, now_s) {
                 Err(Invalid::Forged) => Verdict::ForgedInvitation,
                 Err(Invalid::Expired) => Verdict::ExpiredInvitation,
@@ -1004,7 +1129,7 @@ impl Peers {
         let address = caller.wire.socket().peer_addr().ok();
         let name = invitation.map(Invitation::name).unwrap_or_default();
         let (Verdict::Accepted, Some(authority), Some(invitation)) = (verdict, authority, invitation) else {
-            let _ = caller.wire.write_all(&Welcome::refusal(verdict).encode());
+            let _ = caller.wire.write_all(&Welcome::refusal(verdict).encode(hello.version));
             let cause = match verdict {
                 Verdict::NoInvitations => {
                     "it has an invitation, and this cluster has no authority of its own".to_owned()
@@ -1012,11 +1137,12 @@ impl Peers {
                 Verdict::ExpiredInvitation => format!("its invitation {name} has expired"),
                 Verdict::UsedInvitation => format!("its invitation {name} has let in another node"),
                 Verdict::Removed => format!("node {} has been removed from the cluster", hello.from),
+                Verdict::WrongLevel => unsuited(self.voice, hello.voice),
                 _ => "no member of this cluster has made its invitation".to_owned(),
             };
             return self.tell_refusal(address, &cause);
         };
-        let mut answer = welcome(&self.identity, Verdict::Accepted).encode();
+        let mut answer = welcome(&self.identity, Verdict::Accepted, self.voice).encode(hello.version);
         if hello.purpose == Purpose::Enter {
             let authority = authority.encode();
             answer.extend_from_slice(&u32::try_from(authority.len()).expect("a certificate and a key").to_le_bytes());
@@ -1030,7 +1156,7 @@ impl Peers {
 
     /// Reads what another node says. What is for a core goes to it with the first message, which shows which it is.
     fn hear(&mut self, token: usize) {
-        let Some(Heeded { mut inbound, is_for_core, life }) = self.inbound.remove(&token) else { return };
+        let Some(Heeded { mut inbound, is_for_core, life, voice }) = self.inbound.remove(&token) else { return };
         let from = inbound.from();
         let mut mail: Vec<Vec<Mail>> = self.host.desks.iter().map(|_| Vec::new()).collect();
         loop {
@@ -1065,7 +1191,7 @@ impl Peers {
                 (Ok(Heard::All), _) => break,
             }
         }
-        self.inbound.insert(token, Heeded { inbound, is_for_core, life });
+        self.inbound.insert(token, Heeded { inbound, is_for_core, life, voice });
     }
 
     /// A connection has ended. With its last one, but for those that cores read, a process is gone.
@@ -1083,21 +1209,23 @@ fn judge_caller(
     removed: &BTreeSet<NodeId>,
     shown: Option<Option<&CertificateDer<'_>>>,
     hello: &Hello,
+    voice: Voice,
 ) -> Welcome {
     match shown {
-        None => judge(identity, removed, hello),
+        None => judge(identity, removed, hello, voice),
         Some(None) => Welcome::refusal(Verdict::NotInvited),
         // From here on it is who it says, or holds the authority itself.
         Some(Some(certificate)) if !tls::is_of_node(certificate, hello.from) => Welcome::refusal(Verdict::WrongNumber),
         Some(Some(_)) if removed.contains(&NodeId(hello.from)) => Welcome::refusal(Verdict::Removed),
-        Some(Some(_)) => judge(identity, removed, hello),
+        Some(Some(_)) => judge(identity, removed, hello, voice),
     }
 }
 
 /// Whether a greeting is welcome.
-fn judge(identity: &Identity, removed: &BTreeSet<NodeId>, hello: &Hello) -> Welcome {
+fn judge(identity: &Identity, removed: &BTreeSet<NodeId>, hello: &Hello, voice: Voice) -> Welcome {
     let verdict = match hello.purpose {
         Purpose::Ask => Verdict::Accepted,
+        Purpose::Carry(_) if !voice.suits(hello.voice) => Verdict::WrongLevel,
         Purpose::Enter | Purpose::Knock => Verdict::NoInvitations,
         Purpose::Carry(_) if hello.cluster != identity.cluster => Verdict::WrongCluster,
         Purpose::Carry(_) if removed.contains(&NodeId(hello.from)) => Verdict::Removed,
@@ -1105,18 +1233,36 @@ fn judge(identity: &Identity, removed: &BTreeSet<NodeId>, hello: &Hello) -> Welc
         Purpose::Carry(_) if hello.group_count != identity.group_count => Verdict::WrongGroups,
         Purpose::Carry(_) => Verdict::Accepted,
     };
-    welcome(identity, verdict)
+    welcome(identity, verdict, voice)
 }
 
 /// An answer that says who this is.
-fn welcome(identity: &Identity, verdict: Verdict) -> Welcome {
+fn welcome(identity: &Identity, verdict: Verdict, voice: Voice) -> Welcome {
     Welcome {
+        voice,
         verdict,
         cluster: identity.cluster,
         node: identity.node,
         group_count: identity.group_count,
         hash_seed: identity.hash_seed,
     }
+}
+
+/// Why two nodes have nothing to say to each other, at one of them.
+fn unsuited(here: Voice, there: Voice) -> String {
+    if here.levels.contains(there.floor) {
+        format!("the cluster is at level {}, and the node there knows {}", here.floor, there.levels)
+    } else {
+        format!(
+            "the cluster is at level {}, and this version of Holdfast knows {}: start a version that knows level {0}",
+            there.floor, here.levels
+        )
+    }
+}
+
+/// The version in which a caller is answered, by what has come of its greeting.
+fn answered_in(greeting: &[u8], here: Voice) -> u16 {
+    frame::check_head(greeting, here).ok().flatten().unwrap_or(here.latest())
 }
 
 impl Caller {
@@ -1165,6 +1311,17 @@ pub struct Answer {
     pub group_count: u32,
     /// Seed of the keyspace's hash.
     pub hash_seed: u64,
+    /// The level of the cluster, as far as that node has something of it in its logs.
+    pub level: Level,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub struct Asker {
+    /// The number of the node.
+    pub node: u64,
+    /// The levels that its program knows.
+    pub levels: Levels,
 }
 
 /// Why a node says nothing of its cluster.
@@ -1176,13 +1333,19 @@ pub struct Unanswered {
     pub is_final: bool,
 }
 
-/// Asks the node at an address what cluster it belongs to; `own` is the number of this one.
+/// Asks the node at an address what cluster it belongs to.
 ///
 /// # Errors
 /// Why there is no answer.
-pub fn ask(address: &str, security: Option<&LinkSecurity>, own: u64, patience: Duration) -> Result<Answer, Unanswered> {
+pub fn ask(
+    address: &str,
+    security: Option<&LinkSecurity>,
+    own: Asker,
+    patience: Duration,
+) -> Result<Answer, Unanswered> {
     let dial = security.map(|security| &security.dial);
-    exchange(address, dial, &hello(Purpose::Ask, own).encode(), patience, |_| Ok(())).map(|(answer, ())| answer)
+    let words = |version| hello(Purpose::Ask, own, version).encode();
+    exchange(address, dial, own.levels, &words, patience, |_| Ok(())).map(|(answer, ())| answer)
 }
 
 /// Asks the node at an address to let in this one, which has an invitation. Nothing is said of the invitation before
@@ -1193,11 +1356,12 @@ pub fn ask(address: &str, security: Option<&LinkSecurity>, own: u64, patience: D
 pub fn enter(
     address: &str,
     token: &Invitation,
-    own: u64,
+    own: Asker,
     patience: Duration,
 ) -> Result<(Answer, Authority), Unanswered> {
-    let words = [hello(Purpose::Enter, own).encode(), token.encode()].concat();
-    exchange(address, Some(&ClientSecurity::pinned(token.fingerprint())), &words, patience, |stream| {
+    let words = |version| [hello(Purpose::Enter, own, version).encode(), token.encode()].concat();
+    let dial = ClientSecurity::pinned(token.fingerprint());
+    exchange(address, Some(&dial), own.levels, &words, patience, |stream| {
         let mut length = [0; 4];
         stream.read_exact(&mut length)?;
         let length = u32::from_le_bytes(length) as usize;
@@ -1216,25 +1380,37 @@ pub fn enter(
 ///
 /// # Errors
 /// Why not.
-pub fn knock(address: &str, token: &Invitation, own: u64, patience: Duration) -> Result<Answer, Unanswered> {
-    let words = [hello(Purpose::Knock, own).encode(), token.encode()].concat();
+pub fn knock(address: &str, token: &Invitation, own: Asker, patience: Duration) -> Result<Answer, Unanswered> {
+    let words = |version| [hello(Purpose::Knock, own, version).encode(), token.encode()].concat();
     let dial = ClientSecurity::pinned(token.fingerprint());
-    exchange(address, Some(&dial), &words, patience, |_| Ok(())).map(|(answer, ())| answer)
+    exchange(address, Some(&dial), own.levels, &words, patience, |_| Ok(())).map(|(answer, ())| answer)
 }
 
-fn hello(purpose: Purpose, from: u64) -> Hello {
-    Hello { purpose, cluster: 0, from, to: 0, group_count: 0, is_compressed: false, life: 0 }
+fn hello(purpose: Purpose, own: Asker, version: u16) -> Hello {
+    let voice = Voice::fresh(own.levels);
+    Hello {
+        purpose,
+        cluster: 0,
+        from: own.node,
+        to: 0,
+        group_count: 0,
+        is_compressed: false,
+        life: 0,
+        version,
+        voice,
+    }
 }
 
 /// The answer to a node that calls while this one looks for a cluster itself, by what it has sent so far; `None` as
 /// long as that is not known.
 pub fn turn_away(input: &[u8]) -> Option<Vec<u8>> {
     const TLS_HANDSHAKE: u8 = 22;
+    let version = answered_in(input, Voice::fresh(Levels::KNOWN));
     match input.first() {
         None => None,
         Some(&TLS_HANDSHAKE) => Some(Vec::new()),
-        Some(_) if input.len() < HELLO_BYTES => None,
-        Some(_) => Some(Welcome::refusal(Verdict::Joining).encode()),
+        Some(_) if input.len() < hello_bytes(version).min(HELLO_BYTES_MAX) => None,
+        Some(_) => Some(Welcome::refusal(Verdict::Joining).encode(version)),
     }
 }
 
@@ -1258,14 +1434,53 @@ fn wrong_port(address: &str, place: SocketAddr) -> Unanswered {
     Unanswered { cause, is_final: true }
 }
 
-/// Says something to the node at an address, and reads its answer and what follows that.
+/// Says something to the node at an address, in the latest version or in that in which the node has refused it, and reads
+/// its answer and what follows that.
 fn exchange<T>(
+    address: &str,
+    security: Option<&ClientSecurity>,
+    levels: Levels,
+    words: &dyn Fn(u16) -> Vec<u8>,
+    patience: Duration,
+    read: impl Fn(&mut dyn ReadWrite) -> io::Result<T>,
+) -> Result<(Answer, T), Unanswered> {
+    let here = Voice::fresh(levels);
+    let mut version = here.latest();
+    loop {
+        match exchange_in(version, here, address, security, &words(version), patience, &read) {
+            Err(NoExchange::Version(other)) if other < version && here.versions().contains(&other) => version = other,
+            Err(NoExchange::Version(version)) => {
+                let cause = format!("{address}: {}", Unspoken { version, here });
+                return Err(Unanswered { cause, is_final: false });
+            }
+            Err(NoExchange::Unanswered(unanswered)) => return Err(unanswered),
+            Ok(exchanged) => return Ok(exchanged),
+        }
+    }
+}
+
+/// Why a node has not answered in a version.
+enum NoExchange {
+    /// It speaks this one.
+    Version(u16),
+    Unanswered(Unanswered),
+}
+
+impl From<Unanswered> for NoExchange {
+    fn from(unanswered: Unanswered) -> Self {
+        Self::Unanswered(unanswered)
+    }
+}
+
+fn exchange_in<T>(
+    version: u16,
+    here: Voice,
     address: &str,
     security: Option<&ClientSecurity>,
     words: &[u8],
     patience: Duration,
-    read: impl FnOnce(&mut dyn ReadWrite) -> io::Result<T>,
-) -> Result<(Answer, T), Unanswered> {
+    read: &impl Fn(&mut dyn ReadWrite) -> io::Result<T>,
+) -> Result<(Answer, T), NoExchange> {
     let told = |error: io::Error| {
         let cause = match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => format!("{address}: no answer within {patience:?}"),
@@ -1293,20 +1508,32 @@ fn exchange<T>(
             &mut secured
         }
     };
-    let mut answer = [0; WELCOME_BYTES];
+    let mut answer = vec![0; HEAD_BYTES];
     stream.write_all(words).and_then(|()| stream.read_exact(&mut answer)).map_err(told_behind)?;
     let malformed = |malformed: Malformed| match malformed {
         Malformed::Foreign if is_for_clients(place) => wrong_port(address, place),
         malformed => Unanswered { cause: format!("{address}: {malformed}"), is_final: false },
     };
-    let welcome = Welcome::decode(&answer).map_err(malformed)?;
+    match frame::version_in(&answer).map_err(malformed)? {
+        Some(seen) if seen != version => return Err(NoExchange::Version(seen)),
+        _ => {}
+    }
+    answer.resize(welcome_bytes(version), 0);
+    stream.read_exact(&mut answer[HEAD_BYTES..]).map_err(told)?;
+    let welcome = Welcome::decode(&answer, version).map_err(malformed)?;
+    if welcome.verdict == Verdict::WrongLevel
+        || welcome.verdict == Verdict::Accepted && !here.levels.contains(welcome.voice.floor)
+    {
+        let cause = format!("{address}: {}", Verdict::WrongLevel);
+        return Err(Unanswered { cause, is_final: true }.into());
+    }
     if welcome.verdict != Verdict::Accepted {
         let cause = format!("{address}: {}", welcome.verdict);
-        return Err(Unanswered { cause, is_final: welcome.verdict.is_final() });
+        return Err(Unanswered { cause, is_final: welcome.verdict.is_final() }.into());
     }
-    let Welcome { cluster, node, group_count, hash_seed, .. } = welcome;
+    let Welcome { cluster, node, group_count, hash_seed, voice, .. } = welcome;
     let more = read(stream).map_err(told)?;
-    Ok((Answer { cluster, node: NodeId(node), group_count, hash_seed }, more))
+    Ok((Answer { cluster, node: NodeId(node), group_count, hash_seed, level: voice.floor }, more))
 }
 
 /// The address of this machine that another one at `address` sees.
@@ -1337,15 +1564,26 @@ mod tests {
 
     #[test]
     fn a_node_speaks_under_the_number_in_its_certificate_and_under_no_other() {
-        let identity = Identity { directory: 5, cluster: 7, node: 1, group_count: 2, hash_seed: 9, has_joined: false };
+        let identity = Identity { directory: 5, cluster: 7, node: 1, group_count: 2, hash_seed: 9, has_joined: false, level: stdx::Level::FIRST };
         let authority = Authority::make().expect("a key");
         let (chain, _) = authority.issue(2, 1_800_000_000);
-        let hello =
-            |from, purpose| Hello { purpose, cluster: 7, from, to: 1, group_count: 2, is_compressed: false, life: 1 };
+        let voice = Voice::fresh(Levels::KNOWN);
+        let version = voice.latest();
+        let hello = |from, purpose| Hello {
+            purpose,
+            cluster: 7,
+            from,
+            to: 1,
+            group_count: 2,
+            is_compressed: false,
+            life: 1,
+            version,
+            voice,
+        };
         let carry = Purpose::Carry(Lane::Log);
         let verdict = |removed: &[u64], shown, hello: &Hello| {
             let removed = removed.iter().copied().map(NodeId).collect();
-            judge_caller(&identity, &removed, shown, hello).verdict
+            judge_caller(&identity, &removed, shown, hello, voice).verdict
         };
         let own = Some(Some(&chain[0]));
         assert_eq!(verdict(&[], own, &hello(2, carry)), Verdict::Accepted);
@@ -1357,6 +1595,10 @@ mod tests {
         assert_eq!(verdict(&[], Some(None), &hello(2, Purpose::Ask)), Verdict::NotInvited);
         // Where links are plain a number is all there is.
         assert_eq!(verdict(&[], None, &hello(3, carry)), Verdict::Accepted);
+        // Who has in its logs what is not known here is not let in.
+        let levels = Levels { lowest: Level(2), highest: Level(3) };
+        let later = Hello { voice: Voice { levels, floor: Level(3) }, ..hello(2, carry) };
+        assert_eq!(verdict(&[], own, &later), Verdict::WrongLevel);
     }
 
     fn outgoing(bytes: &[u8]) -> Outgoing {

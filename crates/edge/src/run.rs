@@ -16,6 +16,7 @@ use node::event::{CoreId, CoreOptions, Event, NodeId, ProcessFacts};
 use node::invitation::Inviter;
 use node::roster::Member;
 use node::settings::{AppendFsync, Settings};
+use stdx::Levels;
 
 use crate::black_box;
 use crate::calling::WAKE;
@@ -26,6 +27,7 @@ use crate::disk::DirectoryLock;
 use crate::doorman;
 use crate::early::EarlyMark;
 use crate::fault::{Fault, file_of_redis};
+use crate::floor::Floor;
 use crate::former::Former;
 use crate::host::{Desk, End, Host, Knobs, News};
 use crate::host_session::Inside;
@@ -39,7 +41,7 @@ use crate::load;
 use crate::log::{Format, Log};
 use crate::mailbox::{Mail, Mailbox};
 use crate::metrics;
-use crate::peers::{self, Answer, Peers, Unanswered};
+use crate::peers::{self, Answer, Asker, Peers, Unanswered};
 use crate::pulse::Pulse;
 use crate::recovery;
 use crate::report::{self, Allocated};
@@ -79,6 +81,8 @@ pub struct Options {
     pub remarks: Vec<String>,
     /// Version of the program.
     pub version: &'static str,
+    /// The levels that it knows, or is to act as if it knew no others.
+    pub levels: Levels,
     /// Asks the allocator about itself. The binary chooses the allocator.
     pub allocated: fn() -> Allocated,
     /// Makes backups into this directory from time to time (`backup-dir`), until the process ends. The binary knows how
@@ -226,8 +230,9 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     let (lead, leading) = lead::prepare(&options.settings).map_err(system("create an epoll instance"))?;
     let (site, keeping) = site::prepare(&options.settings, identity.cluster);
     let early = EarlyMark::of(&options.data_directory);
+    let floor = Floor::of(&options.data_directory, options.levels, identity.level);
     let host =
-        Arc::new(Host::new(log, mailboxes, knobs, (security, credentials), (peer_queue, lead, site), early, news));
+        Arc::new(Host::new(log, mailboxes, knobs, (security, credentials), (peer_queue, lead, site), (early, floor), news));
     let process = process_facts(&options, &host, &identity, started)?;
     let cores = start_cores(&options, &host, &identity, Arc::new(process), (own, seeds.clone()), polls)?;
     black_box::watch(Arc::clone(&host.black_box))?;
@@ -426,10 +431,10 @@ impl Joining<'_> {
         let ClusterOptions { join, token, .. } = &self.options.cluster;
         let (join, token) = (join.clone(), token.clone());
         let is_own = LinkMode::of(&self.options.settings).is_own();
-        let (node, patience) = (self.node, LINK_CONNECT_MAX);
+        let (node, patience) = (Asker { node: self.node, levels: self.options.levels }, LINK_CONNECT_MAX);
         match (authority, token) {
             (Some(authority), _) if is_own => {
-                let credentials = Credentials { authority: Arc::new(authority), node, former: None };
+                let credentials = Credentials { authority: Arc::new(authority), node: self.node, former: None };
                 let links = credentials.links();
                 let answer = self.insist(move || peers::ask(&join, Some(&links), node, patience))?;
                 Ok((answer, Arc::into_inner(credentials.authority)))
@@ -568,11 +573,16 @@ fn identity(
             group_count: u32::from(options.core_count),
             hash_seed: chance()?,
             has_joined: false,
+            level: options.levels.highest,
         },
-        (None, Some(Answer { cluster, group_count, hash_seed, .. })) => {
-            Identity { directory: wide()?, cluster, node, group_count, hash_seed, has_joined: true }
+        (None, Some(Answer { cluster, group_count, hash_seed, level, .. })) => {
+            Identity { directory: wide()?, cluster, node, group_count, hash_seed, has_joined: true, level }
         }
     };
+    if !options.levels.contains(identity.level) {
+        let fault = journal::Fault::Level { level: identity.level, known: options.levels };
+        return Err(Fault::data(directory, &fault).into());
+    }
     if is_new && mode.is_own() && authority.is_none() {
         if let Some(name) = foreign_file(directory) {
             // The journal refuses it in more words: nothing of ours is left there.
@@ -683,6 +693,8 @@ fn start_cores(
             group_count: identity.group_count,
             hash_seed: identity.hash_seed,
             founds_groups: true,
+            levels: options.levels,
+            floor: identity.level,
             seed: entropy::random_id().map_err(system("read random numbers"))?,
             settings: Arc::clone(&settings),
             process: Arc::clone(&process),
@@ -859,10 +871,11 @@ impl Server {
         let security = self.host.security();
         let links = security.links.as_ref();
         let is_own = links.is_some_and(|links| links.authority.is_some());
+        let own = Asker { node: self.node, levels: self.host.floor.voice().levels };
         let answer = match &invited.token {
-            Some(token) => peers::knock(&invited.address, token, self.node, LINK_CONNECT_MAX),
+            Some(token) => peers::knock(&invited.address, token, own, LINK_CONNECT_MAX),
             None if is_own => return Some("no token was given (holdfast cluster invite)".to_owned()),
-            None => peers::ask(&invited.address, links, self.node, LINK_CONNECT_MAX),
+            None => peers::ask(&invited.address, links, own, LINK_CONNECT_MAX),
         };
         match answer {
             Ok(answer) if answer.cluster == self.cluster => Some("that is its own cluster".to_owned()),

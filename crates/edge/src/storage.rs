@@ -64,6 +64,7 @@ impl Storage {
             held_bytes_max: LOG_HELD_BYTES_MAX,
             has_peers: others_can_tell,
             is_archived: settings.is_archived,
+            levels: host.floor.voice().levels,
             ..journal::Options::new(identity)
         };
         let (journal, recovered) = match Journal::open(disk.clone(), &options) {

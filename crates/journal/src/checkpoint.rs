@@ -257,7 +257,7 @@ impl<D: Disk> CheckpointReader<D> {
         let fixed = reader.take(HEADER_FIXED_BYTES)?;
         let version = u32::from_le_bytes(fixed[8..12].try_into().expect("four bytes"));
         if fixed[..8] == MAGIC && version > FORMAT_VERSION {
-            return Err(Fault::Newer { file: reader.name, version: version.into() });
+            return Err(Fault::Newer { file: reader.name, version: version.into(), known: FORMAT_VERSION });
         }
         let expected = encode_header(identity, group, mark);
         let mut header = fixed.to_vec();

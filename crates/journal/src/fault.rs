@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use stdx::{Level, Levels};
+
 /// Why a journal cannot go on.
 #[derive(Debug)]
 pub enum Fault {
@@ -44,6 +46,15 @@ pub enum Fault {
         file: String,
         /// Its format version.
         version: u64,
+        /// The latest that this program knows.
+        known: u32,
+    },
+    /// The directory holds what was written at a level that this program does not know.
+    Level {
+        /// The level.
+        level: Level,
+        /// Those that it knows.
+        known: Levels,
     },
     /// The directory holds something else.
     Foreign {
@@ -80,10 +91,13 @@ impl fmt::Display for Fault {
             Self::Full { file, bytes } => write!(out, "no room on the disk for {file} of {bytes} bytes"),
             Self::Damaged { file, offset, what } => write!(out, "{file} is damaged at offset {offset}: {what}"),
             Self::Missing { file, why } => write!(out, "{file} is missing: {why}"),
-            Self::Newer { file, version } => write!(
+            Self::Newer { file, version, known } => {
+                write!(out, "{file} has format {version}, and this version of Holdfast knows formats up to {known}")
+            }
+            Self::Level { level, known } => write!(
                 out,
-                "{file} has format {version}, and this version of Holdfast knows formats up to {}",
-                crate::FORMAT_VERSION
+                "what is here was written at level {level}, and this version of Holdfast knows {known}: nothing has been \
+                 changed; start the version that was here before, or a later one"
             ),
             Self::Foreign { file } => write!(
                 out,

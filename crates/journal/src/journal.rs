@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use bytes::Bytes;
+use stdx::Level;
 use stdx::log::{HardState, Membership};
 
 use crate::buffer::BlockBuffer;
@@ -1121,6 +1122,9 @@ impl Examined {
 /// Reads a directory that has an identity.
 fn examine<D: Disk>(disk: &D, options: &Options, names: &[String], mending: Mending) -> Result<Examined, Fault> {
     let identity = read_identity(disk)?;
+    if !options.levels.contains(identity.level) {
+        return Err(Fault::Level { level: identity.level, known: options.levels });
+    }
     let (mut segments, leftovers) = find_chain(disk, names)?;
     let passed = pass_covered(disk, &identity, &mut segments)?;
     let mut notes = Vec::new();
@@ -1358,6 +1362,19 @@ fn read_up_to<D: Disk>(disk: &D, name: &str, bytes_max: usize) -> Result<Vec<u8>
 
 fn read_identity<D: Disk>(disk: &D) -> Result<Identity, Fault> {
     Identity::decode(&read_up_to(disk, IDENTITY_FILE, BLOCK_BYTES)?)
+}
+
+/// Writes into a directory that something of a level is about to be in its log. That is on the disk on return, and a
+/// version that does not know the level does not open the directory any more. Does nothing if it says so already.
+///
+/// # Errors
+/// Those of the disk; the directory may say either then.
+pub fn raise_level<D: Disk>(disk: &D, level: Level) -> Result<(), Fault> {
+    let identity = read_identity(disk)?;
+    if identity.level < level {
+        write_identity(disk, &Identity { level, ..identity })?;
+    }
+    Ok(())
 }
 
 fn write_identity<D: Disk>(disk: &D, identity: &Identity) -> Result<(), Fault> {

@@ -26,7 +26,7 @@ pub use chore::Chore;
 pub use disk::{BLOCK_BYTES, Disk};
 pub use fault::Fault;
 pub use identity::Identity;
-pub use journal::{Journal, Syncing};
+pub use journal::{Journal, Syncing, raise_level};
 pub use layout::{
     FORMAT_VERSION, IDENTITY_FILE, LOCK_FILE, SEGMENT_BYTES_DEFAULT, checkpoint_file, group_of_checkpoint,
     is_foreign_file, is_own_file,

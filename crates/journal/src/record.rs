@@ -165,7 +165,7 @@ pub fn check_segment_header(
     }
     let version = u32_at(block, 8);
     if block[..8] == MAGIC && version > FORMAT_VERSION {
-        return Err(Fault::Newer { file: file.into(), version: version.into() });
+        return Err(Fault::Newer { file: file.into(), version: version.into(), known: FORMAT_VERSION });
     }
     let segment_bytes = u64_at(block, 40);
     if block[..BLOCK_BYTES] == encode_segment_header(directory, sequence, segment_bytes) {

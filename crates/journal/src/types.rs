@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use stdx::Levels;
 use stdx::log::{Entry, HardState, Membership};
 
 use crate::Identity;
@@ -74,6 +75,8 @@ pub struct Options {
     /// Segments that are only kept for others stay when a directory is opened, as far as `held_bytes_max` goes: an
     /// archive may lack them. See [`hold_for_archive`](crate::Journal::hold_for_archive).
     pub is_archived: bool,
+    /// The levels that a directory may be at: any other is refused.
+    pub levels: Levels,
 }
 
 impl Options {
@@ -85,6 +88,7 @@ impl Options {
             held_bytes_max: 0,
             has_peers: |_, _| false,
             is_archived: false,
+            levels: Levels::KNOWN,
         }
     }
 }

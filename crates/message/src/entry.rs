@@ -1,7 +1,7 @@
 //! What a log entry of a group holds: one moment, and a batch of items.
 //!
 //! ```text
-//! entry  = version:u8, and 64 or 128 for its durability  unix_ms:i64le  seed:u64le  item*
+//! entry  = level:u8, and 64 or 128 for its durability  unix_ms:i64le  seed:u64le  item*
 //! item   = COMMAND  flags:u8 words
 //!        | EXEC     flags:u8 count(watch) watch* count(command) words*
 //!        | TICK
@@ -19,6 +19,7 @@
 //!        | PLACE    group count node*, none for all
 //!        | BALANCE  is_on:u8
 //!        | FOUND    group count node*
+//!        | RISE     level
 //!        | CONFIGURE count (len name len value)*
 //! words  = database argc len* bytes
 //! watch  = database len bytes version:u64le
@@ -38,7 +39,7 @@ use bytes::Bytes;
 use keyspace::{Ahead, Limits, Moment};
 use resp::{Args, Protocol, Span};
 use stdx::slot::Slot;
-use stdx::{UnixMillis, leb128};
+use stdx::{Level, Levels, UnixMillis, leb128};
 
 use crate::id::{GatewayId, GroupId, NodeId, TransactionId};
 use crate::libraries::Change;
@@ -46,10 +47,7 @@ use crate::parameters::{self, Pairs};
 use crate::roster::{Member, put_nodes, read_nodes};
 use crate::slots::Moved;
 
-/// Version of this layout, the first byte of every entry.
-const VERSION: u8 = 1;
-
-/// With the version: the entry must be on disk before it counts, or need not be, whatever the servers' level.
+/// With the level, which is the first byte of every entry: the entry must be on disk before it counts, or need not be, whatever the servers' level.
 const ON_DISK: u8 = 64;
 const IN_MEMORY: u8 = 128;
 
@@ -76,6 +74,16 @@ const CONFIGURE: u8 = 22;
 const PLACE: u8 = 32;
 const BALANCE: u8 = 33;
 const FOUND: u8 = 34;
+const RISE: u8 = 37;
+
+/// The level that brought a kind of item. An item that is new since level 1 is named here, and is begun with
+/// [`Builder::begin_item`], so that none of it comes into the log of a group that is not at its level yet.
+const fn level_of_item(kind: u8) -> Level {
+    match kind {
+        RISE => Level(2),
+        _ => Level::FIRST,
+    }
+}
 
 const RESP3: u8 = 1;
 
@@ -89,6 +97,12 @@ pub enum Durability {
     Server,
     /// When a majority has it on disk.
     Disk,
+}
+
+/// The level at which an entry was written: who does not know it cannot read the entry. An entry without data is of
+/// every level.
+pub fn level(entry: &[u8]) -> Level {
+    entry.first().map_or(Level::FIRST, |first| Level(first & !(ON_DISK | IN_MEMORY)))
 }
 
 /// How durable an entry is to be before it counts.
@@ -322,6 +336,8 @@ pub enum Item<'a> {
         /// The nodes that vote in it first.
         voters: BTreeSet<u64>,
     },
+    /// From here on the group is at this level.
+    Rise(Level),
 }
 
 /// Each is moved a few times on its way.
@@ -386,11 +402,17 @@ pub struct Builder {
     payload: Vec<u8>,
     source: Option<Claimed>,
     durability: Durability,
+    level: Level,
 }
 
 impl Default for Builder {
     fn default() -> Self {
-        Self { payload: vec![0; HEADER_BYTES], source: None, durability: Durability::Server }
+        Self {
+            payload: vec![0; HEADER_BYTES],
+            source: None,
+            durability: Durability::Server,
+            level: Level::FIRST,
+        }
     }
 }
 
@@ -438,6 +460,33 @@ impl Builder {
     /// How durable the entry is to be before it counts.
     pub fn set_durability(&mut self, durability: Durability) {
         self.durability = durability;
+    }
+
+    /// The level at which the batch is written.
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
+    /// The group is at this level, or will be before the batch is applied.
+    pub fn set_level(&mut self, level: Level) {
+        self.level = level;
+    }
+
+    /// Adds the kind of an item that did not exist at every level.
+    ///
+    /// # Panics
+    /// If the batch is of a lower level than the item: nodes that do not know the item may get it.
+    fn begin_item(&mut self, kind: u8) {
+        let since = level_of_item(kind);
+        assert!(since <= self.level, "an item of level {since} in a batch of level {}", self.level);
+        self.payload.push(kind);
+    }
+
+    /// Adds that the group is at this level from here on, and so is the batch.
+    pub fn rise(&mut self, level: Level) {
+        self.level = self.level.max(level);
+        self.begin_item(RISE);
+        self.payload.push(level.0);
     }
 
     /// Adds a command.
@@ -582,7 +631,8 @@ impl Builder {
 
     /// Stamps the moment and gives up the entry.
     pub fn finish(mut self, moment: Moment) -> Bytes {
-        self.payload[0] = VERSION
+        assert!(self.level <= Level::MAX, "levels up to {} have room in an entry", Level::MAX);
+        self.payload[0] = self.level.0
             | match self.durability {
                 Durability::Memory => IN_MEMORY,
                 Durability::Server => 0,
@@ -738,13 +788,14 @@ pub fn is_tick(entry: &[u8]) -> bool {
 /// Reads the moment of an entry and leaves a reader at its first item. `None` for a new leader's empty entry.
 ///
 /// # Panics
-/// If the entry has another layout: the journal's checksums hold, so it was written by a newer version, and going on
-/// would lose data.
+/// If the entry was written at a level that this version does not know: going on would lose data. Directories and links
+/// of such a level are refused, so it does not come this far.
 pub fn open(entry: &[u8]) -> Option<(Moment, Reader<'_>)> {
     if entry.is_empty() {
         return None;
     }
-    assert_eq!(entry[0] & !(ON_DISK | IN_MEMORY), VERSION, "a log entry of another version");
+    let (level, known) = (level(entry), Levels::KNOWN);
+    assert!(known.contains(level), "a log entry written at level {level}, and this version knows {known}");
     let moment = Moment {
         unix: UnixMillis(i64::from_le_bytes(entry[1..9].try_into().expect("eight bytes"))),
         seed: u64::from_le_bytes(entry[9..17].try_into().expect("eight bytes")),
@@ -968,6 +1019,7 @@ impl<'a> Reader<'a> {
             PLACE => Item::Place { group: GroupId(self.number() as u32), nodes: read_nodes(self) },
             BALANCE => Item::Balance(self.byte() != 0),
             FOUND => Item::Found { group: GroupId(self.number() as u32), voters: read_nodes(self) },
+            RISE => Item::Rise(Level(self.byte())),
             SCRIPT => {
                 let answer = self.bytes();
                 Item::Script { answer, commands: self.commands(Protocol::Resp2, Vec::new(), spans) }

@@ -528,7 +528,7 @@ impl Host for ScratchHost<'_> {
             return Flow::On;
         }
         let Permitted::Data(command) = permitted else { unreachable!("answered above") };
-        match check_call(command, &self.computation.work.circumstances, self.has_written) {
+        match check_call(command, args, &self.computation.work.circumstances, self.has_written) {
             Ok(()) => {
                 self.run(command, args, reply);
                 self.asides.tally.note(known, args, &reply.bytes()[start..]);

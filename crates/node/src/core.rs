@@ -7,7 +7,7 @@ use keyspace::debug::{Digest, database_digest, object_line, value_digest};
 use keyspace::{AHEAD_MAX, Ahead, Keyspace, Layout, Policy};
 use resp::{Args, Protocol, Span};
 use stdx::slot::{Slot, slot_of};
-use stdx::{Duration, Instant, Prng, UnixMillis};
+use stdx::{Duration, Instant, Levels, Prng, UnixMillis};
 
 use crate::acl::{AclLog, DEFAULT, User, Users};
 use crate::ask::{Deferred, Pending};
@@ -238,6 +238,14 @@ pub struct Context {
     pub libraries: Arc<Libraries>,
     /// Parameters of the cluster that this core obeys.
     pub parameters: Arc<Parameters>,
+    /// The levels that this program knows.
+    pub levels: Levels,
+    /// The level of the cluster, as far as this core knows: that of group 0. Nodes may send each other what came with it.
+    pub level: stdx::Level,
+    /// The highest level of anything in the logs of this node, as far as this core has to do with them.
+    pub(crate) floor: stdx::Level,
+    /// The levels that other nodes know, as they have said last.
+    pub(crate) known_levels: BTreeMap<NodeId, Levels>,
     /// Cores on which a script has been running for long, and whether it is a function.
     pub(crate) busy: BTreeMap<CoreId, bool>,
     /// CLIENT PAUSE: until when, and whether only writes wait.
@@ -310,6 +318,8 @@ impl Core {
             group_count,
             hash_seed,
             founds_groups,
+            levels,
+            floor,
             seed,
             settings,
             process,
@@ -378,6 +388,10 @@ impl Core {
                 scripts_may_debug: false,
                 libraries: Arc::default(),
                 parameters: Arc::default(),
+                levels,
+                level: stdx::Level::FIRST,
+                floor,
+                known_levels: BTreeMap::new(),
                 busy: BTreeMap::new(),
                 pause: None,
                 timings,
@@ -592,7 +606,8 @@ impl Core {
             Event::Unreachable { node } => self.groups_mut().for_each(|group| group.report_unreachable(node)),
             Event::Expelled => self.be_expelled(actions),
             Event::Imposture { text } => self.note(timeline::Kind::Refusal, None, text, actions),
-            Event::Reachable { node } => {
+            Event::Reachable { node, levels } => {
+                self.hear_levels(node, levels);
                 self.relay.reachable(node, now.instant);
                 self.tell_timeline(node, actions);
             }
@@ -668,6 +683,7 @@ impl Core {
                 if self.context.settings.import_mode {
                     group.set_import_mode(true);
                 }
+                group.begin_at(self.context.floor, self.context.level);
                 if group.membership().voters != [self.context.node.0] {
                     self.become_clustered();
                 }
@@ -1157,6 +1173,7 @@ impl Core {
             Mail::Reply { session, ticket, proof, bytes } => self.sessions.reply_proven(session, ticket, proof, &bytes),
             Mail::Happened { kind, group, text } => self.note(kind, group, text, actions),
             Mail::Parameters(parameters) => self.take_parameters(parameters, actions),
+            Mail::Level(level) => self.take_level(level),
             Mail::Bulletin(bulletin) => self.context.bulletins.hear(bulletin, self.now.instant),
             Mail::FromLeader(bulletin) => {
                 let now = self.now;
@@ -1291,6 +1308,11 @@ impl Core {
         if let Some(parameters) = parameters {
             for core in (0..self.context.core_count).map(CoreId) {
                 self.outbox.push(self.context.core, core, Mail::Parameters(Arc::clone(&parameters)));
+            }
+        }
+        if let Some(level) = self.group_mut(crate::levels::HOME).and_then(Group::take_level) {
+            for core in (0..self.context.core_count).map(CoreId) {
+                self.outbox.push(self.context.core, core, Mail::Level(level));
             }
         }
         let news = self.group_mut(GroupId(0)).and_then(Group::take_roster);

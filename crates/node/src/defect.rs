@@ -27,4 +27,8 @@ pub enum Defect {
     DeafMoments,
     /// A group is moved by letting go first, and only then looking for somebody else.
     EarlyRemoval,
+    /// Leaders log what is new with a level before it has been raised, and nobody notes that it comes.
+    EarlyLevel,
+    /// The level is raised without asking which nodes know it.
+    BlindRise,
 }

@@ -324,6 +324,7 @@ impl Core {
             && matches!(command.body, Body::Mutate(_))
         {
             self.check_write(command)?;
+            self.context.check_level(command.name, args)?;
         }
         if self.context.settings.cluster_redirect {
             redirect::check(&self.context, session.reading.is_some(), known, args)?;
@@ -979,6 +980,9 @@ impl Core {
 
     /// What concerns the whole cluster is decided by the leader of group 0.
     fn dispatch_to_governor(&mut self, id: SessionId, args: Args<'_>, actions: &mut Vec<Action>) -> Next {
+        if let Err(refusal) = self.context.check_governor(args.at(1)) {
+            return self.reject(id, &refusal);
+        }
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         let (ticket, protocol) = (session.take_ticket(), session.protocol());
         let mut words = Vec::new();

@@ -566,6 +566,7 @@ impl Core {
             write_refusal,
             is_watched: self.context.monitors.is_watched(),
             may_debug,
+            level: self.context.level_for_clients(),
         }
     }
 
@@ -595,6 +596,7 @@ impl Core {
         if let Room::None(reason) = &outlet.context.room {
             circumstances.write_refusal.get_or_insert_with(|| no_room(outlet.context.node, reason));
         }
+        circumstances.level = circumstances.level.min(group.level_to_log());
         let run = Run { origin, floor, protocol, database, invocation, args, circumstances, seed };
         let result = group.run_script(run, &mut engine, &mut self.prng, now, &mut outlet);
         self.runner.engine = Some(engine);

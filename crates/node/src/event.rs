@@ -10,7 +10,7 @@ use journal::{Append, CheckpointMark, Span};
 use keyspace::{Corrupt, Keyspace};
 use state::{Position, State};
 use stdx::log::{Entry, HardState, Membership};
-use stdx::{Duration, Instant, UnixMillis};
+use stdx::{Duration, Instant, Levels, UnixMillis};
 
 pub use message::{CoreId, GroupId, NodeId};
 
@@ -198,6 +198,8 @@ pub enum Event<'a> {
     Reachable {
         /// Which.
         node: NodeId,
+        /// The levels that it knows, as it has said.
+        levels: Levels,
     },
     /// From now on tell what is done ([`Action::Tape`]), in the words of such a reader; or no longer.
     Record(Option<state::Reader>),
@@ -307,6 +309,9 @@ pub enum Action {
         /// What.
         letter: Letter,
     },
+    /// Something of this level is about to be written to a log of this node. What the directory says must be on disk before
+    /// any later action is carried out, and no link may go on with a node that does not know the level.
+    Floor(stdx::Level),
     /// Write to a group's log.
     Append {
         /// What.
@@ -834,6 +839,10 @@ pub struct CoreOptions {
     pub hash_seed: u64,
     /// Groups are founded by themselves when the nodes have cores for more.
     pub founds_groups: bool,
+    /// The levels that this program knows.
+    pub levels: Levels,
+    /// The highest level of anything in the logs of this node, as its directory says.
+    pub floor: stdx::Level,
     /// Seed of all chance on this core.
     pub seed: u64,
     /// Configuration at the start.

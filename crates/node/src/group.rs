@@ -172,6 +172,12 @@ pub struct Group {
     are_libraries_new: bool,
     /// They have come with a checkpoint, and the cores do not know them yet.
     are_parameters_new: bool,
+    /// The cores do not know yet at which level the group is.
+    is_level_new: bool,
+    /// The level that the group is to have.
+    pub(crate) level_wanted: stdx::Level,
+    /// The level to which this replica has raised the group last, as far as it has proposed that.
+    pub(crate) level_logged: stdx::Level,
     last_script: Instant,
     /// Room for a script's commands and its reply.
     script_words: Vec<u8>,
@@ -445,6 +451,9 @@ impl Group {
             marked_index: checkpoint_index,
             are_libraries_new: false,
             are_parameters_new: false,
+            is_level_new: false,
+            level_wanted: stdx::Level::FIRST,
+            level_logged: stdx::Level::FIRST,
             last_script: now.instant,
             script_words: Vec::new(),
             script_reply: Vec::new(),
@@ -517,6 +526,11 @@ impl Group {
         self.state.moment()
     }
 
+    /// True while this replica leads, and has applied an entry of its own term.
+    pub(crate) fn is_serving(&self) -> bool {
+        self.is_serving
+    }
+
     /// True if the cluster has lost entries that have been applied here: the process has to end.
     pub fn is_overtaken(&self) -> bool {
         self.is_overtaken
@@ -554,7 +568,7 @@ impl Group {
     }
 
     /// True if the group has one voter, this node: then a read needs nobody's confirmation.
-    fn is_alone(&self) -> bool {
+    pub(crate) fn is_alone(&self) -> bool {
         self.replica.is_alone()
     }
 
@@ -763,7 +777,10 @@ impl Group {
     }
 
     fn take(&mut self, request: Request, now: Now, outlet: &mut Outlet<'_>) {
-        if self.refuses_alone(&request, outlet) || self.refuses_without_room(&request, now, outlet) {
+        if self.refuses_alone(&request, outlet)
+            || self.refuses_without_room(&request, now, outlet)
+            || self.refuses_newer(&request, outlet)
+        {
             return;
         }
         let Request { origin, protocol, body, floor, is_anew, must_return, .. } = request;
@@ -1566,6 +1583,13 @@ impl Group {
         self.import_mode.unwrap_or(self.state.keyspace().limits().keeps_expired)
     }
 
+    /// Raises the level of the group.
+    pub(crate) fn rise(&mut self, level: stdx::Level) {
+        self.level_logged = level;
+        self.leader.builder.rise(level);
+        self.leader.waiters.push(Waiter::Silent);
+    }
+
     fn log_limits(&mut self) {
         let limits = Limits { keeps_expired: self.is_in_import_mode(), ..self.limits };
         if self.is_serving && limits != self.limits_logged {
@@ -1659,7 +1683,8 @@ impl Group {
         }
         // The next batch is probably like this one: room made now need not be made again step by step.
         let byte_count = self.leader.builder.byte_count() - std::mem::take(&mut self.leader.sliced_bytes);
-        let next = Builder::with_capacity(byte_count.min(limits::BATCH_BYTES_RESERVED_MAX));
+        let mut next = Builder::with_capacity(byte_count.min(limits::BATCH_BYTES_RESERVED_MAX));
+        next.set_level(self.level_to_log());
         let mut builder = std::mem::replace(&mut self.leader.builder, next);
         let next = Vec::with_capacity(self.leader.waiters.len().min(limits::BATCH_WAITERS_RESERVED_MAX));
         let waiters = std::mem::replace(&mut self.leader.waiters, next);
@@ -1840,6 +1865,13 @@ impl Group {
     }
 
     fn append(&mut self, append: consensus::Append, outlet: &mut Outlet<'_>) {
+        let normal = append.entries.iter().filter(|entry| entry.kind == EntryKind::Normal);
+        let level = normal.map(|entry| entry::level(&entry.data)).max().unwrap_or_default();
+        if self.defect == Some(Defect::EarlyLevel) && level <= outlet.context.levels.highest {
+            // Nobody is told.
+        } else if outlet.context.keep(level, outlet.actions).is_err() {
+            return;
+        }
         let hard_state = append.hard_state.unwrap_or(self.hard_state);
         self.hard_state = hard_state;
         self.log_bytes += append.entries.iter().map(|entry| entry.data.len() as u64).sum::<u64>();
@@ -2017,6 +2049,10 @@ impl Group {
             self.is_serving = true;
             self.is_newly_serving = true;
             self.bulletin_at = Instant::ZERO;
+            // First of all: what is asked for is logged behind it.
+            self.level_logged = self.state.level();
+            self.leader.builder.set_level(self.level_logged);
+            self.rise_as_wanted();
             self.limits_logged = self.state.keyspace().limits();
             self.log_limits();
             self.adopt_prepared();
@@ -2248,6 +2284,14 @@ impl Group {
                 self.is_roster_new |= is_news;
                 answer_governed(waiter, proof, outlet);
             }
+            What::Risen { level, is_news } => {
+                self.is_level_new |= is_news;
+                if is_news {
+                    let line = format!("group {}: is at level {level}", self.id.0);
+                    outlet.actions.push(Action::Log { level: Level::Notice, line });
+                }
+                answer_governed(waiter, proof, outlet);
+            }
         }
     }
 
@@ -2314,6 +2358,7 @@ impl Group {
     /// Figures for INFO.
     pub(crate) fn figures(&self, now: Instant) -> GroupFigures {
         GroupFigures {
+            level: self.state.level(),
             group: self.id.0,
             standing: match self.standing() {
                 Standing::Serving => "serving",
@@ -2369,6 +2414,7 @@ impl Group {
         self.is_roster_new = true;
         self.are_libraries_new = true;
         self.are_parameters_new = true;
+        self.is_level_new = true;
         self.slot_news = self.state.slots().moved().collect();
     }
 
@@ -2393,6 +2439,11 @@ impl Group {
         let route = Route { leader, term, is_here: !self.is_vacant() };
         let is_news = self.told_route.replace(route) != Some(route);
         is_news.then_some(route)
+    }
+
+    /// The level, if it has changed since it was last asked for.
+    pub(crate) fn take_level(&mut self) -> Option<stdx::Level> {
+        std::mem::take(&mut self.is_level_new).then(|| self.state.level())
     }
 
     /// The roster, if it has changed since it was last asked for.

@@ -317,6 +317,8 @@ pub enum Mail {
     Roster(Arc<Roster>),
     /// These are the cluster's parameters now.
     Parameters(Arc<Parameters>),
+    /// The cluster is at this level.
+    Level(stdx::Level),
     /// A leader tells how its group is.
     Bulletin(Bulletin),
     /// The leader of a group on another node has said this: for the core of the group.

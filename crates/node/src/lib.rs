@@ -34,6 +34,7 @@ mod holders;
 pub mod invitation;
 pub mod landscape;
 pub mod letter;
+mod levels;
 pub mod limits;
 pub mod lives;
 mod locks;

@@ -19,6 +19,7 @@ use crate::blocking::lay_out;
 use crate::commands::Known;
 use crate::entry::{Reader, put_words};
 use crate::event::{Action, Level};
+use crate::levels::check_form;
 use crate::limits;
 use crate::pubsub::Message;
 use crate::statistics::shorten;
@@ -124,6 +125,8 @@ pub(crate) struct Circumstances {
     pub(crate) is_watched: bool,
     /// Scripts may call DEBUG PROTOCOL and DEBUG SLEEP.
     pub(crate) may_debug: bool,
+    /// What is newer may not be called.
+    pub(crate) level: stdx::Level,
 }
 
 impl Circumstances {
@@ -353,12 +356,14 @@ pub(crate) fn log_action(level: u8, text: &[u8]) -> Option<Action> {
 /// Why a command may not be called at this point; `has_written` exempts a script that must be let finish.
 pub(crate) fn check_call(
     command: &DataCommand,
+    args: Args<'_>,
     circumstances: &Circumstances,
     has_written: bool,
 ) -> Result<(), Refusal> {
     if !matches!(command.body, keyspace::Body::Mutate(_)) {
         return Ok(());
     }
+    check_form(circumstances.level, command.name, args)?;
     if let Some(text) = &circumstances.write_refusal {
         return Err(Refusal::new(text.clone()));
     }

@@ -56,7 +56,8 @@ impl Touched {
                 | Item::Want { .. }
                 | Item::Place { .. }
                 | Item::Balance(_)
-                | Item::Found { .. } => {}
+                | Item::Found { .. }
+                | Item::Rise(_) => {}
             }
         }
         self.read_to = reader.bookmark();

@@ -170,7 +170,7 @@ fn told(backup: &Path, fault: &Fault) -> anyhow::Error {
         Fault::Damaged { .. } | Fault::Missing { .. } => ": this backup cannot be used; take another one",
         Fault::Newer { .. } => ": use the version that wrote it, or a later one",
         Fault::Full { .. } => ": make room and begin again",
-        Fault::Io { .. } | Fault::Foreign { .. } => "",
+        Fault::Io { .. } | Fault::Foreign { .. } | Fault::Level { .. } => "",
     };
     anyhow::anyhow!("backup {}: {fault}{advice}", backup.display())
 }

@@ -13,6 +13,7 @@ mod slots;
 mod status;
 mod timeline;
 mod trial;
+mod upgrade;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -40,6 +41,7 @@ enum Verb {
     Place(balance::PlaceArguments),
     Groups(groups::GroupsArguments),
     Move(slots::MoveArguments),
+    Upgrade(upgrade::UpgradeArguments),
     Try(trial::TryArguments),
 }
 
@@ -60,6 +62,7 @@ pub fn run(arguments: ClusterArguments) -> Result<()> {
         Verb::Place(arguments) => balance::place(&arguments),
         Verb::Groups(arguments) => groups::run(&arguments),
         Verb::Move(arguments) => slots::run(&arguments),
+        Verb::Upgrade(arguments) => upgrade::run(&arguments),
         Verb::Try(arguments) => trial::run(&arguments),
     }
 }

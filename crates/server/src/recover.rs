@@ -128,7 +128,7 @@ impl Found {
 
 /// What a directory that has an identity is not stamped with.
 const NOBODY: Identity =
-    Identity { directory: 0, cluster: 0, node: 0, group_count: 0, hash_seed: 0, has_joined: false };
+    Identity { directory: 0, cluster: 0, node: 0, group_count: 0, hash_seed: 0, has_joined: false, level: stdx::Level::FIRST };
 
 /// What is wrong with a directory, with what to do about it.
 fn told(directory: &Path, fault: &journal::Fault) -> anyhow::Error {
@@ -138,7 +138,7 @@ fn told(directory: &Path, fault: &journal::Fault) -> anyhow::Error {
         }
         journal::Fault::Newer { .. } => ": use the version that wrote it",
         journal::Fault::Full { .. } => ": make room and begin again; nothing has been changed",
-        journal::Fault::Io { .. } | journal::Fault::Foreign { .. } => "",
+        journal::Fault::Io { .. } | journal::Fault::Foreign { .. } | journal::Fault::Level { .. } => "",
     };
     anyhow!("data directory {}: {fault}{advice}", directory.display())
 }

@@ -16,6 +16,7 @@ use std::thread;
 use edge::{ClusterOptions, ConsoleOptions, Ended, Invited, ListenOptions, Options, SentinelOptions, Token};
 use node::acl::Users;
 use node::settings::Settings;
+use stdx::{Level, Levels};
 
 use self::directives::{Class, fate, is_news, own_name};
 use crate::words::split_words;
@@ -75,6 +76,7 @@ Usage: holdfast serve [FILE] [--name value [value …]]…
   --appendfsync WHEN      an acknowledged write is on disk: always (before it is acknowledged),
                           everysec (within a second), no (when the system likes) [always]
   --cores N               threads that serve clients                    [all processors]
+  --level-max N           act as a version that knows no higher level: to try an upgrade  [all that it knows]
   --unixsocket PATH       listen here too
   --unixsocketperm MODE   its permissions, as in 700
   --requirepass PASSWORD  clients must say it; or --requirepass-file FILE, which does not show in lists of processes
@@ -95,6 +97,8 @@ struct Plan {
     settings: Settings,
     data_directory: PathBuf,
     core_count: Option<u16>,
+    /// The levels that it is to act as if it knew no others.
+    levels: Levels,
     config_file: Option<PathBuf>,
     /// `save` and the like, which may stand several times, and have stood already.
     accumulated: Vec<&'static str>,
@@ -253,6 +257,7 @@ impl Plan {
             settings,
             data_directory: PathBuf::from("holdfast-data"),
             core_count: None,
+            levels: Levels::KNOWN,
             config_file: None,
             accumulated: Vec::new(),
             users: Vec::new(),
@@ -417,6 +422,15 @@ impl Plan {
                 };
                 self.core_count = Some(count.ok_or_else(|| directive.complain("needs a number from 1 to 1024"))?);
             }
+            "level-max" => {
+                let known = Levels::KNOWN;
+                let level = match values {
+                    [level] => level.parse().ok().map(Level).filter(|level| known.contains(*level)),
+                    _ => None,
+                };
+                let wrong = || directive.complain(&format!("needs one of the {known}"));
+                self.levels = known.up_to(level.ok_or_else(wrong)?);
+            }
             "user" => self.users.push(directive.clone()),
             // The name of Valkey for our `text`.
             "log-format" if values == ["legacy"] => self.set(directive, name, "text")?,
@@ -541,6 +555,7 @@ impl Plan {
             config_file: config_file.display().to_string(),
             data_directory: self.data_directory,
             version: env!("CARGO_PKG_VERSION"),
+            levels: self.levels,
             allocated: crate::allocator::allocated,
             back_up: crate::backup::schedule::run,
             settings: self.settings,

@@ -36,18 +36,21 @@ pub struct SimulateArguments {
     /// Clients give some requests ids, and repeat them under the same id until they are answered (with `always`).
     #[arg(long)]
     repeats: bool,
+    /// Nodes run one of two versions, change it when they start, and the level is raised (with three nodes and more).
+    #[arg(long)]
+    levels: bool,
     /// Nothing goes wrong, every world has the same net and disks, and the report says how long transfers between two
     /// keys took, in virtual time, once all nodes have joined and leaders are spread.
-    #[arg(long, conflicts_with_all = ["canary", "changes", "moves", "growth"])]
+    #[arg(long, conflicts_with_all = ["canary", "changes", "moves", "growth", "levels"])]
     calm: bool,
     /// Nodes die and return, ten times in each world, and nothing else goes wrong: leaders must be where they were
     /// within a minute, without a step too many and without an error for clients of the other nodes (with three nodes
     /// and more).
-    #[arg(long, conflicts_with_all = ["canary", "changes", "moves", "growth", "calm"])]
+    #[arg(long, conflicts_with_all = ["canary", "changes", "moves", "growth", "levels", "calm"])]
     returns: bool,
     /// Two nodes do not hear each other although others hear both, or a disk is full, ten times in each world, and
     /// nothing else goes wrong: no client of any node may see an error (with three nodes and more).
-    #[arg(long, conflicts_with_all = ["changes", "moves", "growth", "calm", "returns"])]
+    #[arg(long, conflicts_with_all = ["changes", "moves", "growth", "levels", "calm", "returns"])]
     ailments: bool,
     /// Put in a defect that has to be caught; the exit code is then 0 if it was.
     #[arg(long, value_enum)]
@@ -132,6 +135,10 @@ enum CanaryName {
     EarlyRemoval,
     /// Found groups once more at every start (with --growth).
     FoundedTwice,
+    /// Log what is new with a level before it has been raised: with --levels.
+    EarlyLevel,
+    /// Raise the level without asking which nodes know it: with --levels.
+    BlindRise,
 }
 
 impl CanaryName {
@@ -157,6 +164,8 @@ impl CanaryName {
             Self::CountedCopy => Canary::CountedCopy,
             Self::EarlyRemoval => Canary::EarlyRemoval,
             Self::FoundedTwice => Canary::FoundedTwice,
+            Self::EarlyLevel => Canary::EarlyLevel,
+            Self::BlindRise => Canary::BlindRise,
         }
     }
 }
@@ -178,6 +187,7 @@ impl SimulateArguments {
             moves: self.moves && self.nodes > 1,
             growth: self.growth,
             repeats: self.repeats && matches!(self.policy, Policy::Always),
+            levels: self.levels && self.nodes > 1,
             canary: self.canary.map(CanaryName::canary),
         }
     }
@@ -191,6 +201,7 @@ impl SimulateArguments {
         let moves = if self.moves { " --moves" } else { "" };
         let growth = if self.growth { " --growth" } else { "" };
         let repeats = if self.repeats { " --repeats" } else { "" };
+        let levels = if self.levels { " --levels" } else { "" };
         let kind = if self.calm {
             " --calm"
         } else if self.returns {
@@ -202,7 +213,7 @@ impl SimulateArguments {
         };
         let nodes = self.nodes;
         format!(
-            "holdfast simulate --seeds {seed} --nodes {nodes} --policy {policy}{changes}{moves}{growth}{repeats}{kind}{canary} \
+            "holdfast simulate --seeds {seed} --nodes {nodes} --policy {policy}{changes}{moves}{growth}{repeats}{levels}{kind}{canary} \
              --trace"
         )
     }

@@ -62,6 +62,8 @@ pub struct Faults {
     pub place_every: u64,
     /// Mean time between the foundings of groups; 0 is never.
     pub growth_every: u64,
+    /// Mean time between attempts to raise the level; 0 is never.
+    pub upgrade_every: u64,
     /// A turn of a core takes up to this long.
     pub turn_cost: u64,
     /// A node dies at a step of a transaction over groups: while it is being written, or a little later.
@@ -115,6 +117,14 @@ impl Faults {
             // A journal does not take what comes before a checkpoint.
             (faults.checkpoint_log_bytes, faults.step_crash) = (u64::MAX, 0);
         }
+        if plan.levels {
+            // Whoever starts may be another version.
+            faults.kill_every = 2 * SECOND;
+        }
+        if plan.canary == Some(Canary::BlindRise) {
+            // Who is there has been there for long.
+            (faults.kill_every, faults.power_cut_every, faults.pause_every) = (0, 0, 0);
+        }
         if plan.returns || plan.ailments {
             faults.calm();
         }
@@ -149,6 +159,7 @@ impl Faults {
         let place_every = if plan.nodes > REPLICAS { every(60, SECOND) } else { 0 };
         let mut of_growth = Prng::new(plan.seed ^ 0x6772_6F77);
         let growth_every = if plan.growth { SECOND / 2 + of_growth.below(4 * SECOND) } else { 0 };
+        let upgrade_every = if plan.levels { 2 * SECOND } else { 0 };
         let mut thousandths = |exists: u64, most: u64| {
             if prng.chance(exists, 100) { 1 + prng.below(most) } else { 0 }
         };
@@ -208,6 +219,7 @@ impl Faults {
             move_every,
             place_every,
             growth_every,
+            upgrade_every,
             turn_cost: 1_000 + prng.below(100_000),
             step_crash,
             checkpoint_log_bytes: 2_000 + prng.below(200_000),

@@ -54,6 +54,12 @@ impl Universe {
         if self.machines[machine].process.is_some() || self.machines[machine].is_lost {
             return;
         }
+        self.install(machine);
+        self.boot_same(machine);
+    }
+
+    /// The same, with the version that is installed.
+    pub(crate) fn boot_same(&mut self, machine: usize) {
         let identity = Identity {
             directory: u128::from(self.prng.draw()),
             cluster: u128::from(self.plan.seed),
@@ -61,16 +67,19 @@ impl Universe {
             group_count: self.group_count,
             hash_seed: self.plan.seed,
             has_joined: machine > 0,
+            level: self.first_level(),
         };
         let options = journal::Options {
             segment_bytes: 4096 * (16 + self.prng.below(48)),
             held_bytes_max: self.faults.log_held_bytes_max,
             has_peers: others_can_tell,
+            levels: self.machines[machine].levels,
             ..journal::Options::new(identity)
         };
         let disk = self.machines[machine].disk.clone();
         let (journal, recovered) = match Journal::open(disk.clone(), &options) {
             Ok(opened) => opened,
+            Err(fault @ Fault::Level { .. }) => return self.refuse_level(machine, &fault),
             Err(fault) => return self.boot_failed(machine, &fault),
         };
         say!(
@@ -140,6 +149,8 @@ impl Universe {
                     group_count: self.group_count,
                     hash_seed: self.plan.seed,
                     founds_groups: false,
+                    levels: self.machines[machine].levels,
+                    floor: recovered.identity.level,
                     seed: self.prng.draw(),
                     settings: Arc::clone(&settings),
                     process: Arc::clone(&process),
@@ -332,6 +343,7 @@ impl Universe {
                     Inbound::LogRead(group, first, read) => Event::LogRead { group, first, read },
                     Inbound::Room(room) => Event::Room(room),
                     Inbound::Expelled => Event::Expelled,
+                    Inbound::Reachable(node, levels) => Event::Reachable { node, levels },
                     Inbound::Bytes(..) | Inbound::Peer(..) => unreachable!("borrowed above"),
                 },
             };
@@ -624,6 +636,9 @@ impl Universe {
                 if to >= self.machines.len() {
                     return; // a copy that has been refused since
                 }
+                if !self.link(machine, to) {
+                    return;
+                }
                 let core_count = self.machines[to].process.as_ref().map_or(1, |process| process.cores.len() as u32);
                 self.carry(machine, to, (link, (group.0 % core_count) as u16), bytes);
             }
@@ -634,6 +649,7 @@ impl Universe {
                 let inbound = Inbound::Letter(CoreId(core), letter);
                 self.at(when, What::Arrive { machine, life, core: to.0, inbound });
             }
+            Action::Floor(level) => self.raise_floor(machine, level),
             Action::Append { append, persist } => {
                 self.mix(append.ticket ^ u64::from(append.group) << 32);
                 let entries: Vec<_> =
@@ -1343,6 +1359,8 @@ fn defect_of(canary: Canary) -> Option<Defect> {
         Canary::BoundlessRead => Some(Defect::BoundlessRead),
         Canary::DeafMoments => Some(Defect::DeafMoments),
         Canary::EarlyRemoval => Some(Defect::EarlyRemoval),
+        Canary::EarlyLevel => Some(Defect::EarlyLevel),
+        Canary::BlindRise => Some(Defect::BlindRise),
     }
 }
 

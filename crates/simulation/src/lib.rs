@@ -80,6 +80,10 @@ pub enum Canary {
     EarlyRemoval,
     /// A start takes no notice of groups that have been founded since the cluster was, and founds them once more.
     FoundedTwice,
+    /// Leaders log what is new with a level before it has been raised, and give it to whoever follows.
+    EarlyLevel,
+    /// The level is raised without asking which nodes know it.
+    BlindRise,
 }
 
 /// Which universe to live through.
@@ -106,6 +110,8 @@ pub struct Plan {
     pub growth: bool,
     /// Clients give some requests ids, and repeat them until they are answered. Acknowledged must mean on disk.
     pub repeats: bool,
+    /// Nodes run one of two versions, change it when they start, and the level is raised.
+    pub levels: bool,
     /// A defect, if there is to be one.
     pub canary: Option<Canary>,
 }

@@ -9,6 +9,7 @@ use node::event::{CheckpointNews, CoreId, GroupId, GroupSeed, NodeId, Peer, Pers
 use node::letter::Letter;
 use node::lives::Lives;
 use stdx::log::{Entry, HardState};
+use stdx::{Level, Levels};
 
 use crate::clock::FalseClock;
 use crate::disk::FalseDisk;
@@ -23,6 +24,8 @@ pub struct Machine {
     pub clock: FalseClock,
     /// It has been started at some time: it belongs to the cluster, or did.
     pub has_joined: bool,
+    /// The levels that the program knows which is installed there.
+    pub levels: Levels,
     /// It cannot go on, and never starts again.
     pub is_lost: bool,
     /// A bit of its log has turned at some time.
@@ -76,6 +79,10 @@ pub struct Process {
     pub places: BTreeMap<NodeId, usize>,
     /// Which processes it takes for other nodes.
     pub lives: Lives,
+    /// The highest level of anything in its logs.
+    pub floor: Level,
+    /// Machines that it is linked to, by the life of their process.
+    pub linked: BTreeMap<usize, u64>,
 }
 
 /// Something for the journal's thread.
@@ -122,11 +129,13 @@ pub enum Inbound {
     CheckpointRead { group: GroupId, index: u64, chunk: u64, to: NodeId, read: Result<Option<Vec<u8>>, String> },
     Room(Room),
     Expelled,
+    Reachable(NodeId, Levels),
 }
 
 impl Process {
     /// A process that has just started.
     pub fn new(journal: Journal<FalseDisk>, cores: Vec<CoreHost>) -> Self {
+        let floor = journal.identity().level;
         Self {
             journal,
             cores,
@@ -142,6 +151,8 @@ impl Process {
             removed: BTreeSet::new(),
             places: BTreeMap::new(),
             lives: Lives::default(),
+            floor,
+            linked: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
             last_serial: 0,
         }

@@ -8,6 +8,7 @@ mod ailments;
 mod cuts;
 mod follower;
 mod judge;
+mod levels;
 mod operator;
 mod peace;
 mod replay;
@@ -15,7 +16,7 @@ mod returns;
 
 use std::collections::BTreeMap;
 
-use stdx::Prng;
+use stdx::{Levels, Prng};
 
 use crate::client::{ACCOUNT_COUNT, Client, Heard, History};
 use crate::clock::FalseClock;
@@ -64,6 +65,8 @@ pub(crate) enum What {
     Refused { machine: usize, life: u64 },
     /// An operator looks whether a node that cannot go on has been let go.
     OperatorLooks { machine: usize },
+    /// An operator asks once more for a higher level.
+    OperatorUpgrades,
     /// A fault of limited duration is over.
     Over(Trouble, usize),
 }
@@ -83,9 +86,10 @@ pub(crate) enum Trouble {
     Move,
     Place,
     Growth,
+    Upgrade,
 }
 
-const TROUBLES: [Trouble; 12] = [
+const TROUBLES: [Trouble; 13] = [
     Trouble::Partition,
     Trouble::Kill,
     Trouble::PowerCut,
@@ -98,6 +102,7 @@ const TROUBLES: [Trouble; 12] = [
     Trouble::Move,
     Trouble::Place,
     Trouble::Growth,
+    Trouble::Upgrade,
 ];
 
 /// One client's connection to one node.
@@ -215,6 +220,7 @@ impl Universe {
                     disk: FalseDisk::new(prng.fork()),
                     clock: FalseClock::new(drift, SECOND + prng.below(SECOND), prng.below(1_000) as i64 - 500),
                     has_joined: false,
+                    levels: Levels::KNOWN,
                     is_lost: false,
                     has_rotted: false,
                     life: 0,
@@ -456,6 +462,7 @@ impl Universe {
                 }
             }
             What::OperatorLooks { machine } => self.operator_looks(machine),
+            What::OperatorUpgrades => self.operator_upgrades(),
             What::Over(trouble, machine) => self.over(trouble, machine),
         }
     }
@@ -677,6 +684,7 @@ impl Universe {
             Trouble::Move => self.faults.move_every,
             Trouble::Place => self.faults.place_every,
             Trouble::Growth => self.faults.growth_every,
+            Trouble::Upgrade => self.faults.upgrade_every,
         }
     }
 
@@ -694,7 +702,10 @@ impl Universe {
         }
         let machine = self.some(self.machines.len() as u64) as usize;
         say!(self, "{trouble:?} strikes {}", machine + 1);
-        let is_operators = matches!(trouble, Trouble::Change | Trouble::Move | Trouble::Place | Trouble::Growth);
+        let is_operators = matches!(
+            trouble,
+            Trouble::Change | Trouble::Move | Trouble::Place | Trouble::Growth | Trouble::Upgrade
+        );
         if !is_operators && !self.machines[machine].has_joined {
             return self.next_strike(trouble);
         }
@@ -747,6 +758,7 @@ impl Universe {
             Trouble::Move => self.move_slots(machine),
             Trouble::Place => self.place_group(machine),
             Trouble::Growth => self.found_groups(machine),
+            Trouble::Upgrade => self.tell_as_operator(machine, b"HOLDFAST UPGRADE\r\n".to_vec()),
             Trouble::Reset => {
                 let client = self.some(self.clients.len() as u64) as usize;
                 if let Some(number) = self.clients[client].connection {

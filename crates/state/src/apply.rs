@@ -11,7 +11,7 @@ use message::roster::Member;
 use message::slots::Moved;
 use message::{GatewayId, NodeId, TransactionId};
 use resp::{Args, Protocol, Writer};
-use stdx::UnixMillis;
+use stdx::{Level, UnixMillis};
 use stdx::log::{Entry, EntryKind};
 
 use crate::recorder::Recorder;
@@ -137,6 +137,13 @@ pub enum What {
     Wished(bool),
     /// A gateway was told where a slot is.
     Moved,
+    /// The group is at this level.
+    Risen {
+        /// Which.
+        level: Level,
+        /// False if it was before.
+        is_news: bool,
+    },
 }
 
 /// A place in an entry that is being applied.
@@ -475,6 +482,11 @@ impl State {
             Item::Place { group, nodes } => What::Wished(self.roster.place(group, nodes)),
             Item::Balance(is_on) => What::Wished(self.roster.balance(is_on)),
             Item::Found { group, voters } => What::Wished(self.roster.found(group, voters)),
+            Item::Rise(level) => {
+                let is_news = level > self.level;
+                self.level = self.level.max(level);
+                What::Risen { level: self.level, is_news }
+            }
             Item::Moved(slot) => {
                 answer(&answer::put_moved(&self.slots.known(slot)));
                 What::Moved

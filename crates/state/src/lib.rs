@@ -37,7 +37,7 @@ use message::roster::Roster;
 use message::slots::SlotMap;
 use message::{GatewayId, GroupId, TransactionId};
 use resp::{Args, Span, Writer};
-use stdx::UnixMillis;
+use stdx::{Level, Levels, UnixMillis};
 use stdx::slot::{Slot, slot_of};
 
 pub use apply::{Applied, CommandRun, Cursor, Effects, ExecRun, Ignored, Meter, What, is_null};
@@ -112,6 +112,8 @@ pub struct State {
     echoes: Echoes,
     /// What requests with an id were answered.
     request_ids: RequestIds,
+    /// Which formats and semantics are in force.
+    level: Level,
     /// Where replies go that nobody wants.
     scratch: Writer,
     spans: Vec<Span>,
@@ -122,7 +124,8 @@ pub struct State {
 }
 
 /// The parts of a [`State`] beside its keyspace, in the order in which a checkpoint holds them. Checkpoints of older
-/// versions end earlier; what they lack is empty.
+/// versions end earlier; what they lack is empty. The level comes first of those that level 1 does not know, so that it is
+/// read before anything that depends on it.
 macro_rules! parts {
     ($state:expr $(, $mutable:tt)?) => {
         [
@@ -136,9 +139,13 @@ macro_rules! parts {
             &$($mutable)? $state.parameters,
             &$($mutable)? $state.echoes,
             &$($mutable)? $state.request_ids,
+            &$($mutable)? $state.level,
         ]
     };
 }
+
+/// How many of the [`parts!`] a checkpoint has at level 1. Whoever knows no other level takes no more.
+const PARTS_OF_LEVEL_1: usize = 10;
 
 impl State {
     /// The state of a group before its first entry, among so many groups. `keyspace` is empty, or what a checkpoint
@@ -158,6 +165,7 @@ impl State {
             parameters: Arc::default(),
             echoes: Echoes::default(),
             request_ids: RequestIds::default(),
+            level: Level::FIRST,
             scratch: Writer::default(),
             spans: Vec::new(),
             forgets_answers: false,
@@ -170,10 +178,15 @@ impl State {
     /// All that a checkpoint holds beside the keyspace (`docs/formats/checkpoint.md`).
     pub fn save(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        for part in parts!(self) {
+        for part in self.saved_parts(&parts!(self)) {
             part.save(&mut out);
         }
         out
+    }
+
+    /// The parts that there are at this level.
+    fn saved_parts<'p, 's>(&self, parts: &'p [&'s dyn Part]) -> &'p [&'s dyn Part] {
+        if self.level == Level::FIRST { &parts[..PARTS_OF_LEVEL_1] } else { parts }
     }
 
     /// Takes over what [`State::save`] wrote, with the keyspace given before; what was applied last was at `position`.
@@ -192,6 +205,8 @@ impl State {
             }
             part.load(&mut reader);
         }
+        let (level, known) = (self.level, Levels::KNOWN);
+        assert!(known.contains(level), "a checkpoint written at level {level}, and this version knows {known}");
         assert!(reader.is_done(), "the state of a group has parts that this version does not know");
         self.applied = position;
     }
@@ -232,7 +247,7 @@ impl State {
     /// Digest of all that replicas must agree on. The moment is no part of it: a checkpoint keeps its wall clock alone.
     pub fn digest(&self) -> u64 {
         let mut bytes = Vec::new();
-        for part in &parts!(self)[1..] {
+        for part in &self.saved_parts(&parts!(self))[1..] {
             part.save(&mut bytes);
         }
         bytes.iter().fold(self.keyspace.digest(), |digest, byte| {
@@ -346,6 +361,13 @@ impl State {
     /// In group 0: parameters of the cluster.
     pub fn parameters(&self) -> &Arc<Parameters> {
         &self.parameters
+    }
+
+    /// Which formats and semantics are in force in the group. What an item does may depend on it: it changes with an
+    /// entry, so at the same place on every replica.
+    #[inline]
+    pub fn level(&self) -> Level {
+        self.level
     }
 
     /// The slot of a key, if another group holds it.

@@ -10,7 +10,7 @@ use message::libraries::Libraries;
 use message::parameters::Parameters;
 use message::roster::Roster;
 use message::slots::SlotMap;
-use stdx::{UnixMillis, leb128};
+use stdx::{Level, UnixMillis, leb128};
 
 use crate::echoes::Echoes;
 use crate::reply_cache::ReplyCache;
@@ -169,6 +169,20 @@ impl Part for Echoes {
 
     fn clear(&mut self) {
         *self = Self::default();
+    }
+}
+
+impl Part for Level {
+    fn save(&self, out: &mut Vec<u8>) {
+        out.push(self.0);
+    }
+
+    fn load(&mut self, reader: &mut Reader<'_>) {
+        *self = Self(reader.byte());
+    }
+
+    fn clear(&mut self) {
+        *self = Self::FIRST;
     }
 }
 

@@ -4,11 +4,13 @@
 
 pub mod crc64;
 pub mod leb128;
+pub mod level;
 pub mod log;
 mod prng;
 pub mod sha1;
 pub mod slot;
 mod time;
 
+pub use level::{Level, Levels};
 pub use prng::Prng;
 pub use time::{Duration, Instant, UnixMillis};

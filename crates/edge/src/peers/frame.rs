@@ -3,21 +3,33 @@
 use std::fmt;
 
 use node::event::Lane;
+use stdx::{Level, Levels};
 
-/// Version of everything that travels between nodes. Both ends must have the same. It grows with every change to these
-/// bytes or to those of `node::wire`, and `docs/formats/peer-link.md` says what changed.
-pub const PROTOCOL_VERSION: u16 = 9;
+use super::version::{Unspoken, Voice, version_of};
+
+/// The version of who knows nothing of levels.
+const FIRST_VERSION: u16 = version_of(Level::FIRST);
 
 const MAGIC: &[u8; 6] = b"HFPEER";
 
 /// What greetings of all versions begin with: that they are ours, and their version.
-const HEAD_BYTES: usize = 8;
+pub const HEAD_BYTES: usize = 8;
 
-/// Length of a greeting.
-pub const HELLO_BYTES: usize = 58;
+/// Length of a greeting in a version.
+pub fn hello_bytes(version: u16) -> usize {
+    if version == FIRST_VERSION { 58 } else { 58 + VOICE_BYTES }
+}
 
 /// Length of the answer to it.
-pub const WELCOME_BYTES: usize = 49;
+pub fn welcome_bytes(version: u16) -> usize {
+    if version == FIRST_VERSION { 49 } else { 49 + VOICE_BYTES }
+}
+
+/// The longest greeting.
+pub const HELLO_BYTES_MAX: usize = 58 + VOICE_BYTES;
+
+/// What a node says of levels, since it knows of them.
+const VOICE_BYTES: usize = 3;
 
 /// Before a frame's body: its length and its checksum.
 pub const FRAME_HEADER_BYTES: usize = 8;
@@ -82,6 +94,10 @@ pub struct Hello {
     pub is_compressed: bool,
     /// Drawn by the process of who dials when it started; 0 where it is not of interest.
     pub life: u64,
+    /// The version of the protocol that it is said in.
+    pub version: u16,
+    /// Which levels matter to who dials.
+    pub voice: Voice,
 }
 
 /// Who answers.
@@ -97,6 +113,8 @@ pub struct Welcome {
     pub group_count: u32,
     /// Seed of the keyspace's hash, on which the order of SCAN rests.
     pub hash_seed: u64,
+    /// Which levels matter to who answers.
+    pub voice: Voice,
 }
 
 /// Whether a greeting is accepted.
@@ -138,10 +156,12 @@ pub enum Verdict {
     AnotherLife,
     /// Another process is the node that dials.
     Copy,
+    /// One of both has something in its logs that the other does not know.
+    WrongLevel,
 }
 
 impl Verdict {
-    const ALL: [Self; 18] = [
+    const ALL: [Self; 19] = [
         Self::Accepted,
         Self::WrongCluster,
         Self::WrongNode,
@@ -160,6 +180,7 @@ impl Verdict {
         Self::LeftBehind,
         Self::AnotherLife,
         Self::Copy,
+        Self::WrongLevel,
     ];
 
     /// True if asking again will not help.
@@ -174,6 +195,7 @@ impl Verdict {
                 | Self::ExpiredInvitation
                 | Self::UsedInvitation
                 | Self::NoInvitations
+                | Self::WrongLevel
         )
     }
 }
@@ -194,6 +216,9 @@ impl fmt::Display for Verdict {
             Self::Copy => {
                 "another process is the node that this one says it is: the data directory is a copy of one that is in \
                  use elsewhere"
+            }
+            Self::WrongLevel => {
+                "the cluster there is at a level that this version of Holdfast does not know: start a version that knows it"
             }
             Self::NeedsTls => "the other side takes encrypted links only, and this node speaks no TLS (tls-cluster)",
             Self::NoTls => "the other side speaks no TLS",
@@ -216,8 +241,8 @@ impl fmt::Display for Verdict {
 pub enum Malformed {
     /// Not of this program.
     Foreign,
-    /// Of another version.
-    Version(u16),
+    /// Of a version that is not spoken here.
+    Version(Unspoken),
     /// The checksum does not match, or a field makes no sense.
     Damaged,
 }
@@ -226,9 +251,7 @@ impl fmt::Display for Malformed {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Foreign => out.write_str("the other end does not speak the protocol of nodes"),
-            Self::Version(version) => {
-                write!(out, "the other end speaks version {version} of the protocol, and not {PROTOCOL_VERSION}")
-            }
+            Self::Version(unspoken) => unspoken.fmt(out),
             Self::Damaged => out.write_str("bytes from the other end do not verify"),
         }
     }
@@ -237,20 +260,23 @@ impl fmt::Display for Malformed {
 impl Hello {
     /// Its bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = head(self.purpose.number());
+        let mut out = head(self.version, self.purpose.number());
         out.extend_from_slice(&self.cluster.to_le_bytes());
         out.extend_from_slice(&self.from.to_le_bytes());
         out.extend_from_slice(&self.to.to_le_bytes());
         out.extend_from_slice(&self.group_count.to_le_bytes());
         out.push(u8::from(self.is_compressed));
         out.extend_from_slice(&self.life.to_le_bytes());
-        seal(out, HELLO_BYTES)
+        put_voice(&mut out, self.version, self.voice);
+        seal(out, hello_bytes(self.version))
     }
 
-    /// Reads [`HELLO_BYTES`].
-    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+    /// Reads as many bytes as [`hello_bytes`] says of their version, which [`check_head`] has looked at.
+    pub fn decode(bytes: &[u8], version: u16) -> Result<Self, Malformed> {
         let purpose = Purpose::of(unseal(bytes)?).ok_or(Malformed::Damaged)?;
         Ok(Self {
+            version,
+            voice: take_voice(bytes, 54, version),
             purpose,
             cluster: u128::from_le_bytes(part(bytes, 9)),
             from: u64::from_le_bytes(part(bytes, 25)),
@@ -265,22 +291,23 @@ impl Hello {
 impl Welcome {
     /// A refusal that tells a stranger nothing.
     pub fn refusal(verdict: Verdict) -> Self {
-        Self { verdict, cluster: 0, node: 0, group_count: 0, hash_seed: 0 }
+        Self { verdict, cluster: 0, node: 0, group_count: 0, hash_seed: 0, voice: Voice::FIRST }
     }
 
-    /// Its bytes.
-    pub fn encode(&self) -> Vec<u8> {
+    /// Its bytes in a version.
+    pub fn encode(&self, version: u16) -> Vec<u8> {
         let verdict = Verdict::ALL.iter().position(|verdict| *verdict == self.verdict).expect("all are listed");
-        let mut out = head(verdict as u8);
+        let mut out = head(version, verdict as u8);
         out.extend_from_slice(&self.cluster.to_le_bytes());
         out.extend_from_slice(&self.node.to_le_bytes());
         out.extend_from_slice(&self.group_count.to_le_bytes());
         out.extend_from_slice(&self.hash_seed.to_le_bytes());
-        seal(out, WELCOME_BYTES)
+        put_voice(&mut out, version, self.voice);
+        seal(out, welcome_bytes(version))
     }
 
-    /// Reads [`WELCOME_BYTES`].
-    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+    /// Reads as many bytes as [`welcome_bytes`] says of their version, which [`check_head`] has looked at.
+    pub fn decode(bytes: &[u8], version: u16) -> Result<Self, Malformed> {
         let verdict = *Verdict::ALL.get(usize::from(unseal(bytes)?)).ok_or(Malformed::Damaged)?;
         Ok(Self {
             verdict,
@@ -288,13 +315,28 @@ impl Welcome {
             node: u64::from_le_bytes(part(bytes, 25)),
             group_count: u32::from_le_bytes(part(bytes, 33)),
             hash_seed: u64::from_le_bytes(part(bytes, 37)),
+            voice: take_voice(bytes, 45, version),
         })
     }
 }
 
-fn head(kind: u8) -> Vec<u8> {
+fn put_voice(out: &mut Vec<u8>, version: u16, voice: Voice) {
+    if version > FIRST_VERSION {
+        out.extend_from_slice(&[voice.levels.lowest.0, voice.levels.highest.0, voice.floor.0]);
+    }
+}
+
+fn take_voice(bytes: &[u8], at: usize, version: u16) -> Voice {
+    if version == FIRST_VERSION {
+        return Voice::FIRST;
+    }
+    let [lowest, highest, floor] = part(bytes, at).map(Level);
+    Voice { levels: Levels { lowest, highest }, floor }
+}
+
+fn head(version: u16, kind: u8) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
-    out.extend_from_slice(&PROTOCOL_VERSION.to_le_bytes());
+    out.extend_from_slice(&version.to_le_bytes());
     out.push(kind);
     out
 }
@@ -306,25 +348,26 @@ fn seal(mut out: Vec<u8>, length: usize) -> Vec<u8> {
     out
 }
 
-/// Looks at the beginning of a greeting or its answer, as far as it has come. In every version it begins in the same
+/// The version of a greeting or its answer, as soon as so much of it has come. In every version it begins in the same
 /// way, so that ends of different versions, whose greetings may differ in length, tell each other instead of waiting.
-pub fn check_head(bytes: &[u8]) -> Result<(), Malformed> {
+pub fn version_in(bytes: &[u8]) -> Result<Option<u16>, Malformed> {
     let seen = bytes.len().min(MAGIC.len());
     if bytes[..seen] != MAGIC[..seen] {
         return Err(Malformed::Foreign);
     }
-    if bytes.len() < HEAD_BYTES {
-        return Ok(());
-    }
-    match u16::from_le_bytes(part(bytes, MAGIC.len())) {
-        PROTOCOL_VERSION => Ok(()),
-        version => Err(Malformed::Version(version)),
+    Ok((bytes.len() >= HEAD_BYTES).then(|| u16::from_le_bytes(part(bytes, MAGIC.len()))))
+}
+
+/// The same, if it is one that is spoken here.
+pub fn check_head(bytes: &[u8], here: Voice) -> Result<Option<u16>, Malformed> {
+    match version_in(bytes)? {
+        Some(version) if !here.versions().contains(&version) => Err(Malformed::Version(Unspoken { version, here })),
+        seen => Ok(seen),
     }
 }
 
 /// The kind byte of a greeting or its answer, if that verifies.
 fn unseal(bytes: &[u8]) -> Result<u8, Malformed> {
-    check_head(bytes)?;
     let (body, check) = bytes.split_at(bytes.len() - 4);
     if crc32c::crc32c(body).to_le_bytes() != *check {
         return Err(Malformed::Damaged);
@@ -400,40 +443,65 @@ mod tests {
 
     use super::*;
 
+    const VOICE: Voice = Voice { levels: Levels { lowest: Level(1), highest: Level(2) }, floor: Level(1) };
+
+    fn hello(purpose: Purpose, version: u16) -> Hello {
+        let is_compressed = purpose == Purpose::Carry(Lane::Bulk);
+        let voice = if version == FIRST_VERSION { Voice::FIRST } else { VOICE };
+        Hello { purpose, cluster: 1 << 100, from: 7, to: 8, group_count: 9, is_compressed, life: 10, version, voice }
+    }
+
+    fn welcome(version: u16) -> Welcome {
+        let voice = if version == FIRST_VERSION { Voice::FIRST } else { VOICE };
+        Welcome { verdict: Verdict::WrongNode, cluster: 3, node: 4, group_count: 5, hash_seed: 6, voice }
+    }
+
     #[test]
     fn greetings_are_read_as_they_were_written() {
-        for purpose in [Purpose::Carry(Lane::Bulk), Purpose::Ask] {
-            let is_compressed = purpose == Purpose::Carry(Lane::Bulk);
-            let hello = Hello { purpose, cluster: 1 << 100, from: 7, to: 8, group_count: 9, is_compressed, life: 10 };
-            let bytes = hello.encode();
-            assert_eq!(bytes.len(), HELLO_BYTES);
-            assert_eq!(Hello::decode(&bytes), Ok(hello));
+        for version in VOICE.versions() {
+            for purpose in [Purpose::Carry(Lane::Bulk), Purpose::Ask] {
+                let hello = hello(purpose, version);
+                let bytes = hello.encode();
+                assert_eq!(bytes.len(), hello_bytes(version));
+                assert_eq!(check_head(&bytes, VOICE), Ok(Some(version)));
+                assert_eq!(Hello::decode(&bytes, version), Ok(hello));
+            }
+            let welcome = welcome(version);
+            let mut bytes = welcome.encode(version);
+            assert_eq!(bytes.len(), welcome_bytes(version));
+            assert_eq!(Welcome::decode(&bytes, version), Ok(welcome));
+            bytes[20] ^= 1;
+            assert_eq!(Welcome::decode(&bytes, version), Err(Malformed::Damaged));
         }
-        let welcome = Welcome { verdict: Verdict::WrongNode, cluster: 3, node: 4, group_count: 5, hash_seed: 6 };
-        let mut bytes = welcome.encode();
-        assert_eq!(bytes.len(), WELCOME_BYTES);
-        assert_eq!(Welcome::decode(&bytes), Ok(welcome));
-        bytes[20] ^= 1;
-        assert_eq!(Welcome::decode(&bytes), Err(Malformed::Damaged));
-        let later = PROTOCOL_VERSION + 1;
-        bytes[6..8].copy_from_slice(&later.to_le_bytes());
-        assert_eq!(Welcome::decode(&bytes), Err(Malformed::Version(later)));
-        bytes[0] = b'*';
-        assert_eq!(Welcome::decode(&bytes), Err(Malformed::Foreign));
+    }
+
+    /// What the version before there were levels has written, and reads.
+    #[test]
+    fn the_greeting_of_who_knows_no_levels_is_what_it_was() {
+        let bytes = hello(Purpose::Ask, 9).encode();
+        assert_eq!((bytes.len(), &bytes[..9]), (58, &b"HFPEER\x09\x00\x03"[..]));
+        assert_eq!((bytes[45], &bytes[46..54]), (0, &10_u64.to_le_bytes()[..]));
+        let bytes = welcome(9).encode(9);
+        assert_eq!((bytes.len(), &bytes[..9]), (49, &b"HFPEER\x09\x00\x02"[..]));
+        let refusal = Welcome::refusal(Verdict::WrongVersion).encode(9);
+        assert_eq!((refusal.len(), refusal[8]), (49, 7));
     }
 
     #[test]
     fn another_version_is_known_before_a_greeting_is_whole() {
-        let hello =
-            Hello { purpose: Purpose::Ask, cluster: 0, from: 0, to: 0, group_count: 0, is_compressed: false, life: 0 };
-        let mut bytes = hello.encode();
+        let mut bytes = hello(Purpose::Ask, 10).encode();
         for length in 0..bytes.len() {
-            assert_eq!(check_head(&bytes[..length]), Ok(()));
+            let seen = (length >= HEAD_BYTES).then_some(10);
+            assert_eq!(check_head(&bytes[..length], VOICE), Ok(seen));
         }
         bytes[6] += 1;
-        assert_eq!(check_head(&bytes[..7]), Ok(()));
-        assert_eq!(check_head(&bytes[..8]), Err(Malformed::Version(PROTOCOL_VERSION + 1)));
-        assert_eq!(check_head(b"GET"), Err(Malformed::Foreign));
+        assert_eq!(check_head(&bytes[..7], VOICE), Ok(None));
+        let unspoken = Malformed::Version(Unspoken { version: 11, here: VOICE });
+        assert_eq!(check_head(&bytes[..8], VOICE), Err(unspoken));
+        let risen = Voice { floor: Level(2), ..VOICE };
+        let unspoken = Malformed::Version(Unspoken { version: 9, here: risen });
+        assert_eq!(check_head(&hello(Purpose::Ask, 9).encode(), risen), Err(unspoken));
+        assert_eq!(check_head(b"GET", VOICE), Err(Malformed::Foreign));
     }
 
     #[test]
@@ -469,19 +537,14 @@ mod tests {
 
     #[test]
     fn fuzz_greetings() {
-        let hello = Hello {
-            purpose: Purpose::Ask,
-            cluster: 1 << 100,
-            from: 7,
-            to: 8,
-            group_count: 9,
-            is_compressed: true,
-            life: 10,
-        };
-        let welcome = Welcome { verdict: Verdict::WrongNode, cluster: 3, node: 4, group_count: 5, hash_seed: 6 };
-        let corpus = [hello.encode(), welcome.encode()];
+        let corpus = VOICE.versions().flat_map(|version| {
+            let is_compressed = true;
+            [Hello { is_compressed, ..hello(Purpose::Ask, version) }.encode(), welcome(version).encode(version)]
+        });
         Fuzz::new("greetings", corpus).repair(verify_greeting).run(|input| {
-            let head = check_head(input).is_ok();
+            let head = check_head(input, VOICE).is_ok();
+            let version = version_in(input).ok().flatten().filter(|version| VOICE.versions().contains(version));
+            let version = version.unwrap_or(FIRST_VERSION);
             // Whoever reads a greeting reads all of its bytes.
             let whole = |length: usize| {
                 let mut bytes = input.to_vec();
@@ -491,14 +554,14 @@ mod tests {
                 }
                 bytes
             };
-            let hello = Hello::decode(&whole(HELLO_BYTES));
-            let welcome = Welcome::decode(&whole(WELCOME_BYTES));
+            let hello = Hello::decode(&whole(hello_bytes(version)), version);
+            let welcome = Welcome::decode(&whole(welcome_bytes(version)), version);
             if let Ok(hello) = &hello {
-                let again = Hello::decode(&hello.encode());
+                let again = Hello::decode(&hello.encode(), version);
                 assert_eq!(again.as_ref(), Ok(hello));
             }
             if let Ok(welcome) = &welcome {
-                assert_eq!(Welcome::decode(&welcome.encode()).as_ref(), Ok(welcome));
+                assert_eq!(Welcome::decode(&welcome.encode(version), version).as_ref(), Ok(welcome));
             }
             let purpose = hello.map_or(0, |hello| 1 + u64::from(hello.purpose.number()));
             u64::from(head) + 2 * purpose + 1_000 * welcome.map_or(0, |welcome| 1 + welcome.verdict as u64)

@@ -11,7 +11,7 @@ use node::event::{Lane, LinkReport, NodeId};
 use socket2::SockRef;
 
 use super::compression::{Compressor, PIECE_BYTES};
-use super::frame::{self, FRAME_HEADER_BYTES, MESSAGE_HEADER_BYTES, WELCOME_BYTES, Welcome};
+use super::frame::{self, FRAME_HEADER_BYTES, MESSAGE_HEADER_BYTES, Malformed, Welcome, welcome_bytes};
 use super::wire::Wire;
 use crate::limits::{
     LINK_DIRECT_BYTES_MAX, LINK_FRAME_BYTES, LINK_PAUSE_MAX, LINK_PAUSE_MIN, LINK_STUCK_MAX, lane_bytes_max,
@@ -44,8 +44,21 @@ pub struct Link {
     compressor: Option<Compressor>,
     /// When the socket last took something, or there was nothing to take.
     moved: Instant,
+    /// The version of the protocol that it was greeted in last.
+    version: u16,
     welcome: Vec<u8>,
     report: LinkReport,
+}
+
+/// Why a greeting has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ungreeted {
+    /// The other end answers in another version.
+    Version(u16),
+    /// What it answers is none.
+    Malformed(Malformed),
+    /// The connection broke.
+    Cut(String),
 }
 
 /// Of a [`Link`].
@@ -89,6 +102,7 @@ impl Link {
             sent: 0,
             compressor: None,
             moved: now,
+            version: 0,
             welcome: Vec::new(),
         }
     }
@@ -142,7 +156,9 @@ impl Link {
         registry: &Registry,
         token: Token,
         security: Option<&LinkSecurity>,
+        version: u16,
     ) -> io::Result<()> {
+        self.version = version;
         let mut stream = TcpStream::connect(address)?;
         let _ = stream.set_nodelay(true);
         // What nobody acknowledges is not waited for much longer than an election.
@@ -161,10 +177,10 @@ impl Link {
     ///
     /// # Errors
     /// Why there will be no answer.
-    pub fn greet(&mut self, hello: &[u8], buffer: &mut [u8]) -> Result<Option<Welcome>, String> {
+    pub fn greet(&mut self, hello: &[u8], buffer: &mut [u8]) -> Result<Option<Welcome>, Ungreeted> {
         let State::Greeting { wire, .. } = &mut self.state else { return Ok(None) };
         if let Ok(Some(error)) | Err(error) = wire.socket().take_error() {
-            return Err(error.to_string());
+            return Err(Ungreeted::Cut(error.to_string()));
         }
         while self.sent < hello.len() {
             match wire.write(&hello[self.sent..]) {
@@ -173,23 +189,31 @@ impl Link {
                     return Ok(None);
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(Ungreeted::Cut(error.to_string())),
             }
         }
-        while self.welcome.len() < WELCOME_BYTES {
-            let wanted = WELCOME_BYTES - self.welcome.len();
+        while self.welcome.len() < welcome_bytes(self.version) {
+            let wanted = welcome_bytes(self.version) - self.welcome.len();
             match wire.read(&mut buffer[..wanted]) {
-                Ok(0) => return Err("the other end closed it".to_owned()),
+                Ok(0) => return Err(Ungreeted::Cut("the other end closed it".to_owned())),
                 Ok(count) => {
                     self.welcome.extend_from_slice(&buffer[..count]);
-                    frame::check_head(&self.welcome).map_err(|malformed| malformed.to_string())?;
+                    let seen = frame::version_in(&self.welcome).map_err(Ungreeted::Malformed)?;
+                    if let Some(version) = seen.filter(|version| *version != self.version) {
+                        return Err(Ungreeted::Version(version));
+                    }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(Ungreeted::Cut(error.to_string())),
             }
         }
-        Welcome::decode(&self.welcome).map(Some).map_err(|malformed| malformed.to_string())
+        Welcome::decode(&self.welcome, self.version).map(Some).map_err(Ungreeted::Malformed)
+    }
+
+    /// The version of the protocol that it was greeted in last.
+    pub fn version(&self) -> u16 {
+        self.version
     }
 
     /// It has been let in; `started` is when the process was.
@@ -207,6 +231,13 @@ impl Link {
         self.report.is_up = true;
         self.report.count += 1;
         self.report.since_s = started.elapsed().as_secs();
+    }
+
+    /// Ends a connection that has not been up, to begin at once with another one. Nothing is wrong with it.
+    pub fn begin_again(&mut self) {
+        let last_cause = self.report.last_cause.clone();
+        self.cut("", Duration::ZERO);
+        self.report.last_cause = last_cause;
     }
 
     /// Ends the connection; what waited is dropped. Says whether it was up, and whether the cause is a new one.

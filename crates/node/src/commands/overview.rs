@@ -89,6 +89,12 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
             ..plain("groups", 3, Body::Govern)
         },
         ControlCommand {
+            summary: "Raises the level of the cluster if all nodes know the next one, for ever; CHECK only tells.",
+            syntax: "[CHECK]",
+            flags: GOVERNS,
+            ..plain("upgrade", -2, Body::Govern)
+        },
+        ControlCommand {
             summary: "Names the nodes that are to hold a group; it moves there while clients go on.",
             syntax: "group node [node ...]",
             flags: GOVERNS,
@@ -398,6 +404,11 @@ fn write_followers(core: &Context, replicas: &[Replica<'_>], line: &mut dyn FnMu
 /// INFO cluster.
 pub(super) fn write_cluster(core: &Context, figures: &[Figures], line: &mut dyn FnMut(&str, &dyn Display)) {
     line("cluster_enabled", &u8::from(core.settings.cluster_enabled));
+    line("cluster_level", &core.level);
+    line("cluster_level_lowest", &core.levels.lowest);
+    line("cluster_level_highest", &core.levels.highest);
+    let behind = groups_of(figures).filter(|own| !is_elsewhere(own) && own.level < core.level).count();
+    line("cluster_groups_below_level", &behind);
     if !core.is_clustered {
         return;
     }
@@ -458,6 +469,11 @@ pub(super) fn write_cluster(core: &Context, figures: &[Figures], line: &mut dyn 
 
 fn groups_of(figures: &[Figures]) -> impl Iterator<Item = &GroupFigures> {
     figures.iter().flat_map(|figures| &figures.groups)
+}
+
+/// True for a group of which this node holds nothing.
+fn is_elsewhere(own: &GroupFigures) -> bool {
+    own.standing == "elsewhere"
 }
 
 fn link_of(core: &Context, node: NodeId) -> Option<&LinkReport> {
@@ -551,8 +567,9 @@ fn cluster(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mu
     let figures = figures_of(answers);
     let core = &*local.core;
     let overview = Overview::of(core, &figures);
-    let mut fields = Fields::new(writer, 8);
+    let mut fields = Fields::new(writer, 9);
     fields.node("node", Some(core.node));
+    fields.number("level", u64::from(core.level.0));
     fields.text("cluster", &format!("{:032x}", core.process.cluster));
     fields.flag("clustered", core.is_clustered);
     fields.number("replicas", core.settings.replica_count as u64);
@@ -687,8 +704,11 @@ fn write_node(overview: &Overview<'_>, node: NodeId, writer: &mut Writer) {
         () if !seen.is_empty() || votes + learns > 0 || link.is_some_and(|link| !link.is_up) => "down",
         () => "joining",
     };
-    let mut fields = Fields::new(writer, 12);
+    let mut fields = Fields::new(writer, 14);
     fields.node("id", Some(node));
+    let levels = if is_own { Some(core.levels) } else { core.known_levels.get(&node).copied() };
+    fields.number("level_lowest", levels.map_or(0, |levels| u64::from(levels.lowest.0)));
+    fields.number("level_highest", levels.map_or(0, |levels| u64::from(levels.highest.0)));
     fields.text("name", &name_of(node));
     fields.text("clients", &member.client_address);
     fields.text("cluster", &member.cluster_address);
@@ -712,8 +732,9 @@ fn write_group(overview: &Overview<'_>, group: GroupId, figures: &[Figures], wri
     let voters = told.map_or(&[][..], |(told, _)| &told.voters[..]);
     let is_missing = |node: &u64| *node != core.node.0 && !core.neighbours.hears(NodeId(*node));
     let missing: Vec<u64> = voters.iter().copied().filter(is_missing).collect();
-    let mut fields = Fields::new(writer, 17);
+    let mut fields = Fields::new(writer, 18);
     fields.number("group", u64::from(group.0));
+    fields.number("level", own.filter(|own| !is_elsewhere(own)).map_or(0, |own| u64::from(own.level.0)));
     fields.text("slots", &core.slots.text_of(group));
     fields.node("leader", leader);
     fields.node("preferred", core.roster.preferred(group));

@@ -326,6 +326,8 @@ pub struct GroupFigures {
     pub bulletin: Option<Bulletin>,
     /// Its leader's checkpoint is coming.
     pub is_taking: bool,
+    /// Which formats and semantics are in force in it.
+    pub level: stdx::Level,
     /// Raft's term.
     pub term: u64,
     /// Last entry applied.

@@ -18,7 +18,7 @@ use crate::roster::{GROUPS_MAX, Member, Roster};
 use crate::timeline::Kind;
 
 impl Group {
-    /// Takes `HOLDFAST REMOVE`, `PREFER`, `PLACE`, `MOVE`, `BALANCE`, `GROUPS` or `REBALANCE`.
+    /// Takes `HOLDFAST REMOVE`, `PREFER`, `PLACE`, `MOVE`, `BALANCE`, `GROUPS`, `UPGRADE` or `REBALANCE`.
     pub(super) fn govern(
         &mut self,
         words: &[u8],
@@ -36,6 +36,7 @@ impl Group {
             "move" if !outlet.context.is_clustered => Err(NO_CLUSTER.to_owned()),
             "move" => self.want([&text(2), &text(3), &text(4)], group_count),
             "balance" => self.switch_balancing(&text(2)),
+            "upgrade" => self.upgrade(&text(2), outlet),
             "groups" => self.ask_for_groups(&text(2), now, outlet),
             "place" => {
                 let nodes: Vec<String> = (3..args.len()).map(text).collect();
@@ -227,6 +228,7 @@ impl Group {
         }
         self.balance_at = now.instant + limits::BALANCE_INTERVAL;
         let since = now.instant.since(self.serving_since);
+        self.go_on_rising(outlet);
         self.grow(now, outlet);
         if self.roster().is_empty() {
             return;

@@ -407,7 +407,7 @@ impl Host for LiveHost<'_> {
             return Flow::On;
         }
         let Permitted::Data(command) = permitted else { unreachable!("answered above") };
-        if let Err(refusal) = check_call(command, self.circumstances, self.command_count > 0) {
+        if let Err(refusal) = check_call(command, args, self.circumstances, self.command_count > 0) {
             self.asides.tally.note_rejected(known, args, refusal.text());
             reply.error(refusal.text());
             return Flow::On;

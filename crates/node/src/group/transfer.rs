@@ -18,6 +18,7 @@
 use consensus::{Message, MessageKind, Restored, Transfer};
 use journal::CheckpointMark;
 use keyspace::Keyspace;
+use state::State;
 use stdx::Instant;
 use stdx::log::HardState;
 
@@ -251,8 +252,14 @@ impl Group {
             return;
         };
         let is_sound = match bytes.split_first() {
-            Some((&CHUNK_STATE, state)) => {
-                taking.state = state.to_vec();
+            Some((&CHUNK_STATE, saved)) => {
+                let (groups, keyspace) = (self.state.slots().first_count(), taking.keyspace.new_like());
+                let mut looked_at = State::new(self.id, groups, keyspace);
+                looked_at.load(saved, state::Position::default());
+                if outlet.context.keep(looked_at.level(), outlet.actions).is_err() {
+                    return self.stop_taking(outlet.actions);
+                }
+                taking.state = saved.to_vec();
                 true
             }
             Some((&CHUNK_KEYSPACE, records)) => taking.keyspace.restore(records).is_ok(),

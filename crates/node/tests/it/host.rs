@@ -116,9 +116,12 @@ impl Host {
             tls: Some(Ok(())),
             waits_for_tls: Vec::new(),
             logs: BTreeMap::new(),
+            floor: stdx::Level::FIRST,
         };
         for core in 0..core_count {
             this.cores.push(Core::new(CoreOptions {
+                levels: stdx::Levels::KNOWN,
+                floor: stdx::Level::FIRST,
                 node: NodeId(node),
                 core: CoreId(core),
                 core_count,
@@ -284,6 +287,7 @@ impl Host {
                     log.push(entry);
                 }
             }
+            Action::Floor(level) => self.floor = self.floor.max(level),
             Action::Post { to, letter } => {
                 self.step(usize::from(to.0), Event::Letter { from: CoreId(core as u16), letter });
             }

@@ -158,6 +158,7 @@ impl<'a> Restoring<'a> {
             group_count,
             hash_seed: random()?,
             has_joined: false,
+            level: stdx::Levels::KNOWN.highest,
         };
         let mut restoring = Self { staging, databases, identity, moment, keyspaces: Vec::new(), expected: 0 };
         restoring.keyspaces = (0..group_count).map(|_| restoring.keyspace(identity.hash_seed)).collect();

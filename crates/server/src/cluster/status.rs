@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::door::{Door, ask_status, ask_timeline, list, number, text};
-use super::timeline;
+use super::{timeline, upgrade};
 use crate::output::table;
 
 /// Happenings that are shown with a status.
@@ -44,7 +44,7 @@ pub fn page(status: &Value) -> String {
     let (nodes, groups) = (list(status, "nodes"), list(status, "groups"));
     let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let mut page = format!("{}, {}", count(nodes.len(), "node"), count(groups.len(), "group"));
-    let _ = write!(page, ", as node {} sees it\n\n", text(status, "node"));
+    let _ = write!(page, ", level {}, as node {} sees it\n\n", number(status, "level"), text(status, "node"));
     let mut rows = vec![["node", "clients", "other nodes", "state", "leads", "votes in"].map(str::to_owned)];
     for node in nodes {
         let leads = list(node, "leads").len().to_string();
@@ -54,6 +54,9 @@ pub fn page(status: &Value) -> String {
         rows.push([id, clients, cluster, state, leads, votes]);
     }
     table(&rows, &mut page);
+    for remark in upgrade::remarks(status) {
+        let _ = writeln!(page, "{remark}");
+    }
     for node in nodes.iter().filter(|node| !text(node, "last_cut").is_empty()) {
         let link = if number(node, "linked") == 1 { "was cut last" } else { "is cut" };
         let _ = writeln!(page, "the link to {} {link}: {}", name(status, text(node, "id")), text(node, "last_cut"));
@@ -163,10 +166,10 @@ mod tests {
                               "silent_ms": 3500});
         let group = json!({"group": 0, "slots": "0-16383", "leader": "1", "term": 4, "applied": 12,
                            "voters": ["1", "2"], "followers": [follower]});
-        let status = json!({"node": "1", "nodes": [node("1", "here", ""), node("2", "down", "refused")],
+        let status = json!({"node": "1", "level": 2, "nodes": [node("1", "here", ""), node("2", "down", "refused")],
                             "groups": [group]});
         let expected = "\
-2 nodes, 1 group, as node 1 sees it
+2 nodes, 1 group, level 2, as node 1 sees it
 
 node  clients        other nodes     state  leads  votes in
 1     10.0.0.1:6379  10.0.0.1:16379  here   1      1

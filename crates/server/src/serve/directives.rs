@@ -270,7 +270,7 @@ const ALIASES: &[(&str, &str)] = &[
 
 /// Directives of a file that are no parameters, and are obeyed.
 const STATEMENTS: &[&str] =
-    &["include", "user", "join", "token", "token-file", "requirepass-file", "data-dir", "dir", "cores"];
+    &["include", "user", "join", "token", "token-file", "requirepass-file", "data-dir", "dir", "cores", "level-max"];
 
 /// The name under which a directive is a parameter here.
 pub fn own_name(name: &str) -> &str {

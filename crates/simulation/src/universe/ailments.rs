@@ -109,6 +109,7 @@ impl Universe {
             disk: original.disk.copy(prng),
             clock: FalseClock::new(0, SECOND, 0),
             has_joined: false,
+            levels: stdx::Levels::KNOWN,
             is_lost: false,
             has_rotted: false,
             life,

@@ -49,6 +49,9 @@ impl Universe {
                 self.at(self.now, What::Boot { machine });
             }
         }
+        if self.plan.levels {
+            self.upgrade_all();
+        }
         let deadline = self.now + LIVENESS_MAX;
         // Those who still wait are answered, or give up by themselves.
         self.live_until(deadline, |this| this.clients.iter().all(|client| !client.is_waiting()));
@@ -57,6 +60,9 @@ impl Universe {
         }
         if !self.live_until(deadline, Self::is_led) {
             return self.fail_in_peace("and a group has no leader");
+        }
+        if self.plan.levels && !self.live_until(deadline, Self::is_risen) {
+            return self.fail_in_peace("and a group is not at the highest level");
         }
         self.led_since = Some(self.now);
         if !self.live_until(self.now + SETTLED_MAX, Self::is_settled) {

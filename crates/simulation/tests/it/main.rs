@@ -15,6 +15,7 @@ fn plan(seed: u64, nodes: usize, durability: Durability) -> Plan {
         moves: false,
         growth: false,
         repeats: false,
+        levels: false,
         canary: None,
     }
 }

@@ -1,0 +1,68 @@
+//! Which commands came with a level.
+//!
+//! What is logged is carried out by every replica, so a command that changes data and that the version before does not
+//! know must not be logged while a node of that version may belong to the cluster. Such a command is named here, and is
+//! refused as long as the level in force is lower: by the gateway that is asked, by scripts, and by the leader that would
+//! log it. So is a new form of an old command.
+
+use resp::Args;
+use stdx::Level;
+
+/// A command, or a form of one, that is new since level 1.
+struct Newcomer {
+    /// Lower-case name of the command.
+    name: &'static str,
+    /// True for words that make the new form of it; every form is new if there is none.
+    is_new_form: Option<fn(Args<'_>) -> bool>,
+    /// The level that brought it.
+    level: Level,
+}
+
+/// All that are new since level 1. One line for each, such as
+/// `Newcomer { name: "xnack", is_new_form: None, level: Level(2) }`.
+const NEWCOMERS: &[Newcomer] = &[];
+
+/// The level that brought a request in the form in which it is made.
+pub fn level_of(name: &str, args: Args<'_>) -> Level {
+    find(NEWCOMERS, name, args)
+}
+
+fn find(newcomers: &[Newcomer], name: &str, args: Args<'_>) -> Level {
+    let is_it =
+        |newcomer: &&Newcomer| newcomer.name == name && newcomer.is_new_form.is_none_or(|is_new| is_new(args));
+    newcomers.iter().filter(is_it).map(|newcomer| newcomer.level).max().unwrap_or(Level::FIRST)
+}
+
+#[cfg(test)]
+mod tests {
+    use resp::Span;
+
+    use super::*;
+
+    #[test]
+    fn a_command_or_a_form_of_one_has_the_level_that_brought_it() {
+        let newcomers = [
+            Newcomer { name: "new", is_new_form: None, level: Level(2) },
+            Newcomer { name: "old", is_new_form: Some(|args| args.len() > 3), level: Level(2) },
+            Newcomer { name: "old", is_new_form: Some(|args| args.at(1) == b"later"), level: Level(3) },
+        ];
+        let level = |words: &str| {
+            let mut start = 0;
+            let spans: Vec<Span> = words
+                .split(' ')
+                .map(|word| {
+                    let span = Span { start, end: start + word.len() as u32 };
+                    start = span.end + 1;
+                    span
+                })
+                .collect();
+            let args = Args::new(words.as_bytes(), &spans);
+            find(&newcomers, &words[..words.find(' ').expect("a key")], args).0
+        };
+        assert_eq!(level("new key"), 2);
+        assert_eq!(level("old key value"), 1);
+        assert_eq!(level("old key value more"), 2);
+        assert_eq!(level("old later value more"), 3);
+        assert_eq!(level("other key value more"), 1);
+    }
+}
