@@ -27,4 +27,6 @@ pub enum Defect {
     DeafMoments,
     /// A group is moved by letting go first, and only then looking for somebody else.
     EarlyRemoval,
+    /// The balancer takes no notice of zones.
+    ForgottenZones,
 }

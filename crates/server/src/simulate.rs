@@ -130,6 +130,8 @@ enum CanaryName {
     CountedCopy,
     /// Let a replica go before another one has taken its place (with four nodes and more).
     EarlyRemoval,
+    /// Take no notice of zones (with four nodes and more).
+    ForgottenZones,
     /// Found groups once more at every start (with --growth).
     FoundedTwice,
 }
@@ -156,6 +158,7 @@ impl CanaryName {
             Self::OpenCut => Canary::OpenCut,
             Self::CountedCopy => Canary::CountedCopy,
             Self::EarlyRemoval => Canary::EarlyRemoval,
+            Self::ForgottenZones => Canary::ForgottenZones,
             Self::FoundedTwice => Canary::FoundedTwice,
         }
     }

@@ -44,6 +44,7 @@ impl Universe {
         for (name, value) in [("appendfsync", policy), ("protected-mode", "no"), ("databases", "2")] {
             settings.set(name, value).expect("a parameter of ours");
         }
+        settings.set("replace-after", &self.zones.replace_after.to_string()).expect("a parameter of ours");
         settings
     }
 
@@ -54,6 +55,7 @@ impl Universe {
         if self.machines[machine].process.is_some() || self.machines[machine].is_lost {
             return;
         }
+        self.zones.perhaps_carry(machine);
         let identity = Identity {
             directory: u128::from(self.prng.draw()),
             cluster: u128::from(self.plan.seed),
@@ -146,6 +148,7 @@ impl Universe {
                     own: Member {
                         cluster_address: format!("machine:{}", machine + 1),
                         client_address: format!("machine:{}", machine + 1),
+                        zone: self.zones.name(machine),
                         ..Member::default()
                     },
                     seeds: seed_nodes.iter().map(|node| (*node, Member::default())).collect(),
@@ -664,7 +667,10 @@ impl Universe {
                 let when = self.machines[machine].clock.when(instant);
                 self.plan_turn(machine, core, when);
             }
-            Action::Log { level, line } => say!(self, "node {} {level:?}: {line}", machine + 1),
+            Action::Log { level, line } => {
+                say!(self, "node {} {level:?}: {line}", machine + 1);
+                self.note_cause(&line);
+            }
             Action::Fatal { line } if process.has_lost_checkpoint => {
                 say!(self, "node {} ends: {line}", machine + 1);
                 self.at(self.now, What::Ends { machine, life });
@@ -1343,6 +1349,7 @@ fn defect_of(canary: Canary) -> Option<Defect> {
         Canary::BoundlessRead => Some(Defect::BoundlessRead),
         Canary::DeafMoments => Some(Defect::DeafMoments),
         Canary::EarlyRemoval => Some(Defect::EarlyRemoval),
+        Canary::ForgottenZones => Some(Defect::ForgottenZones),
     }
 }
 

@@ -12,6 +12,7 @@ mod operator;
 mod peace;
 mod replay;
 mod returns;
+mod zones;
 
 use std::collections::BTreeMap;
 
@@ -29,6 +30,7 @@ pub use ailments::AILMENTS_PER_UNIVERSE;
 use node::event::{NodeId, Peer, SessionId};
 use peace::SeenLocks;
 pub use returns::RETURNS_PER_UNIVERSE;
+use zones::Zones;
 
 /// Everything that is going to happen.
 pub(crate) enum What {
@@ -83,9 +85,10 @@ pub(crate) enum Trouble {
     Move,
     Place,
     Growth,
+    ZoneLost,
 }
 
-const TROUBLES: [Trouble; 12] = [
+const TROUBLES: [Trouble; 13] = [
     Trouble::Partition,
     Trouble::Kill,
     Trouble::PowerCut,
@@ -98,6 +101,7 @@ const TROUBLES: [Trouble; 12] = [
     Trouble::Move,
     Trouble::Place,
     Trouble::Growth,
+    Trouble::ZoneLost,
 ];
 
 /// One client's connection to one node.
@@ -163,6 +167,7 @@ pub struct Universe {
     pub(crate) whole_since: BTreeMap<u32, u64>,
     /// How often a group's leader was another than before.
     pub(crate) leader_changes: BTreeMap<u32, u64>,
+    pub(crate) zones: Zones,
     /// When peace began.
     peace_since: Option<u64>,
     /// Since when all groups have been led, in peace.
@@ -278,6 +283,7 @@ impl Universe {
             leaders: BTreeMap::new(),
             whole_since: BTreeMap::new(),
             leader_changes: BTreeMap::new(),
+            zones: Zones::draw(plan, plan.nodes + spares),
             peace_since: None,
             led_since: None,
             seen_locks: SeenLocks::new(),
@@ -677,6 +683,7 @@ impl Universe {
             Trouble::Move => self.faults.move_every,
             Trouble::Place => self.faults.place_every,
             Trouble::Growth => self.faults.growth_every,
+            Trouble::ZoneLost => self.zones.lost_every,
         }
     }
 
@@ -747,6 +754,7 @@ impl Universe {
             Trouble::Move => self.move_slots(machine),
             Trouble::Place => self.place_group(machine),
             Trouble::Growth => self.found_groups(machine),
+            Trouble::ZoneLost => self.lose_zone(machine),
             Trouble::Reset => {
                 let client = self.some(self.clients.len() as u64) as usize;
                 if let Some(number) = self.clients[client].connection {

@@ -10,8 +10,9 @@ use super::{Group, Observed, Waiter};
 use crate::balance::{self, Spreading};
 use crate::bulletin::{Bulletin, Bulletins};
 use crate::core::Context;
+use crate::defect::Defect;
 use crate::entry;
-use crate::event::{GroupId, NodeId, Now};
+use crate::event::{Action, GroupId, Level, NodeId, Now};
 use crate::letter::Origin;
 use crate::limits;
 use crate::outlet::Outlet;
@@ -239,6 +240,11 @@ impl Group {
         }
         // Steps for which nothing travels need not wait for one another.
         let mut roster = self.roster().clone();
+        if self.defect == Some(Defect::ForgottenZones) {
+            for (node, member) in self.roster().all() {
+                roster.enlist(node, Member { zone: String::new(), ..member.clone() });
+            }
+        }
         let mut steps: Vec<balance::Step> = Vec::new();
         while steps.len() < view.group_count as usize && steps.last().is_none_or(|step| step.bytes == 0) {
             let Some(step) = balance::next_step(&balance::View { roster: &roster, ..view.clone() }) else { break };
@@ -248,6 +254,7 @@ impl Group {
         for balance::Step { group, nodes, reason, .. } in steps {
             let names: Vec<_> = nodes.iter().map(u64::to_string).collect();
             let text = format!("is to live on nodes {}: {reason}", names.join(", "));
+            outlet.actions.push(Action::Log { level: Level::Notice, line: format!("group {}: {text}", group.0) });
             outlet.happened(Kind::Placement, Some(group), text);
             self.leader.builder.place(group, &nodes);
             self.leader.waiters.push(Waiter::Silent);
