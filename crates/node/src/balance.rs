@@ -413,7 +413,9 @@ fn respect_zones(view: &View<'_>) -> Option<Step> {
     let group_number = group.0;
     let reason = match (view.zone(to), there) {
         (Some(zone), 0) => format!("zone {zone} has no copy of group {group_number}, and zone {crowded} has {copies}"),
-        (Some(zone), _) => format!("zone {crowded} has {copies} copies of group {group_number}, and zone {zone} {there}"),
+        (Some(zone), _) => {
+            format!("zone {crowded} has {copies} copies of group {group_number}, and zone {zone} {there}")
+        }
         (None, _) => format!("zone {crowded} has {copies} copies of group {group_number}, and node {to} is in none"),
     };
     Some(view.step(group, nodes, reason))
@@ -1134,7 +1136,9 @@ mod tests {
             let mut last = nodes;
             let mut zones = prng.fork();
             let zone_count = zones.below(5);
-            let mut zone = || if zone_count > 0 && zones.chance(4, 5) { zones.below(zone_count).to_string() } else { String::new() };
+            let mut zone = || {
+                if zone_count > 0 && zones.chance(4, 5) { zones.below(zone_count).to_string() } else { String::new() }
+            };
             (1..=nodes).for_each(|node| world.enter(node, &zone()));
             for _ in 0..8 {
                 match prng.below(7) {

@@ -269,6 +269,9 @@ pub const GIVING_DISK_LAG: Duration = Duration::from_millis(50);
 /// For a chunk of it no longer than that.
 pub const GIVING_PAUSE_MAX: Duration = Duration::from_secs(1);
 
+/// However low the pace is, a chunk is given after so long: the member waits [`TRANSFER_PATIENCE`] for it.
+pub const GIVING_WAIT_MAX: Duration = Duration::from_secs(5);
+
 /// What has not been given in so short a time may be made up for: leaders look at it at their ticks only.
 pub const GIVING_BURST: Duration = Duration::from_millis(200);
 

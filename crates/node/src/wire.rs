@@ -710,7 +710,8 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
         ANNOUNCE => {
             let node = NodeId(leb128::take(&mut rest)?);
             let (cluster_address, client_address) = (take_text(&mut rest)?, take_text(&mut rest)?);
-            let zone = if rest.is_empty() { String::new() } else { take_text(&mut rest).filter(|zone| is_zone(zone))? };
+            let zone =
+                if rest.is_empty() { String::new() } else { take_text(&mut rest).filter(|zone| is_zone(zone))? };
             let member = Member { cluster_address, client_address, zone, ..Member::default() };
             rest.is_empty().then_some(Wire::Announce(node, member))
         }

@@ -25,7 +25,7 @@ use stdx::log::{Entry, EntryKind};
 
 use crate::invariants::Invariant;
 use crate::machine::{CoreHost, Inbound, Machine, Order, Process};
-use crate::universe::{Universe, WRITE_BACK_INTERVAL, What, say};
+use crate::universe::{Universe, WRITE_BACK_INTERVAL, What, Zones, say};
 use crate::{Canary, Durability, MICROSECOND, MILLISECOND, SECOND};
 
 /// The first node founds the cluster, the others join it.
@@ -44,7 +44,10 @@ impl Universe {
         for (name, value) in [("appendfsync", policy), ("protected-mode", "no"), ("databases", "2")] {
             settings.set(name, value).expect("a parameter of ours");
         }
-        settings.set("replace-after", &self.zones.replace_after.to_string()).expect("a parameter of ours");
+        let Zones { replace_after, balance_rate, .. } = &self.zones;
+        for (name, value) in [("replace-after", replace_after), ("balance-rate-bytes", balance_rate)] {
+            settings.set(name, &value.to_string()).expect("a parameter of ours");
+        }
         settings
     }
 

@@ -30,7 +30,7 @@ pub use ailments::AILMENTS_PER_UNIVERSE;
 use node::event::{NodeId, Peer, SessionId};
 use peace::SeenLocks;
 pub use returns::RETURNS_PER_UNIVERSE;
-use zones::Zones;
+pub(crate) use zones::Zones;
 
 /// Everything that is going to happen.
 pub(crate) enum What {

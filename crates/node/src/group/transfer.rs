@@ -85,7 +85,16 @@ impl Group {
         let Transfer { to, index, message } = transfer;
         self.leader.giving.retain(|giving| giving.to != to);
         self.hold_log(index, now.instant + limits::LOG_HOLD);
-        let giving = Giving { to, index, message, offered: now.instant, heard: now.instant, sent: 0, waiting: None, next_at: now.instant };
+        let giving = Giving {
+            to,
+            index,
+            message,
+            offered: now.instant,
+            heard: now.instant,
+            sent: 0,
+            waiting: None,
+            next_at: now.instant,
+        };
         self.offer(&giving, outlet);
         self.leader.giving.push(giving);
         *self.leader.given.entry(to).or_default() += 1;
@@ -158,7 +167,7 @@ impl Group {
                 if rate > 0 {
                     let earliest = Instant::ZERO + giving.heard.since(Instant::ZERO + limits::GIVING_BURST);
                     let takes = Duration::from_nanos((u128::from(count) * 1_000_000_000 / u128::from(rate)) as u64);
-                    giving.next_at = giving.next_at.max(earliest) + takes;
+                    giving.next_at = giving.next_at.max(earliest) + takes.min(limits::GIVING_WAIT_MAX);
                 }
                 let bytes = wire::encode_chunk(self.id, index, chunk, bytes.as_deref());
                 outlet.send(to, self.id, Lane::Bulk, bytes);

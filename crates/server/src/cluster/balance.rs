@@ -170,9 +170,7 @@ group 2 to 10.0.0.1:6379 10.0.0.3:6379, 3 MB: node 3 is empty
 
     #[test]
     fn a_plan_says_how_long_it_takes_at_the_pace_that_is_set() {
-        let step = |bytes: u64, seconds: u64| {
-            json!({"group": 2, "nodes": ["3"], "bytes": bytes, "seconds": seconds, "reason": "node 3 is empty"})
-        };
+        let step = |bytes: u64, seconds: u64| json!({"group": 2, "nodes": ["3"], "bytes": bytes, "seconds": seconds, "reason": "node 3 is empty"});
         let expected = "\
 group 2 to 10.0.0.3:6379, 200 MB in about 3 s: node 3 is empty
 group 2 to 10.0.0.3:6379, 20000 MB in about 5 min: node 3 is empty

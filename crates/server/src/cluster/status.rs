@@ -154,9 +154,10 @@ pub fn causes(status: &Value, happenings: &[Value]) -> String {
             text(happening, "kind") == "placement" && happening.get("group").and_then(Value::as_u64) == Some(number)
         };
         let of_group = happenings.iter().filter(is_it).map(|happening| text(happening, "text"));
-        let cause = of_group.filter(|text| text.starts_with("is to live on nodes ")).find_map(|text| text.split_once(": "));
+        let cause =
+            of_group.filter(|text| text.starts_with("is to live on nodes ")).find_map(|text| text.split_once(": "));
         if let Some((_, cause)) = cause.filter(|_| !list(group, "placed").is_empty()) {
-            let _ = writeln!(lines, "group {number} moves since {cause}");
+            let _ = writeln!(lines, "group {number} moves because {cause}");
         }
     }
     lines
@@ -246,7 +247,7 @@ group  slots    leader         term  applied  held by  voters  furthest behind
         let cause = "is to live on nodes 1, 3: zone b has no copy of group 1, and zone a has 2";
         let older = "is to live on nodes 1, 2: node 2 comes to it";
         let told = causes(&status, &[happening("is founded"), happening(cause), happening(older)]);
-        assert_eq!(told, "group 1 moves since zone b has no copy of group 1, and zone a has 2\n");
+        assert_eq!(told, "group 1 moves because zone b has no copy of group 1, and zone a has 2\n");
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub(crate) struct Zones {
     of: Vec<u64>,
     /// `replace-after`, in seconds.
     pub(crate) replace_after: u64,
+    /// `balance-rate-bytes`.
+    pub(crate) balance_rate: u64,
     /// Mean time between losses of a whole zone; 0 is never.
     pub(super) lost_every: u64,
     prng: Prng,
@@ -46,6 +48,7 @@ impl Zones {
             of: (0..machine_count as u64).map(|machine| machine % count.max(1)).collect(),
             replace_after: if is_replaced { 1 + prng.below(REPLACE_AFTER_MAX) } else { 0 },
             lost_every: if has_zones && !is_sought { 2 * SECOND + prng.below(8 * SECOND) } else { 0 },
+            balance_rate: if may_be && prng.chance(1, 3) { 50_000 + prng.below(500_000) } else { 64 << 20 },
             prng,
         }
     }
