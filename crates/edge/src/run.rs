@@ -393,6 +393,7 @@ fn own_member(options: &Options, cluster_port: u16) -> Member {
     Member {
         cluster_address: format!("{host}:{}", announced(1, cluster_port)),
         client_address: format!("{host}:{}", announced(0, client_port(options))),
+        zone: options.settings.get("zone").to_owned(),
         ..Member::default()
     }
 }

@@ -15,6 +15,8 @@ pub struct Member {
     pub cluster_address: String,
     /// `HOST:PORT` where clients reach it.
     pub client_address: String,
+    /// The failure domain that it is in (`zone`): a rack, a building. Empty if nobody has said so.
+    pub zone: String,
     /// It is to go: its groups find others for what it does, and then do without it.
     pub is_leaving: bool,
     /// It has been removed, for ever: no group has it any more.
@@ -23,13 +25,28 @@ pub struct Member {
 
 const REMOVED: u8 = 1;
 const LEAVING: u8 = 2;
+/// The zone follows behind the addresses. An older version that reads this takes the zone for what comes next.
+const ZONED: u8 = 4;
+
+/// The longest name of a zone, in bytes.
+pub const ZONE_BYTES_MAX: usize = 64;
+
+/// True if this may be the name of a zone: letters, digits, `-`, `_`, `.` and `/`; none at all is allowed as well.
+pub fn is_zone(text: &str) -> bool {
+    let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
+    text.len() <= ZONE_BYTES_MAX && text.bytes().all(is_fit)
+}
 
 impl Member {
     /// Appends it to an entry or a message.
     pub fn put(&self, out: &mut Vec<u8>) {
-        out.push((u8::from(self.is_removed) * REMOVED) | (u8::from(self.is_leaving) * LEAVING));
+        let zoned = u8::from(!self.zone.is_empty()) * ZONED;
+        out.push((u8::from(self.is_removed) * REMOVED) | (u8::from(self.is_leaving) * LEAVING) | zoned);
         put_bytes(out, self.cluster_address.as_bytes());
         put_bytes(out, self.client_address.as_bytes());
+        if zoned != 0 {
+            put_bytes(out, self.zone.as_bytes());
+        }
     }
 
     /// Reads it back.
@@ -39,14 +56,16 @@ impl Member {
         Self {
             cluster_address: text(),
             client_address: text(),
+            zone: if flags & ZONED != 0 { text() } else { String::new() },
             is_leaving: flags & LEAVING != 0,
             is_removed: flags & REMOVED != 0,
         }
     }
 
-    /// True if it is found at the same places.
+    /// True if it is found at the same places, and in the same zone.
     pub fn is_found_as(&self, other: &Self) -> bool {
-        self.cluster_address == other.cluster_address && self.client_address == other.client_address
+        let place = |of: &Self| [&of.cluster_address, &of.client_address, &of.zone].map(String::clone);
+        place(self) == place(other)
     }
 }
 
@@ -207,6 +226,11 @@ impl Roster {
         self.members.get(&node.0)
     }
 
+    /// The zone of a node; `None` if nobody has named it.
+    pub fn zone(&self, node: NodeId) -> Option<&str> {
+        self.get(node).map(|member| member.zone.as_str()).filter(|zone| !zone.is_empty())
+    }
+
     /// All nodes, those that have been removed among them.
     pub fn all(&self) -> impl Iterator<Item = (NodeId, &Member)> {
         self.members.iter().map(|(node, member)| (NodeId(*node), member))
@@ -364,6 +388,22 @@ mod tests {
             roster.put(&mut bytes);
             assert_eq!(Roster::read(&mut Reader::new(&bytes)), roster);
         }
+    }
+
+    #[test]
+    fn a_node_that_says_another_zone_is_in_that_one() {
+        let mut roster = Roster::default();
+        let of = |zone: &str| Member { client_address: "a:2".into(), zone: zone.to_owned(), ..Member::default() };
+        roster.enlist(NodeId(7), of(""));
+        assert_eq!(roster.zone(NodeId(7)), None);
+        assert!(roster.enlist(NodeId(7), of("rack-1")) && !of("rack-1").is_found_as(&of("rack-2")));
+        assert!(roster.enlist(NodeId(8), of("rack-2")));
+        assert_eq!((roster.zone(NodeId(7)), roster.zone(NodeId(9))), (Some("rack-1"), None));
+        let mut bytes = Vec::new();
+        roster.put(&mut bytes);
+        assert_eq!(Roster::read(&mut Reader::new(&bytes)), roster);
+        assert!(is_zone("eu/west-1.b") && is_zone("") && !is_zone("a b") && !is_zone("a,b"));
+        assert!(!is_zone(&"z".repeat(ZONE_BYTES_MAX + 1)));
     }
 
     #[test]

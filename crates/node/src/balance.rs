@@ -9,6 +9,8 @@
 //!   what comes first   a group without a placement gets one: where it lives already
 //!          │           a node that leaves, or is missing to the number of replicas, is replaced
 //!          │           a newcomer that has fallen silent before it voted is passed over
+//!          │           a node that has been gone for long is replaced
+//!          │           from a zone that holds several copies of a group to one that holds fewer
 //!          ▼           from the fullest node to the emptiest: by groups, then by bytes
 //! ```
 //!
@@ -16,8 +18,9 @@
 //! among them: what is missing is founded at once, and each gets its share when it has voters enough. More can be asked
 //! for.
 //!
-//! Moves come one at a time, and only to nodes that are heard. Every step of the last kind makes the shares more even
-//! than they were, so that none is taken back. A node that is merely away keeps what it holds.
+//! Moves come one at a time, and only to nodes that are heard. Every step of the last kinds makes zones hold copies more
+//! evenly, or leaves that as it is and makes the shares more even than they were, so that none is taken back. A node that
+//! is merely away keeps what it holds. One of which nobody has named a zone is in one of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -76,6 +79,8 @@ pub struct View<'a> {
     pub heard: BTreeSet<u64>,
     /// The nodes of which that has not been so for a while.
     pub silent: BTreeSet<u64>,
+    /// The nodes that nobody has heard for so long that others take their places.
+    pub lost: BTreeSet<u64>,
 }
 
 /// From now on a group is to live on other nodes.
@@ -181,6 +186,55 @@ impl View<'_> {
         Step { group, bytes: self.cost(group, &nodes), nodes, reason }
     }
 
+    fn zone(&self, node: u64) -> Option<&str> {
+        self.roster.zone(NodeId(node))
+    }
+
+    /// How many of these nodes are in the zone of another one, that one left out.
+    fn mates(&self, node: u64, nodes: &BTreeSet<u64>) -> usize {
+        let Some(zone) = self.zone(node) else { return 0 };
+        nodes.iter().filter(|other| **other != node && self.zone(**other) == Some(zone)).count()
+    }
+
+    /// Grows with the number of nodes that share a zone: the less, the more evenly they are spread.
+    fn crowding(&self, nodes: &BTreeSet<u64>) -> usize {
+        nodes.iter().map(|node| self.mates(*node, nodes)).sum()
+    }
+
+    /// So many nodes that are heard, to hold a group beside these: one after the other in the zone that holds least,
+    /// there those that have it, and then those that hold least.
+    fn pick(&self, beside: &BTreeSet<u64>, has: impl Fn(u64) -> bool, count: usize) -> Vec<u64> {
+        let candidates = self.candidates(beside);
+        let mut chosen = beside.clone();
+        let mut picked = Vec::new();
+        while picked.len() < count {
+            let free = candidates.iter().zip(0..).filter(|(node, _)| !chosen.contains(node));
+            let next = free.min_by_key(|(node, place)| (self.mates(**node, &chosen), !has(**node), *place));
+            let Some((next, _)) = next else { break };
+            chosen.insert(*next);
+            picked.push(*next);
+        }
+        picked
+    }
+
+    /// True if all voters of a group are heard, so that it bears a move.
+    fn is_whole(&self, group: GroupId) -> bool {
+        self.groups.get(&group.0).is_some_and(|held| held.voters.iter().all(|voter| self.heard.contains(voter)))
+    }
+
+    /// True if a node that is heard is still being given a group.
+    fn is_any_on_its_way(&self) -> bool {
+        self.roster.placements().any(|(group, nodes)| {
+            let lacks = |held: &Held| nodes.iter().any(|node| self.heard.contains(node) && !held.voters.contains(node));
+            self.groups.get(&group.0).is_some_and(lacks)
+        })
+    }
+
+    /// True if something may be moved for the sake of evenness: one move at a time, and none on hearsay.
+    fn is_at_rest(&self) -> bool {
+        self.roster.is_balancing() && self.others().all(|group| self.is_settled(group))
+    }
+
     /// The nodes that are heard and could hold the group beside these, the emptiest first.
     fn candidates(&self, beside: &BTreeSet<u64>) -> Vec<u64> {
         let mut found: Vec<_> = self.shares().into_iter().collect();
@@ -219,6 +273,7 @@ pub(crate) fn view_of<'a>(context: &Context, roster: &'a Roster, now: Instant) -
             .filter(|node| !is_fit(*node) && is_long(neighbours.silent_since(*node)))
             .map(|node| node.0)
             .collect(),
+        lost: neighbours.lost(),
     }
 }
 
@@ -233,6 +288,8 @@ pub fn next_step(view: &View<'_>) -> Option<Step> {
         .find_map(|group| place_first(view, group, &staying, replicas))
         .or_else(|| view.others().find_map(|group| keep_number(view, group, &staying, replicas)))
         .or_else(|| view.others().find_map(|group| pass_over_silent(view, group)))
+        .or_else(|| replace_lost(view))
+        .or_else(|| respect_zones(view))
         .or_else(|| spread(view))
 }
 
@@ -248,7 +305,7 @@ fn place_first(view: &View<'_>, group: GroupId, staying: &BTreeSet<u64>, replica
     let members: Vec<u64> = members.filter(|node| !found.contains(node)).collect();
     found.extend(members);
     let chosen: BTreeSet<u64> = found.iter().copied().collect();
-    found.extend(view.candidates(&chosen));
+    found.extend(view.pick(&chosen, |_| false, replicas.saturating_sub(chosen.len())));
     let nodes: BTreeSet<u64> = found.into_iter().take(replicas).collect();
     let reason = format!("there are more nodes than the {} that hold a group", view.replicas);
     (nodes.len() == replicas).then(|| view.step(group, nodes, reason))
@@ -260,13 +317,10 @@ fn keep_number(view: &View<'_>, group: GroupId, staying: &BTreeSet<u64>, replica
     let held = view.groups.get(&group.0)?;
     let mut nodes: BTreeSet<u64> = placed.intersection(staying).copied().collect();
     if nodes.len() < replicas {
-        // Who votes already first: nothing travels.
-        let has = |node: &u64| !held.voters.contains(node);
-        let mut candidates = view.candidates(&nodes);
-        candidates.sort_by_key(has);
         let gone: Vec<String> = placed.difference(staying).map(u64::to_string).collect();
         let missing = replicas - nodes.len();
-        let added: Vec<u64> = candidates.into_iter().take(missing).collect();
+        // Who votes already first: nothing travels.
+        let added: Vec<u64> = view.pick(&nodes, |node| held.voters.contains(&node), missing);
         if added.is_empty() {
             return None;
         }
@@ -282,7 +336,7 @@ fn keep_number(view: &View<'_>, group: GroupId, staying: &BTreeSet<u64>, replica
         let shares = view.shares();
         let fullest = |node: &&u64| {
             let is_of_use = view.heard.contains(node) && held.voters.contains(node);
-            (!is_of_use, held.leader != **node, shares.get(node).copied(), **node)
+            (!is_of_use, view.mates(**node, &nodes), held.leader != **node, shares.get(node).copied(), **node)
         };
         let surplus = nodes.iter().max_by_key(fullest).copied()?;
         nodes.remove(&surplus);
@@ -300,33 +354,97 @@ fn pass_over_silent(view: &View<'_>, group: GroupId) -> Option<Step> {
     let mut nodes = placed.clone();
     nodes.remove(&silent);
     let staying = view.staying();
-    let still_votes = |node: &&u64| staying.contains(node) && !placed.contains(node);
-    let next = held.voters.iter().find(still_votes).copied().or_else(|| view.candidates(placed).first().copied())?;
+    let still_votes = |node: &&u64| staying.contains(node) && !placed.contains(node) && !view.lost.contains(node);
+    let another = || view.pick(&nodes, |_| false, usize::MAX).into_iter().find(|node| *node != silent);
+    let next = held.voters.iter().find(still_votes).copied().or_else(another)?;
     nodes.insert(next);
     Some(view.step(group, nodes, format!("node {next} holds it, as node {silent} has fallen silent")))
 }
 
-/// From the fullest node to the emptiest.
-fn spread(view: &View<'_>) -> Option<Step> {
-    if !view.roster.is_balancing() || view.others().any(|group| view.roster.placement(group).is_none()) {
+/// Another node takes the place of one that nobody has heard for long: one group after the other, those first that have
+/// lost most.
+fn replace_lost(view: &View<'_>) -> Option<Step> {
+    if view.lost.is_empty() || !view.roster.is_balancing() || view.is_any_on_its_way() {
         return None;
     }
-    // One move at a time, and none on hearsay.
-    if !view.others().all(|group| view.is_settled(group)) {
+    let lost_of = |group: &GroupId| view.roster.placement(*group).map_or(0, |nodes| (nodes & &view.lost).len());
+    let mut groups: Vec<GroupId> = view.others().filter(|group| lost_of(group) > 0).collect();
+    groups.sort_by_key(|group| (std::cmp::Reverse(lost_of(group)), *group));
+    groups.into_iter().find_map(|group| {
+        let placed = view.roster.placement(group)?;
+        let held = view.groups.get(&group.0)?;
+        let lost = placed.intersection(&view.lost).next()?;
+        let there = placed - &view.lost;
+        let next = view.pick(&there, |node| held.voters.contains(&node), 1).first().copied()?;
+        let mut nodes = placed.clone();
+        nodes.remove(lost);
+        nodes.insert(next);
+        let reason = format!("node {next} takes the place of node {lost}, which nobody has heard for replace-after");
+        Some(view.step(group, nodes, reason))
+    })
+}
+
+/// From a zone that holds several copies of a group to one that holds fewer, as far as there are zones with nodes.
+fn respect_zones(view: &View<'_>) -> Option<Step> {
+    if !view.is_at_rest() {
         return None;
     }
     let shares = view.shares();
-    let is_whole = |group: &GroupId| view.groups[&group.0].voters.iter().all(|voter| view.heard.contains(voter));
+    let mut best = None;
+    for group in view.others().filter(|group| view.is_whole(*group)) {
+        let placed = view.roster.placement(group)?;
+        let before = view.crowding(placed);
+        let receivers = || shares.keys().filter(|to| view.heard.contains(to) && !placed.contains(to));
+        for (from, to) in placed.iter().flat_map(|from| receivers().map(move |to| (*from, *to))) {
+            let nodes = exchanged(placed, from, to);
+            let after = view.crowding(&nodes);
+            let is_led = view.groups[&group.0].leader == from;
+            let given = shares.get(&from).map(|share| std::cmp::Reverse(*share));
+            let key = (after, is_led, given, shares[&to], group, from, to);
+            if after < before && best.as_ref().is_none_or(|(known, _)| key < *known) {
+                best = Some((key, nodes));
+            }
+        }
+    }
+    let ((.., group, from, to), nodes) = best?;
+    let placed = view.roster.placement(group)?;
+    let (crowded, copies) = (view.zone(from).unwrap_or_default(), view.mates(from, placed) + 1);
+    let there = view.mates(to, placed);
+    let group_number = group.0;
+    let reason = match (view.zone(to), there) {
+        (Some(zone), 0) => format!("zone {zone} has no copy of group {group_number}, and zone {crowded} has {copies}"),
+        (Some(zone), _) => {
+            format!("zone {crowded} has {copies} copies of group {group_number}, and zone {zone} {there}")
+        }
+        (None, _) => format!("zone {crowded} has {copies} copies of group {group_number}, and node {to} is in none"),
+    };
+    Some(view.step(group, nodes, reason))
+}
+
+/// Who holds a group when one node has given its copy to another.
+fn exchanged(nodes: &BTreeSet<u64>, from: u64, to: u64) -> BTreeSet<u64> {
+    let mut nodes = nodes.clone();
+    nodes.remove(&from);
+    nodes.insert(to);
+    nodes
+}
+
+/// From the fullest node to the emptiest.
+fn spread(view: &View<'_>) -> Option<Step> {
+    if !view.is_at_rest() {
+        return None;
+    }
+    let shares = view.shares();
     let movable = |from: u64, to: u64| {
-        let nodes = |group: &GroupId| view.roster.placement(*group).expect("all are placed");
-        view.others()
-            .filter(move |group| nodes(group).contains(&from) && !nodes(group).contains(&to) && is_whole(group))
+        view.others().filter(move |group| {
+            let nodes = view.roster.placement(*group).expect("all are placed");
+            let is_free = nodes.contains(&from) && !nodes.contains(&to) && view.is_whole(*group);
+            is_free && view.crowding(&exchanged(nodes, from, to)) <= view.crowding(nodes)
+        })
     };
     let moved = |group: GroupId, from: u64, to: u64, reason: String| {
-        let mut nodes = view.roster.placement(group).expect("all are placed").clone();
-        nodes.remove(&from);
-        nodes.insert(to);
-        view.step(group, nodes, reason)
+        let nodes = view.roster.placement(group).expect("all are placed");
+        view.step(group, exchanged(nodes, from, to), reason)
     };
     let mut pairs: Vec<(u64, u64)> = Vec::new();
     for from in shares.keys() {
@@ -407,7 +525,7 @@ pub fn foundings(view: &View<'_>, count: u32) -> Vec<Founding> {
             true => staying.clone(),
             false => {
                 let view = View { roster: &roster, ..view.clone() };
-                view.candidates(&BTreeSet::new()).into_iter().take(view.replicas).collect()
+                view.pick(&BTreeSet::new(), |_| false, view.replicas).into_iter().collect()
             }
         };
         if voters.len() < view.replicas.min(staying.len()) || voters.is_empty() {
@@ -514,20 +632,115 @@ pub fn plan(view: &View<'_>) -> Vec<Step> {
     steps
 }
 
-/// Who is to lead a group that is placed, so that every node leads as many as any other, as far as it holds them.
-pub fn leader_of(group: GroupId, roster: &Roster) -> Option<u64> {
-    roster.placement(group)?;
-    let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
-    let mut found = None;
-    for (other, nodes) in roster.placements().take_while(|(other, _)| *other <= group) {
-        let stays = nodes.iter().filter(|node| !roster.is_going(NodeId(**node)));
-        let fewest = stays.min_by_key(|node| (counts.get(node).copied().unwrap_or(0), **node)).copied();
-        if let Some(fewest) = fewest {
-            *counts.entry(fewest).or_default() += 1;
-        }
-        found = fewest.filter(|_| other == group);
+/// A vote of the metadata group that is to change hands. It lives on all nodes, so nothing is placed: some of them vote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VoteChange {
+    /// This member gets a vote; another one is going to lose its own.
+    Give(u64),
+    /// There are more voters than there are to be: this one becomes a mere listener.
+    Take(u64),
+}
+
+/// Which vote of the metadata group is to change hands, if any: nodes that nobody has heard for long give theirs to
+/// others, and zones share them evenly. Never is a vote taken before another one has been given.
+///
+/// `ready` are the members without a vote that could have one, `is_whole` says that all voters are there.
+pub fn vote_change(
+    roster: &Roster,
+    replicas: usize,
+    (leader, voters): (u64, &BTreeSet<u64>),
+    ready: &BTreeSet<u64>,
+    lost: &BTreeSet<u64>,
+    is_whole: bool,
+) -> Option<VoteChange> {
+    let (heard, silent) = (ready.clone(), BTreeSet::new());
+    let view = View {
+        roster,
+        replicas,
+        group_count: 0,
+        first_count: 0,
+        founds_groups: false,
+        cores: BTreeMap::new(),
+        groups: BTreeMap::new(),
+        heard,
+        silent,
+        lost: lost.clone(),
+    };
+    if voters.len() > replicas {
+        let givers = voters.iter().filter(|voter| **voter != leader);
+        let surplus = givers.max_by_key(|voter| (lost.contains(voter), view.mates(**voter, voters), **voter))?;
+        return Some(VoteChange::Take(*surplus));
     }
-    found
+    if voters.len() < replicas || !roster.is_balancing() {
+        return None;
+    }
+    let there = voters - lost;
+    if there.len() < voters.len() {
+        return view.pick(&there, |_| false, 1).first().copied().map(VoteChange::Give);
+    }
+    let before = view.crowding(voters);
+    let others = || voters.iter().filter(|voter| **voter != leader);
+    let after = |to: &u64| others().map(|from| view.crowding(&exchanged(voters, *from, *to))).min();
+    let best = ready.iter().filter_map(|to| Some((after(to)?, *to))).min().filter(|(after, _)| *after < before);
+    best.filter(|_| is_whole).map(|(_, to)| VoteChange::Give(to))
+}
+
+/// What leaders are spread by.
+#[derive(Clone, Copy, Debug)]
+pub struct Spreading<'a> {
+    /// Who belongs to the cluster, which group is to live where, and whom operators prefer.
+    pub roster: &'a Roster,
+    /// How many nodes are to hold each group.
+    pub replicas: usize,
+    /// Groups of the cluster.
+    pub group_count: u32,
+    /// Zones in which leaders are to be, those that are preferred first (`leader-zones`).
+    pub zones: &'a [String],
+}
+
+impl Spreading<'_> {
+    /// The place of a node's zone among those in which leaders are to be; behind all if it is in none of them.
+    pub fn rank(&self, node: u64) -> usize {
+        let zone = self.roster.zone(NodeId(node));
+        self.zones.iter().position(|name| Some(name.as_str()) == zone).unwrap_or(self.zones.len())
+    }
+
+    /// Of these nodes those in the zone that is preferred.
+    pub fn in_best_zone(&self, nodes: impl IntoIterator<Item = u64>) -> Vec<u64> {
+        let nodes: Vec<u64> = nodes.into_iter().collect();
+        let best = nodes.iter().map(|node| self.rank(*node)).min();
+        nodes.into_iter().filter(|node| Some(self.rank(*node)) == best).collect()
+    }
+
+    /// Who is to lead a group with these voters, so that every node leads as many as any other, as far as it holds them
+    /// and is fit. Groups for which operators prefer somebody count first: what was said of one of them once must not
+    /// bring all others to the same node.
+    pub fn leader_of(&self, group: GroupId, voters: &BTreeSet<u64>, is_fit: impl Fn(u64) -> bool) -> Option<u64> {
+        let staying: BTreeSet<u64> = self.roster.staying().map(|node| node.0).collect();
+        let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
+        let named = |group: GroupId| self.roster.preferred(group).map(|node| node.0);
+        for node in (0..self.group_count).filter_map(|group| named(GroupId(group))) {
+            *counts.entry(node).or_default() += 1;
+        }
+        for other in (0..=group.0).map(GroupId) {
+            let candidates: BTreeSet<u64> = match self.roster.placement(other) {
+                _ if other == group => voters & &staying,
+                _ if named(other).is_some() => continue,
+                Some(nodes) => nodes & &staying,
+                None if staying.len() <= self.replicas => staying.clone(),
+                // Of so many nodes nobody knows here which of them vote.
+                None => continue,
+            };
+            let candidates = self.in_best_zone(candidates.into_iter().filter(|node| is_fit(*node)));
+            let fewest = candidates.into_iter().min_by_key(|node| (counts.get(node).copied().unwrap_or(0), *node));
+            match fewest {
+                _ if other == group => return fewest,
+                Some(fewest) => *counts.entry(fewest).or_default() += 1,
+                None => {}
+            }
+        }
+        None
+    }
 }
 
 #[cfg(test)]
@@ -547,6 +760,7 @@ mod tests {
         group_count: u32,
         /// Of each node; none: nothing is founded.
         cores: u16,
+        lost: BTreeSet<u64>,
     }
 
     impl World {
@@ -558,7 +772,42 @@ mod tests {
             let mut held =
                 |group| Held { leader: 1, voters: voters.clone(), learners: learners.clone(), bytes: bytes(group) };
             let groups = (0..group_count).map(|group| (group, held(group))).collect();
-            Self { roster, groups, heard: (1..=nodes).collect(), replicas, group_count, cores: 0 }
+            let heard = (1..=nodes).collect();
+            Self { roster, groups, heard, replicas, group_count, cores: 0, lost: BTreeSet::new() }
+        }
+
+        /// The nodes are in these zones, one after the other.
+        fn zoned(mut self, zones: &[&str]) -> Self {
+            let nodes: Vec<u64> = self.staying().into_iter().collect();
+            nodes.iter().zip(zones.iter().cycle()).for_each(|(node, zone)| self.enter(*node, zone));
+            self
+        }
+
+        fn enter(&mut self, node: u64, zone: &str) {
+            self.roster.enlist(NodeId(node), Member { zone: zone.to_owned(), ..Member::default() });
+        }
+
+        /// How many copies of a group each zone holds.
+        fn copies(&self, nodes: &BTreeSet<u64>) -> BTreeMap<String, usize> {
+            let mut copies = BTreeMap::new();
+            for node in nodes {
+                let zone = self.roster.zone(NodeId(*node)).map_or_else(|| format!("of {node}"), str::to_owned);
+                *copies.entry(zone).or_default() += 1;
+            }
+            copies
+        }
+
+        /// No zone with a node to spare holds two copies of a group less than another.
+        fn assert_zones_respected(&self, what: &str) {
+            for (group, nodes) in self.roster.placements() {
+                let copies = self.copies(nodes);
+                let most = copies.values().max().copied().unwrap_or(0);
+                for node in self.heard.intersection(&self.staying()).filter(|node| !nodes.contains(node)) {
+                    let zone = self.copies(&BTreeSet::from([*node])).into_keys().next().unwrap();
+                    let here = copies.get(&zone).copied().unwrap_or(0);
+                    assert!(here + 2 > most, "{what}: {group:?} has {copies:?}, and node {node} of {zone} is free");
+                }
+            }
         }
 
         fn view(&self) -> View<'_> {
@@ -576,6 +825,7 @@ mod tests {
                 groups,
                 heard,
                 silent,
+                lost: self.lost.clone(),
             }
         }
 
@@ -721,19 +971,158 @@ mod tests {
         assert_eq!(world.counts(), [1; 5]);
     }
 
+    fn leader(world: &World, group: u32, zones: &[String], is_fit: impl Fn(u64) -> bool) -> u64 {
+        let (roster, replicas, group_count) = (&world.roster, world.replicas, world.group_count);
+        let spreading = Spreading { roster, replicas, group_count, zones };
+        spreading.leader_of(GroupId(group), &world.groups[&group].voters, is_fit).expect("somebody can lead it")
+    }
+
     #[test]
     fn leaders_are_spread_over_those_who_hold_the_groups() {
         let mut world = World::new(5, 11, 3, |_| MIB);
         world.rest();
         let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
-        for group in (1..11).map(GroupId) {
-            let leader = leader_of(group, &world.roster).expect("it is placed");
-            assert!(world.roster.is_placed(group, NodeId(leader)));
+        for group in 1..11 {
+            let leader = leader(&world, group, &[], |_| true);
+            assert!(world.roster.is_placed(GroupId(group), NodeId(leader)));
             *counts.entry(leader).or_default() += 1;
         }
         assert_eq!(counts.len(), 5, "{counts:?}");
         assert!(counts.values().all(|count| (1..=3).contains(count)), "{counts:?}");
-        assert_eq!(leader_of(GroupId(0), &world.roster), None, "the metadata live everywhere");
+    }
+
+    /// Leaders were spread by an operator, so that each group prefers a node, and then one of these nodes leaves: the
+    /// group that has lost the node it preferred goes to the one that leads nothing, and not to one that leads already.
+    #[test]
+    fn after_a_spreading_and_a_removal_no_node_leads_both_groups() {
+        for (gone, preferred) in [(1, [1, 2]), (2, [2, 1]), (1, [2, 1]), (3, [3, 1]), (3, [2, 3]), (2, [1, 2])] {
+            let mut world = World::new(3, 2, 3, |_| MIB);
+            for (group, node) in (0..).zip(preferred) {
+                world.roster.prefer(GroupId(group), Some(NodeId(node)));
+            }
+            world.leave(gone);
+            for held in world.groups.values_mut() {
+                held.voters.remove(&gone);
+            }
+            let leaders: BTreeSet<u64> = (0..2)
+                .map(|group| match world.roster.preferred(GroupId(group)) {
+                    Some(node) => node.0,
+                    None => leader(&world, group, &[], |_| true),
+                })
+                .collect();
+            assert_eq!(leaders.len(), 2, "node {gone} leaves of {preferred:?}: {leaders:?} leads both");
+        }
+    }
+
+    #[test]
+    fn leaders_are_in_the_zone_that_is_preferred_while_it_has_fit_nodes() {
+        let mut world = World::new(6, 13, 3, |_| MIB).zoned(&["a", "b", "c"]);
+        world.rest();
+        let zones = ["b", "a"].map(str::to_owned);
+        let zone_of = |node: u64| world.roster.zone(NodeId(node)).unwrap().to_owned();
+        let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
+        for group in 1..13 {
+            let leader = leader(&world, group, &zones, |_| true);
+            *counts.entry(leader).or_default() += 1;
+            assert_eq!(zone_of(leader), "b");
+        }
+        assert_eq!(counts.len(), 2, "both nodes of the zone lead: {counts:?}");
+        for group in 1..13 {
+            assert_eq!(zone_of(leader(&world, group, &zones, |node| zone_of(node) != "b")), "a");
+            assert_eq!(zone_of(leader(&world, group, &zones, |node| zone_of(node) == "c")), "c");
+        }
+    }
+
+    #[test]
+    fn copies_are_in_different_zones_as_far_as_there_are_zones() {
+        let mut world = World::new(3, 9, 3, |_| MIB).zoned(&["a", "a", "b"]);
+        assert_eq!(world.rest(), [], "each node holds everything");
+        world.join(4);
+        world.enter(4, "c");
+        let steps = world.rest();
+        world.assert_zones_respected("a node came to a third zone");
+        assert!(steps.iter().any(|step| step.reason.starts_with("zone c has no copy of group")), "{steps:?}");
+        assert_eq!(world.counts()[2..], [8, 8], "zones b and c have one node each: {:?}", world.counts());
+        // Two zones for three copies: two and one, or one and two.
+        let mut world = World::new(6, 9, 3, |_| MIB).zoned(&["a", "b"]);
+        world.rest();
+        world.assert_zones_respected("two zones");
+        assert_eq!(world.counts(), [4; 6]);
+        // A node that is carried to another zone.
+        world.enter(1, "b");
+        world.enter(2, "c");
+        world.rest();
+        world.assert_zones_respected("zones changed");
+    }
+
+    #[test]
+    fn a_zone_that_is_gone_for_long_is_replaced_and_gets_its_copies_back() {
+        let mut world = World::new(6, 7, 3, |_| MIB).zoned(&["a", "b", "c"]);
+        world.rest();
+        world.assert_zones_respected("at the start");
+        let before = world.counts();
+        for node in [3, 6] {
+            world.heard.remove(&node);
+        }
+        assert_eq!(next_step(&world.view()), None, "they are away, and not gone");
+        world.lost = [3, 6].into();
+        world.roster.balance(false);
+        assert_eq!(next_step(&world.view()), None, "switched off nothing is replaced");
+        world.roster.balance(true);
+        let steps = world.rest();
+        assert_eq!(steps.len(), 6, "a copy of each group that is placed: {steps:?}");
+        assert!(world.roster.placements().all(|(_, nodes)| nodes.len() == 3 && nodes.is_disjoint(&world.lost)));
+        world.lost.clear();
+        world.heard.extend([3, 6]);
+        world.rest();
+        world.assert_zones_respected("the zone has returned");
+        assert_eq!(world.counts(), before);
+    }
+
+    #[test]
+    fn one_group_after_the_other_is_replaced_and_only_where_there_is_room() {
+        let mut world = World::new(4, 5, 3, |_| MIB);
+        world.rest();
+        world.heard.remove(&2);
+        world.lost.insert(2);
+        let step = next_step(&world.view()).expect("node 2 is gone");
+        world.roster.place(step.group, step.nodes.clone());
+        assert!(!step.nodes.contains(&2) && step.nodes.len() == 3, "{step:?}");
+        assert_eq!(next_step(&world.view()), None, "the first is on its way");
+        world.settle();
+        world.rest();
+        assert!(world.roster.placements().all(|(_, nodes)| nodes.len() == 3 && !nodes.contains(&2)));
+        // Of three nodes each holds everything: nobody is there who could take the place of one.
+        let mut world = World::new(3, 5, 3, |_| MIB);
+        (world.heard, world.lost) = ([1, 3].into(), [2].into());
+        assert_eq!(next_step(&world.view()), None);
+    }
+
+    #[test]
+    fn votes_of_the_metadata_go_to_other_zones_and_from_who_is_gone() {
+        let mut world = World::new(5, 1, 3, |_| MIB).zoned(&["a", "a", "a", "b", "c"]);
+        let mut voters: BTreeSet<u64> = [1, 2, 3].into();
+        let mut changes = Vec::new();
+        let none = BTreeSet::new();
+        for lost in [&none, &BTreeSet::from([4])] {
+            let staying = world.staying();
+            loop {
+                let ready: BTreeSet<u64> = &(&staying - &voters) - lost;
+                match vote_change(&world.roster, 3, (1, &voters), &ready, lost, lost.is_empty()) {
+                    Some(VoteChange::Give(node)) => assert!(voters.insert(node), "{node} votes"),
+                    Some(VoteChange::Take(node)) => assert!(voters.len() > 3 && voters.remove(&node)),
+                    None => break,
+                }
+                changes.push(voters.clone());
+                assert!(changes.len() < 20, "it goes round: {changes:?}");
+            }
+            assert_eq!(voters.len(), 3);
+            assert!(voters.is_disjoint(lost) && voters.contains(&5) && voters.contains(&1), "{voters:?}");
+            assert_eq!(voters.contains(&4), lost.is_empty(), "{voters:?}");
+        }
+        world.roster.balance(false);
+        let (voters, ready) = ([1, 2, 3].into(), [4, 5].into());
+        assert_eq!(vote_change(&world.roster, 3, (1, &voters), &ready, &none, true), None);
     }
 
     #[test]
@@ -745,12 +1134,24 @@ mod tests {
             let mut sizes = prng.fork();
             let mut world = World::new(nodes, groups, replicas, |_| sizes.below(600) * MIB);
             let mut last = nodes;
+            let mut zones = prng.fork();
+            let zone_count = zones.below(5);
+            let mut zone = || {
+                if zone_count > 0 && zones.chance(4, 5) { zones.below(zone_count).to_string() } else { String::new() }
+            };
+            (1..=nodes).for_each(|node| world.enter(node, &zone()));
             for _ in 0..8 {
-                match prng.below(5) {
+                match prng.below(7) {
                     0 | 1 => {
                         last += 1;
                         world.join(last);
+                        world.enter(last, &zone());
                     }
+                    5 => {
+                        let node = 1 + prng.below(last);
+                        world.enter(node, &zone());
+                    }
+                    6 => world.lost = &world.staying() - &world.heard,
                     2 if world.roster.staying().count() > 1 => {
                         let staying: Vec<_> = world.roster.staying().collect();
                         world.leave(staying[prng.below(staying.len() as u64) as usize].0);
@@ -758,6 +1159,7 @@ mod tests {
                     3 => _ = world.heard.remove(&(1 + prng.below(last))),
                     _ => world.heard = (1..=last).collect(),
                 }
+                world.lost = &world.lost - &world.heard;
                 // Some of it is interrupted half-way.
                 if prng.chance(1, 3)
                     && let Some(step) = next_step(&world.view())
@@ -777,7 +1179,16 @@ mod tests {
                 }
                 let counts = world.counts();
                 let has_placements = world.roster.placements().next().is_some();
-                if all_heard && has_placements && groups > 1 {
+                if all_heard {
+                    world.assert_zones_respected(&format!("seed {seed}"));
+                }
+                let is_gone_replaced = |nodes: &BTreeSet<u64>| nodes.is_disjoint(&world.lost);
+                let has_room = staying.intersection(&world.heard).count() >= replicas;
+                if has_room && 2 * world.heard.intersection(&staying).count() > staying.len() {
+                    let placed = world.roster.placements().map(|(_, nodes)| nodes);
+                    assert!(placed.into_iter().all(is_gone_replaced), "seed {seed}: {:?} is gone", world.lost);
+                }
+                if all_heard && has_placements && groups > 1 && zone_count == 0 {
                     let apart = counts.iter().max().unwrap() - counts.iter().min().unwrap();
                     assert!(apart <= 1, "seed {seed}: {counts:?}");
                 }

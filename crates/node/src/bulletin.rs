@@ -42,6 +42,7 @@ pub struct Follower {
     /// It holds all entries up to here: on disk, where acknowledgements wait for the disk.
     pub matched: u64,
     /// Bytes of log that it lacks, roughly if they are many; of those that the leader has given up nothing is known.
+    /// While it is given a checkpoint: bytes of that which are still to come, roughly.
     pub behind_bytes: u64,
     /// Age of the oldest entry that it lacks, in milliseconds.
     pub lag_ms: u64,

@@ -31,4 +31,6 @@ pub enum Defect {
     EarlyLevel,
     /// The level is raised without asking which nodes know it.
     BlindRise,
+    /// The balancer takes no notice of zones.
+    ForgottenZones,
 }

@@ -260,6 +260,21 @@ pub const BALANCE_INTERVAL: Duration = Duration::from_secs(1);
 /// A node that has been silent, or without room, for so long is not waited for when it is to be given a group.
 pub const BALANCE_PATIENCE: Duration = Duration::from_secs(10);
 
+/// The most time that one look at who is there counts against those who are not: see `neighbours`.
+pub const ABSENCE_LOOK_MAX: Duration = Duration::from_millis(300);
+
+/// A checkpoint that is given to another node waits while the leader's own disk has taken nothing for so long.
+pub const GIVING_DISK_LAG: Duration = Duration::from_millis(50);
+
+/// For a chunk of it no longer than that.
+pub const GIVING_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// However low the pace is, a chunk is given after so long: the member waits [`TRANSFER_PATIENCE`] for it.
+pub const GIVING_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// What has not been given in so short a time may be made up for: leaders look at it at their ticks only.
+pub const GIVING_BURST: Duration = Duration::from_millis(200);
+
 /// How often a node whose address the cluster does not know tells it.
 pub const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(300);
 

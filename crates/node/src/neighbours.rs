@@ -67,6 +67,8 @@ pub struct Neighbours {
     heard: BTreeMap<NodeId, (Vitals, Instant)>,
     /// Those that have been heard, and when that was last.
     silent: BTreeMap<NodeId, Instant>,
+    /// Those that nobody has heard for longer than `replace-after`: others take their places.
+    lost: BTreeSet<NodeId>,
 }
 
 impl Neighbours {
@@ -105,6 +107,16 @@ impl Neighbours {
         self.silent.get(&node).copied()
     }
 
+    /// The nodes that nobody has heard for so long that others take their places.
+    pub(crate) fn lost(&self) -> BTreeSet<u64> {
+        self.lost.iter().map(|node| node.0).collect()
+    }
+
+    /// True if a node is heard here, or by a node that is heard here.
+    fn is_heard_by_any(&self, node: NodeId) -> bool {
+        self.hears(node) || self.heard.values().any(|(vitals, _)| vitals.hears.contains(&node))
+    }
+
     /// True if a node has said the same of itself since then.
     pub(crate) fn is_steady_since(&self, node: NodeId, then: Instant) -> bool {
         self.heard.get(&node).is_some_and(|(_, since)| *since <= then)
@@ -138,6 +150,47 @@ pub(crate) struct Hearing {
     checkpoints: BTreeMap<CoreId, Stage>,
     /// When to judge again: at once if a node has spoken, or else when one may have fallen silent.
     judge_at: Instant,
+    absences: Absences,
+}
+
+/// For how long nodes have been heard by nobody, as far as this node could tell.
+///
+/// Time counts only while this node hears, or hears of, more than half of the nodes that are to stay. So a node that is
+/// cut off itself counts nothing against the others, nor does anybody when half of the cluster has fallen silent at
+/// once: that is the net, or a mistake, and to copy everything would make it worse. Nor does time count for which the
+/// process did not run. Who is heard by a node that is heard here is not gone, though the two of us are cut off. Every
+/// node keeps its own account, so that a change of leaders changes nothing.
+#[derive(Debug, Default)]
+struct Absences {
+    gone: BTreeMap<NodeId, Duration>,
+    looked: Instant,
+}
+
+impl Absences {
+    /// Looks who is there. The nodes that have been gone for as long as `replace_after`, if that is not zero.
+    fn look(
+        &mut self,
+        neighbours: &Neighbours,
+        own: NodeId,
+        staying: &BTreeSet<NodeId>,
+        replace_after: Duration,
+        now: Instant,
+    ) -> BTreeSet<NodeId> {
+        let passed = now.since(self.looked).min(limits::ABSENCE_LOOK_MAX);
+        self.looked = now;
+        let is_there = |node: &NodeId| *node == own || neighbours.is_heard_by_any(*node);
+        self.gone.retain(|node, _| staying.contains(node) && !is_there(node));
+        let present = staying.iter().filter(|node| is_there(node)).count();
+        if 2 * present <= staying.len() {
+            return BTreeSet::new();
+        }
+        for node in staying.iter().filter(|node| !is_there(node)) {
+            let gone = self.gone.entry(*node).or_insert(Duration::ZERO);
+            *gone = *gone + passed;
+        }
+        let is_lost = |gone: &Duration| replace_after > Duration::ZERO && *gone >= replace_after;
+        self.gone.iter().filter(|(_, gone)| is_lost(gone)).map(|(node, _)| *node).collect()
+    }
 }
 
 impl Hearing {
@@ -178,7 +231,7 @@ impl Hearing {
             _ => now,
         };
         let judged = self.heard.iter().map(|(node, (vitals, _))| (*node, (vitals.clone(), since(node, vitals))));
-        Neighbours { heard: judged.collect(), silent }
+        Neighbours { heard: judged.collect(), silent, lost: BTreeSet::new() }
     }
 }
 
@@ -217,7 +270,10 @@ impl Core {
         let now = self.now.instant;
         let roster = &self.context.roster;
         let is_member = |node| roster.get(node).is_some_and(|member| !member.is_removed);
-        let judged = self.hearing.judge(&self.context.neighbours, is_member, now);
+        let mut judged = self.hearing.judge(&self.context.neighbours, is_member, now);
+        let staying = roster.staying().collect();
+        let replace_after = self.context.settings.replace_after;
+        judged.lost = self.hearing.absences.look(&judged, self.context.node, &staying, replace_after, now);
         if judged != *self.context.neighbours {
             let judged = Arc::new(judged);
             for core in (1..self.context.core_count).map(CoreId) {
@@ -239,7 +295,7 @@ mod tests {
             ..Vitals::default()
         };
         let heard = said.iter().map(|(node, hears)| (NodeId(*node), (vitals(hears), Instant::ZERO)));
-        Neighbours { heard: heard.collect(), silent: BTreeMap::new() }
+        Neighbours { heard: heard.collect(), ..Neighbours::default() }
     }
 
     fn reach(neighbours: &Neighbours, own: u64, node: u64) -> Vec<u64> {
@@ -271,6 +327,40 @@ mod tests {
         // A node that is gone is missed by all alike.
         let gone = neighbours(&[(3, &[1])]);
         assert_eq!((reach(&gone, 1, 1), reach(&gone, 1, 3)), (vec![1, 3], vec![1, 3]));
+    }
+
+    #[test]
+    fn a_node_is_lost_when_nobody_has_heard_it_for_long_and_the_rest_is_there() {
+        const NOBODY: [u64; 0] = [];
+        let staying = |count: u64| (1..=count).map(NodeId).collect::<BTreeSet<_>>();
+        let after = Duration::from_secs(5);
+        // Node 1 looks every 100 ms from second `from` to second `to`.
+        let look = |absences: &mut Absences, heard: &[(u64, &[u64])], count, from: u64, to: u64| {
+            let mut lost = BTreeSet::new();
+            for ms in (from * 1_000..to * 1_000).step_by(100) {
+                let now = Instant::ZERO + Duration::from_millis(ms);
+                lost = absences.look(&neighbours(heard), NodeId(1), &staying(count), after, now);
+            }
+            lost.into_iter().map(|node| node.0).collect::<Vec<u64>>()
+        };
+        let all_but_5: &[(u64, &[u64])] = &[(2, &[1, 3, 4]), (3, &[1, 2, 4]), (4, &[1, 2, 3])];
+        let mut absences = Absences::default();
+        assert_eq!(look(&mut absences, all_but_5, 5, 10, 14), NOBODY);
+        assert_eq!(look(&mut absences, all_but_5, 5, 14, 17), [5]);
+        // One that is heard by another is cut off from here, and not gone; it is when that one does not hear it either.
+        assert_eq!(look(&mut absences, &[(2, &[1, 5]), (3, &[1]), (4, &[1])], 5, 17, 30), NOBODY);
+        assert_eq!(look(&mut absences, all_but_5, 5, 30, 33), NOBODY);
+        // While half of the cluster is silent nothing counts, however long that lasts: this node may be cut off.
+        let mut absences = Absences::default();
+        assert_eq!(look(&mut absences, &[], 5, 10, 3_000), NOBODY);
+        assert_eq!(look(&mut absences, &[(2, &[1])], 4, 3_000, 6_000), NOBODY);
+        assert_eq!(look(&mut absences, all_but_5, 5, 6_000, 6_003), NOBODY);
+        // A process that did not run for an hour has not heard anybody, and that says nothing.
+        assert_eq!(look(&mut absences, all_but_5, 5, 9_000, 9_001), NOBODY);
+        assert_eq!(look(&mut absences, all_but_5, 5, 9_001, 9_003), [5]);
+        // Never, unless it is asked for.
+        let now = Instant::ZERO + Duration::from_secs(9_004);
+        assert!(absences.look(&neighbours(all_but_5), NodeId(1), &staying(5), Duration::ZERO, now).is_empty());
     }
 
     #[test]

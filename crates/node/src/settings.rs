@@ -13,6 +13,25 @@ pub use self::rewrite::rewritten;
 pub use self::table::TABLE;
 use crate::acl::Users;
 use crate::entry::Durability;
+use crate::roster::{ZONE_BYTES_MAX, is_zone};
+
+/// What the name of a zone is made of.
+const ZONE_RULES: &str = "letters, digits and -_./, at most 64 of them";
+const _: () = assert!(ZONE_BYTES_MAX == 64);
+
+/// `leader-zones` as it is kept: names behind commas, each once.
+fn zones_line(value: &str) -> Result<String, String> {
+    let mut zones: Vec<&str> = Vec::new();
+    for zone in value.split([',', ' ']).filter(|zone| !zone.is_empty()) {
+        if !is_zone(zone) {
+            return Err(format!("'{zone}' is no zone: {ZONE_RULES}"));
+        }
+        if !zones.contains(&zone) {
+            zones.push(zone);
+        }
+    }
+    Ok(zones.join(","))
+}
 
 /// When an acknowledged write is on disk (`appendfsync`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -195,6 +214,12 @@ pub struct Settings {
     pub output_limits: OutputLimits,
     /// Nodes of the cluster that vote in each group, if there are so many (`replicas`).
     pub replica_count: usize,
+    /// `replace-after`: a node that has been silent for so long is replaced; zero: never.
+    pub replace_after: Duration,
+    /// `leader-zones`: zones in which leaders are to be, those that are preferred first.
+    pub leader_zones: Vec<String>,
+    /// `balance-rate-bytes`: bytes of a checkpoint that a group gives to others in a second; 0: any number.
+    pub balance_rate_bytes: u64,
     /// `min-replicas-to-write`: other nodes that must be heard, or writes are refused.
     pub replicas_to_write: u64,
     /// `min-replicas-max-lag`: within how long.
@@ -281,6 +306,9 @@ impl Default for Settings {
             notify: Notify::default(),
             output_limits: OutputLimits::default(),
             replica_count: 0,
+            replace_after: Duration::ZERO,
+            leader_zones: Vec::new(),
+            balance_rate_bytes: 0,
             replicas_to_write: 0,
             replica_lag_max: Duration::ZERO,
             read_staleness_max: Duration::ZERO,
@@ -376,6 +404,8 @@ impl Settings {
         let mut value = parameter.kind.normal(value)?;
         match parameter.name {
             "client-output-buffer-limit" => value = OutputLimits::merge(self.get(parameter.name), &value)?,
+            "zone" if !is_zone(&value) => return Err(format!("'{value}' is no zone: {ZONE_RULES}")),
+            "leader-zones" => value = zones_line(&value)?,
             "latency-tracking-info-percentiles" => value = percentiles_line(&value)?,
             "notify-keyspace-events" => value = Notify::parse(&value).map(Notify::letters).unwrap_or_default(),
             _ => {}
@@ -474,6 +504,11 @@ impl Settings {
             "notify-keyspace-events" => self.notify = Notify::parse(&value).unwrap_or_default(),
             "client-output-buffer-limit" => self.output_limits = OutputLimits::parse(&value),
             "replicas" => self.replica_count = number as usize,
+            "replace-after" => self.replace_after = Duration::from_secs(number as u64),
+            "leader-zones" => {
+                self.leader_zones = value.split(',').filter(|zone| !zone.is_empty()).map(str::to_owned).collect();
+            }
+            "balance-rate-bytes" => self.balance_rate_bytes = number as u64,
             "min-replicas-to-write" => self.replicas_to_write = number as u64,
             "min-replicas-max-lag" => self.replica_lag_max = Duration::from_secs(number as u64),
             "replica-read-max-staleness-ms" => self.read_staleness_max = Duration::from_millis(number as u64),

@@ -53,7 +53,7 @@ use crate::nearby::Place;
 use crate::neighbours::Vitals;
 use crate::pubsub;
 use crate::request_ids;
-use crate::roster::Member;
+use crate::roster::{Member, is_zone};
 use crate::scripts::{Code, Invocation};
 use crate::timeline::{self, Happening};
 use crate::toll::Toll;
@@ -325,6 +325,11 @@ pub fn encode_announce(node: NodeId, member: &Member) -> Vec<u8> {
     for address in [&member.cluster_address, &member.client_address] {
         out.push(address.len().min(ADDRESS_BYTES_MAX) as u8);
         out.extend_from_slice(&address.as_bytes()[..address.len().min(ADDRESS_BYTES_MAX)]);
+    }
+    // An older version takes no message that goes on here.
+    if !member.zone.is_empty() {
+        out.push(member.zone.len() as u8);
+        out.extend_from_slice(member.zone.as_bytes());
     }
     out
 }
@@ -705,7 +710,9 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
         ANNOUNCE => {
             let node = NodeId(leb128::take(&mut rest)?);
             let (cluster_address, client_address) = (take_text(&mut rest)?, take_text(&mut rest)?);
-            let member = Member { cluster_address, client_address, ..Member::default() };
+            let zone =
+                if rest.is_empty() { String::new() } else { take_text(&mut rest).filter(|zone| is_zone(zone))? };
+            let member = Member { cluster_address, client_address, zone, ..Member::default() };
             rest.is_empty().then_some(Wire::Announce(node, member))
         }
         TIMELINE => timeline::take(rest).map(Wire::Timeline),

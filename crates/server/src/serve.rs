@@ -54,7 +54,10 @@ Usage: holdfast serve [FILE] [--name value [value …]]…
                           or --token-file FILE, neither of which shows in lists of processes
   --cluster-port N        where other nodes call                        [port + 10000]
   --cluster-announce-ip A where others reach this node                  [as --bind, or found out]
+  --zone NAME             the rack or building that the node shares the fate of: copies of a group are put in
+                          different zones                               [none]
   --replicas N            nodes that vote on each write, if there are so many [3]
+  --replace-after SECONDS others take the places of a node that nobody has heard for so long; 0 for never [3600]
   --follow HOST:PORT[,HOST:PORT]  follow the cluster of these nodes, and take no writes until `holdfast site promote`;
                           rediss://HOST:PORT with TLS, --masteruser and --masterauth to be let in [none]
   --site-backlog-size BYTES  keep so much of what changes on disk, for a second cluster that follows [0: nothing]

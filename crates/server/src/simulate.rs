@@ -133,6 +133,8 @@ enum CanaryName {
     CountedCopy,
     /// Let a replica go before another one has taken its place (with four nodes and more).
     EarlyRemoval,
+    /// Take no notice of zones (with four nodes and more).
+    ForgottenZones,
     /// Found groups once more at every start (with --growth).
     FoundedTwice,
     /// Log what is new with a level before it has been raised: with --levels.
@@ -163,6 +165,7 @@ impl CanaryName {
             Self::OpenCut => Canary::OpenCut,
             Self::CountedCopy => Canary::CountedCopy,
             Self::EarlyRemoval => Canary::EarlyRemoval,
+            Self::ForgottenZones => Canary::ForgottenZones,
             Self::FoundedTwice => Canary::FoundedTwice,
             Self::EarlyLevel => Canary::EarlyLevel,
             Self::BlindRise => Canary::BlindRise,

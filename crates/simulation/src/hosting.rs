@@ -25,7 +25,7 @@ use stdx::log::{Entry, EntryKind};
 
 use crate::invariants::Invariant;
 use crate::machine::{CoreHost, Inbound, Machine, Order, Process};
-use crate::universe::{Universe, WRITE_BACK_INTERVAL, What, say};
+use crate::universe::{Universe, WRITE_BACK_INTERVAL, What, Zones, say};
 use crate::{Canary, Durability, MICROSECOND, MILLISECOND, SECOND};
 
 /// The first node founds the cluster, the others join it.
@@ -44,6 +44,10 @@ impl Universe {
         for (name, value) in [("appendfsync", policy), ("protected-mode", "no"), ("databases", "2")] {
             settings.set(name, value).expect("a parameter of ours");
         }
+        let Zones { replace_after, balance_rate, .. } = &self.zones;
+        for (name, value) in [("replace-after", replace_after), ("balance-rate-bytes", balance_rate)] {
+            settings.set(name, &value.to_string()).expect("a parameter of ours");
+        }
         settings
     }
 
@@ -60,6 +64,7 @@ impl Universe {
 
     /// The same, with the version that is installed.
     pub(crate) fn boot_same(&mut self, machine: usize) {
+        self.zones.perhaps_carry(machine);
         let identity = Identity {
             directory: u128::from(self.prng.draw()),
             cluster: u128::from(self.plan.seed),
@@ -157,6 +162,7 @@ impl Universe {
                     own: Member {
                         cluster_address: format!("machine:{}", machine + 1),
                         client_address: format!("machine:{}", machine + 1),
+                        zone: self.zones.name(machine),
                         ..Member::default()
                     },
                     seeds: seed_nodes.iter().map(|node| (*node, Member::default())).collect(),
@@ -680,7 +686,10 @@ impl Universe {
                 let when = self.machines[machine].clock.when(instant);
                 self.plan_turn(machine, core, when);
             }
-            Action::Log { level, line } => say!(self, "node {} {level:?}: {line}", machine + 1),
+            Action::Log { level, line } => {
+                say!(self, "node {} {level:?}: {line}", machine + 1);
+                self.note_cause(&line);
+            }
             Action::Fatal { line } if process.has_lost_checkpoint => {
                 say!(self, "node {} ends: {line}", machine + 1);
                 self.at(self.now, What::Ends { machine, life });
@@ -1361,6 +1370,7 @@ fn defect_of(canary: Canary) -> Option<Defect> {
         Canary::EarlyRemoval => Some(Defect::EarlyRemoval),
         Canary::EarlyLevel => Some(Defect::EarlyLevel),
         Canary::BlindRise => Some(Defect::BlindRise),
+        Canary::ForgottenZones => Some(Defect::ForgottenZones),
     }
 }
 

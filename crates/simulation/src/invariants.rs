@@ -41,11 +41,13 @@ pub enum Invariant {
     Ailments,
     /// A group that has as many voters as it is to have never has fewer, however it moves, as long as no node leaves.
     Replicated,
+    /// At rest a zone holds two copies of a group only if all others with nodes hold one.
+    Zoned,
 }
 
 impl Invariant {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Linearizable,
         Self::Conserved,
         Self::Serializable,
@@ -61,6 +63,7 @@ impl Invariant {
         Self::Returns,
         Self::Ailments,
         Self::Replicated,
+        Self::Zoned,
     ];
 
     /// Its name.
@@ -81,6 +84,7 @@ impl Invariant {
             Self::Returns => "returns",
             Self::Ailments => "ailments",
             Self::Replicated => "replicated",
+            Self::Zoned => "zoned",
         }
     }
 }

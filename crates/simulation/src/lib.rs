@@ -78,6 +78,8 @@ pub enum Canary {
     OpenCut,
     /// A replica is let go before another one has taken its place.
     EarlyRemoval,
+    /// The balancer takes no notice of zones.
+    ForgottenZones,
     /// A start takes no notice of groups that have been founded since the cluster was, and founds them once more.
     FoundedTwice,
     /// Leaders log what is new with a level before it has been raised, and give it to whoever follows.

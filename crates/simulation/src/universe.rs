@@ -13,6 +13,7 @@ mod operator;
 mod peace;
 mod replay;
 mod returns;
+mod zones;
 
 use std::collections::BTreeMap;
 
@@ -30,6 +31,7 @@ pub use ailments::AILMENTS_PER_UNIVERSE;
 use node::event::{NodeId, Peer, SessionId};
 use peace::SeenLocks;
 pub use returns::RETURNS_PER_UNIVERSE;
+pub(crate) use zones::Zones;
 
 /// Everything that is going to happen.
 pub(crate) enum What {
@@ -87,9 +89,10 @@ pub(crate) enum Trouble {
     Place,
     Growth,
     Upgrade,
+    ZoneLost,
 }
 
-const TROUBLES: [Trouble; 13] = [
+const TROUBLES: [Trouble; 14] = [
     Trouble::Partition,
     Trouble::Kill,
     Trouble::PowerCut,
@@ -103,6 +106,7 @@ const TROUBLES: [Trouble; 13] = [
     Trouble::Place,
     Trouble::Growth,
     Trouble::Upgrade,
+    Trouble::ZoneLost,
 ];
 
 /// One client's connection to one node.
@@ -168,6 +172,7 @@ pub struct Universe {
     pub(crate) whole_since: BTreeMap<u32, u64>,
     /// How often a group's leader was another than before.
     pub(crate) leader_changes: BTreeMap<u32, u64>,
+    pub(crate) zones: Zones,
     /// When peace began.
     peace_since: Option<u64>,
     /// Since when all groups have been led, in peace.
@@ -284,6 +289,7 @@ impl Universe {
             leaders: BTreeMap::new(),
             whole_since: BTreeMap::new(),
             leader_changes: BTreeMap::new(),
+            zones: Zones::draw(plan, plan.nodes + spares),
             peace_since: None,
             led_since: None,
             seen_locks: SeenLocks::new(),
@@ -685,6 +691,7 @@ impl Universe {
             Trouble::Place => self.faults.place_every,
             Trouble::Growth => self.faults.growth_every,
             Trouble::Upgrade => self.faults.upgrade_every,
+            Trouble::ZoneLost => self.zones.lost_every,
         }
     }
 
@@ -759,6 +766,7 @@ impl Universe {
             Trouble::Place => self.place_group(machine),
             Trouble::Growth => self.found_groups(machine),
             Trouble::Upgrade => self.tell_as_operator(machine, b"HOLDFAST UPGRADE\r\n".to_vec()),
+            Trouble::ZoneLost => self.lose_zone(machine),
             Trouble::Reset => {
                 let client = self.some(self.clients.len() as u64) as usize;
                 if let Some(number) = self.clients[client].connection {

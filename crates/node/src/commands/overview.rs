@@ -416,6 +416,10 @@ pub(super) fn write_cluster(core: &Context, figures: &[Figures], line: &mut dyn 
     line("cluster_state", &if core.is_expelled { "removed" } else { "member" });
     line("cluster_nodes", &core.roster.present().count());
     line("cluster_groups", &core.group_count);
+    line("cluster_zone", &core.own.zone);
+    let zones: BTreeSet<&str> = core.roster.staying().filter_map(|node| core.roster.zone(node)).collect();
+    line("cluster_zones", &zones.len());
+    line("cluster_nodes_replaced", &core.neighbours.lost().len());
     for (bulletin, age_ms) in overview.told.values() {
         let names = |nodes: &[u64]| nodes.iter().map(u64::to_string).collect::<Vec<_>>().join("|");
         let behind: Vec<_> =
@@ -602,10 +606,12 @@ fn plan(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mut W
     steps.append(&mut balance::plan(&view));
     writer.array(steps.len());
     for step in steps {
-        let mut fields = Fields::new(writer, 4);
+        let mut fields = Fields::new(writer, 5);
         fields.number("group", u64::from(step.group.0));
         fields.nodes("nodes", &step.nodes.iter().copied().collect::<Vec<_>>());
         fields.number("bytes", step.bytes);
+        let rate = core.settings.balance_rate_bytes;
+        fields.number("seconds", if rate == 0 { 0 } else { step.bytes.div_ceil(rate) });
         fields.text("reason", &step.reason);
     }
     Ok(())
@@ -712,7 +718,9 @@ fn write_node(overview: &Overview<'_>, node: NodeId, writer: &mut Writer) {
     fields.text("name", &name_of(node));
     fields.text("clients", &member.client_address);
     fields.text("cluster", &member.cluster_address);
+    fields.text("zone", &member.zone);
     fields.text("state", state);
+    fields.flag("replaced", !is_own && core.neighbours.lost().contains(&node.0));
     fields.nodes("leads", &leads);
     fields.number("votes", votes as u64);
     fields.number("learns", learns as u64);

@@ -26,7 +26,10 @@ impl Group {
                 (false, false, _) => Feed::Probing,
             },
             matched: other.matched,
-            behind_bytes: self.replica.log_bytes_after(other.matched),
+            behind_bytes: self
+                .bytes_to_give(other.node)
+                .filter(|_| other.is_restoring)
+                .unwrap_or_else(|| self.replica.log_bytes_after(other.matched)),
             lag_ms: self.lag(other.matched).as_millis() as u64,
             resync_count: self.leader.given.get(&other.node).copied().unwrap_or(0),
             silent_ms: self.last_tick.since(self.last_heard(other.node)).as_millis() as u64,

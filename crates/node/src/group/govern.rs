@@ -7,14 +7,17 @@ use resp::Protocol;
 use stdx::slot::{SLOT_COUNT, Slot};
 
 use super::{Group, Observed, Waiter};
-use crate::balance;
+use crate::balance::{self, Spreading};
 use crate::bulletin::{Bulletin, Bulletins};
+use crate::core::Context;
+use crate::defect::Defect;
 use crate::entry;
-use crate::event::{GroupId, NodeId, Now};
+use crate::event::{Action, GroupId, Level, NodeId, Now};
 use crate::letter::Origin;
 use crate::limits;
 use crate::outlet::Outlet;
 use crate::roster::{GROUPS_MAX, Member, Roster};
+use crate::settings::Settings;
 use crate::timeline::Kind;
 
 impl Group {
@@ -43,7 +46,7 @@ impl Group {
                 self.place(&text(2), &nodes, outlet.context.settings.replica_count, group_count)
             }
             "prefer" => self.prefer(&text(2), &text(3), &outlet.context.bulletins, group_count),
-            _ => self.rebalance(&outlet.context.bulletins, group_count, now),
+            _ => self.rebalance(outlet.context, group_count, now),
         };
         match done {
             // Who asked hears when the last of it is committed.
@@ -239,6 +242,11 @@ impl Group {
         }
         // Steps for which nothing travels need not wait for one another.
         let mut roster = self.roster().clone();
+        if self.defect == Some(Defect::ForgottenZones) {
+            for (node, member) in self.roster().all() {
+                roster.enlist(node, Member { zone: String::new(), ..member.clone() });
+            }
+        }
         let mut steps: Vec<balance::Step> = Vec::new();
         while steps.len() < view.group_count as usize && steps.last().is_none_or(|step| step.bytes == 0) {
             let Some(step) = balance::next_step(&balance::View { roster: &roster, ..view.clone() }) else { break };
@@ -248,6 +256,7 @@ impl Group {
         for balance::Step { group, nodes, reason, .. } in steps {
             let names: Vec<_> = nodes.iter().map(u64::to_string).collect();
             let text = format!("is to live on nodes {}: {reason}", names.join(", "));
+            outlet.actions.push(Action::Log { level: Level::Notice, line: format!("group {}: {text}", group.0) });
             outlet.happened(Kind::Placement, Some(group), text);
             self.leader.builder.place(group, &nodes);
             self.leader.waiters.push(Waiter::Silent);
@@ -255,11 +264,13 @@ impl Group {
     }
 
     /// Spreads leaders over the nodes that vote.
-    fn rebalance(&mut self, bulletins: &Bulletins, group_count: u32, now: Now) -> Result<bool, String> {
-        let groups =
-            (0..group_count).map(|group| fresh(bulletins, GroupId(group), now)).collect::<Result<Vec<_>, _>>()?;
+    fn rebalance(&mut self, context: &Context, group_count: u32, now: Now) -> Result<bool, String> {
+        let told = |group| fresh(&context.bulletins, GroupId(group), now);
+        let groups = (0..group_count).map(told).collect::<Result<Vec<_>, _>>()?;
+        let Settings { replica_count: replicas, leader_zones, .. } = &*context.settings;
+        let spreading = Spreading { roster: self.roster(), replicas: *replicas, group_count, zones: leader_zones };
         let mut any = false;
-        for (group, node) in spread(&groups, self.roster()) {
+        for (group, node) in spread(&groups, &spreading) {
             if self.roster().preferred(group) != Some(node) {
                 self.leader.builder.prefer(group, Some(node));
                 self.leader.waiters.push(Waiter::Silent);
@@ -330,15 +341,16 @@ fn check_removal(node: NodeId, told: &Bulletin, roster: &Roster) -> Result<(), S
     ))
 }
 
-/// Who is to lead each group, so that every node leads as many as any other of those who could, and as few as possible
-/// change.
-fn spread(groups: &[&Bulletin], roster: &Roster) -> Vec<(GroupId, NodeId)> {
+/// Who is to lead each group, so that every node leads as many as any other of those who could, in the zones in which
+/// leaders are to be, and as few as possible change.
+fn spread(groups: &[&Bulletin], spreading: &Spreading<'_>) -> Vec<(GroupId, NodeId)> {
     let candidates = |told: &Bulletin| -> Vec<NodeId> {
         let is_active = |node: NodeId| {
             node == told.leader || told.followers.iter().any(|other| other.node == node && other.is_active)
         };
         let voters = told.voters.iter().copied().map(NodeId);
-        voters.filter(|node| !roster.is_going(*node) && is_active(*node)).collect()
+        let fit = voters.filter(|node| !spreading.roster.is_going(*node) && is_active(*node));
+        spreading.in_best_zone(fit.map(|node| node.0)).into_iter().map(NodeId).collect()
     };
     let mut counts: BTreeMap<NodeId, usize> = BTreeMap::new();
     groups.iter().flat_map(|told| candidates(told)).for_each(|node| _ = counts.entry(node).or_default());
@@ -346,7 +358,8 @@ fn spread(groups: &[&Bulletin], roster: &Roster) -> Vec<(GroupId, NodeId)> {
     let mut leaders: BTreeMap<GroupId, NodeId> = BTreeMap::new();
     for told in groups {
         let count = counts.get_mut(&told.leader);
-        if let Some(count) = count.filter(|count| **count < share) {
+        let could = candidates(told).contains(&told.leader);
+        if let Some(count) = count.filter(|count| could && **count < share) {
             *count += 1;
             leaders.insert(told.group, told.leader);
         }
@@ -433,12 +446,22 @@ mod tests {
             .map(|(voters, group)| told(group, voters, &[1, 2, 3]))
             .collect();
         let groups: Vec<_> = groups.iter().collect();
-        let leaders: Vec<u64> = spread(&groups, &roster(&[])).iter().map(|(_, node)| node.0).collect();
+        let spread_over = |roster: &Roster, zones: &[String]| {
+            spread(&groups, &Spreading { roster, replicas: 3, group_count: 6, zones })
+        };
+        let leaders: Vec<u64> = spread_over(&roster(&[]), &[]).iter().map(|(_, node)| node.0).collect();
         for node in 1..=3 {
             assert_eq!(leaders.iter().filter(|leader| **leader == node).count(), 2, "{leaders:?}");
         }
         assert_eq!((leaders[0], leaders[1], leaders[3]), (1, 1, 2));
-        let leaders = spread(&groups, &roster(&[3]));
+        let leaders = spread_over(&roster(&[3]), &[]);
         assert!(leaders.iter().all(|(_, node)| node.0 != 3));
+        let mut zoned = roster(&[]);
+        for node in [2, 3] {
+            zoned.enlist(NodeId(node), Member { zone: "b".to_owned(), ..Member::default() });
+        }
+        let leaders: Vec<u64> = spread_over(&zoned, &["b".to_owned()]).iter().map(|(_, node)| node.0).collect();
+        assert!(leaders.iter().all(|leader| [2, 3].contains(leader)), "{leaders:?}");
+        assert_eq!(leaders.iter().filter(|leader| **leader == 2).count(), 3, "{leaders:?}");
     }
 }

@@ -1,15 +1,17 @@
 //! What a leader does about who takes part in its group: it looks at what is, compares with the roster, and makes one
 //! change at a time. Nothing of this is remembered, so a new leader simply goes on.
 
+use std::collections::BTreeSet;
+
 use consensus::{Change, Progress};
 use stdx::Duration;
 
 use super::Group;
-use crate::balance;
+use crate::balance::{self, Spreading, VoteChange};
 use crate::bulletin::Bulletins;
 use crate::core::Context;
 use crate::defect::Defect;
-use crate::event::{GroupId, NodeId, Now};
+use crate::event::{GroupId, NodeId, Now, Room};
 use crate::limits;
 use crate::outlet::Outlet;
 use crate::roster::Roster;
@@ -34,7 +36,9 @@ impl Group {
         let is_moved_away = self.is_moved_away(roster, replicas);
         let group_count = outlet.context.group_count;
         let bulletins = &outlet.context.bulletins;
-        if let Some(change) = self.wanted_change(roster, bulletins, replicas, &progress, seen, group_count) {
+        let lost = outlet.context.neighbours.lost();
+        let wanted = self.wanted_change(roster, bulletins, replicas, &progress, seen, group_count);
+        if let Some(change) = wanted.or_else(|| self.change_of_votes(roster, replicas, &lost, &progress, seen)) {
             // Refused only if leadership is going: the next leader sees to it.
             let _ = self.replica.propose_change(change);
         } else if roster.is_going(self.node) || is_moved_away {
@@ -63,7 +67,8 @@ impl Group {
         {
             let why = match roster.preferred(self.id) {
                 Some(_) => "which is preferred",
-                None => "so that leaders are spread",
+                None if outlet.context.settings.leader_zones.is_empty() => "so that leaders are spread",
+                None => "so that leaders are spread over their zones",
             };
             outlet.happened(Kind::HandOver, Some(self.id), format!("hands over to node {preferred}, {why}"));
             self.replica.transfer_leadership(preferred);
@@ -77,11 +82,25 @@ impl Group {
         let is_going = |node: u64| self.is_leaving_here(roster, node);
         let voters: Vec<u64> = self.membership().voters.iter().copied().filter(|voter| !is_going(*voter)).collect();
         let named = roster.preferred(self.id).map(|node| node.0).filter(|node| voters.contains(node));
-        let by_placement = || balance::leader_of(self.id, roster).filter(|node| voters.contains(node));
-        let by_turns = || voters.get(self.id.0 as usize % voters.len().max(1)).copied();
-        let preferred = named.or_else(by_placement).or_else(by_turns)?;
-        let all_well =
-            progress.iter().filter(|other| other.is_voter && !is_going(other.node)).all(|other| is_well(other, seen));
+        let spreading = Spreading {
+            roster,
+            replicas: context.settings.replica_count,
+            group_count: context.group_count,
+            zones: &context.settings.leader_zones,
+        };
+        let can_lead = |node: u64| match NodeId(node) == self.node {
+            true => context.room == Room::Enough,
+            false => context.neighbours.can_lead(NodeId(node)),
+        };
+        let voters: BTreeSet<u64> = voters.into_iter().collect();
+        // Without zones it is waited for who is away: it returns, and is to lead what it led.
+        let is_fit = |node: u64| spreading.zones.is_empty() || can_lead(node);
+        let preferred = named.or_else(|| spreading.leader_of(self.id, &voters, is_fit))?;
+        // To a zone that is preferred a group goes although a voter is away: leaders are to be there.
+        let is_better_zone = named.is_none() && spreading.rank(preferred) < spreading.rank(self.node.0);
+        let others = progress.iter().filter(|other| other.is_voter && !is_going(other.node));
+        let mut awaited = others.filter(|other| !is_better_zone || other.node == preferred);
+        let all_well = awaited.all(|other| is_well(other, seen));
         let is_fit = || self.may_lead_again(preferred, now, context) && !self.leader.pace.is_slow(preferred);
         (all_well && preferred != self.node.0 && is_fit()).then_some(preferred)
     }
@@ -95,6 +114,33 @@ impl Group {
             .filter(|other| self.may_lead(other.node, context))
             .filter_map(|other| self.leader.pace.is_slower_than(other.node).map(|(own, its)| (other.node, own, its)))
             .min_by_key(|(_, _, its)| *its)
+    }
+
+    /// A vote of the metadata group that is to change hands: see [`balance::vote_change`].
+    fn change_of_votes(
+        &self,
+        roster: &Roster,
+        replicas: usize,
+        lost: &BTreeSet<u64>,
+        progress: &[Progress],
+        seen: u64,
+    ) -> Option<Change> {
+        if self.id.0 != 0 {
+            return None;
+        }
+        let voters: BTreeSet<u64> = self.membership().voters.iter().copied().collect();
+        if voters.iter().any(|voter| roster.is_going(NodeId(*voter))) {
+            return None;
+        }
+        let is_ready = |other: &&Progress| !other.is_voter && is_well(other, seen);
+        let ready = progress.iter().filter(is_ready).map(|other| other.node);
+        let ready = ready.filter(|node| !roster.is_going(NodeId(*node)) && !lost.contains(node)).collect();
+        let is_whole = progress.iter().filter(|other| other.is_voter).all(|other| is_well(other, seen));
+        match balance::vote_change(roster, replicas, (self.node.0, &voters), &ready, lost, is_whole)? {
+            VoteChange::Give(node) => Some(Change::AddVoter(node)),
+            // As a listener it comes back at once.
+            VoteChange::Take(node) => self.can_do_without(node, progress).then_some(Change::Remove(node)),
+        }
     }
 
     fn wanted_change(

@@ -11,7 +11,8 @@
 //!     │                                        │ of the old one
 //! ```
 //!
-//! The member asks for one chunk at a time, when its disk has taken the one before: that is the pacing. What a cut link
+//! The member asks for one chunk at a time, when its disk has taken the one before. One that does not vote yet gets it
+//! no faster than `balance-rate-bytes` says, and slower while the leader's own disk is slow. What a cut link
 //! loses is asked for again; what has come stays. Until the end the leader keeps the log behind the checkpoint. A
 //! member whose disk has no room for it takes no offers for a while, and is offered it again.
 
@@ -19,8 +20,8 @@ use consensus::{Message, MessageKind, Restored, Transfer};
 use journal::CheckpointMark;
 use keyspace::Keyspace;
 use state::State;
-use stdx::Instant;
 use stdx::log::HardState;
+use stdx::{Duration, Instant};
 
 use super::Group;
 use crate::checkpoint::{CHUNK_KEYSPACE, CHUNK_STATE};
@@ -40,6 +41,12 @@ pub(super) struct Giving {
     message: Message,
     offered: Instant,
     heard: Instant,
+    /// Bytes that have been read for the member.
+    sent: u64,
+    /// The chunk that the member waits for, and since when.
+    waiting: Option<(u64, Instant)>,
+    /// Before this nothing more is sent, so that no more than `balance-rate-bytes` go in a second.
+    next_at: Instant,
 }
 
 /// A checkpoint on its way from the leader.
@@ -79,7 +86,16 @@ impl Group {
         let Transfer { to, index, message } = transfer;
         self.leader.giving.retain(|giving| giving.to != to);
         self.hold_log(index, now.instant + limits::LOG_HOLD);
-        let giving = Giving { to, index, message, offered: now.instant, heard: now.instant };
+        let giving = Giving {
+            to,
+            index,
+            message,
+            offered: now.instant,
+            heard: now.instant,
+            sent: 0,
+            waiting: None,
+            next_at: now.instant,
+        };
         self.offer(&giving, outlet);
         self.leader.giving.push(giving);
         *self.leader.given.entry(to).or_default() += 1;
@@ -98,10 +114,36 @@ impl Group {
             return;
         };
         giving.heard = now.instant;
-        let (_, term, membership) = giving.message.checkpoint().expect("an offer names its checkpoint");
-        let mark = CheckpointMark { index, term, membership };
+        if giving.waiting.is_none_or(|(waiting, _)| waiting != chunk) {
+            giving.waiting = Some((chunk, now.instant));
+        }
         self.hold_log(index, now.instant + limits::LOG_HOLD);
-        outlet.actions.push(Action::ReadCheckpoint { group: self.id, mark, chunk, to: from });
+        self.read_wanted_chunks(now, outlet);
+    }
+
+    /// Lets chunks be read that members wait for, as far as the pace allows it. A voter that lacks what it once had is
+    /// given it without rest: until then one failure less can be borne.
+    fn read_wanted_chunks(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        let is_disk_slow = self.lag(self.replica.persisted_index()) >= limits::GIVING_DISK_LAG;
+        let voters = self.membership().voters.clone();
+        for giving in &mut self.leader.giving {
+            let Some((chunk, since)) = giving.waiting else { continue };
+            let pauses = is_disk_slow && now.instant.since(since) < limits::GIVING_PAUSE_MAX;
+            if !voters.contains(&giving.to) && (pauses || now.instant < giving.next_at) {
+                continue;
+            }
+            giving.waiting = None;
+            let (_, term, membership) = giving.message.checkpoint().expect("an offer names its checkpoint");
+            let mark = CheckpointMark { index: giving.index, term, membership };
+            let to = NodeId(giving.to);
+            outlet.actions.push(Action::ReadCheckpoint { group: self.id, mark, chunk, to });
+        }
+    }
+
+    /// Bytes of a checkpoint that a member still has to be given, roughly, if it is being given one.
+    pub(super) fn bytes_to_give(&self, to: u64) -> Option<u64> {
+        let giving = self.leader.giving.iter().find(|giving| giving.to == to)?;
+        Some((self.state.keyspace().memory_bytes() as u64).saturating_sub(giving.sent))
     }
 
     /// The host has read a chunk; `None` is the end.
@@ -116,11 +158,18 @@ impl Group {
         if to == self.node {
             return self.cut_chunk_read(index, chunk, &read, outlet);
         }
-        if !self.leader.giving.iter().any(|giving| giving.to == to.0 && giving.index == index) {
-            return;
-        }
+        let is_it = |giving: &&mut Giving| giving.to == to.0 && giving.index == index;
+        let Some(giving) = self.leader.giving.iter_mut().find(is_it) else { return };
         match read {
             Ok(bytes) => {
+                let count = bytes.as_ref().map_or(0, Vec::len) as u64;
+                giving.sent += count;
+                let rate = outlet.context.settings.balance_rate_bytes;
+                if rate > 0 {
+                    let earliest = Instant::ZERO + giving.heard.since(Instant::ZERO + limits::GIVING_BURST);
+                    let takes = Duration::from_nanos((u128::from(count) * 1_000_000_000 / u128::from(rate)) as u64);
+                    giving.next_at = giving.next_at.max(earliest) + takes.min(limits::GIVING_WAIT_MAX);
+                }
                 let bytes = wire::encode_chunk(self.id, index, chunk, bytes.as_deref());
                 outlet.send(to, self.id, Lane::Bulk, bytes);
             }
@@ -165,6 +214,7 @@ impl Group {
             kept.push(giving);
         }
         self.leader.giving = kept;
+        self.read_wanted_chunks(now, outlet);
     }
 
     // ---- the member's side ----------------------------------------------------------------------------------------

@@ -78,16 +78,26 @@ fn page(status: &Value, steps: &Value) -> String {
         let nodes = list(step, "nodes").iter().filter_map(Value::as_str).map(|node| name(status, node));
         let nodes: Vec<_> = nodes.collect();
         page.push_str(&format!(
-            "group {} to {}, {} MB: {}\n",
+            "group {} to {}, {}: {}\n",
             number(step, "group"),
             nodes.join(" "),
-            number(step, "bytes").div_ceil(1_000_000),
+            travels(number(step, "bytes"), number(step, "seconds")),
             text(step, "reason")
         ));
     }
-    let bytes: u64 = steps.iter().map(|step| number(step, "bytes")).sum();
-    page.push_str(&format!("{} steps, {} MB in all\n", steps.len(), bytes.div_ceil(1_000_000)));
+    let sum = |name: &str| steps.iter().map(|step| number(step, name)).sum();
+    page.push_str(&format!("{} steps, {} in all\n", steps.len(), travels(sum("bytes"), sum("seconds"))));
     page
+}
+
+/// How much is copied, and about how long that takes at `balance-rate-bytes`, if there is such a bound.
+fn travels(bytes: u64, seconds: u64) -> String {
+    let megabytes = bytes.div_ceil(1_000_000);
+    match seconds {
+        0 => format!("{megabytes} MB"),
+        1..120 => format!("{megabytes} MB in about {seconds} s"),
+        _ => format!("{megabytes} MB in about {} min", seconds.div_ceil(60)),
+    }
 }
 
 /// Asks.
@@ -156,6 +166,17 @@ group 2 to 10.0.0.1:6379 10.0.0.3:6379, 3 MB: node 3 is empty
         assert_eq!(page(&status(), &steps), expected);
         assert_eq!(page(&status(), &json!([])), "every group lives where it is to live\n");
         assert!(page(&json!({"balancing": 0}), &json!([])).starts_with("balancing is off"));
+    }
+
+    #[test]
+    fn a_plan_says_how_long_it_takes_at_the_pace_that_is_set() {
+        let step = |bytes: u64, seconds: u64| json!({"group": 2, "nodes": ["3"], "bytes": bytes, "seconds": seconds, "reason": "node 3 is empty"});
+        let expected = "\
+group 2 to 10.0.0.3:6379, 200 MB in about 3 s: node 3 is empty
+group 2 to 10.0.0.3:6379, 20000 MB in about 5 min: node 3 is empty
+2 steps, 20200 MB in about 6 min in all
+";
+        assert_eq!(page(&status(), &json!([step(200_000_000, 3), step(20_000_000_000, 299)])), expected);
     }
 
     #[test]

@@ -13,6 +13,9 @@ use crate::output::table;
 /// Happenings that are shown with a status.
 const HAPPENING_COUNT: usize = 5;
 
+/// Happenings among which the cause of a move is looked for.
+const CAUSE_COUNT: usize = 200;
+
 /// Show nodes, links and groups, and how far followers are behind.
 #[derive(Debug, Args)]
 pub struct StatusArguments {
@@ -31,8 +34,9 @@ pub fn run(arguments: &StatusArguments) -> Result<()> {
         say_line!("{}", serde_json::to_string_pretty(&status)?);
         return Ok(());
     }
-    say!("{}", page(&status));
-    let happenings = ask_timeline(&mut connection, HAPPENING_COUNT)?;
+    let mut happenings = ask_timeline(&mut connection, CAUSE_COUNT)?;
+    say!("{}{}", page(&status), causes(&status, &happenings));
+    happenings.truncate(HAPPENING_COUNT);
     if !happenings.is_empty() {
         say!("\nlately\n{}", timeline::lines(&happenings, Some(&status)));
     }
@@ -45,17 +49,12 @@ pub fn page(status: &Value) -> String {
     let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let mut page = format!("{}, {}", count(nodes.len(), "node"), count(groups.len(), "group"));
     let _ = write!(page, ", level {}, as node {} sees it\n\n", number(status, "level"), text(status, "node"));
-    let mut rows = vec![["node", "clients", "other nodes", "state", "leads", "votes in"].map(str::to_owned)];
-    for node in nodes {
-        let leads = list(node, "leads").len().to_string();
-        let votes = number(node, "votes").to_string();
-        let fields = [text(node, "id"), text(node, "clients"), text(node, "cluster"), text(node, "state")];
-        let [id, clients, cluster, state] = fields.map(str::to_owned);
-        rows.push([id, clients, cluster, state, leads, votes]);
-    }
-    table(&rows, &mut page);
+    write_nodes(nodes, &mut page);
     for remark in upgrade::remarks(status) {
         let _ = writeln!(page, "{remark}");
+    }
+    for node in nodes.iter().filter(|node| number(node, "replaced") == 1) {
+        let _ = writeln!(page, "others take the places of {}", name(status, text(node, "id")));
     }
     for node in nodes.iter().filter(|node| !text(node, "last_cut").is_empty()) {
         let link = if number(node, "linked") == 1 { "was cut last" } else { "is cut" };
@@ -109,12 +108,62 @@ pub fn page(status: &Value) -> String {
     for group in groups.iter().filter(moves) {
         let nodes: Vec<_> = list(group, "placed").iter().filter_map(Value::as_str).collect();
         let _ = writeln!(page, "group {} moves to nodes {}", number(group, "group"), nodes.join(" "));
+        page.push_str(&on_its_way(status, group));
     }
     for group in groups.iter().filter(|group| number(group, "to_give") > 0) {
         let count = number(group, "to_give");
         let _ = writeln!(page, "group {} has {count} slots to give to others", number(group, "group"));
     }
     page
+}
+
+/// A line for each node. Zones are shown where there are any.
+fn write_nodes(nodes: &[Value], page: &mut String) {
+    let has_zones = nodes.iter().any(|node| !text(node, "zone").is_empty());
+    let row = |[id, clients, cluster, state, zone, leads, votes]: [String; 7]| match has_zones {
+        true => vec![id, clients, cluster, state, zone, leads, votes],
+        false => vec![id, clients, cluster, state, leads, votes],
+    };
+    let heads = ["node", "clients", "other nodes", "state", "zone", "leads", "votes in"];
+    let mut rows = vec![row(heads.map(str::to_owned))];
+    for node in nodes {
+        let [id, clients, cluster, state, zone] =
+            ["id", "clients", "cluster", "state", "zone"].map(|field| text(node, field).to_owned());
+        let leads = list(node, "leads").len().to_string();
+        rows.push(row([id, clients, cluster, state, zone, leads, number(node, "votes").to_string()]));
+    }
+    table(&rows, page);
+}
+
+/// How far the nodes are that are being given a group.
+fn on_its_way(status: &Value, group: &Value) -> String {
+    let bytes = number(group, "bytes");
+    let megabytes = |bytes: u64| bytes.div_ceil(1_000_000);
+    let mut lines = String::new();
+    for follower in list(group, "followers").iter().filter(|follower| text(follower, "feed") == "checkpoint") {
+        let node = name(status, text(follower, "node"));
+        let given = bytes.saturating_sub(number(follower, "behind_bytes"));
+        let _ = writeln!(lines, "  {node} has been given {} of about {} MB", megabytes(given), megabytes(bytes));
+    }
+    lines
+}
+
+/// Why groups move that are on their way, as the timeline tells it.
+pub fn causes(status: &Value, happenings: &[Value]) -> String {
+    let mut lines = String::new();
+    for group in list(status, "groups").iter().filter(|group| list(group, "placed") != list(group, "voters")) {
+        let number = number(group, "group");
+        let is_it = |happening: &&Value| {
+            text(happening, "kind") == "placement" && happening.get("group").and_then(Value::as_u64) == Some(number)
+        };
+        let of_group = happenings.iter().filter(is_it).map(|happening| text(happening, "text"));
+        let cause =
+            of_group.filter(|text| text.starts_with("is to live on nodes ")).find_map(|text| text.split_once(": "));
+        if let Some((_, cause)) = cause.filter(|_| !list(group, "placed").is_empty()) {
+            let _ = writeln!(lines, "group {number} moves because {cause}");
+        }
+    }
+    lines
 }
 
 /// The nodes that hold a group, by their numbers.
@@ -180,6 +229,28 @@ group  slots    leader         term  applied  held by  voters  furthest behind
 0      0-16383  10.0.0.1:6379  4     12       1 2      2       10.0.0.2:6379: silent for 3 s, lacks 7 entries (90 bytes)
 ";
         assert_eq!(page(&status), expected);
+    }
+
+    #[test]
+    fn a_move_is_shown_with_its_cause_and_how_far_it_is() {
+        let node = |id: &str, zone: &str| {
+            json!({"id": id, "clients": format!("10.0.0.{id}:6379"), "cluster": "", "state": "up", "zone": zone,
+                   "leads": [], "votes": 1, "replaced": u8::from(id == "2"), "linked": 1, "last_cut": ""})
+        };
+        let follower = json!({"node": "3", "active": 1, "feed": "checkpoint", "behind_bytes": 30_000_000});
+        let group = json!({"group": 1, "slots": "", "leader": "1", "voters": ["1", "2"], "placed": ["1", "3"],
+                           "bytes": 80_000_000, "followers": [follower]});
+        let status = json!({"node": "1", "nodes": [node("1", "a"), node("2", ""), node("3", "b")], "groups": [group]});
+        let page = page(&status);
+        assert!(page.contains("node  clients        other nodes  state  zone  leads  votes in\n"), "{page}");
+        assert!(page.contains("others take the places of 10.0.0.2:6379\n"), "{page}");
+        let told = "group 1 moves to nodes 1 3\n  10.0.0.3:6379 has been given 50 of about 80 MB\n";
+        assert!(page.ends_with(told), "{page}");
+        let happening = |text: &str| json!({"kind": "placement", "group": 1, "text": text});
+        let cause = "is to live on nodes 1, 3: zone b has no copy of group 1, and zone a has 2";
+        let older = "is to live on nodes 1, 2: node 2 comes to it";
+        let told = causes(&status, &[happening("is founded"), happening(cause), happening(older)]);
+        assert_eq!(told, "group 1 moves because zone b has no copy of group 1, and zone a has 2\n");
     }
 
     #[test]

@@ -91,7 +91,7 @@ impl Cluster {
         this
     }
 
-    fn join_as(&mut self, cores: usize, more: &[&str]) {
+    pub(crate) fn join_as(&mut self, cores: usize, more: &[&str]) {
         let (folder, port) = (Folder::new(), free_port());
         let mut words =
             ["--cores", &cores.to_string(), "--cluster-port", &port.to_string()].map(str::to_owned).to_vec();

@@ -39,3 +39,4 @@ mod tools;
 mod torture;
 mod undelivered;
 mod users;
+mod zones;

@@ -17,14 +17,14 @@ const GROUPS: usize = 8;
 const KEYS: usize = 400;
 
 /// Longer than all moves take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(240);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
 
-fn status(cluster: &Cluster, node: usize) -> Value {
+pub(crate) fn status(cluster: &Cluster, node: usize) -> Value {
     let (is_well, json) = cluster.tool(node, &["status", "--json"]);
     if is_well { serde_json::from_str(&json).expect("JSON") } else { Value::Null }
 }
 
-fn nodes_of<'v>(group: &'v Value, role: &str) -> Vec<&'v str> {
+pub(crate) fn nodes_of<'v>(group: &'v Value, role: &str) -> Vec<&'v str> {
     let nodes = group[role].as_array().map(Vec::as_slice).unwrap_or_default();
     nodes.iter().filter_map(Value::as_str).collect()
 }
@@ -68,14 +68,14 @@ fn keys_here(client: &mut Client) -> usize {
 }
 
 /// Somebody writes and reads without a pause, through these nodes.
-struct Load {
+pub(crate) struct Load {
     is_over: Arc<AtomicBool>,
     count: Arc<AtomicU64>,
     threads: Vec<thread::JoinHandle<Result<(), String>>>,
 }
 
 impl Load {
-    fn begin(cluster: &Cluster, nodes: &[usize]) -> Self {
+    pub(crate) fn begin(cluster: &Cluster, nodes: &[usize]) -> Self {
         let (is_over, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let start = |node: &usize| {
             let mut client = cluster.client(*node);
@@ -107,7 +107,7 @@ impl Load {
         Self { is_over, count, threads }
     }
 
-    fn end(self) {
+    pub(crate) fn end(self) {
         self.is_over.store(true, Ordering::Relaxed);
         for thread in self.threads {
             assert_eq!(thread.join().expect("it does not panic"), Ok(()));

@@ -93,6 +93,10 @@ impl Universe {
                 self.history.lists.pop();
             }
         }
+        if !self.live_until(deadline + SETTLED_MAX, |this| this.crowded_zone().is_none()) && self.failure.is_none() {
+            let reason = self.crowded_zone().unwrap_or_default();
+            return self.fail(Invariant::Zoned, format!("{} s of peace, and {reason}", LIVENESS_MAX / SECOND));
+        }
         if !self.live_until(deadline + SETTLED_MAX, Self::has_converged) && self.failure.is_none() {
             let reason =
                 format!("{} s of peace, and the replicas do not agree: {}", LIVENESS_MAX / SECOND, self.standing());

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use node::balance;
+use node::balance::Spreading;
 use node::group::{Group, Standing};
 
 use super::{Universe, say};
@@ -136,14 +136,16 @@ impl Universe {
             groups.find(|group| group.id().0 as usize == number).is_some_and(|group| {
                 let membership = group.membership();
                 let voters = &membership.voters;
+                let (replicas, group_count) = (self.settings().replica_count, self.groups());
+                let spreading = Spreading { roster, replicas, group_count, zones: &[] };
+                let leader = spreading.leader_of(group.id(), &voters.iter().copied().collect(), |_| true);
+                let is_led = leader == Some(machine.node.0);
                 if has_room && number > 0 {
                     let is_there = roster.placement(group.id()).is_some_and(|nodes| voters.iter().eq(nodes));
-                    let leader = balance::leader_of(group.id(), roster);
-                    return is_there && membership.learners.is_empty() && leader == Some(machine.node.0);
+                    return is_there && membership.learners.is_empty() && is_led;
                 }
-                voters.len() == voters_max
-                    && voters.len() + membership.learners.len() == self.machines.len()
-                    && voters[number % voters.len()] == machine.node.0
+                let member_count = voters.len() + membership.learners.len();
+                voters.len() == voters_max && member_count == self.machines.len() && is_led
             })
         })
     }

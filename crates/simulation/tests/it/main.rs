@@ -156,6 +156,29 @@ fn groups_live_on_some_nodes_and_move_and_nothing_is_lost() {
     assert!(probes.count("a node held nothing of a group") > 0, "every node held everything");
 }
 
+/// Whole zones die and return, nodes come back in other zones, and others take the places of those who stay away.
+#[test]
+fn zones_are_lost_and_nodes_replaced_and_nothing_is_lost() {
+    let mut probes = Probes::default();
+    for (seed, nodes) in [(10, 4), (11, 5), (12, 6), (13, 6), (14, 7)] {
+        let outcome = run(&plan(seed, nodes, Durability::Always));
+        assert_eq!(outcome.failure, None, "seed {seed} with {nodes} nodes");
+        probes.add(&outcome.probes);
+    }
+    for what in ["a zone was lost", "a node that was gone was replaced", "a copy went to another zone"] {
+        assert!(probes.count(what) > 0, "never: {what}");
+    }
+}
+
+#[test]
+fn a_balancer_that_takes_no_notice_of_zones_is_caught() {
+    let caught = (0..20).any(|seed| {
+        let broken = Plan { canary: Some(Canary::ForgottenZones), ..plan(seed, 6, Durability::Always) };
+        run(&broken).failure.is_some_and(|failure| failure.starts_with("zoned"))
+    });
+    assert!(caught, "two copies stayed in one zone, and nobody noticed");
+}
+
 #[test]
 fn a_group_that_lets_a_replica_go_too_early_is_caught() {
     let caught = (0..10).any(|seed| {
