@@ -1,12 +1,19 @@
 //! Reads the backlog from some place on, file after file, while it is written.
 
-use std::io;
+use std::io::{self, ErrorKind};
+use std::time::Duration;
 
 use node::Tape;
 use stdx::UnixMillis;
 
 use super::backlog::{Segment, SegmentReader, reaches_back};
 use super::{Site, lock};
+
+const TOO_SLOW: &str = "it is too slow: what it lacks is not in the backlog any more";
+
+/// How often, and how soon again, a file is looked for that has just gone.
+const TRIES_MAX: u32 = 100;
+const TRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Where the backlog is read.
 pub struct Reading {
@@ -37,15 +44,27 @@ impl Reading {
     /// # Errors
     /// If it cannot be read.
     pub fn open(site: &Site, holds_all: impl Fn(&Segment) -> bool) -> io::Result<Option<Self>> {
-        let (directory, segment) = {
-            let kept = lock(&site.kept);
-            let segment = kept.segments.iter().rev().find(|segment| holds_all(segment)).cloned();
-            (kept.directory.clone(), segment)
-        };
-        let Some(segment) = segment else { return Ok(None) };
-        let reader = SegmentReader::open(&directory, segment.sequence, site.cluster)?;
-        let read = reader.places.iter().map(|place| place.index).collect();
-        Ok(Some(Self { reader, sequence: segment.sequence, read }))
+        let mut tried_count = 0;
+        loop {
+            let (directory, segment) = {
+                let kept = lock(&site.kept);
+                let segment = kept.segments.iter().rev().find(|segment| holds_all(segment)).cloned();
+                (kept.directory.clone(), segment)
+            };
+            let Some(segment) = segment else { return Ok(None) };
+            match SegmentReader::open(&directory, segment.sequence, site.cluster) {
+                // The oldest file goes first, and then it is said that it has.
+                Err(error) if error.kind() == ErrorKind::NotFound && tried_count < TRIES_MAX => {
+                    tried_count += 1;
+                    std::thread::sleep(TRY_INTERVAL);
+                }
+                reader => {
+                    let reader = reader?;
+                    let read = reader.places.iter().map(|place| place.index).collect();
+                    return Ok(Some(Self { reader, sequence: segment.sequence, read }));
+                }
+            }
+        }
     }
 
     /// What a merger is given first: how far groups were where the file begins, and the parts of transactions that were
@@ -76,7 +95,7 @@ impl Reading {
                 let next = own.and_then(|own| kept.segments.get(own + 1)).cloned();
                 (own.map(|own| kept.segments[own].bytes), next, kept.directory.clone())
             };
-            let end = end.ok_or(Lacking::Gone("it is too slow: what it lacks is not in the backlog any more"))?;
+            let end = end.ok_or(Lacking::Gone(TOO_SLOW))?;
             if let Some(tape) = self.reader.next(end)? {
                 let group = tape.group as usize;
                 if group >= self.read.len() {
@@ -89,7 +108,10 @@ impl Reading {
             if !reaches_back(&next.places, &self.read) {
                 return Err(Lacking::Gone("something is missing in the backlog of this node"));
             }
-            self.reader = SegmentReader::open(&directory, next.sequence, site.cluster)?;
+            self.reader = match SegmentReader::open(&directory, next.sequence, site.cluster) {
+                Err(error) if error.kind() == ErrorKind::NotFound => return Err(Lacking::Gone(TOO_SLOW)),
+                reader => reader?,
+            };
             self.sequence = next.sequence;
         }
     }
