@@ -21,6 +21,7 @@ const TARGETS: &[(&str, &str, &str)] = &[
     ("configuration", "node", "fuzz_parameters"),
     ("greetings", "edge", "fuzz_greetings"),
     ("link-frames", "edge", "fuzz_frames"),
+    ("changes-cursors", "edge", "fuzz_cursors"),
     ("archive", "archive", "fuzz_files"),
 ];
 

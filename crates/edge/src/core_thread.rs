@@ -759,6 +759,7 @@ impl CoreWork {
                 }
             }
             Action::Follow { session, follower } => self.let_follow(session, *follower),
+            Action::Changes(request) => self.host.site.tell_changes(*request),
             Action::Tape(tape) if self.host.site.is_on() => self.host.site.hear(*tape),
             Action::Tape(tape) => self.host.lead.hear(*tape),
             Action::Pause { session } => {

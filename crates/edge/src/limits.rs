@@ -339,6 +339,25 @@ pub const SITE_STATE_INTERVAL: Duration = Duration::from_millis(500);
 /// A line on which nothing moves for so long is cut.
 pub const SITE_SILENCE_MAX: Duration = Duration::from_secs(30);
 
+/// Clients that may wait for changes at one node. Each has a reader of its own.
+pub const CHANGES_REQUESTS_MAX: usize = 256;
+
+/// Bytes of events in one answer, beyond which no further one is added.
+pub const CHANGES_ANSWER_BYTES: usize = 1 << 20;
+
+/// Readers that are kept for clients that come back, and for how long.
+pub const CHANGES_KEPT_MAX: usize = 16;
+/// See above.
+pub const CHANGES_KEPT_FOR: Duration = Duration::from_secs(10);
+
+/// What a reader may look at before the next one is served.
+pub const CHANGES_TURN_BYTES: u64 = 4 << 20;
+/// Tapes that are brought together at once.
+pub const CHANGES_TURN_TAPES: usize = 256;
+
+/// Readers that wait look at what is new at most so often.
+pub const CHANGES_INTERVAL: Duration = Duration::from_millis(5);
+
 /// Pauses between attempts to reach a near site.
 pub const SITE_PAUSE_MIN: Duration = Duration::from_millis(100);
 /// See above.

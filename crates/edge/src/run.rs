@@ -249,6 +249,9 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     let kept = (options.data_directory.clone(), options.settings.number("site-backlog-size").cast_unsigned());
     let (keeper, whose) = (Arc::clone(&host), identity);
     let keeping = start("backlog", move || site::run(&keeper, &keeping, &kept.0, &whose, kept.1))?;
+    let teller = Arc::clone(&host);
+    // It ends with the process: whoever waits is cut off.
+    start("changes", move || site::tell_changes(&teller))?;
     site::start_following(&host, &options.settings)?;
     let (acceptor, waker) = Acceptor::new(Arc::clone(&host), listeners).map_err(system("watch the listeners"))?;
     let acceptor = start("acceptor", move || acceptor.run())?;

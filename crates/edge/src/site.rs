@@ -10,8 +10,12 @@
 //! slow or away costs disk, and nobody waits for it. See decision 0034.
 
 mod backlog;
+mod changes;
+mod cursor;
+mod filter;
 mod follow;
 mod merge;
+mod reading;
 mod serve;
 mod wire;
 
@@ -25,7 +29,7 @@ use std::time::{Duration, Instant};
 
 use journal::Identity;
 use node::Tape;
-use node::event::{Follower, SiteFigures, SiteFollowing};
+use node::event::{ChangesRequest, Follower, SiteFigures, SiteFollowing};
 use node::settings::Settings;
 use stdx::UnixMillis;
 
@@ -35,6 +39,7 @@ use crate::lead::tape_bytes;
 use crate::limits::{SITE_KEPT_PATIENCE, SITE_SYNC_INTERVAL, STREAM_WAITING_BYTES_MAX};
 use backlog::{Backlog, Segment};
 
+pub(crate) use changes::run as tell_changes;
 pub(crate) use follow::start as start_following;
 
 /// How other threads reach the site's.
@@ -69,6 +74,12 @@ struct Kept {
     segments: Vec<Segment>,
     /// The latest moment of any group.
     latest: UnixMillis,
+    /// Of this moment and all earlier ones all groups have told everything.
+    closed: UnixMillis,
+    /// Changes whenever there is more to read.
+    version: u64,
+    /// Clients that want to know what has changed, and whom nobody has looked at yet.
+    asked: Vec<ChangesRequest>,
     /// It can be written no more, or the process ends.
     is_over: bool,
 }
@@ -156,10 +167,19 @@ impl Site {
         lock(&self.figures).following = Some(following.clone());
     }
 
+    /// There is nothing to read any more.
+    fn become_over(&self) {
+        {
+            let mut kept = lock(&self.kept);
+            kept.is_over = true;
+            kept.version += 1;
+        }
+        self.changed.notify_all();
+    }
+
     /// Ends the threads.
     pub fn end(&self) {
-        lock(&self.kept).is_over = true;
-        self.changed.notify_all();
+        self.become_over();
         let _ = self.words.send(Word::End);
     }
 }
@@ -242,6 +262,9 @@ pub fn run(host: &Arc<Host>, heard: &Prepared, directory: &Path, identity: &Iden
 fn publish(site: &Site, backlog: &Backlog, is_new: bool) {
     {
         let mut kept = lock(&site.kept);
+        kept.version += 1;
+        let earliest = backlog.places().iter().map(|place| place.moment.0).min().unwrap_or_default();
+        kept.closed = UnixMillis(earliest.saturating_sub(1));
         kept.latest = backlog.places().iter().map(|place| place.moment).max().unwrap_or_default();
         if is_new {
             kept.segments = backlog.segments().iter().cloned().collect();
@@ -271,8 +294,7 @@ fn give_up(host: &Host, heard: &Prepared, error: &io::Error) {
     ));
     let site = &host.site;
     lock(&site.figures).fault = error.to_string();
-    lock(&site.kept).is_over = true;
-    site.changed.notify_all();
+    site.become_over();
     while let Ok(word) = heard.0.recv() {
         match word {
             Word::Tape(tape) => {

@@ -625,6 +625,7 @@ impl Core {
                     *place = Some(outcome);
                 }
             }
+            Event::Changes { session, ticket, answer } => self.answer_changes(session, ticket, answer),
             Event::Secured { id, outcome } => self.secured(id, outcome, actions),
             Event::Report(report) => {
                 self.note_syncs(&report);
@@ -2251,14 +2252,16 @@ impl Core {
         let is_owed = |session: &Session| match &session.waiting {
             // Who has gone takes nothing any more.
             Some(waiting) if waiting.is_at_rest() => false,
+            None if session.changes_wait.as_ref().is_some_and(|wait| wait.is_blocking) => false,
             _ => session.owed_count() > 0 || session.hold != Hold::None || !session.out.is_empty(),
         };
         self.sessions.get(session).is_some_and(is_owed)
     }
 
-    /// True if a client may be silent for as long as it likes: it waits for what others publish.
+    /// True if a client may be silent for as long as it likes: it waits for what others publish or change.
     pub fn may_be_silent(&self, session: SessionId) -> bool {
-        self.sessions.get(session).is_some_and(Session::is_subscribed) || self.context.monitors.contains(session)
+        let waits = |session: &Session| session.is_subscribed() || session.changes_wait.is_some();
+        self.sessions.get(session).is_some_and(waits) || self.context.monitors.contains(session)
     }
 
     /// Bytes of output that wait for a client, in this core and in the host; 0 if it is gone.

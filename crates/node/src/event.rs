@@ -4,7 +4,7 @@
 //! through them, and nothing else passes.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use journal::{Append, CheckpointMark, Span};
 use keyspace::{Corrupt, Keyspace};
@@ -18,6 +18,7 @@ use crate::acl::Users;
 use crate::checkpoint::{CHUNK_KEYSPACE, CHUNK_STATE};
 use crate::letter::Letter;
 use crate::roster::Member;
+use crate::session::OwnTicket;
 use crate::settings::Settings;
 use crate::stalls::Stalls;
 
@@ -92,6 +93,43 @@ pub enum Wish {
     Site {
         /// Behind this place of each group's log, if it has that much of this cluster; otherwise a copy first.
         place: Option<(u128, Vec<u64>)>,
+    },
+}
+
+/// A client wants to know what has changed.
+#[derive(Debug)]
+pub struct ChangesRequest {
+    /// Where it is answered.
+    pub core: CoreId,
+    /// Who asks.
+    pub session: SessionId,
+    /// Which of its requests that is.
+    pub ticket: OwnTicket,
+    /// Dead when nobody waits for the answer any more.
+    pub asker: Weak<()>,
+    /// What is asked.
+    pub wish: ChangesWish,
+}
+
+/// What is asked of changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChangesWish {
+    /// How far back and up to when they are known here.
+    Info,
+    /// What comes behind a cursor.
+    Read {
+        /// The cursor, `0` or `$`, as the client says it.
+        cursor: Vec<u8>,
+        /// At most so many events.
+        count: usize,
+        /// If there is none, to wait for one for so long; 0 for ever.
+        block_ms: Option<u64>,
+        /// Only what concerns a key that matches one of these; everything if there is none.
+        patterns: Vec<Vec<u8>>,
+        /// Only what concerns values of one of these types; everything if there is none.
+        types: Vec<&'static str>,
+        /// Also keys that were swept away because their time had come.
+        wants_expired: bool,
     },
 }
 
@@ -210,6 +248,15 @@ pub enum Event<'a> {
     Room(Room),
     /// An [`Action::UsersFile`] has been carried out: what the file holds, or nothing if it was written; or why not.
     UsersFile(Result<Vec<u8>, String>),
+    /// What an [`Action::Changes`] asked for: one reply, or the text of a refusal.
+    Changes {
+        /// Who.
+        session: SessionId,
+        /// Which of its requests.
+        ticket: OwnTicket,
+        /// See above.
+        answer: Result<Vec<u8>, String>,
+    },
     /// An [`Action::Secure`] has been carried out; or why it cannot be, and then nothing has changed.
     Secured {
         /// As in the action.
@@ -252,6 +299,8 @@ pub enum Action {
         /// What it wants.
         follower: Box<Follower>,
     },
+    /// Read what has changed, on disk; [`Event::Changes`] follows, unless whoever asked has gone by then.
+    Changes(Box<ChangesRequest>),
     /// What a group has done. Comes before the replies to whoever asked for it.
     Tape(Box<state::Tape>),
     /// Stop reading from a client's socket (its bytes stay in the kernel, and its sender feels it) …

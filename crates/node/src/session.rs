@@ -4,7 +4,7 @@
 //! replies leave in the order of tickets, whichever core or group finishes first.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use resp::{Protocol, RequestParser, Writer};
 use stdx::Instant;
@@ -90,6 +90,8 @@ pub struct Session {
     own_news: BTreeMap<u64, Vec<u8>>,
     /// A transaction with control commands that is being carried out.
     pub(crate) composition: Option<Composition>,
+    /// A request for what has changed, which the host has not answered.
+    pub(crate) changes_wait: Option<ChangesWait>,
     /// A request that waits for data.
     pub(crate) waiting: Option<Box<Waiting>>,
     pub(crate) input: Vec<u8>,
@@ -140,6 +142,25 @@ pub struct Session {
     /// To be cut off at once, and why.
     pub(crate) cut: Option<Cut>,
     is_dirty: bool,
+}
+
+/// That a session waits for what the host reads of changes. It ends with the session, and the host sees that.
+#[derive(Debug)]
+pub(crate) struct ChangesWait {
+    asker: Arc<()>,
+    /// It waits for what has not happened yet.
+    pub(crate) is_blocking: bool,
+}
+
+impl ChangesWait {
+    pub(crate) fn new(is_blocking: bool) -> Self {
+        Self { asker: Arc::new(()), is_blocking }
+    }
+
+    /// What the host holds of it.
+    pub(crate) fn asker(&self) -> Weak<()> {
+        Arc::downgrade(&self.asker)
+    }
 }
 
 /// Why a client is cut off.
@@ -268,6 +289,7 @@ impl Session {
             held_news: Vec::new(),
             own_news: BTreeMap::new(),
             composition: None,
+            changes_wait: None,
             waiting: None,
             input: Vec::new(),
             out: Writer::new(Protocol::Resp2),

@@ -596,7 +596,9 @@ impl Universe {
             }
             Action::UsersFile { .. } => unreachable!("no universe has a file of users"),
             Action::Secure { .. } => unreachable!("no universe has certificates"),
-            Action::Follow { .. } | Action::Tape(_) => unreachable!("no universe has replicas of other kinds"),
+            Action::Follow { .. } | Action::Tape(_) | Action::Changes(_) => {
+                unreachable!("no universe has replicas of other kinds, or keeps what changes")
+            }
             Action::Peers(contacts) => {
                 let place = |(node, member): &(NodeId, Member)| {
                     let machine = member.cluster_address.strip_prefix("machine:")?.parse::<usize>().ok()?;

@@ -187,7 +187,9 @@ impl Backlog {
         let has_other_past = tape.steps.iter().any(|step| step.index <= place.index && step.moment > place.moment);
         let is_whole = tape.from <= place.index && !has_other_past;
         if !is_whole {
-            self.places[group] = Place { index: tape.from, count: 0, moment: place.moment };
+            // What came before is not here, and none of it is later than the first thing that is.
+            let moment = tape.steps.first().map_or(tape.moment, |step| step.moment);
+            self.places[group] = Place { index: tape.from, count: 0, moment: place.moment.max(moment) };
             self.open.clear();
             self.begin_anew()?;
         }
@@ -732,7 +734,9 @@ mod tests {
         };
         assert!(backlog.append(tape(0, 1, true)).expect("room"));
         assert!(!backlog.append(tape(5, 6, true)).expect("room"), "entries 2 to 5 are missing");
-        assert_eq!(backlog.segments().front().expect("a file").places[0].index, 5);
+        // None of what is missing is later than what comes first: that is all that is known of it.
+        let begin = backlog.segments().front().expect("a file").places[0];
+        assert_eq!(begin, Place { index: 5, count: 0, moment: UnixMillis(6) });
         for index in 6..100 {
             assert!(backlog.append(tape(index, index + 1, false)).expect("room"));
         }

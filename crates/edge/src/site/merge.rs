@@ -11,6 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use node::roster::GROUPS_MAX;
 use node::{Phase, Requests, Step, Tape, TransactionId};
 use stdx::UnixMillis;
 
@@ -32,6 +33,31 @@ pub struct Batch {
     pub bytes: Vec<u8>,
 }
 
+/// What has been done at once: a transaction, or something single.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Event {
+    /// When it counts.
+    pub moment: UnixMillis,
+    /// Which of the events of that moment it is, from 1 on. All nodes count them alike. Sweeps do not count, and have
+    /// the number of the event before them.
+    pub number: u64,
+    /// A key, or fields of it, were swept away because their time had come.
+    pub is_sweep: bool,
+    /// What it has done, in order.
+    pub requests: Vec<Requests>,
+}
+
+/// Events that lead from one state to a later one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Events {
+    /// The moment of that later state.
+    pub moment: UnixMillis,
+    /// Of all groups: up to which index of its log they reach.
+    pub places: Vec<u64>,
+    /// In the order of moments and numbers.
+    pub events: Vec<Event>,
+}
+
 /// What was done cannot go on from there: a part of a transaction was told as done that nobody has prepared, as the
 /// backlog begins behind that; or what was taken before has another moment, as a log has lost its end since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,9 +69,8 @@ pub struct Merger {
     queues: Vec<VecDeque<Step>>,
     /// Of groups: nothing of an earlier moment comes any more.
     moments: Vec<UnixMillis>,
-    /// Of groups: up to here it was taken before.
-    start: Vec<u64>,
-    /// Nothing of that is of a later moment.
+    start: Start,
+    /// Nothing of what was taken before is of a later moment.
     start_moment: UnixMillis,
     /// Of groups: up to here it has been taken.
     places: Vec<u64>,
@@ -53,6 +78,15 @@ pub struct Merger {
     /// Where in the queue of its group a part stands is of no importance: what it has done is here as soon as told.
     parts: BTreeMap<TransactionId, BTreeMap<u32, (Requests, Requests)>>,
     draft: Draft,
+}
+
+/// What was taken before.
+#[derive(Debug)]
+enum Start {
+    /// What is up to these places of groups.
+    Places(Vec<u64>),
+    /// What is up to a moment. As far as it is known, that was up to these places.
+    Moment(Vec<u64>),
 }
 
 /// A transaction over groups that is under way.
@@ -70,7 +104,10 @@ struct Transaction {
 /// The batch that is being made.
 #[derive(Debug, Default)]
 struct Draft {
-    pieces: Vec<Piece>,
+    /// With the moments at which they count.
+    pieces: Vec<(UnixMillis, Piece)>,
+    /// What is being taken counts then.
+    moment: UnixMillis,
     requests: u64,
     bytes: usize,
     /// It is complete but for parts of transactions that have not been told yet.
@@ -79,7 +116,9 @@ struct Draft {
 
 #[derive(Debug)]
 enum Piece {
-    Plain(Requests),
+    /// What it does to whole databases, and then to keys.
+    Plain([Requests; 2]),
+    Swept(Requests),
     Transaction(TransactionId, usize),
 }
 
@@ -92,10 +131,20 @@ enum Taken {
 impl Merger {
     /// One that goes on behind these places.
     pub fn new(places: Vec<u64>, start_moment: UnixMillis) -> Self {
+        Self::begin(Start::Places(places.clone()), start_moment, places)
+    }
+
+    /// One that goes on behind this moment, and is given what comes behind `places`: nothing before them is later. If
+    /// it is known up to which places that moment was taken before, a log that has lost its end since is found out.
+    pub fn behind(moment: UnixMillis, known: Vec<u64>, places: Vec<u64>) -> Self {
+        Self::begin(Start::Moment(known), moment, places)
+    }
+
+    fn begin(start: Start, start_moment: UnixMillis, places: Vec<u64>) -> Self {
         Self {
             queues: places.iter().map(|_| VecDeque::new()).collect(),
             moments: places.iter().map(|_| UnixMillis(i64::MIN)).collect(),
-            start: places.clone(),
+            start,
             start_moment,
             places,
             transactions: BTreeMap::new(),
@@ -109,21 +158,53 @@ impl Merger {
         let group = tape.group as usize;
         if group >= self.queues.len() {
             // It has been founded, and has no keys before a transaction brings them, of which both groups tell.
-            self.queues.resize_with(group + 1, VecDeque::new);
-            self.moments.resize(group + 1, tape.moment);
-            self.start.resize(group + 1, 0);
-            self.places.resize(group + 1, 0);
+            self.expect(group + 1, tape.moment);
         }
         self.moments[group] = self.moments[group].max(tape.moment);
-        let place = self.start[group];
         for mut step in tape.steps {
+            if let (Some((_, groups)), Phase::Prepared) = (&step.transaction, step.phase)
+                && let Some(last) = groups.iter().max().filter(|last| **last < GROUPS_MAX)
+            {
+                // That transaction: nothing later is taken before the new group has told of its part.
+                self.expect(*last as usize + 1, UnixMillis(i64::MIN));
+            }
             if let (Some((transaction, _)), Phase::Done) = (&step.transaction, step.phase)
-                && step.index > place
+                && !self.is_old(group, &step)
             {
                 let done = (std::mem::take(&mut step.wide), std::mem::take(&mut step.requests));
                 self.parts.entry(*transaction).or_default().insert(tape.group, done);
             }
             self.queues[group].push_back(step);
+        }
+    }
+
+    /// There are so many groups at least. Those that were not known are at this moment.
+    fn expect(&mut self, count: usize, moment: UnixMillis) {
+        if count > self.queues.len() {
+            self.queues.resize_with(count, VecDeque::new);
+            self.moments.resize(count, moment);
+            self.places.resize(count, 0);
+        }
+    }
+
+    /// True if it was taken before.
+    fn is_old(&self, group: usize, step: &Step) -> bool {
+        match &self.start {
+            Start::Places(places) => places.get(group).is_some_and(|place| step.index <= *place),
+            Start::Moment(_) => step.moment <= self.start_moment,
+        }
+    }
+
+    /// True if the log that was taken before had something else there.
+    fn has_other_past(&self, group: usize, step: &Step) -> bool {
+        let is_old = self.is_old(group, step);
+        match &self.start {
+            Start::Places(_) => is_old && step.moment > self.start_moment,
+            Start::Moment(known) => {
+                let is_before = known.get(group).map_or(is_old, |place| step.index <= *place);
+                // Sweeps are told where a replica likes.
+                step.phase != Phase::Swept && is_before != is_old
+            }
         }
     }
 
@@ -147,12 +228,24 @@ impl Merger {
     /// # Errors
     /// If the backlog does not reach back far enough.
     pub fn next(&mut self) -> Result<Option<Batch>, Unprepared> {
+        Ok(self.complete()?.map(|(draft, moment)| self.write(draft, moment)))
+    }
+
+    /// The same one by one, as all nodes number them.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn next_events(&mut self) -> Result<Option<Events>, Unprepared> {
+        Ok(self.complete()?.map(|(draft, moment)| self.tell(draft, moment)))
+    }
+
+    fn complete(&mut self) -> Result<Option<(Draft, UnixMillis)>, Unprepared> {
         if self.draft.end.is_none() {
             self.fill()?;
         }
         let Some(moment) = self.draft.end else { return Ok(None) };
-        let is_told = |piece: &Piece| match piece {
-            Piece::Plain(_) => true,
+        let is_told = |(_, piece): &(UnixMillis, Piece)| match piece {
+            Piece::Plain(_) | Piece::Swept(_) => true,
             Piece::Transaction(id, count) => self.parts.get(id).is_some_and(|parts| parts.len() == *count),
         };
         if !self.draft.pieces.iter().all(is_told) {
@@ -162,7 +255,7 @@ impl Merger {
         if draft.pieces.is_empty() {
             return Ok(None);
         }
-        Ok(Some(self.write(draft, moment)))
+        Ok(Some((draft, moment)))
     }
 
     /// Takes steps until the batch is large enough, or all that is closed has been taken.
@@ -191,6 +284,7 @@ impl Merger {
 
     /// Takes all that can be taken up to a moment.
     fn take_until(&mut self, moment: UnixMillis) -> Result<(), Unprepared> {
+        self.draft.moment = moment;
         loop {
             let mut has_taken = false;
             for group in 0..self.queues.len() {
@@ -201,20 +295,51 @@ impl Merger {
                     }
                 }
             }
-            if !has_taken {
+            if !has_taken && !self.suppose_prepared(moment) {
                 return Ok(());
             }
         }
+    }
+
+    /// Where a backlog begins, a part may be done of which it is not known that it was prepared: that was before. Who
+    /// goes on behind a moment has not been told of such a transaction only if another part was prepared behind it.
+    /// True if there was one.
+    fn suppose_prepared(&mut self, moment: UnixMillis) -> bool {
+        if let Start::Places(_) = self.start {
+            return false;
+        }
+        let mut has_any = false;
+        for queue in &self.queues {
+            let Some(step) = queue.front().filter(|step| step.moment <= moment && step.phase == Phase::Done) else {
+                continue;
+            };
+            let Some((id, groups)) = &step.transaction else { continue };
+            let transaction = self.transactions.entry(*id).or_default();
+            if transaction.is_taken {
+                continue;
+            }
+            transaction.groups.clone_from(groups);
+            for group in groups {
+                transaction.prepared.entry(*group).or_default();
+            }
+            transaction.is_taken = true;
+            if transaction.is_new {
+                self.draft.pieces.push((self.draft.moment, Piece::Transaction(*id, groups.len())));
+                self.draft.requests += groups.len() as u64;
+            }
+            has_any = true;
+        }
+        has_any
     }
 
     /// Takes the first step of a group.
     fn take(&mut self, group: usize) -> Result<Taken, Unprepared> {
         let number = group as u32;
         let step = self.queues[group].front().expect("the caller has looked");
-        let is_old = step.index <= self.start[group];
-        if is_old && step.moment > self.start_moment {
+        if self.has_other_past(group, step) {
             return Err(Unprepared);
         }
+        let (is_old, is_by_moment) = (self.is_old(group, step), matches!(self.start, Start::Moment(_)));
         match (&step.transaction, step.phase) {
             (Some((id, groups)), Phase::Prepared) => {
                 let (id, groups) = (*id, groups.clone());
@@ -232,12 +357,12 @@ impl Merger {
                 transaction.groups = groups;
                 transaction.prepared.insert(number, keys);
                 transaction.is_new |= !is_old;
-                if transaction.prepared.len() == transaction.groups.len() {
+                if transaction.prepared.len() == transaction.groups.len() && !transaction.is_taken {
                     transaction.is_taken = true;
                     let count = transaction.groups.len();
                     // Otherwise it was in a batch before.
                     if transaction.is_new {
-                        self.draft.pieces.push(Piece::Transaction(id, count));
+                        self.draft.pieces.push((self.draft.moment, Piece::Transaction(id, count)));
                         self.draft.requests += count as u64;
                     }
                 }
@@ -255,8 +380,11 @@ impl Merger {
                 let id = *id;
                 match self.transactions.get_mut(&id) {
                     None if is_old => {}
+                    None if is_by_moment => return Ok(Taken::Blocked),
                     None => return Err(Unprepared),
-                    Some(transaction) if !transaction.prepared.contains_key(&number) => return Err(Unprepared),
+                    Some(transaction) if !transaction.prepared.contains_key(&number) => {
+                        return if is_by_moment { Ok(Taken::Blocked) } else { Err(Unprepared) };
+                    }
                     Some(transaction) if !transaction.is_taken => return Ok(Taken::Blocked),
                     Some(transaction) => {
                         if !transaction.is_new {
@@ -281,12 +409,16 @@ impl Merger {
                 let is_void = phase == Phase::Swept && step.keys.iter().any(is_locked);
                 if !is_old && !is_void {
                     let step = self.queues[group].front_mut().expect("just seen");
-                    for requests in [std::mem::take(&mut step.wide), std::mem::take(&mut step.requests)] {
-                        if requests.count > 0 {
-                            self.draft.requests += requests.count as u64;
-                            self.draft.bytes += requests.bytes.len();
-                            self.draft.pieces.push(Piece::Plain(requests));
-                        }
+                    let done = [std::mem::take(&mut step.wide), std::mem::take(&mut step.requests)];
+                    let count: usize = done.iter().map(|requests| requests.count).sum();
+                    if count > 0 {
+                        self.draft.requests += count as u64;
+                        self.draft.bytes += done.iter().map(|requests| requests.bytes.len()).sum::<usize>();
+                        let piece = match (phase, done) {
+                            (Phase::Swept, [_, requests]) => Piece::Swept(requests),
+                            (_, done) => Piece::Plain(done),
+                        };
+                        self.draft.pieces.push((self.draft.moment, piece));
                     }
                 }
             }
@@ -299,21 +431,43 @@ impl Merger {
     fn write(&mut self, draft: Draft, moment: UnixMillis) -> Batch {
         let mut batch = Batch { moment, places: self.places.clone(), ..Batch::default() };
         let mut selected = None;
-        for piece in draft.pieces {
+        for (_, piece) in draft.pieces {
             batch.transactions += 1;
-            match piece {
-                Piece::Plain(requests) => put(&mut batch, &mut selected, &requests),
-                Piece::Transaction(id, _) => {
-                    let parts = self.parts.remove(&id).unwrap_or_default();
-                    // All parts have the same to say of whole databases.
-                    if let Some((wide, _)) = parts.values().find(|(wide, _)| wide.count > 0) {
-                        put(&mut batch, &mut selected, wide);
-                    }
-                    parts.values().for_each(|(_, requests)| put(&mut batch, &mut selected, requests));
-                }
-            }
+            self.done_by(piece).iter().for_each(|requests| put(&mut batch, &mut selected, requests));
         }
         batch
+    }
+
+    fn tell(&mut self, draft: Draft, moment: UnixMillis) -> Events {
+        let mut told = Events { moment, places: self.places.clone(), ..Events::default() };
+        let mut last = (UnixMillis(i64::MIN), 0);
+        for (moment, piece) in draft.pieces {
+            if last.0 != moment {
+                last = (moment, 0);
+            }
+            let is_sweep = matches!(piece, Piece::Swept(_));
+            if !is_sweep {
+                last.1 += 1;
+            }
+            told.events.push(Event { moment, number: last.1, is_sweep, requests: self.done_by(piece) });
+        }
+        told
+    }
+
+    /// What a piece has done, in order.
+    fn done_by(&mut self, piece: Piece) -> Vec<Requests> {
+        let mut done = match piece {
+            Piece::Plain(requests) => Vec::from(requests),
+            Piece::Swept(requests) => vec![requests],
+            Piece::Transaction(id, _) => {
+                let parts = self.parts.remove(&id).unwrap_or_default();
+                // All parts have the same to say of whole databases.
+                let wide = parts.values().find(|(wide, _)| wide.count > 0).map(|(wide, _)| wide.clone());
+                wide.into_iter().chain(parts.into_values().map(|(_, requests)| requests)).collect()
+            }
+        };
+        done.retain(|requests| requests.count > 0);
+        done
     }
 }
 
@@ -431,6 +585,104 @@ mod tests {
         assert_eq!(merger.next(), Err(Unprepared));
     }
 
+    /// What has been told of events: moment, number, and the words of what they did.
+    fn told(events: &Events) -> Vec<(i64, u64, String)> {
+        let line = |event: &Event| {
+            let batch = Batch {
+                bytes: event.requests.iter().flat_map(|requests| requests.bytes.clone()).collect(),
+                ..Batch::default()
+            };
+            (event.moment.0, event.number, words(&batch).join(", "))
+        };
+        events.events.iter().map(line).collect()
+    }
+
+    #[test]
+    fn events_of_a_moment_have_numbers_and_sweeps_have_none() {
+        let mut merger = Merger::behind(UnixMillis(4), vec![], vec![0, 0]);
+        let steps = vec![
+            step(1, 4, Phase::Done, None, "old", "SET old 1"),
+            step(2, 5, Phase::Swept, None, "s", "DEL s"),
+            step(2, 5, Phase::Done, None, "a", "SET a 1"),
+            step(3, 5, Phase::Done, None, "a", "SET a 2"),
+            step(3, 5, Phase::Swept, None, "t", "DEL t"),
+            step(4, 6, Phase::Done, None, "a", "SET a 3"),
+        ];
+        merger.push(tape(0, 20, steps));
+        merger.push(tape(1, 20, vec![step(1, 5, Phase::Done, None, "b", "SET b 1")]));
+        let events = merger.next_events().expect("sound").expect("closed");
+        let expected = [
+            (5, 0, "DEL s"),
+            (5, 1, "SET a 1"),
+            (5, 2, "SET a 2"),
+            (5, 2, "DEL t"),
+            (5, 3, "SET b 1"),
+            (6, 1, "SET a 3"),
+        ];
+        assert_eq!(told(&events), expected.map(|(moment, number, line)| (moment, number, line.to_owned())));
+        assert_eq!((events.moment, events.places), (UnixMillis(19), vec![4, 1]));
+    }
+
+    #[test]
+    fn nothing_later_is_taken_before_a_group_that_was_founded_has_told_of_its_part() {
+        let moved = |index, moment, phase| Step {
+            transaction: Some((id(1), vec![0, 1])),
+            ..step(index, moment, phase, None, "a", "SET a 1")
+        };
+        let mut merger = Merger::behind(UnixMillis(0), vec![], vec![0]);
+        merger.push(tape(0, 100, vec![moved(1, 90, Phase::Prepared)]));
+        assert_eq!(merger.next_events(), Ok(None));
+        // What the first group does next does not wait for the other one to be known.
+        merger.push(tape(0, 200, vec![step(2, 150, Phase::Done, None, "b", "SET b 1")]));
+        assert_eq!(merger.next_events(), Ok(None), "the new group may have logged something earlier");
+        let steps = vec![
+            moved(2, 95, Phase::Prepared),
+            moved(3, 97, Phase::Done),
+            step(4, 98, Phase::Done, None, "a", "SET a 2"),
+        ];
+        merger.push(tape(1, 300, steps));
+        merger.push(tape(0, 300, vec![moved(3, 160, Phase::Done)]));
+        let mut events = Vec::new();
+        while let Some(next) = merger.next_events().expect("sound") {
+            events.extend(told(&next).into_iter().map(|(moment, _, line)| (moment, line)));
+        }
+        let expected = [(95, "SET a 1, SET a 1"), (98, "SET a 2"), (150, "SET b 1")];
+        assert_eq!(events, expected.map(|(moment, line)| (moment, line.to_owned())));
+    }
+
+    #[test]
+    fn a_log_that_has_lost_what_was_read_is_found_out() {
+        let reread = |known: Vec<u64>, steps: Vec<Step>| {
+            let mut merger = Merger::behind(UnixMillis(10), known, vec![0]);
+            merger.push(tape(0, 30, steps));
+            merger.next_events()
+        };
+        let step = |index, moment| step(index, moment, Phase::Done, None, "a", "SET a 1");
+        assert!(reread(vec![2], vec![step(1, 9), step(2, 10), step(3, 11)]).is_ok_and(|events| events.is_some()));
+        assert!(reread(vec![], vec![step(2, 11)]).is_ok(), "nothing is known of places");
+        assert_eq!(reread(vec![2], vec![step(1, 9), step(2, 11)]), Err(Unprepared), "another entry is in that place");
+        assert_eq!(reread(vec![2], vec![step(2, 9), step(3, 10)]), Err(Unprepared), "it was not there");
+    }
+
+    #[test]
+    fn what_was_under_way_where_a_backlog_begins_is_told_if_it_counts_later() {
+        let of_two = |number, index, moment, phase, line: &str| step(index, moment, phase, Some(number), "a", line);
+        let mut merger = Merger::behind(UnixMillis(10), vec![], vec![0, 0]);
+        // Of the first nobody has been seen to prepare it, of the second one part, and it counts at 12.
+        let steps = vec![
+            of_two(1, 5, 11, Phase::Done, "SET a 1"),
+            of_two(2, 6, 14, Phase::Done, "SET a 2"),
+            step(7, 15, Phase::Done, None, "a", "SET a 3"),
+        ];
+        merger.push(tape(0, 30, steps));
+        let steps = vec![of_two(2, 4, 12, Phase::Prepared, ""), of_two(2, 5, 16, Phase::Done, "SET b 2")];
+        merger.push(tape(1, 30, steps));
+        let events = merger.next_events().expect("sound").expect("closed");
+        let lines: Vec<_> = told(&events).into_iter().map(|(_, _, line)| line).collect();
+        assert_eq!(lines, ["SET a 2, SET b 2", "SET a 3"]);
+        assert!(merger.is_empty());
+    }
+
     /// Two groups that carry out transfers between two accounts, and single changes, in any order that locks allow.
     fn history(prng: &mut Prng) -> [Vec<Step>; 2] {
         let mut logs = [Vec::new(), Vec::new()];
@@ -466,6 +718,41 @@ mod tests {
             moment += prng.below(2) as i64;
         }
         logs
+    }
+
+    #[test]
+    fn events_are_the_same_wherever_one_goes_on() {
+        for seed in 0..200 {
+            let mut prng = Prng::new(seed);
+            let logs = history(&mut prng);
+            let whole = |merger: &mut Merger| {
+                for group in 0..2 {
+                    merger.push(tape(group, i64::MAX, logs[group as usize].clone()));
+                }
+                merger.next_events().expect("all is there from the beginning").map_or(Vec::new(), |all| told(&all))
+            };
+            let all = whole(&mut Merger::behind(UnixMillis(0), vec![], vec![0, 0]));
+            assert!(all.windows(2).all(|pair| (pair[0].0, pair[0].1) < (pair[1].0, pair[1].1)), "seed {seed}");
+            // From every moment on, the rest is the same, and every piece in which it is told.
+            let last = all.last().expect("there are events").0;
+            for moment in 0..=last {
+                let rest: Vec<_> = all.iter().filter(|event| event.0 > moment).cloned().collect();
+                assert_eq!(whole(&mut Merger::behind(UnixMillis(moment), vec![], vec![0, 0])), rest, "seed {seed}");
+            }
+            let mut merger = Merger::behind(UnixMillis(0), vec![], vec![0, 0]);
+            let (mut told_until, mut pieces) = ([0, 0], Vec::new());
+            while told_until != [logs[0].len(), logs[1].len()] || pieces.len() < all.len() {
+                let group = prng.below(2) as usize;
+                let until = (told_until[group] + prng.below(12) as usize).min(logs[group].len());
+                let next = logs[group].get(until).map_or(UnixMillis(i64::MAX), |step| step.moment);
+                merger.push(tape(group as u32, next.0, logs[group][told_until[group]..until].to_vec()));
+                told_until[group] = until;
+                if let Some(events) = merger.next_events().expect("all is there from the beginning") {
+                    pieces.extend(told(&events));
+                }
+            }
+            assert_eq!(pieces, all, "seed {seed}");
+        }
     }
 
     #[test]

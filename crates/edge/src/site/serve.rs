@@ -9,9 +9,10 @@ use mio::{Events, Poll, Token};
 use node::event::{Follower, SiteFollower, Wish};
 use stdx::UnixMillis;
 
-use super::backlog::{Place, Segment, SegmentReader, reaches_back};
+use super::backlog::reaches_back;
 use super::lock;
 use super::merge::Merger;
+use super::reading::{Lacking, Reading};
 use super::wire::{Frame, State, WINDOW_LOG};
 use crate::clock;
 use crate::connection::Stream;
@@ -33,6 +34,15 @@ enum End {
 impl From<io::Error> for End {
     fn from(error: io::Error) -> Self {
         Self::Cut(error.to_string())
+    }
+}
+
+impl From<Lacking> for End {
+    fn from(lacking: Lacking) -> Self {
+        match lacking {
+            Lacking::Fault(error) => error.into(),
+            Lacking::Gone(why) => Self::Gone(why.to_owned()),
+        }
     }
 }
 
@@ -77,14 +87,6 @@ struct Link<'a> {
     lacking: Option<Instant>,
 }
 
-/// Where the backlog is read.
-struct Reading {
-    reader: SegmentReader,
-    sequence: u64,
-    /// Of groups: how far it was read.
-    read: Vec<u64>,
-}
-
 impl Link<'_> {
     fn run(mut self, place: Option<(u128, Vec<u64>)>) -> End {
         match self.send_all(place) {
@@ -119,12 +121,7 @@ impl Link<'_> {
         self.note(|figures| figures.state = "online");
         self.host.log.notice(&format!("the second site of link {} is told what changes", self.number));
         let mut merger = Merger::new(places, moment);
-        for (group, place) in (0..).zip(&reading.reader.places) {
-            merger.push(empty_tape(group, place));
-        }
-        for (group, step) in std::mem::take(&mut reading.reader.parts) {
-            merger.push(node::Tape { group, steps: vec![step], moment: UnixMillis(i64::MIN), ..node::Tape::default() });
-        }
+        reading.beginning().into_iter().for_each(|tape| merger.push(tape));
         let (mut sent, mut told) = (Instant::now(), None::<Instant>);
         let mut ahead = SITE_STEPS_AHEAD;
         loop {
@@ -223,46 +220,17 @@ impl Link<'_> {
 
     /// The newest file that holds all that comes behind these places.
     fn open(&self, places: &[u64]) -> Result<Reading, End> {
-        let (directory, segment) = {
-            let kept = lock(&self.host.site.kept);
-            let is_before = |segment: &&Segment| reaches_back(&segment.places, places);
-            let segment = kept.segments.iter().rev().find(is_before).cloned();
-            (kept.directory.clone(), segment)
-        };
-        let segment = segment
-            .ok_or_else(|| End::Gone("what it lacks is not in the backlog (site-backlog-size) any more".to_owned()))?;
-        let reader = SegmentReader::open(&directory, segment.sequence, self.host.site.cluster)?;
-        let read = reader.places.iter().map(|place| place.index).collect();
-        Ok(Reading { reader, sequence: segment.sequence, read })
+        let reading = Reading::open(&self.host.site, |segment| reaches_back(&segment.places, places))?;
+        reading.ok_or_else(|| End::Gone("what it lacks is not in the backlog (site-backlog-size) any more".to_owned()))
     }
 
     /// Reads until there is enough for large batches; true if there is no more.
     fn read(&self, reading: &mut Reading, merger: &mut Merger, ahead: usize) -> Result<bool, End> {
         while merger.waiting() < ahead {
-            let (end, next, directory) = {
-                let kept = lock(&self.host.site.kept);
-                let own = kept.segments.iter().position(|segment| segment.sequence == reading.sequence);
-                let next = own.and_then(|own| kept.segments.get(own + 1)).cloned();
-                (own.map(|own| kept.segments[own].bytes), next, kept.directory.clone())
-            };
-            let Some(end) = end else {
-                return Err(End::Gone("it is too slow: what it lacks is not in the backlog any more".to_owned()));
-            };
-            if let Some(tape) = reading.reader.next(end)? {
-                let group = tape.group as usize;
-                if group >= reading.read.len() {
-                    reading.read.resize(group + 1, 0);
-                }
-                reading.read[group] = reading.read[group].max(tape.index);
-                merger.push(tape);
-                continue;
+            match reading.next(&self.host.site)? {
+                Some(tape) => merger.push(tape),
+                None => return Ok(true),
             }
-            let Some(next) = next else { return Ok(true) };
-            if !reaches_back(&next.places, &reading.read) {
-                return Err(End::Gone("something is missing in the backlog of this node".to_owned()));
-            }
-            reading.reader = SegmentReader::open(&directory, next.sequence, self.host.site.cluster)?;
-            reading.sequence = next.sequence;
         }
         Ok(false)
     }
@@ -308,10 +276,6 @@ impl Link<'_> {
             }
         });
     }
-}
-
-fn empty_tape(group: u32, place: &Place) -> node::Tape {
-    node::Tape { group, moment: place.moment, ..node::Tape::default() }
 }
 
 /// The connection, compressed in one direction.

@@ -6,7 +6,7 @@ use resp::Args;
 
 use super::{Selector, User};
 use crate::catalog::{catalog, container_of, full_name};
-use crate::commands::Known;
+use crate::commands::{Known, reads_every_key};
 
 /// What a user was not allowed, in ascending order of what is told when selectors disagree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -93,6 +93,11 @@ fn channels_of(known: Known) -> Option<Channels> {
 }
 
 impl User {
+    /// Whether the user may read every key there is.
+    pub fn reads_every_key(&self) -> bool {
+        self.is_unrestricted || self.selectors().iter().any(Selector::reads_every_key)
+    }
+
     /// Whether the user may run a command, whose number of words is right.
     ///
     /// # Errors
@@ -119,6 +124,10 @@ impl User {
 }
 
 impl Selector {
+    fn reads_every_key(&self) -> bool {
+        self.all_keys || self.keys.iter().any(|known| known.reads && known.pattern == b"*")
+    }
+
     fn check(&self, known: Known, place: usize, args: Args<'_>) -> Result<(), Denied> {
         let is_subcommand = catalog().entries()[place].container.is_some();
         let argument = args.get(if is_subcommand { 2 } else { 1 });
@@ -126,6 +135,10 @@ impl Selector {
             return Err(Denied::Command);
         }
         if !self.all_keys {
+            // What it tells of is not known before: any key there is, as `SORT … BY` may in Redis.
+            if reads_every_key(container_of(known, args)) && !self.reads_every_key() {
+                return Err(Denied::Key(0));
+            }
             let keys = match known {
                 Known::Data(command) => command.keys,
                 Known::Control(command) => command.keys,

@@ -5,6 +5,7 @@
 
 mod acl;
 mod backup;
+mod changes;
 mod client;
 mod cluster;
 mod config;
@@ -31,6 +32,7 @@ use stdx::slot::Slot;
 
 pub use acl::Change;
 pub(crate) use acl::may_keep_listening;
+pub(crate) use changes::reads_every_key;
 pub(crate) use cluster::info_text as cluster_info_text;
 pub use connection::REDIS_VERSION;
 pub(crate) use connection::{describe, selected};
@@ -296,6 +298,7 @@ pub static COMMANDS: &[&ControlCommand] = &[
     &server::SAVE,
     &server::SHUTDOWN,
     &backup::BACKUP,
+    &changes::CHANGES,
     &server::SLOWLOG,
     &server::COMMANDLOG,
     &latency::LATENCY,
@@ -329,7 +332,7 @@ pub static COMMANDS: &[&ControlCommand] = &[
     &debug::DEBUG,
 ];
 
-static INDEX: Index<128> = Index::of(COMMANDS);
+static INDEX: Index<256> = Index::of(COMMANDS);
 
 /// The control command of this name, in whatever case.
 #[inline]

@@ -33,6 +33,7 @@ const MISSING: &[(&str, &str)] = &[
 /// What this server has and Redis 7.0 does not. (DEBUG has subcommands there, too, but no records of them.)
 const ADDED: &[(&str, &str)] = &[
     ("backup", "Holdfast's own"),
+    ("changes", "Holdfast's own"),
     ("holdfast", "Holdfast's own"),
     ("client|durability", "Holdfast's own"),
     ("site", "Holdfast's own"),

@@ -4,6 +4,7 @@ mod archive;
 mod availability;
 mod backup;
 mod catch_up;
+mod changes;
 mod clients;
 mod cluster;
 mod compare;

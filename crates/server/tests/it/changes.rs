@@ -1,0 +1,339 @@
+//! CHANGES: what has changed, told once and whole, from cursor to cursor, at whichever node.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use resp::Frame;
+use stdx::Prng;
+
+use crate::cluster::Cluster;
+use crate::harness::{Client, Folder, Server, ServerOptions, number_from_environment, say, succeed};
+
+const ACCOUNTS: u64 = 12;
+const ACCOUNT_START: i64 = 100;
+
+/// Longer than a change becomes visible, and than an election takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn start(folder: &Folder, words: &[&str]) -> Server {
+    let options = ServerOptions::new(&folder.path().join("data"));
+    Server::start(&options.extra(&["--cores", "2", "--site-backlog-size", "64mb"]).extra(words))
+}
+
+/// The words of a CHANGES READ.
+fn read(client: &mut Client, words: &[&str]) -> (String, Vec<String>) {
+    let reply = client.call(&[&["CHANGES", "READ"], words].concat());
+    let elements = reply.elements().unwrap_or_else(|| panic!("{reply}"));
+    let cursor = String::from_utf8_lossy(elements[0].as_bytes().expect("a cursor")).into_owned();
+    let effects = |event: &Frame| {
+        let [_, kind, effects] = event.elements().expect("an event") else { panic!("{event}") };
+        let lines = effects.elements().expect("effects").iter().map(|effect| {
+            let [database, _, words] = effect.elements().expect("an effect") else { panic!("{effect}") };
+            let text = |word: &Frame| String::from_utf8_lossy(word.as_bytes().expect("a word")).into_owned();
+            let words: Vec<String> = words.elements().expect("words").iter().map(text).collect();
+            match database {
+                Frame::Integer(0) => words.join(" "),
+                other => format!("{other} {}", words.join(" ")),
+            }
+        });
+        let lines = lines.collect::<Vec<_>>().join(", ");
+        if kind.as_bytes() == Some(b"change") { lines } else { format!("{kind} {lines}") }
+    };
+    (cursor, elements[1].elements().expect("events").iter().map(effects).collect())
+}
+
+/// Reads until there are so many events.
+fn read_until(client: &mut Client, cursor: &str, count: usize, words: &[&str]) -> (String, Vec<String>) {
+    let (begun, mut cursor, mut all) = (Instant::now(), cursor.to_owned(), Vec::new());
+    while all.len() < count {
+        assert!(begun.elapsed() < PATIENCE, "only {all:?}");
+        let (next, events) = read(client, &[&[&cursor, "BLOCK", "1000"], words].concat());
+        cursor = next;
+        all.extend(events);
+    }
+    (cursor, all)
+}
+
+#[test]
+fn a_client_reads_what_changes_in_the_words_of_effects() {
+    let folder = Folder::new();
+    let server = start(&folder, &[]);
+    let mut client = server.client();
+    let (begin, events) = read(&mut client, &["0"]);
+    assert_eq!(events, [""; 0]);
+    for line in ["SET a 1", "INCR a", "SADD s m", "SPOP s", "SET t 1 PXAT 99999999999999", "GET a", "DEL nothing"] {
+        client.show(line);
+    }
+    client.show("EVAL return{redis.call('SET','{a}x',1),redis.call('SET','{a}y',2)} 0");
+    client.show("MULTI");
+    (0..8).for_each(|number| drop(client.show(&format!("SET many:{number} 1"))));
+    client.show("EXEC");
+    client.show("SELECT 3");
+    client.show("RPUSH l v");
+    let (end, events) = read_until(&mut client, &begin, 8, &[]);
+    let expected = ["SET a 1", "INCR a", "SADD s m", "DEL s", "SET t 1 PXAT 99999999999999", "SET {a}x 1, SET {a}y 2"];
+    assert_eq!(events[..6], expected);
+    assert_eq!(events[6].matches("SET many:").count(), 8, "{events:?}");
+    assert_eq!(events[7], "(integer) 3 RPUSH l v");
+    // In pages of any size they are the same, and a cursor holds what it held.
+    let (mut cursor, mut pages) = (begin.clone(), Vec::new());
+    while pages.len() < 8 {
+        let (next, page) = read(&mut client, &[&cursor, "COUNT", "3"]);
+        assert!(page.len() <= 3 && !page.is_empty());
+        assert_eq!(read(&mut client, &[&cursor, "COUNT", "3"]).1, page, "read again");
+        (cursor, pages) = (next, [pages, page].concat());
+    }
+    assert_eq!(pages, events);
+    assert_eq!(read(&mut client, &[&end]).1, [""; 0]);
+    // Filters; the cursor passes what they leave out.
+    assert_eq!(read(&mut client, &[&begin, "MATCH", "l*", "MATCH", "{a}y"]).1, ["SET {a}y 2", "(integer) 3 RPUSH l v"]);
+    assert_eq!(read(&mut client, &[&begin, "TYPE", "set", "TYPE", "list"]).1.len(), 3);
+    let (cursor, none) = read(&mut client, &[&begin, "MATCH", "nothing*"]);
+    assert_eq!((none.len(), read(&mut client, &[&cursor]).1.len()), (0, 0));
+    // Who waits is told at once, and others are served meanwhile.
+    let (now, _) = read(&mut client, &["$"]);
+    let mut reader = server.client();
+    reader.send(&["CHANGES", "READ", &now, "BLOCK", "0", "MATCH", "awaited"]).expect("a connection");
+    thread::sleep(Duration::from_millis(300));
+    client.show("SELECT 0");
+    client.show("SET other 1");
+    client.show("SET awaited 1");
+    let told = reader.receive().expect("a reply").to_string();
+    assert!(told.contains("awaited") && !told.contains("other"), "{told}");
+    // A cursor survives the server.
+    let data = folder.path().join("data");
+    server.kill();
+    let server = Server::start(&ServerOptions::new(&data).extra(&["--cores", "2", "--site-backlog-size", "64mb"]));
+    let mut client = server.client();
+    let (_, again) = read_until(&mut client, &begin, 9, &[]);
+    assert_eq!(again[..8], events);
+    assert!(client.show("CHANGES INFO").contains("first-cursor"));
+    server.stop();
+}
+
+#[test]
+fn keys_whose_time_has_come_are_told_to_who_asks_for_them() {
+    let folder = Folder::new();
+    let server = start(&folder, &[]);
+    let mut client = server.client();
+    let (begin, _) = read(&mut client, &["0"]);
+    client.show("SET gone 1 PX 20");
+    // Time passes in logs with what is written.
+    let (mut cursor, mut events) = (begin.clone(), Vec::new());
+    let begun = Instant::now();
+    while events.len() < 2 {
+        assert!(begun.elapsed() < PATIENCE, "only {events:?}");
+        client.show("SET other 1");
+        let (next, more) = read(&mut client, &[&cursor, "MATCH", "gone", "EXPIRED", "BLOCK", "300"]);
+        cursor = next;
+        events.extend(more);
+    }
+    assert!(events[0].starts_with("SET gone 1 PXAT ") && events[1] == "\"expired\" DEL gone", "{events:?}");
+    assert_eq!(read(&mut client, &[&begin, "MATCH", "gone"]).1.len(), 1);
+    server.stop();
+}
+
+#[test]
+fn who_may_not_read_every_key_is_told_of_none() {
+    let folder = Folder::new();
+    let server = start(&folder, &[]);
+    let mut client = server.client();
+    let refused = "NOPERM this user has no permissions to access one of the keys used as arguments";
+    for (rules, is_allowed) in [
+        ("~foo:* +@all", false),
+        ("%W~* +@all", false),
+        ("~foo:* +changes", false),
+        ("%R~* +changes|read", true),
+        ("~* +changes", true),
+        ("~foo:* +get (~* +changes)", true),
+        ("~* +get (~foo:* +changes)", false),
+    ] {
+        let words: Vec<&str> = "ACL SETUSER reader reset on >p".split(' ').collect();
+        let selectors: Vec<&str> = match rules.split_once(" (") {
+            Some((root, selector)) => root.split(' ').chain([selector.trim_end_matches(')')]).collect::<Vec<_>>(),
+            None => rules.split(' ').collect(),
+        };
+        let last = selectors.last().map(|selector| format!("({selector})")).filter(|_| rules.contains('('));
+        let mut words = [words, selectors].concat();
+        if let Some(last) = &last {
+            *words.last_mut().expect("several") = last;
+        }
+        assert_eq!(client.call(&words), Frame::Simple(b"OK".to_vec()), "{rules}");
+        let mut reader = server.client();
+        assert_eq!(reader.show("AUTH reader p"), "OK");
+        let told = reader.show("CHANGES READ 0 MATCH foo:*");
+        assert_eq!(!told.starts_with("(error)"), is_allowed, "{rules}: {told}");
+        assert!(is_allowed || told.contains(refused), "{rules}: {told}");
+    }
+    // One who waits, and of whom less is thought meanwhile, hears nothing either.
+    client.show("ACL SETUSER reader reset on >p ~* +changes");
+    let mut reader = server.client();
+    assert_eq!(reader.show("AUTH reader p"), "OK");
+    reader.send(&["CHANGES", "READ", "$", "BLOCK", "0"]).expect("a connection");
+    thread::sleep(Duration::from_millis(200));
+    client.show("ACL SETUSER reader resetkeys ~foo:*");
+    client.show("SET secret 1");
+    let told = reader.receive().map(|reply| reply.to_string()).unwrap_or_default();
+    assert!(!told.contains("secret"), "{told}");
+    server.stop();
+}
+
+#[test]
+fn what_cannot_be_read_is_refused_with_a_word_on_what_can() {
+    let folder = Folder::new();
+    let server = start(&folder, &["--site-backlog-size", "1mb"]);
+    let mut client = server.client();
+    for (request, text) in [
+        ("CHANGES READ nonsense", "ERR invalid cursor"),
+        ("CHANGES READ 1-1", "ERR invalid cursor"),
+        ("CHANGES READ AAAA", "ERR invalid cursor"),
+        ("CHANGES READ", "ERR wrong number of arguments for 'changes|read' command"),
+        ("CHANGES READ 0 COUNT 0", "ERR COUNT must be > 0"),
+        ("CHANGES NOTHING", "ERR unknown subcommand 'NOTHING'. Try CHANGES HELP."),
+    ] {
+        assert_eq!(client.show(request), format!("(error) {text}"), "{request}");
+    }
+    assert_eq!(client.show("MULTI"), "OK");
+    assert!(client.show("CHANGES READ 0").starts_with("(error) "));
+    client.show("DISCARD");
+    let (begin, _) = read(&mut client, &["0"]);
+    let value = "x".repeat(20_000);
+    let mut told = String::new();
+    for number in 0..400 {
+        client.call(&["SET", &format!("key:{number}"), &value]);
+        if number % 20 == 19 {
+            told = client.call(&["CHANGES", "READ", &begin, "MATCH", "none"]).to_string();
+        }
+        if told.starts_with("(error)") {
+            break;
+        }
+    }
+    assert!(told.starts_with("(error) TOOOLD What changed between "), "{told}");
+    let (cursor, events) = read(&mut client, &["0", "COUNT", "1"]);
+    assert_eq!(events.len(), 1, "from the beginning of what is kept it goes on");
+    assert!(!read(&mut client, &[&cursor, "COUNT", "1"]).0.is_empty());
+    let other = Folder::new();
+    let other = start(&other, &[]);
+    let told = other.client().call(&["CHANGES", "READ", &cursor]).to_string();
+    assert_eq!(told, "(error) ERR The cursor is one of another cluster");
+    other.stop();
+    server.stop();
+    let without = Folder::new();
+    let without = Server::start(&ServerOptions::new(&without.path().join("data")));
+    let told = without.client().show("CHANGES READ 0");
+    assert_eq!(told, "(error) ERR This node does not keep what changes: see site-backlog-size");
+    without.stop();
+}
+
+/// One change, of those that the consumer knows.
+fn change(client: &mut Client, prng: &mut Prng, queue: &str) -> Option<()> {
+    let (key, number) = (prng.below(60), prng.below(1_000));
+    let line = match prng.below(10) {
+        0..=3 => {
+            let (from, to) = (prng.below(ACCOUNTS), prng.below(ACCOUNTS));
+            client.try_call(&["MULTI"])?;
+            client.try_call(&["DECR", &format!("account:{from}")])?;
+            client.try_call(&["INCR", &format!("account:{to}")])?;
+            return client.try_call(&["EXEC"]).map(drop);
+        }
+        4 => {
+            let script = "redis.call('DECR', KEYS[1]) redis.call('INCR', KEYS[2])";
+            let (from, to) = (prng.below(ACCOUNTS), prng.below(ACCOUNTS));
+            let keys = [format!("account:{from}"), format!("account:{to}")];
+            return client.try_call(&["EVAL", script, "2", &keys[0], &keys[1]]).map(drop);
+        }
+        5 => format!("SET short:{key} {number} PX {}", 1 + prng.below(300)),
+        6 => format!("INCR short:{key}"),
+        7 => format!("HSET hash:{key} f{} {number}", prng.below(5)),
+        8 => {
+            client.try_call(&["RPUSH", queue, &number.to_string()])?;
+            return client.try_call(&["BLPOP", queue, "0.1"]).map(drop);
+        }
+        _ => format!("INCR counter:{key}"),
+    };
+    client.try_call(&line.split(' ').collect::<Vec<_>>()).map(drop)
+}
+
+/// Writers that go on whatever happens to the servers.
+fn write(ports: &[u16], count: u64, is_over: &Arc<AtomicBool>) -> Vec<JoinHandle<u64>> {
+    let one = |nth: u64| {
+        let (ports, is_over) = (ports.to_vec(), Arc::clone(is_over));
+        thread::spawn(move || {
+            let (mut prng, mut count) = (Prng::new(nth + 1), 0);
+            while !is_over.load(Ordering::Relaxed) {
+                let port = ports[prng.below(ports.len() as u64) as usize];
+                let Some(mut client) = Client::try_connect(port) else {
+                    thread::sleep(Duration::from_millis(10));
+                    continue;
+                };
+                let queue = format!("queue:{nth}");
+                while !is_over.load(Ordering::Relaxed) && change(&mut client, &mut prng, &queue).is_some() {
+                    count += 1;
+                    thread::sleep(Duration::from_millis(1));
+                }
+            }
+            count
+        })
+    };
+    (0..count).map(one).collect()
+}
+
+/// `HOLDFAST_CHANGES_ROUNDS` makes it longer.
+#[test]
+fn a_python_consumer_is_told_everything_once_while_leaders_die_and_slots_move() {
+    let python = std::env::var_os("HOLDFAST_PYTHON").unwrap_or_else(|| "python3".into());
+    let imports = Command::new(&python).args(["-c", "import redis"]).stderr(Stdio::null()).status();
+    if !imports.is_ok_and(|status| status.success()) {
+        say("SKIPPED: python3 cannot import redis; cargo xtask test sees to it");
+        return;
+    }
+    let rounds = number_from_environment("HOLDFAST_CHANGES_ROUNDS", 3);
+    let words = vec!["--site-backlog-size", "1gb"];
+    let mut cluster = Cluster::start_as(&[words.clone(), words.clone(), words]);
+    let ports: Vec<u16> = (0..3).map(|node| cluster.options_of(node).port).collect();
+    let sum = ACCOUNTS as i64 * ACCOUNT_START;
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/clients/redis_py_changes.py");
+    let mut command = Command::new(&python);
+    command.arg(&script).args([ACCOUNTS.to_string(), sum.to_string(), "7".to_owned()]);
+    command.args(ports.iter().map(u16::to_string)).stdout(Stdio::piped());
+    let mut consumer = command.spawn().expect("python starts");
+    let mut lines = BufReader::new(consumer.stdout.take().expect("a pipe")).lines();
+    assert_eq!(lines.next().and_then(Result::ok).as_deref(), Some("ready"));
+    let mut open = vec!["MSET".to_owned()];
+    open.extend((0..ACCOUNTS).flat_map(|number| [format!("account:{number}"), ACCOUNT_START.to_string()]));
+    assert_eq!(cluster.client(0).call(&open), Frame::Simple(b"OK".to_vec()));
+    let is_over = Arc::new(AtomicBool::new(false));
+    let writers = write(&ports, 4, &is_over);
+    let groups = 2 + rounds.min(2);
+    let mut kill_count = 0;
+    for round in 0..rounds {
+        thread::sleep(Duration::from_millis(300));
+        let leader = cluster.leader_of("account:1");
+        cluster.kill(leader);
+        kill_count += 1;
+        thread::sleep(Duration::from_millis(500));
+        cluster.restart(leader);
+        let (slots, to) = [("0-400", "1"), ("0-400", "0"), ("16000-16383", "0")][round as usize % 3];
+        cluster.wait_until("slots move", |this| this.tool(leader, &["move", "--slots", slots, "--to", to]).0);
+        if round < 2 {
+            let wanted = (3 + round).to_string();
+            let port = ports[leader].to_string();
+            succeed(&["cluster", "groups", &wanted, "--port", &port]);
+        }
+    }
+    is_over.store(true, Ordering::Relaxed);
+    let count: u64 = writers.into_iter().map(|writer| writer.join().expect("a writer")).sum();
+    // What is to expire has.
+    thread::sleep(Duration::from_millis(400));
+    cluster.wait_until("the last write is taken", |this| {
+        this.try_client(0).is_some_and(|mut client| client.show("SET end 1") == "OK")
+    });
+    let said = lines.next().and_then(Result::ok).unwrap_or_default();
+    assert!(consumer.wait().expect("it ends").success() && said.starts_with("all well"), "{said}");
+    say(&format!("{count} changes over {kill_count} kills and {groups} groups: {said}"));
+}
