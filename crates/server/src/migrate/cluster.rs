@@ -35,7 +35,9 @@ use self::slots::Slots;
 use self::stream::{Event, News, OpenedCopy, Opening};
 use self::topology::{Survey, Topology, ranges_of, read_ranges};
 use super::copy::{Copy, Loaded};
-use super::follow::{BATCH_BYTES, BATCH_REQUESTS, PAUSE_MAX, PAUSE_MIN, Plan, READ_AHEAD, RECORD_INTERVAL, Report, Step};
+use super::follow::{
+    BATCH_BYTES, BATCH_REQUESTS, PAUSE_MAX, PAUSE_MIN, Plan, READ_AHEAD, RECORD_INTERVAL, Report, Step,
+};
 use super::is_over;
 use super::source::{Beginning, Figures};
 use super::target::{Batch, Outcome, Phase, Place, Record, Target, is, passes};
@@ -148,12 +150,7 @@ pub fn run(plan: &Plan<'_>, kept: Option<Connection>, found: Option<Record>) -> 
 }
 
 impl<'a, 'b> Follower<'a, 'b> {
-    fn new(
-        plan: &'a Plan<'a>,
-        target: &'b mut Target<'a>,
-        events: SyncSender<Event>,
-        may_empty: bool,
-    ) -> Result<Self> {
+    fn new(plan: &'a Plan<'a>, target: &'b mut Target<'a>, events: SyncSender<Event>, may_empty: bool) -> Result<Self> {
         let places = target.record.streams.clone();
         // The node that was named may be gone by now.
         let others = target.record.places().map(|(_, place)| place.place.clone()).collect::<Vec<_>>();
@@ -332,8 +329,12 @@ impl<'a, 'b> Follower<'a, 'b> {
             }
             _ => has_functions,
         };
-        let loader =
-            Copy { is_quiet: plan.is_quiet, skips_modules: plan.skips_modules, over: plan.over, copy_bytes: copy.bytes };
+        let loader = Copy {
+            is_quiet: plan.is_quiet,
+            skips_modules: plan.skips_modules,
+            over: plan.over,
+            copy_bytes: copy.bytes,
+        };
         let figures = &streams[&number].figures;
         match loader.load(target, copy.reader, figures, &mut wants) {
             // The target is away: what it has got of the copy is of no use.
@@ -468,9 +469,10 @@ impl<'a, 'b> Follower<'a, 'b> {
                 own.into_iter().for_each(|slot| _ = self.slots.unsettle(slot));
                 continue;
             }
+            let request = as_own(request);
             let slots = self.keys.slots_of(&request);
             if self.slots.admits(number, end, &slots) {
-                self.batch.push(as_own(request));
+                self.batch.push(request);
             }
         }
         self.oldest = self.oldest.or(Some(step.read_at));
@@ -543,7 +545,8 @@ impl<'a, 'b> Follower<'a, 'b> {
         let batch = std::mem::take(&mut self.batch);
         self.oldest = None;
         let places = self.target.record.places();
-        let behind = places.map(|(_, place)| format!("{} {}", place.place, place.offset)).collect::<Vec<_>>().join(", ");
+        let behind =
+            places.map(|(_, place)| format!("{} {}", place.place, place.offset)).collect::<Vec<_>>().join(", ");
         match self.target.commit(&batch, next)? {
             Outcome::Done => {}
             Outcome::TakenOver => return Ok(Some(End::Ended)),
@@ -579,4 +582,20 @@ fn as_own(mut request: Request) -> Request {
         }
     }
     request
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_migrate_brings_replaces_what_is_there() {
+        let own = |text: &str| {
+            let words = as_own(text.split(' ').map(|word| word.as_bytes().to_vec()).collect());
+            String::from_utf8(words.join(&b' ')).expect("text")
+        };
+        assert_eq!(own("RESTORE-ASKING k 0 v"), "RESTORE k 0 v REPLACE");
+        assert_eq!(own("restore-asking REPLACE 5 v replace ABSTTL"), "RESTORE REPLACE 5 v replace ABSTTL");
+        assert_eq!(own("RESTORE k 0 v"), "RESTORE k 0 v");
+    }
 }

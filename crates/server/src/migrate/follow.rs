@@ -15,9 +15,9 @@ use redis_files::Source;
 use redis_files::aof::{self, AofReader, Request};
 
 use super::check::bytes;
+use super::copy::{Copy, Loaded};
 use super::source::{Address, Beginning, Figures, Link, ask, info, info_field};
 use super::spool::{SpoolReader, spool};
-use super::copy::{Copy, Loaded};
 use super::target::{
     Batch, Outcome, Phase, Record, Target, TargetArguments, database_of, insist, is, passes, read_record,
 };
@@ -228,8 +228,9 @@ impl Plan<'_> {
         };
         let read_thread = {
             let (sender, receiver) = sync_channel(READ_AHEAD);
-            let thread =
-                thread::Builder::new().name("stream".to_owned()).spawn(move || read_stream(stream_reader, &mut |step| sender.send(step).is_ok()))?;
+            let thread = thread::Builder::new()
+                .name("stream".to_owned())
+                .spawn(move || read_stream(stream_reader, &mut |step| sender.send(step).is_ok()))?;
             (thread, receiver)
         };
         let outcome = match copied {

@@ -218,12 +218,7 @@ fn compare_some(
 }
 
 /// Reads keys again that have differed, and answers those that still do.
-fn read_again(
-    source: &mut Side,
-    target: &mut Side,
-    doubts: Vec<Doubt>,
-    found: &mut Comparison,
-) -> Result<Vec<Doubt>> {
+fn read_again(source: &mut Side, target: &mut Side, doubts: Vec<Doubt>, found: &mut Comparison) -> Result<Vec<Doubt>> {
     let mut left = Vec::new();
     let mut doubts = doubts.into_iter().peekable();
     while let Some(first) = doubts.next() {

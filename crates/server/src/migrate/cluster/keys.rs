@@ -107,9 +107,7 @@ mod tests {
             about("xgroup", [0, 0, 0], vec![create]),
             about("ping", [0, 0, 0], Vec::new()),
         ]));
-        let slots = |text: &str| {
-            keys.slots_of(&text.split(' ').map(|word| word.as_bytes().to_vec()).collect())
-        };
+        let slots = |text: &str| keys.slots_of(&text.split(' ').map(|word| word.as_bytes().to_vec()).collect());
         let of = |names: &[&str]| names.iter().map(|name| slot_of(name.as_bytes()).0).collect::<BTreeSet<_>>();
         assert_eq!(slots("SET a b"), of(&["a"]));
         assert_eq!(slots("MSET a 1 b 2"), of(&["a", "b"]));

@@ -192,7 +192,8 @@ impl Follower<'_, '_> {
             if !is_kept(slot, number, &before, &after) || id_of(&number) != Some(&id) {
                 continue;
             }
-            let others = before.iter().filter(|(other, standing)| **other != number && id_of(other) == Some(&standing.id));
+            let others =
+                before.iter().filter(|(other, standing)| **other != number && id_of(other) == Some(&standing.id));
             let fences = others.map(|(other, standing)| (*other, standing.offset)).collect();
             self.slots.read(slot, reading, fences);
         }

@@ -24,7 +24,11 @@ pub enum Event {
 /// What happens on a link.
 pub enum News {
     /// It is there. The stream is read once `go` is sent, and never if it is dropped.
-    Opened { beginning: Beginning, copy: Option<OpenedCopy>, go: Sender<()> },
+    Opened {
+        beginning: Beginning,
+        copy: Option<OpenedCopy>,
+        go: Sender<()>,
+    },
     Step(Step),
     /// Nothing more comes: the link was not opened, or has broken.
     Ended {

@@ -201,9 +201,8 @@ pub fn ranges_of(slots: impl IntoIterator<Item = u16>) -> String {
             _ => ranges.push((slot, slot)),
         }
     }
-    let shown = ranges.iter().map(|(first, last)| {
-        if first == last { first.to_string() } else { format!("{first}-{last}") }
-    });
+    let shown =
+        ranges.iter().map(|(first, last)| if first == last { first.to_string() } else { format!("{first}-{last}") });
     shown.collect::<Vec<_>>().join(",")
 }
 
