@@ -10,6 +10,8 @@
 
 mod back;
 pub mod check;
+mod cluster;
+mod copy;
 mod cutover;
 mod follow;
 pub mod source;
@@ -25,8 +27,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use self::check::{Verdict, bytes, databases_of};
-use self::source::{Address, SourceTls, info};
+use self::cluster::topology::Survey;
+use self::source::{Address, SourceTls, info, info_field};
 use self::target::{Phase, Record, TargetArguments, read_record};
+use self::verify::Side;
 use crate::backup::grouped;
 
 /// A server that says nothing for so long is not there.
@@ -170,9 +174,8 @@ pub fn run(arguments: &MigrateArguments) -> Result<()> {
 }
 
 fn run_check(both: &BothArguments) -> Result<()> {
-    let mut source = both.source.address()?.connect(PATIENCE)?;
     let mut target = both.target.connect()?;
-    let report = check::check(&mut source, &mut target)?;
+    let report = check::check(&both.source.address()?, &mut target, PATIENCE)?;
     for point in &report.points {
         let verdict = match point.verdict {
             Verdict::Fine => "ok",
@@ -222,13 +225,29 @@ fn run_status(target: &TargetArguments) -> Result<()> {
     };
     say_line!("from          {}", record.from);
     say_line!("phase         {phase}");
-    say_line!("offset        {} ({})", record.offset, record.id);
+    if record.streams.is_empty() {
+        say_line!("offset        {} ({})", record.offset, record.id);
+    }
     say_line!(
         "lag           {} and {} ms when it was written, {:.1} s ago",
         bytes(record.received.saturating_sub(record.offset)),
         record.lag_ms,
         age.as_secs_f64()
     );
+    for (number, place) in record.places() {
+        let waiting = bytes(place.received.saturating_sub(place.offset));
+        say_line!(
+            "stream {number:<6} {} at offset {} ({}), lag {waiting} and {} ms, slots {}",
+            place.place,
+            place.offset,
+            place.id,
+            place.lag_ms,
+            place.slots
+        );
+    }
+    if !record.unsettled.is_empty() {
+        say_line!("moving        slots {}: what they hold is from before", record.unsettled);
+    }
     if !record.error.is_empty() {
         say_line!("error         {}", record.error);
     }
@@ -239,11 +258,19 @@ fn run_status(target: &TargetArguments) -> Result<()> {
 
 fn run_verify(both: &BothArguments) -> Result<()> {
     let begun = Instant::now();
-    let mut source = both.source.address()?.connect(PATIENCE)?;
+    let address = both.source.address()?;
+    let mut source = address.connect(PATIENCE)?;
     let mut target = both.target.connect()?;
     let mut databases: Vec<u64> =
-        databases_of(&info(&mut source, "keyspace")?).iter().map(|(number, _)| *number).collect();
-    databases.extend(databases_of(&info(&mut target, "keyspace")?).iter().map(|(number, _)| *number));
+        databases_of(&info(&mut target, "keyspace")?).iter().map(|(number, _)| *number).collect();
+    let mut source = if info_field(&info(&mut source, "cluster")?, "cluster_enabled").as_deref() == Some("1") {
+        databases = vec![0];
+        Side::of_cluster(&address, &Survey::new(&address, []).look()?, PATIENCE)?
+    } else {
+        databases.extend(databases_of(&info(&mut source, "keyspace")?).iter().map(|(number, _)| *number));
+        Side::from(source)
+    };
+    let mut target = Side::from(target);
     databases.sort_unstable();
     databases.dedup();
     let mut told = Instant::now();
@@ -276,6 +303,9 @@ fn run_stop(target: &TargetArguments) -> Result<()> {
         record.from,
         record.offset
     );
+    if !record.unsettled.is_empty() {
+        say_line!("the slots {} were being moved: what they hold is from before", record.unsettled);
+    }
     Ok(())
 }
 

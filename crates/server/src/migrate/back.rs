@@ -31,6 +31,11 @@ pub fn prepare(address: &Address, arguments: &TargetArguments, place: Option<&st
     let mut ours = arguments.connect()?;
     ensure!(read_record(&mut ours)?.is_none(), "the migration is under way: cut over first, and go back then");
     let mut old = address.connect(PATIENCE)?;
+    ensure!(
+        info_field(&info(&mut old, "cluster")?, "cluster_enabled").as_deref() != Some("1"),
+        "{} is a node of a Redis Cluster, which can follow no other server: `holdfast export` is the way back",
+        address.place
+    );
     if is_master(&mut old)? {
         let refuses = config(&mut old, "min-replicas-to-write")?.is_some_and(|number| number == REPLICAS_NEVER_MET);
         ensure!(

@@ -6,7 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use resp::Frame;
 
-use super::source::{ask, info, info_field};
+use super::cluster::topology::{Survey, Topology, ranges_of};
+use super::source::{Address, ask, info, info_field};
 use super::target::{commands_of, read_record};
 use crate::backup::grouped;
 use crate::connection::Connection;
@@ -55,10 +56,13 @@ pub struct Point {
 #[derive(Debug, Default)]
 pub struct Report {
     pub points: Vec<Point>,
+    /// The node of a cluster that is looked at.
+    place: Option<String>,
 }
 
 impl Report {
     fn add(&mut self, subject: &'static str, verdict: Verdict, text: String) {
+        let text = self.place.as_ref().map_or(text.clone(), |place| format!("{place}: {text}"));
         self.points.push(Point { subject, verdict, text });
     }
 
@@ -72,8 +76,31 @@ impl Report {
 ///
 /// # Errors
 /// If one of them does not answer.
-pub fn check(source: &mut Connection, target: &mut Connection) -> Result<Report> {
+pub fn check(address: &Address, target: &mut Connection, patience: Duration) -> Result<Report> {
     let mut report = Report::default();
+    let mut source = address.connect(patience)?;
+    if info_field(&info(&mut source, "cluster")?, "cluster_enabled").as_deref() != Some("1") {
+        if check_source(&mut source, target, &mut report)? {
+            check_target(target, &mut report)?;
+        }
+        return Ok(report);
+    }
+    let topology = Survey::new(address, []).look()?;
+    check_cluster(&topology, &mut report);
+    for claim in topology.primaries() {
+        report.place = Some(claim.place.clone());
+        let mut source = address.at(&claim.place).connect(patience)?;
+        if !check_source(&mut source, target, &mut report)? {
+            return Ok(report);
+        }
+    }
+    report.place = None;
+    check_target(target, &mut report)?;
+    Ok(report)
+}
+
+/// Looks at a server that is followed. False if it is none that can be.
+fn check_source(source: &mut Connection, target: &mut Connection, report: &mut Report) -> Result<bool> {
     let server = info(source, "server")?;
     let version = info_field(&server, "valkey_version")
         .map(|version| format!("Valkey {version}"))
@@ -82,24 +109,41 @@ pub fn check(source: &mut Connection, target: &mut Connection) -> Result<Report>
     if info_field(&server, "holdfast_version").is_some() {
         let text = "the source is a Holdfast: copy it with `holdfast backup` and `holdfast restore`".to_owned();
         report.add("version", Verdict::Obstacle, text);
-        return Ok(report);
+        return Ok(false);
     }
     report.add("version", Verdict::Fine, version);
-    if info_field(&info(source, "cluster")?, "cluster_enabled").as_deref() == Some("1") {
-        let text =
-            "the source is a node of a Redis Cluster, which cannot be followed: use `holdfast import`".to_owned();
-        report.add("cluster", Verdict::Obstacle, text);
-    }
-    check_replication(source, &mut report)?;
-    check_data(source, target, &mut report)?;
-    check_commands(source, target, &mut report)?;
+    check_replication(source, report)?;
+    check_data(source, target, report)?;
+    check_commands(source, target, report)?;
     let users = source.call(&["ACL", "LIST"])?;
     let count = users.elements().map_or(1, <[Frame]>::len);
     if count > 1 {
         report.add("users", Verdict::Note, format!("{count} ACL users are not copied: load their file at the target"));
     }
-    check_target(target, &mut report)?;
-    Ok(report)
+    Ok(true)
+}
+
+/// Looks at who has which slots of a cluster.
+fn check_cluster(topology: &Topology, report: &mut Report) {
+    let replicas = topology.claims.values().filter(|claim| !claim.is_primary).count();
+    let text = format!("{} primaries with slots and {replicas} replicas answer", topology.primaries().count());
+    report.add("cluster", Verdict::Fine, text);
+    let owners = topology.owners();
+    let ownerless = ranges_of((0..).zip(&owners).filter(|(_, owner)| owner.is_none()).map(|(slot, _)| slot));
+    let silent = topology.silent.iter().cloned().collect::<Vec<_>>().join(", ");
+    if !silent.is_empty() {
+        report.add("nodes", Verdict::Note, format!("no answer from {silent}: reachable from here under that name?"));
+    }
+    if !ownerless.is_empty() {
+        let text = format!("no node that answers has the slots {ownerless}");
+        report.add("slots", Verdict::Obstacle, text);
+    }
+    let open = topology.open();
+    if !open.is_empty() {
+        let text = format!("being moved: {}; what they hold comes when that has ended", ranges_of(open));
+        report.add("slots", Verdict::Note, text);
+    }
+    report.add("functions", Verdict::Note, "are taken from one primary: all should have the same".to_owned());
 }
 
 fn check_replication(source: &mut Connection, report: &mut Report) -> Result<()> {

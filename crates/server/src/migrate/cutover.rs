@@ -9,7 +9,7 @@ use resp::Frame;
 use super::check::{config, databases_of, is_master, offset_of};
 use super::source::{Address, ask, info};
 use super::target::{Phase, RECORD, Record, TargetArguments, read_record};
-use super::{PATIENCE, WRITER_SILENCE, age_of};
+use super::{PATIENCE, WRITER_SILENCE, age_of, cluster};
 use crate::connection::Connection;
 
 /// A target that is further behind is not ready.
@@ -18,7 +18,7 @@ const LAG_MS_MAX: u64 = 5_000;
 /// More good replicas than a source can have: it refuses all writes, also those of scripts and transactions.
 pub const REPLICAS_NEVER_MET: &str = "1000000";
 
-const POLL_INTERVAL: Duration = Duration::from_millis(5);
+pub const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Cuts over.
 ///
@@ -30,6 +30,9 @@ pub fn run(address: &Address, arguments: &TargetArguments, pause: Duration, leav
     ensure!(record.phase == Phase::Following, "the copy is not complete: see `migrate status`");
     ensure!(age_of(&record) < WRITER_SILENCE, "nothing follows the source: start `migrate start` first");
     ensure!(record.lag_ms < LAG_MS_MAX, "the target is {} ms behind: wait until it has caught up", record.lag_ms);
+    if !record.streams.is_empty() {
+        return cluster::cutover::run(address, arguments, (target, &record), pause, leaves_open);
+    }
     let mut source = address.connect(PATIENCE)?;
     ensure!(is_master(&mut source)?, "{} is a replica: writes can be stopped at its master only", address.place);
     let before = config(&mut source, "min-replicas-to-write")?.unwrap_or_else(|| "0".to_owned());

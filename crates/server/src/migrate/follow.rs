@@ -1,49 +1,48 @@
 //! The process that follows a source: copies it, carries out its stream, and begins again where it was when a link
 //! breaks.
 
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use redis_files::Source;
 use redis_files::aof::{self, AofReader, Request};
-use redis_files::rdb::{self, RdbReader};
 
 use super::check::bytes;
-use super::source::{Address, Beginning, Figures, Link, ask};
+use super::copy::{Copy, Loaded};
+use super::source::{Address, Beginning, Figures, Link, ask, info, info_field};
 use super::spool::{SpoolReader, spool};
 use super::target::{
     Batch, Outcome, Phase, Record, Target, TargetArguments, database_of, insist, is, passes, read_record,
 };
-use super::{WRITER_SILENCE, age_of, is_over};
+use super::{PATIENCE, WRITER_SILENCE, age_of, cluster, is_over};
 use crate::backup::grouped;
 use crate::connection::Connection;
-use crate::import::files::Event;
-use crate::import::sender::Sender;
 use crate::import::{ensure_empty, now_ms};
 
 /// A transaction has at most so many requests of the source,
-const BATCH_REQUESTS: usize = 2_000;
+pub const BATCH_REQUESTS: usize = 2_000;
 
 /// or so many bytes, unless a transaction of the source is longer.
-const BATCH_BYTES: usize = 1 << 20;
+pub const BATCH_BYTES: usize = 1 << 20;
 
 /// Requests that have been read and wait for a transaction.
-const READ_AHEAD: usize = 4_096;
+pub const READ_AHEAD: usize = 4_096;
 
 /// The record is written at least so often: others see by it that somebody follows.
-const RECORD_INTERVAL: Duration = Duration::from_secs(1);
+pub const RECORD_INTERVAL: Duration = Duration::from_secs(1);
 
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Pauses between attempts to reach the source.
-const PAUSE_MIN: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
+pub const PAUSE_MIN: Duration = Duration::from_millis(100);
+pub const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// What is to be followed, and how.
 pub struct Plan<'a> {
@@ -59,11 +58,11 @@ pub struct Plan<'a> {
 }
 
 /// Requests of the source that belong together, and where its stream is behind them.
-struct Step {
-    requests: Vec<Request>,
+pub struct Step {
+    pub requests: Vec<Request>,
     /// Bytes of the stream since the link was opened.
-    end: u64,
-    read_at: Instant,
+    pub end: u64,
+    pub read_at: Instant,
 }
 
 /// Why following has ended for now.
@@ -84,6 +83,9 @@ impl Plan<'_> {
     pub fn run(&self) -> Result<()> {
         let mut kept = None;
         let found = insist(self.target, &mut kept, read_record)?;
+        if self.is_cluster(found.as_ref())? {
+            return cluster::run(self, kept, found);
+        }
         let mut target = self.take(kept, found)?;
         let mut may_empty = self.may_empty;
         let mut pause = PAUSE_MIN;
@@ -118,8 +120,18 @@ impl Plan<'_> {
         Ok(())
     }
 
+    /// True if the source is a cluster, or was one when the migration was begun: then the node that was named may be
+    /// gone.
+    fn is_cluster(&self, found: Option<&Record>) -> Result<bool> {
+        if let Some(found) = found.filter(|found| found.phase == Phase::Following) {
+            return Ok(!found.streams.is_empty());
+        }
+        let told = info(&mut self.address.connect(PATIENCE)?, "cluster")?;
+        Ok(info_field(&told, "cluster_enabled").as_deref() == Some("1"))
+    }
+
     /// Becomes the process that writes.
-    fn take(&self, mut kept: Option<Connection>, found: Option<Record>) -> Result<Target<'_>> {
+    pub fn take(&self, mut kept: Option<Connection>, found: Option<Record>) -> Result<Target<'_>> {
         let writer = format!("{}-{}-{}", std::process::id(), now_ms(), hostname());
         let record = match found {
             None => {
@@ -137,6 +149,8 @@ impl Plan<'_> {
                     lag_ms: 0,
                     written_ms: now_ms(),
                     error: String::new(),
+                    streams: BTreeMap::new(),
+                    unsettled: String::new(),
                 }
             }
             Some(found) => {
@@ -214,8 +228,9 @@ impl Plan<'_> {
         };
         let read_thread = {
             let (sender, receiver) = sync_channel(READ_AHEAD);
-            let thread =
-                thread::Builder::new().name("stream".to_owned()).spawn(move || read_stream(stream_reader, &sender))?;
+            let thread = thread::Builder::new()
+                .name("stream".to_owned())
+                .spawn(move || read_stream(stream_reader, &mut |step| sender.send(step).is_ok()))?;
             (thread, receiver)
         };
         let outcome = match copied {
@@ -246,7 +261,7 @@ impl Plan<'_> {
     }
 
     /// Writes the record as it is now.
-    fn note(&self, target: &mut Target<'_>) -> Result<()> {
+    pub fn note(&self, target: &mut Target<'_>) -> Result<()> {
         target.record.written_ms = now_ms();
         target.write()
     }
@@ -258,13 +273,20 @@ impl Plan<'_> {
         target: &mut Target<'_>,
         id: String,
         offset: u64,
-        (copy, copy_bytes): (SpoolReader, u64),
+        (reader, copy_bytes): (SpoolReader, u64),
         figures: &Figures,
     ) -> Result<Option<End>> {
-        let ended = match self.load(target, copy, copy_bytes, figures) {
+        let copy = Copy { is_quiet: self.is_quiet, skips_modules: self.skips_modules, over: self.over, copy_bytes };
+        target.record.phase = Phase::Loading;
+        target.record.written_ms = now_ms();
+        let emptied = target.empty();
+        let ended = match emptied.and_then(|()| copy.load(target, reader, figures, &mut |_| true)) {
             // The target is away: what it has got of the copy is of no use.
             Err(error) if passes(&error) => Some(End::Broken(Some(error))),
-            loaded => loaded?,
+            Err(error) => return Err(error),
+            Ok(Loaded::Whole) => None,
+            Ok(Loaded::Truncated) => Some(End::Broken(None)),
+            Ok(Loaded::Asked) => Some(End::Asked),
         };
         if ended.is_none() {
             let (phase, error) = (Phase::Following, String::new());
@@ -272,96 +294,6 @@ impl Plan<'_> {
             self.note(target)?;
         }
         Ok(ended)
-    }
-
-    /// Loads a copy into the target, which is emptied first. `None` if all of it is there.
-    fn load(
-        &self,
-        target: &mut Target<'_>,
-        copy: SpoolReader,
-        copy_bytes: u64,
-        figures: &Figures,
-    ) -> Result<Option<End>> {
-        let begun = Instant::now();
-        target.record.phase = Phase::Loading;
-        target.record.written_ms = now_ms();
-        target.empty()?;
-        let mut connection = target.connect()?;
-        let mut sender = Sender::new(&mut connection, false);
-        let mut source = Source::new(copy);
-        let (mut number, mut keys, mut skipped) = (0, 0_u64, 0_u64);
-        let mut reported = Instant::now();
-        let mut noted = Instant::now();
-        let broken = |fault: redis_files::Fault| match fault.what {
-            redis_files::What::Truncated => Ok(Some(End::Broken(None))),
-            _ => Err(anyhow!("the copy {fault}")),
-        };
-        let mut reader = match RdbReader::new(&mut source) {
-            Ok(reader) => reader,
-            Err(fault) => return broken(fault),
-        };
-        loop {
-            if is_over(self.over) {
-                return Ok(Some(End::Asked));
-            }
-            let item = match reader.next_item() {
-                Ok(item) => item,
-                Err(fault) => return broken(fault),
-            };
-            let place = reader.offset();
-            number += 1;
-            let event = match item {
-                rdb::Item::Key(key) => {
-                    keys += u64::from(matches!(key.part, rdb::Part::Whole | rdb::Part::First));
-                    Event::Key(key)
-                }
-                rdb::Item::Library(code) => Event::Library(code),
-                rdb::Item::Aux { name, value } if name == b"lua" => Event::Script(value),
-                rdb::Item::Aux { .. } => continue,
-                rdb::Item::Foreign { database, name, module } => {
-                    let name = String::from_utf8_lossy(&name);
-                    let shown = format!("{name} (database {database}) is a key of the module type {module}");
-                    ensure!(self.skips_modules, "{shown}, which cannot be copied; --skip-modules leaves such keys out");
-                    eprintln!("left out: {shown}");
-                    skipped += 1;
-                    continue;
-                }
-                rdb::Item::ModuleAux(module) => {
-                    ensure!(
-                        self.skips_modules,
-                        "the module {module} keeps data, which cannot be copied: --skip-modules"
-                    );
-                    continue;
-                }
-                rdb::Item::End { .. } => break,
-            };
-            sender.send(number, place, event).context("the copy cannot be loaded")?;
-            if noted.elapsed() > RECORD_INTERVAL {
-                noted = Instant::now();
-                self.note(target)?;
-            }
-            if !self.is_quiet && begun.elapsed() > Duration::from_secs(2) && reported.elapsed() > RECORD_INTERVAL {
-                reported = Instant::now();
-                let share = place as f64 / copy_bytes.max(1) as f64;
-                let left = begun.elapsed().as_secs_f64() * (1.0 - share) / share.max(0.001);
-                eprintln!(
-                    "loading: {} keys, {} of {}, {left:.0} s left; {} of the stream wait",
-                    grouped(keys),
-                    bytes(place),
-                    bytes(copy_bytes),
-                    bytes(figures.waiting_bytes.load(Ordering::Relaxed))
-                );
-            }
-        }
-        sender.finish().context("the copy cannot be loaded")?;
-        say_line!(
-            "copied: {} keys, {} in {:.1} s{}",
-            grouped(keys),
-            bytes(copy_bytes),
-            begun.elapsed().as_secs_f64(),
-            if skipped > 0 { format!(", {} left out", grouped(skipped)) } else { String::new() }
-        );
-        Ok(None)
     }
 
     /// Carries out what the source sends.
@@ -435,13 +367,14 @@ impl Plan<'_> {
             }
             written = Instant::now();
             figures.kept.store(end, Ordering::Relaxed);
-            report.note(count as u64, target.record.lag_ms, figures, &target.record);
+            let waiting_bytes = figures.waiting_bytes.load(Ordering::Relaxed);
+            report.note(count as u64, target.record.lag_ms, waiting_bytes, &target.record);
         }
     }
 }
 
-/// Reads requests until the stream ends.
-fn read_stream(stream: SpoolReader, steps: &SyncSender<Step>) -> Result<()> {
+/// Reads requests until the stream ends, or nobody takes them: `take` answers false.
+pub fn read_stream(stream: SpoolReader, take: &mut dyn FnMut(Step) -> bool) -> Result<()> {
     let mut source = Source::new(stream);
     let mut reader = AofReader::new(&mut source);
     loop {
@@ -449,7 +382,7 @@ fn read_stream(stream: SpoolReader, steps: &SyncSender<Step>) -> Result<()> {
         let end = reader.offset();
         match item {
             aof::Item::Requests { requests, .. } => {
-                if steps.send(Step { requests, end, read_at: Instant::now() }).is_err() {
+                if !take(Step { requests, end, read_at: Instant::now() }) {
                     return Ok(());
                 }
             }
@@ -460,7 +393,7 @@ fn read_stream(stream: SpoolReader, steps: &SyncSender<Step>) -> Result<()> {
 }
 
 /// A line now and then.
-struct Report {
+pub struct Report {
     is_quiet: bool,
     is_terminal: bool,
     told: Instant,
@@ -469,12 +402,13 @@ struct Report {
 }
 
 impl Report {
-    fn new(is_quiet: bool) -> Self {
+    pub fn new(is_quiet: bool) -> Self {
         let is_terminal = std::io::stderr().is_terminal();
         Self { is_quiet, is_terminal, told: Instant::now(), requests: 0, lag_max_ms: 0 }
     }
 
-    fn note(&mut self, count: u64, lag_ms: u64, figures: &Figures, record: &Record) {
+    /// So many requests were carried out; so many bytes wait on disk.
+    pub fn note(&mut self, count: u64, lag_ms: u64, waiting_bytes: u64, record: &Record) {
         self.requests += count;
         self.lag_max_ms = self.lag_max_ms.max(lag_ms);
         let interval = if self.is_terminal { RECORD_INTERVAL } else { REPORT_INTERVAL };
@@ -487,7 +421,7 @@ impl Report {
             record.offset,
             grouped(rate as u64),
             self.lag_max_ms,
-            bytes(figures.waiting_bytes.load(Ordering::Relaxed))
+            bytes(waiting_bytes)
         );
         if self.is_terminal {
             eprint!("\r\x1b[2K{line}");

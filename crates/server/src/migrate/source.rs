@@ -92,6 +92,11 @@ impl Address {
         Ok(Self { place, user, password: own_password.or_else(|| password.map(str::to_owned)), security })
     }
 
+    /// Another server, which lets one in like this one.
+    pub fn at(&self, place: &str) -> Self {
+        Self { place: place.to_owned(), ..self.clone() }
+    }
+
     /// The request that lets one in, if there is a password.
     pub fn login(&self) -> Option<Vec<&str>> {
         let password = self.password.as_deref()?;

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use redis_files::aof::Request;
 use resp::{Frame, encode_request};
+use stdx::slot::slot_of;
 
 use super::source::ask;
 use crate::connection::Connection;
@@ -59,6 +60,46 @@ impl Phase {
     }
 }
 
+/// How far the stream of one node of a cluster is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The node's name in its cluster.
+    pub node: String,
+    /// `HOST:PORT`.
+    pub place: String,
+    /// Its replication id; empty before the first byte.
+    pub id: String,
+    /// As those of a [`Record`].
+    pub offset: u64,
+    pub received: u64,
+    pub lag_ms: u64,
+    /// Slots that are taken from it, as ranges.
+    pub slots: String,
+}
+
+impl Place {
+    fn text(&self) -> String {
+        let Self { node, place, id, offset, received, lag_ms, slots } = self;
+        let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
+        format!("{node} {place} {} {offset} {received} {lag_ms} {}", or_dash(id), or_dash(slots))
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        let words: Vec<&str> = text.split(' ').collect();
+        let &[node, place, id, offset, received, lag_ms, slots] = &words[..] else { return None };
+        let no_dash = |text: &str| if text == "-" { String::new() } else { text.to_owned() };
+        Some(Self {
+            node: node.to_owned(),
+            place: place.to_owned(),
+            id: no_dash(id),
+            offset: offset.parse().ok()?,
+            received: received.parse().ok()?,
+            lag_ms: lag_ms.parse().ok()?,
+            slots: no_dash(slots),
+        })
+    }
+}
+
 /// The record of a migration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
@@ -67,9 +108,9 @@ pub struct Record {
     pub phase: Phase,
     /// Names the process that carries it on.
     pub writer: String,
-    /// The source's replication id.
+    /// The source's replication id; empty if it is a cluster.
     pub id: String,
-    /// Bytes of the source's stream that are in the data.
+    /// Bytes of the source's stream that are in the data; of a cluster those of all streams together.
     pub offset: u64,
     /// The database that the stream has selected there.
     pub database: u64,
@@ -81,11 +122,23 @@ pub struct Record {
     pub written_ms: i64,
     /// Why it has failed.
     pub error: String,
+    /// The streams of a cluster, by number; `None` for one that has ended.
+    pub streams: BTreeMap<u32, Option<Place>>,
+    /// Slots of a cluster that have to be read, as ranges.
+    pub unsettled: String,
 }
 
+/// What the name of a stream's field begins with.
+const STREAM: &str = "stream:";
+
 impl Record {
+    /// The streams that there are.
+    pub fn places(&self) -> impl Iterator<Item = (u32, &Place)> {
+        self.streams.iter().filter_map(|(number, place)| Some((*number, place.as_ref()?)))
+    }
+
     fn words(&self) -> Vec<Vec<u8>> {
-        let Self { from, phase, writer, id, offset, database, received, lag_ms, written_ms, error } = self;
+        let Self { from, phase, writer, id, offset, database, received, lag_ms, written_ms, error, .. } = self;
         let fields: [(&str, String); 10] = [
             ("from", from.clone()),
             ("phase", phase.name().to_owned()),
@@ -100,12 +153,20 @@ impl Record {
         ];
         let mut words = vec![b"HSET".to_vec(), RECORD.into()];
         words.extend(fields.into_iter().flat_map(|(name, value)| [name.as_bytes().to_vec(), value.into_bytes()]));
+        if !self.streams.is_empty() {
+            words.extend([b"unsettled".to_vec(), self.unsettled.clone().into_bytes()]);
+        }
+        for (number, place) in &self.streams {
+            let text = place.as_ref().map_or_else(String::new, Place::text);
+            words.extend([format!("{STREAM}{number}").into_bytes(), text.into_bytes()]);
+        }
         words
     }
 
     /// True if it is that record, or one that its writer has written without going on.
     fn is_place_of(&self, other: &Self) -> bool {
-        (&self.writer, self.offset, self.written_ms) == (&other.writer, other.offset, other.written_ms)
+        let is_there = (&self.writer, self.offset, self.written_ms) == (&other.writer, other.offset, other.written_ms);
+        is_there && self.streams == other.streams && self.unsettled == other.unsettled
     }
 
     /// Reads the reply of HGETALL. `None` if there is no record.
@@ -124,6 +185,13 @@ impl Record {
         let text = |name: &str| fields.get(name).copied().unwrap_or_default().to_owned();
         let damaged = || anyhow!("{RECORD} is no record of a migration: delete it if it is not yours");
         let number = |name: &str| text(name).parse::<u64>().map_err(|_| damaged());
+        let mut streams = BTreeMap::new();
+        for (name, value) in &fields {
+            if let Some(name) = name.strip_prefix(STREAM) {
+                let place = if value.is_empty() { None } else { Some(Place::read(value).ok_or_else(damaged)?) };
+                streams.insert(name.parse().map_err(|_| damaged())?, place);
+            }
+        }
         Ok(Some(Self {
             from: text("from"),
             phase: Phase::named(&text("phase")).ok_or_else(damaged)?,
@@ -135,6 +203,8 @@ impl Record {
             lag_ms: number("lag-ms")?,
             written_ms: text("written-ms").parse().map_err(|_| damaged())?,
             error: text("error"),
+            streams,
+            unsettled: text("unsettled"),
         }))
     }
 }
@@ -324,6 +394,30 @@ impl<'a> Target<'a> {
         self.write()
     }
 
+    /// Keys of a slot that the target holds.
+    ///
+    /// # Errors
+    /// As for [`Target::take`].
+    pub fn keys_of_slot(&mut self, slot: u16) -> Result<Vec<Vec<u8>>> {
+        insist(self.arguments, &mut self.connection, |connection| {
+            ask(connection, &["SELECT", "0"])?;
+            let mut keys = Vec::new();
+            // SCAN goes from slot to slot.
+            let mut cursor = keyspace::cursor_at_slot(slot.into());
+            loop {
+                let reply = ask(connection, &["SCAN", &cursor.to_string(), "COUNT", "1000"])?;
+                let Some([next, some]) = reply.elements() else { bail!("SCAN is answered with {reply}") };
+                let some = some.elements().unwrap_or_default().iter().filter_map(Frame::as_bytes);
+                let is_meant = |key: &&[u8]| slot_of(key).0 == slot && *key != RECORD.as_bytes();
+                keys.extend(some.filter(is_meant).map(<[u8]>::to_vec));
+                cursor = next.as_bytes().and_then(|next| std::str::from_utf8(next).ok()?.parse().ok()).unwrap_or(0);
+                if cursor == 0 || keyspace::slot_of_cursor(cursor).0 != slot {
+                    return Ok(keys);
+                }
+            }
+        })
+    }
+
     /// A connection of its own, for the copy.
     ///
     /// # Errors
@@ -450,6 +544,14 @@ mod tests {
 
     #[test]
     fn a_record_is_read_as_it_was_written() {
+        let place = Place {
+            node: "n".to_owned(),
+            place: "redis:7000".to_owned(),
+            offset: 5,
+            received: 6,
+            slots: "0-9,11".to_owned(),
+            ..Place::default()
+        };
         let record = Record {
             from: "redis:6379".to_owned(),
             phase: Phase::Following,
@@ -461,6 +563,8 @@ mod tests {
             lag_ms: 1,
             written_ms: 12,
             error: String::new(),
+            streams: BTreeMap::from([(0, Some(place)), (1, None)]),
+            unsettled: "5-7".to_owned(),
         };
         let words = record.words().into_iter().skip(2).map(Frame::Bulk).collect();
         assert_eq!(Record::read(&Frame::Array(words)).expect("sound"), Some(record));

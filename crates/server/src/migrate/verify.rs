@@ -4,13 +4,16 @@
 //! While the source is written to, a key may differ because its change is on the way. So a key that differs is read
 //! again, several times; one that has changed at the source meanwhile is counted as such, and as nothing else.
 
+use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use resp::{Frame, encode_request};
+use stdx::slot::slot_of;
 
-use super::source::ask;
+use super::cluster::topology::{Claim, Topology};
+use super::source::{Address, ask};
 use super::target::RECORD;
 use crate::connection::Connection;
 
@@ -43,6 +46,78 @@ pub struct Comparison {
     pub is_whole: bool,
 }
 
+/// One of the two sides: a server, or the primaries of a cluster.
+pub struct Side {
+    /// With their places.
+    servers: Vec<(String, Connection)>,
+    /// Which of them has a slot; empty if there is one only.
+    by_slot: Vec<usize>,
+}
+
+impl From<Connection> for Side {
+    fn from(connection: Connection) -> Self {
+        Self { servers: vec![(String::new(), connection)], by_slot: Vec::new() }
+    }
+}
+
+impl Side {
+    /// The primaries of a cluster.
+    ///
+    /// # Errors
+    /// If one of them does not answer.
+    pub fn of_cluster(address: &Address, topology: &Topology, patience: Duration) -> Result<Self> {
+        let mut servers = Vec::new();
+        let mut numbers = BTreeMap::new();
+        for claim in topology.primaries() {
+            numbers.insert(&claim.node, servers.len());
+            servers.push((claim.place.clone(), address.at(&claim.place).connect(patience)?));
+        }
+        let number_of = |owner: Option<&Claim>| owner.and_then(|claim| numbers.get(&claim.node).copied()).unwrap_or(0);
+        let by_slot = topology.owners().into_iter().map(number_of).collect();
+        Ok(Self { servers, by_slot })
+    }
+
+    /// Selects a database. Those of a cluster have one.
+    fn select(&mut self, database: u64) -> Result<()> {
+        for (_, connection) in &mut self.servers {
+            ask(connection, &["SELECT", &database.to_string()])?;
+        }
+        Ok(())
+    }
+
+    /// The replies to requests about a key each, which stands behind the command.
+    fn pipeline(&mut self, requests: impl Iterator<Item = Vec<Vec<u8>>>) -> Result<Vec<Frame>> {
+        let mut bytes = vec![Vec::new(); self.servers.len()];
+        let mut asked = Vec::new();
+        for request in requests {
+            let slot = usize::from(slot_of(&request[1]).0);
+            let server = self.by_slot.get(slot).copied().unwrap_or(0);
+            encode_request(&mut bytes[server], &request);
+            asked.push((server, slot));
+        }
+        for ((_, connection), bytes) in self.servers.iter_mut().zip(bytes) {
+            if !bytes.is_empty() {
+                connection.send(&bytes)?;
+            }
+        }
+        let mut replies = Vec::new();
+        for (server, slot) in asked {
+            let reply = self.servers[server].1.receive()?;
+            // Its keys differ for now, and are read again there.
+            if let Frame::Error(text) = &reply
+                && let Some(place) = String::from_utf8_lossy(text).strip_prefix("MOVED ")
+                && let Some(place) = place.split(' ').nth(1)
+                && let Some(found) = self.servers.iter().position(|(known, _)| known == place)
+                && let Some(owner) = self.by_slot.get_mut(slot)
+            {
+                *owner = found;
+            }
+            replies.push(reply);
+        }
+        Ok(replies)
+    }
+}
+
 /// A key with what tells its state: a type, a deadline, and the value.
 type Reading = Vec<Frame>;
 
@@ -61,8 +136,8 @@ struct Doubt {
 /// # Errors
 /// If one of them does not answer.
 pub fn compare(
-    source: &mut Connection,
-    target: &mut Connection,
+    source: &mut Side,
+    target: &mut Side,
     databases: &[u64],
     mut tell: impl FnMut(&Comparison),
 ) -> Result<Comparison> {
@@ -80,7 +155,7 @@ pub fn compare(
         // What is at the target alone was not seen there.
         walk(target, |target, keys| {
             for some in keys.chunks(KEYS_AT_ONCE) {
-                let there = pipeline(source, some.iter().map(|key| vec![b"EXISTS".to_vec(), key.clone()]))?;
+                let there = source.pipeline(some.iter().map(|key| vec![b"EXISTS".to_vec(), key.clone()]))?;
                 let extra = some.iter().zip(there).filter(|(_, reply)| !matches!(reply, Frame::Integer(1)));
                 let extra: Vec<Vec<u8>> = extra.map(|(key, _)| key.clone()).collect();
                 compare_some(source, target, &extra, database, &mut found, &mut doubts)?;
@@ -117,17 +192,15 @@ pub fn compare(
     Ok(found)
 }
 
-fn select(source: &mut Connection, target: &mut Connection, database: u64) -> Result<()> {
-    let number = database.to_string();
-    ask(source, &["SELECT", &number])?;
-    ask(target, &["SELECT", &number])?;
-    Ok(())
+fn select(source: &mut Side, target: &mut Side, database: u64) -> Result<()> {
+    source.select(database)?;
+    target.select(database)
 }
 
 /// Compares keys of the database that is selected.
 fn compare_some(
-    source: &mut Connection,
-    target: &mut Connection,
+    source: &mut Side,
+    target: &mut Side,
     keys: &[Vec<u8>],
     database: u64,
     found: &mut Comparison,
@@ -145,12 +218,7 @@ fn compare_some(
 }
 
 /// Reads keys again that have differed, and answers those that still do.
-fn read_again(
-    source: &mut Connection,
-    target: &mut Connection,
-    doubts: Vec<Doubt>,
-    found: &mut Comparison,
-) -> Result<Vec<Doubt>> {
+fn read_again(source: &mut Side, target: &mut Side, doubts: Vec<Doubt>, found: &mut Comparison) -> Result<Vec<Doubt>> {
     let mut left = Vec::new();
     let mut doubts = doubts.into_iter().peekable();
     while let Some(first) = doubts.next() {
@@ -182,19 +250,24 @@ fn is_absent(reading: &Reading) -> bool {
 }
 
 /// Shows all keys of the database that is selected, as long as `visit` answers true.
-fn walk(connection: &mut Connection, mut visit: impl FnMut(&mut Connection, &[Vec<u8>]) -> Result<bool>) -> Result<()> {
-    let mut cursor = b"0".to_vec();
-    loop {
-        let reply = ask(connection, &[&b"SCAN"[..], &cursor, b"COUNT", b"1000"])?;
-        let Some([next, keys]) = reply.elements() else { bail!("SCAN is answered with {reply}") };
-        let keys = keys.elements().unwrap_or_default().iter().filter_map(|key| Some(key.as_bytes()?.to_vec()));
-        let keys: Vec<Vec<u8>> = keys.filter(|key| key != RECORD.as_bytes()).collect();
-        let goes_on = visit(connection, &keys)?;
-        cursor = next.as_bytes().unwrap_or(b"0").to_vec();
-        if cursor == b"0" || !goes_on {
-            return Ok(());
+fn walk(side: &mut Side, mut visit: impl FnMut(&mut Side, &[Vec<u8>]) -> Result<bool>) -> Result<()> {
+    for server in 0..side.servers.len() {
+        let mut cursor = b"0".to_vec();
+        loop {
+            let reply = ask(&mut side.servers[server].1, &[&b"SCAN"[..], &cursor, b"COUNT", b"1000"])?;
+            let Some([next, keys]) = reply.elements() else { bail!("SCAN is answered with {reply}") };
+            let keys = keys.elements().unwrap_or_default().iter().filter_map(|key| Some(key.as_bytes()?.to_vec()));
+            let keys: Vec<Vec<u8>> = keys.filter(|key| key != RECORD.as_bytes()).collect();
+            if !visit(side, &keys)? {
+                return Ok(());
+            }
+            cursor = next.as_bytes().unwrap_or(b"0").to_vec();
+            if cursor == b"0" {
+                break;
+            }
         }
     }
+    Ok(())
 }
 
 /// True if type, deadline and value are the same; a deadline that one side cannot tell is not compared.
@@ -204,12 +277,11 @@ fn is_same(left: &Reading, right: &Reading) -> bool {
 }
 
 /// The states of keys: types and deadlines first, then values as these need it.
-fn read(connection: &mut Connection, keys: &[Vec<u8>]) -> Result<Vec<Reading>> {
-    let ask_all = |connection: &mut Connection, command: &[u8]| {
-        pipeline(connection, keys.iter().map(|key| vec![command.to_vec(), key.clone()]))
-    };
-    let kinds = ask_all(connection, b"TYPE")?;
-    let deadlines = ask_all(connection, b"PEXPIRETIME")?;
+fn read(side: &mut Side, keys: &[Vec<u8>]) -> Result<Vec<Reading>> {
+    let ask_all =
+        |side: &mut Side, command: &[u8]| side.pipeline(keys.iter().map(|key| vec![command.to_vec(), key.clone()]));
+    let kinds = ask_all(side, b"TYPE")?;
+    let deadlines = ask_all(side, b"PEXPIRETIME")?;
     let mut requests = Vec::new();
     for (key, kind) in keys.iter().zip(&kinds) {
         let words: &[&[u8]] = match kind.as_bytes() {
@@ -224,7 +296,7 @@ fn read(connection: &mut Connection, keys: &[Vec<u8>]) -> Result<Vec<Reading>> {
         };
         requests.push(words.iter().map(|word| word.to_vec()).collect::<Vec<_>>());
     }
-    let values = pipeline(connection, requests.into_iter())?;
+    let values = side.pipeline(requests.into_iter())?;
     let mut readings = Vec::new();
     for ((kind, deadline), value) in kinds.into_iter().zip(deadlines).zip(values) {
         let value = match (kind.as_bytes(), value) {
@@ -244,12 +316,4 @@ fn sorted(elements: Vec<Frame>, width: usize) -> Vec<Frame> {
     let mut groups: Vec<Vec<Frame>> = elements.chunks(width).map(<[Frame]>::to_vec).collect();
     groups.sort_by(|left, right| left[0].as_bytes().cmp(&right[0].as_bytes()));
     groups.concat()
-}
-
-fn pipeline(connection: &mut Connection, requests: impl ExactSizeIterator<Item = Vec<Vec<u8>>>) -> Result<Vec<Frame>> {
-    let count = requests.len();
-    let mut bytes = Vec::new();
-    requests.for_each(|request| encode_request(&mut bytes, &request));
-    connection.send(&bytes)?;
-    (0..count).map(|_| Ok(connection.receive()?)).collect()
 }

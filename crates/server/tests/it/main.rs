@@ -24,6 +24,7 @@ mod lead;
 mod link;
 mod manual;
 mod migrate;
+mod migrate_cluster;
 mod operation;
 mod pubsub;
 mod recover;

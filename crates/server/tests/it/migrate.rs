@@ -14,18 +14,18 @@ use stdx::Prng;
 use crate::harness::{Client, Folder, Server, ServerOptions, Stock, binary, both, say};
 
 /// Longer than any copy of a few keys, and any restart.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 const ACCOUNTS: u64 = 20;
 const ACCOUNT_START: i64 = 100;
 
 /// The process that follows, killed when dropped.
-struct Follower {
+pub(crate) struct Follower {
     child: Child,
 }
 
 impl Follower {
-    fn start(from: &str, server: &str, folder: &Folder, more: &[&str]) -> Self {
+    pub(crate) fn start(from: &str, server: &str, folder: &Folder, more: &[&str]) -> Self {
         let log = File::options().create(true).append(true).open(folder.path().join("migrate.log")).expect("a log");
         let child = Command::new(binary())
             .args(["migrate", "start", "--from", from, "--server", server, "--spool-dir"])
@@ -39,13 +39,13 @@ impl Follower {
         Self { child }
     }
 
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
     /// Waits until it ends by itself.
-    fn wait(&mut self) -> bool {
+    pub(crate) fn wait(&mut self) -> bool {
         let begun = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().expect("a child to wait for") {
@@ -63,13 +63,13 @@ impl Drop for Follower {
     }
 }
 
-fn migrate(words: &[&str]) -> Output {
+pub(crate) fn migrate(words: &[&str]) -> Output {
     Command::new(binary()).arg("migrate").args(words).output().expect("the binary runs")
 }
 
 /// Waits until the stream is followed.
 #[track_caller]
-fn wait_until_following(server: &str, folder: &Folder) {
+pub(crate) fn wait_until_following(server: &str, folder: &Folder) {
     let begun = Instant::now();
     loop {
         let output = migrate(&["status", "--server", server]);
@@ -85,29 +85,36 @@ fn wait_until_following(server: &str, folder: &Folder) {
 /// One change of the source: of any type, in a transaction now and then, with deadlines that are moved in time.
 fn change(client: &mut Client, prng: &mut Prng) -> Option<()> {
     let key = format!("k{}", prng.below(200));
-    let number = prng.below(1_000).to_string();
-    let words: Vec<String> = match prng.below(16) {
+    let words = match prng.below(16) {
         0 => return transfer(client, prng),
         1 => return prolong(client, &key),
-        2 => format!("SET s{key} {number} PX {}", 1 + prng.below(400)),
-        3 => format!("RPUSH l{key} {number} {number}"),
-        4 => format!("LPOP l{key}"),
-        5 => format!("SADD set{key} {number} a{number}"),
-        6 => format!("SPOP set{key}"),
-        7 => format!("HSET h{key} f{number} {number}"),
-        8 => format!("ZADD z{key} {number} m{number}"),
-        9 => format!("XADD x{key} MAXLEN 20 * f {number}"),
-        10 => format!("INCRBYFLOAT n{key} 0.5"),
-        11 => format!("RENAME s{key} t{key}"),
-        12 => format!("GETEX s{key} PX 300"),
-        13 => format!("EVAL return{{redis.call('incr',KEYS[1]),redis.call('append',KEYS[2],'x')}} 2 i{key} a{key}"),
-        14 => format!("DEL l{key} t{key}"),
+        _ => request(prng, &key),
+    };
+    client.try_call(&words).map(|_| ())
+}
+
+/// A request of any type, about keys whose names end with `key`.
+pub(crate) fn request(prng: &mut Prng, key: &str) -> Vec<String> {
+    let number = prng.below(1_000).to_string();
+    match prng.below(14) {
+        0 => format!("SET s{key} {number} PX {}", 1 + prng.below(400)),
+        1 => format!("RPUSH l{key} {number} {number}"),
+        2 => format!("LPOP l{key}"),
+        3 => format!("SADD set{key} {number} a{number}"),
+        4 => format!("SPOP set{key}"),
+        5 => format!("HSET h{key} f{number} {number}"),
+        6 => format!("ZADD z{key} {number} m{number}"),
+        7 => format!("XADD x{key} MAXLEN 20 * f {number}"),
+        8 => format!("INCRBYFLOAT n{key} 0.5"),
+        9 => format!("RENAME s{key} t{key}"),
+        10 => format!("GETEX s{key} PX 300"),
+        11 => format!("EVAL return{{redis.call('incr',KEYS[1]),redis.call('append',KEYS[2],'x')}} 2 i{key} a{key}"),
+        12 => format!("DEL l{key} t{key}"),
         _ => format!("APPEND a{key} {number}"),
     }
     .split(' ')
     .map(str::to_owned)
-    .collect();
-    client.try_call(&words).map(|_| ())
+    .collect()
 }
 
 /// From one account to another: the sum of all never changes.
