@@ -566,7 +566,7 @@ impl Builder {
     pub fn enlist(&mut self, node: NodeId, member: &Member) {
         self.payload.push(ENLIST);
         leb128::put(&mut self.payload, node.0);
-        member.put(&mut self.payload);
+        member.known_at(self.level).put(&mut self.payload);
     }
 
     /// Adds who is to lead a group.

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stdx::leb128;
 use stdx::slot::Slot;
+use stdx::{Level, leb128};
 
 use crate::entry::{Reader, put_bytes};
 use crate::id::{GroupId, NodeId};
@@ -25,8 +25,11 @@ pub struct Member {
 
 const REMOVED: u8 = 1;
 const LEAVING: u8 = 2;
-/// The zone follows behind the addresses. An older version that reads this takes the zone for what comes next.
+/// The zone follows behind the addresses. A version that knows only level 1 would take it for what comes next.
 const ZONED: u8 = 4;
+
+/// The level that brought zones.
+const LEVEL_OF_ZONES: Level = Level(2);
 
 /// The longest name of a zone, in bytes.
 pub const ZONE_BYTES_MAX: usize = 64;
@@ -38,6 +41,13 @@ pub fn is_zone(text: &str) -> bool {
 }
 
 impl Member {
+    /// What may be said of it at a level: zones came with level 2.
+    #[must_use]
+    pub fn known_at(&self, level: Level) -> Self {
+        let zone = if level < LEVEL_OF_ZONES { String::new() } else { self.zone.clone() };
+        Self { zone, ..self.clone() }
+    }
+
     /// Appends it to an entry or a message.
     pub fn put(&self, out: &mut Vec<u8>) {
         let zoned = u8::from(!self.zone.is_empty()) * ZONED;
@@ -402,6 +412,8 @@ mod tests {
         let mut bytes = Vec::new();
         roster.put(&mut bytes);
         assert_eq!(Roster::read(&mut Reader::new(&bytes)), roster);
+        assert_eq!(of("rack-1").known_at(Level(1)), of(""), "an older version reads no zone");
+        assert_eq!(of("rack-1").known_at(Level(2)), of("rack-1"));
         assert!(is_zone("eu/west-1.b") && is_zone("") && !is_zone("a b") && !is_zone("a,b"));
         assert!(!is_zone(&"z".repeat(ZONE_BYTES_MAX + 1)));
     }

@@ -1249,7 +1249,7 @@ impl Core {
 
     /// A node has told where it is found. It is entered by the leader of group 0.
     fn hear_announcement(&mut self, node: NodeId, member: &Member, is_first_hand: bool, actions: &mut Vec<Action>) {
-        let own = self.context.own.clone();
+        let own = self.context.own_as_announced();
         let (own_node, is_alone) = (self.context.node, self.context.roster.is_empty());
         // Whom this node has asked to take it in speaks for itself.
         if own_node != node && is_alone && (!is_first_hand || self.seeds.contains(&node)) {
@@ -1329,7 +1329,7 @@ impl Core {
             return;
         }
         self.announce_at = self.now.instant + limits::ANNOUNCE_INTERVAL;
-        let (node, own) = (self.context.node, self.context.own.clone());
+        let (node, own) = (self.context.node, self.context.own_as_announced());
         let roster = Arc::clone(&self.context.roster);
         let is_known = roster.get(node).is_some_and(|known| known.is_found_as(&own) || known.is_removed);
         let is_by_itself = roster.is_empty() && self.seeds.is_empty();
@@ -1365,7 +1365,7 @@ impl Core {
     }
 
     fn announce_to(&self, to: NodeId, actions: &mut Vec<Action>) {
-        let bytes = wire::encode_announce(self.context.node, &self.context.own);
+        let bytes = wire::encode_announce(self.context.node, &self.context.own_as_announced());
         actions.push(Action::Send { to, group: GroupId(0), lane: Lane::Log, bytes });
     }
 

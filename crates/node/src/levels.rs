@@ -32,6 +32,7 @@ use crate::event::{Action, GroupId, NodeId};
 use crate::group::{Group, Proof};
 use crate::letter::{Request, RequestBody};
 use crate::outlet::Outlet;
+use crate::roster::Member;
 use crate::timeline::Kind;
 
 /// The group whose log says at which level the cluster is.
@@ -49,6 +50,11 @@ impl Context {
             }
             Some(_) => Ok(()),
         }
+    }
+
+    /// What this node says of itself to the others. A version that knows only level 1 takes no zone.
+    pub(crate) fn own_as_announced(&self) -> Member {
+        self.own.known_at(self.level)
     }
 
     /// The level whose commands a gateway of this core takes. The leader that would log them has the last word.
