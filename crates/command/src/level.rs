@@ -28,8 +28,7 @@ pub fn level_of(name: &str, args: Args<'_>) -> Level {
 }
 
 fn find(newcomers: &[Newcomer], name: &str, args: Args<'_>) -> Level {
-    let is_it =
-        |newcomer: &&Newcomer| newcomer.name == name && newcomer.is_new_form.is_none_or(|is_new| is_new(args));
+    let is_it = |newcomer: &&Newcomer| newcomer.name == name && newcomer.is_new_form.is_none_or(|is_new| is_new(args));
     newcomers.iter().filter(is_it).map(|newcomer| newcomer.level).max().unwrap_or(Level::FIRST)
 }
 

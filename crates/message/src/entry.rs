@@ -407,12 +407,7 @@ pub struct Builder {
 
 impl Default for Builder {
     fn default() -> Self {
-        Self {
-            payload: vec![0; HEADER_BYTES],
-            source: None,
-            durability: Durability::Server,
-            level: Level::FIRST,
-        }
+        Self { payload: vec![0; HEADER_BYTES], source: None, durability: Durability::Server, level: Level::FIRST }
     }
 }
 

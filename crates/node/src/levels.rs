@@ -44,9 +44,7 @@ impl Context {
         let Some(leader) = leader.filter(|_| verb.eq_ignore_ascii_case(b"upgrade")) else { return Ok(()) };
         match self.known_levels.get(&leader) {
             None => Err(Refusal::new(format!("TRYAGAIN node {}, which leads group 0, is not linked", leader.0))),
-            Some(known) if known.highest == Level::FIRST => {
-                Err(Refusal::new(leads_and_does_not_know(leader, *known)))
-            }
+            Some(known) if known.highest == Level::FIRST => Err(Refusal::new(leads_and_does_not_know(leader, *known))),
             Some(_) => Ok(()),
         }
     }
@@ -173,7 +171,11 @@ impl Group {
         if only_checks {
             return Ok(false);
         }
-        outlet.happened(Kind::Member, None, format!("the level is raised to {next}: versions that do not know it are out"));
+        outlet.happened(
+            Kind::Member,
+            None,
+            format!("the level is raised to {next}: versions that do not know it are out"),
+        );
         self.rise(next);
         Ok(true)
     }
@@ -215,9 +217,8 @@ impl Group {
             return false;
         }
         let mut spans = Vec::new();
-        let check = |args: Args<'_>| {
-            keyspace::resolve(args).map_or(Ok(()), |command| check_form(in_force, command.name, args))
-        };
+        let check =
+            |args: Args<'_>| keyspace::resolve(args).map_or(Ok(()), |command| check_form(in_force, command.name, args));
         let checked = match &request.body {
             RequestBody::Write(words) => check(entry::Reader::new(words).words(&mut spans).1),
             RequestBody::Exec(packed) => {
@@ -256,6 +257,9 @@ mod tests {
     #[test]
     fn a_node_names_the_level_that_it_does_not_know() {
         let line = not_known(Level(3), Levels::KNOWN);
-        assert!(line.starts_with("the cluster is at level 3, and this version of Holdfast knows levels 1 to 2: "), "{line}");
+        assert!(
+            line.starts_with("the cluster is at level 3, and this version of Holdfast knows levels 1 to 2: "),
+            "{line}"
+        );
     }
 }

@@ -37,8 +37,8 @@ use message::roster::Roster;
 use message::slots::SlotMap;
 use message::{GatewayId, GroupId, TransactionId};
 use resp::{Args, Span, Writer};
-use stdx::{Level, Levels, UnixMillis};
 use stdx::slot::{Slot, slot_of};
+use stdx::{Level, Levels, UnixMillis};
 
 pub use apply::{Applied, CommandRun, Cursor, Effects, ExecRun, Ignored, Meter, What, is_null};
 pub use recorder::{Phase, Reader, Requests, Step, Tape};

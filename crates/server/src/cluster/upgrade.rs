@@ -45,7 +45,9 @@ pub fn run(arguments: &UpgradeArguments) -> Result<()> {
         say_line!("every node knows level {next}: it can be raised");
         return Ok(());
     }
-    say_line!("once the level is {next}, no node can go back to a version that does not know it: for that there would be");
+    say_line!(
+        "once the level is {next}, no node can go back to a version that does not know it: for that there would be"
+    );
     say_line!("only a backup that was made before");
     if !arguments.yes && !is_wanted(next)? {
         bail!("nothing has been changed");

@@ -88,7 +88,8 @@ impl Universe {
             let when = self.now + 100 * MILLISECOND + self.some(SECOND);
             return self.at(when, What::Boot { machine });
         }
-        let is_first = !self.machines.iter().filter_map(|other| other.process.as_ref()).any(|other| other.floor >= level);
+        let is_first =
+            !self.machines.iter().filter_map(|other| other.process.as_ref()).any(|other| other.floor >= level);
         if is_first {
             self.probes.reach("the level was raised");
             self.check_rise(machine, level);
@@ -105,7 +106,10 @@ impl Universe {
         };
         let found = self.machines.iter().find(is_ignored).map(|machine| machine.node);
         if let Some(node) = found.filter(|_| is_awake(&self.machines[leader])) {
-            let reason = format!("level {level} was raised, and node {}, which has been there for long, does not know it", node.0);
+            let reason = format!(
+                "level {level} was raised, and node {}, which has been there for long, does not know it",
+                node.0
+            );
             self.fail(Invariant::Recovers, reason);
         }
     }
