@@ -1432,8 +1432,8 @@ fn wrong_port(address: &str, place: SocketAddr) -> Unanswered {
     Unanswered { cause, is_final: true }
 }
 
-/// Says something to the node at an address, in the latest version or in that in which the node has refused it, and reads
-/// its answer and what follows that.
+/// Says something to the node at an address, in the latest version or in that in which the node has refused it, and
+/// reads its answer and what follows that.
 fn exchange<T>(
     address: &str,
     security: Option<&ClientSecurity>,

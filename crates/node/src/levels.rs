@@ -13,8 +13,8 @@
 //! * a command that changes data: a line in `command::level`;
 //! * an item of the log: a line in `level_of_item` of `message::entry`;
 //! * a part of a group's state in checkpoints: behind the level in `parts!` of `state`;
-//! * a message between nodes, or a field of one: sent if [`Context::level`] has reached the level that brought it. By then
-//!   every node reads it;
+//! * a message between nodes, or a field of one: sent if [`Context::level`] has reached the level that brought it. By
+//!   then every node reads it;
 //! * what an item does: `State::level`.
 //!
 //! The *floor* of a node is the highest level of anything in its logs. Its host writes it into the directory before the
@@ -86,8 +86,8 @@ fn leads_and_does_not_know(leader: NodeId, levels: Levels) -> String {
 /// What a node says that meets a level which it does not know.
 fn not_known(level: Level, levels: Levels) -> String {
     format!(
-        "the cluster is at level {level}, and this version of Holdfast knows {levels}: nothing of it has been written here. \
-         Start a version that knows level {level}"
+        "the cluster is at level {level}, and this version of Holdfast knows {levels}: nothing of it has been written \
+         here. Start a version that knows level {level}"
     )
 }
 

@@ -124,8 +124,8 @@ pub struct State {
 }
 
 /// The parts of a [`State`] beside its keyspace, in the order in which a checkpoint holds them. Checkpoints of older
-/// versions end earlier; what they lack is empty. The level comes first of those that level 1 does not know, so that it is
-/// read before anything that depends on it.
+/// versions end earlier; what they lack is empty. The level comes first of those that level 1 does not know, so that it
+/// is read before anything that depends on it.
 macro_rules! parts {
     ($state:expr $(, $mutable:tt)?) => {
         [

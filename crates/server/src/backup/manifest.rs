@@ -125,15 +125,7 @@ impl Manifest {
 
 /// See [`Manifest::identity`].
 pub fn identity(name: u128, group_count: u32) -> Identity {
-    Identity {
-        directory: name,
-        cluster: 0,
-        node: 0,
-        group_count,
-        hash_seed: 0,
-        has_joined: false,
-        level: stdx::Level::FIRST,
-    }
+    Identity { directory: name, cluster: 0, node: 0, group_count, hash_seed: 0, has_joined: false, level: Level::FIRST }
 }
 
 #[cfg(test)]

@@ -140,7 +140,8 @@ mod tests {
     fn status(level: u64, highest: [u64; 2], groups: &[u64]) -> Value {
         let node = |id: &str, highest: u64| {
             let lowest = u64::from(highest > 0);
-            json!({"id": id, "clients": format!("h{id}:6379"), "state": "up", "level_lowest": lowest, "level_highest": highest})
+            json!({"id": id, "clients": format!("h{id}:6379"), "state": "up", "level_lowest": lowest,
+                   "level_highest": highest})
         };
         let groups: Vec<Value> =
             groups.iter().zip(0_u64..).map(|(level, group)| json!({"group": group, "level": level})).collect();

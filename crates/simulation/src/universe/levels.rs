@@ -15,11 +15,6 @@ const UPGRADE_INTERVAL: u64 = SECOND;
 const KNOWN_AFTER: u64 = 3 * SECOND;
 
 impl Universe {
-    /// The level at which a directory begins that is made new. Where versions are mixed the cluster is an old one.
-    pub(crate) fn first_level(&self) -> Level {
-        if self.plan.levels { Level::FIRST } else { Levels::KNOWN.highest }
-    }
-
     /// Somebody installs another version before a node starts, perhaps. In peace all nodes get the newer one.
     pub(crate) fn install(&mut self, machine: usize) {
         if !self.plan.levels {
