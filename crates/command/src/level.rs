@@ -2,8 +2,8 @@
 //!
 //! What is logged is carried out by every replica, so a command that changes data and that the version before does not
 //! know must not be logged while a node of that version may belong to the cluster. Such a command is named here, and is
-//! refused as long as the level in force is lower: by the gateway that is asked, by scripts, and by the leader that would
-//! log it. So is a new form of an old command.
+//! refused as long as the level in force is lower: by the gateway that is asked, by scripts, and by the leader that
+//! would log it. So is a new form of an old command.
 
 use resp::Args;
 use stdx::Level;
@@ -28,8 +28,7 @@ pub fn level_of(name: &str, args: Args<'_>) -> Level {
 }
 
 fn find(newcomers: &[Newcomer], name: &str, args: Args<'_>) -> Level {
-    let is_it =
-        |newcomer: &&Newcomer| newcomer.name == name && newcomer.is_new_form.is_none_or(|is_new| is_new(args));
+    let is_it = |newcomer: &&Newcomer| newcomer.name == name && newcomer.is_new_form.is_none_or(|is_new| is_new(args));
     newcomers.iter().filter(is_it).map(|newcomer| newcomer.level).max().unwrap_or(Level::FIRST)
 }
 

@@ -322,8 +322,15 @@ mod tests {
     use crate::disk::tests::Scratch;
     use crate::journal_thread::{JournalThread, LazySync};
 
-    const IDENTITY: Identity =
-        Identity { directory: 5, cluster: 1, node: 1, group_count: 2, hash_seed: 1, has_joined: false, level: stdx::Level::FIRST };
+    const IDENTITY: Identity = Identity {
+        directory: 5,
+        cluster: 1,
+        node: 1,
+        group_count: 2,
+        hash_seed: 1,
+        has_joined: false,
+        level: stdx::Level::FIRST,
+    };
 
     #[test]
     fn a_checkpoint_is_written_acknowledged_chunk_by_chunk_and_counts_at_the_end() {

@@ -828,7 +828,8 @@ impl CoreWork {
     fn raise_floor(&mut self, level: stdx::Level) {
         match self.host.floor.raise(level) {
             Ok(true) => {
-                let line = format!("writes at level {level} from now on: versions that do not know it cannot start here");
+                let line =
+                    format!("writes at level {level} from now on: versions that do not know it cannot start here");
                 self.host.log.notice(&line);
                 self.host.peers.rise();
             }

@@ -313,8 +313,15 @@ pub(crate) mod tests {
         if probe.past_cache(&probe.durable, OFlag::O_DIRECT | OFlag::O_DSYNC, &[]).is_none() {
             return; // the file system cannot do it
         }
-        let identity =
-            journal::Identity { directory: 5, cluster: 1, node: 1, group_count: 1, hash_seed: 1, has_joined: false, level: stdx::Level::FIRST };
+        let identity = journal::Identity {
+            directory: 5,
+            cluster: 1,
+            node: 1,
+            group_count: 1,
+            hash_seed: 1,
+            has_joined: false,
+            level: stdx::Level::FIRST,
+        };
         let options = journal::Options { segment_bytes: 1 << 20, ..journal::Options::new(identity) };
         let (mut journal, _) = journal::Journal::open(disk, &options).unwrap();
         let hard_state = Some(stdx::log::HardState { term: 1, vote: 1, commit: 0 });

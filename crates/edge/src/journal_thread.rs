@@ -958,7 +958,15 @@ mod tests {
     }
 
     fn open_with(scratch: &Scratch, segment_bytes: u64) -> (Journal<RealDisk>, journal::Recovered) {
-        let identity = Identity { directory: 5, cluster: 1, node: 1, group_count: 2, hash_seed: 1, has_joined: false, level: stdx::Level::FIRST };
+        let identity = Identity {
+            directory: 5,
+            cluster: 1,
+            node: 1,
+            group_count: 2,
+            hash_seed: 1,
+            has_joined: false,
+            level: stdx::Level::FIRST,
+        };
         let options = Options { segment_bytes, ..Options::new(identity) };
         Journal::open(scratch.disk(), &options).unwrap()
     }

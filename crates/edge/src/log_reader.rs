@@ -78,7 +78,15 @@ mod tests {
     #[test]
     fn what_was_written_is_read_back_while_more_is_written() {
         let scratch = Scratch::new();
-        let identity = Identity { directory: 5, cluster: 1, node: 1, group_count: 2, hash_seed: 1, has_joined: false, level: stdx::Level::FIRST };
+        let identity = Identity {
+            directory: 5,
+            cluster: 1,
+            node: 1,
+            group_count: 2,
+            hash_seed: 1,
+            has_joined: false,
+            level: stdx::Level::FIRST,
+        };
         let options = Options { segment_bytes: 1 << 20, ..Options::new(identity) };
         let (journal, _) = Journal::open(scratch.disk(), &options).unwrap();
         let journal = JournalThread::start(journal, 1, LazySync::Never, Box::new(|_| {})).unwrap();

@@ -629,7 +629,11 @@ impl Peers {
             .collect();
         for token in unfit {
             let floor = self.voice.floor;
-            self.cut(token, &format!("the cluster is at level {floor}, which the node there does not know"), LINK_PAUSE_MAX);
+            self.cut(
+                token,
+                &format!("the cluster is at level {floor}, which the node there does not know"),
+                LINK_PAUSE_MAX,
+            );
         }
         // Cores hear some of them as well. They call again, and are told then.
         for (node, _) in self.callers_voices.extract_if(.., |_, theirs| !voice.suits(*theirs)) {
@@ -656,7 +660,11 @@ impl Peers {
                 !matches!(link.state, State::Down { .. }) && link.version() != version
             };
             if is_other {
-                self.cut(token, "the other end speaks a later version of the protocol now, and is greeted in that", Duration::ZERO);
+                self.cut(
+                    token,
+                    "the other end speaks a later version of the protocol now, and is greeted in that",
+                    Duration::ZERO,
+                );
             }
         }
     }
@@ -1388,17 +1396,7 @@ pub fn knock(address: &str, token: &Invitation, own: Asker, patience: Duration) 
 
 fn hello(purpose: Purpose, own: Asker, version: u16) -> Hello {
     let voice = Voice::fresh(own.levels);
-    Hello {
-        purpose,
-        cluster: 0,
-        from: own.node,
-        to: 0,
-        group_count: 0,
-        is_compressed: false,
-        life: 0,
-        version,
-        voice,
-    }
+    Hello { purpose, cluster: 0, from: own.node, to: 0, group_count: 0, is_compressed: false, life: 0, version, voice }
 }
 
 /// The answer to a node that calls while this one looks for a cluster itself, by what it has sent so far; `None` as
@@ -1434,8 +1432,8 @@ fn wrong_port(address: &str, place: SocketAddr) -> Unanswered {
     Unanswered { cause, is_final: true }
 }
 
-/// Says something to the node at an address, in the latest version or in that in which the node has refused it, and reads
-/// its answer and what follows that.
+/// Says something to the node at an address, in the latest version or in that in which the node has refused it, and
+/// reads its answer and what follows that.
 fn exchange<T>(
     address: &str,
     security: Option<&ClientSecurity>,
@@ -1564,7 +1562,15 @@ mod tests {
 
     #[test]
     fn a_node_speaks_under_the_number_in_its_certificate_and_under_no_other() {
-        let identity = Identity { directory: 5, cluster: 7, node: 1, group_count: 2, hash_seed: 9, has_joined: false, level: stdx::Level::FIRST };
+        let identity = Identity {
+            directory: 5,
+            cluster: 7,
+            node: 1,
+            group_count: 2,
+            hash_seed: 9,
+            has_joined: false,
+            level: stdx::Level::FIRST,
+        };
         let authority = Authority::make().expect("a key");
         let (chain, _) = authority.issue(2, 1_800_000_000);
         let voice = Voice::fresh(Levels::KNOWN);

@@ -268,8 +268,15 @@ mod tests {
     use crate::disk::tests::Scratch;
     use journal::{Identity, Journal};
 
-    const OLD: Identity =
-        Identity { directory: 1, cluster: 2, node: 3, group_count: 2, hash_seed: 4, has_joined: false, level: stdx::Level::FIRST };
+    const OLD: Identity = Identity {
+        directory: 1,
+        cluster: 2,
+        node: 3,
+        group_count: 2,
+        hash_seed: 4,
+        has_joined: false,
+        level: stdx::Level::FIRST,
+    };
 
     fn make(path: &Path, identity: Identity) {
         let disk = RealDisk::open_directory(path).expect("a folder");

@@ -231,8 +231,15 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     let (site, keeping) = site::prepare(&options.settings, identity.cluster);
     let early = EarlyMark::of(&options.data_directory);
     let floor = Floor::of(&options.data_directory, options.levels, identity.level);
-    let host =
-        Arc::new(Host::new(log, mailboxes, knobs, (security, credentials), (peer_queue, lead, site), (early, floor), news));
+    let host = Arc::new(Host::new(
+        log,
+        mailboxes,
+        knobs,
+        (security, credentials),
+        (peer_queue, lead, site),
+        (early, floor),
+        news,
+    ));
     let process = process_facts(&options, &host, &identity, started)?;
     let cores = start_cores(&options, &host, &identity, Arc::new(process), (own, seeds.clone()), polls)?;
     black_box::watch(Arc::clone(&host.black_box))?;

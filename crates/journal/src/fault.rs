@@ -96,8 +96,8 @@ impl fmt::Display for Fault {
             }
             Self::Level { level, known } => write!(
                 out,
-                "what is here was written at level {level}, and this version of Holdfast knows {known}: nothing has been \
-                 changed; start the version that was here before, or a later one"
+                "what is here was written at level {level}, and this version of Holdfast knows {known}: nothing has \
+                 been changed; start the version that was here before, or a later one"
             ),
             Self::Foreign { file } => write!(
                 out,

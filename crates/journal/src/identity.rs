@@ -127,7 +127,11 @@ mod tests {
         assert_eq!(Identity::decode(joined.encode().as_bytes()).unwrap(), joined);
         let risen = Identity { level: Level(3), ..joined };
         assert!(risen.encode().contains("\nformat 2\n") && risen.encode().contains("\norigin joined\nlevel 3\n"));
-        assert_eq!(Identity::decode(risen.encode().as_bytes()).unwrap(), risen, "whether it may be opened is said later");
+        assert_eq!(
+            Identity::decode(risen.encode().as_bytes()).unwrap(),
+            risen,
+            "whether it may be opened is said later"
+        );
     }
 
     #[test]

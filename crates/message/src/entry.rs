@@ -47,7 +47,8 @@ use crate::parameters::{self, Pairs};
 use crate::roster::{Member, put_nodes, read_nodes};
 use crate::slots::Moved;
 
-/// With the level, which is the first byte of every entry: the entry must be on disk before it counts, or need not be, whatever the servers' level.
+/// With the level, which is the first byte of every entry: the entry must be on disk before it counts, or need not be,
+/// whatever the servers are set to.
 const ON_DISK: u8 = 64;
 const IN_MEMORY: u8 = 128;
 
@@ -407,12 +408,7 @@ pub struct Builder {
 
 impl Default for Builder {
     fn default() -> Self {
-        Self {
-            payload: vec![0; HEADER_BYTES],
-            source: None,
-            durability: Durability::Server,
-            level: Level::FIRST,
-        }
+        Self { payload: vec![0; HEADER_BYTES], source: None, durability: Durability::Server, level: Level::FIRST }
     }
 }
 

@@ -240,7 +240,8 @@ pub struct Context {
     pub parameters: Arc<Parameters>,
     /// The levels that this program knows.
     pub levels: Levels,
-    /// The level of the cluster, as far as this core knows: that of group 0. Nodes may send each other what came with it.
+    /// The level of the cluster, as far as this core knows: that of group 0. Nodes may send each other what came with
+    /// it.
     pub level: stdx::Level,
     /// The highest level of anything in the logs of this node, as far as this core has to do with them.
     pub(crate) floor: stdx::Level,

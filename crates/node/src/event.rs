@@ -358,8 +358,8 @@ pub enum Action {
         /// What.
         letter: Letter,
     },
-    /// Something of this level is about to be written to a log of this node. What the directory says must be on disk before
-    /// any later action is carried out, and no link may go on with a node that does not know the level.
+    /// Something of this level is about to be written to a log of this node. What the directory says must be on disk
+    /// before any later action is carried out, and no link may go on with a node that does not know the level.
     Floor(stdx::Level),
     /// Write to a group's log.
     Append {

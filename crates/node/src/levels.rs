@@ -13,8 +13,8 @@
 //! * a command that changes data: a line in `command::level`;
 //! * an item of the log: a line in `level_of_item` of `message::entry`;
 //! * a part of a group's state in checkpoints: behind the level in `parts!` of `state`;
-//! * a message between nodes, or a field of one: sent if [`Context::level`] has reached the level that brought it. By then
-//!   every node reads it;
+//! * a message between nodes, or a field of one: sent if [`Context::level`] has reached the level that brought it. By
+//!   then every node reads it;
 //! * what an item does: `State::level`.
 //!
 //! The *floor* of a node is the highest level of anything in its logs. Its host writes it into the directory before the
@@ -45,9 +45,7 @@ impl Context {
         let Some(leader) = leader.filter(|_| verb.eq_ignore_ascii_case(b"upgrade")) else { return Ok(()) };
         match self.known_levels.get(&leader) {
             None => Err(Refusal::new(format!("TRYAGAIN node {}, which leads group 0, is not linked", leader.0))),
-            Some(known) if known.highest == Level::FIRST => {
-                Err(Refusal::new(leads_and_does_not_know(leader, *known)))
-            }
+            Some(known) if known.highest == Level::FIRST => Err(Refusal::new(leads_and_does_not_know(leader, *known))),
             Some(_) => Ok(()),
         }
     }
@@ -94,8 +92,8 @@ fn leads_and_does_not_know(leader: NodeId, levels: Levels) -> String {
 /// What a node says that meets a level which it does not know.
 fn not_known(level: Level, levels: Levels) -> String {
     format!(
-        "the cluster is at level {level}, and this version of Holdfast knows {levels}: nothing of it has been written here. \
-         Start a version that knows level {level}"
+        "the cluster is at level {level}, and this version of Holdfast knows {levels}: nothing of it has been written \
+         here. Start a version that knows level {level}"
     )
 }
 
@@ -179,7 +177,11 @@ impl Group {
         if only_checks {
             return Ok(false);
         }
-        outlet.happened(Kind::Member, None, format!("the level is raised to {next}: versions that do not know it are out"));
+        outlet.happened(
+            Kind::Member,
+            None,
+            format!("the level is raised to {next}: versions that do not know it are out"),
+        );
         self.rise(next);
         Ok(true)
     }
@@ -221,9 +223,8 @@ impl Group {
             return false;
         }
         let mut spans = Vec::new();
-        let check = |args: Args<'_>| {
-            keyspace::resolve(args).map_or(Ok(()), |command| check_form(in_force, command.name, args))
-        };
+        let check =
+            |args: Args<'_>| keyspace::resolve(args).map_or(Ok(()), |command| check_form(in_force, command.name, args));
         let checked = match &request.body {
             RequestBody::Write(words) => check(entry::Reader::new(words).words(&mut spans).1),
             RequestBody::Exec(packed) => {
@@ -262,6 +263,9 @@ mod tests {
     #[test]
     fn a_node_names_the_level_that_it_does_not_know() {
         let line = not_known(Level(3), Levels::KNOWN);
-        assert!(line.starts_with("the cluster is at level 3, and this version of Holdfast knows levels 1 to 2: "), "{line}");
+        assert!(
+            line.starts_with("the cluster is at level 3, and this version of Holdfast knows levels 1 to 2: "),
+            "{line}"
+        );
     }
 }

@@ -127,8 +127,15 @@ impl Found {
 }
 
 /// What a directory that has an identity is not stamped with.
-const NOBODY: Identity =
-    Identity { directory: 0, cluster: 0, node: 0, group_count: 0, hash_seed: 0, has_joined: false, level: stdx::Level::FIRST };
+const NOBODY: Identity = Identity {
+    directory: 0,
+    cluster: 0,
+    node: 0,
+    group_count: 0,
+    hash_seed: 0,
+    has_joined: false,
+    level: stdx::Level::FIRST,
+};
 
 /// What is wrong with a directory, with what to do about it.
 fn told(directory: &Path, fault: &journal::Fault) -> anyhow::Error {

@@ -216,8 +216,8 @@ impl SimulateArguments {
         };
         let nodes = self.nodes;
         format!(
-            "holdfast simulate --seeds {seed} --nodes {nodes} --policy {policy}{changes}{moves}{growth}{repeats}{levels}{kind}{canary} \
-             --trace"
+            "holdfast simulate --seeds {seed} --nodes {nodes} --policy {policy}{changes}{moves}{growth}{repeats}\
+             {levels}{kind}{canary} --trace"
         )
     }
 }

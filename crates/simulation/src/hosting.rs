@@ -20,8 +20,8 @@ use node::group::{Group, Standing, first_membership, group_count, others_can_tel
 use node::limits;
 use node::roster::{Member, Roster};
 use node::settings::Settings;
-use stdx::Instant;
 use stdx::log::{Entry, EntryKind};
+use stdx::{Instant, Level};
 
 use crate::invariants::Invariant;
 use crate::machine::{CoreHost, Inbound, Machine, Order, Process};
@@ -72,7 +72,8 @@ impl Universe {
             group_count: self.group_count,
             hash_seed: self.plan.seed,
             has_joined: machine > 0,
-            level: self.first_level(),
+            // Every world is that of an old cluster: with `levels` it is upgraded.
+            level: Level::FIRST,
         };
         let options = journal::Options {
             segment_bytes: 4096 * (16 + self.prng.below(48)),

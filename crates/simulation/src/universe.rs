@@ -308,7 +308,7 @@ impl Universe {
             self.at(self.now, What::Boot { machine });
         }
         self.open_accounts();
-        if self.failure.is_none() && (self.plan.calm || self.plan.returns || self.plan.ailments) {
+        if self.failure.is_none() && (self.plan.calm || self.plan.returns || self.plan.ailments || self.plan.levels) {
             self.wait_for_layout();
         }
         if self.failure.is_none() {
@@ -709,10 +709,8 @@ impl Universe {
         }
         let machine = self.some(self.machines.len() as u64) as usize;
         say!(self, "{trouble:?} strikes {}", machine + 1);
-        let is_operators = matches!(
-            trouble,
-            Trouble::Change | Trouble::Move | Trouble::Place | Trouble::Growth | Trouble::Upgrade
-        );
+        let is_operators =
+            matches!(trouble, Trouble::Change | Trouble::Move | Trouble::Place | Trouble::Growth | Trouble::Upgrade);
         if !is_operators && !self.machines[machine].has_joined {
             return self.next_strike(trouble);
         }

@@ -11,8 +11,8 @@ use message::roster::Member;
 use message::slots::Moved;
 use message::{GatewayId, NodeId, TransactionId};
 use resp::{Args, Protocol, Writer};
-use stdx::{Level, UnixMillis};
 use stdx::log::{Entry, EntryKind};
+use stdx::{Level, UnixMillis};
 
 use crate::recorder::Recorder;
 use crate::reply_cache::Lookup;

@@ -37,8 +37,8 @@ use message::roster::Roster;
 use message::slots::SlotMap;
 use message::{GatewayId, GroupId, TransactionId};
 use resp::{Args, Span, Writer};
-use stdx::{Level, Levels, UnixMillis};
 use stdx::slot::{Slot, slot_of};
+use stdx::{Level, Levels, UnixMillis};
 
 pub use apply::{Applied, CommandRun, Cursor, Effects, ExecRun, Ignored, Meter, What, is_null};
 pub use recorder::{Phase, Reader, Requests, Step, Tape};
@@ -124,8 +124,8 @@ pub struct State {
 }
 
 /// The parts of a [`State`] beside its keyspace, in the order in which a checkpoint holds them. Checkpoints of older
-/// versions end earlier; what they lack is empty. The level comes first of those that level 1 does not know, so that it is
-/// read before anything that depends on it.
+/// versions end earlier; what they lack is empty. The level comes first of those that level 1 does not know, so that it
+/// is read before anything that depends on it.
 macro_rules! parts {
     ($state:expr $(, $mutable:tt)?) => {
         [

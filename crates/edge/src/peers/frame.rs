@@ -218,7 +218,8 @@ impl fmt::Display for Verdict {
                  use elsewhere"
             }
             Self::WrongLevel => {
-                "the cluster there is at a level that this version of Holdfast does not know: start a version that knows it"
+                "the cluster there is at a level that this version of Holdfast does not know: start a version that \
+                 knows it"
             }
             Self::NeedsTls => "the other side takes encrypted links only, and this node speaks no TLS (tls-cluster)",
             Self::NoTls => "the other side speaks no TLS",

@@ -9,8 +9,15 @@ use stdx::log::{Entry, EntryKind, HardState, Membership};
 
 use crate::memory_disk::MemoryDisk;
 
-pub const IDENTITY: Identity =
-    Identity { directory: 0x1234_5678, cluster: 9, node: 1, group_count: 3, hash_seed: 77, has_joined: false, level: stdx::Level::FIRST };
+pub const IDENTITY: Identity = Identity {
+    directory: 0x1234_5678,
+    cluster: 9,
+    node: 1,
+    group_count: 3,
+    hash_seed: 77,
+    has_joined: false,
+    level: stdx::Level::FIRST,
+};
 
 pub fn options() -> Options {
     Options { segment_bytes: 64 << 10, ..Options::new(IDENTITY) }

@@ -116,7 +116,6 @@ impl Host {
             tls: Some(Ok(())),
             waits_for_tls: Vec::new(),
             logs: BTreeMap::new(),
-            floor: stdx::Level::FIRST,
         };
         for core in 0..core_count {
             this.cores.push(Core::new(CoreOptions {
@@ -287,7 +286,7 @@ impl Host {
                     log.push(entry);
                 }
             }
-            Action::Floor(level) => self.floor = self.floor.max(level),
+            Action::Floor(_) => {}
             Action::Post { to, letter } => {
                 self.step(usize::from(to.0), Event::Letter { from: CoreId(core as u16), letter });
             }

@@ -13,7 +13,7 @@ use state::{Ignored, State};
 use stdx::UnixMillis;
 
 use super::replay::begin;
-use super::view::{View, parse_moment, told};
+use super::view::{View, check_levels, parse_moment, told};
 
 /// Characters of a value, or of a command, that are shown.
 const SHOWN_MAX: usize = 60;
@@ -94,6 +94,7 @@ fn follow(
             Ok(Next::End(_)) => return Ok(()),
             Err(problem) => anyhow::bail!("{}", told(group, &problem)),
         };
+        check_levels(group, &entries)?;
         for entry in entries {
             if moment_of_entry(&entry).is_some_and(|moment| moment > to) {
                 return Ok(());

@@ -13,7 +13,7 @@ use state::{Applied, Effects, Meter, State, What};
 use stdx::UnixMillis;
 use stdx::log::Entry;
 
-use super::view::{View, told};
+use super::view::{View, check_levels, told};
 
 /// Transactions are looked at that had been done in one group so long before the moment, in milliseconds: clocks may be
 /// wrong by so much, and it is told.
@@ -135,6 +135,7 @@ pub(super) fn replay(view: &View, group: u32, moment: UnixMillis, progress: impl
                     bail!("group {group}: {why}, before {}", edge::utc(moment));
                 }
                 Next::Entries(entries, frame, path) => {
+                    check_levels(group, &entries)?;
                     let is_within = |entry: &&Entry| moment_of_entry(entry).is_none_or(|unix| unix <= moment);
                     let within = entries.iter().take_while(is_within);
                     for entry in within {

@@ -5,7 +5,8 @@ use std::path::Path;
 use anyhow::{Result, anyhow, bail, ensure};
 use archive::{Archive, End, GroupReader, Key, Listing, Next, Place, Problem};
 use state::cut::moment_of_entry;
-use stdx::UnixMillis;
+use stdx::log::{Entry, EntryKind};
+use stdx::{Levels, UnixMillis};
 
 use crate::backup::counted;
 
@@ -45,6 +46,7 @@ impl View {
                 earliest = loop {
                     match reader.next() {
                         Ok(Next::Entries(entries, ..)) => {
+                            check_levels(group, &entries)?;
                             if let Some(moment) = entries.iter().find_map(moment_of_entry) {
                                 break Some(moment);
                             }
@@ -130,6 +132,24 @@ impl GroupView {
         let (bases, logs) = (self.listing.bases.len(), self.listing.logs.len());
         format!("{}, {}", counted(bases, "base"), counted(logs, "log"))
     }
+}
+
+/// Whether this program can read entries, by the levels at which they were written.
+///
+/// # Errors
+/// If it cannot.
+pub(super) fn check_levels(group: u32, entries: &[Entry]) -> Result<()> {
+    let known = Levels::KNOWN;
+    for entry in entries.iter().filter(|entry| entry.kind == EntryKind::Normal && !entry.data.is_empty()) {
+        let level = message::entry::level(&entry.data);
+        ensure!(
+            known.contains(level),
+            "group {group}: entry {} was written at level {level}, and this version of Holdfast knows {known}: use a \
+             later version",
+            entry.index
+        );
+    }
+    Ok(())
 }
 
 /// Why a group's log cannot be read on, in words.

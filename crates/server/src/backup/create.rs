@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use edge::{HostSession, RealDisk};
 use journal::CheckpointFile;
 use resp::Frame;
-use stdx::UnixMillis;
+use stdx::{Level, Levels, UnixMillis};
 
 use super::manifest::{MANIFEST_FILE, Manifest, Part, identity, mark};
 use super::{Pace, counted, grouped, settle, staging, told};
@@ -199,7 +199,19 @@ impl Attempt<'_> {
         };
         self.group_count = group_count;
         let parts = vec![Part::default(); group_count as usize];
-        Ok(Manifest { name: self.name, moment: UnixMillis(*moment), databases, parts })
+        let moment = UnixMillis(*moment);
+        // It never falls, so what has been cut is of no higher one.
+        let level = self.level()?;
+        Ok(Manifest { name: self.name, moment, databases, level, parts })
+    }
+
+    /// The level of the cluster: the first one if the server knows nothing of levels, the highest that is known here if
+    /// it does not say.
+    fn level(&mut self) -> Result<Level, Failure> {
+        let Frame::Bulk(page) = self.call(&["INFO", "cluster"])? else { return Ok(Levels::KNOWN.highest) };
+        let page = String::from_utf8_lossy(&page).into_owned();
+        let told = page.lines().find_map(|line| line.trim_end().strip_prefix("cluster_level:"));
+        Ok(told.and_then(|level| level.parse().ok()).map_or(Level::FIRST, Level))
     }
 
     /// Reads a chunk of each group in turn, so that none waits long enough to be given up.

@@ -6,13 +6,16 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use journal::{CheckpointMark, Identity};
-use stdx::UnixMillis;
+use stdx::{Level, Levels, UnixMillis};
 
 /// Written last: a directory without it is no backup.
 pub const MANIFEST_FILE: &str = "backup";
 
 const TITLE: &str = "holdfast backup";
 const FORMAT_VERSION: u64 = 1;
+
+/// Format of the file above level 1: versions that know nothing of levels refuse the backup by it.
+const LEVELLED_VERSION: u64 = 2;
 
 /// The manifest of a backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +26,8 @@ pub struct Manifest {
     pub moment: UnixMillis,
     /// Databases that there may be keys in.
     pub databases: u16,
+    /// Nothing in it is of a higher level.
+    pub level: Level,
     /// One for each group, in order.
     pub parts: Vec<Part>,
 }
@@ -49,12 +54,16 @@ impl Manifest {
 
     /// The content of the file.
     pub fn encode(&self) -> String {
-        let Self { name, moment, databases, parts } = self;
+        let Self { name, moment, databases, level, parts } = self;
+        let format = if *level == Level::FIRST { FORMAT_VERSION } else { LEVELLED_VERSION };
         let mut text = format!(
-            "{TITLE}\nformat {FORMAT_VERSION}\nname {name:032x}\nmoment {}\ndatabases {databases}\ngroups {}\n",
+            "{TITLE}\nformat {format}\nname {name:032x}\nmoment {}\ndatabases {databases}\ngroups {}\n",
             moment.0,
             parts.len()
         );
+        if *level != Level::FIRST {
+            text.push_str(&format!("level {level}\n"));
+        }
         for (group, Part { chunks, bytes }) in parts.iter().enumerate() {
             text.push_str(&format!("group {group} chunks {chunks} bytes {bytes}\n"));
         }
@@ -85,9 +94,10 @@ impl Manifest {
         };
         let fact = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         let number = |name: &str| fact(name).and_then(|text| text.parse::<u64>().ok());
-        if let Some(version) = number("format").filter(|version| *version > FORMAT_VERSION) {
-            bail!("it has format {version}, and this version of Holdfast knows formats up to {FORMAT_VERSION}");
+        if let Some(version) = number("format").filter(|version| *version > LEVELLED_VERSION) {
+            bail!("it has format {version}, and this version of Holdfast knows formats up to {LEVELLED_VERSION}");
         }
+        let level = number("level").map_or(Some(Level::FIRST), |level| u8::try_from(level).ok().map(Level));
         let read = || {
             let part = |line: &str| {
                 let words: Vec<_> = line.strip_prefix("group ")?.split(' ').collect();
@@ -98,17 +108,24 @@ impl Manifest {
                 name: u128::from_str_radix(fact("name")?, 16).ok()?,
                 moment: UnixMillis(fact("moment")?.parse().ok()?),
                 databases: u16::try_from(number("databases")?).ok()?,
+                level: level?,
                 parts: text.lines().filter_map(part).collect(),
             })
         };
         // Whatever differs from what we would write is damage: this covers the checksum and the number of groups.
-        read().filter(|manifest| manifest.encode().as_bytes() == bytes).context("it is damaged: it does not verify")
+        let found = read().filter(|manifest| manifest.encode().as_bytes() == bytes);
+        let found = found.context("it is damaged: it does not verify")?;
+        if !Levels::KNOWN.contains(found.level) {
+            let (level, known) = (found.level, Levels::KNOWN);
+            bail!("it was written at level {level}, and this version of Holdfast knows {known}: use a later version");
+        }
+        Ok(found)
     }
 }
 
 /// See [`Manifest::identity`].
 pub fn identity(name: u128, group_count: u32) -> Identity {
-    Identity { directory: name, cluster: 0, node: 0, group_count, hash_seed: 0, has_joined: false, level: stdx::Level::FIRST }
+    Identity { directory: name, cluster: 0, node: 0, group_count, hash_seed: 0, has_joined: false, level: Level::FIRST }
 }
 
 #[cfg(test)]
@@ -117,7 +134,22 @@ mod tests {
 
     fn manifest() -> Manifest {
         let parts = vec![Part { chunks: 3, bytes: 70_000 }, Part { chunks: 1, bytes: 11 }];
-        Manifest { name: 0xfeed << 64, moment: UnixMillis(1_700_000_000_123), databases: 16, parts }
+        let moment = UnixMillis(1_700_000_000_123);
+        Manifest { name: 0xfeed << 64, moment, databases: 16, level: Level::FIRST, parts }
+    }
+
+    #[test]
+    fn a_level_is_told_and_one_that_is_not_known_is_named() {
+        let risen = Manifest { level: Level(2), ..manifest() };
+        let text = risen.encode();
+        assert!(text.contains("\nformat 2\n") && text.contains("\ngroups 2\nlevel 2\n"), "{text}");
+        assert_eq!(Manifest::decode(text.as_bytes()).unwrap(), risen);
+        let later = Manifest { level: Level(3), ..manifest() }.encode();
+        let error = Manifest::decode(later.as_bytes()).unwrap_err().to_string();
+        assert!(
+            error.starts_with("it was written at level 3, and this version of Holdfast knows levels 1 to 2"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -148,8 +180,8 @@ mod tests {
 
     #[test]
     fn a_newer_format_is_named() {
-        let text = manifest().encode().replace("format 1\n", "format 2\n");
+        let text = manifest().encode().replace("format 1\n", "format 3\n");
         let error = Manifest::decode(text.as_bytes()).unwrap_err();
-        assert_eq!(error.to_string(), "it has format 2, and this version of Holdfast knows formats up to 1");
+        assert_eq!(error.to_string(), "it has format 3, and this version of Holdfast knows formats up to 2");
     }
 }

@@ -45,7 +45,9 @@ pub fn run(arguments: &UpgradeArguments) -> Result<()> {
         say_line!("every node knows level {next}: it can be raised");
         return Ok(());
     }
-    say_line!("once the level is {next}, no node can go back to a version that does not know it: for that there would be");
+    say_line!(
+        "once the level is {next}, no node can go back to a version that does not know it: for that there would be"
+    );
     say_line!("only a backup that was made before");
     if !arguments.yes && !is_wanted(next)? {
         bail!("nothing has been changed");
@@ -138,7 +140,8 @@ mod tests {
     fn status(level: u64, highest: [u64; 2], groups: &[u64]) -> Value {
         let node = |id: &str, highest: u64| {
             let lowest = u64::from(highest > 0);
-            json!({"id": id, "clients": format!("h{id}:6379"), "state": "up", "level_lowest": lowest, "level_highest": highest})
+            json!({"id": id, "clients": format!("h{id}:6379"), "state": "up", "level_lowest": lowest,
+                   "level_highest": highest})
         };
         let groups: Vec<Value> =
             groups.iter().zip(0_u64..).map(|(level, group)| json!({"group": group, "level": level})).collect();

@@ -155,8 +155,15 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    const DAMAGED: Identity =
-        Identity { directory: 1, cluster: 7, node: 3, group_count: 1, hash_seed: 4, has_joined: true, level: stdx::Level::FIRST };
+    const DAMAGED: Identity = Identity {
+        directory: 1,
+        cluster: 7,
+        node: 3,
+        group_count: 1,
+        hash_seed: 4,
+        has_joined: true,
+        level: stdx::Level::FIRST,
+    };
 
     /// A cluster of three; followers with what they lack and whether they are heard.
     fn status(leader: &str, last: u64, followers: &[(&str, u64, bool)], linked: u64) -> Value {

@@ -21,6 +21,7 @@ mod harness;
 mod import;
 mod join;
 mod lead;
+mod levels;
 mod link;
 mod manual;
 mod migrate;

@@ -15,11 +15,6 @@ const UPGRADE_INTERVAL: u64 = SECOND;
 const KNOWN_AFTER: u64 = 3 * SECOND;
 
 impl Universe {
-    /// The level at which a directory begins that is made new. Where versions are mixed the cluster is an old one.
-    pub(crate) fn first_level(&self) -> Level {
-        if self.plan.levels { Level::FIRST } else { Levels::KNOWN.highest }
-    }
-
     /// Somebody installs another version before a node starts, perhaps. In peace all nodes get the newer one.
     pub(crate) fn install(&mut self, machine: usize) {
         if !self.plan.levels {
@@ -88,7 +83,8 @@ impl Universe {
             let when = self.now + 100 * MILLISECOND + self.some(SECOND);
             return self.at(when, What::Boot { machine });
         }
-        let is_first = !self.machines.iter().filter_map(|other| other.process.as_ref()).any(|other| other.floor >= level);
+        let is_first =
+            !self.machines.iter().filter_map(|other| other.process.as_ref()).any(|other| other.floor >= level);
         if is_first {
             self.probes.reach("the level was raised");
             self.check_rise(machine, level);
@@ -105,7 +101,10 @@ impl Universe {
         };
         let found = self.machines.iter().find(is_ignored).map(|machine| machine.node);
         if let Some(node) = found.filter(|_| is_awake(&self.machines[leader])) {
-            let reason = format!("level {level} was raised, and node {}, which has been there for long, does not know it", node.0);
+            let reason = format!(
+                "level {level} was raised, and node {}, which has been there for long, does not know it",
+                node.0
+            );
             self.fail(Invariant::Recovers, reason);
         }
     }

@@ -110,6 +110,31 @@ fn a_group_that_is_founded_twice_is_caught() {
     assert!(caught, "a group forgot what it had acknowledged, and nobody noticed");
 }
 
+/// Versions side by side: nobody is given what it cannot read, and in the end all have the highest level.
+#[test]
+fn versions_are_rolled_and_the_level_is_raised_under_all_faults() {
+    let mut probes = Probes::default();
+    for seed in 0..8 {
+        let outcome = run(&Plan { levels: true, ..plan(seed, 3, Durability::Always) });
+        assert_eq!(outcome.failure, None, "seed {seed}");
+        probes.add(&outcome.probes);
+    }
+    for name in ["a node was upgraded", "a node went back to the older version", "the level was raised"] {
+        assert!(probes.count(name) > 0, "never: {name}");
+    }
+}
+
+#[test]
+fn a_level_that_is_used_or_raised_too_early_is_caught() {
+    for canary in [Canary::EarlyLevel, Canary::BlindRise] {
+        let caught = (0..8).any(|seed| {
+            let broken = Plan { levels: true, canary: Some(canary), ..plan(seed, 3, Durability::Always) };
+            run(&broken).failure.is_some()
+        });
+        assert!(caught, "{canary:?}: a node was given what it cannot read, and nobody noticed");
+    }
+}
+
 /// Clients that let replicas answer them find what was current within the bound, and never go back.
 #[test]
 fn a_replica_that_ignores_how_old_it_is_is_caught() {

@@ -12,9 +12,9 @@ use message::slots::Moved;
 use message::{CoreId, GatewayId, GroupId, NodeId, TransactionId};
 use resp::{Args, Protocol, Span};
 use state::{Applied, CommandRun, Effects, Ignored, Lookup, Meter, Position, State};
-use stdx::UnixMillis;
 use stdx::log::{Entry, EntryKind};
 use stdx::slot::{Slot, slot_of};
+use stdx::{Level, UnixMillis};
 
 const GATEWAY: GatewayId = GatewayId { node: 1, boot: 2, core: CoreId(0) };
 
@@ -180,6 +180,52 @@ fn what_is_saved_is_loaded_and_what_was_there_before_is_gone() {
     assert_eq!(second.parameters().iter().collect::<Vec<_>>(), [("maxmemory", "1")]);
     assert_eq!(second.replies().look(GATEWAY, 2), Lookup::Forgotten);
     assert_eq!(second.slots().known(moved.slot), moved);
+}
+
+#[test]
+fn a_level_comes_with_the_log_and_is_saved_where_an_older_version_expects_nothing() {
+    let mut log = Log::default();
+    log.entry(1_000, |builder| command(builder, "set a 1"));
+    log.entry(2_000, |builder| builder.rise(Level(2)));
+    log.entry(3_000, |builder| {
+        builder.set_level(Level(2));
+        command(builder, "set b 2");
+    });
+    let levels: Vec<u8> = log.entries.iter().map(|entry| message::entry::level(&entry.data).0).collect();
+    assert_eq!(levels, [1, 2, 2], "each entry says at which level it was written");
+    let mut first = state();
+    first.apply(&log.entries[0], &mut Ignored);
+    let (saved_before, digest_before) = (first.save(), first.digest());
+    assert_eq!(first.level(), Level(1));
+    log.entries[1..].iter().for_each(|entry| first.apply(entry, &mut Ignored));
+    assert_eq!(first.level(), Level(2));
+    assert_ne!(first.digest(), digest_before);
+    let saved = first.save();
+    assert_eq!(saved.len(), saved_before.len() + 1, "at level 1 there is nothing that an older version does not know");
+    let mut second = state();
+    second.replace(keyspace(), &saved, first.applied());
+    assert_eq!(second.level(), Level(2));
+    second.replace(keyspace(), &saved_before, Position { index: 1, term: 1 });
+    assert_eq!(second.level(), Level(1));
+}
+
+#[test]
+#[should_panic(expected = "a log entry written at level 3, and this version knows levels 1 to 2")]
+fn an_entry_of_an_unknown_level_is_named() {
+    let mut log = Log::default();
+    let entry = log.entry(1_000, |builder| {
+        builder.set_level(Level(3));
+        command(builder, "set a 1");
+    });
+    state().apply(entry, &mut Ignored);
+}
+
+#[test]
+#[should_panic(expected = "levels 1 to 2")]
+fn a_checkpoint_of_an_unknown_level_is_named() {
+    let mut saved = state().save();
+    saved.push(3);
+    state().load(&saved, Position::default());
 }
 
 #[test]
