@@ -1,5 +1,5 @@
-//! Zones: whole ones are lost and return, nodes are carried from one to another, and others take the places of nodes that
-//! stay away for long. At rest no zone that could do with fewer holds two copies of a group.
+//! Zones: whole ones are lost and return, nodes are carried from one to another, and others take the places of nodes
+//! that stay away for long. At rest no zone that could do with fewer holds two copies of a group.
 
 use std::collections::{BTreeMap, BTreeSet};
 
