@@ -18,9 +18,9 @@
 //! among them: what is missing is founded at once, and each gets its share when it has voters enough. More can be asked
 //! for.
 //!
-//! Moves come one at a time, and only to nodes that are heard. Every step of the last kinds makes zones hold copies more
-//! evenly, or leaves that as it is and makes the shares more even than they were, so that none is taken back. A node that
-//! is merely away keeps what it holds. One of which nobody has named a zone is in one of its own.
+//! Moves come one at a time, and only to nodes that are heard. Every step of the last kinds makes zones hold copies
+//! more evenly, or leaves that as it is and makes the shares more even than they were, so that none is taken back. A
+//! node that is merely away keeps what it holds. One of which nobody has named a zone is in one of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -632,7 +632,7 @@ pub fn plan(view: &View<'_>) -> Vec<Step> {
     steps
 }
 
-/// A vote of the metadata group that is to change hands. It lives on all nodes, so nothing is placed: some of them vote.
+/// A vote of the metadata group that is to change hands. It lives on all nodes, and some of them vote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VoteChange {
     /// This member gets a vote; another one is going to lose its own.

@@ -154,6 +154,10 @@ impl Group {
             _ if member.is_removed => format!("node {} has been removed", node.0),
             _ if member.is_leaving => format!("node {} is to leave", node.0),
             None => format!("node {} at {} has joined", node.0, member.client_address),
+            Some(before) if before.zone != member.zone => match member.zone.as_str() {
+                "" => format!("node {} is in no zone any more", node.0),
+                zone => format!("node {} is in zone {zone} now", node.0),
+            },
             Some(_) => format!("node {} is found at {} now", node.0, member.client_address),
         };
         outlet.happened(Kind::Member, None, text);

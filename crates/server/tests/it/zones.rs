@@ -1,4 +1,5 @@
-//! Six nodes in three zones: copies of a group are in all of them, one zone dies, others take its place, and it returns.
+//! Six nodes in three zones: copies of a group are in all of them, one zone dies, others take its place, and it
+//! returns.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread;

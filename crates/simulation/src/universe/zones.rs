@@ -1,5 +1,5 @@
-//! Zones: whole ones are lost and return, nodes are carried from one to another, and others take the places of nodes that
-//! stay away for long. At rest no zone that could do with fewer holds two copies of a group.
+//! Zones: whole ones are lost and return, nodes are carried from one to another, and others take the places of nodes
+//! that stay away for long. At rest no zone that could do with fewer holds two copies of a group.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,11 +9,12 @@ use stdx::Prng;
 use super::{Universe, What, say};
 use crate::{Canary, Plan, SECOND};
 
-/// How long a zone that is lost stays away, at most.
-const ZONE_AWAY_MAX: u64 = 8 * SECOND;
+/// How long a zone that is lost stays away, at least and beyond that.
+const ZONE_AWAY_MIN: u64 = 2 * SECOND;
+const ZONE_AWAY_MORE: u64 = 8 * SECOND;
 
 /// Seconds after which nodes are replaced, at most.
-const REPLACE_AFTER_MAX: u64 = 5;
+const REPLACE_AFTER_MAX: u64 = 3;
 
 /// Nodes beyond which groups live on some of them only.
 const REPLICAS: usize = 3;
@@ -42,7 +43,7 @@ impl Zones {
         let may_be = plan.nodes > REPLICAS && !plan.calm && !plan.returns && !plan.ailments;
         let has_zones = may_be && (is_sought || plan.canary.is_none() && prng.chance(2, 3));
         let is_replaced = may_be && plan.canary.is_none() && prng.chance(2, 3);
-        let count = if has_zones { 2 + prng.below(3) } else { 0 };
+        let count = if has_zones { 2 + prng.below(4).min(3) } else { 0 };
         Self {
             count,
             of: (0..machine_count as u64).map(|machine| machine % count.max(1)).collect(),
@@ -72,7 +73,7 @@ impl Universe {
         let zone = self.zones.of[machine];
         say!(self, "zone {zone} is lost");
         self.probes.reach("a zone was lost");
-        let back = self.now + self.some(ZONE_AWAY_MAX);
+        let back = self.now + ZONE_AWAY_MIN + self.some(ZONE_AWAY_MORE);
         for other in (0..self.machines.len()).filter(|other| self.zones.of[*other] == zone).collect::<Vec<_>>() {
             if self.machines[other].has_joined {
                 if self.prng.chance(1, 2) {

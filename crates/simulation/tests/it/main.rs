@@ -185,14 +185,16 @@ fn groups_live_on_some_nodes_and_move_and_nothing_is_lost() {
 #[test]
 fn zones_are_lost_and_nodes_replaced_and_nothing_is_lost() {
     let mut probes = Probes::default();
-    for (seed, nodes) in [(10, 4), (11, 5), (12, 6), (13, 6), (14, 7)] {
+    let wanted = ["a zone was lost", "a node that was gone was replaced", "a copy went to another zone"];
+    for (seed, nodes) in (10..40).zip([5, 6, 7, 4].into_iter().cycle()) {
         let outcome = run(&plan(seed, nodes, Durability::Always));
         assert_eq!(outcome.failure, None, "seed {seed} with {nodes} nodes");
         probes.add(&outcome.probes);
+        if seed >= 13 && wanted.iter().all(|what| probes.count(what) > 0) {
+            return;
+        }
     }
-    for what in ["a zone was lost", "a node that was gone was replaced", "a copy went to another zone"] {
-        assert!(probes.count(what) > 0, "never: {what}");
-    }
+    panic!("never all of {wanted:?}");
 }
 
 #[test]

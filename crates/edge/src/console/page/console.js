@@ -521,7 +521,8 @@ function refresh_cluster() {
   const cluster = state.cluster;
   if (!cluster || !$("nodes")) return;
   const rows = cluster.nodes.map((node) => h("tr", {},
-    cell([node.clients || node.id, node.state === "here" ? h("span", { class: "soft" }, " (this node)") : null].filter(Boolean)),
+    cell([node.clients || node.id, node.state === "here" ? h("span", { class: "soft" }, " (this node)") : null,
+      node.zone ? h("span", { class: "soft" }, ` zone ${node.zone}`) : null].filter(Boolean)),
     cell(node.state === "here" ? "up" : node.state, STATES[node.state]), number(node.leads.length), number(node.votes), number(node.learns),
     cell(node.state === "here" ? "–" : node.linked ? "up" : "cut", node.linked ? "good" : "bad"), number(node.links),
     cell(node.last_cut || "–", "wide"), cell(node.cluster, "nowrap"), cell(node.name, "mono nowrap")));
