@@ -605,6 +605,11 @@ impl Group {
         }
     }
 
+    /// True if leadership is being handed to another node.
+    pub fn is_handing_over(&self) -> bool {
+        self.replica.is_handing_over()
+    }
+
     /// True if reads are answered here at this instant without asking anybody.
     pub fn has_lease(&self, now: Instant) -> bool {
         self.replica.has_lease(now)

@@ -1,5 +1,7 @@
 //! `holdfast simulate`: the server under a false net, false disks and false clocks, one universe a seed.
 
+mod report;
+
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -10,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use simulation::{Canary, Durability, EXPECTED, Outcome, Plan, Probes, Universe};
+use simulation::coverage::Coverage;
+use simulation::{Canary, Durability, Outcome, Plan, Probes, Universe};
 
 /// Run the server in deterministic, hostile false worlds and check what its clients saw.
 #[derive(Clone, Debug, Args)]
@@ -61,6 +64,9 @@ pub struct SimulateArguments {
     /// Live through every seed twice, and fail if anything differs.
     #[arg(long)]
     twice: bool,
+    /// Report as JSON.
+    #[arg(long, conflicts_with = "trace")]
+    json: bool,
     /// Threads; as many as there are processors unless given.
     #[arg(long)]
     threads: Option<usize>,
@@ -233,6 +239,7 @@ struct Tally {
 #[derive(Default)]
 struct Totals {
     probes: Probes,
+    coverage: Coverage,
     failures: BTreeMap<u64, String>,
     step_count: u64,
     answered_count: u64,
@@ -242,9 +249,6 @@ struct Totals {
     judged_count: u64,
     undecided_count: u64,
 }
-
-/// One history in so many may be left undecided.
-const UNDECIDED_ONE_IN: u64 = 1_000;
 
 thread_local! {
     /// The seed that this thread lives through.
@@ -306,7 +310,7 @@ pub fn run(arguments: SimulateArguments) -> Result<()> {
     let mut totals = tally.totals.into_inner().expect("no thread dies with it");
     totals.transfers_ns.sort_unstable();
     totals.returns_ns.sort_unstable();
-    report(&arguments, &totals, done, begun.elapsed())
+    report::report(&arguments, &totals, done, begun.elapsed())
 }
 
 fn work(arguments: &SimulateArguments, seeds: &Range<u64>, tally: &Tally) {
@@ -326,6 +330,7 @@ fn work(arguments: &SimulateArguments, seeds: &Range<u64>, tally: &Tally) {
         }
         let mut totals = tally.totals.lock().expect("no thread dies with it");
         totals.probes.add(&outcome.probes);
+        totals.coverage.add(&outcome.coverage);
         totals.step_count += outcome.step_count;
         totals.answered_count += outcome.answered_count;
         totals.virtual_ns += outcome.virtual_ns;
@@ -337,7 +342,7 @@ fn work(arguments: &SimulateArguments, seeds: &Range<u64>, tally: &Tally) {
         }
         if let Some(failure) = outcome.failure {
             // A canary may die in every seed.
-            if arguments.canary.is_none() {
+            if arguments.canary.is_none() && !arguments.json {
                 clear_line();
                 say_line!("seed {seed} failed: {failure}\n  replay: {}", arguments.replay(seed));
             }
@@ -396,58 +401,4 @@ fn show_progress(tally: &Tally, total: u64, begun: Instant) {
         }
     }
     clear_line();
-}
-
-fn report(arguments: &SimulateArguments, totals: &Totals, done: u64, took: Duration) -> Result<()> {
-    let seconds = took.as_secs_f64();
-    say_line!(
-        "{done} seeds in {seconds:.1} s, {:.1} a second; {:.0} s of virtual time, {} events, {} answers",
-        done as f64 / seconds,
-        totals.virtual_ns as f64 / 1e9,
-        totals.step_count,
-        totals.answered_count
-    );
-    for (name, count) in totals.probes.iter() {
-        say_line!("{count:>10} × {name}");
-    }
-    for name in EXPECTED.iter().filter(|name| totals.probes.count(name) == 0) {
-        say_line!("{:>10}   {name}", "never");
-    }
-    show_times("transfers, begun when all nodes had joined and leaders were spread", &totals.transfers_ns);
-    show_times("returns of a node until leaders were where they had been", &totals.returns_ns);
-    let (judged, undecided) = (totals.judged_count, totals.undecided_count);
-    if undecided > 0 {
-        say_line!("NOT DECIDED: {undecided} of {judged} histories of registers, in the time that a world has for them");
-    }
-    if arguments.canary.is_some() {
-        let Some((seed, failure)) = totals.failures.first_key_value() else {
-            bail!("the canary survived {done} seeds: the checkers are asleep");
-        };
-        say_line!(
-            "the canary was caught in {} of {done} seeds, first in seed {seed}: {failure}",
-            totals.failures.len()
-        );
-        return Ok(());
-    }
-    match totals.failures.first_key_value() {
-        None if undecided * UNDECIDED_ONE_IN > judged => {
-            bail!("{undecided} of {judged} histories are not decided: no more than one in {UNDECIDED_ONE_IN} may be")
-        }
-        None => Ok(()),
-        Some((seed, _)) => bail!("{} of {done} seeds failed; {}", totals.failures.len(), arguments.replay(*seed)),
-    }
-}
-
-/// How long something took, in order, in virtual time.
-fn show_times(what: &str, sorted_ns: &[u64]) {
-    let Some(last) = sorted_ns.last() else { return };
-    let ms = |thousandths: usize| sorted_ns[(sorted_ns.len() - 1) * thousandths / 1_000] as f64 / 1e6;
-    say_line!(
-        "{} {what}, in virtual time: p50 {:.2} ms, p99 {:.2}, p99.9 {:.2}, max {:.2}",
-        sorted_ns.len(),
-        ms(500),
-        ms(990),
-        ms(999),
-        *last as f64 / 1e6
-    );
 }

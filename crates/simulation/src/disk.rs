@@ -93,6 +93,11 @@ impl FalseDisk {
         self.0.borrow_mut().is_full = is_full;
     }
 
+    /// Whether new content finds no room.
+    pub fn is_full(&self) -> bool {
+        self.0.borrow().is_full
+    }
+
     /// Syncs fail while this is so.
     pub fn set_syncs_fail(&self, syncs_fail: bool) {
         self.0.borrow_mut().syncs_fail = syncs_fail;

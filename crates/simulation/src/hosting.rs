@@ -503,6 +503,9 @@ impl Universe {
             failure = Some((Invariant::MemoryBounded, reason));
         }
         for (group, term, voters) in serving {
+            if group >= self.group_count {
+                self.has_served.insert(group);
+            }
             if let Some(reason) = self.lacks_voters(group, term, voters) {
                 failure = Some((Invariant::Replicated, reason));
             }
@@ -517,6 +520,10 @@ impl Universe {
         }
         if has_moved {
             self.probes.reach("a slot moved");
+        }
+        if samples {
+            let phases = self.phases_of(machine);
+            self.coverage.see(phases);
         }
         if is_grown {
             self.probes.reach("a founded group served");
@@ -614,6 +621,7 @@ impl Universe {
                 process.removed = removed;
             }
             Action::ReadCheckpoint { group, mark, chunk, to } => {
+                process.gave_chunk_at = Some(self.now);
                 let read = self.read_chunk(machine, group, &mark, chunk);
                 let index = mark.index;
                 self.probes.reach("a chunk of a checkpoint was given");
@@ -622,6 +630,7 @@ impl Universe {
                 self.at(when, What::Arrive { machine, life, core, inbound });
             }
             Action::ReadLog(span) => {
+                process.read_log_at = Some(self.now);
                 let (group, first) = (GroupId(span.group), span.first);
                 let read = self.read_log(machine, &span);
                 let when = self.now + self.some(5 * MILLISECOND);

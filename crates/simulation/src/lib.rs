@@ -3,10 +3,11 @@
 //! again.
 //!
 //! It knows no thread, no real time and no real file. Suggested order of reading: [`universe`], `hosting`, [`faults`],
-//! [`disk`], [`client`], [`invariants`], [`linearizable`], [`cycles`].
+//! [`disk`], [`client`], [`invariants`], [`coverage`], [`linearizable`], [`cycles`].
 
 pub mod client;
 pub mod clock;
+pub mod coverage;
 pub mod cycles;
 pub mod disk;
 pub mod faults;
@@ -135,6 +136,8 @@ pub struct Outcome {
     pub virtual_ns: u64,
     /// Rare situations reached.
     pub probes: Probes,
+    /// Which faults met which phases.
+    pub coverage: coverage::Coverage,
     /// How long each transfer between two accounts took that was carried out.
     pub transfers_ns: Vec<u64>,
     /// How long leaders took to be where they were, after each return of a node.

@@ -71,6 +71,10 @@ pub struct Process {
     pub chore: Option<Chore>,
     /// Checkpoints being written, by group.
     pub checkpoints: BTreeMap<u32, (u64, CheckpointMark, CheckpointFile<FalseDisk>)>,
+    /// When it last gave a chunk of a checkpoint to another node.
+    pub gave_chunk_at: Option<u64>,
+    /// When it last read its log for another node.
+    pub read_log_at: Option<u64>,
     /// Serial of the last session.
     pub last_serial: u64,
     /// Nodes that the cluster has removed, as far as this process knows: it refuses their calls.
@@ -154,6 +158,8 @@ impl Process {
             floor,
             linked: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
+            gave_chunk_at: None,
+            read_log_at: None,
             last_serial: 0,
         }
     }

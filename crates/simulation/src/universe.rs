@@ -11,6 +11,7 @@ mod judge;
 mod levels;
 mod operator;
 mod peace;
+mod phases;
 mod replay;
 mod returns;
 mod zones;
@@ -21,6 +22,7 @@ use stdx::{Levels, Prng};
 
 use crate::client::{ACCOUNT_COUNT, Client, Heard, History};
 use crate::clock::FalseClock;
+use crate::coverage::{Coverage, Fault};
 use crate::disk::{FalseDisk, Survival};
 use crate::faults::Faults;
 use crate::invariants::Invariant;
@@ -157,7 +159,10 @@ pub struct Universe {
     pub(crate) forgotten_at: Vec<u64>,
     /// Groups of the cluster when it is founded.
     pub(crate) group_count: u32,
+    /// Groups that were founded while the cluster served, and have served since.
+    pub(crate) has_served: std::collections::BTreeSet<u32>,
     pub(crate) probes: Probes,
+    pub(crate) coverage: Coverage,
     pub(crate) failure: Option<String>,
     is_calm: bool,
     /// Clients may ask.
@@ -278,7 +283,9 @@ impl Universe {
             lapses: Vec::new(),
             forgotten_at: Vec::new(),
             group_count,
+            has_served: Default::default(),
             probes,
+            coverage: Coverage::default(),
             failure: None,
             is_calm: true,
             clients_run: false,
@@ -349,6 +356,7 @@ impl Universe {
             answered_count: self.history.answered_count,
             virtual_ns: self.now,
             probes: self.probes,
+            coverage: self.coverage,
             transfers_ns: self.history.transfers_ns,
             returns_ns: self.returns_ns,
             judged_count: self.judged_count,
@@ -445,6 +453,7 @@ impl Universe {
             What::StepCrash { machine, life, power } => {
                 if !self.is_calm && self.is_alive(machine, life) {
                     self.probes.reach("a node died at a step of a transaction");
+                    self.meet(Fault::StepCrash, machine);
                     if power {
                         self.cut_power(machine)
                     } else {
@@ -721,6 +730,10 @@ impl Universe {
                 let count = self.machines.len() as u64;
                 let is_pair = self.plan.canary == Some(Canary::LongLease) || self.prng.chance(1, 3);
                 let only = is_pair.then(|| (machine + 1 + self.prng.below(count - 1) as usize) % count as usize);
+                match only {
+                    Some(only) => self.meet_pair(Fault::PairCut, machine, only),
+                    None => self.meet(Fault::CutOff, machine),
+                }
                 let others = (0..self.machines.len()).filter(|other| *other != machine);
                 for other in others.filter(|other| only.is_none_or(|only| only == *other)) {
                     let direction = self.prng.below(4);
@@ -736,26 +749,31 @@ impl Universe {
             }
             Trouble::Kill => {
                 self.probes.reach("a process was killed");
+                self.meet(Fault::Kill, machine);
                 self.kill(machine);
                 self.boot_later(machine);
             }
             Trouble::PowerCut => self.power_cut_strikes(machine),
             Trouble::Pause => {
                 self.probes.reach("a process paused");
+                self.meet(Fault::Pause, machine);
                 self.machines[machine].paused_until = self.now + self.prng.below(4 * SECOND);
             }
             Trouble::SyncFailure => {
+                self.meet(Fault::SyncFailure, machine);
                 self.machines[machine].disk.set_syncs_fail(true);
                 let when = self.now + self.some(SECOND);
                 self.at(when, What::Over(trouble, machine));
             }
             Trouble::FullDisk => {
+                self.meet(Fault::FullDisk, machine);
                 self.machines[machine].disk.set_full(true);
                 let when = self.now + self.some(4 * SECOND);
                 self.at(when, What::Over(trouble, machine));
             }
             Trouble::ClockJump => {
                 self.probes.reach("a wall clock jumped");
+                self.meet(Fault::ClockJump, machine);
                 let error = self.prng.below(20_000) as i64 - 10_000;
                 self.machines[machine].clock.set_error_ms(error);
             }
@@ -769,6 +787,8 @@ impl Universe {
                 let client = self.some(self.clients.len() as u64) as usize;
                 if let Some(number) = self.clients[client].connection {
                     self.probes.reach("a client lost its connection");
+                    let node = self.clients[client].node;
+                    self.meet(Fault::Reset, node);
                     say!(self, "client {client} loses connection {number}");
                     self.disconnect(client);
                     let when = self.now + self.some(50 * MILLISECOND);
@@ -792,14 +812,17 @@ impl Universe {
     fn power_cut_strikes(&mut self, machine: usize) {
         if self.luck(self.faults.power_cut_of_all) {
             self.probes.reach("all nodes lost power at once");
+            self.meet_all(Fault::PowerCutOfAll);
             for machine in 0..self.machines.len() {
                 self.cut_power(machine);
                 self.boot_later(machine);
             }
         } else if self.luck(self.faults.power_cut_inside) && self.machines[machine].process.is_some() {
+            self.meet(Fault::PowerCutInside, machine);
             let operations = self.some(12);
             self.machines[machine].disk.set_fuse(operations);
         } else {
+            self.meet(Fault::PowerCut, machine);
             self.cut_power(machine);
             self.boot_later(machine);
         }
@@ -842,6 +865,7 @@ impl Universe {
         if !power {
             self.close_links(machine);
         }
+        let phases = self.phases_of(machine);
         let Some(process) = self.machines[machine].process.take() else { return };
         // Who is alone in a group has nobody who could make good for it.
         let replicas = || process.cores.iter().flat_map(|host| host.core.groups()).filter(|group| !group.is_vacant());
@@ -851,6 +875,7 @@ impl Universe {
             // A start may be refused if it is not the last record, and two voters do not do without one of them.
             let is_minority = replicas().map(|group| group.membership().voters.len()).all(|voters| voters > 2);
             let behind = if is_minority && self.prng.chance(1, 4) { ROT_BYTES } else { 0 };
+            self.coverage.meet(Fault::Rot, phases);
             self.rot(machine, process.journal.last_content(), behind);
         }
         drop(process);

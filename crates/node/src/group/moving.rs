@@ -96,6 +96,11 @@ impl Group {
         self.state.slots()
     }
 
+    /// True if a slot is on its way to another group.
+    pub fn is_moving_slots(&self) -> bool {
+        self.leader.mover.present.is_some()
+    }
+
     /// What has become of slots since the last call.
     pub(crate) fn take_slot_news(&mut self) -> Vec<Moved> {
         std::mem::take(&mut self.slot_news)

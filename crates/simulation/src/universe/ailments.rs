@@ -9,6 +9,7 @@ use node::lives::Judgement;
 
 use super::{Universe, What, say};
 use crate::clock::FalseClock;
+use crate::coverage::Fault;
 use crate::invariants::Invariant;
 use crate::machine::Machine;
 use crate::{Canary, MILLISECOND, SECOND};
@@ -42,17 +43,20 @@ impl Universe {
                 0 => {
                     say!(self, "cycle {cycle}: the disk of node {} is full, {layout:?}", victim + 1);
                     self.probes.reach("a disk was full while others had room");
+                    self.meet(Fault::FullDisk, victim);
                     self.machines[victim].disk.set_full(true);
                     vec![Some(victim)]
                 }
                 1 => {
                     say!(self, "cycle {cycle}: somebody starts a copy of node {}, {layout:?}", victim + 1);
+                    self.meet(Fault::Copy, victim);
                     self.start_copy(victim);
                     Vec::new()
                 }
                 kind => {
                     say!(self, "cycle {cycle}: nodes {} and {} are cut off, {layout:?}", victim + 1, other + 1);
                     self.probes.reach("two nodes did not hear each other, and others heard both");
+                    self.meet_pair(Fault::PairCut, victim, other);
                     self.cut.insert((victim, other));
                     if kind == 2 {
                         self.cut.insert((other, victim));

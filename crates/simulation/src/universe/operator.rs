@@ -5,6 +5,7 @@ use stdx::slot::{SLOT_COUNT, slot_of};
 use super::{Universe, What};
 use crate::SECOND;
 use crate::client::{ACCOUNT_COUNT, LIST_COUNT, REGISTER_COUNT, account_name, list_name, register_name};
+use crate::coverage::Fault;
 
 /// How often an operator looks after a node that is lost.
 const LOOK_INTERVAL: u64 = 2 * SECOND;
@@ -21,9 +22,11 @@ impl Universe {
         let spare = self.machines.iter().position(|machine| !machine.has_joined);
         if let Some(spare) = spare.filter(|_| self.prng.chance(1, 2)) {
             self.probes.reach("a node joined");
+            self.meet_all(Fault::Join);
             self.at(self.now, What::Boot { machine: spare });
             return;
         }
+        self.meet_all(Fault::Remove);
         let asked = self.some(self.machines.len() as u64) as usize;
         let words = format!("HOLDFAST REMOVE {}\r\n", machine + 1);
         self.tell_as_operator(asked, words.into_bytes());
@@ -31,6 +34,7 @@ impl Universe {
 
     /// An operator lets another group hold the slot of a key that clients use, sometimes with many others.
     pub(super) fn move_slots(&mut self, asked: usize) {
+        self.meet_all(Fault::Move);
         let name = match self.prng.below(4) {
             0 => account_name(self.prng.below(ACCOUNT_COUNT)),
             1 => list_name(self.prng.below(LIST_COUNT) as u32),
@@ -46,6 +50,7 @@ impl Universe {
 
     /// An operator lets a group live on other nodes, and switches the balancer off or on.
     pub(super) fn place_group(&mut self, asked: usize) {
+        self.meet_all(Fault::Place);
         if self.prng.chance(1, 6) {
             let switch = if self.prng.chance(2, 3) { "ON" } else { "OFF" };
             return self.tell_as_operator(asked, format!("HOLDFAST BALANCE {switch}\r\n").into_bytes());
@@ -64,6 +69,7 @@ impl Universe {
 
     /// An operator wants more groups. The balancer gives each its share of the slots.
     pub(super) fn found_groups(&mut self, asked: usize) {
+        self.meet_all(Fault::Growth);
         let more = 1 + self.prng.below(2) as u32;
         let count = (self.groups() + more).min(self.group_count + GROUPS_FOUNDED_MAX);
         self.tell_as_operator(asked, format!("HOLDFAST GROUPS {count}\r\n").into_bytes());

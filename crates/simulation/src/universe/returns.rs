@@ -7,6 +7,7 @@ use node::balance::Spreading;
 use node::group::{Group, Standing};
 
 use super::{Universe, say};
+use crate::coverage::Fault;
 use crate::invariants::Invariant;
 use crate::{MILLISECOND, SECOND};
 
@@ -41,8 +42,10 @@ impl Universe {
             say!(self, "cycle {cycle}: node {} goes, {layout:?}", victim + 1);
             self.away = Some(victim);
             if self.prng.chance(1, 2) {
+                self.meet(Fault::Kill, victim);
                 self.kill(victim);
             } else {
+                self.meet(Fault::PowerCut, victim);
                 self.cut_power(victim);
             }
             let back = self.now + 50 * MILLISECOND + self.some(AWAY_MAX);

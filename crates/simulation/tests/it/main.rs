@@ -1,6 +1,7 @@
 //! Universes small in number: enough to see that the false world turns, repeats itself, and catches a liar.
 //! `holdfast simulate` lives through them by the thousand.
 
+use simulation::coverage::{Coverage, Fault, Phase};
 use simulation::{Canary, Durability, Plan, Probes, RETURNS_PER_UNIVERSE, run};
 
 fn plan(seed: u64, nodes: usize, durability: Durability) -> Plan {
@@ -284,6 +285,35 @@ fn a_copy_that_counts_is_caught() {
         run(&Plan { ailments: true, canary, ..plan(seed, 3, Durability::Always) }).failure.is_some()
     });
     assert!(caught);
+}
+
+/// What a few worlds of each kind must have seen between them, and how much of all that they could have seen.
+#[test]
+fn faults_meet_the_states_that_matter() {
+    let mut coverage = Coverage::default();
+    let kinds = [(3, false, false), (3, true, false), (4, true, true), (3, false, true)];
+    for seed in 0..24 {
+        let (nodes, changes, growth) = kinds[seed as usize % kinds.len()];
+        let plan = Plan { changes, growth, moves: true, ..plan(5_000 + seed, nodes, Durability::Always) };
+        let outcome = run(&plan);
+        assert_eq!(outcome.failure, None, "seed {}", plan.seed);
+        coverage.add(&outcome.coverage);
+    }
+    let all = Plan { changes: false, growth: true, moves: true, ..plan(0, 4, Durability::Always) };
+    let (possible, unmet) = (Coverage::possible(&all).count(), coverage.unmet(&all).count());
+    let dying = [Phase::Leads, Phase::Election, Phase::Locked, Phase::SlotMoves, Phase::Prepared];
+    for (fault, phases) in [
+        (Fault::Kill, &dying[..3]),
+        (Fault::PowerCut, &[Phase::Leads, Phase::Election, Phase::Locked, Phase::Prepared]),
+        (Fault::StepCrash, &dying[..]),
+        (Fault::CutOff, &[Phase::Leads, Phase::Election, Phase::Locked, Phase::SlotMoves, Phase::Learner]),
+        (Fault::Move, &[Phase::Recovery, Phase::Doubt, Phase::CheckpointGiven, Phase::Founding, Phase::Removal]),
+    ] {
+        for phase in phases {
+            assert!(coverage.met(fault, *phase) > 0, "{} never met {}", fault.name(), phase.name());
+        }
+    }
+    assert!(possible - unmet >= 90, "only {} of {possible} pairs were seen", possible - unmet);
 }
 
 #[test]
