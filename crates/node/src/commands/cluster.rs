@@ -518,20 +518,24 @@ fn links(local: &mut Local<'_>, _: Args<'_>, writer: &mut Writer) -> Outcome {
     check_enabled(core)?;
     let started_ms = core.process.started.0;
     let up: Vec<_> = core.report.links.iter().filter(|link| link.is_up).collect();
-    writer.array(up.len());
+    // Each of two nodes has a connection of its own to the other one; clients pair them.
+    writer.array(up.len() * 2);
     for link in up {
-        writer.map(6);
-        writer.bulk(b"direction");
-        writer.bulk(b"to");
-        writer.bulk(b"node");
-        writer.bulk(name_of(link.node).as_bytes());
-        writer.bulk(b"create-time");
-        writer.integer(started_ms + link.since_s as i64 * 1_000);
-        writer.bulk(b"events");
-        writer.bulk(b"rw");
-        for name in ["send-buffer-allocated", "send-buffer-used"] {
-            writer.bulk(name.as_bytes());
-            writer.integer(link.waiting_bytes as i64);
+        let directions = [("to", "w", link.waiting_bytes as i64), ("from", "r", 0)];
+        for (direction, events, waiting_bytes) in directions {
+            writer.map(6);
+            writer.bulk(b"direction");
+            writer.bulk(direction.as_bytes());
+            writer.bulk(b"node");
+            writer.bulk(name_of(link.node).as_bytes());
+            writer.bulk(b"create-time");
+            writer.integer(started_ms + link.since_s as i64 * 1_000);
+            writer.bulk(b"events");
+            writer.bulk(events.as_bytes());
+            for name in ["send-buffer-allocated", "send-buffer-used"] {
+                writer.bulk(name.as_bytes());
+                writer.integer(waiting_bytes);
+            }
         }
     }
     Ok(())

@@ -604,7 +604,8 @@ pub(super) const LOLWUT: ControlCommand = ControlCommand {
     syntax: "[VERSION version]",
     flags: &[Flag::Readonly, Flag::Fast],
     ..local("lolwut", -1, |_, _, writer| {
-        let text = format!("Holdfast ver. {}\n", env!("CARGO_PKG_VERSION"));
+        // Tests of client libraries look for the words that Redis ends its picture with.
+        let text = format!("Holdfast {}\nRedis ver. {}\n", env!("CARGO_PKG_VERSION"), super::REDIS_VERSION);
         writer.verbatim("txt", text.as_bytes());
         Ok(())
     })
