@@ -57,7 +57,7 @@ fn foreign_newer_and_broken_directories_are_refused_in_clear_words() {
 
     let disk = ours.copy();
     disk.replace("identity", IDENTITY.encode().replace("format 1", "format 7").as_bytes());
-    assert_eq!(refusal(&disk), "identity has format 7, and this version of Holdfast knows formats up to 1");
+    assert_eq!(refusal(&disk), "identity has format 7, and this version of Holdfast knows formats up to 2");
 
     let disk = ours.copy();
     disk.remove("log-0000000000000001").unwrap();

@@ -256,8 +256,8 @@ fn what_cannot_be_backed_up_or_restored_is_refused_with_the_reason() {
         fs::write(file, &whole).unwrap();
     }
     let manifest = fs::read_to_string(backup.join("backup")).unwrap();
-    fs::write(backup.join("backup"), manifest.replace("format 1\n", "format 2\n")).unwrap();
-    refused("it has format 2, and this version of Holdfast knows formats up to 1");
+    fs::write(backup.join("backup"), manifest.replace("format 2\n", "format 9\n")).unwrap();
+    refused("it has format 9, and this version of Holdfast knows formats up to 2");
     fs::write(backup.join("backup"), manifest).unwrap();
     restore(&backup, &target, 4);
 }

@@ -1041,6 +1041,6 @@ fn a_node_of_another_version_is_told_so_at_once() {
     assert_eq!(&answer[..6], b"HFPEER");
     let version = u16::from_le_bytes([answer[6], answer[7]]);
     assert!(version > 1 && version < 0x7FFF);
-    let told = format!("the other end speaks version 32767 of the protocol, and not {version}");
+    let told = format!("the other end speaks version 32767 of the protocol, and this node version {version}");
     assert!(server.log().contains(&told), "{}", server.log());
 }
