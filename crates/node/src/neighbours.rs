@@ -186,7 +186,7 @@ impl Absences {
         }
         for node in staying.iter().filter(|node| !is_there(node)) {
             let gone = self.gone.entry(*node).or_insert(Duration::ZERO);
-            *gone = *gone + passed;
+            *gone += passed;
         }
         let is_lost = |gone: &Duration| replace_after > Duration::ZERO && *gone >= replace_after;
         self.gone.iter().filter(|(_, gone)| is_lost(gone)).map(|(node, _)| *node).collect()
