@@ -325,8 +325,9 @@ fn a_redis_cluster_is_followed_while_slots_move_and_a_primary_fails_and_cut_over
     }
     wait_for_status(&places, &folder, "moving", false);
     wait_for_status(&places, &folder, &format!("127.0.0.1:{} at", source.port(PRIMARIES)), true);
-    // And back, at once.
-    source.move_slot(bank, 0, || ());
+    // On, and back, at once.
+    source.move_slot(bank, 1, || ());
+    source.move_slot(bank, to, || ());
     source.move_slot(bank, 1, || ());
     sums += watch(&target, Duration::from_millis(500));
 
