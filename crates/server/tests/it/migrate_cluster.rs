@@ -2,6 +2,7 @@
 //! gets its first slots; then it is cut over, without a key that differs.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -155,10 +156,10 @@ impl Wanderer {
     }
 
     fn at(&mut self, port: u16) -> Option<&mut Client> {
-        if !self.clients.contains_key(&port) {
-            self.clients.insert(port, Client::try_connect(port)?);
+        match self.clients.entry(port) {
+            Entry::Occupied(entry) => Some(entry.into_mut()),
+            Entry::Vacant(entry) => Some(entry.insert(Client::try_connect(port)?)),
         }
-        self.clients.get_mut(&port)
     }
 
     /// Sends requests about one slot together; the replies, if it was taken by a node.
@@ -175,7 +176,7 @@ impl Wanderer {
                 // It is dead.
                 self.clients.remove(&port);
                 self.by_slot.remove(&slot);
-                port = self.ports[thread_choice(self.ports.len(), port)];
+                port = self.ports[another_of(self.ports.len(), port)];
                 continue;
             };
             let text = replies.iter().find(|reply| reply.is_error()).map(ToString::to_string).unwrap_or_default();
@@ -197,7 +198,7 @@ impl Wanderer {
 }
 
 /// Another of so many than the one at a port.
-fn thread_choice(count: usize, port: u16) -> usize {
+fn another_of(count: usize, port: u16) -> usize {
     (usize::from(port) + 1) % count
 }
 
