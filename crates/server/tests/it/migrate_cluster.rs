@@ -1,5 +1,5 @@
-//! `holdfast migrate` from a Redis Cluster: its primaries are followed while slots move, a primary fails, and another one
-//! gets its first slots; then it is cut over, without a key that differs.
+//! `holdfast migrate` from a Redis Cluster: its primaries are followed while slots move, a primary fails, and another
+//! one gets its first slots; then it is cut over, without a key that differs.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
