@@ -1,5 +1,5 @@
-//! A Redis Cluster as a source: a stream from each primary, all of them carried out by one process, one transaction after
-//! the other.
+//! A Redis Cluster as a source: a stream from each primary, all of them carried out by one process, one transaction
+//! after the other.
 //!
 //! ```text
 //!   primary 0 ── link, spool ──▶ stream 0 ──┐

@@ -1,7 +1,8 @@
-//! `holdfast migrate` from a Redis Cluster: its primaries are followed while slots move, a primary fails, and another one
-//! gets its first slots; then it is cut over, without a key that differs.
+//! `holdfast migrate` from a Redis Cluster: its primaries are followed while slots move, a primary fails, and another
+//! one gets its first slots; then it is cut over, without a key that differs.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -155,10 +156,10 @@ impl Wanderer {
     }
 
     fn at(&mut self, port: u16) -> Option<&mut Client> {
-        if !self.clients.contains_key(&port) {
-            self.clients.insert(port, Client::try_connect(port)?);
+        match self.clients.entry(port) {
+            Entry::Occupied(entry) => Some(entry.into_mut()),
+            Entry::Vacant(entry) => Some(entry.insert(Client::try_connect(port)?)),
         }
-        self.clients.get_mut(&port)
     }
 
     /// Sends requests about one slot together; the replies, if it was taken by a node.
@@ -175,7 +176,7 @@ impl Wanderer {
                 // It is dead.
                 self.clients.remove(&port);
                 self.by_slot.remove(&slot);
-                port = self.ports[thread_choice(self.ports.len(), port)];
+                port = self.ports[another_of(self.ports.len(), port)];
                 continue;
             };
             let text = replies.iter().find(|reply| reply.is_error()).map(ToString::to_string).unwrap_or_default();
@@ -197,7 +198,7 @@ impl Wanderer {
 }
 
 /// Another of so many than the one at a port.
-fn thread_choice(count: usize, port: u16) -> usize {
+fn another_of(count: usize, port: u16) -> usize {
     (usize::from(port) + 1) % count
 }
 
@@ -325,8 +326,9 @@ fn a_redis_cluster_is_followed_while_slots_move_and_a_primary_fails_and_cut_over
     }
     wait_for_status(&places, &folder, "moving", false);
     wait_for_status(&places, &folder, &format!("127.0.0.1:{} at", source.port(PRIMARIES)), true);
-    // And back, at once.
-    source.move_slot(bank, 0, || ());
+    // On, and back, at once.
+    source.move_slot(bank, 1, || ());
+    source.move_slot(bank, to, || ());
     source.move_slot(bank, 1, || ());
     sums += watch(&target, Duration::from_millis(500));
 

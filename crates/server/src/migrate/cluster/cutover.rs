@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use resp::Frame;
 
 use super::topology::{Survey, Topology, ranges_of};
 use crate::connection::Connection;
@@ -212,13 +213,14 @@ fn drain(nodes: &mut [Node], target: &mut Connection, patience: Duration) -> Res
 /// its streams.
 fn same_counts(nodes: &mut [Node], target: &mut Connection, patience: Duration) -> Result<()> {
     const ATTEMPTS_MAX: usize = 3;
-    let sum = |counts: Vec<(u64, u64)>| counts.iter().map(|(_, keys)| keys).sum::<u64>();
     for attempt in 1.. {
         let mut theirs = 0;
         for node in nodes.iter_mut().filter(|node| node.is_primary) {
-            theirs += sum(counts(&mut node.connection)?);
+            let reply = ask(&mut node.connection, &["DBSIZE"])?;
+            let Frame::Integer(keys) = reply else { bail!("DBSIZE is answered with {reply}") };
+            theirs += u64::try_from(keys).unwrap_or(0);
         }
-        let ours = sum(counts(target)?);
+        let ours = counts(target)?.iter().map(|(_, keys)| keys).sum::<u64>();
         if theirs == ours {
             break;
         }

@@ -1,12 +1,12 @@
 //! Whose stream a slot is taken from, and what becomes of slots that move between the nodes of a source.
 //!
-//! The streams of two nodes have no common order. So a slot is *settled* or not. What a settled slot holds at the target
-//! is what it held at its node, at the place up to which that node's stream has been carried out; only that stream may
-//! change it. As soon as anything hints at a move (a request from another node, another owner, a move under way) the
-//! slot is unsettled: requests for it are passed over, and what it holds stays as it is. When the cluster says again that
-//! one node has the slot, its keys are read there together with the place in that node's stream at which they were so,
-//! and they replace what the target has when the stream is at this place. So it does not matter in which order the
-//! streams are read, how far each is behind, or by which means the slot was moved.
+//! The streams of two nodes have no common order. So a slot is *settled* or not. What a settled slot holds at the
+//! target is what it held at its node, at the place up to which that node's stream has been carried out; only that
+//! stream may change it. As soon as anything hints at a move (a request from another node, another owner, a move
+//! under way) the slot is unsettled: requests for it are passed over, and what it holds stays as it is. When the
+//! cluster says again that one node has the slot, its keys are read there together with the place in that node's
+//! stream at which they were so, and they replace what the target has when the stream is at this place. So it does
+//! not matter in which order the streams are read, how far each is behind, or by which means the slot was moved.
 //!
 //! A node may still send old requests for a slot that it has given away. Up to a *fence*, its place at the time of the
 //! reading, they are known to be old. A fence only spares readings: without it the slot would be read once more.
