@@ -115,7 +115,7 @@ impl Faults {
             // A journal does not take what comes before a checkpoint.
             (faults.checkpoint_log_bytes, faults.step_crash) = (u64::MAX, 0);
         }
-        if plan.returns || plan.ailments {
+        if plan.is_orderly() {
             faults.calm();
         }
         if plan.calm {
