@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use simulation::coverage::Coverage;
-use simulation::{Canary, Durability, Outcome, Plan, Probes, Universe};
+use simulation::{Canary, Durability, Outcome, Plan, Probes, Universe, Wait};
 
 /// Run the server in deterministic, hostile false worlds and check what its clients saw.
 #[derive(Clone, Debug, Args)]
@@ -55,6 +55,11 @@ pub struct SimulateArguments {
     /// nothing else goes wrong: no client of any node may see an error (with three nodes and more).
     #[arg(long, conflicts_with_all = ["changes", "moves", "growth", "levels", "calm", "returns"])]
     ailments: bool,
+    /// Something happens to one node after another, six times in each world, and nothing else goes wrong: the report
+    /// says how long clients of unhurt nodes waited, in virtual time, and what that was made of (with three nodes and
+    /// more).
+    #[arg(long, conflicts_with_all = ["canary", "changes", "moves", "growth", "calm", "returns", "ailments"])]
+    waits: bool,
     /// Put in a defect that has to be caught; the exit code is then 0 if it was.
     #[arg(long, value_enum)]
     canary: Option<CanaryName>,
@@ -187,6 +192,7 @@ impl SimulateArguments {
             calm: self.calm,
             returns: self.returns,
             ailments: self.ailments,
+            waits: self.waits,
             durability: match self.policy {
                 Policy::Always => Durability::Always,
                 Policy::Everysec => Durability::EverySecond,
@@ -217,6 +223,8 @@ impl SimulateArguments {
             " --returns"
         } else if self.ailments {
             " --ailments"
+        } else if self.waits {
+            " --waits"
         } else {
             ""
         };
@@ -246,6 +254,7 @@ struct Totals {
     virtual_ns: u64,
     transfers_ns: Vec<u64>,
     returns_ns: Vec<u64>,
+    waits: Vec<Wait>,
     judged_count: u64,
     undecided_count: u64,
 }
@@ -279,8 +288,8 @@ pub fn run(arguments: SimulateArguments) -> Result<()> {
     if arguments.ailments && arguments.canary.is_some() && !counts_copies || counts_copies && !arguments.ailments {
         bail!("with --ailments there is the canary counted-copy, which is there with nothing else");
     }
-    if (arguments.returns || arguments.ailments) && arguments.nodes == 1 {
-        bail!("--returns and --ailments need three nodes or more: with one away nobody would be left");
+    if (arguments.returns || arguments.ailments || arguments.waits) && arguments.nodes == 1 {
+        bail!("--returns, --ailments and --waits need three nodes or more: with one away nobody would be left");
     }
     name_seeds_of_panics(&arguments);
     if arguments.trace {
@@ -310,6 +319,7 @@ pub fn run(arguments: SimulateArguments) -> Result<()> {
     let mut totals = tally.totals.into_inner().expect("no thread dies with it");
     totals.transfers_ns.sort_unstable();
     totals.returns_ns.sort_unstable();
+    totals.waits.sort_unstable_by_key(|wait| (wait.harm, wait.longest_ns));
     report::report(&arguments, &totals, done, begun.elapsed())
 }
 
@@ -337,6 +347,7 @@ fn work(arguments: &SimulateArguments, seeds: &Range<u64>, tally: &Tally) {
         totals.judged_count += outcome.judged_count;
         totals.undecided_count += outcome.undecided_count;
         totals.returns_ns.extend(&outcome.returns_ns);
+        totals.waits.extend(outcome.waits);
         if arguments.calm {
             totals.transfers_ns.extend(&outcome.transfers_ns);
         }

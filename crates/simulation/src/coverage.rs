@@ -154,6 +154,12 @@ impl Fault {
         if plan.ailments {
             return matches!(self, Self::PairCut | Self::FullDisk | Self::Copy);
         }
+        if plan.waits {
+            return matches!(
+                self,
+                Self::CutOff | Self::PairCut | Self::Kill | Self::PowerCut | Self::Pause | Self::FullDisk
+            );
+        }
         match self {
             Self::CutOff | Self::PairCut => plan.nodes > 1,
             Self::Rot => plan.nodes > 1 && !plan.changes,

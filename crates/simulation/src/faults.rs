@@ -125,7 +125,7 @@ impl Faults {
             // Who is there has been there for long.
             (faults.kill_every, faults.power_cut_every, faults.pause_every) = (0, 0, 0);
         }
-        if plan.returns || plan.ailments {
+        if plan.is_orderly() {
             faults.calm();
         }
         if plan.calm {

@@ -20,7 +20,7 @@ mod reply;
 mod universe;
 
 pub use probes::{EXPECTED, Probes};
-pub use universe::{AILMENTS_PER_UNIVERSE, RETURNS_PER_UNIVERSE, Universe};
+pub use universe::{AILMENTS_PER_UNIVERSE, HARMS_PER_UNIVERSE, Harm, RETURNS_PER_UNIVERSE, Universe, Wait};
 
 pub(crate) const MICROSECOND: u64 = 1_000;
 pub(crate) const MILLISECOND: u64 = 1_000_000;
@@ -103,6 +103,9 @@ pub struct Plan {
     /// Two nodes do not hear each other, a disk is full, or a copy of a node is started, one after the other, and
     /// nothing else goes wrong.
     pub ailments: bool,
+    /// Something happens to one node after another, and nothing else goes wrong: to see how long clients of the others
+    /// wait.
+    pub waits: bool,
     /// What acknowledgements mean.
     pub durability: Durability,
     /// Nodes join, and are removed.
@@ -117,6 +120,13 @@ pub struct Plan {
     pub levels: bool,
     /// A defect, if there is to be one.
     pub canary: Option<Canary>,
+}
+
+impl Plan {
+    /// Whether things go wrong one after the other, and nothing else does.
+    pub const fn is_orderly(&self) -> bool {
+        self.returns || self.ailments || self.waits
+    }
 }
 
 /// What became of a universe.
@@ -142,6 +152,8 @@ pub struct Outcome {
     pub transfers_ns: Vec<u64>,
     /// How long leaders took to be where they were, after each return of a node.
     pub returns_ns: Vec<u64>,
+    /// The longest wait for an answer of clients of unhurt nodes, each time that something happened.
+    pub waits: Vec<Wait>,
     /// Histories of registers that were judged.
     pub judged_count: u64,
     /// Those among them of which it could not be told in time whether they are linearizable.

@@ -9,12 +9,14 @@ mod cuts;
 mod follower;
 mod judge;
 mod levels;
+mod net;
 mod operator;
 mod peace;
 mod phases;
 mod replay;
 mod returns;
 mod zones;
+mod waits;
 
 use std::collections::BTreeMap;
 
@@ -34,6 +36,7 @@ use node::event::{NodeId, Peer, SessionId};
 use peace::SeenLocks;
 pub use returns::RETURNS_PER_UNIVERSE;
 pub(crate) use zones::Zones;
+pub use waits::{HARMS_PER_UNIVERSE, Harm, Wait};
 
 /// Everything that is going to happen.
 pub(crate) enum What {
@@ -136,6 +139,12 @@ const CALM_THINK: u64 = 10 * MILLISECOND;
 /// The same where nodes return, which takes long.
 const RETURNS_THINK: u64 = 300 * MILLISECOND;
 
+/// The same where it is measured how long clients wait.
+const WAITS_THINK: u64 = 100 * MILLISECOND;
+
+/// How much longer clients wait there before they give up.
+const WAITS_PATIENCE: u64 = 20 * SECOND;
+
 /// All there is.
 pub struct Universe {
     pub(crate) plan: Plan,
@@ -188,6 +197,8 @@ pub struct Universe {
     /// The last machine is a copy of this one.
     copy: Option<usize>,
     returns_ns: Vec<u64>,
+    waits: Vec<Wait>,
+    watch: waits::Watch,
     judged_count: u64,
     undecided_count: u64,
 }
@@ -263,8 +274,9 @@ impl Universe {
         if plan.calm {
             clients.iter_mut().for_each(|client| client.calm(CALM_THINK));
         }
-        if plan.returns || plan.ailments {
-            clients.iter_mut().for_each(|client| client.be_patient(RETURNS_THINK));
+        if plan.is_orderly() {
+            let think_max = if plan.waits { WAITS_THINK } else { RETURNS_THINK };
+            clients.iter_mut().for_each(|client| client.be_patient(think_max));
         }
         Self {
             plan: plan.clone(),
@@ -303,6 +315,8 @@ impl Universe {
             away: None,
             copy: None,
             returns_ns: Vec::new(),
+            waits: Vec::new(),
+            watch: Default::default(),
             judged_count: 0,
             undecided_count: 0,
         }
@@ -315,7 +329,7 @@ impl Universe {
             self.at(self.now, What::Boot { machine });
         }
         self.open_accounts();
-        if self.failure.is_none() && (self.plan.calm || self.plan.returns || self.plan.ailments || self.plan.levels) {
+        if self.failure.is_none() && (self.plan.calm || self.plan.is_orderly() || self.plan.levels) {
             self.wait_for_layout();
         }
         if self.failure.is_none() {
@@ -324,6 +338,8 @@ impl Universe {
                 self.nodes_return();
             } else if self.plan.ailments {
                 self.nodes_ail();
+            } else if self.plan.waits {
+                self.nodes_are_harmed();
             } else {
                 let end = self.now + SECOND * (4 + self.prng.below(12));
                 self.live_until(end, |_| false);
@@ -359,6 +375,7 @@ impl Universe {
             coverage: self.coverage,
             transfers_ns: self.history.transfers_ns,
             returns_ns: self.returns_ns,
+            waits: self.waits,
             judged_count: self.judged_count,
             undecided_count: self.undecided_count,
         }
@@ -407,7 +424,7 @@ impl Universe {
             self.step_count += 1;
             self.mix(when);
             self.happen(what);
-            let is_long = self.plan.returns || self.plan.ailments;
+            let is_long = self.plan.is_orderly();
             let steps_max = if is_long { RETURNS_PER_UNIVERSE * STEPS_MAX } else { STEPS_MAX };
             if self.step_count > steps_max {
                 self.fail(Invariant::Lives, format!("{steps_max} steps and no end: something spins"));
@@ -623,7 +640,9 @@ impl Universe {
         self.mix_bytes(&bytes);
         say!(self, "client {client} asks {}", String::from_utf8_lossy(&bytes).escape_debug());
         self.send_to_server(client, &bytes);
-        let deadline = self.now + 2 * SECOND + self.some(3 * SECOND);
+        self.note_asked(client);
+        let patience = if self.plan.waits { WAITS_PATIENCE } else { 0 };
+        let deadline = self.now + 2 * SECOND + self.some(3 * SECOND) + patience;
         self.clients[client].deadline = deadline;
         self.at(deadline, What::ClientDeadline { client, deadline });
     }
@@ -636,6 +655,7 @@ impl Universe {
                 self.history.note_error("no answer");
             }
             self.probes.reach("a client gave up waiting");
+            self.note_answered(client);
             self.disconnect(client);
             self.at(self.now, What::ClientAsks { client });
         }
@@ -660,6 +680,7 @@ impl Universe {
             Heard::Absurd(reason) => self.fail(Invariant::Honest, format!("client {client}: {reason}")),
             Heard::Fine => {}
             Heard::Idle => {
+                self.note_answered(client);
                 let think = self.clients[client].think_max;
                 let mut when = self.now + self.clients[client].prng().below(think + 1);
                 if self.history.refused_count > refused {
@@ -936,51 +957,6 @@ impl Universe {
                 self.probes.reach("a quorum lost what was not on disk");
             }
             self.lapses.push((self.now, *window));
-        }
-    }
-
-    // ---- the net --------------------------------------------------------------------------------------------------
-
-    /// A message between nodes, with all that can happen to it on the way. Both ends' lives are those of a connection:
-    /// what one life sent never reaches another.
-    pub(crate) fn carry(&mut self, from: usize, to: usize, (link, core): (u16, u16), bytes: Vec<u8>) {
-        if self.cut.contains(&(from, to)) {
-            return;
-        }
-        if self.luck(self.faults.net_loss) {
-            self.probes.reach("a message was lost");
-            return;
-        }
-        // Links are streams: only what Raft is built to bear is doubled and reordered.
-        let is_raft = bytes.first() == Some(&1);
-        let copies = if is_raft && self.luck(self.faults.net_duplication) { 2 } else { 1 };
-        if copies == 2 {
-            self.probes.reach("a message came twice");
-        }
-        let life = self.machines[to].life;
-        let Some(process) = &self.machines[to].process else { return };
-        let speaker = self.machines[from].node;
-        if process.removed.contains(&speaker) {
-            // It hears so when it calls.
-            return self.expel(from);
-        }
-        if !self.is_the_node(from, to) {
-            return;
-        }
-        for _ in 0..copies {
-            let mut delay = self.faults.net_delay_min + self.some(self.faults.net_jitter);
-            if is_raft && self.luck(self.faults.net_straggler) {
-                delay += self.some(100 * self.faults.net_jitter);
-            }
-            let mut when = self.now + delay;
-            if !is_raft {
-                let last = self.stream_at.entry((from, to, link, core)).or_insert(0);
-                when = when.max(*last + 1);
-                *last = when;
-            }
-            let from = self.machines[from].node;
-            let inbound = Inbound::Peer(from, bytes.clone());
-            self.at(when, What::Arrive { machine: to, life, core, inbound });
         }
     }
 }

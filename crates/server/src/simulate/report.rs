@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
-use simulation::EXPECTED;
 use simulation::coverage::{Coverage, Fault, Phase};
+use simulation::{EXPECTED, Harm, Wait};
 
 use super::{SimulateArguments, Totals};
 
@@ -63,6 +63,7 @@ fn show(arguments: &SimulateArguments, totals: &Totals, done: u64, took: Duratio
     }
     show_times("transfers, begun when all nodes had joined and leaders were spread", &totals.transfers_ns);
     show_times("returns of a node until leaders were where they had been", &totals.returns_ns);
+    show_waits(&totals.waits);
     let (judged, undecided) = (totals.judged_count, totals.undecided_count);
     if undecided > 0 {
         say_line!("NOT DECIDED: {undecided} of {judged} histories of registers, in the time that a world has for them");
@@ -119,6 +120,65 @@ fn shortened(count: u64) -> String {
     }
 }
 
+/// The longest waits by what happened, and what those were made of.
+fn show_waits(sorted: &[Wait]) {
+    if sorted.is_empty() {
+        return;
+    }
+    say_line!("longest wait of a client of an unhurt node each time, in virtual ms, and what the longest was made of:");
+    say_line!(
+        "{:>18}{:>7}{:>8}{:>8}{:>8}{:>12}{:>14}{:>8}{:>8}{:>8}",
+        "",
+        "times",
+        "p50",
+        "p99",
+        "max",
+        "no leader",
+        "not serving",
+        "locks",
+        "rest",
+        "errors"
+    );
+    for harm in Harm::ALL {
+        let Some(summary) = Summary::of(sorted, harm) else { continue };
+        let ms = |ns: u64| ns / 1_000_000;
+        let Wait { longest_ns, unled_ns, unserved_ns, locked_ns, .. } = summary.longest;
+        let rest_ns = longest_ns.saturating_sub(unled_ns + unserved_ns + locked_ns);
+        say_line!(
+            "{:>18}{:>7}{:>8}{:>8}{:>8}{:>12}{:>14}{:>8}{:>8}{:>8}",
+            harm.name(),
+            summary.count,
+            ms(summary.p50_ns),
+            ms(summary.p99_ns),
+            ms(*longest_ns),
+            ms(*unled_ns),
+            ms(*unserved_ns),
+            ms(*locked_ns),
+            ms(rest_ns),
+            summary.error_count
+        );
+    }
+}
+
+/// The waits of one kind.
+struct Summary<'a> {
+    count: usize,
+    p50_ns: u64,
+    p99_ns: u64,
+    longest: &'a Wait,
+    error_count: u64,
+}
+
+impl<'a> Summary<'a> {
+    fn of(sorted: &'a [Wait], harm: Harm) -> Option<Self> {
+        let waits: Vec<&Wait> = sorted.iter().filter(|wait| wait.harm == harm).collect();
+        let longest = *waits.last()?;
+        let at = |percent: usize| waits[(waits.len() - 1) * percent / 100].longest_ns;
+        let error_count = waits.iter().map(|wait| wait.error_count).sum();
+        Some(Self { count: waits.len(), p50_ns: at(50), p99_ns: at(99), longest, error_count })
+    }
+}
+
 fn as_json(arguments: &SimulateArguments, totals: &Totals, done: u64, took: Duration) -> Value {
     let plan = arguments.plan(0);
     let phases = || Phase::ALL.into_iter().filter(|phase| phase.is_in(&plan));
@@ -139,6 +199,21 @@ fn as_json(arguments: &SimulateArguments, totals: &Totals, done: u64, took: Dura
         .failures
         .iter()
         .map(|(seed, failure)| json!({ "seed": seed, "failure": failure, "replay": arguments.replay(*seed) }));
+    let waits = Harm::ALL.into_iter().filter_map(|harm| {
+        let Summary { count, p50_ns, p99_ns, longest, error_count } = Summary::of(&totals.waits, harm)?;
+        let ms = |ns: u64| ns as f64 / 1e6;
+        let made_of = json!({
+            "no_leader_ms": ms(longest.unled_ns),
+            "not_serving_ms": ms(longest.unserved_ns),
+            "locks_ms": ms(longest.locked_ns),
+        });
+        let summary = json!({
+            "count": count, "p50_ms": ms(p50_ns), "p99_ms": ms(p99_ns), "max_ms": ms(longest.longest_ns),
+            "longest": made_of, "errors": error_count,
+        });
+        Some((harm.name().to_owned(), summary))
+    });
+    let waits: serde_json::Map<String, Value> = waits.collect();
     json!({
         "seeds": done,
         "wall_seconds": took.as_secs_f64(),
@@ -148,6 +223,7 @@ fn as_json(arguments: &SimulateArguments, totals: &Totals, done: u64, took: Dura
         "answers": totals.answered_count,
         "failures": failures.collect::<Vec<_>>(),
         "histories": { "judged": totals.judged_count, "undecided": totals.undecided_count },
+        "waits": waits,
         "situations": probes,
         "coverage": { "faults": faults, "sampled": sampled, "not_seen": unmet },
     })

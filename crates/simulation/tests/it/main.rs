@@ -2,7 +2,7 @@
 //! `holdfast simulate` lives through them by the thousand.
 
 use simulation::coverage::{Coverage, Fault, Phase};
-use simulation::{Canary, Durability, Plan, Probes, RETURNS_PER_UNIVERSE, run};
+use simulation::{Canary, Durability, HARMS_PER_UNIVERSE, Plan, Probes, RETURNS_PER_UNIVERSE, Wait, run};
 
 fn plan(seed: u64, nodes: usize, durability: Durability) -> Plan {
     Plan {
@@ -11,6 +11,7 @@ fn plan(seed: u64, nodes: usize, durability: Durability) -> Plan {
         calm: false,
         returns: false,
         ailments: false,
+        waits: false,
         durability,
         changes: false,
         moves: false,
@@ -314,6 +315,23 @@ fn faults_meet_the_states_that_matter() {
         }
     }
     assert!(possible - unmet >= 90, "only {} of {possible} pairs were seen", possible - unmet);
+}
+
+/// Whatever happens to one node, clients of the others wait for an election and not much more, in virtual time.
+#[test]
+fn clients_of_unhurt_nodes_wait_no_longer_than_an_election_takes() {
+    let waits = (0..4).flat_map(|seed| {
+        let outcome = run(&Plan { waits: true, ..plan(seed, 3, Durability::Always) });
+        assert_eq!(outcome.failure, None, "seed {seed}");
+        outcome.waits
+    });
+    let waits: Vec<Wait> = waits.collect();
+    assert_eq!(waits.len() as u64, 4 * HARMS_PER_UNIVERSE);
+    for wait in &waits {
+        assert!(wait.longest_ns <= 1_500_000_000 && wait.error_count == 0, "{wait:?}");
+    }
+    // Some of it cost groups their leaders.
+    assert!(waits.iter().any(|wait| wait.unled_ns > 500_000_000), "no group ever lost its leader");
 }
 
 #[test]
