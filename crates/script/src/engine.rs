@@ -222,6 +222,7 @@ impl Engine {
         shared.protocol.set(Protocol::Resp2);
         *shared.chance.borrow_mut() = Prng::new(call.seed);
         shared.unix_ms.set(call.unix_ms);
+        shared.ticks.set(0);
         shared.json.set(cjson::Config::default());
         let (handler, hidden) = (self.handler, self.hidden);
         let start = writer.len();

@@ -55,6 +55,8 @@ pub(crate) struct Shared {
     pub(crate) protocol: Cell<Protocol>,
     pub(crate) chance: RefCell<Prng>,
     pub(crate) unix_ms: Cell<i64>,
+    /// How often the running script has been asked whether it may go on: see [`TICK_INSTRUCTIONS`].
+    pub(crate) ticks: Cell<u32>,
     pub(crate) json: Cell<crate::cjson::Config>,
     /// Functions that the library being loaded has registered.
     pub(crate) registering: RefCell<Option<Vec<crate::library::Registered>>>,
@@ -72,6 +74,7 @@ impl Shared {
             protocol: Cell::default(),
             chance: RefCell::new(Prng::new(0)),
             unix_ms: Cell::new(0),
+            ticks: Cell::new(0),
             json: Cell::default(),
             registering: RefCell::new(None),
         }
@@ -218,6 +221,7 @@ unsafe extern "C-unwind" fn thunk<F: Fn(Stack) -> Results + Copy>(raw: *mut lua_
 unsafe extern "C-unwind" fn hook(raw: *mut lua_State, _: *mut lua_Debug) {
     let stack = Stack(raw);
     let shared = stack.shared();
+    shared.ticks.set(shared.ticks.get().saturating_add(1));
     let may_go_on = !shared.is_stopped.get()
         && stack.memory_bytes() <= crate::MEMORY_BYTES_MAX
         && shared.with_host(|host| host.tick()).unwrap_or(Flow::On) == Flow::On;

@@ -256,6 +256,16 @@ fn nothing_of_the_world_is_within_reach() {
 }
 
 #[test]
+fn a_script_that_waits_for_its_clock_ends() {
+    let waits = "local start = os.clock() repeat local now = os.clock() until now - start >= 0.02 return 'done'";
+    check(&[(waits, "done"), (waits, "done"), ("return tostring(os.clock())", "1.5")]);
+    let seen = "local sum = 0 for i = 1, 1000000 do sum = sum + i end return tostring(os.clock())";
+    let first = evaluate(seen);
+    assert_eq!(first, evaluate(seen), "what a script sees follows from what it does");
+    assert_ne!(first, evaluate("return tostring(os.clock())"));
+}
+
+#[test]
 fn chance_follows_from_the_seed() {
     let first = evaluate("return {math.random(1000000), math.random(5, 6)}");
     assert_eq!(first, evaluate("return {math.random(1000000), math.random(5, 6)}"));

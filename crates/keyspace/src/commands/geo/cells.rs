@@ -91,19 +91,49 @@ impl Point {
 }
 
 /// What is looked for around a point.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Shape {
     /// All within a radius, in metres.
     Circle(f64),
     /// All within a width and a height, in metres.
     Box(f64, f64),
+    /// All that these corners enclose, the last of which is joined to the first.
+    Polygon(Vec<Point>),
+}
+
+/// The point in the middle of others: where the sum of their directions from the middle of the earth points to.
+pub(super) fn middle(points: &[Point]) -> Point {
+    let (mut x, mut y, mut z) = (0.0, 0.0, 0.0);
+    for point in points {
+        let (longitude, latitude) = (radians(point.longitude), radians(point.latitude));
+        x += libm::cos(latitude) * libm::cos(longitude);
+        y += libm::cos(latitude) * libm::sin(longitude);
+        z += libm::sin(latitude);
+    }
+    let latitude = libm::atan2(z, (x * x + y * y).sqrt());
+    Point { longitude: degrees(libm::atan2(y, x)), latitude: degrees(latitude) }
+}
+
+/// True if a point lies within a polygon: if a line from it to the east crosses an odd number of edges (W. Randolph
+/// Franklin: "PNPOLY"). Edges are straight in degrees, and none goes around behind the earth.
+fn encloses(corners: &[Point], point: Point) -> bool {
+    let mut is_inside = false;
+    let before = corners.iter().cycle().skip(corners.len() - 1);
+    for (from, to) in corners.iter().zip(before) {
+        if (from.latitude > point.latitude) != (to.latitude > point.latitude) {
+            let share = (to.longitude - from.longitude) * (point.latitude - from.latitude);
+            let crossing = share / (to.latitude - from.latitude) + from.longitude;
+            is_inside ^= point.longitude < crossing;
+        }
+    }
+    is_inside
 }
 
 impl Shape {
     /// The distance of a point that lies inside.
-    pub(super) fn distance(self, centre: Point, point: Point) -> Option<f64> {
+    pub(super) fn distance(&self, centre: Point, point: Point) -> Option<f64> {
         match self {
-            Self::Circle(radius) => Some(centre.distance(point)).filter(|&distance| distance <= radius),
+            Self::Circle(radius) => Some(centre.distance(point)).filter(|distance| distance <= radius),
             Self::Box(width, height) => {
                 if point.distance_in_latitude(centre) > height / 2.0 {
                     return None;
@@ -111,27 +141,32 @@ impl Shape {
                 let beside = Point { latitude: point.latitude, ..centre };
                 (point.distance(beside) <= width / 2.0).then(|| centre.distance(point))
             }
+            Self::Polygon(corners) => encloses(corners, point).then(|| centre.distance(point)),
         }
     }
 
-    /// Half the width and half the height.
-    fn halves(self) -> (f64, f64) {
+    /// How far the shape reaches from its centre, in metres.
+    fn radius(&self, centre: Point) -> f64 {
         match self {
-            Self::Circle(radius) => (radius, radius),
-            Self::Box(width, height) => (width / 2.0, height / 2.0),
-        }
-    }
-
-    fn radius(self) -> f64 {
-        match self {
-            Self::Circle(radius) => radius,
+            Self::Circle(radius) => *radius,
             Self::Box(width, height) => ((width / 2.0) * (width / 2.0) + (height / 2.0) * (height / 2.0)).sqrt(),
+            Self::Polygon(_) => {
+                let Bounds { west, east, south, north } = self.bounds(centre);
+                [(west, north), (east, north), (west, south), (east, south)]
+                    .map(|(longitude, latitude)| centre.distance(Point { longitude, latitude }))
+                    .into_iter()
+                    .fold(0.0, f64::max)
+            }
         }
     }
 
-    /// The least rectangle that holds the shape, for the parallel at which it is widest.
-    fn bounds(self, centre: Point) -> Bounds {
-        let (half_width, half_height) = self.halves();
+    /// The least rectangle that holds the shape: for a circle or a box, at the parallel at which it is widest.
+    fn bounds(&self, centre: Point) -> Bounds {
+        let (half_width, half_height) = match self {
+            Self::Circle(radius) => (*radius, *radius),
+            Self::Box(width, height) => (width / 2.0, height / 2.0),
+            Self::Polygon(corners) => return Bounds::of(corners),
+        };
         let rise = degrees(half_height / EARTH_RADIUS_METRES);
         let edge = if centre.latitude < 0.0 { centre.latitude - rise } else { centre.latitude + rise };
         let reach = degrees(half_width / EARTH_RADIUS_METRES / libm::cos(radians(edge)));
@@ -148,9 +183,9 @@ impl Shape {
     ///
     /// The order is Redis's, and so is what becomes of large shapes, whose neighbours meet behind the earth: a range
     /// that follows itself is left out, other repetitions are not.
-    pub(super) fn score_ranges(self, centre: Point) -> Vec<(f64, f64)> {
+    pub(super) fn score_ranges(&self, centre: Point) -> Vec<(f64, f64)> {
         let wanted = self.bounds(centre);
-        let mut steps = steps_for(self.radius(), centre.latitude);
+        let mut steps = steps_for(self.radius(centre), centre.latitude);
         let mut cell = Cell::around(centre, steps);
         let falls_short = cell.neighbour(0, 1).bounds().north < wanted.north
             || cell.neighbour(0, -1).bounds().south > wanted.south
@@ -207,6 +242,20 @@ struct Bounds {
     east: f64,
     south: f64,
     north: f64,
+}
+
+impl Bounds {
+    /// Those within which all these points lie.
+    fn of(points: &[Point]) -> Self {
+        let least = |number: fn(&Point) -> f64| points.iter().map(number).fold(f64::INFINITY, f64::min);
+        let most = |number: fn(&Point) -> f64| points.iter().map(number).fold(f64::NEG_INFINITY, f64::max);
+        Self {
+            west: least(|point| point.longitude),
+            east: most(|point| point.longitude),
+            south: least(|point| point.latitude),
+            north: most(|point| point.latitude),
+        }
+    }
 }
 
 /// A cell of the grid that so many halvings make.
@@ -304,6 +353,55 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn whatever_a_polygon_holds_lies_in_its_ranges() {
+        let mut prng = stdx::Prng::new(7);
+        let mut held = 0;
+        for round in 0..20_000 {
+            let mut draw = |max: f64| (prng.draw() as f64 / u64::MAX as f64 * 2.0 - 1.0) * max;
+            let around = Point::new(draw(170.0), draw(75.0)).unwrap();
+            let spread = 10f64.powi(round % 6 - 4);
+            let mut near = || Point::new(around.longitude + draw(spread), around.latitude + draw(spread));
+            let corners: Vec<Point> = (0..3 + round % 5).filter_map(|_| near()).collect();
+            let Some(other) = near().map(|other| Point::of_score(other.score())) else { continue };
+            if corners.len() < 3 {
+                continue;
+            }
+            let (centre, shape) = (middle(&corners), Shape::Polygon(corners));
+            if shape.distance(centre, other).is_some() {
+                held += 1;
+                let ranges = shape.score_ranges(centre);
+                let is_in = |&(low, high): &(f64, f64)| (low..high).contains(&other.score());
+                assert!(ranges.iter().any(is_in), "{shape:?} around {centre:?} misses {other:?}");
+            }
+        }
+        assert!(held > 2_000, "{held}");
+    }
+
+    #[test]
+    fn what_a_triangle_holds_lies_on_one_side_of_all_its_edges() {
+        let mut prng = stdx::Prng::new(8);
+        let mut held = 0;
+        for _ in 0..20_000 {
+            let mut draw = |max: f64| (prng.draw() as f64 / u64::MAX as f64 * 2.0 - 1.0) * max;
+            let mut near = || Point::new(draw(80.0), draw(80.0)).unwrap();
+            let (corners, point) = ([near(), near(), near()], near());
+            let sides = [0, 1, 2].map(|nth| {
+                let (from, to) = (corners[nth], corners[(nth + 1) % 3]);
+                (to.longitude - from.longitude) * (point.latitude - from.latitude)
+                    - (to.latitude - from.latitude) * (point.longitude - from.longitude)
+            });
+            // Too near to an edge to tell.
+            if sides.iter().any(|side| side.abs() < 1e-6) {
+                continue;
+            }
+            let is_inside = sides.iter().all(|&side| side > 0.0) || sides.iter().all(|&side| side < 0.0);
+            assert_eq!(encloses(&corners, point), is_inside, "{corners:?} {point:?}");
+            held += usize::from(is_inside);
+        }
+        assert!(held > 1_000, "{held}");
     }
 
     #[test]

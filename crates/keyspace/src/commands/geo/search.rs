@@ -3,7 +3,7 @@
 use command::{Access, Begin, Find, Flag, Group, KeySpec, Refusal, Span};
 use resp::{Args, Writer};
 
-use super::cells::{Point, Shape};
+use super::cells::{Point, Shape, middle};
 use super::position::write_point;
 use super::{distance_text, point, unit};
 use crate::collection::sorted_set::Cut;
@@ -22,10 +22,11 @@ pub(super) const GEOSEARCH: DataCommand = DataCommand {
     name: "geosearch",
     since: "6.2.0",
     group: Group::Geo,
-    summary: "Finds the members within a circle or a box.",
+    summary: "Finds the members within a circle, a box or a polygon.",
     complexity: "O(N+log M) with N the number of members in the cells around and M that of all.",
-    syntax: "key <FROMMEMBER member | FROMLONLAT longitude latitude> <BYRADIUS radius <m | km | ft | mi> \
-             | BYBOX width height <m | km | ft | mi>> [ASC | DESC] [COUNT count [ANY]] [WITHCOORD] \
+    syntax: "key [FROMMEMBER member | FROMLONLAT longitude latitude] <BYRADIUS radius <m | km | ft | mi> \
+             | BYBOX width height <m | km | ft | mi> | BYPOLYGON num-vertices longitude latitude [longitude \
+             latitude ...]> [ASC | DESC] [COUNT count [ANY]] [WITHCOORD] \
              [WITHDIST] [WITHHASH]",
     arity: -7,
     flags: &[Flag::Readonly],
@@ -41,10 +42,11 @@ pub(super) const GEOSEARCHSTORE: DataCommand = DataCommand {
     name: "geosearchstore",
     since: "6.2.0",
     group: Group::Geo,
-    summary: "Stores the members within a circle or a box under another key.",
+    summary: "Stores the members within a circle, a box or a polygon under another key.",
     complexity: "O(N+log M) with N the number of members in the cells around and M that of all.",
-    syntax: "destination source <FROMMEMBER member | FROMLONLAT longitude latitude> <BYRADIUS radius <m | \
-             km | ft | mi> | BYBOX width height <m | km | ft | mi>> [ASC | DESC] [COUNT count [ANY]] \
+    syntax: "destination source [FROMMEMBER member | FROMLONLAT longitude latitude] <BYRADIUS radius <m | \
+             km | ft | mi> | BYBOX width height <m | km | ft | mi> | BYPOLYGON num-vertices longitude latitude \
+             [longitude latitude ...]> [ASC | DESC] [COUNT count [ANY]] \
              [STOREDIST]",
     arity: -8,
     flags: &[Flag::Write, Flag::Denyoom],
@@ -197,6 +199,16 @@ fn sides(args: Args<'_>, first: usize) -> Result<(f64, f64, f64), Refusal> {
     Ok((width, height, unit(args.at(first + 2))?))
 }
 
+/// The corners of a polygon, of which the word at `first` tells the number.
+fn corners(args: Args<'_>, first: usize) -> Result<Vec<Point>, Refusal> {
+    const COUNT_MIN: usize = 3;
+    let count = integer(args.at(first)).map_err(|_| Refusal::new("ERR invalid number of vertices"))?;
+    let count = usize::try_from(count).ok().filter(|&count| count >= COUNT_MIN);
+    let count = count.filter(|&count| count <= (args.len() - first - 1) / 2);
+    let count = count.ok_or_else(|| Refusal::new("ERR GEOSEARCH BYPOLYGON must have at least 3 vertices"))?;
+    (0..count).map(|nth| point(args, first + 1 + 2 * nth)).collect()
+}
+
 fn member_point(set: SortedSet<'_>, member: &[u8]) -> Result<Point, Refusal> {
     let score = set.score(member).ok_or_else(|| Refusal::new("ERR could not decode requested zset member"))?;
     Ok(Point::of_score(score))
@@ -229,6 +241,7 @@ impl<'a> Request<'a> {
             }
         };
         let (mut by_member, mut by_point, mut any) = (false, false, false);
+        let is_polygon = |request: &Self| matches!(request.shape, Some(Shape::Polygon(_)));
         while let Some(option) = args.get(next) {
             let left = args.len() - next - 1;
             match () {
@@ -249,14 +262,14 @@ impl<'a> Request<'a> {
                     next += 1;
                 }
                 () if form == Form::SearchAndStore && is(option, "storedist") => request.stores_distance = true,
-                () if searches && !by_point && left >= 1 && is(option, "frommember") => {
+                () if searches && !by_point && !is_polygon(&request) && left >= 1 && is(option, "frommember") => {
                     if let Some(set) = set {
                         request.centre = Some(member_point(set, args.at(next + 1))?);
                     }
                     by_member = true;
                     next += 1;
                 }
-                () if searches && !by_member && left >= 2 && is(option, "fromlonlat") => {
+                () if searches && !by_member && !is_polygon(&request) && left >= 2 && is(option, "fromlonlat") => {
                     request.centre = Some(point(args, next + 1)?);
                     by_point = true;
                     next += 2;
@@ -264,7 +277,7 @@ impl<'a> Request<'a> {
                 () if searches
                     && left >= 2
                     && is(option, "byradius")
-                    && !matches!(request.shape, Some(Shape::Box(..))) =>
+                    && matches!(request.shape, None | Some(Shape::Circle(_))) =>
                 {
                     let (radius, metres) = radius(args, next + 1)?;
                     (request.shape, request.metres) = (Some(Shape::Circle(radius * metres)), metres);
@@ -273,11 +286,24 @@ impl<'a> Request<'a> {
                 () if searches
                     && left >= 3
                     && is(option, "bybox")
-                    && !matches!(request.shape, Some(Shape::Circle(_))) =>
+                    && matches!(request.shape, None | Some(Shape::Box(..))) =>
                 {
                     let (width, height, metres) = sides(args, next + 1)?;
                     (request.shape, request.metres) = (Some(Shape::Box(width * metres, height * metres)), metres);
                     next += 3;
+                }
+                () if searches
+                    && left >= 2
+                    && is(option, "bypolygon")
+                    && !by_member
+                    && !by_point
+                    && (request.shape.is_none() || is_polygon(&request)) =>
+                {
+                    let corners = corners(args, next + 1)?;
+                    next += 1 + 2 * corners.len();
+                    // Distances are those from the middle, in metres.
+                    request.centre = Some(middle(&corners));
+                    (request.shape, request.metres) = (Some(Shape::Polygon(corners)), 1.0);
                 }
                 () => return Err(Refusal::SYNTAX),
             }
@@ -290,7 +316,7 @@ impl<'a> Request<'a> {
             )));
         }
         let name = String::from_utf8_lossy(args.at(0));
-        if searches && !by_member && !by_point {
+        if searches && !by_member && !by_point && !is_polygon(&request) {
             return Err(Refusal::new(format!(
                 "ERR exactly one of FROMMEMBER or FROMLONLAT can be specified for {name}"
             )));
@@ -310,7 +336,7 @@ impl<'a> Request<'a> {
     }
 
     fn find<'s>(&self, set: SortedSet<'s>) -> Vec<Found<'s>> {
-        let (Some(centre), Some(shape)) = (self.centre, self.shape) else { return Vec::new() };
+        let (Some(centre), Some(shape)) = (self.centre, &self.shape) else { return Vec::new() };
         let enough = self.count.filter(|_| self.takes_any).unwrap_or(usize::MAX);
         let mut found = Vec::new();
         for (low, high) in shape.score_ranges(centre) {
