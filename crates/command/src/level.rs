@@ -20,7 +20,11 @@ struct Newcomer {
 
 /// All that are new since level 1. One line for each, such as
 /// `Newcomer { name: "xnack", is_new_form: None, level: Level(2) }`.
-const NEWCOMERS: &[Newcomer] = &[];
+const NEWCOMERS: &[Newcomer] = &[Newcomer { name: "geosearchstore", is_new_form: Some(has_polygon), level: Level(2) }];
+
+fn has_polygon(args: Args<'_>) -> bool {
+    args.iter().any(|word| word.eq_ignore_ascii_case(b"bypolygon"))
+}
 
 /// The level that brought a request in the form in which it is made.
 pub fn level_of(name: &str, args: Args<'_>) -> Level {

@@ -15,8 +15,8 @@ mod peace;
 mod phases;
 mod replay;
 mod returns;
-mod zones;
 mod waits;
+mod zones;
 
 use std::collections::BTreeMap;
 
@@ -35,8 +35,8 @@ pub use ailments::AILMENTS_PER_UNIVERSE;
 use node::event::{NodeId, Peer, SessionId};
 use peace::SeenLocks;
 pub use returns::RETURNS_PER_UNIVERSE;
-pub(crate) use zones::Zones;
 pub use waits::{HARMS_PER_UNIVERSE, Harm, Wait};
+pub(crate) use zones::Zones;
 
 /// Everything that is going to happen.
 pub(crate) enum What {
