@@ -12,7 +12,7 @@ use crate::bulletin::{Bulletin, Bulletins};
 use crate::core::Context;
 use crate::defect::Defect;
 use crate::entry;
-use crate::event::{Action, GroupId, Level, NodeId, Now};
+use crate::event::{GroupId, NodeId, Now};
 use crate::letter::Origin;
 use crate::limits;
 use crate::outlet::Outlet;
@@ -256,7 +256,6 @@ impl Group {
         for balance::Step { group, nodes, reason, .. } in steps {
             let names: Vec<_> = nodes.iter().map(u64::to_string).collect();
             let text = format!("is to live on nodes {}: {reason}", names.join(", "));
-            outlet.actions.push(Action::Log { level: Level::Notice, line: format!("group {}: {text}", group.0) });
             outlet.happened(Kind::Placement, Some(group), text);
             self.leader.builder.place(group, &nodes);
             self.leader.waiters.push(Waiter::Silent);
