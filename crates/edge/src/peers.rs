@@ -1569,7 +1569,7 @@ mod tests {
             group_count: 2,
             hash_seed: 9,
             has_joined: false,
-            level: stdx::Level::FIRST,
+            level: Level::FIRST,
         };
         let authority = Authority::make().expect("a key");
         let (chain, _) = authority.issue(2, 1_800_000_000);
