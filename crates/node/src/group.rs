@@ -2053,6 +2053,8 @@ impl Group {
             assert_eq!(self.applied(), entry.index, "a leader serves with all that earlier ones have acknowledged");
             self.is_serving = true;
             self.is_newly_serving = true;
+            // What was seen in an earlier reign, or never, would make members seem well that have nothing of this.
+            self.committed_seen = entry.index;
             self.bulletin_at = Instant::ZERO;
             // First of all: what is asked for is logged behind it.
             self.level_logged = self.state.level();

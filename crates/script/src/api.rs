@@ -289,9 +289,9 @@ pub(crate) fn random_seed(stack: Stack) -> Results {
     Ok(0)
 }
 
-/// `os.clock`: the moment of the call, in seconds, and a millisecond for every [`crate::lua::TICK_INSTRUCTIONS`] that the script
-/// has carried out since. So a script that waits for it ends, and what it sees still follows from what it is and does: no
-/// clock is read. An interpreter needs about that long for so many.
+/// `os.clock`: the moment of the call, in seconds, and a millisecond for every [`crate::lua::TICK_INSTRUCTIONS`] that
+/// the script has carried out since. So a script that waits for it ends, and what it sees still follows from what it is
+/// and does: no clock is read. An interpreter needs about that long for so many.
 pub(crate) fn clock(stack: Stack) -> Results {
     let shared = stack.shared();
     let ms = shared.unix_ms.get().saturating_add(shared.ticks.get().into());

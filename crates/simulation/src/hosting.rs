@@ -21,7 +21,7 @@ use node::limits;
 use node::roster::{Member, Roster};
 use node::settings::Settings;
 use stdx::log::{Entry, EntryKind};
-use stdx::{Instant, Level};
+use stdx::{Instant, Level, Levels};
 
 use crate::invariants::Invariant;
 use crate::machine::{CoreHost, Inbound, Machine, Order, Process};
@@ -72,8 +72,8 @@ impl Universe {
             group_count: self.group_count,
             hash_seed: self.plan.seed,
             has_joined: machine > 0,
-            // Every world is that of an old cluster: with `levels` it is upgraded.
-            level: Level::FIRST,
+            // A world is that of an old cluster, unless it has zones, which came later: with `levels` it is upgraded.
+            level: if self.zones.are_there() { Levels::KNOWN.highest } else { Level::FIRST },
         };
         let options = journal::Options {
             segment_bytes: 4096 * (16 + self.prng.below(48)),

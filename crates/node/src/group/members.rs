@@ -39,6 +39,10 @@ impl Group {
         let lost = outlet.context.neighbours.lost();
         let wanted = self.wanted_change(roster, bulletins, replicas, &progress, seen, group_count);
         if let Some(change) = wanted.or_else(|| self.change_of_votes(roster, replicas, &lost, &progress, seen)) {
+            if let Change::AddVoter(newcomer) = change {
+                let holds_log = |other: &Progress| other.node == newcomer && other.matched > 0;
+                assert!(progress.iter().any(holds_log), "node {newcomer} is to vote, and has no log that could count");
+            }
             // Refused only if leadership is going: the next leader sees to it.
             let _ = self.replica.propose_change(change);
         } else if roster.is_going(self.node) || is_moved_away {

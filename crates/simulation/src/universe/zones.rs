@@ -40,7 +40,7 @@ impl Zones {
     pub(super) fn draw(plan: &Plan, machine_count: usize) -> Self {
         let mut prng = Prng::new(plan.seed ^ 0x7A6F_6E65);
         let is_sought = plan.canary == Some(Canary::ForgottenZones);
-        let may_be = plan.nodes > REPLICAS && !plan.calm && !plan.returns && !plan.ailments;
+        let may_be = plan.nodes > REPLICAS && !plan.calm && !plan.is_orderly() && !plan.levels;
         let has_zones = may_be && (is_sought || plan.canary.is_none() && prng.chance(2, 3));
         let is_replaced = may_be && plan.canary.is_none() && prng.chance(2, 3);
         let count = if has_zones { 2 + prng.below(4).min(3) } else { 0 };
@@ -52,6 +52,11 @@ impl Zones {
             balance_rate: if may_be && prng.chance(1, 3) { 50_000 + prng.below(500_000) } else { 64 << 20 },
             prng,
         }
+    }
+
+    /// True if there are any. They need a level that brought them.
+    pub(crate) fn are_there(&self) -> bool {
+        self.count > 0
     }
 
     /// The name of a machine's zone; empty without zones.
