@@ -528,15 +528,25 @@ fn role(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mut W
 /// Writes a map one field at a time.
 struct Fields<'w> {
     writer: &'w mut Writer,
+    /// So many of those that were announced are still to come.
+    left: usize,
+}
+
+impl Drop for Fields<'_> {
+    fn drop(&mut self) {
+        debug_assert!(self.left == 0 || std::thread::panicking(), "{} fields fewer than announced", self.left);
+    }
 }
 
 impl<'w> Fields<'w> {
     fn new(writer: &'w mut Writer, count: usize) -> Self {
         writer.map(count);
-        Self { writer }
+        Self { writer, left: count }
     }
 
     fn name(&mut self, name: &str) -> &mut Writer {
+        debug_assert!(self.left > 0, "'{name}' is one field more than announced");
+        self.left = self.left.saturating_sub(1);
         self.writer.bulk(name.as_bytes());
         self.writer
     }
@@ -710,7 +720,7 @@ fn write_node(overview: &Overview<'_>, node: NodeId, writer: &mut Writer) {
         () if !seen.is_empty() || votes + learns > 0 || link.is_some_and(|link| !link.is_up) => "down",
         () => "joining",
     };
-    let mut fields = Fields::new(writer, 14);
+    let mut fields = Fields::new(writer, 16);
     fields.node("id", Some(node));
     let levels = if is_own { Some(core.levels) } else { core.known_levels.get(&node).copied() };
     fields.number("level_lowest", levels.map_or(0, |levels| u64::from(levels.lowest.0)));
