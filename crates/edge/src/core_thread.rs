@@ -831,7 +831,7 @@ impl CoreWork {
                 let line =
                     format!("writes at level {level} from now on: versions that do not know it cannot start here");
                 self.host.log.notice(&line);
-                self.host.peers.rise();
+                self.host.peers.rise(self.host.floor.voice());
             }
             Ok(false) => {}
             Err(fault) => {

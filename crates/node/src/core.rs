@@ -1313,6 +1313,8 @@ impl Core {
             }
         }
         if let Some(level) = self.group_mut(crate::levels::HOME).and_then(Group::take_level) {
+            // The roster below is looked at with it.
+            self.context.level = self.context.level.max(level);
             for core in (0..self.context.core_count).map(CoreId) {
                 self.outbox.push(self.context.core, core, Mail::Level(level));
             }
@@ -2223,7 +2225,8 @@ impl Core {
                     relieved.push(session.id);
                 }
             }
-            if session.is_closing && session.owed_count() == 0 {
+            // Who waits for changes may wait for ever.
+            if session.is_closing && (session.owed_count() == 0 || session.changes_wait.is_some()) {
                 let session_id = session.id;
                 actions.push(match session.follower.take_if(|follower| follower.wish.is_some()) {
                     Some(follower) => Action::Follow { session: session_id, follower },

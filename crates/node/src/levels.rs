@@ -52,7 +52,9 @@ impl Context {
 
     /// What this node says of itself to the others. A version that knows only level 1 takes no zone.
     pub(crate) fn own_as_announced(&self) -> Member {
-        self.own.known_at(self.level)
+        // Who joins knows the level from those who let it in, before it has anything of group 0.
+        let level = if self.roster.is_empty() { self.level.max(self.floor) } else { self.level };
+        self.own.known_at(level)
     }
 
     /// The level whose commands a gateway of this core takes. The leader that would log them has the last word.

@@ -46,6 +46,8 @@ pub struct Link {
     moved: Instant,
     /// The version of the protocol that it was greeted in last.
     version: u16,
+    /// The other end does not know what is in the logs here by now: it is given nothing more on this connection.
+    is_muted: bool,
     welcome: Vec<u8>,
     report: LinkReport,
 }
@@ -103,6 +105,7 @@ impl Link {
             compressor: None,
             moved: now,
             version: 0,
+            is_muted: false,
             welcome: Vec::new(),
         }
     }
@@ -159,6 +162,7 @@ impl Link {
         version: u16,
     ) -> io::Result<()> {
         self.version = version;
+        self.is_muted = false;
         let mut stream = TcpStream::connect(address)?;
         let _ = stream.set_nodelay(true);
         // What nobody acknowledges is not waited for much longer than an election.
@@ -280,7 +284,7 @@ impl Link {
     pub fn has_room(&self, length: usize) -> bool {
         let bytes_max = lane_bytes_max(self.lane);
         let length = length + MESSAGE_HEADER_BYTES;
-        self.is_up() && (self.out_bytes + length <= bytes_max || length > bytes_max && self.out_bytes < bytes_max)
+        self.takes_any() && (self.out_bytes + length <= bytes_max || length > bytes_max && self.out_bytes < bytes_max)
     }
 
     /// Takes a message, if it has room for it.
@@ -307,7 +311,7 @@ impl Link {
 
     /// Takes a frame of one message, made for it since there was room; none if there was not.
     pub fn push_whole(&mut self, whole: Option<Vec<u8>>) -> bool {
-        let whole = whole.filter(|_| self.is_up());
+        let whole = whole.filter(|_| self.takes_any());
         self.count(whole.is_some());
         let Some(whole) = whole else { return false };
         self.close_frame();
@@ -327,6 +331,16 @@ impl Link {
             self.has_dropped |= self.is_up();
             self.report.dropped_count += 1;
         }
+    }
+
+    /// Takes no more messages if the connection speaks an older version of the protocol than this.
+    pub fn mute_below(&mut self, version: u16) {
+        self.is_muted |= self.version < version;
+    }
+
+    /// True if it takes messages, as far as it has room.
+    fn takes_any(&self) -> bool {
+        self.is_up() && !self.is_muted
     }
 
     /// True if it carries messages.

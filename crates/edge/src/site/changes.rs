@@ -403,10 +403,15 @@ impl Reader {
     /// Puts what has been read onto a page; true if it is full.
     fn hand_out(&mut self, count: usize, filter: &Filter<'_>, page: &mut Page) -> bool {
         while let Some(event) = self.events.front() {
-            if page.count >= count || page.bytes.len() >= CHANGES_ANSWER_BYTES {
+            // Sweeps behind one event have its number, so a page that ended among them would be followed by itself.
+            let place = (self.cursor.moment, self.cursor.number);
+            let is_one_more = page.count > 0 && event.is_sweep && (event.moment, event.number) == place;
+            if is_one_more {
+                // All of them are handed out together.
+            } else if page.count >= count || page.bytes.len() >= CHANGES_ANSWER_BYTES {
                 return true;
             }
-            let (id, known) = ((event.moment, event.number), (self.cursor.moment, self.cursor.number));
+            let (id, known) = ((event.moment, event.number), place);
             // A sweep has the number of the event before it, and comes twice rather than never.
             let is_new = if event.is_sweep { id >= known } else { id > known };
             if is_new {

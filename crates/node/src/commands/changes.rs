@@ -150,7 +150,8 @@ impl Core {
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.changes_wait = None;
         // What its user may do can have been changed meanwhile.
-        let answer = if session.user.reads_every_key() { answer } else { Err(NO_PERMISSION.to_owned()) };
+        let may_read = !session.is_closing && session.user.reads_every_key();
+        let answer = if may_read { answer } else { Err(NO_PERMISSION.to_owned()) };
         let mut written = Writer::default();
         if let Ok(reply) = &answer {
             written.raw(reply);

@@ -304,7 +304,7 @@ pub(super) fn kill_sessions(core: &mut Core, filter: &SessionFilter, actions: &m
         if filter.passes(session, core.now) {
             count += 1;
             session.is_closing = true;
-            if session.owed_count() == 0 || session.waiting.is_some() {
+            if session.owed_count() == 0 || session.waiting.is_some() || session.changes_wait.is_some() {
                 actions.push(Action::Close { session: session.id });
             }
             closing.push(session.id);

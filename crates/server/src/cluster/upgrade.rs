@@ -30,6 +30,7 @@ pub fn run(arguments: &UpgradeArguments) -> Result<()> {
     let status = ask_status(&mut connection)?;
     say!("{}", page(&status));
     let level = number(&status, "level");
+    ensure!(level > 0, "the node that was asked runs a version that knows nothing of levels: ask a newer one");
     let highest = list(&status, "nodes").iter().map(|node| number(node, "level_highest")).max().unwrap_or(level);
     if level >= highest {
         say_line!("level {level} is the highest that any node knows: nothing is to be done");

@@ -18,7 +18,7 @@ mod slots;
 mod stream;
 pub mod topology;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -497,8 +497,8 @@ impl<'a, 'b> Follower<'a, 'b> {
         }
         while let Some((slot, reading)) = self.slots.take_due(number, offset) {
             let there = self.target.keys_of_slot(slot)?;
-            let gone: Vec<&Vec<u8>> =
-                there.iter().filter(|key| !reading.keys.iter().any(|kept| kept.name == **key)).collect();
+            let kept: BTreeSet<&[u8]> = reading.keys.iter().map(|key| &*key.name).collect();
+            let gone: Vec<&Vec<u8>> = there.iter().filter(|key| !kept.contains(key.as_slice())).collect();
             for some in gone.chunks(KEYS_AT_ONCE) {
                 let mut words = vec![b"DEL".to_vec()];
                 words.extend(some.iter().map(|key| key.to_vec()));

@@ -46,20 +46,24 @@ pub fn run(address: &Address, arguments: &TargetArguments, pause: Duration, leav
         ask(&mut source, &["CONFIG", "SET", "min-replicas-to-write", REPLICAS_NEVER_MET])?;
     }
     let drained = drain(&mut source, &mut target, &record, pause);
-    let outcome = drained.and_then(|offset| {
+    let outcome = drained.and_then(|_| {
         // From here on the source refuses what it would have to take alone.
         ask(&mut source, &["CONFIG", "SET", "min-replicas-to-write", REPLICAS_NEVER_MET])?;
+        // The pause may have ended before.
+        let offset = drain(&mut source, &mut target, &record, pause)?;
         let offset = same_counts(&mut source, &mut target, &record, pause, offset)?;
         fence(&mut target)?;
         Ok(offset)
     });
     let took = stopped.elapsed();
-    if outcome.is_err() || leaves_open {
+    let is_ended = outcome.is_err() && is_ended_by_another(&mut target);
+    if outcome.is_err() && !is_ended || leaves_open {
         ask(&mut source, &["CONFIG", "SET", "min-replicas-to-write", &before])?;
     }
     if waits {
         ask(&mut source, &["CLIENT", "UNPAUSE"])?;
     }
+    ensure!(!is_ended, ENDED_BY_ANOTHER);
     let offset = outcome.context("not cut over; the source takes writes as before")?;
     open(&mut target)?;
     say_line!(
@@ -75,6 +79,15 @@ pub fn run(address: &Address, arguments: &TargetArguments, pause: Duration, leav
         );
     }
     Ok(())
+}
+
+/// What is said when another process was faster. The source is left as that one has left it.
+pub const ENDED_BY_ANOTHER: &str =
+    "another process has ended this migration meanwhile, perhaps by a cut-over: nothing was changed at the source";
+
+/// True if the target has no record of a migration any more: to let the source take writes would undo a cut-over.
+pub fn is_ended_by_another(target: &mut Connection) -> bool {
+    matches!(read_record(target), Ok(None))
 }
 
 /// A reply, also if it is an error.

@@ -180,6 +180,16 @@ fn who_may_not_read_every_key_is_told_of_none() {
     client.show("SET secret 1");
     let told = reader.receive().map(|reply| reply.to_string()).unwrap_or_default();
     assert!(!told.contains("secret"), "{told}");
+    // Nor does one who is killed, or of whom there is no user any more: they go at once, whatever they wait for.
+    for ending in ["CLIENT KILL USER reader", "ACL DELUSER reader"] {
+        client.show("ACL SETUSER reader reset on >p ~* +changes");
+        let mut reader = server.client();
+        assert_eq!(reader.show("AUTH reader p"), "OK");
+        reader.send(&["CHANGES", "READ", "$", "BLOCK", "0"]).expect("a connection");
+        thread::sleep(Duration::from_millis(200));
+        client.show(ending);
+        assert!(reader.is_closed_within(PATIENCE), "{ending}");
+    }
     server.stop();
 }
 

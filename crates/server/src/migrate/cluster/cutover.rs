@@ -12,7 +12,9 @@ use super::topology::{Survey, Topology, ranges_of};
 use crate::connection::Connection;
 use crate::migrate::PATIENCE;
 use crate::migrate::check::config;
-use crate::migrate::cutover::{POLL_INTERVAL, REPLICAS_NEVER_MET, call, counts, fence, open};
+use crate::migrate::cutover::{
+    ENDED_BY_ANOTHER, POLL_INTERVAL, REPLICAS_NEVER_MET, call, counts, fence, is_ended_by_another, open,
+};
 use crate::migrate::source::{Address, ask, info, info_field};
 use crate::migrate::target::{Record, TargetArguments, read_record};
 
@@ -46,6 +48,8 @@ pub fn run(
     let outcome = stop(&mut nodes, pause).and_then(|()| {
         drain(&mut nodes, &mut target, pause)?;
         refuse_all(&mut nodes)?;
+        // The pause of one may have ended before it refused.
+        drain(&mut nodes, &mut target, pause)?;
         same_counts(&mut nodes, &mut target, pause)?;
         // A replica that was promoted meanwhile was not stopped.
         let record = read_record(&mut target)?.context("another process has ended the migration")?;
@@ -55,12 +59,14 @@ pub fn run(
         fence(&mut target)
     });
     let took = stopped.elapsed();
-    let reopened = if outcome.is_err() || leaves_open { take_writes(&mut nodes) } else { Ok(()) };
+    let is_ended = outcome.is_err() && is_ended_by_another(&mut target);
+    let reopened = if outcome.is_err() && !is_ended || leaves_open { take_writes(&mut nodes) } else { Ok(()) };
     for node in nodes.iter_mut().filter(|node| node.is_paused) {
         // The pause ends by itself otherwise.
         let _ = ask(&mut node.connection, &["CLIENT", "UNPAUSE"]);
     }
     if let Err(why) = outcome {
+        ensure!(!is_ended, ENDED_BY_ANOTHER);
         reopened.context("some nodes of the source refuse writes yet: CONFIG SET min-replicas-to-write there")?;
         return Err(why.context("not cut over; the source takes writes as before"));
     }

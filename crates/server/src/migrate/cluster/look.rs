@@ -169,6 +169,9 @@ impl Follower<'_, '_> {
             }
         }
         for (number, mut slots) in wanted {
+            if self.slots.reading_bytes() > READING_BYTES_MAX {
+                break;
+            }
             slots.truncate(SLOTS_AT_ONCE);
             // What cannot be read now is read later: a node that is away is told of by its link.
             let _ = self.read_of(number, &slots);
