@@ -83,8 +83,14 @@ const NEWER_OPTIONS: &[(&str, &str)] = &[
     ("zinterstore", " | COUNT"),
     ("xadd", " [KEEPREF | DELREF | ACKED]"),
     ("xtrim", " [KEEPREF | DELREF | ACKED]"),
-    ("geosearch", " | BYPOLYGON num-vertices longitude latitude [longitude latitude ...]"),
-    ("geosearchstore", " | BYPOLYGON num-vertices longitude latitude [longitude latitude ...]"),
+    (
+        "geosearch",
+        " | BYPOLYGON num-vertices longitude latitude longitude latitude longitude latitude [longitude latitude ...]",
+    ),
+    (
+        "geosearchstore",
+        " | BYPOLYGON num-vertices longitude latitude longitude latitude longitude latitude [longitude latitude ...]",
+    ),
 ];
 
 /// The syntax of a command as the reference knows it.

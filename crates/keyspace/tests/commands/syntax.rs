@@ -131,6 +131,14 @@ fn count_ids(line: &mut [Vec<u8>]) {
     }
 }
 
+/// Puts the number of corners where it belongs: behind BYPOLYGON, before the corners.
+fn count_vertices(line: &mut [Vec<u8>]) {
+    let Some(at) = line.iter().position(|word| word.eq_ignore_ascii_case(b"bypolygon")) else { return };
+    let is_number = |word: &&Vec<u8>| word.iter().all(u8::is_ascii_digit);
+    let numbers = line[at + 2..].iter().take_while(is_number).count();
+    line[at + 1] = (numbers / 2).to_string().into_bytes();
+}
+
 /// Calls `visit` with every command that does something, and the words that name it.
 fn for_each_command(mut visit: impl FnMut(&'static DataCommand, Vec<&'static str>)) {
     for command in COMMANDS {
@@ -164,6 +172,7 @@ fn whatever_the_syntax_allows_is_no_syntax_error() {
             generate(&syntax, &mut prng, &mut value, &mut line);
             count_fields(&mut line);
             count_ids(&mut line);
+            count_vertices(&mut line);
             let reply = local.call(&line).to_string();
             // Where a comma follows, it tells which options do not go together; no syntax does.
             let refused = reply.ends_with("syntax error") || reply.contains("wrong number of arguments");

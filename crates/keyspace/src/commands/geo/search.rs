@@ -24,9 +24,9 @@ pub(super) const GEOSEARCH: DataCommand = DataCommand {
     group: Group::Geo,
     summary: "Finds the members within a circle, a box or a polygon.",
     complexity: "O(N+log M) with N the number of members in the cells around and M that of all.",
-    syntax: "key [FROMMEMBER member | FROMLONLAT longitude latitude] <BYRADIUS radius <m | km | ft | mi> \
-             | BYBOX width height <m | km | ft | mi> | BYPOLYGON num-vertices longitude latitude [longitude \
-             latitude ...]> [ASC | DESC] [COUNT count [ANY]] [WITHCOORD] \
+    syntax: "key <<FROMMEMBER member | FROMLONLAT longitude latitude> <BYRADIUS radius <m | km | ft | mi> \
+             | BYBOX width height <m | km | ft | mi>> | BYPOLYGON num-vertices longitude latitude longitude \
+             latitude longitude latitude [longitude latitude ...]> [ASC | DESC] [COUNT count [ANY]] [WITHCOORD] \
              [WITHDIST] [WITHHASH]",
     arity: -7,
     flags: &[Flag::Readonly],
@@ -44,9 +44,9 @@ pub(super) const GEOSEARCHSTORE: DataCommand = DataCommand {
     group: Group::Geo,
     summary: "Stores the members within a circle, a box or a polygon under another key.",
     complexity: "O(N+log M) with N the number of members in the cells around and M that of all.",
-    syntax: "destination source [FROMMEMBER member | FROMLONLAT longitude latitude] <BYRADIUS radius <m | \
-             km | ft | mi> | BYBOX width height <m | km | ft | mi> | BYPOLYGON num-vertices longitude latitude \
-             [longitude latitude ...]> [ASC | DESC] [COUNT count [ANY]] \
+    syntax: "destination source <<FROMMEMBER member | FROMLONLAT longitude latitude> <BYRADIUS radius <m | \
+             km | ft | mi> | BYBOX width height <m | km | ft | mi>> | BYPOLYGON num-vertices longitude latitude \
+             longitude latitude longitude latitude [longitude latitude ...]> [ASC | DESC] [COUNT count [ANY]] \
              [STOREDIST]",
     arity: -8,
     flags: &[Flag::Write, Flag::Denyoom],
