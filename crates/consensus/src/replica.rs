@@ -488,7 +488,11 @@ impl Replica {
             ballot: Ballot::default(),
             ticks: 0,
             role: Role::Follower,
-            stored: hard_state,
+            // Alone it has nobody to be filled by: what it has is all there is.
+            stored: HardState {
+                commit: if alone { hard_state.commit.min(last) } else { hard_state.commit },
+                ..hard_state
+            },
             last_append_ticket: 0,
             persisted_ticket: 0,
             election_ticket: 0,
@@ -934,7 +938,9 @@ impl Replica {
             committed => committed,
         };
         let now = HardState { term: self.raft.raft.term, vote: self.raft.raft.vote, commit };
-        assert!(now.term >= self.stored.term && now.commit >= self.stored.commit, "a term or a commit went back");
+        assert!(now.term >= self.stored.term, "a term went back");
+        // Who has lost its log, or the end of it, is filled from a checkpoint that may be older than what it had.
+        assert!(now.commit >= self.stored.commit || self.recovery.is_some(), "a commit went back");
         let is_vote_kept = now.term > self.stored.term || self.stored.vote == 0 || now.vote == self.stored.vote;
         assert!(is_vote_kept, "a second vote in term {}", now.term);
         let restored = self.restore(inner.snapshot());
