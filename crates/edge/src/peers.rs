@@ -167,8 +167,8 @@ impl PeerQueue {
         self.put(|waiting| waiting.contacts = Some(contacts));
     }
 
-    /// What this node has in its logs is of a higher level than before: who does not know it gets nothing more, from the
-    /// next message on.
+    /// What this node has in its logs is of a higher level than before: who does not know it gets nothing more, from
+    /// the next message on.
     pub fn rise(&self, voice: Voice) {
         for shared in self.links.read().unwrap_or_else(PoisonError::into_inner).values() {
             lock(&shared.link).mute_below(*voice.versions().start());
