@@ -17,6 +17,8 @@ use stdx::{Instant, UnixMillis};
 
 use crate::clock;
 use crate::fault::Fault;
+use crate::gathering::{Gathering, Load};
+use crate::host::Host;
 use crate::limits::{STALL_MIN, STALL_READ_INTERVAL, STALL_READ_REST, STALL_READINGS_MAX, STALLS_WAITING_MAX};
 use crate::run::start;
 
@@ -132,13 +134,19 @@ impl BlackBox {
 ///
 /// # Errors
 /// If the thread cannot be started.
-pub fn watch(black_box: Arc<BlackBox>) -> Result<(), Fault> {
+pub fn watch(host: Arc<Host>, mut gathering: Gathering) -> Result<(), Fault> {
     start("black-box", move || {
+        let black_box = Arc::clone(&host.black_box);
+        let mut last = Reading::default();
         let mut counters = Counters::default();
         let mut readings = Readings::new(counters.read(&[]));
         loop {
             let (found, missed_count, threads) = black_box.take();
             let next = counters.read(&threads);
+            if next.at.since(last.at) >= STALL_READ_INTERVAL / 2 {
+                host.gather(gathering.consider(&last.load_until(&next)));
+                last = next.clone();
+            }
             if !found.is_empty() {
                 let unix = clock::unix_millis();
                 let mut stalls = Stalls::clone(&black_box.stalls());
@@ -195,11 +203,27 @@ struct Reading {
     /// Time that each core's thread ran, and was ready and waited.
     cores: Vec<(u64, u64)>,
     stolen_us: u64,
+    /// Of all processors; `None` where the kernel does not tell.
+    idle_us: Option<u64>,
     major_faults: u64,
     pressure_us: [u64; 3],
 }
 
 impl Reading {
+    /// What the threads of cores did until then.
+    fn load_until(&self, later: &Self) -> Load {
+        let before = |core: usize| self.cores.get(core).copied().unwrap_or_default();
+        let threads_us = later.cores.iter().enumerate().map(|(core, (ran, waited))| {
+            let (ran_before, waited_before) = before(core);
+            (ran.saturating_sub(ran_before), waited.saturating_sub(waited_before))
+        });
+        Load {
+            window_us: later.at.since(self.at).as_micros() as u64,
+            threads_us: threads_us.collect(),
+            idle_us: later.idle_us.zip(self.idle_us).map(|(later, before)| later.saturating_sub(before)),
+        }
+    }
+
     fn until(&self, later: &Self, core: usize) -> Surroundings {
         let of = |reading: &Self| reading.cores.get(core).copied().unwrap_or_default();
         let ((ran, waited), (ran_later, waited_later)) = (of(self), of(later));
@@ -231,10 +255,14 @@ impl Counters {
         });
         let cores = cores.collect();
         let pressure = ["cpu", "io", "memory"].map(|kind| some_us(self.text(&format!("/proc/pressure/{kind}"))));
+        let stat = self.text("/proc/stat");
+        let stolen = processors_us(stat, 7).unwrap_or_default();
+        let idle = processors_us(stat, 3).zip(processors_us(stat, 4)).map(|(idle, waits)| idle + waits);
         Reading {
             at,
             cores,
-            stolen_us: stolen_us(self.text("/proc/stat")),
+            stolen_us: stolen,
+            idle_us: idle,
             major_faults: major_faults(self.text("/proc/self/stat")),
             pressure_us: pressure,
         }
@@ -260,11 +288,11 @@ fn times_of_thread(text: &str) -> (u64, u64) {
     (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default())
 }
 
-/// Of `/proc/stat`: the eighth number of the first line, in ticks, of which there are a hundred a second everywhere.
-fn stolen_us(text: &str) -> u64 {
+/// Of `/proc/stat`: one of the numbers of the first line, in ticks, of which there are a hundred a second everywhere.
+fn processors_us(text: &str, place: usize) -> Option<u64> {
     const TICK_US: u64 = 10_000;
-    let line = text.lines().next().and_then(|line| line.strip_prefix("cpu ")).unwrap_or_default();
-    line.split_whitespace().nth(7).and_then(|word| word.parse::<u64>().ok()).unwrap_or_default() * TICK_US
+    let line = text.lines().next()?.strip_prefix("cpu ")?;
+    Some(line.split_whitespace().nth(place)?.parse::<u64>().ok()? * TICK_US)
 }
 
 /// Of `/proc/self/stat`: the tenth field behind the name, which may hold anything.
@@ -291,12 +319,13 @@ mod tests {
     #[test]
     fn counters_of_the_kernel_are_read_as_it_writes_them() {
         assert_eq!(times_of_thread("123456789 5000000 42\n"), (123_456, 5_000));
-        assert_eq!(stolen_us("cpu  1 2 3 4 5 6 7 80 0 0\ncpu0 1\n"), 800_000);
+        let stat = "cpu  1 2 3 4 5 6 7 80 0 0\ncpu0 1\n";
+        assert_eq!((processors_us(stat, 7), processors_us(stat, 3)), (Some(800_000), Some(40_000)));
         assert_eq!(major_faults("4711 (hold) fast) S 1 2 3 4 5 6 7 8 9 10 11\n"), 9);
         assert_eq!(some_us("some avg10=0.00 avg60=0.00 avg300=0.00 total=17\nfull avg10=0.00 total=3\n"), 17);
         for nonsense in ["", "some", "cpu", "x) y", "\u{fffd}"] {
-            let read = (times_of_thread(nonsense), stolen_us(nonsense), major_faults(nonsense), some_us(nonsense));
-            assert_eq!(read, ((0, 0), 0, 0, 0), "{nonsense}");
+            let read = (times_of_thread(nonsense), processors_us(nonsense, 7), major_faults(nonsense), some_us(nonsense));
+            assert_eq!(read, ((0, 0), None, 0, 0), "{nonsense}");
         }
     }
 

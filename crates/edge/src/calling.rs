@@ -15,17 +15,75 @@
 //! What a thread does for others is bounded, since its own clients wait meanwhile: long letters (see `core_thread`),
 //! cores at long work, and mail that keeps coming are for the core's own thread.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd as _;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
-use mio::{Events, Poll, Token};
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Registry, Token};
 
 use crate::limits::{CALL_ROUNDS_MAX, CALLS_MAX, EVENTS_PER_WAIT_MAX, HELP_TURNS_MAX};
 use crate::mailbox::Mailbox;
 
 /// The token of a core's waker.
 pub const WAKE: Token = Token(usize::MAX);
+
+/// From here on tokens are those of other cores whose sockets this thread waits for.
+pub const GUESTS: usize = 1 << 48;
+
+/// A core's sockets: the epoll instance in which they are, and the thread that waits for it.
+#[derive(Debug)]
+pub struct Sockets {
+    registry: Registry,
+    /// The core whose thread is to wait for them.
+    watcher: AtomicUsize,
+    /// Its watcher has been told that there is something to read, and nobody has looked since.
+    is_unread: AtomicBool,
+}
+
+impl Sockets {
+    /// Of a core, whose own thread waits for them.
+    ///
+    /// # Errors
+    /// If the process has no descriptor left.
+    pub fn new(core: usize, poll: &Poll) -> io::Result<Self> {
+        let registry = poll.registry().try_clone()?;
+        Ok(Self { registry, watcher: AtomicUsize::new(core), is_unread: AtomicBool::new(false) })
+    }
+
+    /// The core whose thread is to wait for them.
+    pub fn watcher(&self) -> usize {
+        self.watcher.load(Ordering::Acquire)
+    }
+
+    /// Another thread is to wait for them from now on. False if it is to already; if true, the core's own thread must be
+    /// woken, which sees to it.
+    #[must_use]
+    pub fn entrust(&self, watcher: usize) -> bool {
+        self.watcher.swap(watcher, Ordering::AcqRel) != watcher
+    }
+
+    /// Its own thread, which is about to be woken, is to wait for them.
+    fn give_back(&self, core: usize) {
+        self.watcher.store(core, Ordering::Release);
+    }
+
+    /// Who is about to read all that can be read says so before.
+    pub fn take_up(&self) {
+        self.is_unread.store(false, Ordering::SeqCst);
+    }
+
+    /// Something may be left: the core's own thread looks before it sleeps.
+    pub fn leave(&self) {
+        self.is_unread.store(true, Ordering::SeqCst);
+    }
+
+    fn is_unread(&self) -> bool {
+        self.is_unread.load(Ordering::SeqCst)
+    }
+}
 
 /// Which thread does something for a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +114,9 @@ pub trait Stepped {
     /// False if only its own thread should step it now.
     fn takes_help(&self) -> bool;
 
-    /// Its own thread is about to wait: says how long it may. Its mailbox rests, or the time is zero.
-    fn let_go(&mut self) -> Option<Duration>;
+    /// Its own thread is about to wait: says how long it may. Its mailbox rests, or the time is zero. `is_watched` says
+    /// that another thread waits for its sockets meanwhile.
+    fn let_go(&mut self, is_watched: bool) -> Option<Duration>;
 
     /// Whether its own thread, which sleeps for the time that [`Stepped::let_go`] has told, may go on doing so. Asked
     /// after each step by another thread, and again after what [`Stepped::finish`] did.
@@ -77,30 +136,109 @@ pub trait Places {
 
     /// A core's.
     fn place(&self, core: usize) -> (&Mailbox, &Mutex<Option<Box<Self::Work>>>);
+
+    /// A core's.
+    fn sockets(&self, core: usize) -> &Sockets;
+}
+
+/// Where a core's own thread waits: for the core's sockets, or only to be woken, while another thread waits for them.
+struct Berth<'a, P> {
+    here: usize,
+    places: &'a P,
+    poll: Poll,
+    /// In which nothing but the waker is.
+    bed: Poll,
+    /// Who waits for the sockets.
+    watcher: usize,
+}
+
+const OWN_DESCRIPTORS: &str = "epoll_ctl on descriptors that are ours";
+
+impl<'a, P: Places> Berth<'a, P> {
+    fn new(here: usize, places: &'a P, poll: Poll) -> Self {
+        let bed = Poll::new().expect("descriptors are reserved for cores");
+        places.place(here).0.waker().register(bed.registry(), WAKE).expect(OWN_DESCRIPTORS);
+        Self { here, places, poll, bed, watcher: here }
+    }
+
+    /// Lets the thread wait for the sockets that is to. True if it is another one.
+    fn settle(&mut self) -> bool {
+        let (mailbox, sockets) = (self.places.place(self.here).0, self.places.sockets(self.here));
+        let wanted = sockets.watcher();
+        if wanted != self.watcher {
+            let own = sockets.registry.as_raw_fd();
+            if self.watcher == self.here {
+                mailbox.waker().deregister(&sockets.registry).expect(OWN_DESCRIPTORS);
+            } else {
+                let registry = &self.places.sockets(self.watcher).registry;
+                registry.deregister(&mut SourceFd(&own)).expect(OWN_DESCRIPTORS);
+                // What its watcher was told of last it may never look at.
+                sockets.leave();
+            }
+            self.watcher = wanted;
+            if wanted == self.here {
+                mailbox.waker().register(&sockets.registry, WAKE).expect(OWN_DESCRIPTORS);
+            } else {
+                let registry = &self.places.sockets(wanted).registry;
+                let token = Token(GUESTS + self.here);
+                registry.register(&mut SourceFd(&own), token, Interest::READABLE).expect(OWN_DESCRIPTORS);
+            }
+        }
+        self.watcher != self.here
+    }
+
+    /// Sleeps until something happens, or the time is up.
+    fn wait(&mut self, events: &mut Events, timeout: Option<Duration>) {
+        let is_watched = self.watcher != self.here;
+        let (poll, timeout) = match is_watched {
+            true if self.places.sockets(self.here).is_unread() => (&mut self.poll, Some(Duration::ZERO)),
+            true => (&mut self.bed, timeout),
+            false => (&mut self.poll, timeout),
+        };
+        if let Err(error) = poll.poll(events, timeout)
+            && error.kind() != ErrorKind::Interrupted
+        {
+            panic!("epoll_wait on a descriptor that is ours: {error}");
+        }
+    }
+}
+
+/// Calls this thread to the other cores of whose sockets it has been told by these tokens.
+pub fn call_guests<P: Places>(places: &P, tokens: impl Iterator<Item = usize>, calls: &mut Vec<usize>) {
+    for guest in tokens.filter(|&token| token >= GUESTS && token != WAKE.0).map(|token| token - GUESTS) {
+        places.sockets(guest).leave();
+        let mailbox = places.place(guest).0;
+        if mailbox.call() {
+            calls.push(guest);
+        } else {
+            // Who has it may have read its sockets already.
+            mailbox.wake();
+        }
+    }
 }
 
 /// A core's own thread: turns until the core ends, and hands it back.
 ///
 /// # Panics
 /// If another core has panicked while this one was to step it, or the other way round.
-pub fn run<P: Places>(here: usize, places: &P, mut poll: Poll, work: Box<P::Work>) -> Box<P::Work> {
+pub fn run<P: Places>(here: usize, places: &P, poll: Poll, work: Box<P::Work>) -> Box<P::Work> {
     let (mailbox, place) = places.place(here);
     *lock(place) = Some(work);
     let mut events = Events::with_capacity(EVENTS_PER_WAIT_MAX);
     let mut calls = Vec::new();
+    let mut berth = Berth::new(here, places, poll);
     loop {
+        let is_watched = berth.settle();
         let timeout = match &mut *lock(place) {
-            Some(work) if !work.has_ended() => work.let_go(),
+            Some(work) if !work.has_ended() => work.let_go(is_watched),
             _ => break,
         };
-        if let Err(error) = poll.poll(&mut events, timeout)
-            && error.kind() != ErrorKind::Interrupted
-        {
-            panic!("epoll_wait on a descriptor that is ours: {error}");
-        }
+        berth.wait(&mut events, timeout);
+        call_guests(places, events.iter().map(|event| event.token().0), &mut calls);
         if let Some(work) = &mut *lock(place) {
             // Who is called meanwhile need not come.
             mailbox.take_up();
+            work.calls().append(&mut calls);
             work.turn(&events);
             calls.append(work.calls());
         }
@@ -174,6 +312,7 @@ fn help<P: Places>(other: usize, places: &P, calls: &mut Vec<usize>, helped: &mu
         return true;
     }
     if !work.takes_help() {
+        places.sockets(other).give_back(other);
         return false;
     }
     // Its sockets are read once: those of this thread's own core wait meanwhile.
@@ -188,6 +327,7 @@ fn help<P: Places>(other: usize, places: &P, calls: &mut Vec<usize>, helped: &mu
             return work.lets_sleep();
         }
     }
+    places.sockets(other).give_back(other);
     false
 }
 

@@ -27,6 +27,11 @@ pub fn instant() -> Instant {
     Instant::from_nanos(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))
 }
 
+/// How long this thread has been on processors.
+pub fn thread_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("every Linux has this clock").into()
+}
+
 /// What the wall clock says, in whole seconds since 1970.
 pub fn unix_seconds() -> u64 {
     unix_millis().0.cast_unsigned() / 1_000

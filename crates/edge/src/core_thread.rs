@@ -21,13 +21,13 @@ use node::settings::Settings;
 use stdx::Instant;
 
 use crate::black_box::TurnClock;
-use crate::calling::{self, Places, Stepped, Thread, WAKE};
+use crate::calling::{self, GUESTS, Places, Sockets, Stepped, Thread, WAKE, call_guests};
 use crate::clock;
 use crate::connection::{Connection, Connections, Written};
 use crate::fault::Fault;
 use crate::host::{End, Host};
 use crate::limits::{
-    HELP_EVENTS_MAX, HELP_LONG, HELP_MAIL_MAX, HELP_REST, LINGER_MAX, READ_BYTES_MAX, SWEEP_INTERVAL,
+    HELP_EVENTS_MAX, HELP_LONG, HELP_MAIL_MAX, HELP_REST, HELP_SUSPECT, LINGER_MAX, READ_BYTES_MAX, SWEEP_INTERVAL,
     TURN_READ_BYTES_MAX, descriptors_reserved,
 };
 use crate::listener::Arrival;
@@ -87,6 +87,12 @@ pub struct CoreWork {
     calls: Vec<usize>,
     /// Stepping it took long: until then its own thread does.
     helpless_until: Instant,
+    /// Stepping it took long: until then it is measured what that takes of the processor.
+    suspect_until: Instant,
+    /// It has been told in this turn that something is on the disk.
+    hears_of_disk: bool,
+    /// Another thread waits for its sockets while its own sleeps.
+    is_watched: bool,
     /// Some connections are only waiting for their output to be taken.
     has_lingering: bool,
     /// Some of its groups may lack the end of a log that was damaged, and it has not said otherwise yet.
@@ -224,12 +230,20 @@ impl Stepped for CoreWork {
     fn help(&mut self, reads: bool) {
         let begun = clock::instant();
         self.begin();
+        let ran = (begun < self.suspect_until).then(clock::thread_time);
         if reads {
             let mut found = [EpollEvent::empty(); HELP_EVENTS_MAX];
+            self.host.desks[self.here()].sockets.take_up();
             // What cannot be told now is told to its own thread.
             let count = self.edges.wait(&mut found, EpollTimeout::ZERO).unwrap_or(0);
+            if count == found.len() && self.is_watched {
+                self.host.desks[self.here()].sockets.leave();
+                self.must_wake = true;
+            }
             let found = found[..count].iter().map(Edge::of_kernel);
             self.must_wake |= found.clone().any(|edge| edge.token == WAKE.0);
+            // Its own thread waited for them, and will no longer be told.
+            call_guests(&*self.host, found.clone().map(|edge| edge.token), &mut self.calls);
             self.read_sockets(found);
             self.hear_nodes();
         }
@@ -237,7 +251,11 @@ impl Stepped for CoreWork {
         self.step_turn();
         self.carry_out_first();
         let end = clock::instant();
+        // It may also have been the processor that was given to others: next time that is told apart.
         if end.since(begun) > HELP_LONG {
+            self.suspect_until = end + HELP_SUSPECT;
+        }
+        if ran.is_some_and(|ran| clock::thread_time() - ran > HELP_LONG) {
             self.helpless_until = end + HELP_REST;
         }
         self.turn_clock.sleeps(end, self.sleep.end());
@@ -248,7 +266,8 @@ impl Stepped for CoreWork {
         !self.ends && !self.core.is_at_long_work() && clock::instant() >= self.helpless_until
     }
 
-    fn let_go(&mut self) -> Option<Duration> {
+    fn let_go(&mut self, is_watched: bool) -> Option<Duration> {
+        self.is_watched = is_watched;
         self.left.append(&mut self.leaving);
         self.sleep = if self.actions.is_empty() { self.rest() } else { Rest::None };
         let now = clock::instant();
@@ -290,6 +309,10 @@ impl Places for Host {
     fn place(&self, core: usize) -> (&Mailbox, &Mutex<Option<Box<CoreWork>>>) {
         (&self.desks[core].mailbox, &self.desks[core].work)
     }
+
+    fn sockets(&self, core: usize) -> &Sockets {
+        &self.desks[core].sockets
+    }
 }
 
 impl CoreWork {
@@ -322,6 +345,9 @@ impl CoreWork {
             must_wake: false,
             calls: Vec::new(),
             helpless_until: Instant::ZERO,
+            suspect_until: Instant::ZERO,
+            hears_of_disk: false,
+            is_watched: false,
             has_lingering: false,
             is_unsettled: false,
             floor_is_unwritten: false,
@@ -335,6 +361,7 @@ impl CoreWork {
 
     /// A turn begins.
     fn begin(&mut self) {
+        self.hears_of_disk = false;
         self.now = clock::now();
         self.turn_clock.begins(self.now.instant, &self.host.black_box, |since| self.core.heaviest_since(since));
     }
@@ -367,7 +394,7 @@ impl CoreWork {
 
     fn read_sockets(&mut self, edges: impl Iterator<Item = Edge>) {
         for edge in edges {
-            if edge.token == WAKE.0 {
+            if edge.token >= GUESTS {
                 continue;
             }
             if edge.token >= INBOUND {
@@ -524,7 +551,10 @@ impl CoreWork {
         self.host.desks[self.here()].mailbox.collect(&mut mail);
         for one in mail.drain(..) {
             match one {
-                Mail::Event(event) => self.step(event),
+                Mail::Event(event) => {
+                    self.hears_of_disk |= matches!(event, Event::Persisted { .. });
+                    self.step(event);
+                }
                 Mail::Call(other) => self.calls.push(other),
                 Mail::Peer { from, bytes } => self.step(Event::Peer { from, bytes: &bytes }),
                 Mail::Inbound(inbound) => self.welcome(inbound),
@@ -662,7 +692,7 @@ impl CoreWork {
     /// Writes what has been handed in, by this core and by those that have been stepped with it, or has it written.
     /// True if it is written.
     fn write(&mut self) -> bool {
-        self.storage.as_ref().is_some_and(|storage| storage.write(&mut self.calls))
+        self.storage.as_ref().is_some_and(|storage| storage.write(!self.host.is_being_read(self.now.instant), &mut self.calls))
     }
 
     /// The journal is to write what has been handed in.
@@ -748,7 +778,13 @@ impl CoreWork {
 
     fn carry_out(&mut self, action: Action) {
         match action {
-            Action::Reply { session, bytes } => self.reply(session, bytes),
+            Action::Reply { session, bytes } => {
+                // An answer that no news of the disk has brought about did not wait for it.
+                if !self.hears_of_disk {
+                    self.host.note_read(self.now.instant);
+                }
+                self.reply(session, bytes);
+            }
             Action::Close { session } => {
                 self.send_gathered(session);
                 self.close_when_written(session);
@@ -784,7 +820,9 @@ impl CoreWork {
             Action::Archive(news) => self.storage.as_ref().expect(STORAGE_FIRST).archive(news),
             Action::KeepLog { group, index } => self.storage.as_ref().expect(STORAGE_FIRST).keep_log(group, index),
             Action::Post { to, letter } => {
-                let is_long = letter.mail.len() > HELP_MAIL_MAX;
+                // Who waits for its sockets as well steps it anyway.
+                let is_near = self.host.watcher(usize::from(to.0)) == self.host.watcher(self.here());
+                let is_long = letter.mail.len() > HELP_MAIL_MAX && !is_near;
                 let event = Event::Letter { from: self.id, letter };
                 let (place, mailbox) = (usize::from(to.0), &self.host.desks[usize::from(to.0)].mailbox);
                 if is_long {

@@ -6,15 +6,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use node::Core;
 use node::event::BackupFigures;
+use stdx::Instant;
 
 use crate::black_box::BlackBox;
+use crate::calling::Sockets;
 use crate::core_thread::CoreWork;
 use crate::early::EarlyMark;
 use crate::fault::Fault;
 use crate::floor::Floor;
 use crate::lead::Lead;
+use crate::limits::READ_MEMORY;
 use crate::log::Log;
-use crate::mailbox::Mailbox;
+use crate::mailbox::{Mail, Mailbox};
 use crate::peers::PeerQueue;
 use crate::run::Invited;
 use crate::site::Site;
@@ -33,6 +36,8 @@ pub struct Host {
     pub black_box: Arc<BlackBox>,
     /// The number of the next session; the first is 1.
     pub next_serial: AtomicU64,
+    /// When a client was last answered without the disk, about; 0 is never.
+    read_at_ns: AtomicU64,
     /// Connections refused because of `maxclients`.
     pub rejected_count: AtomicU64,
     /// What is for other nodes.
@@ -94,6 +99,8 @@ pub struct Desk {
     /// The core itself: for its own thread, and while that sleeps, for the one who has been called to it. Not there
     /// before the thread has begun, and after it has ended. Nobody holds two of them.
     pub work: Mutex<Option<Box<CoreWork>>>,
+    /// Its sockets, and which thread waits for them.
+    pub sockets: Sockets,
     /// How often a thread other than its own has stepped it.
     pub helped_count: AtomicU64,
     /// Connections dealt to it that are not gone yet.
@@ -114,10 +121,55 @@ pub struct Knobs {
 }
 
 impl Host {
+    /// The core whose thread waits for this core's sockets.
+    pub fn watcher(&self, core: usize) -> usize {
+        self.desks[core].sockets.watcher()
+    }
+
+    /// A client was answered without the disk.
+    pub fn note_read(&self, now: Instant) {
+        // Cores share this: it is written now and then.
+        if now.since(Instant::from_nanos(self.read_at_ns.load(Ordering::Relaxed))) > READ_MEMORY / 8 {
+            self.read_at_ns.store(now.as_nanos(), Ordering::Relaxed);
+        }
+    }
+
+    /// Clients have been answered without the disk a short time ago.
+    pub fn is_being_read(&self, now: Instant) -> bool {
+        let at_ns = self.read_at_ns.load(Ordering::Relaxed);
+        at_ns > 0 && now.since(Instant::from_nanos(at_ns)) < READ_MEMORY
+    }
+
+    /// Wakes few threads that step all these cores, to which the caller has been called: those that wait for their
+    /// sockets, and of two others that rest one, which steps the other one as well.
+    pub fn wake_called(&self, cores: &[usize]) {
+        let (own, guests): (Vec<usize>, Vec<usize>) =
+            cores.iter().partition(|&&core| self.watcher(core) == core);
+        for guest in guests {
+            self.desks[self.watcher(guest)].mailbox.post(Mail::Call(guest));
+        }
+        for pair in own.chunks(2) {
+            let mailbox = &self.desks[pair[0]].mailbox;
+            if let Some(&other) = pair.get(1) {
+                mailbox.post(Mail::Call(other));
+            }
+            mailbox.wake();
+        }
+    }
+
+    /// The cores share so many threads from now on, if none of them asks for its own.
+    pub fn gather(&self, thread_count: usize) {
+        for (core, desk) in self.desks.iter().enumerate() {
+            if desk.sockets.entrust(core % thread_count) {
+                desk.mailbox.wake();
+            }
+        }
+    }
+
     /// A host whose main thread listens to `news`.
     pub fn new(
         log: Arc<Log>,
-        mailboxes: Vec<Mailbox>,
+        mailboxes: Vec<(Mailbox, Sockets)>,
         knobs: Knobs,
         (security, credentials): (Security, Option<Credentials>),
         (peers, lead, site): (PeerQueue, Lead, Site),
@@ -126,8 +178,9 @@ impl Host {
     ) -> Self {
         let desks = mailboxes
             .into_iter()
-            .map(|mailbox| Desk {
+            .map(|(mailbox, sockets)| Desk {
                 mailbox,
+                sockets,
                 work: Mutex::default(),
                 helped_count: AtomicU64::new(0),
                 client_count: AtomicU64::new(0),
@@ -140,6 +193,7 @@ impl Host {
             knobs,
             black_box: Arc::default(),
             next_serial: AtomicU64::new(1),
+            read_at_ns: AtomicU64::new(0),
             rejected_count: AtomicU64::new(0),
             peers,
             lead,

@@ -168,8 +168,8 @@ struct Shared {
     waiting: AtomicU64,
     /// Appends have been left of which the thread has not been told.
     has_unannounced: AtomicBool,
-    /// Of the appends that have been left, one is to be durable: they are the thread's.
-    needs_thread: AtomicBool,
+    /// Of the appends that have been left, one is to be durable.
+    needs_sync: AtomicBool,
     queue_bytes: AtomicU64,
     queue_count: AtomicU64,
     /// What is waiting cannot be written, because the disk is full or the thread has ended.
@@ -186,6 +186,8 @@ struct Shared {
     sync_last_us: AtomicU64,
     sync_total_us: AtomicU64,
     sync_max_us: AtomicU64,
+    /// A mean in which the last ones weigh most.
+    sync_usual_us: AtomicU64,
     kept_bytes: AtomicU64,
     held_bytes: AtomicU64,
     /// Where the log is, for who reads it.
@@ -238,7 +240,7 @@ impl JournalThread {
             sleep: AtomicU8::new(AWAKE),
             waiting: AtomicU64::new(0),
             has_unannounced: AtomicBool::new(false),
-            needs_thread: AtomicBool::new(false),
+            needs_sync: AtomicBool::new(false),
             queue_bytes: AtomicU64::new(0),
             queue_count: AtomicU64::new(0),
             is_stalled: AtomicBool::new(false),
@@ -253,6 +255,7 @@ impl JournalThread {
             sync_last_us: AtomicU64::new(0),
             sync_total_us: AtomicU64::new(0),
             sync_max_us: AtomicU64::new(0),
+            sync_usual_us: AtomicU64::new(0),
             kept_bytes: AtomicU64::new(0),
             held_bytes: AtomicU64::new(0),
             map: Mutex::new(Arc::new(journal.map())),
@@ -325,7 +328,7 @@ impl JournalQueue {
                 waiting.appends.push(append);
             }
             if waiting.needs_sync {
-                shared.needs_thread.store(true, Ordering::Relaxed);
+                shared.needs_sync.store(true, Ordering::Relaxed);
             }
         }
         // Last: whoever finds it set finds the appends.
@@ -647,7 +650,7 @@ impl Writer {
     }
 
     fn collect_appends(&mut self) {
-        self.shared.needs_thread.store(false, Ordering::Relaxed);
+        self.shared.needs_sync.store(false, Ordering::Relaxed);
         for lane in &self.shared.lanes {
             let mut waiting = lock(&lane.waiting);
             self.tickets.extend(waiting.appends.iter().map(|append| (append.group, append.ticket)));
@@ -823,6 +826,8 @@ impl Writer {
         self.shared.sync_last_us.store(duration_us, Ordering::Relaxed);
         self.shared.sync_total_us.fetch_add(duration_us, Ordering::Relaxed);
         self.shared.sync_max_us.fetch_max(duration_us, Ordering::Relaxed);
+        let usual_us = self.shared.sync_usual_us.load(Ordering::Relaxed);
+        self.shared.sync_usual_us.store((usual_us * 15 + duration_us) / 16, Ordering::Relaxed);
     }
 
     /// Gives work to the background, and tells cores when the room is about to run out, or is back.

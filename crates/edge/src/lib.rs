@@ -19,6 +19,7 @@ mod connection;
 mod console;
 mod contacts;
 mod core_thread;
+mod core_waker;
 mod disk;
 mod doorman;
 mod early;
@@ -26,6 +27,7 @@ mod entropy;
 mod fault;
 mod floor;
 mod former;
+mod gathering;
 mod host;
 mod host_session;
 mod journal_thread;
@@ -50,6 +52,7 @@ mod supervisor;
 mod tls;
 mod trust;
 mod users_file;
+
 
 pub use clock::unix_millis;
 pub use console::ConsoleOptions;

@@ -19,7 +19,7 @@ pub const HELP_MAIL_MAX: usize = 256;
 pub const HELP_TURNS_MAX: usize = 4;
 
 /// A thread follows so many calls in a row before it looks at its own sockets again.
-pub const CALLS_MAX: usize = 16;
+pub const CALLS_MAX: usize = 64;
 
 /// What finishing cores has brought about is followed so many times before other threads are woken for it: a thread's
 /// own sockets are not read meanwhile.
@@ -28,9 +28,15 @@ pub const CALL_ROUNDS_MAX: usize = 4;
 /// Sockets of another core of which a thread hears at once when it steps that core.
 pub const HELP_EVENTS_MAX: usize = 128;
 
-/// Stepping another core took longer than this: something takes long there, and [`HELP_REST`] long its own thread does
-/// it, so that clients of one core do not wait for what keeps the other one.
+/// Stepping another core took longer than this, twice within [`HELP_SUSPECT`]: something takes long there, and
+/// [`HELP_REST`] long its own thread does it, so that clients of one core do not wait for what keeps the other one.
 pub const HELP_LONG: Duration = Duration::from_millis(1);
+
+/// Where clients have been answered without the disk within this time, no core waits for it: others might wait with it.
+pub const READ_MEMORY: Duration = Duration::from_millis(20);
+
+/// See [`HELP_LONG`].
+pub const HELP_SUSPECT: Duration = Duration::from_secs(1);
 
 /// See [`HELP_LONG`].
 pub const HELP_REST: Duration = Duration::from_millis(100);

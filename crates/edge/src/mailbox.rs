@@ -9,12 +9,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use mio::Waker;
 use node::event::{Event, NodeId};
 
 use crate::listener::Arrival;
 use crate::peers::Inbound;
 use crate::storage::Storage;
+use crate::core_waker::CoreWaker;
 
 /// What a core finds in its box.
 pub enum Mail {
@@ -56,7 +56,7 @@ pub enum Mail {
 /// One core's box.
 pub struct Mailbox {
     state: Mutex<State>,
-    waker: Waker,
+    waker: CoreWaker,
     woken_count: AtomicU64,
 }
 
@@ -82,7 +82,7 @@ struct State {
 
 impl Mailbox {
     /// An empty box of a core whose own thread `waker` wakes.
-    pub fn new(waker: Waker) -> Self {
+    pub fn new(waker: CoreWaker) -> Self {
         Self { state: Mutex::default(), waker, woken_count: AtomicU64::new(0) }
     }
 
@@ -119,8 +119,23 @@ impl Mailbox {
     /// Wakes the core's own thread: it will look for mail, whoever else does.
     pub fn wake(&self) {
         self.woken_count.fetch_add(1, Ordering::Relaxed);
-        // An eventfd write fails only if its counter is full, and then the wake-up is already due.
-        let _ = self.waker.wake();
+        self.waker.wake();
+    }
+
+    /// Somebody is to read the core's sockets. True if the sender is called to it; otherwise somebody else has it.
+    #[must_use]
+    pub fn call(&self) -> bool {
+        let mut state = self.lock();
+        let is_called = state.stance == Stance::Resting;
+        if is_called {
+            state.stance = Stance::Called;
+        }
+        is_called
+    }
+
+    /// What wakes the core's own thread.
+    pub fn waker(&self) -> &CoreWaker {
+        &self.waker
     }
 
     /// Whoever has stepped the core is about to let go of it; false if it must not, because there is mail.
@@ -181,7 +196,8 @@ mod tests {
 
     fn with_box() -> (Poll, Mailbox) {
         let poll = Poll::new().expect("epoll");
-        let waker = Waker::new(poll.registry(), Token(0)).expect("eventfd");
+        let waker = CoreWaker::new().expect("eventfd");
+        waker.register(poll.registry(), Token(0)).expect("epoll_ctl");
         (poll, Mailbox::new(waker))
     }
 

@@ -19,16 +19,18 @@ use node::settings::{AppendFsync, Settings};
 use stdx::Levels;
 
 use crate::black_box;
-use crate::calling::WAKE;
+use crate::calling::{Sockets, WAKE};
 use crate::console::{self, ConsoleOptions};
 use crate::contacts;
 use crate::core_thread;
+use crate::core_waker::CoreWaker;
 use crate::disk::DirectoryLock;
 use crate::doorman;
 use crate::early::EarlyMark;
 use crate::fault::{Fault, file_of_redis};
 use crate::floor::Floor;
 use crate::former::Former;
+use crate::gathering::Gathering;
 use crate::host::{Desk, End, Host, Knobs, News};
 use crate::host_session::Inside;
 use crate::lead::{self, Leading};
@@ -51,6 +53,7 @@ use crate::storage::Storage;
 use crate::supervisor::Supervisor;
 use crate::tls::{Credentials, LinkMode, LinkSecurity, Security};
 use crate::trust::{AUTHORITY_FILE, Authority, INVITATION_MAX, RENEWAL_INTERVAL, Token};
+
 use crate::{clock, entropy, signals};
 
 /// What a server is started with.
@@ -221,9 +224,11 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     let mut mailboxes = Vec::new();
     for _ in 0..options.core_count {
         let poll = Poll::new().map_err(system("create an epoll instance"))?;
-        let waker = Waker::new(poll.registry(), WAKE).map_err(system("create an event descriptor"))?;
+        let waker = CoreWaker::new().map_err(system("create an event descriptor"))?;
+        waker.register(poll.registry(), WAKE).map_err(system("watch an event descriptor"))?;
+        let sockets = Sockets::new(polls.len(), &poll).map_err(system("copy a descriptor"))?;
         polls.push(poll);
-        mailboxes.push(Mailbox::new(waker));
+        mailboxes.push((Mailbox::new(waker), sockets));
     }
     let (peer_queue, peer_poll) =
         peers::prepare(u32::from(options.core_count)).map_err(system("create an epoll instance"))?;
@@ -242,7 +247,8 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     ));
     let process = process_facts(&options, &host, &identity, started)?;
     let cores = start_cores(&options, &host, &identity, Arc::new(process), (own, seeds.clone()), polls)?;
-    black_box::watch(Arc::clone(&host.black_box))?;
+    let gathering = Gathering::new(host.desks.len());
+    black_box::watch(Arc::clone(&host), gathering)?;
     metrics::serve(&host, metrics_listeners)?;
     console::serve(&host, console_listeners, &options.console)?;
     sentinel::serve(&host, sentinel_listeners, &options.sentinel)?;

@@ -141,9 +141,10 @@ impl Storage {
     }
 
     /// Writes what has been handed in, if that does not keep the core that calls this, or has it written. True if it is
-    /// written: the caller is then to look into its mailbox, and to see to the cores in `called`.
-    pub fn write(&self, called: &mut Vec<usize>) -> bool {
-        self.journal.write_or_announce(called)
+    /// written: the caller is then to look into its mailbox, and to see to the cores in `called`. `may_sync` says that a short
+    /// wait for the disk keeps nobody else.
+    pub fn write(&self, may_sync: bool, called: &mut Vec<usize>) -> bool {
+        self.journal.write_or_announce(may_sync, called)
     }
 
     /// The journal is to write what has been handed in.
@@ -285,18 +286,9 @@ fn lazy_sync(policy: AppendFsync) -> LazySync {
 fn listener(host: Arc<Host>, directory: PathBuf) -> Listener {
     Box::new(move |notice| match notice {
         Notice::Persisted(tickets) => {
-            // Of two cores that rest one is woken, and steps the other one as well.
-            let mut resting = None;
-            tell_persisted(&host, tickets, |core| match resting.take() {
-                None => resting = Some(core),
-                Some(other) => {
-                    host.desks[core].mailbox.post(Mail::Call(other));
-                    host.desks[core].mailbox.wake();
-                }
-            });
-            if let Some(core) = resting {
-                host.desks[core].mailbox.wake();
-            }
+            let mut called = Vec::new();
+            tell_persisted(&host, tickets, |core| called.push(core));
+            host.wake_called(&called);
         }
         Notice::WrittenOnCore(tickets, called) => tell_persisted(&host, tickets, |core| called.push(core)),
         Notice::TakesMore => host.desks.iter().for_each(|desk| desk.mailbox.post(Mail::StorageTakesMore)),

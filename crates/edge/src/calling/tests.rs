@@ -7,18 +7,24 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
 
-use mio::Waker;
+use nix::sys::epoll::{Epoll, EpollEvent, EpollTimeout};
 use stdx::Prng;
 
 use super::*;
+use crate::core_waker::CoreWaker;
 use crate::mailbox::Mail;
 
 const CORES: usize = 3;
 const PIECES: usize = 24;
 const HOPS: usize = 3_000;
 
+const SOCKET: Token = Token(0);
+
 struct Toys {
     places: Vec<(Mailbox, Mutex<Option<Box<Toy>>>)>,
+    sockets: Vec<Sockets>,
+    /// What can be read from each core's one socket: pieces, of which an edge tells once.
+    readable: Vec<(CoreWaker, Mutex<Vec<usize>>)>,
     /// Pieces of mail that have hopped enough.
     arrived: AtomicUsize,
     /// Turns that somebody else took.
@@ -30,6 +36,7 @@ struct Toy {
     here: usize,
     toys: Arc<Toys>,
     prng: Prng,
+    edges: Epoll,
     calls: Vec<usize>,
     mail: Vec<Mail>,
     /// Somebody is stepping it: nobody else may.
@@ -52,21 +59,31 @@ struct Toy {
 impl Toys {
     fn new() -> (Arc<Self>, Vec<Poll>, std::sync::mpsc::Receiver<()>) {
         let polls: Vec<_> = (0..CORES).map(|_| Poll::new().expect("epoll")).collect();
-        let mailbox = |poll: &Poll| Mailbox::new(Waker::new(poll.registry(), WAKE).expect("eventfd"));
-        let places = polls.iter().map(|poll| (mailbox(poll), Mutex::new(None))).collect();
+        let waker = |poll: &Poll, token| {
+            let waker = CoreWaker::new().expect("eventfd");
+            waker.register(poll.registry(), token).expect("epoll_ctl");
+            waker
+        };
+        let places = polls.iter().map(|poll| (Mailbox::new(waker(poll, WAKE)), Mutex::new(None))).collect();
+        let sockets = polls.iter().enumerate().map(|(core, poll)| Sockets::new(core, poll).expect("descriptors"));
+        let sockets = sockets.collect();
+        let readable = polls.iter().map(|poll| (waker(poll, SOCKET), Mutex::default())).collect();
         let (told, listener) = channel();
         let (arrived, helped) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        (Arc::new(Self { places, arrived, helped, all_arrived: Mutex::new(told) }), polls, listener)
+        let all_arrived = Mutex::new(told);
+        (Arc::new(Self { places, sockets, readable, arrived, helped, all_arrived }), polls, listener)
     }
 
     fn start(self: &Arc<Self>, polls: Vec<Poll>, seed: u64) -> Vec<JoinHandle<()>> {
-        let start = |(here, poll)| {
+        let start = |(here, poll): (usize, Poll)| {
+            let edges = Epoll(nix::unistd::dup(poll.registry()).expect("descriptors"));
             let toys = Arc::clone(self);
             thread::spawn(move || {
                 let toy = Toy {
                     here,
                     toys: Arc::clone(&toys),
                     prng: Prng::new(seed + here as u64),
+                    edges,
                     calls: Vec::new(),
                     mail: Vec::new(),
                     is_stepped: AtomicBool::new(false),
@@ -91,6 +108,10 @@ impl Places for Toys {
     fn place(&self, core: usize) -> (&Mailbox, &Mutex<Option<Box<Toy>>>) {
         (&self.places[core].0, &self.places[core].1)
     }
+
+    fn sockets(&self, core: usize) -> &Sockets {
+        &self.sockets[core]
+    }
 }
 
 impl Toy {
@@ -112,11 +133,24 @@ impl Toy {
         assert!(self.is_stepped.swap(false, Ordering::AcqRel));
     }
 
+    /// Sends on what its socket has, if it can be read according to these tokens.
+    fn read(&mut self, tokens: impl Iterator<Item = usize>) {
+        if tokens.into_iter().any(|token| token == SOCKET.0) {
+            let pieces = std::mem::take(&mut *self.toys.readable[self.here].1.lock().expect("no panic"));
+            pieces.into_iter().for_each(|hops| self.send_on(hops));
+        }
+    }
+
     fn send_on(&mut self, hops: usize) {
         let other = (self.here + 1 + self.prng.below(CORES as u64 - 1) as usize) % CORES;
         let mailbox = &self.toys.places[other].0;
         match self.prng.below(8) {
             0 => mailbox.post(Mail::Call(hops)),
+            2 | 3 => {
+                let (waker, pieces) = &self.toys.readable[other];
+                pieces.lock().expect("no panic").push(hops);
+                waker.wake();
+            }
             chance => {
                 if mailbox.leave(Mail::Call(hops)) {
                     self.calls.push(other);
@@ -131,10 +165,11 @@ impl Toy {
 }
 
 impl Stepped for Toy {
-    fn turn(&mut self, _: &Events) {
+    fn turn(&mut self, events: &Events) {
         self.sleeps = false;
         self.needs_its_own = false;
         self.unfinished += std::mem::take(&mut self.owned);
+        self.read(events.iter().map(|event| event.token().0));
         self.step_mail();
         if self.calls.is_empty() {
             self.finish(Thread::Own);
@@ -162,8 +197,18 @@ impl Stepped for Toy {
         }
     }
 
-    fn help(&mut self, _: bool) {
+    fn help(&mut self, reads: bool) {
         self.toys.helped.fetch_add(1, Ordering::Relaxed);
+        if reads {
+            let toys = Arc::clone(&self.toys);
+            toys.sockets[self.here].take_up();
+            let mut found = [EpollEvent::empty(); 4];
+            let count = self.edges.wait(&mut found, EpollTimeout::ZERO).expect("epoll_wait");
+            let tokens = found[..count].iter().map(|event| event.data() as usize);
+            self.needs_its_own |= tokens.clone().any(|token| token == WAKE.0);
+            call_guests(&*toys, tokens.clone(), &mut self.calls);
+            self.read(tokens);
+        }
         self.step_mail();
     }
 
@@ -171,7 +216,7 @@ impl Stepped for Toy {
         !self.ends && !self.needs_its_own
     }
 
-    fn let_go(&mut self) -> Option<Duration> {
+    fn let_go(&mut self, _: bool) -> Option<Duration> {
         let is_idle = !self.needs_its_own && self.unfinished + self.unowned + self.owned + self.later.len() == 0;
         self.sleeps = is_idle && self.toys.places[self.here].0.rest();
         if self.sleeps { None } else { Some(Duration::ZERO) }
@@ -200,7 +245,24 @@ fn no_mail_is_forgotten_and_no_core_is_stepped_by_two() {
         for piece in 0..PIECES {
             toys.places[piece % CORES].0.post(Mail::Call(HOPS));
         }
+        // And one changes who waits for sockets all the while, in an order that may make a line of those who wait.
+        let is_over = Arc::new(AtomicBool::new(false));
+        let meddler = thread::spawn({
+            let (toys, is_over) = (Arc::clone(&toys), Arc::clone(&is_over));
+            let mut prng = Prng::new(seed + 1_000);
+            move || {
+                while !is_over.load(Ordering::Acquire) {
+                    let core = 1 + prng.below(CORES as u64 - 1) as usize;
+                    if toys.sockets[core].entrust(prng.below(core as u64 + 1) as usize) {
+                        toys.places[core].0.wake();
+                    }
+                    thread::sleep(Duration::from_micros(prng.below(500)));
+                }
+            }
+        });
         listener.recv_timeout(Duration::from_secs(120)).expect("mail was forgotten");
+        is_over.store(true, Ordering::Release);
+        meddler.join().expect("no panic");
         for (mailbox, _) in &toys.places {
             mailbox.post(Mail::End);
         }

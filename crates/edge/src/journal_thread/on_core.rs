@@ -25,17 +25,25 @@ const BATCH_BYTES_MAX: u64 = 48 << 10;
 /// A core that writes for longer than this has waited for something.
 const LONG: Duration = Duration::from_millis(1);
 
+/// The same if it has waited for the disk.
+const LONG_SYNC: Duration = Duration::from_millis(2);
+
+/// Where the disk usually takes longer than this, in microseconds, no core waits for it.
+const SYNC_SHORT_US: u64 = 400;
+
 /// Then the thread writes for so long.
 const REST: Duration = Duration::from_millis(100);
 
 impl JournalQueue {
     /// Writes what cores have left, if that does not keep the one who calls this; otherwise wakes the thread for it.
     /// True if it is written: those who waited have been told, and the caller is to see to the cores in `called`.
-    pub fn write_or_announce(&self, called: &mut Vec<usize>) -> bool {
+    /// `may_sync` says that it may also wait for the disk, as long as that usually takes little.
+    pub fn write_or_announce(&self, may_sync: bool, called: &mut Vec<usize>) -> bool {
         if !self.shared.has_unannounced.load(Ordering::SeqCst) {
             return false;
         }
-        if !self.thread_is_idle() {
+        let may_sync = may_sync && self.disk_is_short();
+        if !self.thread_is_idle() || (!may_sync && self.shared.needs_sync.load(Ordering::Relaxed)) {
             self.announce_appends();
             return false;
         }
@@ -57,7 +65,7 @@ impl JournalQueue {
             self.announce_appends();
             return false;
         }
-        let outcome = writer.write_on_core(called);
+        let outcome = writer.write_on_core(may_sync, called);
         drop(seat);
         if outcome.needs_thread {
             self.announce();
@@ -72,7 +80,11 @@ impl JournalQueue {
         shared.sleep.load(Ordering::SeqCst) == PARKED
             && shared.waiting.load(Ordering::SeqCst) == 0
             && !shared.is_syncing.load(Ordering::Relaxed)
-            && !shared.needs_thread.load(Ordering::Relaxed)
+    }
+
+    /// True if the disk has recently taken little time for what must be durable. As long as nothing is known, it has not.
+    fn disk_is_short(&self) -> bool {
+        (1..=SYNC_SHORT_US).contains(&self.shared.sync_usual_us.load(Ordering::Relaxed))
     }
 }
 
@@ -96,7 +108,7 @@ impl Writer {
             && self.flushes.is_empty()
     }
 
-    fn write_on_core(&mut self, called: &mut Vec<usize>) -> Outcome {
+    fn write_on_core(&mut self, may_sync: bool, called: &mut Vec<usize>) -> Outcome {
         let begun = Instant::now();
         if self.cores_wait_until.is_some_and(|until| begun < until) {
             return Outcome { has_written: false, needs_thread: true };
@@ -110,11 +122,12 @@ impl Writer {
         }
         let weight_bytes = self.appends.iter().map(|append| append.weight_bytes() as u64).sum();
         let is_small = weight_bytes <= BATCH_BYTES_MAX && self.journal.fits_segment(weight_bytes);
-        if !is_small || self.needs_sync || self.appends.iter().any(Append::vacates) {
+        if !is_small || (self.needs_sync && !may_sync) || self.appends.iter().any(Append::vacates) {
             // They stay in line, and the thread takes them from there.
             return Outcome { has_written: false, needs_thread: true };
         }
-        let was_clean = self.dirty_since.is_none();
+        let (was_clean, was_sealed) = (self.dirty_since.is_none(), self.journal.is_sealed());
+        let long = if self.needs_sync { LONG_SYNC } else { LONG };
         let before = self.journal.written_bytes();
         self.shared.is_writing.store(true, Ordering::Relaxed);
         let result = self.write_appends(Some(called));
@@ -125,7 +138,7 @@ impl Writer {
             return Outcome { has_written: false, needs_thread: true };
         }
         let has_written = self.appends.is_empty();
-        if self.written_at.duration_since(begun) > LONG {
+        if self.written_at.duration_since(begun) > long {
             self.cores_wait_until = Some(self.written_at + REST);
         }
         let shared = &*self.shared;
@@ -134,11 +147,12 @@ impl Writer {
         shared.written_bytes.store(written_bytes, Ordering::Relaxed);
         shared.kept_bytes.fetch_add(written_bytes - before, Ordering::Relaxed);
         shared.room_bytes.store(self.journal.room_bytes(), Ordering::Relaxed);
-        if was_clean {
+        if was_clean != self.dirty_since.is_none() {
             self.publish_dirtiness();
         }
         // It sleeps until something is due, and did not know of this.
-        let needs_thread = !has_written || was_clean || self.journal.dirty_bytes() >= SYNC_BYTES;
+        let has_become_due = (was_clean && self.dirty_since.is_some()) || (was_sealed && !self.journal.is_sealed());
+        let needs_thread = !has_written || has_become_due || self.journal.dirty_bytes() >= SYNC_BYTES;
         Outcome { has_written, needs_thread }
     }
 }
@@ -152,7 +166,7 @@ mod tests {
     /// Leaves an append as a core does at the end of a turn. True if the core wrote it itself.
     fn write(queue: &JournalQueue, core: usize, append: Append, is_synced: bool) -> bool {
         queue.leave(core, &mut vec![(append, is_synced)]);
-        queue.write_or_announce(&mut Vec::new())
+        queue.write_or_announce(false, &mut Vec::new())
     }
 
     fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {

@@ -1,0 +1,184 @@
+//! How many threads the cores share.
+//!
+//! A core costs least where its requests come from: on the same thread as all others, of which one wakes for all sockets
+//! and writes the log once for all. That is also most that can be had as long as one thread is enough, or as long as
+//! there is no processor for a second one, for instance because the clients are on the same machine. So the cores begin
+//! on the first one's thread (see `calling` for how a thread waits for another core's sockets), and are spread over
+//! twice as many when those are busy *and* processors are idle; over half as many when that is enough, or when
+//! the threads wait for processors more than they run.
+//!
+//! This is a rule of thumb about speed. Nothing depends on it but that: any thread may step any core at any time.
+
+use std::time::Duration;
+
+/// A thread that runs, or waits for a processor, for so much of the time is busy, in thousandths.
+const BUSY: u64 = 800;
+
+/// What the threads run, in thousandths of a processor for each of half as many: then those are enough.
+const LEISURE: u64 = 500;
+
+/// Waiting for processors, in thousandths of running, that says that there are too few.
+const SCARCE: u64 = 400;
+
+/// Idle processors, in thousandths of one, that are worth a second thread.
+const ROOM: u64 = 600;
+
+/// What is true for so long is acted on.
+const BUSY_FOR: Duration = Duration::from_millis(400);
+const LEISURE_FOR: Duration = Duration::from_secs(3);
+const SCARCE_FOR: Duration = Duration::from_secs(1);
+
+/// After processors were scarce nothing is spread for so long, and twice as long each time soon after, up to a bound.
+const REST_MIN: Duration = Duration::from_secs(2);
+const REST_MAX: Duration = Duration::from_secs(60);
+
+/// What the kernel has counted in some time, in microseconds.
+#[derive(Clone, Debug, Default)]
+pub struct Load {
+    /// How long that was.
+    pub window_us: u64,
+    /// Of the thread of each core: running, and waiting for a processor.
+    pub threads_us: Vec<(u64, u64)>,
+    /// Of all processors together; `None` where the kernel does not tell.
+    pub idle_us: Option<u64>,
+}
+
+/// Decides on the number of threads.
+#[derive(Debug)]
+pub struct Gathering {
+    core_count: usize,
+    thread_count: usize,
+    busy_for: Duration,
+    leisure_for: Duration,
+    scarce_for: Duration,
+    rest: Duration,
+    /// What is left of it.
+    rests_for: Duration,
+}
+
+impl Gathering {
+    /// For so many cores, all of which begin on one thread.
+    pub fn new(core_count: usize) -> Self {
+        let zero = Duration::ZERO;
+        Self {
+            core_count,
+            thread_count: 1,
+            busy_for: zero,
+            leisure_for: zero,
+            scarce_for: zero,
+            rest: REST_MIN,
+            rests_for: zero,
+        }
+    }
+
+    /// Looks at what has happened since it was last asked. Core `i` belongs on the thread of core `i % thread_count`.
+    pub fn consider(&mut self, load: &Load) -> usize {
+        let window = Duration::from_micros(load.window_us);
+        let per_mille = |us: u64| us.saturating_mul(1_000) / load.window_us.max(1);
+        let active = &load.threads_us[..self.thread_count.min(load.threads_us.len())];
+        let ran: u64 = per_mille(active.iter().map(|(ran, _)| ran).sum());
+        let waited: u64 = per_mille(active.iter().map(|(_, waited)| waited).sum());
+        let busiest = active.iter().map(|(ran, waited)| per_mille(ran + waited)).max().unwrap_or(0);
+        let has_room = load.idle_us.is_none_or(|idle| per_mille(idle) >= ROOM);
+        let half = self.thread_count.div_ceil(2) as u64;
+
+        self.rests_for = self.rests_for.saturating_sub(window);
+        let lasts = |so_far: &mut Duration, is_so: bool| {
+            *so_far = if is_so { *so_far + window } else { Duration::ZERO };
+            *so_far
+        };
+        let busy_for = lasts(&mut self.busy_for, busiest >= BUSY && has_room);
+        let leisure_for = lasts(&mut self.leisure_for, ran < LEISURE * half);
+        let is_scarce = waited * 1_000 >= ran * SCARCE && ran >= LEISURE && !has_room;
+        let scarce_for = lasts(&mut self.scarce_for, is_scarce);
+
+        if self.thread_count < self.core_count && busy_for >= BUSY_FOR && self.rests_for.is_zero() {
+            self.change((self.thread_count * 2).min(self.core_count));
+        } else if self.thread_count > 1 && scarce_for >= SCARCE_FOR {
+            self.change(self.thread_count.div_ceil(2));
+            self.rests_for = self.rest;
+            self.rest = (self.rest * 2).min(REST_MAX);
+        } else if self.thread_count > 1 && leisure_for >= LEISURE_FOR {
+            self.change(self.thread_count.div_ceil(2));
+            self.rest = REST_MIN;
+        }
+        self.thread_count
+    }
+
+    fn change(&mut self, thread_count: usize) {
+        self.thread_count = thread_count;
+        (self.busy_for, self.leisure_for, self.scarce_for) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A quarter of a second in which threads ran and waited, and processors were idle, in thousandths.
+    fn quarter(threads: &[(u64, u64)], idle: u64) -> Load {
+        let us = |per_mille: u64| per_mille * 250;
+        Load {
+            window_us: 250_000,
+            threads_us: threads.iter().map(|&(ran, waited)| (us(ran), us(waited))).collect(),
+            idle_us: Some(us(idle)),
+        }
+    }
+
+    /// What is decided in so many seconds of the same.
+    fn after(gathering: &mut Gathering, seconds: usize, load: &Load) -> usize {
+        (0..seconds * 4).for_each(|_| {
+            gathering.consider(load);
+        });
+        gathering.thread_count
+    }
+
+    #[test]
+    fn a_busy_thread_gets_company_if_processors_are_idle() {
+        let mut gathering = Gathering::new(8);
+        let alone = |idle| quarter(&[(950, 20), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0)], idle);
+        assert_eq!(after(&mut gathering, 60, &alone(300)), 1, "the clients have the other processor");
+        gathering.consider(&alone(6_000));
+        assert_eq!(gathering.thread_count, 1, "a moment is not enough");
+        assert_eq!(after(&mut gathering, 1, &alone(6_000)), 4);
+        assert_eq!(after(&mut gathering, 1, &quarter(&[(900, 0); 8], 5_000)), 8);
+        assert_eq!(after(&mut gathering, 60, &quarter(&[(900, 0); 8], 5_000)), 8, "there are no more");
+    }
+
+    #[test]
+    fn threads_that_idle_are_given_up_one_half_at_a_time() {
+        let mut gathering = Gathering::new(6);
+        assert_eq!(after(&mut gathering, 3, &quarter(&[(950, 0); 6], 9_000)), 6);
+        assert_eq!(after(&mut gathering, 2, &quarter(&[(100, 0); 6], 9_000)), 6);
+        assert_eq!(after(&mut gathering, 2, &quarter(&[(100, 0); 6], 9_000)), 3);
+        assert_eq!(after(&mut gathering, 20, &quarter(&[(200, 0); 6], 9_000)), 1);
+        assert_eq!(after(&mut gathering, 20, &quarter(&[(700, 0), (0, 0)], 9_000)), 1, "busy is more than that");
+    }
+
+    #[test]
+    fn threads_that_wait_for_processors_are_given_up_and_rarely_tried_again() {
+        let mut gathering = Gathering::new(2);
+        let busy = quarter(&[(950, 0), (0, 0)], 1_000);
+        let crowded = quarter(&[(650, 350), (650, 350)], 0);
+        let mut changes = 0;
+        for _ in 0..240 * 4 {
+            let before = gathering.thread_count;
+            let load = if before == 1 { &busy } else { &crowded };
+            changes += usize::from(gathering.consider(load) != before);
+        }
+        assert!((4..=20).contains(&changes), "{changes} changes in four minutes");
+        // Two threads that fill two processors are no crowd.
+        let mut gathering = Gathering::new(2);
+        after(&mut gathering, 1, &busy);
+        assert_eq!(after(&mut gathering, 60, &quarter(&[(900, 80), (900, 80)], 50)), 2);
+    }
+
+    #[test]
+    fn where_the_kernel_counts_nothing_the_threads_decide() {
+        let mut gathering = Gathering::new(2);
+        let busy = Load { idle_us: None, ..quarter(&[(950, 20), (0, 0)], 0) };
+        assert_eq!(after(&mut gathering, 1, &busy), 2);
+        assert_eq!(Gathering::new(1).consider(&Load::default()), 1);
+        assert_eq!(after(&mut Gathering::new(4), 9, &Load::default()), 1);
+    }
+}
