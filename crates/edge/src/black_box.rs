@@ -324,7 +324,8 @@ mod tests {
         assert_eq!(major_faults("4711 (hold) fast) S 1 2 3 4 5 6 7 8 9 10 11\n"), 9);
         assert_eq!(some_us("some avg10=0.00 avg60=0.00 avg300=0.00 total=17\nfull avg10=0.00 total=3\n"), 17);
         for nonsense in ["", "some", "cpu", "x) y", "\u{fffd}"] {
-            let read = (times_of_thread(nonsense), processors_us(nonsense, 7), major_faults(nonsense), some_us(nonsense));
+            let read =
+                (times_of_thread(nonsense), processors_us(nonsense, 7), major_faults(nonsense), some_us(nonsense));
             assert_eq!(read, ((0, 0), None, 0, 0), "{nonsense}");
         }
     }

@@ -58,8 +58,8 @@ impl Sockets {
         self.watcher.load(Ordering::Acquire)
     }
 
-    /// Another thread is to wait for them from now on. False if it is to already; if true, the core's own thread must be
-    /// woken, which sees to it.
+    /// The thread of this core is to wait for them from now on. False if it already is to; if true, the core's own
+    /// thread, which sees to it, must be woken.
     #[must_use]
     pub fn entrust(&self, watcher: usize) -> bool {
         self.watcher.swap(watcher, Ordering::AcqRel) != watcher

@@ -27,8 +27,8 @@ use crate::connection::{Connection, Connections, Written};
 use crate::fault::Fault;
 use crate::host::{End, Host};
 use crate::limits::{
-    HELP_EVENTS_MAX, HELP_LONG, HELP_MAIL_MAX, HELP_REST, HELP_SUSPECT, LINGER_MAX, READ_BYTES_MAX, SWEEP_INTERVAL,
-    TURN_READ_BYTES_MAX, descriptors_reserved,
+    HELP_EVENTS_MAX, HELP_LONG, HELP_LONG_WATCHED, HELP_MAIL_MAX, HELP_REST, HELP_SUSPECT, LINGER_MAX, READ_BYTES_MAX,
+    SWEEP_INTERVAL, TURN_READ_BYTES_MAX, descriptors_reserved,
 };
 use crate::listener::Arrival;
 use crate::mailbox::{Mail, Mailbox};
@@ -255,7 +255,8 @@ impl Stepped for CoreWork {
         if end.since(begun) > HELP_LONG {
             self.suspect_until = end + HELP_SUSPECT;
         }
-        if ran.is_some_and(|ran| clock::thread_time() - ran > HELP_LONG) {
+        let long = if self.is_watched { HELP_LONG_WATCHED } else { HELP_LONG };
+        if ran.is_some_and(|ran| clock::thread_time() - ran > long) {
             self.helpless_until = end + HELP_REST;
         }
         self.turn_clock.sleeps(end, self.sleep.end());
@@ -692,7 +693,9 @@ impl CoreWork {
     /// Writes what has been handed in, by this core and by those that have been stepped with it, or has it written.
     /// True if it is written.
     fn write(&mut self) -> bool {
-        self.storage.as_ref().is_some_and(|storage| storage.write(!self.host.is_being_read(self.now.instant), &mut self.calls))
+        self.storage
+            .as_ref()
+            .is_some_and(|storage| storage.write(!self.host.is_being_read(self.now.instant), &mut self.calls))
     }
 
     /// The journal is to write what has been handed in.
@@ -1014,6 +1017,10 @@ impl CoreWork {
                 knobs.clients_max.store(number, Ordering::Relaxed);
             }
             ("timeout", Some(number)) => knobs.idle_s.store(number, Ordering::Relaxed),
+            ("core-threads", Some(number)) => {
+                knobs.core_threads.store(number, Ordering::Relaxed);
+                self.host.gather(self.host.thread_count());
+            }
             ("tcp-keepalive", Some(number)) => knobs.keepalive_s.store(number, Ordering::Relaxed),
             ("loglevel", _) => self.host.log.set_quiet(value == "warning"),
             (

@@ -1,18 +1,19 @@
 //! How many threads the cores share.
 //!
-//! A core costs least where its requests come from: on the same thread as all others, of which one wakes for all sockets
-//! and writes the log once for all. That is also most that can be had as long as one thread is enough, or as long as
-//! there is no processor for a second one, for instance because the clients are on the same machine. So the cores begin
-//! on the first one's thread (see `calling` for how a thread waits for another core's sockets), and are spread over
-//! twice as many when those are busy *and* processors are idle; over half as many when that is enough, or when
-//! the threads wait for processors more than they run.
+//! Cores cost least on one thread, which wakes once for the sockets of all of them and writes their log in one piece.
+//! More threads bring nothing as long as one is enough, or as long as there is no processor for a second one, for
+//! instance because the clients are on the same machine. So all cores begin on the thread of the first one (see
+//! `calling` for how a thread waits for another core's sockets). They are spread over twice as many threads when those
+//! are busy *and* processors are idle, and over half as many when that is enough, or when the threads wait for
+//! processors instead of running.
 //!
 //! This is a rule of thumb about speed. Nothing depends on it but that: any thread may step any core at any time.
 
 use std::time::Duration;
 
-/// A thread that runs, or waits for a processor, for so much of the time is busy, in thousandths.
-const BUSY: u64 = 800;
+/// A thread that runs for so much of the time is busy, in thousandths. Waiting for a processor does not count: a second
+/// thread would wait as well.
+const BUSY: u64 = 850;
 
 /// What the threads run, in thousandths of a processor for each of half as many: then those are enough.
 const LEISURE: u64 = 500;
@@ -78,7 +79,7 @@ impl Gathering {
         let active = &load.threads_us[..self.thread_count.min(load.threads_us.len())];
         let ran: u64 = per_mille(active.iter().map(|(ran, _)| ran).sum());
         let waited: u64 = per_mille(active.iter().map(|(_, waited)| waited).sum());
-        let busiest = active.iter().map(|(ran, waited)| per_mille(ran + waited)).max().unwrap_or(0);
+        let busiest = active.iter().map(|(ran, _)| per_mille(*ran)).max().unwrap_or(0);
         let has_room = load.idle_us.is_none_or(|idle| per_mille(idle) >= ROOM);
         let half = self.thread_count.div_ceil(2) as u64;
 

@@ -118,6 +118,8 @@ pub struct Knobs {
     pub idle_s: AtomicU64,
     /// `tcp-keepalive` in seconds; 0 is off.
     pub keepalive_s: AtomicU64,
+    /// `core-threads`; 0 leaves it to the server.
+    pub core_threads: AtomicU64,
 }
 
 impl Host {
@@ -143,8 +145,7 @@ impl Host {
     /// Wakes few threads that step all these cores, to which the caller has been called: those that wait for their
     /// sockets, and of two others that rest one, which steps the other one as well.
     pub fn wake_called(&self, cores: &[usize]) {
-        let (own, guests): (Vec<usize>, Vec<usize>) =
-            cores.iter().partition(|&&core| self.watcher(core) == core);
+        let (own, guests): (Vec<usize>, Vec<usize>) = cores.iter().partition(|&&core| self.watcher(core) == core);
         for guest in guests {
             self.desks[self.watcher(guest)].mailbox.post(Mail::Call(guest));
         }
@@ -157,8 +158,18 @@ impl Host {
         }
     }
 
-    /// The cores share so many threads from now on, if none of them asks for its own.
+    /// How many threads the cores share.
+    pub fn thread_count(&self) -> usize {
+        (0..self.desks.len()).filter(|&core| self.watcher(core) == core).count()
+    }
+
+    /// The cores share so many threads from now on, unless `core-threads` says how many. A core that needs a thread of
+    /// its own has it until this is called again.
     pub fn gather(&self, thread_count: usize) {
+        let thread_count = match self.knobs.core_threads.load(Ordering::Relaxed) {
+            0 => thread_count,
+            fixed => usize::try_from(fixed).unwrap_or(usize::MAX),
+        };
         for (core, desk) in self.desks.iter().enumerate() {
             if desk.sockets.entrust(core % thread_count) {
                 desk.mailbox.wake();

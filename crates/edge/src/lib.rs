@@ -53,7 +53,6 @@ mod tls;
 mod trust;
 mod users_file;
 
-
 pub use clock::unix_millis;
 pub use console::ConsoleOptions;
 pub use contacts::Contact;

@@ -35,6 +35,10 @@ pub const HELP_LONG: Duration = Duration::from_millis(1);
 /// Where clients have been answered without the disk within this time, no core waits for it: others might wait with it.
 pub const READ_MEMORY: Duration = Duration::from_millis(20);
 
+/// The same where a thread steps a core for whose sockets it waits: many small requests that have come together take as
+/// long as one that takes long.
+pub const HELP_LONG_WATCHED: Duration = Duration::from_millis(4);
+
 /// See [`HELP_LONG`].
 pub const HELP_SUSPECT: Duration = Duration::from_secs(1);
 

@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use node::event::{Event, NodeId};
 
+use crate::core_waker::CoreWaker;
 use crate::listener::Arrival;
 use crate::peers::Inbound;
 use crate::storage::Storage;
-use crate::core_waker::CoreWaker;
 
 /// What a core finds in its box.
 pub enum Mail {

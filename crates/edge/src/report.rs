@@ -44,6 +44,7 @@ pub fn measure(host: &Host, allocated: Allocated, journal: JournalFigures) -> Ho
         rejected_count: host.rejected_count.load(Ordering::Relaxed),
         core_wake_count: host.desks.iter().map(|desk| desk.mailbox.woken_count()).sum(),
         core_help_count: host.desks.iter().map(|desk| desk.helped_count.load(Ordering::Relaxed)).sum(),
+        core_thread_count: host.thread_count() as u64,
         links: host.peers.reports(),
         following: host.lead.report(),
         archive: None,

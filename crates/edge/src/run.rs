@@ -349,7 +349,12 @@ fn limit_clients(settings: &mut Settings, core_count: u16, log: &Log) {
 
 fn knobs(settings: &Settings) -> Knobs {
     let number = |name| AtomicU64::new(u64::try_from(settings.number(name)).unwrap_or(0));
-    Knobs { clients_max: number("maxclients"), idle_s: number("timeout"), keepalive_s: number("tcp-keepalive") }
+    Knobs {
+        clients_max: number("maxclients"),
+        idle_s: number("timeout"),
+        keepalive_s: number("tcp-keepalive"),
+        core_threads: number("core-threads"),
+    }
 }
 
 /// Opens the port for other nodes. If nobody asked for a certain one it may be missing: the node is then by itself.

@@ -141,8 +141,8 @@ impl Storage {
     }
 
     /// Writes what has been handed in, if that does not keep the core that calls this, or has it written. True if it is
-    /// written: the caller is then to look into its mailbox, and to see to the cores in `called`. `may_sync` says that a short
-    /// wait for the disk keeps nobody else.
+    /// written: the caller is then to look into its mailbox, and to see to the cores in `called`. `may_sync` says
+    /// that a short wait for the disk keeps nobody else.
     pub fn write(&self, may_sync: bool, called: &mut Vec<usize>) -> bool {
         self.journal.write_or_announce(may_sync, called)
     }

@@ -629,6 +629,8 @@ pub struct HostReport {
     pub core_wake_count: u64,
     /// See above.
     pub core_help_count: u64,
+    /// Threads that wait for the sockets of cores.
+    pub core_thread_count: u64,
     /// The links to other nodes.
     pub links: Vec<LinkReport>,
     /// Replicas of other kinds.

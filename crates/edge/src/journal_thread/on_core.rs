@@ -82,7 +82,7 @@ impl JournalQueue {
             && !shared.is_syncing.load(Ordering::Relaxed)
     }
 
-    /// True if the disk has recently taken little time for what must be durable. As long as nothing is known, it has not.
+    /// True if the disk has recently taken little time for what must be durable. False as long as nothing is known.
     fn disk_is_short(&self) -> bool {
         (1..=SYNC_SHORT_US).contains(&self.shared.sync_usual_us.load(Ordering::Relaxed))
     }
@@ -269,6 +269,41 @@ mod tests {
             has_written
         });
         thread.stop(true).unwrap();
+    }
+
+    #[test]
+    fn a_core_waits_for_a_quick_disk_if_that_keeps_nobody() {
+        let scratch = Scratch::new();
+        let (thread, tickets) = start(&scratch, LazySync::EverySecond);
+        let queue = thread.queue();
+        let shared = &queue.shared;
+        let (mut index, mut written_count) = (0, 0);
+        let mut round = |may_sync: bool, usual_us: u64| {
+            wait_until("rest", || queue.thread_is_idle());
+            take_seat(&queue.seat).as_mut().unwrap().cores_wait_until = None;
+            shared.sync_usual_us.store(usual_us, Ordering::Relaxed);
+            index += 1;
+            queue.leave(0, &mut vec![(append(0, index, 100), true)]);
+            let has_written = queue.write_or_announce(may_sync, &mut Vec::new());
+            let ticket = if has_written { tickets.try_recv().ok() } else { tickets.recv().ok() };
+            assert_eq!(ticket, Some((0, index)));
+            has_written
+        };
+        for _ in 0..100 {
+            written_count += u64::from(round(true, 100));
+            assert!(!round(false, 100), "somebody would be kept");
+            assert!(!round(true, SYNC_SHORT_US + 1), "the disk is slow");
+            assert!(!round(true, 0), "nothing is known of the disk");
+        }
+        assert!(written_count > 50, "the core wrote {written_count} of 100");
+        let counters = queue.counters();
+        assert_eq!((counters.core_write_count, counters.sync_count), (written_count, 400));
+        assert_eq!(counters.unsynced_us, 0);
+        // A log at rest is sealed whoever wrote last.
+        assert!(round(true, 100) || round(true, 100));
+        wait_until("a seal", || take_seat(&queue.seat).as_ref().unwrap().journal.is_sealed());
+        thread.stop(true).unwrap();
+        assert!(open(&scratch).1.groups[&0].entries.iter().map(|entry| entry.index).eq(1..=index));
     }
 
     #[test]

@@ -314,6 +314,7 @@ fn write_section(section: &str, core: &Context, now: Now, figures: &[Figures], t
             line("rejected_connections", &report.rejected_count);
             line("core_wakes", &report.core_wake_count);
             line("core_helps", &report.core_help_count);
+            line("core_threads", &report.core_thread_count);
             line("expired_keys", &groups().map(|group| group.removals.expired).sum::<u64>());
             line("expired_subkeys", &groups().map(|group| group.removals.expired_fields).sum::<u64>());
             line("evicted_keys", &groups().map(|group| group.evicted_count).sum::<u64>());

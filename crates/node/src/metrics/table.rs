@@ -383,6 +383,13 @@ pub const METRICS: &[Metric] = &[
         |view, out| out.is(view.facts.report.core_help_count),
     ),
     own(
+        "holdfast_core_threads",
+        Gauge,
+        "Threads that wait for the sockets of cores: one for all of them, or more while there is work and room for that.",
+        &[],
+        |view, out| out.is(view.facts.report.core_thread_count),
+    ),
+    own(
         "holdfast_events_total",
         Counter,
         "What this node has noted on the timeline, by kind.",

@@ -93,6 +93,7 @@ pub static TABLE: &[Parameter] = &[
     fixed("cluster-users", "obey", Kind::Choice(&["obey", "ignore"])),
     fixed("console-hosts", "", Kind::Words),
     fixed("console-port", "0", Kind::Integer(0, 65535)),
+    free("core-threads", "0", Kind::Integer(0, 1024)),
     fixed("cores", "0", Kind::Integer(0, 1024)),
     free("crash-log-enabled", "yes", Kind::YesNo),
     free("crash-memcheck-enabled", "yes", Kind::YesNo),

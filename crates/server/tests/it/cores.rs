@@ -29,6 +29,12 @@ fn play(mut client: Client, number: usize) {
     }
 }
 
+/// Of a report that is made from now on: there are four in a second.
+fn figure_after_report(client: &mut Client, name: &str) -> u64 {
+    thread::sleep(Duration::from_millis(600));
+    figure(client, name)
+}
+
 fn figure(client: &mut Client, name: &str) -> u64 {
     let info = client.show("INFO stats");
     let (_, rest) = info.split_once(&format!("{name}:")).expect("a figure");
@@ -51,6 +57,11 @@ fn cores_that_step_each_other_answer_in_order_and_lose_nothing() {
                 thread::spawn(move || play(client, number))
             })
             .collect();
+        // They are spread and gathered meanwhile, all of them and some.
+        for threads in [2, 3, 1, 3, 2, 1, 2] {
+            thread::sleep(Duration::from_millis(30));
+            assert_eq!(client.show(&format!("CONFIG SET core-threads {threads}")), "OK");
+        }
         for player in players {
             player.join().expect("every reply in its place");
         }
@@ -60,6 +71,7 @@ fn cores_that_step_each_other_answer_in_order_and_lose_nothing() {
             assert!(begun.elapsed() < Duration::from_secs(10), "no core was ever stepped by another's thread");
             thread::sleep(Duration::from_millis(50));
         }
+        assert_eq!(figure_after_report(&mut client, "core_threads"), 2);
         assert!(server.stop().status.success());
         let again = Server::start(&options.extra(&["--cores", "1"]));
         let mut client = again.client();
