@@ -25,7 +25,7 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token};
 
 use crate::limits::{CALL_ROUNDS_MAX, CALLS_MAX, EVENTS_PER_WAIT_MAX, HELP_TURNS_MAX};
-use crate::mailbox::Mailbox;
+use crate::mailbox::{Call, Mailbox};
 
 /// The token of a core's waker.
 pub const WAKE: Token = Token(usize::MAX);
@@ -208,11 +208,12 @@ pub fn call_guests<P: Places>(places: &P, tokens: impl Iterator<Item = usize>, c
     for guest in tokens.filter(|&token| token >= GUESTS && token != WAKE.0).map(|token| token - GUESTS) {
         places.sockets(guest).leave();
         let mailbox = places.place(guest).0;
-        if mailbox.call() {
-            calls.push(guest);
-        } else {
+        match mailbox.call() {
+            Call::Yours => calls.push(guest),
+            // Who comes looks at the note that has just been left.
+            Call::Others => {}
             // Who has it may have read its sockets already.
-            mailbox.wake();
+            Call::InHands => mailbox.wake(),
         }
     }
 }
@@ -316,18 +317,21 @@ fn help<P: Places>(other: usize, places: &P, calls: &mut Vec<usize>, helped: &mu
         return false;
     }
     // Its sockets are read once: those of this thread's own core wait meanwhile.
-    let mut reads = !helped.contains(&other);
-    if reads {
+    let sockets = places.sockets(other);
+    let is_first = !helped.contains(&other);
+    if is_first {
         helped.push(other);
     }
+    let mut reads = is_first || sockets.is_unread();
     for _ in 0..HELP_TURNS_MAX {
         work.help(std::mem::take(&mut reads));
         calls.append(work.calls());
         if mailbox.rest() {
-            return work.lets_sleep();
+            // What its watcher has noted meanwhile, its own thread reads.
+            return work.lets_sleep() && !sockets.is_unread();
         }
     }
-    places.sockets(other).give_back(other);
+    sockets.give_back(other);
     false
 }
 

@@ -72,6 +72,17 @@ enum Stance {
     Called,
 }
 
+/// Who sees to a core that somebody is to see to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// The one who asks is called to it.
+    Yours,
+    /// Somebody has been called before, and has not come yet.
+    Others,
+    /// Somebody has it, and may not look again.
+    InHands,
+}
+
 #[derive(Default)]
 struct State {
     mail: Vec<Mail>,
@@ -122,15 +133,18 @@ impl Mailbox {
         self.waker.wake();
     }
 
-    /// Somebody is to read the core's sockets. True if the sender is called to it; otherwise somebody else has it.
+    /// Somebody is to read the core's sockets, although there may be no mail.
     #[must_use]
-    pub fn call(&self) -> bool {
+    pub fn call(&self) -> Call {
         let mut state = self.lock();
-        let is_called = state.stance == Stance::Resting;
-        if is_called {
-            state.stance = Stance::Called;
+        match state.stance {
+            Stance::Resting => {
+                state.stance = Stance::Called;
+                Call::Yours
+            }
+            Stance::Called => Call::Others,
+            Stance::Working => Call::InHands,
         }
-        is_called
     }
 
     /// What wakes the core's own thread.
