@@ -20,10 +20,41 @@ struct Newcomer {
 
 /// All that are new since level 1. One line for each, such as
 /// `Newcomer { name: "xnack", is_new_form: None, level: Level(2) }`.
-const NEWCOMERS: &[Newcomer] = &[Newcomer { name: "geosearchstore", is_new_form: Some(has_polygon), level: Level(2) }];
+const NEWCOMERS: &[Newcomer] = &[
+    Newcomer { name: "geosearchstore", is_new_form: Some(has_polygon), level: Level(2) },
+    Newcomer { name: "restore", is_new_form: Some(restores_newer_stream), level: Level(2) },
+    Newcomer { name: "xadd", is_new_form: Some(adds_once), level: Level(2) },
+    Newcomer { name: "xcfgset", is_new_form: None, level: Level(2) },
+    Newcomer { name: "xidmprecord", is_new_form: None, level: Level(2) },
+    Newcomer { name: "xnack", is_new_form: None, level: Level(2) },
+];
 
 fn has_polygon(args: Args<'_>) -> bool {
     args.iter().any(|word| word.eq_ignore_ascii_case(b"bypolygon"))
+}
+
+/// True for a stream as Redis 8.6 and 8.8 dump it: the first byte of a dump is its kind.
+fn restores_newer_stream(args: Args<'_>) -> bool {
+    args.get(3).is_some_and(|dump| matches!(dump.first(), Some(26 | 27)))
+}
+
+/// True for XADD with IDMP or IDMPAUTO among its options: what stands behind the id is data.
+fn adds_once(args: Args<'_>) -> bool {
+    let options = args.iter().skip(2).take_while(|word| *word != b"*");
+    let mut options = options.map(|word| word.to_ascii_lowercase());
+    loop {
+        match options.next().as_deref() {
+            Some(b"idmp" | b"idmpauto") => return true,
+            Some(b"nomkstream" | b"keepref" | b"delref" | b"acked") => {}
+            Some(b"limit") => _ = options.next(),
+            Some(b"maxlen" | b"minid") => {
+                if matches!(options.next().as_deref(), Some(b"~" | b"=")) {
+                    _ = options.next();
+                }
+            }
+            _ => return false,
+        }
+    }
 }
 
 /// The level that brought a request in the form in which it is made.
@@ -67,5 +98,33 @@ mod tests {
         assert_eq!(level("old key value more"), 2);
         assert_eq!(level("old later value more"), 3);
         assert_eq!(level("other key value more"), 1);
+    }
+
+    #[test]
+    fn what_looks_like_a_new_form_is_told_from_one() {
+        let is_new = |words: &str| {
+            let mut start = 0;
+            let spans: Vec<Span> = words
+                .split(' ')
+                .map(|word| {
+                    let span = Span { start, end: start + word.len() as u32 };
+                    start = span.end + 1;
+                    span
+                })
+                .collect();
+            let name = words.split(' ').next().unwrap_or_default();
+            level_of(name, Args::new(words.as_bytes(), &spans)) == Level(2)
+        };
+        assert!(is_new("restore k 0 \u{1b}..."));
+        assert!(is_new("restore k 0 \u{1a}..."));
+        assert!(!is_new("restore k 0 \u{13}..."));
+        assert!(is_new("xadd s IDMP p 1 * f v"));
+        assert!(is_new("xadd s nomkstream maxlen ~ 5 limit 3 acked idmpauto p * f v"));
+        assert!(is_new("xadd s minid 5 idmpauto p * f v"));
+        assert!(!is_new("xadd s * idmp v"));
+        assert!(!is_new("xadd s 5-* idmp v"));
+        assert!(!is_new("xadd s maxlen = 5 * f idmp"));
+        assert!(!is_new("xadd idmp 1-1 f v"));
+        assert!(!is_new("xdel s 1-1"));
     }
 }

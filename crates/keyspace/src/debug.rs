@@ -153,8 +153,8 @@ fn mix_stream(digest: &mut Digest, stream: &Stream) {
         }
         for pending in group.pending.iter() {
             digest.mix(&pending.id.to_bytes());
-            digest.mix(&pending.owner);
-            digest.mix(&pending.time.to_be_bytes());
+            digest.mix(pending.owner().map_or(b"", |owner| owner));
+            digest.mix(&pending.time().to_be_bytes());
             digest.mix(&pending.count.to_be_bytes());
         }
     }

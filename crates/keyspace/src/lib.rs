@@ -48,6 +48,6 @@ pub use eviction::Policy;
 pub use keyspace::{Keyspace, Layout, Lookups, Options, Removals, Standing, Tuning};
 pub use moment::Moment;
 pub use notice::{Class, Classes, DatabaseKey, Notice};
-pub use patience::{Patience, patience};
+pub use patience::{Claims, Patience, claims, patience};
 pub use scan::{cursor_at_slot, slot_of_cursor};
 pub use value::{CollectionValue, ItoaBuffer, Str, StringValue, Value, ValueRef};

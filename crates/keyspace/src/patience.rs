@@ -94,6 +94,39 @@ fn block_option(args: Args<'_>) -> Result<Patience, Refusal> {
     Ok(Patience::None)
 }
 
+/// What a request would take over that is pending in a group, once it has been idle for long enough.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claims {
+    /// The group's name.
+    pub group: Vec<u8>,
+    /// For how many milliseconds.
+    pub idle_ms_min: u64,
+}
+
+/// What XREADGROUP would claim, if it is one and says so.
+pub fn claims(command: &DataCommand, args: Args<'_>) -> Option<Claims> {
+    if command.name != "xreadgroup" {
+        return None;
+    }
+    let (mut group, mut idle_ms_min, mut index) = (None, None, 1);
+    while let Some(word) = args.get(index) {
+        if is(word, "streams") {
+            break;
+        }
+        let value = args.get(index + 1);
+        if is(word, "group") {
+            group = value;
+            index += 3;
+        } else if is(word, "claim") {
+            idle_ms_min = value.and_then(parse_integer).and_then(|number| u64::try_from(number).ok());
+            index += 2;
+        } else {
+            index += if is(word, "noack") { 1 } else { 2 };
+        }
+    }
+    Some(Claims { group: group?.to_vec(), idle_ms_min: idle_ms_min? })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,8 @@
 //! Values as bytes, in the encoding of Redis's RDB files: one codec for checkpoints, DUMP and RESTORE, and for what is
 //! exchanged with stock servers.
 //!
-//! What is written here has the bytes that Redis 7.0 would write, or Redis 7.4 where fields of hashes have deadlines.
+//! What is written here has the bytes that Redis 7.0 would write, or Redis 7.4 where fields of hashes have deadlines,
+//! 8.6 where streams remember producers, and 8.8 where something of them was released.
 //! What is read here may come from anybody: every input that is not the encoding of a value is refused, and none makes
 //! the reader allocate more than the value it describes.
 
@@ -30,6 +31,12 @@ pub const VERSION: u16 = 10;
 
 /// The version of what Redis before 7.4 cannot read: hashes of which fields have deadlines.
 const VERSION_OF_EXPIRING_FIELDS: u16 = 12;
+
+/// The version of what Redis before 8.6 cannot read: streams that remember what producers have added.
+const VERSION_OF_PRODUCERS: u16 = 13;
+
+/// The version of what Redis before 8.8 cannot read: streams of which something was released.
+const VERSION_OF_RELEASED: u16 = 14;
 
 /// The latest version of Redis's encoding that is understood, Redis 8.10's. Versions add kinds of values and change
 /// none: what is of a kind that is known can be read, whatever the version.
@@ -75,6 +82,10 @@ mod kind {
     pub const HASH_LISTPACK_EX_CANDIDATE: u8 = 23;
     pub const HASH_METADATA: u8 = 24;
     pub const HASH_LISTPACK_EX: u8 = 25;
+    /// Of Redis 8.6: with what is remembered of producers.
+    pub const STREAM_LISTPACKS_4: u8 = 26;
+    /// Of Redis 8.8: with what was released.
+    pub const STREAM_LISTPACKS_5: u8 = 27;
 }
 
 /// What the low six bits mean in a string's first byte when the high two are set. The numbers are the format's.
@@ -126,6 +137,8 @@ pub fn dump(value: ValueRef<'_>) -> Vec<u8> {
     write_object(&mut out, value, Compression::Lzf);
     let version = match out[0] {
         kind::HASH_METADATA | kind::HASH_LISTPACK_EX => VERSION_OF_EXPIRING_FIELDS,
+        kind::STREAM_LISTPACKS_4 => VERSION_OF_PRODUCERS,
+        kind::STREAM_LISTPACKS_5 => VERSION_OF_RELEASED,
         _ => VERSION,
     };
     out.extend_from_slice(&version.to_le_bytes());
@@ -181,7 +194,7 @@ fn kind_of(value: ValueRef<'_>) -> u8 {
         ValueRef::Set(set) => set::kind_of(set),
         ValueRef::List(_) => kind::LIST_QUICKLIST_2,
         ValueRef::SortedSet(set) => sorted_set::kind_of(set),
-        ValueRef::Stream(_) => kind::STREAM_LISTPACKS_2,
+        ValueRef::Stream(stream) => stream::kind_of(stream),
         ValueRef::Json(_) | ValueRef::Sketch(_) => kind::MODULE_2,
     }
 }
@@ -220,9 +233,11 @@ pub fn read_object(reader: &mut Reader<'_>, limits: &Limits) -> Result<Value, Ma
         kind @ (kind::SORTED_SET | kind::SORTED_SET_2 | kind::SORTED_SET_ZIPLIST | kind::SORTED_SET_LISTPACK) => {
             sorted_set::read(kind, reader, limits).map(Value::Collection)
         }
-        kind @ (kind::STREAM_LISTPACKS | kind::STREAM_LISTPACKS_2 | kind::STREAM_LISTPACKS_3) => {
-            stream::read(kind, reader).map(Value::Collection)
-        }
+        kind @ (kind::STREAM_LISTPACKS
+        | kind::STREAM_LISTPACKS_2
+        | kind::STREAM_LISTPACKS_3
+        | kind::STREAM_LISTPACKS_4
+        | kind::STREAM_LISTPACKS_5) => stream::read(kind, reader).map(Value::Collection),
         kind::MODULE_2 => module::read(reader).map(Value::Collection),
         _ => Err(Malformed::Value),
     }
@@ -236,7 +251,7 @@ fn write_payload(out: &mut Vec<u8>, value: ValueRef<'_>, compression: Compressio
         ValueRef::Set(set) => set::write(out, set, compression),
         ValueRef::List(list) => list::write(out, list, compression),
         ValueRef::SortedSet(set) => sorted_set::write(out, set, compression),
-        ValueRef::Stream(stream) => stream::write(out, stream, compression),
+        ValueRef::Stream(stream) => stream::write(stream::kind_of(stream), out, stream, compression),
         ValueRef::Json(document) => module::write_json(out, document, compression),
         ValueRef::Sketch(outline) => sketch::write(out, outline, compression),
     }
@@ -303,12 +318,21 @@ pub enum Dialect {
     Plain,
 }
 
-/// Appends a key as it stands in a file: a byte for its kind, its name, its value. Deadlines of fields are left out: no
-/// version that is written has them.
+/// Appends a key as it stands in a file: a byte for its kind, its name, its value. Deadlines of fields and what streams
+/// remember of producers are left out, and a consumer without a name has what was released: no version that is written
+/// has these.
 pub fn write_named(out: &mut Vec<u8>, name: &[u8], value: ValueRef<'_>, dialect: Dialect) {
     out.push(kind_for(value, dialect));
     write_text(out, name);
     write_payload_for(out, value, dialect);
+}
+
+/// The kind of streams in a dialect: none has what came later.
+fn kind_of_streams(dialect: Dialect) -> u8 {
+    match dialect {
+        Dialect::Listpacks => kind::STREAM_LISTPACKS_2,
+        Dialect::Plain => kind::STREAM_LISTPACKS,
+    }
 }
 
 /// True for a hash that has deadlines which this dialect cannot tell, or a value of which it knows no listpack.
@@ -321,22 +345,22 @@ fn is_plain(value: ValueRef<'_>, dialect: Dialect) -> bool {
 
 fn kind_for(value: ValueRef<'_>, dialect: Dialect) -> u8 {
     match value {
+        ValueRef::Stream(_) => kind_of_streams(dialect),
         value if !is_plain(value, dialect) => kind_of(value),
         ValueRef::Hash(_) => kind::HASH,
         ValueRef::List(_) => kind::LIST,
         ValueRef::SortedSet(_) => kind::SORTED_SET_2,
-        ValueRef::Stream(_) => kind::STREAM_LISTPACKS,
         other => kind_of(other),
     }
 }
 
 fn write_payload_for(out: &mut Vec<u8>, value: ValueRef<'_>, dialect: Dialect) {
     match value {
+        ValueRef::Stream(stream) => stream::write(kind_of_streams(dialect), out, stream, Compression::Lzf),
         value if !is_plain(value, dialect) => write_payload(out, value, Compression::Lzf),
         ValueRef::Hash(hash) => hash::write_plain(out, hash, Compression::Lzf),
         ValueRef::List(list) => list::write_plain(out, list, Compression::Lzf),
         ValueRef::SortedSet(set) => sorted_set::write_plain(out, set, Compression::Lzf),
-        ValueRef::Stream(stream) => stream::write_first_version(out, stream, Compression::Lzf),
         other => write_payload(out, other, Compression::Lzf),
     }
 }

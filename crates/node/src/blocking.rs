@@ -16,23 +16,24 @@
 //! ```
 //!
 //! One at a time, first come first served. A try is an ordinary request: logged, executed once, atomic over groups. So
-//! an element goes to exactly one client or stays. Lines are the leader's own state and are not replicated: a waiter
+//! an element goes to exactly one client or stays. Who would claim what is pending in a stream's group is woken, too,
+//! when something has been idle for long enough. Lines are the leader's own state and are not replicated: a waiter
 //! whose groups are not all led from here takes its place anew every [`limits::LINE_RENEWAL_INTERVAL`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use keyspace::{Body, DataCommand, DatabaseKey, Patience};
+use keyspace::{Body, Claims, DataCommand, DatabaseKey, Patience, ValueRef};
 use resp::{Args, Span};
 use state::Upkeep;
 use stdx::slot::{Slot, slot_of};
-use stdx::{Duration, Instant};
+use stdx::{Duration, Instant, Level, UnixMillis};
 
 use crate::commands::Known;
 use crate::core::Core;
 use crate::dispatch::{Groups, Next};
 use crate::entry::{Reader, put_words};
-use crate::event::{Action, GroupId, Lane, SessionId};
+use crate::event::{Action, GroupId, Lane, Now, SessionId};
 use crate::frame;
 use crate::group::{Group, Observed, Proof, Standing, is_null};
 use crate::letter::{Mail, Origin, Request, RequestBody};
@@ -57,6 +58,8 @@ pub struct LineNote {
     pub keys: Vec<DatabaseKey>,
     /// What.
     pub act: LineAct,
+    /// What it would claim as soon as that has been idle for long enough.
+    pub claims: Option<Claims>,
 }
 
 /// What a waiter does.
@@ -79,6 +82,8 @@ pub enum LineAct {
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     lines: BTreeMap<DatabaseKey, Line>,
+    /// Not later than the first moment at which there is something to claim for anybody.
+    claims_from: Option<UnixMillis>,
 }
 
 #[derive(Debug, Default)]
@@ -95,6 +100,9 @@ struct Waiter {
     origin: Origin,
     wants_end: bool,
     heard: Instant,
+    claims: Option<Claims>,
+    /// When there is something to claim, as far as was known when it last found nothing.
+    claims_from: Option<UnixMillis>,
 }
 
 impl Line {
@@ -149,6 +157,7 @@ impl Lines {
 
     /// Forgets everybody.
     pub(crate) fn clear(&mut self, keyspace: &mut Upkeep<'_>) {
+        self.claims_from = None;
         for (database, key) in std::mem::take(&mut self.lines).into_keys() {
             keyspace.forget_key(database, &key);
         }
@@ -157,15 +166,20 @@ impl Lines {
 
 impl Group {
     /// Takes a waiter's word. The group must be [`Standing::Serving`].
-    pub(crate) fn line(&mut self, note: LineNote, now: Instant, outlet: &mut Outlet<'_>) {
-        let LineNote { waiter, keys, act, .. } = note;
+    pub(crate) fn line(&mut self, note: LineNote, now: Now, outlet: &mut Outlet<'_>) {
+        let LineNote { waiter, keys, act, claims, .. } = note;
         for key in keys {
             let exists = self.exists(&key);
+            if act == LineAct::Tried {
+                self.note_claim(&key, &waiter, now);
+            }
             let woken = match act {
                 LineAct::Stand { is_trying, wants_end } => {
                     self.state.upkeep().await_key(key.0, &key.1);
                     let line = self.leader.lines.lines.entry(key.clone()).or_default();
-                    line.stand(Waiter { origin: waiter, wants_end, heard: now }, is_trying, exists)
+                    let (claims, heard) = (claims.clone(), now.instant);
+                    let waiter = Waiter { origin: waiter, wants_end, heard, claims, claims_from: None };
+                    line.stand(waiter, is_trying, exists)
                 }
                 LineAct::Tried => match self.leader.lines.lines.get_mut(&key) {
                     Some(line) if line.awake == Some(waiter) => {
@@ -192,6 +206,57 @@ impl Group {
         }
     }
 
+    /// Finds out when there will be something to claim for a waiter that has found nothing.
+    fn note_claim(&mut self, key: &DatabaseKey, waiter: &Origin, now: Now) {
+        let moment = self.moment();
+        let lines = &mut self.leader.lines;
+        let waiters = lines.lines.get_mut(key).map(|line| &mut line.waiters);
+        let Some(waiter) = waiters.and_then(|all| all.iter_mut().find(|other| other.origin == *waiter)) else { return };
+        let Some(claims) = &waiter.claims else { return };
+        let stream = self.state.keyspace().view(key.0, moment).peek(&key.1).map(|entry| entry.value());
+        let Some(ValueRef::Stream(stream)) = stream else { return };
+        // A try may be stamped by a clock that is behind: then it is repeated, and not at once.
+        let soonest = UnixMillis(now.unix.0.saturating_add(limits::CLAIM_RETRY_INTERVAL.as_millis() as i64));
+        let from = stream.idle_from(&claims.group, claims.idle_ms_min).map(UnixMillis);
+        let from = from.map(|from| if from > now.unix { from } else { soonest });
+        waiter.claims_from = from;
+        lines.claims_from = [lines.claims_from, from].into_iter().flatten().min();
+    }
+
+    /// When there will be something to claim for a waiter.
+    #[inline]
+    pub(crate) fn claims_from(&self) -> Option<UnixMillis> {
+        self.leader.lines.claims_from
+    }
+
+    /// Wakes those for whom there is something to claim by now.
+    pub(crate) fn wake_claimants(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        if self.leader.lines.claims_from.is_none_or(|from| from > now.unix) {
+            return;
+        }
+        let (group, mut next, mut woken) = (self.id(), None, Vec::new());
+        for line in self.leader.lines.lines.values_mut() {
+            for waiter in &mut line.waiters {
+                let Some(from) = waiter.claims_from else { continue };
+                if from > now.unix {
+                    next = Some(next.map_or(from, |next: UnixMillis| next.min(from)));
+                    continue;
+                }
+                waiter.claims_from = None;
+                match line.awake {
+                    // Who is trying comes by what there is; the others try when it has.
+                    Some(_) => line.is_touched = true,
+                    None => {
+                        line.awake = Some(waiter.origin);
+                        woken.push(waiter.origin);
+                    }
+                }
+            }
+        }
+        self.leader.lines.claims_from = next;
+        woken.iter().for_each(|origin| outlet.wake(origin, group, false));
+    }
+
     /// Wakes those who wait for keys that something has happened to.
     #[inline]
     pub(crate) fn wake_waiters(&mut self, outlet: &mut Outlet<'_>) {
@@ -213,10 +278,10 @@ impl Group {
     }
 
     /// Forgets waiters of other nodes that have not been heard of for long: their gateway is gone.
-    pub(crate) fn forget_silent_waiters(&mut self, now: Instant, outlet: &mut Outlet<'_>) {
+    pub(crate) fn forget_silent_waiters(&mut self, now: Now, outlet: &mut Outlet<'_>) {
         let node = outlet.context.node;
         let is_silent = |waiter: &Waiter| {
-            waiter.origin.node != node && now.since(waiter.heard) >= limits::LINE_RENEWAL_INTERVAL * 4
+            waiter.origin.node != node && now.instant.since(waiter.heard) >= limits::LINE_RENEWAL_INTERVAL * 4
         };
         let silent: Vec<_> = self
             .leader
@@ -229,7 +294,7 @@ impl Group {
             .map(|(waiter, key)| (waiter, key.clone()))
             .collect();
         for (waiter, key) in silent {
-            let note = LineNote { waiter, group: self.id(), keys: vec![key], act: LineAct::Leave };
+            let note = LineNote { waiter, group: self.id(), keys: vec![key], act: LineAct::Leave, claims: None };
             self.line(note, now, outlet);
         }
     }
@@ -262,6 +327,7 @@ pub(crate) struct Waiting {
     /// Laid out by `entry::put_words`.
     words: Vec<u8>,
     keys: BTreeMap<GroupId, Vec<DatabaseKey>>,
+    claims: Option<Claims>,
     until: Option<Instant>,
     stage: Stage,
     /// Ids that are still to be found.
@@ -395,6 +461,7 @@ impl Core {
             command,
             words,
             keys,
+            claims: keyspace::claims(command, args),
             until,
             stage: Stage::Trying,
             unresolved,
@@ -453,11 +520,12 @@ impl Core {
     fn tell_lines(&mut self, id: SessionId, only: Option<&BTreeSet<GroupId>>, act: LineAct, actions: &mut Vec<Action>) {
         let Some(waiting) = self.sessions.get(id).and_then(|session| session.waiting.as_ref()) else { return };
         let waiter = Origin { ticket: waiting.ticket, ..self.origin_of(id) };
+        let claims = waiting.claims.clone().filter(|_| matches!(act, LineAct::Stand { .. }));
         let notes: Vec<_> = waiting
             .keys
             .iter()
             .filter(|(group, _)| only.is_none_or(|only| only.contains(group)))
-            .map(|(group, keys)| LineNote { waiter, group: *group, keys: keys.clone(), act })
+            .map(|(group, keys)| LineNote { waiter, group: *group, keys: keys.clone(), act, claims: claims.clone() })
             .collect();
         for note in notes {
             self.send_line(note, actions);
@@ -475,13 +543,15 @@ impl Core {
 
     /// A waiter's word to a group of this core, from wherever it came.
     pub(crate) fn take_line(&mut self, note: LineNote, actions: &mut Vec<Action>) {
-        let now = self.now.instant;
+        let now = self.now;
         match self.group_mut(note.group).map(|group| group.standing()) {
             Some(Standing::Serving) => {
                 self.with_group(note.group, actions, |group, outlet| group.line(note, now, outlet));
             }
             Some(Standing::Follower(leader)) if note.waiter.node == self.context.node => {
-                let bytes = wire::encode_line(&note);
+                // A node that knows level 1 alone does not understand what is claimed.
+                let claims = note.claims.clone().filter(|_| self.context.level > Level::FIRST);
+                let bytes = wire::encode_line(&LineNote { claims, ..note.clone() });
                 actions.push(Action::Send { to: leader, group: note.group, lane: Lane::Log, bytes });
             }
             // It comes again with the next renewal.
@@ -692,6 +762,19 @@ impl Core {
         paused_count + self.waiting.iter().filter(is_at_rest).count()
     }
 
+    /// When there is next something to claim for somebody.
+    pub(crate) fn next_claim(&self) -> Option<Instant> {
+        let from = self.groups.iter().flatten().filter_map(Group::claims_from).min()?;
+        let ms = from.0.saturating_sub(self.now.unix.0).max(0) as u64;
+        Some(self.now.instant + Duration::from_millis(ms).min(limits::WAIT_MAX))
+    }
+
+    fn wake_claimants(&mut self, actions: &mut Vec<Action>) {
+        let now = self.now;
+        let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
+        self.groups.iter_mut().flatten().for_each(|group| group.wake_claimants(now, &mut outlet));
+    }
+
     /// When the next wait ends.
     pub(crate) fn next_wait_end(&self) -> Option<Instant> {
         self.wait_ends.first().map(|(until, _)| *until)
@@ -706,6 +789,7 @@ impl Core {
             self.wait_ends.pop_first();
             self.end_waiting(id, WaitEnd::Timeout, actions);
         }
+        self.wake_claimants(actions);
         let has_moved = std::mem::take(&mut self.must_stand_anew);
         if !has_moved && now.since(self.waiting_renewed) < limits::LINE_RENEWAL_INTERVAL {
             return;
@@ -729,7 +813,7 @@ impl Core {
     }
 
     fn forget_silent_waiters(&mut self, actions: &mut Vec<Action>) {
-        let now = self.now.instant;
+        let now = self.now;
         let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
         for group in self.groups.iter_mut().flatten() {
             group.forget_silent_waiters(now, &mut outlet);
@@ -793,7 +877,7 @@ mod tests {
     fn waiter(serial: u64) -> Waiter {
         let session = SessionId { serial, index: serial as u32 };
         let origin = Origin::new(NodeId(2), CoreId(0), session, 1);
-        Waiter { origin, wants_end: false, heard: Instant::ZERO }
+        Waiter { origin, wants_end: false, heard: Instant::ZERO, claims: None, claims_from: None }
     }
 
     #[test]

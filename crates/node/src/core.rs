@@ -2104,6 +2104,7 @@ impl Core {
         let ends = [
             self.context.pause.map(|(until, _)| until),
             self.next_wait_end(),
+            self.next_claim(),
             self.next_holder_wake(),
             self.next_orphan_wake(),
             self.relay.wake_at(self.now.instant),

@@ -351,6 +351,9 @@ pub const PACE_PATIENCE: Duration = Duration::from_secs(2);
 /// How often a client that waits for data takes its place anew at groups that another node may lead.
 pub const LINE_RENEWAL_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Who has found nothing to claim is not woken for that reason again before this.
+pub const CLAIM_RETRY_INTERVAL: Duration = Duration::from_millis(10);
+
 /// Longest wait for data that is told apart from longer ones.
 pub const WAIT_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 

@@ -15,7 +15,7 @@
 //! PULL     group index chunk
 //! CHUNK    group index chunk  1 if the bytes follow, 0 at the end
 //! ANNOUNCE node member
-//! LINE     node core serial index ticket  group act flags, keys: database length bytes
+//! LINE     node core serial index ticket  group act [milliseconds length group's name], keys: database length bytes
 //! WAKE     node core serial index ticket  group is_gone
 //! BULLETIN a leader's word on its group: see `Bulletin::put`
 //! TIMELINE what has happened: see `timeline::put`
@@ -34,7 +34,7 @@
 use std::sync::Arc;
 
 use consensus::Message;
-use keyspace::Moment;
+use keyspace::{Claims, Moment};
 use resp::Protocol;
 use script::{Flags, Library, Script};
 use stdx::slot::{SLOT_COUNT, Slot};
@@ -610,11 +610,17 @@ pub fn encode_line(note: &LineNote) -> Vec<u8> {
     let mut out = vec![LINE];
     put_origin(&mut out, &note.waiter);
     leb128::put(&mut out, u64::from(note.group.0));
-    out.push(match note.act {
+    let act = match note.act {
         LineAct::Stand { is_trying, wants_end } => STAND | u8::from(is_trying) << 2 | u8::from(wants_end) << 3,
         LineAct::Tried => TRIED,
         LineAct::Leave => LEAVE,
-    });
+    };
+    out.push(act | if note.claims.is_some() { CLAIMS } else { 0 });
+    if let Some(claims) = &note.claims {
+        leb128::put(&mut out, claims.idle_ms_min);
+        leb128::put(&mut out, claims.group.len() as u64);
+        out.extend_from_slice(&claims.group);
+    }
     for (database, key) in &note.keys {
         leb128::put(&mut out, u64::from(*database));
         leb128::put(&mut out, key.len() as u64);
@@ -626,6 +632,8 @@ pub fn encode_line(note: &LineNote) -> Vec<u8> {
 const STAND: u8 = 0;
 const TRIED: u8 = 1;
 const LEAVE: u8 = 2;
+/// Beside one of these: what the waiter would claim stands before the keys. Since level 2.
+const CLAIMS: u8 = 16;
 
 /// The word that there may be something for a waiter.
 pub fn encode_wake(waiter: &Origin, group: GroupId, is_gone: bool) -> Vec<u8> {
@@ -741,6 +749,11 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
             let waiter = take_origin(&mut rest)?;
             let group = GroupId(u32::try_from(leb128::take(&mut rest)?).ok()?);
             let act = take_byte(&mut rest)?;
+            let mut claims = None;
+            if act & CLAIMS != 0 {
+                let idle_ms_min = leb128::take(&mut rest)?;
+                claims = Some(Claims { group: take_bytes(&mut rest)?, idle_ms_min });
+            }
             let act = match act & 0b11 {
                 STAND => LineAct::Stand { is_trying: act & 4 != 0, wants_end: act & 8 != 0 },
                 TRIED => LineAct::Tried,
@@ -755,7 +768,7 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
                 keys.push((database, key.to_vec()));
                 rest = tail;
             }
-            Some(Wire::Line(LineNote { waiter, group, keys, act }))
+            Some(Wire::Line(LineNote { waiter, group, keys, act, claims }))
         }
         WAKE => {
             let waiter = take_origin(&mut rest)?;

@@ -298,7 +298,7 @@ impl<'a, R: Read> RdbReader<'a, R> {
                 self.skip_string()?;
                 return Ok(self.whole(kind, key));
             }
-            15 | 19 | 21 => {
+            15 | 19 | 21 | 26 | 27 if kind <= 21 || self.vendor == Vendor::Redis => {
                 self.source.record();
                 self.skip_stream(kind)?;
                 return Ok(self.whole(kind, key));
@@ -426,16 +426,39 @@ impl<'a, R: Read> RdbReader<'a, R> {
             }
             for _ in 0..self.length()? {
                 self.skip_string()?;
-                self.source.skip(if kind == 21 { 16 } else { 8 })?;
+                self.source.skip(if kind >= 21 { 16 } else { 8 })?;
                 for _ in 0..self.length()? {
                     self.source.skip(16)?;
                     self.check_size()?;
                 }
                 self.check_size()?;
             }
+            if kind == 27 {
+                // What was released.
+                for _ in 0..self.length()? {
+                    self.source.skip(16)?;
+                    self.check_size()?;
+                }
+            }
             self.check_size()?;
         }
-        Ok(())
+        if kind >= 26 { self.skip_producers() } else { Ok(()) }
+    }
+
+    /// What a stream remembers of producers: for how long and how many, each with its ids and the entries that they
+    /// stand for, and two counts.
+    fn skip_producers(&mut self) -> Result<(), Fault> {
+        (0..2).try_for_each(|_| self.length().map(drop))?;
+        for _ in 0..self.length()? {
+            self.skip_string()?;
+            for _ in 0..self.length()? {
+                self.skip_string()?;
+                (0..2).try_for_each(|_| self.length().map(drop))?;
+                self.check_size()?;
+            }
+            self.check_size()?;
+        }
+        (0..2).try_for_each(|_| self.length().map(drop))
     }
 
     /// What is not taken apart must not become too large.

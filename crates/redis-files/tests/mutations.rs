@@ -125,3 +125,44 @@ fn hashes_with_fields_that_expire_come_with_their_deadlines_whoever_has_written_
     assert_eq!(theirs, ours);
     assert!(ours.windows(8).any(|bytes| bytes == DEADLINE_MS.to_le_bytes()), "the earliest deadline is there");
 }
+
+#[test]
+fn streams_of_redis_8_6_and_8_8_come_whole() {
+    let value_of = |kind: u8| {
+        // No entries, the last id 0-5, the first and the highest deleted 0-0, five added.
+        let mut value = vec![kind, 0, 0, 0, 5, 0, 0, 0, 0, 5];
+        // A group with two entries pending, of which one belongs to nobody in the later kind.
+        value.extend_from_slice(b"\x01\x01g\x00\x05\x05\x02");
+        for seq in [1, 2] {
+            value.extend_from_slice(&[&[0; 15][..], &[seq], &[7; 8], &[3]].concat());
+        }
+        let ids = |seqs: &[u8]| seqs.iter().flat_map(|&seq| [&[0; 15][..], &[seq]].concat()).collect::<Vec<u8>>();
+        value.extend_from_slice(b"\x01\x01c");
+        value.extend_from_slice(&[9; 16]);
+        let (owned, released): (&[u8], &[u8]) = if kind == 27 { (&[1], &[2]) } else { (&[1, 2], &[]) };
+        value.push(owned.len() as u8);
+        value.extend_from_slice(&ids(owned));
+        if kind == 27 {
+            value.push(released.len() as u8);
+            value.extend_from_slice(&ids(released));
+        }
+        // A minute and seven ids; one producer with an id; three added, and two that were there already.
+        value.extend_from_slice(b"\x3C\x07\x01\x01p\x01\x01i\x00\x04\x03\x02");
+        value
+    };
+    for (kind, magic) in [(26, b"REDIS0013"), (27, b"REDIS0014")] {
+        let value = value_of(kind);
+        let file = [&magic[..], &[kind], b"\x01x", &value[1..], b"\xFF\0\0\0\0\0\0\0\0"].concat();
+        let mut source = Source::new(&file[..]);
+        let mut reader = RdbReader::new(&mut source).expect("a file").with_part_bytes(1);
+        let Ok(Item::Key(key)) = reader.next_item() else { panic!("a key") };
+        assert_eq!((&key.name[..], key.part), (&b"x"[..], Part::Whole));
+        assert!(matches!(reader.next_item(), Ok(Item::End { .. })));
+        let again = dump(restore(&dump_of(key.value, key.vendor), &Limits::default()).expect("a value").as_ref());
+        // What was released has no time.
+        let expected = String::from_utf8_lossy(&again[..again.len() - 10]).replace("\0\0\0\0\0\0\0\0\x03", "time\x03");
+        let value = String::from_utf8_lossy(&value).replace("\x07\x07\x07\x07\x07\x07\x07\x07\x03", "time\x03");
+        assert_eq!(expected.replace("\x07\x07\x07\x07\x07\x07\x07\x07\x03", "time\x03"), value);
+        assert!((10..file.len() - 9).all(|length| read_rdb(&file[..length]).is_err()));
+    }
+}

@@ -144,6 +144,13 @@ impl Done<'_> {
             "xsetid" if self.since_7() || self.args.len() == 3 => self.again(out),
             "xgroup" => self.put_xgroup(command.name, out)?,
             "xreadgroup" => self.put_xreadgroup(out)?,
+            "xnack" => self.put_xnack(out)?,
+            "xcfgset" | "xidmprecord" => {
+                // What is remembered of producers is nothing to a Redis.
+                if self.reader == Reader::Holdfast {
+                    self.again(out);
+                }
+            }
             "xclaim" => self.put_xclaim(out)?,
             "xautoclaim" => self.put_xautoclaim(out)?,
             // These reckon without chance and without a clock, and a value of theirs may be large.
@@ -322,10 +329,14 @@ impl Done<'_> {
     fn put_xadd(&self, out: &mut Requests) -> Option<()> {
         let frame = self.frame()?;
         let (key, id) = (self.args.at(1), frame.as_bytes()?);
-        let (mut index, mut trims) = (2, false);
+        let (mut index, mut trims, mut once) = (2, false, None);
         while let Some(word) = self.args.get(index) {
             if is(word, "nomkstream") || is(word, "keepref") {
                 index += 1;
+            } else if is(word, "idmp") || is(word, "idmpauto") {
+                let own = if is(word, "idmp") { Some(self.args.get(index + 2)?.to_vec()) } else { None };
+                once = Some((self.args.get(index + 1)?, own));
+                index += if is(word, "idmp") { 3 } else { 2 };
             } else if is(word, "maxlen") || is(word, "minid") {
                 trims = true;
                 let has_sign = self.args.get(index + 1).is_some_and(|sign| matches!(sign, b"~" | b"="));
@@ -341,9 +352,19 @@ impl Done<'_> {
         if place != b"*" && !place.first()?.is_ascii_digit() {
             return None;
         }
+        if once.is_some() && self.stream(key)?.has_met_duplicate() {
+            // Nothing was added.
+            return Some(());
+        }
         let mut words: Vec<&[u8]> = vec![b"XADD", key, id];
         words.extend(self.args.iter().skip(index + 1));
         out.push(self.database, &words);
+        if let Some((producer, own)) = once
+            && self.reader == Reader::Holdfast
+        {
+            let own = own.unwrap_or_else(|| keyspace::Stream::own_id_of(self.args.iter().skip(index + 1)).to_vec());
+            out.push(self.database, &[b"XIDMPRECORD", key, producer, &own, id]);
+        }
         if trims {
             let kept = self.stream(key)?.entry_count().to_string();
             out.push(self.database, &[b"XTRIM", key, b"MAXLEN", kept.as_bytes()]);
@@ -432,6 +453,49 @@ impl Done<'_> {
                 out.push(self.database, &words);
             }
             self.put_place(key, group, out)?;
+        }
+        Some(())
+    }
+
+    /// One by one, with the count that each has now. Where nothing can be without an owner a consumer without a name
+    /// gets it, at a time so long ago that anybody may claim it.
+    fn put_xnack(&self, out: &mut Requests) -> Option<()> {
+        let (key, group) = (self.args.at(1), self.args.at(2));
+        let at = (4..self.args.len()).find(|index| is(self.args.at(*index), "ids"))?;
+        let count: usize = number(self.args.get(at + 1)?)?;
+        let stream = self.stream(key)?;
+        let ids = || self.args.iter().skip(at + 2).take(count);
+        // There XCLAIM forgets what is pending and no longer in the stream.
+        if self.reader < Reader::Holdfast && ids().any(|id| !stream.has(id)) {
+            return None;
+        }
+        for id in ids() {
+            let Some(count) = stream.released_count_of(group, id) else { continue };
+            let count = count.to_string();
+            let count = count.as_bytes();
+            match self.reader {
+                Reader::Holdfast => out.push(
+                    self.database,
+                    &[b"XNACK", key, group, b"FAIL", b"IDS", b"1", id, b"RETRYCOUNT", count, b"FORCE"],
+                ),
+                _ => out.push(
+                    self.database,
+                    &[
+                        &b"XCLAIM"[..],
+                        key,
+                        group,
+                        b"",
+                        b"0",
+                        id,
+                        b"TIME",
+                        b"0",
+                        b"RETRYCOUNT",
+                        count,
+                        b"FORCE",
+                        b"JUSTID",
+                    ],
+                ),
+            }
         }
         Some(())
     }

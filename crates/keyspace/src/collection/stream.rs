@@ -7,6 +7,7 @@
 pub(crate) mod block;
 pub(crate) mod group;
 pub(crate) mod id;
+pub(crate) mod idempotence;
 
 use std::fmt;
 
@@ -15,7 +16,8 @@ use command::Refusal;
 pub use id::Id;
 
 use self::block::{Block, Entry};
-use self::group::{Consumer, Group, Pending, rank_of};
+use self::group::{Consumer, Group, Holder, Pending, ReleasedRubble, rank_of};
+use self::idempotence::{Idempotence, IdempotenceRubble};
 use super::{Cell, Collection, Kind, Large, Limits, Shape, packed};
 use crate::tree::{self, Tree};
 use crate::value::ValueRef;
@@ -37,6 +39,8 @@ pub struct Stream {
     added: u64,
     /// By name.
     groups: Tree<Group>,
+    /// What it remembers of producers, if it was ever told anything.
+    idempotence: Option<Box<Idempotence>>,
     /// False only while the parts of a checkpoint come in.
     is_whole: bool,
 }
@@ -97,6 +101,7 @@ impl Stream {
             deleted_max: Id::MIN,
             added: 0,
             groups: Tree::new(),
+            idempotence: None,
             is_whole: false,
         }
     }
@@ -136,8 +141,55 @@ impl Stream {
         &self.groups
     }
 
+    /// What it remembers of producers, if it was ever told anything.
+    pub(crate) fn idempotence(&self) -> Option<&Idempotence> {
+        self.idempotence.as_deref()
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn idempotence_mut(&mut self) -> &mut Idempotence {
+        self.idempotence.get_or_insert_with(|| Box::new(Idempotence::new()))
+    }
+
+    /// Has it remember this of producers from now on. What it did before, as a stream of its own that has nothing else.
+    pub(crate) fn set_idempotence(&mut self, idempotence: Idempotence) -> Self {
+        let before = self.idempotence.replace(Box::new(idempotence));
+        Self { idempotence: before, ..Self::unfinished() }
+    }
+
+    /// True if the last entry that came with an id of its producer was there already. To be asked right after it came.
+    pub fn has_met_duplicate(&self) -> bool {
+        self.idempotence().is_some_and(Idempotence::is_repeat)
+    }
+
+    /// How often an entry that is pending in a group was given out, if nobody has it. Its id is written `ms-seq` or
+    /// `ms`.
+    pub fn released_count_of(&self, group: &[u8], id: &[u8]) -> Option<i64> {
+        let pending = self.group(group)?.pending(Id::parse(id, 0)?)?;
+        pending.owner().is_none().then(|| pending.shown_count())
+    }
+
+    /// From when on something that is pending in a group has been idle for so many milliseconds, in milliseconds since
+    /// the epoch; `None` if nothing is pending that is still there.
+    pub fn idle_from(&self, group: &[u8], idle_ms_min: u64) -> Option<i64> {
+        let pending = self.group(group)?.pending.iter().filter(|pending| self.get(pending.id).is_some());
+        let earliest = pending.map(Pending::time).min()?;
+        Some(earliest.saturating_add(i64::try_from(idle_ms_min).unwrap_or(i64::MAX)))
+    }
+
+    /// True if something is pending in a group and nobody has it.
+    pub(crate) fn has_released(&self) -> bool {
+        self.groups.iter().any(|group| group.released_count() > 0)
+    }
+
     pub(crate) fn group(&self, name: &[u8]) -> Option<&Group> {
         rank_of(&self.groups, name).ok().and_then(|rank| self.groups.get(rank))
+    }
+
+    /// The id under which a producer adds these fields and values if it gives none: as Redis makes it, so that what a
+    /// Redis has dumped is known here. Their order does not matter.
+    pub fn own_id_of<'w>(words: impl Iterator<Item = &'w [u8]>) -> [u8; 16] {
+        idempotence::own_id_of(words)
     }
 
     /// True if there is an entry of this id, which is written `ms-seq` or `ms`.
@@ -517,10 +569,10 @@ impl Stream {
         Some(())
     }
 
-    /// Takes a group in; every pending entry must have an owner.
+    /// Takes a group in; every pending entry must have an owner or be released.
     fn push_group(&mut self, group: Group) -> Option<()> {
         let owned: usize = group.consumers.iter().map(|consumer| consumer.pending.len()).sum();
-        (owned == group.pending.len() && self.add_group(group)).then_some(())
+        (owned + group.released_count() == group.pending.len() && self.add_group(group)).then_some(())
     }
 
     fn finish(&mut self, head: Head) -> Option<()> {
@@ -551,6 +603,7 @@ impl PartialEq for Stream {
         let same_groups = || self.groups.iter().zip(other.groups.iter()).all(|(group, other)| group.is_same(other));
         self.head() == other.head()
             && (self.blocks.len(), self.groups.len()) == (other.blocks.len(), other.groups.len())
+            && self.idempotence == other.idempotence
             && same_blocks()
             && same_groups()
     }
@@ -572,6 +625,12 @@ impl fmt::Debug for Stream {
 //   3 consumer  name, seen i64, active i64 or -1; active may be missing, and is then as seen
 //   4 pending   id, time i64, count, owner's name
 //   5 head      last id, highest deleted id, entries added
+//   6 released  id, place, count: pending, and nobody has it
+//   7 memory of producers, behind the groups: seconds, ids of each, entries added, duplicates
+//   8 producer  name
+//   9 producer's id, of the producer before it: the id, and the entry's
+//
+// Parts 6 to 9 come from commands of level 2, so a checkpoint of level 1 has none.
 //
 // An id is two numbers. Numbers without a width, and the lengths of names, have seven bits a byte.
 
@@ -580,6 +639,10 @@ const GROUP: u8 = 2;
 const CONSUMER: u8 = 3;
 const PENDING: u8 = 4;
 const HEAD: u8 = 5;
+const RELEASED: u8 = 6;
+const IDEMPOTENCE: u8 = 7;
+const PRODUCER: u8 = 8;
+const OWN_ID: u8 = 9;
 
 /// Stands for a time that there was not.
 const NEVER: i64 = -1;
@@ -615,11 +678,61 @@ impl Group {
             out.extend_from_slice(&consumer.seen.to_le_bytes());
             out.extend_from_slice(&consumer.active.unwrap_or(NEVER).to_le_bytes());
         } else if let Some(pending) = self.pending.get(nth - 1 - consumers) {
-            out.push(PENDING);
-            put_id(out, pending.id);
-            out.extend_from_slice(&pending.time.to_le_bytes());
-            packed::put_number(out, pending.count);
-            packed::put(out, &pending.owner);
+            match &pending.holder {
+                Holder::Consumer(owner, time) => {
+                    out.push(PENDING);
+                    put_id(out, pending.id);
+                    out.extend_from_slice(&time.to_le_bytes());
+                    packed::put_number(out, pending.count);
+                    packed::put(out, owner);
+                }
+                Holder::Nobody(place) => {
+                    out.push(RELEASED);
+                    put_id(out, pending.id);
+                    packed::put_number(out, *place);
+                    packed::put_number(out, pending.count);
+                }
+            }
+        }
+    }
+}
+
+impl Idempotence {
+    /// Calls `put` with each part from this one on, until it says that it is enough.
+    fn write_parts(&self, from: usize, mut put: impl FnMut(&mut Vec<u8>) -> bool) {
+        let mut part = Vec::new();
+        if from == 0 {
+            part.push(IDEMPOTENCE);
+            for number in [self.duration_s, self.ids_max, self.added, self.duplicates] {
+                packed::put_number(&mut part, number);
+            }
+            if put(&mut part) {
+                return;
+            }
+        }
+        let mut rank = 1;
+        for (name, ids) in self.producers() {
+            let end = rank + 1 + ids.len();
+            if end <= from {
+                rank = end;
+                continue;
+            }
+            if rank >= from {
+                part.push(PRODUCER);
+                packed::put(&mut part, name);
+                if put(&mut part) {
+                    return;
+                }
+            }
+            for (own, id) in ids.skip(from.saturating_sub(rank + 1)) {
+                part.push(OWN_ID);
+                packed::put(&mut part, own);
+                put_id(&mut part, id);
+                if put(&mut part) {
+                    return;
+                }
+            }
+            rank = end;
         }
     }
 }
@@ -627,15 +740,22 @@ impl Group {
 impl Large for Box<Stream> {
     /// Number of parts.
     fn len(&self) -> usize {
-        self.blocks.len() + self.groups.iter().map(Group::part_count).sum::<usize>() + usize::from(self.is_whole)
+        self.blocks.len()
+            + self.groups.iter().map(Group::part_count).sum::<usize>()
+            + self.idempotence().map_or(0, |idempotence| 1 + idempotence.part_count())
+            + usize::from(self.is_whole)
     }
 
     fn is_empty(&self) -> bool {
-        !self.is_whole && self.blocks.is_empty() && self.groups.is_empty()
+        !self.is_whole && self.blocks.is_empty() && self.groups.is_empty() && self.idempotence.is_none()
     }
 
     fn bytes(&self) -> usize {
-        crate::record::allocated_bytes(size_of::<Stream>()) + self.blocks.bytes() + self.groups.bytes()
+        let of_producers = |it: &Idempotence| crate::record::allocated_bytes(size_of::<Idempotence>()) + it.bytes();
+        crate::record::allocated_bytes(size_of::<Stream>())
+            + self.blocks.bytes()
+            + self.groups.bytes()
+            + self.idempotence().map_or(0, of_producers)
     }
 
     fn write_part(&self, from: usize, out: &mut Vec<u8>, end: usize) -> usize {
@@ -666,6 +786,20 @@ impl Large for Box<Stream> {
                 }
             }
             before += count;
+        }
+        if let Some(idempotence) = self.idempotence() {
+            let end = before + 1 + idempotence.part_count();
+            if rank < end {
+                let mut is_enough = false;
+                idempotence.write_parts(rank - before, |part| {
+                    is_enough = put(part, &mut rank);
+                    is_enough
+                });
+                if is_enough {
+                    return rank;
+                }
+            }
+            before = end;
         }
         if rank == before && self.is_whole {
             part.push(HEAD);
@@ -711,6 +845,28 @@ impl Large for Box<Stream> {
                     is_new.then(|| group.assign(id, owner, time, count))
                 })?;
             }
+            RELEASED => {
+                let (id, place, count) = (read_id(&mut part)?, part.number()?, part.number()?);
+                self.groups.update(last_group?, |group| group.take_released(id, place, count)).then_some(())?;
+            }
+            IDEMPOTENCE if self.idempotence.is_none() => {
+                let mut idempotence = Idempotence::new();
+                idempotence.duration_s = part.number()?;
+                idempotence.ids_max = part.number()?;
+                idempotence.added = part.number()?;
+                idempotence.duplicates = part.number()?;
+                self.idempotence = Some(Box::new(idempotence));
+            }
+            PRODUCER => {
+                let name = part.next()?;
+                self.idempotence.as_mut()?.put_producer(name).then_some(())?;
+            }
+            OWN_ID => {
+                let (own, id) = (part.next()?, read_id(&mut part)?);
+                let idempotence = self.idempotence.as_mut()?;
+                let producer = idempotence.last_producer()?;
+                idempotence.put_id(&producer, own, id).then_some(())?;
+            }
             HEAD => {
                 let (last, deleted_max) = (read_id(&mut part)?, read_id(&mut part)?);
                 self.finish(Head { last, deleted_max, added: part.number()? })?;
@@ -730,7 +886,9 @@ enum RubbleTree {
     Groups(tree::Rubble<Vec<Group>>),
     Consumers(tree::Rubble<Vec<Consumer>>),
     Pending(tree::Rubble<Vec<Pending>>),
+    Released(ReleasedRubble),
     Ids(tree::Rubble<Vec<Id>>),
+    Idempotence(IdempotenceRubble),
 }
 
 impl Rubble {
@@ -740,7 +898,11 @@ impl Rubble {
             let ids = group.consumers.iter().map(|consumer| consumer.pending.clone().into_rubble());
             trees.extend(ids.map(RubbleTree::Ids));
             trees.push(RubbleTree::Pending(group.pending.clone().into_rubble()));
+            trees.push(RubbleTree::Released(group.released_rubble()));
             trees.push(RubbleTree::Consumers(group.consumers.clone().into_rubble()));
+        }
+        if let Some(idempotence) = stream.idempotence {
+            trees.extend(idempotence.into_rubble().into_iter().map(RubbleTree::Idempotence));
         }
         trees.push(RubbleTree::Groups(stream.groups.into_rubble()));
         trees.push(RubbleTree::Blocks(stream.blocks.into_rubble()));
@@ -751,7 +913,9 @@ impl Rubble {
         let bytes = |tree: &RubbleTree| match tree {
             RubbleTree::Blocks(rubble) => rubble.bytes(),
             RubbleTree::Pending(rubble) => rubble.bytes(),
+            RubbleTree::Released(rubble) => rubble.bytes(),
             RubbleTree::Ids(rubble) => rubble.bytes(),
+            RubbleTree::Idempotence(rubble) => rubble.bytes(),
             // Their bytes include those of the trees in them, which stand here by themselves.
             RubbleTree::Groups(_) | RubbleTree::Consumers(_) => 0,
         };
@@ -767,7 +931,9 @@ impl Rubble {
                 RubbleTree::Groups(rubble) => rubble.free(budget),
                 RubbleTree::Consumers(rubble) => rubble.free(budget),
                 RubbleTree::Pending(rubble) => rubble.free(budget),
+                RubbleTree::Released(rubble) => rubble.free(budget),
                 RubbleTree::Ids(rubble) => rubble.free(budget),
+                RubbleTree::Idempotence(rubble) => rubble.free(budget),
             };
             if !is_left {
                 self.0.pop();

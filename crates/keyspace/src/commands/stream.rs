@@ -6,8 +6,10 @@ mod delete;
 mod group;
 mod info;
 mod pending;
+mod producers;
 mod range;
 pub(crate) mod read;
+mod release;
 
 use command::{Refusal, Span};
 use resp::Writer;
@@ -24,6 +26,8 @@ pub(super) const COMMANDS: &[&DataCommand] = &[
     &delete::XDELEX,
     &delete::XACKDEL,
     &add::XSETID,
+    &producers::XCFGSET,
+    &producers::XIDMPRECORD,
     &range::XLEN,
     &range::XRANGE,
     &range::XREVRANGE,
@@ -31,6 +35,7 @@ pub(super) const COMMANDS: &[&DataCommand] = &[
     &read::XREADGROUP,
     &group::XGROUP,
     &group::XACK,
+    &release::XNACK,
     &pending::XPENDING,
     &claim::XCLAIM,
     &claim::XAUTOCLAIM,

@@ -3,23 +3,33 @@
 use super::{Compression, Malformed, Reader, kind, read_text, write_length, write_string};
 use crate::collection::Collection;
 use crate::collection::stream::block::Block;
-use crate::collection::stream::group::{Group, rank_of_id};
+use crate::collection::stream::group::{GIVEN_UP, Group, rank_of_id};
+use crate::collection::stream::idempotence::{DURATIONS_S, IDS_MAX_RANGE, Idempotence};
 use crate::collection::stream::{Head, Id, Stream};
 use crate::value::{CollectionValue, Kept};
 
 /// How a count of entries that is not known is written.
 const UNKNOWN: u64 = u64::MAX;
 
-pub(super) fn write(out: &mut Vec<u8>, stream: &Stream, compression: Compression) {
-    write_version(out, stream, compression, true);
+/// A consumer of this name has in older versions what nobody has: XPENDING shows it with this name.
+const NOBODY: &[u8] = b"";
+
+/// The kind of a stream that says all: a later one only if it must be.
+pub(super) fn kind_of(stream: &Stream) -> u8 {
+    if stream.has_released() {
+        kind::STREAM_LISTPACKS_5
+    } else if stream.idempotence().is_some() {
+        kind::STREAM_LISTPACKS_4
+    } else {
+        kind::STREAM_LISTPACKS_2
+    }
 }
 
-/// Writes a stream as Redis 5.0 and 6 read it: without what is counted since 7.0, which they do not know.
-pub(super) fn write_first_version(out: &mut Vec<u8>, stream: &Stream, compression: Compression) {
-    write_version(out, stream, compression, false);
-}
-
-fn write_version(out: &mut Vec<u8>, stream: &Stream, compression: Compression, has_counts: bool) {
+/// Writes a stream as one of this kind. Older kinds lack what came with later ones: the first, which Redis 5.0 and 6
+/// read, what is counted since 7.0; all before that of Redis 8.6 what is remembered of producers; and in all before
+/// that of 8.8 a consumer without a name has what was released.
+pub(super) fn write(kind: u8, out: &mut Vec<u8>, stream: &Stream, compression: Compression) {
+    let has_counts = kind != kind::STREAM_LISTPACKS;
     write_length(out, stream.blocks().len() as u64);
     for block in stream.blocks().iter() {
         write_string(out, &block.first().to_bytes(), compression);
@@ -43,21 +53,74 @@ fn write_version(out: &mut Vec<u8>, stream: &Stream, compression: Compression, h
         write_length(out, group.pending.len() as u64);
         for pending in group.pending.iter() {
             out.extend_from_slice(&pending.id.to_bytes());
-            out.extend_from_slice(&pending.time.to_le_bytes());
-            write_length(out, pending.count);
+            out.extend_from_slice(&pending.time().to_le_bytes());
+            write_length(out, pending.shown_count() as u64);
         }
-        write_length(out, group.consumers.len() as u64);
-        for consumer in group.consumers.iter() {
-            write_string(out, &consumer.name, compression);
-            out.extend_from_slice(&consumer.seen.to_le_bytes());
-            write_length(out, consumer.pending.len() as u64);
-            consumer.pending.iter().for_each(|id| out.extend_from_slice(&id.to_bytes()));
+        write_consumers(kind, out, group, compression);
+        if kind == kind::STREAM_LISTPACKS_5 {
+            write_length(out, group.released_count() as u64);
+            group.released().for_each(|id| out.extend_from_slice(&id.to_bytes()));
         }
+    }
+    if has_producers(kind) {
+        write_idempotence(out, stream.idempotence().unwrap_or(&Idempotence::new()), compression);
     }
 }
 
+/// True for kinds that tell what is remembered of producers.
+fn has_producers(kind: u8) -> bool {
+    matches!(kind, kind::STREAM_LISTPACKS_4 | kind::STREAM_LISTPACKS_5)
+}
+
+/// True for kinds that tell when a consumer was last given anything.
+fn has_active_time(kind: u8) -> bool {
+    kind == kind::STREAM_LISTPACKS_3 || has_producers(kind)
+}
+
+fn write_consumers(kind: u8, out: &mut Vec<u8>, group: &Group, compression: Compression) {
+    let stands_for_nobody = kind != kind::STREAM_LISTPACKS_5 && group.released_count() > 0;
+    let makes_nobody = stands_for_nobody && group.consumer(NOBODY).is_none();
+    write_length(out, group.consumers.len() as u64 + u64::from(makes_nobody));
+    let mut write_one = |name: &[u8], seen: i64, active: Option<i64>, ids: Vec<Id>| {
+        write_string(out, name, compression);
+        out.extend_from_slice(&seen.to_le_bytes());
+        if has_active_time(kind) {
+            out.extend_from_slice(&active.unwrap_or(-1).to_le_bytes());
+        }
+        write_length(out, ids.len() as u64);
+        ids.iter().for_each(|id| out.extend_from_slice(&id.to_bytes()));
+    };
+    if makes_nobody {
+        write_one(NOBODY, 0, None, group.released().collect());
+    }
+    for consumer in group.consumers.iter() {
+        let mut ids: Vec<Id> = consumer.pending.iter().copied().collect();
+        if stands_for_nobody && &*consumer.name == NOBODY {
+            ids.extend(group.released());
+        }
+        write_one(&consumer.name, consumer.seen, consumer.active, ids);
+    }
+}
+
+fn write_idempotence(out: &mut Vec<u8>, idempotence: &Idempotence, compression: Compression) {
+    write_length(out, idempotence.duration_s);
+    write_length(out, idempotence.ids_max);
+    let producers = idempotence.producers();
+    write_length(out, producers.len() as u64);
+    for (name, ids) in producers {
+        write_string(out, name, compression);
+        write_length(out, ids.len() as u64);
+        for (own, id) in ids {
+            write_string(out, own, compression);
+            write_id(out, id);
+        }
+    }
+    write_length(out, idempotence.added);
+    write_length(out, idempotence.duplicates);
+}
+
 /// Reads a stream of any version: the first knew neither the first entry nor counts, the third tells when consumers
-/// were active.
+/// were active, the fourth what producers have added, the fifth what was released.
 pub(super) fn read(kind: u8, reader: &mut Reader<'_>) -> Result<CollectionValue, Malformed> {
     let has_counts = kind != kind::STREAM_LISTPACKS;
     let mut blocks = Vec::new();
@@ -88,6 +151,12 @@ pub(super) fn read(kind: u8, reader: &mut Reader<'_>) -> Result<CollectionValue,
             return Err(Malformed::Value);
         }
     }
+    if has_producers(kind) {
+        let (idempotence, is_of_use) = read_idempotence(reader)?;
+        if is_of_use {
+            stream.set_idempotence(idempotence);
+        }
+    }
     Ok(CollectionValue(Kept::Large(Box::new(Collection::Stream(Box::new(stream))))))
 }
 
@@ -110,7 +179,7 @@ fn read_group(kind: u8, reader: &mut Reader<'_>) -> Result<Group, Malformed> {
         let name = read_text(reader)?;
         let seen = i64::from_le_bytes(reader.array()?);
         // Older versions do not tell the two times apart.
-        let active = if kind == kind::STREAM_LISTPACKS_3 { i64::from_le_bytes(reader.array()?) } else { seen };
+        let active = if has_active_time(kind) { i64::from_le_bytes(reader.array()?) } else { seen };
         if !group.add_consumer(&name, seen) {
             return Err(Malformed::Value);
         }
@@ -125,7 +194,45 @@ fn read_group(kind: u8, reader: &mut Reader<'_>) -> Result<Group, Malformed> {
             group.assign(id, &name, time, count);
         }
     }
+    if kind == kind::STREAM_LISTPACKS_5 {
+        for _ in 0..reader.length()? {
+            let id = Id::from_bytes(reader.array()?);
+            let place = unowned.binary_search_by_key(&id, |(id, ..)| *id).map_err(|_| Malformed::Value)?;
+            if rank_of_id(&group.pending, id).is_ok() {
+                return Err(Malformed::Value);
+            }
+            // The highest count that Redis has is its way to say that it is not worth another try.
+            let (_, _, count) = unowned[place];
+            group.release(id, if count >= i64::MAX as u64 { GIVEN_UP } else { count });
+        }
+    }
     if group.pending.len() == unowned.len() { Ok(group) } else { Err(Malformed::Value) }
+}
+
+/// What is remembered of producers, and whether it differs from what every stream begins with.
+fn read_idempotence(reader: &mut Reader<'_>) -> Result<(Idempotence, bool), Malformed> {
+    let mut idempotence = Idempotence::new();
+    let usual = (idempotence.duration_s, idempotence.ids_max);
+    (idempotence.duration_s, idempotence.ids_max) = (reader.length()?, reader.length()?);
+    if !DURATIONS_S.contains(&idempotence.duration_s) || !IDS_MAX_RANGE.contains(&idempotence.ids_max) {
+        return Err(Malformed::Value);
+    }
+    for _ in 0..reader.length()? {
+        let name = read_text(reader)?;
+        if name.is_empty() || !idempotence.put_producer(&name) {
+            return Err(Malformed::Value);
+        }
+        for _ in 0..reader.length()? {
+            let own = read_text(reader)?;
+            if own.is_empty() || !idempotence.put_id(&name, &own, read_id(reader)?) {
+                return Err(Malformed::Value);
+            }
+        }
+    }
+    (idempotence.added, idempotence.duplicates) = (reader.length()?, reader.length()?);
+    let is_told = idempotence.part_count() > 0 || idempotence.added > 0 || idempotence.duplicates > 0;
+    let is_of_use = is_told || usual != (idempotence.duration_s, idempotence.ids_max);
+    Ok((idempotence, is_of_use))
 }
 
 fn write_id(out: &mut Vec<u8>, id: Id) {

@@ -81,7 +81,7 @@ const NEWER_OPTIONS: &[(&str, &str)] = &[
     ("zinter", " | COUNT"),
     ("zunionstore", " | COUNT"),
     ("zinterstore", " | COUNT"),
-    ("xadd", " [KEEPREF | DELREF | ACKED]"),
+    ("xadd", " [KEEPREF | DELREF | ACKED] [IDMPAUTO pid | IDMP pid iid]"),
     ("xtrim", " [KEEPREF | DELREF | ACKED]"),
     (
         "geosearch",
@@ -157,7 +157,7 @@ fn regardless_of_order(frame: &Frame) -> Vec<String> {
 
 /// A reply without what the reference does not tell: when a consumer was active.
 pub fn without_newer(frame: &Frame) -> Frame {
-    let is_newer = |name: &Frame| matches!(name.as_bytes(), Some(b"inactive" | b"active-time"));
+    let is_newer = |name: &Frame| matches!(name.as_bytes(), Some(b"inactive" | b"active-time" | b"nacked-count"));
     match frame {
         Frame::Map(pairs) => {
             let kept = pairs.iter().filter(|(name, _)| !is_newer(name));

@@ -319,6 +319,35 @@ fn entries_of_streams_are_waited_for() {
 }
 
 #[test]
+fn who_would_claim_is_woken_when_something_has_been_pending_for_long_enough() {
+    everywhere(|host| {
+        let [alice, bob, carol, other] = [(); 4].map(|()| host.connect(0));
+        host.run(other, "XGROUP CREATE s g $ MKSTREAM");
+        let claim = |name: &str, ms: u32| format!("XREADGROUP GROUP g {name} BLOCK 0 CLAIM {ms} STREAMS s >");
+        // Nothing is pending when they begin to wait.
+        assert_eq!(host.run(bob, &claim("bob", 50)), "");
+        assert_eq!(host.run(carol, &claim("carol", 80)), "");
+        host.run(other, "XADD s 1-0 f v");
+        assert_eq!(host.received(bob), "*1 *2 $1 s *1 *4 $3 1-0 *2 $1 f $1 v :0 :0");
+        assert_eq!(host.run(bob, &claim("bob", 50)), "");
+        host.pass(Duration::from_millis(49));
+        assert_eq!(host.received(bob), "");
+        host.pass(Duration::from_millis(1));
+        assert_eq!(host.received(bob), "*1 *2 $1 s *1 *4 $3 1-0 *2 $1 f $1 v :50 :1");
+        // It was given out once more, so the other one's time begins anew.
+        host.pass(Duration::from_millis(79));
+        assert_eq!(host.received(carol), "");
+        host.pass(Duration::from_millis(1));
+        assert_eq!(host.received(carol), "*1 *2 $1 s *1 *4 $3 1-0 *2 $1 f $1 v :80 :2");
+        // What is acknowledged is claimed by nobody.
+        assert_eq!(host.run(alice, &claim("alice", 20)), "");
+        assert_eq!(host.run(other, "XACK s g 1-0"), ":1");
+        host.pass(Duration::from_millis(200));
+        assert_eq!(host.received(alice), "");
+    });
+}
+
+#[test]
 fn a_request_that_would_wait_for_no_key_is_refused() {
     everywhere(|host| {
         let client = host.connect(0);

@@ -37,6 +37,7 @@ mod sentinel;
 mod serve;
 mod site;
 mod sketches;
+mod streams;
 mod tls;
 mod tools;
 mod torture;

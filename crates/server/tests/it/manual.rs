@@ -218,9 +218,6 @@ const REASONS: &[(&str, &str)] = &[
     ("RESTORE-ASKING", "Slots move inside the cluster."),
     ("TS.", "There are no time series."),
     ("V", "There are no vector sets."),
-    ("XCFGSET", "Entries are not added idempotently."),
-    ("XIDMPRECORD", "Entries are not added idempotently."),
-    ("XNACK", "What is pending always has a consumer."),
 ];
 
 /// The page of which commands are here and which are not, by what the server says it has.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::id::Id;
 use crate::record::allocated_bytes;
-use crate::tree::{Element, Tree};
+use crate::tree::{self, Element, Tree};
 
 /// One group.
 #[derive(Clone)]
@@ -17,20 +17,99 @@ pub(crate) struct Group {
     pub(crate) read: Option<u64>,
     /// What was given out and not acknowledged, by id.
     pub(crate) pending: Tree<Pending>,
+    /// Those of them that nobody has, in the order in which they were released.
+    released: Tree<Released>,
     /// By name.
     pub(crate) consumers: Tree<Consumer>,
 }
 
-/// An entry that was given to a consumer.
+/// An entry that was given to a consumer, or has been released since.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pending {
     pub(crate) id: Id,
-    /// The consumer's name.
-    pub(crate) owner: Arc<[u8]>,
-    /// When it was given out last, in milliseconds since the epoch.
-    pub(crate) time: i64,
-    /// How often it was.
+    pub(crate) holder: Holder,
+    /// How often it was given out; [`GIVEN_UP`] if it is not worth another try.
     pub(crate) count: u64,
+}
+
+/// Who has a pending entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Holder {
+    /// The consumer of this name, to whom it was given last at this time, in milliseconds since the epoch.
+    Consumer(Arc<[u8]>, i64),
+    /// Nobody: it was released. What was released earlier has a lower place.
+    Nobody(u64),
+}
+
+/// The count of an entry that was released as not worth another try. Shown as the highest number that replies have.
+pub(crate) const GIVEN_UP: u64 = u64::MAX;
+
+impl Pending {
+    /// The consumer's name, unless it was released.
+    pub(crate) fn owner(&self) -> Option<&Arc<[u8]>> {
+        match &self.holder {
+            Holder::Consumer(name, _) => Some(name),
+            Holder::Nobody(_) => None,
+        }
+    }
+
+    /// When it was given out last, in milliseconds since the epoch; 0 if it was released.
+    pub(crate) fn time(&self) -> i64 {
+        match self.holder {
+            Holder::Consumer(_, time) => time,
+            Holder::Nobody(_) => 0,
+        }
+    }
+
+    /// True if nobody has it, or somebody for so many milliseconds.
+    pub(crate) fn is_idle(&self, idle_ms_min: i64, now: i64) -> bool {
+        self.owner().is_none() || idle_ms_min == 0 || now.saturating_sub(self.time()) >= idle_ms_min
+    }
+
+    /// The count as replies show it.
+    pub(crate) fn shown_count(&self) -> i64 {
+        i64::try_from(self.count).unwrap_or(i64::MAX)
+    }
+
+    /// What comes first when idle entries are given out: what was released, then what has been idle for longest.
+    pub(crate) fn turn(&self) -> (bool, u64, i64, Id) {
+        match self.holder {
+            Holder::Nobody(place) => (false, place, 0, self.id),
+            Holder::Consumer(_, time) => (true, 0, time, self.id),
+        }
+    }
+}
+
+/// A pending entry that nobody has.
+#[derive(Clone, Copy, Debug)]
+struct Released {
+    place: u64,
+    id: Id,
+}
+
+impl Element for Released {
+    type Key = u64;
+
+    fn key(&self) -> u64 {
+        self.place
+    }
+
+    fn heap_bytes(&self) -> usize {
+        0
+    }
+}
+
+/// What is left of the places of released entries, to be freed in steps.
+pub(crate) struct ReleasedRubble(tree::Rubble<Vec<Released>>);
+
+impl ReleasedRubble {
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.bytes()
+    }
+
+    pub(crate) fn free(&mut self, budget: &mut usize) -> bool {
+        self.0.free(budget)
+    }
 }
 
 /// A consumer.
@@ -83,7 +162,7 @@ impl Element for Group {
     }
 
     fn heap_bytes(&self) -> usize {
-        name_bytes(&self.name) + self.pending.bytes() + self.consumers.bytes()
+        name_bytes(&self.name) + self.pending.bytes() + self.released.bytes() + self.consumers.bytes()
     }
 }
 
@@ -100,14 +179,15 @@ impl Element for Consumer {
 }
 
 /// The first bytes of a name, as a number that is ordered as they are.
-fn prefix(name: &[u8]) -> u64 {
+pub(crate) fn prefix(name: &[u8]) -> u64 {
     let mut bytes = [0; 8];
     let len = name.len().min(8);
     bytes[..len].copy_from_slice(&name[..len]);
     u64::from_be_bytes(bytes)
 }
 
-fn name_bytes(name: &[u8]) -> usize {
+/// The bytes that a name takes.
+pub(crate) fn name_bytes(name: &[u8]) -> usize {
     allocated_bytes(2 * size_of::<usize>() + name.len())
 }
 
@@ -125,7 +205,8 @@ pub(crate) fn rank_of_id<T: Element<Key = Id>>(tree: &Tree<T>, id: Id) -> Result
 
 impl Group {
     pub(crate) fn new(name: &[u8], last: Id, read: Option<u64>) -> Self {
-        Self { name: name.into(), last, read, pending: Tree::new(), consumers: Tree::new() }
+        let (pending, released, consumers) = (Tree::new(), Tree::new(), Tree::new());
+        Self { name: name.into(), last, read, pending, released, consumers }
     }
 
     pub(crate) fn consumer(&self, name: &[u8]) -> Option<&Consumer> {
@@ -177,8 +258,58 @@ impl Group {
     pub(crate) fn acknowledge(&mut self, id: Id) -> bool {
         let Ok(rank) = rank_of_id(&self.pending, id) else { return false };
         let pending = self.pending.remove(rank);
-        self.disown(&pending.owner, id);
+        self.disown(&pending.holder, id);
         true
+    }
+
+    /// Takes a pending entry from whoever has it, or one that is not pending yet and shall be, and puts it behind
+    /// everything that was released before. It has been given out so often then.
+    pub(crate) fn release(&mut self, id: Id, count: u64) {
+        if let Some(holder) = self.pending(id).map(|pending| pending.holder.clone()) {
+            self.disown(&holder, id);
+        }
+        let last = self.released.len().checked_sub(1).and_then(|rank| self.released.get(rank));
+        let place = last.map_or(1, |last| last.place.saturating_add(1));
+        self.put_released(id, place, count);
+    }
+
+    /// Puts a released entry to its place. False, and nothing has changed, if the place is taken or the entry is
+    /// pending already.
+    pub(crate) fn take_released(&mut self, id: Id, place: u64, count: u64) -> bool {
+        let fits = self.released_rank(place).is_err() && self.pending(id).is_none();
+        if fits {
+            self.put_released(id, place, count);
+        }
+        fits
+    }
+
+    fn put_released(&mut self, id: Id, place: u64, count: u64) {
+        let pending = Pending { id, holder: Holder::Nobody(place), count };
+        match rank_of_id(&self.pending, id) {
+            Ok(rank) => self.pending.update(rank, |old| *old = pending),
+            Err(rank) => self.pending.insert(rank, pending),
+        }
+        let rank = self.released_rank(place).unwrap_or_else(|rank| rank);
+        self.released.insert(rank, Released { place, id });
+    }
+
+    fn released_rank(&self, place: u64) -> Result<usize, usize> {
+        self.released.search(|key| key.cmp(&place), |released| released.place.cmp(&place)).map(|(rank, _)| rank)
+    }
+
+    /// The pending entries that nobody has, in the order in which they were released.
+    pub(crate) fn released(&self) -> impl Iterator<Item = Id> {
+        self.released.iter().map(|released| released.id)
+    }
+
+    /// How many they are.
+    pub(crate) fn released_count(&self) -> usize {
+        self.released.len()
+    }
+
+    /// What is to be freed in steps of them.
+    pub(crate) fn released_rubble(&self) -> ReleasedRubble {
+        ReleasedRubble(self.released.clone().into_rubble())
     }
 
     /// Makes an entry pending for a consumer, which must exist, whoever had it before.
@@ -186,14 +317,16 @@ impl Group {
         let owner_rank = rank_of(&self.consumers, owner).expect("the caller has made the consumer");
         let owner = Arc::clone(&self.consumers.get(owner_rank).expect("just found").name);
         match rank_of_id(&self.pending, id) {
-            Err(rank) => self.pending.insert(rank, Pending { id, owner, time, count }),
+            Err(rank) => {
+                self.pending.insert(rank, Pending { id, holder: Holder::Consumer(owner, time), count });
+            }
             Ok(rank) => {
-                let new = Pending { id, owner: Arc::clone(&owner), time, count };
+                let new = Pending { id, holder: Holder::Consumer(Arc::clone(&owner), time), count };
                 let old = self.pending.update(rank, |pending| std::mem::replace(pending, new));
-                if old.owner == owner {
+                if old.owner() == Some(&owner) {
                     return;
                 }
-                self.disown(&old.owner, id);
+                self.disown(&old.holder, id);
             }
         }
         self.consumers.update(owner_rank, |consumer| {
@@ -207,14 +340,25 @@ impl Group {
     pub(crate) fn give_again(&mut self, id: Id, time: i64) {
         if let Ok(rank) = rank_of_id(&self.pending, id) {
             self.pending.update(rank, |pending| {
-                pending.time = time;
+                if let Holder::Consumer(_, given) = &mut pending.holder {
+                    *given = time;
+                }
                 pending.count = pending.count.saturating_add(1);
             });
         }
     }
 
-    fn disown(&mut self, owner: &[u8], id: Id) {
-        let rank = rank_of(&self.consumers, owner).expect("what is pending has an owner");
+    /// Makes whoever had an entry forget it.
+    fn disown(&mut self, holder: &Holder, id: Id) {
+        let owner = match holder {
+            Holder::Consumer(owner, _) => owner,
+            Holder::Nobody(place) => {
+                let rank = self.released_rank(*place).expect("what is released has its place");
+                self.released.remove(rank);
+                return;
+            }
+        };
+        let rank = rank_of(&self.consumers, owner).expect("the owner of what is pending is known");
         self.consumers.update(rank, |consumer| {
             let rank = rank_of_id(&consumer.pending, id).expect("the owner knows what is pending for it");
             consumer.pending.remove(rank);

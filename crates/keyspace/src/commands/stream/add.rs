@@ -1,5 +1,7 @@
 //! XADD, XTRIM, XDEL and XSETID: what is in a stream.
 
+use std::borrow::Cow;
+
 use command::{Access, Flag, Refusal};
 use resp::{Args, Writer};
 
@@ -16,7 +18,7 @@ pub(super) const XADD: DataCommand = DataCommand {
     name: "xadd",
     summary: "Adds an entry to a stream, and answers with its id.",
     complexity: "O(1), and O(N) where N is the number of entries that are trimmed away.",
-    syntax: "key [NOMKSTREAM] [KEEPREF | DELREF | ACKED] [<MAXLEN | MINID> <[=] threshold | ~ threshold [LIMIT count]>] \
+    syntax: "key [NOMKSTREAM] [KEEPREF | DELREF | ACKED] [IDMPAUTO pid | IDMP pid iid] [<MAXLEN | MINID> <[=] threshold | ~ threshold [LIMIT count]>] \
              <* | id> field value [field value ...]",
     arity: -5,
     flags: &[Flag::Write, Flag::Denyoom, Flag::Fast],
@@ -30,7 +32,7 @@ pub(super) const XADD: DataCommand = DataCommand {
 };
 
 fn xadd(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
-    let Options { wanted, only_existing, trimming, next } = Options::parse(args, true)?;
+    let Options { wanted, only_existing, trimming, once, next } = Options::parse(args, true)?;
     let words = args.from(next + 1);
     if words.len() < 2 || words.len() % 2 == 1 {
         return Err(Refusal::wrong_arity("xadd"));
@@ -45,7 +47,14 @@ fn xadd(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), 
     }
     let bytes = words.byte_count() as u64;
     let now = edit.moment().unix.0.max(0) as u64;
-    let (id, trimmed) = edit.modify_stream(key, |stream| {
+    let once = once.map(|once| once.with_own_id(words.iter()));
+    let added = edit.modify_stream(key, |stream| {
+        if let Some((producer, own)) = &once
+            && let Some(id) = stream.as_ref().idempotence().and_then(|memory| memory.find(producer, own, now))
+        {
+            stream.change().idempotence_mut().count_duplicate();
+            return Ok(Err(id));
+        }
         let id = stream.as_ref().next_id(wanted, now)?;
         if bytes > BLOCK_BYTES_MAX {
             return Err(Refusal::new("ERR Elements are too large to be stored"));
@@ -53,9 +62,20 @@ fn xadd(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), 
         let limits = stream.limits();
         let stream = stream.change();
         stream.push(id, words.iter(), bytes, &limits);
+        if let Some((producer, own)) = &once {
+            stream.idempotence_mut().record(producer, own, id, now);
+        }
         let trimmed = trimming.map(|trimming| trimming.apply(stream, &limits));
-        Ok((id, trimmed))
+        Ok(Ok((id, trimmed)))
     })??;
+    let (id, trimmed) = match added {
+        Ok(added) => added,
+        // The entry is there, or has been.
+        Err(id) => {
+            write_id(writer, id);
+            return Ok(());
+        }
+    };
     write_id(writer, id);
     edit.notify(Class::Stream, "xadd", key);
     if let Some((count, part)) = trimmed {
@@ -105,11 +125,42 @@ fn xtrim(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(),
     Ok(())
 }
 
+/// An entry is added once, however often it is sent.
+#[derive(Clone, Copy)]
+struct Once<'a> {
+    producer: &'a [u8],
+    /// The producer's id of the entry. Made of what is in the entry if it gives none.
+    own: Option<&'a [u8]>,
+}
+
+impl<'a> Once<'a> {
+    /// Reads the words behind IDMP or IDMPAUTO, of which there are enough.
+    fn parse(args: Args<'a>, index: usize) -> Result<Self, Refusal> {
+        let is_auto = is(args.at(index), "idmpauto");
+        let producer = args.at(index + 1);
+        let own = (!is_auto).then(|| args.at(index + 2));
+        let name = if is_auto { "IDMPAUTO" } else { "IDMP" };
+        let lacks = |what: &str| Err(Refusal::new(format!("ERR syntax error, {name} requires a non-empty {what} ID")));
+        match own {
+            _ if producer.is_empty() => lacks("producer"),
+            Some([]) => lacks("idempotent"),
+            _ => Ok(Self { producer, own }),
+        }
+    }
+
+    /// The producer, and its id of an entry with these fields and values.
+    fn with_own_id(self, words: impl Iterator<Item = &'a [u8]>) -> (&'a [u8], Cow<'a, [u8]>) {
+        let own = self.own.map_or_else(|| Cow::Owned(Stream::own_id_of(words).to_vec()), Cow::Borrowed);
+        (self.producer, own)
+    }
+}
+
 /// What XADD and XTRIM are told between the key and what follows.
-struct Options {
+struct Options<'a> {
     wanted: Wanted,
     only_existing: bool,
     trimming: Option<Trimming>,
+    once: Option<Once<'a>>,
     /// The word at which they end: XADD's id.
     next: usize,
 }
@@ -149,9 +200,10 @@ impl Trimming {
     }
 }
 
-impl Options {
-    fn parse(args: Args<'_>, is_xadd: bool) -> Result<Self, Refusal> {
-        let mut options = Self { wanted: Wanted::Any, only_existing: false, trimming: None, next: args.len() };
+impl<'a> Options<'a> {
+    fn parse(args: Args<'a>, is_xadd: bool) -> Result<Self, Refusal> {
+        let mut options =
+            Self { wanted: Wanted::Any, only_existing: false, trimming: None, once: None, next: args.len() };
         let (mut keep, mut only_blocks, mut limit, mut references) = (None, false, None, None);
         let mut index = 2;
         while index < args.len() {
@@ -185,11 +237,22 @@ impl Options {
                 options.only_existing = true;
             } else if let Some(said) = references_named(word).filter(|_| references.is_none()) {
                 references = Some(said);
+            } else if is_xadd && !is_last && (is(word, "idmpauto") || is(word, "idmp") && index + 2 < args.len()) {
+                if options.once.is_some() {
+                    return Err(Refusal::new("ERR syntax error, IDMP/IDMPAUTO specified multiple times"));
+                }
+                options.once = Some(Once::parse(args, index)?);
+                index += if is(word, "idmp") { 2 } else { 1 };
             } else if is_xadd {
                 options.wanted = match Id::parse_open(word) {
                     Some(ms) => Wanted::Within(ms),
                     None => Wanted::Exactly(strict_id(word, 0)?),
                 };
+                if options.once.is_some() {
+                    return Err(Refusal::new(
+                        "ERR syntax error, IDMP/IDMPAUTO can be used only with auto-generated IDs",
+                    ));
+                }
                 break;
             } else {
                 return Err(Refusal::SYNTAX);

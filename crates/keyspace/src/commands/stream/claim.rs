@@ -139,7 +139,7 @@ impl Claim<'_> {
     fn takes(&self, pending: Option<&Pending>) -> bool {
         match pending {
             None => self.is_forced,
-            Some(pending) => self.idle_ms_min == 0 || self.now.saturating_sub(pending.time) >= self.idle_ms_min,
+            Some(pending) => pending.is_idle(self.idle_ms_min, self.now),
         }
     }
 

@@ -111,7 +111,9 @@ fn stream(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Re
     let stream = view.stream(args.at(2))?.ok_or(Refusal::NO_SUCH_KEY)?;
     let detail = Detail::parse(args)?;
     let head = stream.head();
-    writer.map(if let Detail::Brief = detail { 10 } else { 9 });
+    // What is remembered of producers is shown once there is anything to it.
+    let memory = stream.idempotence();
+    writer.map(if let Detail::Brief = detail { 10 } else { 9 } + if memory.is_some() { 6 } else { 0 });
     number(writer, "length", stream.entry_count());
     number(writer, "radix-tree-keys", stream.blocks().len() as u64);
     number(writer, "radix-tree-nodes", radix_tree_nodes(stream));
@@ -119,6 +121,15 @@ fn stream(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Re
     id(writer, "max-deleted-entry-id", head.deleted_max);
     number(writer, "entries-added", head.added);
     id(writer, "recorded-first-entry-id", stream.first());
+    if let Some(memory) = memory {
+        let (producers, ids) = memory.tracked(view.moment().unix.0.max(0) as u64);
+        number(writer, "idmp-duration", memory.duration_s);
+        number(writer, "idmp-maxsize", memory.ids_max);
+        number(writer, "pids-tracked", producers);
+        number(writer, "iids-tracked", ids);
+        number(writer, "iids-added", memory.added);
+        number(writer, "iids-duplicates", memory.duplicates);
+    }
     match detail {
         Detail::Brief => {
             number(writer, "groups", stream.groups().len() as u64);
@@ -163,19 +174,20 @@ fn write_progress(writer: &mut Writer, stream: &Stream, group: &Group) {
 }
 
 fn write_group_in_full(writer: &mut Writer, stream: &Stream, group: &Group, count: usize) {
-    writer.map(7);
+    writer.map(8);
     writer.bulk(b"name");
     writer.bulk(&group.name);
     write_progress(writer, stream, group);
     number(writer, "pel-count", group.pending.len() as u64);
+    number(writer, "nacked-count", group.released_count() as u64);
     writer.bulk(b"pending");
     writer.array(group.pending.len().min(count));
     for pending in group.pending.iter().take(count) {
         writer.array(4);
         write_id(writer, pending.id);
-        writer.bulk(&pending.owner);
-        writer.integer(pending.time);
-        writer.integer(pending.count as i64);
+        writer.bulk(pending.owner().map_or(b"", |owner| owner));
+        writer.integer(pending.time());
+        writer.integer(pending.shown_count());
     }
     writer.bulk(b"consumers");
     writer.array(group.consumers.len());
@@ -193,8 +205,8 @@ fn write_group_in_full(writer: &mut Writer, stream: &Stream, group: &Group, coun
         for pending in group.pending_range(Id::MIN, Id::MAX, Some(consumer)).take(count) {
             writer.array(3);
             write_id(writer, pending.id);
-            writer.integer(pending.time);
-            writer.integer(pending.count as i64);
+            writer.integer(pending.time());
+            writer.integer(pending.shown_count());
         }
     }
 }

@@ -5,7 +5,7 @@ use resp::{Args, Writer};
 
 use super::{ON_STREAM, end_id, no_group, start_id, write_id};
 use crate::collection::stream::Id;
-use crate::collection::stream::group::Group;
+use crate::collection::stream::group::{Group, Holder};
 use crate::commands::arguments::{integer, is};
 use crate::commands::string::first_key;
 use crate::commands::{Body, DataCommand};
@@ -73,16 +73,24 @@ impl<'a> Request<'a> {
         }
         let found: Vec<_> = group
             .pending_range(self.start, self.end, consumer.flatten())
-            .filter(|pending| self.idle_ms_min == 0 || now.saturating_sub(pending.time) >= self.idle_ms_min)
+            .filter(|pending| pending.is_idle(self.idle_ms_min, now))
             .take(self.count)
             .collect();
         writer.array(found.len());
         for pending in found {
             writer.array(4);
             write_id(writer, pending.id);
-            writer.bulk(&pending.owner);
-            writer.integer(now.saturating_sub(pending.time).max(0));
-            writer.integer(pending.count as i64);
+            match &pending.holder {
+                Holder::Consumer(owner, time) => {
+                    writer.bulk(owner);
+                    writer.integer(now.saturating_sub(*time).max(0));
+                }
+                Holder::Nobody(_) => {
+                    writer.bulk(b"");
+                    writer.integer(-1);
+                }
+            }
+            writer.integer(pending.shown_count());
         }
     }
 }

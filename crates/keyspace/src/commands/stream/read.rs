@@ -267,23 +267,23 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// What a group has given out, so many milliseconds ago at least, and what is still there of it: the longest idle
-/// first.
+/// What a group has given out, so many milliseconds ago at least, and what is still there of it: what was released
+/// first, then the longest idle.
 fn idle_entries(stream: &Stream, group: &Group, idle_ms_min: i64, now: i64) -> Vec<Pending> {
-    let is_idle = |pending: &&Pending| now.saturating_sub(pending.time) >= idle_ms_min;
+    let is_idle = |pending: &&Pending| now.saturating_sub(pending.time()) >= idle_ms_min;
     let all = group.pending_range(Id::MIN, Id::MAX, None).filter(is_idle);
     let mut idle: Vec<_> = all.filter(|pending| stream.get(pending.id).is_some()).cloned().collect();
-    idle.sort_by_key(|pending| (pending.time, pending.id));
+    idle.sort_by_key(Pending::turn);
     idle
 }
 
 /// Writes an entry, and if that is asked for, how long ago it was given out, and how often.
-fn write_given(writer: &mut Writer, entry: &Entry<'_>, pending: Option<(i64, u64)>) {
+fn write_given(writer: &mut Writer, entry: &Entry<'_>, pending: Option<(i64, i64)>) {
     let Some((idle_ms, count)) = pending else { return write_entry(writer, entry) };
     writer.array(4);
     write_entry_parts(writer, entry);
     writer.integer(idle_ms);
-    writer.integer(count as i64);
+    writer.integer(count);
 }
 
 /// Idle entries, which then belong to this consumer, and what nobody has been given yet.
@@ -304,7 +304,7 @@ fn give_new(
     writer.array(idle.len() + found);
     for pending in idle {
         let entry = stream.get(pending.id).expect("it was there");
-        write_given(writer, &entry, Some((now.saturating_sub(pending.time), pending.count)));
+        write_given(writer, &entry, Some((now.saturating_sub(pending.time()), pending.shown_count())));
     }
     if let Some(start) = start {
         stream.visit(start, Id::MAX, Direction::Up, found, |entry| {

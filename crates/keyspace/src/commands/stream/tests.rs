@@ -194,3 +194,112 @@ fn changes_are_reported_in_redis_s_words() {
         assert_eq!(told, *expected, "{line}");
     }
 }
+
+#[test]
+fn what_is_released_is_given_out_first_and_in_order() {
+    let mut harness = Harness::new();
+    harness.run("XGROUP CREATE s g 0 MKSTREAM");
+    (1..=5).for_each(|nth| _ = harness.run(&format!("XADD s {nth}-0 n {nth}")));
+    harness.run("XREADGROUP GROUP g alice STREAMS s >");
+    harness.run("XCLAIM s g alice 0 2-0 TIME 0");
+    for id in ["4-0", "1-0", "3-0", "4-0"] {
+        assert_eq!(harness.run(&format!("XNACK s g FAIL IDS 1 {id}")), ":1\r\n");
+    }
+    let given = harness.run("XREADGROUP GROUP g bob CLAIM 0 STREAMS s >");
+    let ids: Vec<_> = given.split("\r\n").filter(|word| word.ends_with("-0")).collect();
+    // The one that was released again is the last of those; then what has been idle for longest.
+    assert_eq!(ids, ["1-0", "3-0", "4-0", "2-0", "5-0"]);
+}
+
+#[test]
+fn what_is_released_and_remembered_is_in_dumps_and_checkpoints() {
+    let mut harness = filled(9_000);
+    for nth in 0..500 {
+        harness.run(&format!("XNACK s g FAIL IDS 1 {}-1", 1_000 - nth));
+        harness.run(&format!("XADD s IDMP p{} i{nth} * n {nth}", nth % 7));
+        harness.run(&format!("XADD s IDMPAUTO q{} * n {nth}", nth % 3));
+    }
+    harness.run("XNACK s g FATAL IDS 1 1-0");
+    harness.run("XADD s IDMP p0 i497 * n 0");
+    let facts = |harness: &mut Harness| {
+        (harness.run("XINFO STREAM s FULL COUNT 5"), harness.run("XPENDING s g - + 10000"), harness.run("DUMP s"))
+    };
+    let before = facts(&mut harness);
+    assert!(before.0.contains("iids-duplicates\r\n:1\r\n"), "{}", before.0);
+    assert!(before.0.contains("nacked-count\r\n:501\r\n"), "{}", before.0);
+    for step_bytes in [1, 100, 1 << 20] {
+        harness.keyspace.begin_checkpoint();
+        let mut records = Vec::new();
+        while !harness.keyspace.checkpoint_step(step_bytes, &mut records) {}
+        let mut copy = restored(&records);
+        assert!(facts(&mut copy) == before, "in steps of {step_bytes} bytes");
+        let claim = "XREADGROUP GROUP g dora COUNT 100 CLAIM 0 STREAMS s >";
+        let add = "XADD s IDMP p0 i497 * n 0";
+        let mut twin = restored(&records);
+        assert_eq!(copy.run(claim), twin.run(claim));
+        assert_eq!(copy.run(add), twin.run(add));
+    }
+    let stream = harness.keyspace.view(0, Moment::default()).stream(b"s").expect("a stream").cloned();
+    let stream = stream.expect("there is one");
+    let dump = crate::rdb::dump(crate::ValueRef::Stream(&stream));
+    assert_eq!((dump[0], dump[dump.len() - 10]), (27, 14));
+    assert_eq!(harness.run_words(&[b"RESTORE", b"again", b"0", &dump]), b"+OK\r\n");
+    let again = harness.keyspace.view(0, Moment::default()).stream(b"again").expect("a stream").cloned();
+    assert_eq!(again, Some(stream.clone()));
+    // To a Redis that knows nothing of either, somebody without a name has it.
+    let old = crate::rdb::dump_for(crate::ValueRef::Stream(&stream), crate::rdb::Dialect::Listpacks, 11);
+    assert_eq!(old[0], 19);
+    assert_eq!(harness.run_words(&[b"RESTORE", b"old", b"0", &old]), b"+OK\r\n");
+    let pending = harness.run("XPENDING old g - + 10000");
+    assert!(pending.contains("\r\n$0\r\n\r\n:"), "{}", &pending[..200]);
+}
+
+#[test]
+fn what_a_producer_sends_again_is_not_added_until_it_is_forgotten() {
+    let mut harness = Harness::new();
+    let first = harness.run("XADD s IDMP p 1 * a b");
+    assert_eq!(harness.run("XADD s IDMP p 1 * c d"), first);
+    assert_ne!(harness.run("XADD s IDMP q 1 * c d"), first, "of another producer");
+    let made = harness.run("XADD s IDMPAUTO p * a b c d");
+    assert_eq!(harness.run("XADD s IDMPAUTO p * c d a b"), made, "the order does not matter");
+    assert_ne!(harness.run("XADD s IDMPAUTO p * c da b x"), made);
+    assert_eq!(harness.run("XDEL s 0-1"), ":0\r\n");
+    harness.run("XTRIM s MAXLEN 0");
+    assert_eq!(harness.run("XADD s IDMP p 1 * c d"), first, "also when the entry has gone");
+    assert_eq!(harness.run("XCFGSET s IDMP-DURATION 100"), "+OK\r\n");
+    assert_eq!(harness.run("XADD s IDMP p 1 * c d"), first, "nothing has changed");
+    assert_eq!(harness.run("XCFGSET s IDMP-MAXSIZE 2"), "+OK\r\n");
+    let second = harness.run("XADD s IDMP p 1 * c d");
+    assert_ne!(second, first, "a change forgets all");
+    harness.run("XADD s IDMP p 2 * c d");
+    assert_eq!(harness.run("XADD s IDMP p 1 * c d"), second);
+    harness.run("XADD s IDMP p 3 * c d");
+    assert_ne!(harness.run("XADD s IDMP p 1 * c d"), second, "the oldest of more than two");
+}
+
+#[test]
+fn an_id_is_remembered_for_as_long_as_is_said_and_no_memory_is_left_behind() {
+    let mut harness = Harness::new();
+    let first = harness.run("XADD s IDMP p 1 * a b");
+    harness.run("XCFGSET s IDMP-DURATION 10");
+    let second = harness.run("XADD s IDMP p 1 * a b");
+    assert_ne!(first, second);
+    harness.now += 9_999;
+    assert_eq!(harness.run("XADD s IDMP p 1 * a b"), second);
+    harness.now += 1;
+    assert!(harness.run("XINFO STREAM s").contains("iids-tracked\r\n:0\r\n"));
+    assert_ne!(harness.run("XADD s IDMP p 1 * a b"), second);
+    // A clock that has gone back forgets nothing early.
+    harness.now = 5;
+    assert!(harness.run("XINFO STREAM s").contains("iids-tracked\r\n:1\r\n"));
+    harness.now = 1_800_000_000_000;
+    // Producers that come once and never again do not add up.
+    for nth in 0..2_000 {
+        harness.now += 100;
+        harness.run(&format!("XADD s MAXLEN 5 IDMP once{nth} 1 * a b"));
+    }
+    let view = harness.keyspace.view(0, Moment::default());
+    let stream = view.stream(b"s").expect("a stream").expect("it is there");
+    let parts = stream.idempotence().expect("it remembers").part_count();
+    assert!((200..=600).contains(&parts), "of each of 100 producers that still count, itself and one id: {parts}");
+}
