@@ -350,6 +350,12 @@ pub const CHANGES_KEPT_MAX: usize = 16;
 /// See above.
 pub const CHANGES_KEPT_FOR: Duration = Duration::from_secs(10);
 
+/// Files of the archive that may be on the disk at once for readers of changes.
+pub const CHANGES_FETCHED_MAX: usize = 32;
+
+/// So long a reader of changes waits for a file of the archive.
+pub const CHANGES_FETCH_PATIENCE: Duration = Duration::from_secs(120);
+
 /// What a reader may look at before the next one is served.
 pub const CHANGES_TURN_BYTES: u64 = 4 << 20;
 /// Tapes that are brought together at once.

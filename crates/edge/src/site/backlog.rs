@@ -65,7 +65,7 @@ pub struct Segment {
 
 /// The log of a group that has been founded while the cluster served begins with an empty entry of this index, which
 /// nobody needs to be told of.
-const FOUNDING_INDEX: u64 = 1;
+pub const FOUNDING_INDEX: u64 = 1;
 
 /// True if what begins behind `begin` has all that comes behind `places`, which lack groups that were founded since.
 pub fn reaches_back(begin: &[Place], places: &[u64]) -> bool {
@@ -270,7 +270,8 @@ fn note_part(open: &mut BTreeMap<TransactionId, Vec<Part>>, group: u32, step: &S
     }
 }
 
-fn segment_path(directory: &Path, sequence: u64) -> PathBuf {
+/// Where a file of the backlog is.
+pub fn segment_path(directory: &Path, sequence: u64) -> PathBuf {
     directory.join(format!("{sequence:016x}.log"))
 }
 
@@ -378,7 +379,11 @@ impl SegmentReader {
         Self::open_path(&segment_path(directory, sequence), cluster)
     }
 
-    fn open_path(path: &Path, cluster: u128) -> io::Result<Self> {
+    /// Opens one.
+    ///
+    /// # Errors
+    /// If it is gone, damaged, or of another cluster.
+    pub fn open_path(path: &Path, cluster: u128) -> io::Result<Self> {
         let mut file = File::open(path)?;
         let mut head = [0; PREAMBLE_BYTES];
         file.read_exact(&mut head)?;
@@ -412,6 +417,22 @@ impl SegmentReader {
             return Err(damaged("it is the backlog of another cluster"));
         }
         Ok(Self { file, offset: (PREAMBLE_BYTES + length) as u64, steps: 0, places, parts })
+    }
+
+    /// What a merger is given first: how far groups were where the file begins, and the parts of transactions that were
+    /// under way there.
+    pub fn beginning(&mut self) -> Vec<Tape> {
+        let places = (0..).zip(&self.places);
+        let mut tapes: Vec<Tape> =
+            places.map(|(group, place)| Tape { group, moment: place.moment, ..Tape::default() }).collect();
+        let parts = std::mem::take(&mut self.parts).into_iter();
+        tapes.extend(parts.map(|(group, step)| Tape {
+            group,
+            steps: vec![step],
+            moment: UnixMillis(i64::MIN),
+            ..Tape::default()
+        }));
+        tapes
     }
 
     /// Where it reads next.

@@ -9,15 +9,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use node::event::{ChangesRequest, ChangesWish, Event as CoreEvent};
+use node::event::{ChangesForm, ChangesRequest, ChangesWish, Event as CoreEvent};
 use resp::{Protocol, Writer};
 use stdx::UnixMillis;
 
-use super::backlog::Segment;
 use super::cursor::Cursor;
 use super::filter::Filter;
 use super::merge::{Event, Merger, Unprepared};
-use super::reading::{Lacking, Reading};
+use super::reading::Lacking;
+use super::trail::{Beginning, Next, Stop, Trail, first_moment};
 use super::{Kept, Site, lock};
 use crate::host::Host;
 use crate::limits::{
@@ -25,12 +25,6 @@ use crate::limits::{
     CHANGES_TURN_BYTES, CHANGES_TURN_TAPES,
 };
 use crate::mailbox::Mail;
-
-/// Where the backlog of this node begins, for a reader: of groups that were told of at different moments, behind the
-/// latest of these.
-fn first_moment(segment: &Segment) -> UnixMillis {
-    segment.places.iter().map(|place| place.moment).max().unwrap_or_default()
-}
 
 impl Site {
     /// A client wants to know what has changed.
@@ -115,6 +109,8 @@ impl Patience {
 struct Page {
     bytes: Vec<u8>,
     count: usize,
+    /// The last of them.
+    last: Option<(UnixMillis, u64)>,
 }
 
 /// What has become of a request in one turn.
@@ -205,77 +201,90 @@ impl Desk<'_> {
     }
 
     fn carry_on(&mut self, waiting: &mut Waiting) -> Result<Outcome, String> {
-        let ChangesWish::Read { cursor, count, patterns, types, wants_expired, .. } = &waiting.request.wish else {
+        let ChangesWish::Read { cursor, count, patterns, types, wants_expired, form, .. } = &waiting.request.wish
+        else {
             return Ok(Outcome::Answer(self.info()));
         };
-        let filter = Filter { patterns, types, wants_expired: *wants_expired };
+        let is_stream = matches!(form, ChangesForm::Stream(..));
+        let filter = Filter { patterns, types, wants_expired: *wants_expired, is_stream };
         let (mut reader, mut page) = match waiting.reading.take() {
             Some(reading) => reading,
-            None => (self.reader_at(cursor)?, Page::default()),
+            None => (self.reader_at(cursor, is_stream)?, Page::default()),
         };
-        let reached = reader.advance(&self.host.site, *count, &filter, &mut page).map_err(|why| self.refusal(why))?;
+        let reached = reader.advance(&self.host.site, *count, &filter, &mut page);
+        let reached = reached.map_err(|why| self.refusal(why, &reader.cursor))?;
         let is_complete = match reached {
             Reached::Full => true,
             Reached::End => page.count > 0 || waiting.patience.is_over(),
-            Reached::Budget => false,
+            Reached::Wait | Reached::Budget => false,
         };
         if is_complete {
-            let cursor = reader.cursor.encode();
-            let mut writer = Writer::new(Protocol::Resp2);
-            writer.array(2);
-            writer.bulk(cursor.as_bytes());
-            writer.array(page.count);
-            writer.raw(&page.bytes);
+            let (bytes, cursor) = match form {
+                ChangesForm::Events => page.answer(&reader.cursor),
+                ChangesForm::Stream(name, protocol) => page.answer_as_stream(name, *protocol, cursor),
+            };
             self.idle.push_back(Idle { cursor, reader, since: Instant::now() });
-            return Ok(Outcome::Answer(Ok(writer.into_bytes())));
+            return Ok(Outcome::Answer(Ok(bytes)));
         }
         waiting.reading = Some((reader, page));
-        Ok(if matches!(reached, Reached::End) { Outcome::AtEnd } else { Outcome::More })
+        Ok(if matches!(reached, Reached::End | Reached::Wait) { Outcome::AtEnd } else { Outcome::More })
     }
 
     /// A reader that goes on where a client says.
-    fn reader_at(&mut self, word: &[u8]) -> Result<Reader, String> {
-        if let Some(place) = self.idle.iter().rposition(|idle| idle.cursor.as_bytes() == word) {
+    fn reader_at(&mut self, word: &[u8], is_stream: bool) -> Result<Reader, String> {
+        // `$` and such mean something else each time.
+        let is_known = |idle: &Idle| idle.cursor.as_bytes() == word && idle.cursor.len() > 1;
+        if let Some(place) = self.idle.iter().rposition(is_known) {
             return Ok(self.idle.remove(place).expect("just found").reader);
         }
         let site = &self.host.site;
         let (first, closed) = self.bounds()?;
         let cursor = match word {
             b"0" => Cursor::behind(site.cluster, first, Vec::new()),
+            b"0-0" if is_stream => Cursor::behind(site.cluster, first, Vec::new()),
             b"$" => Cursor::behind(site.cluster, closed, Vec::new()),
+            _ if is_stream => cursor_of(word, site.cluster)?,
+            [b'@', digits @ ..] => Cursor::behind(site.cluster, moment_of(digits)?.min(closed), Vec::new()),
             _ => Cursor::decode(word).ok_or_else(|| "ERR invalid cursor".to_owned())?,
         };
         if cursor.cluster != site.cluster {
             return Err("ERR The cursor is one of another cluster".to_owned());
         }
-        let base = cursor.base;
-        let reader = Reader::open(site, cursor).map_err(|error| self.refusal(Stopped::from(error)))?;
-        reader.ok_or_else(|| {
-            format!(
-                "TOOOLD What changed between {} and {} (milliseconds) is not kept at this node any more, see \
-                 site-backlog-size: ask another node, or go on from 0 without it",
-                base.0, first.0
-            )
-        })
+        let trail =
+            Trail::behind(site, cursor.base).map_err(|error| self.refusal(Stop::from(error).into(), &cursor))?;
+        let Some(trail) = trail else { return Err(self.refusal(Stop::TooOld.into(), &cursor)) };
+        Ok(Reader { trail, merger: None, events: VecDeque::new(), end: None, cursor })
     }
 
     /// The moment behind which changes are kept here, and the one up to which they are known.
     fn bounds(&self) -> Result<(UnixMillis, UnixMillis), String> {
         let kept = lock(&self.host.site.kept);
-        let first = kept.segments.first().map(first_moment);
+        let first = kept.segments.first().map(|segment| first_moment(&segment.places));
         let first = first.ok_or_else(|| "TRYAGAIN The backlog of this node is being opened".to_owned())?;
         Ok((first, kept.closed.max(first)))
     }
 
-    fn refusal(&self, stopped: Stopped) -> String {
+    fn refusal(&self, stopped: Stopped, cursor: &Cursor) -> String {
         match stopped {
-            Stopped::Lacking(Lacking::Fault(error)) => {
-                self.host
-                    .log
-                    .warning(&format!("the backlog cannot be read, and a client is not told what changes: {error}"));
-                format!("ERR The backlog of this node cannot be read: {error}")
+            Stopped::Trail(Stop::Lacking(Lacking::Fault(error))) => {
+                let log = &self.host.log;
+                log.warning(&format!("what changed cannot be read, and a client is not told of it: {error}"));
+                format!("ERR What changed cannot be read at this node: {error}")
             }
-            Stopped::Lacking(Lacking::Gone(why)) => {
+            Stopped::Trail(Stop::Slow) => "TRYAGAIN The archive does not answer".to_owned(),
+            Stopped::Trail(Stop::TooOld) => {
+                let first = match self.bounds() {
+                    Ok((first, _)) => first.0,
+                    Err(refusal) => return refusal,
+                };
+                let (and_archive, base) =
+                    (self.host.site.shelf.as_ref().map_or("", |_| ", nor in the archive"), cursor.base.0);
+                format!(
+                    "TOOOLD What changed between {base} and {first} (milliseconds) is not kept at this node any \
+                     more{and_archive}, see site-backlog-size: ask another node, or go on from 0 without it"
+                )
+            }
+            Stopped::Trail(Stop::Lacking(Lacking::Gone(why))) => {
                 format!("TOOOLD A reader is stopped: {why}. Ask another node, or go on from 0 without it")
             }
             Stopped::OtherPast => "TOOOLD A log of the cluster has lost what this cursor has read, or the backlog of \
@@ -312,19 +321,13 @@ impl Desk<'_> {
 /// Why a reader cannot go on.
 #[derive(Debug)]
 enum Stopped {
-    Lacking(Lacking),
+    Trail(Stop),
     OtherPast,
 }
 
-impl From<Lacking> for Stopped {
-    fn from(lacking: Lacking) -> Self {
-        Self::Lacking(lacking)
-    }
-}
-
-impl From<std::io::Error> for Stopped {
-    fn from(error: std::io::Error) -> Self {
-        Self::Lacking(error.into())
+impl From<Stop> for Stopped {
+    fn from(stop: Stop) -> Self {
+        Self::Trail(stop)
     }
 }
 
@@ -334,6 +337,59 @@ impl From<Unprepared> for Stopped {
     }
 }
 
+/// A cursor behind the entry of a stream that has this id.
+fn cursor_of(id: &[u8], cluster: u128) -> Result<Cursor, String> {
+    let number = |digits: &str| digits.parse::<u64>().ok().filter(|_| digits.bytes().all(|byte| byte.is_ascii_digit()));
+    let read = || {
+        let text = std::str::from_utf8(id).ok()?;
+        let (moment, number_text) = text.split_once('-').unwrap_or((text, "0"));
+        let moment = UnixMillis(i64::try_from(number(moment)?).ok()?);
+        let base = UnixMillis(moment.0.saturating_sub(1));
+        Some(Cursor { cluster, base, places: Vec::new(), moment, number: number(number_text)? })
+    };
+    read().ok_or_else(|| "ERR Invalid stream ID specified as stream command argument".to_owned())
+}
+
+impl Page {
+    /// The answer, and the cursor in it.
+    fn answer(&self, cursor: &Cursor) -> (Vec<u8>, String) {
+        let cursor = cursor.encode();
+        let mut writer = Writer::new(Protocol::Resp2);
+        writer.array(2);
+        writer.bulk(cursor.as_bytes());
+        writer.array(self.count);
+        writer.raw(&self.bytes);
+        (writer.into_bytes(), cursor)
+    }
+
+    /// The same as XREAD answers, and the id with which a client goes on.
+    fn answer_as_stream(&self, name: &[u8], protocol: Protocol, asked: &[u8]) -> (Vec<u8>, String) {
+        let mut writer = Writer::new(protocol);
+        let Some((moment, number)) = self.last else {
+            writer.null_array();
+            return (writer.into_bytes(), String::from_utf8_lossy(asked).into_owned());
+        };
+        match protocol {
+            Protocol::Resp2 => {
+                writer.array(1);
+                writer.array(2);
+            }
+            Protocol::Resp3 => writer.map(1),
+        }
+        writer.bulk(name);
+        writer.array(self.count);
+        writer.raw(&self.bytes);
+        (writer.into_bytes(), format!("{}-{number}", moment.0))
+    }
+}
+
+/// The moment that a client writes behind `@`, in milliseconds since 1970.
+fn moment_of(digits: &[u8]) -> Result<UnixMillis, String> {
+    let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse::<u64>().ok());
+    let moment = number.and_then(|number| i64::try_from(number).ok());
+    moment.map(UnixMillis).ok_or_else(|| "ERR invalid cursor".to_owned())
+}
+
 /// How far a reader has come in one turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reached {
@@ -341,14 +397,17 @@ enum Reached {
     Full,
     /// There is no more.
     End,
+    /// What comes next is being fetched.
+    Wait,
     /// It has had its share of this turn.
     Budget,
 }
 
 /// Reads on from a cursor.
 struct Reader {
-    reading: Reading,
-    merger: Merger,
+    trail: Trail,
+    /// None as long as it is not known where it begins.
+    merger: Option<Merger>,
     /// What has been read and not handed out.
     events: VecDeque<Event>,
     /// All up to here has been when these are: a moment, and the places of groups.
@@ -358,13 +417,15 @@ struct Reader {
 }
 
 impl Reader {
-    /// One that goes on there; none if that is not in the backlog any more.
-    fn open(site: &Site, cursor: Cursor) -> std::io::Result<Option<Self>> {
-        let holds_all = |segment: &Segment| first_moment(segment) <= cursor.base;
-        let Some(mut reading) = Reading::open(site, holds_all)? else { return Ok(None) };
-        let mut merger = Merger::behind(cursor.base, cursor.places.clone(), reading.read.clone());
-        reading.beginning().into_iter().for_each(|tape| merger.push(tape));
-        Ok(Some(Self { reading, merger, events: VecDeque::new(), end: None, cursor }))
+    /// Brings groups together from where it begins; none if that is being fetched.
+    fn merger(&mut self) -> Result<Option<&mut Merger>, Stop> {
+        if self.merger.is_none() {
+            let Some(Beginning { tapes, places }) = self.trail.begin()? else { return Ok(None) };
+            let mut merger = Merger::behind(self.cursor.base, self.cursor.places.clone(), places);
+            tapes.into_iter().for_each(|tape| merger.push(tape));
+            self.merger = Some(merger);
+        }
+        Ok(self.merger.as_mut())
     }
 
     /// Puts events onto a page, until it is full or there is no more.
@@ -374,7 +435,8 @@ impl Reader {
             if self.hand_out(count, filter, page) {
                 return Ok(Reached::Full);
             }
-            if let Some(next) = self.merger.next_events()? {
+            let Some(merger) = self.merger()? else { return Ok(Reached::Wait) };
+            if let Some(next) = merger.next_events()? {
                 self.events = next.events.into();
                 self.end = Some((next.moment, next.places));
                 continue;
@@ -384,15 +446,21 @@ impl Reader {
             }
             // One by one they would make batches of one event each, where there are many.
             for number in 0..CHANGES_TURN_TAPES {
-                let begin = self.reading.reader.offset();
-                let Some(tape) = self.reading.next(site)? else {
-                    if number > 0 {
-                        break;
+                let begin = self.trail.offset();
+                let reached = match self.trail.next(site)? {
+                    Next::Tape(tape) => {
+                        bytes_read += self.trail.offset().saturating_sub(begin);
+                        self.merger.as_mut().expect("just made").push(tape);
+                        None
                     }
-                    return Ok(Reached::End);
+                    Next::End => Some(Reached::End),
+                    Next::Wait => Some(Reached::Wait),
                 };
-                bytes_read += self.reading.reader.offset().saturating_sub(begin);
-                self.merger.push(tape);
+                match reached {
+                    Some(_) if number > 0 => break,
+                    Some(reached) => return Ok(reached),
+                    None => {}
+                }
                 if bytes_read >= CHANGES_TURN_BYTES {
                     break;
                 }
@@ -416,7 +484,10 @@ impl Reader {
             let is_new = if event.is_sweep { id >= known } else { id > known };
             if is_new {
                 (self.cursor.moment, self.cursor.number) = id;
-                page.count += usize::from(filter.put(event, &mut page.bytes));
+                if filter.put(event, &mut page.bytes) {
+                    page.count += 1;
+                    page.last = Some(id);
+                }
             }
             self.events.pop_front();
         }
