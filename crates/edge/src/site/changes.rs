@@ -21,8 +21,8 @@ use super::trail::{Beginning, Next, Stop, Trail, first_moment};
 use super::{Kept, Site, lock};
 use crate::host::Host;
 use crate::limits::{
-    CHANGES_ANSWER_BYTES, CHANGES_INTERVAL, CHANGES_KEPT_FOR, CHANGES_KEPT_MAX, CHANGES_REQUESTS_MAX,
-    CHANGES_TURN_BYTES, CHANGES_TURN_TAPES,
+    CHANGES_ANSWER_BYTES, CHANGES_HELD_BYTES_EACH, CHANGES_HELD_BYTES_MAX, CHANGES_INTERVAL, CHANGES_KEPT_FOR,
+    CHANGES_KEPT_MAX, CHANGES_REQUESTS_MAX, CHANGES_TURN_BYTES, CHANGES_TURN_TAPES,
 };
 use crate::mailbox::Mail;
 
@@ -40,7 +40,7 @@ pub fn run(host: &Arc<Host>) {
         // Cores turn away who asks.
         return;
     }
-    let mut desk = Desk { host, waiting: Vec::new(), idle: VecDeque::new(), version: 0 };
+    let mut desk = Desk { host, waiting: Vec::new(), idle: VecDeque::new(), version: 0, held_bytes_max: 0 };
     loop {
         let is_over = desk.wait();
         if is_over && lock(&host.site.figures).fault.is_empty() {
@@ -58,6 +58,8 @@ struct Desk<'a> {
     idle: VecDeque<Idle>,
     /// What of the backlog was looked at.
     version: u64,
+    /// Bytes that a reader may keep of what groups have done while they wait for another one.
+    held_bytes_max: usize,
 }
 
 struct Idle {
@@ -167,6 +169,8 @@ impl Desk<'_> {
 
     /// Carries each request a bit further.
     fn turn(&mut self, is_over: bool) {
+        let reader_count = self.waiting.len() + self.idle.len();
+        self.held_bytes_max = (CHANGES_HELD_BYTES_MAX / reader_count.max(1)).min(CHANGES_HELD_BYTES_EACH);
         for mut waiting in std::mem::take(&mut self.waiting) {
             if waiting.request.asker.strong_count() == 0 {
                 continue;
@@ -211,7 +215,7 @@ impl Desk<'_> {
             Some(reading) => reading,
             None => (self.reader_at(cursor, is_stream)?, Page::default()),
         };
-        let reached = reader.advance(&self.host.site, *count, &filter, &mut page);
+        let reached = reader.advance((&self.host.site, self.held_bytes_max), *count, &filter, &mut page);
         let reached = reached.map_err(|why| self.refusal(why, &reader.cursor))?;
         let is_complete = match reached {
             Reached::Full => true,
@@ -253,7 +257,7 @@ impl Desk<'_> {
         let trail =
             Trail::behind(site, cursor.base).map_err(|error| self.refusal(Stop::from(error).into(), &cursor))?;
         let Some(trail) = trail else { return Err(self.refusal(Stop::TooOld.into(), &cursor)) };
-        Ok(Reader { trail, merger: None, events: VecDeque::new(), end: None, cursor })
+        Ok(Reader { trail, ahead: None, merger: None, events: VecDeque::new(), end: None, cursor })
     }
 
     /// The moment behind which changes are kept here, and the one up to which they are known.
@@ -406,6 +410,8 @@ enum Reached {
 /// Reads on from a cursor.
 struct Reader {
     trail: Trail,
+    /// Where a group is read ahead, for which the others wait, while they have told so much that no more is kept.
+    ahead: Option<(u32, Trail)>,
     /// None as long as it is not known where it begins.
     merger: Option<Merger>,
     /// What has been read and not handed out.
@@ -429,7 +435,13 @@ impl Reader {
     }
 
     /// Puts events onto a page, until it is full or there is no more.
-    fn advance(&mut self, site: &Site, count: usize, filter: &Filter<'_>, page: &mut Page) -> Result<Reached, Stopped> {
+    fn advance(
+        &mut self,
+        (site, held_bytes_max): (&Site, usize),
+        count: usize,
+        filter: &Filter<'_>,
+        page: &mut Page,
+    ) -> Result<Reached, Stopped> {
         let mut bytes_read = 0;
         loop {
             if self.hand_out(count, filter, page) {
@@ -443,6 +455,12 @@ impl Reader {
             }
             if bytes_read >= CHANGES_TURN_BYTES {
                 return Ok(Reached::Budget);
+            }
+            if self.merger.as_ref().is_some_and(|merger| merger.held_bytes() > held_bytes_max) {
+                match self.look_ahead(site, &mut bytes_read)? {
+                    None => continue,
+                    Some(reached) => return Ok(reached),
+                }
             }
             // One by one they would make batches of one event each, where there are many.
             for number in 0..CHANGES_TURN_TAPES {
@@ -466,6 +484,38 @@ impl Reader {
                 }
             }
         }
+    }
+
+    /// Reads on what the one group has done for which the others wait, and passes over what these do. None if it has
+    /// told something.
+    fn look_ahead(&mut self, site: &Site, bytes_read: &mut u64) -> Result<Option<Reached>, Stop> {
+        let merger = self.merger.as_mut().expect("it holds something");
+        let Some(group) = merger.awaited() else { return Ok(Some(Reached::End)) };
+        let is_other = |(other, ahead): &(u32, Trail)| *other != group || ahead.is_behind(group, &self.trail);
+        if self.ahead.as_ref().is_none_or(is_other) {
+            self.ahead = Some((group, self.trail.clone()));
+        }
+        let (_, ahead) = self.ahead.as_mut().expect("just made");
+        let mut count = 0;
+        let reached = loop {
+            if *bytes_read >= CHANGES_TURN_BYTES || count >= CHANGES_TURN_TAPES {
+                break Reached::Budget;
+            }
+            let begin = ahead.offset();
+            match ahead.next(site)? {
+                Next::Tape(tape) => {
+                    *bytes_read += ahead.offset().saturating_sub(begin);
+                    if tape.group == group {
+                        count += 1;
+                        merger.push(tape);
+                    }
+                }
+                Next::End => break Reached::End,
+                Next::Wait => break Reached::Wait,
+            }
+        };
+        self.trail.leave_out(group, ahead);
+        Ok(Some(reached).filter(|_| count == 0))
     }
 
     /// Puts what has been read onto a page; true if it is full.
@@ -498,5 +548,82 @@ impl Reader {
             }
         }
         page.count >= count || page.bytes.len() >= CHANGES_ANSWER_BYTES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use node::settings::Settings;
+    use node::{Requests, Step, Tape};
+
+    use super::super::backlog::Backlog;
+    use super::super::{prepare, publish};
+    use super::*;
+
+    const ALL: Filter<'_> = Filter { patterns: &[], types: &[], wants_expired: false, is_stream: false };
+
+    fn step(index: u64, moment: i64, value: &str) -> Step {
+        let mut requests = Requests::default();
+        resp::encode_request(&mut requests.bytes, &["SET", "key", value]);
+        (requests.runs, requests.count) = (vec![(0, requests.bytes.len())], 1);
+        Step { index, moment: UnixMillis(moment), requests, ..Step::default() }
+    }
+
+    fn tape(group: u32, from: u64, index: u64, moment: i64, steps: Vec<Step>) -> Tape {
+        Tape { group, from, index, moment: UnixMillis(moment), has_gap: false, steps }
+    }
+
+    /// What a reader is told, and the most bytes that it has kept meanwhile.
+    fn read(site: &Site, held_bytes_max: usize) -> (Vec<u8>, usize, usize) {
+        let trail = Trail::behind(site, UnixMillis(0)).expect("a disk").expect("all is there");
+        let cursor = Cursor::behind(site.cluster, UnixMillis(0), Vec::new());
+        let mut reader = Reader { trail, ahead: None, merger: None, events: VecDeque::new(), end: None, cursor };
+        let (mut bytes, mut count, mut held) = (Vec::new(), 0, 0);
+        loop {
+            let mut page = Page::default();
+            let reached = loop {
+                let reached = reader.advance((site, held_bytes_max), 100, &ALL, &mut page).expect("it is sound");
+                held = held.max(reader.merger.as_ref().map_or(0, Merger::held_bytes));
+                if reached != Reached::Budget {
+                    break reached;
+                }
+            };
+            bytes.extend(page.bytes);
+            count += page.count;
+            if reached == Reached::End {
+                return (bytes, count, held);
+            }
+        }
+    }
+
+    #[test]
+    fn a_group_that_is_silent_for_long_costs_no_memory() {
+        let folder = std::env::temp_dir().join(format!("holdfast-changes-{}", std::process::id()));
+        let (mut backlog, _) = Backlog::open(&folder, (7, 2), 1 << 30).expect("a disk");
+        let (site, _heard) = prepare(&Settings::default(), 7);
+        let value = "v".repeat(1_000);
+        let mut put = |tape: Tape| assert!(backlog.append(tape).expect("a disk"));
+        put(tape(1, 0, 1, 5, vec![step(1, 5, "first")]));
+        // One group has no leader, and the other one goes on.
+        for index in 1..=3_000 {
+            put(tape(0, index - 1, index, 10 + index as i64, vec![step(index, 10 + index as i64, &value)]));
+        }
+        lock(&site.kept).directory = backlog.directory().to_owned();
+        publish(&site, &backlog, true);
+        let (_, count, held) = read(&site, 64 << 10);
+        assert_eq!(count, 0, "what the silent group does then is not known yet");
+        assert!(held < 600_000, "{held} bytes");
+        assert!(read(&site, usize::MAX).2 > 3_000_000);
+        // It comes back, and has done something earlier by its clock.
+        let mut put = |tape: Tape| assert!(backlog.append(tape).expect("a disk"));
+        put(tape(1, 1, 2, 2_000, vec![step(2, 2_000, "second")]));
+        put(tape(1, 2, 3, 10_000, vec![step(3, 9_000, "third")]));
+        put(tape(0, 3_000, 3_001, 20_000, Vec::new()));
+        publish(&site, &backlog, true);
+        let (bounded, unbounded) = (read(&site, 64 << 10), read(&site, usize::MAX));
+        assert_eq!(bounded.1, 3_003);
+        assert!(bounded.0 == unbounded.0, "the same is told");
+        assert!(bounded.2 < 600_000 && unbounded.2 > 2_000_000, "{} and {} bytes", bounded.2, unbounded.2);
+        std::fs::remove_dir_all(&folder).expect("it is there");
     }
 }

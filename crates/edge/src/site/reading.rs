@@ -15,6 +15,7 @@ const TRIES_MAX: u32 = 100;
 const TRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Where the backlog is read.
+#[derive(Clone)]
 pub struct Reading {
     pub reader: SegmentReader,
     pub sequence: u64,

@@ -36,6 +36,8 @@ pub enum Wanted {
     Next {
         /// Where groups are,
         known: Vec<Place>,
+        /// and up to which moment has been read,
+        reached: UnixMillis,
         /// behind this file if it was one of the archive.
         last: Option<ChangesSpan>,
         /// These have been read, and had nothing new.
@@ -44,11 +46,12 @@ pub enum Wanted {
 }
 
 /// A file that was fetched.
+#[derive(Clone)]
 pub struct Found {
     pub reader: SegmentReader,
     pub length: u64,
     pub info: ChangesInfo,
-    _permit: Permit,
+    _permit: Arc<Permit>,
 }
 
 /// None if there is no such file.
@@ -163,7 +166,7 @@ fn fetch(site: &Site, shelf: &Shelf, known: &mut Option<Archive>, wanted: &Wante
         let permit = shelf.permit()?;
         match bring(archive, &info, draft, site.cluster) {
             Ok((reader, length)) if fits(&reader.places, wanted) => {
-                return Ok(Some(Found { reader, length, info, _permit: permit }));
+                return Ok(Some(Found { reader, length, info, _permit: Arc::new(permit) }));
             }
             Ok(_) => {}
             // Another node may have written the same.
@@ -178,9 +181,8 @@ fn fetch(site: &Site, shelf: &Shelf, known: &mut Option<Archive>, wanted: &Wante
 fn candidates(files: Vec<ChangesInfo>, wanted: &Wanted) -> Vec<ChangesInfo> {
     let mut found: Vec<ChangesInfo> = match wanted {
         Wanted::Behind(moment) => files.into_iter().filter(|file| file.span.from <= *moment).collect(),
-        Wanted::Next { known, but, .. } => {
-            let latest = first_moment(known);
-            let is_near = |span: &ChangesSpan| span.from <= latest && span.until >= latest;
+        Wanted::Next { reached, but, .. } => {
+            let is_near = |span: &ChangesSpan| span.from <= *reached && span.until >= *reached;
             files.into_iter().filter(|file| is_near(&file.span) && !but.contains(&file.path)).collect()
         }
     };
@@ -249,6 +251,7 @@ mod tests {
         let known = vec![Place { index: 7, count: 1, moment: UnixMillis(20) }];
         let next = |last: Option<ChangesInfo>, but: &[ChangesInfo]| Wanted::Next {
             known: known.clone(),
+            reached: UnixMillis(20),
             last: last.map(|file| file.span),
             but: but.iter().map(|file| file.path.clone()).collect(),
         };

@@ -56,7 +56,8 @@ impl From<io::Error> for Stop {
     }
 }
 
-/// Where it is read.
+/// Where it is read. Copies read on from the same place, each for itself.
+#[derive(Clone)]
 pub struct Trail {
     source: Source,
     passed: Passed,
@@ -66,6 +67,7 @@ pub struct Trail {
     fruitless: Vec<PathBuf>,
 }
 
+#[derive(Clone)]
 enum Source {
     Backlog(Reading),
     Archive(Found),
@@ -130,9 +132,27 @@ impl Trail {
         let beginning =
             Beginning { tapes: reader.beginning(), places: reader.places.iter().map(|place| place.index).collect() };
         self.passed.known.clone_from(&reader.places);
+        self.passed.reached = first_moment(&reader.places);
         self.passed.enter(&reader.places);
         self.before.clone_from(&reader.places);
         Ok(Some(beginning))
+    }
+
+    /// Another one has handed out what a group has done, up to where that one is: it does not come again.
+    pub fn leave_out(&mut self, group: u32, ahead: &Self) {
+        let group = group as usize;
+        let Some(place) = ahead.passed.known.get(group) else { return };
+        if group >= self.passed.known.len() {
+            let founded = Place { index: FOUNDING_INDEX, ..Place::default() };
+            self.passed.known.resize(group + 1, founded);
+        }
+        self.passed.known[group] = *place;
+    }
+
+    /// True if the other one has handed out more of what a group has done.
+    pub fn is_behind(&self, group: u32, other: &Self) -> bool {
+        let place = |trail: &Self| trail.passed.known.get(group as usize).map(|place| (place.index, place.count));
+        place(self) < place(other)
     }
 
     /// Bytes of the present file that were read.
@@ -195,7 +215,8 @@ impl Trail {
             return Ok(());
         }
         let shelf = site.shelf.as_ref().expect("the caller has looked, or what was read came from there");
-        let wanted = Wanted::Next { known: self.passed.known.clone(), last: place, but: self.fruitless.clone() };
+        let Passed { known, reached, .. } = self.passed.clone();
+        let wanted = Wanted::Next { known, reached, last: place, but: self.fruitless.clone() };
         self.source = Source::Waits(shelf.ask(wanted), Instant::now());
         Ok(())
     }
@@ -219,9 +240,11 @@ impl Trail {
 }
 
 /// What was handed out: nothing comes twice when another file tells it again.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Passed {
     known: Vec<Place>,
+    /// The latest moment of what was read.
+    reached: UnixMillis,
     /// How far the present file has told: it may begin with what is known already.
     told: Vec<(u64, u32)>,
 }
@@ -259,6 +282,7 @@ impl Passed {
         *told = (*told).max((tape.index, 0));
         (place.index, place.count) = known.max(*told);
         place.moment = place.moment.max(tape.moment);
+        self.reached = self.reached.max(tape.moment);
         Ok(tape)
     }
 }
@@ -309,7 +333,7 @@ mod tests {
             for index in 1..30 {
                 (0..1 + prng.below(3) as usize).for_each(|nth| steps.push(step(index, nth)));
             }
-            let mut passed = Passed { known: vec![Place::default()], told: Vec::new() };
+            let mut passed = Passed { known: vec![Place::default()], ..Passed::default() };
             let (mut found, mut end) = (Vec::new(), 0);
             while end < steps.len() {
                 let begin = prng.below(end as u64 + 1) as usize;
@@ -335,7 +359,7 @@ mod tests {
         assert!(!follows(&[at(5, 0, 1)], &[at(4, 2, 1)]));
         assert!(follows(&[at(4, 2, 1), at(1, 0, 0)], &[at(4, 2, 1)]), "a group that was founded since");
         assert!(!follows(&[at(4, 2, 1), at(7, 0, 0)], &[at(4, 2, 1)]));
-        let mut passed = Passed { known: vec![at(9, 1, 90)], told: Vec::new() };
+        let mut passed = Passed { known: vec![at(9, 1, 90)], ..Passed::default() };
         passed.enter(&[at(7, 0, 70)]);
         let tape = |step: Step| Tape { index: step.index, moment: step.moment, steps: vec![step], ..Tape::default() };
         assert!(passed.pass(tape(step(8, 0))).is_ok_and(|tape| tape.steps.is_empty()));

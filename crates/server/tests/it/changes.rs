@@ -3,9 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use resp::Frame;
@@ -13,7 +11,8 @@ use stdx::Prng;
 
 use crate::cluster::Cluster;
 use crate::harness::{
-    Client, Folder, ObjectStore, Server, ServerOptions, number_from_environment, say, succeed, succeed_in, text,
+    Client, Folder, ObjectStore, Server, ServerOptions, Writers, number_from_environment, say, succeed, succeed_in,
+    text,
 };
 
 const ACCOUNTS: u64 = 12;
@@ -462,7 +461,7 @@ fn what_the_backlog_has_no_more_comes_from_an_archive_in_a_bucket() {
 }
 
 /// One change, of those that the consumer knows.
-fn change(client: &mut Client, prng: &mut Prng, queue: &str) -> Option<()> {
+fn change(client: &mut Client, prng: &mut Prng, writer: u64) -> Option<()> {
     let (key, number) = (prng.below(60), prng.below(1_000));
     let line = match prng.below(10) {
         0..=3 => {
@@ -482,36 +481,13 @@ fn change(client: &mut Client, prng: &mut Prng, queue: &str) -> Option<()> {
         6 => format!("INCR short:{key}"),
         7 => format!("HSET hash:{key} f{} {number}", prng.below(5)),
         8 => {
-            client.try_call(&["RPUSH", queue, &number.to_string()])?;
-            return client.try_call(&["BLPOP", queue, "0.1"]).map(drop);
+            let queue = format!("queue:{writer}");
+            client.try_call(&["RPUSH", &queue, &number.to_string()])?;
+            return client.try_call(&["BLPOP", &queue, "0.1"]).map(drop);
         }
         _ => format!("INCR counter:{key}"),
     };
     client.try_call(&line.split(' ').collect::<Vec<_>>()).map(drop)
-}
-
-/// Writers that go on whatever happens to the servers.
-fn write(ports: &[u16], count: u64, is_over: &Arc<AtomicBool>) -> Vec<JoinHandle<u64>> {
-    let one = |nth: u64| {
-        let (ports, is_over) = (ports.to_vec(), Arc::clone(is_over));
-        thread::spawn(move || {
-            let (mut prng, mut count) = (Prng::new(nth + 1), 0);
-            while !is_over.load(Ordering::Relaxed) {
-                let port = ports[prng.below(ports.len() as u64) as usize];
-                let Some(mut client) = Client::try_connect(port) else {
-                    thread::sleep(Duration::from_millis(10));
-                    continue;
-                };
-                let queue = format!("queue:{nth}");
-                while !is_over.load(Ordering::Relaxed) && change(&mut client, &mut prng, &queue).is_some() {
-                    count += 1;
-                    thread::sleep(Duration::from_millis(1));
-                }
-            }
-            count
-        })
-    };
-    (0..count).map(one).collect()
 }
 
 /// A consumer in Python follows a cluster of which nodes are killed, slots move and groups are founded. False if there
@@ -539,8 +515,8 @@ fn follow_in_python(words: &[&str]) -> bool {
     let mut open = vec!["MSET".to_owned()];
     open.extend((0..ACCOUNTS).flat_map(|number| [format!("account:{number}"), ACCOUNT_START.to_string()]));
     assert_eq!(cluster.client(0).call(&open), Frame::Simple(b"OK".to_vec()));
-    let is_over = Arc::new(AtomicBool::new(false));
-    let writers = write(&ports, number_from_environment("HOLDFAST_CHANGES_WRITERS", 4), &is_over);
+    let writer_count = number_from_environment("HOLDFAST_CHANGES_WRITERS", 4);
+    let writers = Writers::start(&ports, writer_count, Duration::from_millis(1), change);
     let groups = 2 + rounds.min(2);
     let mut kill_count = 0;
     for round in 0..rounds {
@@ -558,8 +534,7 @@ fn follow_in_python(words: &[&str]) -> bool {
             succeed(&["cluster", "groups", &wanted, "--port", &port]);
         }
     }
-    is_over.store(true, Ordering::Relaxed);
-    let count: u64 = writers.into_iter().map(|writer| writer.join().expect("a writer")).sum();
+    let count = writers.stop();
     // What is to expire has.
     thread::sleep(Duration::from_millis(400));
     cluster.wait_until("the last write is taken", |this| {
