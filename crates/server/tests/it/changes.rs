@@ -444,7 +444,7 @@ fn what_the_backlog_has_no_more_comes_from_an_archive_in_a_directory() {
     std::fs::create_dir(&directory).expect("a directory");
     let address = format!("file://{}", text(&directory));
     let options = |words: &[&str]| ServerOptions::new(&folder.path().join("data")).extra(words);
-    go_from_the_archive_to_the_backlog(&folder, (&address, "1mb"), options);
+    go_from_the_archive_to_the_backlog(&folder, (&address, "3mb"), options);
 }
 
 #[test]
@@ -456,7 +456,7 @@ fn what_the_backlog_has_no_more_comes_from_an_archive_in_a_bucket() {
         options.environment.extend_from_slice(&store.environment());
         options
     };
-    // The store takes longer than a disk: the backlog must last for that.
+    // A store takes longer than a disk: the backlog must last for that.
     go_from_the_archive_to_the_backlog(&folder, ("s3://bucket/of/changes", "3mb"), options);
 }
 
