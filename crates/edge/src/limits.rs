@@ -361,7 +361,8 @@ pub const CHANGES_TURN_BYTES: u64 = 4 << 20;
 /// Tapes that are brought together at once.
 pub const CHANGES_TURN_TAPES: usize = 256;
 
-/// Bytes that all readers together keep of what some groups have done while they wait for another one. Each has its share.
+/// Bytes that all readers together keep of what some groups have done while they wait for another one. Each has its
+/// share.
 pub const CHANGES_HELD_BYTES_MAX: usize = 256 << 20;
 /// The share of a reader, if there are few.
 pub const CHANGES_HELD_BYTES_EACH: usize = 32 << 20;
