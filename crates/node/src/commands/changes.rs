@@ -170,7 +170,7 @@ fn parse_xread(args: Args<'_>, protocol: resp::Protocol) -> Result<ChangesWish, 
         index += 2;
     }
     let streams = args.len() - index - 1;
-    if streams % 2 != 0 {
+    if !streams.is_multiple_of(2) {
         return Err(Refusal::new(
             "ERR Unbalanced 'xread' list of streams: for each stream key an ID, '+', or '$' must be specified.",
         ));
