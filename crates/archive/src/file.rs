@@ -175,7 +175,7 @@ impl LogFile {
     }
 }
 
-/// A base that is being read.
+/// A base that is being read, or a file with changes.
 pub struct BaseReader {
     frames: Frames,
     header: FileHeader,
@@ -189,6 +189,15 @@ impl BaseReader {
     /// If it cannot be read, or is not what its name says.
     pub fn open(archive: &Archive, group: u32, path: &Path) -> Result<Self, Fault> {
         let (frames, header) = Frames::open(archive, group, Kind::Base, path)?;
+        Ok(Self { frames, header, chunks: 0 })
+    }
+
+    /// Opens a file with what changed.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is not what its name says.
+    pub fn open_changes(archive: &Archive, path: &Path) -> Result<Self, Fault> {
+        let (frames, header) = Frames::open(archive, 0, Kind::Changes, path)?;
         Ok(Self { frames, header, chunks: 0 })
     }
 

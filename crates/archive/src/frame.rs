@@ -23,6 +23,8 @@ const VERSION_SEALED: u32 = 2;
 pub(crate) enum Kind {
     Log,
     Base,
+    /// A part of what changes: see [`crate::ChangesInfo`].
+    Changes,
 }
 
 impl Kind {
@@ -30,6 +32,7 @@ impl Kind {
         match self {
             Self::Log => *b"HOLDARL\n",
             Self::Base => *b"HOLDARB\n",
+            Self::Changes => *b"HOLDARC\n",
         }
     }
 }
@@ -43,11 +46,13 @@ pub(crate) struct FileHeader {
     /// The archive's name.
     pub archive: u128,
     pub group: u32,
-    /// Of a log: index of its first entry. Of a base: index of the last entry that it has in it.
+    /// Of a log: index of its first entry. Of a base: index of the last entry that it has in it. Of changes: the node
+    /// that wrote them.
     pub index: u64,
     /// Of a log: index of the last entry before it, of the archive or of a base. Of a base: the term of its entry.
+    /// Of changes: the moment behind which nothing of them is.
     pub other: u64,
-    /// Of a base: the group's moment.
+    /// Of a base: the group's moment. Of changes: that behind which they have everything.
     pub moment: UnixMillis,
 }
 

@@ -100,7 +100,7 @@ impl Archive {
                     Some(Name::Log { first, previous }) => {
                         listing.logs.push(LogInfo { path, bytes, first, previous });
                     }
-                    None => {}
+                    Some(Name::Changes { .. }) | None => {}
                 }
                 continue;
             }

@@ -4,6 +4,7 @@
 //!   DIRECTORY/archive                       the manifest: which cluster, how many groups
 //!   DIRECTORY/group-0000/base-…             a checkpoint of the group: all it held behind an entry
 //!   DIRECTORY/group-0000/log-…              the entries behind it, committed ones only, in compressed frames
+//!   DIRECTORY/changes/changes-…             what all groups have done, as readers of changes are told it
 //! ```
 //!
 //! Entries are committed before they come here, so all who lead a group after one another write the same. A file has
@@ -14,6 +15,7 @@
 //! *Invariant:* it knows neither what an entry means nor who writes.
 
 mod bucket;
+mod changes;
 mod fault;
 mod file;
 mod frame;
@@ -24,6 +26,7 @@ mod place;
 mod writer;
 
 pub use bucket::Bucket;
+pub use changes::{ChangesInfo, ChangesSpan, has_all, told_span};
 pub use fault::Fault;
 pub use file::{BaseReader, FrameInfo, LogFile};
 pub use group::{BaseInfo, End, GroupReader, Listing, LogInfo, Next, Problem};
@@ -233,6 +236,38 @@ mod tests {
         let (found, end) = read(&archive, 21);
         assert_eq!(found, entries(21, 30));
         assert!(matches!(end, Err(Problem::Gap(31, 40))), "{end:?}");
+    }
+
+    #[test]
+    fn changes_read_back_in_order_and_the_oldest_go() {
+        let scratch = Scratch::new("changes");
+        let archive = scratch.archive();
+        assert!(archive.list_changes().unwrap().is_empty());
+        for from in [20, 10, 30] {
+            let [from, until, closed] = [from, from + 10, from + 9].map(UnixMillis);
+            let span = ChangesSpan { from, until, closed, writer: 3 };
+            let mut writer = BaseWriter::begin_changes(&archive, &span, 1, 3).unwrap();
+            writer.push(&vec![from.0 as u8; 3_000_000]).unwrap();
+            writer.push(b"and more").unwrap();
+            assert_eq!(archive.list_changes().unwrap().iter().filter(|file| file.span == span).count(), 0);
+            writer.finish().unwrap();
+        }
+        let files = archive.list_changes().unwrap();
+        assert_eq!(files.iter().map(|file| file.span.from.0).collect::<Vec<_>>(), [10, 20, 30]);
+        assert!(has_all(&files, UnixMillis(11), UnixMillis(38)));
+        let mut reader = BaseReader::open_changes(&archive, &files[1].path).unwrap();
+        let mut found = Vec::new();
+        while let Some(chunks) = reader.next_chunks().unwrap() {
+            chunks.iter().for_each(|chunk| found.extend_from_slice(chunk));
+        }
+        assert!(found.len() == 3_000_008 && found[0] == 20 && found.ends_with(b"and more"));
+        // A file with something else is none, and none of a group.
+        assert!(BaseReader::open(&archive, 0, &files[1].path).is_err());
+        assert!(LogFile::open(&archive, 0, &files[1].path).is_err());
+        assert!(archive.expire_changes(Some(UnixMillis(20)), 0).unwrap().is_empty());
+        assert_eq!(archive.expire_changes(Some(UnixMillis(21)), 0).unwrap().len(), 1);
+        assert_eq!(archive.expire_changes(None, files[1].bytes).unwrap().len(), 1);
+        assert_eq!(archive.list_changes().unwrap()[0].span.from.0, 30);
     }
 
     #[test]

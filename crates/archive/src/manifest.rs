@@ -14,6 +14,9 @@ const MANIFEST_FILE: &str = "archive";
 /// Of the directories of groups; their numbers follow.
 const GROUP_PREFIX: &str = "group-";
 
+/// The directory of what changes.
+const CHANGES_DIRECTORY: &str = "changes";
+
 const TITLE: &str = "holdfast archive";
 const FORMAT_VERSION: u64 = 1;
 
@@ -207,6 +210,11 @@ impl Archive {
     /// What the paths of a group's files begin with.
     pub(crate) fn group_directory(&self, group: u32) -> PathBuf {
         self.root.join(format!("{GROUP_PREFIX}{group:04}"))
+    }
+
+    /// What the paths of files with changes begin with.
+    pub(crate) fn changes_directory(&self) -> PathBuf {
+        self.root.join(CHANGES_DIRECTORY)
     }
 
     /// The path of a new file of a group.

@@ -85,8 +85,22 @@ impl fmt::Display for Place {
 
 /// What an archive of a bucket says in the name of a file, and one of a directory only in the header.
 pub(crate) enum Name {
-    Log { first: u64, previous: u64 },
-    Base { index: u64, term: u64, moment: UnixMillis },
+    Log {
+        first: u64,
+        previous: u64,
+    },
+    Base {
+        index: u64,
+        term: u64,
+        moment: UnixMillis,
+    },
+    /// An archive of a directory says it, too.
+    Changes {
+        from: UnixMillis,
+        until: UnixMillis,
+        closed: UnixMillis,
+        writer: u64,
+    },
 }
 
 impl Name {
@@ -96,6 +110,10 @@ impl Name {
             Self::Log { first, previous } => format!("log-{first:016x}.{previous:016x}"),
             Self::Base { index, term, moment } => {
                 format!("base-{index:016x}.{term:016x}.{:016x}", moment.0.cast_unsigned())
+            }
+            Self::Changes { from, until, closed, writer } => {
+                let [from, until, closed] = [from, until, closed].map(|moment| moment.0.cast_unsigned());
+                format!("changes-{from:016x}.{until:016x}.{closed:016x}.{writer:016x}")
             }
         }
     }
@@ -111,6 +129,11 @@ impl Name {
         let found = match kind {
             "log" => Self::Log { first: next()?, previous: next()? },
             "base" => Self::Base { index: next()?, term: next()?, moment: UnixMillis(next()?.cast_signed()) },
+            "changes" => {
+                let mut moment = || Some(UnixMillis(next()?.cast_signed()));
+                let (from, until, closed) = (moment()?, moment()?, moment()?);
+                Self::Changes { from, until, closed, writer: next()? }
+            }
             _ => return None,
         };
         numbers.next().is_none().then_some(found)
@@ -145,7 +168,7 @@ impl Source {
 
 impl Place {
     /// A file's name within the archive.
-    fn name<'a>(&self, path: &'a Path) -> &'a str {
+    pub(crate) fn name<'a>(&self, path: &'a Path) -> &'a str {
         path.strip_prefix(self.root()).ok().and_then(Path::to_str).expect("the archive has named the file")
     }
 
@@ -247,6 +270,9 @@ mod tests {
         assert!(matches!(Name::decode(&name), Some(Name::Base { index: 17, term: 3, moment: UnixMillis(-5) })));
         let name = Name::Log { first: u64::MAX, previous: 0 }.encode();
         assert!(matches!(Name::decode(&name), Some(Name::Log { first: u64::MAX, previous: 0 })));
+        let (from, until, closed) = (UnixMillis(1), UnixMillis(9), UnixMillis(-4));
+        let name = Name::Changes { from, until, closed, writer: 7 }.encode();
+        let Some(Name::Changes { writer: 7, .. }) = Name::decode(&name) else { panic!("{name}") };
         for other in ["log-0000000000000001", "log-1.2", &format!("{name}.0"), "letter-0000000000000001", "base-"] {
             assert!(Name::decode(other).is_none(), "{other}");
         }

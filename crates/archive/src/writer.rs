@@ -9,6 +9,7 @@ use stdx::UnixMillis;
 use stdx::log::Entry;
 
 use crate::bucket::{Bucket, Upload};
+use crate::changes::ChangesSpan;
 use crate::fault::Fault;
 use crate::frame::{FILE_HEADER_BYTES, FileHeader, FrameHeader, Kind, put_entry};
 use crate::group::End;
@@ -141,7 +142,7 @@ impl GroupWriter {
                 }
                 Sink::Object(bucket, content) => {
                     content.extend_from_slice(&bytes);
-                    bucket.put(&name_of(self.group, &open.path), content, false)?;
+                    bucket.put(self.archive.place().name(&open.path), content, false)?;
                 }
             }
             Ok(bytes.len() as u64)
@@ -178,7 +179,7 @@ impl GroupWriter {
             }
             Place::Bucket(bucket) => {
                 let content = [file_header.encode().as_slice(), &bytes].concat();
-                let put = bucket.put(&name_of(self.group, &path), &content, true);
+                let put = bucket.put(self.archive.place().name(&path), &content, true);
                 put.map_err(|error| Fault::io("write", &path, error))?;
                 Sink::Object(bucket.clone(), content)
             }
@@ -190,19 +191,17 @@ impl GroupWriter {
 
 /// Where a group's files are is made before the first of them. A bucket has no directories.
 fn make_directory(archive: &Archive, group: u32) -> Result<(), Fault> {
+    make(archive, &archive.group_directory(group))
+}
+
+fn make(archive: &Archive, directory: &Path) -> Result<(), Fault> {
     if archive.place().is_remote() {
         return Ok(());
     }
-    let directory = archive.group_directory(group);
-    fs::create_dir_all(&directory).map_err(|error| Fault::io("make", &directory, error))
+    fs::create_dir_all(directory).map_err(|error| Fault::io("make", directory, error))
 }
 
-/// What an object is called in its archive.
-fn name_of(group: u32, path: &Path) -> String {
-    format!("group-{group:04}/{}", path.file_name().unwrap_or_default().to_string_lossy())
-}
-
-/// Writes a base. It counts for nothing until it is finished.
+/// Writes a base, or changes. It counts for nothing until it is finished.
 pub struct BaseWriter {
     path: PathBuf,
     draft: Draft,
@@ -249,12 +248,39 @@ impl BaseWriter {
         let name = archive.manifest().name;
         let is_sealed = archive.key().is_some();
         let header = FileHeader { kind: Kind::Base, is_sealed, archive: name, group, index, other: term, moment };
+        Self::begin_at(archive, path, header, mark, level)
+    }
+
+    /// Begins a file with what changed, of which `changes` says what its name says. The chunks are in any pieces.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn begin_changes(archive: &Archive, changes: &ChangesSpan, mark: u128, level: i32) -> Result<Self, Fault> {
+        let directory = archive.changes_directory();
+        make(archive, &directory)?;
+        let ChangesSpan { from, until, closed, writer } = *changes;
+        let path = directory.join(Name::Changes { from, until, closed, writer }.encode());
+        let header = FileHeader {
+            kind: Kind::Changes,
+            is_sealed: archive.key().is_some(),
+            archive: archive.manifest().name,
+            group: 0,
+            index: writer,
+            other: until.0.cast_unsigned(),
+            moment: from,
+        };
+        Self::begin_at(archive, path, header, mark, level)
+    }
+
+    fn begin_at(archive: &Archive, path: PathBuf, header: FileHeader, mark: u128, level: i32) -> Result<Self, Fault> {
         let begun = match archive.place() {
             Place::Directory(_) => {
                 let draft = draft_of(&path, mark);
                 File::create(&draft).map(|file| Draft::File(draft, file))
             }
-            Place::Bucket(bucket) => bucket.begin(&name_of(group, &path)).map(|upload| Draft::Upload(Box::new(upload))),
+            Place::Bucket(bucket) => {
+                bucket.begin(archive.place().name(&path)).map(|upload| Draft::Upload(Box::new(upload)))
+            }
         };
         let begun = begun.and_then(|mut draft| draft.write(&header.encode(), 0).map(|()| draft));
         let draft = begun.map_err(|error| Fault::io("write", &path, error))?;

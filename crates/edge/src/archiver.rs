@@ -27,6 +27,7 @@ use crate::limits::{
     ARCHIVE_BASE_BYTES, ARCHIVE_EXPIRY_INTERVAL, ARCHIVE_FLUSH_INTERVAL, ARCHIVE_LOOK_INTERVAL,
     ARCHIVE_LOOK_INTERVAL_REMOTE, ARCHIVE_READ_BYTES, ARCHIVE_RETRY, ARCHIVE_STOP_TIMEOUT, ARCHIVE_SYNC_PATIENCE,
 };
+use crate::site::sealed::Copying;
 
 /// How hard is compressed: what a core can do while others serve.
 const LEVEL: i32 = 1;
@@ -118,6 +119,7 @@ impl ArchiveThread {
             faulty_since: None,
             retry: None,
             base: None,
+            changes: Copying::default(),
             expired: Instant::now(),
         };
         let (ends, alive) = mpsc::channel();
@@ -229,6 +231,8 @@ struct Archiver {
     /// Nothing is tried before.
     retry: Option<Instant>,
     base: Option<BaseJob>,
+    /// What changes, besides.
+    changes: Copying,
     expired: Instant,
 }
 
@@ -268,6 +272,9 @@ impl Archiver {
                     self.groups.get_mut(&group).expect("just seen").writer = None;
                     fault = Some(what);
                 }
+            }
+            if fault.is_none() {
+                fault = self.keep_changes().err();
             }
             if fault.is_none() && now.duration_since(self.expired) >= ARCHIVE_EXPIRY_INTERVAL {
                 self.expired = now;
@@ -320,6 +327,22 @@ impl Archiver {
         }
         (self.figures.lacking_count, self.figures.lag_ms) = (lacking_count, lag.as_millis() as u64);
         *locked(&self.shared.figures) = self.figures.clone();
+    }
+
+    /// Copies what changed into the archive, if this node keeps it.
+    fn keep_changes(&mut self) -> Result<(), String> {
+        if !self.surroundings.host.site.keeps_changes() {
+            return Ok(());
+        }
+        let archive = self.archive()?;
+        let is_leading = self.leads_first();
+        let Surroundings { host, identity, .. } = &self.surroundings;
+        self.figures.written_bytes += self.changes.turn(&archive, host, (identity.node, self.mark), is_leading)?;
+        Ok(())
+    }
+
+    fn leads_first(&self) -> bool {
+        self.groups.get(&0).is_some_and(|work| work.news.is_leading)
     }
 
     fn archive(&mut self) -> Result<Archive, String> {
@@ -488,12 +511,20 @@ impl Archiver {
         let day_ms = 24 * 60 * 60 * 1_000;
         let horizon = (days > 0).then(|| crate::clock::unix_millis().0 - (days * day_ms).cast_signed());
         let group_count = u64::from(self.surroundings.identity.group_count).max(self.groups.len() as u64);
+        // What changes has as much room as a group.
+        let share = bytes / (group_count + u64::from(self.surroundings.host.site.keeps_changes()));
         for (group, work) in &self.groups {
             if work.news.is_leading {
-                let removed = archive.expire(*group, horizon.map(stdx::UnixMillis), bytes / group_count);
+                let removed = archive.expire(*group, horizon.map(stdx::UnixMillis), share);
                 for path in removed.map_err(|fault| fault.to_string())? {
                     self.surroundings.host.log.notice(&format!("the archive is rid of {}", path.display()));
                 }
+            }
+        }
+        if self.leads_first() {
+            let removed = archive.expire_changes(horizon.map(stdx::UnixMillis), share);
+            for path in removed.map_err(|fault| fault.to_string())? {
+                self.surroundings.host.log.notice(&format!("the archive is rid of {}", path.display()));
             }
         }
         Ok(())

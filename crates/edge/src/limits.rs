@@ -360,10 +360,22 @@ pub const CHANGES_KEPT_MAX: usize = 16;
 /// See above.
 pub const CHANGES_KEPT_FOR: Duration = Duration::from_secs(10);
 
+/// Files of the archive that may be on the disk at once for readers of changes.
+pub const CHANGES_FETCHED_MAX: usize = 32;
+
+/// So long a reader of changes waits for a file of the archive.
+pub const CHANGES_FETCH_PATIENCE: Duration = Duration::from_secs(120);
+
 /// What a reader may look at before the next one is served.
 pub const CHANGES_TURN_BYTES: u64 = 4 << 20;
 /// Tapes that are brought together at once.
 pub const CHANGES_TURN_TAPES: usize = 256;
+
+/// Bytes that all readers together keep of what some groups have done while they wait for another one. Each has its
+/// share.
+pub const CHANGES_HELD_BYTES_MAX: usize = 256 << 20;
+/// The share of a reader, if there are few.
+pub const CHANGES_HELD_BYTES_EACH: usize = 32 << 20;
 
 /// Readers that wait look at what is new at most so often.
 pub const CHANGES_INTERVAL: Duration = Duration::from_millis(5);

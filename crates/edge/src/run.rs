@@ -265,6 +265,8 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     let teller = Arc::clone(&host);
     // It ends with the process: whoever waits is cut off.
     start("changes", move || site::tell_changes(&teller))?;
+    let (fetcher, fetched) = (Arc::clone(&host), options.data_directory.clone());
+    start("shelf", move || site::fetch_changes(&fetcher, &fetched))?;
     site::start_following(&host, &options.settings)?;
     let (acceptor, waker) = Acceptor::new(Arc::clone(&host), listeners).map_err(system("watch the listeners"))?;
     let acceptor = start("acceptor", move || acceptor.run())?;

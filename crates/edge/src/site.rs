@@ -16,7 +16,10 @@ mod filter;
 mod follow;
 mod merge;
 mod reading;
+pub(crate) mod sealed;
 mod serve;
+mod shelf;
+mod trail;
 mod wire;
 
 use std::collections::BTreeMap;
@@ -41,6 +44,7 @@ use backlog::{Backlog, Segment};
 
 pub(crate) use changes::run as tell_changes;
 pub(crate) use follow::start as start_following;
+pub(crate) use shelf::run as fetch_changes;
 
 /// How other threads reach the site's.
 pub struct Site {
@@ -56,6 +60,8 @@ pub struct Site {
     next_follower: AtomicU64,
     kept: Mutex<Kept>,
     changed: Condvar,
+    /// What the archive has of changes, if there is one.
+    shelf: Option<shelf::Shelf>,
     figures: Mutex<SiteFigures>,
 }
 
@@ -72,6 +78,8 @@ enum Word {
 struct Kept {
     directory: PathBuf,
     segments: Vec<Segment>,
+    /// So many bytes may all of them have.
+    size_max: u64,
     /// The latest moment of any group.
     latest: UnixMillis,
     /// Of this moment and all earlier ones all groups have told everything.
@@ -100,6 +108,7 @@ pub fn prepare(settings: &Settings, cluster: u128) -> (Site, Prepared) {
         next_follower: AtomicU64::new(0),
         kept: Mutex::default(),
         changed: Condvar::new(),
+        shelf: shelf::Shelf::of(settings),
         figures: Mutex::default(),
     };
     (site, Prepared(heard))
@@ -167,6 +176,12 @@ impl Site {
         lock(&self.figures).following = Some(following.clone());
     }
 
+    /// Readers are to look again.
+    fn note_news(&self) {
+        lock(&self.kept).version += 1;
+        self.changed.notify_all();
+    }
+
     /// There is nothing to read any more.
     fn become_over(&self) {
         {
@@ -201,7 +216,10 @@ pub fn run(host: &Arc<Host>, heard: &Prepared, directory: &Path, identity: &Iden
         }
         Err(error) => return give_up(host, heard, &error),
     };
-    lock(&site.kept).directory = backlog.directory().to_owned();
+    {
+        let mut kept = lock(&site.kept);
+        (kept.directory, kept.size_max) = (backlog.directory().to_owned(), size_max);
+    }
     publish(site, &backlog, true);
     let mut synced = Instant::now();
     loop {

@@ -225,6 +225,12 @@ impl Core {
         if self.context.pause.is_some() && self.must_pause(id, known, args) {
             return Next::Postponed(Hold::Paused);
         }
+        if self.context.settings.keeps_site_backlog
+            && let Known::Data(command) = known
+            && commands::is_xread_of_changes(command.name, args)
+        {
+            return self.dispatch_xread_of_changes(id, args, actions);
+        }
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         if session.map_version != self.context.slots.version() {
             // Slots have moved since what it is owed was sent, to where it must not be overtaken.
@@ -268,6 +274,34 @@ impl Core {
                 {
                     tracking.is_caching = false;
                 }
+            }
+        }
+        next
+    }
+
+    /// XREAD of what changes, which is CHANGES READ in other words.
+    fn dispatch_xread_of_changes(&mut self, id: SessionId, args: Args<'_>, actions: &mut Vec<Action>) -> Next {
+        let session = self.sessions.get_mut(id).expect("its request is being looked at");
+        if session.multi.is_some() {
+            return self.reject(id, &Refusal::new("ERR Command not allowed inside a transaction"));
+        }
+        let (words, spans) = commands::changes_permission();
+        let stands_for = Args::new(words, &spans);
+        let known = lookup(stands_for).expect("a command of ours");
+        if let Err(denial) = session.user.check(known, stands_for) {
+            let refusal = denial.refusal();
+            self.note_denial(id, denial, Where::TopLevel);
+            return self.reject(id, &refusal);
+        }
+        let database = session.database;
+        let next = self.dispatch_control(id, &commands::XREAD_CHANGES, args, actions);
+        if next == Next::Taken {
+            if self.context.monitors.is_watched() {
+                self.show_command(id, database, known, args);
+            }
+            if let Some(session) = self.sessions.get_mut(id) {
+                session.request_count += 1;
+                session.request_id = None;
             }
         }
         next

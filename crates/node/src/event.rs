@@ -130,7 +130,18 @@ pub enum ChangesWish {
         types: Vec<&'static str>,
         /// Also keys that were swept away because their time had come.
         wants_expired: bool,
+        /// How it is answered.
+        form: ChangesForm,
     },
+}
+
+/// How what has changed is answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChangesForm {
+    /// The next cursor, and events.
+    Events,
+    /// As entries of a stream of this name, in this protocol. The cursor is the id of an entry.
+    Stream(Vec<u8>, resp::Protocol),
 }
 
 /// Everything that can happen to a core.

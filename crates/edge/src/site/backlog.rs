@@ -13,8 +13,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{self, File};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use node::roster::GROUPS_MAX;
 use node::{DatabaseKey, GatewayId, Phase, Requests, Step, Tape, TransactionId};
@@ -65,7 +67,7 @@ pub struct Segment {
 
 /// The log of a group that has been founded while the cluster served begins with an empty entry of this index, which
 /// nobody needs to be told of.
-const FOUNDING_INDEX: u64 = 1;
+pub const FOUNDING_INDEX: u64 = 1;
 
 /// True if what begins behind `begin` has all that comes behind `places`, which lack groups that were founded since.
 pub fn reaches_back(begin: &[Place], places: &[u64]) -> bool {
@@ -270,7 +272,8 @@ fn note_part(open: &mut BTreeMap<TransactionId, Vec<Part>>, group: u32, step: &S
     }
 }
 
-fn segment_path(directory: &Path, sequence: u64) -> PathBuf {
+/// Where a file of the backlog is.
+pub fn segment_path(directory: &Path, sequence: u64) -> PathBuf {
     directory.join(format!("{sequence:016x}.log"))
 }
 
@@ -358,9 +361,10 @@ fn scan(path: &Path, cluster: u128) -> io::Result<Scan> {
     Ok(Scan { places, bytes, steps, is_whole: bytes == length, end: (end, open) })
 }
 
-/// Reads a file.
+/// Reads a file. Copies read on from the same place, each for itself.
+#[derive(Clone)]
 pub struct SegmentReader {
-    file: File,
+    file: Arc<File>,
     offset: u64,
     steps: u64,
     /// Where it begins.
@@ -378,16 +382,20 @@ impl SegmentReader {
         Self::open_path(&segment_path(directory, sequence), cluster)
     }
 
-    fn open_path(path: &Path, cluster: u128) -> io::Result<Self> {
-        let mut file = File::open(path)?;
+    /// Opens one.
+    ///
+    /// # Errors
+    /// If it is gone, damaged, or of another cluster.
+    pub fn open_path(path: &Path, cluster: u128) -> io::Result<Self> {
+        let file = File::open(path)?;
         let mut head = [0; PREAMBLE_BYTES];
-        file.read_exact(&mut head)?;
+        file.read_exact_at(&mut head, 0)?;
         let number = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"));
         let length = number(12) as usize;
         if head[..8] != *MAGIC || number(8) != VERSION || length > FRAME_BYTES_MAX {
             return Err(damaged("it is no backlog that is known here"));
         }
-        let body = read_vec(&mut file, length)?;
+        let body = read_vec(&file, PREAMBLE_BYTES as u64, length)?;
         if crc32c::crc32c(&body) != number(16) {
             return Err(damaged("its header is damaged"));
         }
@@ -411,7 +419,24 @@ impl SegmentReader {
         if whose != cluster || places.len() > GROUPS_MAX as usize {
             return Err(damaged("it is the backlog of another cluster"));
         }
+        let file = Arc::new(file);
         Ok(Self { file, offset: (PREAMBLE_BYTES + length) as u64, steps: 0, places, parts })
+    }
+
+    /// What a merger is given first: how far groups were where the file begins, and the parts of transactions that were
+    /// under way there.
+    pub fn beginning(&mut self) -> Vec<Tape> {
+        let places = (0..).zip(&self.places);
+        let mut tapes: Vec<Tape> =
+            places.map(|(group, place)| Tape { group, moment: place.moment, ..Tape::default() }).collect();
+        let parts = std::mem::take(&mut self.parts).into_iter();
+        tapes.extend(parts.map(|(group, step)| Tape {
+            group,
+            steps: vec![step],
+            moment: UnixMillis(i64::MIN),
+            ..Tape::default()
+        }));
+        tapes
     }
 
     /// Where it reads next.
@@ -433,12 +458,12 @@ impl SegmentReader {
             return Ok(None);
         }
         let mut head = [0; FRAME_HEAD_BYTES];
-        self.file.read_exact(&mut head)?;
+        self.file.read_exact_at(&mut head, self.offset)?;
         let length = u32::from_le_bytes(head[..4].try_into().expect("four bytes")) as usize;
         if length > FRAME_BYTES_MAX || self.offset + (FRAME_HEAD_BYTES + length) as u64 > end {
             return Err(damaged("a frame is damaged"));
         }
-        let body = read_vec(&mut self.file, length)?;
+        let body = read_vec(&self.file, self.offset + FRAME_HEAD_BYTES as u64, length)?;
         if crc32c::crc32c(&body).to_le_bytes() != head[4..] {
             return Err(damaged("a frame is damaged"));
         }
@@ -450,11 +475,14 @@ impl SegmentReader {
     }
 }
 
-fn read_vec(file: &mut File, length: usize) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    // A length that is wrong takes no more memory than there are bytes.
-    file.take(length as u64).read_to_end(&mut bytes)?;
-    if bytes.len() == length { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+fn read_vec(file: &File, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+    // A length that is wrong takes no memory.
+    if file.metadata()?.len().saturating_sub(offset) < length as u64 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let mut bytes = vec![0; length];
+    file.read_exact_at(&mut bytes, offset)?;
+    Ok(bytes)
 }
 
 fn damaged(why: &str) -> io::Error {

@@ -9,28 +9,22 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use node::event::{ChangesRequest, ChangesWish, Event as CoreEvent};
+use node::event::{ChangesForm, ChangesRequest, ChangesWish, Event as CoreEvent};
 use resp::{Protocol, Writer};
 use stdx::UnixMillis;
 
-use super::backlog::Segment;
 use super::cursor::Cursor;
 use super::filter::Filter;
 use super::merge::{Event, Merger, Unprepared};
-use super::reading::{Lacking, Reading};
+use super::reading::Lacking;
+use super::trail::{Beginning, Next, Stop, Trail, first_moment};
 use super::{Kept, Site, lock};
 use crate::host::Host;
 use crate::limits::{
-    CHANGES_ANSWER_BYTES, CHANGES_INTERVAL, CHANGES_KEPT_FOR, CHANGES_KEPT_MAX, CHANGES_REQUESTS_MAX,
-    CHANGES_TURN_BYTES, CHANGES_TURN_TAPES,
+    CHANGES_ANSWER_BYTES, CHANGES_HELD_BYTES_EACH, CHANGES_HELD_BYTES_MAX, CHANGES_INTERVAL, CHANGES_KEPT_FOR,
+    CHANGES_KEPT_MAX, CHANGES_REQUESTS_MAX, CHANGES_TURN_BYTES, CHANGES_TURN_TAPES,
 };
 use crate::mailbox::Mail;
-
-/// Where the backlog of this node begins, for a reader: of groups that were told of at different moments, behind the
-/// latest of these.
-fn first_moment(segment: &Segment) -> UnixMillis {
-    segment.places.iter().map(|place| place.moment).max().unwrap_or_default()
-}
 
 impl Site {
     /// A client wants to know what has changed.
@@ -46,7 +40,7 @@ pub fn run(host: &Arc<Host>) {
         // Cores turn away who asks.
         return;
     }
-    let mut desk = Desk { host, waiting: Vec::new(), idle: VecDeque::new(), version: 0 };
+    let mut desk = Desk { host, waiting: Vec::new(), idle: VecDeque::new(), version: 0, held_bytes_max: 0 };
     loop {
         let is_over = desk.wait();
         if is_over && lock(&host.site.figures).fault.is_empty() {
@@ -64,6 +58,8 @@ struct Desk<'a> {
     idle: VecDeque<Idle>,
     /// What of the backlog was looked at.
     version: u64,
+    /// Bytes that a reader may keep of what groups have done while they wait for another one.
+    held_bytes_max: usize,
 }
 
 struct Idle {
@@ -115,6 +111,8 @@ impl Patience {
 struct Page {
     bytes: Vec<u8>,
     count: usize,
+    /// The last of them.
+    last: Option<(UnixMillis, u64)>,
 }
 
 /// What has become of a request in one turn.
@@ -171,6 +169,8 @@ impl Desk<'_> {
 
     /// Carries each request a bit further.
     fn turn(&mut self, is_over: bool) {
+        let reader_count = self.waiting.len() + self.idle.len();
+        self.held_bytes_max = (CHANGES_HELD_BYTES_MAX / reader_count.max(1)).min(CHANGES_HELD_BYTES_EACH);
         for mut waiting in std::mem::take(&mut self.waiting) {
             if waiting.request.asker.strong_count() == 0 {
                 continue;
@@ -205,77 +205,90 @@ impl Desk<'_> {
     }
 
     fn carry_on(&mut self, waiting: &mut Waiting) -> Result<Outcome, String> {
-        let ChangesWish::Read { cursor, count, patterns, types, wants_expired, .. } = &waiting.request.wish else {
+        let ChangesWish::Read { cursor, count, patterns, types, wants_expired, form, .. } = &waiting.request.wish
+        else {
             return Ok(Outcome::Answer(self.info()));
         };
-        let filter = Filter { patterns, types, wants_expired: *wants_expired };
+        let is_stream = matches!(form, ChangesForm::Stream(..));
+        let filter = Filter { patterns, types, wants_expired: *wants_expired, is_stream };
         let (mut reader, mut page) = match waiting.reading.take() {
             Some(reading) => reading,
-            None => (self.reader_at(cursor)?, Page::default()),
+            None => (self.reader_at(cursor, is_stream)?, Page::default()),
         };
-        let reached = reader.advance(&self.host.site, *count, &filter, &mut page).map_err(|why| self.refusal(why))?;
+        let reached = reader.advance((&self.host.site, self.held_bytes_max), *count, &filter, &mut page);
+        let reached = reached.map_err(|why| self.refusal(why, &reader.cursor))?;
         let is_complete = match reached {
             Reached::Full => true,
             Reached::End => page.count > 0 || waiting.patience.is_over(),
-            Reached::Budget => false,
+            Reached::Wait | Reached::Budget => false,
         };
         if is_complete {
-            let cursor = reader.cursor.encode();
-            let mut writer = Writer::new(Protocol::Resp2);
-            writer.array(2);
-            writer.bulk(cursor.as_bytes());
-            writer.array(page.count);
-            writer.raw(&page.bytes);
+            let (bytes, cursor) = match form {
+                ChangesForm::Events => page.answer(&reader.cursor),
+                ChangesForm::Stream(name, protocol) => page.answer_as_stream(name, *protocol, cursor),
+            };
             self.idle.push_back(Idle { cursor, reader, since: Instant::now() });
-            return Ok(Outcome::Answer(Ok(writer.into_bytes())));
+            return Ok(Outcome::Answer(Ok(bytes)));
         }
         waiting.reading = Some((reader, page));
-        Ok(if matches!(reached, Reached::End) { Outcome::AtEnd } else { Outcome::More })
+        Ok(if matches!(reached, Reached::End | Reached::Wait) { Outcome::AtEnd } else { Outcome::More })
     }
 
     /// A reader that goes on where a client says.
-    fn reader_at(&mut self, word: &[u8]) -> Result<Reader, String> {
-        if let Some(place) = self.idle.iter().rposition(|idle| idle.cursor.as_bytes() == word) {
+    fn reader_at(&mut self, word: &[u8], is_stream: bool) -> Result<Reader, String> {
+        // `$` and such mean something else each time.
+        let is_known = |idle: &Idle| idle.cursor.as_bytes() == word && idle.cursor.len() > 1;
+        if let Some(place) = self.idle.iter().rposition(is_known) {
             return Ok(self.idle.remove(place).expect("just found").reader);
         }
         let site = &self.host.site;
         let (first, closed) = self.bounds()?;
         let cursor = match word {
             b"0" => Cursor::behind(site.cluster, first, Vec::new()),
+            b"0-0" if is_stream => Cursor::behind(site.cluster, first, Vec::new()),
             b"$" => Cursor::behind(site.cluster, closed, Vec::new()),
+            _ if is_stream => cursor_of(word, site.cluster)?,
+            [b'@', digits @ ..] => Cursor::behind(site.cluster, moment_of(digits)?.min(closed), Vec::new()),
             _ => Cursor::decode(word).ok_or_else(|| "ERR invalid cursor".to_owned())?,
         };
         if cursor.cluster != site.cluster {
             return Err("ERR The cursor is one of another cluster".to_owned());
         }
-        let base = cursor.base;
-        let reader = Reader::open(site, cursor).map_err(|error| self.refusal(Stopped::from(error)))?;
-        reader.ok_or_else(|| {
-            format!(
-                "TOOOLD What changed between {} and {} (milliseconds) is not kept at this node any more, see \
-                 site-backlog-size: ask another node, or go on from 0 without it",
-                base.0, first.0
-            )
-        })
+        let trail =
+            Trail::behind(site, cursor.base).map_err(|error| self.refusal(Stop::from(error).into(), &cursor))?;
+        let Some(trail) = trail else { return Err(self.refusal(Stop::TooOld.into(), &cursor)) };
+        Ok(Reader { trail, ahead: None, merger: None, events: VecDeque::new(), end: None, cursor })
     }
 
     /// The moment behind which changes are kept here, and the one up to which they are known.
     fn bounds(&self) -> Result<(UnixMillis, UnixMillis), String> {
         let kept = lock(&self.host.site.kept);
-        let first = kept.segments.first().map(first_moment);
+        let first = kept.segments.first().map(|segment| first_moment(&segment.places));
         let first = first.ok_or_else(|| "TRYAGAIN The backlog of this node is being opened".to_owned())?;
         Ok((first, kept.closed.max(first)))
     }
 
-    fn refusal(&self, stopped: Stopped) -> String {
+    fn refusal(&self, stopped: Stopped, cursor: &Cursor) -> String {
         match stopped {
-            Stopped::Lacking(Lacking::Fault(error)) => {
-                self.host
-                    .log
-                    .warning(&format!("the backlog cannot be read, and a client is not told what changes: {error}"));
-                format!("ERR The backlog of this node cannot be read: {error}")
+            Stopped::Trail(Stop::Lacking(Lacking::Fault(error))) => {
+                let log = &self.host.log;
+                log.warning(&format!("what changed cannot be read, and a client is not told of it: {error}"));
+                format!("ERR What changed cannot be read at this node: {error}")
             }
-            Stopped::Lacking(Lacking::Gone(why)) => {
+            Stopped::Trail(Stop::Slow) => "TRYAGAIN The archive does not answer".to_owned(),
+            Stopped::Trail(Stop::TooOld) => {
+                let first = match self.bounds() {
+                    Ok((first, _)) => first.0,
+                    Err(refusal) => return refusal,
+                };
+                let (and_archive, base) =
+                    (self.host.site.shelf.as_ref().map_or("", |_| ", nor in the archive"), cursor.base.0);
+                format!(
+                    "TOOOLD What changed between {base} and {first} (milliseconds) is not kept at this node any \
+                     more{and_archive}, see site-backlog-size: ask another node, or go on from 0 without it"
+                )
+            }
+            Stopped::Trail(Stop::Lacking(Lacking::Gone(why))) => {
                 format!("TOOOLD A reader is stopped: {why}. Ask another node, or go on from 0 without it")
             }
             Stopped::OtherPast => "TOOOLD A log of the cluster has lost what this cursor has read, or the backlog of \
@@ -312,19 +325,13 @@ impl Desk<'_> {
 /// Why a reader cannot go on.
 #[derive(Debug)]
 enum Stopped {
-    Lacking(Lacking),
+    Trail(Stop),
     OtherPast,
 }
 
-impl From<Lacking> for Stopped {
-    fn from(lacking: Lacking) -> Self {
-        Self::Lacking(lacking)
-    }
-}
-
-impl From<std::io::Error> for Stopped {
-    fn from(error: std::io::Error) -> Self {
-        Self::Lacking(error.into())
+impl From<Stop> for Stopped {
+    fn from(stop: Stop) -> Self {
+        Self::Trail(stop)
     }
 }
 
@@ -334,6 +341,59 @@ impl From<Unprepared> for Stopped {
     }
 }
 
+/// A cursor behind the entry of a stream that has this id.
+fn cursor_of(id: &[u8], cluster: u128) -> Result<Cursor, String> {
+    let number = |digits: &str| digits.parse::<u64>().ok().filter(|_| digits.bytes().all(|byte| byte.is_ascii_digit()));
+    let read = || {
+        let text = std::str::from_utf8(id).ok()?;
+        let (moment, number_text) = text.split_once('-').unwrap_or((text, "0"));
+        let moment = UnixMillis(i64::try_from(number(moment)?).ok()?);
+        let base = UnixMillis(moment.0.saturating_sub(1));
+        Some(Cursor { cluster, base, places: Vec::new(), moment, number: number(number_text)? })
+    };
+    read().ok_or_else(|| "ERR Invalid stream ID specified as stream command argument".to_owned())
+}
+
+impl Page {
+    /// The answer, and the cursor in it.
+    fn answer(&self, cursor: &Cursor) -> (Vec<u8>, String) {
+        let cursor = cursor.encode();
+        let mut writer = Writer::new(Protocol::Resp2);
+        writer.array(2);
+        writer.bulk(cursor.as_bytes());
+        writer.array(self.count);
+        writer.raw(&self.bytes);
+        (writer.into_bytes(), cursor)
+    }
+
+    /// The same as XREAD answers, and the id with which a client goes on.
+    fn answer_as_stream(&self, name: &[u8], protocol: Protocol, asked: &[u8]) -> (Vec<u8>, String) {
+        let mut writer = Writer::new(protocol);
+        let Some((moment, number)) = self.last else {
+            writer.null_array();
+            return (writer.into_bytes(), String::from_utf8_lossy(asked).into_owned());
+        };
+        match protocol {
+            Protocol::Resp2 => {
+                writer.array(1);
+                writer.array(2);
+            }
+            Protocol::Resp3 => writer.map(1),
+        }
+        writer.bulk(name);
+        writer.array(self.count);
+        writer.raw(&self.bytes);
+        (writer.into_bytes(), format!("{}-{number}", moment.0))
+    }
+}
+
+/// The moment that a client writes behind `@`, in milliseconds since 1970.
+fn moment_of(digits: &[u8]) -> Result<UnixMillis, String> {
+    let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse::<u64>().ok());
+    let moment = number.and_then(|number| i64::try_from(number).ok());
+    moment.map(UnixMillis).ok_or_else(|| "ERR invalid cursor".to_owned())
+}
+
 /// How far a reader has come in one turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reached {
@@ -341,14 +401,19 @@ enum Reached {
     Full,
     /// There is no more.
     End,
+    /// What comes next is being fetched.
+    Wait,
     /// It has had its share of this turn.
     Budget,
 }
 
 /// Reads on from a cursor.
 struct Reader {
-    reading: Reading,
-    merger: Merger,
+    trail: Trail,
+    /// Where a group is read ahead, for which the others wait, while they have told so much that no more is kept.
+    ahead: Option<(u32, Trail)>,
+    /// None as long as it is not known where it begins.
+    merger: Option<Merger>,
     /// What has been read and not handed out.
     events: VecDeque<Event>,
     /// All up to here has been when these are: a moment, and the places of groups.
@@ -358,23 +423,32 @@ struct Reader {
 }
 
 impl Reader {
-    /// One that goes on there; none if that is not in the backlog any more.
-    fn open(site: &Site, cursor: Cursor) -> std::io::Result<Option<Self>> {
-        let holds_all = |segment: &Segment| first_moment(segment) <= cursor.base;
-        let Some(mut reading) = Reading::open(site, holds_all)? else { return Ok(None) };
-        let mut merger = Merger::behind(cursor.base, cursor.places.clone(), reading.read.clone());
-        reading.beginning().into_iter().for_each(|tape| merger.push(tape));
-        Ok(Some(Self { reading, merger, events: VecDeque::new(), end: None, cursor }))
+    /// Brings groups together from where it begins; none if that is being fetched.
+    fn merger(&mut self) -> Result<Option<&mut Merger>, Stop> {
+        if self.merger.is_none() {
+            let Some(Beginning { tapes, places }) = self.trail.begin()? else { return Ok(None) };
+            let mut merger = Merger::behind(self.cursor.base, self.cursor.places.clone(), places);
+            tapes.into_iter().for_each(|tape| merger.push(tape));
+            self.merger = Some(merger);
+        }
+        Ok(self.merger.as_mut())
     }
 
     /// Puts events onto a page, until it is full or there is no more.
-    fn advance(&mut self, site: &Site, count: usize, filter: &Filter<'_>, page: &mut Page) -> Result<Reached, Stopped> {
+    fn advance(
+        &mut self,
+        (site, held_bytes_max): (&Site, usize),
+        count: usize,
+        filter: &Filter<'_>,
+        page: &mut Page,
+    ) -> Result<Reached, Stopped> {
         let mut bytes_read = 0;
         loop {
             if self.hand_out(count, filter, page) {
                 return Ok(Reached::Full);
             }
-            if let Some(next) = self.merger.next_events()? {
+            let Some(merger) = self.merger()? else { return Ok(Reached::Wait) };
+            if let Some(next) = merger.next_events()? {
                 self.events = next.events.into();
                 self.end = Some((next.moment, next.places));
                 continue;
@@ -382,22 +456,66 @@ impl Reader {
             if bytes_read >= CHANGES_TURN_BYTES {
                 return Ok(Reached::Budget);
             }
+            if self.merger.as_ref().is_some_and(|merger| merger.held_bytes() > held_bytes_max) {
+                match self.look_ahead(site, &mut bytes_read)? {
+                    None => continue,
+                    Some(reached) => return Ok(reached),
+                }
+            }
             // One by one they would make batches of one event each, where there are many.
             for number in 0..CHANGES_TURN_TAPES {
-                let begin = self.reading.reader.offset();
-                let Some(tape) = self.reading.next(site)? else {
-                    if number > 0 {
-                        break;
+                let begin = self.trail.offset();
+                let reached = match self.trail.next(site)? {
+                    Next::Tape(tape) => {
+                        bytes_read += self.trail.offset().saturating_sub(begin);
+                        self.merger.as_mut().expect("just made").push(tape);
+                        None
                     }
-                    return Ok(Reached::End);
+                    Next::End => Some(Reached::End),
+                    Next::Wait => Some(Reached::Wait),
                 };
-                bytes_read += self.reading.reader.offset().saturating_sub(begin);
-                self.merger.push(tape);
+                match reached {
+                    Some(_) if number > 0 => break,
+                    Some(reached) => return Ok(reached),
+                    None => {}
+                }
                 if bytes_read >= CHANGES_TURN_BYTES {
                     break;
                 }
             }
         }
+    }
+
+    /// Reads on what the one group has done for which the others wait, and passes over what these do. None if it has
+    /// told something.
+    fn look_ahead(&mut self, site: &Site, bytes_read: &mut u64) -> Result<Option<Reached>, Stop> {
+        let merger = self.merger.as_mut().expect("it holds something");
+        let Some(group) = merger.awaited() else { return Ok(Some(Reached::End)) };
+        let is_other = |(other, ahead): &(u32, Trail)| *other != group || ahead.is_behind(group, &self.trail);
+        if self.ahead.as_ref().is_none_or(is_other) {
+            self.ahead = Some((group, self.trail.clone()));
+        }
+        let (_, ahead) = self.ahead.as_mut().expect("just made");
+        let mut count = 0;
+        let reached = loop {
+            if *bytes_read >= CHANGES_TURN_BYTES || count >= CHANGES_TURN_TAPES {
+                break Reached::Budget;
+            }
+            let begin = ahead.offset();
+            match ahead.next(site)? {
+                Next::Tape(tape) => {
+                    *bytes_read += ahead.offset().saturating_sub(begin);
+                    if tape.group == group {
+                        count += 1;
+                        merger.push(tape);
+                    }
+                }
+                Next::End => break Reached::End,
+                Next::Wait => break Reached::Wait,
+            }
+        };
+        self.trail.leave_out(group, ahead);
+        Ok(Some(reached).filter(|_| count == 0))
     }
 
     /// Puts what has been read onto a page; true if it is full.
@@ -416,7 +534,10 @@ impl Reader {
             let is_new = if event.is_sweep { id >= known } else { id > known };
             if is_new {
                 (self.cursor.moment, self.cursor.number) = id;
-                page.count += usize::from(filter.put(event, &mut page.bytes));
+                if filter.put(event, &mut page.bytes) {
+                    page.count += 1;
+                    page.last = Some(id);
+                }
             }
             self.events.pop_front();
         }
@@ -427,5 +548,82 @@ impl Reader {
             }
         }
         page.count >= count || page.bytes.len() >= CHANGES_ANSWER_BYTES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use node::settings::Settings;
+    use node::{Requests, Step, Tape};
+
+    use super::super::backlog::Backlog;
+    use super::super::{prepare, publish};
+    use super::*;
+
+    const ALL: Filter<'_> = Filter { patterns: &[], types: &[], wants_expired: false, is_stream: false };
+
+    fn step(index: u64, moment: i64, value: &str) -> Step {
+        let mut requests = Requests::default();
+        resp::encode_request(&mut requests.bytes, &["SET", "key", value]);
+        (requests.runs, requests.count) = (vec![(0, requests.bytes.len())], 1);
+        Step { index, moment: UnixMillis(moment), requests, ..Step::default() }
+    }
+
+    fn tape(group: u32, from: u64, index: u64, moment: i64, steps: Vec<Step>) -> Tape {
+        Tape { group, from, index, moment: UnixMillis(moment), has_gap: false, steps }
+    }
+
+    /// What a reader is told, and the most bytes that it has kept meanwhile.
+    fn read(site: &Site, held_bytes_max: usize) -> (Vec<u8>, usize, usize) {
+        let trail = Trail::behind(site, UnixMillis(0)).expect("a disk").expect("all is there");
+        let cursor = Cursor::behind(site.cluster, UnixMillis(0), Vec::new());
+        let mut reader = Reader { trail, ahead: None, merger: None, events: VecDeque::new(), end: None, cursor };
+        let (mut bytes, mut count, mut held) = (Vec::new(), 0, 0);
+        loop {
+            let mut page = Page::default();
+            let reached = loop {
+                let reached = reader.advance((site, held_bytes_max), 100, &ALL, &mut page).expect("it is sound");
+                held = held.max(reader.merger.as_ref().map_or(0, Merger::held_bytes));
+                if reached != Reached::Budget {
+                    break reached;
+                }
+            };
+            bytes.extend(page.bytes);
+            count += page.count;
+            if reached == Reached::End {
+                return (bytes, count, held);
+            }
+        }
+    }
+
+    #[test]
+    fn a_group_that_is_silent_for_long_costs_no_memory() {
+        let folder = std::env::temp_dir().join(format!("holdfast-changes-{}", std::process::id()));
+        let (mut backlog, _) = Backlog::open(&folder, (7, 2), 1 << 30).expect("a disk");
+        let (site, _heard) = prepare(&Settings::default(), 7);
+        let value = "v".repeat(1_000);
+        let mut put = |tape: Tape| assert!(backlog.append(tape).expect("a disk"));
+        put(tape(1, 0, 1, 5, vec![step(1, 5, "first")]));
+        // One group has no leader, and the other one goes on.
+        for index in 1..=3_000 {
+            put(tape(0, index - 1, index, 10 + index as i64, vec![step(index, 10 + index as i64, &value)]));
+        }
+        lock(&site.kept).directory = backlog.directory().to_owned();
+        publish(&site, &backlog, true);
+        let (_, count, held) = read(&site, 64 << 10);
+        assert_eq!(count, 0, "what the silent group does then is not known yet");
+        assert!(held < 600_000, "{held} bytes");
+        assert!(read(&site, usize::MAX).2 > 3_000_000);
+        // It comes back, and has done something earlier by its clock.
+        let mut put = |tape: Tape| assert!(backlog.append(tape).expect("a disk"));
+        put(tape(1, 1, 2, 2_000, vec![step(2, 2_000, "second")]));
+        put(tape(1, 2, 3, 10_000, vec![step(3, 9_000, "third")]));
+        put(tape(0, 3_000, 3_001, 20_000, Vec::new()));
+        publish(&site, &backlog, true);
+        let (bounded, unbounded) = (read(&site, 64 << 10), read(&site, usize::MAX));
+        assert_eq!(bounded.1, 3_003);
+        assert!(bounded.0 == unbounded.0, "the same is told");
+        assert!(bounded.2 < 600_000 && unbounded.2 > 2_000_000, "{} and {} bytes", bounded.2, unbounded.2);
+        std::fs::remove_dir_all(&folder).expect("it is there");
     }
 }

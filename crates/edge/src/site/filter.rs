@@ -20,6 +20,8 @@ pub struct Filter<'a> {
     pub types: &'a [&'static str],
     /// Sweeps.
     pub wants_expired: bool,
+    /// In the form of an entry of a stream.
+    pub is_stream: bool,
 }
 
 /// What is known of the values that an effect concerns.
@@ -38,6 +40,10 @@ impl Filter<'_> {
     pub fn put(&self, event: &Event, out: &mut Vec<u8>) -> bool {
         if event.is_sweep && !self.wants_expired {
             return false;
+        }
+        if self.is_stream {
+            put_entry(event, out);
+            return true;
         }
         let (mut effects, mut count) = (Writer::new(Protocol::Resp2), 0);
         for requests in &event.requests {
@@ -88,6 +94,34 @@ impl Filter<'_> {
         out.raw(bytes);
         true
     }
+}
+
+/// An event as an entry of a stream: `effects` says how many effects there are, and of that with the number N, from 0
+/// on, `N.db` is the database, `N.words` how many words there are, and `N.0`, `N.1`, … the words. No field comes twice,
+/// since clients make a dictionary of them.
+fn put_entry(event: &Event, out: &mut Vec<u8>) {
+    let (mut fields, mut field_count, mut effect_count) = (Writer::new(Protocol::Resp2), 1, 0);
+    for requests in &event.requests {
+        for_each_request(requests, |database, args, _| {
+            let mut put = |name: &str, value: &[u8]| {
+                fields.bulk(format!("{effect_count}.{name}").as_bytes());
+                fields.bulk(value);
+            };
+            put("db", database.to_string().as_bytes());
+            put("words", args.len().to_string().as_bytes());
+            (0..).zip(args.iter()).for_each(|(nth, word): (usize, _)| put(&nth.to_string(), word));
+            field_count += 2 + args.len();
+            effect_count += 1;
+        });
+    }
+    let mut writer = Writer::onto(std::mem::take(out), Protocol::Resp2);
+    writer.array(2);
+    writer.bulk(format!("{}-{}", event.moment.0, event.number).as_bytes());
+    writer.array(field_count * 2);
+    writer.bulk(b"effects");
+    writer.bulk(effect_count.to_string().as_bytes());
+    writer.raw(fields.bytes());
+    *out = writer.into_bytes();
 }
 
 /// Calls `visit` with each request: its database, its words, and its bytes.
@@ -155,7 +189,19 @@ mod tests {
         decoder.next_frame().expect("sound").map(|frame| frame.to_string())
     }
 
-    const ALL: Filter<'_> = Filter { patterns: &[], types: &[], wants_expired: false };
+    const ALL: Filter<'_> = Filter { patterns: &[], types: &[], wants_expired: false, is_stream: false };
+
+    #[test]
+    fn an_event_is_an_entry_of_a_stream() {
+        let event = event(false, &[(0, &[b"SET", b"a", b"1"]), (3, &[b"DEL", b"b"])]);
+        let filter = Filter { is_stream: true, ..ALL };
+        assert_eq!(
+            told(&filter, &event).as_deref(),
+            Some(
+                r#"["7-2", ["effects", "2", "0.db", "0", "0.words", "3", "0.0", "SET", "0.1", "a", "0.2", "1", "1.db", "3", "1.words", "2", "1.0", "DEL", "1.1", "b"]]"#
+            )
+        );
+    }
 
     #[test]
     fn an_event_says_what_was_done_where() {
@@ -191,7 +237,7 @@ mod tests {
         );
         let names = |patterns: &[&str], types: &[&'static str]| {
             let patterns: Vec<Vec<u8>> = patterns.iter().map(|pattern| pattern.as_bytes().to_vec()).collect();
-            let told = told(&Filter { patterns: &patterns, types, wants_expired: false }, &event).unwrap_or_default();
+            let told = told(&Filter { patterns: &patterns, types, ..ALL }, &event).unwrap_or_default();
             ["SET", "HSET", "DEL", "RESTORE", "FUNCTION"]
                 .into_iter()
                 .filter(|name| told.contains(&format!("[\"{name}\"")))
@@ -208,7 +254,7 @@ mod tests {
     #[test]
     fn what_concerns_all_keys_is_told_to_all() {
         let patterns = [b"x*".to_vec()];
-        let filter = Filter { patterns: &patterns, types: &["hash"], wants_expired: false };
+        let filter = Filter { patterns: &patterns, types: &["hash"], ..ALL };
         assert!(told(&filter, &event(false, &[(1, &[b"FLUSHDB"])])).is_some());
         assert!(told(&filter, &event(false, &[(1, &[b"FUNCTION", b"FLUSH"])])).is_none());
     }

@@ -223,6 +223,31 @@ impl Merger {
         self.queues.iter().map(VecDeque::len).sum()
     }
 
+    /// Bytes of what was told and has not been handed out.
+    pub fn held_bytes(&self) -> usize {
+        let bytes = |requests: &Requests| requests.bytes.len();
+        let steps = self.queues.iter().flatten();
+        let steps: usize = steps.map(|step| size_of::<Step>() + bytes(&step.wide) + bytes(&step.requests)).sum();
+        let parts = self.parts.values().flat_map(BTreeMap::values);
+        steps + parts.map(|(wide, requests)| bytes(wide) + bytes(requests)).sum::<usize>() + self.draft.bytes
+    }
+
+    /// The group for which the others wait: nothing is complete before it has told more.
+    pub fn awaited(&self) -> Option<u32> {
+        if self.draft.end.is_some() {
+            for (_, piece) in &self.draft.pieces {
+                let Piece::Transaction(id, _) = piece else { continue };
+                let told = self.parts.get(id);
+                let groups = self.transactions.get(id).map_or(&[][..], |transaction| &transaction.groups);
+                let lacks = |group: &&u32| told.is_none_or(|told| !told.contains_key(group));
+                if let Some(group) = groups.iter().find(lacks) {
+                    return Some(*group);
+                }
+            }
+        }
+        (0..).zip(&self.moments).min_by_key(|(_, moment)| **moment).map(|(group, _)| group)
+    }
+
     /// The next batch, if it is complete.
     ///
     /// # Errors
@@ -648,6 +673,28 @@ mod tests {
         }
         let expected = [(95, "SET a 1, SET a 1"), (98, "SET a 2"), (150, "SET b 1")];
         assert_eq!(events, expected.map(|(moment, line)| (moment, line.to_owned())));
+    }
+
+    #[test]
+    fn it_is_known_for_which_group_the_others_wait() {
+        let mut merger = Merger::behind(UnixMillis(0), vec![], vec![0, 0]);
+        let steps = (1..=100).map(|index| step(index, 10, Phase::Done, None, "a", "SET a 1")).collect();
+        merger.push(tape(0, 50, steps));
+        assert_eq!((merger.next_events(), merger.awaited()), (Ok(None), Some(1)));
+        assert!(merger.held_bytes() > 100 * 20);
+        merger.push(tape(1, 60, vec![]));
+        assert!(merger.next_events().is_ok_and(|events| events.is_some()));
+        assert_eq!((merger.held_bytes(), merger.awaited()), (0, Some(0)));
+        // A part of a transaction that all have prepared.
+        merger.push(tape(0, 70, vec![step(101, 61, Phase::Prepared, Some(1), "a", "")]));
+        let steps =
+            vec![step(1, 62, Phase::Prepared, Some(1), "b", ""), step(2, 63, Phase::Done, Some(1), "b", "SET b 1")];
+        merger.push(tape(1, 65, steps));
+        assert_eq!(
+            (merger.next_events(), merger.awaited()),
+            (Ok(None), Some(0)),
+            "the other group is behind, and waits"
+        );
     }
 
     #[test]

@@ -4,7 +4,6 @@ use std::io::{self, ErrorKind};
 use std::time::Duration;
 
 use node::Tape;
-use stdx::UnixMillis;
 
 use super::backlog::{Segment, SegmentReader, reaches_back};
 use super::{Site, lock};
@@ -16,6 +15,7 @@ const TRIES_MAX: u32 = 100;
 const TRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Where the backlog is read.
+#[derive(Clone)]
 pub struct Reading {
     pub reader: SegmentReader,
     pub sequence: u64,
@@ -65,22 +65,6 @@ impl Reading {
                 }
             }
         }
-    }
-
-    /// What a merger is given first: how far groups were where the file begins, and the parts of transactions that were
-    /// under way there.
-    pub fn beginning(&mut self) -> Vec<Tape> {
-        let places = (0..).zip(&self.reader.places);
-        let mut tapes: Vec<Tape> =
-            places.map(|(group, place)| Tape { group, moment: place.moment, ..Tape::default() }).collect();
-        let parts = std::mem::take(&mut self.reader.parts).into_iter();
-        tapes.extend(parts.map(|(group, step)| Tape {
-            group,
-            steps: vec![step],
-            moment: UnixMillis(i64::MIN),
-            ..Tape::default()
-        }));
-        tapes
     }
 
     /// What comes next; none if there is no more yet.

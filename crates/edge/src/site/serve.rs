@@ -121,7 +121,7 @@ impl Link<'_> {
         self.note(|figures| figures.state = "online");
         self.host.log.notice(&format!("the second site of link {} is told what changes", self.number));
         let mut merger = Merger::new(places, moment);
-        reading.beginning().into_iter().for_each(|tape| merger.push(tape));
+        reading.reader.beginning().into_iter().for_each(|tape| merger.push(tape));
         let (mut sent, mut told) = (Instant::now(), None::<Instant>);
         let mut ahead = SITE_STEPS_AHEAD;
         loop {

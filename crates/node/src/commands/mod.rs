@@ -32,7 +32,9 @@ use stdx::slot::Slot;
 
 pub use acl::Change;
 pub(crate) use acl::may_keep_listening;
-pub(crate) use changes::reads_every_key;
+pub(crate) use changes::{
+    XREAD as XREAD_CHANGES, is_xread as is_xread_of_changes, permission as changes_permission, reads_every_key,
+};
 pub(crate) use cluster::info_text as cluster_info_text;
 pub use connection::REDIS_VERSION;
 pub(crate) use connection::{describe, selected};

@@ -24,6 +24,9 @@ pub(super) fn run(view: &View) -> Result<()> {
     for fault in view.groups.iter().flat_map(|group| &group.listing.faults) {
         say_line!("damaged: {fault}");
     }
+    if let Some(told) = view.told_changes() {
+        say_line!("{told}");
+    }
     match view.range() {
         Ok((first, last)) => {
             say_line!("can be restored to any moment from {} to {}", edge::utc(first), edge::utc(last));

@@ -60,6 +60,11 @@ pub(super) fn run(view: &View, is_quiet: bool) -> Result<()> {
             faults.push(format!("group {number}: there is no base for the log that begins with entry {first}"));
         }
     }
+    for file in &view.changes {
+        faults.extend(read_changes(view, &file.path).err().map(|fault| fault.to_string()));
+        bytes += file.bytes;
+        pace.show(|| format!("reads changes: {} MB so far", bytes / 1_000_000));
+    }
     pace.end();
     for note in &notes {
         say_line!("note: {note}");
@@ -78,9 +83,18 @@ pub(super) fn run(view: &View, is_quiet: bool) -> Result<()> {
         counted(base_count, "base"),
         grouped(bytes)
     );
+    if let Some(told) = view.told_changes() {
+        say_line!("{told}");
+    }
     if let Ok((first, last)) = view.range() {
         say_line!("can be restored to any moment from {} to {}", edge::utc(first), edge::utc(last));
     }
+    Ok(())
+}
+
+fn read_changes(view: &View, path: &std::path::Path) -> Result<(), archive::Fault> {
+    let mut reader = BaseReader::open_changes(&view.archive, path)?;
+    while reader.next_chunks()?.is_some() {}
     Ok(())
 }
 

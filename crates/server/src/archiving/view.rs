@@ -3,17 +3,19 @@
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail, ensure};
-use archive::{Archive, End, GroupReader, Key, Listing, Next, Place, Problem};
+use archive::{Archive, ChangesInfo, End, GroupReader, Key, Listing, Next, Place, Problem};
 use state::cut::moment_of_entry;
 use stdx::log::{Entry, EntryKind};
 use stdx::{Levels, UnixMillis};
 
-use crate::backup::counted;
+use crate::backup::{counted, grouped};
 
 /// An archive that has been looked at.
 pub(super) struct View {
     pub(super) archive: Archive,
     pub(super) groups: Vec<GroupView>,
+    /// Files with changes.
+    pub(super) changes: Vec<ChangesInfo>,
 }
 
 /// What it holds of a group.
@@ -59,7 +61,8 @@ impl View {
             let is_founded = group >= archive.manifest().groups && begins_with_first;
             groups.push(GroupView { listing, end, earliest, is_founded });
         }
-        Ok(Self { archive, groups })
+        let changes = archive.list_changes()?;
+        Ok(Self { archive, groups, changes })
     }
 
     /// The first and the last moment that all groups can be restored to, but for what is missing between.
@@ -86,6 +89,17 @@ impl View {
         let last = self.groups.iter().map(GroupView::closed).min().expect("there is a group");
         ensure!(first <= last, "archive {}: its groups have no moment in common yet", self.archive.place());
         Ok((first, last))
+    }
+
+    /// What can be told of changes, in words; none if there are no files of them.
+    pub(super) fn told_changes(&self) -> Option<String> {
+        let bytes = grouped(self.changes.iter().map(|file| file.bytes).sum());
+        let (first, last) = archive::told_span(&self.changes)?;
+        let files = counted(self.changes.len(), "file");
+        // Before the first of all changes there was no moment.
+        let first = if first.0 <= 1 { "the beginning".to_owned() } else { edge::utc(first) };
+        let last = edge::utc(last);
+        Some(format!("{files} of changes, {bytes} bytes: all of them can be told from {first} to {last}"))
     }
 
     /// The moment to go back to, if it is there.

@@ -3,16 +3,17 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use resp::Frame;
 use stdx::Prng;
 
 use crate::cluster::Cluster;
-use crate::harness::{Client, Folder, Server, ServerOptions, number_from_environment, say, succeed};
+use crate::harness::{
+    Client, Folder, ObjectStore, Server, ServerOptions, Writers, number_from_environment, say, succeed, succeed_in,
+    text,
+};
 
 const ACCOUNTS: u64 = 12;
 const ACCOUNT_START: i64 = 100;
@@ -119,6 +120,99 @@ fn a_client_reads_what_changes_in_the_words_of_effects() {
     assert_eq!(again[..8], events);
     assert!(client.show("CHANGES INFO").contains("first-cursor"));
     server.stop();
+}
+
+/// The value at this field of an entry.
+fn field(entry: &Frame, name: &str) -> String {
+    let fields = entry.elements().expect("an entry")[1].elements().expect("fields");
+    let text = |word: &Frame| String::from_utf8_lossy(word.as_bytes().expect("a word")).into_owned();
+    let found = fields.chunks(2).find(|pair| text(&pair[0]) == name);
+    found.map(|pair| text(&pair[1])).unwrap_or_else(|| panic!("{entry} lacks {name}"))
+}
+
+#[test]
+fn xread_reads_changes_as_a_stream() {
+    let folder = Folder::new();
+    let server = start(&folder, &[]);
+    let mut client = server.client();
+    let stream = "{holdfast}:changes";
+    assert_eq!(client.call(&["XREAD", "STREAMS", stream, "0"]).to_string(), "(nil)");
+    client.show("SET a 1");
+    client.show("INCR a");
+    client.show("MULTI");
+    client.show("SET b 1");
+    client.show("SET c 2");
+    client.show("EXEC");
+    let (mut id, mut lines, begun) = ("0-0".to_owned(), Vec::new(), Instant::now());
+    while lines.len() < 3 {
+        assert!(begun.elapsed() < PATIENCE, "only {lines:?}");
+        let reply = client.call(&["XREAD", "COUNT", "2", "BLOCK", "500", "STREAMS", stream, &id]);
+        let Some(streams) = reply.elements() else { continue };
+        let [name, entries] = streams[0].elements().expect("a stream") else { panic!("{reply}") };
+        assert_eq!(name.as_bytes(), Some(stream.as_bytes()));
+        let entries = entries.elements().expect("entries");
+        assert!(!entries.is_empty() && entries.len() <= 2, "{reply}");
+        for entry in entries {
+            let next =
+                String::from_utf8_lossy(entry.elements().expect("an entry")[0].as_bytes().expect("an id")).into_owned();
+            let parts = |id: &str| -> Vec<u64> { id.split('-').map(|part| part.parse().expect("a number")).collect() };
+            assert!(parts(&next) > parts(&id), "{next} behind {id}");
+            id = next;
+            let effects: usize = field(entry, "effects").parse().expect("a number");
+            let line = |effect: usize| {
+                let count: usize = field(entry, &format!("{effect}.words")).parse().expect("a number");
+                let words: Vec<_> = (0..count).map(|word| field(entry, &format!("{effect}.{word}"))).collect();
+                words.join(" ")
+            };
+            lines.push((0..effects).map(line).collect::<Vec<_>>().join(", "));
+        }
+    }
+    lines[..2].sort();
+    assert_eq!(lines[..2], ["INCR a", "SET a 1"]);
+    assert!(lines[2].contains("SET b 1") && lines[2].contains("SET c 2"), "{lines:?}");
+    // The same ids as CHANGES tells, and any of them goes on behind it, also after a restart.
+    let told = client.show("CHANGES READ 0");
+    assert!(told.contains(&id), "{told}");
+    server.kill();
+    let data = folder.path().join("data");
+    let server = Server::start(&ServerOptions::new(&data).extra(&["--cores", "2", "--site-backlog-size", "64mb"]));
+    let mut client = server.client();
+    let mut reader = server.client();
+    reader.show("HELLO 3");
+    reader.send(&["XREAD", "BLOCK", "0", "STREAMS", stream, &id]).expect("a connection");
+    thread::sleep(Duration::from_millis(300));
+    client.show("SET after 1");
+    let told = reader.receive().expect("a reply").to_string();
+    assert!(told.contains("after") && !told.contains("INCR"), "{told}");
+    for (request, text) in [
+        (
+            "XREAD STREAMS {holdfast}:changes other 0 0",
+            "ERR {holdfast}:changes cannot be read together with other streams",
+        ),
+        ("XREAD STREAMS {holdfast}:changes x", "ERR Invalid stream ID specified as stream command argument"),
+    ] {
+        assert_eq!(client.show(request), format!("(error) {text}"), "{request}");
+    }
+    assert_eq!(client.show("MULTI"), "OK");
+    assert_eq!(
+        client.show("XREAD STREAMS {holdfast}:changes 0"),
+        "(error) ERR Command not allowed inside a transaction"
+    );
+    assert!(client.show("EXEC").starts_with("(error) EXECABORT"));
+    // Who may not read changes may not read them as a stream.
+    client.show("ACL SETUSER reader reset on >p ~* +@all -changes");
+    let mut reader = server.client();
+    assert_eq!(reader.show("AUTH reader p"), "OK");
+    let told = reader.show("XREAD STREAMS {holdfast}:changes 0");
+    assert!(told.starts_with("(error) NOPERM") && told.contains("changes|read"), "{told}");
+    client.show("ACL SETUSER reader reset on >p ~{holdfast}:* +@all");
+    assert!(reader.show("XREAD STREAMS {holdfast}:changes 0").starts_with("(error) NOPERM"));
+    server.stop();
+    // Elsewhere it is a key like others.
+    let other = Folder::new();
+    let other = Server::start(&ServerOptions::new(&other.path().join("data")));
+    assert_eq!(other.client().show("XREAD STREAMS {holdfast}:changes 0"), "(nil)");
+    other.stop();
 }
 
 #[test]
@@ -245,8 +339,129 @@ fn what_cannot_be_read_is_refused_with_a_word_on_what_can() {
     without.stop();
 }
 
+/// Reads everything behind a cursor, from page to page; or the refusal.
+fn read_all(client: &mut Client, cursor: &str, count: &str) -> Result<Vec<String>, String> {
+    let (mut cursor, mut all) = (cursor.to_owned(), Vec::new());
+    loop {
+        let reply = client.call(&["CHANGES", "READ", &cursor, "COUNT", count]);
+        if reply.elements().is_none() {
+            return Err(reply.to_string());
+        }
+        let elements = reply.elements().expect("just seen");
+        let events = elements[1].elements().expect("events");
+        if events.is_empty() {
+            return Ok(all);
+        }
+        cursor = String::from_utf8_lossy(elements[0].as_bytes().expect("a cursor")).into_owned();
+        // Of each effect the key, which says which one it was.
+        for event in events {
+            let effects = event.elements().expect("an event")[2].elements().expect("effects");
+            let keys = effects.iter().map(|effect| effect.elements().expect("an effect")[1].to_string());
+            all.push(keys.collect::<Vec<_>>().join(" "));
+        }
+    }
+}
+
+/// What the backlog has no more is read on from an archive, and what comes then from the backlog.
+fn go_from_the_archive_to_the_backlog(
+    folder: &Folder,
+    (address, backlog): (&str, &str),
+    options: impl Fn(&[&str]) -> ServerOptions,
+) {
+    let key = folder.path().join("key");
+    std::fs::write(&key, "0123456789abcdef".repeat(4) + "\n").expect("a file");
+    let key = text(&key);
+    let words = ["--cores", "2", "--site-backlog-size", backlog, "--archive", address, "--archive-key-file", key];
+    let server = Server::start(&options(&words));
+    let mut client = server.client();
+    let (begin, _) = read(&mut client, &["0"]);
+    let begun = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis();
+    let value = "x".repeat(12_000);
+    let mut expected = Vec::new();
+    for number in 0..400 {
+        if number % 10 == 0 {
+            let keys = [format!("first:{number}"), format!("second:{number}"), format!("third:{number}")];
+            let words = ["MSET", &keys[0], &value, &keys[1], "2", &keys[2], "3"];
+            assert_eq!(client.call(&words), Frame::Simple(b"OK".to_vec()));
+        } else {
+            client.call(&["SET", &format!("key:{number}"), &value]);
+        }
+        expected.push(number);
+        thread::sleep(Duration::from_millis(4));
+    }
+    let numbers = |events: Vec<String>| -> Vec<u64> {
+        let number = |event: &String| {
+            let digits = event.split_once(':').expect("a number").1.split(|it: char| !it.is_ascii_digit()).next();
+            assert!(!event.contains("first") || event.matches(':').count() == 3, "torn: {event}");
+            digits.and_then(|digits| digits.parse().ok()).unwrap_or_else(|| panic!("{event}"))
+        };
+        events.iter().map(number).collect()
+    };
+    let patient = Instant::now();
+    let read_on = |client: &mut Client, cursor: &str, count: &str| loop {
+        // The last of it may not be closed yet, or on its way to the archive.
+        match read_all(client, cursor, count).map(numbers) {
+            Ok(events) if events.last() == expected.last() => return events,
+            Ok(_) => assert!(patient.elapsed() < PATIENCE, "the end is not told"),
+            Err(refusal) => assert!(patient.elapsed() < PATIENCE && refusal.contains("TOOOLD"), "{refusal}"),
+        }
+        thread::sleep(Duration::from_millis(100));
+    };
+    assert!(client.show("CHANGES READ 0 COUNT 1").len() > 10, "what is oldest here is a later one");
+    assert_eq!(read_on(&mut client, &begin, "1000"), expected);
+    // From anywhere, in small pages, by several clients.
+    let (middle, page) = read(&mut client, &[&begin, "COUNT", "57"]);
+    assert_eq!(page.len(), 57);
+    let mut others: Vec<Client> = (0..3).map(|_| server.client()).collect();
+    for other in &mut others {
+        assert_eq!(read_on(other, &middle, "7"), expected[57..]);
+    }
+    assert_eq!(read_on(&mut client, &format!("@{}", begun - 1), "100"), expected, "from a moment");
+    // After a loss of the backlog what is in neither is not passed over.
+    let archived = succeed_in(&options(&words).environment, &["archive", "verify", address, "--archive-key-file", key]);
+    assert!(archived.contains("of changes"), "{archived}");
+    client.show("SET lacking 1");
+    assert_eq!(client.show("SAVE"), "OK");
+    server.kill();
+    std::fs::remove_dir_all(folder.path().join("data/.site-backlog")).expect("it is there");
+    let server = Server::start(&options(&words));
+    let mut client = server.client();
+    client.show("SET later 1");
+    let refusal = loop {
+        match read_all(&mut client, &begin, "100") {
+            Err(refusal) if refusal.contains("TRYAGAIN") => thread::sleep(Duration::from_millis(50)),
+            other => break other.expect_err("the end of the backlog was lost"),
+        }
+    };
+    assert!(refusal.contains("TOOOLD") && refusal.contains("nor the archive"), "{refusal}");
+    server.stop();
+}
+
+#[test]
+fn what_the_backlog_has_no_more_comes_from_an_archive_in_a_directory() {
+    let folder = Folder::new();
+    let directory = folder.path().join("archive");
+    std::fs::create_dir(&directory).expect("a directory");
+    let address = format!("file://{}", text(&directory));
+    let options = |words: &[&str]| ServerOptions::new(&folder.path().join("data")).extra(words);
+    go_from_the_archive_to_the_backlog(&folder, (&address, "3mb"), options);
+}
+
+#[test]
+fn what_the_backlog_has_no_more_comes_from_an_archive_in_a_bucket() {
+    let folder = Folder::new();
+    let store = ObjectStore::start();
+    let options = |words: &[&str]| {
+        let mut options = ServerOptions::new(&folder.path().join("data")).extra(words);
+        options.environment.extend_from_slice(&store.environment());
+        options
+    };
+    // A store takes longer than a disk: the backlog must last for that.
+    go_from_the_archive_to_the_backlog(&folder, ("s3://bucket/of/changes", "3mb"), options);
+}
+
 /// One change, of those that the consumer knows.
-fn change(client: &mut Client, prng: &mut Prng, queue: &str) -> Option<()> {
+fn change(client: &mut Client, prng: &mut Prng, writer: u64) -> Option<()> {
     let (key, number) = (prng.below(60), prng.below(1_000));
     let line = match prng.below(10) {
         0..=3 => {
@@ -266,49 +481,27 @@ fn change(client: &mut Client, prng: &mut Prng, queue: &str) -> Option<()> {
         6 => format!("INCR short:{key}"),
         7 => format!("HSET hash:{key} f{} {number}", prng.below(5)),
         8 => {
-            client.try_call(&["RPUSH", queue, &number.to_string()])?;
-            return client.try_call(&["BLPOP", queue, "0.1"]).map(drop);
+            let queue = format!("queue:{writer}");
+            client.try_call(&["RPUSH", &queue, &number.to_string()])?;
+            return client.try_call(&["BLPOP", &queue, "0.1"]).map(drop);
         }
         _ => format!("INCR counter:{key}"),
     };
     client.try_call(&line.split(' ').collect::<Vec<_>>()).map(drop)
 }
 
-/// Writers that go on whatever happens to the servers.
-fn write(ports: &[u16], count: u64, is_over: &Arc<AtomicBool>) -> Vec<JoinHandle<u64>> {
-    let one = |nth: u64| {
-        let (ports, is_over) = (ports.to_vec(), Arc::clone(is_over));
-        thread::spawn(move || {
-            let (mut prng, mut count) = (Prng::new(nth + 1), 0);
-            while !is_over.load(Ordering::Relaxed) {
-                let port = ports[prng.below(ports.len() as u64) as usize];
-                let Some(mut client) = Client::try_connect(port) else {
-                    thread::sleep(Duration::from_millis(10));
-                    continue;
-                };
-                let queue = format!("queue:{nth}");
-                while !is_over.load(Ordering::Relaxed) && change(&mut client, &mut prng, &queue).is_some() {
-                    count += 1;
-                    thread::sleep(Duration::from_millis(1));
-                }
-            }
-            count
-        })
-    };
-    (0..count).map(one).collect()
-}
-
-/// `HOLDFAST_CHANGES_ROUNDS` makes it longer.
-#[test]
-fn a_python_consumer_is_told_everything_once_while_leaders_die_and_slots_move() {
+/// A consumer in Python follows a cluster of which nodes are killed, slots move and groups are founded. False if there
+/// is no Python for it.
+/// `HOLDFAST_CHANGES_ROUNDS` makes it longer, and `HOLDFAST_CHANGES_WRITERS` writes more.
+fn follow_in_python(words: &[&str]) -> bool {
     let python = std::env::var_os("HOLDFAST_PYTHON").unwrap_or_else(|| "python3".into());
     let imports = Command::new(&python).args(["-c", "import redis"]).stderr(Stdio::null()).status();
     if !imports.is_ok_and(|status| status.success()) {
         say("SKIPPED: python3 cannot import redis; cargo xtask test sees to it");
-        return;
+        return false;
     }
     let rounds = number_from_environment("HOLDFAST_CHANGES_ROUNDS", 3);
-    let words = vec!["--site-backlog-size", "1gb"];
+    let words = words.to_vec();
     let mut cluster = Cluster::start_as(&[words.clone(), words.clone(), words]);
     let ports: Vec<u16> = (0..3).map(|node| cluster.options_of(node).port).collect();
     let sum = ACCOUNTS as i64 * ACCOUNT_START;
@@ -322,8 +515,8 @@ fn a_python_consumer_is_told_everything_once_while_leaders_die_and_slots_move() 
     let mut open = vec!["MSET".to_owned()];
     open.extend((0..ACCOUNTS).flat_map(|number| [format!("account:{number}"), ACCOUNT_START.to_string()]));
     assert_eq!(cluster.client(0).call(&open), Frame::Simple(b"OK".to_vec()));
-    let is_over = Arc::new(AtomicBool::new(false));
-    let writers = write(&ports, 4, &is_over);
+    let writer_count = number_from_environment("HOLDFAST_CHANGES_WRITERS", 4);
+    let writers = Writers::start(&ports, writer_count, Duration::from_millis(1), change);
     let groups = 2 + rounds.min(2);
     let mut kill_count = 0;
     for round in 0..rounds {
@@ -341,8 +534,7 @@ fn a_python_consumer_is_told_everything_once_while_leaders_die_and_slots_move() 
             succeed(&["cluster", "groups", &wanted, "--port", &port]);
         }
     }
-    is_over.store(true, Ordering::Relaxed);
-    let count: u64 = writers.into_iter().map(|writer| writer.join().expect("a writer")).sum();
+    let count = writers.stop();
     // What is to expire has.
     thread::sleep(Duration::from_millis(400));
     cluster.wait_until("the last write is taken", |this| {
@@ -351,4 +543,24 @@ fn a_python_consumer_is_told_everything_once_while_leaders_die_and_slots_move() 
     let said = lines.next().and_then(Result::ok).unwrap_or_default();
     assert!(consumer.wait().expect("it ends").success() && said.starts_with("all well"), "{said}");
     say(&format!("{count} changes over {kill_count} kills and {groups} groups: {said}"));
+    true
+}
+
+#[test]
+fn a_python_consumer_is_told_everything_once_while_leaders_die_and_slots_move() {
+    let _ = follow_in_python(&["--site-backlog-size", "1gb"]);
+}
+
+/// Each node tells it again afterwards, of which its own backlog has the least.
+#[test]
+fn a_python_consumer_is_told_everything_once_by_an_archive_that_nodes_wrote_in_turns() {
+    let folder = Folder::new();
+    let directory = folder.path().join("archive");
+    std::fs::create_dir(&directory).expect("a directory");
+    let address = format!("file://{}", text(&directory));
+    if !follow_in_python(&["--site-backlog-size", "1mb", "--archive", &address]) {
+        return;
+    }
+    let listed = succeed(&["archive", "list", &address]);
+    say(listed.lines().find(|line| line.contains("of changes")).unwrap_or_else(|| panic!("{listed}")));
 }

@@ -5,14 +5,14 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use resp::Frame;
 use stdx::Prng;
 
 use crate::cluster::Cluster;
-use crate::harness::{Client, Folder, Server, ServerOptions, fail, say, succeed};
+use crate::harness::{Client, Folder, Server, ServerOptions, Writers, fail, say, succeed};
 
 /// Longer than any start and any copy of a few keys.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -145,7 +145,7 @@ fn wait_until_level(near: u16, far: u16, mark: &str) {
 }
 
 /// One change: of any type, in a transaction now and then, with deadlines that are moved in time.
-fn change(client: &mut Client, prng: &mut Prng) -> Option<()> {
+fn change(client: &mut Client, prng: &mut Prng, _: u64) -> Option<()> {
     let (key, number) = (format!("k{}", prng.below(200)), prng.below(1_000).to_string());
     let words = match prng.below(16) {
         0..=2 => {
@@ -207,43 +207,8 @@ fn contents(port: u16) -> Vec<String> {
     lines
 }
 
-/// Writers that go on whatever happens to the server.
-struct Writers {
-    is_over: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<u64>>,
-}
-
-impl Writers {
-    fn start(ports: &[u16], count: u64) -> Self {
-        let is_over = Arc::new(AtomicBool::new(false));
-        let threads = (0..count)
-            .map(|nth| {
-                let (ports, is_over) = (ports.to_vec(), Arc::clone(&is_over));
-                thread::spawn(move || {
-                    let (mut prng, mut count) = (Prng::new(nth + 1), 0);
-                    while !is_over.load(Ordering::Relaxed) {
-                        let port = ports[prng.below(ports.len() as u64) as usize];
-                        let Some(mut client) = Client::try_connect(port) else {
-                            thread::sleep(Duration::from_millis(10));
-                            continue;
-                        };
-                        while !is_over.load(Ordering::Relaxed) && change(&mut client, &mut prng).is_some() {
-                            count += 1;
-                            thread::sleep(Duration::from_micros(500));
-                        }
-                    }
-                    count
-                })
-            })
-            .collect();
-        Self { is_over, threads }
-    }
-
-    fn stop(self) -> u64 {
-        self.is_over.store(true, Ordering::Relaxed);
-        self.threads.into_iter().map(|writer| writer.join().expect("a writer")).sum()
-    }
-}
+/// A pause of writers.
+const PAUSE: Duration = Duration::from_micros(500);
 
 fn open_accounts(port: u16) {
     let mut client = Client::try_connect(port).expect("it serves");
@@ -282,7 +247,7 @@ fn a_second_site_follows_through_cuts_and_kills_with_one_copy() {
     assert!(refused.to_string().contains("READONLY"), "{refused}");
     assert!(reader.call(&["EVAL", "return redis.call('del', KEYS[1])", "1", "account:0"]).is_error());
 
-    let writers = Writers::start(&[near.port()], 3);
+    let writers = Writers::start(&[near.port()], 3, PAUSE, change);
     let (mut prng, mut sums) = (Prng::new(7), 0);
     for round in 0..8 {
         match round {
@@ -320,7 +285,7 @@ fn groups_that_are_founded_at_the_near_side_are_followed_without_a_copy() {
     open_accounts(near.port());
     let far = Server::start(&sites.far);
     wait_until_level(near.port(), far.port(), "begin");
-    let writers = Writers::start(&[near.port()], 2);
+    let writers = Writers::start(&[near.port()], 2, PAUSE, change);
     let ask = |groups: &str| succeed(&["cluster", "groups", groups, "--port", &sites.near.port.to_string()]);
     assert!(ask("3").contains("there are 3 groups"));
     sites.line.cut();
@@ -462,7 +427,7 @@ fn another_node_tells_on_when_the_one_that_was_followed_dies() {
     let options = ServerOptions::new(&folder.path().join("far"));
     let far = Server::start(&options.extra(&["--cores", "1", "--follow", &addresses.join(",")]));
     wait_until("the far side has a copy", || get(far.port(), "account:0").is_some());
-    let writers = Writers::start(&ports[1..], 2);
+    let writers = Writers::start(&ports[1..], 2, PAUSE, change);
     let mut sums = watch(far.port(), Duration::from_millis(700));
     near.kill(0);
     sums += watch(far.port(), Duration::from_millis(1_500));

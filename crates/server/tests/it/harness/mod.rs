@@ -11,6 +11,7 @@ mod object_store;
 mod server;
 mod stock;
 mod tool;
+mod writers;
 
 pub use certificates::{Authority, Signed};
 pub use client::Client;
@@ -22,6 +23,7 @@ pub use object_store::{Mood, ObjectStore};
 pub use server::{Exit, Policy, Server, ServerOptions, binary, free_port, token_of};
 pub use stock::Stock;
 pub use tool::{Environment, both, fail, fail_in, succeed, succeed_in, text};
+pub use writers::Writers;
 
 use std::fs;
 use std::io::Write as _;
