@@ -198,7 +198,7 @@ impl Core {
     #[inline]
     fn dispatch(&mut self, id: SessionId, args: Args<'_>, actions: &mut Vec<Action>) -> Next {
         let known = match lookup(args) {
-            Ok(known) => known,
+            Ok(known) => self.context.in_force(known),
             Err(_) if is_http(args) => {
                 self.end_http(id, actions);
                 return Next::Taken;
@@ -320,11 +320,15 @@ impl Core {
         if self.context.is_expelled && known.works_on_data() {
             return Err(Refusal::new(EXPELLED));
         }
-        if let Known::Data(command) = known
-            && matches!(command.body, Body::Mutate(_))
-        {
-            self.check_write(command)?;
-            self.context.check_level(command.name, args)?;
+        if let Known::Data(command) = known {
+            let is_write = matches!(command.body, Body::Mutate(_));
+            if is_write {
+                self.check_write(command)?;
+            }
+            // A read may have to be answered by another node.
+            if is_write || self.context.is_clustered {
+                self.context.check_level(command.name, args)?;
+            }
         }
         if self.context.settings.cluster_redirect {
             redirect::check(&self.context, session.reading.is_some(), known, args)?;
@@ -465,7 +469,8 @@ impl Core {
         let (session, Known::Data(command)) = (self.sessions.get(id)?, known) else { return None };
         let is_plain = matches!(command.body, Body::Query(_))
             && matches!(command.span, KeySpan::Keys)
-            && !command.has(Flag::Blocking);
+            && !command.has(Flag::Blocking)
+            && !command.walks();
         // A watch says how a key was at the leader, and caches are told of changes by leaders' order.
         let may_be_old = self.context.is_clustered
             && !session.awaits_far()
@@ -486,8 +491,9 @@ impl Core {
             return false;
         }
         if let Some(reading) = &mut session.reading {
-            let is_of_one =
-                |command: &DataCommand| matches!(command.span, KeySpan::Keys) && !command.has(Flag::Blocking);
+            let is_of_one = |command: &DataCommand| {
+                matches!(command.span, KeySpan::Keys) && !command.has(Flag::Blocking) && !command.walks()
+            };
             if !matches!(known, Known::Data(command) if is_of_one(command)) {
                 reading.blur();
             }

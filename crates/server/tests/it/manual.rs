@@ -200,7 +200,6 @@ const REASONS: &[(&str, &str)] = &[
     ("BACKUP ", "`BACKUP` of Holdfast is another: see [backup](backup.md)."),
     ("CLIENT CAPA", "Clients are not redirected by capabilities."),
     ("CLIENT IMPORT-SOURCE", "Import needs no such client: see [import](import.md)."),
-    ("CLUSTERSCAN", "`SCAN` covers all nodes."),
     ("CLUSTER BUMPEPOCH", "There are no epochs that clients could set."),
     ("CLUSTER SET-CONFIG-EPOCH", "There are no epochs that clients could set."),
     ("CLUSTER FAILOVER", "Leaders change by themselves: see [leaders](cluster-leaders.md)."),
