@@ -14,6 +14,7 @@ use crate::core::{Context, Core};
 use crate::entry::{Reader, put_words};
 use crate::event::{Action, GroupId, Room, SessionId};
 use crate::group::{Group, LOADING};
+use crate::hot::Load;
 use crate::letter::{Mail, Origin, Request, RequestBody};
 use crate::limits;
 use crate::nearby::NearRead;
@@ -215,6 +216,11 @@ impl Core {
         let asked = self.context.asked(known, args);
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         session.asking = asked;
+        if self.context.timings.hot_is_active() {
+            session.load = Some(Load::new(known, args));
+            self.weigh_replies();
+        }
+        let session = self.sessions.get_mut(id).expect("its request is being looked at");
         session.last_command = Some((known, container_of(known, args)));
         if let Err(refusal) = self.check(id, known, args) {
             if matches!(known, Known::Control(command) if matches!(command.body, commands::Body::Flow(Flow::Exec))) {
@@ -271,6 +277,14 @@ impl Core {
             }
         }
         next
+    }
+
+    /// Counts the bytes of requests that have been answered by their keys.
+    #[cold]
+    pub(crate) fn weigh_replies(&mut self) {
+        for (load, reply_bytes) in self.sessions.calls.take_weighed() {
+            self.context.timings.weigh(&load, reply_bytes);
+        }
     }
 
     fn is_known_to(&self, id: SessionId) -> bool {
