@@ -206,8 +206,8 @@ impl<Body> Command<Body> {
         if self.arity >= 0 { words == self.arity as usize } else { words >= self.arity.unsigned_abs() as usize }
     }
 
-    /// True for a command on data that walks through all keys of the group that holds a slot, which a word that is no key
-    /// names (CLUSTERSCAN).
+    /// True for a command on data that walks through all keys of the group that holds a slot, which a word that is no
+    /// key names (CLUSTERSCAN).
     pub fn walks(&self) -> bool {
         self.keys.iter().any(|spec| matches!(spec.begin, Begin::Cursor(_)))
     }

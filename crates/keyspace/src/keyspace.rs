@@ -102,8 +102,8 @@ pub struct Keyspace {
     lookups: Cell<Lookups>,
     /// Reading is no use of a key for now.
     is_silent: Cell<bool>,
-    /// Slots that other groups hold, one bit each, the lowest first; empty if there are none. Derived from what the group
-    /// knows; a checkpoint has none of it.
+    /// Slots that other groups hold, one bit each, the lowest first; empty if there are none. Derived from what the
+    /// group knows; a checkpoint has none of it.
     pub(crate) elsewhere: Vec<u64>,
 }
 

@@ -1,10 +1,10 @@
 //! Which keys take the most time and the most bytes (HOTKEYS), counted while somebody has asked for it.
 //!
-//! Each core counts what is measured on it: time where a command is carried out for a client of the node, bytes where its
-//! client is answered. The heaviest keys are found with counters for a bounded number of keys (Metwally, Agrawal,
-//! El Abbadi: "Efficient computation of frequent and top-k elements in data streams", 2005): a key without a counter takes
-//! over that of the lightest, and its count. So a count may be too high, by no more than one part in [`KEYS_MAX`] of all,
-//! and a key that has more than that has a counter.
+//! Each core counts what is measured on it: time where a command is carried out for a client of the node, bytes where
+//! its client is answered. The heaviest keys are found with counters for a bounded number of keys (Metwally, Agrawal,
+//! El Abbadi: "Efficient computation of frequent and top-k elements in data streams", 2005): a key without a counter
+//! takes over that of the lightest, and its count. So a count may be too high, by no more than one part in
+//! [`KEYS_MAX`] of all, and a key that has more than that has a counter.
 //!
 //! Nothing that is logged or replicated depends on any of this.
 

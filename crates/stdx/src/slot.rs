@@ -15,8 +15,8 @@ pub fn slot_of(key: &[u8]) -> Slot {
     Slot(crc16(hash_tag(key)) & (SLOT_COUNT as u16 - 1))
 }
 
-/// The shortest tag of a slot, of letters and digits: the keys with `{tag}` in them are in that slot. It is the one that
-/// the tables of other servers have.
+/// The shortest tag of a slot, of letters and digits: the keys with `{tag}` in them are in that slot. It is the one
+/// that the tables of other servers have.
 pub fn tag_of(slot: Slot) -> &'static str {
     static TAGS: OnceLock<Vec<String>> = OnceLock::new();
     &TAGS.get_or_init(shortest_tags)[usize::from(slot.0)]
@@ -39,8 +39,8 @@ fn shortest_tags() -> Vec<String> {
     tags
 }
 
-/// The slot of all keys that a glob pattern may select, if there is only one: the pattern has a tag, with nothing before
-/// its end that stands for something else, or nothing of the kind at all.
+/// The slot of all keys that a glob pattern may select, if there is only one: the pattern has a tag, with nothing
+/// before its end that stands for something else, or nothing of the kind at all.
 pub fn slot_of_pattern(pattern: &[u8]) -> Option<Slot> {
     let is_special = |byte: &u8| b"*?[\\".contains(byte);
     let tag = hash_tag(pattern);
