@@ -45,7 +45,7 @@ const ADDED: &[(&str, &str)] = &[
     ("script|show", "Valkey 8.0"),
     ("clusterscan", "Valkey 9.1"),
     ("commandlog", "Valkey 8.1"),
-    ("hotkeys", "8.6"),
+    ("hotkeys", "Redis 8.6"),
     ("cluster|slot-stats", "Redis 8.2"),
     ("debug|", "one record in Redis"),
     ("json.", "RedisJSON"),
