@@ -3,7 +3,8 @@
 //! What is logged is carried out by every replica, so a command that changes data and that the version before does not
 //! know must not be logged while a node of that version may belong to the cluster. Such a command is named here, and is
 //! refused as long as the level in force is lower: by the gateway that is asked, by scripts, and by the leader that
-//! would log it. So is a new form of an old command.
+//! would log it. So is a new form of an old command. In a cluster a gateway refuses reads likewise: a leader of the
+//! version before could not answer them.
 
 use resp::Args;
 use stdx::Level;
@@ -21,6 +22,7 @@ struct Newcomer {
 /// All that are new since level 1. One line for each, such as
 /// `Newcomer { name: "xnack", is_new_form: None, level: Level(2) }`.
 const NEWCOMERS: &[Newcomer] = &[
+    Newcomer { name: "clusterscan", is_new_form: None, level: Level(2) },
     Newcomer { name: "geosearchstore", is_new_form: Some(has_polygon), level: Level(2) },
     Newcomer { name: "restore", is_new_form: Some(restores_newer_stream), level: Level(2) },
     Newcomer { name: "xadd", is_new_form: Some(adds_once), level: Level(2) },

@@ -122,7 +122,7 @@ pub enum Access {
     Overwrite,
     /// Removes (`RM`).
     Remove,
-    /// It is none, but a shard channel, which clients of a cluster look for in the same way.
+    /// It is none, but a shard channel or a cursor, which clients of a cluster look for in the same way.
     NotKey,
 }
 
@@ -131,6 +131,8 @@ pub enum Access {
 pub enum Begin {
     /// At this word.
     Index(usize),
+    /// At this word, a cursor whose tag names a slot, unless it is a bare 0: a walk that begins is at home anywhere.
+    Cursor(usize),
     /// Behind this keyword, searched from a word on (negative: from the end).
     Keyword(&'static str, i32),
     /// At the word whose index this function finds, such as the last `STORE` of SORT. Like [`Begin::Unknown`] to
@@ -204,6 +206,12 @@ impl<Body> Command<Body> {
         if self.arity >= 0 { words == self.arity as usize } else { words >= self.arity.unsigned_abs() as usize }
     }
 
+    /// True for a command on data that walks through all keys of the group that holds a slot, which a word that is no
+    /// key names (CLUSTERSCAN).
+    pub fn walks(&self) -> bool {
+        self.keys.iter().any(|spec| matches!(spec.begin, Begin::Cursor(_)))
+    }
+
     /// Calls `visit` with the index of every word that is a key. Words that do not fit the specification (a count that
     /// is no number, or reaches beyond the request) name no keys here; the handler refuses them later.
     #[inline]
@@ -255,6 +263,7 @@ impl Begin {
     fn locate(self, args: Args<'_>) -> Option<usize> {
         match self {
             Self::Index(index) => (index < args.len()).then_some(index),
+            Self::Cursor(index) => args.get(index).filter(|&cursor| cursor != b"0").map(|_| index),
             Self::Keyword(word, from) => {
                 let matches = |index: &usize| args.at(*index).eq_ignore_ascii_case(word.as_bytes());
                 let found = if from >= 0 {

@@ -23,6 +23,7 @@ use resp::{Args, Writer};
 
 use crate::{Edit, View};
 
+pub use hyperloglog::as_of_level_1;
 pub use keys::{parse_cursor, scan_count, sort_keys, sort_patterns};
 
 /// What runs a data command.

@@ -232,6 +232,11 @@ impl<'a> View<'a> {
         self.keyspace.scan(self.database, cursor, count, self.moment, visit)
     }
 
+    /// See [`Keyspace::scan_up_to`].
+    pub(crate) fn scan_up_to(&self, end: usize, cursor: u64, count: usize, visit: impl FnMut(Entry<'a>)) -> u64 {
+        self.keyspace.scan_up_to(self.database, end, cursor, count, self.moment, visit)
+    }
+
     /// See [`Keyspace::for_each`].
     pub fn for_each(&self, visit: impl FnMut(Entry<'a>)) {
         self.keyspace.for_each(self.database, self.moment, visit);

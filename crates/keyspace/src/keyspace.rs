@@ -102,6 +102,9 @@ pub struct Keyspace {
     lookups: Cell<Lookups>,
     /// Reading is no use of a key for now.
     is_silent: Cell<bool>,
+    /// Slots that other groups hold, one bit each, the lowest first; empty if there are none. Derived from what the
+    /// group knows; a checkpoint has none of it.
+    pub(crate) elsewhere: Vec<u64>,
 }
 
 /// Keys that commands have looked up in order to read them: what Redis calls hits and misses.
@@ -205,6 +208,7 @@ impl Keyspace {
             expired: Expired::default(),
             lookups: Cell::default(),
             is_silent: Cell::default(),
+            elsewhere: Vec::new(),
         }
     }
 
@@ -216,6 +220,7 @@ impl Keyspace {
         new.hasher = self.hasher.clone();
         new.notices.wanted = self.notices.wanted;
         new.limits = self.limits;
+        new.elsewhere.clone_from(&self.elsewhere);
         new.lookups = self.lookups.clone();
         new.notices.awaited.clone_from(&self.notices.awaited);
         new

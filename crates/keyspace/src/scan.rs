@@ -6,6 +6,7 @@
 //! restart. As slots belong to groups, a cursor also tells which group it goes on in.
 
 use stdx::Prng;
+use stdx::slot::SLOT_COUNT;
 
 use crate::record::Record;
 use crate::segment::{Segment, Slot};
@@ -27,6 +28,19 @@ impl Keyspace {
         cursor: u64,
         count: usize,
         moment: Moment,
+        visit: impl FnMut(Entry<'a>),
+    ) -> u64 {
+        self.scan_up_to(database, SLOT_COUNT, cursor, count, moment, visit)
+    }
+
+    /// The same, as if the slots from `end` on held nothing.
+    pub(crate) fn scan_up_to<'a>(
+        &'a self,
+        database: u16,
+        end: usize,
+        cursor: u64,
+        count: usize,
+        moment: Moment,
         mut visit: impl FnMut(Entry<'a>),
     ) -> u64 {
         let now = self.view(database, moment).expired_until();
@@ -39,7 +53,9 @@ impl Keyspace {
                 visit(Entry::new(record, self, now));
             }
         };
-        while let Some(slot) = table.slot(slot_index) {
+        while slot_index < end
+            && let Some(slot) = table.slot(slot_index)
+        {
             while let Some(start) = from {
                 let end = slot.segment_end(start);
                 if rest == 0 {
@@ -61,6 +77,33 @@ impl Keyspace {
             from = Some(0);
         }
         0
+    }
+
+    /// What tells whether a cursor that another keyspace has made means the same here: the order of hashes.
+    pub(crate) fn fingerprint(&self) -> u32 {
+        (self.hasher.hash(b"") >> 32) as u32
+    }
+
+    /// Hears whether another group holds a slot. At first none does.
+    pub fn set_elsewhere(&mut self, slot: stdx::slot::Slot, is_elsewhere: bool) {
+        if is_elsewhere {
+            self.elsewhere.resize(SLOT_COUNT / 64, 0);
+        }
+        if let Some(bits) = self.elsewhere.get_mut(usize::from(slot.0) / 64) {
+            let bit = 1 << (slot.0 % 64);
+            *bits = if is_elsewhere { *bits | bit } else { *bits & !bit };
+        }
+    }
+
+    /// The first slot behind this one that another group holds; the number of slots if there is none.
+    pub(crate) fn end_of_run(&self, slot: stdx::slot::Slot) -> usize {
+        let first = usize::from(slot.0) + 1;
+        let parts = self.elsewhere.iter().enumerate().skip(first / 64);
+        let mut found = parts.map(|(part, bits)| {
+            let bits = if part == first / 64 { bits & u64::MAX << (first % 64) } else { *bits };
+            (bits != 0).then(|| part * 64 + bits.trailing_zeros() as usize)
+        });
+        found.find_map(|slot| slot).unwrap_or(SLOT_COUNT)
     }
 
     /// Visits the keys of a segment from hash `start` on. If `rest` does not suffice for all of them, stops behind a
@@ -130,7 +173,7 @@ fn after(hash: u64) -> Option<u64> {
 
 /// The slot in which a cursor goes on.
 pub fn slot_of_cursor(cursor: u64) -> stdx::slot::Slot {
-    let slot = (cursor >> CURSOR_HASH_BITS).min(stdx::slot::SLOT_COUNT as u64 - 1);
+    let slot = (cursor >> CURSOR_HASH_BITS).min(SLOT_COUNT as u64 - 1);
     stdx::slot::Slot(slot as u16)
 }
 

@@ -23,7 +23,7 @@ use crate::tracking::{Asked, Author, Change, News, Presence, Redirect, Tracker};
 impl Tracker {
     /// Remembers that a session has read the keys of a command that only reads.
     pub(crate) fn remember_command(&mut self, core: CoreId, session: SessionId, command: &DataCommand, args: Args<'_>) {
-        if command.has(command::Flag::Readonly) {
+        if command.has(command::Flag::Readonly) && !command.walks() {
             command.for_each_key(args, |index, _| self.remember(core, session, args.at(index)));
         }
     }

@@ -14,6 +14,7 @@ use crate::core::{Context, Core};
 use crate::entry::{Reader, put_words};
 use crate::event::{Action, GroupId, Room, SessionId};
 use crate::group::{Group, LOADING};
+use crate::hot::Load;
 use crate::letter::{Mail, Origin, Request, RequestBody};
 use crate::limits;
 use crate::nearby::NearRead;
@@ -198,7 +199,7 @@ impl Core {
     #[inline]
     fn dispatch(&mut self, id: SessionId, args: Args<'_>, actions: &mut Vec<Action>) -> Next {
         let known = match lookup(args) {
-            Ok(known) => known,
+            Ok(known) => self.context.in_force(known),
             Err(_) if is_http(args) => {
                 self.end_http(id, actions);
                 return Next::Taken;
@@ -215,6 +216,11 @@ impl Core {
         let asked = self.context.asked(known, args);
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         session.asking = asked;
+        if self.context.timings.hot_is_active() {
+            session.load = Some(Load::new(known, args));
+            self.weigh_replies();
+        }
+        let session = self.sessions.get_mut(id).expect("its request is being looked at");
         session.last_command = Some((known, container_of(known, args)));
         if let Err(refusal) = self.check(id, known, args) {
             if matches!(known, Known::Control(command) if matches!(command.body, commands::Body::Flow(Flow::Exec))) {
@@ -307,6 +313,14 @@ impl Core {
         next
     }
 
+    /// Counts the bytes of requests that have been answered by their keys.
+    #[cold]
+    pub(crate) fn weigh_replies(&mut self) {
+        for (load, reply_bytes) in self.sessions.calls.take_weighed() {
+            self.context.timings.weigh(&load, reply_bytes);
+        }
+    }
+
     fn is_known_to(&self, id: SessionId) -> bool {
         self.context.users.default_user().needs_no_password()
             || self.sessions.get(id).is_some_and(|session| session.is_authenticated)
@@ -354,11 +368,15 @@ impl Core {
         if self.context.is_expelled && known.works_on_data() {
             return Err(Refusal::new(EXPELLED));
         }
-        if let Known::Data(command) = known
-            && matches!(command.body, Body::Mutate(_))
-        {
-            self.check_write(command)?;
-            self.context.check_level(command.name, args)?;
+        if let Known::Data(command) = known {
+            let is_write = matches!(command.body, Body::Mutate(_));
+            if is_write {
+                self.check_write(command)?;
+            }
+            // A read may have to be answered by another node.
+            if is_write || self.context.is_clustered {
+                self.context.check_level(command.name, args)?;
+            }
         }
         if self.context.settings.cluster_redirect {
             redirect::check(&self.context, session.reading.is_some(), known, args)?;
@@ -499,7 +517,8 @@ impl Core {
         let (session, Known::Data(command)) = (self.sessions.get(id)?, known) else { return None };
         let is_plain = matches!(command.body, Body::Query(_))
             && matches!(command.span, KeySpan::Keys)
-            && !command.has(Flag::Blocking);
+            && !command.has(Flag::Blocking)
+            && !command.walks();
         // A watch says how a key was at the leader, and caches are told of changes by leaders' order.
         let may_be_old = self.context.is_clustered
             && !session.awaits_far()
@@ -520,8 +539,9 @@ impl Core {
             return false;
         }
         if let Some(reading) = &mut session.reading {
-            let is_of_one =
-                |command: &DataCommand| matches!(command.span, KeySpan::Keys) && !command.has(Flag::Blocking);
+            let is_of_one = |command: &DataCommand| {
+                matches!(command.span, KeySpan::Keys) && !command.has(Flag::Blocking) && !command.walks()
+            };
             if !matches!(known, Known::Data(command) if is_of_one(command)) {
                 reading.blur();
             }

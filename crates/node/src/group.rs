@@ -664,7 +664,7 @@ impl Group {
         if self.leader.locks.is_empty() {
             return false;
         }
-        if matches!(command.span, command::Span::Whole(_)) {
+        if matches!(command.span, command::Span::Whole(_)) || command.walks() {
             return true;
         }
         let mut locked = false;

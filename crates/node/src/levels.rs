@@ -25,6 +25,7 @@ use command::Refusal;
 use resp::{Args, Protocol};
 use stdx::{Level, Levels};
 
+use crate::commands::Known;
 use crate::core::{Context, Core};
 use crate::defect::Defect;
 use crate::entry;
@@ -60,6 +61,17 @@ impl Context {
     /// The level whose commands a gateway of this core takes. The leader that would log them has the last word.
     pub(crate) fn level_for_clients(&self) -> Level {
         if self.is_clustered { self.level } else { self.level.max(self.floor) }
+    }
+
+    /// A command as it is at that level.
+    #[inline]
+    pub(crate) fn in_force(&self, known: Known) -> Known {
+        match known {
+            Known::Data(command) if self.level_for_clients() == Level::FIRST => {
+                Known::Data(keyspace::as_of_level_1(command))
+            }
+            known => known,
+        }
     }
 
     /// Refuses a request in a form that is newer than a level.

@@ -31,6 +31,7 @@ pub mod group;
 pub mod guilt;
 mod happenings;
 mod holders;
+mod hot;
 pub mod invitation;
 pub mod landscape;
 pub mod letter;

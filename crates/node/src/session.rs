@@ -18,6 +18,7 @@ use crate::entry::{Durability, Watch};
 use crate::event::{Follower, GroupId, Now, Peer, SessionId};
 use crate::exec::Composition;
 use crate::group::{Committed, Observed, Proof};
+use crate::hot::Load;
 use crate::limits;
 use crate::nearby::Reading;
 use crate::pubsub::Subscriptions;
@@ -100,6 +101,10 @@ pub struct Session {
     pub(crate) flushed_bytes: u64,
     /// What the request being looked at counts as.
     pub(crate) asking: Asked,
+    /// The same request, while what keys take is counted.
+    pub(crate) load: Option<Load>,
+    /// Of those that it is owed, with their tickets.
+    loads: Vec<(u64, Load)>,
     /// The same of the requests whose replies are owed; the first belongs to `head`.
     asked: VecDeque<Asked>,
     /// What transactions under way have queued, by the ticket of their EXEC.
@@ -295,6 +300,8 @@ impl Session {
             out: Writer::new(Protocol::Resp2),
             flushed_bytes: 0,
             asking: Asked::NOTHING,
+            load: None,
+            loads: Vec::new(),
             asked: VecDeque::new(),
             queues: Vec::new(),
             head: 0,
@@ -511,6 +518,9 @@ impl Session {
 
     fn take_any_ticket(&mut self) -> u64 {
         self.asked.push_back(self.asking);
+        if let Some(load) = self.load.take() {
+            self.loads.push((self.next, load));
+        }
         self.next += 1;
         self.next - 1
     }
@@ -909,6 +919,9 @@ impl Sessions {
             if !session.queues.is_empty() {
                 count_queue(&mut session.queues, ticket, writer.bytes(), calls);
             }
+            if !session.loads.is_empty() {
+                weigh(&mut session.loads, ticket, writer.bytes(), calls);
+            }
             session.early_bytes += writer.len();
             session.early[place] = Some(Early { reply: writer.into_bytes(), pushed: Vec::new() });
         }
@@ -961,6 +974,9 @@ pub(crate) fn write_at_once(session: &mut Session, calls: &mut Calls, write: imp
     let start = session.out.len();
     write(&mut session.out);
     calls.count(session.asking, &session.out.bytes()[start..]);
+    if let Some(load) = session.load.take() {
+        calls.weigh(load, &session.out.bytes()[start..]);
+    }
     mute(session, start);
 }
 
@@ -974,6 +990,9 @@ fn write_counted(session: &mut Session, calls: &mut Calls, ticket: u64, write: i
     if !session.queues.is_empty() {
         count_queue(&mut session.queues, ticket, reply, calls);
     }
+    if !session.loads.is_empty() {
+        weigh(&mut session.loads, ticket, reply, calls);
+    }
     mute(session, start);
 }
 
@@ -983,6 +1002,14 @@ fn count_queue(queues: &mut Vec<(u64, Box<[Asked]>)>, ticket: u64, reply: &[u8],
     if let Some(place) = queues.iter().position(|(other, _)| *other == ticket) {
         let (_, queue) = queues.swap_remove(place);
         calls.count_queue(&queue, reply);
+    }
+}
+
+/// Notes the bytes of the reply with this ticket, if its request is to be counted by its keys.
+#[cold]
+fn weigh(loads: &mut Vec<(u64, Load)>, ticket: u64, reply: &[u8], calls: &mut Calls) {
+    if let Some(place) = loads.iter().position(|(other, _)| *other == ticket) {
+        calls.weigh(loads.remove(place).1, reply);
     }
 }
 

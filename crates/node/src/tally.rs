@@ -12,6 +12,7 @@ use crate::catalog::{catalog, container_of, full_name};
 use crate::commands::Known;
 use crate::entry::put_bytes;
 use crate::frame;
+use crate::hot::Load;
 
 /// What a request counts as: the place of its command in the catalog, and a mark or two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,9 +77,22 @@ pub struct Calls {
     commands: Vec<CallFigures>,
     /// Error replies, by their code.
     errors: BTreeMap<String, u64>,
+    /// Requests that have been answered, with the bytes of the replies, until somebody counts what keys take.
+    weighed: Vec<(Load, usize)>,
 }
 
 impl Calls {
+    /// A request whose keys are to be known has been answered.
+    #[cold]
+    pub(crate) fn weigh(&mut self, load: Load, reply: &[u8]) {
+        self.weighed.push((load, reply.len()));
+    }
+
+    /// These requests, which are then forgotten.
+    pub(crate) fn take_weighed(&mut self) -> Vec<(Load, usize)> {
+        std::mem::take(&mut self.weighed)
+    }
+
     /// Counts a request with its reply.
     #[inline]
     pub fn count(&mut self, asked: Asked, reply: &[u8]) {

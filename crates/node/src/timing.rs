@@ -19,6 +19,7 @@ use stdx::{Duration, Instant, UnixMillis};
 
 use crate::catalog::{catalog, container_of, full_name};
 use crate::commands::Known;
+use crate::hot::{Hot, Load, Plan};
 use crate::limits::{HEAVY_WORK_COUNT_MAX, HEAVY_WORK_MIN};
 use crate::settings::Settings;
 use crate::statistics::{SlowEntry, shorten};
@@ -102,6 +103,8 @@ pub struct Timings {
     delay_ms: u64,
     has_histograms: bool,
     pub(crate) unix: UnixMillis,
+    /// What keys take, if somebody wants to know.
+    hot: Option<Box<Hot>>,
 }
 
 const PLACES: usize = 512;
@@ -135,6 +138,7 @@ impl Timings {
             delay_ms: 0,
             has_histograms: false,
             unix: UnixMillis(0),
+            hot: None,
         };
         this.obey(settings);
         this
@@ -205,7 +209,7 @@ impl Timings {
         timing.seen = timing.seen.wrapping_add(1);
         let is_quick = timing.is_constant || (timing.is_fast && args.len() <= QUICK_WORDS_MAX);
         let is_wanted = if is_quick { self.wants_quick } else { self.wants_others };
-        is_wanted || timing.seen % SAMPLE == 1
+        is_wanted || timing.seen % SAMPLE == 1 || self.hot.is_some()
     }
 
     /// A command begins. `None` if this call is not measured.
@@ -274,6 +278,9 @@ impl Timings {
         figures.all_nanos = figures.all_nanos.saturating_add(nanos.saturating_mul(u64::from(stands_for)));
         if self.has_histograms {
             figures.histogram.note(nanos);
+        }
+        if let Some(hot) = &mut self.hot {
+            hot.add_time(timing.known, args, nanos, self.unix);
         }
         if self.slow_us >= 0 && nanos / 1_000 >= self.slow_us.unsigned_abs() {
             self.record_slow(place, nanos, args);
@@ -356,6 +363,47 @@ impl Timings {
         let millis = took.as_millis() as u64;
         if self.delay_ms > 0 && millis >= self.delay_ms {
             self.delays.note(cause, self.unix, millis);
+        }
+    }
+
+    /// Begins to count what keys take. False if that is going on.
+    pub(crate) fn start_hot(&mut self, plan: Plan) -> bool {
+        let is_new = !self.hot_is_active();
+        if is_new {
+            self.hot = Some(Box::new(Hot::new(plan)));
+        }
+        is_new
+    }
+
+    /// Ends that. False if it was not going on.
+    pub(crate) fn stop_hot(&mut self, cpu_us: (u64, u64)) -> bool {
+        let unix = self.unix;
+        let active = self.hot.as_mut().filter(|hot| hot.is_active(unix));
+        active.map(|hot| hot.stopped = Some((unix, cpu_us))).is_some()
+    }
+
+    /// What has been counted.
+    pub(crate) fn hot(&self) -> Option<Box<Hot>> {
+        self.hot.clone()
+    }
+
+    /// Forgets that, unless it is going on.
+    pub(crate) fn reset_hot(&mut self) {
+        if !self.hot_is_active() {
+            self.hot = None;
+        }
+    }
+
+    /// True while what keys take is counted.
+    #[inline]
+    pub(crate) fn hot_is_active(&self) -> bool {
+        self.hot.as_ref().is_some_and(|hot| hot.is_active(self.unix))
+    }
+
+    /// A request and its reply have so many bytes.
+    pub(crate) fn weigh(&mut self, load: &Load, reply_bytes: usize) {
+        if let Some(hot) = self.hot.as_mut().filter(|hot| hot.stopped.is_none()) {
+            hot.add_bytes(load, reply_bytes);
         }
     }
 

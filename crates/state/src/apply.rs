@@ -213,6 +213,7 @@ impl CommandRun<'_> {
 pub struct ExecRun<'a> {
     /// Its commands and what must not have changed.
     pub exec: ExecItem<'a>,
+    level: Level,
     keyspace: &'a mut Keyspace,
     recorder: &'a mut Option<Box<Recorder>>,
     moment: Moment,
@@ -229,14 +230,14 @@ impl ExecRun<'_> {
             |keyspace: &mut Keyspace, database, command: &DataCommand, args: Args<'_>, moment, out: &mut Writer| {
                 recorder::run(keyspace, recorder, (database, moment), command, args, out);
             };
-        execute(self.keyspace, self.exec, self.moment, run, meter, writer);
+        execute(self.keyspace, self.exec, |args| logged(args, self.level), self.moment, run, meter, writer);
     }
 
     /// The same; nobody wants the reply.
     pub fn discard(self) {
-        let Self { exec, keyspace, recorder, moment, scratch, has_run } = self;
+        let Self { exec, level, keyspace, recorder, moment, scratch, has_run } = self;
         let mut writer = std::mem::take(scratch);
-        ExecRun { exec, keyspace, recorder, moment, scratch, has_run }.run(&mut Ignored, &mut writer);
+        ExecRun { exec, level, keyspace, recorder, moment, scratch, has_run }.run(&mut Ignored, &mut writer);
         writer.truncate(0);
         *scratch = writer;
     }
@@ -357,7 +358,7 @@ impl State {
     ) -> What {
         match item {
             Item::Command { protocol, database, args } => {
-                let command = keyspace::resolve(args).expect("a logged command is known");
+                let command = logged(args, self.level);
                 debug_assert!(self.foreign_of(command, args).is_none(), "a change of a slot that another group holds");
                 let mut has_run = false;
                 let Self { keyspace, recorder, scratch, .. } = self;
@@ -379,8 +380,8 @@ impl State {
             Item::Exec(exec) => {
                 let protocol = exec.protocol;
                 let mut has_run = false;
-                let Self { keyspace, recorder, scratch, .. } = self;
-                let run = ExecRun { exec, keyspace, recorder, moment, scratch, has_run: &mut has_run };
+                let Self { keyspace, recorder, scratch, level, .. } = self;
+                let run = ExecRun { exec, level: *level, keyspace, recorder, moment, scratch, has_run: &mut has_run };
                 match &mut output {
                     Output::Kept(writer, _) => {
                         writer.set_protocol(protocol);
@@ -505,7 +506,7 @@ impl State {
         let mut spans = Vec::new();
         let lookups = self.keyspace.lookups();
         commands.for_each(&mut spans, |database, args| {
-            let command = keyspace::resolve(args).expect("a logged command is known");
+            let command = logged(args, self.level);
             let Self { keyspace, recorder, scratch, .. } = self;
             recorder::run(keyspace, recorder, (database, moment), command, args, scratch);
             scratch.truncate(0);
@@ -574,6 +575,7 @@ impl State {
                     self.keyspace.drop_slot(given.slot);
                     self.request_ids.drop_slot(given.slot);
                     self.slots.learn(*given);
+                    self.keyspace.set_elsewhere(given.slot, self.slots.group_of_slot(given.slot) != self.group);
                     moved.push(*given);
                 }
                 Effect::Take(taken) => {
@@ -603,6 +605,7 @@ impl State {
         self.request_ids.import_slot(answered);
         let moved = Moved { slot: *slot, group: self.group, epoch: *epoch };
         self.slots.learn(moved);
+        self.keyspace.set_elsewhere(*slot, self.slots.group_of_slot(*slot) != self.group);
         moved
     }
 
@@ -633,10 +636,23 @@ impl State {
     }
 }
 
+/// A command of the log, as it is at this level.
+#[inline]
+fn logged(args: Args<'_>, level: Level) -> &'static DataCommand {
+    let command = known(args);
+    if level == Level::FIRST { keyspace::as_of_level_1(command) } else { command }
+}
+
+/// A command that has been found to be known.
+pub(crate) fn known(args: Args<'_>) -> &'static DataCommand {
+    keyspace::resolve(args).expect("a gateway knew it")
+}
+
 /// Executes the commands of a MULTI with `run`, or none of them if a watched key has changed.
 pub(crate) fn execute(
     keyspace: &mut Keyspace,
     exec: ExecItem<'_>,
+    resolve: impl Fn(Args<'_>) -> &'static DataCommand,
     moment: Moment,
     mut run: impl FnMut(&mut Keyspace, u16, &DataCommand, Args<'_>, Moment, &mut Writer),
     meter: &mut impl Meter,
@@ -655,7 +671,7 @@ pub(crate) fn execute(
     writer.array(exec.command_count());
     let mut spans = Vec::new();
     exec.for_each(&mut spans, |database, args| {
-        let command = keyspace::resolve(args).expect("a logged command is known");
+        let command = resolve(args);
         let watch = meter.start(command, args);
         run(keyspace, database, command, args, moment, writer);
         meter.stop(watch, args);

@@ -37,7 +37,7 @@ use message::roster::Roster;
 use message::slots::SlotMap;
 use message::{GatewayId, GroupId, TransactionId};
 use resp::{Args, Span, Writer};
-use stdx::slot::{Slot, slot_of};
+use stdx::slot::{SLOT_COUNT, Slot, slot_of};
 use stdx::{Level, Levels, UnixMillis};
 
 pub use apply::{Applied, CommandRun, Cursor, Effects, ExecRun, Ignored, Meter, What, is_null};
@@ -151,7 +151,7 @@ impl State {
     /// The state of a group before its first entry, among so many groups. `keyspace` is empty, or what a checkpoint
     /// held: then [`State::load`] has to follow.
     pub fn new(group: GroupId, group_count: u32, keyspace: Keyspace) -> Self {
-        Self {
+        let mut new = Self {
             group,
             applied: Position::default(),
             keyspace,
@@ -170,6 +170,15 @@ impl State {
             spans: Vec::new(),
             forgets_answers: false,
             recorder: None,
+        };
+        new.mark_slots();
+        new
+    }
+
+    /// Tells the keyspace which slots other groups hold.
+    fn mark_slots(&mut self) {
+        for slot in (0..SLOT_COUNT as u16).map(Slot) {
+            self.keyspace.set_elsewhere(slot, self.slots.group_of_slot(slot) != self.group);
         }
     }
 
@@ -209,6 +218,7 @@ impl State {
         assert!(known.contains(level), "a checkpoint written at level {level}, and this version knows {known}");
         assert!(reader.is_done(), "the state of a group has parts that this version does not know");
         self.applied = position;
+        self.mark_slots();
     }
 
     /// Takes over a checkpoint in place of all there is.
@@ -407,7 +417,7 @@ impl State {
     /// # Panics
     /// If one of its commands may change data.
     pub fn read_exec(&mut self, exec: ExecItem<'_>, moment: Moment, meter: &mut impl Meter, writer: &mut Writer) {
-        apply::execute(&mut self.keyspace, exec, moment, observe::read, meter, writer);
+        apply::execute(&mut self.keyspace, exec, apply::known, moment, observe::read, meter, writer);
     }
 }
 

@@ -108,7 +108,7 @@ pub(crate) fn note_misses(
     args: Args<'_>,
     moment: Moment,
 ) {
-    if !matches!(command.body, Body::Query(_)) {
+    if !matches!(command.body, Body::Query(_)) || command.walks() {
         return;
     }
     let mut missing = Vec::new();

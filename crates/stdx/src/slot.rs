@@ -1,5 +1,7 @@
 //! Which of the 16,384 slots a key belongs to, as Redis Cluster counts them.
 
+use std::sync::OnceLock;
+
 /// Number of slots.
 pub const SLOT_COUNT: usize = 16_384;
 
@@ -11,6 +13,41 @@ pub struct Slot(pub u16);
 /// not empty (Redis Cluster specification, "Hash tags").
 pub fn slot_of(key: &[u8]) -> Slot {
     Slot(crc16(hash_tag(key)) & (SLOT_COUNT as u16 - 1))
+}
+
+/// The shortest tag of a slot, of letters and digits: the keys with `{tag}` in them are in that slot. It is the one
+/// that the tables of other servers have.
+pub fn tag_of(slot: Slot) -> &'static str {
+    static TAGS: OnceLock<Vec<String>> = OnceLock::new();
+    &TAGS.get_or_init(shortest_tags)[usize::from(slot.0)]
+}
+
+fn shortest_tags() -> Vec<String> {
+    let letters = || ('0'..='9').chain('a'..='z').chain('A'..='Z');
+    let mut tags = vec![String::new(); SLOT_COUNT];
+    let mut shorter = vec![String::new()];
+    // Three letters make sixteen times as many texts as there are slots.
+    for _ in 0..3 {
+        shorter = shorter.iter().flat_map(|text| letters().map(move |letter| format!("{text}{letter}"))).collect();
+        for text in &shorter {
+            let tag = &mut tags[usize::from(slot_of(text.as_bytes()).0)];
+            if tag.is_empty() {
+                tag.clone_from(text);
+            }
+        }
+    }
+    tags
+}
+
+/// The slot of all keys that a glob pattern may select, if there is only one: the pattern has a tag, with nothing
+/// before its end that stands for something else, or nothing of the kind at all.
+pub fn slot_of_pattern(pattern: &[u8]) -> Option<Slot> {
+    let is_special = |byte: &u8| b"*?[\\".contains(byte);
+    let tag = hash_tag(pattern);
+    // It is a part of the pattern, or the pattern.
+    let end =
+        if tag.len() == pattern.len() { tag.len() } else { tag.as_ptr_range().end.addr() - pattern.as_ptr().addr() };
+    (!pattern[..end].iter().any(is_special)).then(|| slot_of(pattern))
 }
 
 fn hash_tag(key: &[u8]) -> &[u8] {
@@ -99,6 +136,25 @@ mod tests {
         assert_eq!(crc16(b"123456789"), 0x31C3);
         assert_eq!(slot_of(b"foo"), Slot(12_182));
         assert_eq!(slot_of(b"bar"), Slot(5_061));
+    }
+
+    #[test]
+    fn every_slot_has_a_tag() {
+        for slot in (0..SLOT_COUNT as u16).map(Slot) {
+            assert_eq!(slot_of(format!("0-{{{}}}-0", tag_of(slot)).as_bytes()), slot);
+        }
+        assert_eq!([0, 1, 2, 16_383].map(|slot| tag_of(Slot(slot))), ["06S", "Qi", "5L5", "6ZJ"]);
+    }
+
+    #[test]
+    fn a_pattern_has_a_slot_if_all_that_it_selects_is_there() {
+        let slot = |pattern: &str| slot_of_pattern(pattern.as_bytes());
+        assert_eq!(slot("{foo}.*"), Some(slot_of(b"foo")));
+        assert_eq!(slot("a{foo}[b]"), Some(slot_of(b"foo")));
+        assert_eq!(slot("foo"), Some(slot_of(b"foo")));
+        for pattern in ["*{foo}", "a?{foo}", "{f*o}", "{foo*", "foo*", "[a]{foo}", "\\{foo}", "*", "{}*"] {
+            assert_eq!(slot(pattern), None, "{pattern}");
+        }
     }
 
     #[test]

@@ -83,7 +83,7 @@ const PFCOUNT: DataCommand = DataCommand {
     since: "2.8.9",
     group: Group::Hyperloglog,
     summary: "Estimates how many different elements have been added to HyperLogLogs together.",
-    complexity: "O(1) for a single key, whose last estimate is kept with it; O(N) for N keys, each as costly as a new estimate.",
+    complexity: "O(N) where N is the number of keys; O(1) for a single key with which an estimate is kept.",
     syntax: "key [key ...]",
     arity: -2,
     flags: &[Flag::Readonly],
@@ -100,37 +100,52 @@ const PFCOUNT: DataCommand = DataCommand {
     tips: &[],
     span: Span::Keys,
     subcommands: &[],
-    // A new estimate is kept in the string, on every replica.
-    body: Body::Mutate(pfcount),
+    body: Body::Query(pfcount),
 };
 
-fn pfcount(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
+fn pfcount(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
+    writer.integer(estimate(view, args)? as i64);
+    Ok(())
+}
+
+/// How many different elements were added to the sketches that a PFCOUNT names, together.
+fn estimate(view: &View<'_>, args: Args<'_>) -> Result<u64, Refusal> {
     if args.len() > 2 {
         let mut union = Registers::new();
         for key in args.iter().skip(1) {
-            if let Some(string) = edit.reading().string(key)? {
+            if let Some(string) = view.string(key)? {
                 sketch_in(string)?.merge_into(&mut union)?;
             }
         }
-        writer.integer(union.count() as i64);
-        return Ok(());
+        return Ok(union.count());
     }
-    let key = args.at(1);
-    let Some(string) = edit.reading().string(key)? else {
-        writer.integer(0);
-        return Ok(());
-    };
+    let Some(string) = view.string(args.at(1))? else { return Ok(0) };
     let sketch = sketch_in(string)?;
-    let number = match sketch.estimate() {
-        Some(number) => number,
-        None => {
-            let number = sketch.count()?;
+    // RESTORE and SET bring sketches with which another server has kept it.
+    sketch.estimate().map_or_else(|| sketch.count(), Ok)
+}
+
+/// PFCOUNT as it was at level 1: it keeps a new estimate in the string, on every replica, and so is logged.
+static PFCOUNT_OF_LEVEL_1: DataCommand = DataCommand { body: Body::Mutate(pfcount_keeping), ..PFCOUNT };
+
+fn pfcount_keeping(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
+    let number = estimate(&edit.reading(), args)?;
+    if args.len() == 2 {
+        let key = args.at(1);
+        let sketch = edit.string(key)?.map(sketch_in).transpose()?;
+        if sketch.is_some_and(|sketch| sketch.estimate().is_none()) {
             edit.modify_string(key, |bytes| hyperloglog::keep_estimate(bytes, number));
-            number
         }
-    };
+    }
     writer.integer(number as i64);
     Ok(())
+}
+
+/// The command as it was at level 1, for what is logged there.
+#[inline]
+pub fn as_of_level_1(command: &'static DataCommand) -> &'static DataCommand {
+    let is_it = matches!(command.body, Body::Query(_)) && command.name == PFCOUNT.name;
+    if is_it { &PFCOUNT_OF_LEVEL_1 } else { command }
 }
 
 const PFMERGE: DataCommand = DataCommand {

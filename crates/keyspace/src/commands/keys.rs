@@ -53,6 +53,7 @@ pub(super) const COMMANDS: &[&DataCommand] = &[
     &ttl::PEXPIRETIME,
     &ttl::PTTL,
     &ttl::TTL,
+    &walk::CLUSTERSCAN,
     &walk::DBSIZE,
     &walk::KEYS,
     &walk::RANDOMKEY,

@@ -106,6 +106,16 @@ fn old_syntax(command: &DataCommand) -> String {
 const UNORDERED: &[&str] =
     &["hgetall", "hkeys", "hvals", "hscan", "smembers", "sinter", "sunion", "sdiff", "sscan", "srandmember", "zscan"];
 
+/// A HyperLogLog without the estimate that Redis keeps with it.
+fn without_estimate(frame: &Frame) -> Frame {
+    match frame {
+        Frame::Bulk(bytes) if bytes.starts_with(b"HYLL") && bytes.len() >= 16 => {
+            Frame::Bulk([&bytes[..8], &bytes[16..]].concat())
+        }
+        other => other.clone(),
+    }
+}
+
 #[test]
 fn conversations_agree_with_the_reference() {
     let Some(mut reference) = Reference::start() else { return };
@@ -129,6 +139,7 @@ fn conversations_agree_with_the_reference() {
             // Redis 7.2 looks at all words before it looks for the key.
             let is_stricter = ours.is_error() && matches!(name.as_str(), "bitcount" | "bitpos");
             let is_same = &ours == theirs
+                || matches!(topic, Topic::Sketches) && without_estimate(&ours) == without_estimate(theirs)
                 || is_stricter && (theirs.is_error() || matches!(theirs, Frame::Integer(-1 | 0)))
                 || matches!(topic, Topic::Groups)
                     && regardless_of_time(&without_newer(&ours)) == regardless_of_time(theirs)

@@ -318,7 +318,7 @@ impl Model<'_> {
             refusal => return refusal,
         };
         if len == 0 || is_exact && len < count {
-            return if is_exact { Frame::Null } else { Frame::Array(Vec::new()) };
+            return Frame::Null;
         }
         if let refusal @ Frame::Error(_) = self.call(&[b"LLEN", destination]) {
             return refusal;

@@ -107,7 +107,7 @@ fn key_facts(spec: &KeySpec) -> String {
         Access::NotKey => "not_key",
     };
     let begin = match spec.begin {
-        Begin::Index(index) => format!("index {index}"),
+        Begin::Index(index) | Begin::Cursor(index) => format!("index {index}"),
         Begin::Keyword(word, from) => format!("keyword {word} {from}"),
         Begin::Computed(_) | Begin::Unknown => "unknown".into(),
     };

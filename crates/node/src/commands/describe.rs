@@ -291,7 +291,7 @@ fn write_key_spec(spec: &KeySpec, writer: &mut Writer) {
     writer.map(2);
     writer.bulk(b"type");
     match spec.begin {
-        Begin::Index(index) => {
+        Begin::Index(index) | Begin::Cursor(index) => {
             writer.bulk(b"index");
             writer.bulk(b"spec");
             writer.map(1);

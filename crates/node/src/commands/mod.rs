@@ -13,6 +13,7 @@ mod connection;
 mod debug;
 mod describe;
 mod functions;
+mod hotkeys;
 mod info;
 mod latency;
 mod overview;
@@ -304,6 +305,7 @@ pub static COMMANDS: &[&ControlCommand] = &[
     &server::SLOWLOG,
     &server::COMMANDLOG,
     &latency::LATENCY,
+    &hotkeys::HOTKEYS,
     &server::MEMORY,
     &server::MODULE,
     &overview::ROLE,
@@ -431,6 +433,7 @@ pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Act
             Answer::Done
         }
         Question::ResetStatistics => {
+            core.weigh_replies();
             core.context.statistics = Default::default();
             core.sessions.calls = Default::default();
             core.context.timings.reset();
@@ -443,6 +446,25 @@ pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Act
         }
         Question::LetScriptsDebug(may) => {
             core.context.scripts_may_debug = *may;
+            Answer::Done
+        }
+        Question::StartHot(plan) => {
+            if core.context.timings.start_hot((**plan).clone()) {
+                Answer::Done
+            } else {
+                Answer::Refused("ERR hotkey tracking session already in progress".into())
+            }
+        }
+        Question::StopHot(cpu_us) => {
+            core.weigh_replies();
+            Answer::Count(u64::from(core.context.timings.stop_hot(*cpu_us)))
+        }
+        Question::Hot => {
+            core.weigh_replies();
+            Answer::Hot(core.context.timings.hot())
+        }
+        Question::ResetHot => {
+            core.context.timings.reset_hot();
             Answer::Done
         }
         Question::Slowlog => Answer::Slowlog(core.context.slowlog.entries()),

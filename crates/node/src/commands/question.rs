@@ -14,6 +14,7 @@ use crate::blocking::WaitEnd;
 use crate::bulletin::Bulletin;
 use crate::evaluate::Running;
 use crate::event::{CoreId, GroupId, NodeId, UsersFile};
+use crate::hot::{Hot, Plan};
 use crate::parameters::Pairs;
 use crate::pubsub::{Kind, Message};
 use crate::statistics::{SlowEntry, Statistics};
@@ -156,6 +157,14 @@ pub enum Question {
     Slowlog,
     /// Tell what has happened in the cluster; only the first core knows.
     Timeline,
+    /// Begin to count what keys take.
+    StartHot(Box<Plan>),
+    /// End that; the process has used so many microseconds of processors so far, for its own work and in the system.
+    StopHot((u64, u64)),
+    /// What have keys taken?
+    Hot,
+    /// Forget that.
+    ResetHot,
     /// Forget them.
     ResetSlowlog,
     /// Tell the digests of your databases that are not empty.
@@ -243,6 +252,8 @@ pub enum Answer {
     Names(Vec<Vec<u8>>),
     /// To [`Question::Delays`].
     Delays(Delays),
+    /// To [`Question::Hot`]; nothing if nothing is or was counted.
+    Hot(Option<Box<Hot>>),
     /// To [`Question::Slowlog`].
     Slowlog(Vec<SlowEntry>),
     /// To [`Question::Timeline`], the oldest first.

@@ -43,6 +43,17 @@ impl Nodes {
         this
     }
 
+    /// Raises the level to the next one.
+    pub(crate) fn upgrade(&mut self) {
+        for (node, other) in [(1, 2), (1, 3), (2, 1), (2, 3), (3, 1), (3, 2)] {
+            self.host(node).hear_levels_of(other);
+        }
+        self.pass(Duration::from_secs(5));
+        let client = self.host(1).connect(0);
+        assert_eq!(self.run(1, client, "HOLDFAST UPGRADE"), "+OK");
+        self.pass(Duration::from_secs(1));
+    }
+
     pub(crate) fn host(&mut self, node: usize) -> &mut Host {
         self.hosts[node - 1].as_mut().expect("it runs")
     }
@@ -739,6 +750,69 @@ fn scan_of_each_node_ends_with_its_first_step_where_clients_ask_every_leader() {
         assert_eq!(done.count(), 1, "one node leads its group");
     }
     assert_eq!(found(&mut nodes), 100);
+}
+
+#[test]
+fn pfcount_keeps_its_estimate_until_every_node_knows_that_it_need_not() {
+    let mut nodes = Nodes::new();
+    let client = nodes.host(2).connect(0);
+    // The highest bit of byte 15: no estimate is kept.
+    let is_stale = |nodes: &mut Nodes| nodes.run(2, client, "GETBIT sketch 120") == ":1";
+    assert_eq!(nodes.run(2, client, "PFADD sketch a b c"), ":1");
+    assert!(is_stale(&mut nodes));
+    assert_eq!(nodes.run(2, client, "PFCOUNT sketch"), ":3");
+    assert!(!is_stale(&mut nodes));
+    assert_eq!(
+        nodes.run(2, client, "PFADD sketch d\r\nMULTI\r\nSET k 1\r\nPFCOUNT sketch\r\nEXEC"),
+        ":1 +OK +QUEUED +QUEUED *2 +OK :4"
+    );
+    assert!(!is_stale(&mut nodes), "what is logged at level 1 means what it meant there");
+    nodes.pass(Duration::from_secs(1));
+    let digests: Vec<u64> = (1..=3).map(|node| nodes.host(node).digest(GroupId(0))).collect();
+    assert!(digests.iter().all(|digest| *digest == digests[0]));
+    nodes.upgrade();
+    assert_eq!(nodes.run(2, client, "PFCOUNT sketch"), ":4");
+    assert_eq!(nodes.run(2, client, "PFADD sketch e"), ":1");
+    let before = nodes.host(1).digest(GroupId(0));
+    assert_eq!(nodes.run(2, client, "PFCOUNT sketch"), ":5");
+    nodes.pass(Duration::from_secs(1));
+    assert_eq!(nodes.host(1).digest(GroupId(0)), before, "a read changes nothing");
+    assert_eq!(nodes.run(2, client, "MULTI\r\nSET k 1\r\nPFCOUNT sketch\r\nEXEC"), "+OK +QUEUED +QUEUED *2 +OK :5");
+    assert!(is_stale(&mut nodes));
+}
+
+#[test]
+fn a_cursor_of_cluster_scan_means_the_same_at_the_next_leader() {
+    let mut nodes = Nodes::of_cores(2, &Settings::default());
+    nodes.pass(Duration::from_secs(5));
+    let client = nodes.host(3).connect(0);
+    let early = nodes.run(3, client, "CLUSTERSCAN 0");
+    assert!(early.starts_with("-ERR 'clusterscan' in this form needs level 2"), "{early}");
+    nodes.upgrade();
+    for key in 0..100 {
+        assert_eq!(nodes.run(3, client, &format!("SET {{tag}}{key} 1")), "+OK");
+    }
+    let slot = stdx::slot::slot_of(b"tag");
+    let first = format!("CLUSTERSCAN 0-{{tag}}-0 SLOT {} COUNT 40", slot.0);
+    let step = |reply: &str| -> (String, Vec<String>) {
+        let words: Vec<&str> = reply.split(' ').collect();
+        (words[2].to_owned(), words[4..].iter().skip(1).step_by(2).map(|key| (*key).to_owned()).collect())
+    };
+    let (cursor, mut found) = step(&nodes.run(3, client, &first));
+    assert_eq!(found.len(), 40);
+    let leader = (1..=3).find(|node| nodes.host(*node).is_serving(GroupId(0))).expect("a leader");
+    if leader != 3 {
+        nodes.kill(leader);
+    }
+    let other = (1..3).find(|node| *node != leader).expect("three nodes");
+    nodes.pass(Duration::from_secs(5));
+    let client = nodes.host(other).connect(0);
+    let (cursor, rest) = step(&nodes.run(other, client, &format!("CLUSTERSCAN {cursor} SLOT {} COUNT 100", slot.0)));
+    assert_eq!((cursor.as_str(), rest.len()), ("0", 60));
+    found.extend(rest);
+    found.sort();
+    found.dedup();
+    assert_eq!(found.len(), 100);
 }
 
 #[test]

@@ -56,6 +56,33 @@ fn walk(host: &mut Host, client: SessionId) -> BTreeSet<String> {
     }
 }
 
+/// A walk that takes its time.
+struct SlowWalk {
+    cursor: String,
+    found: BTreeSet<String>,
+    /// How often it has come to the end.
+    ends: usize,
+}
+
+impl SlowWalk {
+    fn new() -> Self {
+        Self { cursor: "0".into(), found: BTreeSet::new(), ends: 0 }
+    }
+
+    /// One step. At the end each of so many keys has been found.
+    fn step(&mut self, host: &mut Host, client: SessionId, key_count: usize) {
+        let reply = host.run(client, &format!("CLUSTERSCAN {} COUNT 7", self.cursor));
+        let words: Vec<&str> = reply.split(' ').collect();
+        assert_eq!(words[0], "*2", "{reply}");
+        self.cursor = words[2].to_owned();
+        self.found.extend(words[4..].iter().skip(1).step_by(2).map(|key| (*key).to_owned()));
+        if self.cursor == "0" {
+            assert_eq!(std::mem::take(&mut self.found).len(), key_count);
+            self.ends += 1;
+        }
+    }
+}
+
 #[test]
 fn a_node_gets_groups_while_it_serves() {
     for cores in [1, 2, 3] {
@@ -69,13 +96,16 @@ fn a_node_gets_groups_while_it_serves() {
         assert_eq!(host.run(careful, "WATCH key:1 key:2"), "+OK");
         ask_for(&mut host, 5);
         let mut round = 0;
+        let mut slow = SlowWalk::new();
         wait_until_filled(&mut host, 5, |host| {
+            (0..10).for_each(|_| slow.step(host, client, 200));
             round += 1;
             assert_eq!(host.run(client, "DBSIZE"), ":200");
             assert_eq!(walk(host, client).len(), 200);
             assert_eq!(host.run(client, "MSET key:1 1 key:7 7 key:100 100"), "+OK");
             assert_eq!(host.run(client, &format!("INCRBY key:{} 0", round % 200)), format!(":{}", round % 200));
         });
+        assert!(slow.ends > 0, "no walk went through all slots while they moved");
         assert_eq!(host.run(careful, "MULTI"), "+OK");
         assert_eq!(host.run(careful, "SET key:3 3"), "+QUEUED");
         assert_eq!(host.run(careful, "EXEC"), "*-1", "key:1 was set meanwhile");

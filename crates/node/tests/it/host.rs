@@ -84,7 +84,9 @@ impl Host {
 
     /// One node of several, which all vote in every group.
     pub fn of_nodes(core_count: u16, settings: Settings, node: u64, voters: &[u64]) -> Self {
-        let mut this = Self::unloaded(core_count, settings, node);
+        // A node by itself has a directory of its own making.
+        let floor = if voters.len() == 1 { stdx::Levels::KNOWN.highest } else { stdx::Level::FIRST };
+        let mut this = Self::before_it_reads(core_count, settings, node, &[], floor);
         this.load(node, voters);
         this
     }
@@ -96,6 +98,10 @@ impl Host {
 
     /// The same for one that joins through these.
     pub fn unloaded_with_seeds(core_count: u16, settings: Settings, node: u64, seeds: &[u64]) -> Self {
+        Self::before_it_reads(core_count, settings, node, seeds, stdx::Level::FIRST)
+    }
+
+    fn before_it_reads(core_count: u16, settings: Settings, node: u64, seeds: &[u64], floor: stdx::Level) -> Self {
         let settings = Arc::new(settings);
         let group_count = u32::from(core_count);
         let mut this = Self {
@@ -120,7 +126,7 @@ impl Host {
         for core in 0..core_count {
             this.cores.push(Core::new(CoreOptions {
                 levels: stdx::Levels::KNOWN,
-                floor: stdx::Level::FIRST,
+                floor,
                 node: NodeId(node),
                 core: CoreId(core),
                 core_count,
@@ -238,6 +244,13 @@ impl Host {
     pub fn hear(&mut self, from: NodeId, group: GroupId, bytes: &[u8]) {
         let core = group.0 as usize % self.cores.len();
         self.step(core, Event::Peer { from, bytes });
+    }
+
+    /// Another node says that it knows the levels that this version knows.
+    pub fn hear_levels_of(&mut self, node: u64) {
+        for core in 0..self.cores.len() {
+            self.step(core, Event::Reachable { node: NodeId(node), levels: stdx::Levels::KNOWN });
+        }
     }
 
     /// The process is about to stop.

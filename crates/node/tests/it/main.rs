@@ -358,6 +358,69 @@ fn scan_finds_every_key_of_every_core() {
 }
 
 #[test]
+fn cluster_scan_walks_through_all_slots_in_order_and_finds_every_key_once() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        for key in 0..300 {
+            host.run(client, &format!("SET key{key} {key}"));
+        }
+        assert_eq!(host.run(client, "CLUSTERSCAN 0"), "*2 $9 0-{06S}-0 *0");
+        let (mut cursor, mut found, mut last) = ("0-{06S}-0".to_owned(), Vec::new(), 0);
+        while cursor != "0" {
+            let reply = host.run(client, &format!("CLUSTERSCAN {cursor} COUNT 7"));
+            let words: Vec<_> = reply.split(' ').collect();
+            found.extend(words[4..].iter().filter(|word| word.starts_with("key")).map(|key| (*key).to_owned()));
+            cursor = words[2].to_owned();
+            if cursor != "0" {
+                let slot = stdx::slot::slot_of(cursor.as_bytes()).0;
+                assert!(slot >= last, "{slot} after {last}");
+                last = slot;
+            }
+        }
+        assert_eq!(found.len(), 300);
+        found.sort();
+        found.dedup();
+        assert_eq!(found.len(), 300);
+        // A slot by itself, also the last one; a pattern that names one; a place in an order that is not known here.
+        for key in 0..30 {
+            host.run(client, &format!("SADD {{6ZJ}}{key} a"));
+        }
+        assert!(host.run(client, "CLUSTERSCAN 0-{6ZJ}-0 SLOT 16383 COUNT 100").starts_with("*2 $1 0 *30 "));
+        assert!(host.run(client, "CLUSTERSCAN 0-{6ZJ}-0 COUNT 100").starts_with("*2 $1 0 *30 "));
+        assert!(host.run(client, "CLUSTERSCAN other-{6ZJ}-99999999999999 COUNT 100").starts_with("*2 $1 0 *30 "));
+        assert_eq!(host.run(client, "CLUSTERSCAN 0-{6ZJ}-0 COUNT 100 TYPE string"), "*2 $1 0 *0");
+        assert_eq!(host.run(client, "CLUSTERSCAN 0 MATCH {6ZJ}*"), "*2 $9 0-{6ZJ}-0 *0");
+        assert_eq!(host.run(client, "CLUSTERSCAN 0-{06S}-0 MATCH {6ZJ}2"), "*2 $9 0-{6ZJ}-0 *0");
+        assert_eq!(host.run(client, "CLUSTERSCAN 0-{6ZJ}-0 MATCH {6ZJ}2 COUNT 100"), "*2 $1 0 *1 $6 {6ZJ}2");
+        assert_eq!(host.run(client, "CLUSTERSCAN 0-{Qi}-0 MATCH {06S}*"), "*2 $1 0 *0");
+        assert_eq!(host.run(client, "CLUSTERSCAN 0 SLOT 5 MATCH {06S}*"), "*2 $1 0 *0");
+        assert_eq!(host.run(client, "CLUSTERSCAN 0 SLOT 1"), "*2 $8 0-{Qi}-0 *0");
+        let reply = host.run(client, "CLUSTERSCAN 0-{6ZJ}-0 SLOT 16383 COUNT 10");
+        assert!(reply.contains("-{6ZJ}-") && reply.contains(" *10 "), "{reply}");
+        for (words, text) in [
+            ("invalid", "ERR Invalid cursor"),
+            ("0-", "ERR Invalid cursor"),
+            ("0-{0}", "ERR Invalid cursor"),
+            ("abc-def-ghi", "ERR Invalid cursor"),
+            ("0-{06S}-x", "ERR Invalid cursor"),
+            ("0-{}-1", "ERR Invalid cursor"),
+            ("0-{06S}-0 SLOT 1", "ERR Cursor slot mismatch"),
+            ("0 SLOT 16384", "ERR Invalid or out of range slot"),
+            ("0 SLOT -1", "ERR Invalid or out of range slot"),
+            ("0 SLOT 1 SLOT 1", "ERR SLOT option can only be specified once"),
+            ("0 COUNT 0", "ERR syntax error"),
+            ("0 NOTHING", "ERR syntax error"),
+        ] {
+            assert_eq!(host.run(client, &format!("CLUSTERSCAN {words}")), format!("-{text}"));
+        }
+        assert_eq!(host.run(client, "SCAN 0 SLOT 1"), "-ERR syntax error");
+        // A cursor is no key.
+        assert_eq!(host.run(client, "ACL SETUSER default resetkeys ~other"), "+OK");
+        assert!(host.run(client, "CLUSTERSCAN 0-{6ZJ}-0 COUNT 100").starts_with("*2 $1 0 *30 "));
+    });
+}
+
+#[test]
 fn scan_ends_with_its_first_step_where_count_allows_that() {
     everywhere(|host| {
         let client = host.connect(0);

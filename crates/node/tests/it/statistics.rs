@@ -401,3 +401,62 @@ fn keys_that_reads_find_and_miss_are_counted_as_redis_does() {
         assert_eq!(lookups(host, client), (0, 0));
     });
 }
+
+#[test]
+fn hot_keys_are_counted_while_somebody_wants_to_know() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        let far = host.connect(host.core_count() - 1);
+        assert_eq!(host.run(client, "HOTKEYS GET"), "$-1");
+        assert_eq!(host.run(client, "HOTKEYS STOP"), "$-1");
+        assert_eq!(host.run(client, "HOTKEYS RESET"), "+OK");
+        for (words, text) in [
+            ("", "METRICS parameter is required"),
+            ("METRICS 0", "METRICS count must be positive"),
+            ("METRICS 2 CPU", "METRICS count does not match number of metric types provided"),
+            ("METRICS 3 CPU NET", "METRICS count does not match number of metric types provided"),
+            ("METRICS 1 CPU NET", "syntax error"),
+            ("METRICS 2 GPU NYET", "METRICS no valid metrics passed"),
+            ("METRICS 2 NET NET", "METRICS NET defined more than once"),
+            ("METRICS 1 NET COUNT 0", "COUNT must be between 1 and 64"),
+            ("METRICS 1 NET COUNT 100", "COUNT must be between 1 and 64"),
+            ("METRICS 1 NET SAMPLE 0", "SAMPLE ratio must be positive"),
+            ("METRICS 1 NET SLOTS 1 1", "SLOTS parameter cannot be used in non-cluster mode"),
+        ] {
+            assert_eq!(host.run(client, &format!("HOTKEYS START {words}")), format!("-ERR {text}"));
+        }
+        host.run(client, "SET early 1");
+        assert_eq!(host.run(client, "HOTKEYS START METRICS 2 CPU NET COUNT 2"), "+OK");
+        assert_eq!(host.run(far, "HOTKEYS START METRICS 1 NET"), "-ERR hotkey tracking session already in progress");
+        assert_eq!(host.run(far, "HOTKEYS RESET"), "-ERR hotkey tracking session in progress, stop tracking first");
+        // 32 bytes and 5, thrice; 24 and 7 twice.
+        for asked in [client, far, client] {
+            host.run(asked, "SET heavy 12345");
+        }
+        host.run(far, "GET light\r\nGET light");
+        host.run(client, "MULTI\r\nSET third 1\r\nEXEC");
+        host.run(client, "PING");
+        assert_eq!(host.run(client, "HOTKEYS STOP"), "+OK");
+        host.run(client, "SET late 1");
+        let found = host.run(far, "HOTKEYS GET");
+        assert!(found.starts_with("*1 *"), "{found}");
+        assert!(
+            found.contains("$15 tracking-active :0 $12 sample-ratio :1 $14 selected-slots *1 *2 :0 :16383"),
+            "{found}"
+        );
+        assert!(found.contains("$14 by-cpu-time-us *4 "), "{found}");
+        let heavy = 3 * ("*3\r\n$3\r\nSET\r\n$5\r\nheavy\r\n$5\r\n12345\r\n".len() + "+OK\r\n".len());
+        let light = 2 * ("*2\r\n$3\r\nGET\r\n$5\r\nlight\r\n".len() + "$-1\r\n".len());
+        assert!(found.ends_with(&format!("$12 by-net-bytes *4 $5 heavy :{heavy} $5 light :{light}")), "{found}");
+        assert_eq!(host.run(far, "HOTKEYS RESET"), "+OK");
+        assert_eq!(host.run(client, "HOTKEYS GET"), "$-1");
+        // It ends by itself.
+        assert_eq!(host.run(client, "HOTKEYS START METRICS 1 NET DURATION 1"), "+OK");
+        host.pass(Duration::from_millis(1_500));
+        host.run(client, "SET late 1");
+        let found = host.run(client, "HOTKEYS GET");
+        assert!(found.contains("tracking-active :0") && found.contains("collection-duration-ms :1000"), "{found}");
+        assert!(!found.contains("late") && !found.contains("by-cpu-time-us"), "{found}");
+        assert_eq!(host.run(client, "HOTKEYS RESET"), "+OK");
+    });
+}

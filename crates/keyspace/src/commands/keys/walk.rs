@@ -1,12 +1,14 @@
-//! KEYS, SCAN, RANDOMKEY and DBSIZE: look over a whole database.
+//! KEYS, SCAN, RANDOMKEY and DBSIZE: look over a whole database. CLUSTERSCAN looks over one slot after the other.
 
-use command::{Command, Flag, Group, Join, Refusal, Span};
+use command::{Access, Begin, Command, Find, Flag, Group, Join, KeySpec, Refusal, Span};
 use resp::{Args, Writer};
+use stdx::slot::{SLOT_COUNT, Slot, slot_of, slot_of_pattern, tag_of};
 
-use crate::commands::arguments::{integer, is};
+use crate::commands::arguments::{integer, is, parse_integer};
 use crate::commands::{Body, DataCommand};
-use crate::context::View;
+use crate::context::{Entry, View};
 use crate::glob::Filter;
+use crate::scan::{cursor_at_slot, slot_of_cursor};
 
 pub const KEYS: DataCommand = Command {
     name: "keys",
@@ -40,6 +42,28 @@ pub const SCAN: DataCommand = Command {
     span: Span::Whole(Join::Cursor),
     subcommands: &[],
     body: Body::Query(scan),
+};
+
+pub const CLUSTERSCAN: DataCommand = Command {
+    name: "clusterscan",
+    since: "9.1.0",
+    group: Group::Cluster,
+    summary: "Walks through the keys of all slots, in steps that the node of one slot answers.",
+    complexity: "O(N) where N is the number of keys that a step looks at.",
+    syntax: "cursor [MATCH pattern] [COUNT count] [TYPE type] [SLOT slot]",
+    arity: -2,
+    flags: &[Flag::Readonly, Flag::Noscript, Flag::NoMulti],
+    categories: &["keyspace"],
+    keys: &[KeySpec {
+        access: Access::NotKey,
+        begin: Begin::Cursor(1),
+        find: Find::Range { last: 0, step: 1, limit: 0 },
+        notes: &[],
+    }],
+    tips: &["nondeterministic_output"],
+    span: Span::Keys,
+    subcommands: &[],
+    body: Body::Query(cluster_scan),
 };
 
 pub const RANDOMKEY: DataCommand = Command {
@@ -120,6 +144,13 @@ impl Found {
         self.count += 1;
     }
 
+    /// Writes the reply of a step of a walk.
+    fn write_step(self, cursor: &str, writer: &mut Writer) {
+        writer.array(2);
+        writer.bulk(cursor.as_bytes());
+        self.write(writer);
+    }
+
     fn write(self, writer: &mut Writer) {
         writer.array(self.count);
         writer.raw(self.names.bytes());
@@ -141,12 +172,22 @@ fn keys(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refu
 /// The words of SCAN behind its cursor.
 struct ScanOptions<'a> {
     filter: Filter<'a>,
+    pattern: Option<&'a [u8]>,
     count: usize,
     type_name: Option<&'a [u8]>,
+    /// Of CLUSTERSCAN.
+    slot: Option<Slot>,
 }
 
-fn scan_options(args: Args<'_>) -> Result<ScanOptions<'_>, Refusal> {
-    let (mut filter, mut count, mut type_name) = (Filter::All, COUNT_DEFAULT, None);
+impl ScanOptions<'_> {
+    fn selects(&self, entry: &Entry<'_>) -> bool {
+        self.filter.selects(entry.key()) && self.type_name.is_none_or(|name| is(name, entry.type_name()))
+    }
+}
+
+fn scan_options(args: Args<'_>, takes_slot: bool) -> Result<ScanOptions<'_>, Refusal> {
+    let (mut filter, mut pattern, mut count, mut type_name) = (Filter::All, None, COUNT_DEFAULT, None);
+    let mut slot = None;
     let mut next = 2;
     while let Some(option) = args.get(next) {
         let value = args.get(next + 1).ok_or(Refusal::SYNTAX)?;
@@ -157,14 +198,22 @@ fn scan_options(args: Args<'_>) -> Result<ScanOptions<'_>, Refusal> {
             }
         } else if is(option, "match") {
             filter = Filter::new(value);
+            pattern = Some(value);
         } else if is(option, "type") {
             type_name = Some(value);
+        } else if takes_slot && is(option, "slot") {
+            if slot.is_some() {
+                return Err(Refusal::new("ERR SLOT option can only be specified once"));
+            }
+            let number = parse_integer(value).and_then(|number| u16::try_from(number).ok());
+            let number = number.filter(|&number| usize::from(number) < SLOT_COUNT);
+            slot = Some(Slot(number.ok_or(Refusal::new("ERR Invalid or out of range slot"))?));
         } else {
             return Err(Refusal::SYNTAX);
         }
         next += 2;
     }
-    Ok(ScanOptions { filter, count: usize::try_from(count).unwrap_or(usize::MAX), type_name })
+    Ok(ScanOptions { filter, pattern, count: usize::try_from(count).unwrap_or(usize::MAX), type_name, slot })
 }
 
 /// How many keys a step of SCAN is to look at.
@@ -172,22 +221,127 @@ fn scan_options(args: Args<'_>) -> Result<ScanOptions<'_>, Refusal> {
 /// # Errors
 /// As SCAN refuses its options.
 pub fn scan_count(args: Args<'_>) -> Result<usize, Refusal> {
-    Ok(scan_options(args)?.count)
+    Ok(scan_options(args, false)?.count)
 }
 
 fn scan(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
     let cursor = parse_cursor(args.at(1))?;
-    let ScanOptions { filter, count, type_name } = scan_options(args)?;
+    let options = scan_options(args, false)?;
     let mut found = Found::new(writer);
-    let cursor = view.scan(cursor, count, |entry| {
-        if filter.selects(entry.key()) && type_name.is_none_or(|name| is(name, entry.type_name())) {
+    let cursor = view.scan(cursor, options.count, |entry| {
+        if options.selects(&entry) {
             found.push(entry.key());
         }
     });
-    writer.array(2);
-    writer.bulk(cursor.to_string().as_bytes());
-    found.write(writer);
+    found.write_step(&cursor.to_string(), writer);
     Ok(())
+}
+
+/// A place in a walk through all slots: one of Valkey's cursors, `fingerprint-{tag}-place`.
+struct WalkCursor {
+    slot: Slot,
+    /// Where in the slot: in the lowest bits as in SCAN's cursor.
+    place: u64,
+}
+
+impl WalkCursor {
+    /// Where a slot begins.
+    fn beginning(slot: Slot) -> Self {
+        Self { slot, place: 0 }
+    }
+
+    /// `None` for the 0 that begins a walk. A place in an order of another server begins the slot anew.
+    ///
+    /// # Errors
+    /// What is no cursor.
+    fn parse(word: &[u8], fingerprint: u32) -> Result<Option<Self>, Refusal> {
+        if word == b"0" {
+            return Ok(None);
+        }
+        let parsed = || {
+            let (print, rest) = std::str::from_utf8(word).ok()?.split_once("-{")?;
+            let (tag, place) = rest.split_once("}-")?;
+            let is_tag = !tag.is_empty() && !tag.contains(['{', '}']);
+            let is_print = !print.is_empty() && !print.contains(['{', '}']);
+            let is_number = !place.is_empty() && place.bytes().all(|byte| byte.is_ascii_digit());
+            let place: u64 = if is_number { place.parse().ok()? } else { return None };
+            let is_ours = print == printed(fingerprint) && place < cursor_at_slot(1);
+            let place = if is_ours { place } else { 0 };
+            (is_tag && is_print).then(|| Self { slot: slot_of(word), place })
+        };
+        parsed().map(Some).ok_or(Refusal::new("ERR Invalid cursor"))
+    }
+
+    fn print(&self, fingerprint: u32) -> String {
+        // The beginning of a slot is the same in every order.
+        let print = if self.place == 0 { "0".to_owned() } else { printed(fingerprint) };
+        format!("{print}-{{{}}}-{}", tag_of(self.slot), self.place)
+    }
+}
+
+fn printed(fingerprint: u32) -> String {
+    format!("{fingerprint:08x}")
+}
+
+fn cluster_scan(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
+    let fingerprint = view.keyspace().fingerprint();
+    let options = scan_options(args, true)?;
+    let cursor = WalkCursor::parse(args.at(1), fingerprint)?;
+    if let (Some(cursor), Some(slot)) = (&cursor, options.slot)
+        && cursor.slot != slot
+    {
+        return Err(Refusal::new("ERR Cursor slot mismatch"));
+    }
+    let found = Found::new(writer);
+    // All that the pattern may select is there.
+    let only = options.pattern.and_then(slot_of_pattern);
+    let only = match (options.slot, only) {
+        (Some(slot), Some(other)) if slot != other => {
+            found.write_step("0", writer);
+            return Ok(());
+        }
+        (slot, other) => slot.or(other),
+    };
+    let cursor = match (cursor, only) {
+        (None, _) => Err(Some(only.unwrap_or(Slot(0)))),
+        (Some(cursor), Some(only)) if cursor.slot > only => Err(None),
+        (Some(cursor), Some(only)) if cursor.slot < only => Err(Some(only)),
+        (Some(cursor), _) => Ok(cursor),
+    };
+    match cursor {
+        Ok(cursor) => walk_on(view, &cursor, only, &options, found, writer),
+        // To where another node may have to be asked, or to the end.
+        Err(slot) => {
+            let next = slot.map_or("0".into(), |slot| WalkCursor::beginning(slot).print(fingerprint));
+            found.write_step(&next, writer);
+        }
+    }
+    Ok(())
+}
+
+/// Goes on through the slots from a cursor on, as far as one group holds them.
+fn walk_on(
+    view: &View<'_>,
+    cursor: &WalkCursor,
+    only: Option<Slot>,
+    options: &ScanOptions<'_>,
+    mut found: Found,
+    writer: &mut Writer,
+) {
+    let keyspace = view.keyspace();
+    let end = only.map_or_else(|| keyspace.end_of_run(cursor.slot), |only| usize::from(only.0) + 1);
+    let start = cursor_at_slot(cursor.slot.0.into()) | cursor.place;
+    let next = view.scan_up_to(end, start, options.count, |entry| {
+        if options.selects(&entry) {
+            found.push(entry.key());
+        }
+    });
+    let next = match next {
+        0 if only.is_some() || end == SLOT_COUNT => None,
+        0 => Some(WalkCursor::beginning(Slot(end as u16))),
+        next => Some(WalkCursor { slot: slot_of_cursor(next), place: next & (cursor_at_slot(1) - 1) }),
+    };
+    found.write_step(&next.map_or("0".into(), |next| next.print(keyspace.fingerprint())), writer);
 }
 
 fn random_key(view: &View<'_>, _: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {

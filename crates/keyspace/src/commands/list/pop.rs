@@ -339,7 +339,7 @@ fn lmovem(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<()
     let (from, to) = (super::end(args.at(3))?, super::end(args.at(4))?);
     let batch = Batch::parse(args, 5)?;
     if !move_items(edit, args.at(1), args.at(2), (from, to), &batch, writer)? {
-        if batch.is_exact { writer.null_array() } else { writer.array(0) }
+        writer.null_array();
     }
     Ok(())
 }
