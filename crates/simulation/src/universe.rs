@@ -9,6 +9,7 @@ mod cuts;
 mod follower;
 mod judge;
 mod levels;
+mod lies;
 mod net;
 mod operator;
 mod peace;
@@ -32,6 +33,7 @@ use crate::machine::{Inbound, Machine};
 use crate::probes::Probes;
 use crate::{Canary, Durability, MICROSECOND, MILLISECOND, Outcome, Plan, SECOND};
 pub use ailments::AILMENTS_PER_UNIVERSE;
+pub(crate) use lies::Lies;
 use node::event::{NodeId, Peer, SessionId};
 use peace::SeenLocks;
 pub use returns::RETURNS_PER_UNIVERSE;
@@ -187,6 +189,7 @@ pub struct Universe {
     /// How often a group's leader was another than before.
     pub(crate) leader_changes: BTreeMap<u32, u64>,
     pub(crate) zones: Zones,
+    pub(crate) lies: Lies,
     /// When peace began.
     peace_since: Option<u64>,
     /// Since when all groups have been led, in peace.
@@ -267,6 +270,9 @@ impl Universe {
             (0..client_count).map(|_| Client::new(prng.fork(), think_max, transfers, spans)).collect();
         if plan.durability == Durability::Always && !plan.calm && plan.nodes > 1 {
             clients.iter_mut().for_each(Client::perhaps_read_nearby);
+            if plan.canary == Some(Canary::BoundlessRead) {
+                clients.iter_mut().for_each(Client::read_nearby);
+            }
         }
         if plan.repeats {
             clients.iter_mut().zip(0..).for_each(|(client, number)| client.repeat(number));
@@ -309,6 +315,7 @@ impl Universe {
             whole_since: BTreeMap::new(),
             leader_changes: BTreeMap::new(),
             zones: Zones::draw(plan, plan.nodes + spares),
+            lies: Lies::new(plan),
             peace_since: None,
             led_since: None,
             seen_locks: SeenLocks::new(),
@@ -737,7 +744,12 @@ impl Universe {
         if self.is_calm {
             return;
         }
-        let machine = self.some(self.machines.len() as u64) as usize;
+        let mut machine = self.some(self.machines.len() as u64) as usize;
+        if self.plan.canary == Some(Canary::EarlyVote) && trouble == Trouble::Kill {
+            // Whoever hears both of two who do not hear each other.
+            let hears_all = |one: &usize| self.cut.iter().all(|(from, to)| from != one && to != one);
+            machine = (0..self.machines.len()).find(hears_all).unwrap_or(machine);
+        }
         say!(self, "{trouble:?} strikes {}", machine + 1);
         let is_operators =
             matches!(trouble, Trouble::Change | Trouble::Move | Trouble::Place | Trouble::Growth | Trouble::Upgrade);
@@ -749,7 +761,8 @@ impl Universe {
                 self.probes.reach("a partition began");
                 // Sometimes two do not hear each other, and a third hears both.
                 let count = self.machines.len() as u64;
-                let is_pair = self.plan.canary == Some(Canary::LongLease) || self.prng.chance(1, 3);
+                let is_pair =
+                    matches!(self.plan.canary, Some(Canary::LongLease | Canary::EarlyVote)) || self.prng.chance(1, 3);
                 let only = is_pair.then(|| (machine + 1 + self.prng.below(count - 1) as usize) % count as usize);
                 match only {
                     Some(only) => self.meet_pair(Fault::PairCut, machine, only),
@@ -852,7 +865,14 @@ impl Universe {
     fn boot_later(&mut self, machine: usize) {
         let is_hurried =
             matches!(self.plan.canary, Some(Canary::EarlyVote | Canary::ForgottenDoubt | Canary::ForgottenTail));
-        let when = self.now + self.some(if is_hurried { SECOND / 5 } else { 3 * SECOND });
+        // Before the promise is over that was given before.
+        let is_at_once = self.plan.canary == Some(Canary::EarlyVote);
+        let longest = match (is_at_once, is_hurried) {
+            (true, _) => SECOND / 20,
+            (false, true) => SECOND / 5,
+            (false, false) => 3 * SECOND,
+        };
+        let when = self.now + self.some(longest);
         self.at(when, What::Boot { machine });
     }
 
