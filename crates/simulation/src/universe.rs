@@ -744,12 +744,7 @@ impl Universe {
         if self.is_calm {
             return;
         }
-        let mut machine = self.some(self.machines.len() as u64) as usize;
-        if self.plan.canary == Some(Canary::EarlyVote) && trouble == Trouble::Kill {
-            // Whoever hears both of two who do not hear each other.
-            let hears_all = |one: &usize| self.cut.iter().all(|(from, to)| from != one && to != one);
-            machine = (0..self.machines.len()).find(hears_all).unwrap_or(machine);
-        }
+        let machine = self.some(self.machines.len() as u64) as usize;
         say!(self, "{trouble:?} strikes {}", machine + 1);
         let is_operators =
             matches!(trouble, Trouble::Change | Trouble::Move | Trouble::Place | Trouble::Growth | Trouble::Upgrade);
@@ -761,8 +756,7 @@ impl Universe {
                 self.probes.reach("a partition began");
                 // Sometimes two do not hear each other, and a third hears both.
                 let count = self.machines.len() as u64;
-                let is_pair =
-                    matches!(self.plan.canary, Some(Canary::LongLease | Canary::EarlyVote)) || self.prng.chance(1, 3);
+                let is_pair = self.plan.canary == Some(Canary::LongLease) || self.prng.chance(1, 3);
                 let only = is_pair.then(|| (machine + 1 + self.prng.below(count - 1) as usize) % count as usize);
                 match only {
                     Some(only) => self.meet_pair(Fault::PairCut, machine, only),
@@ -865,14 +859,7 @@ impl Universe {
     fn boot_later(&mut self, machine: usize) {
         let is_hurried =
             matches!(self.plan.canary, Some(Canary::EarlyVote | Canary::ForgottenDoubt | Canary::ForgottenTail));
-        // Before the promise is over that was given before.
-        let is_at_once = self.plan.canary == Some(Canary::EarlyVote);
-        let longest = match (is_at_once, is_hurried) {
-            (true, _) => SECOND / 20,
-            (false, true) => SECOND / 5,
-            (false, false) => 3 * SECOND,
-        };
-        let when = self.now + self.some(longest);
+        let when = self.now + self.some(if is_hurried { SECOND / 5 } else { 3 * SECOND });
         self.at(when, What::Boot { machine });
     }
 
