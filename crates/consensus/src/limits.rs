@@ -7,6 +7,14 @@ use stdx::Duration;
 /// without a term in which it could elect anybody.
 pub const TERM_JUMP_MAX: u64 = 1 << 20;
 
+/// Ticks after which a replica without a leader goes [`TERM_JUMP_MAX`] terms towards one that is further ahead than
+/// that. A member that lies may have led another one there while the two did not hear each other; without it they would never
+/// agree on a term again.
+pub const TERM_CLIMB_TICKS: u64 = ELECTION_TICKS as u64;
+
+/// The same for one that leads or hears its leader, whom that costs an election.
+pub const TERM_CLIMB_TICKS_LED: u64 = 10 * TERM_CLIMB_TICKS;
+
 /// Time between two ticks.
 pub const TICK_INTERVAL: Duration = Duration::from_millis(70);
 

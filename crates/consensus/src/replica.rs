@@ -125,6 +125,8 @@ pub enum Refused {
     Overtaken,
     /// Its term is absurdly far ahead: see [`limits::TERM_JUMP_MAX`].
     Implausible,
+    /// It hands over what its sender does not have.
+    NotLeader,
 }
 
 impl fmt::Display for Refused {
@@ -134,6 +136,7 @@ impl fmt::Display for Refused {
             Self::BeyondLog => "a message about entries that this node does not hold",
             Self::Overtaken => "a leader without entries that were committed",
             Self::Implausible => "a term absurdly far ahead",
+            Self::NotLeader => "leadership handed over by a node that does not lead",
         })
     }
 }
@@ -302,6 +305,12 @@ pub struct Replica {
     recovery: Option<Recovery>,
     ballot: Ballot,
     ticks: u64,
+    /// The tick from which terms ahead are counted, and the term then.
+    term_base: (u64, u64),
+    /// When it last went towards a term absurdly far ahead.
+    climbed: u64,
+    /// Whether terms have no bound: only with a defect.
+    believes_terms: bool,
     /// Role last reported.
     role: Role,
     /// Last hard state handed out to be made durable.
@@ -487,6 +496,9 @@ impl Replica {
             recovery: recovering.then_some(Recovery { target: None }),
             ballot: Ballot::default(),
             ticks: 0,
+            term_base: (0, hard_state.term),
+            climbed: 0,
+            believes_terms: false,
             role: Role::Follower,
             // Alone it has nobody to be filled by: what it has is all there is.
             stored: HardState {
@@ -610,16 +622,18 @@ impl Replica {
         if message.inner.to != node || from == node {
             return Err(Refused::Misdelivered);
         }
-        // One that is new knows no term, and believes the first.
-        let term = self.raft.raft.term;
-        if term > 0 && message.inner.term.saturating_sub(term) > limits::TERM_JUMP_MAX {
+        let ceiling = self.term_ceiling();
+        if message.inner.term > ceiling && !self.believes_terms {
+            self.climb(ceiling);
             return Err(Refused::Implausible);
         }
         let lives = self.lives.entry(from).or_insert_with(|| Lives::new(message.incarnation));
         if !lives.hear(message.incarnation) {
             return Ok(());
         }
-        self.everywhere = self.everywhere.max(message.everywhere.min(self.raft.store().last()));
+        if self.leader() == Some(from) {
+            self.everywhere = self.everywhere.max(message.everywhere.min(self.raft.store().last()));
+        }
 
         let last = self.raft.raft.raft_log.last_index();
         let of_the_past = message.inner.term < self.raft.raft.term;
@@ -627,6 +641,10 @@ impl Replica {
         let is_handed_over = message.inner.context == raft::CAMPAIGN_TRANSFER;
         match message.kind {
             MessageKind::HandOver if self.restoring != 0 => return Ok(()),
+            // Whoever leads has given up its lease before it says so. Anybody else's word would break a promise.
+            MessageKind::HandOver if self.leader() != Some(from) || message.inner.term != self.raft.raft.term => {
+                return Err(Refused::NotLeader);
+            }
             // Who asks for this vote has not heard that the voter was let go, and forgot what it had acknowledged.
             MessageKind::Vote | MessageKind::PreVote | MessageKind::HandOver if self.is_vacant() => {
                 return Ok(());
@@ -680,6 +698,34 @@ impl Replica {
         }
         self.draw_election_timeout();
         Ok(())
+    }
+
+    /// The highest term that is taken from others now. Terms grow by elections; whoever says a number far ahead leads
+    /// nobody further than [`limits::TERM_JUMP_MAX`] in the time of an election, however often it says so.
+    fn term_ceiling(&mut self) -> u64 {
+        if self.ticks - self.term_base.0 >= limits::TERM_CLIMB_TICKS {
+            self.term_base = (self.ticks, self.raft.raft.term);
+        }
+        self.term_base.1 + limits::TERM_JUMP_MAX
+    }
+
+    /// Somebody is in a term that is not believed. Should an honest member have been led there, the others must come to
+    /// it some time: they go there in steps, seldom.
+    fn climb(&mut self, ceiling: u64) {
+        let is_led = self.is_leader() || self.promise.holds();
+        let rest = if is_led { limits::TERM_CLIMB_TICKS_LED } else { limits::TERM_CLIMB_TICKS };
+        if self.ticks - self.climbed < rest || self.raft.raft.term >= ceiling {
+            return;
+        }
+        self.climbed = self.ticks;
+        self.raft.raft.become_follower(ceiling, raft::INVALID_ID);
+        self.draw_election_timeout();
+    }
+
+    /// Believes any term that others say. Only a simulator has a use for it.
+    #[doc(hidden)]
+    pub fn break_by_believing_terms(&mut self) {
+        self.believes_terms = true;
     }
 
     /// A member that has its checkpoint is fed on. The library does that when it hears of more than the member has ever

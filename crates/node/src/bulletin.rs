@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use stdx::{Instant, leb128};
 
 use crate::event::{GroupId, NodeId};
+use crate::limits;
 
 /// A leader's word on its group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -147,9 +148,14 @@ impl Bulletin {
 pub struct Bulletins(BTreeMap<GroupId, (Bulletin, Instant)>);
 
 impl Bulletins {
-    /// Keeps a bulletin, unless a later leader has been heard.
+    /// Keeps a bulletin, unless a later leader has been heard. One that says nothing more does not count: whoever says
+    /// an absurd term must not be the last to be heard.
     pub fn hear(&mut self, bulletin: Bulletin, now: Instant) {
-        if self.0.get(&bulletin.group).is_none_or(|(known, _)| known.term <= bulletin.term) {
+        if self
+            .0
+            .get(&bulletin.group)
+            .is_none_or(|(known, heard)| known.term <= bulletin.term || now.since(*heard) >= limits::BULLETIN_STALE)
+        {
             self.0.insert(bulletin.group, (bulletin, now));
         }
     }

@@ -1263,6 +1263,11 @@ impl Core {
             }
             return;
         }
+        // Whoever is heard says itself where it is found.
+        let is_heard = node == own_node || self.context.neighbours.hears(node);
+        if known.is_some() && !is_first_hand && is_heard {
+            return;
+        }
         let Some(group) = self.group_mut(GroupId(0)) else { return };
         match group.standing() {
             Standing::Serving => {
@@ -1781,7 +1786,7 @@ impl Core {
     }
 
     fn peer(&mut self, from: NodeId, bytes: &[u8], actions: &mut Vec<Action>) {
-        let now = self.now;
+        let (now, node) = (self.now, from);
         let Some((moment, bytes)) = wire::unstamp(bytes) else {
             self.context.statistics.malformed_peer_count += 1;
             return;
@@ -1825,11 +1830,13 @@ impl Core {
                 happenings.into_iter().for_each(|happening| self.context.timeline.hear(happening));
             }
             Some(Wire::Bulletin(_)) => self.context.statistics.malformed_peer_count += 1,
-            Some(Wire::Line(note)) => self.take_line(note, actions),
+            // A node speaks for its own clients.
+            Some(Wire::Line(note)) if note.waiter.node == from => self.take_line(note, actions),
+            Some(Wire::Line(_)) => self.context.statistics.malformed_peer_count += 1,
             Some(Wire::Wake { waiter, group, is_gone }) => {
                 self.woken(waiter.session, waiter.ticket, group, is_gone, actions);
             }
-            // Who answers is who was asked: a node speaks for itself.
+            // Who answers is told where the client is: a node speaks for itself.
             Some(Wire::Request(request))
                 if request.origin.node == from
                     && validate::is_valid(&request, self.context.group_count, self.context.settings.databases) =>
@@ -1838,23 +1845,36 @@ impl Core {
             }
             Some(Wire::Request(_)) => self.context.statistics.malformed_peer_count += 1,
             Some(Wire::Answer(claim, place, toll, proof, bytes)) => {
-                self.take_relayed(claim, place, &toll, (proof, bytes), actions);
+                if self.is_from_asked(from, claim) {
+                    self.take_relayed(claim, place, &toll, (proof, bytes), actions);
+                }
             }
             Some(Wire::Sound { group, number }) => {
                 self.with_group(group, actions, |group, outlet| group.sounded(from, number, now, outlet));
             }
             Some(Wire::Place { group, number, place }) => {
                 if let Some(group) = self.group_mut(group) {
-                    group.told_place(number, place);
+                    group.told_place(from, number, place);
                 }
             }
-            Some(Wire::Refused(claim)) => self.relay.refused(claim, now.instant),
-            Some(Wire::Alive(claim)) => self.relay.alive(claim, now.instant),
+            Some(Wire::Refused(claim)) => {
+                if self.is_from_asked(from, claim) {
+                    self.relay.refused(claim, now.instant);
+                }
+            }
+            Some(Wire::Alive(claim)) => {
+                if self.is_from_asked(from, claim) {
+                    self.relay.alive(claim, now.instant);
+                }
+            }
             Some(Wire::Inquire { transaction, from: asker, group }) => {
                 self.testify(transaction, asker, from, group, actions);
             }
             Some(Wire::Testify { transaction, group, from, fate }) => {
-                if let Some(group) = self.group_mut(group) {
+                // A group speaks through its leader.
+                let is_leader =
+                    self.context.routes.get(from.0 as usize).is_some_and(|route| route.leader == Some(node));
+                if let Some(group) = self.group_mut(group).filter(|_| is_leader) {
                     group.hear(transaction, from, fate);
                 }
             }
@@ -1871,6 +1891,16 @@ impl Core {
             }
             None => self.context.statistics.malformed_peer_count += 1,
         }
+    }
+
+    /// True if an answer comes from a node that was asked.
+    fn is_from_asked(&mut self, from: NodeId, claim: Claim) -> bool {
+        if self.relay.has_asked(from, claim) || self.driver.defect == Some(Defect::BelievedAnswers) {
+            return true;
+        }
+        // What was asked in another life of this core is nobody's lie.
+        self.context.statistics.malformed_peer_count += u64::from(self.relay.is_own(claim));
+        false
     }
 
     // ---- the turn ---------------------------------------------------------------------------------------------------

@@ -591,6 +591,12 @@ impl Group {
         self.replica.break_by_voting_at_once();
     }
 
+    /// Makes this replica believe any term that others say. Only the simulator has a use for it.
+    #[doc(hidden)]
+    pub fn break_by_believing_terms(&mut self) {
+        self.replica.break_by_believing_terms();
+    }
+
     /// Makes this replica vote as if its log had no lost end. Only the simulator has a use for it.
     #[doc(hidden)]
     pub fn break_by_trusting(&mut self) {
@@ -1505,7 +1511,11 @@ impl Group {
             self.is_asked_to_lead = message.kind() == MessageKind::HandOver;
         }
         // A message that is not for this replica changes nothing; its sender will send again what matters.
+        let from = message.from();
         self.is_overtaken |= self.replica.step(message) == Err(Refused::Overtaken);
+        if let Some(leader) = self.replica.leader().filter(|leader| *leader == from || *leader == self.node.0) {
+            self.note_leader(leader);
+        }
     }
 
     /// An append is as safe as it was asked for.

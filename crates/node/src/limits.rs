@@ -253,6 +253,14 @@ pub const MEMBER_SILENCE_MAX: Duration = Duration::from_secs(3);
 /// A leader that has told nothing for so long may be none any more.
 pub const BULLETIN_STALE: Duration = Duration::from_secs(4);
 
+/// A leader that was heard within this time is believed before any other node that says it leads. A replica that the
+/// roster does not want here gives up what it has when it has heard no other leader for so long.
+pub const LEADER_HEARD: Duration = Duration::from_secs(2);
+
+/// A replica that the roster wants here does not give up what it has, whatever a node says that claims to lead, before
+/// it has heard no other leader for so long. It matters only to one that was let go and is wanted again.
+pub const LET_GO_SILENCE: Duration = Duration::from_secs(30);
+
 /// How often the leader of the metadata looks whether a group should live elsewhere. Longer than it takes until what
 /// it has said last is in its roster.
 pub const BALANCE_INTERVAL: Duration = Duration::from_secs(1);

@@ -187,6 +187,9 @@ struct Stream {
     sent: usize,
     /// Number of the last one sent to it; 0 at the start of a run.
     previous: u64,
+    /// Who has ever been asked, and the number of the last request sent there. Requests are sent in order, so whatever
+    /// has a smaller number and no answer has been sent there, too.
+    asked: Vec<(NodeId, u64)>,
     /// Bytes sent and not answered, and what they take of the window.
     out_bytes: usize,
     out_weight: usize,
@@ -234,6 +237,7 @@ impl Relay {
             outstanding: VecDeque::new(),
             sent: 0,
             previous: 0,
+            asked: Vec::new(),
             out_bytes: 0,
             out_weight: 0,
             byte_count: 0,
@@ -363,6 +367,18 @@ impl Relay {
             Some((_, Purpose::Client { session, .. })) if !outstanding.is_change => Some(*session),
             _ => None,
         }
+    }
+
+    /// True if a node has been sent this request: it may answer it, and nobody else.
+    pub(crate) fn has_asked(&self, node: NodeId, claim: Claim) -> bool {
+        let stream = self.streams.get(claim.group.0 as usize).filter(|_| claim.boot == self.boot);
+        let is_asked = |(asked, last): &(NodeId, u64)| *asked == node && claim.number <= *last;
+        stream.is_some_and(|stream| stream.asked.iter().any(is_asked))
+    }
+
+    /// True if the claim is of this life of the core.
+    pub(crate) fn is_own(&self, claim: Claim) -> bool {
+        claim.boot == self.boot
     }
 
     /// What a request without an answer is for.
@@ -546,6 +562,12 @@ impl Stream {
             self.out_weight += next.weight;
             send(leader, request);
         }
+        if self.previous > 0 {
+            match self.asked.iter_mut().find(|(asked, _)| *asked == leader) {
+                Some((_, last)) => *last = self.previous.max(*last),
+                None => self.asked.push((leader, self.previous)),
+            }
+        }
     }
 
     /// All that has no answer is to be sent from the beginning.
@@ -664,6 +686,28 @@ mod tests {
         assert_eq!(flush(&mut relay), 2, "what stands before it, and the end, but nothing behind");
         assert_eq!(relay.under_way_max(), 0);
         assert_eq!(flush(&mut relay), 0);
+    }
+
+    #[test]
+    fn only_who_was_asked_may_answer() {
+        let mut relay = Relay::new(1, 1);
+        let claim = |boot, number| Claim { boot, group: GroupId(0), number };
+        let route = |node, term| Route { leader: Some(NodeId(node)), term, is_here: true };
+        let first = submit(&mut relay, RequestBody::Write(vec![0]));
+        assert!(!relay.has_asked(NodeId(2), claim(1, first)), "it has not left yet");
+        relay.set_route(GroupId(0), route(2, 1), Instant::ZERO);
+        flush(&mut relay);
+        assert!(relay.has_asked(NodeId(2), claim(1, first)));
+        assert!(!relay.has_asked(NodeId(3), claim(1, first)), "that one was not asked");
+        assert!(!relay.has_asked(NodeId(2), claim(2, first)), "another life of the core");
+        let second = submit(&mut relay, RequestBody::Write(vec![0]));
+        relay.set_route(GroupId(0), route(3, 2), Instant::ZERO);
+        flush(&mut relay);
+        for number in [first, second] {
+            assert!(relay.has_asked(NodeId(3), claim(1, number)), "{number} was sent again");
+        }
+        // An answer of the first leader may still be under way; it has never heard of the second request.
+        assert!(relay.has_asked(NodeId(2), claim(1, first)) && !relay.has_asked(NodeId(2), claim(1, second)));
     }
 
     #[test]

@@ -42,23 +42,27 @@ pub struct SimulateArguments {
     /// Nodes run one of two versions, change it when they start, and the level is raised (with three nodes and more).
     #[arg(long)]
     levels: bool,
+    /// One node lies to the others: about terms, places in logs, addresses, members, and answers to what it was not
+    /// asked; and it repeats old messages (with three nodes and more).
+    #[arg(long)]
+    liars: bool,
     /// Nothing goes wrong, every world has the same net and disks, and the report says how long transfers between two
     /// keys took, in virtual time, once all nodes have joined and leaders are spread.
-    #[arg(long, conflicts_with_all = ["canary", "changes", "moves", "growth", "levels"])]
+    #[arg(long, conflicts_with_all = ["canary", "changes", "moves", "growth", "levels", "liars"])]
     calm: bool,
     /// Nodes die and return, ten times in each world, and nothing else goes wrong: leaders must be where they were
     /// within a minute, without a step too many and without an error for clients of the other nodes (with three nodes
     /// and more).
-    #[arg(long, conflicts_with_all = ["canary", "changes", "moves", "growth", "levels", "calm"])]
+    #[arg(long, conflicts_with_all = ["canary", "changes", "moves", "growth", "levels", "liars", "calm"])]
     returns: bool,
     /// Two nodes do not hear each other although others hear both, or a disk is full, ten times in each world, and
     /// nothing else goes wrong: no client of any node may see an error (with three nodes and more).
-    #[arg(long, conflicts_with_all = ["changes", "moves", "growth", "levels", "calm", "returns"])]
+    #[arg(long, conflicts_with_all = ["changes", "moves", "growth", "levels", "liars", "calm", "returns"])]
     ailments: bool,
     /// Something happens to one node after another, six times in each world, and nothing else goes wrong: the report
     /// says how long clients of unhurt nodes waited, in virtual time, and what that was made of (with three nodes and
     /// more).
-    #[arg(long, conflicts_with_all = ["canary", "changes", "moves", "growth", "calm", "returns", "ailments"])]
+    #[arg(long, conflicts_with_all = ["canary", "changes", "moves", "growth", "liars", "calm", "returns", "ailments"])]
     waits: bool,
     /// Put in a defect that has to be caught; the exit code is then 0 if it was.
     #[arg(long, value_enum)]
@@ -152,6 +156,10 @@ enum CanaryName {
     EarlyLevel,
     /// Raise the level without asking which nodes know it: with --levels.
     BlindRise,
+    /// Believe any term that a node says: with --liars.
+    BelievedTerms,
+    /// Take an answer from whoever gives it: with --liars.
+    BelievedAnswers,
 }
 
 impl CanaryName {
@@ -180,6 +188,8 @@ impl CanaryName {
             Self::FoundedTwice => Canary::FoundedTwice,
             Self::EarlyLevel => Canary::EarlyLevel,
             Self::BlindRise => Canary::BlindRise,
+            Self::BelievedTerms => Canary::BelievedTerms,
+            Self::BelievedAnswers => Canary::BelievedAnswers,
         }
     }
 }
@@ -203,6 +213,7 @@ impl SimulateArguments {
             growth: self.growth,
             repeats: self.repeats && matches!(self.policy, Policy::Always),
             levels: self.levels && self.nodes > 1,
+            liars: self.liars && self.nodes > 1,
             canary: self.canary.map(CanaryName::canary),
         }
     }
@@ -217,6 +228,7 @@ impl SimulateArguments {
         let growth = if self.growth { " --growth" } else { "" };
         let repeats = if self.repeats { " --repeats" } else { "" };
         let levels = if self.levels { " --levels" } else { "" };
+        let liars = if self.liars { " --liars" } else { "" };
         let kind = if self.calm {
             " --calm"
         } else if self.returns {
@@ -231,7 +243,7 @@ impl SimulateArguments {
         let nodes = self.nodes;
         format!(
             "holdfast simulate --seeds {seed} --nodes {nodes} --policy {policy}{changes}{moves}{growth}{repeats}\
-             {levels}{kind}{canary} --trace"
+             {levels}{liars}{kind}{canary} --trace"
         )
     }
 }

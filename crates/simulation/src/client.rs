@@ -283,6 +283,11 @@ impl Client {
         self.staleness_ms = self.prng.chance(1, 2).then_some(staleness_ms);
     }
 
+    /// Lets replicas answer its reads that are as good as new.
+    pub fn read_nearby(&mut self) {
+        self.staleness_ms = Some(50);
+    }
+
     /// True if replicas may answer its reads.
     pub fn reads_nearby(&self) -> bool {
         self.staleness_ms.is_some()

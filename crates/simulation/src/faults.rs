@@ -78,6 +78,8 @@ pub struct Faults {
     pub disk_queue_bytes: usize,
     /// Bytes of log that are kept on disk for members that lack them.
     pub log_held_bytes_max: u64,
+    /// Beside a message that it sends the node that lies sends a lie.
+    pub lies: u64,
     /// How values of transactions come and go in steps: real ones of this world would all be too short.
     pub slicing: Slicing,
 }
@@ -97,6 +99,9 @@ impl Faults {
         }
         if plan.canary == Some(Canary::EarlyVote) {
             faults.kill_every = SECOND;
+        }
+        if plan.canary == Some(Canary::BoundlessRead) {
+            faults.partition_every = SECOND;
         }
         if plan.canary == Some(Canary::ForgottenDoubt) {
             // One loses the end of its log while another cannot be heard and a third knows less.
@@ -227,6 +232,7 @@ impl Faults {
             window_bytes,
             disk_queue_bytes,
             log_held_bytes_max,
+            lies: if plan.liars { 20 + Prng::new(plan.seed ^ 0x6C696573).below(300) } else { 0 },
             slicing,
         }
     }
@@ -252,6 +258,7 @@ impl Faults {
             &mut self.place_every,
             &mut self.growth_every,
             &mut self.step_crash,
+            &mut self.lies,
         ] {
             *rate = 0;
         }

@@ -361,6 +361,7 @@ impl Universe {
                 host.core.groups_mut().for_each(Group::break_by_acknowledging_early);
             }
             Some(Canary::LongLease) => host.core.groups_mut().for_each(Group::break_by_stretching_leases),
+            Some(Canary::BelievedTerms) => host.core.groups_mut().for_each(Group::break_by_believing_terms),
             Some(Canary::ForgottenDoubt) => host.core.groups_mut().for_each(|group| group.break_by_trusting()),
             Some(Canary::EarlyVote) => {
                 let is_young = self.now < started + 2 * SECOND;
@@ -441,7 +442,7 @@ impl Universe {
         let samples = self.prng.chance(1, 100);
         let mut failure = None;
         let mut changed = Vec::new();
-        let mut serving = Vec::new();
+        let (mut serving, mut led) = (Vec::new(), Vec::new());
         let mut given_up_count = 0;
         let mut leases = 0;
         let has_lost_nothing = self.has_lost_nothing();
@@ -453,6 +454,7 @@ impl Universe {
         for group in host.core.groups() {
             let id = group.id().0;
             if group.is_leader() {
+                led.push(id);
                 leases += u64::from(group.has_lease(self.machines[machine].clock.read(self.now).instant));
                 if let Some(other) = self.other_lease(machine, id, group.term()) {
                     let reason = format!(
@@ -510,6 +512,7 @@ impl Universe {
                 failure = Some((Invariant::Replicated, reason));
             }
         }
+        self.lies.note_led(machine, &led);
         (0..given_up_count).for_each(|_| self.probes.reach("a node held nothing of a group"));
         for group in changed {
             self.probes.reach("a leader changed");
@@ -658,7 +661,9 @@ impl Universe {
                     return;
                 }
                 let core_count = self.machines[to].process.as_ref().map_or(1, |process| process.cores.len() as u32);
-                self.carry(machine, to, (link, (group.0 % core_count) as u16), bytes);
+                let way = (link, (group.0 % core_count) as u16);
+                self.perhaps_lie(machine, to, way, &bytes);
+                self.carry(machine, to, way, bytes);
             }
             Action::Post { to, letter } => {
                 let slot = process.letter_at.entry((core, to.0)).or_insert(0);
@@ -1367,7 +1372,8 @@ fn defect_of(canary: Canary) -> Option<Defect> {
         | Canary::ForgottenTail
         | Canary::CountedCopy
         | Canary::OpenCut
-        | Canary::FoundedTwice => None,
+        | Canary::FoundedTwice
+        | Canary::BelievedTerms => None,
         Canary::EarlyCommit => Some(Defect::EarlyCommit),
         Canary::ForgottenWatch => Some(Defect::ForgottenWatch),
         Canary::ForgottenRead => Some(Defect::ForgottenRead),
@@ -1383,6 +1389,7 @@ fn defect_of(canary: Canary) -> Option<Defect> {
         Canary::EarlyLevel => Some(Defect::EarlyLevel),
         Canary::BlindRise => Some(Defect::BlindRise),
         Canary::ForgottenZones => Some(Defect::ForgottenZones),
+        Canary::BelievedAnswers => Some(Defect::BelievedAnswers),
     }
 }
 

@@ -87,6 +87,10 @@ pub enum Canary {
     EarlyLevel,
     /// The level is raised without asking which nodes know it.
     BlindRise,
+    /// Whatever term a node says is believed.
+    BelievedTerms,
+    /// An answer is taken from whoever gives it.
+    BelievedAnswers,
 }
 
 /// Which universe to live through.
@@ -118,6 +122,8 @@ pub struct Plan {
     pub repeats: bool,
     /// Nodes run one of two versions, change it when they start, and the level is raised.
     pub levels: bool,
+    /// One node lies to the others in all that they can find out, or that harms nobody's data.
+    pub liars: bool,
     /// A defect, if there is to be one.
     pub canary: Option<Canary>,
 }

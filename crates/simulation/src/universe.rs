@@ -9,6 +9,7 @@ mod cuts;
 mod follower;
 mod judge;
 mod levels;
+mod lies;
 mod net;
 mod operator;
 mod peace;
@@ -32,6 +33,7 @@ use crate::machine::{Inbound, Machine};
 use crate::probes::Probes;
 use crate::{Canary, Durability, MICROSECOND, MILLISECOND, Outcome, Plan, SECOND};
 pub use ailments::AILMENTS_PER_UNIVERSE;
+pub(crate) use lies::Lies;
 use node::event::{NodeId, Peer, SessionId};
 use peace::SeenLocks;
 pub use returns::RETURNS_PER_UNIVERSE;
@@ -187,6 +189,7 @@ pub struct Universe {
     /// How often a group's leader was another than before.
     pub(crate) leader_changes: BTreeMap<u32, u64>,
     pub(crate) zones: Zones,
+    pub(crate) lies: Lies,
     /// When peace began.
     peace_since: Option<u64>,
     /// Since when all groups have been led, in peace.
@@ -267,6 +270,9 @@ impl Universe {
             (0..client_count).map(|_| Client::new(prng.fork(), think_max, transfers, spans)).collect();
         if plan.durability == Durability::Always && !plan.calm && plan.nodes > 1 {
             clients.iter_mut().for_each(Client::perhaps_read_nearby);
+            if plan.canary == Some(Canary::BoundlessRead) {
+                clients.iter_mut().for_each(Client::read_nearby);
+            }
         }
         if plan.repeats {
             clients.iter_mut().zip(0..).for_each(|(client, number)| client.repeat(number));
@@ -309,6 +315,7 @@ impl Universe {
             whole_since: BTreeMap::new(),
             leader_changes: BTreeMap::new(),
             zones: Zones::draw(plan, plan.nodes + spares),
+            lies: Lies::new(plan),
             peace_since: None,
             led_since: None,
             seen_locks: SeenLocks::new(),

@@ -175,6 +175,72 @@ fn a_term_absurdly_far_ahead_leaves_a_group_its_leader() {
     assert!((1..=3).all(|id| cluster.replica(id).leader() == Some(1)));
 }
 
+/// A node that lies leads one member far ahead while that one hears nobody else. When it is gone the other two find a
+/// term in which they can elect somebody.
+#[test]
+fn who_was_led_far_ahead_is_followed_when_the_liar_is_gone() {
+    let mut cluster = Cluster::new(3, 0, 1);
+    (1..=3).for_each(|id| cluster.tick(id, 10));
+    cluster.campaign(1);
+    cluster.stabilize(false);
+    [(1, 2), (2, 1)].into_iter().for_each(|(from, to)| cluster.cut(from, to));
+    let reply = corpus().into_iter().find(|bytes| bytes[0] == 8).expect("an answer to a heartbeat");
+    for _ in 0..5 {
+        (1..=2).for_each(|id| cluster.tick(id, 10));
+        for _ in 0..100 {
+            // Each says as much as may be believed.
+            let message = reply_in(&reply, 3, 2, cluster.replica(2).term() + (1 << 20));
+            let _ = cluster.replica(2).step(message);
+        }
+        cluster.settle(2);
+        cluster.in_flight.clear();
+    }
+    let (first, second) = (cluster.replica(1).term(), cluster.replica(2).term());
+    assert!(second > first + (3 << 20), "it has not been led ahead: {first} and {second}");
+    assert!(second <= first + (6 << 20), "there is no bound: {first} and {second}");
+    cluster.heal();
+    (1..=2).for_each(|id| {
+        cluster.cut(id, 3);
+        cluster.cut(3, id);
+    });
+    let mut rounds = 0;
+    while !(1..=2).any(|id| cluster.replica(id).is_leader() && cluster.replica(id).term() >= second) {
+        rounds += 1;
+        assert!(rounds < 1_000, "they never agree: {} and {}", cluster.replica(1).term(), cluster.replica(2).term());
+        (1..=2).for_each(|id| cluster.tick(id, 1));
+        cluster.stabilize(false);
+    }
+}
+
+#[test]
+fn only_who_leads_hands_over() {
+    let mut cluster = Cluster::new(3, 0, 1);
+    (1..=3).for_each(|id| cluster.tick(id, 10));
+    cluster.campaign(1);
+    cluster.stabilize(false);
+    let term = cluster.replica(1).term();
+    let reply = corpus().into_iter().find(|bytes| bytes[0] == 8).expect("an answer to a heartbeat");
+    for (from, term) in [(3, term), (3, term + 1), (1, term + 1)] {
+        let mut bytes = Vec::new();
+        reply_in(&reply, from, 2, term).encode(&mut bytes);
+        bytes[0] = 12;
+        let message = Message::decode(&bytes).expect("a hand-over");
+        assert_eq!(cluster.replica(2).step(message), Err(Refused::NotLeader), "from {from} in {term}");
+    }
+    assert_eq!(cluster.replica(2).term(), term);
+}
+
+/// An answer to a heartbeat in this term, without a context.
+fn reply_in(reply: &[u8], from: u64, to: u64, term: u64) -> Message {
+    let mut bytes = vec![reply[0], 0];
+    let life = 1;
+    for number in [from, to, life, term, 0, 0, 0, 0, 0, 0] {
+        stdx::leb128::put(&mut bytes, number);
+    }
+    bytes.extend_from_slice(&[0, 0]);
+    Message::decode(&bytes).expect("an answer to a heartbeat")
+}
+
 /// A number as messages have it.
 fn take_number(bytes: &mut &[u8]) -> u64 {
     let mut number = 0;

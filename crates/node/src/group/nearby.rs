@@ -14,7 +14,7 @@ pub(super) struct Nearby {
     /// Number of the next sounding. Lives begin with a number of their own, so that no answer to an earlier one counts.
     next: u64,
     /// Soundings without an answer, with when they were taken.
-    asked: VecDeque<(u64, Instant)>,
+    asked: VecDeque<(u64, Instant, NodeId)>,
     /// Answers to soundings taken then, whose places have not been applied yet.
     told: VecDeque<(Instant, Place)>,
     /// The latest sounding whose place has been applied, and the leader's wall clock then.
@@ -76,7 +76,7 @@ impl Group {
         if nearby.asked.len() == limits::SOUNDINGS_MAX {
             nearby.asked.pop_front();
         }
-        nearby.asked.push_back((nearby.next, now.instant));
+        nearby.asked.push_back((nearby.next, now.instant, leader));
         outlet.send(leader, self.id, Lane::Vital, wire::encode_sound(self.id, nearby.next));
         nearby.next += 1;
     }
@@ -100,10 +100,12 @@ impl Group {
     }
 
     /// The leader has answered a sounding.
-    pub(crate) fn told_place(&mut self, number: u64, place: Place) {
+    pub(crate) fn told_place(&mut self, from: NodeId, number: u64, place: Place) {
         let nearby = &mut self.nearby;
-        let Some(at) = nearby.asked.iter().position(|(asked, _)| *asked == number) else { return };
-        let (_, asked) = nearby.asked.remove(at).expect("just found");
+        let Some(at) = nearby.asked.iter().position(|(asked, _, whom)| *asked == number && *whom == from) else {
+            return;
+        };
+        let (_, asked, _) = nearby.asked.remove(at).expect("just found");
         // One that is far behind comes closer with those it knows already.
         if nearby.told.len() < limits::SOUNDINGS_MAX {
             nearby.told.push_back((asked, place));

@@ -9,14 +9,18 @@
 //! the bulletins of leaders, so that gateways of this node find it.
 //!
 //! That a member has been let go is told by the leader's bulletin, or by the member's own log. An old bulletin is not
-//! believed: of one that knows less than this replica has applied nothing follows. A member that is let go does not
+//! believed: of one that knows less than this replica has applied nothing follows. Nor is any while another leader has
+//! been heard of late, and of late is longer while the roster wants the replica here: one node that lies must not talk
+//! others out of what they hold. A member that is let go does not
 //! take part again before it has given up what it had, which it tells the leader, and from then on it has another life
 //! for the others: what it has acknowledged before counts no more.
+
+use std::collections::BTreeMap;
 
 use consensus::{Options, Replica, Seed};
 use journal::Append;
 use stdx::log::Membership;
-use stdx::{Instant, Prng};
+use stdx::{Duration, Instant, Prng};
 
 use super::{Group, nearby};
 use crate::bulletin::Bulletin;
@@ -28,8 +32,12 @@ use crate::timeline::Kind;
 use crate::wire;
 
 /// What a group knows of itself where it does not live.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Vacancy {
+    /// When each node was last heard that has led this replica, and when this one led last.
+    heard: BTreeMap<u64, Instant>,
+    /// When the first bulletin came.
+    told_since: Option<Instant>,
     /// Who has told that it leads: its term, and when that was heard last.
     told: Option<(NodeId, u64, Instant)>,
     /// How far that one had applied the log.
@@ -58,6 +66,16 @@ impl Group {
         self.replica.is_vacant() || self.is_vacating()
     }
 
+    /// A node has been heard that leads this replica.
+    pub(super) fn note_leader(&mut self, node: u64) {
+        self.vacancy.heard.insert(node, self.last_tick);
+    }
+
+    /// True if a node has been heard within this time that has led this replica.
+    fn was_led_by(&self, node: u64, within: Duration) -> bool {
+        self.vacancy.heard.get(&node).is_some_and(|heard| self.last_tick.since(*heard) < within)
+    }
+
     /// True while what there is is being given up: nobody is heard, and nothing is said.
     pub(super) fn is_vacating(&self) -> bool {
         self.vacancy.stage != Stage::None
@@ -68,6 +86,9 @@ impl Group {
         let is_fresh = |heard: Instant| self.last_tick.since(heard) < limits::BULLETIN_STALE;
         let told = self.vacancy.told.filter(|(.., heard)| is_fresh(*heard));
         let own = self.replica.leader().filter(|_| !self.is_vacating()).map(NodeId);
+        if let Some(own) = own.filter(|own| self.was_led_by(own.0, limits::LEADER_HEARD)) {
+            return (Some(own), self.replica.term());
+        }
         match (told, own) {
             (Some((leader, term, _)), _) if own.is_none() || term >= self.replica.term() => (Some(leader), term),
             (_, own) => (own, self.replica.term()),
@@ -76,7 +97,10 @@ impl Group {
 
     /// A leader on another node says how the group is.
     pub(crate) fn hear_bulletin(&mut self, bulletin: &Bulletin, now: Now, outlet: &mut Outlet<'_>) {
-        if self.vacancy.told.is_none_or(|(_, term, _)| term <= bulletin.term) {
+        let is_later = |(_, term, heard): (NodeId, u64, Instant)| {
+            term <= bulletin.term || now.instant.since(heard) >= limits::BULLETIN_STALE
+        };
+        if self.vacancy.told.is_none_or(is_later) {
             self.vacancy.told = Some((bulletin.leader, bulletin.term, now.instant));
         }
         if self.is_vacant() {
@@ -95,7 +119,13 @@ impl Group {
             }
             return;
         }
-        self.vacancy.is_let_go |= !bulletin.has(self.node) && bulletin.applied > self.replica.committed_index();
+        let is_told = !bulletin.has(self.node) && bulletin.applied > self.replica.committed_index();
+        let mut others = self.vacancy.heard.keys().filter(|node| **node != bulletin.leader.0);
+        let is_wanted = outlet.context.roster.is_placed(self.id, self.node);
+        let silence = if is_wanted { limits::LET_GO_SILENCE } else { limits::LEADER_HEARD };
+        let is_led = others.any(|node| self.was_led_by(*node, silence));
+        let since = *self.vacancy.told_since.get_or_insert(now.instant);
+        self.vacancy.is_let_go |= is_told && !is_led && now.instant.since(since) >= silence;
     }
 
     /// A node says that it holds nothing of the group: it may be made a member.
@@ -147,7 +177,8 @@ impl Group {
     fn begin_vacating(&mut self, outlet: &mut Outlet<'_>) {
         self.stop_taking(outlet.actions);
         self.stop_checkpoint(outlet.actions);
-        self.vacancy = Vacancy { stage: Stage::Vacating, is_let_go: false, ..self.vacancy };
+        self.vacancy.stage = Stage::Vacating;
+        self.vacancy.is_let_go = false;
         self.hard_state = self.replica.vacated_hard_state();
         outlet.actions.push(Action::Append {
             append: Append {
@@ -209,7 +240,9 @@ impl Group {
         self.is_asked_to_lead = false;
         self.led_before = None;
         self.told_route = None;
-        self.vacancy = Vacancy { stage: Stage::None, ..self.vacancy };
+        self.vacancy.stage = Stage::None;
+        self.vacancy.heard.clear();
+        self.vacancy.told_since = None;
         let text = format!("node {} has given up its replica: the group lives on other nodes", self.node.0);
         outlet.happened(Kind::Placement, Some(self.id), text);
     }

@@ -637,7 +637,7 @@ pub const METRICS: &[Metric] = &[
     own(
         "holdfast_malformed_messages_total",
         Counter,
-        "Messages of other nodes that could not be read.",
+        "Messages of other nodes that could not be read, or that were not theirs to send.",
         &[],
         |view, out| out.is(view.sum(|core| core.statistics.malformed_peer_count)),
     ),

@@ -40,6 +40,7 @@ impl Universe {
         self.clients_run = false;
         self.faults.calm();
         self.cut.clear();
+        self.end_lies();
         for machine in 0..self.machines.len() {
             let disk = &self.machines[machine].disk;
             disk.set_full(false);

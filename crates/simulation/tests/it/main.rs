@@ -18,6 +18,7 @@ fn plan(seed: u64, nodes: usize, durability: Durability) -> Plan {
         growth: false,
         repeats: false,
         levels: false,
+        liars: false,
         canary: None,
     }
 }
@@ -134,6 +135,34 @@ fn a_level_that_is_used_or_raised_too_early_is_caught() {
             run(&broken).failure.is_some()
         });
         assert!(caught, "{canary:?}: a node was given what it cannot read, and nobody noticed");
+    }
+}
+
+/// One node lies in whatever the others can find out, under all faults: none of them stops, no group is without a
+/// leader for good, and no client of any node is told what is not true.
+#[test]
+fn a_node_that_lies_stops_nobody_and_is_not_believed() {
+    let mut probes = Probes::default();
+    for (seed, nodes) in (0..9).zip([3, 3, 4].into_iter().cycle()) {
+        let plan = Plan { liars: true, ..plan(seed, nodes, Durability::Always) };
+        let outcome = run(&plan);
+        assert_eq!(outcome.failure, None, "seed {seed} with {nodes} nodes");
+        probes.add(&outcome.probes);
+        if seed < 1 {
+            assert_eq!(outcome, run(&plan), "seed {seed} lived through twice");
+        }
+    }
+    assert!(probes.count("a node lied") > 1_000, "{} lies", probes.count("a node lied"));
+}
+
+#[test]
+fn a_node_that_is_believed_whatever_it_says_is_caught() {
+    for canary in [Canary::BelievedTerms, Canary::BelievedAnswers] {
+        let caught = (0..20).any(|seed| {
+            let broken = Plan { liars: true, canary: Some(canary), ..plan(seed, 3, Durability::Always) };
+            run(&broken).failure.is_some()
+        });
+        assert!(caught, "{canary:?}");
     }
 }
 
@@ -449,7 +478,7 @@ fn a_server_that_acknowledges_early_is_caught() {
 #[test]
 fn leases_that_nothing_rests_on_are_caught() {
     // One world in some two hundred has what shows an early vote; these have it.
-    for (canary, seeds) in [(Canary::LongLease, 0..100), (Canary::EarlyVote, 670..680)] {
+    for (canary, seeds) in [(Canary::LongLease, 0..100), (Canary::EarlyVote, 670..1_100)] {
         let caught = seeds.into_iter().any(|seed| {
             let unsound = Plan { canary: Some(canary), ..plan(seed, 3, Durability::Always) };
             run(&unsound).failure.is_some_and(|failure| failure.contains("may still answer reads"))
