@@ -8,8 +8,8 @@ use stdx::Duration;
 pub const TERM_JUMP_MAX: u64 = 1 << 20;
 
 /// Ticks after which a replica without a leader goes [`TERM_JUMP_MAX`] terms towards one that is further ahead than
-/// that. A member that lies may have led another one there while the two did not hear each other; without it they would never
-/// agree on a term again.
+/// that. A member that lies may have led another one there while the two did not hear each other; without it they would
+/// never agree on a term again.
 pub const TERM_CLIMB_TICKS: u64 = ELECTION_TICKS as u64;
 
 /// The same for one that leads or hears its leader, whom that costs an election.
