@@ -1,6 +1,6 @@
 //! A node that lies: it has a certificate of the cluster, carries out what it is asked like any other, and beside that
 //! sends what is not true, in all that others can find out or that harms nobody's data. What it says of its own disk
-//! and of its own votes is true: no group could bear with lies about these (decision 0052).
+//! and of its own votes is true: no group could bear with lies about these (decision 0051).
 //!
 //! In peace an operator has put an honest one in its place, which has its disk.
 
