@@ -89,8 +89,8 @@ pub struct CoreWork {
     helpless_until: Instant,
     /// Stepping it took long: until then it is measured what that takes of the processor.
     suspect_until: Instant,
-    /// It has been told in this turn that something is on the disk.
-    hears_of_disk: bool,
+    /// Replies of its own that had waited for no disk, when that was looked at last.
+    prompt_reply_count: u64,
     /// Another thread waits for its sockets while its own sleeps.
     is_watched: bool,
     /// Some connections are only waiting for their output to be taken.
@@ -347,7 +347,7 @@ impl CoreWork {
             calls: Vec::new(),
             helpless_until: Instant::ZERO,
             suspect_until: Instant::ZERO,
-            hears_of_disk: false,
+            prompt_reply_count: 0,
             is_watched: false,
             has_lingering: false,
             is_unsettled: false,
@@ -362,7 +362,6 @@ impl CoreWork {
 
     /// A turn begins.
     fn begin(&mut self) {
-        self.hears_of_disk = false;
         self.now = clock::now();
         self.turn_clock.begins(self.now.instant, &self.host.black_box, |since| self.core.heaviest_since(since));
     }
@@ -552,10 +551,7 @@ impl CoreWork {
         self.host.desks[self.here()].mailbox.collect(&mut mail);
         for one in mail.drain(..) {
             match one {
-                Mail::Event(event) => {
-                    self.hears_of_disk |= matches!(event, Event::Persisted { .. });
-                    self.step(event);
-                }
+                Mail::Event(event) => self.step(event),
                 Mail::Call(other) => self.calls.push(other),
                 Mail::Peer { from, bytes } => self.step(Event::Peer { from, bytes: &bytes }),
                 Mail::Inbound(inbound) => self.welcome(inbound),
@@ -693,9 +689,13 @@ impl CoreWork {
     /// Writes what has been handed in, by this core and by those that have been stepped with it, or has it written.
     /// True if it is written.
     fn write(&mut self) -> bool {
-        self.storage
-            .as_ref()
-            .is_some_and(|storage| storage.write(!self.host.is_being_read(self.now.instant), &mut self.calls))
+        let count = self.core.prompt_reply_count();
+        if std::mem::replace(&mut self.prompt_reply_count, count) != count {
+            self.host.note_read(self.now.instant);
+        }
+        // Clients that wait for no disk would wait for this one.
+        let may_sync = !self.host.is_being_read(self.now.instant);
+        self.storage.as_ref().is_some_and(|storage| storage.write(may_sync, &mut self.calls))
     }
 
     /// The journal is to write what has been handed in.
@@ -781,13 +781,7 @@ impl CoreWork {
 
     fn carry_out(&mut self, action: Action) {
         match action {
-            Action::Reply { session, bytes } => {
-                // An answer that no news of the disk has brought about did not wait for it.
-                if !self.hears_of_disk {
-                    self.host.note_read(self.now.instant);
-                }
-                self.reply(session, bytes);
-            }
+            Action::Reply { session, bytes } => self.reply(session, bytes),
             Action::Close { session } => {
                 self.send_gathered(session);
                 self.close_when_written(session);

@@ -2080,6 +2080,11 @@ impl Core {
         self.context.timings.heaviest_since(since)
     }
 
+    /// Replies to clients of this core that waited for no disk: of reads, refusals, and what concerns only the client.
+    pub fn prompt_reply_count(&self) -> u64 {
+        self.sessions.prompt_reply_count
+    }
+
     /// Bytes that the clients of this core took when that was looked at last.
     pub fn client_bytes(&self) -> u64 {
         self.client_bytes

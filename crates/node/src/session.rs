@@ -655,6 +655,8 @@ pub struct Sessions {
     /// Those that have come.
     orphans_answers: Vec<((SessionId, u64), Vec<u8>)>,
     count: usize,
+    /// Replies that waited for no disk, since what they say rests on nothing that had to be committed.
+    pub(crate) prompt_reply_count: u64,
     /// What they have asked for.
     pub(crate) calls: Calls,
 }
@@ -877,6 +879,7 @@ impl Sessions {
         if self.get(id).is_none() {
             return self.reply_to_orphan((id, ticket), write);
         }
+        self.prompt_reply_count += u64::from(!matches!(proof, Proof::Committed(_)));
         let Some(session) = self.get_mut(id) else { return };
         if ticket < session.head {
             return; // it was given up before
