@@ -217,9 +217,10 @@ impl Reading {
             let (ran_before, waited_before) = before(core);
             (ran.saturating_sub(ran_before), waited.saturating_sub(waited_before))
         });
+        let is_known = later.cores.iter().any(|&times| times != (0, 0));
         Load {
             window_us: later.at.since(self.at).as_micros() as u64,
-            threads_us: threads_us.collect(),
+            threads_us: if is_known { threads_us.collect() } else { Vec::new() },
             idle_us: later.idle_us.zip(self.idle_us).map(|(later, before)| later.saturating_sub(before)),
         }
     }

@@ -172,11 +172,10 @@ impl<'a, P: Places> Berth<'a, P> {
             } else {
                 let registry = &self.places.sockets(self.watcher).registry;
                 registry.deregister(&mut SourceFd(&own)).expect(OWN_DESCRIPTORS);
-                // What its watcher was told of last it may never look at.
-                sockets.leave();
             }
             self.watcher = wanted;
             if wanted == self.here {
+                sockets.take_up();
                 mailbox.waker().register(&sockets.registry, WAKE).expect(OWN_DESCRIPTORS);
             } else {
                 let registry = &self.places.sockets(wanted).registry;
@@ -189,17 +188,28 @@ impl<'a, P: Places> Berth<'a, P> {
 
     /// Sleeps until something happens, or the time is up.
     fn wait(&mut self, events: &mut Events, timeout: Option<Duration>) {
-        let is_watched = self.watcher != self.here;
-        let (poll, timeout) = match is_watched {
-            true if self.places.sockets(self.here).is_unread() => (&mut self.poll, Some(Duration::ZERO)),
-            true => (&mut self.bed, timeout),
-            false => (&mut self.poll, timeout),
-        };
-        if let Err(error) = poll.poll(events, timeout)
-            && error.kind() != ErrorKind::Interrupted
-        {
-            panic!("epoll_wait on a descriptor that is ours: {error}");
+        if self.watcher == self.here {
+            return wait(&mut self.poll, events, timeout);
         }
+        let sockets = self.places.sockets(self.here);
+        if !sockets.is_unread() {
+            wait(&mut self.bed, events, timeout);
+        }
+        // The watcher may be busy with something else, or have found this core in the hands of its own thread. Being awake
+        // anyway, this one looks as well.
+        sockets.take_up();
+        wait(&mut self.poll, events, Some(Duration::ZERO));
+        if events.iter().count() == EVENTS_PER_WAIT_MAX {
+            sockets.leave();
+        }
+    }
+}
+
+fn wait(poll: &mut Poll, events: &mut Events, timeout: Option<Duration>) {
+    if let Err(error) = poll.poll(events, timeout)
+        && error.kind() != ErrorKind::Interrupted
+    {
+        panic!("epoll_wait on a descriptor that is ours: {error}");
     }
 }
 

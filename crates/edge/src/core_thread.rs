@@ -188,6 +188,8 @@ impl Stepped for CoreWork {
     fn turn(&mut self, events: &Events) {
         self.must_wake = false;
         self.begin();
+        let begun = self.now.instant;
+        let ran = (begun < self.suspect_until).then(clock::thread_time);
         for index in self.left.drain(..) {
             self.connections.release(index);
         }
@@ -197,6 +199,13 @@ impl Stepped for CoreWork {
         self.sweep();
         self.step_turn();
         self.carry_out_first();
+        let end = clock::instant();
+        if end.since(begun) > HELP_LONG {
+            self.suspect_until = end + HELP_SUSPECT;
+        }
+        if ran.is_some_and(|ran| clock::thread_time() - ran > HELP_LONG_WATCHED) {
+            self.host.spread(self.here(), end);
+        }
         if self.calls.is_empty() {
             self.finish(Thread::Own);
         }
@@ -694,7 +703,8 @@ impl CoreWork {
             self.host.note_read(self.now.instant);
         }
         // Clients that wait for no disk would wait for this one.
-        let may_sync = !self.host.is_being_read(self.now.instant);
+        let is_wanted = self.host.knobs.sync_on_core.load(Ordering::Relaxed) == 1;
+        let may_sync = is_wanted && self.core.is_alone() && !self.host.is_being_read(self.now.instant);
         self.storage.as_ref().is_some_and(|storage| storage.write(may_sync, &mut self.calls))
     }
 
@@ -1011,6 +1021,7 @@ impl CoreWork {
                 knobs.clients_max.store(number, Ordering::Relaxed);
             }
             ("timeout", Some(number)) => knobs.idle_s.store(number, Ordering::Relaxed),
+            ("sync-on-core", _) => knobs.sync_on_core.store(u64::from(value == "yes"), Ordering::Relaxed),
             ("core-threads", Some(number)) => {
                 knobs.core_threads.store(number, Ordering::Relaxed);
                 self.host.gather(self.host.thread_count());

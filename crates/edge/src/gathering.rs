@@ -38,7 +38,7 @@ const REST_MAX: Duration = Duration::from_secs(60);
 pub struct Load {
     /// How long that was.
     pub window_us: u64,
-    /// Of the thread of each core: running, and waiting for a processor.
+    /// Of the thread of each core: running, and waiting for a processor. Empty where the kernel does not tell.
     pub threads_us: Vec<(u64, u64)>,
     /// Of all processors together; `None` where the kernel does not tell.
     pub idle_us: Option<u64>,
@@ -74,6 +74,11 @@ impl Gathering {
 
     /// Looks at what has happened since it was last asked. Core `i` belongs on the thread of core `i % thread_count`.
     pub fn consider(&mut self, load: &Load) -> usize {
+        if load.threads_us.is_empty() {
+            // Nothing is known.
+            self.change(self.core_count);
+            return self.thread_count;
+        }
         let window = Duration::from_micros(load.window_us);
         let per_mille = |us: u64| us.saturating_mul(1_000) / load.window_us.max(1);
         let active = &load.threads_us[..self.thread_count.min(load.threads_us.len())];
@@ -179,7 +184,6 @@ mod tests {
         let mut gathering = Gathering::new(2);
         let busy = Load { idle_us: None, ..quarter(&[(950, 20), (0, 0)], 0) };
         assert_eq!(after(&mut gathering, 1, &busy), 2);
-        assert_eq!(Gathering::new(1).consider(&Load::default()), 1);
-        assert_eq!(after(&mut Gathering::new(4), 9, &Load::default()), 1);
+        assert_eq!(Gathering::new(4).consider(&Load::default()), 4);
     }
 }

@@ -10,12 +10,13 @@ use stdx::Instant;
 
 use crate::black_box::BlackBox;
 use crate::calling::Sockets;
+use crate::clock;
 use crate::core_thread::CoreWork;
 use crate::early::EarlyMark;
 use crate::fault::Fault;
 use crate::floor::Floor;
 use crate::lead::Lead;
-use crate::limits::READ_MEMORY;
+use crate::limits::{READ_MEMORY, SPREAD_REST};
 use crate::log::Log;
 use crate::mailbox::{Mail, Mailbox};
 use crate::peers::PeerQueue;
@@ -36,6 +37,8 @@ pub struct Host {
     pub black_box: Arc<BlackBox>,
     /// The number of the next session; the first is 1.
     pub next_serial: AtomicU64,
+    /// Each core has a thread of its own until then.
+    spread_until_ns: AtomicU64,
     /// When a client was last answered without the disk, about; 0 is never.
     read_at_ns: AtomicU64,
     /// Connections refused because of `maxclients`.
@@ -120,6 +123,8 @@ pub struct Knobs {
     pub keepalive_s: AtomicU64,
     /// `core-threads`; 0 leaves it to the server.
     pub core_threads: AtomicU64,
+    /// `sync-on-core`: 1 is yes.
+    pub sync_on_core: AtomicU64,
 }
 
 impl Host {
@@ -158,6 +163,14 @@ impl Host {
         }
     }
 
+    /// This core keeps its thread for long: for a while no other core shares one.
+    pub fn spread(&self, core: usize, now: Instant) {
+        if (0..self.desks.len()).any(|other| other != core && self.watcher(other) == core) {
+            self.spread_until_ns.store((now + SPREAD_REST).as_nanos(), Ordering::Relaxed);
+            self.gather(1);
+        }
+    }
+
     /// How many threads the cores share.
     pub fn thread_count(&self) -> usize {
         (0..self.desks.len()).filter(|&core| self.watcher(core) == core).count()
@@ -167,6 +180,8 @@ impl Host {
     /// its own has it until this is called again.
     pub fn gather(&self, thread_count: usize) {
         let thread_count = match self.knobs.core_threads.load(Ordering::Relaxed) {
+            // Something takes long, and others are not to wait for it.
+            0 if clock::instant().as_nanos() < self.spread_until_ns.load(Ordering::Relaxed) => self.desks.len(),
             0 => thread_count,
             fixed => usize::try_from(fixed).unwrap_or(usize::MAX),
         };
@@ -204,6 +219,7 @@ impl Host {
             knobs,
             black_box: Arc::default(),
             next_serial: AtomicU64::new(1),
+            spread_until_ns: AtomicU64::new(0),
             read_at_ns: AtomicU64::new(0),
             rejected_count: AtomicU64::new(0),
             peers,

@@ -827,7 +827,8 @@ impl Writer {
         self.shared.sync_total_us.fetch_add(duration_us, Ordering::Relaxed);
         self.shared.sync_max_us.fetch_max(duration_us, Ordering::Relaxed);
         let usual_us = self.shared.sync_usual_us.load(Ordering::Relaxed);
-        self.shared.sync_usual_us.store((usual_us * 15 + duration_us) / 16, Ordering::Relaxed);
+        let usual_us = if usual_us == 0 { duration_us } else { (usual_us * 15 + duration_us + 8) / 16 };
+        self.shared.sync_usual_us.store(usual_us.max(1), Ordering::Relaxed);
     }
 
     /// Gives work to the background, and tells cores when the room is about to run out, or is back.

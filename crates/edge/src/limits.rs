@@ -39,6 +39,9 @@ pub const READ_MEMORY: Duration = Duration::from_millis(20);
 /// long as one that takes long.
 pub const HELP_LONG_WATCHED: Duration = Duration::from_millis(4);
 
+/// After a core has taken that long of the thread on which it keeps other cores, so long each core has its own.
+pub const SPREAD_REST: Duration = Duration::from_secs(2);
+
 /// See [`HELP_LONG`].
 pub const HELP_SUSPECT: Duration = Duration::from_secs(1);
 

@@ -356,6 +356,7 @@ fn knobs(settings: &Settings) -> Knobs {
         idle_s: number("timeout"),
         keepalive_s: number("tcp-keepalive"),
         core_threads: number("core-threads"),
+        sync_on_core: AtomicU64::new(u64::from(settings.get("sync-on-core") == "yes")),
     }
 }
 
@@ -976,6 +977,8 @@ impl Server {
         if all_answer {
             for desk in &self.host.desks {
                 desk.mailbox.post(Mail::End);
+                // Whoever has been called to it may have ended already.
+                desk.mailbox.wake();
             }
             for core in self.cores {
                 let _ = core.join();

@@ -2080,6 +2080,11 @@ impl Core {
         self.context.timings.heaviest_since(since)
     }
 
+    /// There are no other nodes that this one has to hear, or that wait to hear of it.
+    pub fn is_alone(&self) -> bool {
+        !self.context.is_clustered
+    }
+
     /// Replies to clients of this core that waited for no disk: of reads, refusals, and what concerns only the client.
     pub fn prompt_reply_count(&self) -> u64 {
         self.sessions.prompt_reply_count

@@ -27,6 +27,8 @@ struct Toys {
     readable: Vec<(CoreWaker, Mutex<Vec<usize>>)>,
     /// Pieces of mail that have hopped enough.
     arrived: AtomicUsize,
+    /// Turns that its own thread took.
+    turns: AtomicUsize,
     /// Turns that somebody else took.
     helped: AtomicUsize,
     all_arrived: Mutex<Sender<()>>,
@@ -69,9 +71,9 @@ impl Toys {
         let sockets = sockets.collect();
         let readable = polls.iter().map(|poll| (waker(poll, SOCKET), Mutex::default())).collect();
         let (told, listener) = channel();
-        let (arrived, helped) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let (arrived, turns, helped) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
         let all_arrived = Mutex::new(told);
-        (Arc::new(Self { places, sockets, readable, arrived, helped, all_arrived }), polls, listener)
+        (Arc::new(Self { places, sockets, readable, arrived, turns, helped, all_arrived }), polls, listener)
     }
 
     fn start(self: &Arc<Self>, polls: Vec<Poll>, seed: u64) -> Vec<JoinHandle<()>> {
@@ -166,6 +168,7 @@ impl Toy {
 
 impl Stepped for Toy {
     fn turn(&mut self, events: &Events) {
+        self.toys.turns.fetch_add(1, Ordering::Relaxed);
         self.sleeps = false;
         self.needs_its_own = false;
         self.unfinished += std::mem::take(&mut self.owned);
@@ -263,6 +266,12 @@ fn no_mail_is_forgotten_and_no_core_is_stepped_by_two() {
         listener.recv_timeout(Duration::from_secs(120)).expect("mail was forgotten");
         is_over.store(true, Ordering::Release);
         meddler.join().expect("no panic");
+        // With nothing to do all of them sleep.
+        thread::sleep(Duration::from_millis(20));
+        let before = toys.turns.load(Ordering::Relaxed);
+        thread::sleep(Duration::from_millis(50));
+        let more = toys.turns.load(Ordering::Relaxed) - before;
+        assert!(more < 100, "{more} turns with nothing to do");
         for (mailbox, _) in &toys.places {
             mailbox.post(Mail::End);
         }

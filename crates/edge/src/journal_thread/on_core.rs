@@ -122,6 +122,7 @@ impl Writer {
         }
         let weight_bytes = self.appends.iter().map(|append| append.weight_bytes() as u64).sum();
         let is_small = weight_bytes <= BATCH_BYTES_MAX && self.journal.fits_segment(weight_bytes);
+        let may_sync = may_sync && !self.journal.is_dirty();
         if !is_small || (self.needs_sync && !may_sync) || self.appends.iter().any(Append::vacates) {
             // They stay in line, and the thread takes them from there.
             return Outcome { has_written: false, needs_thread: true };
@@ -151,7 +152,7 @@ impl Writer {
             self.publish_dirtiness();
         }
         // It sleeps until something is due, and did not know of this.
-        let has_become_due = (was_clean && self.dirty_since.is_some()) || (was_sealed && !self.journal.is_sealed());
+        let has_become_due = was_clean != self.dirty_since.is_none() || (was_sealed && !self.journal.is_sealed());
         let needs_thread = !has_written || has_become_due || self.journal.dirty_bytes() >= SYNC_BYTES;
         Outcome { has_written, needs_thread }
     }

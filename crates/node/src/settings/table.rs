@@ -232,6 +232,7 @@ pub static TABLE: &[Parameter] = &[
     shared("stream-node-max-bytes", "4096", Kind::Memory(0, MEMORY_MAX)),
     shared("stream-node-max-entries", "100", Kind::Integer(0, i64::MAX)),
     fixed("supervised", "no", Kind::Choice(&["upstart", "systemd", "auto", "no"])),
+    free("sync-on-core", "no", Kind::YesNo),
     fixed("syslog-enabled", "no", Kind::YesNo),
     fixed(
         "syslog-facility",
