@@ -195,8 +195,8 @@ impl<'a, P: Places> Berth<'a, P> {
         if !sockets.is_unread() {
             wait(&mut self.bed, events, timeout);
         }
-        // The watcher may be busy with something else, or have found this core in the hands of its own thread. Being awake
-        // anyway, this one looks as well.
+        // The watcher may be busy with something else, or have found this core in the hands of its own thread. Being
+        // awake anyway, this one looks as well.
         sockets.take_up();
         wait(&mut self.poll, events, Some(Duration::ZERO));
         if events.iter().count() == EVENTS_PER_WAIT_MAX {
