@@ -316,6 +316,11 @@ impl<'a> Edit<'a> {
         self.keyspace.notices.note(class, name, self.database, key);
     }
 
+    /// Wakes who waits for a key, about which nothing is reported.
+    pub(crate) fn wake_waiters(&mut self, key: &[u8]) {
+        self.keyspace.notices.touch(self.database, key);
+    }
+
     /// Reports that elements were taken out of a collection, and that it is gone if they were the last.
     #[inline]
     pub(crate) fn notify_taken(&mut self, class: Class, name: &'static str, key: &[u8]) {

@@ -114,6 +114,9 @@ fn xnack(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(),
         }
         count
     })?;
+    if count > 0 {
+        edit.wake_waiters(key);
+    }
     writer.count(count);
     Ok(())
 }
