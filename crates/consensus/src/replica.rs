@@ -665,7 +665,9 @@ impl Replica {
                 return Ok(());
             }
             MessageKind::Welcome => {
-                if let Some(recovery) = self.recovery.as_mut().filter(|_| !of_the_past) {
+                // Only a leader knows what has been committed. One that is not known yet is asked again.
+                let is_leaders = self.leader() == Some(from);
+                if let Some(recovery) = self.recovery.as_mut().filter(|_| is_leaders && !of_the_past) {
                     recovery.target = Some(recovery.target.unwrap_or(0).max(message.inner.commit));
                 }
                 return Ok(());

@@ -19,6 +19,9 @@ use crate::commands::Known;
 /// Keys that have a counter, for each of the two measures.
 const KEYS_MAX: usize = 256;
 
+/// Keys of one command that are counted: each that has no counter yet is compared with all that have one.
+const COMMAND_KEYS_MAX: usize = 256;
+
 /// Longer keys have none.
 const KEY_BYTES_MAX: usize = 1_024;
 
@@ -58,7 +61,8 @@ pub(crate) struct Weights {
 }
 
 impl Weights {
-    fn add(&mut self, plan: &Plan, is_sampled: bool, keys: &[&[u8]], weight: u64) {
+    /// These are the first of `key_count` keys, which share the weight.
+    fn add(&mut self, plan: &Plan, is_sampled: bool, (keys, key_count): (&[&[u8]], usize), weight: u64) {
         self.all += weight;
         let is_meant = |key: &[u8]| plan.slots.is_empty() || plan.slots.contains(&slot_of(key).0);
         if !keys.iter().any(|key| is_meant(key)) {
@@ -67,7 +71,7 @@ impl Weights {
         self.selected += weight;
         if is_sampled {
             self.sampled += weight;
-            let share = weight / keys.len() as u64;
+            let share = weight / key_count as u64;
             keys.iter().filter(|key| is_meant(key)).for_each(|key| self.add_key(key, share));
         }
     }
@@ -136,7 +140,8 @@ impl Hot {
     pub(crate) fn add_time(&mut self, known: Known, args: Args<'_>, nanos: u64, unix: UnixMillis) {
         if self.plan.counts_time && self.is_active(unix) {
             let is_sampled = self.draw();
-            self.time.add(&self.plan, is_sampled, &keys_of(known, args), nanos);
+            let (keys, key_count) = keys_of(known, args);
+            self.time.add(&self.plan, is_sampled, (&keys, key_count), nanos);
         }
     }
 
@@ -145,7 +150,7 @@ impl Hot {
         if self.plan.counts_bytes {
             let is_sampled = self.draw();
             let keys: Vec<&[u8]> = load.keys.iter().map(Vec::as_slice).collect();
-            self.bytes.add(&self.plan, is_sampled, &keys, load.bytes + reply_bytes as u64);
+            self.bytes.add(&self.plan, is_sampled, (&keys, load.key_count), load.bytes + reply_bytes as u64);
         }
     }
 }
@@ -153,7 +158,9 @@ impl Hot {
 /// A request that waits for its reply, whose bytes are counted with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Load {
+    /// The first of them.
     keys: Vec<Vec<u8>>,
+    key_count: usize,
     /// Of the request.
     bytes: u64,
 }
@@ -163,23 +170,28 @@ impl Load {
         let digits = |number: usize| u64::from(number.checked_ilog10().unwrap_or(0)) + 1;
         // `*2\r\n`, and for each word `$3\r\nGET\r\n`.
         let words: u64 = args.iter().map(|word| 5 + digits(word.len()) + word.len() as u64).sum();
-        let keys = keys_of(known, args).into_iter().map(<[u8]>::to_vec).collect();
-        Self { keys, bytes: 3 + digits(args.len()) + words }
+        let (keys, key_count) = keys_of(known, args);
+        let keys = keys.into_iter().map(<[u8]>::to_vec).collect();
+        Self { keys, key_count, bytes: 3 + digits(args.len()) + words }
     }
 }
 
-fn keys_of<'a>(known: Known, args: Args<'a>) -> Vec<&'a [u8]> {
-    let mut keys = Vec::new();
+/// The first keys of a command, and how many it has.
+fn keys_of<'a>(known: Known, args: Args<'a>) -> (Vec<&'a [u8]>, usize) {
+    let (mut keys, mut key_count) = (Vec::new(), 0);
     let visit = |index: usize, access: command::Access| {
         if access != command::Access::NotKey {
-            keys.push(args.at(index));
+            key_count += 1;
+            if key_count <= COMMAND_KEYS_MAX {
+                keys.push(args.at(index));
+            }
         }
     };
     match known {
         Known::Data(command) => command.for_each_key(args, visit),
         Known::Control(command) => command.for_each_key(args, visit),
     }
-    keys
+    (keys, key_count)
 }
 
 #[cfg(test)]
@@ -209,7 +221,7 @@ mod tests {
             // Each of ten keys has two hundredths of the weight, the rest is spread over a hundred thousand.
             let key =
                 if nth % 5 == 0 { format!("hot{}", prng.below(10)) } else { format!("cold{}", prng.below(100_000)) };
-            weights.add(&plan, true, &[key.as_bytes()], 7);
+            weights.add(&plan, true, (&[key.as_bytes()], 1), 7);
             assert!(weights.keys.len() <= KEYS_MAX);
         }
         let heaviest = weights.heaviest(10);
@@ -223,10 +235,10 @@ mod tests {
     fn only_keys_of_the_slots_that_are_meant_count() {
         let mut weights = Weights::default();
         let plan = plan(&[slot_of(b"a").0]);
-        weights.add(&plan, true, &[b"a", b"b"], 10);
-        weights.add(&plan, true, &[b"b"], 10);
-        weights.add(&plan, false, &[b"a"], 10);
-        weights.add(&plan, true, &[], 10);
+        weights.add(&plan, true, (&[b"a", b"b"], 2), 10);
+        weights.add(&plan, true, (&[b"b"], 1), 10);
+        weights.add(&plan, false, (&[b"a"], 1), 10);
+        weights.add(&plan, true, (&[], 0), 10);
         assert_eq!((weights.all, weights.selected, weights.sampled), (40, 20, 10));
         assert_eq!(weights.heaviest(9), [(&b"a"[..], 5)]);
     }
