@@ -75,6 +75,16 @@ mod tests {
 
     use super::*;
 
+    fn spans_of(words: &str) -> Vec<Span> {
+        let mut start = 0;
+        let span_of = |word: &str| {
+            let span = Span { start, end: start + word.len() as u32 };
+            start = span.end + 1;
+            span
+        };
+        words.split(' ').map(span_of).collect()
+    }
+
     #[test]
     fn a_command_or_a_form_of_one_has_the_level_that_brought_it() {
         let newcomers = [
@@ -83,15 +93,7 @@ mod tests {
             Newcomer { name: "old", is_new_form: Some(|args| args.at(1) == b"later"), level: Level(3) },
         ];
         let level = |words: &str| {
-            let mut start = 0;
-            let spans: Vec<Span> = words
-                .split(' ')
-                .map(|word| {
-                    let span = Span { start, end: start + word.len() as u32 };
-                    start = span.end + 1;
-                    span
-                })
-                .collect();
+            let spans = spans_of(words);
             let args = Args::new(words.as_bytes(), &spans);
             find(&newcomers, &words[..words.find(' ').expect("a key")], args).0
         };
@@ -105,15 +107,7 @@ mod tests {
     #[test]
     fn what_looks_like_a_new_form_is_told_from_one() {
         let is_new = |words: &str| {
-            let mut start = 0;
-            let spans: Vec<Span> = words
-                .split(' ')
-                .map(|word| {
-                    let span = Span { start, end: start + word.len() as u32 };
-                    start = span.end + 1;
-                    span
-                })
-                .collect();
+            let spans = spans_of(words);
             let name = words.split(' ').next().unwrap_or_default();
             level_of(name, Args::new(words.as_bytes(), &spans)) == Level(2)
         };

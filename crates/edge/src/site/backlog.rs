@@ -54,6 +54,24 @@ pub struct Place {
     pub moment: UnixMillis,
 }
 
+impl Place {
+    /// Takes out of a tape what lies before this place, and moves on to its end. `told` is how far the teller of the
+    /// tape has come: the index of an entry, and how many of its steps.
+    pub fn pass(&mut self, told: &mut (u64, u32), tape: &mut Tape) {
+        let known = (self.index, self.count);
+        tape.steps.retain(|step| {
+            if step.phase == Phase::Swept {
+                return *told >= known;
+            }
+            *told = if step.index == told.0 { (told.0, told.1 + 1) } else { (step.index, 1) };
+            *told > known
+        });
+        *told = (*told).max((tape.index, 0));
+        (self.index, self.count) = known.max(*told);
+        self.moment = self.moment.max(tape.moment);
+    }
+}
+
 /// What is known of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
@@ -199,17 +217,7 @@ impl Backlog {
         if tape.has_gap || !is_whole {
             *told = (tape.from, 0);
         }
-        let known = (place.index, place.count);
-        tape.steps.retain(|step| {
-            if step.phase == Phase::Swept {
-                return *told >= known;
-            }
-            *told = if step.index == told.0 { (told.0, told.1 + 1) } else { (step.index, 1) };
-            *told > known
-        });
-        *told = (*told).max((tape.index, 0));
-        (place.index, place.count) = known.max(*told);
-        place.moment = place.moment.max(tape.moment);
+        place.pass(told, &mut tape);
         for step in &tape.steps {
             note_part(&mut self.open, tape.group, step);
         }

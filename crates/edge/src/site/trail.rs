@@ -271,17 +271,7 @@ impl Passed {
         if tape.steps.iter().any(is_other) {
             return Err(Lacking::Gone("a log of the cluster has lost its end, and has another one since"));
         }
-        let known = (place.index, place.count);
-        tape.steps.retain(|step| {
-            if step.phase == Phase::Swept {
-                return *told >= known;
-            }
-            *told = if step.index == told.0 { (told.0, told.1 + 1) } else { (step.index, 1) };
-            *told > known
-        });
-        *told = (*told).max((tape.index, 0));
-        (place.index, place.count) = known.max(*told);
-        place.moment = place.moment.max(tape.moment);
+        place.pass(told, &mut tape);
         self.reached = self.reached.max(tape.moment);
         Ok(tape)
     }
