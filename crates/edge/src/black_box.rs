@@ -142,7 +142,8 @@ pub fn watch(host: Arc<Host>, mut gathering: Gathering) -> Result<(), Fault> {
         let mut readings = Readings::new(counters.read(&[]));
         loop {
             let (found, missed_count, threads) = black_box.take();
-            let next = counters.read(&threads);
+            let mut next = counters.read(&threads);
+            next.request_count = host.desks.iter().map(|desk| desk.request_count.load(Ordering::Relaxed)).sum();
             if next.at.since(last.at) >= STALL_READ_INTERVAL / 2 {
                 host.gather(gathering.consider(&last.load_until(&next)));
                 last = next.clone();
@@ -207,6 +208,8 @@ struct Reading {
     idle_us: Option<u64>,
     major_faults: u64,
     pressure_us: [u64; 3],
+    /// Requests that the server has taken from clients.
+    request_count: u64,
 }
 
 impl Reading {
@@ -222,6 +225,7 @@ impl Reading {
             window_us: later.at.since(self.at).as_micros() as u64,
             threads_us: if is_known { threads_us.collect() } else { Vec::new() },
             idle_us: later.idle_us.zip(self.idle_us).map(|(later, before)| later.saturating_sub(before)),
+            request_count: later.request_count - self.request_count,
         }
     }
 
@@ -266,6 +270,7 @@ impl Counters {
             idle_us: idle,
             major_faults: major_faults(self.text("/proc/self/stat")),
             pressure_us: pressure,
+            request_count: 0,
         }
     }
 

@@ -724,7 +724,9 @@ impl CoreWork {
             // What is answered in a turn was asked before this reading: leases depend on it.
             self.now = clock::now();
             self.core.step(self.now, Event::Turn, &mut self.actions);
-            self.host.desks[self.here()].client_bytes.store(self.core.client_bytes(), Ordering::Relaxed);
+            let desk = &self.host.desks[self.here()];
+            desk.client_bytes.store(self.core.client_bytes(), Ordering::Relaxed);
+            desk.request_count.store(self.core.request_count(), Ordering::Relaxed);
             self.owes_turn = false;
             self.settle();
         }
@@ -829,7 +831,7 @@ impl CoreWork {
             Action::Post { to, letter } => {
                 // Who waits for its sockets as well steps it anyway.
                 let is_near = self.host.watcher(usize::from(to.0)) == self.host.watcher(self.here());
-                let is_long = letter.mail.len() > HELP_MAIL_MAX && !is_near;
+                let is_long = letter.pieces.len() > HELP_MAIL_MAX && !is_near;
                 let event = Event::Letter { from: self.id, letter };
                 let (place, mailbox) = (usize::from(to.0), &self.host.desks[usize::from(to.0)].mailbox);
                 if is_long {

@@ -7,6 +7,10 @@
 //! are busy *and* processors are idle, and over half as many when that is enough, or when the threads wait for
 //! processors instead of running.
 //!
+//! More threads make each request dearer: what clients ask travels, and each thread finds less to do at once. On many
+//! processors there is a number beyond which they only heat. So each spread is on trial: if half of the threads would do the
+//! same work at the price that it had there, they get it back.
+//!
 //! This is a rule of thumb about speed. Nothing depends on it but that: any thread may step any core at any time.
 
 use std::time::Duration;
@@ -29,7 +33,16 @@ const BUSY_FOR: Duration = Duration::from_millis(400);
 const LEISURE_FOR: Duration = Duration::from_secs(3);
 const SCARCE_FOR: Duration = Duration::from_secs(1);
 
-/// After processors were scarce nothing is spread for so long, and twice as long each time soon after, up to a bound.
+/// A spread is on trial for so long. It fails when what it does would take less than this of each of half the threads, in
+/// thousandths, at the price of before, for so long: then it has brought less than a tenth, or was for nothing.
+const TRIAL: Duration = Duration::from_secs(10);
+const TRIAL_GAIN_MIN: u64 = 1_100;
+const TRIAL_FAILS_FOR: Duration = Duration::from_millis(1_500);
+
+/// Fewer requests in a millisecond do not tell what a request takes.
+const REQUESTS_PER_MS_MIN: u64 = 1;
+
+/// After processors were scarce, or a trial has failed, nothing is spread for so long, and twice as long each time soon after, up to a bound.
 const REST_MIN: Duration = Duration::from_secs(2);
 const REST_MAX: Duration = Duration::from_secs(60);
 
@@ -42,6 +55,8 @@ pub struct Load {
     pub threads_us: Vec<(u64, u64)>,
     /// Of all processors together; `None` where the kernel does not tell.
     pub idle_us: Option<u64>,
+    /// Requests taken from clients.
+    pub request_count: u64,
 }
 
 /// Decides on the number of threads.
@@ -55,6 +70,19 @@ pub struct Gathering {
     rest: Duration,
     /// What is left of it.
     rests_for: Duration,
+    /// What a request takes of a processor, lately.
+    price_ns: Option<u64>,
+    trial: Option<Trial>,
+}
+
+/// The threads have been spread lately.
+#[derive(Debug)]
+struct Trial {
+    /// What a request took before.
+    price_ns: u64,
+    /// What is left of the trial.
+    left: Duration,
+    fails_for: Duration,
 }
 
 impl Gathering {
@@ -69,6 +97,8 @@ impl Gathering {
             scarce_for: zero,
             rest: REST_MIN,
             rests_for: zero,
+            price_ns: None,
+            trial: None,
         }
     }
 
@@ -98,9 +128,28 @@ impl Gathering {
         let is_scarce = waited * 1_000 >= ran * SCARCE && ran >= LEISURE && !has_room;
         let scarce_for = lasts(&mut self.scarce_for, is_scarce);
 
+        let is_known = per_mille(load.request_count) >= REQUESTS_PER_MS_MIN;
+        let ran_us: u64 = active.iter().map(|(ran, _)| ran).sum();
+        let price_now_ns = is_known.then(|| (ran_us * 1_000 / load.request_count).max(1));
+        let mut has_failed = false;
+        if let Some(trial) = &mut self.trial {
+            // What the same requests would take of half the threads.
+            let would_take = price_now_ns.map(|now_ns| ran.saturating_mul(trial.price_ns) / now_ns);
+            let fails = would_take.is_some_and(|would_take| would_take < TRIAL_GAIN_MIN * half);
+            has_failed = lasts(&mut trial.fails_for, fails) >= TRIAL_FAILS_FOR;
+            trial.left = trial.left.saturating_sub(window);
+        }
+        self.trial.take_if(|trial| trial.left.is_zero());
+        self.price_ns = match (self.price_ns, price_now_ns) {
+            (Some(before_ns), Some(now_ns)) => Some(before_ns.midpoint(now_ns)),
+            (_, now_ns) => now_ns,
+        };
+
         if self.thread_count < self.core_count && busy_for >= BUSY_FOR && self.rests_for.is_zero() {
+            let price_ns = self.price_ns;
             self.change((self.thread_count * 2).min(self.core_count));
-        } else if self.thread_count > 1 && scarce_for >= SCARCE_FOR {
+            self.trial = price_ns.map(|price_ns| Trial { price_ns, left: TRIAL, fails_for: Duration::ZERO });
+        } else if self.thread_count > 1 && (scarce_for >= SCARCE_FOR || has_failed) {
             self.change(self.thread_count.div_ceil(2));
             self.rests_for = self.rest;
             self.rest = (self.rest * 2).min(REST_MAX);
@@ -114,6 +163,7 @@ impl Gathering {
     fn change(&mut self, thread_count: usize) {
         self.thread_count = thread_count;
         (self.busy_for, self.leisure_for, self.scarce_for) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+        (self.price_ns, self.trial) = (None, None);
     }
 }
 
@@ -128,6 +178,7 @@ mod tests {
             window_us: 250_000,
             threads_us: threads.iter().map(|&(ran, waited)| (us(ran), us(waited))).collect(),
             idle_us: Some(us(idle)),
+            request_count: 0,
         }
     }
 
@@ -177,6 +228,34 @@ mod tests {
         let mut gathering = Gathering::new(2);
         after(&mut gathering, 1, &busy);
         assert_eq!(after(&mut gathering, 60, &quarter(&[(900, 80), (900, 80)], 50)), 2);
+    }
+
+    #[test]
+    fn a_spread_that_makes_requests_too_dear_is_taken_back_and_rarely_tried_again() {
+        // Clients that ask as fast as they are answered: eight threads do hardly more than four, and take as much again.
+        let load = |threads: usize, requests_per_second: u64| Load {
+            request_count: requests_per_second / 4,
+            ..quarter(&vec![(980, 0); threads], 4_000)
+        };
+        let mut at_eight = 0;
+        let mut gathering = Gathering::new(8);
+        for _ in 0..120 * 4 {
+            let thread_count = match gathering.thread_count {
+                4 => gathering.consider(&load(4, 400_000)),
+                8 => gathering.consider(&load(8, 420_000)),
+                few => gathering.consider(&load(few, few as u64 * 110_000)),
+            };
+            at_eight += usize::from(thread_count == 8);
+        }
+        assert_eq!(gathering.thread_count, 4);
+        assert!((4..120).contains(&at_eight), "{at_eight} quarters of a second on trial");
+        // Where they do much more than four, they stay.
+        let mut gathering = Gathering::new(8);
+        for _ in 0..120 * 4 {
+            let thread_count = gathering.thread_count;
+            gathering.consider(&load(thread_count, thread_count as u64 * 90_000));
+        }
+        assert_eq!(gathering.thread_count, 8);
     }
 
     #[test]

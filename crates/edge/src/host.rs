@@ -110,6 +110,8 @@ pub struct Desk {
     pub client_count: AtomicU64,
     /// Bytes that its clients take, as the core has last found.
     pub client_bytes: AtomicU64,
+    /// Requests that it has taken from clients.
+    pub request_count: AtomicU64,
 }
 
 /// Settings that the host carries out, changed by `Action::Configured`.
@@ -211,6 +213,7 @@ impl Host {
                 helped_count: AtomicU64::new(0),
                 client_count: AtomicU64::new(0),
                 client_bytes: AtomicU64::new(0),
+                request_count: AtomicU64::new(0),
             })
             .collect();
         Self {

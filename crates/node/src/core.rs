@@ -27,7 +27,9 @@ use crate::group::{Group, LOADING, NO_QUORUM, OUTCOME_UNKNOWN, Proof, Standing};
 use crate::guilt::Guilt;
 use crate::happenings::LinkSeen;
 use crate::holders::HolderWait;
-use crate::letter::{Claim, DeclinedScript, Letter, Locked, Mail, Origin, Request, RequestBody};
+use crate::letter::{
+    Claim, DeclinedScript, Letter, Locked, Mail, Origin, Piece, PlainKind, PlainRequest, Request, RequestBody,
+};
 use crate::libraries::{self, Libraries};
 use crate::limits::{self, Slicing};
 use crate::moments::Moments;
@@ -1093,29 +1095,52 @@ impl Core {
 
     fn read_letter(&mut self, from: CoreId, letter: Letter, actions: &mut Vec<Action>) {
         self.hear_moment(letter.moment);
-        let mut mail = letter.mail.into_iter();
+        let mut letter = letter;
+        let mut pieces = letter.pieces.drain(..);
         let mut looked_at = 0;
         loop {
             if looked_at == 0 {
-                looked_at = self.look_ahead(mail.as_slice());
+                looked_at = self.look_ahead(pieces.as_slice(), &letter.bytes);
             }
-            let Some(one) = mail.next() else { break };
+            let Some(piece) = pieces.next() else { break };
             looked_at -= 1;
-            self.read_mail(from, one, actions);
+            match piece {
+                Piece::Request(request) => {
+                    self.take_plain(from, &request, &letter.bytes[request.words.clone()], actions);
+                }
+                Piece::Reply { session, ticket, proof, bytes } => {
+                    self.sessions.reply_proven(session, ticket, proof, &letter.bytes[bytes]);
+                }
+                Piece::Mail(mail) => self.read_mail(from, *mail, actions),
+            }
         }
+        drop(pieces);
+        self.outbox.recycle(letter);
     }
 
     /// Looks up what the next reads of a letter name, and says for how many pieces that lasts: at least one. (The keys
     /// of writes are looked up when their entry is applied.)
-    fn look_ahead(&self, mail: &[Mail]) -> usize {
+    fn look_ahead(&self, pieces: &[Piece], bytes: &[u8]) -> usize {
         let mut found = [(GroupId(0), Ahead::default()); AHEAD_MAX];
         let (mut found_count, mut piece_count) = (0, 0);
-        for one in mail.iter().take(AHEAD_MAX) {
-            if let Mail::Request(request) = one
-                && let RequestBody::Read(words) | RequestBody::ReadAtOnce(words) = &request.body
-            {
+        for piece in pieces.iter().take(AHEAD_MAX) {
+            let read = match piece {
+                Piece::Request(request) if request.kind != PlainKind::Write => {
+                    Some((request.group, &bytes[request.words.clone()]))
+                }
+                Piece::Mail(mail) => match &**mail {
+                    Mail::Request(Request {
+                        group,
+                        body: RequestBody::Read(words) | RequestBody::ReadAtOnce(words),
+                        ..
+                    }) => Some((*group, &words[..])),
+                    _ => None,
+                },
+                _ => None,
+            };
+            if let Some((group, words)) = read {
                 entry::Reader::new(words).skim_words(&mut |ahead| {
-                    found[found_count] = (request.group, ahead);
+                    found[found_count] = (group, ahead);
                     found_count += 1;
                 });
             }
@@ -1172,7 +1197,6 @@ impl Core {
                 self.context.busy.remove(&core);
             }
             Mail::Slow { session, entries } => self.take_slow(session, entries),
-            Mail::Reply { session, ticket, proof, bytes } => self.sessions.reply_proven(session, ticket, proof, &bytes),
             Mail::Happened { kind, group, text } => self.note(kind, group, text, actions),
             Mail::Parameters(parameters) => self.take_parameters(parameters, actions),
             Mail::Level(level) => self.take_level(level),
@@ -1751,6 +1775,18 @@ impl Core {
     }
 
     /// Takes a request for a group of this core from wherever it came.
+    /// A core of this node asks for what a client of its own has asked for. Mostly there is nothing to it but to do it.
+    fn take_plain(&mut self, from: CoreId, request: &PlainRequest, words: &[u8], actions: &mut Vec<Action>) {
+        let (now, origin) = (self.now, request.origin(self.context.node, from));
+        let mut is_taken = false;
+        self.with_group(request.group, actions, |group, outlet| {
+            is_taken = group.standing() == Standing::Serving && group.take_plain(request, &origin, words, now, outlet);
+        });
+        if !is_taken {
+            self.take_request(request.with_words(origin, words), actions);
+        }
+    }
+
     pub(crate) fn take_request(&mut self, request: Request, actions: &mut Vec<Action>) {
         let now = self.now;
         let standing = self.group_mut(request.group).map(|group| group.standing());
@@ -1984,12 +2020,13 @@ impl Core {
         // Whoever is alone has nobody to wait for.
         let is_shared = !outlet.context.roster.is_empty();
         for group in self.groups.iter_mut().flatten() {
-            let log_bytes_max =
-                outlet.context.settings.checkpoint_log_bytes.max(group.state.keyspace().memory_bytes() as u64);
+            let log_bytes_max = outlet.context.settings.checkpoint_log_bytes;
             let is_due = group.log_bytes > log_bytes_max
+                && group.log_bytes > group.state.keyspace().memory_bytes() as u64
                 && !group.is_checkpoint_due()
                 && !group.checkpointing.is_resting(self.now);
             if is_due {
+                let log_bytes_max = log_bytes_max.max(group.state.keyspace().memory_bytes() as u64);
                 let first = outlet.context.neighbours.checkpoints_first(outlet.context.node);
                 let is_late = stagger::is_late(group.log_bytes, log_bytes_max);
                 if !is_shared || self.turn.may_begin(first, self.now.instant) || is_late {
@@ -1998,9 +2035,11 @@ impl Core {
                     is_waiting = true;
                 }
             }
-            let started = outlet.context.timings.start_work();
-            more |= group.checkpoint_turn(self.now, outlet.actions);
-            outlet.context.timings.stop_work("checkpoint", started);
+            if group.is_checkpoint_due() {
+                let started = outlet.context.timings.start_work();
+                more |= group.checkpoint_turn(self.now, outlet.actions);
+                outlet.context.timings.stop_work("checkpoint", started);
+            }
             group.checkpointing.is_waiting = is_due && !group.is_checkpoint_due();
             is_writing |= group.checkpointing.is_running();
             if !outlet.context.is_expiry_lazy && outlet.context.pause.is_none() {
@@ -2088,6 +2127,11 @@ impl Core {
     /// Replies to clients of this core that waited for no disk: of reads, refusals, and what concerns only the client.
     pub fn prompt_reply_count(&self) -> u64 {
         self.sessions.prompt_reply_count
+    }
+
+    /// Requests taken from clients of this core since it began.
+    pub fn request_count(&self) -> u64 {
+        self.context.statistics.request_count
     }
 
     /// Bytes that the clients of this core took when that was looked at last.

@@ -15,7 +15,7 @@ use crate::entry::{Reader, put_words};
 use crate::event::{Action, GroupId, Room, SessionId};
 use crate::group::{Group, LOADING};
 use crate::hot::Load;
-use crate::letter::{Mail, Origin, Request, RequestBody};
+use crate::letter::{Mail, Origin, PlainKind, PlainRequest, Request, RequestBody};
 use crate::limits;
 use crate::nearby::NearRead;
 use crate::observe::other_databases;
@@ -270,6 +270,7 @@ impl Core {
             }
             if let Some(session) = self.sessions.get_mut(id) {
                 session.request_count += 1;
+                self.context.statistics.request_count += 1;
                 if is_named && !is_naming(known) {
                     session.request_id = None;
                 }
@@ -307,6 +308,7 @@ impl Core {
             }
             if let Some(session) = self.sessions.get_mut(id) {
                 session.request_count += 1;
+                self.context.statistics.request_count += 1;
                 session.request_id = None;
             }
         }
@@ -786,13 +788,31 @@ impl Core {
         let is_silent = !is_write && session.no_touch;
         let ticket = if is_write { session.take_ticket() } else { session.take_ticket_to_read() };
         let is_timed = self.wants_time(Known::Data(command), args);
+        let kind = match (is_write, awaits_change) {
+            (true, _) => PlainKind::Write,
+            (false, true) => PlainKind::Read,
+            (false, false) => PlainKind::ReadAtOnce,
+        };
+        if !is_of_core && !self.context.is_clustered && args.byte_count() <= limits::PLAIN_REQUEST_BYTES_MAX {
+            let (session, words) = (id, 0..0);
+            let plain = PlainRequest {
+                session,
+                ticket,
+                words,
+                group,
+                kind,
+                protocol,
+                tracks,
+                is_silent,
+                is_timed,
+                durability,
+            };
+            self.outbox.push_plain(router::core_of(group, core_count), plain, database, args);
+            return Next::Taken;
+        }
         let mut words = Vec::with_capacity(args.byte_count() + 5 * args.len() + 8);
         put_words(&mut words, database, args);
-        let body = match (is_write, awaits_change) {
-            (true, _) => RequestBody::Write(words),
-            (false, true) => RequestBody::Read(words),
-            (false, false) => RequestBody::ReadAtOnce(words),
-        };
+        let body = kind.body(words);
         let origin = Origin { tracks, is_silent, is_timed, durability, ..Origin::new(node, core, id, ticket) };
         let number = self.send_request(Request::new(origin, group, protocol, body), actions);
         if !is_write && let Some(number) = number {

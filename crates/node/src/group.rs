@@ -43,15 +43,18 @@ use keyspace::{Class, Exporting, Keyspace, Limits, Lookups, Moment, Notice};
 use resp::{Args, Protocol, Span, Writer};
 use state::{Applied, Cursor, Known, Lookup, Position, State, What};
 use stdx::log::{Entry, EntryKind, HardState, Membership};
-use stdx::{Duration, Instant, Prng, UnixMillis, leb128};
+use stdx::{Duration, Instant, Levels, Prng, UnixMillis, leb128};
 
 use crate::backup::Backups;
 use crate::checkpoint::Checkpointing;
 use crate::commands::GroupFigures;
+use crate::core::Context;
 use crate::defect::Defect;
 use crate::entry::{self, Builder, Claimed, Durability, Effect, Item, Watch};
 use crate::event::{Action, CoreId, GroupId, GroupSeed, Level, NodeId, Now, Persist, Room, SessionId};
-use crate::letter::{Claim, Fate, Lock, Locked, Mail, Origin, Request, RequestBody, Resolution};
+use crate::letter::{
+    Claim, Fate, Lock, Locked, Mail, Origin, PlainKind, PlainRequest, Request, RequestBody, Resolution,
+};
 use crate::libraries::Libraries;
 use crate::limits;
 use crate::locks::{Grant, Locks};
@@ -726,6 +729,42 @@ impl Group {
         }
     }
 
+    /// Carries out a command that another core of this node asks for, if nothing stands in its way. False if something
+    /// may, and [`Group::request`] must look at it. The group must be [`Standing::Serving`].
+    pub(crate) fn take_plain(
+        &mut self,
+        request: &PlainRequest,
+        origin: &Origin,
+        words: &[u8],
+        now: Now,
+        outlet: &mut Outlet<'_>,
+    ) -> bool {
+        if request.kind == PlainKind::Read || !self.is_unhindered(outlet.context) || self.has_foreign(words) {
+            return false;
+        }
+        if request.kind == PlainKind::Write {
+            self.note_packed(words);
+            self.leader.builder.packed_command(request.protocol, words);
+            self.leader.waiters.push(Waiter::Write(*origin));
+        } else {
+            self.execute_query(words, origin, request.protocol, now, outlet);
+        }
+        true
+    }
+
+    /// True if requests of this node's clients wait for nothing, and are refused for nothing that is not in their words.
+    fn is_unhindered(&self, context: &Context) -> bool {
+        self.is_alone()
+            && context.room == Room::Enough
+            && context.settings.replicas_to_write == 0
+            && self.level_to_log() >= Levels::KNOWN.highest
+            && self.leader.locks.is_empty()
+            && self.leader.held_sessions.is_empty()
+            && self.leader.kept_out.is_empty()
+            && self.leader.sent_back.is_empty()
+            && self.defect.is_none()
+    }
+
     /// Takes a request that came as a letter or from another node. The group must be [`Standing::Serving`].
     pub fn request(&mut self, request: Request, now: Now, outlet: &mut Outlet<'_>) {
         assert!(self.is_serving, "a request where nothing is applied for clients");
@@ -1034,18 +1073,32 @@ impl Group {
                 return outlet.answer(&read.origin, Observed::of_state(), vec![u8::from(holds)]);
             }
         };
+        self.spans = spans;
+        self.execute_query(words, &read.origin, read.protocol, now, outlet);
+    }
+
+    fn execute_query(
+        &mut self,
+        words: &[u8],
+        origin: &Origin,
+        protocol: Protocol,
+        now: Now,
+        outlet: &mut Outlet<'_>,
+    ) {
+        let moment = self.read_moment(now);
+        let mut spans = std::mem::take(&mut self.spans);
         let (database, args) = entry::Reader::new(words).words(&mut spans);
         let command = keyspace::resolve(args).expect("a read was checked by its gateway");
         let observed = Observed::of_state();
-        outlet.reply_to_read(&read.origin, read.protocol, observed, (command, args), |writer| {
+        outlet.reply_to_read(origin, protocol, observed, (command, args), |writer| {
             let start = writer.len();
-            self.state.keyspace().set_silent(read.origin.reads_silently(command));
+            self.state.keyspace().set_silent(origin.reads_silently(command));
             self.state.read(database, command, args, moment, writer);
             self.state.keyspace().set_silent(false);
             !(command.has(Flag::Blocking) && is_null(&writer.bytes()[start..]))
         });
-        if read.origin.tracks {
-            let Origin { core, session, .. } = read.origin;
+        if origin.tracks {
+            let Origin { core, session, .. } = *origin;
             outlet.context.tracker.remember_command(core, session, command, args);
         }
         self.spans = spans;

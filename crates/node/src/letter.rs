@@ -1,6 +1,7 @@
 //! What sibling cores of one node tell each other. Letters are never lost and keep their order; the simulator may delay
 //! them.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use keyspace::{DataCommand, Moment};
@@ -36,16 +37,41 @@ use crate::transaction::{GatewayId, TransactionId};
 #[derive(Debug)]
 pub struct Letter {
     /// In order.
-    pub mail: Vec<Mail>,
+    pub pieces: Vec<Piece>,
+    /// Words of requests and replies to which the pieces refer. They lie together because a piece of memory for each,
+    /// taken by one thread and returned by another, costs more than what is in it.
+    pub bytes: Vec<u8>,
     /// The latest moment of an entry that the sender knows of.
     pub moment: UnixMillis,
 }
 
 impl Default for Letter {
     fn default() -> Self {
-        Self { mail: Vec::new(), moment: UnixMillis(i64::MIN) }
+        Self { pieces: Vec::new(), bytes: Vec::new(), moment: UnixMillis(i64::MIN) }
     }
 }
+
+/// One piece of a letter. Nearly all are requests and replies of clients, so those are small, and lie in the letter.
+#[derive(Debug)]
+pub enum Piece {
+    /// Do this for a client of mine.
+    Request(PlainRequest),
+    /// Here is the reply to a client of yours.
+    Reply {
+        /// Whose.
+        session: SessionId,
+        /// Which of the session's replies it is.
+        ticket: u64,
+        /// By what right it is given.
+        proof: Proof,
+        /// Where it lies in the letter's bytes, in the session's protocol.
+        bytes: Range<usize>,
+    },
+    /// Something else.
+    Mail(Box<Mail>),
+}
+
+const _: () = assert!(size_of::<Piece>() <= 64, "letters of many pieces are moved and copied all the time");
 
 /// Where an answer goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,17 +230,6 @@ pub enum Mail {
         /// Whether it is a function; `None` when it has ended.
         is_function: Option<bool>,
     },
-    /// Here is the reply.
-    Reply {
-        /// Whose.
-        session: SessionId,
-        /// Which of the session's replies it is.
-        ticket: u64,
-        /// By what right it is given.
-        proof: Proof,
-        /// In the session's protocol.
-        bytes: Vec<u8>,
-    },
     /// A group that holds a prepared transaction without a gateway asks another participant.
     Inquire {
         /// Which.
@@ -365,6 +380,67 @@ pub enum Mail {
         /// What was answered.
         answer: Answer,
     },
+}
+
+/// One command of a client for a group of another core of a node that is no cluster. Nearly all that cores ask each other
+/// is this, so it is small.
+#[derive(Debug)]
+pub struct PlainRequest {
+    /// The client's session.
+    pub session: SessionId,
+    /// Which of the session's replies it is.
+    pub ticket: u64,
+    /// Where the words lie in the letter's bytes, as `entry::put_words` lays them out.
+    pub words: Range<usize>,
+    /// The group.
+    pub group: GroupId,
+    /// How it is carried out.
+    pub kind: PlainKind,
+    /// The session's protocol.
+    pub protocol: Protocol,
+    /// See [`Origin`].
+    pub tracks: bool,
+    /// See [`Origin`].
+    pub is_silent: bool,
+    /// See [`Origin`].
+    pub is_timed: bool,
+    /// See [`Origin`].
+    pub durability: Durability,
+}
+
+/// How a command is carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlainKind {
+    /// See [`RequestBody::Write`].
+    Write,
+    /// See [`RequestBody::Read`].
+    Read,
+    /// See [`RequestBody::ReadAtOnce`].
+    ReadAtOnce,
+}
+
+impl PlainKind {
+    /// What is asked for, with these words.
+    pub(crate) fn body(self, words: Vec<u8>) -> RequestBody {
+        match self {
+            Self::Write => RequestBody::Write(words),
+            Self::Read => RequestBody::Read(words),
+            Self::ReadAtOnce => RequestBody::ReadAtOnce(words),
+        }
+    }
+}
+
+impl PlainRequest {
+    /// Where its reply goes, if a core of this node has sent it.
+    pub(crate) fn origin(&self, node: NodeId, core: CoreId) -> Origin {
+        let Self { tracks, is_silent, is_timed, durability, .. } = *self;
+        Origin { tracks, is_silent, is_timed, durability, ..Origin::new(node, core, self.session, self.ticket) }
+    }
+
+    /// The same request with words of its own.
+    pub(crate) fn with_words(&self, origin: Origin, words: &[u8]) -> Request {
+        Request::new(origin, self.group, self.protocol, self.kind.body(words.to_vec()))
+    }
 }
 
 /// A client's request to a group on another core.

@@ -27,6 +27,13 @@ pub const CACHED_KEYS_FORGOTTEN_PER_TURN: usize = 1_000;
 /// such a reply will be is not known when it is asked for.
 pub const OWED_COUNT_TO_READ_MAX: u64 = 64;
 
+/// Bytes of a client's command up to which its words travel to another core among those of others.
+pub const PLAIN_REQUEST_BYTES_MAX: usize = 16 << 10;
+
+/// Memory of a letter between cores that is kept for the next one, at most: bytes, and pieces.
+pub const LETTER_BYTES_KEPT_MAX: usize = 64 << 10;
+pub const LETTER_PIECES_KEPT_MAX: usize = 1 << 10;
+
 /// Reads of one client that are remembered, answered ones among them, before these are sorted out.
 pub const READS_NOTED_MAX: usize = 4 * OWED_COUNT_TO_READ_MAX as usize;
 

@@ -7,9 +7,11 @@ use stdx::UnixMillis;
 
 use crate::commands::Known;
 use crate::core::Context;
+use crate::entry::put_words;
 use crate::event::{Action, CoreId, GroupId, Lane, Level, NodeId};
 use crate::group::{Committed, Observed, Proof};
-use crate::letter::{Letter, Mail, Origin, RequestBody};
+use crate::letter::{Letter, Mail, Origin, Piece, PlainRequest, RequestBody};
+use crate::limits;
 use crate::pubsub;
 use crate::relay::Step;
 use crate::session::Sessions;
@@ -26,12 +28,14 @@ pub struct Outbox {
     letters: Vec<Letter>,
     /// Mail of this core to itself, to be read in the same turn.
     pub own: Vec<Mail>,
+    /// Letters that have been read, for the next ones to be written into.
+    spare: Vec<Letter>,
 }
 
 impl Outbox {
     /// An outbox to `core_count` cores.
     pub fn new(core_count: u16) -> Self {
-        Self { letters: (0..core_count).map(|_| Letter::default()).collect(), own: Vec::new() }
+        Self { letters: (0..core_count).map(|_| Letter::default()).collect(), own: Vec::new(), spare: Vec::new() }
     }
 
     /// Adds to what a core will be told.
@@ -39,16 +43,47 @@ impl Outbox {
         if own == to {
             self.own.push(mail);
         } else {
-            self.letters[usize::from(to.0)].mail.push(mail);
+            self.letters[usize::from(to.0)].pieces.push(Piece::Mail(Box::new(mail)));
+        }
+    }
+
+    /// Asks another core for what a client has asked for.
+    pub(crate) fn push_plain(&mut self, to: CoreId, request: PlainRequest, database: u16, args: Args<'_>) {
+        let letter = &mut self.letters[usize::from(to.0)];
+        let start = letter.bytes.len();
+        put_words(&mut letter.bytes, database, args);
+        letter.pieces.push(Piece::Request(PlainRequest { words: start..letter.bytes.len(), ..request }));
+    }
+
+    /// Gives another core the reply to a client of its own.
+    fn push_reply(&mut self, origin: &Origin, protocol: Protocol, proof: Proof, write: impl FnOnce(&mut Writer)) {
+        let letter = &mut self.letters[usize::from(origin.core.0)];
+        let mut writer = Writer::onto(std::mem::take(&mut letter.bytes), protocol);
+        let start = writer.len();
+        write(&mut writer);
+        letter.bytes = writer.into_bytes();
+        let bytes = start..letter.bytes.len();
+        letter.pieces.push(Piece::Reply { session: origin.session, ticket: origin.ticket, proof, bytes });
+    }
+
+    /// Keeps the memory of a letter that has been read.
+    pub(crate) fn recycle(&mut self, mut letter: Letter) {
+        let is_small = letter.bytes.capacity() <= limits::LETTER_BYTES_KEPT_MAX
+            && letter.pieces.capacity() <= limits::LETTER_PIECES_KEPT_MAX;
+        if is_small && self.spare.len() < self.letters.len() {
+            letter.pieces.clear();
+            letter.bytes.clear();
+            self.spare.push(letter);
         }
     }
 
     /// Posts what has been gathered. `moment` is the latest that this core knows of.
     pub fn flush(&mut self, moment: UnixMillis, actions: &mut Vec<Action>) {
         for (core, letter) in self.letters.iter_mut().enumerate() {
-            if !letter.mail.is_empty() {
+            if !letter.pieces.is_empty() {
                 letter.moment = moment;
-                actions.push(Action::Post { to: CoreId(core as u16), letter: std::mem::take(letter) });
+                let letter = std::mem::replace(letter, self.spare.pop().unwrap_or_default());
+                actions.push(Action::Post { to: CoreId(core as u16), letter });
             }
         }
     }
@@ -96,9 +131,7 @@ impl Outlet<'_> {
         if self.is_here(origin) {
             self.sessions.reply_observed(origin.session, origin.ticket, observed, write);
         } else {
-            let mut writer = Writer::new(protocol);
-            write(&mut writer);
-            self.send_reply(origin, observed.into(), writer.into_bytes());
+            self.send_reply(origin, protocol, observed.into(), write);
         }
     }
 
@@ -107,7 +140,8 @@ impl Outlet<'_> {
         if self.is_here(origin) {
             self.sessions.reply_proven(origin.session, origin.ticket, proof, &bytes);
         } else {
-            self.send_reply(origin, proof, bytes);
+            // Its bytes are in the right protocol.
+            self.send_reply(origin, Protocol::Resp2, proof, |writer| writer.raw(&bytes));
         }
     }
 
@@ -173,19 +207,23 @@ impl Outlet<'_> {
         } else if origin.claim.is_none() && origin.node == self.context.node && origin.core == self.context.core {
             let write = |writer: &mut Writer| write(timings, writer);
             self.sessions.reply_committed(origin.session, origin.ticket, proof, write);
+        } else if origin.claim.is_none() {
+            let write = |writer: &mut Writer| write(timings, writer);
+            self.outbox.push_reply(origin, protocol, proof.into(), write);
         } else {
             let mut writer = Writer::new(protocol);
             write(timings, &mut writer);
-            self.send_reply(origin, proof.into(), writer.into_bytes());
+            self.answer(origin, proof, writer.into_bytes());
         }
     }
 
-    fn send_reply(&mut self, origin: &Origin, proof: Proof, bytes: Vec<u8>) {
+    fn send_reply(&mut self, origin: &Origin, protocol: Protocol, proof: Proof, write: impl FnOnce(&mut Writer)) {
         if origin.claim.is_some() {
-            self.answer(origin, proof, bytes);
+            let mut writer = Writer::new(protocol);
+            write(&mut writer);
+            self.answer(origin, proof, writer.into_bytes());
         } else {
-            let mail = Mail::Reply { session: origin.session, ticket: origin.ticket, proof, bytes };
-            self.outbox.push(self.context.core, origin.core, mail);
+            self.outbox.push_reply(origin, protocol, proof, write);
         }
     }
 

@@ -11,6 +11,8 @@ use crate::monitor::is_secret;
 pub struct Statistics {
     /// Connections opened.
     pub connection_count: u64,
+    /// Requests taken from clients.
+    pub request_count: u64,
     /// Bytes received from clients.
     pub input_bytes: u64,
     /// Bytes sent to clients.

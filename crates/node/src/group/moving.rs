@@ -145,6 +145,17 @@ impl Group {
         foreign
     }
 
+    /// True if a key of a command is not held here.
+    pub(super) fn has_foreign(&mut self, words: &[u8]) -> bool {
+        if self.state.slots().is_even() {
+            return false;
+        }
+        let mut spans = std::mem::take(&mut self.spans);
+        let foreign = self.foreign_of_words(words, &mut spans);
+        self.spans = spans;
+        foreign.is_some()
+    }
+
     /// The slot of a read that another group holds by now.
     pub(super) fn foreign_slot_of_read(&mut self, what: &ReadWhat) -> Option<Slot> {
         if self.state.slots().is_even() {
