@@ -331,9 +331,7 @@ impl Outlet<'_> {
         if self.is_here(origin) {
             self.sessions.refuse(origin.session, origin.ticket, text);
         } else {
-            let mut writer = Writer::new(protocol);
-            writer.error(text);
-            self.send_reply(origin, Proof::Refused, writer.into_bytes());
+            self.send_reply(origin, protocol, Proof::Refused, |writer| writer.error(text));
         }
     }
 
