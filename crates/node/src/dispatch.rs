@@ -795,18 +795,8 @@ impl Core {
         };
         if !is_of_core && !self.context.is_clustered && args.byte_count() <= limits::PLAIN_REQUEST_BYTES_MAX {
             let (session, words) = (id, 0..0);
-            let plain = PlainRequest {
-                session,
-                ticket,
-                words,
-                group,
-                kind,
-                protocol,
-                tracks,
-                is_silent,
-                is_timed,
-                durability,
-            };
+            let plain =
+                PlainRequest { session, ticket, words, group, kind, protocol, tracks, is_silent, is_timed, durability };
             self.outbox.push_plain(router::core_of(group, core_count), plain, database, args);
             return Next::Taken;
         }

@@ -1077,14 +1077,7 @@ impl Group {
         self.execute_query(words, &read.origin, read.protocol, now, outlet);
     }
 
-    fn execute_query(
-        &mut self,
-        words: &[u8],
-        origin: &Origin,
-        protocol: Protocol,
-        now: Now,
-        outlet: &mut Outlet<'_>,
-    ) {
+    fn execute_query(&mut self, words: &[u8], origin: &Origin, protocol: Protocol, now: Now, outlet: &mut Outlet<'_>) {
         let moment = self.read_moment(now);
         let mut spans = std::mem::take(&mut self.spans);
         let (database, args) = entry::Reader::new(words).words(&mut spans);

@@ -30,8 +30,10 @@ pub const OWED_COUNT_TO_READ_MAX: u64 = 64;
 /// Bytes of a client's command up to which its words travel to another core among those of others.
 pub const PLAIN_REQUEST_BYTES_MAX: usize = 16 << 10;
 
-/// Memory of a letter between cores that is kept for the next one, at most: bytes, and pieces.
+/// Memory for the bytes of a letter between cores that is kept for the next one, at most.
 pub const LETTER_BYTES_KEPT_MAX: usize = 64 << 10;
+
+/// Pieces for which the memory of such a letter is kept, at most.
 pub const LETTER_PIECES_KEPT_MAX: usize = 1 << 10;
 
 /// Reads of one client that are remembered, answered ones among them, before these are sorted out.
