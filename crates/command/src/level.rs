@@ -29,6 +29,8 @@ const NEWCOMERS: &[Newcomer] = &[
     Newcomer { name: "xcfgset", is_new_form: None, level: Level(2) },
     Newcomer { name: "xidmprecord", is_new_form: None, level: Level(2) },
     Newcomer { name: "xnack", is_new_form: None, level: Level(2) },
+    Newcomer { name: "xread", is_new_form: Some(reads_last_or_so_much), level: Level(2) },
+    Newcomer { name: "xreadgroup", is_new_form: Some(reads_last_or_so_much), level: Level(2) },
 ];
 
 fn has_polygon(args: Args<'_>) -> bool {
@@ -57,6 +59,23 @@ fn adds_once(args: Args<'_>) -> bool {
             _ => return false,
         }
     }
+}
+
+/// True for XREAD and XREADGROUP with MAXCOUNT or MAXSIZE among their options, or `+` among their ids. XREAD changes
+/// nothing, but a script may go by what it answers.
+fn reads_last_or_so_much(args: Args<'_>) -> bool {
+    let mut words = args.iter().skip(1);
+    while let Some(word) = words.next() {
+        match word.to_ascii_lowercase().as_slice() {
+            b"maxcount" | b"maxsize" => return true,
+            b"streams" => break,
+            b"group" => _ = words.nth(1),
+            b"count" | b"block" | b"claim" => _ = words.next(),
+            _ => {}
+        }
+    }
+    let rest: Vec<&[u8]> = words.collect();
+    rest[rest.len() / 2..].contains(&b"+".as_slice())
 }
 
 /// The level that brought a request in the form in which it is made.
@@ -122,5 +141,11 @@ mod tests {
         assert!(!is_new("xadd s maxlen = 5 * f idmp"));
         assert!(!is_new("xadd idmp 1-1 f v"));
         assert!(!is_new("xdel s 1-1"));
+        assert!(is_new("xread streams s t 0 +"));
+        assert!(is_new("xread count 1 maxcount 5 streams s 0"));
+        assert!(is_new("xreadgroup group maxsize c noack MAXSIZE 5 streams s >"));
+        assert!(!is_new("xreadgroup group maxsize maxcount count 5 streams maxsize >"));
+        assert!(!is_new("xread count maxcount block maxsize streams + + 0 $"));
+        assert!(!is_new("xread streams"));
     }
 }

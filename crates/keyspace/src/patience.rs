@@ -89,7 +89,8 @@ fn block_option(args: Args<'_>) -> Result<Patience, Refusal> {
             let millis = u64::try_from(millis).map_err(|_| Refusal::new("ERR timeout is negative"))?;
             return Ok(if millis == 0 { Patience::Endless } else { Patience::Millis(millis) });
         }
-        index += if is(word, "count") || is(word, "claim") { 2 } else { 1 };
+        let has_value = ["count", "claim", "maxcount", "maxsize"].iter().any(|option| is(word, option));
+        index += if has_value { 2 } else { 1 };
     }
     Ok(Patience::None)
 }
@@ -161,6 +162,7 @@ mod tests {
             ("xread streams block 5", "None"),
             ("xreadgroup group block block block 7 streams s >", "Millis(7)"),
             ("xreadgroup group g c claim block block 5 streams s >", "Millis(5)"),
+            ("xread maxcount block maxsize block block 6 streams s 0", "Millis(6)"),
             ("get a", "None"),
             ("blpop a x", "ERR timeout is not a float or out of range"),
             ("blpop a nan", "ERR timeout is not a float or out of range"),

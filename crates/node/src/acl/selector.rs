@@ -59,13 +59,6 @@ impl Commands {
             }
         }
     }
-
-    /// Allowed and forbidden commands of a category.
-    fn count(&self, category: usize) -> (usize, usize) {
-        let of_it = catalog().entries().iter().zip(&self.allowed).filter(|(entry, _)| entry.is_in(category));
-        let (on, off): (Vec<_>, Vec<_>) = of_it.partition(|(_, is_allowed)| **is_allowed);
-        (on.len(), off.len())
-    }
 }
 
 /// One set of rules. A command is allowed if the command, all its keys and all its channels are.
@@ -74,6 +67,8 @@ pub struct Selector {
     commands: Commands,
     /// First arguments with which a command that is not allowed may be used all the same, by the command's place.
     first_arguments: BTreeMap<usize, Vec<Vec<u8>>>,
+    /// The rules that made these two out of all commands or none.
+    said: Vec<String>,
     pub(super) all_keys: bool,
     pub(super) keys: Vec<KeyPattern>,
     pub(super) all_channels: bool,
@@ -85,6 +80,7 @@ impl Selector {
         Self {
             commands: Commands::none(),
             first_arguments: BTreeMap::new(),
+            said: Vec::new(),
             all_keys: false,
             keys: Vec::new(),
             all_channels,
@@ -128,10 +124,12 @@ impl Selector {
             b"allcommands" | b"+@all" => {
                 self.commands = Commands::all();
                 self.first_arguments.clear();
+                self.said.clear();
             }
             b"nocommands" | b"-@all" => {
                 self.commands = Commands::none();
                 self.first_arguments.clear();
+                self.said.clear();
             }
             lower => match rule {
                 [b'~' | b'%', ..] => self.add_keys(rule)?,
@@ -146,12 +144,17 @@ impl Selector {
                             self.first_arguments.remove(&place);
                         }
                     }
+                    self.say(lower);
                 }
-                [b'+', ..] => self.allow(&lower[1..])?,
+                [b'+', ..] => {
+                    self.allow(&lower[1..])?;
+                    self.say(lower);
+                }
                 [b'-', ..] => {
                     let place = place_of(&lower[1..]).ok_or(Wrong::Unknown)?;
                     self.first_arguments.remove(&place);
                     self.commands.set(place, false);
+                    self.say(lower);
                 }
                 _ => return Err(Wrong::Syntax),
             },
@@ -221,7 +224,7 @@ impl Selector {
         if entry.container.is_some() {
             return Err(Wrong::FirstArgument);
         }
-        if argument.is_empty() {
+        if argument.is_empty() || has_blanks(argument) || std::str::from_utf8(argument).is_err() {
             return Err(Wrong::Syntax);
         }
         let has_subcommands = match entry.known {
@@ -239,50 +242,34 @@ impl Selector {
         Ok(())
     }
 
-    /// The rules about commands, beginning with `+@all` or `-@all`.
+    /// The rules about commands: `+@all` or `-@all`, and then what was said since, in its order.
     ///
-    /// The categories that come nearest to what is allowed are named first, each time the one that leaves the fewest
-    /// exceptions, and then the exceptions one by one.
+    /// Since Redis 7.2 they are told as they were given. A category so stands for what later versions put into it, and
+    /// tools that compare what they have set with what is there find it.
     pub fn describe_commands(&self) -> String {
-        let adds = !self.commands.and_future;
-        let sign = if adds { '+' } else { '-' };
-        let mut rules = vec![if adds { "-@all".to_owned() } else { "+@all".to_owned() }];
-        let mut reached = if adds { Commands::none() } else { Commands::all() };
-        // What is still to be said; a category that has been said counts for nothing any more.
-        let mut rest = self.commands.clone();
-        let mut said = [false; CATEGORIES.len()];
-        loop {
-            let mut best = None;
-            for category in (0..CATEGORIES.len()).filter(|category| !said[*category]) {
-                let (on, off) = rest.count(category);
-                let (same, different) = if adds { (on, off) } else { (off, on) };
-                let is_better =
-                    best.is_none_or(|(_, least, most)| different < least || (different == least && same > most));
-                if same > different && is_better {
-                    best = Some((category, different, same));
-                }
-            }
-            let Some((category, ..)) = best else { break };
-            said[category] = true;
-            reached.set_category(category, adds);
-            rest.set_category(category, !adds);
-            rules.push(format!("{sign}@{}", CATEGORIES[category]));
-        }
-        for (place, entry) in catalog().entries().iter().enumerate() {
-            let is_allowed = self.commands.allowed[place];
-            if reached.allowed[place] != is_allowed {
-                rules.push(format!("{}{}", if is_allowed { '+' } else { '-' }, entry.full_name));
-                reached.set(place, is_allowed);
-            }
-            if !is_allowed {
-                let arguments = self.first_arguments.get(&place).into_iter().flatten();
-                rules.extend(
-                    arguments.map(|argument| format!("+{}|{}", entry.full_name, String::from_utf8_lossy(argument))),
-                );
-            }
-        }
-        assert_eq!(reached.allowed, self.commands.allowed, "rules must say what is allowed, no more and no less");
-        rules.join(" ")
+        let base = if self.commands.and_future { "+@all" } else { "-@all" };
+        let text = self.said.iter().fold(base.to_owned(), |text, rule| text + " " + rule);
+        debug_assert!(self.says_what_holds(&text), "{text} is not what holds");
+        text
+    }
+
+    /// True if these rules make what is allowed here, no more and no less.
+    fn says_what_holds(&self, rules: &str) -> bool {
+        let mut copy = Self::new(false);
+        let is_known = rules.split(' ').all(|rule| copy.apply(rule.as_bytes()).is_ok());
+        is_known && copy.commands == self.commands && copy.first_arguments == self.first_arguments
+    }
+
+    /// Notes a rule about a command or a category, in lower case. What was said of the same before, or of parts of
+    /// that command, does not count any more.
+    fn say(&mut self, rule: &[u8]) {
+        let rule = String::from_utf8_lossy(rule).into_owned();
+        let name = &rule[1..];
+        self.said.retain(|said| {
+            let rest = said[1..].strip_prefix(name);
+            rest.is_none_or(|rest| !(rest.is_empty() || rest.starts_with('|')))
+        });
+        self.said.push(rule);
     }
 
     /// The key patterns with their signs, parted by blanks.

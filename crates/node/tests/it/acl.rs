@@ -229,6 +229,31 @@ fn every_described_user_can_be_made_again_from_the_description() {
 }
 
 #[test]
+fn rules_are_told_in_the_order_in_which_they_were_given() {
+    let mut host = Host::new(1, Settings::default());
+    let admin = host.connect(0);
+    // As Redis 7.4 tells them, which was asked.
+    for (rules, told) in [
+        ("reset +@set +@hash -@geo +get -hset", "-@all +@set +@hash -@geo +get -hset"),
+        ("+HSET", "-@all +@set +@hash -@geo +get +hset"),
+        ("-get +@all", "+@all"),
+        ("-@dangerous +flushall +config|get -config", "+@all -@dangerous +flushall -config"),
+        ("+config", "+@all -@dangerous +flushall +config"),
+        ("reset +@read +get -get -@read +get +@read +client|list +client", "-@all +get +@read +client"),
+        ("-@all", "-@all"),
+        ("reset +select|0 +select|1 +config|get", "-@all +select|0 +select|1 +config|get"),
+    ] {
+        assert_eq!(host.run(admin, &format!("ACL SETUSER u {rules}")), "+OK", "{rules}");
+        let list = host.run(admin, "ACL LIST");
+        assert!(
+            list.contains(&format!("resetchannels {told} $")) || list.ends_with(&format!("resetchannels {told}")),
+            "{rules}: {list}"
+        );
+    }
+    assert!(host.run(admin, "ACL SETUSER u \"+select|a b\"").contains("Syntax error"));
+}
+
+#[test]
 fn categories_hold_what_the_records_say() {
     let mut host = Host::new(1, Settings::default());
     let client = host.connect(0);

@@ -7,7 +7,7 @@ use super::{ON_STREAM, strict_id, write_entries, write_entry, write_entry_parts,
 use crate::collection::stream::block::Entry;
 use crate::collection::stream::group::{Group, Pending};
 use crate::collection::stream::{Direction, Id, Stream};
-use crate::commands::arguments::{integer, is, parse_integer};
+use crate::commands::arguments::{at_least, integer, is, parse_integer};
 use crate::commands::{Body, DataCommand};
 use crate::{Class, Edit, View};
 
@@ -25,7 +25,7 @@ pub(super) const XREAD: DataCommand = DataCommand {
     name: "xread",
     summary: "Answers with the entries of several streams that are behind an id.",
     complexity: "O(N) where N is the number of entries answered with.",
-    syntax: "[COUNT count] [BLOCK milliseconds] STREAMS key id",
+    syntax: "[COUNT count] [MAXCOUNT maxcount] [MAXSIZE maxsize] [BLOCK milliseconds] STREAMS key id",
     arity: -4,
     flags: &[Flag::Readonly, Flag::Blocking, Flag::MovableKeys],
     keys: &[keys_of_streams(1)],
@@ -46,7 +46,8 @@ pub(super) const XREADGROUP: DataCommand = DataCommand {
     summary: "Gives entries of several streams to a consumer of a group, or those again that it has not acknowledged.",
     complexity: "O(M) where M is the number of entries answered with, and O(log N) for each, where N is the number of those \
                  that are pending. With CLAIM, O(N) more.",
-    syntax: "GROUP group consumer [COUNT count] [BLOCK milliseconds] [CLAIM min-idle-time] [NOACK] STREAMS key id",
+    syntax: "GROUP group consumer [COUNT count] [MAXCOUNT maxcount] [MAXSIZE maxsize] [BLOCK milliseconds] \
+             [CLAIM min-idle-time] [NOACK] STREAMS key id",
     arity: -7,
     flags: &[Flag::Write, Flag::Blocking, Flag::MovableKeys],
     keys: &[keys_of_streams(4)],
@@ -67,6 +68,10 @@ pub(crate) struct Reading<'a> {
     streams: Vec<(&'a [u8], Since)>,
     /// Most entries of each stream.
     count: usize,
+    /// Most entries of all streams together.
+    count_max: usize,
+    /// About how many bytes the answer may have.
+    bytes_max: usize,
     /// For how many milliseconds to wait if there is nothing; 0 is for ever.
     pub(crate) wait_ms: Option<u64>,
     group: Option<AsConsumer<'a>>,
@@ -92,14 +97,21 @@ enum Since {
 }
 
 impl<'a> Reading<'a> {
-    /// Reads the words, and looks up what `$` means now.
+    /// Reads the words, and looks up what `$` and `+` mean now.
     ///
     /// # Errors
     /// As Redis has them, key by key: the type, the group, the id.
     pub(crate) fn parse(view: &View<'_>, args: Args<'a>) -> Result<Self, Refusal> {
         let is_group = is(args.at(0), "xreadgroup");
-        let mut reading =
-            Self { streams: Vec::new(), count: usize::MAX, wait_ms: None, group: None, idle_ms_min: None };
+        let mut reading = Self {
+            streams: Vec::new(),
+            count: usize::MAX,
+            count_max: usize::MAX,
+            bytes_max: usize::MAX,
+            wait_ms: None,
+            group: None,
+            idle_ms_min: None,
+        };
         let (mut group, mut is_acknowledged) = (None, false);
         let mut index = 1;
         let keys = loop {
@@ -115,6 +127,12 @@ impl<'a> Reading<'a> {
                 // None and less than none are no limit.
                 let count = usize::try_from(integer(args.at(index + 1))?).unwrap_or(0);
                 reading.count = if count == 0 { usize::MAX } else { count };
+                index += 2;
+            } else if is(word, "maxcount") && rest > 0 {
+                reading.count_max = at_least(1, args.at(index + 1), "ERR MAXCOUNT must be a positive integer")?;
+                index += 2;
+            } else if is(word, "maxsize") && rest > 0 {
+                reading.bytes_max = at_least(1, args.at(index + 1), "ERR MAXSIZE must be a positive integer")?;
                 index += 2;
             } else if is(word, "streams") && rest > 0 {
                 break index + 1;
@@ -160,6 +178,9 @@ impl<'a> Reading<'a> {
         if is_group && group.is_none() {
             return Err(Refusal::new("ERR Missing GROUP option for XREADGROUP"));
         }
+        if reading.count != usize::MAX && reading.count > reading.count_max {
+            return Err(Refusal::new("ERR MAXCOUNT must be greater than or equal to COUNT"));
+        }
         reading.group = group.map(|(group, consumer)| AsConsumer { group, consumer, is_acknowledged });
         for index in keys..keys + words / 2 {
             let (key, id) = (args.at(index), args.at(index + words / 2));
@@ -167,6 +188,10 @@ impl<'a> Reading<'a> {
             reading.streams.push((key, since));
         }
         Ok(reading)
+    }
+
+    fn room(&self) -> Room {
+        Room { entries: self.count_max, bytes: self.bytes_max, is_empty: true, is_full: false }
     }
 
     fn since(&self, view: &View<'_>, key: &[u8], id: &[u8]) -> Result<Since, Refusal> {
@@ -186,6 +211,16 @@ impl<'a> Reading<'a> {
                  by specifying a proper ID, or use the > ID to get new messages. The $ ID would just return an empty \
                  result set.",
             )),
+            // What lies before the last entry, if there is one, so that it alone is answered with.
+            (b"+", None) => {
+                let last = stream.and_then(|stream| stream.last_entry());
+                Ok(Since::After(last.and_then(Id::previous).unwrap_or(Id::MIN)))
+            }
+            (b"+", Some(_)) => Err(Refusal::new(
+                "ERR The + ID is meaningless in the context of XREADGROUP: you want to read the history of this consumer \
+                 by specifying a proper ID, or use the > ID to get new messages. The + ID would just return an empty \
+                 result set.",
+            )),
             (b">", Some(_)) => Ok(Since::New),
             (b">", None) => Err(Refusal::new(
                 "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> <consumer> option.",
@@ -199,19 +234,23 @@ impl<'a> Reading<'a> {
     /// Answers XREAD, if there is anything.
     pub(crate) fn answer(&self, view: &View<'_>, writer: &mut Writer) -> Result<bool, Refusal> {
         let mut found = Vec::with_capacity(self.streams.len());
+        let mut room = self.room();
         for &(key, since) in &self.streams {
             let Since::After(id) = since else { continue };
             if let (Some(stream), Some(start)) = (view.stream(key)?, id.next())
                 && stream.last_entry().is_some_and(|last| last > id)
             {
-                found.push((key, stream, start));
+                let count = room.for_entries(stream, start, self.count);
+                if count > 0 {
+                    found.push((key, stream, start, count));
+                }
             }
         }
         if !found.is_empty() {
             write_streams(writer, found.len());
-            for (key, stream, start) in &found {
+            for (key, stream, start, count) in &found {
                 write_key(writer, key);
-                write_entries(writer, stream, (*start, Id::MAX), Direction::Up, self.count);
+                write_entries(writer, stream, (*start, Id::MAX), Direction::Up, *count);
             }
         }
         Ok(!found.is_empty())
@@ -223,11 +262,15 @@ impl<'a> Reading<'a> {
         // A key may stand twice: what the first got, the second does not. So only the end tells how many there are.
         let mut answers = Writer::new(writer.protocol());
         let mut count = 0;
+        let mut room = self.room();
         for &(key, since) in &self.streams {
             let now = edit.moment().unix.0;
             let (is_served, is_new) = edit.modify_stream(key, |stream| {
                 let group = stream.as_ref().group(as_consumer.group);
                 let Some(group) = group else { return (false, false) };
+                if room.is_full {
+                    return (false, false);
+                }
                 let mut idle = match (since, self.idle_ms_min) {
                     (Since::New, Some(idle_ms_min)) => idle_entries(stream.as_ref(), group, idle_ms_min, now),
                     _ => Vec::new(),
@@ -242,15 +285,29 @@ impl<'a> Reading<'a> {
                         && stream.change().hear_of(as_consumer.group, as_consumer.consumer, now);
                     return (false, is_new);
                 }
+                let most = match since {
+                    Since::New => {
+                        idle.truncate(room.for_pending(stream.as_ref(), idle.iter(), self.count));
+                        let start = group.last.next().filter(|_| has_new);
+                        let most = self.count - idle.len();
+                        idle.len() + start.map_or(0, |start| room.for_entries(stream.as_ref(), start, most))
+                    }
+                    Since::After(after) => {
+                        room.for_pending(stream.as_ref(), history(group, as_consumer, after), self.count)
+                    }
+                };
+                if room.is_full && most == 0 {
+                    return (false, false);
+                }
                 write_key(&mut answers, key);
                 let stream = stream.change();
                 let is_new = stream.hear_of(as_consumer.group, as_consumer.consumer, now);
                 match since {
                     Since::New => {
                         let shows_pending = self.idle_ms_min.is_some();
-                        give_new(stream, as_consumer, &idle, shows_pending, self.count, now, &mut answers);
+                        give_new(stream, as_consumer, &idle, shows_pending, most, now, &mut answers);
                     }
-                    Since::After(id) => give_again(stream, as_consumer, id, self.count, now, &mut answers),
+                    Since::After(id) => give_again(stream, as_consumer, id, most, now, &mut answers),
                 }
                 (true, is_new)
             })?;
@@ -265,6 +322,84 @@ impl<'a> Reading<'a> {
         }
         Ok(count > 0)
     }
+}
+
+/// What an answer still has room for, over all of its streams.
+struct Room {
+    entries: usize,
+    bytes: usize,
+    /// True as long as there is nothing in it: the first entry has room, however large it is.
+    is_empty: bool,
+    /// True once something had no room. What comes later has none either, though it may be smaller.
+    is_full: bool,
+}
+
+impl Room {
+    /// True if nothing is limited.
+    fn is_endless(&self) -> bool {
+        self.entries == usize::MAX && self.bytes == usize::MAX
+    }
+
+    /// Takes the room of an entry of so many bytes. False if there is none.
+    fn take(&mut self, bytes: usize) -> bool {
+        let fits = !self.is_full && self.entries > 0 && (self.is_empty || bytes <= self.bytes);
+        if fits {
+            self.is_empty = false;
+            self.entries -= 1;
+            self.bytes = self.bytes.saturating_sub(bytes);
+        } else {
+            self.is_full = true;
+        }
+        fits
+    }
+
+    /// How many entries from `start` on have room, of `most`; it is taken.
+    fn for_entries(&mut self, stream: &Stream, start: Id, most: usize) -> usize {
+        /// So many entries are looked at in one go. Of a long stream, few may have room.
+        const STEP: usize = 64;
+        if self.is_endless() {
+            return most;
+        }
+        let (mut count, mut next) = (0, Some(start));
+        while let Some(start) = next.take()
+            && count < most
+            && !self.is_full
+        {
+            let mut seen = 0;
+            stream.visit(start, Id::MAX, Direction::Up, STEP.min(most - count), |entry| {
+                count += usize::from(self.take(bytes_of(&entry)));
+                seen += 1;
+                next = entry.id.next();
+            });
+            if seen < STEP {
+                next = None;
+            }
+        }
+        count
+    }
+
+    /// How many of these pending entries have room, of `most`; it is taken.
+    fn for_pending<'p>(&mut self, stream: &Stream, pending: impl Iterator<Item = &'p Pending>, most: usize) -> usize {
+        if self.is_endless() {
+            return most;
+        }
+        let size = |id: Id| stream.get(id).map_or(id.text().as_bytes().len(), |entry| bytes_of(&entry));
+        pending.take(most).take_while(|pending| self.take(size(pending.id))).count()
+    }
+}
+
+/// The size of an entry in an answer. It is that of RESP2 for every client: what a group gives out must be the same on
+/// every replica, and they do not all know who asks.
+fn bytes_of(entry: &Entry<'_>) -> usize {
+    let mut writer = Writer::new(Protocol::Resp2);
+    write_entry(&mut writer, entry);
+    writer.len()
+}
+
+/// What a consumer was given behind an id, and has not acknowledged.
+fn history<'g>(group: &'g Group, to: AsConsumer<'_>, after: Id) -> impl Iterator<Item = &'g Pending> {
+    let from = group.consumer(to.consumer).zip(after.next());
+    from.into_iter().flat_map(|(consumer, start)| group.pending_range(start, Id::MAX, Some(consumer)))
 }
 
 /// What a group has given out, so many milliseconds ago at least, and what is still there of it: what was released
@@ -329,9 +464,8 @@ fn give_new(
 
 /// What the consumer was given behind an id and has not acknowledged. Of what has been deleted, only the id is left.
 fn give_again(stream: &mut Stream, to: AsConsumer<'_>, after: Id, count: usize, now: i64, writer: &mut Writer) {
-    let consumer = stream.group(to.group).and_then(|group| Some((group, group.consumer(to.consumer)?)));
-    let (Some((group, consumer)), Some(start)) = (consumer, after.next()) else { return };
-    let ids: Vec<Id> = group.pending_range(start, Id::MAX, Some(consumer)).take(count).map(|it| it.id).collect();
+    let Some(group) = stream.group(to.group) else { return };
+    let ids: Vec<Id> = history(group, to, after).take(count).map(|pending| pending.id).collect();
     let mut given = Vec::with_capacity(ids.len());
     writer.array(ids.len());
     for id in ids {

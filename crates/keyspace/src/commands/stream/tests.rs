@@ -303,3 +303,73 @@ fn an_id_is_remembered_for_as_long_as_is_said_and_no_memory_is_left_behind() {
     let parts = stream.idempotence().expect("it remembers").part_count();
     assert!((200..=600).contains(&parts), "of each of 100 producers that still count, itself and one id: {parts}");
 }
+
+#[test]
+fn a_plus_stands_for_the_last_entry_that_is_there() {
+    let mut harness = Harness::new();
+    let entry = |key: &str, id: &str| {
+        let entry = format!("*2\r\n$3\r\n{id}\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n");
+        format!("*2\r\n$1\r\n{key}\r\n*1\r\n{entry}")
+    };
+    assert_eq!(harness.run("XREAD STREAMS s +"), "*-1\r\n");
+    for line in ["XADD s 1-0 f v", "XADD s 1-1 f v", "XADD s 2-0 f v", "XADD t 0-1 f v"] {
+        harness.run(line);
+    }
+    assert_eq!(
+        harness.run("XREAD COUNT 5 STREAMS s none t + + +"),
+        format!("*2\r\n{}{}", entry("s", "2-0"), entry("t", "0-1"))
+    );
+    harness.run("XDEL s 2-0");
+    assert_eq!(harness.run("XREAD STREAMS s +"), format!("*1\r\n{}", entry("s", "1-1")), "what is deleted is no entry");
+    harness.run("XTRIM s MAXLEN 0");
+    assert_eq!(harness.run("XREAD STREAMS s +"), "*-1\r\n");
+    harness.run("XGROUP CREATE t g 0");
+    assert!(harness.run("XREADGROUP GROUP g c STREAMS t +").starts_with("-ERR The + ID is meaningless"));
+}
+
+/// The ids in a reply, stream by stream.
+fn ids_of(reply: &str) -> Vec<String> {
+    let is_id = |word: &&str| word.split_once('-').is_some_and(|(ms, _)| !ms.is_empty());
+    reply.split("\r\n").filter(is_id).map(str::to_owned).collect()
+}
+
+#[test]
+fn an_answer_has_at_most_so_many_entries_and_bytes_over_all_streams() {
+    let mut harness = Harness::new();
+    for key in ["s", "t"] {
+        (1..=100).for_each(|ms| _ = harness.run(&format!("XADD {key} {ms}-1 f 12345678")));
+        harness.run(&format!("XGROUP CREATE {key} g 0"));
+    }
+    // One entry takes *2 $3 1-1 *2 $1 f $8 12345678 with its ends of lines.
+    let size = "*2\r\n$3\r\n1-1\r\n*2\r\n$1\r\nf\r\n$8\r\n12345678\r\n".len();
+    let mut read = |line: &str| ids_of(&harness.run(line)).len();
+    assert_eq!(read("XREAD COUNT 3 MAXCOUNT 4 STREAMS s t 0 0"), 4);
+    assert_eq!(read("XREAD MAXCOUNT 150 STREAMS s t 0 0"), 150);
+    assert_eq!(read("XREAD MAXCOUNT 300 STREAMS s t 0 0"), 200);
+    assert_eq!(read("XREAD MAXSIZE 1 STREAMS s t 0 0"), 1, "the first is answered however large it is");
+    assert_eq!(read(&format!("XREAD MAXSIZE {} STREAMS s t 0 0", 5 * size)), 5);
+    assert_eq!(read(&format!("XREAD COUNT 3 MAXSIZE {} STREAMS s t 0 0", 5 * size + 1)), 5);
+    assert_eq!(read(&format!("XREAD MAXCOUNT 2 MAXSIZE {} STREAMS s t 0 0", 5 * size)), 2);
+
+    // A group gives out no more than what is answered, and the rest afterwards.
+    let mut ids = |line: &str| ids_of(&harness.run(line));
+    let first = ids("XREADGROUP GROUP g c COUNT 3 MAXCOUNT 4 STREAMS s t > >");
+    assert_eq!(first, ["1-1", "2-1", "3-1", "1-1"]);
+    assert_eq!(ids(&format!("XREADGROUP GROUP g c MAXSIZE {} STREAMS s t > >", 2 * size)), ["4-1", "5-1"]);
+    assert_eq!(ids("XREADGROUP GROUP g c MAXCOUNT 6 STREAMS s t 0 0"), ["1-1", "2-1", "3-1", "4-1", "5-1", "1-1"]);
+    assert_eq!(ids("XREADGROUP GROUP g c MAXSIZE 1 STREAMS t s 0 0"), ["1-1"]);
+    assert_eq!(ids("XPENDING t g - + 10"), ["1-1"]);
+    harness.now += 1_000;
+    let mut ids = |line: &str| ids_of(&harness.run(line));
+    assert_eq!(ids("XREADGROUP GROUP g d MAXCOUNT 2 CLAIM 500 STREAMS t s > >"), ["1-1", "2-1"]);
+    assert_eq!(ids("XPENDING t g - + 10 d"), ["1-1", "2-1"]);
+    assert_eq!(ids("XPENDING s g - + 10 d"), [""; 0]);
+
+    for (line, error) in [
+        ("XREAD MAXCOUNT 0 STREAMS s 0", "-ERR MAXCOUNT must be a positive integer\r\n"),
+        ("XREAD MAXSIZE x STREAMS s 0", "-ERR MAXSIZE must be a positive integer\r\n"),
+        ("XREAD COUNT 3 MAXCOUNT 2 STREAMS s 0", "-ERR MAXCOUNT must be greater than or equal to COUNT\r\n"),
+    ] {
+        assert_eq!(harness.run(line), error);
+    }
+}
