@@ -627,6 +627,7 @@ impl Core {
                 }
             }
             Event::Changes { session, ticket, answer } => self.answer_changes(session, ticket, answer),
+            Event::Migrated { session, ticket, answer } => self.answer_migrate(session, ticket, answer),
             Event::Secured { id, outcome } => self.secured(id, outcome, actions),
             Event::Report(report) => {
                 self.note_syncs(&report);
