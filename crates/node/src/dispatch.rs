@@ -709,7 +709,8 @@ impl Core {
                     }
                     self.is_reading = false;
                     let ticket = session.take_ticket();
-                    let origin = Origin { durability, ..Origin::new(node, core, id, ticket) };
+                    let is_silent = session.no_touch;
+                    let origin = Origin { is_silent, durability, ..Origin::new(node, core, id, ticket) };
                     local.write(origin, protocol, database, args);
                     return Next::Taken;
                 }
@@ -719,7 +720,7 @@ impl Core {
                     self.is_reading = true;
                     let watch = self.context.timings.start(Known::Data(command), args);
                     let (session, calls) = self.sessions.get_to_count(id).expect("its request is being looked at");
-                    let is_silent = session.no_touch && command.name != "touch";
+                    let is_silent = session.no_touch;
                     write_at_once(session, calls, |writer| {
                         local.state.keyspace().set_silent(is_silent);
                         local.state.keyspace().query(database, command, args, moment, writer);
@@ -746,7 +747,7 @@ impl Core {
                     let moment = local.read_moment(now);
                     self.is_reading = true;
                     let (ticket, tracks) = (session.take_ticket_to_read(), session.tracks());
-                    let is_silent = session.no_touch && command.name != "touch";
+                    let is_silent = session.no_touch;
                     let watch = self.context.timings.start(Known::Data(command), args);
                     self.sessions.reply_observed(id, ticket, local.observed(), |writer| {
                         local.state.keyspace().set_silent(is_silent);
@@ -783,7 +784,7 @@ impl Core {
         }
         let awaits_change = session.awaits_change();
         let tracks = !is_write && session.tracks();
-        let is_silent = !is_write && session.no_touch;
+        let is_silent = session.no_touch;
         let ticket = if is_write { session.take_ticket() } else { session.take_ticket_to_read() };
         let is_timed = self.wants_time(Known::Data(command), args);
         let mut words = Vec::with_capacity(args.byte_count() + 5 * args.len() + 8);
@@ -881,7 +882,8 @@ impl Core {
         if let Some(reading) = &mut session.reading {
             reading.blur();
         }
-        let origin = Origin { ticket: session.take_ticket(), tracks: session.tracks(), ..origin };
+        let is_silent = origin.is_silent && command.name != "touch";
+        let origin = Origin { ticket: session.take_ticket(), tracks: session.tracks(), is_silent, ..origin };
         let mut work = Work {
             commands: vec![words],
             whole: matches!(command.span, KeySpan::Whole(_)),
