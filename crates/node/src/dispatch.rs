@@ -216,7 +216,7 @@ impl Core {
         let asked = self.context.asked(known, args);
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         session.asking = asked;
-        if self.context.timings.hot_is_active() {
+        if self.context.timings.hot_weighs() {
             session.load = Some(Load::new(known, args));
             self.weigh_replies();
         }
