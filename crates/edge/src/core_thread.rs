@@ -22,6 +22,7 @@ use stdx::Instant;
 
 use crate::black_box::TurnClock;
 use crate::calling::{self, GUESTS, Places, Sockets, Stepped, Thread, WAKE, call_guests};
+use crate::carrier::Carrier;
 use crate::clock;
 use crate::connection::{Connection, Connections, Written};
 use crate::fault::Fault;
@@ -805,6 +806,7 @@ impl CoreWork {
             }
             Action::Follow { session, follower } => self.let_follow(session, *follower),
             Action::Changes(request) => self.host.site.tell_changes(*request),
+            Action::Migrate(request) => Carrier::take(&self.host, *request),
             Action::Tape(tape) if self.host.site.is_on() => self.host.site.hear(*tape),
             Action::Tape(tape) => self.host.lead.hear(*tape),
             Action::Pause { session } => {

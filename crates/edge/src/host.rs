@@ -10,6 +10,7 @@ use stdx::Instant;
 
 use crate::black_box::BlackBox;
 use crate::calling::Sockets;
+use crate::carrier::Carrier;
 use crate::clock;
 use crate::core_thread::CoreWork;
 use crate::early::EarlyMark;
@@ -49,6 +50,8 @@ pub struct Host {
     pub lead: Lead,
     /// What is for other clusters.
     pub site: Site,
+    /// Keys that go to other servers.
+    pub carrier: Carrier,
     security: Mutex<Arc<Security>>,
     /// What this node shows to others, if its cluster has an authority of its own.
     pub credentials: Option<Credentials>,
@@ -200,7 +203,7 @@ impl Host {
         mailboxes: Vec<(Mailbox, Sockets)>,
         knobs: Knobs,
         (security, credentials): (Security, Option<Credentials>),
-        (peers, lead, site): (PeerQueue, Lead, Site),
+        (peers, lead, site, carrier): (PeerQueue, Lead, Site, Carrier),
         (early, floor): (EarlyMark, Floor),
         news: Sender<News>,
     ) -> Self {
@@ -228,6 +231,7 @@ impl Host {
             peers,
             lead,
             site,
+            carrier,
             security: Mutex::new(Arc::new(security)),
             credentials,
             has_stopped_accepting: AtomicBool::new(false),

@@ -4,15 +4,17 @@
 //! It decides nothing. Whatever it reads it hands to a core as an event, and whatever a core asks for it carries out;
 //! `simulation` does the same with a false world. It knows no command, no reply but those to a client too many and to
 //! one that comes before there are cores, and nothing of what is in the log. `lead` alone speaks to others on its own
-//! behalf: to replicas of other kinds, as a Redis does, and to a core of ours, as a client that makes a backup.
+//! behalf: to replicas of other kinds, as a Redis does, and to a core of ours, as a client that makes a backup;
+//! and so does `carrier`, to servers to which keys go.
 //!
 //! Suggested order of reading: [`run`] (the life of the process), `core_thread` (the turn), `calling` (who takes it),
-//! `connection`, `mailbox`, `listener`, `tls`, `peers`, `lead`, `site`, `archiver`, `console`, `load`, `storage` and
+//! `connection`, `mailbox`, `listener`, `tls`, `peers`, `lead`, `site`, `carrier`, `archiver`, `console`, `load`, `storage` and
 //! what is below it (files).
 
 mod archiver;
 mod black_box;
 mod calling;
+mod carrier;
 mod checkpoint_writer;
 mod clock;
 mod connection;

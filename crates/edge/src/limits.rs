@@ -383,6 +383,17 @@ pub const CHANGES_HELD_BYTES_EACH: usize = 32 << 20;
 /// Readers that wait look at what is new at most so often.
 pub const CHANGES_INTERVAL: Duration = Duration::from_millis(5);
 
+/// Requests of MIGRATE that are carried out at a time. More wait.
+pub const CARRIERS_MAX: usize = 64;
+/// A connection to another server is kept for so long after it was used, as in Redis.
+pub const CARRIER_LINE_REST: Duration = Duration::from_secs(10);
+/// So many of them are kept, as in Redis.
+pub const CARRIER_LINES_MAX: usize = 64;
+/// Bytes of one reply of another server.
+pub const CARRIER_REPLY_BYTES_MAX: usize = 1 << 20;
+/// How often keys that change while they are sent are sent again.
+pub const CARRIER_ROUNDS_MAX: usize = 64;
+
 /// Pauses between attempts to reach a near site.
 pub const SITE_PAUSE_MIN: Duration = Duration::from_millis(100);
 /// See above.

@@ -20,6 +20,7 @@ use stdx::Levels;
 
 use crate::black_box;
 use crate::calling::{Sockets, WAKE};
+use crate::carrier::Carrier;
 use crate::console::{self, ConsoleOptions};
 use crate::contacts;
 use crate::core_thread;
@@ -241,7 +242,7 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
         mailboxes,
         knobs,
         (security, credentials),
-        (peer_queue, lead, site),
+        (peer_queue, lead, site, Carrier::new(&options.settings)),
         (early, floor),
         news,
     ));

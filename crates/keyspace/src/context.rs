@@ -395,17 +395,18 @@ impl<'a> Edit<'a> {
         change: impl FnOnce(Option<Str<'_>>) -> Result<i64, Refusal>,
     ) -> Option<Result<i64, Refusal>> {
         let (moment, expired_until) = (self.moment, self.expired_until());
-        let Keyspace { databases, keeper, clock, sequence, altered, .. } = &mut *self.keyspace;
+        let Keyspace { databases, keeper, clock, sequence, altered, is_silent, .. } = &mut *self.keyspace;
         databases[usize::from(self.database)].visit(place, key, |record, position| {
             let Some(old @ Str::Integer(_)) = record.string().filter(|_| record.is_alive(expired_until)) else {
                 return None;
             };
-            let used = clock.touched(record.clock(), moment);
+            let used = if is_silent.get() { record.clock() } else { clock.touched(record.clock(), moment) };
             record.set_clock(used);
             Some(change(Some(old)).inspect(|new| {
                 keeper.before_change(position, record);
                 *altered += 1;
-                let (deadline, used) = (record.deadline(), clock.replaced(used, moment));
+                let used = if is_silent.get() { used } else { clock.replaced(used, moment) };
+                let deadline = record.deadline();
                 let stored = record.overwrite(Payload::Integer(*new), deadline, *sequence, used);
                 assert!(stored.is_ok(), "a number fits where one was");
             }))
@@ -425,14 +426,16 @@ impl<'a> Edit<'a> {
         let place = self.keyspace.place(key);
         let (now, database, moment) = (self.expired_until(), usize::from(self.database), self.moment);
         let version = self.keyspace.sequence;
-        let Keyspace { databases, keeper, clock, scratch, altered, .. } = &mut *self.keyspace;
+        let Keyspace { databases, keeper, clock, scratch, altered, is_silent, .. } = &mut *self.keyspace;
         let is_large =
             databases[database].find(place, key).is_some_and(|record| record.is_alive(now) && record.large().is_some());
         if is_large {
             *altered += 1;
             let changed = databases[database].change(place, key, keeper, |record, keeper| {
                 record.set_version(version);
-                record.set_clock(clock.touched(record.clock(), moment));
+                if !is_silent.get() {
+                    record.set_clock(clock.touched(record.clock(), moment));
+                }
                 change_large(record.large_mut().expect("it was large"), keeper, change)
             });
             return changed.expect("it was there");
@@ -466,7 +469,7 @@ impl<'a> Edit<'a> {
     ) -> Result<R, Refusal> {
         let place = self.keyspace.place(key);
         let (moment, expired_until) = (self.moment, self.expired_until());
-        let Keyspace { databases, keeper, clock, sequence, altered, limits, .. } = &mut *self.keyspace;
+        let Keyspace { databases, keeper, clock, sequence, altered, limits, is_silent, .. } = &mut *self.keyspace;
         let mut change = Some(change);
         let changed = databases[usize::from(self.database)].visit(place, key, |record, position| {
             if !record.is_alive(expired_until) {
@@ -475,7 +478,9 @@ impl<'a> Edit<'a> {
             if record.kind() != Some(kind) {
                 return Some(Err(Refusal::WRONG_TYPE));
             }
-            record.set_clock(clock.touched(record.clock(), moment));
+            if !is_silent.get() {
+                record.set_clock(clock.touched(record.clock(), moment));
+            }
             let mut cell = Cell::kept(record, keeper, position, *sequence, limits);
             let result = change.take().map(|change| change(&mut cell)).expect("a record is visited once");
             let is_changed = cell.is_changed();

@@ -68,7 +68,7 @@ impl std::fmt::Display for Digest {
 pub fn value_digest(view: &View<'_>, key: &[u8]) -> Digest {
     let mut digest = Digest::default();
     if let Some(entry) = view.peek(key) {
-        mix_value(&mut digest, &entry);
+        mix_value(&mut digest, &entry, view.moment().unix.0);
     }
     digest
 }
@@ -80,7 +80,7 @@ pub fn database_digest(view: &View<'_>) -> Option<Digest> {
     view.for_each(|entry| {
         let mut digest = Digest::default();
         digest.mix(entry.key());
-        mix_value(&mut digest, &entry);
+        mix_value(&mut digest, &entry, view.moment().unix.0);
         joined.get_or_insert_with(Digest::default).add(&digest.0);
     });
     joined
@@ -95,7 +95,7 @@ pub fn dataset_digest(databases: impl IntoIterator<Item = (u16, Digest)>) -> Dig
     })
 }
 
-fn mix_value(digest: &mut Digest, entry: &Entry<'_>) {
+fn mix_value(digest: &mut Digest, entry: &Entry<'_>, now: i64) {
     let value = entry.value();
     digest.mix(&type_number(value).to_be_bytes());
     match value {
@@ -125,7 +125,7 @@ fn mix_value(digest: &mut Digest, entry: &Entry<'_>) {
                 digest.add(&pair.0);
             }
         }
-        ValueRef::Stream(stream) => mix_stream(digest, stream),
+        ValueRef::Stream(stream) => mix_stream(digest, stream, now),
         // Its text tells all but how it is kept.
         ValueRef::Json(document) => digest.mix(&document.text()),
         ValueRef::Sketch(outline) => digest.mix(&outline.to_bytes()),
@@ -136,7 +136,7 @@ fn mix_value(digest: &mut Digest, entry: &Entry<'_>) {
 }
 
 /// Entries as Redis mixes them; then, unlike there, what groups know.
-fn mix_stream(digest: &mut Digest, stream: &Stream) {
+fn mix_stream(digest: &mut Digest, stream: &Stream, now: i64) {
     stream.visit(Id::MIN, Id::MAX, Direction::Up, usize::MAX, |entry| {
         digest.mix(format!("{}.{}", entry.id.ms, entry.id.seq).as_bytes());
         for (field, value) in entry.pairs() {
@@ -156,6 +156,19 @@ fn mix_stream(digest: &mut Digest, stream: &Stream) {
             digest.mix(pending.owner().map_or(b"", |owner| owner));
             digest.mix(&pending.time().to_be_bytes());
             digest.mix(&pending.count.to_be_bytes());
+        }
+        // In the order in which they are given out.
+        group.released().for_each(|id| digest.mix(&id.to_bytes()));
+    }
+    let Some(idempotence) = stream.idempotence() else { return };
+    digest.mix(&idempotence.duration_s.to_be_bytes());
+    digest.mix(&idempotence.ids_max.to_be_bytes());
+    // What has expired is nothing any more, whether it has been swept away or not.
+    for (name, ids) in idempotence.producers() {
+        for (own, id) in ids.filter(|(own, _)| idempotence.find(name, own, now.max(0).cast_unsigned()).is_some()) {
+            digest.mix(name);
+            digest.mix(own);
+            digest.mix(&id.to_bytes());
         }
     }
 }

@@ -101,7 +101,7 @@ pub struct Keyspace {
     /// What commands that read have looked up.
     lookups: Cell<Lookups>,
     /// Reading is no use of a key for now.
-    is_silent: Cell<bool>,
+    pub(crate) is_silent: Cell<bool>,
     /// Slots that other groups hold, one bit each, the lowest first; empty if there are none. Derived from what the
     /// group knows; a checkpoint has none of it.
     pub(crate) elsewhere: Vec<u64>,
@@ -257,7 +257,14 @@ impl Keyspace {
     #[inline]
     pub fn query(&self, database: u16, command: &DataCommand, args: Args<'_>, moment: Moment, writer: &mut Writer) {
         let Body::Query(run) = command.body else { panic!("{} is not a query", command.name) };
-        if let Err(refusal) = run(&self.view(database, moment).counting(), args, writer) {
+        // TOUCH is there to use keys.
+        let is_silent = self.is_silent.get();
+        if is_silent && command.name == "touch" {
+            self.is_silent.set(false);
+        }
+        let outcome = run(&self.view(database, moment).counting(), args, writer);
+        self.is_silent.set(is_silent);
+        if let Err(refusal) = outcome {
             writer.error(refusal.text());
         }
     }
@@ -335,7 +342,7 @@ impl Keyspace {
         self.lookups.set(lookups);
     }
 
-    /// Says whether keys that are read from here on are not used by that (CLIENT NO-TOUCH).
+    /// Says whether keys that commands look up from here on are not used by that (CLIENT NO-TOUCH), but for TOUCH.
     #[inline]
     pub fn set_silent(&self, is_silent: bool) {
         self.is_silent.set(is_silent);

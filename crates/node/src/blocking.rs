@@ -93,6 +93,8 @@ struct Line {
     awake: Option<Origin>,
     /// Something has happened to the key since that one was woken.
     is_touched: bool,
+    /// For that reason the line was begun anew, and has not come to its end since.
+    has_begun_anew: bool,
 }
 
 #[derive(Debug)]
@@ -114,7 +116,9 @@ impl Line {
     fn stand(&mut self, waiter: Waiter, is_trying: bool, exists: bool) -> Option<Origin> {
         let origin = waiter.origin;
         if let Some(place) = self.place_of(&origin) {
-            self.waiters[place].heard = waiter.heard;
+            let known = &mut self.waiters[place];
+            // At level 1 it is not told to other nodes what a waiter would claim.
+            (known.heard, known.claims) = (waiter.heard, waiter.claims);
             // Who stands is not trying: the word that woke it has been lost, or its answer has.
             return self.awake.filter(|awake| *awake == origin && !is_trying);
         }
@@ -130,11 +134,27 @@ impl Line {
         }
     }
 
+    /// One has tried, and found nothing. If something has happened to the key meanwhile, it may have looked too early, and
+    /// what there is now belongs to the first in line: the line begins anew. That is done once until all have been
+    /// woken, since what happens all the time may be of use to the last of them only. Returns who is to be woken.
+    fn advance_behind(&mut self, tried: &Origin, exists: bool) -> Option<Origin> {
+        if self.is_touched && !self.has_begun_anew {
+            (self.is_touched, self.has_begun_anew) = (false, true);
+            return self.advance(0, exists);
+        }
+        let behind = self.place_of(tried).map_or(0, |place| place + 1);
+        self.advance(behind, exists)
+    }
+
     /// Wakes the first from this place on who may have something to find. Returns who.
     fn advance(&mut self, from: usize, exists: bool) -> Option<Origin> {
         let next = self.waiters.iter().skip(from).find(|waiter| exists || waiter.wants_end);
         self.awake = next.map(|waiter| waiter.origin);
-        if self.awake.is_none() && std::mem::take(&mut self.is_touched) {
+        if self.awake.is_some() {
+            return self.awake;
+        }
+        self.has_begun_anew = false;
+        if std::mem::take(&mut self.is_touched) {
             let first = self.waiters.iter().find(|waiter| exists || waiter.wants_end);
             self.awake = first.map(|waiter| waiter.origin);
         }
@@ -178,14 +198,16 @@ impl Group {
                     self.state.upkeep().await_key(key.0, &key.1);
                     let line = self.leader.lines.lines.entry(key.clone()).or_default();
                     let (claims, heard) = (claims.clone(), now.instant);
-                    let waiter = Waiter { origin: waiter, wants_end, heard, claims, claims_from: None };
-                    line.stand(waiter, is_trying, exists)
+                    let claims_now = claims.is_some() && !is_trying;
+                    let standing = Waiter { origin: waiter, wants_end, heard, claims, claims_from: None };
+                    let woken = line.stand(standing, is_trying, exists);
+                    if claims_now && woken.is_none() {
+                        self.note_claim(&key, &waiter, now);
+                    }
+                    woken
                 }
                 LineAct::Tried => match self.leader.lines.lines.get_mut(&key) {
-                    Some(line) if line.awake == Some(waiter) => {
-                        let behind = line.place_of(&waiter).map_or(0, |place| place + 1);
-                        line.advance(behind, exists)
-                    }
+                    Some(line) if line.awake == Some(waiter) => line.advance_behind(&waiter, exists),
                     _ => None,
                 },
                 LineAct::Leave => {
@@ -891,5 +913,40 @@ mod tests {
         assert_eq!(line.stand(waiter(2), false, true), None, "it is not its turn");
         assert_eq!(line.stand(waiter(1), false, true), Some(first));
         assert_eq!(line.advance(1, true), Some(second));
+    }
+
+    #[test]
+    fn what_comes_while_the_first_is_trying_is_for_the_first() {
+        let mut line = Line::default();
+        (1..=3).for_each(|serial| _ = line.stand(waiter(serial), true, false));
+        // The first has tried too early. What happens all the time and is nothing to it does not keep the last from
+        // trying.
+        let mut tried = Vec::new();
+        let mut awake = waiter(1).origin;
+        for _ in 0..12 {
+            tried.push(awake.session.serial);
+            line.is_touched = true;
+            awake = line.advance_behind(&awake, true).expect("it was touched");
+        }
+        assert_eq!(tried, [1, 1, 2, 3, 1, 1, 2, 3, 1, 1, 2, 3]);
+        // What comes while the second is trying is for the first as well.
+        let mut line = Line::default();
+        (1..=3).for_each(|serial| _ = line.stand(waiter(serial), true, false));
+        assert_eq!(line.advance_behind(&waiter(1).origin, true), Some(waiter(2).origin));
+        line.is_touched = true;
+        assert_eq!(line.advance_behind(&waiter(2).origin, true), Some(waiter(1).origin));
+        assert_eq!(line.advance_behind(&waiter(1).origin, true), Some(waiter(2).origin));
+        assert_eq!(line.advance_behind(&waiter(2).origin, true), Some(waiter(3).origin));
+        assert_eq!(line.advance_behind(&waiter(3).origin, true), None);
+    }
+
+    #[test]
+    fn a_waiter_that_stands_already_says_later_what_it_would_claim() {
+        let claims = Some(Claims { group: b"g".to_vec(), idle_ms_min: 5 });
+        let mut line = Line::default();
+        line.stand(waiter(1), true, false);
+        line.advance(1, false);
+        line.stand(Waiter { claims: claims.clone(), ..waiter(1) }, false, false);
+        assert_eq!((line.waiters.len(), &line.waiters[0].claims), (1, &claims));
     }
 }

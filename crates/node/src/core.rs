@@ -629,6 +629,7 @@ impl Core {
                 }
             }
             Event::Changes { session, ticket, answer } => self.answer_changes(session, ticket, answer),
+            Event::Migrated { session, ticket, answer } => self.answer_migrate(session, ticket, answer),
             Event::Secured { id, outcome } => self.secured(id, outcome, actions),
             Event::Report(report) => {
                 self.note_syncs(&report);
@@ -1441,9 +1442,11 @@ impl Core {
 
     /// The origin of a request whose answer this core takes.
     pub(crate) fn origin_of(&self, session: SessionId) -> Origin {
-        let asked = self.sessions.get(session).map_or(Durability::Server, |session| session.durability);
+        let known = self.sessions.get(session);
+        let asked = known.map_or(Durability::Server, |session| session.durability);
         let durability = self.context.settings.durability(asked);
-        Origin { durability, ..Origin::new(self.context.node, self.context.core, session, 0) }
+        let is_silent = known.is_some_and(|session| session.no_touch);
+        Origin { is_silent, durability, ..Origin::new(self.context.node, self.context.core, session, 0) }
     }
 
     // ---- requests to groups -----------------------------------------------------------------------------------------

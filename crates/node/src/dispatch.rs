@@ -216,7 +216,7 @@ impl Core {
         let asked = self.context.asked(known, args);
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         session.asking = asked;
-        if self.context.timings.hot_is_active() {
+        if self.context.timings.hot_weighs() {
             session.load = Some(Load::new(known, args));
             self.weigh_replies();
         }
@@ -711,7 +711,8 @@ impl Core {
                     }
                     self.is_reading = false;
                     let ticket = session.take_ticket();
-                    let origin = Origin { durability, ..Origin::new(node, core, id, ticket) };
+                    let is_silent = session.no_touch;
+                    let origin = Origin { is_silent, durability, ..Origin::new(node, core, id, ticket) };
                     local.write(origin, protocol, database, args);
                     return Next::Taken;
                 }
@@ -721,7 +722,7 @@ impl Core {
                     self.is_reading = true;
                     let watch = self.context.timings.start(Known::Data(command), args);
                     let (session, calls) = self.sessions.get_to_count(id).expect("its request is being looked at");
-                    let is_silent = session.no_touch && command.name != "touch";
+                    let is_silent = session.no_touch;
                     write_at_once(session, calls, |writer| {
                         local.state.keyspace().set_silent(is_silent);
                         local.state.keyspace().query(database, command, args, moment, writer);
@@ -748,7 +749,7 @@ impl Core {
                     let moment = local.read_moment(now);
                     self.is_reading = true;
                     let (ticket, tracks) = (session.take_ticket_to_read(), session.tracks());
-                    let is_silent = session.no_touch && command.name != "touch";
+                    let is_silent = session.no_touch;
                     let watch = self.context.timings.start(Known::Data(command), args);
                     self.sessions.reply_observed(id, ticket, local.observed(), |writer| {
                         local.state.keyspace().set_silent(is_silent);
@@ -785,7 +786,7 @@ impl Core {
         }
         let awaits_change = session.awaits_change();
         let tracks = !is_write && session.tracks();
-        let is_silent = !is_write && session.no_touch;
+        let is_silent = session.no_touch;
         let ticket = if is_write { session.take_ticket() } else { session.take_ticket_to_read() };
         let is_timed = self.wants_time(Known::Data(command), args);
         let kind = match (is_write, awaits_change) {
@@ -891,7 +892,8 @@ impl Core {
         if let Some(reading) = &mut session.reading {
             reading.blur();
         }
-        let origin = Origin { ticket: session.take_ticket(), tracks: session.tracks(), ..origin };
+        let is_silent = origin.is_silent && command.name != "touch";
+        let origin = Origin { ticket: session.take_ticket(), tracks: session.tracks(), is_silent, ..origin };
         let mut work = Work {
             commands: vec![words],
             whole: matches!(command.span, KeySpan::Whole(_)),

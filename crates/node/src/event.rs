@@ -144,6 +144,42 @@ pub enum ChangesForm {
     Stream(Vec<u8>, resp::Protocol),
 }
 
+/// A client wants keys to go to another server.
+#[derive(Debug)]
+pub struct MigrateRequest {
+    /// Where it is answered.
+    pub core: CoreId,
+    /// Who asks.
+    pub session: SessionId,
+    /// Which of its requests that is.
+    pub ticket: OwnTicket,
+    /// What is asked.
+    pub wish: MigrateWish,
+}
+
+/// Which keys are to go to which server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MigrateWish {
+    /// The server's name or address.
+    pub host: String,
+    /// Its port, as the client says it.
+    pub port: String,
+    /// The password, or user and password; nothing if none is needed.
+    pub login: Vec<Vec<u8>>,
+    /// The database there.
+    pub target_database: i64,
+    /// The database here.
+    pub database: u16,
+    /// The keys.
+    pub keys: Vec<Vec<u8>>,
+    /// So long the server may be silent.
+    pub timeout_ms: u64,
+    /// The keys stay here, too.
+    pub is_copy: bool,
+    /// What the server has under these keys is replaced.
+    pub replaces: bool,
+}
+
 /// Everything that can happen to a core.
 pub enum Event<'a> {
     /// A client connected to this core.
@@ -268,6 +304,15 @@ pub enum Event<'a> {
         /// See above.
         answer: Result<Vec<u8>, String>,
     },
+    /// An [`Action::Migrate`] has been carried out: a status, or the text of an error.
+    Migrated {
+        /// Who.
+        session: SessionId,
+        /// Which of its requests.
+        ticket: OwnTicket,
+        /// See above.
+        answer: Result<&'static str, String>,
+    },
     /// An [`Action::Secure`] has been carried out; or why it cannot be, and then nothing has changed.
     Secured {
         /// As in the action.
@@ -312,6 +357,8 @@ pub enum Action {
     },
     /// Read what has changed, on disk; [`Event::Changes`] follows, unless whoever asked has gone by then.
     Changes(Box<ChangesRequest>),
+    /// Carry keys to another server; [`Event::Migrated`] follows.
+    Migrate(Box<MigrateRequest>),
     /// What a group has done. Comes before the replies to whoever asked for it.
     Tape(Box<state::Tape>),
     /// Stop reading from a client's socket (its bytes stay in the kernel, and its sender feels it) …
@@ -644,6 +691,8 @@ pub struct HostReport {
     pub core_thread_count: u64,
     /// The links to other nodes.
     pub links: Vec<LinkReport>,
+    /// Connections to other servers that MIGRATE keeps for a while.
+    pub migrate_line_count: usize,
     /// Replicas of other kinds.
     pub following: Following,
     /// The archive, if there is to be one.

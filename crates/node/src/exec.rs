@@ -358,7 +358,8 @@ impl Core {
             });
         }
         let durability = self.context.settings.durability(session.durability);
-        let origin = Origin { tracks, durability, ..Origin::new(node, core, id, ticket.number()) };
+        let is_silent = session.no_touch;
+        let origin = Origin { tracks, is_silent, durability, ..Origin::new(node, core, id, ticket.number()) };
         match groups {
             Groups::None => self.sessions.reply_own(id, ticket, |writer| writer.array(0)),
             Groups::One(group) => {
@@ -406,7 +407,9 @@ impl Core {
         protocol: Protocol,
     ) -> bool {
         let now = self.now;
-        let owed = self.sessions.get(id).map_or(0, |session| session.owed_count());
+        let session = self.sessions.get(id);
+        let owed = session.map_or(0, |session| session.owed_count());
+        let is_silent = session.is_some_and(|session| session.no_touch);
         if router::core_of(group, self.context.core_count) != self.context.core {
             return false;
         }
@@ -416,7 +419,7 @@ impl Core {
             return false;
         }
         let mut writer = Writer::new(protocol);
-        let observed = group.read_exec(packed, protocol, now, &mut self.context.timings, &mut writer);
+        let observed = group.read_exec(packed, (protocol, is_silent), now, &mut self.context.timings, &mut writer);
         if self.sessions.get(id).is_some_and(Session::tracks) {
             self.context.tracker.remember_exec(self.context.core, id, packed);
         }

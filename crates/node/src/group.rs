@@ -967,7 +967,7 @@ impl Group {
     pub(crate) fn read_exec(
         &mut self,
         packed: &[u8],
-        protocol: Protocol,
+        (protocol, is_silent): (Protocol, bool),
         now: Now,
         timings: &mut Timings,
         writer: &mut Writer,
@@ -975,7 +975,9 @@ impl Group {
         let moment = self.read_moment(now);
         let mut spans = std::mem::take(&mut self.spans);
         let exec = entry::Reader::new(packed).exec(protocol, &mut spans);
+        self.state.keyspace().set_silent(is_silent);
         self.state.read_exec(exec, moment, &mut Measure::Client(timings), writer);
+        self.state.keyspace().set_silent(false);
         self.spans = spans;
         Observed::of_state()
     }
@@ -1085,7 +1087,7 @@ impl Group {
         let observed = Observed::of_state();
         outlet.reply_to_read(origin, protocol, observed, (command, args), |writer| {
             let start = writer.len();
-            self.state.keyspace().set_silent(origin.reads_silently(command));
+            self.state.keyspace().set_silent(origin.is_silent);
             self.state.read(database, command, args, moment, writer);
             self.state.keyspace().set_silent(false);
             !(command.has(Flag::Blocking) && is_null(&writer.bytes()[start..]))
@@ -1281,7 +1283,9 @@ impl Group {
             }
         }
         let value = |(database, key): &(u16, Vec<u8>)| self.value_under_lock(lock.transaction, *database, key, moment);
+        self.state.keyspace().set_silent(origin.is_silent);
         let values = lock.keys.iter().map(value).collect();
+        self.state.keyspace().set_silent(false);
         let answers = lock.queries.iter().map(|words| self.answer_locked(lock, words, moment)).collect();
         self.let_leave((lock.transaction, grant), origin, values, answers, outlet);
     }

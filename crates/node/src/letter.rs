@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use keyspace::{DataCommand, Moment};
+use keyspace::Moment;
 use resp::Protocol;
 use script::Script;
 use stdx::UnixMillis;
@@ -88,7 +88,7 @@ pub struct Origin {
     pub claim: Option<Claim>,
     /// True if the session keeps what it reads, and the group is to remember that.
     pub tracks: bool,
-    /// True if what it reads is not used by that (CLIENT NO-TOUCH).
+    /// True if its keys are not used by what it does with them (CLIENT NO-TOUCH).
     pub is_silent: bool,
     /// True if its gateway wants to know how long it takes, and has numbered it.
     pub is_timed: bool,
@@ -110,11 +110,6 @@ impl Origin {
             is_timed: false,
             durability: Durability::Server,
         }
-    }
-
-    /// True if a command is to leave no trace of its reading.
-    pub(crate) fn reads_silently(&self, command: &DataCommand) -> bool {
-        self.is_silent && command.name != "touch"
     }
 
     /// The gateway that numbered it, if one did.

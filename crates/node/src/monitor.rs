@@ -131,6 +131,11 @@ pub(crate) fn is_secret(known: Known, args: Args<'_>, place: usize) -> bool {
             (place >= 1 && word(place - 1).eq_ignore_ascii_case(b"auth"))
                 || (place >= 2 && word(place - 2).eq_ignore_ascii_case(b"auth"))
         }
+        "migrate" => {
+            let is_login =
+                |before: usize, name: &[u8]| place >= 6 + before && word(place - before).eq_ignore_ascii_case(name);
+            is_login(1, b"auth") || is_login(1, b"auth2") || is_login(2, b"auth2")
+        }
         "setuser" => place > 1,
         "set" if word(0).eq_ignore_ascii_case(b"config") => {
             let name = word(place.saturating_sub(1)).to_ascii_lowercase();

@@ -400,6 +400,12 @@ impl Timings {
         self.hot.as_ref().is_some_and(|hot| hot.is_active(self.unix))
     }
 
+    /// True while bytes are counted, for which requests are remembered until they are answered.
+    #[inline]
+    pub(crate) fn hot_weighs(&self) -> bool {
+        self.hot.as_ref().is_some_and(|hot| hot.plan.counts_bytes && hot.is_active(self.unix))
+    }
+
     /// A request and its reply have so many bytes.
     pub(crate) fn weigh(&mut self, load: &Load, reply_bytes: usize) {
         if let Some(hot) = self.hot.as_mut().filter(|hot| hot.stopped.is_none()) {
@@ -605,6 +611,26 @@ impl Samples {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn requests_are_remembered_only_where_bytes_are_counted() {
+        for (counts_time, counts_bytes) in [(true, false), (false, true)] {
+            let mut timings = Timings::new(Instant::default, &Settings::default());
+            let plan = Plan {
+                counts_time,
+                counts_bytes,
+                key_count: 1,
+                ratio: 1,
+                slots: std::collections::BTreeSet::new(),
+                began: UnixMillis(0),
+                ends: None,
+                cpu_us: (0, 0),
+                seed: 1,
+            };
+            assert!(timings.start_hot(plan));
+            assert_eq!(timings.hot_weighs(), counts_bytes);
+        }
+    }
 
     #[test]
     fn classes_of_times_are_narrow_and_without_gaps() {

@@ -3,6 +3,7 @@
 mod copying;
 mod lists;
 mod repeats;
+mod streams;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -13,6 +14,8 @@ use copying::Copying;
 use lists::Awaited;
 pub use lists::{LIST_COUNT, list_name};
 use repeats::Repeats;
+pub use streams::STREAM_COUNT;
+use streams::{StreamHistory, Streams};
 
 use crate::MILLISECOND;
 use crate::cycles::{Step, Transaction};
@@ -33,7 +36,12 @@ pub const ACCOUNT_COUNT: u64 = 6;
 pub const OPENING_BALANCE: i64 = 1_000;
 
 /// What is read in the end, through every node: registers, lists, and all accounts at once.
-pub const LAST_READS: Range<u64> = 0..REGISTER_COUNT + LIST_COUNT + 1;
+pub const LAST_READS: Range<u64> = 0..REGISTERS_AND_LISTS + 1;
+
+/// Streams are read behind that, where clients share some.
+pub const LAST_READS_OF_STREAMS: Range<u64> = LAST_READS.end..LAST_READS.end + STREAM_COUNT;
+
+const REGISTERS_AND_LISTS: u64 = REGISTER_COUNT + LIST_COUNT;
 
 /// Errors that are remembered.
 const ERRORS_MAX: usize = 100;
@@ -69,6 +77,8 @@ pub struct History {
     pub transactions: Vec<Transaction>,
     /// The sessions that asked for them, in the same order.
     pub transaction_sessions: Vec<u64>,
+    /// What is known of streams.
+    streams: Vec<StreamHistory>,
     /// The lists as they were read in the end, through one node after the other.
     pub lists: Vec<BTreeMap<u32, Vec<u32>>>,
     /// EXECs that answered nil.
@@ -104,7 +114,12 @@ impl BrokenWatch {
 impl History {
     /// Nothing has happened yet.
     pub fn new() -> Self {
-        Self { registers: vec![Vec::new(); REGISTER_COUNT as usize], next_value: 1, ..Self::default() }
+        Self {
+            registers: vec![Vec::new(); REGISTER_COUNT as usize],
+            streams: (0..STREAM_COUNT).map(|_| StreamHistory::default()).collect(),
+            next_value: 1,
+            ..Self::default()
+        }
     }
 
     /// A read that may be so old is one that may have been asked for so much earlier; but not before what its session
@@ -177,6 +192,8 @@ enum Expected {
     BackupChunk,
     /// The answer to a request with an id.
     Counted,
+    /// A command on a stream.
+    Stream(streams::Awaited),
     /// A command on a collection. No checker asks what it found; that the replicas agree afterwards, one does.
     Collection,
 }
@@ -235,6 +252,8 @@ pub struct Client {
     has_said_so: bool,
     /// What it repeats under an id until it has an answer.
     repeats: Option<Repeats>,
+    /// Its part in streams that are shared.
+    streams: Option<Streams>,
 }
 
 /// What became of a reply.
@@ -274,6 +293,7 @@ impl Client {
             staleness_ms: None,
             has_said_so: false,
             repeats: None,
+            streams: None,
         }
     }
 
@@ -373,11 +393,12 @@ impl Client {
                 Some(list) if list < REGISTER_COUNT + LIST_COUNT => {
                     self.last_list((list - REGISTER_COUNT) as u32, &mut out);
                 }
-                Some(_) => self.audit(now, &mut out),
+                Some(REGISTERS_AND_LISTS) => self.audit(now, &mut out),
+                Some(stream) => self.last_stream(now, (stream - REGISTERS_AND_LISTS - 1) as usize, &mut out),
             }
             return out;
         }
-        if self.go_on_copying(&mut out) || self.ask_once(&mut out) {
+        if self.go_on_copying(&mut out) || self.ask_once(&mut out) || self.ask_stream(now, history, &mut out) {
             return out;
         }
         if self.copies && self.prng.chance(1, 60) {
@@ -630,7 +651,8 @@ impl Client {
             let outcome = judge_error(text)?;
             // Whether there is such a sketch is the client's own affair.
             let is_of_data =
-                ["key already exists", "key does not exist", "Not found"].iter().any(|end| text.ends_with(end));
+                ["key already exists", "key does not exist", "Not found"].iter().any(|end| text.ends_with(end))
+                    || OF_STREAMS.iter().any(|word| text.contains(word));
             if !is_of_data {
                 history.note_error(text);
             }
@@ -654,6 +676,7 @@ impl Client {
                 | Expected::Transfer { .. }
                 | Expected::Collection
                 | Expected::Counted
+                | Expected::Stream(_)
                 | Expected::LastList { .. }
                 | Expected::Unwatched
                 | Expected::Audit { .. } => history.refused_count += 1,
@@ -739,6 +762,12 @@ impl Client {
                 reply => absurd(&reply),
             },
             Expected::Lists(awaited) => awaited.answered(now, &reply, history),
+            Expected::Stream(awaited) => {
+                if self.stream_answered(now, awaited, &reply, history)? {
+                    self.last_reads.as_mut().map(VecDeque::pop_front);
+                }
+                Ok(())
+            }
             Expected::WatchedList { list } => self.watched_list(*list, &reply),
             Expected::LastList { list } => {
                 let found = lists::elements(&reply)?;
@@ -783,12 +812,18 @@ enum Outcome {
     Unknown,
 }
 
+/// A stream or its group has not been made yet, or has been; or the cluster is at a level that does not know what is
+/// asked for.
+const OF_STREAMS: [&str; 3] = ["NOGROUP ", "BUSYGROUP ", " in this form needs level "];
+
 fn judge_error(text: &str) -> Result<Outcome, String> {
     const HONEST: &[&str] = &["TRYAGAIN ", "CLUSTERDOWN ", "LOADING ", "MISCONF ", "EXECABORT ", "NOSPACE "];
     // Whether a sketch has been made, or an item is in it, is left to chance.
     const OF_SKETCHES: &[&str] = &["ERR TopK: key ", "ERR T-Digest: key ", "ERR Not found", "ERR Maximum expansions"];
     if text.contains("unknown") {
         Ok(Outcome::Unknown)
+    } else if OF_STREAMS.iter().any(|word| text.contains(word)) {
+        Ok(Outcome::Nothing)
     } else if HONEST.iter().chain(OF_SKETCHES).any(|word| text.starts_with(word)) {
         Ok(Outcome::Nothing)
     } else {

@@ -607,8 +607,8 @@ impl Universe {
             }
             Action::UsersFile { .. } => unreachable!("no universe has a file of users"),
             Action::Secure { .. } => unreachable!("no universe has certificates"),
-            Action::Follow { .. } | Action::Tape(_) | Action::Changes(_) => {
-                unreachable!("no universe has replicas of other kinds, or keeps what changes")
+            Action::Follow { .. } | Action::Tape(_) | Action::Changes(_) | Action::Migrate(_) => {
+                unreachable!("no universe has other servers, or keeps what changes")
             }
             Action::Peers(contacts) => {
                 let place = |(node, member): &(NodeId, Member)| {

@@ -135,6 +135,16 @@ const GROUPS_MAX: u64 = 4;
 /// Clocks that may be off by so many millionths are said to run apart.
 const CLOCKS_APART: u64 = 10_000;
 
+/// Chance of clients that share streams, apart from all other chance.
+const STREAMS_SEED: u64 = 0x5EED_0F57_2EA4;
+
+/// In one world in three clients share streams, too, if what they are told is to last. The other worlds are what they
+/// would be without.
+fn shares_streams(plan: &Plan) -> bool {
+    let is_usual = !plan.calm && !plan.is_orderly() && plan.canary.is_none();
+    is_usual && plan.durability == Durability::Always && Prng::new(plan.seed ^ STREAMS_SEED).chance(1, 3)
+}
+
 /// Longest pause of a client where nothing goes wrong.
 const CALM_THINK: u64 = 10 * MILLISECOND;
 
@@ -276,6 +286,10 @@ impl Universe {
         }
         if plan.repeats {
             clients.iter_mut().zip(0..).for_each(|(client, number)| client.repeat(number));
+        }
+        if shares_streams(plan) {
+            let mut prng = Prng::new(plan.seed ^ STREAMS_SEED);
+            clients.iter_mut().zip(0..).for_each(|(client, number)| client.share_streams(number, prng.fork()));
         }
         if plan.calm {
             clients.iter_mut().for_each(|client| client.calm(CALM_THINK));

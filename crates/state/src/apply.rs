@@ -44,6 +44,12 @@ pub trait Effects: Meter {
         run.discard();
     }
 
+    /// True if the keys of the next item are not used by what it does with them (CLIENT NO-TOUCH). When a key was used
+    /// is known to each replica by itself.
+    fn is_silent(&self) -> bool {
+        false
+    }
+
     /// The large values of a transaction, as far as they have been read in already.
     fn imports(&mut self, transaction: TransactionId) -> Imports {
         let _ = transaction;
@@ -299,6 +305,8 @@ impl State {
         if let Some(recorder) = &mut self.recorder {
             recorder.begin(self.applied.index, self.moment.unix);
         }
+        let is_silent = effects.is_silent();
+        self.keyspace.set_silent(is_silent);
         let applied = match cursor.reader.claimed() {
             None => {
                 let what = self.apply_item(item, moment, Output::Free, effects);
@@ -306,6 +314,7 @@ impl State {
             }
             Some(claimed) => self.apply_claimed(item, claimed, moment, effects),
         };
+        self.keyspace.set_silent(false);
         self.spans = spans;
         if let Some(recorder) = &mut self.recorder {
             recorder.end();

@@ -474,6 +474,9 @@ impl Done<'_> {
             let count = count.to_string();
             let count = count.as_bytes();
             match self.reader {
+                Reader::Holdfast if stream.is_given_up(group, id) => {
+                    out.push(self.database, &[b"XNACK", key, group, b"FATAL", b"IDS", b"1", id, b"FORCE"]);
+                }
                 Reader::Holdfast => out.push(
                     self.database,
                     &[b"XNACK", key, group, b"FAIL", b"IDS", b"1", id, b"RETRYCOUNT", count, b"FORCE"],

@@ -16,7 +16,7 @@ use command::Refusal;
 pub use id::Id;
 
 use self::block::{Block, Entry};
-use self::group::{Consumer, Group, Holder, Pending, ReleasedRubble, rank_of};
+use self::group::{Consumer, GIVEN_UP, Group, Holder, Pending, ReleasedRubble, rank_of};
 use self::idempotence::{Idempotence, IdempotenceRubble};
 use super::{Cell, Collection, Kind, Large, Limits, Shape, packed};
 use crate::tree::{self, Tree};
@@ -167,6 +167,12 @@ impl Stream {
     pub fn released_count_of(&self, group: &[u8], id: &[u8]) -> Option<i64> {
         let pending = self.group(group)?.pending(Id::parse(id, 0)?)?;
         pending.owner().is_none().then(|| pending.shown_count())
+    }
+
+    /// True if an entry that is pending for nobody was released as not worth another try.
+    pub fn is_given_up(&self, group: &[u8], id: &[u8]) -> bool {
+        let pending = self.group(group).and_then(|group| group.pending(Id::parse(id, 0)?));
+        pending.is_some_and(|pending| pending.owner().is_none() && pending.count == GIVEN_UP)
     }
 
     /// From when on something that is pending in a group has been idle for so many milliseconds, in milliseconds since
@@ -710,13 +716,10 @@ impl Idempotence {
                 return;
             }
         }
-        let mut rank = 1;
-        for (name, ids) in self.producers() {
+        let (first, mut rank) = self.producer_at_part(from);
+        for (nth, (name, ids)) in (first..).zip(self.producers_from(first)) {
             let end = rank + 1 + ids.len();
-            if end <= from {
-                rank = end;
-                continue;
-            }
+            self.note_part(nth, rank);
             if rank >= from {
                 part.push(PRODUCER);
                 packed::put(&mut part, name);

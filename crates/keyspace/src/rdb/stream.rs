@@ -222,9 +222,12 @@ fn read_idempotence(reader: &mut Reader<'_>) -> Result<(Idempotence, bool), Malf
         if name.is_empty() || !idempotence.put_producer(&name) {
             return Err(Malformed::Value);
         }
-        for _ in 0..reader.length()? {
-            let own = read_text(reader)?;
-            if own.is_empty() || !idempotence.put_id(&name, &own, read_id(reader)?) {
+        // Those that would be forgotten with the next one are not taken in, so that no later entry has many to forget.
+        let count = reader.length()?;
+        let passed = count.saturating_sub(idempotence.ids_max);
+        for nth in 0..count {
+            let (own, id) = (read_text(reader)?, read_id(reader)?);
+            if own.is_empty() || nth >= passed && !idempotence.put_id(&name, &own, id) {
                 return Err(Malformed::Value);
             }
         }

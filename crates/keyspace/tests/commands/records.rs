@@ -109,7 +109,7 @@ fn key_facts(spec: &KeySpec) -> String {
     let begin = match spec.begin {
         Begin::Index(index) | Begin::Cursor(index) => format!("index {index}"),
         Begin::Keyword(word, from) => format!("keyword {word} {from}"),
-        Begin::Computed(_) | Begin::Unknown => "unknown".into(),
+        Begin::Computed(_) | Begin::Found(..) | Begin::Unknown => "unknown".into(),
     };
     let find = match spec.find {
         // Where the first key is unknown, so are the others.

@@ -162,11 +162,16 @@ fn full_name(name: &str, container: Option<&str>) -> String {
     container.map_or_else(|| name.to_owned(), |container| format!("{container}|{name}"))
 }
 
+/// The place of which clients are told.
+fn told(begin: Begin) -> Begin {
+    if let Begin::Found(told, _) = begin { *told } else { begin }
+}
+
 /// Redis derives the old three numbers from the first specification that is a range from a fixed word.
 fn simple_range(keys: &[KeySpec]) -> (i64, i64, i64) {
     let ranges: Vec<_> = keys
         .iter()
-        .filter_map(|spec| match (spec.begin, spec.find) {
+        .filter_map(|spec| match (told(spec.begin), spec.find) {
             (Begin::Index(first), Find::Range { last, step, .. }) => {
                 let first = first as i64;
                 let last = i64::from(last);
@@ -290,7 +295,7 @@ fn write_key_spec(spec: &KeySpec, writer: &mut Writer) {
     writer.bulk(b"begin_search");
     writer.map(2);
     writer.bulk(b"type");
-    match spec.begin {
+    match told(spec.begin) {
         Begin::Index(index) | Begin::Cursor(index) => {
             writer.bulk(b"index");
             writer.bulk(b"spec");
@@ -307,7 +312,7 @@ fn write_key_spec(spec: &KeySpec, writer: &mut Writer) {
             writer.bulk(b"startfrom");
             writer.integer(i64::from(from));
         }
-        Begin::Computed(_) | Begin::Unknown => {
+        Begin::Computed(_) | Begin::Found(..) | Begin::Unknown => {
             writer.bulk(b"unknown");
             writer.bulk(b"spec");
             writer.map(0);

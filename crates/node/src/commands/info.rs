@@ -343,7 +343,7 @@ fn write_section(section: &str, core: &Context, now: Now, figures: &[Figures], t
             line("unexpected_error_replies", &0);
             line("latest_fork_usec", &0);
             line("total_forks", &0);
-            line("migrate_cached_sockets", &0);
+            line("migrate_cached_sockets", &core.report.migrate_line_count);
             line("slave_expires_tracked_keys", &0);
             for counted in ["hits", "misses", "key_hits", "key_misses"] {
                 line(&format!("active_defrag_{counted}"), &0);

@@ -16,6 +16,7 @@ mod functions;
 mod hotkeys;
 mod info;
 mod latency;
+mod migrate;
 mod overview;
 mod pubsub;
 mod question;
@@ -302,6 +303,7 @@ pub static COMMANDS: &[&ControlCommand] = &[
     &server::SHUTDOWN,
     &backup::BACKUP,
     &changes::CHANGES,
+    &migrate::MIGRATE,
     &server::SLOWLOG,
     &server::COMMANDLOG,
     &latency::LATENCY,

@@ -120,7 +120,9 @@ impl Group {
                     timings.start_for_gateway(known, run.args, run.origin.is_timed)
                 }
             };
+            host.keyspace.set_silent(run.origin.is_silent);
             ending = run.invocation.code.run(engine, &call, &mut host, &mut writer);
+            host.keyspace.set_silent(false);
         }
         let LiveHost { trace, commands, command_count, used, declined, mut asides, mut reads, .. } = host;
         // Whoever reads anything keeps what it has named, as in Redis.

@@ -152,7 +152,7 @@ impl Group {
                     let watch = outlet.start_watch(command, args);
                     let state = &mut self.state;
                     outlet.reply_observed(&read.origin, read.protocol, Observed::of_state(), |writer| {
-                        state.keyspace().set_silent(read.origin.reads_silently(command));
+                        state.keyspace().set_silent(read.origin.is_silent);
                         state.read(database, command, args, moment, writer);
                         state.keyspace().set_silent(false);
                     });

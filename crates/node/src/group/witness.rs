@@ -85,6 +85,10 @@ impl Effects for Witness<'_, '_> {
         }
     }
 
+    fn is_silent(&self) -> bool {
+        self.waiter.as_ref().and_then(Waiter::origin).is_some_and(|origin| origin.is_silent)
+    }
+
     fn imports(&mut self, transaction: TransactionId) -> Imports {
         self.imports.remove(&transaction).unwrap_or_default()
     }

@@ -339,6 +339,15 @@ fn who_would_claim_is_woken_when_something_has_been_pending_for_long_enough() {
         assert_eq!(host.received(carol), "");
         host.pass(Duration::from_millis(1));
         assert_eq!(host.received(carol), "*1 *2 $1 s *1 *4 $3 1-0 *2 $1 f $1 v :80 :2");
+        // So is who waits when something is said to have been pending for long, or becomes pending by force.
+        assert_eq!(host.run(bob, &claim("bob", 5_000)), "");
+        host.run(other, "XCLAIM s g dave 0 1-0 IDLE 6000");
+        assert_eq!(host.received(bob), "*1 *2 $1 s *1 *4 $3 1-0 *2 $1 f $1 v :6000 :4");
+        host.run(other, "XACK s g 1-0");
+        assert_eq!(host.run(bob, &claim("bob", 30)), "");
+        host.run(other, "XCLAIM s g dave 0 1-0 FORCE RETRYCOUNT 3");
+        host.pass(Duration::from_millis(30));
+        assert_eq!(host.received(bob), "*1 *2 $1 s *1 *4 $3 1-0 *2 $1 f $1 v :30 :3");
         // What is acknowledged is claimed by nobody.
         assert_eq!(host.run(alice, &claim("alice", 20)), "");
         assert_eq!(host.run(other, "XACK s g 1-0"), ":1");

@@ -124,6 +124,29 @@ fn who_wants_it_so_reads_without_using() {
         for key in ["a", "b"] {
             assert_eq!(host.run(other, &format!("OBJECT IDLETIME {key}")), ":10");
         }
+        // In transactions that are logged and that are not, over one group and several, and in scripts; writes, too.
+        for lines in [
+            &["MULTI", "GET a", "STRLEN a", "EXEC"][..],
+            &["MULTI", "GET a", "SCARD b", "EXEC"],
+            &["MULTI", "GET a", "SET {a}c 1", "EXEC"],
+            &["MULTI", "GET a", "SCARD b", "SET c 1", "EXEC"],
+            &["EVAL return{redis.call('get',KEYS[1])} 1 a"],
+            &["EVAL return{redis.call('incr',KEYS[2]),redis.call('get',KEYS[1])} 2 a {a}d"],
+            &["EVAL return{redis.call('get',KEYS[1]),redis.call('scard',KEYS[2]),redis.call('incr',KEYS[3])} 3 a b d"],
+            &["SADD b 2", "INCR a", "SREM b 2", "DECR a"],
+        ] {
+            let replies: Vec<_> = lines.iter().map(|line| host.run(client, line)).collect();
+            assert!(replies.iter().all(|reply| !reply.contains('-')), "{lines:?}: {replies:?}");
+            for key in ["a", "b"] {
+                assert_eq!(host.run(other, &format!("OBJECT IDLETIME {key}")), ":10", "{key} after {lines:?}");
+            }
+        }
+        // What is there to use a key does so.
+        assert_eq!(host.run(client, "MULTI"), "+OK");
+        host.run(client, "TOUCH a");
+        assert_eq!(host.run(client, "EXEC"), "*1 :1");
+        assert_eq!(host.run(other, "OBJECT IDLETIME a"), ":0");
+        host.pass(Duration::from_secs(10));
         assert_eq!(host.run(client, "TOUCH a"), ":1");
         assert_eq!(host.run(other, "OBJECT IDLETIME a"), ":0");
         host.run(client, "CLIENT NO-TOUCH OFF");

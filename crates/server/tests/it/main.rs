@@ -26,6 +26,7 @@ mod link;
 mod manual;
 mod migrate;
 mod migrate_cluster;
+mod migrate_keys;
 mod operation;
 mod pubsub;
 mod recover;

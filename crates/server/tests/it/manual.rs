@@ -211,7 +211,6 @@ const REASONS: &[(&str, &str)] = &[
     ("DEBUG", "Some of its subcommands are here, for tests."),
     ("FT.", "There is no search."),
     ("HIMPORT", "There are no templates of hashes."),
-    ("MIGRATE", "`import` and `RESTORE` move data: see [migrating](migrating.md)."),
     ("MODULE ", "There are no modules."),
     ("RESTORE-ASKING", "Slots move inside the cluster."),
     ("TS.", "There are no time series."),

@@ -7,9 +7,9 @@ use node::limits;
 use node::transaction::TransactionId;
 use stdx::Duration;
 
-use super::{LIVENESS_MAX, Universe, What, say};
+use super::{LIVENESS_MAX, Universe, What, say, shares_streams};
 use crate::SECOND;
-use crate::client::LAST_READS;
+use crate::client::{LAST_READS, LAST_READS_OF_STREAMS};
 use crate::invariants::Invariant;
 
 /// A lock as it is seen from outside: group, term of its leader, whose, and whether that is prepared.
@@ -77,7 +77,8 @@ impl Universe {
         // Everything is read through every node.
         for machine in self.members() {
             self.disconnect(0);
-            self.clients[0].last_reads = Some(LAST_READS.collect());
+            let streams = if shares_streams(&self.plan) { LAST_READS_OF_STREAMS } else { 0..0 };
+            self.clients[0].last_reads = Some(LAST_READS.chain(streams).collect());
             self.history.lists.push(BTreeMap::new());
             self.clients[0].node = machine;
             self.clients_run = true;

@@ -460,6 +460,31 @@ fn a_state_that_does_the_same_again_holds_the_same_documents_and_sketches() {
     assert!(repeated > 1_000, "{repeated}");
 }
 
+#[test]
+fn what_is_given_up_is_given_up_for_a_second_site_as_well() {
+    let mut near = state();
+    near.record(Some(Reader::Holdfast));
+    let mut told = Vec::new();
+    for (index, line) in [
+        "XGROUP CREATE s g 0 MKSTREAM",
+        "XADD s 1-0 f v",
+        "XREADGROUP GROUP g c STREAMS s >",
+        "XNACK s g FATAL IDS 1 1-0",
+        "XNACK s g FAIL IDS 1 1-0 RETRYCOUNT 7",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let words = line.split(' ').map(str::to_owned).collect();
+        let moment = Moment { unix: UnixMillis(4_000_000_000_000), seed: 1 };
+        near.apply(&entry_of(index as u64 + 1, &[words], moment), &mut Ignored);
+        let steps = near.take_tape().expect("there is an entry more").steps;
+        told.extend(requests_of(steps).iter().map(|words| words.join(&b' ').escape_ascii().to_string()));
+    }
+    let told = &told[told.len() - 2..];
+    assert_eq!(told, ["XNACK s g FATAL IDS 1 1-0 FORCE", "XNACK s g FAIL IDS 1 1-0 RETRYCOUNT 7 FORCE"]);
+}
+
 /// A request about hashes and strings, fields and keys of which expire soon.
 fn request_that_expires(prng: &mut Prng) -> Vec<String> {
     let mut number = |below: u64| prng.below(below).to_string();

@@ -6,6 +6,7 @@
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::group::{Named, name_bytes, prefix, rank_of};
 use super::id::Id;
@@ -50,6 +51,42 @@ pub(crate) struct Idempotence {
     id_count: usize,
     /// The last entry that came under an id was there already. Of use until the next one comes, and not saved.
     is_repeat: bool,
+    /// Where the last walk through its parts was.
+    mark: Mark,
+}
+
+/// A producer, and which part it is when all is written part by part, so that a walk that is made in many steps need
+/// not begin anew each time. Nothing but time depends on it.
+#[derive(Default)]
+struct Mark(AtomicU64);
+
+impl Mark {
+    /// Bits of the part; the place of the producer is in those above.
+    const PART_BITS: u32 = 38;
+
+    fn get(&self) -> (usize, usize) {
+        let both = self.0.load(Ordering::Relaxed);
+        let (place, part) = (both >> Self::PART_BITS, both & ((1 << Self::PART_BITS) - 1));
+        // The part before the first producer is the head.
+        (place as usize, (part as usize).max(1))
+    }
+
+    fn set(&self, place: usize, part: usize) {
+        let (place, part) = (place as u64, part as u64);
+        if place < 1 << (64 - Self::PART_BITS) && part < 1 << Self::PART_BITS {
+            self.0.store(place << Self::PART_BITS | part, Ordering::Relaxed);
+        }
+    }
+
+    fn clear(&mut self) {
+        *self.0.get_mut() = 0;
+    }
+}
+
+impl Clone for Mark {
+    fn clone(&self) -> Self {
+        Self(AtomicU64::new(self.0.load(Ordering::Relaxed)))
+    }
 }
 
 /// Who adds entries.
@@ -178,6 +215,7 @@ impl Idempotence {
             producers: Tree::new(),
             id_count: 0,
             is_repeat: false,
+            mark: Mark::default(),
         }
     }
 
@@ -210,6 +248,7 @@ impl Idempotence {
     /// Remembers that a producer has added an entry under an id that is not remembered yet, and forgets the oldest of
     /// its ids if they are too many.
     pub(crate) fn record(&mut self, producer: &[u8], own: &[u8], id: Id, now_ms: u64) {
+        self.mark.clear();
         let (expired_ms, ids_max) = (self.expired_ms(now_ms), self.ids_max);
         let rank = rank_of(&self.producers, producer).unwrap_or_else(|rank| {
             self.producers.insert(rank, Producer::new(producer));
@@ -269,7 +308,15 @@ impl Idempotence {
     pub(crate) fn producers(
         &self,
     ) -> impl ExactSizeIterator<Item = (&[u8], impl ExactSizeIterator<Item = (&[u8], Id)>)> {
-        (0..self.producers.len()).map(|rank| {
+        self.producers_from(0)
+    }
+
+    /// The same from the producer at this place on.
+    pub(super) fn producers_from(
+        &self,
+        first: usize,
+    ) -> impl ExactSizeIterator<Item = (&[u8], impl ExactSizeIterator<Item = (&[u8], Id)>)> {
+        (first..self.producers.len()).map(|rank| {
             let producer = self.producers.get(rank).expect("there are so many");
             let ids = (0..producer.order.len()).map(|place| {
                 let turn = producer.order.get(place).expect("there are so many");
@@ -281,6 +328,7 @@ impl Idempotence {
 
     /// Takes a producer in that has been saved. False if there is one of this name.
     pub(crate) fn put_producer(&mut self, name: &[u8]) -> bool {
+        self.mark.clear();
         let Err(rank) = rank_of(&self.producers, name) else { return false };
         self.producers.insert(rank, Producer::new(name));
         true
@@ -289,10 +337,30 @@ impl Idempotence {
     /// Takes an id of a producer in that has been saved, behind its others. False if there is no such producer, or it
     /// has one of this name.
     pub(crate) fn put_id(&mut self, producer: &[u8], own: &[u8], id: Id) -> bool {
+        self.mark.clear();
         let Ok(rank) = rank_of(&self.producers, producer) else { return false };
         let is_new = self.producers.update(rank, |producer| producer.push(own, id));
         self.id_count += usize::from(is_new);
         is_new
+    }
+
+    /// The place of the producer to which a part belongs, and which part that producer itself is. The head is part 0, and
+    /// each producer is followed by its ids.
+    pub(crate) fn producer_at_part(&self, part: usize) -> (usize, usize) {
+        let (mut place, mut own) = Some(self.mark.get()).filter(|(_, own)| *own <= part).unwrap_or((0, 1));
+        while let Some(producer) = self.producers.get(place) {
+            let end = own + 1 + producer.order.len();
+            if part < end {
+                break;
+            }
+            (place, own) = (place + 1, end);
+        }
+        (place, own)
+    }
+
+    /// A walk through the parts has come to a producer.
+    pub(crate) fn note_part(&self, place: usize, part: usize) {
+        self.mark.set(place, part);
     }
 
     /// Number of producers and of ids of theirs, whether they have expired or not.

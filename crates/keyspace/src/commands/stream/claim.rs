@@ -76,6 +76,10 @@ fn xclaim(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<()
     if is_new {
         edit.notify(Class::Stream, "xgroup-createconsumer", key);
     }
+    // They may have been idle for long by now, or be pending for the first time: who waits to claim looks again.
+    if !claimed.is_empty() && (claim.time < now || claim.is_forced) {
+        edit.wake_waiters(key);
+    }
     let stream = edit.view().stream(key)?.expect("just seen");
     claim.write(stream, &claimed, writer);
     Ok(())

@@ -1,5 +1,7 @@
 //! What only the inside of a keyspace shows of streams.
 
+use crate::collection::stream::Id;
+use crate::collection::stream::idempotence::Idempotence;
 use crate::testing::Harness;
 use crate::{Class, Classes, Moment};
 
@@ -252,6 +254,71 @@ fn what_is_released_and_remembered_is_in_dumps_and_checkpoints() {
     assert_eq!(harness.run_words(&[b"RESTORE", b"old", b"0", &old]), b"+OK\r\n");
     let pending = harness.run("XPENDING old g - + 10000");
     assert!(pending.contains("\r\n$0\r\n\r\n:"), "{}", &pending[..200]);
+}
+
+#[test]
+fn a_walk_through_many_producers_goes_on_where_it_was() {
+    let mut memory = Idempotence::new();
+    for producer in 0..3_000 {
+        assert!(memory.put_producer(format!("p{producer:04}").as_bytes()));
+        (0..producer % 4).for_each(|own| {
+            assert!(memory.put_id(format!("p{producer:04}").as_bytes(), &[own as u8], Id::MIN));
+        });
+    }
+    let mut part = 0;
+    while part < 1 + memory.part_count() {
+        let (place, own) = memory.producer_at_part(part);
+        memory.note_part(place, own);
+        // From where it was it is never further than to the next one.
+        assert!(part == 0 || (own..=own + 3).contains(&part), "part {part} belongs to {place}, which is {own}");
+        part += 1;
+    }
+    assert_eq!(memory.producer_at_part(part - 1), (2_999, part - 4));
+    // Backwards, from another copy, and after a change it is found as well.
+    assert_eq!(memory.clone().producer_at_part(2), (1, 2));
+    memory.record(b"a", b"1", Id::MIN, 0);
+    assert_eq!(memory.producer_at_part(1), (0, 1));
+    assert_eq!(memory.producer_at_part(3), (1, 3));
+}
+
+#[test]
+fn of_more_ids_than_are_remembered_a_dump_brings_the_last() {
+    let mut harness = Harness::new();
+    (1..=50).for_each(|nth| _ = harness.run(&format!("XADD s IDMP p i{nth} * a b")));
+    let stream = harness.keyspace.view(0, Moment::default()).stream(b"s").expect("a stream").cloned();
+    let mut dump = crate::rdb::dump(crate::ValueRef::Stream(&stream.expect("there is one")));
+    // The duration of 100 s, 100 ids, one producer.
+    let head = b"\x40\x64\x40\x64\x01\x01p";
+    let place = dump.windows(head.len()).position(|bytes| bytes == head).expect("it is in there");
+    dump[place + 3] = 20;
+    let end = dump.len() - 8;
+    let sum = crate::crc64::crc64(0, &dump[..end]);
+    dump[end..].copy_from_slice(&sum.to_le_bytes());
+    assert_eq!(harness.run_words(&[b"RESTORE", b"t", b"0", &dump]), b"+OK\r\n");
+    let facts = harness.run("XINFO STREAM t");
+    assert!(facts.contains("iids-tracked\r\n:20\r\n") && facts.contains("idmp-maxsize\r\n:20\r\n"), "{facts}");
+    let length = harness.run("XLEN t");
+    harness.run("XADD t IDMP p i31 * a b");
+    assert_eq!(harness.run("XLEN t"), length, "the last twenty are known");
+    harness.run("XADD t IDMP p i30 * a b");
+    assert_ne!(harness.run("XLEN t"), length);
+}
+
+#[test]
+fn digests_tell_the_order_of_what_is_released_and_who_has_added() {
+    let digest = |lines: &[&str]| {
+        let mut harness = Harness::new();
+        harness.run("XGROUP CREATE s g 0 MKSTREAM");
+        ["1-0", "2-0"].iter().for_each(|id| _ = harness.run(&format!("XADD s {id} f v")));
+        harness.run("XREADGROUP GROUP g c STREAMS s >");
+        lines.iter().for_each(|line| _ = harness.run(line));
+        crate::debug::value_digest(&harness.keyspace.view(0, Moment::at(harness.now, 0)), b"s").to_string()
+    };
+    let [first, second] = ["XNACK s g SILENT IDS 1 1-0", "XNACK s g SILENT IDS 1 2-0"];
+    assert_ne!(digest(&[first, second]), digest(&[second, first]));
+    let add = |own: &str| digest(&[&format!("XADD s IDMP p {own} * f v")]);
+    assert_ne!(add("a"), add("b"));
+    assert_eq!(add("a"), add("a"));
 }
 
 #[test]

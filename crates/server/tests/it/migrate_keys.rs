@@ -1,0 +1,373 @@
+//! MIGRATE: keys that go to another server, one by one or several, and come back; and servers that refuse some of
+//! them, fall silent, end the connection at any moment, or answer nonsense. No key is lost, whatever happens.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use resp::{Frame, FrameDecoder};
+
+use crate::cluster::Cluster;
+use crate::harness::{Client, Folder, Policy, Server, ServerOptions, Stock};
+
+fn start(folder: &Folder, words: &[&str]) -> Server {
+    Server::start(&ServerOptions::new(&folder.path().join("data")).policy(Policy::No).extra(words))
+}
+
+/// MIGRATE, where `''` is the empty word.
+fn migrate(client: &mut Client, port: u16, line: &str) -> String {
+    let port = port.to_string();
+    let mut words = vec!["MIGRATE", "127.0.0.1", &port];
+    words.extend(line.split(' ').map(|word| if word == "''" { "" } else { word }));
+    client.call(&words).to_string()
+}
+
+/// Keys of every kind, and one with a deadline.
+const KINDS: [&str; 12] = [
+    "SET text value",
+    "SET number 12",
+    "SET short value PX 60000",
+    "RPUSH list a b c",
+    "SADD set a b c",
+    "SADD numbers 1 2 3",
+    "HSET hash f v g w",
+    "ZADD sorted 1 a 2.5 b",
+    "XADD stream 1-1 f v",
+    "XGROUP CREATE stream g 0",
+    "XREADGROUP GROUP g c STREAMS stream >",
+    "PFADD loglog a b c",
+];
+
+fn names() -> Vec<&'static str> {
+    let mut names: Vec<_> = KINDS[..9].iter().chain(&KINDS[11..]).map(|line| line.split(' ').nth(1).unwrap()).collect();
+    names.dedup();
+    names
+}
+
+fn digests(client: &mut Client) -> Vec<String> {
+    names().iter().map(|key| client.show(&format!("DEBUG DIGEST-VALUE {key}"))).collect()
+}
+
+#[test]
+fn keys_of_all_kinds_go_to_a_redis_and_come_back() {
+    let folder = Folder::new();
+    let Some(stock) = Stock::start(&folder.path().join("stock"), &[]) else { return };
+    let server = start(&folder, &["--cores", "2", "--enable-debug-command", "yes"]);
+    let (mut here, mut there) = (server.client(), stock.client());
+    KINDS.iter().for_each(|line| _ = here.show(line));
+    // Streams are digested otherwise here: what is in them is looked at below.
+    let before = digests(&mut here);
+    let keys = names().join(" ");
+    assert_eq!(here.show("INFO stats").matches("migrate_cached_sockets:0").count(), 1);
+    assert_eq!(migrate(&mut here, stock.port(), &format!("'' 9 5000 KEYS {keys}")), "OK");
+    assert!(here.show("INFO stats").contains("migrate_cached_sockets:1"));
+    assert_eq!(here.show("DBSIZE"), "(integer) 0");
+    there.show("SELECT 9");
+    let arrived = digests(&mut there);
+    for (nth, name) in names().iter().enumerate().filter(|(_, name)| **name != "stream") {
+        assert_eq!(arrived[nth], before[nth], "{name}");
+    }
+    assert!(there.show("XPENDING stream g").contains("1-1"));
+    let Frame::Integer(lasts_ms) = there.call(&["PTTL", "short"]) else { panic!("a number") };
+    assert!((50_000..=60_000).contains(&lasts_ms), "{lasts_ms}");
+    assert_eq!(there.show("TTL text"), "(integer) -1");
+    // And back, by the other server's MIGRATE.
+    assert_eq!(migrate(&mut there, server.port(), &format!("'' 0 5000 KEYS {keys}")), "OK");
+    assert_eq!((there.show("DBSIZE"), digests(&mut here)), ("(integer) 0".to_owned(), before));
+    // One by one, as a copy, over what is there.
+    assert_eq!(migrate(&mut here, stock.port(), "text 9 5000 copy"), "OK");
+    assert_eq!((here.show("GET text"), there.show("GET text")), ("\"value\"".to_owned(), "\"value\"".to_owned()));
+    let busy = "(error) ERR Target instance replied with error: BUSYKEY Target key name already exists.";
+    assert_eq!(migrate(&mut here, stock.port(), "text 9 5000"), busy);
+    assert_eq!(here.show("GET text"), "\"value\"");
+    assert_eq!(migrate(&mut here, stock.port(), "text 9 5000 REPLACE"), "OK");
+    assert_eq!(here.show("EXISTS text"), "(integer) 0");
+    assert_eq!(migrate(&mut here, stock.port(), "text 9 5000"), "NOKEY");
+    assert_eq!(migrate(&mut here, stock.port(), "'' 9 5000 KEYS text other"), "NOKEY");
+    let range = migrate(&mut here, stock.port(), "number 99 5000");
+    assert_eq!(range, "(error) ERR Target instance replied with error: ERR DB index is out of range");
+    assert_eq!(here.show("EXISTS number"), "(integer) 1");
+}
+
+#[test]
+fn it_answers_as_redis_does() {
+    let folder = Folder::new();
+    let Some(stock) = Stock::start(&folder.path().join("stock"), &[]) else { return };
+    let Some(target) = Stock::start(&folder.path().join("target"), &["--requirepass", "secret"]) else { return };
+    let server = start(&folder, &[]);
+    let closed = crate::harness::free_port();
+    let mut clients = [server.client(), stock.client()];
+    for (port, line) in [
+        (closed, "k 0 500"),
+        (closed, "missing 0 500"),
+        (closed, "k x 500"),
+        (closed, "k 0 y"),
+        (closed, "k 0 500 KEYS k"),
+        (closed, "k 0 500 NONSENSE"),
+        (closed, "k 0 500 AUTH"),
+        (closed, "'' 0 500 KEYS"),
+        (target.port(), "k 0 500"),
+        (target.port(), "k 0 500 AUTH wrong"),
+        (target.port(), "k 0 500 AUTH2 nobody secret"),
+        (target.port(), "k 0 500 COPY AUTH secret"),
+        (target.port(), "k 0 500 COPY REPLACE AUTH2 default secret"),
+        (target.port(), "k 0 500 COPY AUTH secret"),
+        (target.port(), "'' 0 500 AUTH secret KEYS k l missing m"),
+        (target.port(), "'' 0 500 AUTH secret KEYS l m"),
+    ] {
+        let answers = clients.each_mut().map(|client| {
+            client.show("MSET k 1 l 2 m 3");
+            let answer = migrate(client, port, line);
+            let mut there = target.client();
+            there.show("AUTH secret");
+            let found = there.show("MGET k l m");
+            if !line.contains("COPY") {
+                there.show("FLUSHALL");
+            }
+            (answer, client.show("MGET k l m"), found)
+        });
+        // The copy of the first finds its key taken by the second.
+        let [ours, theirs] = if line.contains("COPY AUTH secret") {
+            let mut there = target.client();
+            there.show("AUTH secret");
+            there.show("FLUSHALL");
+            clients.each_mut().map(|client| {
+                there.show("DEL k");
+                (migrate(client, port, line), client.show("MGET k l m"), there.show("MGET k l m"))
+            })
+        } else {
+            answers
+        };
+        assert_eq!(ours, theirs, "{line}");
+    }
+    // What waits for another server is done neither in a transaction nor in a script.
+    let mut here = server.client();
+    here.show("MULTI");
+    let refused = migrate(&mut here, target.port(), "k 0 500");
+    assert_eq!(refused, "(error) ERR Command not allowed inside a transaction");
+    here.show("DISCARD");
+    let scripted = here.call(&["EVAL", "return redis.call('migrate', 'h', 1, 'k', 0, 1)", "0"]).to_string();
+    assert!(scripted.contains("This Redis command is not allowed from script"), "{scripted}");
+    // A user may send only what it may read and delete.
+    here.show("ACL SETUSER sender on nopass ~mine* +migrate");
+    here.show("AUTH sender x");
+    for line in ["k 0 500", "'' 0 500 KEYS mine k"] {
+        assert!(migrate(&mut here, target.port(), line).contains("NOPERM"), "{line}");
+    }
+    assert_eq!(migrate(&mut here, target.port(), "'' 0 500 KEYS mine"), "NOKEY");
+}
+
+/// A server of a few words, which does with each request what it is told to.
+struct Fake {
+    port: u16,
+    is_over: Arc<AtomicBool>,
+    /// Requests to store a key that it has been sent.
+    stored: Arc<AtomicUsize>,
+}
+
+/// What a [`Fake`] does when the nth key is to be stored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Manner {
+    Says(&'static str),
+    Hangs,
+    Cuts,
+}
+
+impl Fake {
+    fn start(manner: fn(usize) -> Manner) -> Self {
+        Self::with(manner, || {})
+    }
+
+    /// Before it answers that a key is stored, something else happens.
+    fn with(manner: fn(usize) -> Manner, meanwhile: impl Fn() + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let (is_over, stored) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let (over, count, meanwhile) = (Arc::clone(&is_over), Arc::clone(&stored), Arc::new(meanwhile));
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                if over.load(Ordering::Relaxed) {
+                    return;
+                }
+                let (count, meanwhile) = (Arc::clone(&count), Arc::clone(&meanwhile));
+                thread::spawn(move || serve(stream, manner, &count, &*meanwhile));
+            }
+        });
+        Self { port, is_over, stored }
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        let _ = TcpStream::connect(("127.0.0.1", self.port));
+    }
+}
+
+fn serve(mut stream: TcpStream, manner: fn(usize) -> Manner, stored: &AtomicUsize, meanwhile: &dyn Fn()) {
+    let (mut decoder, mut buffer) = (FrameDecoder::new(), [0; 4096]);
+    loop {
+        while let Ok(Some(request)) = decoder.next_frame() {
+            let words = request.elements().expect("a request");
+            let manner = match words[0].as_bytes() {
+                Some(b"RESTORE") => {
+                    meanwhile();
+                    manner(stored.fetch_add(1, Ordering::Relaxed))
+                }
+                Some(b"INFO") => Manner::Says("$-1\r\n-\r\n"),
+                Some(b"DEL") => Manner::Says(":1\r\n"),
+                _ => Manner::Says("+OK\r\n"),
+            };
+            match manner {
+                Manner::Says("$-1\r\n-\r\n") => _ = stream.write_all(b"-NOPERM no\r\n"),
+                Manner::Says(text) => _ = stream.write_all(text.as_bytes()),
+                Manner::Hangs => thread::sleep(Duration::from_secs(20)),
+                Manner::Cuts => return,
+            }
+        }
+        match stream.read(&mut buffer) {
+            Ok(0) | Err(_) => return,
+            Ok(count) => decoder.extend(&buffer[..count]),
+        }
+    }
+}
+
+#[test]
+fn servers_that_fall_silent_cut_lie_or_refuse_cost_no_key() {
+    const READING: &str = "(error) IOERR error or timeout reading from target instance";
+    let folder = Folder::new();
+    let server = start(&folder, &["--cores", "2"]);
+    let mut client = server.client();
+    let manners: [(&str, fn(usize) -> Manner, &str, &str); 8] = [
+        ("it takes all", |_| Manner::Says("+OK\r\n"), "OK", ""),
+        (
+            "it refuses every other",
+            |nth| Manner::Says(if nth % 2 == 0 { "+OK\r\n" } else { "-OOM no room\r\n" }),
+            "(error) ERR Target instance replied with error: OOM no room",
+            "b",
+        ),
+        ("it ends before the first answer", |_| Manner::Cuts, READING, "a b c"),
+        ("it ends after one", |nth| if nth == 0 { Manner::Says("+OK\r\n") } else { Manner::Cuts }, READING, "b c"),
+        ("it hangs", |_| Manner::Hangs, READING, "a b c"),
+        ("it hangs after two", |nth| if nth < 2 { Manner::Says("+OK\r\n") } else { Manner::Hangs }, READING, "c"),
+        ("it answers something else", |_| Manner::Says(":1\r\n"), READING, "a b c"),
+        ("it talks nonsense", |_| Manner::Says("what?\r\n"), READING, "a b c"),
+    ];
+    for (what, manner, expected, left) in manners {
+        let fake = Fake::start(manner);
+        client.show("MSET a 1 b 2 c 3");
+        let begun = Instant::now();
+        let waiting = {
+            let (mut client, port) = (server.client(), fake.port);
+            thread::spawn(move || migrate(&mut client, port, "'' 0 1500 KEYS a b c"))
+        };
+        // Nobody else waits meanwhile, not even for these keys.
+        while !waiting.is_finished() {
+            let asked = Instant::now();
+            client.show("GET a");
+            assert!(asked.elapsed() < Duration::from_millis(1_000), "{what}: a read took {:?}", asked.elapsed());
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(waiting.join().expect("it ends"), expected, "{what}");
+        assert!(begun.elapsed() < Duration::from_secs(10), "{what}: {:?}", begun.elapsed());
+        let here: Vec<&str> =
+            ["a", "b", "c"].into_iter().filter(|key| client.show(&format!("EXISTS {key}")) != "(integer) 0").collect();
+        assert_eq!(here.join(" "), left, "{what}");
+    }
+}
+
+#[test]
+fn what_changes_under_way_is_sent_again_and_what_goes_is_deleted_there() {
+    let folder = Folder::new();
+    let server = start(&folder, &["--cores", "2"]);
+    let port = server.port();
+    let change = move |line: &str| {
+        let mut client = Client::try_connect(port).expect("a connection");
+        client.show(line);
+    };
+    let mut client = server.client();
+    client.show("MSET a 1 b 2");
+    // Changed while the first value is under way: the second one follows, and only then are both deleted here.
+    let changes = AtomicUsize::new(0);
+    let fake = Fake::with(
+        |_| Manner::Says("+OK\r\n"),
+        move || {
+            if changes.fetch_add(1, Ordering::Relaxed) == 0 {
+                change("INCR a");
+            }
+        },
+    );
+    assert_eq!(migrate(&mut client, fake.port, "'' 0 1000 KEYS a b"), "OK");
+    assert_eq!(client.show("EXISTS a b"), "(integer) 0");
+    assert_eq!(fake.stored.load(Ordering::Relaxed), 3, "one of two was sent again");
+    // Changed all the time: it stays, and so the last change is here.
+    client.show("MSET a 1 b 2");
+    let fake = Fake::with(|_| Manner::Says("+OK\r\n"), move || change("INCR a"));
+    let answer = migrate(&mut client, fake.port, "'' 0 1000 KEYS a b");
+    assert!(answer.starts_with("(error) IOERR 1 of the keys"), "{answer}");
+    let sent = fake.stored.load(Ordering::Relaxed);
+    assert_eq!(client.show("MGET a b"), format!("[\"{}\", (nil)]", sent + 1));
+    // Deleted under way: it is not to live on there.
+    client.show("MSET a 1 b 2");
+    let fake = Fake::with(|_| Manner::Says("+OK\r\n"), move || change("DEL a"));
+    assert_eq!(migrate(&mut client, fake.port, "'' 0 1000 KEYS a b"), "OK");
+    assert_eq!((client.show("EXISTS a b"), fake.stored.load(Ordering::Relaxed)), ("(integer) 0".to_owned(), 2));
+}
+
+#[test]
+fn counters_that_clients_change_are_moved_without_losing_an_increment() {
+    let folder = Folder::new();
+    let Some(stock) = Stock::start(&folder.path().join("stock"), &[]) else { return };
+    let cluster = Cluster::start(3);
+    let is_over = Arc::new(AtomicBool::new(false));
+    let ports = [0, 1, 2].map(|node| cluster.nodes[node].as_ref().expect("it runs").port());
+    let writers: Vec<_> = ports
+        .iter()
+        .map(|port| {
+            let (is_over, port) = (Arc::clone(&is_over), *port);
+            thread::spawn(move || {
+                let (mut client, mut counts) = (Client::try_connect(port).expect("a connection"), [0i64; 8]);
+                while !is_over.load(Ordering::Relaxed) {
+                    for (key, count) in counts.iter_mut().enumerate() {
+                        *count += i64::from(matches!(client.call(&["INCR", &format!("n{key}")]), Frame::Integer(_)));
+                    }
+                    thread::sleep(Duration::from_millis(4));
+                }
+                counts
+            })
+        })
+        .collect();
+    // From one node after the other; what has gone begins anew here.
+    let (mut there, mut moved, mut carried) = (stock.client(), 0, [0i64; 8]);
+    let take = |client: &mut Client, key: usize| match client.call(&["GETDEL", &format!("n{key}")]) {
+        Frame::Bulk(digits) => String::from_utf8_lossy(&digits).parse::<i64>().expect("a number"),
+        _ => 0,
+    };
+    for round in 0..12 {
+        let mut client = cluster.client(round % 3);
+        for (key, sum) in carried.iter_mut().enumerate() {
+            let answer = migrate(&mut client, stock.port(), &format!("n{key} 0 5000"));
+            let found = take(&mut there, key);
+            match answer.as_str() {
+                "OK" => (moved, *sum) = (moved + 1, *sum + found),
+                "NOKEY" => {}
+                // It was not deleted here: what is there is older, and no longer of use.
+                error => assert!(error.starts_with("(error) IOERR 1 of the keys"), "{error}"),
+            }
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    is_over.store(true, Ordering::Relaxed);
+    let mut counted = [0i64; 8];
+    for writer in writers {
+        let counts = writer.join().expect("it writes");
+        counted.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+    }
+    let mut client = cluster.client(0);
+    carried.iter_mut().enumerate().for_each(|(key, sum)| *sum += take(&mut client, key));
+    assert!(moved >= 12, "{moved} were moved");
+    assert_eq!(carried, counted, "after {moved} moves");
+}
