@@ -540,14 +540,17 @@ impl Client {
         let name = format!("e{}", self.prng.below(40));
         let [x, y, z] = [(); 3].map(|()| (self.prng.below(9) as i64 - 4).to_string());
         let attributes = format!("{{\"n\":{x}}}");
-        let vector = ["VALUES", "3", &x, &y, &z];
-        let words = match self.prng.below(10) {
-            0..=4 => [&["VADD", &key][..], &vector, &[&name, form, "M", "4", "EF", "10"]].concat(),
-            5 => [&["VADD", &key][..], &vector, &[&name, form, "M", "4", "SETATTR", &attributes]].concat(),
-            6 => vec!["VREM", &key, &name],
-            7 => vec!["VSETATTR", &key, &name, &attributes],
+        let (key, name) = (key.as_str(), name.as_str());
+        let vector = ["VALUES", "3", x.as_str(), y.as_str(), z.as_str()];
+        let words: Vec<&str> = match self.prng.below(10) {
+            0..=4 => [&["VADD", key][..], &vector[..], &[name, form, "M", "4", "EF", "10"][..]].concat(),
+            5 => {
+                [&["VADD", key][..], &vector[..], &[name, form, "M", "4", "SETATTR", attributes.as_str()][..]].concat()
+            }
+            6 => vec!["VREM", key, name],
+            7 => vec!["VSETATTR", key, name, attributes.as_str()],
             8 if self.spans => vec!["COPY", "vectors:2", "vectors:3", "REPLACE"],
-            _ => [&["VSIM", &key][..], &vector, &["FILTER", ".n > 0"]].concat(),
+            _ => [&["VSIM", key][..], &vector[..], &["FILTER", ".n > 0"][..]].concat(),
         };
         let words: Vec<&[u8]> = words.into_iter().map(str::as_bytes).collect();
         self.command(&words, Expected::Collection, out);
