@@ -408,7 +408,7 @@ fn so_does_one_that_is_told_only_what_redis_5_knows() {
 /// A request that changes a document, a sketch or a vector set, or where one is.
 fn request_of_module(prng: &mut Prng) -> Vec<String> {
     let mut number = |below: u64| prng.below(below).to_string();
-    let (key, other, item, path_number) = (number(2), number(2), number(50), number(9));
+    let (key, other, item, place) = (number(2), number(2), number(50), number(9));
     let path = ["$.a", "$.b", "$..a"][prng.below(3) as usize];
     let text = match prng.below(28) {
         0 | 1 => format!("JSON.SET json:{key} $ {{\"a\":{item},\"b\":[{item}]}}"),
@@ -426,8 +426,8 @@ fn request_of_module(prng: &mut Prng) -> Vec<String> {
         16 => format!("CF.ADD cuckoo:{key} {item}"),
         17 => format!("TOPK.RESERVE topk:{key} 3 10 4 0.9"),
         18 => format!("TOPK.ADD topk:{key} {item} x"),
-        19..=22 => format!("VADD vector:{key} VALUES 2 {item} {path_number} e{item} M 4 EF 5"),
-        23 => format!("VADD vector:{key} VALUES 2 1 {item} e{path_number} M 4 SETATTR {{}}"),
+        19..=22 => format!("VADD vector:{key} VALUES 2 {item} {place} e{item} M 4 EF 5"),
+        23 => format!("VADD vector:{key} VALUES 2 1 {item} e{place} M 4 SETATTR {{}}"),
         24 | 25 => format!("VREM vector:{key} e{item}"),
         26 => format!("COPY vector:{key} vector:{other} REPLACE"),
         _ => format!("DEL json:{key} bloom:{key} cms:{key} topk:{key}"),
