@@ -24,7 +24,20 @@ struct Newcomer {
 const NEWCOMERS: &[Newcomer] = &[
     Newcomer { name: "clusterscan", is_new_form: None, level: Level(2) },
     Newcomer { name: "geosearchstore", is_new_form: Some(has_polygon), level: Level(2) },
-    Newcomer { name: "restore", is_new_form: Some(restores_newer_stream), level: Level(2) },
+    Newcomer { name: "restore", is_new_form: Some(restores_newer_value), level: Level(2) },
+    Newcomer { name: "vadd", is_new_form: None, level: Level(2) },
+    Newcomer { name: "vcard", is_new_form: None, level: Level(2) },
+    Newcomer { name: "vdim", is_new_form: None, level: Level(2) },
+    Newcomer { name: "vemb", is_new_form: None, level: Level(2) },
+    Newcomer { name: "vgetattr", is_new_form: None, level: Level(2) },
+    Newcomer { name: "vinfo", is_new_form: None, level: Level(2) },
+    Newcomer { name: "vismember", is_new_form: None, level: Level(2) },
+    Newcomer { name: "vlinks", is_new_form: None, level: Level(2) },
+    Newcomer { name: "vrandmember", is_new_form: None, level: Level(2) },
+    Newcomer { name: "vrange", is_new_form: None, level: Level(2) },
+    Newcomer { name: "vrem", is_new_form: None, level: Level(2) },
+    Newcomer { name: "vsetattr", is_new_form: None, level: Level(2) },
+    Newcomer { name: "vsim", is_new_form: None, level: Level(2) },
     Newcomer { name: "xadd", is_new_form: Some(adds_once), level: Level(2) },
     Newcomer { name: "xcfgset", is_new_form: None, level: Level(2) },
     Newcomer { name: "xidmprecord", is_new_form: None, level: Level(2) },
@@ -37,9 +50,12 @@ fn has_polygon(args: Args<'_>) -> bool {
     args.iter().any(|word| word.eq_ignore_ascii_case(b"bypolygon"))
 }
 
-/// True for a stream as Redis 8.6 and 8.8 dump it: the first byte of a dump is its kind.
-fn restores_newer_stream(args: Args<'_>) -> bool {
-    args.get(3).is_some_and(|dump| matches!(dump.first(), Some(26 | 27)))
+/// What the dump of a vector set begins with: the kind of a module's value, and the type's id.
+const VECTOR_SET: [u8; 10] = [7, 0x81, 0xBD, 0xE7, 0x2D, 0xA2, 0xBB, 0x1E, 0xB4, 0];
+
+/// True for a vector set, and for a stream as Redis 8.6 and 8.8 dump it: the first byte of a dump is its kind.
+fn restores_newer_value(args: Args<'_>) -> bool {
+    args.get(3).is_some_and(|dump| matches!(dump.first(), Some(26 | 27)) || dump.starts_with(&VECTOR_SET))
 }
 
 /// True for XADD with IDMP or IDMPAUTO among its options: what stands behind the id is data.
@@ -121,6 +137,23 @@ mod tests {
         assert_eq!(level("old key value more"), 2);
         assert_eq!(level("old later value more"), 3);
         assert_eq!(level("other key value more"), 1);
+    }
+
+    #[test]
+    fn a_vector_set_that_is_restored_is_as_new_as_its_commands() {
+        let level = |dump: &[u8]| {
+            let (mut buffer, mut spans) = (Vec::new(), Vec::new());
+            for word in [&b"restore"[..], b"k", b"0", dump] {
+                let start = buffer.len() as u32;
+                buffer.extend_from_slice(word);
+                spans.push(Span { start, end: buffer.len() as u32 });
+            }
+            level_of("restore", Args::new(&buffer, &spans)).0
+        };
+        assert_eq!(level(&[&VECTOR_SET[..], &[2, 3]].concat()), 2);
+        // The id of documents of JSON.
+        assert_eq!(level(&[7, 0x81, 0x45, 0xE2, 0x74, 0xE3, 0x6F, 0x91, 0x2C, 3]), 1);
+        assert_eq!(level_of("vsim", Args::new(b"", &[])).0, 2);
     }
 
     #[test]

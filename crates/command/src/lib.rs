@@ -71,6 +71,7 @@ pub enum Group {
     CountMin,
     TopK,
     Digest,
+    VectorSet,
 }
 
 /// A property of a command, as `COMMAND INFO` names it in lower case.

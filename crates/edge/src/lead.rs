@@ -518,7 +518,7 @@ impl Leading {
                 self.log().notice(&format!("a copy for replicas is ready: {} bytes", copy.bytes));
                 if copy.left_out > 0 {
                     self.log().warning(&format!(
-                        "{} keys are not in the copy for replicas: their types (JSON, sketches) are those of modules",
+                        "{} keys are not in the copy for replicas: their types (JSON, sketches, vector sets) are those of modules",
                         copy.left_out
                     ));
                 }

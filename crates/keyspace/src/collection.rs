@@ -20,6 +20,7 @@ pub(crate) mod set;
 pub(crate) mod sketch;
 pub(crate) mod sorted_set;
 pub(crate) mod stream;
+pub(crate) mod vectors;
 
 use std::fmt;
 use std::hint::black_box;
@@ -32,6 +33,7 @@ pub use set::Set;
 pub use sketch::Outline;
 pub use sorted_set::SortedSet;
 pub use stream::{Id, Stream};
+pub use vectors::Space;
 
 use crate::keeper::{Keeper, Position};
 use crate::record::{Payload, Record};
@@ -54,6 +56,7 @@ pub(crate) enum Kind {
     Stream,
     Json,
     Sketch,
+    Vectors,
 }
 
 impl Kind {
@@ -64,7 +67,7 @@ impl Kind {
             Self::Set => Some(Form::Integers),
             Self::List => Some(Form::List),
             Self::SortedSet => Some(Form::SortedSet),
-            Self::Stream => None,
+            Self::Stream | Self::Vectors => None,
             Self::Json => Some(Form::Json),
             Self::Sketch => Some(Form::Sketch),
         }
@@ -164,6 +167,7 @@ pub(crate) enum Collection {
     Stream(Box<Stream>),
     Json(json::Document),
     Sketch(sketch::Cells),
+    Vectors(vectors::Vectors),
 }
 
 /// What is left of a large collection that is no longer used.
@@ -176,6 +180,8 @@ pub(crate) enum Rubble {
     Stream(stream::Rubble),
     Json(crate::json::Rubble),
     Sketch(crate::sketch::Rubble),
+    /// Nothing if not even the head of what was read had come.
+    Vectors(Option<crate::vector::Rubble>),
 }
 
 /// What every large collection can do.
@@ -208,6 +214,7 @@ macro_rules! on_each {
             Collection::Stream($it) => $result,
             Collection::Json($it) => $result,
             Collection::Sketch($it) => $result,
+            Collection::Vectors($it) => $result,
         }
     };
 }
@@ -294,6 +301,7 @@ impl Collection {
             Self::ExpiringHash(_) => 6,
             Self::Json(_) => 7,
             Self::Sketch(_) => 8,
+            Self::Vectors(_) => 9,
         }
     }
 
@@ -308,6 +316,7 @@ impl Collection {
             6 => Some(Self::ExpiringHash(hash::expiring::Expiring::default())),
             7 => Some(Self::Json(json::Document::default())),
             8 => Some(Self::Sketch(sketch::Cells::default())),
+            9 => Some(Self::Vectors(vectors::Vectors::default())),
             _ => None,
         }
     }
@@ -322,6 +331,7 @@ impl Collection {
             Self::Stream(_) => Kind::Stream,
             Self::Json(_) => Kind::Json,
             Self::Sketch(_) => Kind::Sketch,
+            Self::Vectors(_) => Kind::Vectors,
         }
     }
 
@@ -335,6 +345,7 @@ impl Collection {
             Self::Stream(stream) => ValueRef::Stream(stream),
             Self::Json(document) => ValueRef::Json(Tree::large(document)),
             Self::Sketch(cells) => ValueRef::Sketch(Outline::large(cells)),
+            Self::Vectors(vectors) => ValueRef::Vectors(Space::new(vectors)),
         }
     }
 
@@ -348,6 +359,7 @@ impl Collection {
             Self::Stream(stream) => Rubble::Stream(stream::Rubble::of(*stream)),
             Self::Json(document) => Rubble::Json(crate::json::Rubble::of(document.into_json())),
             Self::Sketch(cells) => Rubble::Sketch(cells.into_rubble()),
+            Self::Vectors(vectors) => Rubble::Vectors(vectors.into_rubble()),
         }
     }
 
@@ -417,6 +429,7 @@ impl Rubble {
             Self::Stream(rubble) => rubble.bytes(),
             Self::Json(rubble) => rubble.bytes(),
             Self::Sketch(rubble) => rubble.bytes(),
+            Self::Vectors(rubble) => rubble.as_ref().map_or(0, crate::vector::Rubble::bytes),
         }
     }
 
@@ -431,6 +444,7 @@ impl Rubble {
             Self::Stream(rubble) => rubble.free(budget),
             Self::Json(rubble) => rubble.free(budget),
             Self::Sketch(rubble) => rubble.free(budget),
+            Self::Vectors(rubble) => rubble.as_mut().is_some_and(|rubble| rubble.free(budget)),
         }
     }
 }
@@ -573,7 +587,8 @@ impl<'a> Cell<'a> {
         let (form, large) = match kind.first_form() {
             Some(form) => (form, None),
             // What has no form has no use for one either.
-            None => (Form::Hash, Some(Box::new(Collection::Stream(Box::new(Stream::new()))))),
+            None if kind == Kind::Stream => (Form::Hash, Some(Box::new(Collection::Stream(Box::new(Stream::new()))))),
+            None => (Form::Hash, Some(Box::new(Collection::Vectors(vectors::Vectors::default())))),
         };
         Self { home: Home::Fresh { form, bytes, large }, limits }
     }
@@ -687,7 +702,8 @@ impl<'a> Cell<'a> {
 //
 // In both, the elements of hashes and sets are items as `packed` writes them. Behind each field of a large hash with
 // deadlines its deadline follows, in milliseconds since the epoch, as a varint; 0 is none. The elements of a document
-// are its values, as `json::codec` writes them; those of a sketch its head and its pages, as `sketch` writes them.
+// are its values, as `json::codec` writes them; those of a sketch its head and its pages, as `sketch` writes them; those
+// of a vector set its head and its elements with their links, as `vector::codec` writes them.
 
 /// Marks a collection that is not packed.
 const IS_LARGE: u8 = 0x80;

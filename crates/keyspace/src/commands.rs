@@ -17,6 +17,7 @@ mod sketch;
 mod sorted_set;
 mod stream;
 mod string;
+mod vector;
 
 use command::{Command, Group, Index, Refusal, Span};
 use resp::{Args, Writer};
@@ -62,6 +63,7 @@ const LISTS: &[&[&DataCommand]] = &[
     sketch::COUNT_MIN_COMMANDS,
     sketch::TOP_K_COMMANDS,
     sketch::DIGEST_COMMANDS,
+    vector::COMMANDS,
     keys::COMMANDS,
 ];
 

@@ -7,6 +7,7 @@
 use command::Refusal;
 
 use crate::Policy;
+use crate::collection::Space;
 use crate::collection::hash::expiring::NEVER;
 use crate::collection::stream::{Direction, Id, Stream};
 use crate::context::{Entry, View};
@@ -129,6 +130,7 @@ fn mix_value(digest: &mut Digest, entry: &Entry<'_>, now: i64) {
         // Its text tells all but how it is kept.
         ValueRef::Json(document) => digest.mix(&document.text()),
         ValueRef::Sketch(outline) => digest.mix(&outline.to_bytes()),
+        ValueRef::Vectors(space) => mix_vectors(digest, space),
     }
     if entry.expires_at().is_some() {
         digest.add(b"!!expire!!");
@@ -173,6 +175,27 @@ fn mix_stream(digest: &mut Digest, stream: &Stream, now: i64) {
     }
 }
 
+/// Elements in whatever order, each with the elements that it leads to on each layer: so a graph counts, and slots do not.
+fn mix_vectors(digest: &mut Digest, space: Space<'_>) {
+    let set = space.set();
+    digest.mix(format!("{:?}", set.shape()).as_bytes());
+    for slot in 0..set.len() as u32 {
+        let body = set.body(slot);
+        let mut element = Digest::default();
+        element.mix(body.name());
+        element.mix(body.direction().bytes);
+        element.mix(&body.direction().range.to_bits().to_be_bytes());
+        element.mix(&body.length().to_bits().to_be_bytes());
+        element.mix(body.attributes().unwrap_or_default());
+        for layer in 0..=set.level_of(slot) {
+            let mut links = Digest::default();
+            set.links(slot, layer).iter().for_each(|&link| links.add(set.body(link).name()));
+            element.mix(&links.0);
+        }
+        digest.add(&element.0);
+    }
+}
+
 /// The number of a type, as Redis counts types.
 fn type_number(value: ValueRef<'_>) -> u32 {
     match value {
@@ -181,7 +204,7 @@ fn type_number(value: ValueRef<'_>) -> u32 {
         ValueRef::Set(_) => 2,
         ValueRef::SortedSet(_) => 3,
         ValueRef::Hash(_) => 4,
-        ValueRef::Json(_) | ValueRef::Sketch(_) => 5,
+        ValueRef::Json(_) | ValueRef::Sketch(_) | ValueRef::Vectors(_) => 5,
         ValueRef::Stream(_) => 6,
     }
 }

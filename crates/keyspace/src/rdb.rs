@@ -16,6 +16,7 @@ mod sorted_set;
 mod stream;
 #[cfg(test)]
 mod testing;
+mod vector;
 mod ziplist;
 
 use std::borrow::Cow;
@@ -195,7 +196,7 @@ fn kind_of(value: ValueRef<'_>) -> u8 {
         ValueRef::List(_) => kind::LIST_QUICKLIST_2,
         ValueRef::SortedSet(set) => sorted_set::kind_of(set),
         ValueRef::Stream(stream) => stream::kind_of(stream),
-        ValueRef::Json(_) | ValueRef::Sketch(_) => kind::MODULE_2,
+        ValueRef::Json(_) | ValueRef::Sketch(_) | ValueRef::Vectors(_) => kind::MODULE_2,
     }
 }
 
@@ -254,6 +255,7 @@ fn write_payload(out: &mut Vec<u8>, value: ValueRef<'_>, compression: Compressio
         ValueRef::Stream(stream) => stream::write(stream::kind_of(stream), out, stream, compression),
         ValueRef::Json(document) => module::write_json(out, document, compression),
         ValueRef::Sketch(outline) => sketch::write(out, outline, compression),
+        ValueRef::Vectors(space) => vector::write(out, space, compression),
     }
 }
 

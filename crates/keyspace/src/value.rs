@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use resp::Writer;
 
-use crate::collection::{self, Collection, Form, Hash, List, Outline, Set, SortedSet, Stream, Tree};
+use crate::collection::{self, Collection, Form, Hash, List, Outline, Set, SortedSet, Space, Stream, Tree};
 
 /// A string as it lies in the keyspace: Redis keeps canonical integers as numbers, and so do we.
 #[derive(Clone, Copy, Debug)]
@@ -232,6 +232,8 @@ pub enum ValueRef<'a> {
     Json(Tree<'a>),
     /// A Bloom filter or one of its kin.
     Sketch(Outline<'a>),
+    /// Elements with vectors, of which similar ones are found.
+    Vectors(Space<'a>),
 }
 
 impl ValueRef<'_> {
@@ -246,12 +248,13 @@ impl ValueRef<'_> {
             Self::Stream(_) => "stream",
             Self::Json(_) => "ReJSON-RL",
             Self::Sketch(outline) => outline.type_name(),
+            Self::Vectors(_) => "vectorset",
         }
     }
 
     /// True if the type belongs to a module: a Redis that lacks the module can do nothing with it.
     pub fn is_of_module(&self) -> bool {
-        matches!(self, Self::Json(_) | Self::Sketch(_))
+        matches!(self, Self::Json(_) | Self::Sketch(_) | Self::Vectors(_))
     }
 
     /// How Redis would call the representation; of a string, what its text alone tells.
@@ -265,7 +268,7 @@ impl ValueRef<'_> {
             Self::SortedSet(set) => set.encoding(),
             Self::Stream(_) => "stream",
             // What Redis calls all that belongs to modules.
-            Self::Json(_) | Self::Sketch(_) => "raw",
+            Self::Json(_) | Self::Sketch(_) | Self::Vectors(_) => "raw",
         }
     }
 }

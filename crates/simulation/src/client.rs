@@ -246,6 +246,8 @@ pub struct Client {
     transfers: bool,
     /// Transactions may touch several groups.
     spans: bool,
+    /// It uses vector sets, which need level 2.
+    vectors: bool,
     /// How old its reads may be, in milliseconds, if it lets replicas answer them.
     staleness_ms: Option<u64>,
     /// It has said so on this connection.
@@ -290,11 +292,17 @@ impl Client {
             last_reads: None,
             transfers,
             spans,
+            vectors: false,
             staleness_ms: None,
             has_said_so: false,
             repeats: None,
             streams: None,
         }
+    }
+
+    /// Lets it use vector sets. Where the level is raised they may be refused until then.
+    pub fn use_vectors(&mut self) {
+        self.vectors = true;
     }
 
     /// Lets replicas answer its reads, if they are not too old; chance says whether, and how old they may be.
@@ -505,6 +513,9 @@ impl Client {
     /// Something done to one of a few sets, hashes, documents and sketches, small ones and some that outgrow their
     /// small form. What chance chooses, and the order of elements, must be the same on every replica.
     fn collection_operation(&mut self, out: &mut Vec<u8>) {
+        if self.vectors && self.prng.chance(1, 4) {
+            return self.vector_operation(out);
+        }
         let number = self.prng.below(4);
         let (set, hash, document) = (format!("set:{number}"), format!("hash:{number}"), format!("json:{number}"));
         let spread = if number == 0 { 1_000 } else { 20 };
@@ -537,6 +548,30 @@ impl Client {
             9 if self.spans => vec!["JSON.MSET", &document, "$", &patch, "json:0", "$", &patch],
             _ if self.spans => vec!["SUNIONSTORE", "set:0", &set, "set:1"],
             _ => vec!["HINCRBY", "counts", &one, "1"],
+        };
+        let words: Vec<&[u8]> = words.into_iter().map(str::as_bytes).collect();
+        self.command(&words, Expected::Collection, out);
+    }
+
+    /// Something done to one of a few vector sets, with so few links and directions that they contend for them.
+    fn vector_operation(&mut self, out: &mut Vec<u8>) {
+        let number = self.prng.below(4);
+        let key = format!("vectors:{number}");
+        let form = ["BIN", "NOQUANT", "Q8", "Q8"][number as usize];
+        let name = format!("e{}", self.prng.below(40));
+        let [x, y, z] = [(); 3].map(|()| (self.prng.below(9) as i64 - 4).to_string());
+        let attributes = format!("{{\"n\":{x}}}");
+        let (key, name) = (key.as_str(), name.as_str());
+        let vector = ["VALUES", "3", x.as_str(), y.as_str(), z.as_str()];
+        let words: Vec<&str> = match self.prng.below(10) {
+            0..=4 => [&["VADD", key][..], &vector[..], &[name, form, "M", "4", "EF", "10"][..]].concat(),
+            5 => {
+                [&["VADD", key][..], &vector[..], &[name, form, "M", "4", "SETATTR", attributes.as_str()][..]].concat()
+            }
+            6 => vec!["VREM", key, name],
+            7 => vec!["VSETATTR", key, name, attributes.as_str()],
+            8 if self.spans => vec!["COPY", "vectors:2", "vectors:3", "REPLACE"],
+            _ => [&["VSIM", key][..], &vector[..], &["FILTER", ".n > 0"][..]].concat(),
         };
         let words: Vec<&[u8]> = words.into_iter().map(str::as_bytes).collect();
         self.command(&words, Expected::Collection, out);
@@ -649,11 +684,11 @@ impl Client {
                 return Ok(());
             }
             let outcome = judge_error(text)?;
-            // Whether there is such a sketch is the client's own affair.
+            // Whether there is such a sketch, and whether the level is high enough, is the client's own affair.
             let is_of_data =
                 ["key already exists", "key does not exist", "Not found"].iter().any(|end| text.ends_with(end))
                     || OF_STREAMS.iter().any(|word| text.contains(word));
-            if !is_of_data {
+            if !is_of_data && !text.contains(NEEDS_LEVEL) {
                 history.note_error(text);
             }
             match &expected {
@@ -812,9 +847,11 @@ enum Outcome {
     Unknown,
 }
 
-/// A stream or its group has not been made yet, or has been; or the cluster is at a level that does not know what is
-/// asked for.
-const OF_STREAMS: [&str; 3] = ["NOGROUP ", "BUSYGROUP ", " in this form needs level "];
+/// A stream or its group has not been made yet, or has been.
+const OF_STREAMS: [&str; 2] = ["NOGROUP ", "BUSYGROUP "];
+
+/// What is said of a command that came with a level which is not reached yet.
+const NEEDS_LEVEL: &str = " in this form needs level ";
 
 fn judge_error(text: &str) -> Result<Outcome, String> {
     const HONEST: &[&str] = &["TRYAGAIN ", "CLUSTERDOWN ", "LOADING ", "MISCONF ", "EXECABORT ", "NOSPACE "];
@@ -822,9 +859,10 @@ fn judge_error(text: &str) -> Result<Outcome, String> {
     const OF_SKETCHES: &[&str] = &["ERR TopK: key ", "ERR T-Digest: key ", "ERR Not found", "ERR Maximum expansions"];
     if text.contains("unknown") {
         Ok(Outcome::Unknown)
-    } else if OF_STREAMS.iter().any(|word| text.contains(word)) {
-        Ok(Outcome::Nothing)
-    } else if HONEST.iter().chain(OF_SKETCHES).any(|word| text.starts_with(word)) {
+    } else if text.contains(NEEDS_LEVEL)
+        || OF_STREAMS.iter().any(|word| text.contains(word))
+        || HONEST.iter().chain(OF_SKETCHES).any(|word| text.starts_with(word))
+    {
         Ok(Outcome::Nothing)
     } else {
         Err(format!("an error that no client of ours deserves: {text}"))

@@ -284,6 +284,10 @@ impl Universe {
                 clients.iter_mut().for_each(Client::read_nearby);
             }
         }
+        let zones = Zones::draw(plan, plan.nodes + spares);
+        if plan.canary.is_none() && (plan.levels || zones.are_there()) {
+            clients.iter_mut().for_each(Client::use_vectors);
+        }
         if plan.repeats {
             clients.iter_mut().zip(0..).for_each(|(client, number)| client.repeat(number));
         }
@@ -328,7 +332,7 @@ impl Universe {
             leaders: BTreeMap::new(),
             whole_since: BTreeMap::new(),
             leader_changes: BTreeMap::new(),
-            zones: Zones::draw(plan, plan.nodes + spares),
+            zones,
             lies: Lies::new(plan),
             peace_since: None,
             led_since: None,

@@ -155,7 +155,9 @@ impl Done<'_> {
             "xautoclaim" => self.put_xautoclaim(out)?,
             // These reckon without chance and without a clock, and a value of theirs may be large.
             _ if self.reader == Reader::Holdfast
-                && ["json.", "bf.", "cms."].iter().any(|family| container.starts_with(family)) =>
+                && ["json.", "bf.", "cms.", "vadd", "vrem", "vsetattr"]
+                    .iter()
+                    .any(|name| container.starts_with(name)) =>
             {
                 self.again(out)
             }

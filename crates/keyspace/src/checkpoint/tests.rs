@@ -7,6 +7,8 @@ use crate::context::Edit;
 use crate::json::parse::parse;
 use crate::sketch::Sketch;
 use crate::sketch::cuckoo::Cuckoo;
+use crate::vector::measure::{Quantization, encode};
+use crate::vector::{LINKS_MIN, Shape, VectorSet};
 use crate::{Access, End, Expiry, Layout, Options, Tuning};
 
 /// Everything about every key that is replicated.
@@ -97,7 +99,7 @@ fn change_collection(edit: &mut Edit<'_>, key: &[u8], prng: &mut Prng) {
         _ => prng.below(2 * count + 2).to_string().into_bytes(),
     };
     let adds = prng.chance(2, 3);
-    let done = match key.last().map_or(0, |byte| byte % 6) {
+    let done = match key.last().map_or(0, |byte| byte % 7) {
         0 => edit.modify_hash(key, |hash| {
             for _ in 0..count {
                 let field = element(prng);
@@ -163,6 +165,26 @@ fn change_collection(edit: &mut Edit<'_>, key: &[u8], prng: &mut Prng) {
                     edit.set_sketch(key, Sketch::Cuckoo(filter))
                 }
             }
+        }
+        5 => {
+            let shape =
+                Shape { quantization: Quantization::Byte, dimensions: 2, given_dimensions: 0, links: LINKS_MIN };
+            // Each costs more than an element of another type.
+            let change = |set: &mut VectorSet| {
+                for _ in 0..count.min(80) {
+                    let name = element(prng);
+                    match set.find(&name) {
+                        Some(slot) if !adds => set.remove(slot),
+                        Some(slot) => _ = set.set_attributes(slot, &element(prng)),
+                        None if adds => {
+                            let encoded = encode(&[prng.below(9) as f32, 1.0], Quantization::Byte);
+                            set.add(&name, &encoded, b"", 10);
+                        }
+                        None => {}
+                    }
+                }
+            };
+            edit.change_vectors(key, || VectorSet::new(shape), change)
         }
         _ => edit.modify_set(key, |set| {
             for _ in 0..count {

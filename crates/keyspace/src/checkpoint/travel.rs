@@ -211,6 +211,9 @@ mod tests {
             harness.run(&format!("RPUSH list item{number}"));
             harness.run(&format!("CMS.INCRBY counts item{number} 1"));
             harness.run(&format!("BF.ADD filter item{number}"));
+            if number % 10 == 0 {
+                harness.run(&format!("VADD vectors VALUES 2 1 {} e{number} EF 20 SETATTR {{}}", number % 700));
+            }
             harness.run(&format!("ZADD sorted {number} member{number}"));
             harness.run(&format!("XADD stream {}-1 field {number}", number + 1));
         }
@@ -232,7 +235,7 @@ mod tests {
         harness.run("CF.ADD cuckoo a");
         let names = [
             "counts", "filter", "top", "digest", "cuckoo", "hash", "set", "list", "sorted", "stream", "document",
-            "page", "drained", "text", "small",
+            "page", "drained", "text", "small", "vectors",
         ]
         .map(str::to_owned);
         (harness, names.to_vec())

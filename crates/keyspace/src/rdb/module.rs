@@ -1,4 +1,4 @@
-//! Values of modules. Of those there are, RedisJSON's and RedisBloom's are read and written.
+//! Values of modules. Of those there are, RedisJSON's, RedisBloom's and Redis's vector sets are read and written.
 //!
 //! ```text
 //! kind 7, id of the module's type and version length, items: 1 signed length, 2 unsigned length, 3 f32, 4 f64,
@@ -13,7 +13,7 @@
 
 use std::borrow::Cow;
 
-use super::{Compression, Malformed, Reader, read_text, sketch, write_length, write_string};
+use super::{Compression, Malformed, Reader, read_text, sketch, vector, write_length, write_string};
 use crate::collection::Tree;
 use crate::collection::json::fresh;
 use crate::json::limits::DEPTH_MAX;
@@ -44,7 +44,9 @@ pub fn name_of(id: u64) -> String {
 /// True if values of the module's type with this id can be read.
 pub fn is_known(id: u64) -> bool {
     let (name, version) = (name_of(id), id & 0x3FF);
-    name == JSON_NAME && JSON_VERSIONS.contains(&version) || sketch::species_of(&name, version).is_some()
+    name == JSON_NAME && JSON_VERSIONS.contains(&version)
+        || id == id_of(vector::NAME, vector::VERSION)
+        || sketch::species_of(&name, version).is_some()
 }
 
 pub(super) fn id_of(name: &str, version: u64) -> u64 {
@@ -81,6 +83,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<CollectionValue, Malformed
     let version = id & 0x3FF;
     let value = match sketch::species_of(&name_of(id), version) {
         Some(species) => sketch::read(species, version, reader)?,
+        None if name_of(id) == vector::NAME => vector::read(reader)?,
         None => fresh(read_document(version, reader)?),
     };
     if reader.length()? == END { Ok(value) } else { Err(Malformed::Value) }

@@ -33,6 +33,7 @@ fn files() -> Vec<PathBuf> {
         "stream",
         "json",
         "sketch",
+        "vector",
         "keys",
     ];
     for group in groups {

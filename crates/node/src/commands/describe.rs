@@ -261,7 +261,8 @@ fn categories<B>(command: &Command<B>) -> Vec<&'static str> {
         Group::Digest => add("@tdigest"),
         Group::Scripting => add("@scripting"),
         Group::Connection => add("@connection"),
-        Group::Generic | Group::Server | Group::Pubsub | Group::Cluster => {}
+        // Redis has no category for vector sets.
+        Group::Generic | Group::Server | Group::Pubsub | Group::Cluster | Group::VectorSet => {}
     }
     if command.has(Flag::Admin) {
         add("@admin");
@@ -571,6 +572,7 @@ fn group_name(group: Group) -> &'static str {
         Group::CountMin => "cms",
         Group::TopK => "topk",
         Group::Digest => "tdigest",
+        Group::VectorSet => "vector_set",
     }
 }
 

@@ -193,7 +193,11 @@ impl<'a> Sender<'a> {
             ValueRef::SortedSet(set) => set
                 .iter()
                 .try_for_each(|(member, score)| put(self, b"ZADD", &[score.to_string().as_bytes(), member], false))?,
-            ValueRef::String(_) | ValueRef::Stream(_) | ValueRef::Json(_) | ValueRef::Sketch(_) => {
+            ValueRef::String(_)
+            | ValueRef::Stream(_)
+            | ValueRef::Json(_)
+            | ValueRef::Sketch(_)
+            | ValueRef::Vectors(_) => {
                 bail!(damaged(key))
             }
         }

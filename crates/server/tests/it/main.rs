@@ -44,4 +44,5 @@ mod tools;
 mod torture;
 mod undelivered;
 mod users;
+mod vectors;
 mod zones;

@@ -214,7 +214,6 @@ const REASONS: &[(&str, &str)] = &[
     ("MODULE ", "There are no modules."),
     ("RESTORE-ASKING", "Slots move inside the cluster."),
     ("TS.", "There are no time series."),
-    ("V", "There are no vector sets."),
 ];
 
 /// The page of which commands are here and which are not, by what the server says it has.

@@ -13,6 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use keyspace::Moment;
+use keyspace::debug::value_digest;
 use message::entry::Builder;
 use resp::{Args, Frame, FrameDecoder, Protocol, Span, Writer};
 use state::{Ignored, Phase, Reader, State, Step};
@@ -404,11 +405,12 @@ fn so_does_one_that_is_told_only_what_redis_5_knows() {
     converse(Reader::Redis5, "5");
 }
 
-/// A request that changes a document or a sketch, or where one is.
+/// A request that changes a document, a sketch or a vector set, or where one is.
 fn request_of_module(prng: &mut Prng) -> Vec<String> {
     let mut number = |below: u64| prng.below(below).to_string();
-    let (key, other, item, path) = (number(2), number(2), number(50), ["$.a", "$.b", "$..a"][prng.below(3) as usize]);
-    let text = match prng.below(20) {
+    let (key, other, item, place) = (number(2), number(2), number(50), number(9));
+    let path = ["$.a", "$.b", "$..a"][prng.below(3) as usize];
+    let text = match prng.below(28) {
         0 | 1 => format!("JSON.SET json:{key} $ {{\"a\":{item},\"b\":[{item}]}}"),
         2 => format!("JSON.SET json:{key} {path} [{item},1.5]"),
         3 => format!("JSON.NUMINCRBY json:{key} {path} {item}"),
@@ -424,13 +426,17 @@ fn request_of_module(prng: &mut Prng) -> Vec<String> {
         16 => format!("CF.ADD cuckoo:{key} {item}"),
         17 => format!("TOPK.RESERVE topk:{key} 3 10 4 0.9"),
         18 => format!("TOPK.ADD topk:{key} {item} x"),
+        19..=22 => format!("VADD vector:{key} VALUES 2 {item} {place} e{item} M 4 EF 5"),
+        23 => format!("VADD vector:{key} VALUES 2 1 {item} e{place} M 4 SETATTR {{}}"),
+        24 | 25 => format!("VREM vector:{key} e{item}"),
+        26 => format!("COPY vector:{key} vector:{other} REPLACE"),
         _ => format!("DEL json:{key} bloom:{key} cms:{key} topk:{key}"),
     };
     text.split(' ').map(str::to_owned).collect()
 }
 
 #[test]
-fn a_state_that_does_the_same_again_holds_the_same_documents_and_sketches() {
+fn a_state_that_does_the_same_again_holds_the_same_documents_sketches_and_vectors() {
     let mut repeated = 0;
     for seed in 1..=20 {
         let (mut prng, mut near, mut far, mut far_index) = (Prng::new(seed), state(), state(), 0);
@@ -455,6 +461,11 @@ fn a_state_that_does_the_same_again_holds_the_same_documents_and_sketches() {
                 let (here, there) = (read(&mut near, 0, near_moment, &words), read(&mut far, 0, far_moment, &words));
                 assert_eq!(here, there, "seed {seed}: {}", words[1]);
             }
+        }
+        // A dump holds the numbers under which elements were added, of which the highest may be gone.
+        for key in ["vector:0", "vector:1"] {
+            let digest = |state: &State, moment| value_digest(&state.keyspace().view(0, moment), key.as_bytes());
+            assert_eq!(digest(&near, near_moment), digest(&far, far_moment), "seed {seed}: {key}");
         }
     }
     assert!(repeated > 1_000, "{repeated}");

@@ -1,0 +1,126 @@
+//! Vector sets: what Redis 8 answers, from VADD to VRANGE.
+
+mod add;
+mod look;
+mod similar;
+#[cfg(test)]
+mod tests;
+
+use command::{Access, Flag, Group, KeySpec, Refusal, Span};
+use resp::{Args, Writer};
+
+use super::arguments::{is, parse_integer};
+use super::key_specs::key_at;
+use super::{Body, DataCommand};
+use crate::vector::measure::{self, DIMENSIONS_MAX};
+
+/// Every command on vector sets.
+pub(super) const COMMANDS: &[&DataCommand] = &[
+    &add::VADD,
+    &add::VREM,
+    &add::VSETATTR,
+    &similar::VSIM,
+    &look::VCARD,
+    &look::VDIM,
+    &look::VEMB,
+    &look::VGETATTR,
+    &look::VINFO,
+    &look::VISMEMBER,
+    &look::VLINKS,
+    &look::VRANDMEMBER,
+    &look::VRANGE,
+];
+
+const READ_KEY: &[KeySpec] = &[key_at(1, Access::Read, &["access"])];
+const CHANGED_KEY: &[KeySpec] = &[key_at(1, Access::ReadWrite, &["access", "update"])];
+
+/// What commands that read one element have in common.
+const READING: DataCommand = DataCommand {
+    name: "",
+    since: "8.0.0",
+    group: Group::VectorSet,
+    summary: "",
+    complexity: "O(1)",
+    syntax: "key",
+    arity: 2,
+    flags: &[Flag::Readonly, Flag::Fast],
+    categories: &[],
+    keys: READ_KEY,
+    tips: &[],
+    span: Span::Keys,
+    subcommands: &[],
+    body: Body::Container,
+};
+
+/// What commands that change sets have in common.
+const CHANGING: DataCommand = DataCommand { flags: &[Flag::Write], keys: CHANGED_KEY, ..READING };
+
+/// Most products of dimensions of a projection: what its weights would take in a file of Redis is 256 MiB then.
+const PROJECTION_MAX: usize = 1 << 26;
+
+/// A vector as it is given.
+struct Given {
+    vector: Vec<f32>,
+    /// Onto how many dimensions it is to be projected; 0 if it is not said.
+    reduced: usize,
+    /// Words that it takes.
+    words: usize,
+}
+
+impl Given {
+    /// Reads `[REDUCE dim] FP32 blob` or `[REDUCE dim] VALUES count number...` from a word on.
+    ///
+    /// # Errors
+    /// What is no vector.
+    fn read(args: Args<'_>, first: usize, may_reduce: bool) -> Result<Self, Refusal> {
+        Self::find(args, first, may_reduce).ok_or(Refusal::new("ERR invalid vector specification"))
+    }
+
+    fn find(args: Args<'_>, first: usize, may_reduce: bool) -> Option<Self> {
+        let (mut at, mut reduced) = (first, 0);
+        if may_reduce && args.len() > first + 2 && is(args.at(first), "reduce") {
+            reduced = parse_integer(args.at(first + 1)).and_then(|number| usize::try_from(number).ok())?;
+            (reduced > 0).then_some(())?;
+            at += 2;
+        }
+        let form = args.get(at)?;
+        let (vector, end): (Vec<f32>, usize) = if is(form, "fp32") {
+            let blob = args.get(at + 1)?;
+            blob.len().is_multiple_of(4).then_some(())?;
+            (measure::numbers(blob).collect(), at + 2)
+        } else if is(form, "values") {
+            let count = parse_integer(args.get(at + 1)?).and_then(|count| usize::try_from(count).ok())?;
+            (count <= DIMENSIONS_MAX && args.len() >= at + 2 + count).then_some(())?;
+            let words = args.iter().skip(at + 2).take(count);
+            (
+                words.map(|word| crate::double::parse(word).map(|number| number as f32)).collect::<Option<_>>()?,
+                at + 2 + count,
+            )
+        } else {
+            return None;
+        };
+        // What is not finite has no direction.
+        let is_vector = (1..=DIMENSIONS_MAX).contains(&vector.len()) && vector.iter().all(|number| number.is_finite());
+        let is_projection = reduced <= vector.len() && reduced * vector.len() <= PROJECTION_MAX;
+        (is_vector && is_projection).then_some(Self { vector, reduced, words: end - first })
+    }
+}
+
+fn wrong_dimensions(given: usize, kept: u32) -> Refusal {
+    Refusal::new(format!("ERR Vector dimension mismatch - got {given} but set has {kept}"))
+}
+
+fn wrong_given_dimensions(given: usize, expected: u32) -> Refusal {
+    let text = format!("ERR Input dimension mismatch for projection - got {given} but projection expects {expected}");
+    Refusal::new(text)
+}
+
+/// The number of an option, if it is one of these; `complaint` if not.
+fn option(word: &[u8], least: i64, most: i64, complaint: &'static str) -> Result<usize, Refusal> {
+    let number = parse_integer(word).filter(|number| (least..=most).contains(number));
+    number.and_then(|number| usize::try_from(number).ok()).ok_or(Refusal::new(complaint))
+}
+
+fn write_double(writer: &mut Writer, number: f64) {
+    writer.double_text(crate::double::print(number).as_str());
+}
