@@ -166,8 +166,9 @@ pub fn find(
             keys_per_group: workload.keys_per_group(),
         };
         let full = stretch(&mut fleet, asking.clone(), trial.milliseconds)?;
-        let per_client = full.answered * trial.load_percent / 100 / (seats * trial.clients_per_core) as u64;
-        let every = full.length * trial.pipeline / per_client.max(1);
+        // Each client's part of so many percent of what all of them were answered.
+        let clients = (seats * trial.clients_per_core) as u64;
+        let every = full.length * trial.pipeline * clients * 100 / (full.answered * trial.load_percent).max(1);
         let part = stretch(&mut fleet, Asking { every: Some(every), ..asking }, trial.milliseconds)?;
         tell(&Found { workload, clients: seats * trial.clients_per_core, full, part });
     }

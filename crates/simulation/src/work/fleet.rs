@@ -36,9 +36,16 @@ use crate::{MILLISECOND, SECOND};
 enum Inbound {
     Opened(SessionId),
     Client(SessionId, Ask),
-    Peer { from: u16, link: u16, bytes: Vec<u8> },
+    Peer {
+        from: u16,
+        link: u16,
+        bytes: Vec<u8>,
+    },
     /// By the thread that reads the links on which heartbeats come.
-    Vital { from: u16, bytes: Vec<u8> },
+    Vital {
+        from: u16,
+        bytes: Vec<u8>,
+    },
     Letter(CoreId, Letter),
     Persisted(GroupId, u64),
     Loaded(Box<GroupSeed>),
@@ -700,13 +707,8 @@ impl Layouts {
                 roster.place(group, nodes.clone());
             }
         }
-        let spreading = Spreading {
-            roster: &roster,
-            replicas: shape.replicas,
-            group_count: shape.groups,
-            first_count,
-            zones: &[],
-        };
+        let spreading =
+            Spreading { roster: &roster, replicas: shape.replicas, group_count: shape.groups, first_count, zones: &[] };
         let leader = |(group, voters): (u32, &BTreeSet<u64>)| {
             let leader = spreading.leader_of(GroupId(group), voters, |_| true).expect("a group with voters");
             (leader - 1) as u16
