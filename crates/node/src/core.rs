@@ -477,6 +477,11 @@ impl Core {
         self.relay.unanswered_count() + self.driver.len()
     }
 
+    /// Groups that this core has asked for something, and that have not answered: a turn looks at each of them.
+    pub fn asked_group_count(&self) -> usize {
+        self.relay.active_count()
+    }
+
     /// Lets fewer bytes of requests wait for a group, and be under way to it, than usual. Only the simulator has a use
     /// for it.
     #[doc(hidden)]

@@ -11,7 +11,7 @@
 //! answer is sent again, in order; the group finds in its reply cache what it has carried out before. So a change of
 //! leader is a pause for a client, and not an error.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use resp::Protocol;
@@ -214,6 +214,9 @@ pub struct Relay {
     window_bytes_max: usize,
     stream_bytes_max: usize,
     streams: Vec<Stream>,
+    /// Groups whose streams are not empty. A cluster has many groups, and few of them are asked by one core at a time:
+    /// a turn looks at no others.
+    active: BTreeSet<u32>,
 }
 
 impl Relay {
@@ -224,6 +227,7 @@ impl Relay {
             window_bytes_max: limits::WINDOW_BYTES_MAX,
             stream_bytes_max: limits::STREAM_BYTES_MAX,
             streams: Vec::new(),
+            active: BTreeSet::new(),
         };
         this.grow(group_count);
         this
@@ -264,13 +268,26 @@ impl Relay {
                 stream.outstanding.iter().rev().filter(|outstanding| outstanding.is_out && !outstanding.is_beyond);
             sent.skip(1).map(|outstanding| outstanding.weight).sum()
         };
-        self.streams.iter().map(beside_last).max().unwrap_or(0)
+        self.active().map(|(_, stream)| beside_last(stream)).max().unwrap_or(0)
+    }
+
+    /// The streams that are not empty, in the order of their groups.
+    fn active(&self) -> impl Iterator<Item = (GroupId, &Stream)> {
+        self.active.iter().map(|group| (GroupId(*group), &self.streams[*group as usize]))
+    }
+
+    /// Groups that have been asked for something and have not answered, as far as that has been looked at.
+    pub(crate) fn active_count(&self) -> usize {
+        self.active.len()
     }
 
     /// Takes a request; it leaves with the next [`Relay::flush`]. Answers its number.
     pub fn submit(&mut self, mut request: Request, purpose: Purpose, now: Instant) -> u64 {
         let group = request.group;
         let stream = &mut self.streams[group.0 as usize];
+        if stream.outstanding.is_empty() {
+            self.active.insert(group.0);
+        }
         let number = stream.next;
         stream.next += 1;
         request.origin.claim = Some(Claim { boot: self.boot, group, number });
@@ -331,7 +348,8 @@ impl Relay {
 
     /// Sends what may be sent.
     pub fn flush(&mut self, now: Instant, mut send: impl FnMut(NodeId, Request)) {
-        for stream in &mut self.streams {
+        for group in &self.active {
+            let stream = &mut self.streams[*group as usize];
             let Some(leader) = stream.route.leader else { continue };
             if stream.retry_at <= now {
                 stream.flush(leader, self.stream_bytes_max, &mut send);
@@ -465,10 +483,9 @@ impl Relay {
     /// begun to write is never given up here.
     pub fn pass_time(&mut self, now: Instant) -> Vec<Expired> {
         let mut expired = Vec::new();
-        for (group, stream) in self.streams.iter_mut().enumerate() {
-            if stream.outstanding.is_empty() {
-                continue;
-            }
+        self.active.retain(|group| !self.streams[*group as usize].outstanding.is_empty());
+        for group in &self.active {
+            let stream = &mut self.streams[*group as usize];
             let more = limits::patience_for(stream.out_bytes);
             let resend_after = limits::RESEND_AFTER + more;
             for (kind, is_change) in [false, true].into_iter().enumerate() {
@@ -480,7 +497,7 @@ impl Relay {
                     stream.rewind(now);
                 }
                 if silence >= limits::REQUEST_PATIENCE + more {
-                    stream.expire(GroupId(group as u32), is_change, now, &mut expired);
+                    stream.expire(GroupId(*group), is_change, now, &mut expired);
                 }
             }
         }
@@ -489,7 +506,7 @@ impl Relay {
 
     /// Requests of a session's own that have no answer yet.
     pub fn requests_of(&self, session: SessionId) -> impl Iterator<Item = &Request> {
-        let outstanding = self.streams.iter().flat_map(|stream| &stream.outstanding);
+        let outstanding = self.active().flat_map(|(_, stream)| &stream.outstanding);
         outstanding.filter_map(move |outstanding| match &outstanding.request {
             Some((request, Purpose::Client { session: other, .. })) if *other == session => Some(request),
             _ => None,
@@ -498,7 +515,7 @@ impl Relay {
 
     /// Requests that have no answer yet.
     pub fn unanswered_count(&self) -> usize {
-        let outstanding = self.streams.iter().flat_map(|stream| &stream.outstanding);
+        let outstanding = self.active().flat_map(|(_, stream)| &stream.outstanding);
         outstanding.filter(|outstanding| outstanding.request.is_some()).count()
     }
 
@@ -509,15 +526,16 @@ impl Relay {
 
     /// True if one of the groups is full.
     pub fn is_any_full(&self) -> bool {
-        self.streams.iter().any(|stream| stream.is_full(self.window_bytes_max))
+        self.active().any(|(_, stream)| stream.is_full(self.window_bytes_max))
     }
 
     /// The earliest instant at which there may be something to do.
     pub fn wake_at(&self, now: Instant) -> Option<Instant> {
-        self.streams
-            .iter()
-            .filter(|stream| stream.route.leader.is_some() && !stream.outstanding.is_empty() && stream.retry_at > now)
-            .map(|stream| stream.retry_at)
+        self.active()
+            .filter(|(_, stream)| {
+                stream.route.leader.is_some() && !stream.outstanding.is_empty() && stream.retry_at > now
+            })
+            .map(|(_, stream)| stream.retry_at)
             .min()
     }
 }
@@ -686,6 +704,33 @@ mod tests {
         assert_eq!(flush(&mut relay), 2, "what stands before it, and the end, but nothing behind");
         assert_eq!(relay.under_way_max(), 0);
         assert_eq!(flush(&mut relay), 0);
+    }
+
+    #[test]
+    fn a_turn_looks_only_at_groups_that_are_asked() {
+        let mut relay = Relay::new(1, 1_000);
+        let route = |node| Route { leader: Some(NodeId(node)), term: 1, is_here: true };
+        (0..1_000).map(GroupId).for_each(|group| relay.set_route(group, route(2), Instant::ZERO));
+        assert_eq!(relay.active().count(), 0);
+        let (node, core) = (NodeId(1), CoreId(0));
+        let ask = |relay: &mut Relay, group| {
+            let origin = Origin::new(node, core, SESSION, 0);
+            let request = Request::new(origin, GroupId(group), Protocol::Resp2, RequestBody::Write(vec![0]));
+            relay.submit(request, Purpose::Client { session: SESSION, ticket: 0 }, Instant::ZERO)
+        };
+        let numbers = [ask(&mut relay, 700), ask(&mut relay, 3), ask(&mut relay, 700)];
+        assert_eq!(relay.active().map(|(group, _)| group.0).collect::<Vec<_>>(), [3, 700]);
+        let mut sent = Vec::new();
+        relay.flush(Instant::ZERO, |_, request| sent.push(request.group.0));
+        assert_eq!(sent, [3, 700, 700], "in the order of groups");
+        for (group, number) in [(700, numbers[0]), (3, numbers[1])] {
+            let claim = Claim { boot: 1, group: GroupId(group), number };
+            assert!(relay.answered(claim, Instant::ZERO).is_some());
+        }
+        assert!(relay.pass_time(Instant::ZERO).is_empty());
+        assert_eq!(relay.active().map(|(group, _)| group.0).collect::<Vec<_>>(), [700], "one is still asked");
+        ask(&mut relay, 3);
+        assert_eq!((relay.active().count(), relay.unanswered_count()), (2, 2));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `holdfast simulate`: the server under a false net, false disks and false clocks, one universe a seed.
 
 mod report;
+mod work;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -21,9 +22,9 @@ pub struct SimulateArguments {
     /// Seeds, from the first up to but without the last (`0..1000`), or a single one (`17`).
     #[arg(long, value_parser = parse_seeds, default_value = "0..1000")]
     seeds: SeedRange,
-    /// Nodes of each world.
-    #[arg(long, default_value_t = 1, value_parser = parse_nodes)]
-    nodes: usize,
+    /// Nodes of each world; with --work numbers of nodes with commas between them, one world for each.
+    #[arg(long, default_value = "1", value_parser = parse_nodes)]
+    nodes: NodeCounts,
     /// What an acknowledgement means (appendfsync).
     #[arg(long, value_enum, default_value_t = Policy::Always)]
     policy: Policy,
@@ -79,18 +80,28 @@ pub struct SimulateArguments {
     /// Threads; as many as there are processors unless given.
     #[arg(long)]
     threads: Option<usize>,
+    #[command(flatten)]
+    work: work::WorkArguments,
 }
+
+/// How many nodes worlds have.
+#[derive(Clone, Debug)]
+struct NodeCounts(Vec<usize>);
 
 /// Seeds from the first up to but without the last.
 #[derive(Clone, Debug)]
 struct SeedRange(Range<u64>);
 
-fn parse_nodes(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(nodes @ (1 | 3..=7)) => Ok(nodes),
-        _ => Err("a world has 1, or 3 to 7 nodes".to_owned()),
-    }
+fn parse_nodes(text: &str) -> Result<NodeCounts, String> {
+    let count = |word: &str| match word.parse() {
+        Ok(nodes @ 1..=NODES_MAX) => Ok(nodes),
+        _ => Err(format!("'{word}': a world has 1 to {NODES_MAX} nodes")),
+    };
+    Ok(NodeCounts(text.split(',').map(count).collect::<Result<_, _>>()?))
 }
+
+/// The most nodes of a world.
+const NODES_MAX: usize = 128;
 
 fn parse_seeds(text: &str) -> Result<SeedRange, String> {
     let number = |word: &str| word.parse::<u64>().map_err(|error| format!("'{word}': {error}"));
@@ -195,10 +206,15 @@ impl CanaryName {
 }
 
 impl SimulateArguments {
+    /// How many nodes each world has in which things go wrong.
+    fn nodes(&self) -> usize {
+        self.nodes.0[0]
+    }
+
     fn plan(&self, seed: u64) -> Plan {
         Plan {
             seed,
-            nodes: self.nodes,
+            nodes: self.nodes(),
             calm: self.calm,
             returns: self.returns,
             ailments: self.ailments,
@@ -208,12 +224,12 @@ impl SimulateArguments {
                 Policy::Everysec => Durability::EverySecond,
                 Policy::No => Durability::No,
             },
-            changes: self.changes && self.nodes > 1,
-            moves: self.moves && self.nodes > 1,
+            changes: self.changes && self.nodes() > 1,
+            moves: self.moves && self.nodes() > 1,
             growth: self.growth,
             repeats: self.repeats && matches!(self.policy, Policy::Always),
-            levels: self.levels && self.nodes > 1,
-            liars: self.liars && self.nodes > 1,
+            levels: self.levels && self.nodes() > 1,
+            liars: self.liars && self.nodes() > 1,
             canary: self.canary.map(CanaryName::canary),
         }
     }
@@ -240,7 +256,7 @@ impl SimulateArguments {
         } else {
             ""
         };
-        let nodes = self.nodes;
+        let nodes = self.nodes();
         format!(
             "holdfast simulate --seeds {seed} --nodes {nodes} --policy {policy}{changes}{moves}{growth}{repeats}\
              {levels}{liars}{kind}{canary} --trace"
@@ -300,8 +316,19 @@ pub fn run(arguments: SimulateArguments) -> Result<()> {
     if arguments.ailments && arguments.canary.is_some() && !counts_copies || counts_copies && !arguments.ailments {
         bail!("with --ailments there is the canary counted-copy, which is there with nothing else");
     }
-    if (arguments.returns || arguments.ailments || arguments.waits) && arguments.nodes == 1 {
+    if (arguments.returns || arguments.ailments || arguments.waits) && arguments.nodes() == 1 {
         bail!("--returns, --ailments and --waits need three nodes or more: with one away nobody would be left");
+    }
+    if arguments.work.work {
+        let is_durable = match arguments.policy {
+            Policy::Always => true,
+            Policy::Everysec => false,
+            Policy::No => bail!("--work knows the policies always and everysec"),
+        };
+        return work::run(&arguments.work, &arguments.nodes.0, is_durable, seeds.start, arguments.json);
+    }
+    if !matches!(arguments.nodes.0[..], [1 | 3..=7]) {
+        bail!("a world has 1, or 3 to 7 nodes; several numbers, and other ones, are for --work");
     }
     name_seeds_of_panics(&arguments);
     if arguments.trace {

@@ -3,7 +3,8 @@
 //! again.
 //!
 //! It knows no thread, no real time and no real file. Suggested order of reading: [`universe`], `hosting`, [`faults`],
-//! [`disk`], [`client`], [`invariants`], [`coverage`], [`linearizable`], [`cycles`].
+//! [`disk`], [`client`], [`invariants`], [`coverage`], [`linearizable`], [`cycles`]; and [`work`], where nothing fails and
+//! everything takes time.
 
 pub mod client;
 pub mod clock;
@@ -18,6 +19,7 @@ mod machine;
 mod probes;
 mod reply;
 mod universe;
+pub mod work;
 
 pub use probes::{EXPECTED, Probes};
 pub use universe::{AILMENTS_PER_UNIVERSE, HARMS_PER_UNIVERSE, Harm, RETURNS_PER_UNIVERSE, Universe, Wait};

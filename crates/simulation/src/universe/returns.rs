@@ -140,7 +140,8 @@ impl Universe {
                 let membership = group.membership();
                 let voters = &membership.voters;
                 let (replicas, group_count) = (self.settings().replica_count, self.groups());
-                let spreading = Spreading { roster, replicas, group_count, zones: &[] };
+                let first_count = self.group_count;
+                let spreading = Spreading { roster, replicas, group_count, first_count, zones: &[] };
                 let leader = spreading.leader_of(group.id(), &voters.iter().copied().collect(), |_| true);
                 let is_led = leader == Some(machine.node.0);
                 if has_room && number > 0 {

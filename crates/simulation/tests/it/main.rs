@@ -1,6 +1,8 @@
 //! Universes small in number: enough to see that the false world turns, repeats itself, and catches a liar.
 //! `holdfast simulate` lives through them by the thousand.
 
+mod work;
+
 use simulation::coverage::{Coverage, Fault, Phase};
 use simulation::{Canary, Durability, HARMS_PER_UNIVERSE, Plan, Probes, RETURNS_PER_UNIVERSE, Wait, run};
 

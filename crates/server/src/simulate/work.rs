@@ -1,0 +1,236 @@
+//! `holdfast simulate --work`: what many nodes carry, in virtual time.
+
+use std::time::Instant;
+
+use anyhow::{Result, anyhow, bail};
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+use simulation::work::costs::{Costs, Surroundings};
+use simulation::work::{Found, Shape, Trial, Workload, find, group_count};
+
+/// What `--work` asks for.
+#[derive(Clone, Debug, Args)]
+pub struct WorkArguments {
+    /// Nothing goes wrong, every step of a core takes time, and the report says what so many nodes (--nodes 1,3,8)
+    /// carry, how long answers take, and what bounds it.
+    #[arg(long, conflicts_with_all = [
+        "canary", "changes", "moves", "growth", "levels", "liars", "calm", "returns", "ailments", "waits", "trace", "repeats",
+    ])]
+    pub(super) work: bool,
+    /// With --work: cores of each node.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=64))]
+    cores: u16,
+    /// With --work: groups, for all numbers of nodes; as many as the balancer would found unless given.
+    #[arg(long)]
+    groups: Option<u32>,
+    /// With --work: nodes that hold each group.
+    #[arg(long, default_value_t = 3)]
+    replicas: usize,
+    /// With --work: what clients do, one after the other.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Kind::Set, Kind::Get, Kind::Pair])]
+    workload: Vec<Kind>,
+    /// With --work: connections to each core.
+    #[arg(long, default_value_t = 64)]
+    clients_per_core: usize,
+    /// With --work: operations that a client sends at once.
+    #[arg(long, default_value_t = 1)]
+    pipeline: u64,
+    /// With --work: clients know who leads which group, and ask there, as those of Redis Cluster do. Of a transaction
+    /// they know it of the first key.
+    #[arg(long)]
+    aware: bool,
+    /// With --work: bytes of a value.
+    #[arg(long, default_value_t = 128)]
+    value_bytes: usize,
+    /// With --work: milliseconds of virtual time that are measured.
+    #[arg(long, default_value_t = 140)]
+    milliseconds: u64,
+    /// With --work: percent of the throughput found at which latency is measured.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=95))]
+    load: u64,
+    /// With --work: what the processor time of an operation is made of.
+    #[arg(long)]
+    parts: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    Set,
+    Get,
+    Mixed,
+    Pair,
+}
+
+impl Kind {
+    fn workload(self) -> Workload {
+        match self {
+            Self::Set => Workload::Set,
+            Self::Get => Workload::Get,
+            Self::Mixed => Workload::Mixed,
+            Self::Pair => Workload::Pair,
+        }
+    }
+}
+
+/// Finds out what so many nodes carry, for one number after the other, and says so.
+///
+/// # Errors
+/// If a client was told an error.
+pub(super) fn run(
+    arguments: &WorkArguments,
+    nodes: &[usize],
+    is_durable: bool,
+    seed: u64,
+    as_json: bool,
+) -> Result<()> {
+    let (costs, surroundings) = (Costs::MEASURED, Surroundings::RACK);
+    let trial = Trial {
+        workloads: arguments.workload.iter().map(|kind| kind.workload()).collect(),
+        clients_per_core: arguments.clients_per_core,
+        pipeline: arguments.pipeline,
+        is_aware: arguments.aware,
+        value_bytes: arguments.value_bytes,
+        milliseconds: arguments.milliseconds,
+        load_percent: arguments.load,
+    };
+    if arguments.clients_per_core == 0 || arguments.pipeline == 0 || arguments.milliseconds == 0 {
+        bail!("without clients, operations or time there is nothing to be found out");
+    }
+    let mut told = Vec::new();
+    if !as_json {
+        say_line!("{HEAD}");
+    }
+    // Of the fewest nodes that hold each group as often as all larger ones do.
+    let mut bases: Vec<(Workload, usize, u64)> = Vec::new();
+    for count in nodes.iter().copied() {
+        let groups = arguments.groups.unwrap_or_else(|| group_count(count, arguments.cores, arguments.replicas));
+        let shape =
+            Shape { nodes: count, cores: arguments.cores, groups, replicas: arguments.replicas, is_durable, seed };
+        let begun = Instant::now();
+        let mut rows = Vec::new();
+        let (idle, digest) = find(&shape, &trial, (&costs, &surroundings), |found| rows.push(found.clone()))
+            .map_err(|reason| anyhow!("{count} nodes: {reason}"))?;
+        for found in &rows {
+            let rate = found.full.rate();
+            let is_base = count >= arguments.replicas.min(nodes.iter().copied().max().unwrap_or(1));
+            if is_base && bases.iter().all(|(workload, ..)| *workload != found.workload) {
+                bases.push((found.workload, count, rate));
+            }
+            let base = bases.iter().find(|(workload, ..)| *workload == found.workload);
+            let efficiency = base.map(|(_, base, of_base)| {
+                let linear = *of_base as f64 * count as f64 / *base as f64;
+                rate as f64 / linear
+            });
+            if as_json {
+                told.push(row_json(&shape, found, efficiency, &costs, &surroundings));
+            } else {
+                say_line!("{}", row(&shape, found, efficiency, &surroundings));
+                if arguments.parts {
+                    show_parts(found, &costs);
+                }
+            }
+        }
+        let (idle_most, idle_median) = idle.busy_thousandths();
+        if as_json {
+            let seconds = begun.elapsed().as_secs_f64();
+            told.push(json!({
+                "nodes": count, "workload": "idle", "busiest_core_percent": percent(idle_most),
+                "median_core_percent": percent(idle_median), "digest": format!("{digest:016x}"), "wall_seconds": seconds,
+            }));
+        } else {
+            say_line!(
+                "{:>5}   at rest: busiest core {} %, median {} %; digest {digest:016x}; {:.1} s",
+                count,
+                percent(idle_most),
+                percent(idle_median),
+                begun.elapsed().as_secs_f64()
+            );
+        }
+    }
+    if as_json {
+        say_line!("{:#}", json!({ "rows": told }));
+    }
+    Ok(())
+}
+
+const HEAD: &str = "nodes groups clients  work      op/s   of linear |  p50 µs  p99 µs | at load: p50   p99 | µs/op | \
+                    core max  med   log   net % | messages  link writes  letters  turns /op";
+
+fn percent(thousandths: u64) -> f64 {
+    thousandths as f64 / 10.0
+}
+
+fn per_operation(found: &Found, count: u64) -> f64 {
+    found.full.hundredths_per_operation(count) as f64 / 100.0
+}
+
+fn row(shape: &Shape, found: &Found, efficiency: Option<f64>, surroundings: &Surroundings) -> String {
+    let full = &found.full;
+    let (most, median) = full.busy_thousandths();
+    format!(
+        "{:>5} {:>6} {:>7}  {:<5} {:>9}   {:>9} | {:>7} {:>7} | {:>12} {:>5} | {:>5.1} | {:>8} {:>4} {:>5} {:>5}   | {:>8.2}  {:>11.2}  {:>7.2}  {:>5.2}",
+        shape.nodes,
+        shape.groups,
+        found.clients,
+        found.workload.name(),
+        full.rate(),
+        efficiency.map_or_else(|| "-".to_owned(), |efficiency| format!("{efficiency:.2}")),
+        full.latency_us(500),
+        full.latency_us(990),
+        found.part.latency_us(500),
+        found.part.latency_us(990),
+        full.ns_per_operation() as f64 / 1e3,
+        percent(most),
+        percent(median),
+        percent(full.log_thousandths()),
+        percent(full.net_thousandths(surroundings.bytes_per_second)),
+        per_operation(found, full.counts.messages_out),
+        per_operation(found, full.counts.link_writes),
+        per_operation(found, full.counts.letters) / 2.0,
+        per_operation(found, full.counts.turns),
+    )
+}
+
+/// What an operation is made of, what takes most first.
+fn show_parts(found: &Found, costs: &Costs) {
+    let mut parts = costs.parts(&found.full.counts);
+    parts.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
+    for (name, ns) in parts.into_iter().filter(|(_, ns)| *ns > 0) {
+        say_line!("{:>38} {:>8.3} µs", name, ns as f64 / found.full.answered as f64 / 1e3);
+    }
+}
+
+fn row_json(
+    shape: &Shape,
+    found: &Found,
+    efficiency: Option<f64>,
+    costs: &Costs,
+    surroundings: &Surroundings,
+) -> Value {
+    let full = &found.full;
+    let (most, median) = full.busy_thousandths();
+    let parts: serde_json::Map<String, Value> = costs
+        .parts(&full.counts)
+        .into_iter()
+        .map(|(name, ns)| (name.to_owned(), json!(ns as f64 / full.answered as f64)))
+        .collect();
+    json!({
+        "nodes": shape.nodes,
+        "groups": shape.groups,
+        "clients": found.clients,
+        "workload": found.workload.name(),
+        "operations_per_second": full.rate(),
+        "of_linear": efficiency,
+        "p50_us": full.latency_us(500),
+        "p99_us": full.latency_us(990),
+        "at_load_p50_us": found.part.latency_us(500),
+        "at_load_p99_us": found.part.latency_us(990),
+        "ns_per_operation": full.ns_per_operation(),
+        "busiest_core_percent": percent(most),
+        "median_core_percent": percent(median),
+        "log_percent": percent(full.log_thousandths()),
+        "net_percent": percent(full.net_thousandths(surroundings.bytes_per_second)),
+        "messages_per_operation": per_operation(found, full.counts.messages_out),
+        "parts_ns": parts,
+    })
+}
