@@ -11,7 +11,7 @@
 //! **Nothing is lost.** A key is deleted only after the other server has said OK for the very value that is here: EXEC
 //! does nothing if a key was changed since it was read. **Nothing is doubled**, as long as the other server answers:
 //! a change in between is carried after the key, by another RESTORE, or by DEL if the key has gone. What is not known is
-//! told: `IOERR` means, as it does in Redis, that keys may be at both. See decision 0055.
+//! told: `IOERR` means, as it does in Redis, that keys may be at both. See decision 0054.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;

@@ -1,7 +1,7 @@
 //! What each step of a core costs, and what it is made of.
 //!
 //! The costs are those of one machine. They say how a server behaves when its cores are busy: whoever wants to know
-//! what another machine does measures the same things there and puts other numbers in. `docs/decisions/0056` tells how
+//! what another machine does measures the same things there and puts other numbers in. `docs/decisions/0055` tells how
 //! each of them was found.
 
 /// Declares, from one list, what is counted and what each of it costs.
