@@ -258,8 +258,8 @@ fn carry(host: &Host, own: &mut Option<Own>, wish: &MigrateWish) -> Result<&'sta
     if !is_done {
         // Keys that nobody changes need not wait for those that somebody does.
         let mut rest = 0;
-        for key in 0..keys.len() {
-            let Some(taken) = states[key].taken else { continue };
+        for (key, state) in states.iter().enumerate() {
+            let Some(taken) = state.taken else { continue };
             let found = here.read(wish, &[key], true)?;
             let is_same = found.first().is_some_and(|found| found.taken == taken);
             let is_gone = if is_same { here.delete(keys, &[key])? } else { found.is_empty() };

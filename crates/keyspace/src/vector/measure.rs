@@ -186,5 +186,5 @@ pub(crate) fn scale_of(dimensions: usize) -> f32 {
 /// With what weight a dimension counts for one of the fewer.
 #[inline]
 pub(crate) fn weight(row: usize, column: usize, scale: f32) -> f32 {
-    if (row & column).count_ones() % 2 == 0 { scale } else { -scale }
+    if (row & column).count_ones().is_multiple_of(2) { scale } else { -scale }
 }

@@ -241,7 +241,8 @@ fn servers_that_fall_silent_cut_lie_or_refuse_cost_no_key() {
     let folder = Folder::new();
     let server = start(&folder, &["--cores", "2"]);
     let mut client = server.client();
-    let manners: [(&str, fn(usize) -> Manner, &str, &str); 8] = [
+    type Case = (&'static str, fn(usize) -> Manner, &'static str, &'static str);
+    let manners: [Case; 8] = [
         ("it takes all", |_| Manner::Says("+OK\r\n"), "OK", ""),
         (
             "it refuses every other",

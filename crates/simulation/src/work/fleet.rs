@@ -21,7 +21,7 @@ use node::event::{
     Action, CoreId, CoreOptions, Event, GroupId, GroupSeed, Lane, NodeId, Now, Peer, Persist, ProcessFacts, SessionId,
 };
 use node::group::Standing;
-use node::letter::{Letter, Mail};
+use node::letter::{Letter, Mail, Piece};
 use node::roster::{Member, Roster};
 use node::settings::Settings;
 use stdx::log::{Entry, EntryKind, HardState, Membership};
@@ -426,9 +426,13 @@ impl Fleet {
                 }
                 Inbound::Letter(from, letter) => {
                     counts.letters += 1;
-                    counts.mail += letter.mail.len() as u64;
-                    let is_request = |mail: &&Mail| matches!(mail, Mail::Request(_));
-                    counts.taken += letter.mail.iter().filter(is_request).count() as u64;
+                    counts.mail += letter.pieces.len() as u64;
+                    let is_request = |piece: &&Piece| match piece {
+                        Piece::Request(_) => true,
+                        Piece::Mail(mail) => matches!(**mail, Mail::Request(_)),
+                        Piece::Reply { .. } => false,
+                    };
+                    counts.taken += letter.pieces.iter().filter(is_request).count() as u64;
                     seat.core.step(now, Event::Letter { from, letter }, &mut actions);
                 }
                 Inbound::Persisted(group, ticket) => {
@@ -664,7 +668,7 @@ fn note_leaving(counts: &mut Counts, leaving: &[Action], cores: u32) {
             }
             Action::Post { letter, .. } => {
                 counts.letters += 1;
-                counts.mail += letter.mail.len() as u64;
+                counts.mail += letter.pieces.len() as u64;
             }
             _ => {}
         }

@@ -310,7 +310,7 @@ fn compare(state: &mut State, stock: &mut Stock, reader: Reader, story: &[String
                 assert_eq!(ours, sorted(&stock.call(&["HGETALL", &name])), "{name}, after\n  {}", tail_of(&name));
             } else if !is_stream {
                 let theirs = stock.call(&["DEBUG", "DIGEST-VALUE", &name]).to_string();
-                let ours = keyspace::debug::value_digest(&state.keyspace().view(database, moment), &key).to_string();
+                let ours = value_digest(&state.keyspace().view(database, moment), &key).to_string();
                 assert!(
                     theirs.contains(&ours),
                     "{name} of {database}: {theirs}, here {ours}, after\n  {}",
