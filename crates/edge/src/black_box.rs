@@ -226,7 +226,7 @@ impl Reading {
             window_us: later.at.since(self.at).as_micros() as u64,
             threads_us: if is_known { threads_us.collect() } else { Vec::new() },
             idle_us: later.idle_us.zip(self.idle_us).map(|(later, before)| later.saturating_sub(before)),
-            request_count: later.request_count - self.request_count,
+            request_count: later.request_count.saturating_sub(self.request_count),
         }
     }
 

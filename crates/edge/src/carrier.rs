@@ -9,13 +9,16 @@
 //! ```
 //!
 //! **Nothing is lost.** A key is deleted only after the other server has said OK for the very value that is here: EXEC
-//! does nothing if a key was changed since it was read. **Nothing is doubled**, as long as the other server answers:
-//! a change in between is carried after the key, by another RESTORE, or by DEL if the key has gone. What is not known is
-//! told: `IOERR` means, as it does in Redis, that keys may be at both. See decision 0054.
+//! does nothing if a key was changed since it was read. The other server must have other keys than this one. It is
+//! asked whose they are, and where it does not say so, a key is deleted only if it was stored there and did not change
+//! here in the same round. **Nothing is doubled**, as long as the other server answers: a change in between is carried
+//! after the key, by another RESTORE, or by DEL if the key has gone. What is not known is told: `IOERR` means, as it
+//! does in Redis, that keys may be at both. See decision 0054.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
+use std::mem;
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -38,6 +41,23 @@ use crate::tls::{ClientOptions, ClientSecurity, SecureStream};
 /// Bytes of the version and the checksum behind a dumped value.
 const FOOTER_BYTES: usize = 2 + 8;
 
+/// Requests that may wait for a thread. More are refused.
+const WAITING_MAX: usize = 1_000;
+/// How long it may take to connect, whatever time-out a client names: a thread is held meanwhile.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
+
+/// Keys that are read, or sent, before answers are taken: whoever answers need not hold more.
+const PIECE_KEYS_MAX: usize = 256;
+/// Bytes of requests to this node before its answers are taken. It must be able to take them while it waits until
+/// answers are read.
+const PIECE_ASKED_BYTES_MAX: usize = 16 << 10;
+/// Bytes that are sent to another server before its answers are taken; a larger value goes by itself.
+const PIECE_SENT_BYTES_MAX: usize = 8 << 20;
+
+/// So often keys may look unchanged although the transaction that was to delete them found a change. Then the other
+/// server may have changed them, by storing what it was sent.
+const SUSPICIONS_MAX: usize = 3;
+
 /// What waits to be carried, and lines that can be used again.
 #[derive(Default)]
 pub struct Carrier {
@@ -57,10 +77,23 @@ struct Shared {
 }
 
 struct Kept {
-    /// Host and port.
-    place: (String, String),
+    place: Place,
     line: Line,
     since: Instant,
+}
+
+/// Where a line leads, and who it is logged in as there.
+#[derive(Clone, PartialEq, Eq)]
+struct Place {
+    host: String,
+    port: String,
+    login: Vec<Vec<u8>>,
+}
+
+impl Place {
+    fn of(wish: &MigrateWish) -> Self {
+        Self { host: wish.host.clone(), port: wish.port.clone(), login: wish.login.clone() }
+    }
 }
 
 impl Carrier {
@@ -86,6 +119,11 @@ impl Carrier {
     pub fn take(host: &Arc<Host>, request: MigrateRequest) {
         let carrier = &host.carrier;
         let mut shared = carrier.lock();
+        if shared.waiting.len() >= WAITING_MAX {
+            drop(shared);
+            answer(host, request, Err("TRYAGAIN too many MIGRATEs wait".to_owned()));
+            return;
+        }
         shared.waiting.push_back(request);
         carrier.has_work.notify_one();
         if shared.waiting.len() <= shared.idle_count || shared.thread_count >= CARRIERS_MAX {
@@ -130,7 +168,7 @@ impl Carrier {
         }
     }
 
-    fn kept_line(&self, place: &(String, String)) -> Option<Line> {
+    fn kept_line(&self, place: &Place) -> Option<Line> {
         let mut shared = self.lock();
         loop {
             let found = shared.lines.iter().rposition(|kept| kept.place == *place)?;
@@ -141,7 +179,7 @@ impl Carrier {
         }
     }
 
-    fn keep(&self, place: (String, String), line: Line) {
+    fn keep(&self, place: Place, line: Line) {
         let mut shared = self.lock();
         if shared.lines.len() >= CARRIER_LINES_MAX {
             shared.lines.remove(0);
@@ -170,19 +208,30 @@ struct Taken {
     expires_at_ms: i64,
 }
 
+impl Taken {
+    /// Either of what was there and what was sent. No key here looks like that.
+    const UNKNOWN: Self = Self { digest: [0; 20], expires_at_ms: i64::MIN };
+}
+
 /// How it stands with one key.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct State {
     /// What the other server has of it, by our doing.
     taken: Option<Taken>,
+    /// It was taken after the key was last watched: if nothing has changed here when it is deleted, the other server
+    /// has stored it elsewhere.
+    is_fresh: bool,
     /// The other server would not take it: it stays.
     is_refused: bool,
+    /// The other server has it, and it has been deleted here.
+    is_over: bool,
 }
 
 /// A key as it is here.
 struct Found {
     /// Its place among the keys.
     key: usize,
+    /// Empty once it was sent.
     dump: Vec<u8>,
     taken: Taken,
 }
@@ -216,41 +265,46 @@ fn carry(host: &Host, own: &mut Option<Own>, wish: &MigrateWish) -> Result<&'sta
             own
         }
     };
-    let keys = &wish.keys;
-    let mut states = vec![State::default(); keys.len()];
-    let mut line = None;
-    let mut trouble = Trouble::default();
+    let mut journey = Journey::of(wish);
+    let mut suspicions = 0;
     let mut is_done = false;
     let mut has_found = false;
-    for _ in 0..CARRIER_ROUNDS_MAX {
-        let all: Vec<usize> = (0..keys.len()).filter(|key| !states[*key].is_refused).collect();
-        let found = here.read(wish, &all, !wish.is_copy)?;
+    for round in 0..CARRIER_ROUNDS_MAX {
+        let all = journey.keys_on_their_way();
+        let mut found = journey.read(&mut here, &all)?;
         if found.is_empty() && !has_found {
             here.unwatch(wish)?;
             *own = Some(here);
             return Ok("NOKEY");
         }
-        has_found = true;
-        if line.is_none() {
-            match Line::to(host, wish) {
-                Ok(open) => line = Some(open),
-                Err(why) => trouble = why,
+        if !has_found {
+            has_found = true;
+            journey.open_line(host, &here.owner);
+        }
+        if round > 0 && !journey.is_elsewhere && !found.is_empty() && journey.has_all(&found) {
+            suspicions += 1;
+            if suspicions > SUSPICIONS_MAX {
+                here.unwatch(wish)?;
+                break;
             }
         }
-        if let Some(there) = &mut line {
-            there.send(wish, &found, &mut states, &mut trouble);
-        }
+        let gone = journey.gone(&found);
+        journey.send(&mut found, &gone);
         if wish.is_copy {
             is_done = true;
             break;
         }
-        let is_taken = |found: &&Found| states[found.key].taken == Some(found.taken);
-        let taken: Vec<usize> = found.iter().filter(is_taken).map(|found| found.key).collect();
-        if here.delete(keys, &taken)? {
+        let taken: Vec<usize> = found.iter().filter(|found| journey.may_go(found)).map(|found| found.key).collect();
+        if here.delete(&wish.keys, &taken)? {
             is_done = true;
             break;
         }
-        if trouble.cut.is_some() || line.is_none() {
+        if taken.len() > 1 && !journey.is_elsewhere && journey.is_sound() {
+            // If nobody changes this one, it shows that the other server's keys are not these, and the others need not
+            // be sent again.
+            journey.carry_alone(&mut here, taken[round % taken.len()])?;
+        }
+        if !journey.is_sound() {
             // What was changed cannot be sent again.
             break;
         }
@@ -258,25 +312,29 @@ fn carry(host: &Host, own: &mut Option<Own>, wish: &MigrateWish) -> Result<&'sta
     if !is_done {
         // Keys that nobody changes need not wait for those that somebody does.
         let mut rest = 0;
-        for (key, state) in states.iter().enumerate() {
-            let Some(taken) = state.taken else { continue };
-            let found = here.read(wish, &[key], true)?;
-            let is_same = found.first().is_some_and(|found| found.taken == taken);
-            let is_gone = if is_same { here.delete(keys, &[key])? } else { found.is_empty() };
-            if !is_same {
-                here.unwatch(wish)?;
+        for key in 0..wish.keys.len() {
+            let state = journey.states[key];
+            if state.taken.is_some() && !state.is_over && !journey.carry_alone(&mut here, key)? {
+                rest += 1;
             }
-            rest += usize::from(!is_gone);
         }
-        if rest > 0 && !trouble.is_any() {
-            trouble.cut = Some(format!(
-                "IOERR {rest} of the keys were changed again and again while they were sent: they are still here, and \
-                 older values of them are at the target"
-            ));
+        if rest > 0 && !journey.trouble.is_any() {
+            journey.trouble.cut = Some(if suspicions > SUSPICIONS_MAX {
+                format!(
+                    "IOERR {rest} of the keys are still here, and are at the target as well: it does not say whose \
+                     keys it has, and they may be these"
+                )
+            } else {
+                format!(
+                    "IOERR {rest} of the keys were changed again and again while they were sent: they are still here, \
+                     and older values of them are at the target"
+                )
+            });
         }
     }
+    let Journey { line, trouble, .. } = journey;
     if let Some(line) = line.filter(|_| trouble.cut.is_none()) {
-        host.carrier.keep((wish.host.clone(), wish.port.clone()), line);
+        host.carrier.keep(Place::of(wish), line);
     }
     *own = Some(here);
     match (trouble.refusal, trouble.cut) {
@@ -285,14 +343,126 @@ fn carry(host: &Host, own: &mut Option<Own>, wish: &MigrateWish) -> Result<&'sta
     }
 }
 
+/// A request that is carried out.
+struct Journey<'a> {
+    wish: &'a MigrateWish,
+    /// Of each key.
+    states: Vec<State>,
+    line: Option<Line>,
+    /// The other server's keys are known not to be these. Otherwise a key that changed here while it was sent is sent
+    /// again in any case: the change may have been that the other server has stored it.
+    is_elsewhere: bool,
+    trouble: Trouble,
+}
+
+impl<'a> Journey<'a> {
+    fn of(wish: &'a MigrateWish) -> Self {
+        let states = vec![State::default(); wish.keys.len()];
+        Self { wish, states, line: None, is_elsewhere: false, trouble: Trouble::default() }
+    }
+
+    fn keys_on_their_way(&self) -> Vec<usize> {
+        let is_on_its_way = |state: &State| !state.is_refused && !state.is_over;
+        (0..self.states.len()).filter(|key| is_on_its_way(&self.states[*key])).collect()
+    }
+
+    fn open_line(&mut self, host: &Host, own: &Owner) {
+        match Line::to(host, self.wish) {
+            Ok(line) => {
+                let is_same_database = self.wish.target_database == i64::from(self.wish.database);
+                match own.is_elsewhere(&line.owner, is_same_database) {
+                    Some(false) => {
+                        let text = "ERR Target instance is this server, or belongs to its cluster";
+                        self.trouble.refusal = Some(text.to_owned());
+                    }
+                    known => {
+                        self.is_elsewhere = known.is_some();
+                        self.line = Some(line);
+                    }
+                }
+            }
+            Err(trouble) => self.trouble = trouble,
+        }
+    }
+
+    /// Keys as they are here, watched from now on if they are to be deleted.
+    fn read(&mut self, here: &mut Own, keys: &[usize]) -> Result<Vec<Found>, String> {
+        self.states.iter_mut().for_each(|state| state.is_fresh = false);
+        here.read(self.wish, keys, !self.wish.is_copy)
+    }
+
+    /// The other server was sent all of these as they are.
+    fn has_all(&self, found: &[Found]) -> bool {
+        found.iter().all(|found| self.states[found.key].taken == Some(found.taken))
+    }
+
+    /// Keys that the other server has been sent and that are not among these, which are in order.
+    fn gone(&self, found: &[Found]) -> Vec<usize> {
+        let is_gone = |key: &usize| {
+            let state = self.states[*key];
+            let is_here = found.binary_search_by_key(key, |found| found.key).is_ok();
+            state.taken.is_some() && !state.is_over && !is_here
+        };
+        (0..self.states.len()).filter(is_gone).collect()
+    }
+
+    /// Sends the other server what it does not have yet, and deletes there what has gone.
+    fn send(&mut self, found: &mut [Found], gone: &[usize]) {
+        if let Some(line) = self.line.as_mut().filter(|_| self.trouble.cut.is_none()) {
+            line.send(self.wish, found, gone, !self.is_elsewhere, &mut self.states, &mut self.trouble);
+        }
+    }
+
+    /// This may be deleted here, if it has not changed since it was read.
+    fn may_go(&self, found: &Found) -> bool {
+        let state = self.states[found.key];
+        state.taken == Some(found.taken) && (state.is_fresh || self.is_elsewhere)
+    }
+
+    /// More can be sent.
+    fn is_sound(&self) -> bool {
+        self.line.is_some() && self.trouble.cut.is_none()
+    }
+
+    /// Carries one of the keys by itself; true if it is not here any more, and an older value is not there.
+    fn carry_alone(&mut self, here: &mut Own, key: usize) -> Result<bool, String> {
+        let mut found = self.read(here, &[key])?;
+        if found.is_empty() {
+            here.unwatch(self.wish)?;
+            if self.states[key].taken.is_some() {
+                self.send(&mut found, &[key]);
+            }
+            return Ok(self.states[key].taken.is_none());
+        }
+        if !self.states[key].is_refused {
+            self.send(&mut found, &[]);
+        }
+        if !found.iter().all(|found| self.may_go(found)) {
+            here.unwatch(self.wish)?;
+            return Ok(false);
+        }
+        let is_deleted = here.delete(&self.wish.keys, &[key])?;
+        self.states[key].is_over = is_deleted;
+        // It was stored there, and did not change here.
+        self.is_elsewhere |= is_deleted;
+        Ok(is_deleted)
+    }
+}
+
 /// This node, as a client of its own.
 struct Own {
     session: HostSession,
+    owner: Owner,
 }
 
 impl Own {
     fn open(host: &Host) -> Result<Self, String> {
-        Ok(Self { session: HostSession::open(host).map_err(no_answer)? })
+        let mut session = HostSession::open(host).map_err(no_answer)?;
+        let owner = match session.call(&["INFO", "server"]).map_err(no_answer)? {
+            Frame::Bulk(info) | Frame::Verbatim { text: info, .. } => Owner::of(&String::from_utf8_lossy(&info)),
+            _ => Owner::Unknown,
+        };
+        Ok(Self { session, owner })
     }
 
     fn select(&mut self, database: u16) -> Result<(), String> {
@@ -302,31 +472,43 @@ impl Own {
     /// Those of these keys that are here, as they are now; from then on it is seen whether they change, if that is
     /// wished.
     fn read(&mut self, wish: &MigrateWish, keys: &[usize], watches: bool) -> Result<Vec<Found>, String> {
+        let is_transaction = !watches || keys.is_empty();
         let mut bytes = Vec::new();
-        if watches && !keys.is_empty() {
+        if is_transaction {
+            // All of one moment.
+            encode_request(&mut bytes, &["MULTI"]);
+        } else {
             let mut words = vec![b"WATCH".as_slice()];
             words.extend(keys.iter().map(|key| wish.keys[*key].as_slice()));
             encode_request(&mut bytes, &words);
-        } else {
-            // All of one moment.
-            encode_request(&mut bytes, &["MULTI"]);
-        }
-        for key in keys {
-            encode_request(&mut bytes, &[b"PEXPIRETIME".as_slice(), &wish.keys[*key]]);
-            encode_request(&mut bytes, &[b"DUMP".as_slice(), &wish.keys[*key]]);
-        }
-        let is_transaction = !watches || keys.is_empty();
-        if is_transaction {
-            encode_request(&mut bytes, &["EXEC"]);
         }
         self.session.send(&bytes).map_err(no_answer)?;
         sound(self.session.receive().map_err(no_answer)?)?;
         let mut replies = Vec::with_capacity(2 * keys.len());
-        for _ in 0..2 * keys.len() {
-            replies.push(self.session.receive().map_err(no_answer)?);
+        let mut rest = keys;
+        while !rest.is_empty() {
+            bytes.clear();
+            let mut count = 0;
+            for key in rest.iter().take(PIECE_KEYS_MAX) {
+                encode_request(&mut bytes, &[b"PEXPIRETIME".as_slice(), &wish.keys[*key]]);
+                encode_request(&mut bytes, &[b"DUMP".as_slice(), &wish.keys[*key]]);
+                count += 1;
+                if bytes.len() >= PIECE_ASKED_BYTES_MAX {
+                    break;
+                }
+            }
+            rest = &rest[count..];
+            self.session.send(&bytes).map_err(no_answer)?;
+            for _ in 0..2 * count {
+                let reply = self.session.receive().map_err(no_answer)?;
+                // In a transaction this only says that it was queued.
+                if !is_transaction {
+                    replies.push(reply);
+                }
+            }
         }
         if is_transaction {
-            replies = match sound(self.session.receive().map_err(no_answer)?)? {
+            replies = match sound(self.session.call(&["EXEC"]).map_err(no_answer)?)? {
                 Frame::Array(replies) => replies,
                 other => return Err(unexpected(&other)),
             };
@@ -407,6 +589,8 @@ struct Line {
     /// The database that is selected there.
     database: Option<i64>,
     form: Form,
+    /// Whose keys the other server has.
+    owner: Owner,
     /// The other server is a node of a Redis Cluster: it may not own a slot yet that is being moved there.
     is_clustered: bool,
 }
@@ -425,11 +609,48 @@ enum Form {
     Old(u16),
 }
 
+/// What a server's INFO says under this name.
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
+/// Whose keys a server has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Owner {
+    /// It does not say.
+    Unknown,
+    /// Those of a cluster of Holdfast with this name, which a server by itself has, too.
+    Cluster(String),
+    /// It is no Holdfast.
+    Other,
+}
+
+impl Owner {
+    /// What a server's INFO says.
+    fn of(info: &str) -> Self {
+        match field(info, "cluster_id").filter(|id| !id.is_empty()) {
+            Some(id) => Self::Cluster(id.to_owned()),
+            // An older one does not say it.
+            None if field(info, "holdfast_version").is_some() => Self::Unknown,
+            None if field(info, "redis_version").is_some() && field(info, "run_id").is_some() => Self::Other,
+            None => Self::Unknown,
+        }
+    }
+
+    /// The other server's keys are not these, or are these, if one can know that.
+    fn is_elsewhere(&self, other: &Self, is_same_database: bool) -> Option<bool> {
+        match (self, other) {
+            (Self::Cluster(own), Self::Cluster(other)) => Some(own != other || !is_same_database),
+            (_, Self::Other) => Some(true),
+            _ => None,
+        }
+    }
+}
+
 impl Form {
     /// What a server's INFO says. Who does not say is taken for a Redis of today.
     fn of(info: &str) -> Self {
-        let field =
-            |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+        let field = |name: &str| field(info, name);
         if field("holdfast_version").is_some() || field("valkey_version").is_some() {
             return Self::Dumped;
         }
@@ -479,12 +700,25 @@ impl From<Failure> for Trouble {
     }
 }
 
+/// Requests that are sent at once.
+#[derive(Default)]
+struct Piece {
+    bytes: Vec<u8>,
+    /// Of which keys, and what is to be stored; nothing, if it is to be deleted.
+    asked: Vec<(usize, Option<Taken>)>,
+}
+
+impl Piece {
+    fn is_full(&self) -> bool {
+        self.asked.len() >= PIECE_KEYS_MAX || self.bytes.len() >= PIECE_SENT_BYTES_MAX
+    }
+}
+
 impl Line {
     /// A line that is ready to take the keys of a request.
     fn to(host: &Host, wish: &MigrateWish) -> Result<Self, Trouble> {
         let timeout = Duration::from_millis(wish.timeout_ms);
-        let place = (wish.host.clone(), wish.port.clone());
-        if let Some(mut line) = host.carrier.kept_line(&place) {
+        if let Some(mut line) = host.carrier.kept_line(&Place::of(wish)) {
             match line.log_in(wish, timeout) {
                 Ok(()) => return Ok(line),
                 Err(trouble) if trouble.refusal.is_some() => return Err(trouble),
@@ -500,10 +734,17 @@ impl Line {
     fn open(host: &Host, wish: &MigrateWish, timeout: Duration) -> Result<Self, Trouble> {
         let port: u16 = wish.port.trim().parse().map_err(|_| Failure::Write)?;
         let addresses = (wish.host.as_str(), port).to_socket_addrs().map_err(|_| Failure::Connect)?;
+        let timeout = timeout.min(CONNECT_MAX);
+        let until = Instant::now() + timeout;
         let mut last = Failure::Connect;
         let mut socket = None;
         for address in addresses {
-            match TcpStream::connect_timeout(&address, timeout) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                last = Failure::Connect;
+                break;
+            }
+            match TcpStream::connect_timeout(&address, left) {
                 Ok(stream) => {
                     socket = Some(stream);
                     break;
@@ -531,7 +772,7 @@ impl Line {
             }
         };
         let decoder = FrameDecoder::new();
-        Ok(Self { wire, decoder, database: None, form: Form::Dumped, is_clustered: false })
+        Ok(Self { wire, decoder, database: None, form: Form::Dumped, owner: Owner::Unknown, is_clustered: false })
     }
 
     /// Says who asks, and where the keys are to go. A new line is asked what the other server is.
@@ -566,6 +807,7 @@ impl Line {
                 Frame::Bulk(info) | Frame::Verbatim { text: info, .. } => {
                     let info = String::from_utf8_lossy(&info);
                     self.form = Form::of(&info);
+                    self.owner = Owner::of(&info);
                     let is_ours = info.contains("holdfast_version:");
                     self.is_clustered = info.lines().any(|line| line.trim() == "redis_mode:cluster") && !is_ours;
                 }
@@ -581,45 +823,78 @@ impl Line {
         Ok(())
     }
 
-    /// Sends what the other server does not have yet, deletes there what has gone here meanwhile, and notes what it
-    /// says.
-    fn send(&mut self, wish: &MigrateWish, found: &[Found], states: &mut [State], trouble: &mut Trouble) {
+    /// Sends what the other server does not have yet (or all, if so wished), deletes there what has gone here
+    /// meanwhile, and notes what it says. What was sent is not kept.
+    fn send(
+        &mut self,
+        wish: &MigrateWish,
+        found: &mut [Found],
+        gone: &[usize],
+        sends_all: bool,
+        states: &mut [State],
+        trouble: &mut Trouble,
+    ) {
         let timeout = Duration::from_millis(wish.timeout_ms);
-        let now_ms = clock::now().unix.0;
-        let mut asked = Vec::new();
-        let mut bytes = Vec::new();
-        for (key, state) in states.iter().enumerate() {
-            if state.taken.is_some() && !found.iter().any(|found| found.key == key) {
-                encode_request(&mut bytes, &[b"DEL".as_slice(), &wish.keys[key]]);
-                asked.push((key, None));
+        let mut piece = Piece::default();
+        for key in gone {
+            encode_request(&mut piece.bytes, &[b"DEL".as_slice(), &wish.keys[*key]]);
+            piece.asked.push((*key, None));
+            if piece.is_full() && !self.exchange(&mut piece, timeout, states, trouble) {
+                return;
             }
         }
         for found in found {
+            let dump = mem::take(&mut found.dump);
             let state = states[found.key];
-            let lasts_ms = found.taken.expires_at_ms.saturating_sub(now_ms).max(1);
-            if state.taken == Some(found.taken) {
+            if state.taken == Some(found.taken) && !sends_all {
                 continue;
             }
-            let dump = self.form.of_dump(&found.dump);
+            let lasts_ms = found.taken.expires_at_ms.saturating_sub(clock::now().unix.0).max(1);
             let ttl = if found.taken.expires_at_ms < 0 { 0 } else { lasts_ms }.to_string();
             let command = if self.is_clustered { "RESTORE-ASKING" } else { "RESTORE" };
-            let key = &wish.keys[found.key];
-            let mut words = vec![command.as_bytes(), key.as_slice(), ttl.as_bytes(), &dump];
+            let value = self.form.of_dump(&dump);
+            let mut words = vec![command.as_bytes(), wish.keys[found.key].as_slice(), ttl.as_bytes(), &value];
             // What is there by our doing is replaced.
             if wish.replaces || state.taken.is_some() {
                 words.push(b"REPLACE");
             }
-            encode_request(&mut bytes, &words);
-            asked.push((found.key, Some(found.taken)));
+            encode_request(&mut piece.bytes, &words);
+            drop(value);
+            drop(dump);
+            piece.asked.push((found.key, Some(found.taken)));
+            if piece.is_full() && !self.exchange(&mut piece, timeout, states, trouble) {
+                return;
+            }
         }
+        self.exchange(&mut piece, timeout, states, trouble);
+    }
+
+    /// Sends what has been gathered, and notes the answers; false if the line has been cut.
+    fn exchange(&mut self, piece: &mut Piece, timeout: Duration, states: &mut [State], trouble: &mut Trouble) -> bool {
+        let Piece { bytes, asked } = mem::take(piece);
+        if asked.is_empty() {
+            return true;
+        }
+        // Who was sent another value and does not answer may have it or not.
+        let forget = |unanswered: &[(usize, Option<Taken>)], states: &mut [State]| {
+            for (key, _) in unanswered {
+                states[*key].taken = states[*key].taken.map(|_| Taken::UNKNOWN);
+                states[*key].is_fresh = false;
+            }
+        };
         if self.write(&bytes).is_err() {
+            forget(&asked, states);
             trouble.cut.get_or_insert(Failure::Write.text());
-            return;
+            return false;
         }
-        for (key, taken) in asked {
+        drop(bytes);
+        for (nth, (key, taken)) in asked.iter().copied().enumerate() {
             let state = &mut states[key];
             match self.read(timeout) {
-                Ok(Frame::Simple(text)) if text == b"OK" && taken.is_some() => state.taken = taken,
+                Ok(Frame::Simple(text)) if text == b"OK" && taken.is_some() => {
+                    state.taken = taken;
+                    state.is_fresh = true;
+                }
                 Ok(Frame::Integer(_)) if taken.is_none() => state.taken = None,
                 Ok(Frame::Error(text)) => {
                     trouble.refused(&text);
@@ -627,11 +902,13 @@ impl Line {
                 }
                 // Anything else is no answer to what was asked: whatever follows means nothing.
                 Ok(_) | Err(_) => {
+                    forget(&asked[nth..], states);
                     trouble.cut.get_or_insert(Failure::Read.text());
-                    return;
+                    return false;
                 }
             }
         }
+        true
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -717,6 +994,24 @@ mod tests {
         ] {
             assert_eq!(Form::of(info), form, "{info}");
         }
+    }
+
+    #[test]
+    fn keys_of_the_same_cluster_and_database_are_known() {
+        let own = Owner::of("redis_version:7.2.4\r\nholdfast_version:1\r\nrun_id:a\r\ncluster_id:0a\r\n");
+        assert_eq!(own, Owner::Cluster("0a".to_owned()));
+        for (info, of_same, of_other) in [
+            ("holdfast_version:1\r\ncluster_id:0a\r\n", Some(false), Some(true)),
+            ("holdfast_version:1\r\ncluster_id:0b\r\n", Some(true), Some(true)),
+            ("redis_version:7.2.4\r\nholdfast_version:0.9\r\nrun_id:a\r\n", None, None),
+            ("redis_version:7.2.4\r\nrun_id:a\r\n", Some(true), Some(true)),
+            ("# Proxy\r\n", None, None),
+        ] {
+            let other = Owner::of(info);
+            let known = [true, false].map(|is_same_database| own.is_elsewhere(&other, is_same_database));
+            assert_eq!(known, [of_same, of_other], "{info}");
+        }
+        assert_eq!(Owner::Unknown.is_elsewhere(&own, true), None);
     }
 
     /// A value as DUMP has it, in this version.

@@ -8,8 +8,8 @@
 //! processors instead of running.
 //!
 //! More threads make each request dearer: what clients ask travels, and each thread finds less to do at once. On many
-//! processors there is a number beyond which they only heat. So each spread is on trial: if half of the threads would do the
-//! same work at the price that it had there, they get it back.
+//! processors there is a number beyond which they only heat. So each spread is on trial: if it brings less than a tenth, and
+//! each request takes a quarter more, it is taken back.
 //!
 //! This is a rule of thumb about speed. Nothing depends on it but that: any thread may step any core at any time.
 
@@ -33,11 +33,17 @@ const BUSY_FOR: Duration = Duration::from_millis(400);
 const LEISURE_FOR: Duration = Duration::from_secs(3);
 const SCARCE_FOR: Duration = Duration::from_secs(1);
 
-/// A spread is on trial for so long. It fails when what it does would take less than this of each of half the threads, in
-/// thousandths, at the price of before, for so long: then it has brought less than a tenth, or was for nothing.
+/// A spread is on trial for so long, and at first for so long that nothing more is spread.
 const TRIAL: Duration = Duration::from_secs(10);
+const TRIAL_MIN: Duration = Duration::from_secs(1);
+
+/// It fails when, for so long, it does less than this much of what was done before, while a request takes this much more
+/// than before; both in thousandths. Of a request that takes more than so many times as much it is not the spread that is
+/// to blame: clients ask for something else.
+const TRIAL_FAILS_FOR: Duration = Duration::from_secs(1);
 const TRIAL_GAIN_MIN: u64 = 1_100;
-const TRIAL_FAILS_FOR: Duration = Duration::from_millis(1_500);
+const TRIAL_PRICE_MIN: u64 = 1_250;
+const TRIAL_PRICE_MAX: u64 = 3_000;
 
 /// Fewer requests in a millisecond do not tell what a request takes.
 const REQUESTS_PER_MS_MIN: u64 = 1;
@@ -70,19 +76,29 @@ pub struct Gathering {
     rest: Duration,
     /// What is left of it.
     rests_for: Duration,
-    /// What a request takes of a processor, lately.
-    price_ns: Option<u64>,
+    /// What a request takes of a processor lately, and how many are taken in a second.
+    price: Option<(u64, u64)>,
     trial: Option<Trial>,
 }
 
 /// The threads have been spread lately.
 #[derive(Debug)]
 struct Trial {
-    /// What a request took before.
+    /// How many there were before.
+    thread_count: usize,
+    /// What a request took then, and how many were taken in a second.
     price_ns: u64,
+    rate: u64,
     /// What is left of the trial.
     left: Duration,
     fails_for: Duration,
+}
+
+impl Trial {
+    /// Whether the spread is worth what it costs is still open.
+    fn is_open(&self) -> bool {
+        TRIAL - self.left < TRIAL_MIN || !self.fails_for.is_zero()
+    }
 }
 
 impl Gathering {
@@ -97,7 +113,7 @@ impl Gathering {
             scarce_for: zero,
             rest: REST_MIN,
             rests_for: zero,
-            price_ns: None,
+            price: None,
             trial: None,
         }
     }
@@ -128,31 +144,46 @@ impl Gathering {
         let is_scarce = waited * 1_000 >= ran * SCARCE && ran >= LEISURE && !has_room;
         let scarce_for = lasts(&mut self.scarce_for, is_scarce);
 
-        let is_known = per_mille(load.request_count) >= REQUESTS_PER_MS_MIN;
         let ran_us: u64 = active.iter().map(|(ran, _)| ran).sum();
-        let price_now_ns = is_known.then(|| (ran_us * 1_000 / load.request_count).max(1));
-        let mut has_failed = false;
+        let is_known = per_mille(load.request_count) >= REQUESTS_PER_MS_MIN;
+        let latest = is_known.then(|| (ran_us * 1_000 / load.request_count, per_mille(load.request_count * 1_000)));
+        let mut failed = None;
         if let Some(trial) = &mut self.trial {
-            // What the same requests would take of half the threads.
-            let would_take = price_now_ns.map(|now_ns| ran.saturating_mul(trial.price_ns) / now_ns);
-            let fails = would_take.is_some_and(|would_take| would_take < TRIAL_GAIN_MIN * half);
-            has_failed = lasts(&mut trial.fails_for, fails) >= TRIAL_FAILS_FOR;
+            let fails = latest.is_some_and(|(price_ns, rate)| {
+                rate * 1_000 < trial.rate * TRIAL_GAIN_MIN
+                    && (trial.price_ns * TRIAL_PRICE_MIN..trial.price_ns * TRIAL_PRICE_MAX)
+                        .contains(&(price_ns * 1_000))
+            });
+            if lasts(&mut trial.fails_for, fails) >= TRIAL_FAILS_FOR {
+                failed = Some(trial.thread_count);
+            }
             trial.left = trial.left.saturating_sub(window);
         }
         self.trial.take_if(|trial| trial.left.is_zero());
-        self.price_ns = match (self.price_ns, price_now_ns) {
-            (Some(before_ns), Some(now_ns)) => Some(before_ns.midpoint(now_ns)),
-            (_, now_ns) => now_ns,
+        self.price = match (self.price, latest) {
+            (Some(before), Some(latest)) => Some((before.0.midpoint(latest.0), before.1.midpoint(latest.1))),
+            (_, latest) => latest,
         };
 
-        if self.thread_count < self.core_count && busy_for >= BUSY_FOR && self.rests_for.is_zero() {
-            let price_ns = self.price_ns;
+        let is_on_trial = self.trial.as_ref().is_some_and(Trial::is_open);
+        if let Some(thread_count) = failed {
+            self.take_back(thread_count);
+        } else if self.thread_count > 1 && scarce_for >= SCARCE_FOR {
+            self.take_back(self.thread_count.div_ceil(2));
+        } else if self.thread_count < self.core_count
+            && busy_for >= BUSY_FOR
+            && self.rests_for.is_zero()
+            && !is_on_trial
+        {
+            let (thread_count, price) = (self.thread_count, self.price);
             self.change((self.thread_count * 2).min(self.core_count));
-            self.trial = price_ns.map(|price_ns| Trial { price_ns, left: TRIAL, fails_for: Duration::ZERO });
-        } else if self.thread_count > 1 && (scarce_for >= SCARCE_FOR || has_failed) {
-            self.change(self.thread_count.div_ceil(2));
-            self.rests_for = self.rest;
-            self.rest = (self.rest * 2).min(REST_MAX);
+            self.trial = price.map(|(price_ns, rate)| Trial {
+                thread_count,
+                price_ns,
+                rate,
+                left: TRIAL,
+                fails_for: Duration::ZERO,
+            });
         } else if self.thread_count > 1 && leisure_for >= LEISURE_FOR {
             self.change(self.thread_count.div_ceil(2));
             self.rest = REST_MIN;
@@ -160,10 +191,16 @@ impl Gathering {
         self.thread_count
     }
 
+    fn take_back(&mut self, thread_count: usize) {
+        self.change(thread_count);
+        self.rests_for = self.rest;
+        self.rest = (self.rest * 2).min(REST_MAX);
+    }
+
     fn change(&mut self, thread_count: usize) {
         self.thread_count = thread_count;
         (self.busy_for, self.leisure_for, self.scarce_for) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
-        (self.price_ns, self.trial) = (None, None);
+        (self.price, self.trial) = (None, None);
     }
 }
 
@@ -232,30 +269,28 @@ mod tests {
 
     #[test]
     fn a_spread_that_makes_requests_too_dear_is_taken_back_and_rarely_tried_again() {
-        // Clients that ask as fast as they are answered: eight threads do hardly more than four, and take as much again.
-        let load = |threads: usize, requests_per_second: u64| Load {
-            request_count: requests_per_second / 4,
-            ..quarter(&vec![(980, 0); threads], 4_000)
-        };
-        let mut at_eight = 0;
-        let mut gathering = Gathering::new(8);
-        for _ in 0..120 * 4 {
-            let thread_count = match gathering.thread_count {
-                4 => gathering.consider(&load(4, 400_000)),
-                8 => gathering.consider(&load(8, 420_000)),
-                few => gathering.consider(&load(few, few as u64 * 110_000)),
+        // Clients that ask as fast as they are answered. Eight threads do a sixth more than four, and sixteen no more.
+        let load = |threads: usize| {
+            let per_second = match threads {
+                ..=4 => threads as u64 * 100_000,
+                8 => 470_000,
+                _ => 480_000,
             };
-            at_eight += usize::from(thread_count == 8);
+            Load { request_count: per_second / 4, ..quarter(&vec![(980, 0); threads], 4_000) }
+        };
+        let mut gathering = Gathering::new(16);
+        let counts: Vec<usize> = (0..240 * 4).map(|_| gathering.consider(&load(gathering.thread_count))).collect();
+        let quarters_at = |count| counts[40..].iter().filter(|&&now| now == count).count();
+        assert_eq!(quarters_at(8) + quarters_at(16), counts.len() - 40);
+        assert!((8..160).contains(&quarters_at(16)), "{} quarters of a second on trial", quarters_at(16));
+        // A spread stays if requests cost the same, or if clients ask for something else that takes ten times as long.
+        let cheap = Load { request_count: 25_000, ..quarter(&[(490, 0), (490, 0)], 4_000) };
+        let different = Load { request_count: 5_000, ..quarter(&[(980, 0), (980, 0)], 4_000) };
+        for load_at_two in [cheap, different] {
+            let mut gathering = Gathering::new(2);
+            assert_eq!(after(&mut gathering, 1, &load(1)), 2);
+            assert_eq!(after(&mut gathering, 20, &load_at_two), 2);
         }
-        assert_eq!(gathering.thread_count, 4);
-        assert!((4..120).contains(&at_eight), "{at_eight} quarters of a second on trial");
-        // Where they do much more than four, they stay.
-        let mut gathering = Gathering::new(8);
-        for _ in 0..120 * 4 {
-            let thread_count = gathering.thread_count;
-            gathering.consider(&load(thread_count, thread_count as u64 * 90_000));
-        }
-        assert_eq!(gathering.thread_count, 8);
     }
 
     #[test]

@@ -385,7 +385,7 @@ impl Collection {
     }
 
     /// Takes in, behind the elements that it has, up to `count` that [`Collection::write_part`] wrote: all of `items`,
-    /// or `None` if that is something else.
+    /// or `None` if that is something else, or if these are the last and the collection is still empty.
     pub(crate) fn read_part(&mut self, part: &[u8], count: usize) -> Option<()> {
         let mut items = packed::Items::new(part);
         let end = self.len() + count;
@@ -395,7 +395,7 @@ impl Collection {
             }
             self.read_one(&mut items)?;
         }
-        Some(())
+        (self.len() < end || !self.is_empty()).then_some(())
     }
 
     /// See [`Large::read_one`].
@@ -741,6 +741,10 @@ pub(crate) fn read_exact(items: &mut packed::Items<'_>) -> Option<CollectionValu
     let (mut collection, count) = read_large_head(tag, items.number()?)?;
     while collection.len() < count {
         collection.read_one(items)?;
+    }
+    // It has as many elements as were announced, but is not whole: there are more.
+    if collection.is_empty() {
+        return None;
     }
     Some(CollectionValue(Kept::Large(Box::new(collection))))
 }

@@ -416,8 +416,11 @@ impl VectorSet {
         self.attribute_count -= u64::from(gone.attributes().is_some());
     }
 
-    /// Joins two elements on a layer.
+    /// Joins two elements on a layer, unless they are joined already.
     fn link(&mut self, left: u32, right: u32, layer: usize) {
+        if left == right || self.links(left, layer).contains(&right) {
+            return;
+        }
         for (from, to) in [(left, right), (right, left)] {
             self.change_links(from, |links| push_link(links.on_mut(layer), to));
         }

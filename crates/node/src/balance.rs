@@ -18,10 +18,6 @@
 //! among them: what is missing is founded at once, and each gets its share when it has voters enough. More can be asked
 //! for.
 //!
-//! Group *g* lives on core *g* mod cores of every node that holds it. So nodes that hold as many groups as others may
-//! still have them all on one core. Of nodes that are as good otherwise one is chosen that holds fewest groups of the
-//! same [`class_of`], and leaders are spread over classes as well as over nodes.
-//!
 //! Moves come one at a time, and only to nodes that are heard. Every step of the last kinds makes zones hold copies
 //! more evenly, or leaves that as it is and makes the shares more even than they were, so that none is taken back. A
 //! node that is merely away keeps what it holds. One of which nobody has named a zone is in one of its own.
@@ -144,13 +140,6 @@ const UNEVEN_BYTES_MIN: u64 = 16 << 20;
 /// The most steps that a preview shows.
 pub const PLAN_STEPS_MAX: usize = 1_000;
 
-/// Groups of one class live on one core, if nodes have as many cores as the first one had when the cluster was founded:
-/// it began with a group for each. How many cores each node has is no part of it: everybody is to come to the same
-/// result, whoever is away.
-const fn class_of(group: GroupId, first_count: u32) -> u32 {
-    if first_count == 0 { 0 } else { group.0 % first_count }
-}
-
 impl View<'_> {
     fn staying(&self) -> BTreeSet<u64> {
         self.roster.staying().map(|node| node.0).collect()
@@ -187,17 +176,6 @@ impl View<'_> {
         self.groups.get(&group.0).map_or(0, |held| held.bytes)
     }
 
-    /// How many other groups each node is to hold that live on the same core as this one.
-    fn beside_on_core(&self, group: GroupId) -> BTreeMap<u64, usize> {
-        let class = class_of(group, self.first_count);
-        let mut counts = BTreeMap::new();
-        let others = self.roster.placements().filter(|(other, _)| *other != group);
-        for (_, nodes) in others.filter(|(other, _)| class_of(*other, self.first_count) == class) {
-            nodes.iter().for_each(|node| *counts.entry(*node).or_default() += 1);
-        }
-        counts
-    }
-
     /// Bytes that travel if these nodes are to hold the group.
     fn cost(&self, group: GroupId, nodes: &BTreeSet<u64>) -> u64 {
         let has = |node: &&u64| self.groups.get(&group.0).is_some_and(|held| held.voters.contains(node));
@@ -224,9 +202,9 @@ impl View<'_> {
     }
 
     /// So many nodes that are heard, to hold a group beside these: one after the other in the zone that holds least,
-    /// there those that have it, and then those that hold least, first on the core on which it would live.
-    fn pick(&self, group: GroupId, beside: &BTreeSet<u64>, has: impl Fn(u64) -> bool, count: usize) -> Vec<u64> {
-        let candidates = self.candidates(group, beside);
+    /// there those that have it, and then those that hold least.
+    fn pick(&self, beside: &BTreeSet<u64>, has: impl Fn(u64) -> bool, count: usize) -> Vec<u64> {
+        let candidates = self.candidates(beside);
         let mut chosen = beside.clone();
         let mut picked = Vec::new();
         while picked.len() < count {
@@ -257,13 +235,11 @@ impl View<'_> {
         self.roster.is_balancing() && self.others().all(|group| self.is_settled(group))
     }
 
-    /// The nodes that are heard and could hold the group beside these: those first whose core for it is the emptiest,
-    /// and of these the emptiest.
-    fn candidates(&self, group: GroupId, beside: &BTreeSet<u64>) -> Vec<u64> {
+    /// The nodes that are heard and could hold the group beside these, the emptiest first.
+    fn candidates(&self, beside: &BTreeSet<u64>) -> Vec<u64> {
         let mut found: Vec<_> = self.shares().into_iter().collect();
         found.retain(|(node, _)| self.heard.contains(node) && !beside.contains(node));
-        let on_core = self.beside_on_core(group);
-        found.sort_by_key(|(node, share)| (on_core.get(node).copied().unwrap_or(0), *share, *node));
+        found.sort_by_key(|(node, share)| (*share, *node));
         found.into_iter().map(|(node, _)| node).collect()
     }
 }
@@ -329,7 +305,7 @@ fn place_first(view: &View<'_>, group: GroupId, staying: &BTreeSet<u64>, replica
     let members: Vec<u64> = members.filter(|node| !found.contains(node)).collect();
     found.extend(members);
     let chosen: BTreeSet<u64> = found.iter().copied().collect();
-    found.extend(view.pick(group, &chosen, |_| false, replicas.saturating_sub(chosen.len())));
+    found.extend(view.pick(&chosen, |_| false, replicas.saturating_sub(chosen.len())));
     let nodes: BTreeSet<u64> = found.into_iter().take(replicas).collect();
     let reason = format!("there are more nodes than the {} that hold a group", view.replicas);
     (nodes.len() == replicas).then(|| view.step(group, nodes, reason))
@@ -344,7 +320,7 @@ fn keep_number(view: &View<'_>, group: GroupId, staying: &BTreeSet<u64>, replica
         let gone: Vec<String> = placed.difference(staying).map(u64::to_string).collect();
         let missing = replicas - nodes.len();
         // Who votes already first: nothing travels.
-        let added: Vec<u64> = view.pick(group, &nodes, |node| held.voters.contains(&node), missing);
+        let added: Vec<u64> = view.pick(&nodes, |node| held.voters.contains(&node), missing);
         if added.is_empty() {
             return None;
         }
@@ -379,7 +355,7 @@ fn pass_over_silent(view: &View<'_>, group: GroupId) -> Option<Step> {
     nodes.remove(&silent);
     let staying = view.staying();
     let still_votes = |node: &&u64| staying.contains(node) && !placed.contains(node) && !view.lost.contains(node);
-    let another = || view.pick(group, &nodes, |_| false, usize::MAX).into_iter().find(|node| *node != silent);
+    let another = || view.pick(&nodes, |_| false, usize::MAX).into_iter().find(|node| *node != silent);
     let next = held.voters.iter().find(still_votes).copied().or_else(another)?;
     nodes.insert(next);
     Some(view.step(group, nodes, format!("node {next} holds it, as node {silent} has fallen silent")))
@@ -399,7 +375,7 @@ fn replace_lost(view: &View<'_>) -> Option<Step> {
         let held = view.groups.get(&group.0)?;
         let lost = placed.intersection(&view.lost).next()?;
         let there = placed - &view.lost;
-        let next = view.pick(group, &there, |node| held.voters.contains(&node), 1).first().copied()?;
+        let next = view.pick(&there, |node| held.voters.contains(&node), 1).first().copied()?;
         let mut nodes = placed.clone();
         nodes.remove(lost);
         nodes.insert(next);
@@ -482,9 +458,7 @@ fn spread(view: &View<'_>) -> Option<Step> {
         let evenness = |group: &GroupId| {
             let bytes = view.bytes_of(*group);
             let is_led = view.groups[&group.0].leader == from;
-            let on_core = view.beside_on_core(*group);
-            let beside = |node: u64| on_core.get(&node).copied().unwrap_or(0) as i64;
-            (beside(to) - beside(from), own.saturating_sub(bytes).abs_diff(other + bytes), is_led, group.0)
+            ((own.saturating_sub(bytes)).abs_diff(other + bytes), is_led, group.0)
         };
         if let Some(group) = movable(from, to).min_by_key(evenness) {
             let reason = format!(
@@ -551,7 +525,7 @@ pub fn foundings(view: &View<'_>, count: u32) -> Vec<Founding> {
             true => staying.clone(),
             false => {
                 let view = View { roster: &roster, ..view.clone() };
-                view.pick(group, &BTreeSet::new(), |_| false, view.replicas).into_iter().collect()
+                view.pick(&BTreeSet::new(), |_| false, view.replicas).into_iter().collect()
             }
         };
         if voters.len() < view.replicas.min(staying.len()) || voters.is_empty() {
@@ -702,7 +676,7 @@ pub fn vote_change(
     }
     let there = voters - lost;
     if there.len() < voters.len() {
-        return view.pick(GroupId(0), &there, |_| false, 1).first().copied().map(VoteChange::Give);
+        return view.pick(&there, |_| false, 1).first().copied().map(VoteChange::Give);
     }
     let before = view.crowding(voters);
     let others = || voters.iter().filter(|voter| **voter != leader);
@@ -720,8 +694,6 @@ pub struct Spreading<'a> {
     pub replicas: usize,
     /// Groups of the cluster.
     pub group_count: u32,
-    /// Groups over which the slots were divided when the cluster was founded.
-    pub first_count: u32,
     /// Zones in which leaders are to be, those that are preferred first (`leader-zones`).
     pub zones: &'a [String],
 }
@@ -740,89 +712,34 @@ impl Spreading<'_> {
         nodes.into_iter().filter(|node| Some(self.rank(*node)) == best).collect()
     }
 
-    /// Who is to lead a group with these voters, so that every node leads as many as any other, on each of its cores as
-    /// on any other, as far as it holds them and is fit. Groups for which operators prefer somebody count first: what
-    /// was said of one of them once must not bring all others to the same node.
+    /// Who is to lead a group with these voters, so that every node leads as many as any other, as far as it holds them
+    /// and is fit. Groups for which operators prefer somebody count first: what was said of one of them once must not
+    /// bring all others to the same node.
     pub fn leader_of(&self, group: GroupId, voters: &BTreeSet<u64>, is_fit: impl Fn(u64) -> bool) -> Option<u64> {
         let staying: BTreeSet<u64> = self.roster.staying().map(|node| node.0).collect();
-        let mut leading = Leading::default();
+        let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
         let named = |group: GroupId| self.roster.preferred(group).map(|node| node.0);
-        for other in (0..self.group_count).map(GroupId).filter(|other| *other != group) {
-            if let Some(node) = named(other) {
-                leading.lead(class_of(other, self.first_count), other, node, Vec::new());
-            }
+        for node in (0..self.group_count).filter_map(|group| named(GroupId(group))) {
+            *counts.entry(node).or_default() += 1;
         }
-        for other in (0..self.group_count.max(group.0 + 1)).map(GroupId) {
-            let candidates: Vec<u64> = match self.roster.placement(other) {
-                _ if other == group => voters.intersection(&staying).copied().collect(),
+        for other in (0..=group.0).map(GroupId) {
+            let candidates: BTreeSet<u64> = match self.roster.placement(other) {
+                _ if other == group => voters & &staying,
                 _ if named(other).is_some() => continue,
-                Some(nodes) => nodes.intersection(&staying).copied().collect(),
-                None if staying.len() <= self.replicas => staying.iter().copied().collect(),
+                Some(nodes) => nodes & &staying,
+                None if staying.len() <= self.replicas => staying.clone(),
                 // Of so many nodes nobody knows here which of them vote.
                 None => continue,
             };
             let candidates = self.in_best_zone(candidates.into_iter().filter(|node| is_fit(*node)));
-            leading.give(class_of(other, self.first_count), other, candidates);
-        }
-        leading.leader_of(class_of(group, self.first_count), group)
-    }
-}
-
-/// Who leads which groups, in the course of the distribution.
-#[derive(Debug, Default)]
-struct Leading {
-    counts: BTreeMap<u64, usize>,
-    /// By class and node: the groups, each with the nodes that could lead it as well.
-    by_class: BTreeMap<(u32, u64), BTreeMap<GroupId, Vec<u64>>>,
-}
-
-impl Leading {
-    fn on_core(&self, class: u32, node: u64) -> usize {
-        self.by_class.get(&(class, node)).map_or(0, BTreeMap::len)
-    }
-
-    fn lead(&mut self, class: u32, group: GroupId, node: u64, candidates: Vec<u64>) {
-        *self.counts.entry(node).or_default() += 1;
-        self.by_class.entry((class, node)).or_default().insert(group, candidates);
-    }
-
-    fn leader_of(&self, class: u32, group: GroupId) -> Option<u64> {
-        let groups = self.by_class.range((class, 0)..=(class, u64::MAX));
-        groups.into_iter().find(|(_, led)| led.contains_key(&group)).map(|((_, node), _)| *node)
-    }
-
-    /// Gives a group to the one of these nodes that leads fewest of its class, and of all. If each of them leads one of
-    /// the class already, one of those goes to another node that leads fewer, if there is a way.
-    fn give(&mut self, class: u32, group: GroupId, candidates: Vec<u64>) {
-        let key = |node: &u64| (self.on_core(class, *node), self.counts.get(node).copied().unwrap_or(0), *node);
-        let Some(best) = candidates.iter().copied().min_by_key(key) else { return };
-        let most = self.on_core(class, best);
-        let mut seen = BTreeSet::new();
-        let freed =
-            (most > 0).then(|| candidates.iter().copied().find(|node| self.free(class, *node, most, &mut seen)));
-        self.lead(class, group, freed.flatten().unwrap_or(best), candidates);
-    }
-
-    /// Lets a node lead fewer of a class than so many, by giving one to a node that leads fewer, or can be freed in the
-    /// same way. False if nothing helps.
-    fn free(&mut self, class: u32, node: u64, most: usize, seen: &mut BTreeSet<u64>) -> bool {
-        if !seen.insert(node) || self.on_core(class, node) > most {
-            return false;
-        }
-        let led: Vec<_> =
-            self.by_class.get(&(class, node)).into_iter().flatten().map(|(at, to)| (*at, to.clone())).collect();
-        for (group, candidates) in led {
-            let others = || candidates.iter().copied().filter(|other| *other != node);
-            let next = others().find(|other| self.on_core(class, *other) < most);
-            let next = next.or_else(|| others().find(|other| self.free(class, *other, most, seen)));
-            if let Some(next) = next {
-                self.by_class.entry((class, node)).or_default().remove(&group);
-                *self.counts.entry(node).or_default() -= 1;
-                self.lead(class, group, next, candidates);
-                return true;
+            let fewest = candidates.into_iter().min_by_key(|node| (counts.get(node).copied().unwrap_or(0), *node));
+            match fewest {
+                _ if other == group => return fewest,
+                Some(fewest) => *counts.entry(fewest).or_default() += 1,
+                None => {}
             }
         }
-        false
+        None
     }
 }
 
@@ -1056,39 +973,8 @@ mod tests {
 
     fn leader(world: &World, group: u32, zones: &[String], is_fit: impl Fn(u64) -> bool) -> u64 {
         let (roster, replicas, group_count) = (&world.roster, world.replicas, world.group_count);
-        let spreading = Spreading { roster, replicas, group_count, first_count: group_count, zones };
+        let spreading = Spreading { roster, replicas, group_count, zones };
         spreading.leader_of(GroupId(group), &world.groups[&group].voters, is_fit).expect("somebody can lead it")
-    }
-
-    /// Group g lives on core g mod 8 of each node that holds it.
-    #[test]
-    fn groups_and_leaders_are_spread_over_cores_as_well_as_over_nodes() {
-        const CORES: u32 = 8;
-        for (nodes, group_count) in [(4, 32), (8, 64), (8, 21), (16, 128), (12, 96)] {
-            let world = World::new(nodes, 1, 3, |_| 0);
-            let view = View { first_count: CORES, ..world.view() };
-            let founded = foundings(&view, group_count);
-            assert_eq!(founded.len() as u32, group_count - 1);
-            let mut roster = world.roster.clone();
-            founded.iter().for_each(|founding| _ = roster.place(founding.group, founding.voters.clone()));
-            let spreading = Spreading { roster: &roster, replicas: 3, group_count, first_count: CORES, zones: &[] };
-            let (mut held, mut led) = (BTreeMap::new(), BTreeMap::new());
-            for Founding { group, voters } in &founded {
-                let core = group.0 % CORES;
-                voters.iter().for_each(|node| *held.entry((*node, core)).or_insert(0) += 1);
-                let leader = spreading.leader_of(*group, voters, |_| true).expect("somebody can lead it");
-                assert!(voters.contains(&leader));
-                *led.entry((leader, core)).or_insert(0) += 1;
-            }
-            let most = |counts: &BTreeMap<(u64, u32), u32>| counts.values().copied().max().unwrap_or(0);
-            assert_eq!(most(&led), 1, "{nodes} nodes, {group_count} groups: no core leads two while others lead none");
-            let share = 3 * group_count / (nodes as u32 * CORES);
-            assert!(most(&held) <= share + 1, "{nodes} nodes, {group_count} groups: {held:?}");
-            let by_node = |node| led.iter().filter(|((of, _), _)| *of == node).map(|(_, count)| *count).sum::<u32>();
-            let counts: Vec<u32> = (1..=nodes).map(by_node).collect();
-            let apart = counts.iter().max().unwrap() - counts.iter().min().unwrap();
-            assert!(apart <= 1, "{nodes} nodes, {group_count} groups: {counts:?}");
-        }
     }
 
     #[test]

@@ -1117,6 +1117,9 @@ impl Core {
                 Piece::Reply { session, ticket, proof, bytes } => {
                     self.sessions.reply_proven(session, ticket, proof, &letter.bytes[bytes]);
                 }
+                Piece::LongReply { session, ticket, proof, bytes } => {
+                    self.sessions.reply_proven(session, ticket, proof, &bytes);
+                }
                 Piece::Mail(mail) => self.read_mail(from, *mail, actions),
             }
         }
@@ -1782,7 +1785,6 @@ impl Core {
         }
     }
 
-    /// Takes a request for a group of this core from wherever it came.
     /// A core of this node asks for what a client of its own has asked for. Mostly there is nothing to it but to do it.
     fn take_plain(&mut self, from: CoreId, request: &PlainRequest, words: &[u8], actions: &mut Vec<Action>) {
         let (now, origin) = (self.now, request.origin(self.context.node, from));
@@ -1795,6 +1797,7 @@ impl Core {
         }
     }
 
+    /// Takes a request for a group of this core from wherever it came.
     pub(crate) fn take_request(&mut self, request: Request, actions: &mut Vec<Action>) {
         let now = self.now;
         let standing = self.group_mut(request.group).map(|group| group.standing());

@@ -67,6 +67,17 @@ pub enum Piece {
         /// Where it lies in the letter's bytes, in the session's protocol.
         bytes: Range<usize>,
     },
+    /// The same, by itself because it is long.
+    LongReply {
+        /// Whose.
+        session: SessionId,
+        /// Which of the session's replies it is.
+        ticket: u64,
+        /// By what right it is given.
+        proof: Proof,
+        /// In the session's protocol.
+        bytes: Vec<u8>,
+    },
     /// Something else.
     Mail(Box<Mail>),
 }

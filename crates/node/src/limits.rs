@@ -30,6 +30,9 @@ pub const OWED_COUNT_TO_READ_MAX: u64 = 64;
 /// Bytes of a client's command up to which its words travel to another core among those of others.
 pub const PLAIN_REQUEST_BYTES_MAX: usize = 16 << 10;
 
+/// Letters between cores that have been read and are kept for the next ones, at most.
+pub const LETTERS_KEPT_MAX: usize = 8;
+
 /// Memory for the bytes of a letter between cores that is kept for the next one, at most.
 pub const LETTER_BYTES_KEPT_MAX: usize = 64 << 10;
 

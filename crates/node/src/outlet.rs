@@ -62,15 +62,20 @@ impl Outbox {
         let start = writer.len();
         write(&mut writer);
         letter.bytes = writer.into_bytes();
-        let bytes = start..letter.bytes.len();
-        letter.pieces.push(Piece::Reply { session: origin.session, ticket: origin.ticket, proof, bytes });
+        let Origin { session, ticket, .. } = *origin;
+        letter.pieces.push(if letter.bytes.len() - start > limits::LETTER_BYTES_KEPT_MAX {
+            // By itself, so that it is gone as soon as it has been read, and others need not move for it.
+            Piece::LongReply { session, ticket, proof, bytes: letter.bytes.split_off(start) }
+        } else {
+            Piece::Reply { session, ticket, proof, bytes: start..letter.bytes.len() }
+        });
     }
 
     /// Keeps the memory of a letter that has been read.
     pub(crate) fn recycle(&mut self, mut letter: Letter) {
         let is_small = letter.bytes.capacity() <= limits::LETTER_BYTES_KEPT_MAX
             && letter.pieces.capacity() <= limits::LETTER_PIECES_KEPT_MAX;
-        if is_small && self.spare.len() < self.letters.len() {
+        if is_small && self.spare.len() < self.letters.len().min(limits::LETTERS_KEPT_MAX) {
             letter.pieces.clear();
             letter.bytes.clear();
             self.spare.push(letter);

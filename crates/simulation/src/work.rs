@@ -24,7 +24,7 @@ pub struct Shape {
     pub nodes: usize,
     /// Cores of each.
     pub cores: u16,
-    /// Groups of all together.
+    /// Groups of all together, which lie as if all had been founded at once.
     pub groups: u32,
     /// Nodes that hold each group, if there are so many.
     pub replicas: usize,
@@ -43,7 +43,7 @@ pub enum Workload {
     Get,
     /// Four of five are `GET`, the others `SET`.
     Mixed,
-    /// `MULTI`, `SET` of two keys of two groups, `EXEC`, sent together.
+    /// `MULTI`, `SET` of two keys of two groups, `EXEC`, sent together. Where there is one group, of two of its keys.
     Pair,
 }
 
@@ -168,7 +168,9 @@ pub fn find(
         let full = stretch(&mut fleet, asking.clone(), trial.milliseconds)?;
         // Each client's part of so many percent of what all of them were answered.
         let clients = (seats * trial.clients_per_core) as u64;
-        let every = full.length * trial.pipeline * clients * 100 / (full.answered * trial.load_percent).max(1);
+        let all = u128::from(full.length) * u128::from(trial.pipeline) * u128::from(clients) * 100;
+        let every = all / u128::from((full.answered * trial.load_percent).max(1));
+        let every = every.min(u128::from(PAUSE_MAX)) as u64;
         let part = stretch(&mut fleet, Asking { every: Some(every), ..asking }, trial.milliseconds)?;
         tell(&Found { workload, clients: seats * trial.clients_per_core, full, part });
     }
@@ -190,6 +192,9 @@ fn stretch(fleet: &mut Fleet, asking: Asking, milliseconds: u64) -> Result<Stret
         None => Ok(found),
     }
 }
+
+/// The longest mean time between the questions of a client.
+const PAUSE_MAX: u64 = 3_600 * SECOND;
 
 /// Until queues are as long as they will be.
 const WARM_UP: u64 = 10 * MILLISECOND;

@@ -102,7 +102,8 @@ impl Importing {
         }
         self.at += rest.len() - items.rest().len();
         match (collection.len() < self.len, items.is_done()) {
-            (false, true) => Ok(true),
+            // What is empty has as many elements as were announced, but is not whole.
+            (false, true) if !collection.is_empty() => Ok(true),
             (true, false) => Ok(false),
             _ => Err(corrupt),
         }
@@ -298,5 +299,18 @@ mod tests {
             assert!(read(&whole[..whole.len() - 1]).is_err(), "{name}");
             assert!(read(&[&whole[..], b"x"].concat()).is_err(), "{name}");
         }
+    }
+
+    #[test]
+    fn a_vector_set_that_has_more_elements_than_are_announced_is_refused() {
+        let mut harness = Harness::new();
+        harness.run("VADD vectors VALUES 2 1 2 a");
+        let whole = harness.keyspace.export(0, b"vectors", Moment::at(harness.now, 42)).expect("it exists");
+        // Flags, the type, how many items follow, and the first of them, which is the head, with its length before it.
+        assert_eq!(whole[2], 2);
+        let mut head = whole[..4 + usize::from(whole[3])].to_vec();
+        head[2] = 1;
+        let mut importing = Importing::new(&head).expect("the beginning of an exported key");
+        assert!(importing.step(&head, usize::MAX).is_err());
     }
 }

@@ -75,6 +75,7 @@ impl Vectors {
     fn whole(&self) -> &VectorSet {
         match self {
             Self::Whole(set) => set,
+            // Whoever reads one refuses what is still empty at its end.
             Self::Unfinished(_) => unreachable!("what is stored has been read to its end"),
         }
     }
@@ -96,7 +97,10 @@ impl<'a> Space<'a> {
 
 impl fmt::Debug for Space<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "a vector set of {} elements", self.set().len())
+        match self.0 {
+            Vectors::Whole(set) => write!(formatter, "a vector set of {} elements", set.len()),
+            Vectors::Unfinished(_) => formatter.write_str("a vector set that is being read"),
+        }
     }
 }
 

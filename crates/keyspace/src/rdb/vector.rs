@@ -21,7 +21,7 @@ use crate::collection::vectors::fresh;
 use crate::value::CollectionValue;
 use crate::vector::codec::{Element, Maker};
 use crate::vector::measure::{self, DIMENSIONS_MAX, Encoded, Quantization};
-use crate::vector::{LEVEL_MAX, LINKS_DEFAULT, LINKS_MAX, Shape, VectorSet};
+use crate::vector::{LEVEL_MAX, LINKS_DEFAULT, Shape, VectorSet};
 
 /// What Redis calls the type, and the only version that there is.
 pub(super) const NAME: &str = "vectorset";
@@ -113,9 +113,10 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<CollectionValue, Malformed
             return Err(Malformed::Value);
         }
     }
+    let mut maker = Maker::new(shape, count).ok_or(Malformed::Value)?;
     let mut elements = Vec::new();
     for _ in 0..count {
-        elements.push(read_element(reader, flags & HAS_ATTRIBUTES != 0)?);
+        elements.push(read_element(reader, &shape, flags & HAS_ATTRIBUTES != 0)?);
     }
     let mut slots = BTreeMap::new();
     for (slot, element) in elements.iter().enumerate() {
@@ -123,7 +124,6 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<CollectionValue, Malformed
             return Err(Malformed::Value);
         }
     }
-    let mut maker = Maker::new(shape, count).ok_or(Malformed::Value)?;
     for element in elements {
         let slots_of = |ids: &Vec<u64>| ids.iter().map(|id| slots.get(id).copied()).collect::<Option<Vec<u32>>>();
         let layers = element.layers.iter().map(slots_of).collect::<Option<_>>().ok_or(Malformed::Value)?;
@@ -138,10 +138,19 @@ fn dimension(number: u64) -> Result<u32, Malformed> {
     if (1..=DIMENSIONS_MAX as u64).contains(&number) { Ok(number as u32) } else { Err(Malformed::Value) }
 }
 
-fn read_element<'a>(reader: &mut Reader<'a>, has_attributes: bool) -> Result<Read<'a>, Malformed> {
+/// Most room for links on a layer: more than Redis gives (three times M), and what is made here at most.
+fn room_max(shape: &Shape) -> u64 {
+    4 * u64::from(shape.links)
+}
+
+fn read_element<'a>(reader: &mut Reader<'a>, shape: &Shape, has_attributes: bool) -> Result<Read<'a>, Malformed> {
     let name = read_string_item(reader)?;
     let attributes = if has_attributes { read_string_item(reader)? } else { Default::default() };
-    let direction = read_string_item(reader)?.into_owned();
+    let direction = read_string_item(reader)?;
+    if direction.len() != shape.direction_bytes() {
+        return Err(Malformed::Value);
+    }
+    let direction = direction.into_owned();
     let count = read_number(reader, UNSIGNED)?;
     let mut taken = 0;
     let mut next = || {
@@ -150,13 +159,13 @@ fn read_element<'a>(reader: &mut Reader<'a>, has_attributes: bool) -> Result<Rea
     };
     let (id, form) = (next()?, next()?);
     let (level, version) = ((form & 0xFF) as usize, form >> 24 & 0xFF);
-    if id == 0 || level > LEVEL_MAX || version > NUMBERS_VERSION {
+    if !(1..=i64::MAX.cast_unsigned()).contains(&id) || level > LEVEL_MAX || version > NUMBERS_VERSION {
         return Err(Malformed::Value);
     }
     let mut layers = Vec::with_capacity(level + 1);
     for _ in 0..=level {
         let (links, room) = (next()?, next()?);
-        if links > room || room > 4 * u64::from(LINKS_MAX) {
+        if links > room || room > room_max(shape) {
             return Err(Malformed::Value);
         }
         layers.push((0..links).map(|_| next()).collect::<Result<_, _>>()?);

@@ -6,6 +6,8 @@
 
 use std::borrow::Cow;
 
+use memchr::memmem;
+
 use crate::json::{Json, parse};
 
 /// Longest expression, in bytes.
@@ -139,16 +141,17 @@ impl Expression {
         self.run(&document).is_some_and(|value| value.is_true())
     }
 
-    fn run(&self, document: &Json) -> Option<Value<'_>> {
-        let mut stack: Vec<Value<'_>> = Vec::new();
+    /// What comes out: nothing of what the program or the document has is copied for it.
+    fn run<'a>(&'a self, document: &'a Json) -> Option<Cow<'a, Value<'a>>> {
+        let mut stack: Vec<Cow<'a, Value<'a>>> = Vec::new();
         for step in &self.program {
             let value = match step {
-                Step::Value(value) => value.clone(),
-                Step::Field(name) => value_of(document.as_object()?.get(name)?)?.into_owned(),
-                Step::Operator(Operator::Not) => truth(!stack.pop()?.is_true()),
+                Step::Value(value) => Cow::Borrowed(value),
+                Step::Field(name) => Cow::Owned(value_of(document.as_object()?.get(name)?)?),
+                Step::Operator(Operator::Not) => Cow::Owned(truth(!stack.pop()?.is_true())),
                 Step::Operator(operator) => {
                     let (right, left) = (stack.pop()?, stack.pop()?);
-                    apply(*operator, &left, &right)
+                    Cow::Owned(apply(*operator, &left, &right))
                 }
             };
             stack.push(value);
@@ -178,16 +181,7 @@ fn value_of(field: &Json) -> Option<Value<'_>> {
     })
 }
 
-impl<'a> Value<'a> {
-    fn into_owned(self) -> Value<'static> {
-        match self {
-            Self::Null => Value::Null,
-            Self::Number(number) => Value::Number(number),
-            Self::Text(text) => Value::Text(Cow::Owned(text.into_owned())),
-            Self::Array(items) => Value::Array(items.into_iter().map(Value::into_owned).collect()),
-        }
-    }
-
+impl Value<'_> {
     fn is_true(&self) -> bool {
         match self {
             Self::Null => false,
@@ -206,16 +200,18 @@ impl<'a> Value<'a> {
         }
     }
 
-    fn equals(&self, other: &Self) -> bool {
+    /// True if they are equal; `number` is [`Value::number`] of this one, which is reckoned once for all that it is
+    /// compared with.
+    fn equals(&self, number: f64, other: &Value<'_>) -> bool {
         match (self, other) {
-            (Self::Text(left), Self::Text(right)) => left == right,
-            (Self::Null, other) | (other, Self::Null) => matches!(other, Self::Null),
-            _ => self.number() == other.number(),
+            (Self::Text(left), Value::Text(right)) => left == right,
+            (Self::Null, _) | (_, Value::Null) => matches!((self, other), (Self::Null, Value::Null)),
+            _ => number == other.number(),
         }
     }
 }
 
-fn apply<'a>(operator: Operator, left: &Value<'a>, right: &Value<'a>) -> Value<'a> {
+fn apply(operator: Operator, left: &Value<'_>, right: &Value<'_>) -> Value<'static> {
     let (a, b) = (left.number(), right.number());
     match operator {
         Operator::Power => Value::Number(libm::pow(a, b)),
@@ -228,13 +224,11 @@ fn apply<'a>(operator: Operator, left: &Value<'a>, right: &Value<'a>) -> Value<'
         Operator::GreaterOrEqual => truth(a >= b),
         Operator::Less => truth(a < b),
         Operator::LessOrEqual => truth(a <= b),
-        Operator::Equal => truth(left.equals(right)),
-        Operator::NotEqual => truth(!left.equals(right)),
+        Operator::Equal => truth(left.equals(a, right)),
+        Operator::NotEqual => truth(!left.equals(a, right)),
         Operator::In => truth(match (left, right) {
-            (_, Value::Array(items)) => items.iter().any(|item| left.equals(item)),
-            (Value::Text(part), Value::Text(whole)) => {
-                part.is_empty() || whole.windows(part.len()).any(|window| window == &part[..])
-            }
+            (_, Value::Array(items)) => items.iter().any(|item| left.equals(a, item)),
+            (Value::Text(part), Value::Text(whole)) => memmem::find(whole, part).is_some(),
             _ => false,
         }),
         Operator::And => truth(left.is_true() && right.is_true()),

@@ -16,6 +16,8 @@ pub(crate) const EFFORT_MAX: usize = 10_000;
 /// Bytes of directions that are compared at most when an element is joined to others or taken from them; what then is
 /// not joined yet takes the nearest without comparing more. Reached only with far more links than usual.
 const COMPARED_BYTES_MAX: usize = 1 << 28;
+/// Bytes that a direction counts for at least: also a short one has to be fetched.
+const COMPARED_BYTES_MIN: usize = 256;
 
 /// Links that an element keeps at least when others give up theirs to it.
 const LINKS_KEPT: usize = 2;
@@ -193,23 +195,36 @@ impl VectorSet {
             parted.push(neighbours);
         }
         if self.len() > 1 {
-            if self.entry == slot {
-                let anybody = u32::from(slot == 0);
-                let start = parted.iter().rev().find_map(|neighbours| neighbours.first().copied()).unwrap_or(anybody);
-                let layer = parted.iter().rposition(|neighbours| !neighbours.is_empty()).unwrap_or(0);
-                self.entry = self.lowest_around(start, layer);
-            }
             let mut budget = self.budget();
             for (layer, neighbours) in parted.iter().enumerate() {
                 self.mend(neighbours, layer, &mut budget);
             }
-            for &neighbour in
-                parted[0].iter().filter(|&&neighbour| self.links(neighbour, 0).is_empty()).collect::<Vec<_>>()
-            {
-                self.bring_back(neighbour, slot, &mut budget);
+            // Only now those that it led to can be reached from each other again.
+            if self.entry == slot {
+                self.entry = self.entry_without(slot, &parted);
+            }
+            for &neighbour in &parted[0] {
+                // It may have got one when another one was brought back.
+                if self.links(neighbour, 0).is_empty() {
+                    self.bring_back(neighbour, slot, &mut budget);
+                }
             }
         }
         self.displace(slot);
+    }
+
+    /// Where searches begin when `gone`, which had these neighbours on its layers, is there no more: the lowest slot on
+    /// the highest layer. In a set that is too large to look at all of it, of those that can be reached.
+    fn entry_without(&self, gone: u32, parted: &[Vec<u32>]) -> u32 {
+        let others = || (0..self.len() as u32).filter(move |&slot| slot != gone);
+        if self.len() <= EFFORT_MAX {
+            let highest = others().max_by_key(|&slot| (self.level_of(slot), Reverse(slot)));
+            return highest.expect("there are others");
+        }
+        match parted.iter().enumerate().rev().find_map(|(layer, neighbours)| Some((layer, *neighbours.first()?))) {
+            Some((layer, start)) => self.lowest_around(start, layer),
+            None => others().next().expect("there are others"),
+        }
     }
 
     /// Of those that can be reached from an element on a layer: on the highest layer, the one with the lowest slot. This is
@@ -225,7 +240,7 @@ impl VectorSet {
     }
 
     fn budget(&self) -> Budget {
-        Budget(COMPARED_BYTES_MAX / self.shape.direction_bytes())
+        Budget(COMPARED_BYTES_MAX / self.shape.direction_bytes().max(COMPARED_BYTES_MIN))
     }
 
     /// Joins a new element to the best of those that were found near it.
@@ -259,11 +274,11 @@ impl VectorSet {
 
     /// Sees to it that an element has room for one more, `comer`, which is as far from it as it says. Who has to go is
     /// the farthest one that another one, nearer to both, leads to. False if that is the newcomer itself, unless it
-    /// must stay.
+    /// must stay. Who has no other link is joined to the newcomer instead.
     fn make_room(&mut self, keeper: u32, comer: Near, layer: usize, must: bool, budget: &mut Budget) -> bool {
         let capacity = self.shape.capacity(layer);
         let count = self.links(keeper, layer).len();
-        if count < capacity {
+        if count < capacity || self.links(keeper, layer).contains(&comer.slot()) {
             return true;
         }
         if !budget.spend_many(count) && !must {
@@ -306,6 +321,7 @@ impl VectorSet {
     fn mend(&mut self, neighbours: &[u32], layer: usize, budget: &mut Budget) {
         let mut neighbours = neighbours.to_vec();
         neighbours.sort_unstable_by_key(|&slot| (self.links(slot, layer).len(), slot));
+        neighbours.dedup();
         neighbours.truncate(JOINED_MAX);
         // By place among the neighbours: which are connected, by the lowest place of theirs; and what each has got.
         let mut parts: Vec<usize> = (0..neighbours.len()).collect();
@@ -348,9 +364,7 @@ impl VectorSet {
         let Some(other) = nearest.map(Near::slot).or(anybody) else { return };
         let distance = self.distance_between(slot, other);
         self.make_room(other, Near::new(distance, slot), 0, true, budget);
-        if !self.links(other, 0).contains(&slot) {
-            self.link(slot, other, 0);
-        }
+        self.link(slot, other, 0);
     }
 }
 

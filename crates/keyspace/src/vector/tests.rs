@@ -4,7 +4,7 @@ use fuzzing::Fuzz;
 use stdx::Prng;
 
 use super::filter::Expression;
-use super::graph::{BUILD_EFFORT_DEFAULT, Filter};
+use super::graph::{BUILD_EFFORT_DEFAULT, Filter, SEARCH_EFFORT_DEFAULT};
 use super::measure::{self, Quantization, decode, encode};
 use super::*;
 use crate::collection::packed::Items;
@@ -175,6 +175,64 @@ fn a_graph_stays_whole_while_elements_come_and_go() {
 }
 
 #[test]
+fn who_loses_its_only_link_to_a_new_element_is_joined_to_it_once() {
+    let mut set = VectorSet::new(Shape { links: LINKS_MIN, ..shape(Quantization::Float, 20) });
+    let add = |set: &mut VectorSet, name: &str, place: usize, weight: f32, effort: usize| {
+        let mut vector = [0.0f32; 20];
+        vector[0] = 1.0;
+        vector[place] += weight;
+        set.add(name.as_bytes(), &encode(&vector, Quantization::Float), b"", effort);
+        check(set);
+    };
+    // A star: what is at its edge has one link.
+    add(&mut set, "h", 0, 0.0, 1);
+    (1..=15).for_each(|place| add(&mut set, &format!("l{place}"), place, 1.0, 1));
+    add(&mut set, "g", 16, 1.2, 1);
+    // It takes the place of the farthest one, and is near to that, too.
+    add(&mut set, "c", 16, 0.44, BUILD_EFFORT_DEFAULT);
+    for name in [b"c", b"g"] {
+        set.remove(set.find(name).expect("it is there"));
+        check(&set);
+    }
+    let hub = set.find(b"h").expect("it is there");
+    let found = set.search(&set.body(hub).encoded(), SEARCH_EFFORT_DEFAULT, None);
+    assert_eq!((found[0].slot(), found.len()), (hub, set.len()));
+}
+
+#[test]
+fn a_graph_of_little_and_of_much_effort_stays_whole() {
+    let mut prng = Prng::new(29);
+    let add = |set: &mut VectorSet, element: u32, place: usize, weight: f32, effort: usize| {
+        let mut vector = [0.0f32; 20];
+        vector[0] = 1.0;
+        vector[place] += weight;
+        set.add(format!("e{element}").as_bytes(), &encode(&vector, Quantization::Float), b"", effort);
+        check(set);
+    };
+    for trial in 0..1_000 {
+        // A star that is full, and then others near its hub, of which some are near to each other.
+        let mut set = VectorSet::new(Shape { links: LINKS_MIN, ..shape(Quantization::Float, 20) });
+        let first = 100 * trial;
+        add(&mut set, first, 0, 0.0, 1);
+        (1..16).for_each(|place| add(&mut set, first + place, place as usize, 1.0, 1));
+        for element in first + 16..first + 26 {
+            if prng.chance(1, 4) {
+                set.remove(1 + prng.below(set.len() as u64 - 1) as u32);
+                check(&set);
+            } else {
+                let weight = (2 + prng.below(12)) as f32 / 10.0;
+                let effort = if prng.chance(1, 2) { 1 } else { BUILD_EFFORT_DEFAULT };
+                add(&mut set, element, 16 + prng.below(4) as usize, weight, effort);
+            }
+        }
+        while set.len() > 0 {
+            set.remove(prng.below(set.len() as u64) as u32);
+            check(&set);
+        }
+    }
+}
+
+#[test]
 fn a_set_that_is_read_is_the_one_that_was_written_and_goes_on_alike() {
     let mut prng = Prng::new(13);
     for quantization in [Quantization::Float, Quantization::Byte, Quantization::Bit] {
@@ -305,6 +363,8 @@ fn expressions_tell_who_matches() {
         "'' in ''",
         ".age in [-1, 25]",
         "85 in .scores and 'x' in .scores",
+        "'25' in ['x', 5e1, 25]",
+        "'' in .name",
         ".scores",
         ".age + 10 > 34",
         ".age * 2 - 1 == 49",
@@ -335,6 +395,8 @@ fn expressions_tell_who_matches() {
         ".name in ''",
         ".name",
         "'z' in .name",
+        "'25x' in [25, '25']",
+        ".none in [1]",
         "3 in 3",
         "'Alice' > 3",
     ] {

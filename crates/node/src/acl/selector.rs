@@ -236,9 +236,9 @@ impl Selector {
             return Ok(());
         }
         let known = self.first_arguments.entry(place).or_default();
-        if !known.iter().any(|known| known == argument) {
-            known.push(argument.to_vec());
-        }
+        // What is allowed again stands last, as the rule does that says so.
+        known.retain(|known| known != argument);
+        known.push(argument.to_vec());
         Ok(())
     }
 

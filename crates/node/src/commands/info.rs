@@ -215,6 +215,8 @@ fn write_section(section: &str, core: &Context, now: Now, figures: &[Figures], t
             line("process_id", &process.process_id);
             line("process_supervised", &"no");
             line("run_id", &process.run_id);
+            // The same for all servers that have the same keys: MIGRATE does not carry keys from one to the other.
+            line("cluster_id", &format!("{:032x}", process.cluster));
             line("tcp_port", &process.tcp_port);
             line("server_time_usec", &(now.unix.0 * 1_000));
             line("uptime_in_seconds", &uptime);

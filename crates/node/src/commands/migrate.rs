@@ -3,6 +3,8 @@
 //! Here only the words are read. A thread of the host reads the keys as a client of this node would, sends them, and
 //! deletes what the other server has taken and nobody has changed since: no core waits for another server.
 
+use std::collections::BTreeSet;
+
 use command::{Access, Begin, Find, Flag, Group, KeySpec, Refusal};
 use resp::{Args, Writer};
 
@@ -113,7 +115,10 @@ fn parse(args: Args<'_>) -> Result<MigrateWish, Refusal> {
                         "ERR When using MIGRATE KEYS option, the key argument must be set to the empty string",
                     ));
                 }
-                wish.keys = args.iter().skip(index + 1).map(<[u8]>::to_vec).collect();
+                // Each once: what has gone from here by its first name is not to be missed by its second.
+                let mut seen = BTreeSet::new();
+                let keys = args.iter().skip(index + 1).filter(|key| seen.insert(*key));
+                wish.keys = keys.map(<[u8]>::to_vec).collect();
                 has_keys = true;
                 break;
             }
@@ -169,6 +174,7 @@ mod tests {
         assert_eq!((found.is_copy, found.replaces, found.timeout_ms), (true, true, 1000));
         assert_eq!(found.login, [b"keys".to_vec(), b"keys".to_vec()]);
         assert_eq!(found.keys, [b"keys".to_vec(), b"auth".to_vec()]);
+        assert_eq!(parsed("MIGRATE far 6379 '' 0 9 KEYS b a b").expect("sound").keys, [b"b".to_vec(), b"a".to_vec()]);
         let found = parsed("MIGRATE far 6379 k -1 7 auth copy").expect("sound");
         assert_eq!((found.login, found.keys, found.timeout_ms), (vec![b"copy".to_vec()], vec![b"k".to_vec()], 7));
     }

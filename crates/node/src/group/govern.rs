@@ -267,13 +267,7 @@ impl Group {
         let told = |group| fresh(&context.bulletins, GroupId(group), now);
         let groups = (0..group_count).map(told).collect::<Result<Vec<_>, _>>()?;
         let Settings { replica_count: replicas, leader_zones, .. } = &*context.settings;
-        let spreading = Spreading {
-            roster: self.roster(),
-            replicas: *replicas,
-            group_count,
-            first_count: context.slots.first_count(),
-            zones: leader_zones,
-        };
+        let spreading = Spreading { roster: self.roster(), replicas: *replicas, group_count, zones: leader_zones };
         let mut any = false;
         for (group, node) in spread(&groups, &spreading) {
             if self.roster().preferred(group) != Some(node) {
@@ -452,7 +446,7 @@ mod tests {
             .collect();
         let groups: Vec<_> = groups.iter().collect();
         let spread_over = |roster: &Roster, zones: &[String]| {
-            spread(&groups, &Spreading { roster, replicas: 3, group_count: 6, first_count: 6, zones })
+            spread(&groups, &Spreading { roster, replicas: 3, group_count: 6, zones })
         };
         let leaders: Vec<u64> = spread_over(&roster(&[]), &[]).iter().map(|(_, node)| node.0).collect();
         for node in 1..=3 {

@@ -90,7 +90,6 @@ impl Group {
             roster,
             replicas: context.settings.replica_count,
             group_count: context.group_count,
-            first_count: context.slots.first_count(),
             zones: &context.settings.leader_zones,
         };
         let can_lead = |node: u64| match NodeId(node) == self.node {

@@ -242,6 +242,7 @@ fn rules_are_told_in_the_order_in_which_they_were_given() {
         ("reset +@read +get -get -@read +get +@read +client|list +client", "-@all +get +@read +client"),
         ("-@all", "-@all"),
         ("reset +select|0 +select|1 +config|get", "-@all +select|0 +select|1 +config|get"),
+        ("reset +select|0 +select|1 +select|0", "-@all +select|1 +select|0"),
     ] {
         assert_eq!(host.run(admin, &format!("ACL SETUSER u {rules}")), "+OK", "{rules}");
         let list = host.run(admin, "ACL LIST");

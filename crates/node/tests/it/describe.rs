@@ -138,6 +138,7 @@ fn documented(reply: &Frame, by_name: &mut BTreeMap<String, BTreeSet<String>>) {
 /// Commands whose tokens differ for a reason.
 const OTHER_TOKENS: &[(&str, &str)] = &[
     ("readonly", "MAXSTALENESS"),
+    ("migrate", "Redis 7.0 loses the quotes of its empty key; 7.2 does not"),
     ("hscan", "NOVALUES has come with Redis 7.4"),
     ("set", "IFEQ and its kin have come with Redis 8.4"),
     ("xadd", "KEEPREF and its kin have come with Redis 8.2, IDMP with 8.6"),

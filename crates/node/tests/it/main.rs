@@ -130,9 +130,11 @@ fn who_wants_it_so_reads_without_using() {
             &["MULTI", "GET a", "SCARD b", "EXEC"],
             &["MULTI", "GET a", "SET {a}c 1", "EXEC"],
             &["MULTI", "GET a", "SCARD b", "SET c 1", "EXEC"],
-            &["EVAL return{redis.call('get',KEYS[1])} 1 a"],
-            &["EVAL return{redis.call('incr',KEYS[2]),redis.call('get',KEYS[1])} 2 a {a}d"],
-            &["EVAL return{redis.call('get',KEYS[1]),redis.call('scard',KEYS[2]),redis.call('incr',KEYS[3])} 3 a b d"],
+            &[r#"EVAL "return{redis.call('get',KEYS[1])}" 1 a"#],
+            &[r#"EVAL "return{redis.call('incr',KEYS[2]),redis.call('get',KEYS[1])}" 2 a {a}d"#],
+            &[
+                r#"EVAL "return{redis.call('get',KEYS[1]),redis.call('scard',KEYS[2]),redis.call('incr',KEYS[3])}" 3 a b d"#,
+            ],
             &["SADD b 2", "INCR a", "SREM b 2", "DECR a"],
         ] {
             let replies: Vec<_> = lines.iter().map(|line| host.run(client, line)).collect();

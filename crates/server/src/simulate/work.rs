@@ -1,9 +1,11 @@
 //! `holdfast simulate --work`: what many nodes carry, in virtual time.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow};
 use clap::{Args, ValueEnum};
+use message::roster::GROUPS_MAX;
 use serde_json::{Value, json};
 use simulation::work::costs::{Costs, Surroundings};
 use simulation::work::{Found, Shape, Trial, Workload, find, group_count};
@@ -21,29 +23,29 @@ pub struct WorkArguments {
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=64))]
     cores: u16,
     /// With --work: groups, for all numbers of nodes; as many as the balancer would found unless given.
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(GROUPS_MAX)))]
     groups: Option<u32>,
-    /// With --work: nodes that hold each group.
-    #[arg(long, default_value_t = 3)]
-    replicas: usize,
+    /// With --work: nodes that hold each group, if there are so many.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=7))]
+    replicas: u8,
     /// With --work: what clients do, one after the other.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Kind::Set, Kind::Get, Kind::Pair])]
     workload: Vec<Kind>,
     /// With --work: connections to each core.
-    #[arg(long, default_value_t = 64)]
-    clients_per_core: usize,
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    clients_per_core: u16,
     /// With --work: operations that a client sends at once.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pipeline: u64,
     /// With --work: clients know who leads which group, and ask there, as those of Redis Cluster do. Of a transaction
     /// they know it of the first key.
     #[arg(long)]
     aware: bool,
     /// With --work: bytes of a value.
-    #[arg(long, default_value_t = 128)]
-    value_bytes: usize,
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(0..=1_048_576))]
+    value_bytes: u32,
     /// With --work: milliseconds of virtual time that are measured.
-    #[arg(long, default_value_t = 140)]
+    #[arg(long, default_value_t = 140, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     milliseconds: u64,
     /// With --work: percent of the throughput found at which latency is measured.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=95))]
@@ -83,36 +85,36 @@ pub(super) fn run(
     seed: u64,
     as_json: bool,
 ) -> Result<()> {
-    let (costs, surroundings) = (Costs::MEASURED, Surroundings::RACK);
+    let (costs, surroundings) = (Costs::SUPPOSED, Surroundings::RACK);
+    let replicas = usize::from(arguments.replicas);
+    // From the fewest on, each of them once.
+    let nodes: BTreeSet<usize> = nodes.iter().copied().collect();
+    let most = nodes.last().copied().unwrap_or(1);
     let trial = Trial {
         workloads: arguments.workload.iter().map(|kind| kind.workload()).collect(),
-        clients_per_core: arguments.clients_per_core,
+        clients_per_core: usize::from(arguments.clients_per_core),
         pipeline: arguments.pipeline,
         is_aware: arguments.aware,
-        value_bytes: arguments.value_bytes,
+        value_bytes: arguments.value_bytes as usize,
         milliseconds: arguments.milliseconds,
         load_percent: arguments.load,
     };
-    if arguments.clients_per_core == 0 || arguments.pipeline == 0 || arguments.milliseconds == 0 {
-        bail!("without clients, operations or time there is nothing to be found out");
-    }
     let mut told = Vec::new();
     if !as_json {
         say_line!("{HEAD}");
     }
     // Of the fewest nodes that hold each group as often as all larger ones do.
     let mut bases: Vec<(Workload, usize, u64)> = Vec::new();
-    for count in nodes.iter().copied() {
-        let groups = arguments.groups.unwrap_or_else(|| group_count(count, arguments.cores, arguments.replicas));
-        let shape =
-            Shape { nodes: count, cores: arguments.cores, groups, replicas: arguments.replicas, is_durable, seed };
+    for count in nodes {
+        let groups = arguments.groups.unwrap_or_else(|| group_count(count, arguments.cores, replicas));
+        let shape = Shape { nodes: count, cores: arguments.cores, groups, replicas, is_durable, seed };
         let begun = Instant::now();
         let mut rows = Vec::new();
         let (idle, digest) = find(&shape, &trial, (&costs, &surroundings), |found| rows.push(found.clone()))
             .map_err(|reason| anyhow!("{count} nodes: {reason}"))?;
         for found in &rows {
             let rate = found.full.rate();
-            let is_base = count >= arguments.replicas.min(nodes.iter().copied().max().unwrap_or(1));
+            let is_base = count >= replicas.min(most);
             if is_base && bases.iter().all(|(workload, ..)| *workload != found.workload) {
                 bases.push((found.workload, count, rate));
             }
@@ -233,4 +235,42 @@ fn row_json(
         "messages_per_operation": per_operation(found, full.counts.messages_out),
         "parts_ns": parts,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use crate::simulate::SimulateArguments;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: SimulateArguments,
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let parse = |words: &[&str]| Line::try_parse_from(["simulate", "--work"].iter().chain(words).copied());
+        for (groups, replicas) in [("1", "1"), ("1024", "7")] {
+            let line = parse(&["--groups", groups, "--replicas", replicas]).unwrap_or_else(|error| panic!("{error}"));
+            let work = &line.arguments.work;
+            assert_eq!(work.groups.map(|count| count.to_string()).as_deref(), Some(groups));
+            assert_eq!(work.replicas.to_string(), replicas);
+        }
+        for wrong in [
+            ["--groups", "0"],
+            ["--groups", "1025"],
+            ["--replicas", "0"],
+            ["--replicas", "8"],
+            ["--cores", "0"],
+            ["--nodes", "3,0"],
+            ["--clients-per-core", "0"],
+            ["--pipeline", "0"],
+            ["--milliseconds", "0"],
+            ["--load", "0"],
+        ] {
+            assert!(parse(&wrong).is_err(), "{wrong:?}");
+        }
+    }
 }

@@ -315,7 +315,62 @@ fn what_changes_under_way_is_sent_again_and_what_goes_is_deleted_there() {
     client.show("MSET a 1 b 2");
     let fake = Fake::with(|_| Manner::Says("+OK\r\n"), move || change("DEL a"));
     assert_eq!(migrate(&mut client, fake.port, "'' 0 1000 KEYS a b"), "OK");
-    assert_eq!((client.show("EXISTS a b"), fake.stored.load(Ordering::Relaxed)), ("(integer) 0".to_owned(), 2));
+    // The other is sent again, since the server does not say whose keys it has: it could have changed it here.
+    assert_eq!((client.show("EXISTS a b"), fake.stored.load(Ordering::Relaxed)), ("(integer) 0".to_owned(), 3));
+}
+
+#[test]
+fn a_target_that_has_the_same_keys_is_refused_or_costs_no_key() {
+    const SAME: &str = "(error) ERR Target instance is this server, or belongs to its cluster";
+    let cluster = Cluster::start(3);
+    let ports = [0, 1, 2].map(|node| cluster.nodes[node].as_ref().expect("it runs").port());
+    for node in 0..3 {
+        // One that may not learn whose keys a node has.
+        cluster.client(node).show("ACL SETUSER mover on >secret ~* &* +@all -info");
+    }
+    let mut client = cluster.client(0);
+    client.show("SET k 1");
+    client.show("SET l 2");
+    for port in ports {
+        for line in ["k 0 5000", "k 0 5000 REPLACE", "k 0 5000 COPY REPLACE", "'' 0 5000 REPLACE KEYS k l"] {
+            assert_eq!(migrate(&mut client, port, line), SAME, "{line}");
+        }
+        for line in ["k 0 5000 REPLACE AUTH2 mover secret", "'' 0 5000 REPLACE AUTH2 mover secret KEYS k l"] {
+            let answer = migrate(&mut client, port, line);
+            assert!(answer.starts_with("(error) IOERR"), "{line}: {answer}");
+        }
+        assert_eq!(client.show("MGET k l"), "[\"1\", \"2\"]");
+    }
+    // Another database has other keys.
+    assert_eq!(migrate(&mut client, ports[0], "k 1 5000"), "OK");
+    assert_eq!(migrate(&mut client, ports[1], "l 1 5000 AUTH2 mover secret"), "OK");
+    assert_eq!(client.show("EXISTS k l"), "(integer) 0");
+    client.show("SELECT 1");
+    assert_eq!(client.show("MGET k l"), "[\"1\", \"2\"]");
+}
+
+#[test]
+fn many_keys_go_at_once_and_each_once() {
+    const COUNT: usize = 10_000;
+    let folders = [Folder::new(), Folder::new()];
+    let [server, target] = [0, 1].map(|nth| start(&folders[nth], &["--cores", "2"]));
+    let (mut here, mut there) = (server.client(), target.client());
+    let keys: Vec<String> = (0..COUNT).map(|nth| format!("a-key-of-some-length:{nth}")).collect();
+    let value = "v".repeat(400);
+    for keys in keys.chunks(1_000) {
+        let mut words = vec!["MSET"];
+        keys.iter().for_each(|key| words.extend([key.as_str(), &value]));
+        assert_eq!(here.call(&words).to_string(), "OK");
+    }
+    // One of them twice.
+    let line = format!("KEYS {} {}", keys.join(" "), keys[0]);
+    let begun = Instant::now();
+    assert_eq!(migrate(&mut here, target.port(), &format!("'' 0 20000 COPY {line}")), "OK");
+    assert_eq!([&mut here, &mut there].map(|client| client.show("DBSIZE")), ["(integer) 10000"; 2]);
+    assert_eq!(migrate(&mut here, target.port(), &format!("'' 0 20000 REPLACE {line}")), "OK");
+    assert!(begun.elapsed() < Duration::from_secs(25), "{:?}", begun.elapsed());
+    assert_eq!((here.show("DBSIZE"), there.show("DBSIZE")), ("(integer) 0".to_owned(), "(integer) 10000".to_owned()));
+    assert_eq!(there.show(&format!("STRLEN {}", keys[0])), "(integer) 400");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //!
 //! What no order of requests could have brought about is found at once: an entry that is added twice, or given out as
 //! new twice, or acknowledged twice, or had by anybody after it was acknowledged; ids and deliveries that go back; in
-//! the end, an entry that was acknowledged and is not there.
+//! the end, an entry that anybody was told of and is not there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,13 +36,11 @@ pub(super) struct StreamHistory {
     /// The value of each entry that was seen.
     values: BTreeMap<Id, i64>,
     ids: BTreeMap<i64, Id>,
-    /// Entries that clients were told to have added.
-    added: BTreeSet<Id>,
-    /// When that was, and the highest of them so far.
+    /// When clients were told that an entry had been added, and the highest of these so far.
     added_until: Vec<(u64, Id)>,
     /// Entries that were given out as new.
     given: BTreeSet<Id>,
-    /// The same for these.
+    /// When that was, and the highest of these so far.
     given_until: Vec<(u64, Id)>,
     /// When it was told that an entry is acknowledged.
     acknowledged: BTreeMap<Id, u64>,
@@ -80,7 +78,6 @@ impl StreamHistory {
         if let Some(earlier) = highest(&self.added_until, called).filter(|earlier| is_first_try && *earlier >= id) {
             return Err(format!("{earlier:?} had been added, and then {id:?} was"));
         }
-        self.added.insert(id);
         note_highest(&mut self.added_until, now, id);
         Ok(())
     }
@@ -113,8 +110,9 @@ impl StreamHistory {
     fn note_last(&mut self, entries: Vec<(Id, i64)>) -> Result<(), String> {
         entries.iter().try_for_each(|(id, value)| self.see(*id, *value))?;
         let found: BTreeSet<Id> = entries.iter().map(|(id, _)| *id).collect();
-        if let Some(id) = self.added.difference(&found).next() {
-            return Err(format!("{id:?} was added, and is not there in the end"));
+        // Nobody deletes entries: whatever anybody was ever told of has to be there.
+        if let Some(id) = self.values.keys().find(|id| !found.contains(id)) {
+            return Err(format!("{id:?} was there, and is not there in the end"));
         }
         match &self.last {
             Some(last) if *last != entries => Err("two nodes hold different entries".to_owned()),
@@ -363,4 +361,76 @@ fn entries_of_read(reply: &Reply) -> Option<Vec<Given>> {
     let [stream] = array(reply)? else { return None };
     let [_, entries] = array(stream)? else { return None };
     array(entries)?.iter().map(|entry| given(entry, true)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What an answer tells: when it was asked for, when it came, the entry and its value.
+    enum Told {
+        Added(u64, u64, u64, i64),
+        New(u64, u64, u64, i64),
+        Again(u64, u64, u64, i64),
+        Acknowledged(u64, u64),
+        Last(&'static [(u64, i64)]),
+    }
+
+    use Told::{Acknowledged, Added, Again, Last, New};
+
+    fn tell(history: &mut StreamHistory, told: &Told) -> Result<(), String> {
+        let entry = |number, value, is_new| Given { id: (number, 0), value, is_new };
+        match *told {
+            Added(called, now, number, value) => history.note_added(called, now, (number, 0), value, true),
+            New(called, now, number, value) => history.note_given(called, now, &entry(number, value, true)),
+            Again(called, now, number, value) => history.note_given(called, now, &entry(number, value, false)),
+            Acknowledged(now, number) => history.note_acknowledged(now, (number, 0)),
+            Last(entries) => history.note_last(entries.iter().map(|(number, value)| ((*number, 0), *value)).collect()),
+        }
+    }
+
+    #[test]
+    fn what_may_happen_is_taken() {
+        let mut history = StreamHistory::default();
+        let last = &[(1, 1), (2, 2), (3, 3)];
+        for told in [
+            Added(0, 3, 2, 2),
+            // They were asked for at the same time.
+            Added(1, 4, 1, 1),
+            New(5, 6, 1, 1),
+            New(5, 7, 3, 3),
+            New(5, 8, 2, 2),
+            Again(8, 9, 1, 1),
+            Acknowledged(10, 2),
+            // It was asked for before that.
+            Again(8, 11, 2, 2),
+            Last(last),
+            Last(last),
+        ] {
+            tell(&mut history, &told).unwrap_or_else(|error| panic!("{error}"));
+        }
+    }
+
+    #[test]
+    fn each_contradiction_is_found() {
+        let cases: [(&str, &[Told]); 10] = [
+            ("was 1, and is 2", &[Added(0, 1, 1, 1), Again(1, 2, 1, 2)]),
+            ("was added once", &[Added(0, 1, 1, 1), Added(1, 2, 2, 1)]),
+            ("had been added, and then", &[Added(0, 1, 5, 1), Added(2, 3, 4, 2)]),
+            ("and had after", &[New(0, 1, 1, 1), Acknowledged(2, 1), Again(3, 4, 1, 1)]),
+            ("as new twice", &[New(0, 1, 1, 1), New(0, 2, 1, 1)]),
+            ("had been given out, and then", &[New(0, 1, 5, 1), New(2, 3, 4, 2)]),
+            ("and again", &[Acknowledged(1, 1), Acknowledged(2, 1)]),
+            ("is not there in the end", &[Added(0, 1, 1, 1), Last(&[])]),
+            ("is not there in the end", &[New(0, 1, 1, 1), Last(&[])]),
+            ("hold different entries", &[Last(&[]), Last(&[(1, 1)])]),
+        ];
+        for (complaint, told) in cases {
+            let mut history = StreamHistory::default();
+            let (last, before) = told.split_last().expect("something is told");
+            before.iter().for_each(|told| tell(&mut history, told).expect("nothing is wrong yet"));
+            let error = tell(&mut history, last).expect_err(complaint);
+            assert!(error.contains(complaint), "{error}");
+        }
+    }
 }

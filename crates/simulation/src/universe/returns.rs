@@ -140,8 +140,7 @@ impl Universe {
                 let membership = group.membership();
                 let voters = &membership.voters;
                 let (replicas, group_count) = (self.settings().replica_count, self.groups());
-                let first_count = self.group_count;
-                let spreading = Spreading { roster, replicas, group_count, first_count, zones: &[] };
+                let spreading = Spreading { roster, replicas, group_count, zones: &[] };
                 let leader = spreading.leader_of(group.id(), &voters.iter().copied().collect(), |_| true);
                 let is_led = leader == Some(machine.node.0);
                 if has_room && number > 0 {

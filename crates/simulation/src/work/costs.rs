@@ -1,8 +1,8 @@
 //! What each step of a core costs, and what it is made of.
 //!
 //! The costs are those of one machine. They say how a server behaves when its cores are busy: whoever wants to know
-//! what another machine does measures the same things there and puts other numbers in. `docs/decisions/0055` tells how
-//! each of them was found.
+//! what another machine does puts other numbers in. Sums of some of them were measured, and divided among the steps by
+//! judgement; the others are estimates. `docs/decisions/0055` tells which sums these are.
 
 /// Declares, from one list, what is counted and what each of it costs.
 macro_rules! steps {
@@ -20,8 +20,8 @@ macro_rules! steps {
         }
 
         impl Costs {
-            /// Those that were measured.
-            pub const MEASURED: Self = Self { $($name: $ns,)* };
+            /// Those that stand below: of one machine, measured in part and estimated in part.
+            pub const SUPPOSED: Self = Self { $($name: $ns,)* };
 
             /// Nothing takes any time: for worlds that are being set up.
             pub const NONE: Self = Self { $($name: 0,)* };

@@ -172,7 +172,8 @@ const LEADERS_WAIT_MAX: u64 = 60 * SECOND;
 const FOLLOWERS_LATER: u64 = 300 * MILLISECOND;
 
 impl Fleet {
-    /// Nodes with groups that are placed and led as the balancer has it, and no clients.
+    /// Nodes with groups that are placed and led as the balancer would have it if all were founded at once, and no
+    /// clients.
     ///
     /// # Errors
     /// If the groups are not led after a minute.
@@ -430,7 +431,7 @@ impl Fleet {
                     let is_request = |piece: &&Piece| match piece {
                         Piece::Request(_) => true,
                         Piece::Mail(mail) => matches!(**mail, Mail::Request(_)),
-                        Piece::Reply { .. } => false,
+                        Piece::Reply { .. } | Piece::LongReply { .. } => false,
                     };
                     counts.taken += letter.pieces.iter().filter(is_request).count() as u64;
                     seat.core.step(now, Event::Letter { from, letter }, &mut actions);
@@ -675,7 +676,8 @@ fn note_leaving(counts: &mut Counts, leaving: &[Action], cores: u32) {
     }
 }
 
-/// Where groups live and are led, as the balancer has it when it is at rest.
+/// Where groups live and are led, as the balancer would have it if all nodes were there from the beginning and all
+/// groups were founded at once. In a cluster that has grown, some live elsewhere.
 struct Layouts {
     voters: Vec<BTreeSet<u64>>,
     /// By group, a node.
@@ -685,7 +687,6 @@ struct Layouts {
 
 impl Layouts {
     fn of(shape: &Shape) -> Self {
-        let first_count = u32::from(shape.cores);
         let mut roster = Roster::default();
         (0..shape.nodes).for_each(|node| _ = roster.enlist(node_id(node), member(node)));
         let nodes: BTreeSet<u64> = (0..shape.nodes).map(|node| node_id(node).0).collect();
@@ -696,7 +697,7 @@ impl Layouts {
             replicas: shape.replicas,
             group_count: 1,
             // As many groups as the first node has cores: the others are founded.
-            first_count,
+            first_count: u32::from(shape.cores),
             founds_groups: true,
             cores: nodes.iter().map(|node| (*node, shape.cores)).collect(),
             groups: BTreeMap::from([(0, held)]),
@@ -711,8 +712,7 @@ impl Layouts {
                 roster.place(group, nodes.clone());
             }
         }
-        let spreading =
-            Spreading { roster: &roster, replicas: shape.replicas, group_count: shape.groups, first_count, zones: &[] };
+        let spreading = Spreading { roster: &roster, replicas: shape.replicas, group_count: shape.groups, zones: &[] };
         let leader = |(group, voters): (u32, &BTreeSet<u64>)| {
             let leader = spreading.leader_of(GroupId(group), voters, |_| true).expect("a group with voters");
             (leader - 1) as u16

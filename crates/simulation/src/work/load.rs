@@ -150,10 +150,15 @@ impl Load {
         put(&mut ask.bytes, &[b"MULTI"]);
         keys.iter().for_each(|key| put(&mut ask.bytes, &[b"SET", key, &value]));
         put(&mut ask.bytes, &[b"EXEC"]);
-        // Each group locks, prepares and resolves.
-        self.count(number, &[first, second], 3, ask);
         ask.requests += 4;
-        ask.transactions += 1;
+        if first == second {
+            // Where there is one group, it does all of it in one step.
+            self.count(number, &[first], 1, ask);
+        } else {
+            // Each group locks, prepares and resolves.
+            self.count(number, &[first, second], 3, ask);
+            ask.transactions += 1;
+        }
         4
     }
 
@@ -284,6 +289,26 @@ fn reply_length(bytes: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pair_of_one_group_takes_one_step() {
+        for (groups, steps, transactions) in [(1, 1, 0), (2, 6, 1)] {
+            let shape = Shape { nodes: 1, cores: 1, groups, replicas: 1, is_durable: false, seed: 1 };
+            let mut load = Load::new(&shape, vec![0; groups as usize], Prng::new(1));
+            let asking = Asking {
+                workload: Workload::Pair,
+                clients_per_core: 1,
+                pipeline: 1,
+                is_aware: false,
+                every: None,
+                value_bytes: 8,
+                keys_per_group: 10,
+            };
+            assert_eq!(load.begin(asking), 0..1);
+            let (_, _, ask) = load.ask(0, 0).expect("it asks");
+            assert_eq!((ask.requests, ask.steps, ask.transactions), (4, steps, transactions), "{groups} groups");
+        }
+    }
 
     #[test]
     fn replies_are_counted_when_they_are_whole() {

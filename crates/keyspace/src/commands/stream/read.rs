@@ -340,8 +340,10 @@ impl Room {
         self.entries == usize::MAX && self.bytes == usize::MAX
     }
 
-    /// Takes the room of an entry of so many bytes. False if there is none.
-    fn take(&mut self, bytes: usize) -> bool {
+    /// Takes the room of an entry of so many bytes, which are asked for only if they are limited. False if there is
+    /// none.
+    fn take(&mut self, bytes: impl FnOnce() -> usize) -> bool {
+        let bytes = if self.bytes == usize::MAX { 0 } else { bytes() };
         let fits = !self.is_full && self.entries > 0 && (self.is_empty || bytes <= self.bytes);
         if fits {
             self.is_empty = false;
@@ -367,7 +369,7 @@ impl Room {
         {
             let mut seen = 0;
             stream.visit(start, Id::MAX, Direction::Up, STEP.min(most - count), |entry| {
-                count += usize::from(self.take(bytes_of(&entry)));
+                count += usize::from(self.take(|| bytes_of(&entry)));
                 seen += 1;
                 next = entry.id.next();
             });
@@ -384,7 +386,7 @@ impl Room {
             return most;
         }
         let size = |id: Id| stream.get(id).map_or(id.text().as_bytes().len(), |entry| bytes_of(&entry));
-        pending.take(most).take_while(|pending| self.take(size(pending.id))).count()
+        pending.take(most).take_while(|pending| self.take(|| size(pending.id))).count()
     }
 }
 

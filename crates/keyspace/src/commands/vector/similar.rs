@@ -17,6 +17,8 @@ use crate::vector::{Body as Element, Near, VectorSet};
 const COUNT_DEFAULT: usize = 10;
 /// How many times as many as are wanted a filter is asked about, if nothing else is said.
 const FILTER_EFFORT_FACTOR: usize = 100;
+/// Most bytes of a wrong expression that an error repeats.
+const REPEATED_BYTES_MAX: usize = 128;
 
 pub(super) const VSIM: DataCommand = DataCommand {
     name: "vsim",
@@ -93,9 +95,10 @@ impl Options {
     }
 }
 
-/// Names the place from which an expression is wrong, or all of it if that is its end.
+/// Names the place from which an expression is wrong, or its beginning if that is its end.
 fn no_expression(text: &[u8], Wrong(at): Wrong) -> Refusal {
     let rest = text.get(at..).filter(|rest| !rest.is_empty()).unwrap_or(text);
+    let rest = &rest[..rest.len().min(REPEATED_BYTES_MAX)];
     let rest = String::from_utf8_lossy(rest).replace(['\r', '\n'], " ");
     Refusal::new(format!("ERR syntax error in FILTER expression near: {rest}"))
 }
