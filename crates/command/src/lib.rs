@@ -139,7 +139,8 @@ pub enum Begin {
     /// At the word whose index this function finds, such as the last `STORE` of SORT. Like [`Begin::Unknown`] to
     /// clients, since COMMAND INFO has no words for it.
     Computed(fn(Args<'_>) -> Option<usize>),
-    /// At the word whose index this function finds. Clients are told of another place, which is right for most requests.
+    /// At the word whose index this function finds. Clients are told of another place, which is right for most
+    /// requests.
     Found(&'static Self, fn(Args<'_>) -> Option<usize>),
     /// Cannot be told without running the command.
     Unknown,

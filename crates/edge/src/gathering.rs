@@ -8,8 +8,8 @@
 //! processors instead of running.
 //!
 //! More threads make each request dearer: what clients ask travels, and each thread finds less to do at once. On many
-//! processors there is a number beyond which they only heat. So each spread is on trial: if it brings less than a tenth, and
-//! each request takes a quarter more, it is taken back.
+//! processors there is a number beyond which they only heat. So each spread is on trial: if it brings less than a
+//! tenth, and each request takes a quarter more, it is taken back.
 //!
 //! This is a rule of thumb about speed. Nothing depends on it but that: any thread may step any core at any time.
 
@@ -37,9 +37,9 @@ const SCARCE_FOR: Duration = Duration::from_secs(1);
 const TRIAL: Duration = Duration::from_secs(10);
 const TRIAL_MIN: Duration = Duration::from_secs(1);
 
-/// It fails when, for so long, it does less than this much of what was done before, while a request takes this much more
-/// than before; both in thousandths. Of a request that takes more than so many times as much it is not the spread that is
-/// to blame: clients ask for something else.
+/// It fails when, for so long, it does less than this much of what was done before, while a request takes this much
+/// more than before; both in thousandths. Of a request that takes more than so many times as much it is not the spread
+/// that is to blame: clients ask for something else.
 const TRIAL_FAILS_FOR: Duration = Duration::from_secs(1);
 const TRIAL_GAIN_MIN: u64 = 1_100;
 const TRIAL_PRICE_MIN: u64 = 1_250;
@@ -48,7 +48,8 @@ const TRIAL_PRICE_MAX: u64 = 3_000;
 /// Fewer requests in a millisecond do not tell what a request takes.
 const REQUESTS_PER_MS_MIN: u64 = 1;
 
-/// After processors were scarce, or a trial has failed, nothing is spread for so long, and twice as long each time soon after, up to a bound.
+/// After processors were scarce, or a trial has failed, nothing is spread for so long, and twice as long each time soon
+/// after, up to a bound.
 const REST_MIN: Duration = Duration::from_secs(2);
 const REST_MAX: Duration = Duration::from_secs(60);
 

@@ -8,8 +8,8 @@
 //! and so does `carrier`, to servers to which keys go.
 //!
 //! Suggested order of reading: [`run`] (the life of the process), `core_thread` (the turn), `calling` (who takes it),
-//! `connection`, `mailbox`, `listener`, `tls`, `peers`, `lead`, `site`, `carrier`, `archiver`, `console`, `load`, `storage` and
-//! what is below it (files).
+//! `connection`, `mailbox`, `listener`, `tls`, `peers`, `lead`, `site`, `carrier`, `archiver`, `console`, `load`,
+//! `storage` and what is below it (files).
 
 mod archiver;
 mod black_box;

@@ -702,8 +702,8 @@ impl<'a> Cell<'a> {
 //
 // In both, the elements of hashes and sets are items as `packed` writes them. Behind each field of a large hash with
 // deadlines its deadline follows, in milliseconds since the epoch, as a varint; 0 is none. The elements of a document
-// are its values, as `json::codec` writes them; those of a sketch its head and its pages, as `sketch` writes them; those
-// of a vector set its head and its elements with their links, as `vector::codec` writes them.
+// are its values, as `json::codec` writes them; those of a sketch its head and its pages, as `sketch` writes them;
+// those of a vector set its head and its elements with their links, as `vector::codec` writes them.
 
 /// Marks a collection that is not packed.
 const IS_LARGE: u8 = 0x80;

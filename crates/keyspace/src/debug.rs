@@ -175,7 +175,8 @@ fn mix_stream(digest: &mut Digest, stream: &Stream, now: i64) {
     }
 }
 
-/// Elements in whatever order, each with the elements that it leads to on each layer: so a graph counts, and slots do not.
+/// Elements in whatever order, each with the elements that it leads to on each layer: so a graph counts, and slots do
+/// not.
 fn mix_vectors(digest: &mut Digest, space: Space<'_>) {
     let set = space.set();
     digest.mix(format!("{:?}", set.shape()).as_bytes());

@@ -6,8 +6,8 @@
 //! lead both ways. So an element can be taken out, and its neighbours can be joined, without a search.
 //!
 //! Every replica must build the same graph. An element's layers follow from its name and the number of elements when it
-//! was added; what is equally far is told apart by slots; and sums are taken in one order (see [`measure`]). So the graph is
-//! a function of what was added and removed, in what order. It is saved as it is: a load builds nothing.
+//! was added; what is equally far is told apart by slots; and sums are taken in one order (see [`measure`]). So the
+//! graph is a function of what was added and removed, in what order. It is saved as it is: a load builds nothing.
 //!
 //! Bodies, links and names lie in arrays and trees that clones share until one side changes. A checkpoint, COPY or a
 //! transaction takes hold of a set of millions at no cost, and copies only what is changed meanwhile.

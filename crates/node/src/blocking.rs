@@ -134,8 +134,8 @@ impl Line {
         }
     }
 
-    /// One has tried, and found nothing. If something has happened to the key meanwhile, it may have looked too early, and
-    /// what there is now belongs to the first in line: the line begins anew. That is done once until all have been
+    /// One has tried, and found nothing. If something has happened to the key meanwhile, it may have looked too early,
+    /// and what there is now belongs to the first in line: the line begins anew. That is done once until all have been
     /// woken, since what happens all the time may be of use to the last of them only. Returns who is to be woken.
     fn advance_behind(&mut self, tried: &Origin, exists: bool) -> Option<Origin> {
         if self.is_touched && !self.has_begun_anew {

@@ -752,7 +752,8 @@ impl Group {
         true
     }
 
-    /// True if requests of this node's clients wait for nothing, and are refused for nothing that is not in their words.
+    /// True if requests of this node's clients wait for nothing, and are refused for nothing that is not in their
+    /// words.
     fn is_unhindered(&self, context: &Context) -> bool {
         self.is_alone()
             && context.room == Room::Enough

@@ -388,8 +388,8 @@ pub enum Mail {
     },
 }
 
-/// One command of a client for a group of another core of a node that is no cluster. Nearly all that cores ask each other
-/// is this, so it is small.
+/// One command of a client for a group of another core of a node that is no cluster. Nearly all that cores ask each
+/// other is this, so it is small.
 #[derive(Debug)]
 pub struct PlainRequest {
     /// The client's session.

@@ -3,8 +3,8 @@
 //! again.
 //!
 //! It knows no thread, no real time and no real file. Suggested order of reading: [`universe`], `hosting`, [`faults`],
-//! [`disk`], [`client`], [`invariants`], [`coverage`], [`linearizable`], [`cycles`]; and [`work`], where nothing fails and
-//! everything takes time.
+//! [`disk`], [`client`], [`invariants`], [`coverage`], [`linearizable`], [`cycles`]; and [`work`], where nothing fails
+//! and everything takes time.
 
 pub mod client;
 pub mod clock;

@@ -1,8 +1,8 @@
 //! Expressions that tell which elements VSIM may find, by their attributes.
 //!
-//! An expression is turned into a program of values and operators in the order in which they are carried out (Dijkstra's
-//! shunting yard), so no expression needs a deep stack. Values are numbers, strings and arrays of these; true and false
-//! are 1 and 0. An element without a field that the program reads does not match.
+//! An expression is turned into a program of values and operators in the order in which they are carried out
+//! (Dijkstra's shunting yard), so no expression needs a deep stack. Values are numbers, strings and arrays of these;
+//! true and false are 1 and 0. An element without a field that the program reads does not match.
 
 use std::borrow::Cow;
 

@@ -227,8 +227,8 @@ impl VectorSet {
         }
     }
 
-    /// Of those that can be reached from an element on a layer: on the highest layer, the one with the lowest slot. This is
-    /// the highest layer that there is, on which there are few; if there are many it stops.
+    /// Of those that can be reached from an element on a layer: on the highest layer, the one with the lowest slot.
+    /// This is the highest layer that there is, on which there are few; if there are many it stops.
     fn lowest_around(&self, start: u32, layer: usize) -> u32 {
         let mut reached = BTreeSet::from([start]);
         let mut open = vec![start];

@@ -443,8 +443,8 @@ fn memory_doctor(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, write
 
 // ---- modules --------------------------------------------------------------------------------------------------------
 
-/// Modules of which the commands are built in, each with the version after which they are made: 2.8.0, and the only one of
-/// Redis 8's own module.
+/// Modules of which the commands are built in, each with the version after which they are made: 2.8.0, and the only one
+/// of Redis 8's own module.
 pub(super) const MODULES: [(&str, i64); 3] = [("ReJSON", 20_800), ("bf", 20_800), ("vectorset", 1)];
 
 /// Writes which modules there are, as MODULE LIST and HELLO answer it.

@@ -1,5 +1,5 @@
-//! Clients that share streams, each of which has one group of consumers: they add entries, some under an id of their own
-//! until they are answered, take them, acknowledge them, hand them over, and give them back.
+//! Clients that share streams, each of which has one group of consumers: they add entries, some under an id of their
+//! own until they are answered, take them, acknowledge them, hand them over, and give them back.
 //!
 //! What no order of requests could have brought about is found at once: an entry that is added twice, or given out as
 //! new twice, or acknowledged twice, or had by anybody after it was acknowledged; ids and deliveries that go back; in

@@ -344,8 +344,8 @@ impl Idempotence {
         is_new
     }
 
-    /// The place of the producer to which a part belongs, and which part that producer itself is. The head is part 0, and
-    /// each producer is followed by its ids.
+    /// The place of the producer to which a part belongs, and which part that producer itself is. The head is part 0,
+    /// and each producer is followed by its ids.
     pub(crate) fn producer_at_part(&self, part: usize) -> (usize, usize) {
         let (mut place, mut own) = Some(self.mark.get()).filter(|(_, own)| *own <= part).unwrap_or((0, 1));
         while let Some(producer) = self.producers.get(place) {
