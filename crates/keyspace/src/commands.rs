@@ -22,7 +22,7 @@ mod vector;
 use command::{Command, Group, Index, Refusal, Span};
 use resp::{Args, Writer};
 
-use crate::{Edit, View};
+use crate::{Edit, View, double};
 
 pub use hyperloglog::as_of_level_1;
 pub use keys::{parse_cursor, scan_count, sort_keys, sort_patterns};
@@ -77,24 +77,26 @@ const COUNT: usize = {
     count
 };
 
+/// A record that says nothing yet. What the commands of a family have in common is written over it.
+const BLANK: DataCommand = DataCommand {
+    name: "",
+    since: "",
+    group: Group::Generic,
+    summary: "",
+    complexity: "",
+    syntax: "",
+    arity: 0,
+    flags: &[],
+    categories: &[],
+    keys: &[],
+    tips: &[],
+    span: Span::Keys,
+    subcommands: &[],
+    body: Body::Container,
+};
+
 const ALL: [&DataCommand; COUNT] = {
-    const FILLER: DataCommand = DataCommand {
-        name: "",
-        since: "",
-        group: Group::Generic,
-        summary: "",
-        complexity: "",
-        syntax: "",
-        arity: 0,
-        flags: &[],
-        categories: &[],
-        keys: &[],
-        tips: &[],
-        span: Span::Nothing,
-        subcommands: &[],
-        body: Body::Container,
-    };
-    let mut all = [&FILLER; COUNT];
+    let mut all = [&BLANK; COUNT];
     let mut filled = 0;
     let mut list = 0;
     while list < LISTS.len() {
@@ -108,6 +110,11 @@ const ALL: [&DataCommand; COUNT] = {
     }
     all
 };
+
+/// Writes a number with a fraction.
+fn write_double(writer: &mut Writer, number: f64) {
+    writer.double_text(double::print(number).as_str());
+}
 
 static INDEX: Index<1024> = Index::of(&ALL);
 

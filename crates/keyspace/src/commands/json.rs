@@ -13,11 +13,11 @@ mod text;
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
-use command::{Access, Flag, Group, KeySpec, Refusal, Span};
+use command::{Flag, Group, Refusal};
 use resp::{Args, Protocol, Writer};
 
-use super::key_specs::key_at;
-use super::{Body, DataCommand};
+use super::key_specs::{CHANGED_KEY, READ_KEY};
+use super::{BLANK, DataCommand, write_double};
 use crate::json::limits::{DEPTH_MAX, DOCUMENT_BYTES_MAX};
 use crate::json::parse::too_large;
 use crate::json::path::Path;
@@ -52,25 +52,16 @@ pub(super) const COMMANDS: &[&DataCommand] = &[
     &object::OBJLEN,
 ];
 
-const READ_KEY: &[KeySpec] = &[key_at(1, Access::Read, &["access"])];
-const CHANGED_KEY: &[KeySpec] = &[key_at(1, Access::ReadWrite, &["access", "update"])];
-
 /// What commands that read have in common.
 const READING: DataCommand = DataCommand {
-    name: "",
     since: "1.0.0",
     group: Group::Json,
-    summary: "",
     complexity: "O(N) where N is the number of values that the path looks at.",
     syntax: "key [path]",
     arity: -2,
     flags: &[Flag::Readonly],
-    categories: &[],
     keys: READ_KEY,
-    tips: &[],
-    span: Span::Keys,
-    subcommands: &[],
-    body: Body::Container,
+    ..BLANK
 };
 
 /// What commands that change documents have in common.
@@ -229,11 +220,6 @@ fn change_lengths(
     }
     write_lengths(writer, path, &each, last);
     Ok(())
-}
-
-/// A number with a fraction, as replies of the protocol hold it.
-fn write_double(writer: &mut Writer, number: f64) {
-    writer.double_text(crate::double::print(number).as_str());
 }
 
 fn is_resp3(writer: &Writer) -> bool {

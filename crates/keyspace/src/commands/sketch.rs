@@ -6,12 +6,12 @@ mod cuckoo;
 mod digest;
 mod top_k;
 
-use command::{Access, Flag, Group, KeySpec, Refusal, Span};
+use command::{Access, Flag, Group, KeySpec, Refusal};
 use resp::{Args, Protocol, Writer};
 
 use super::arguments::parse_integer;
-use super::key_specs::key_at;
-use super::{Body, DataCommand};
+use super::key_specs::{CHANGED_KEY, READ_KEY, key_at};
+use super::{BLANK, DataCommand};
 
 /// Lists of every command on sketches.
 pub(super) const BLOOM_COMMANDS: &[&DataCommand] = bloom::COMMANDS;
@@ -20,8 +20,6 @@ pub(super) const COUNT_MIN_COMMANDS: &[&DataCommand] = count_min::COMMANDS;
 pub(super) const TOP_K_COMMANDS: &[&DataCommand] = top_k::COMMANDS;
 pub(super) const DIGEST_COMMANDS: &[&DataCommand] = digest::COMMANDS;
 
-const READ_KEY: &[KeySpec] = &[key_at(1, Access::Read, &["access"])];
-const CHANGED_KEY: &[KeySpec] = &[key_at(1, Access::ReadWrite, &["access", "update"])];
 const MADE_KEY: &[KeySpec] = &[key_at(1, Access::ReadWrite, &["insert"])];
 
 const GROWING: &[Flag] = &[Flag::Write, Flag::Denyoom];
@@ -29,20 +27,14 @@ const READING_FAST: &[Flag] = &[Flag::Readonly, Flag::Fast];
 
 /// What all commands on sketches have in common.
 const PLAIN: DataCommand = DataCommand {
-    name: "",
     since: "1.0.0",
     group: Group::Bloom,
-    summary: "",
     complexity: "O(1)",
     syntax: "key",
     arity: 2,
     flags: &[Flag::Readonly],
-    categories: &[],
     keys: READ_KEY,
-    tips: &[],
-    span: Span::Keys,
-    subcommands: &[],
-    body: Body::Container,
+    ..BLANK
 };
 
 /// Most bytes that SCANDUMP answers at once.
@@ -67,7 +59,7 @@ fn write_double(writer: &mut Writer, number: f64) {
     if number.is_nan() {
         writer.double_text("nan");
     } else {
-        writer.double_text(crate::double::print(number).as_str());
+        super::write_double(writer, number);
     }
 }
 

@@ -11,8 +11,7 @@ mod remove;
 
 use resp::{Protocol, Writer};
 
-use super::DataCommand;
-use crate::double;
+use super::{DataCommand, write_double};
 
 pub(super) const COMMANDS: &[&DataCommand] = &[
     &add::ZADD,
@@ -54,7 +53,7 @@ pub(super) const COMMANDS: &[&DataCommand] = &[
 
 /// Writes a score.
 pub(super) fn write_score(writer: &mut Writer, score: f64) {
-    writer.double_text(double::print(score).as_str());
+    write_double(writer, score);
 }
 
 /// Writes members, each with its score if that is wanted: in RESP2 in a row, in RESP3 as pairs.

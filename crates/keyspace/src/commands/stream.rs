@@ -11,7 +11,7 @@ mod range;
 pub(crate) mod read;
 mod release;
 
-use command::{Refusal, Span};
+use command::Refusal;
 use resp::Writer;
 
 use super::DataCommand;
@@ -43,22 +43,7 @@ pub(super) const COMMANDS: &[&DataCommand] = &[
 ];
 
 /// What is common to commands whose first word is the key of a stream.
-const ON_STREAM: DataCommand = DataCommand {
-    name: "",
-    since: "5.0.0",
-    group: command::Group::Stream,
-    summary: "",
-    complexity: "",
-    syntax: "",
-    arity: 0,
-    flags: &[],
-    categories: &[],
-    keys: &[],
-    tips: &[],
-    span: Span::Keys,
-    subcommands: &[],
-    body: super::Body::Container,
-};
+const ON_STREAM: DataCommand = DataCommand { since: "5.0.0", group: command::Group::Stream, ..super::BLANK };
 
 /// An id of which the second number may be missing; neither `-` nor `+`.
 fn strict_id(word: &[u8], missing_seq: u64) -> Result<Id, Refusal> {

@@ -6,12 +6,14 @@ mod similar;
 #[cfg(test)]
 mod tests;
 
-use command::{Access, Flag, Group, KeySpec, Refusal, Span};
-use resp::{Args, Writer};
+use command::{Flag, Group, Refusal};
+use resp::Args;
 
-use super::arguments::{is, parse_integer};
-use super::key_specs::key_at;
-use super::{Body, DataCommand};
+use super::arguments::{at_least, is, parse_integer};
+use super::key_specs::{CHANGED_KEY, READ_KEY};
+use super::{BLANK, DataCommand, write_double};
+use crate::View;
+use crate::vector::VectorSet;
 use crate::vector::measure::{self, DIMENSIONS_MAX};
 
 /// Every command on vector sets.
@@ -31,25 +33,16 @@ pub(super) const COMMANDS: &[&DataCommand] = &[
     &look::VRANGE,
 ];
 
-const READ_KEY: &[KeySpec] = &[key_at(1, Access::Read, &["access"])];
-const CHANGED_KEY: &[KeySpec] = &[key_at(1, Access::ReadWrite, &["access", "update"])];
-
 /// What commands that read one element have in common.
 const READING: DataCommand = DataCommand {
-    name: "",
     since: "8.0.0",
     group: Group::VectorSet,
-    summary: "",
     complexity: "O(1)",
     syntax: "key",
     arity: 2,
     flags: &[Flag::Readonly, Flag::Fast],
-    categories: &[],
     keys: READ_KEY,
-    tips: &[],
-    span: Span::Keys,
-    subcommands: &[],
-    body: Body::Container,
+    ..BLANK
 };
 
 /// What commands that change sets have in common.
@@ -106,6 +99,11 @@ impl Given {
     }
 }
 
+/// The element that a request names, if there is such a one.
+fn element<'a>(view: &View<'a>, args: Args<'_>) -> Result<Option<(&'a VectorSet, u32)>, Refusal> {
+    Ok(view.vectors(args.at(1))?.and_then(|set| set.find(args.at(2)).map(|slot| (set, slot))))
+}
+
 fn wrong_dimensions(given: usize, kept: u32) -> Refusal {
     Refusal::new(format!("ERR Vector dimension mismatch - got {given} but set has {kept}"))
 }
@@ -116,11 +114,9 @@ fn wrong_given_dimensions(given: usize, expected: u32) -> Refusal {
 }
 
 /// The number of an option, if it is one of these; `complaint` if not.
-fn option(word: &[u8], least: i64, most: i64, complaint: &'static str) -> Result<usize, Refusal> {
-    let number = parse_integer(word).filter(|number| (least..=most).contains(number));
-    number.and_then(|number| usize::try_from(number).ok()).ok_or(Refusal::new(complaint))
-}
-
-fn write_double(writer: &mut Writer, number: f64) {
-    writer.double_text(crate::double::print(number).as_str());
+fn option(word: &[u8], least: usize, most: usize, complaint: &'static str) -> Result<usize, Refusal> {
+    at_least(least, word, complaint).and_then(|number| match number <= most {
+        true => Ok(number),
+        false => Err(Refusal::new(complaint)),
+    })
 }

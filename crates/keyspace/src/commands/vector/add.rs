@@ -3,7 +3,7 @@
 use command::{Flag, Refusal};
 use resp::{Args, Writer};
 
-use super::{CHANGED_KEY, CHANGING, Given, option, wrong_dimensions, wrong_given_dimensions};
+use super::{CHANGED_KEY, CHANGING, Given, element, option, wrong_dimensions, wrong_given_dimensions};
 use crate::commands::arguments::is;
 use crate::commands::{Body, DataCommand};
 use crate::vector::graph::BUILD_EFFORT_DEFAULT;
@@ -12,7 +12,7 @@ use crate::vector::{LINKS_DEFAULT, LINKS_MAX, LINKS_MIN, Shape, VectorSet};
 use crate::{Class, Edit};
 
 /// Largest `EF`.
-pub(super) const EFFORT_WORD_MAX: i64 = 1_000_000;
+pub(super) const EFFORT_WORD_MAX: usize = 1_000_000;
 
 pub(super) const VADD: DataCommand = DataCommand {
     name: "vadd",
@@ -57,7 +57,7 @@ impl<'a> Options<'a> {
                     if is(word, "ef") {
                         options.effort = option(value, 1, EFFORT_WORD_MAX, "ERR invalid EF")?;
                     } else if is(word, "m") {
-                        options.links = option(value, LINKS_MIN.into(), LINKS_MAX.into(), "ERR invalid M")? as u32;
+                        options.links = option(value, LINKS_MIN as usize, LINKS_MAX as usize, "ERR invalid M")? as u32;
                     } else if is(word, "setattr") {
                         options.attributes = Some(value);
                     } else {
@@ -162,8 +162,8 @@ pub(super) const VREM: DataCommand = DataCommand {
     arity: 3,
     keys: &[super::super::key_specs::key_at(1, command::Access::ReadWrite, &["access", "delete"])],
     body: Body::Mutate(|edit, args, writer| {
-        let (key, name) = (args.at(1), args.at(2));
-        let Some(slot) = edit.view().vectors(key)?.and_then(|set| set.find(name)) else {
+        let key = args.at(1);
+        let Some((_, slot)) = element(&edit.view(), args)? else {
             writer.boolean(false);
             return Ok(());
         };
@@ -185,9 +185,9 @@ pub(super) const VSETATTR: DataCommand = DataCommand {
     arity: 4,
     flags: &[Flag::Write, Flag::Fast],
     body: Body::Mutate(|edit, args, writer| {
-        let (key, name, attributes) = (args.at(1), args.at(2), args.at(3));
+        let (key, attributes) = (args.at(1), args.at(3));
         let view = edit.view();
-        let Some((set, slot)) = view.vectors(key)?.and_then(|set| set.find(name).map(|slot| (set, slot))) else {
+        let Some((set, slot)) = element(&view, args)? else {
             writer.boolean(false);
             return Ok(());
         };

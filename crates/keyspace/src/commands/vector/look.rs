@@ -3,7 +3,7 @@
 use command::{Flag, Refusal};
 use resp::{Args, Writer};
 
-use super::{READING, write_double};
+use super::{READING, element, write_double};
 use crate::View;
 use crate::commands::arguments::{is, parse_integer};
 use crate::commands::sample::{Count, distinct_ranks};
@@ -30,11 +30,6 @@ pub(super) const VDIM: DataCommand = DataCommand {
     }),
     ..READING
 };
-
-/// The element that a request names, if there is such a one.
-fn element<'a>(view: &View<'a>, args: Args<'_>) -> Result<Option<(&'a VectorSet, u32)>, Refusal> {
-    Ok(view.vectors(args.at(1))?.and_then(|set| set.find(args.at(2)).map(|slot| (set, slot))))
-}
 
 pub(super) const VISMEMBER: DataCommand = DataCommand {
     name: "vismember",

@@ -6,7 +6,7 @@ use resp::{Args, Protocol, Writer};
 use super::add::EFFORT_WORD_MAX;
 use super::{Given, READING, option, write_double, wrong_dimensions, wrong_given_dimensions};
 use crate::View;
-use crate::commands::arguments::is;
+use crate::commands::arguments::{at_least, is};
 use crate::commands::{Body, DataCommand};
 use crate::vector::filter::{Expression, Wrong};
 use crate::vector::graph::{EFFORT_MAX, Filter, SEARCH_EFFORT_DEFAULT};
@@ -78,14 +78,14 @@ impl Options {
 
     fn set(&mut self, word: &[u8], value: &[u8]) -> Result<(), Refusal> {
         if is(word, "count") {
-            self.count = option(value, 1, i64::MAX, "ERR invalid COUNT")?;
+            self.count = at_least(1, value, "ERR invalid COUNT")?;
         } else if is(word, "epsilon") {
             let epsilon = crate::double::parse(value).filter(|epsilon| *epsilon > 0.0);
             self.epsilon = epsilon.ok_or(Refusal::new("ERR invalid EPSILON"))?;
         } else if is(word, "ef") {
             self.effort = Some(option(value, 1, EFFORT_WORD_MAX, "ERR invalid EF")?);
         } else if is(word, "filter-ef") {
-            self.filter_effort = Some(option(value, 1, i64::MAX, "ERR invalid FILTER-EF")?);
+            self.filter_effort = Some(at_least(1, value, "ERR invalid FILTER-EF")?);
         } else if is(word, "filter") {
             self.filter = Some(Expression::read(value).map_err(|wrong| no_expression(value, wrong))?);
         } else {
