@@ -1099,9 +1099,8 @@ impl Core {
         }
     }
 
-    fn read_letter(&mut self, from: CoreId, letter: Letter, actions: &mut Vec<Action>) {
+    fn read_letter(&mut self, from: CoreId, mut letter: Letter, actions: &mut Vec<Action>) {
         self.hear_moment(letter.moment);
-        let mut letter = letter;
         let mut pieces = letter.pieces.drain(..);
         let mut looked_at = 0;
         loop {
