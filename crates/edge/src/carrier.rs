@@ -256,12 +256,12 @@ impl Trouble {
 
 fn carry(host: &Host, own: &mut Option<Own>, wish: &MigrateWish) -> Result<&'static str, String> {
     // A session that has been kept may have been ended since.
-    let kept = own.take().and_then(|mut own| own.select(wish.database).ok().map(|()| own));
+    let kept = own.take().and_then(|mut own| own.prepare(wish).ok().map(|()| own));
     let mut here = match kept {
         Some(own) => own,
         None => {
             let mut own = Own::open(host)?;
-            own.select(wish.database)?;
+            own.prepare(wish)?;
             own
         }
     };
@@ -465,8 +465,11 @@ impl Own {
         Ok(Self { session, owner })
     }
 
-    fn select(&mut self, database: u16) -> Result<(), String> {
-        sound(self.session.call(&["SELECT".to_owned(), database.to_string()]).map_err(no_answer)?).map(|_| ())
+    /// Does from now on as the client would, for whom this is done.
+    fn prepare(&mut self, wish: &MigrateWish) -> Result<(), String> {
+        let durability = if wish.is_synced { "DISK" } else { "SERVER" };
+        sound(self.session.call(&["CLIENT", "DURABILITY", durability]).map_err(no_answer)?)?;
+        sound(self.session.call(&["SELECT".to_owned(), wish.database.to_string()]).map_err(no_answer)?).map(|_| ())
     }
 
     /// Those of these keys that are here, as they are now; from then on it is seen whether they change, if that is

@@ -178,6 +178,8 @@ pub struct MigrateWish {
     pub is_copy: bool,
     /// What the server has under these keys is replaced.
     pub replaces: bool,
+    /// Its client wants what it changes to be on disk before it is told so (CLIENT DURABILITY).
+    pub is_synced: bool,
 }
 
 /// Everything that can happen to a core.

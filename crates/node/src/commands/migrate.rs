@@ -10,6 +10,7 @@ use resp::{Args, Writer};
 
 use super::{Body, ControlCommand, number, plain};
 use crate::core::Core;
+use crate::entry::Durability;
 use crate::event::{Action, MigrateRequest, MigrateWish, SessionId};
 use crate::session::OwnTicket;
 
@@ -80,8 +81,9 @@ fn migrate(
     args: Args<'_>,
     actions: &mut Vec<Action>,
 ) -> Result<(), Refusal> {
-    let database = core.sessions.get_mut(id).expect("its request is being looked at").database;
-    let wish = MigrateWish { database, ..parse(args)? };
+    let session = core.sessions.get(id).expect("its request is being looked at");
+    let is_synced = session.durability == Durability::Disk;
+    let wish = MigrateWish { database: session.database, is_synced, ..parse(args)? };
     if !wish.is_copy {
         // What cannot be deleted here is not sent.
         core.check_write(keyspace::find(b"del").expect("a command of ours"))?;

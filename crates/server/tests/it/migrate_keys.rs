@@ -290,6 +290,25 @@ fn servers_that_fall_silent_cut_lie_or_refuse_cost_no_key() {
 }
 
 #[test]
+fn keys_are_deleted_as_durably_as_their_client_wants() {
+    let folder = Folder::new();
+    let server = start(&folder, &[]);
+    let fake = Fake::start(|_| Manner::Says("+OK\r\n"));
+    let mut client = server.client();
+    // What is deleted is deleted by a client of the server's own.
+    let is_synced = |client: &mut Client| {
+        let list = client.show("CLIENT LIST");
+        list.split("id=").any(|one| one.contains("addr=the host:0") && one.contains("durability=disk"))
+    };
+    for (level, expected) in [("SERVER", false), ("DISK", true)] {
+        client.show(&format!("CLIENT DURABILITY {level}"));
+        client.show("SET k v");
+        assert_eq!(migrate(&mut client, fake.port, "k 0 1500"), "OK");
+        assert_eq!(is_synced(&mut client), expected, "{level}");
+    }
+}
+
+#[test]
 fn what_changes_under_way_is_sent_again_and_what_goes_is_deleted_there() {
     let folder = Folder::new();
     let server = start(&folder, &["--cores", "2"]);
