@@ -27,4 +27,5 @@ pub use change::Change;
 pub use message::{Malformed, Message, MessageKind};
 pub use replica::{
     Append, Dropped, Fault, Fetch, Options, Progress, Read, Ready, Refused, Replica, Restored, Role, Seed, Transfer,
+    first_life,
 };

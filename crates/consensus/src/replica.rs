@@ -32,13 +32,19 @@ pub struct Options {
     pub uncommitted_bytes_max: u64,
     /// Decides every draw of an election time-out.
     pub seed: u64,
-    /// Which life of this node this is: different for every start, in whatever order, and below
-    /// [`limits::NUMBER_MAX`]. Peers ignore what an earlier life still had under way.
+    /// Which life of this node this is, see [`first_life`]: below [`limits::NUMBER_MAX`]. Peers ignore what an earlier
+    /// life still had under way.
     pub incarnation: u64,
     /// The node may have lost entries that it had acknowledged (an unclean stop while acknowledgements did not wait for
     /// the disk). Until it holds all that its leader had committed when it joined it is in doubt: its vote counts, and
     /// it is elected, only if all voters say yes. Ignored in a group of one voter, which has nobody to learn from.
     pub recovering: bool,
+}
+
+/// The first life of a process, for [`Options::incarnation`]: `drawn` is random, and says which process it is. Later
+/// lives of it ([`Replica::next_life`]) count up, so that peers know which of two is the earlier.
+pub const fn first_life(drawn: u64) -> u64 {
+    (drawn >> 8) & !((1 << limits::LIFE_COUNT_BITS) - 1)
 }
 
 impl Options {
@@ -362,13 +368,16 @@ impl Lives {
         }
     }
 
-    /// False if the message comes from a life that has ended. Lives have no order (a clock that was set back must not
-    /// silence a node): one not heard of before is the next.
+    /// False if the message comes from a life that has ended. Lives of different processes have no order (a clock that
+    /// was set back must not silence a node): one not heard of before is the next. Lives of one process have: the first
+    /// message of an earlier one may arrive after the first of a later one, by another connection, and must not end it.
     fn hear(&mut self, life: u64) -> bool {
         if self.current == Some(life) {
             return true;
         }
-        if self.ended.contains(&life) {
+        let is_before =
+            |known: &u64| known >> limits::LIFE_COUNT_BITS == life >> limits::LIFE_COUNT_BITS && life <= *known;
+        if self.current.iter().chain(&self.ended).any(is_before) || self.ended.contains(&life) {
             return false;
         }
         self.ended.extend(self.current.replace(life));
@@ -1249,7 +1258,12 @@ impl Replica {
     /// A vacant replica has been let go: what it has said as a member is not to be taken for what it says as one again.
     pub fn begin_another_life(&mut self) {
         assert!(self.is_vacant(), "a replica that holds something does not forget what it has said");
-        self.options.incarnation = (self.options.incarnation + 1) % limits::NUMBER_MAX;
+        self.options.incarnation = self.next_life();
+    }
+
+    /// The life that follows this one in the same process, for [`Options::incarnation`].
+    pub fn next_life(&self) -> u64 {
+        (self.options.incarnation + 1) % limits::NUMBER_MAX
     }
 
     /// What it keeps when it gives up everything else: it votes but once in a term, whatever it is to the group then.
@@ -1553,13 +1567,28 @@ mod tests {
     }
 
     #[test]
+    fn an_earlier_life_of_a_process_is_not_taken_for_its_next_because_it_is_heard_late() {
+        let first = first_life(0x1234_5678_9abc_def0);
+        let mut lives = Lives::new(first + 2);
+        assert!(!lives.hear(first) && !lives.hear(first + 1) && lives.hear(first + 2));
+        assert!(lives.hear(first + 3) && !lives.hear(first + 2) && !lives.hear(first + 1));
+        // Another process is another matter, whatever was drawn; and so is what the first had still under way then.
+        let second = first_life(0x0234_5678_9abc_def0);
+        assert!(lives.hear(second + 1));
+        assert!(!lives.hear(first + 1) && !lives.hear(second));
+        lives.end();
+        assert!(!lives.hear(second + 1) && !lives.hear(second) && lives.hear(second + 2));
+    }
+
+    #[test]
     fn a_life_that_has_ended_is_not_heard_again_whatever_its_number() {
-        let mut lives = Lives::new(900);
-        assert!(lives.hear(900));
-        assert!(lives.hear(100), "a later life may have a smaller number");
-        assert!(!lives.hear(900));
-        assert!(lives.hear(100));
-        (0..3 * limits::LIVES_MAX as u64).for_each(|life| assert!(lives.hear(1_000 + life)));
+        let of_process = |number: u64| number << limits::LIFE_COUNT_BITS;
+        let mut lives = Lives::new(of_process(900));
+        assert!(lives.hear(of_process(900)));
+        assert!(lives.hear(of_process(100)), "another process may have drawn a smaller number");
+        assert!(!lives.hear(of_process(900)));
+        assert!(lives.hear(of_process(100)));
+        (0..3 * limits::LIVES_MAX as u64).for_each(|number| assert!(lives.hear(of_process(1_000 + number))));
         assert_eq!(lives.ended.len(), limits::LIVES_MAX);
     }
 }

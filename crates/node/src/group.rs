@@ -391,7 +391,7 @@ impl Group {
                 recovering: is_recovering,
                 // The window above bounds what is proposed, and never refuses a batch half-way.
                 uncommitted_bytes_max: u64::MAX,
-                incarnation: prng.draw() >> 16,
+                incarnation: consensus::first_life(prng.draw()),
                 ..Options::new(node.0, group.0, prng.draw())
             },
             Seed {

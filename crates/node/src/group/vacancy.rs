@@ -210,7 +210,7 @@ impl Group {
         self.stop_slices(outlet);
         let options = Options {
             uncommitted_bytes_max: u64::MAX,
-            incarnation: prng.draw() >> 16,
+            incarnation: self.replica.next_life(),
             ..Options::new(self.node.0, self.id.0, prng.draw())
         };
         let seed = Seed { hard_state: self.hard_state, ..Seed::default() };

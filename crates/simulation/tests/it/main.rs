@@ -115,6 +115,14 @@ fn a_group_that_is_founded_twice_is_caught() {
     assert!(caught, "a group forgot what it had acknowledged, and nobody noticed");
 }
 
+/// A replica gave up what it had and was given it again. What it had said in an earlier life came after what it said in
+/// a later one, and was taken for the next life; so nobody listened to it any more.
+#[test]
+fn what_an_earlier_life_said_comes_after_a_later_one() {
+    let outcome = run(&Plan { levels: true, ..plan(712_242, 3, Durability::Always) });
+    assert_eq!(outcome.failure, None);
+}
+
 /// Versions side by side: nobody is given what it cannot read, and in the end all have the highest level.
 #[test]
 fn versions_are_rolled_and_the_level_is_raised_under_all_faults() {
