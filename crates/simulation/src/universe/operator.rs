@@ -1,5 +1,6 @@
 //! What an operator does: lets nodes join and go, moves slots, and lets a node go that cannot go on.
 
+use node::event::NodeId;
 use stdx::slot::{SLOT_COUNT, slot_of};
 
 use super::{Universe, What};
@@ -88,19 +89,24 @@ impl Universe {
         self.at(self.now + LOOK_INTERVAL, What::OperatorLooks { machine });
     }
 
-    /// Asks the others to let a lost node go, for as long as it is a member: nodes that have just been started may not
-    /// know yet that it is one. Where all who vote are in doubt and it was one of them, somebody has to say first that
+    /// Asks the others to let a lost node go, for as long as it is a member, also if it is known to leave: nodes that
+    /// have just been started may not know yet that it is one, and those left may need to be trusted before it can go. Where all who vote are in doubt and it was one of them, somebody has to say first that
     /// those who are left are to be trusted.
     pub(super) fn operator_looks(&mut self, machine: usize) {
         self.at(self.now + LOOK_INTERVAL, What::OperatorLooks { machine });
-        if !self.members().contains(&machine) {
+        let node = NodeId(machine as u64 + 1);
+        let is_member = self.members().contains(&machine);
+        let still_leaves = self.roster().is_some_and(|roster| roster.present().any(|(present, _)| present == node));
+        if !is_member && !still_leaves {
             return;
         }
         let others: Vec<usize> = (0..self.machines.len()).filter(|other| *other != machine).collect();
         if self.peace_since.is_some_and(|since| self.now - since >= TRUST_AFTER) {
             others.iter().for_each(|other| self.tell_as_operator(*other, b"HOLDFAST TRUST\r\n".to_vec()));
         }
-        let asked = others[self.some(others.len() as u64) as usize];
-        self.tell_as_operator(asked, format!("HOLDFAST REMOVE {}\r\n", machine + 1).into_bytes());
+        if is_member {
+            let asked = others[self.some(others.len() as u64) as usize];
+            self.tell_as_operator(asked, format!("HOLDFAST REMOVE {}\r\n", machine + 1).into_bytes());
+        }
     }
 }

@@ -115,6 +115,15 @@ fn a_group_that_is_founded_twice_is_caught() {
     assert!(caught, "a group forgot what it had acknowledged, and nobody noticed");
 }
 
+/// A node whose log rotted was being removed when another lost power, and was in doubt: the operator has to say that
+/// those who are left are to be trusted, although the node that is lost is known to leave.
+#[test]
+fn a_node_that_leaves_is_lost_and_another_is_in_doubt() {
+    let outcome = run(&Plan { growth: true, ..plan(715_078, 3, Durability::Always) });
+    assert_eq!(outcome.failure, None);
+    assert!(outcome.probes.count("a start was refused because of rot") > 0, "the world is another one");
+}
+
 /// A replica gave up what it had and was given it again. What it had said in an earlier life came after what it said in
 /// a later one, and was taken for the next life; so nobody listened to it any more.
 #[test]
