@@ -770,6 +770,7 @@ impl Universe {
             return self.next_strike(trouble);
         }
         match trouble {
+            Trouble::Partition if self.plan.canary == Some(Canary::EarlyVote) => self.tempt(machine),
             Trouble::Partition => {
                 self.probes.reach("a partition began");
                 // Sometimes two do not hear each other, and a third hears both.
@@ -845,6 +846,30 @@ impl Universe {
         self.next_strike(trouble);
     }
 
+    /// A node that leads and another one do not hear each other. The other asks who would elect it; and the third node,
+    /// which has promised the leader not to, starts just then.
+    fn tempt(&mut self, machine: usize) {
+        let count = self.machines.len();
+        let groups = |machine: usize| {
+            let process = self.machines[machine].process.iter();
+            process.flat_map(|process| &process.cores).flat_map(|host| host.core.groups())
+        };
+        let in_turn = (0..count).map(|step| (machine + step) % count);
+        let Some(leader) = in_turn.into_iter().find(|machine| groups(*machine).any(|group| group.is_leader())) else {
+            return;
+        };
+        if !self.cut.is_empty() {
+            return;
+        }
+        let (other, third) = ((leader + 1) % count, (leader + 2) % count);
+        self.meet_pair(Fault::PairCut, leader, other);
+        self.cut.extend([(leader, other), (other, leader)]);
+        // Before the leader hands over to the one that hears all.
+        let when = self.now + 3 * SECOND / 4 + self.some(3 * SECOND / 10);
+        self.at(when, What::StepCrash { machine: third, life: self.machines[third].life, power: false });
+        self.at(self.now + 3 * SECOND / 2, What::Over(Trouble::Partition, leader));
+    }
+
     fn over(&mut self, trouble: Trouble, machine: usize) {
         say!(self, "{trouble:?} is over for {}", machine + 1);
         match trouble {
@@ -875,9 +900,12 @@ impl Universe {
     }
 
     fn boot_later(&mut self, machine: usize) {
-        let is_hurried =
-            matches!(self.plan.canary, Some(Canary::EarlyVote | Canary::ForgottenDoubt | Canary::ForgottenTail));
-        let when = self.now + self.some(if is_hurried { SECOND / 5 } else { 3 * SECOND });
+        let patience = match self.plan.canary {
+            Some(Canary::EarlyVote) => SECOND / 20,
+            Some(Canary::ForgottenDoubt | Canary::ForgottenTail) => SECOND / 5,
+            _ => 3 * SECOND,
+        };
+        let when = self.now + self.some(patience);
         self.at(when, What::Boot { machine });
     }
 

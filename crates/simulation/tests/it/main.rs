@@ -496,9 +496,8 @@ fn a_server_that_acknowledges_early_is_caught() {
 /// while a leader still answers reads.
 #[test]
 fn leases_that_nothing_rests_on_are_caught() {
-    // One world in some two hundred has what shows an early vote; these have it.
-    for (canary, seeds) in [(Canary::LongLease, 0..100), (Canary::EarlyVote, 670..1_100)] {
-        let caught = seeds.into_iter().any(|seed| {
+    for canary in [Canary::LongLease, Canary::EarlyVote] {
+        let caught = (0..40).any(|seed| {
             let unsound = Plan { canary: Some(canary), ..plan(seed, 3, Durability::Always) };
             run(&unsound).failure.is_some_and(|failure| failure.contains("may still answer reads"))
         });
