@@ -190,8 +190,7 @@ fn a_node_that_is_believed_whatever_it_says_is_caught() {
 fn a_replica_that_ignores_how_old_it_is_is_caught() {
     let probes = all_green(40..48, 3, Durability::Always);
     assert!(probes.count("a replica answered a read") > 0, "none ever did");
-    // One world in a hundred and fifty catches it; the first of all is 786.
-    let caught = (700..1100).any(|seed| {
+    let caught = (0..40).any(|seed| {
         let broken = Plan { canary: Some(Canary::BoundlessRead), ..plan(seed, 3, Durability::Always) };
         run(&broken).failure.is_some()
     });
