@@ -62,13 +62,13 @@ fn fill_constants(stack: Stack) {
         ("LOG_VERBOSE", 1),
         ("LOG_NOTICE", 2),
         ("LOG_WARNING", 3),
-        ("REDIS_VERSION_NUM", 0x0007_000F),
+        ("REDIS_VERSION_NUM", crate::REDIS_VERSION_NUMBER),
     ];
     for (name, value) in numbers {
         stack.push_number(f64::from(value));
         stack.raw_set_field(-2, name);
     }
-    stack.push_bytes(b"7.0.15");
+    stack.push_bytes(crate::REDIS_VERSION.as_bytes());
     stack.raw_set_field(-2, "REDIS_VERSION");
 }
 

@@ -23,6 +23,12 @@ pub use task::{Pause, Task};
 
 use resp::{Args, Writer};
 
+/// The Redis that scripts, `INFO` and `HELLO` speak of: client libraries choose features by it.
+pub const REDIS_VERSION: &str = "7.4.0";
+
+/// The same as a number, a byte for each part, as scripts compare it.
+pub const REDIS_VERSION_NUMBER: u32 = 0x0007_0400;
+
 /// Bytes that one Lua may hold before the running script is stopped.
 pub const MEMORY_BYTES_MAX: usize = 512 << 20;
 

@@ -14,7 +14,7 @@ use crate::pubsub::Kind;
 use crate::session::Session;
 
 /// Version of Redis whose commands and words these are. Client libraries choose their behaviour by it.
-pub const REDIS_VERSION: &str = "7.2.4";
+pub const REDIS_VERSION: &str = script::REDIS_VERSION;
 
 const fn connection(name: &'static str, arity: i32, run: super::Run) -> ControlCommand {
     ControlCommand {

@@ -128,7 +128,8 @@ fn values_become_replies() {
         ("return redis.error_reply()", "-ERR wrong number or type of arguments"),
         ("return redis.status_reply('a')", "+a"),
         ("return redis.sha1hex('')", "da39a3ee5e6b4b0d3255bfef95601890afd80709"),
-        ("return redis.REDIS_VERSION", "7.0.15"),
+        ("return redis.REDIS_VERSION", "7.4.0"),
+        ("return string.format('%x', redis.REDIS_VERSION_NUM)", "70400"),
         ("return _VERSION", "Lua 5.1"),
         ("return error", "$-1"),
     ]);
