@@ -514,7 +514,9 @@ fn replicaof(_: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome 
         writer.ok();
         return Ok(());
     }
-    Err(Refusal::new("ERR Following another server is not supported by this version of Holdfast"))
+    Err(Refusal::new(
+        "ERR This server follows no other: holdfast migrate start copies a Redis or Valkey that runs, and follows it",
+    ))
 }
 
 pub(super) const FAILOVER: ControlCommand = ControlCommand {
