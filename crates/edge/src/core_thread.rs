@@ -807,6 +807,7 @@ impl CoreWork {
             Action::Follow { session, follower } => self.let_follow(session, *follower),
             Action::Changes(request) => self.host.site.tell_changes(*request),
             Action::Migrate(request) => Carrier::take(&self.host, *request),
+            Action::AwaitFollowers(request) => self.host.lead.await_followers(*request),
             Action::Tape(tape) if self.host.site.is_on() => self.host.site.hear(*tape),
             Action::Tape(tape) => self.host.lead.hear(*tape),
             Action::Pause { session } => {
@@ -1037,7 +1038,8 @@ impl CoreWork {
                 | "repl-backlog-ttl"
                 | "repl-ping-replica-period"
                 | "repl-timeout"
-                | "replica-rdb-version",
+                | "replica-rdb-version"
+                | "shutdown-timeout",
                 Some(number),
             ) => self.host.lead.configure(name, number),
             ("site-compression-level", Some(number)) => self.host.site.set_level(number),

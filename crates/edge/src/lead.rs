@@ -15,6 +15,7 @@ mod backlog;
 pub(crate) mod copy;
 mod follower;
 mod merge;
+mod waiting;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,7 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll, Token, Waker};
-use node::event::{Event, Follower, Following};
+use node::event::{Event, Follower, FollowersRequest, Following};
 use node::settings::Settings;
 use node::{Reader, Tape};
 
@@ -40,6 +41,7 @@ use copy::Copy;
 use follower::Link;
 use merge::Merger;
 pub(crate) use merge::tape_bytes;
+use waiting::Waiting;
 
 const WAKE: Token = Token(usize::MAX);
 
@@ -64,6 +66,8 @@ struct Knobs {
     ping_s: AtomicU64,
     timeout_s: AtomicU64,
     rdb_version: AtomicU64,
+    /// How long replicas that lack something are waited for at the end.
+    shutdown_s: AtomicU64,
 }
 
 /// What the thread is told.
@@ -72,6 +76,8 @@ enum Word {
     /// So much was told that some of it was dropped.
     Dropped,
     Follow(Box<(Stream, Follower)>),
+    /// Somebody waits until followers have something.
+    Await(Box<FollowersRequest>),
     /// The copy of this number was cut at these places of the groups' logs, or why it was not.
     Begun(u64, Result<Vec<u64>, String>),
     /// It is there, or why it is not.
@@ -100,6 +106,7 @@ pub fn prepare(settings: &Settings) -> io::Result<(Lead, Prepared)> {
         ping_s: number("repl-ping-replica-period"),
         timeout_s: number("repl-timeout"),
         rdb_version: number("replica-rdb-version"),
+        shutdown_s: number("shutdown-timeout"),
     };
     let lead = Lead {
         words: told,
@@ -141,6 +148,11 @@ impl Lead {
         self.tell(Word::Follow(Box::new((stream, follower))));
     }
 
+    /// Somebody waits until followers have something.
+    pub fn await_followers(&self, request: FollowersRequest) {
+        self.tell(Word::Await(Box::new(request)));
+    }
+
     /// A parameter has been changed.
     pub fn configure(&self, name: &str, value: u64) {
         let knob = match name {
@@ -149,6 +161,7 @@ impl Lead {
             "repl-ping-replica-period" => &self.knobs.ping_s,
             "repl-timeout" => &self.knobs.timeout_s,
             "replica-rdb-version" => &self.knobs.rdb_version,
+            "shutdown-timeout" => &self.knobs.shutdown_s,
             _ => return,
         };
         knob.store(value, Ordering::Relaxed);
@@ -157,6 +170,10 @@ impl Lead {
     /// Who follows, and how far they are.
     pub fn report(&self) -> Following {
         self.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn shutdown_s(&self) -> u64 {
+        self.knobs.shutdown_s.load(Ordering::Relaxed)
     }
 
     /// Ends the thread, after what was told before has been written to followers as far as they take it.
@@ -176,6 +193,7 @@ pub struct Leading {
     recording: Option<Reader>,
     stream: Option<LivingStream>,
     links: BTreeMap<usize, Link>,
+    waiting: Vec<Waiting>,
     next_token: usize,
     copying: Copying,
     /// Of the copy that was begun last.
@@ -202,6 +220,8 @@ struct LivingStream {
     backlog: Backlog,
     /// When something was last put into it.
     fed: Instant,
+    /// Behind the last change: what comes behind it asks after replicas, and changes nothing.
+    told: u64,
 }
 
 /// How far a copy is.
@@ -236,6 +256,7 @@ impl Leading {
             recording: None,
             stream: None,
             links: BTreeMap::new(),
+            waiting: Vec::new(),
             next_token: 0,
             copying: Copying::None,
             copy_number: 0,
@@ -273,11 +294,12 @@ impl Leading {
             }
             self.take_steps();
             self.pass_time();
+            self.ask_followers();
             more = self.serve();
+            self.answer_waiting();
             self.tell();
         }
-        let until = Instant::now() + Duration::from_secs(1);
-        while self.serve() && Instant::now() < until {}
+        self.part();
     }
 
     /// How long the next wait may last; announces a sleep to those who tell something.
@@ -292,7 +314,10 @@ impl Leading {
             return Some(Duration::ZERO);
         }
         let is_at_work = self.recording.is_some() || !self.links.is_empty();
-        is_at_work.then_some(if self.copying == Copying::None { FOLLOWER_CONSOLE } else { COPY_RETRY })
+        let pause = if self.copying == Copying::None { FOLLOWER_CONSOLE } else { COPY_RETRY };
+        let until = self.waiting.iter().map(|waiting| waiting.until).min();
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        is_at_work.then_some(left.map_or(pause, |left| left.min(pause)))
     }
 
     fn log(&self) -> &crate::log::Log {
@@ -312,6 +337,7 @@ impl Leading {
                 self.break_stream("more has changed than could be written in time");
             }
             Word::Follow(newcomer) => self.welcome(newcomer.0, newcomer.1),
+            Word::Await(request) => self.wait_for_followers(*request),
             // Of a copy that was given up nobody wants to hear.
             Word::Begun(number, begun) if number == self.copy_number => self.copy_begun(begun),
             Word::Copied(number, copied) if number == self.copy_number => self.copy_ended(copied),
@@ -325,6 +351,12 @@ impl Leading {
         let name = link.name();
         if self.links.len() >= FOLLOWERS_MAX {
             return self.log().warning(&format!("replica {name} is turned away: there are {FOLLOWERS_MAX} already"));
+        }
+        let valkey = link.version().filter(|_| self.wanted_reader() == Reader::Redis74).map(str::to_owned);
+        if let Some(version) = valkey {
+            let why = format!("a Valkey ({version}) cannot read RDB version 12: replica-rdb-version must be 10");
+            link.turn_away(&why);
+            return self.log().warning(&format!("replica {name} is turned away: {why}"));
         }
         let token = self.next_token;
         if let Err(error) = link.register(self.poll.registry(), Token(token)) {
@@ -360,6 +392,7 @@ impl Leading {
             self.log().warning(&format!("the stream {} ends: {why}; its replicas take a new copy", stream.id));
         }
         self.links.retain(|_, link| link.is_waiting());
+        self.forget_targets();
     }
 
     /// Asks cores to tell what they do, or to stop telling.
@@ -374,6 +407,7 @@ impl Leading {
     fn wanted_reader(&self) -> Reader {
         match self.host.lead.knobs.rdb_version.load(Ordering::Relaxed) {
             9 => Reader::Redis5,
+            12 => Reader::Redis74,
             _ => Reader::Redis7,
         }
     }
@@ -382,7 +416,7 @@ impl Leading {
     fn take_steps(&mut self) {
         let mut out = Vec::new();
         self.merger.take(&mut out);
-        self.feed(&out);
+        self.tell_changes(&out);
         if self.copying == Copying::Cutting && self.merger.take_cut() {
             self.copying = Copying::Reading;
             let stream = self.stream.as_ref().expect("it was made when the copy began");
@@ -391,7 +425,7 @@ impl Leading {
             }
             out.clear();
             self.merger.take(&mut out);
-            self.feed(&out);
+            self.tell_changes(&out);
             if let Some(copy) = self.early.take() {
                 self.copy_ended(Ok(copy));
             }
@@ -402,6 +436,14 @@ impl Leading {
             self.break_stream("parts of a transaction have not come");
         } else if self.merger.waiting_bytes() > STREAM_WAITING_BYTES_MAX {
             self.break_stream("too much waits for parts of a transaction");
+        }
+    }
+
+    /// Puts changes into the stream.
+    fn tell_changes(&mut self, bytes: &[u8]) {
+        self.feed(bytes);
+        if let Some(stream) = self.stream.as_mut().filter(|_| !bytes.is_empty()) {
+            stream.told = stream.backlog.end();
         }
     }
 
@@ -456,8 +498,9 @@ impl Leading {
         }
         let size = self.host.lead.knobs.backlog_bytes.load(Ordering::Relaxed);
         if self.stream.is_none() {
-            let made = crate::entropy::random_hex::<20>()
-                .and_then(|id| Ok(LivingStream { id, backlog: Backlog::new(&self.directory, size)?, fed: now }));
+            let made = crate::entropy::random_hex::<20>().and_then(|id| {
+                Ok(LivingStream { id, backlog: Backlog::new(&self.directory, size)?, fed: now, told: 0 })
+            });
             match made {
                 Ok(stream) => self.stream = Some(stream),
                 Err(error) => {
@@ -520,6 +563,13 @@ impl Leading {
                     self.log().warning(&format!(
                         "{} keys are not in the copy for replicas: their types (JSON, sketches, vector sets) are those of modules",
                         copy.left_out
+                    ));
+                }
+                if copy.without_deadlines > 0 {
+                    self.log().warning(&format!(
+                        "{} hashes are in the copy for replicas without the deadlines of their fields: Redis has these \
+                         from 7.4 on (replica-rdb-version 12)",
+                        copy.without_deadlines
                     ));
                 }
                 self.counts.copies += 1;

@@ -282,6 +282,9 @@ pub const COPY_RETRY: Duration = Duration::from_millis(300);
 /// How often whoever waits for a copy hears that somebody is here.
 pub const FOLLOWER_CONSOLE: Duration = Duration::from_secs(1);
 
+/// At the end, it is looked this often whether replicas have got everything.
+pub const FOLLOWER_END_POLL: Duration = Duration::from_millis(20);
+
 const _: () = {
     // One read of an acknowledgement fits the buffer of pieces.
     assert!(FOLLOWER_INPUT_BYTES_MAX <= FOLLOWER_PIECE_BYTES);

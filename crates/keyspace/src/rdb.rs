@@ -148,8 +148,8 @@ pub fn dump(value: ValueRef<'_>) -> Vec<u8> {
     out
 }
 
-/// The same for somebody who reads this version of Redis's encoding, 9 to 11, in its dialect. Deadlines of fields are
-/// left out: none of these versions has them.
+/// The same for somebody who reads this version of Redis's encoding, 9 to 12, in its dialect. Deadlines of fields are
+/// left out if the dialect has none.
 pub fn dump_for(value: ValueRef<'_>, dialect: Dialect, version: u16) -> Vec<u8> {
     let mut out = vec![kind_for(value, dialect)];
     write_payload_for(&mut out, value, dialect);
@@ -316,13 +316,15 @@ pub fn write_text(out: &mut Vec<u8>, bytes: &[u8]) {
 pub enum Dialect {
     /// Redis from 7.0 on, and Valkey: what DUMP gives.
     Listpacks,
+    /// Redis from 7.4 on, which has deadlines of fields of hashes besides.
+    ExpiringFields,
     /// Redis from 5.0 on, which knows no listpacks but those of streams: versions 9 and later.
     Plain,
 }
 
-/// Appends a key as it stands in a file: a byte for its kind, its name, its value. Deadlines of fields and what streams
-/// remember of producers are left out, and a consumer without a name has what was released: no version that is written
-/// has these.
+/// Appends a key as it stands in a file: a byte for its kind, its name, its value. Deadlines of fields are left out if
+/// the dialect has none. What streams remember of producers is left out, and a consumer without a name has what was
+/// released: no version that is written has these.
 pub fn write_named(out: &mut Vec<u8>, name: &[u8], value: ValueRef<'_>, dialect: Dialect) {
     out.push(kind_for(value, dialect));
     write_text(out, name);
@@ -332,7 +334,7 @@ pub fn write_named(out: &mut Vec<u8>, name: &[u8], value: ValueRef<'_>, dialect:
 /// The kind of streams in a dialect: none has what came later.
 fn kind_of_streams(dialect: Dialect) -> u8 {
     match dialect {
-        Dialect::Listpacks => kind::STREAM_LISTPACKS_2,
+        Dialect::Listpacks | Dialect::ExpiringFields => kind::STREAM_LISTPACKS_2,
         Dialect::Plain => kind::STREAM_LISTPACKS,
     }
 }
@@ -340,7 +342,7 @@ fn kind_of_streams(dialect: Dialect) -> u8 {
 /// True for a hash that has deadlines which this dialect cannot tell, or a value of which it knows no listpack.
 fn is_plain(value: ValueRef<'_>, dialect: Dialect) -> bool {
     match value {
-        ValueRef::Hash(hash) if hash.next_deadline() != NEVER => true,
+        ValueRef::Hash(hash) if hash.next_deadline() != NEVER => dialect != Dialect::ExpiringFields,
         _ => dialect == Dialect::Plain,
     }
 }

@@ -257,6 +257,11 @@ impl ValueRef<'_> {
         matches!(self, Self::Json(_) | Self::Sketch(_) | Self::Vectors(_))
     }
 
+    /// True if the value is a hash of which fields have deadlines: a Redis before 7.4 knows none.
+    pub fn has_expiring_fields(&self) -> bool {
+        matches!(self, Self::Hash(hash) if hash.next_deadline() != i64::MAX)
+    }
+
     /// How Redis would call the representation; of a string, what its text alone tells.
     pub(crate) fn encoding(&self) -> &'static str {
         match self {

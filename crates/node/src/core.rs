@@ -635,6 +635,7 @@ impl Core {
             }
             Event::Changes { session, ticket, answer } => self.answer_changes(session, ticket, answer),
             Event::Migrated { session, ticket, answer } => self.answer_migrate(session, ticket, answer),
+            Event::FollowersHeard { request, answer } => self.followers_heard(*request, answer, actions),
             Event::Secured { id, outcome } => self.secured(id, outcome, actions),
             Event::Report(report) => {
                 self.note_syncs(&report);
@@ -1587,7 +1588,7 @@ impl Core {
             Purpose::Question { id, part, places } => {
                 self.group_answered(id, (group, part), places, Some(bytes), actions)
             }
-            Purpose::Holders { id } => self.holders_told(id, group, bytes),
+            Purpose::Holders { id } => self.holders_told(id, group, bytes, actions),
             Purpose::Place { id } => self.leader_is_at(id, group, bytes, actions),
             Purpose::Parameters { id } => self.parameters_set(id, bytes, actions),
             Purpose::Obeyed { id } => self.parameters_obeyed(id, group, actions),
@@ -1661,7 +1662,7 @@ impl Core {
                 self.tell_stale(session, ticket);
             }
             Purpose::Question { id, part, places } => self.group_answered(id, (group, part), places, None, actions),
-            Purpose::Holders { id } => self.holders_told(id, group, &[]),
+            Purpose::Holders { id } => self.holders_told(id, group, &[], actions),
             Purpose::Place { id } => self.leader_is_at(id, group, &[], actions),
             Purpose::Parameters { id } => self.parameters_refused(id, &text, actions),
             Purpose::Obeyed { id } => self.parameters_obeyed(id, group, actions),

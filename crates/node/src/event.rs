@@ -69,6 +69,8 @@ pub struct Follower {
     pub port: u16,
     /// It takes a copy whose end is marked (`capa eof`). Others want to know its length first.
     pub takes_marked: bool,
+    /// Its version, if it has said so, which only Valkey does; empty if not.
+    pub version: String,
     /// It wants nothing behind the copy.
     pub wants_copy_only: bool,
     /// It wants libraries of functions, and no keys.
@@ -155,6 +157,49 @@ pub struct MigrateRequest {
     pub ticket: OwnTicket,
     /// What is asked.
     pub wish: MigrateWish,
+}
+
+/// A client waits until replicas of other kinds have what was done before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FollowersRequest {
+    /// Where it is answered.
+    pub core: CoreId,
+    /// Who asks.
+    pub session: SessionId,
+    /// Which of its requests that is.
+    pub ticket: OwnTicket,
+    /// So many are waited for …
+    pub wanted: u64,
+    /// … until this time; for ever if there is none.
+    pub until: Option<Instant>,
+    /// The host answers within this time, whether or not there are so many by then.
+    pub patience_ms: u64,
+    /// Up to these places of the logs of groups; filled in by the host if it is to be what this node has done so far.
+    pub places: Vec<u64>,
+    /// How it is answered.
+    pub form: FollowersForm,
+}
+
+/// How a [`FollowersRequest`] is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FollowersForm {
+    /// How many have it: WAIT.
+    Count,
+    /// How many nodes of this one have it on disk, and how many replicas do: WAITAOF.
+    OnDisk(i64),
+    /// Where the stream is behind it, and how many have it: HOLDFAST STREAM.
+    Stream,
+}
+
+/// What the host knows of replicas of other kinds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FollowersAnswer {
+    /// So many have acknowledged it.
+    pub count: u64,
+    /// Where the stream is behind it, unless it is not in the stream yet, or there is none.
+    pub offset: Option<u64>,
+    /// There is a stream, or is about to be: there may be more of them later.
+    pub is_led: bool,
 }
 
 /// Which keys are to go to which server.
@@ -315,6 +360,13 @@ pub enum Event<'a> {
         /// See above.
         answer: Result<&'static str, String>,
     },
+    /// How many replicas of other kinds have what an [`Action::AwaitFollowers`] is about.
+    FollowersHeard {
+        /// As in the action, with places.
+        request: Box<FollowersRequest>,
+        /// See above.
+        answer: FollowersAnswer,
+    },
     /// An [`Action::Secure`] has been carried out; or why it cannot be, and then nothing has changed.
     Secured {
         /// As in the action.
@@ -361,6 +413,8 @@ pub enum Action {
     Changes(Box<ChangesRequest>),
     /// Carry keys to another server; [`Event::Migrated`] follows.
     Migrate(Box<MigrateRequest>),
+    /// Wait until replicas of other kinds have something; [`Event::FollowersHeard`] follows.
+    AwaitFollowers(Box<FollowersRequest>),
     /// What a group has done. Comes before the replies to whoever asked for it.
     Tape(Box<state::Tape>),
     /// Stop reading from a client's socket (its bytes stay in the kernel, and its sender feels it) …

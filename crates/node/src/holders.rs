@@ -1,4 +1,7 @@
-//! WAIT and WAITAOF: how many other nodes hold what has been acknowledged.
+//! WAIT, WAITAOF and HOLDFAST STREAM: how many others hold what has been acknowledged.
+//!
+//! In a cluster, the others of WAIT and WAITAOF are its nodes. A node by itself has no others but replicas of other
+//! kinds, of which the host knows; HOLDFAST STREAM asks about these wherever it is asked.
 //!
 //! The leader of every group says up to where it has applied its log and how many members hold it up to there; it is
 //! asked again, about the same place, until enough do or the time is up. Every write of the session has been answered
@@ -9,7 +12,7 @@ use resp::{Args, Protocol};
 use stdx::{Duration, Instant, leb128};
 
 use crate::core::Core;
-use crate::event::{GroupId, SessionId};
+use crate::event::{Action, FollowersAnswer, FollowersForm, FollowersRequest, GroupId, SessionId};
 use crate::letter::{Request, RequestBody};
 use crate::relay::Purpose;
 use crate::session::OwnTicket;
@@ -18,13 +21,15 @@ use crate::settings::AppendFsync;
 /// Between two questions to the same leader.
 const INTERVAL: Duration = Duration::from_millis(10);
 
+/// The host is asked again about replicas of other kinds after this time, if somebody still waits by then.
+const FOLLOWERS_PATIENCE: Duration = Duration::from_secs(1);
+
 /// A session that waits for other nodes.
 #[derive(Debug)]
 pub(crate) struct HolderWait {
     session: SessionId,
     ticket: OwnTicket,
-    /// WAITAOF: how many nodes of this one have it on disk.
-    local_count: Option<i64>,
+    form: FollowersForm,
     wanted: u64,
     until: Option<Instant>,
     /// By group: the place in its log, 0 until its leader has named it, and how many others hold it.
@@ -38,31 +43,48 @@ impl HolderWait {
     fn count(&self) -> u64 {
         self.groups.iter().map(|(_, count)| *count).min().unwrap_or(0)
     }
+
+    fn answer(&self) -> FollowersAnswer {
+        FollowersAnswer { count: self.count(), ..FollowersAnswer::default() }
+    }
 }
 
 impl Core {
-    /// Begins WAIT (`local_count` is none) or WAITAOF.
+    /// Begins to wait.
     pub(crate) fn begin_holder_wait(
         &mut self,
         (session, ticket): (SessionId, OwnTicket),
         wanted: u64,
         timeout_ms: u64,
-        local_count: Option<i64>,
+        form: FollowersForm,
+        actions: &mut Vec<Action>,
     ) {
+        let now = self.now.instant;
+        let until = (timeout_ms > 0).then(|| now + Duration::from_millis(timeout_ms));
+        if !self.context.is_clustered {
+            let following = &self.context.report.following;
+            let are_none_known = following.id.is_empty() && following.followers.is_empty();
+            if wanted == 0 && are_none_known && form != FollowersForm::Stream {
+                return self.finish_holder_wait((session, ticket), form, FollowersAnswer::default());
+            }
+            let core = self.context.core;
+            let request =
+                FollowersRequest { core, session, ticket, wanted, until, patience_ms: 0, places: Vec::new(), form };
+            return self.ask_for_followers(request, actions);
+        }
         // What others have only in memory is on no disk.
         let had_less = self.sessions.get(session).is_some_and(|session| session.had_less);
         let is_synced = self.context.settings.append_fsync == AppendFsync::Always && !had_less;
-        if !self.context.is_clustered || local_count.is_some() && !is_synced {
+        if matches!(form, FollowersForm::OnDisk(_)) && !is_synced {
             // Redis would wait for the time-out first; what does not exist will not come meanwhile.
-            return self.finish_holder_wait(session, ticket, 0, local_count);
+            return self.finish_holder_wait((session, ticket), form, FollowersAnswer::default());
         }
-        let now = self.now.instant;
         let wait = HolderWait {
             session,
             ticket,
-            local_count,
+            form,
             wanted,
-            until: (timeout_ms > 0).then(|| now + Duration::from_millis(timeout_ms)),
+            until,
             groups: vec![(0, 0); self.context.slots.group_count() as usize],
             outstanding: 0,
             again_at: now,
@@ -73,14 +95,51 @@ impl Core {
         self.ask_for_holders(id);
     }
 
-    fn finish_holder_wait(&mut self, session: SessionId, ticket: OwnTicket, count: u64, local_count: Option<i64>) {
+    fn finish_holder_wait(
+        &mut self,
+        (session, ticket): (SessionId, OwnTicket),
+        form: FollowersForm,
+        answer: FollowersAnswer,
+    ) {
         self.sessions.reply_own(session, ticket, |writer| {
-            if let Some(local_count) = local_count {
+            let before = match form {
+                FollowersForm::Count => None,
+                FollowersForm::OnDisk(local_count) => Some(local_count),
+                FollowersForm::Stream => Some(answer.offset.map_or(-1, |offset| offset as i64)),
+            };
+            if let Some(number) = before {
                 writer.array(2);
-                writer.integer(local_count);
+                writer.integer(number);
             }
-            writer.integer(count as i64);
+            writer.integer(answer.count as i64);
         });
+    }
+
+    fn ask_for_followers(&mut self, mut request: FollowersRequest, actions: &mut Vec<Action>) {
+        let left = request.until.map(|until| until.since(self.now.instant));
+        let patience = left.map_or(FOLLOWERS_PATIENCE, |left| left.min(FOLLOWERS_PATIENCE));
+        request.patience_ms = patience.as_millis() as u64;
+        actions.push(Action::AwaitFollowers(Box::new(request)));
+    }
+
+    /// The host has said how many replicas have it. If that is not enough, they are waited for again: it is not told
+    /// when a client has gone.
+    pub(crate) fn followers_heard(
+        &mut self,
+        request: FollowersRequest,
+        answer: FollowersAnswer,
+        actions: &mut Vec<Action>,
+    ) {
+        if self.sessions.get(request.session).is_none() {
+            return;
+        }
+        let is_over = request.until.is_some_and(|until| until <= self.now.instant);
+        let is_told = answer.offset.is_some() || request.form != FollowersForm::Stream;
+        let is_there = answer.count >= request.wanted && is_told;
+        if is_there || is_over || !answer.is_led {
+            return self.finish_holder_wait((request.session, request.ticket), request.form, answer);
+        }
+        self.ask_for_followers(request, actions);
     }
 
     fn ask_for_holders(&mut self, id: u64) {
@@ -95,7 +154,7 @@ impl Core {
     }
 
     /// A leader has said who holds its log; `None` if it could not be asked.
-    pub(crate) fn holders_told(&mut self, id: u64, group: GroupId, mut bytes: &[u8]) {
+    pub(crate) fn holders_told(&mut self, id: u64, group: GroupId, mut bytes: &[u8], actions: &mut Vec<Action>) {
         let now = self.now.instant;
         let Some(wait) = self.holder_waits.get_mut(&id) else { return };
         if let (Some(place), Some(count)) = (leb128::take(&mut bytes), leb128::take(&mut bytes)) {
@@ -107,10 +166,19 @@ impl Core {
         }
         wait.again_at = now + INTERVAL;
         let are_all_known = wait.groups.iter().all(|(place, _)| *place > 0);
-        if are_all_known && wait.count() >= wait.wanted {
-            let wait = self.holder_waits.remove(&id).expect("just seen");
-            self.finish_holder_wait(wait.session, wait.ticket, wait.count(), wait.local_count);
+        let is_about_nodes = wait.form != FollowersForm::Stream;
+        if !are_all_known || is_about_nodes && wait.count() < wait.wanted {
+            return;
         }
+        let wait = self.holder_waits.remove(&id).expect("just seen");
+        if is_about_nodes {
+            return self.finish_holder_wait((wait.session, wait.ticket), wait.form, wait.answer());
+        }
+        let HolderWait { session, ticket, wanted, until, form, groups, .. } = wait;
+        let places = groups.into_iter().map(|(place, _)| place).collect();
+        let core = self.context.core;
+        let request = FollowersRequest { core, session, ticket, wanted, until, patience_ms: 0, places, form };
+        self.ask_for_followers(request, actions);
     }
 
     /// Asks again where it is time, and answers those whose time is up.
@@ -126,7 +194,9 @@ impl Core {
             let wait = &self.holder_waits[&id];
             if wait.until.is_some_and(|until| until <= now) {
                 let wait = self.holder_waits.remove(&id).expect("just seen");
-                self.finish_holder_wait(wait.session, wait.ticket, wait.count(), wait.local_count);
+                let answer =
+                    if wait.form == FollowersForm::Stream { FollowersAnswer::default() } else { wait.answer() };
+                self.finish_holder_wait((wait.session, wait.ticket), wait.form, answer);
             } else if wait.outstanding == 0 && wait.again_at <= now {
                 self.ask_for_holders(id);
             }

@@ -1,4 +1,4 @@
-//! Writing RDB files of versions 9, 10 and 11.
+//! Writing RDB files of versions 9 to 12.
 
 use std::io::{self, Write};
 

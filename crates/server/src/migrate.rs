@@ -189,7 +189,7 @@ fn run_check(both: &BothArguments) -> Result<()> {
 }
 
 fn run_start(start: &StartArguments) -> Result<()> {
-    let over = Arc::new(AtomicBool::new(false));
+    let over = Arc::clone(&start.both.target.over);
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&over))?;
         signal_hook::flag::register(signal, Arc::clone(&over))?;

@@ -607,7 +607,11 @@ impl Universe {
             }
             Action::UsersFile { .. } => unreachable!("no universe has a file of users"),
             Action::Secure { .. } => unreachable!("no universe has certificates"),
-            Action::Follow { .. } | Action::Tape(_) | Action::Changes(_) | Action::Migrate(_) => {
+            Action::Follow { .. }
+            | Action::AwaitFollowers(_)
+            | Action::Tape(_)
+            | Action::Changes(_)
+            | Action::Migrate(_) => {
                 unreachable!("no universe has other servers, or keeps what changes")
             }
             Action::Peers(contacts) => {

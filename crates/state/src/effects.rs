@@ -114,13 +114,22 @@ impl Done<'_> {
             "spop" => self.put_spop(out)?,
             "hincrbyfloat" => {
                 let value = self.frame()?;
-                out.push(self.database, &[b"HSET", self.args.at(1), self.args.at(2), value.as_bytes()?]);
+                let (key, field) = (self.args.at(1), self.args.at(2));
+                out.push(self.database, &[b"HSET", key, field, value.as_bytes()?]);
+                // HSET takes a deadline away, and HINCRBYFLOAT does not.
+                if let Some(at) = self.deadline_of_field(key, field).filter(|_| self.knows_deadlines_of_fields()) {
+                    let at = at.to_string();
+                    out.push(self.database, &[b"HPEXPIREAT", key, at.as_bytes(), b"FIELDS", b"1", field]);
+                }
             }
-            "hexpire" | "hpexpire" | "hexpireat" | "hpexpireat" | "hpersist" | "hgetex" => match self.reader {
-                Reader::Holdfast => self.put_deadlines_of_fields(out)?,
-                // Deadlines of fields are nothing there, as long as no field has gone.
-                _ => self.put_fields()?,
-            },
+            "hexpire" | "hpexpire" | "hexpireat" | "hpexpireat" | "hpersist" | "hgetex" => {
+                if self.knows_deadlines_of_fields() {
+                    self.put_deadlines_of_fields(out)?;
+                } else {
+                    // Deadlines of fields are nothing there, as long as no field has gone.
+                    self.put_fields()?;
+                }
+            }
             "hgetdel" => self.put_hgetdel(out)?,
             "blpop" | "brpop" => {
                 let frame = self.frame()?;
@@ -168,6 +177,17 @@ impl Done<'_> {
 
     fn since_7(&self) -> bool {
         self.reader >= Reader::Redis7
+    }
+
+    fn knows_deadlines_of_fields(&self) -> bool {
+        self.reader >= Reader::Redis74
+    }
+
+    fn deadline_of_field(&self, key: &[u8], field: &[u8]) -> Option<i64> {
+        match self.keyspace.view(self.database, self.moment).peek(key)?.value() {
+            ValueRef::Hash(hash) => hash.get_with_deadline(field)?.1,
+            _ => None,
+        }
     }
 
     fn again(&self, out: &mut Requests) {

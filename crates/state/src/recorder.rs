@@ -22,6 +22,8 @@ pub enum Reader {
     Redis5,
     /// Version 10: Redis 7.0 and later, and Valkey.
     Redis7,
+    /// Version 12: Redis 7.4 and later, where fields of hashes have deadlines. No Valkey reads it.
+    Redis74,
     /// Values as we ourselves dump them, with all that Redis has no words for.
     Holdfast,
 }
@@ -32,6 +34,7 @@ impl Reader {
         match self {
             Self::Redis5 => 9,
             Self::Redis7 | Self::Holdfast => 10,
+            Self::Redis74 => 12,
         }
     }
 
@@ -40,6 +43,7 @@ impl Reader {
         match self {
             Self::Redis5 => Dialect::Plain,
             Self::Redis7 | Self::Holdfast => Dialect::Listpacks,
+            Self::Redis74 => Dialect::ExpiringFields,
         }
     }
 }

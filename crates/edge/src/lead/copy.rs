@@ -29,6 +29,8 @@ pub struct Copy {
     pub functions: Vec<u8>,
     /// Keys left out, since their types belong to modules.
     pub left_out: u64,
+    /// Hashes written without the deadlines of their fields, since the reader knows none.
+    pub without_deadlines: u64,
 }
 
 /// A copy that has begun.
@@ -56,8 +58,12 @@ struct RdbSink {
     writer: RdbWriter<File>,
     functions: RdbWriter<Vec<u8>>,
     selected: Option<u16>,
+    /// For whom it is written.
+    reader: Reader,
     /// Keys left out.
     left_out: u64,
+    /// See [`Copy::without_deadlines`].
+    without_deadlines: u64,
 }
 
 /// Writes requests that another cluster carries out.
@@ -141,12 +147,16 @@ impl Begun {
             writer: begin_file(nameless(directory).map_err(io)?, reader, self.moment).map_err(io)?,
             functions: begin_file(Vec::new(), reader, self.moment).map_err(io)?,
             selected: None,
+            reader,
             left_out: 0,
+            without_deadlines: 0,
         };
         self.read_into(&mut sink, reader >= Reader::Redis7)?;
         let mut file = sink.writer.finish().map_err(io)?;
         let bytes = io::Seek::stream_position(&mut file).map_err(io)?;
-        Ok(Copy { file, bytes, functions: sink.functions.finish().map_err(io)?, left_out: sink.left_out })
+        let functions = sink.functions.finish().map_err(io)?;
+        let RdbSink { left_out, without_deadlines, .. } = sink;
+        Ok(Copy { file, bytes, functions, left_out, without_deadlines })
     }
 
     fn read_into(&mut self, sink: &mut impl Sink, wants_functions: bool) -> Result<(), String> {
@@ -238,6 +248,8 @@ impl Sink for RdbSink {
                 self.left_out += 1;
             } else if outcome.is_ok() {
                 let deadline = entry.expires_at().map(|deadline| deadline.0);
+                let is_stripped = self.reader < Reader::Redis74 && entry.value().has_expiring_fields();
+                self.without_deadlines += u64::from(is_stripped);
                 outcome = self.writer.key(entry.key(), deadline, entry.value());
             }
         });

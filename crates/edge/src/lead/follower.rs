@@ -41,6 +41,10 @@ pub struct Link {
     input: Vec<u8>,
     parser: RequestParser,
     acknowledged: u64,
+    /// What it has on its disk, if it says so.
+    on_disk: u64,
+    /// It has carried out its copy, or gone on where it was.
+    is_heard: bool,
     /// When it had got all that it wanted.
     done: Option<Instant>,
     /// When it last acknowledged anything, or began to follow.
@@ -61,6 +65,8 @@ impl Link {
             input: Vec::new(),
             parser: RequestParser::new(),
             acknowledged: 0,
+            on_disk: 0,
+            is_heard: false,
             done: None,
             heard: Instant::now(),
         }
@@ -92,10 +98,21 @@ impl Link {
         }
     }
 
+    /// Its version, which Valkey tells and Redis does not.
+    pub fn version(&self) -> Option<&str> {
+        Some(&*self.follower.version).filter(|version| !version.is_empty())
+    }
+
+    /// It gets nothing, and may ask again later.
+    pub fn turn_away(&mut self, why: &str) {
+        // One that does not hear why asks again, and hears it in our log.
+        let _ = self.stream.write(format!("-NOMASTERLINK {why}\r\n").as_bytes());
+    }
+
     /// It goes on where it was.
     pub fn go_on(&mut self, id: &str, offset: u64) {
         self.head.extend_from_slice(format!("+CONTINUE {id}\r\n").as_bytes());
-        self.acknowledged = offset;
+        (self.acknowledged, self.is_heard) = (offset, true);
         self.stage = Stage::Streaming(offset);
         self.heard = Instant::now();
     }
@@ -139,6 +156,26 @@ impl Link {
     /// True if it follows the stream, and says so now and then.
     pub fn is_to_acknowledge(&self) -> bool {
         matches!(self.stage, Stage::Streaming(_)) && self.follower.wish != Some(Wish::OldCopy)
+    }
+
+    /// True if it has acknowledged the stream up to here.
+    pub fn has(&self, offset: u64) -> bool {
+        self.is_heard && self.acknowledged >= offset
+    }
+
+    /// True if it has told that it has the stream up to here on its disk.
+    pub fn has_on_disk(&self, offset: u64) -> bool {
+        self.is_heard && self.on_disk >= offset && self.on_disk > 0
+    }
+
+    /// True if it has carried out its copy, or gone on where it was.
+    pub fn is_heard(&self) -> bool {
+        self.is_heard
+    }
+
+    /// What it has acknowledged.
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged
     }
 
     /// True if it has had all that it wanted for a while, and does not go.
@@ -277,12 +314,14 @@ impl Link {
                 Ok(Parsed::Incomplete { .. }) => break,
                 Ok(Parsed::Empty { consumed } | Parsed::Inline { consumed }) => taken += consumed,
                 Ok(Parsed::Request { consumed }) => {
-                    let acknowledged = acknowledged(Args::new(rest, &spans));
+                    let told = acknowledged(Args::new(rest, &spans));
                     taken += consumed;
-                    // Nobody has what has not been told.
-                    if let Some(offset) = acknowledged.filter(|offset| *offset <= end) {
-                        self.acknowledged = offset;
-                        self.heard = Instant::now();
+                    // Nobody has what has not been told, or acknowledges what it is yet to get.
+                    let is_following = matches!(self.stage, Stage::Streaming(_));
+                    if let Some((offset, on_disk)) = told.filter(|(offset, _)| is_following && *offset <= end) {
+                        self.acknowledged = self.acknowledged.max(offset);
+                        self.on_disk = self.on_disk.max(on_disk.min(end));
+                        (self.heard, self.is_heard) = (Instant::now(), true);
                     }
                 }
                 Err(error) => return Err(error.to_string()),
@@ -304,7 +343,8 @@ impl Link {
                 Stage::Streaming(_) => "online",
             },
             offset: self.acknowledged,
-            lag_s: self.heard.elapsed().as_secs(),
+            // As in Redis, what is no replica yet does not lag.
+            lag_s: if self.is_to_acknowledge() { self.heard.elapsed().as_secs() } else { 0 },
         }
     }
 }
@@ -316,11 +356,13 @@ fn host_of(address: &str) -> &str {
     address.rsplit_once(':').map_or(address, |(host, _)| host)
 }
 
-/// The offset that a `REPLCONF ACK` tells.
-fn acknowledged(args: Args<'_>) -> Option<u64> {
+/// The offset that a `REPLCONF ACK` tells, and that of what is on disk there, which not all tell.
+fn acknowledged(args: Args<'_>) -> Option<(u64, u64)> {
     let is = |index: usize, word: &str| args.get(index).is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()));
     if !is(0, "replconf") || !is(1, "ack") {
         return None;
     }
-    std::str::from_utf8(args.get(2)?).ok()?.parse().ok()
+    let offset = |index: usize| std::str::from_utf8(args.get(index)?).ok()?.parse().ok();
+    let on_disk = if is(3, "fack") { offset(4) } else { None };
+    Some((offset(2)?, on_disk.unwrap_or(0)))
 }

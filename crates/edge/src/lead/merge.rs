@@ -115,6 +115,19 @@ impl Merger {
         is_cut
     }
 
+    /// Up to which places of the logs of groups everything has been told here.
+    pub fn places(&self) -> Vec<u64> {
+        self.queues.iter().map(|queue| queue.index.unwrap_or(0)).collect()
+    }
+
+    /// True if all that was done up to these places has been told here, and taken.
+    pub fn has_taken(&self, places: &[u64]) -> bool {
+        let is_past = |(queue, place): (&Queue, &u64)| {
+            queue.index.is_some_and(|index| index >= *place) && queue.steps.iter().all(|step| step.index > *place)
+        };
+        places.len() <= self.queues.len() && self.queues.iter().zip(places).all(is_past)
+    }
+
     /// Bytes that wait here.
     pub fn waiting_bytes(&self) -> usize {
         self.queues.iter().flat_map(|queue| &queue.steps).map(step_bytes).sum()
@@ -332,6 +345,27 @@ mod tests {
         // The second group has it in the other order, which cannot be: nothing is told rather than something wrong.
         assert_eq!(told(&mut merger), [""; 0]);
         assert!(merger.is_waiting());
+    }
+
+    #[test]
+    fn what_is_awaited_is_taken_once_all_groups_have_told_it() {
+        let mut merger = Merger::new(2);
+        assert!(!merger.has_taken(&[0, 0]), "nobody has told anything");
+        push(&mut merger, 0, vec![step(1, "INCR a"), part(2, 1, &[0, 1], "DEL b")]);
+        push(&mut merger, 1, vec![]);
+        told(&mut merger);
+        assert_eq!(merger.places(), [2, 0]);
+        assert!(merger.has_taken(&[1, 0]));
+        assert!(!merger.has_taken(&[2, 0]), "the other part has not come");
+        assert!(!merger.has_taken(&[1, 1]), "the other group is not as far");
+        push(&mut merger, 1, vec![part(1, 1, &[0, 1], "DEL c"), step(2, "INCR d")]);
+        merger.freeze();
+        told(&mut merger);
+        assert!(!merger.has_taken(&[2, 1]), "nothing is taken meanwhile");
+        merger.thaw();
+        told(&mut merger);
+        assert!(merger.has_taken(&[2, 2]));
+        assert!(!merger.has_taken(&[2, 2, 0]), "a group of which nothing was heard");
     }
 
     #[test]

@@ -13,7 +13,8 @@ use super::{Answer, Body, ControlCommand, Figures, Local, Outcome, Question, con
 use crate::balance;
 use crate::bulletin::{Bulletin, Feed, Follower};
 use crate::core::Context;
-use crate::event::{Action, FollowerReport, GroupId, Lane, LinkReport, NodeId};
+use crate::event::{Action, FollowerReport, FollowersForm, GroupId, Lane, LinkReport, NodeId};
+use crate::holders;
 use crate::limits;
 use crate::roster::{Member, host_and_port, name_of};
 use crate::stagger::Stage;
@@ -121,6 +122,20 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
             syntax: "[count]",
             flags: &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale],
             ..local("stalls", -2, stalls)
+        },
+        ControlCommand {
+            summary: "Answers where the stream for a stock Redis is with all done before, when so many have acknowledged it.",
+            syntax: "numreplicas timeout",
+            flags: GOVERNS,
+            ..plain(
+                "stream",
+                4,
+                Body::Driven(|core, session, ticket, args, actions| {
+                    let (wanted, timeout_ms) = holders::numbers(args, 2)?;
+                    core.begin_holder_wait((session, ticket), wanted, timeout_ms, FollowersForm::Stream, actions);
+                    Ok(())
+                }),
+            )
         },
         ControlCommand {
             summary: "Lists the subcommands.",

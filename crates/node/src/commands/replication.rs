@@ -63,6 +63,9 @@ fn replconf(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outco
                 follower.host = String::from_utf8_lossy(value).into_owned();
             }
             b"capa" => follower.takes_marked |= value.eq_ignore_ascii_case(b"eof"),
+            b"version" if value.len() <= VERSION_BYTES_MAX && value.is_ascii() => {
+                follower.version = String::from_utf8_lossy(value).into_owned();
+            }
             b"rdb-only" => follower.wants_copy_only = number()? != 0,
             b"rdb-filter-only" => {
                 let wanted = String::from_utf8_lossy(value).to_ascii_lowercase();
@@ -84,6 +87,9 @@ fn replconf(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outco
 
 /// Longest address that a replica may give of itself, in bytes: longer names do not exist in DNS.
 const ADDRESS_BYTES_MAX: usize = 255;
+
+/// Longest version that is believed: `255.255.255` and a word behind it.
+const VERSION_BYTES_MAX: usize = 32;
 
 fn psync(local: &mut Local<'_>, args: Args<'_>, _: &mut Writer) -> Outcome {
     let offset = super::number(args.at(2)).ok_or(Refusal::NOT_AN_INTEGER)?;

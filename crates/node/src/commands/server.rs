@@ -5,7 +5,7 @@ use resp::{Args, Writer};
 
 use super::info::{figures_of, last_save_seconds};
 use super::{Answer, Body, ControlCommand, Local, Outcome, Question, container, local, node, number, plain};
-use crate::event::Action;
+use crate::event::{Action, FollowersForm};
 use crate::holders;
 use crate::settings::AppendFsync;
 
@@ -514,7 +514,9 @@ fn replicaof(_: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome 
         writer.ok();
         return Ok(());
     }
-    Err(Refusal::new("ERR Following another server is not supported by this version of Holdfast"))
+    Err(Refusal::new(
+        "ERR This server follows no other: holdfast migrate start copies a Redis or Valkey that runs, and follows it",
+    ))
 }
 
 pub(super) const FAILOVER: ControlCommand = ControlCommand {
@@ -555,7 +557,7 @@ fn failover(local: &mut Local<'_>, args: Args<'_>, _: &mut Writer) -> Outcome {
 pub(super) const WAIT: ControlCommand = ControlCommand {
     since: "3.0.0",
     group: Group::Generic,
-    summary: "Answers how many other nodes hold this connection's writes, when so many do or the time is up.",
+    summary: "Answers how many others hold this connection's writes, when so many do or the time is up.",
     syntax: "numreplicas timeout",
     flags: &[Flag::Noscript],
     categories: &["@connection"],
@@ -563,9 +565,9 @@ pub(super) const WAIT: ControlCommand = ControlCommand {
     ..plain(
         "wait",
         3,
-        Body::Driven(|core, session, ticket, args, _| {
+        Body::Driven(|core, session, ticket, args, actions| {
             let (wanted, timeout_ms) = holders::numbers(args, 1)?;
-            core.begin_holder_wait((session, ticket), wanted, timeout_ms, None);
+            core.begin_holder_wait((session, ticket), wanted, timeout_ms, FollowersForm::Count, actions);
             Ok(())
         }),
     )
@@ -574,7 +576,7 @@ pub(super) const WAIT: ControlCommand = ControlCommand {
 pub(super) const WAITAOF: ControlCommand = ControlCommand {
     since: "7.2.0",
     group: Group::Generic,
-    summary: "Answers whether this connection's writes are on disk here, and on how many other nodes.",
+    summary: "Answers whether this connection's writes are on disk here, and at how many others.",
     syntax: "numlocal numreplicas timeout",
     flags: &[Flag::Noscript],
     categories: &["@connection"],
@@ -582,7 +584,7 @@ pub(super) const WAITAOF: ControlCommand = ControlCommand {
     ..plain(
         "waitaof",
         4,
-        Body::Driven(|core, session, ticket, args, _| {
+        Body::Driven(|core, session, ticket, args, actions| {
             let local_count = number(args.at(1)).ok_or(Refusal::NOT_AN_INTEGER)?;
             if !(0..=1).contains(&local_count) {
                 return Err(Refusal::new("ERR value is out of range, must be between 0 and 1"));
@@ -591,7 +593,8 @@ pub(super) const WAITAOF: ControlCommand = ControlCommand {
             // Every write of this connection has been answered, and with `always` that means: it is on disk.
             let had_less = core.sessions.get(session).is_some_and(|session| session.had_less);
             let is_synced = core.context.settings.append_fsync == AppendFsync::Always && !had_less;
-            core.begin_holder_wait((session, ticket), wanted, timeout_ms, Some(i64::from(is_synced)));
+            let form = FollowersForm::OnDisk(i64::from(is_synced));
+            core.begin_holder_wait((session, ticket), wanted, timeout_ms, form, actions);
             Ok(())
         }),
     )

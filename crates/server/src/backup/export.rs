@@ -17,6 +17,9 @@ use crate::login::Login;
 /// The first version that has functions and listpacks.
 const VERSION_WITH_LISTPACKS: u16 = 10;
 
+/// The first in which fields of hashes have deadlines: Redis 7.4.
+const VERSION_WITH_EXPIRING_FIELDS: u16 = 12;
+
 /// Writes all data of a server, of the cluster that it belongs to, or of a backup, as an RDB file.
 ///
 /// The file holds one moment, between two transactions: a backup is made beside the file, turned into it, and removed.
@@ -31,9 +34,10 @@ pub struct ExportArguments {
     /// Turn this backup into a file, and ask no server
     #[arg(long, value_name = "BACKUP")]
     backup: Option<PathBuf>,
-    /// Version of the format: 9 for Redis 5.0 to 6.2, 10 for Redis 7.0 and later and Valkey, 11 for Redis 7.2 and later
+    /// Version of the format: 9 for Redis 5.0 to 6.2, 10 for Redis 7.0 and later and Valkey, 11 for Redis 7.2 and
+    /// later, 12 for Redis 7.4 and later, with deadlines of fields
     #[arg(long, value_name = "VERSION", default_value_t = VERSION_WITH_LISTPACKS,
-        value_parser = clap::value_parser!(u16).range(9..=11))]
+        value_parser = clap::value_parser!(u16).range(9..=12))]
     rdb_version: u16,
     #[command(flatten)]
     login: Login,
@@ -116,7 +120,11 @@ impl Export<'_> {
     fn write(mut self, path: &Path) -> Result<Written> {
         let told = || format!("cannot write {}", path.display());
         let version = self.arguments.rdb_version;
-        let dialect = if version < VERSION_WITH_LISTPACKS { Dialect::Plain } else { Dialect::Listpacks };
+        let dialect = match version {
+            ..VERSION_WITH_LISTPACKS => Dialect::Plain,
+            VERSION_WITH_LISTPACKS..VERSION_WITH_EXPIRING_FIELDS => Dialect::Listpacks,
+            _ => Dialect::ExpiringFields,
+        };
         let file = File::create_new(path).with_context(told)?;
         let mut writer = RdbWriter::new(file, dialect, version).with_context(told)?;
         writer.aux("redis-bits", "64");
@@ -128,7 +136,7 @@ impl Export<'_> {
             let seed = self.read(group)?;
             if group == 0 {
                 let libraries = backup::libraries_of(&seed.state);
-                if dialect == Dialect::Listpacks {
+                if dialect != Dialect::Plain {
                     libraries.iter().for_each(|code| writer.library(code));
                 } else {
                     libraries_left_out = libraries.len();

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use resp::Frame;
 
 use super::PATIENCE;
 use super::check::{config, is_master};
@@ -20,8 +21,8 @@ const COPY_PATIENCE: Duration = Duration::from_secs(600);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A server's own figures of its stream are this old at most: nothing new comes if they stay as they are for longer.
-const SETTLED: Duration = Duration::from_millis(700);
+/// Between two looks at how far the old server is while clients wait for it.
+const DRAIN_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Lets the old server follow.
 ///
@@ -43,12 +44,7 @@ pub fn prepare(address: &Address, arguments: &TargetArguments, place: Option<&st
             "{} takes writes, and would lose them: stop them with CONFIG SET min-replicas-to-write {REPLICAS_NEVER_MET}",
             address.place
         );
-        let version = info_field(&info(&mut old, "server")?, "redis_version").unwrap_or_default();
-        let major: u32 = version.split('.').next().and_then(|number| number.parse().ok()).unwrap_or(0);
-        if major < 7 {
-            ask(&mut ours, &["CONFIG", "SET", "replica-rdb-version", "9"])?;
-            say_line!("{} is a Redis {version}: replica-rdb-version is 9 now", address.place);
-        }
+        choose_version(&mut ours, &info(&mut old, "server")?)?;
         let first = arguments.server.first().context("no server was named")?;
         let (host, port) = place.unwrap_or(first).rsplit_once(':').context("a server is HOST:PORT")?;
         if let Some((user, password)) = arguments.secret() {
@@ -72,6 +68,36 @@ pub fn prepare(address: &Address, arguments: &TargetArguments, place: Option<&st
     Ok(())
 }
 
+/// Sets the version of copies, and of the stream, to what the old server reads.
+fn choose_version(ours: &mut Connection, server: &str) -> Result<()> {
+    let (name, wanted) = readable(server);
+    let now = config(ours, "replica-rdb-version")?.unwrap_or_default();
+    let number = |text: &str| text.parse::<u32>().unwrap_or(0);
+    let others_follow = info(ours, "replication")?.contains("type=stream");
+    if wanted != now && (number(wanted) < number(&now) || !others_follow) {
+        ask(ours, &["CONFIG", "SET", "replica-rdb-version", wanted])?;
+        say_line!("the old server is a {name}: replica-rdb-version is {wanted} now");
+    }
+    if number(wanted) < 12 || number(&now) < 12 && others_follow {
+        say_line!("deadlines of fields of hashes (HEXPIRE) are not told to it");
+    }
+    Ok(())
+}
+
+/// What a server calls itself in INFO server, and the newest version of RDB files that we write and it reads.
+fn readable(server: &str) -> (String, &'static str) {
+    let version = info_field(server, "redis_version").unwrap_or_default();
+    let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
+    let numbers = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    match info_field(server, "valkey_version") {
+        // Valkey has gone another way since version 11.
+        Some(version) => (format!("Valkey {version}"), "10"),
+        None if numbers < (7, 0) => (format!("Redis {version}"), "9"),
+        None if numbers < (7, 4) => (format!("Redis {version}"), "10"),
+        None => (format!("Redis {version}"), "12"),
+    }
+}
+
 /// Goes back.
 ///
 /// # Errors
@@ -88,8 +114,10 @@ pub fn run(address: &Address, arguments: &TargetArguments, pause: Duration) -> R
     let stopped = Instant::now();
     // Refused from here on, and nothing is lost: clients that have not moved hear NOREPLICAS.
     ask(first, &["CONFIG", "SET", "min-replicas-to-write", REPLICAS_NEVER_MET])?;
-    let drained = drain(first, &mut old, pause).and_then(|offset| same_counts(first, &mut old, pause).map(|()| offset));
-    let outcome = drained.and_then(|offset| {
+    let counted = drain(first, &mut old, pause).and_then(|_| same_counts(first, &mut old, pause));
+    let outcome = counted.and_then(|()| {
+        // A write that was on its way through the log when writes were refused may have been done since.
+        let offset = drain(first, &mut old, pause)?;
         ask(&mut old, &["REPLICAOF", "NO", "ONE"])?;
         Ok(offset)
     });
@@ -120,23 +148,26 @@ fn offset_in(told: &str, name: &str) -> Option<u64> {
     info_field(told, name)?.parse().ok()
 }
 
-/// Waits until the old server has all that was ever put into the stream, and nothing more comes.
+/// Waits until the old server has carried out all that was done here before, and answers how far that is.
 fn drain(ours: &mut Connection, old: &mut Connection, patience: Duration) -> Result<u64> {
     let begun = Instant::now();
-    let mut seen = (0, Instant::now());
+    let patience_ms = patience.as_millis().to_string();
+    // It asks the leaders of all groups up to where they are, and waits until this node has told as much.
+    let reply = ask(ours, &["HOLDFAST", "STREAM", "0", &patience_ms])?;
+    let told = match reply.elements() {
+        Some([Frame::Integer(offset), _]) => u64::try_from(*offset).ok(),
+        _ => None,
+    };
+    let told = told.context("this server leads no stream, or has not told in time what was done here")?;
     loop {
-        let told = offset_in(&info(ours, "replication")?, "stream_offset").context("this server leads no stream")?;
-        if told != seen.0 {
-            seen = (told, Instant::now());
-        }
         let theirs = offset_in(&info(old, "replication")?, "slave_repl_offset").unwrap_or(0);
-        if seen.1.elapsed() >= SETTLED && theirs >= told {
+        if theirs >= told {
             return Ok(told);
         }
         if begun.elapsed() > patience {
             bail!("the old server has not got everything in time: {theirs} of {told} bytes");
         }
-        thread::sleep(POLL_INTERVAL);
+        thread::sleep(DRAIN_INTERVAL);
     }
 }
 
@@ -149,6 +180,23 @@ fn same_counts(ours: &mut Connection, old: &mut Connection, patience: Duration) 
             return Ok(());
         }
         ensure!(begun.elapsed() < patience, "the databases differ: {here:?} here, {there:?} at the old server");
-        thread::sleep(POLL_INTERVAL);
+        thread::sleep(DRAIN_INTERVAL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::readable;
+
+    #[test]
+    fn each_server_gets_what_it_reads() {
+        let version = |info: &str| readable(info).1;
+        assert_eq!(version("redis_version:5.0.14\r\n"), "9");
+        assert_eq!(version("redis_version:6.2.16\r\n"), "9");
+        assert_eq!(version("redis_version:7.0.15\r\n"), "10");
+        assert_eq!(version("redis_version:7.2.6\r\n"), "10");
+        assert_eq!(version("redis_version:7.4.0\r\n"), "12");
+        assert_eq!(version("redis_version:8.10.1\r\n"), "12");
+        assert_eq!(version("redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.0.0\r\n"), "10");
     }
 }

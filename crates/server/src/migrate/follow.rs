@@ -16,7 +16,7 @@ use redis_files::aof::{self, AofReader, Request};
 
 use super::check::bytes;
 use super::copy::{Copy, Loaded};
-use super::source::{Address, Beginning, Figures, Link, ask, info, info_field};
+use super::source::{Address, Beginning, Figures, Link, VALKEY_VERSION, ask, info, info_field};
 use super::spool::{SpoolReader, spool};
 use super::target::{
     Batch, Outcome, Phase, Record, Target, TargetArguments, database_of, insist, is, passes, read_record,
@@ -160,8 +160,9 @@ impl Plan<'_> {
                     found.error
                 );
                 ensure!(
-                    age_of(&found) > WRITER_SILENCE || found.phase == Phase::Loading || self.may_empty,
-                    "another process follows {} ({}): end it first",
+                    age_of(&found) > WRITER_SILENCE || self.may_empty,
+                    "another process {} {} ({}): end it first, or ask again five seconds after its end",
+                    if found.phase == Phase::Loading { "copies" } else { "follows" },
                     found.from,
                     found.writer
                 );
@@ -179,7 +180,7 @@ impl Plan<'_> {
     fn follow(&self, target: &mut Target<'_>, may_empty: &mut bool, began: &mut dyn FnMut()) -> Result<End> {
         let can_continue = target.record.phase == Phase::Following;
         let place = (target.record.id.clone(), target.record.offset);
-        let opened = Link::open(&self.address, can_continue.then_some((&*place.0, place.1)));
+        let opened = Link::open(&self.address, can_continue.then_some((&*place.0, place.1)), Some(VALKEY_VERSION));
         let (mut link, beginning) = match opened {
             Ok(opened) => opened,
             Err(error) => return Ok(End::Broken(Some(error))),
@@ -203,7 +204,14 @@ impl Plan<'_> {
                 if !self.is_quiet {
                     eprintln!("{} makes a copy of its data", self.address.place);
                 }
-                let copy_bytes = match link.copy_bytes() {
+                let mut noted = Ok(());
+                let copy_bytes = link.copy_bytes(|| {
+                    if noted.is_ok() && age_of(&target.record) > RECORD_INTERVAL {
+                        noted = self.note(target);
+                    }
+                });
+                noted?;
+                let copy_bytes = match copy_bytes {
                     Ok(copy_bytes) => copy_bytes,
                     Err(error) => return Ok(End::Broken(Some(error))),
                 };

@@ -25,6 +25,10 @@ const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// A copy may take long to be made: the source sends empty lines meanwhile.
 const ACKNOWLEDGE_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The Valkey whose files are read here. From 9.1 on a source writes a copy for the version that a replica tells, and
+/// none at all if fields of hashes have deadlines and it tells none.
+pub const VALKEY_VERSION: &str = "9.1.0";
+
 /// Bytes read from the link at once.
 const CHUNK_BYTES: usize = 256 << 10;
 
@@ -191,17 +195,22 @@ pub struct Link {
 }
 
 impl Link {
-    /// Asks the source for its stream behind a place, or for everything.
+    /// Asks the source for its stream behind a place, or for everything, as a replica of this version of Valkey if one
+    /// is told.
     ///
     /// # Errors
     /// If it is not there or refuses.
-    pub fn open(address: &Address, behind: Option<(&str, u64)>) -> Result<(Self, Beginning)> {
+    pub fn open(address: &Address, behind: Option<(&str, u64)>, version: Option<&str>) -> Result<(Self, Beginning)> {
         let mut link = Self { stream: address.dial(SILENCE_MAX)?, buffer: Vec::new(), position: 0 };
         if let Some(words) = address.login() {
             link.tell(&words)?;
         }
         link.tell(&["PING"])?;
         link.tell(&["REPLCONF", "capa", "psync2"])?;
+        if let Some(version) = version {
+            // Servers other than Valkey do not know it, and refuse it or do not care.
+            link.request(&["REPLCONF", "version", version])?;
+        }
         let (id, offset) = match behind {
             None => ("?".to_owned(), "-1".to_owned()),
             Some((id, offset)) => (id.to_owned(), (offset + 1).to_string()),
@@ -227,7 +236,7 @@ impl Link {
         let mut bytes = Vec::new();
         encode_request(&mut bytes, words);
         self.stream.write_all(&bytes).and_then(|()| self.stream.flush()).context("the source has hung up")?;
-        self.line()
+        self.line(&mut || {})
     }
 
     fn tell(&mut self, words: &[&str]) -> Result<()> {
@@ -236,8 +245,8 @@ impl Link {
         Ok(())
     }
 
-    /// The next line that is not empty.
-    fn line(&mut self) -> Result<String> {
+    /// The next line that is not empty; `heard` is called for those that are.
+    fn line(&mut self, heard: &mut dyn FnMut()) -> Result<String> {
         let mut line = Vec::new();
         loop {
             if self.position == self.buffer.len() {
@@ -250,7 +259,7 @@ impl Link {
             let byte = self.buffer[self.position];
             self.position += 1;
             match byte {
-                b'\n' if line.is_empty() => {}
+                b'\n' if line.is_empty() => heard(),
                 b'\n' => return Ok(String::from_utf8_lossy(line.trim_ascii_end()).into_owned()),
                 _ if line.len() == LINE_BYTES_MAX => bail!("the source answers with a line without an end"),
                 byte => line.push(byte),
@@ -258,12 +267,13 @@ impl Link {
         }
     }
 
-    /// Length of the copy that follows.
+    /// Length of the copy that follows. The source may take long to make it, and says now and then that it does:
+    /// `heard` is called then.
     ///
     /// # Errors
     /// If none does.
-    pub fn copy_bytes(&mut self) -> Result<u64> {
-        let line = self.line().context("the source makes a copy of its data")?;
+    pub fn copy_bytes(&mut self, mut heard: impl FnMut()) -> Result<u64> {
+        let line = self.line(&mut heard).context("the source makes a copy of its data")?;
         let length = line.strip_prefix('$').and_then(|text| text.parse().ok());
         length.with_context(|| format!("the source announces a copy with '{line}'"))
     }

@@ -8,6 +8,8 @@
 //! See `docs/decisions/0022-migration-by-transactions.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,6 +18,7 @@ use redis_files::aof::Request;
 use resp::{Frame, encode_request};
 use stdx::slot::slot_of;
 
+use super::is_over;
 use super::source::ask;
 use crate::connection::Connection;
 use crate::login::Login;
@@ -217,6 +220,9 @@ pub struct TargetArguments {
     pub server: Vec<String>,
     #[command(flatten)]
     login: Login,
+    /// The user has asked for the end: what fails is not tried again.
+    #[arg(skip)]
+    pub over: Arc<AtomicBool>,
 }
 
 impl TargetArguments {
@@ -340,7 +346,7 @@ pub fn insist<T>(
         });
         match outcome {
             Ok(value) => return Ok(value),
-            Err(error) if begun.elapsed() < INSISTENCE && passes(&error) => {
+            Err(error) if begun.elapsed() < INSISTENCE && passes(&error) && !is_over(&arguments.over) => {
                 if !told && begun.elapsed() > Duration::from_secs(2) {
                     told = true;
                     eprintln!("the target refuses for now, and is asked again: {error:#}");

@@ -232,7 +232,6 @@ pub static DIRECTIVES: &[Directive] = &[
     without("set-proc-title", &[], "the title of the process is its command line"),
     without("shutdown-on-sigint", &[], SHUTDOWN),
     without("shutdown-on-sigterm", &[], SHUTDOWN),
-    without("shutdown-timeout", &[], SHUTDOWN),
     without("slave-announce-ip", &[], "`cluster-announce-ip` is the address for clients and nodes"),
     without("slave-announce-port", &[], "`cluster-announce-port` is the port for clients"),
     without("slave-ignore-maxmemory", &[], REPLICA),

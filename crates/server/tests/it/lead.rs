@@ -1,7 +1,7 @@
 //! A stock Redis that follows ours: through cuts and restarts it holds what ours holds, sees no transaction torn, and
 //! takes over when it is told to.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -294,6 +294,15 @@ fn a_redis_follows_one_node_of_three_while_another_is_killed() {
     wait_until_same(node, &stock);
     let compared = compare(node, &stock);
     assert_eq!(number(&mut ours, "stream_full_copies"), 1, "one copy was enough");
+    // What was written at another node is there as soon as this one says so.
+    let mut other =
+        Client::try_connect(cluster.nodes[1].as_ref().expect("it runs").port()).expect("a node that listens");
+    for value in 0..20 {
+        other.call(&["SET", &format!("late:{value}"), "1"]);
+        let told = ours.show("HOLDFAST STREAM 1 60000");
+        assert!(told.ends_with(", (integer) 1]"), "{told}");
+        assert_eq!(stock.client().show(&format!("GET late:{value}")), "\"1\"");
+    }
     say(&format!("{count} changes, {sums} sums; {compared}"));
 }
 
@@ -381,5 +390,187 @@ fn replicas_that_lie_stutter_and_never_read_cost_nobody_anything() {
     client.send(&["SYNC"]).expect("a server that listens");
     assert_eq!(ours.show("GET a"), "\"1\"");
     drop((client, ours));
+    server.stop();
+}
+
+/// A replica that is played: it has got its copy, and reads the stream request by request.
+struct Played {
+    stream: BufReader<TcpStream>,
+    /// The copy that it has got.
+    copy: Vec<u8>,
+    /// How far it has read, and where the last change ended.
+    offset: u64,
+    changed: u64,
+}
+
+impl Played {
+    /// Follows a server; `Err` is the line with which it was turned away.
+    fn follow(port: u16, words: &[&str]) -> Result<Self, String> {
+        let stream = TcpStream::connect(("127.0.0.1", port)).expect("a server that listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        let mut this = Self { stream: BufReader::new(stream), copy: Vec::new(), offset: 0, changed: 0 };
+        for request in words.iter().chain(&["PSYNC ? -1"]) {
+            this.say(request);
+            let answer = this.line();
+            if answer.starts_with('-') {
+                return Err(answer);
+            }
+            if let Some(rest) = answer.strip_prefix("+FULLRESYNC ") {
+                this.offset = rest.split(' ').nth(1).and_then(|offset| offset.parse().ok()).expect("an offset");
+            }
+        }
+        let length = this.line().strip_prefix('$').and_then(|length| length.parse().ok()).expect("a length");
+        this.copy = vec![0; length];
+        this.stream.read_exact(&mut this.copy).expect("a copy");
+        Ok(this)
+    }
+
+    fn say(&mut self, line: &str) {
+        let mut bytes = Vec::new();
+        resp::encode_request(&mut bytes, &line.split(' ').collect::<Vec<_>>());
+        self.stream.get_mut().write_all(&bytes).expect("a server that listens");
+    }
+
+    /// The next line that is not empty.
+    fn line(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            self.stream.read_line(&mut line).expect("a line");
+            assert!(!line.is_empty(), "the connection was closed");
+            if !line.trim_end().is_empty() {
+                return line.trim_end().to_owned();
+            }
+        }
+    }
+
+    /// The next request of the stream; the offset is behind it then.
+    fn request(&mut self) -> String {
+        let mut words = Vec::new();
+        let number = |this: &mut Self| {
+            let line = this.line();
+            this.offset += line.len() as u64 + 2;
+            line[1..].parse::<usize>().expect("a number")
+        };
+        for _ in 0..number(self) {
+            let length = number(self);
+            let mut word = vec![0; length + 2];
+            self.stream.read_exact(&mut word).expect("a word");
+            self.offset += word.len() as u64;
+            words.push(String::from_utf8_lossy(&word[..length]).into_owned());
+        }
+        words.join(" ")
+    }
+
+    /// Reads the stream until it is asked, behind this request, how far it is; answers each time as Redis does, without
+    /// that question. What it was told besides.
+    fn answer(&mut self, behind: &str, on_disk: bool) -> Vec<String> {
+        let mut told = Vec::new();
+        loop {
+            let before = self.offset;
+            let request = self.request();
+            if request == "REPLCONF GETACK *" {
+                let on_disk = if on_disk { format!(" FACK {before}") } else { String::new() };
+                self.say(&format!("REPLCONF ACK {before}{on_disk}"));
+                if behind.is_empty() || told.iter().any(|told| told == behind) {
+                    return told;
+                }
+            } else if request != "PING" {
+                self.changed = self.offset;
+                told.push(request);
+            }
+        }
+    }
+}
+
+#[test]
+fn who_waits_hears_at_once_what_a_replica_has() {
+    let folder = Folder::new();
+    let server = Server::start(&ServerOptions::new(&folder.path().join("data")));
+    let mut ours = server.client();
+    assert_eq!(ours.show("WAIT 1 60000"), "(integer) 0", "nobody follows, and nobody is waited for");
+    let mut replica = Played::follow(server.port(), &["REPLCONF listening-port 7777"]).expect("a copy");
+    // It has its copy, and has not said that it has carried it out.
+    assert_eq!(ours.show("WAIT 1 50"), "(integer) 0");
+    replica.answer("", false);
+    for (value, (request, on_disk)) in
+        [("WAIT 1 60000", false), ("WAITAOF 0 1 60000", true), ("HOLDFAST STREAM 1 60000", false)].iter().enumerate()
+    {
+        let (port, request) = (server.port(), *request);
+        let waiting = thread::spawn(move || {
+            let mut client = Client::try_connect(port).expect("a server that listens");
+            assert_eq!(client.show(&format!("SET a {value}")), "OK");
+            client.show(request)
+        });
+        replica.answer(&format!("SET a {value}"), *on_disk);
+        let expected = match value {
+            0 => "(integer) 1".to_owned(),
+            1 => "[(integer) 1, (integer) 1]".to_owned(),
+            _ => format!("[(integer) {}, (integer) 1]", replica.changed),
+        };
+        assert_eq!(waiting.join().expect("a client"), expected, "{request}");
+    }
+    let offset = replica.changed;
+    // What is known need not be asked for, and nobody waits for a second one for longer than he says.
+    assert_eq!(ours.show("HOLDFAST STREAM 1 60000"), format!("[(integer) {offset}, (integer) 1]"));
+    assert_eq!(ours.show("HOLDFAST STREAM 0 60000"), format!("[(integer) {offset}, (integer) 1]"));
+    assert_eq!(ours.show("WAIT 2 50"), "(integer) 1");
+    assert!(ours.show("HOLDFAST STREAM 1 -1").contains("timeout is negative"));
+    let begun = Instant::now();
+    let line = loop {
+        let line = told(&mut ours, "slave0").expect("it is listed");
+        if line.contains(&format!("offset={offset}")) || begun.elapsed() > PATIENCE {
+            break line;
+        }
+        thread::sleep(Duration::from_millis(20));
+    };
+    let expected = |lag: u8| format!("ip=127.0.0.1,port=7777,state=online,offset={offset},lag={lag},type=stream");
+    assert!((0..3).any(|lag| line == expected(lag)), "{line}");
+
+    // At the end it is waited for.
+    assert_eq!(ours.show("SET last 1"), "OK");
+    drop(ours);
+    let last = thread::spawn(move || replica.answer("SET last 1", false));
+    server.stop();
+    last.join().expect("a replica that is asked");
+}
+
+#[test]
+fn deadlines_of_fields_are_told_to_who_knows_them_and_to_nobody_else() {
+    let folder = Folder::new();
+    let server = Server::start(&ServerOptions::new(&folder.path().join("data")));
+    let mut ours = server.client();
+    ours.call(&["HSET", "h", "f", "1.5", "g", "2"]);
+    ours.call(&["HPEXPIREAT", "h", "4000000000000", "FIELDS", "1", "f"]);
+    let has = |copy: &[u8], bytes: &[u8]| copy.windows(bytes.len()).any(|window| window == bytes);
+
+    let mut old = Played::follow(server.port(), &["REPLCONF version 8.0.1"]).expect("a copy");
+    assert!(has(&old.copy, b"REDIS0010") && has(&old.copy, b"\x04\x01h\x02"), "{:?}", old.copy);
+    server.wait_for_log("1 hashes are in the copy for replicas without the deadlines of their fields");
+    ours.call(&["HPEXPIREAT", "h", "4100000000000", "FIELDS", "1", "f"]);
+    ours.call(&["HINCRBYFLOAT", "h", "f", "1"]);
+    assert_eq!(ours.show("WAIT 1 50"), "(integer) 0");
+    assert_eq!(old.answer("", false), ["SELECT 0", "HSET h f 2.5"]);
+
+    assert_eq!(ours.show("CONFIG SET replica-rdb-version 12"), "OK");
+    let refused = Played::follow(server.port(), &["REPLCONF version 8.0.1"]).err();
+    assert!(refused.is_some_and(|why| why.contains("a Valkey (8.0.1) cannot read RDB version 12")));
+    let mut new = Played::follow(server.port(), &["REPLCONF capa eof capa psync2"]).expect("a copy");
+    let kind = [&[25][..], b"\x01h", &4_100_000_000_000_u64.to_le_bytes()].concat();
+    assert!(has(&new.copy, b"REDIS0012") && has(&new.copy, &kind), "{:?}", new.copy);
+    ours.call(&["HPEXPIREAT", "h", "4200000000000", "FIELDS", "1", "g"]);
+    ours.call(&["HINCRBYFLOAT", "h", "f", "1"]);
+    ours.call(&["HPERSIST", "h", "FIELDS", "1", "f"]);
+    assert_eq!(ours.show("WAIT 1 50"), "(integer) 0");
+    let expected = [
+        "SELECT 0",
+        "HPEXPIREAT h 4200000000000 FIELDS 1 g",
+        "MULTI",
+        "HSET h f 3.5",
+        "HPEXPIREAT h 4100000000000 FIELDS 1 f",
+        "EXEC",
+        "HPERSIST h FIELDS 1 f",
+    ];
+    assert_eq!(new.answer("", false), expected);
+    drop((ours, old, new));
     server.stop();
 }

@@ -2,16 +2,18 @@
 //! key that differs.
 
 use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use resp::Frame;
+use resp::{Frame, FrameDecoder};
 use stdx::Prng;
 
-use crate::harness::{Client, Folder, Server, ServerOptions, Stock, binary, both, say};
+use crate::harness::{Client, Folder, Server, ServerOptions, Stock, binary, both, free_port, say};
 
 /// Longer than any copy of a few keys, and any restart.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -277,4 +279,131 @@ fn what_a_source_cannot_continue_is_not_copied_again_unasked() {
     let stopped = migrate(&["stop", "--server", &place]);
     assert!(stopped.status.success(), "{}", both(&stopped));
     server.stop();
+}
+
+/// A Valkey 9.1 that is played, so that none is needed: one hash with a deadline, and one request behind the copy.
+struct Played {
+    port: u16,
+    /// What it was told, a line for each request.
+    told: Arc<Mutex<Vec<String>>>,
+}
+
+impl Played {
+    /// It takes so long to make its copy.
+    fn start(pause: Duration) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&told);
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let heard = Arc::clone(&heard);
+                thread::spawn(move || Self::answer(stream, &heard, pause));
+            }
+        });
+        Self { port, told }
+    }
+
+    fn has_heard(&self, line: &str) -> bool {
+        self.told.lock().expect("a list").iter().any(|told| told == line)
+    }
+
+    fn answer(mut stream: TcpStream, heard: &Mutex<Vec<String>>, pause: Duration) -> Option<()> {
+        let (mut decoder, mut buffer) = (FrameDecoder::new(), [0; 4096]);
+        loop {
+            let count = stream.read(&mut buffer).ok().filter(|count| *count > 0)?;
+            decoder.extend(&buffer[..count]);
+            while let Some(frame) = decoder.next_frame().ok()? {
+                let words = frame.elements()?.iter();
+                let words: Vec<_> =
+                    words.map(|word| String::from_utf8_lossy(word.as_bytes().unwrap_or_default())).collect();
+                let line = words.join(" ");
+                heard.lock().ok()?.push(line.clone());
+                let info = "valkey_version:9.1.0\r\nredis_version:7.2.4\r\ncluster_enabled:0\r\nrole:master\r\n";
+                match &*words[0] {
+                    "INFO" => stream.write_all(format!("${}\r\n{info}\r\n", info.len()).as_bytes()).ok()?,
+                    "PSYNC" => {
+                        stream.write_all(format!("+FULLRESYNC {} 7\r\n", "a".repeat(40)).as_bytes()).ok()?;
+                        let begun = Instant::now();
+                        while begun.elapsed() < pause {
+                            stream.write_all(b"\n").ok()?;
+                            thread::sleep(Duration::from_millis(100));
+                        }
+                        let copy = Self::copy();
+                        stream.write_all(format!("${}\r\n", copy.len()).as_bytes()).ok()?;
+                        stream.write_all(&[&copy[..], b"*3\r\n$3\r\nSET\r\n$1\r\ns\r\n$1\r\n1\r\n"].concat()).ok()?;
+                    }
+                    "REPLCONF" if words.get(1).is_some_and(|word| word == "ACK") => {}
+                    _ => stream.write_all(b"+OK\r\n").ok()?,
+                }
+            }
+        }
+    }
+
+    /// An RDB file as Valkey 9 writes it, without a checksum.
+    fn copy() -> Vec<u8> {
+        let deadline = 4_000_000_000_000_i64.to_le_bytes();
+        [
+            &b"VALKEY080\xfa\x0avalkey-ver\x059.1.0\xfe\x00\x16\x01h\x02\x01a\x01v"[..],
+            &deadline,
+            b"\x01b\x01w",
+            &(-1_i64).to_le_bytes(),
+            b"\xff\0\0\0\0\0\0\0\0",
+        ]
+        .concat()
+    }
+}
+
+#[test]
+fn a_valkey_is_told_what_we_read_and_a_second_process_is_refused_while_the_copy_is_made() {
+    let folder = Folder::new();
+    let source = Played::start(Duration::from_millis(2_500));
+    let server = Server::start(&ServerOptions::new(&folder.path().join("data")));
+    let (from, place) = (format!("redis://127.0.0.1:{}", source.port), format!("127.0.0.1:{}", server.port()));
+    let mut follower = Follower::start(&from, &place, &folder, &[]);
+    let begun = Instant::now();
+    while !source.has_heard("PSYNC ? -1") {
+        assert!(begun.elapsed() < PATIENCE, "the source is not asked");
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert!(source.has_heard("REPLCONF version 9.1.0"));
+    let mut ours = server.client();
+    let written = |ours: &mut Client| ours.show("HGET {holdfast}:migration written-ms");
+    let before = written(&mut ours);
+    let spool = folder.path().to_str().expect("a path").to_owned();
+    let second = migrate(&["start", "--from", &from, "--server", &place, "--spool-dir", &spool]);
+    assert!(!second.status.success() && both(&second).contains("another process copies"), "{}", both(&second));
+    // While the copy is made it is seen that somebody waits for it.
+    while written(&mut ours) == before {
+        assert!(begun.elapsed() < Duration::from_millis(2_400), "it shows no sign of life");
+        thread::sleep(Duration::from_millis(20));
+    }
+    wait_until_following(&place, &folder);
+    while ours.show("GET s") != "\"1\"" {
+        assert!(begun.elapsed() < PATIENCE, "the stream is not followed");
+        thread::sleep(Duration::from_millis(10));
+    }
+    let deadlines = ours.show("HPEXPIRETIME h FIELDS 2 a b");
+    assert_eq!(deadlines, "[(integer) 4000000000000, (integer) -1]");
+    follower.kill();
+    drop(ours);
+    server.stop();
+}
+
+#[test]
+fn who_is_told_to_end_ends_while_the_target_is_away() {
+    let folder = Folder::new();
+    let place = format!("127.0.0.1:{}", free_port());
+    let mut follower = Follower::start("redis://127.0.0.1:1", &place, &folder, &[]);
+    // It answers signals from the moment on in which it has asked for the first time.
+    let begun = Instant::now();
+    let log = || std::fs::read_to_string(folder.path().join("migrate.log")).unwrap_or_default();
+    while !log().contains("is asked again") {
+        assert!(begun.elapsed() < PATIENCE, "it does not insist");
+        thread::sleep(Duration::from_millis(50));
+    }
+    let pid = follower.child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs").success());
+    assert!(!follower.wait(), "it has done nothing");
+    assert!(log().contains("no server answers"), "{}", log());
 }

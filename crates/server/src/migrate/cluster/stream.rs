@@ -83,13 +83,13 @@ impl Opening {
     /// Why the link has ended; an error if what came over it cannot be read.
     fn work(&self) -> Result<anyhow::Error> {
         let behind = self.behind.as_ref().map(|(id, offset)| (&**id, *offset));
-        let (mut link, beginning) = match Link::open(&self.address, behind) {
+        let (mut link, beginning) = match Link::open(&self.address, behind, None) {
             Ok(opened) => opened,
             Err(why) => return Ok(why),
         };
         let (base, copy_bytes) = match &beginning {
             Beginning::Continued { .. } => (behind.map_or(0, |(_, offset)| offset), 0),
-            Beginning::Copy { offset, .. } => match link.copy_bytes() {
+            Beginning::Copy { offset, .. } => match link.copy_bytes(|| {}) {
                 Ok(bytes) => (*offset, bytes),
                 Err(why) => return Ok(why),
             },
