@@ -616,3 +616,34 @@ fn requests_of(steps: Vec<Step>) -> Vec<Vec<Vec<u8>>> {
     };
     frames.map(words).collect()
 }
+
+#[test]
+fn a_field_that_is_incremented_keeps_its_deadline_at_whoever_knows_deadlines() {
+    let told = |reader: Reader| {
+        let mut near = state();
+        near.record(Some(reader));
+        let mut told = Vec::new();
+        let requests =
+            ["HSET h f 1.5", "HPEXPIREAT h 4100000000000 FIELDS 1 f", "HINCRBYFLOAT h f 1", "HPERSIST h FIELDS 1 f"];
+        for (index, line) in (1..).zip(requests) {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            let moment = Moment { unix: UnixMillis(4_000_000_000_000), seed: index };
+            near.apply(&entry_of(index, &[words], moment), &mut Ignored);
+            let steps = near.take_tape().expect("there is an entry more").steps;
+            told.extend(
+                requests_of(steps).into_iter().map(|words| String::from_utf8_lossy(&words.join(&b' ')).into_owned()),
+            );
+        }
+        told
+    };
+    let expected = [
+        "HSET h f 1.5",
+        "HPEXPIREAT h 4100000000000 FIELDS 1 f",
+        "HSET h f 2.5",
+        "HPEXPIREAT h 4100000000000 FIELDS 1 f",
+        "HPERSIST h FIELDS 1 f",
+    ];
+    assert_eq!(told(Reader::Holdfast), expected);
+    assert_eq!(told(Reader::Redis74), expected);
+    assert_eq!(told(Reader::Redis7), ["HSET h f 1.5", "HSET h f 2.5"]);
+}
