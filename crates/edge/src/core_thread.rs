@@ -858,7 +858,12 @@ impl CoreWork {
             Action::Secure { id, settings } => self.secure(id, settings),
             Action::Log { level, line } => self.host.log.write(level, &line),
             Action::Fatal { line } => self.host.end(End::Fault(Fault::Data(line))),
-            Action::Shutdown => self.host.end(End::Command),
+            Action::Shutdown { waits } => {
+                if !waits {
+                    self.host.lead.wait_for_nobody();
+                }
+                self.host.end(End::Command);
+            }
             Action::Join { address, token } => {
                 let token = token.and_then(|token| trust::Token::parse(&token).ok());
                 self.host.end(End::Join(Invited { address, token }));

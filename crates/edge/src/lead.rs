@@ -172,6 +172,11 @@ impl Lead {
         self.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Replicas that lack something are not waited for at the end.
+    pub fn wait_for_nobody(&self) {
+        self.knobs.shutdown_s.store(0, Ordering::Relaxed);
+    }
+
     fn shutdown_s(&self) -> u64 {
         self.knobs.shutdown_s.load(Ordering::Relaxed)
     }
@@ -220,8 +225,9 @@ struct LivingStream {
     backlog: Backlog,
     /// When something was last put into it.
     fed: Instant,
-    /// Behind the last change: what comes behind it asks after replicas, and changes nothing.
-    told: u64,
+    /// Behind the last change: what comes behind it asks after replicas, and changes nothing. None until the first copy
+    /// was cut: what was done before is in that copy, and nobody has any of it yet.
+    told: Option<u64>,
 }
 
 /// How far a copy is.
@@ -241,6 +247,12 @@ enum Copying {
 struct Counts {
     copies: u64,
     continued: u64,
+}
+
+/// Why a follower cannot read what is written for such a reader.
+fn unreadable(link: &Link, reader: Reader) -> Option<String> {
+    let version = link.version().filter(|_| reader == Reader::Redis74)?;
+    Some(format!("a Valkey ({version}) cannot read RDB version 12: replica-rdb-version must be 10"))
 }
 
 impl Leading {
@@ -313,7 +325,7 @@ impl Leading {
         if self.first_word.is_some() {
             return Some(Duration::ZERO);
         }
-        let is_at_work = self.recording.is_some() || !self.links.is_empty();
+        let is_at_work = self.recording.is_some() || !self.links.is_empty() || !self.waiting.is_empty();
         let pause = if self.copying == Copying::None { FOLLOWER_CONSOLE } else { COPY_RETRY };
         let until = self.waiting.iter().map(|waiting| waiting.until).min();
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -352,9 +364,7 @@ impl Leading {
         if self.links.len() >= FOLLOWERS_MAX {
             return self.log().warning(&format!("replica {name} is turned away: there are {FOLLOWERS_MAX} already"));
         }
-        let valkey = link.version().filter(|_| self.wanted_reader() == Reader::Redis74).map(str::to_owned);
-        if let Some(version) = valkey {
-            let why = format!("a Valkey ({version}) cannot read RDB version 12: replica-rdb-version must be 10");
+        if let Some(why) = unreadable(&link, self.wanted_reader()) {
             link.turn_away(&why);
             return self.log().warning(&format!("replica {name} is turned away: {why}"));
         }
@@ -419,7 +429,8 @@ impl Leading {
         self.tell_changes(&out);
         if self.copying == Copying::Cutting && self.merger.take_cut() {
             self.copying = Copying::Reading;
-            let stream = self.stream.as_ref().expect("it was made when the copy began");
+            let stream = self.stream.as_mut().expect("it was made when the copy began");
+            stream.told.get_or_insert(stream.backlog.end());
             for link in self.links.values_mut() {
                 link.be_cut(&stream.id, stream.backlog.end());
             }
@@ -443,7 +454,7 @@ impl Leading {
     fn tell_changes(&mut self, bytes: &[u8]) {
         self.feed(bytes);
         if let Some(stream) = self.stream.as_mut().filter(|_| !bytes.is_empty()) {
-            stream.told = stream.backlog.end();
+            stream.told = Some(stream.backlog.end());
         }
     }
 
@@ -489,6 +500,14 @@ impl Leading {
             return;
         }
         let reader = self.wanted_reader();
+        // The parameter may have been changed while they waited.
+        for link in self.links.values_mut().filter(|link| link.is_waiting()) {
+            if let Some(why) = unreadable(link, reader) {
+                link.turn_away(&why);
+                self.host.log.warning(&format!("replica {} is turned away: {why}", link.name()));
+            }
+        }
+        self.links.retain(|_, link| !link.is_waiting() || unreadable(link, reader).is_none());
         if self.recording != Some(reader) {
             self.break_stream("replica-rdb-version was changed");
             return self.record(Some(reader));
@@ -499,7 +518,7 @@ impl Leading {
         let size = self.host.lead.knobs.backlog_bytes.load(Ordering::Relaxed);
         if self.stream.is_none() {
             let made = crate::entropy::random_hex::<20>().and_then(|id| {
-                Ok(LivingStream { id, backlog: Backlog::new(&self.directory, size)?, fed: now, told: 0 })
+                Ok(LivingStream { id, backlog: Backlog::new(&self.directory, size)?, fed: now, told: None })
             });
             match made {
                 Ok(stream) => self.stream = Some(stream),

@@ -15,7 +15,7 @@ use crate::entry::Reader;
 use crate::event::{Action, CoreId, GroupId, SessionId};
 use crate::frame;
 use crate::group::{LOADING, NO_QUORUM, Standing};
-use crate::letter::{Mail, Origin, Request, RequestBody};
+use crate::letter::{HOLDERS_APPLIED, Mail, Origin, Request, RequestBody};
 use crate::parameters::Pairs;
 use crate::redirect;
 use crate::relay::Purpose;
@@ -263,7 +263,7 @@ impl Core {
         let origin = self.origin_of(pending.session);
         self.pending.insert(id, pending);
         for group in (0..group_count).map(GroupId) {
-            let request = Request::new(origin, group, Protocol::Resp2, RequestBody::Holders(0));
+            let request = Request::new(origin, group, Protocol::Resp2, RequestBody::Holders(HOLDERS_APPLIED));
             self.relay.submit(request, Purpose::Place { id }, self.now.instant);
         }
     }

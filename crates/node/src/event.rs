@@ -531,7 +531,10 @@ pub enum Action {
         line: String,
     },
     /// End the process in good order: no new clients, logs synced, exit code 0.
-    Shutdown,
+    Shutdown {
+        /// Replicas of other kinds that lack something are waited for.
+        waits: bool,
+    },
     /// The same, and then begin anew as a node without data, which joins the cluster of this one. Not if any core
     /// [holds something](crate::Core::is_blank) by then, nor if nobody answers there: then go on as before.
     Join {

@@ -13,7 +13,7 @@ use stdx::{Duration, Instant, leb128};
 
 use crate::core::Core;
 use crate::event::{Action, FollowersAnswer, FollowersForm, FollowersRequest, GroupId, SessionId};
-use crate::letter::{Request, RequestBody};
+use crate::letter::{HOLDERS_APPLIED, HOLDERS_LOGGED, Request, RequestBody};
 use crate::relay::Purpose;
 use crate::session::OwnTicket;
 use crate::settings::AppendFsync;
@@ -61,10 +61,10 @@ impl Core {
     ) {
         let now = self.now.instant;
         let until = (timeout_ms > 0).then(|| now + Duration::from_millis(timeout_ms));
-        if !self.context.is_clustered {
+        if !self.context.is_clustered && form != FollowersForm::Stream {
             let following = &self.context.report.following;
             let are_none_known = following.id.is_empty() && following.followers.is_empty();
-            if wanted == 0 && are_none_known && form != FollowersForm::Stream {
+            if wanted == 0 && are_none_known {
                 return self.finish_holder_wait((session, ticket), form, FollowersAnswer::default());
             }
             let core = self.context.core;
@@ -145,7 +145,10 @@ impl Core {
     fn ask_for_holders(&mut self, id: u64) {
         let Some(wait) = self.holder_waits.get_mut(&id) else { return };
         wait.outstanding = wait.groups.len();
-        let places: Vec<u64> = wait.groups.iter().map(|(place, _)| *place).collect();
+        // What was accepted before is in the log, and may not have been applied.
+        let first = if wait.form == FollowersForm::Stream { HOLDERS_LOGGED } else { HOLDERS_APPLIED };
+        let place = |known: u64| if known == 0 { first } else { known };
+        let places: Vec<u64> = wait.groups.iter().map(|(known, _)| place(*known)).collect();
         for (group, place) in (0..).map(GroupId).zip(places) {
             let origin = self.origin_of(SessionId { serial: 0, index: 0 });
             let request = Request::new(origin, group, Protocol::Resp2, RequestBody::Holders(place));

@@ -478,6 +478,13 @@ impl Request {
     }
 }
 
+/// For [`RequestBody::Holders`]: up to what has been applied.
+pub const HOLDERS_APPLIED: u64 = 0;
+
+/// For [`RequestBody::Holders`]: up to what has been taken into the log, also if it has not been applied. A leader of a
+/// version that does not know this names a place that is never reached.
+pub const HOLDERS_LOGGED: u64 = u64::MAX;
+
 /// What a request asks for. Words are laid out by `entry::put_words`.
 #[derive(Clone, Debug)]
 pub enum RequestBody {
@@ -502,8 +509,8 @@ pub enum RequestBody {
     /// Execute a query over all keys of the group. The answer is the number of keys in the database (LEB128), then the
     /// reply.
     Whole(Vec<u8>),
-    /// How many other nodes hold your log up to this place, or if it is 0, up to what has been applied? The answer is
-    /// the place and the number.
+    /// How many other nodes hold your log up to this place, or up to [`HOLDERS_APPLIED`] or [`HOLDERS_LOGGED`]? The
+    /// answer is the place and the number.
     Holders(u64),
     /// Do something about who belongs to the cluster, and who leads. Only group 0 does.
     Govern(Vec<u8>),

@@ -723,7 +723,7 @@ impl Universe {
             Action::Fatal { line } => {
                 self.fail(Invariant::Recovers, format!("node {} cannot go on: {line}", machine + 1));
             }
-            Action::Shutdown => {
+            Action::Shutdown { .. } => {
                 self.fail(Invariant::Recovers, format!("node {} wants to stop, and nobody asked", machine + 1));
             }
             Action::Join { .. } => {

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use node::{DatabaseKey, Phase, Step, Tape};
+use node::{DatabaseKey, Phase, Step, Tape, TransactionId};
 
 /// Brings together what groups tell.
 #[derive(Debug, Default)]
@@ -29,6 +29,9 @@ struct Queue {
     floor: u64,
     /// Steps behind this index are not taken yet.
     bound: Option<u64>,
+    /// Transactions of which a part was prepared at this index, and is neither in the stream nor dropped. Their clients
+    /// may have been answered: a transaction is committed once all its parts are prepared.
+    open: BTreeMap<TransactionId, u64>,
 }
 
 /// Where a part stands: the place of its group, and its place in the queue.
@@ -53,9 +56,14 @@ impl Merger {
             queue.floor = queue.floor.max(tape.index);
         }
         queue.index = Some(tape.index);
-        // What is prepared has changed nothing yet.
-        let is_done = |step: &Step| matches!(step.phase, Phase::Done | Phase::Swept);
-        queue.steps.extend(tape.steps.into_iter().filter(is_done));
+        for step in tape.steps {
+            match (step.phase, &step.transaction) {
+                (Phase::Done | Phase::Swept, _) => queue.steps.push_back(step),
+                (Phase::Prepared, Some((transaction, _))) => _ = queue.open.insert(*transaction, step.index),
+                (Phase::Dropped, Some((transaction, _))) => _ = queue.open.remove(transaction),
+                (Phase::Prepared | Phase::Dropped, None) => {}
+            }
+        }
         is_whole
     }
 
@@ -67,7 +75,8 @@ impl Merger {
     /// Begins anew: what is here is in no stream. Groups go on telling.
     pub fn clear(&mut self) {
         for queue in &mut self.queues {
-            *queue = Queue { index: queue.index, floor: queue.index.unwrap_or(0), ..Queue::default() };
+            let (floor, open) = (queue.index.unwrap_or(0), std::mem::take(&mut queue.open));
+            *queue = Queue { index: queue.index, floor, open, ..Queue::default() };
         }
         (self.selected, self.is_frozen) = (None, false);
     }
@@ -120,10 +129,12 @@ impl Merger {
         self.queues.iter().map(|queue| queue.index.unwrap_or(0)).collect()
     }
 
-    /// True if all that was done up to these places has been told here, and taken.
+    /// True if all that was done, or prepared, up to these places has been told here, and taken or dropped.
     pub fn has_taken(&self, places: &[u64]) -> bool {
         let is_past = |(queue, place): (&Queue, &u64)| {
-            queue.index.is_some_and(|index| index >= *place) && queue.steps.iter().all(|step| step.index > *place)
+            queue.index.is_some_and(|index| index >= *place)
+                && queue.steps.front().is_none_or(|step| step.index > *place)
+                && queue.open.values().all(|prepared| prepared > place)
         };
         places.len() <= self.queues.len() && self.queues.iter().zip(places).all(is_past)
     }
@@ -222,6 +233,9 @@ impl Merger {
         let queue = &mut self.queues[group];
         let step = queue.steps.remove(place).expect("it was just looked at");
         queue.floor = queue.floor.max(step.index);
+        if let Some((transaction, _)) = &step.transaction {
+            queue.open.remove(transaction);
+        }
         step
     }
 
@@ -366,6 +380,29 @@ mod tests {
         told(&mut merger);
         assert!(merger.has_taken(&[2, 2]));
         assert!(!merger.has_taken(&[2, 2, 0]), "a group of which nothing was heard");
+    }
+
+    /// A transaction over groups is answered when all its parts are prepared, before any of them is done.
+    #[test]
+    fn what_is_prepared_is_awaited_until_it_is_done_or_dropped() {
+        let mut merger = Merger::new(2);
+        let prepared = |index, number| Step { phase: Phase::Prepared, ..part(index, number, &[0, 1], "DEL a") };
+        push(&mut merger, 0, vec![prepared(1, 1), prepared(2, 2)]);
+        push(&mut merger, 1, vec![prepared(1, 1), prepared(2, 2)]);
+        let places = merger.places();
+        told(&mut merger);
+        assert!(merger.has_taken(&[0, 0]));
+        assert!(!merger.has_taken(&places), "neither has been done");
+        push(&mut merger, 0, vec![part(3, 1, &[0, 1], "DEL a")]);
+        told(&mut merger);
+        assert!(!merger.has_taken(&places), "a part has not come");
+        push(&mut merger, 1, vec![part(3, 1, &[0, 1], "DEL b")]);
+        assert_eq!(told(&mut merger).len(), 4);
+        assert!(!merger.has_taken(&places), "the other transaction is open");
+        for group in 0..2 {
+            push(&mut merger, group, vec![Step { phase: Phase::Dropped, ..part(4, 2, &[0, 1], "DEL a") }]);
+        }
+        assert!(merger.has_taken(&places));
     }
 
     #[test]

@@ -43,7 +43,7 @@ impl Leading {
         let mut is_wanted = false;
         for waiting in &mut self.waiting {
             if waiting.target.is_none() && self.merger.has_taken(&waiting.request.places) {
-                waiting.target = Some(stream.told);
+                waiting.target = stream.told;
             }
             let Some(target) = waiting.target.filter(|_| !waiting.has_asked) else { continue };
             let is_known = count(self.links.values(), &waiting.request, target) >= waiting.request.wanted;
@@ -67,15 +67,16 @@ impl Leading {
     pub fn answer_waiting(&mut self) {
         let now = Instant::now();
         let (mut waiting, links) = (std::mem::take(&mut self.waiting), &self.links);
+        let is_led = self.recording.is_some();
         let is_over = |waiting: &mut Waiting| {
             let known = waiting.target.map_or(0, |target| count(links.values(), &waiting.request, target));
-            waiting.until <= now || waiting.target.is_some() && known >= waiting.request.wanted
+            !is_led || waiting.until <= now || waiting.target.is_some() && known >= waiting.request.wanted
         };
         let ended: Vec<Waiting> = waiting.extract_if(.., is_over).collect();
         self.waiting = waiting;
         for Waiting { request, target, .. } in ended {
             let count = target.map_or(0, |target| count(self.links.values(), &request, target));
-            self.answer(request, FollowersAnswer { count, offset: target, is_led: self.recording.is_some() });
+            self.answer(request, FollowersAnswer { count, offset: target, is_led });
         }
     }
 
@@ -94,7 +95,14 @@ impl Leading {
 
     /// The end: replicas that follow get the rest, and may say that they have it.
     pub fn part(&mut self) {
-        let Some(told) = self.stream.as_ref().map(|stream| stream.told) else { return };
+        // Nobody waits for a copy any more, so nothing is kept out of the stream for one.
+        self.copying = Copying::None;
+        self.merger.thaw();
+        self.take_steps();
+        if self.merger.is_waiting() {
+            self.host.log.warning("parts of transactions have not come: replicas lack what waits for them");
+        }
+        let Some(told) = self.stream.as_ref().and_then(|stream| stream.told) else { return };
         let lacks = |link: &Link| link.is_to_acknowledge() && link.is_heard() && !link.has(told);
         if self.links.values().any(lacks) {
             self.ask_all();

@@ -105,14 +105,16 @@ pub(super) const SHUTDOWN: ControlCommand = ControlCommand {
     syntax: "[NOSAVE | SAVE] [NOW] [FORCE] [ABORT]",
     flags: &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale, Flag::NoMulti, Flag::AllowBusy],
     ..local("shutdown", -1, |local, args, _| {
+        let mut waits = true;
         for word in args.iter().skip(1) {
             match word.to_ascii_lowercase().as_slice() {
-                b"save" | b"nosave" | b"now" | b"force" => {}
+                b"save" | b"nosave" | b"force" => {}
+                b"now" => waits = false,
                 b"abort" if args.len() == 2 => return Err(Refusal::new("ERR No shutdown in progress.")),
                 _ => return Err(Refusal::SYNTAX),
             }
         }
-        local.actions.push(Action::Shutdown);
+        local.actions.push(Action::Shutdown { waits });
         local.session.is_closing = true;
         Ok(())
     })

@@ -6,15 +6,19 @@ use stdx::leb128;
 
 use super::{Group, Held, Observed, Proof, Waiter};
 use crate::entry;
-use crate::letter::{Origin, Request, RequestBody};
+use crate::letter::{HOLDERS_APPLIED, HOLDERS_LOGGED, Origin, Request, RequestBody};
 use crate::outlet::Outlet;
 use crate::settings::Settings;
 use crate::transaction::PrepareAnswer;
 
 impl Group {
-    /// How many other nodes hold the log up to a place; 0 is what has been applied.
+    /// How many other nodes hold the log up to a place, or to one of [`HOLDERS_APPLIED`] and [`HOLDERS_LOGGED`].
     pub(super) fn tell_holders(&self, place: u64, origin: &Origin, outlet: &mut Outlet<'_>) {
-        let place = if place == 0 { self.applied() } else { place };
+        let place = match place {
+            HOLDERS_APPLIED => self.applied(),
+            HOLDERS_LOGGED => self.replica.last_index(),
+            place => place,
+        };
         let count = self.replica.progress().iter().filter(|other| other.matched >= place).count();
         let mut answer = Vec::new();
         leb128::put(&mut answer, place);

@@ -82,7 +82,7 @@ fn write(arguments: &ExportArguments, backup: &Path, manifest: &Manifest) -> Res
     let written = Export { arguments, backup, manifest, pace: Pace::new(arguments.quiet) }.write(&unfinished);
     let settled = written.and_then(|written| super::settle(&unfinished, file).map(|()| written));
     match settled {
-        Ok(Written { keys, bytes, libraries_left_out }) => {
+        Ok(Written { keys, bytes, libraries_left_out, without_deadlines }) => {
             say_line!(
                 "{}: {} keys as of {}, {} bytes, RDB version {}",
                 file.display(),
@@ -93,6 +93,13 @@ fn write(arguments: &ExportArguments, backup: &Path, manifest: &Manifest) -> Res
             );
             if libraries_left_out > 0 {
                 say_line!("functions were left out: versions below {VERSION_WITH_LISTPACKS} have none");
+            }
+            if without_deadlines > 0 {
+                say_line!(
+                    "{} hashes were written without the deadlines of their fields: versions below \
+                     {VERSION_WITH_EXPIRING_FIELDS} have none",
+                    grouped(without_deadlines)
+                );
             }
             Ok(())
         }
@@ -114,6 +121,7 @@ struct Written {
     keys: u64,
     bytes: u64,
     libraries_left_out: usize,
+    without_deadlines: u64,
 }
 
 impl Export<'_> {
@@ -131,7 +139,7 @@ impl Export<'_> {
         writer.aux("ctime", &(self.manifest.moment.0 / 1_000).to_string());
         writer.aux("holdfast-ver", env!("CARGO_PKG_VERSION"));
         let moment = Moment { unix: self.manifest.moment, seed: 0 };
-        let (mut keys, mut libraries_left_out) = (0, 0);
+        let (mut keys, mut libraries_left_out, mut without_deadlines) = (0, 0, 0);
         for group in 0..self.manifest.parts.len() as u32 {
             let seed = self.read(group)?;
             if group == 0 {
@@ -156,6 +164,8 @@ impl Export<'_> {
                         let deadline = entry.expires_at().map(|deadline| deadline.0);
                         outcome = writer.key(entry.key(), deadline, entry.value());
                         keys += 1;
+                        without_deadlines +=
+                            u64::from(dialect != Dialect::ExpiringFields && entry.value().has_expiring_fields());
                         let bytes = writer.bytes();
                         self.pace.show(|| format!("writes {}: {} MB", path.display(), bytes / 1_000_000));
                     }
@@ -167,7 +177,7 @@ impl Export<'_> {
         let file = writer.finish().with_context(told)?;
         file.sync_all().with_context(told)?;
         self.pace.end();
-        Ok(Written { keys, bytes, libraries_left_out })
+        Ok(Written { keys, bytes, libraries_left_out, without_deadlines })
     }
 
     fn read(&mut self, group: u32) -> Result<GroupSeed> {

@@ -160,8 +160,13 @@ fn drain(ours: &mut Connection, old: &mut Connection, patience: Duration) -> Res
     };
     let told = told.context("this server leads no stream, or has not told in time what was done here")?;
     loop {
-        let theirs = offset_in(&info(old, "replication")?, "slave_repl_offset").unwrap_or(0);
-        if theirs >= told {
+        let there = info(old, "replication")?;
+        // Offsets are of a stream: another one, for which it has no copy yet, begins at 0.
+        let stream = info_field(&info(ours, "replication")?, "stream_replid");
+        let is_same = stream.is_some() && stream == info_field(&there, "master_replid");
+        let is_up = info_field(&there, "master_link_status").is_some_and(|status| status == "up");
+        let theirs = offset_in(&there, "slave_repl_offset").filter(|_| is_same && is_up).unwrap_or(0);
+        if theirs >= told && is_same && is_up {
             return Ok(told);
         }
         if begun.elapsed() > patience {
