@@ -138,7 +138,7 @@ impl BlackBox {
 pub fn watch(host: Arc<Host>, mut gathering: Gathering) -> Result<(), Fault> {
     start("black-box", move || {
         let black_box = Arc::clone(&host.black_box);
-        let mut last = Reading::default();
+        let (mut last, mut was_forced) = (Reading::default(), false);
         let mut counters = Counters::default();
         let mut readings = Readings::new(counters.read(&[]));
         loop {
@@ -146,8 +146,10 @@ pub fn watch(host: Arc<Host>, mut gathering: Gathering) -> Result<(), Fault> {
             let mut next = counters.read(&threads);
             next.request_count = host.desks.iter().map(|desk| desk.request_count.load(Ordering::Relaxed)).sum();
             if next.at.since(last.at) >= STALL_READ_INTERVAL / 2 {
-                host.gather(gathering.consider(&last.load_until(&next)));
-                last = next.clone();
+                let is_forced = host.forced_thread_count().is_some();
+                let load = Load { is_forced: is_forced || was_forced, ..last.load_until(&next) };
+                host.gather(gathering.consider(&load));
+                (last, was_forced) = (next.clone(), is_forced);
             }
             if !found.is_empty() {
                 let unix = clock::unix_millis();
@@ -227,6 +229,7 @@ impl Reading {
             threads_us: if is_known { threads_us.collect() } else { Vec::new() },
             idle_us: later.idle_us.zip(self.idle_us).map(|(later, before)| later.saturating_sub(before)),
             request_count: later.request_count.saturating_sub(self.request_count),
+            is_forced: false,
         }
     }
 

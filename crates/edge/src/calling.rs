@@ -13,7 +13,8 @@
 //! is no circle of waiting.
 //!
 //! What a thread does for others is bounded, since its own clients wait meanwhile: long letters (see `core_thread`),
-//! cores at long work, and mail that keeps coming are for the core's own thread.
+//! cores at long work, and mail that keeps coming are for the core's own thread. Mail that keeps coming for a core whose
+//! sockets this thread waits for is this thread's, and waits for the next batch or turn.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd as _;
@@ -24,7 +25,7 @@ use std::time::Duration;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token};
 
-use crate::limits::{CALL_ROUNDS_MAX, CALLS_MAX, EVENTS_PER_WAIT_MAX, HELP_TURNS_MAX};
+use crate::limits::{CALL_BATCHES_MAX, CALL_ROUNDS_MAX, EVENTS_PER_WAIT_MAX, HELP_TURNS_MAX};
 use crate::mailbox::{Call, Mailbox};
 
 /// The token of a core's waker.
@@ -236,7 +237,7 @@ pub fn run<P: Places>(here: usize, places: &P, poll: Poll, work: Box<P::Work>) -
     let (mailbox, place) = places.place(here);
     *lock(place) = Some(work);
     let mut events = Events::with_capacity(EVENTS_PER_WAIT_MAX);
-    let mut calls = Vec::new();
+    let (mut calls, mut later) = (Vec::new(), Vec::new());
     let mut berth = Berth::new(here, places, poll);
     loop {
         let is_watched = berth.settle();
@@ -244,6 +245,8 @@ pub fn run<P: Places>(here: usize, places: &P, poll: Poll, work: Box<P::Work>) -
             Some(work) if !work.has_ended() => work.let_go(is_watched),
             _ => break,
         };
+        // Cores wait that have been left for this turn.
+        let timeout = if calls.is_empty() { timeout } else { Some(Duration::ZERO) };
         berth.wait(&mut events, timeout);
         call_guests(places, events.iter().map(|event| event.token().0), &mut calls);
         if let Some(work) = &mut *lock(place) {
@@ -253,39 +256,60 @@ pub fn run<P: Places>(here: usize, places: &P, poll: Poll, work: Box<P::Work>) -
             work.turn(&events);
             calls.append(work.calls());
         }
-        let mut rounds = CALL_ROUNDS_MAX;
+        let mut rounds = 0;
         while !calls.is_empty() {
             // Its own clients are answered when all others have been seen to, and get all their replies at once.
-            while rounds > 0 && !calls.is_empty() {
-                answer(here, places, &mut calls);
-                rounds -= 1;
+            while rounds < CALL_ROUNDS_MAX && !calls.is_empty() {
+                answer(here, places, rounds == 0, &mut calls);
+                rounds += 1;
             }
             for other in calls.drain(..) {
-                places.place(other).0.wake();
+                if places.sockets(other).watcher() == here {
+                    later.push(other);
+                } else {
+                    places.place(other).0.wake();
+                }
             }
             if let Some(work) = &mut *lock(place) {
                 work.finish(Thread::Own);
                 calls.append(work.calls());
             }
         }
+        // Those for whose sockets it waits are its work, and come again when its own sockets have been read. Were their
+        // threads woken, they would do it side by side, and have more and more mail for each other.
+        calls.append(&mut later);
+    }
+    for other in calls.drain(..) {
+        places.place(other).0.wake();
     }
     lock(place).take().expect("only this thread takes it away")
 }
 
-/// Sees to the cores to which the thread of `here` has been called, and then to the answers for its own.
-fn answer<P: Places>(here: usize, places: &P, calls: &mut Vec<usize>) {
-    let mut budget = CALLS_MAX;
-    let mut helped = Vec::new();
-    while let Some(other) = calls.pop() {
-        let is_seen_to = budget > 0 && help(other, places, calls, &mut helped);
-        budget = budget.saturating_sub(1);
-        if !is_seen_to {
-            places.place(other).0.wake();
+/// Sees to the cores to which the thread of `here` has been called, and to the answers for its own.
+///
+/// In batches, each in the order of the cores: all that are called are stepped before one is stepped again. So a core
+/// that is stepped late in a batch finds the letters of all that were stepped before it, and a batch later all others:
+/// two batches carry what many cores have for each other, and each core turns once in each of them. Whoever followed
+/// each call at once would step a core once for each letter. What is left after several batches stays among the calls.
+///
+/// Sockets are read in the first round only. What is read brings about more to be finished, so that who read in each
+/// round would never come to an end, and in the end wake all the others.
+fn answer<P: Places>(here: usize, places: &P, reads: bool, calls: &mut Vec<usize>) {
+    let (mut batch, mut helped) = (Vec::new(), Vec::new());
+    for _ in 0..CALL_BATCHES_MAX {
+        if calls.is_empty() {
+            break;
+        }
+        std::mem::swap(&mut batch, calls);
+        batch.sort_unstable();
+        for other in batch.drain(..) {
+            if !help(here, other, (places, reads), calls, &mut helped) {
+                places.place(other).0.wake();
+            }
         }
         // What has come back is looked at before sockets are: clients wait for it.
         let (mailbox, place) = places.place(here);
-        if calls.is_empty()
-            && !mailbox.is_empty()
+        if !mailbox.is_empty()
             && let Some(work) = &mut *lock(place)
             && !work.has_ended()
         {
@@ -313,7 +337,13 @@ fn answer<P: Places>(here: usize, places: &P, calls: &mut Vec<usize>) {
 
 /// Steps another core while its own thread sleeps, and notes it among those to be finished; false if its own thread
 /// must be woken.
-fn help<P: Places>(other: usize, places: &P, calls: &mut Vec<usize>, helped: &mut Vec<usize>) -> bool {
+fn help<P: Places>(
+    here: usize,
+    other: usize,
+    (places, reads): (&P, bool),
+    calls: &mut Vec<usize>,
+    helped: &mut Vec<usize>,
+) -> bool {
     let (mailbox, place) = places.place(other);
     // Whoever has it looks for mail, unless he has already done so and is about to let go.
     let Some(mut place) = try_lock(place) else { return !mailbox.awaits_the_called() };
@@ -326,13 +356,14 @@ fn help<P: Places>(other: usize, places: &P, calls: &mut Vec<usize>, helped: &mu
         places.sockets(other).give_back(other);
         return false;
     }
-    // Its sockets are read once: those of this thread's own core wait meanwhile.
+    // Its sockets are read once: those of this thread's own core wait meanwhile. Of those for which this thread waits
+    // it has been told, if there is anything to read.
     let sockets = places.sockets(other);
     let is_first = !helped.contains(&other);
     if is_first {
         helped.push(other);
     }
-    let mut reads = is_first || sockets.is_unread();
+    let mut reads = sockets.is_unread() || (reads && is_first && sockets.watcher() != here);
     for _ in 0..HELP_TURNS_MAX {
         work.help(std::mem::take(&mut reads));
         calls.append(work.calls());
@@ -340,6 +371,12 @@ fn help<P: Places>(other: usize, places: &P, calls: &mut Vec<usize>, helped: &mu
             // What its watcher has noted meanwhile, its own thread reads.
             return work.lets_sleep() && !sockets.is_unread();
         }
+    }
+    if sockets.watcher() == here {
+        // It is this thread's work, and comes again in the next batch.
+        mailbox.stay_called();
+        calls.push(other);
+        return true;
     }
     sockets.give_back(other);
     false

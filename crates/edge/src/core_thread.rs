@@ -238,8 +238,8 @@ impl Stepped for CoreWork {
     }
 
     fn help(&mut self, reads: bool) {
-        let begun = clock::instant();
         self.begin();
+        let begun = self.now.instant;
         let ran = (begun < self.suspect_until).then(clock::thread_time);
         if reads {
             let mut found = [EpollEvent::empty(); HELP_EVENTS_MAX];
@@ -274,7 +274,9 @@ impl Stepped for CoreWork {
     }
 
     fn takes_help(&self) -> bool {
-        !self.ends && !self.core.is_at_long_work() && clock::instant() >= self.helpless_until
+        // Hardly ever has one been helpless, and then the clock need not be read.
+        let is_helpless = self.helpless_until != Instant::ZERO && clock::instant() < self.helpless_until;
+        !self.ends && !self.core.is_at_long_work() && !is_helpless
     }
 
     fn let_go(&mut self, is_watched: bool) -> Option<Duration> {

@@ -181,15 +181,20 @@ impl Host {
         (0..self.desks.len()).filter(|&core| self.watcher(core) == core).count()
     }
 
+    /// How many threads the cores share, if that is not to be decided by load.
+    pub fn forced_thread_count(&self) -> Option<usize> {
+        match self.knobs.core_threads.load(Ordering::Relaxed) {
+            // Something takes long, and others are not to wait for it.
+            0 if clock::instant().as_nanos() < self.spread_until_ns.load(Ordering::Relaxed) => Some(self.desks.len()),
+            0 => None,
+            fixed => Some(usize::try_from(fixed).unwrap_or(usize::MAX)),
+        }
+    }
+
     /// The cores share so many threads from now on, unless `core-threads` says how many. A core that needs a thread of
     /// its own has it until this is called again.
     pub fn gather(&self, thread_count: usize) {
-        let thread_count = match self.knobs.core_threads.load(Ordering::Relaxed) {
-            // Something takes long, and others are not to wait for it.
-            0 if clock::instant().as_nanos() < self.spread_until_ns.load(Ordering::Relaxed) => self.desks.len(),
-            0 => thread_count,
-            fixed => usize::try_from(fixed).unwrap_or(usize::MAX),
-        };
+        let thread_count = self.forced_thread_count().unwrap_or(thread_count);
         for (core, desk) in self.desks.iter().enumerate() {
             if desk.sockets.entrust(core % thread_count) {
                 desk.mailbox.wake();

@@ -18,8 +18,9 @@ pub const HELP_MAIL_MAX: usize = 256;
 /// A core that goes on getting mail is stepped by another's thread for so many turns, and then by its own.
 pub const HELP_TURNS_MAX: usize = 4;
 
-/// A thread follows so many calls in a row before it looks at its own sockets again.
-pub const CALLS_MAX: usize = 64;
+/// A thread follows calls in so many batches before it looks at its own sockets again: two carry what many cores have
+/// for each other, and what those bring about another two.
+pub const CALL_BATCHES_MAX: usize = 6;
 
 /// What finishing cores has brought about is followed so many times before other threads are woken for it: a thread's
 /// own sockets are not read meanwhile.

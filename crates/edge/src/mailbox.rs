@@ -160,6 +160,11 @@ impl Mailbox {
         is_empty
     }
 
+    /// Whoever has stepped the core is about to let go of it, but will come again for the mail that there is.
+    pub fn stay_called(&self) {
+        self.lock().stance = Stance::Called;
+    }
+
     /// The core's own thread steps it now, and will look for mail.
     pub fn take_up(&self) {
         self.lock().stance = Stance::Working;

@@ -2,7 +2,7 @@
 //!
 //! Figures drift from hour to hour and from machine to machine, by more than the differences that matter. So both are
 //! measured in one run, in turns, scenario by scenario, and only the ratios of medians are worth quoting. Holdfast is
-//! started as `serve` starts it, with a core for each processor, and once more with one core. Servers of one core run
+//! started as `serve` starts it, and once more with one core. Servers of one core run
 //! on one processor and the load on another, so that neither can hide behind the other's idle time. What counts most is
 //! the server's CPU time per operation: throughput also depends on how the load was played.
 
@@ -63,7 +63,7 @@ pub struct CompareArguments {
     /// Elements for --huge [default: 10000000, or 100000 with --quick]
     #[arg(long, requires = "huge", value_parser = clap::value_parser!(u64).range(1..1_000_000_000))]
     pub elements: Option<u64>,
-    /// Cores of Holdfast [default: as serve starts it, one for each processor; in the scenarios and with --commands
+    /// Cores of Holdfast [default: as serve starts it; in the scenarios and with --commands
     /// one core is measured beside it]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub cores: Option<u16>,

@@ -78,7 +78,7 @@ Usage: holdfast serve [FILE] [--name value [value …]]…
   --cluster-compression-level N  compress it, from 1 (fast) to 19 (small) [0: not]
   --appendfsync WHEN      an acknowledged write is on disk: always (before it is acknowledged),
                           everysec (within a second), no (when the system likes) [always]
-  --cores N               threads that serve clients                    [all processors]
+  --cores N               threads that serve clients                    [half the processors, or 4 if they are]
   --level-max N           act as a version that knows no higher level: to try an upgrade  [all that it knows]
   --unixsocket PATH       listen here too
   --unixsocketperm MODE   its permissions, as in 700
@@ -492,9 +492,9 @@ impl Plan {
             // Until it is known how far this cluster is, clients change nothing.
             self.settings.set("site-read-only", "yes")?;
         }
-        let core_count = self.core_count.unwrap_or_else(|| {
-            thread::available_parallelism().map_or(1, |count| u16::try_from(count.get()).unwrap_or(u16::MAX).min(1024))
-        });
+        let core_count = self
+            .core_count
+            .unwrap_or_else(|| thread::available_parallelism().map_or(1, |count| default_core_count(count.get())));
         // What CONFIG GET shows.
         self.settings.adopt("cores", &core_count.to_string())?;
         self.settings.adopt("data-dir", &self.data_directory.display().to_string())?;
@@ -566,6 +566,16 @@ impl Plan {
     }
 }
 
+/// How many cores a server has on so many processors, unless told. Up to four, one for each. With more, half as many: the
+/// kernel, the log, links to other nodes and clients on the same machine need processors as well, and each further core
+/// makes every request dearer.
+fn default_core_count(processors: usize) -> u16 {
+    const ALL_UP_TO: usize = 4;
+    const CORES_MAX: usize = 1_024;
+    let count = (processors / 2).clamp(processors.min(ALL_UP_TO), CORES_MAX);
+    u16::try_from(count.max(1)).expect("not that many")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -590,6 +600,12 @@ mod tests {
         let path = std::env::temp_dir().join(format!("holdfast-serve-{}-{name}", std::process::id()));
         fs::write(&path, text).expect("a temporary file");
         path
+    }
+
+    #[test]
+    fn many_processors_are_not_all_for_cores() {
+        let counts = [1, 2, 3, 4, 5, 8, 9, 16, 64, 100_000].map(default_core_count);
+        assert_eq!(counts, [1, 2, 3, 4, 4, 4, 4, 8, 32, 1_024]);
     }
 
     #[test]

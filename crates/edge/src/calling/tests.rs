@@ -284,6 +284,8 @@ fn no_mail_is_forgotten_and_no_core_is_stepped_by_two() {
     assert!(helped > 0, "none was ever stepped by another thread");
 }
 
+mod batches;
+
 /// The stances of a mailbox and the lock beside it, as a model whose every interleaving is looked at: one core whose
 /// own thread turns, rests and sleeps, and senders who leave mail, are called and come.
 mod model {
@@ -331,8 +333,9 @@ mod model {
 
     const TURNS_MAX: u8 = 2;
 
-    /// All that may happen next.
-    fn next(world: &World, gives_up: bool) -> Vec<World> {
+    /// All that may happen next. Who has been called may give up when the lock is taken, or come again when mail keeps
+    /// coming.
+    fn next(world: &World, gives_up: bool, comes_again: bool) -> Vec<World> {
         let mut worlds = Vec::new();
         let mut with = |act: &dyn Fn(&mut World)| {
             let mut next = world.clone();
@@ -399,6 +402,10 @@ mod model {
                     world.stance = if world.mail == 0 { Stance::Resting } else { Stance::Working };
                     match (world.mail, turns) {
                         (0, _) => At::Releases(false),
+                        (_, TURNS_MAX) if comes_again => {
+                            (world.stance, world.is_locked) = (Stance::Called, false);
+                            At::IsCalled
+                        }
                         (_, TURNS_MAX) => At::Releases(true),
                         _ => {
                             world.mail = 0;
@@ -418,7 +425,7 @@ mod model {
     }
 
     /// Worlds in which nothing happens any more.
-    fn ends(gives_up: bool) -> (usize, Vec<World>) {
+    fn ends(gives_up: bool, comes_again: bool) -> (usize, Vec<World>) {
         let first = World {
             stance: Stance::Working,
             mail: 0,
@@ -430,7 +437,7 @@ mod model {
         };
         let (mut seen, mut ahead, mut ends) = (BTreeSet::from([first.clone()]), vec![first], Vec::new());
         while let Some(world) = ahead.pop() {
-            let following = next(&world, gives_up);
+            let following = next(&world, gives_up, comes_again);
             if following.is_empty() {
                 ends.push(world);
                 continue;
@@ -442,16 +449,18 @@ mod model {
 
     #[test]
     fn whatever_the_order_no_mail_is_left_when_all_sleep() {
-        let (seen, ends) = ends(false);
-        assert!(seen > 500 && !ends.is_empty(), "{seen} worlds");
-        for end in ends {
-            let what = (end.mail, end.is_locked, end.own, end.stance);
-            assert_eq!(what, (0, false, At::Sleeps, Stance::Resting), "{end:?}");
+        for comes_again in [false, true] {
+            let (seen, ends) = ends(false, comes_again);
+            assert!(seen > 500 && !ends.is_empty(), "{seen} worlds");
+            for end in ends {
+                let what = (end.mail, end.is_locked, end.own, end.stance);
+                assert_eq!(what, (0, false, At::Sleeps, Stance::Resting), "{end:?}");
+            }
         }
     }
 
     #[test]
     fn one_who_gives_up_when_the_lock_is_taken_leaves_mail() {
-        assert!(ends(true).1.iter().any(|end| end.mail > 0));
+        assert!(ends(true, false).1.iter().any(|end| end.mail > 0));
     }
 }

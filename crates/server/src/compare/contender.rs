@@ -42,7 +42,7 @@ pub struct Contender {
     pub name: String,
     pub program: PathBuf,
     pub is_holdfast: bool,
-    /// Cores that Holdfast is told to have; `None`: as many as it takes by itself, one for each processor.
+    /// Cores that Holdfast is told to have; `None`: as many as it takes by itself.
     pub cores: Option<u16>,
 }
 
